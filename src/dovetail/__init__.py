@@ -1,0 +1,30 @@
+"""Dovetail: which chip, on which wafer or cluster, running which parallel plan, trains a model best."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dovetail import models as models
+    from dovetail.models import Job as Job
+
+__version__ = "0.1.0"
+
+#: Public names and where they live; resolved on first use, so `import dovetail` costs nothing.
+_PUBLIC = {"models": "dovetail.models", "Job": "dovetail.models:Job"}
+
+__all__ = ["Job", "__version__", "models"]
+
+
+def __getattr__(name: str) -> object:
+    """Imports a public name when it is first asked for (PEP 562)."""
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'dovetail' has no attribute {name!r}")
+    module, _, attribute = _PUBLIC[name].partition(":")
+    value: object = import_module(module)
+    return getattr(value, attribute) if attribute else value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,39 @@
+"""The error style: one sentence that says where, what, and what would be right."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class InputError(ValueError):
+    """A user's mistake; the command line prints it as one sentence and exits with code 2."""
+
+    def __init__(self, where: str, what: str, fix: str) -> None:
+        self.where = _one_line(where)
+        self.what = _one_line(what)
+        self.fix = _one_line(fix)
+        super().__init__(f"{self.where}: {self.what}; {self.fix}.")
+
+
+def quoted(value: object, limit: int = 60) -> str:
+    """The user's value as it may stand in a sentence: on one line, quoted, shortened."""
+    text = _one_line(repr(value))
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def one_of(names: Iterable[str], given: object = None, most: int = 8) -> str:
+    """Names the right choices, the likely one first: the `fix` of an unknown name."""
+    choices = sorted(names)
+    if isinstance(given, str):
+        near = difflib.get_close_matches(given[:100], choices, n=1, cutoff=0.6)
+        if near:
+            return f"did you mean {near[0]!r}?".removesuffix("?")
+    shown = ", ".join(choices[:most])
+    rest = len(choices) - most
+    return f"it should be one of {shown}" + (f" and {rest} more" if rest > 0 else "")
+
+
+def _one_line(text: str) -> str:
+    # User text may hold line breaks or terminal escapes; neither belongs in a sentence.
+    return "".join(c if c.isprintable() else " " for c in text).strip()

@@ -1,0 +1,80 @@
+"""Attention operators: fused softmax attention over any mask, and the indexer of sparse attention."""
+
+from __future__ import annotations
+
+from dovetail.graph.builder import LayerBuilder, Reference
+from dovetail.graph.mask import Mask
+from dovetail.graph.operator import Exchange, Kind, Operand, Operator, matrix_work, union, vector_work
+from dovetail.graph.tensor import Element, Role
+
+
+def attention(
+    builder: LayerBuilder,
+    name: str,
+    query: Reference,
+    key: Reference,
+    value: Reference,
+    mask: Mask,
+    *,
+    scale: float,
+    sinks: Reference | None = None,
+    choice: Reference | None = None,
+) -> str:
+    """Fused attention: scores never leave the chip; backward keeps Q, K, V, O and the log-sum-exp.
+
+    Dao et al. 2022 (FlashAttention), algorithms 1 and 4. Keys and values are indexed by `mask.key`;
+    `choice` holds the keys a sparse attention selected, `sinks` a learned logit per head.
+    """
+    q, k, v = builder.use(query), builder.use(key), builder.use(value)
+    head_dim, value_dim = q.indices[-1], v.indices[-1]
+    rows = q.indices[:-1]
+    out = (*rows, value_dim)
+    lse = builder.tensor(f"{name}.lse", rows, Role.STATISTIC, Element.FLOAT32)
+    builder.tensor(name, out)
+    extras = tuple(builder.use(r) for r in (sinks, choice) if r is not None)
+    pairs = (*rows, mask.key)
+    saved = union([(q.tensor, k.tensor, v.tensor), (o.tensor for o in extras), (name, lse)])
+    return builder.append(
+        Operator(
+            name,
+            Kind.ATTENTION,
+            "softmax",
+            (q, k, v, *extras),
+            (Operand(name, out), Operand(lse, rows)),
+            work=(*matrix_work((*pairs, head_dim), (*pairs, value_dim)), *vector_work(pairs, 5)),
+            saves=tuple(n for n in saved if builder.tensors[n].role is not Role.WEIGHT),
+            exchanges=(Exchange(mask.key, out), Exchange(mask.key, rows, 2)),
+            # a split head_dim would leave partial scores before the softmax
+            indivisible=(head_dim,),
+            mask=mask,
+            attributes={"scale": scale, "sinks": sinks is not None, "sparse": choice is not None},
+        )
+    )
+
+
+def indexer(
+    builder: LayerBuilder, name: str, query: Reference, key: Reference, weights: Reference, mask: Mask, selected: str
+) -> str:
+    """Scores every key cheaply and names the best ones for each query; no gradient passes.
+
+    DeepSeek-V3.2 technical report, eq. 1: Σ_heads w · relu(q · k), then top-k.
+    """
+    q, k, w = builder.use(query), builder.use(key), builder.use(weights)
+    rows = tuple(d for d in q.indices if d in builder.tensors[w.tensor].dims)
+    batch_seq = rows[:-1]
+    out = (*batch_seq, selected)
+    builder.tensor(name, out, Role.INDEX, Element.INT64)
+    pairs = (*rows, mask.key)
+    return builder.append(
+        Operator(
+            name,
+            Kind.INDEXER,
+            "relu_top_k",
+            (q, k, w),
+            (Operand(name, out),),
+            work=(*matrix_work((*pairs, q.indices[-1])), *vector_work(pairs, 3)),
+            exchanges=(Exchange(mask.key, out, 2), Exchange(rows[-1], (*batch_seq, mask.key))),
+            indivisible=(selected,),
+            mask=mask,
+        )
+    )

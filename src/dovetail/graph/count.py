@@ -1,0 +1,111 @@
+"""Counts read off a graph: parameters, FLOPs, bytes touched, bytes saved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+
+from dovetail.graph.layer import LayerGraph
+from dovetail.graph.operator import Kind, Operator, Phase, Unit
+from dovetail.graph.size import Size, Sizes, as_array, exact, product
+from dovetail.graph.tensor import HALF_PRECISION, Element, Role, Tensor
+
+
+def total(values: Iterable[Size]) -> Size:
+    """The sum, exact while every value is."""
+    result: Size = 0
+    for value in values:
+        if isinstance(result, int | Fraction) and isinstance(value, int | Fraction):
+            result = exact(result + value)
+        else:
+            result = as_array(result) + as_array(value)
+    return result
+
+
+def scaled(value: Size, factor: float | Fraction) -> Size:
+    """A size times a number, exact while it can be."""
+    if isinstance(value, int | Fraction) and float(factor).is_integer():
+        return exact(value * int(factor))
+    if isinstance(value, int | Fraction) and isinstance(factor, Fraction):
+        return exact(value * factor)
+    return as_array(value) * float(factor)
+
+
+def flops(operator: Operator, sizes: Sizes, unit: Unit | None = None, *, causal: bool = False) -> Size:
+    """Floating-point operations of one unit (or both); `causal` leaves masked-out pairs away."""
+    parts: list[Size] = []
+    for work in operator.work:
+        if unit is not None and work.unit is not unit:
+            continue
+        points = product(sizes, work.dims)
+        mask = operator.mask
+        if mask is not None and mask.query in work.dims and mask.key in work.dims:
+            points = _multiplied(points, mask.coverage(sizes, causal=causal))
+        parts.append(scaled(points, work.flops_per_point))
+    return total(parts)
+
+
+def _multiplied(left: Size, right: Size) -> Size:
+    if isinstance(left, int | Fraction) and isinstance(right, int | Fraction):
+        return exact(left * right)
+    return as_array(left) * as_array(right)
+
+
+def matmul_flops(
+    graph: LayerGraph, sizes: Sizes, phases: Iterable[Phase] = tuple(Phase), *, causal: bool = False
+) -> Size:
+    """Matrix FLOPs of a layer's operators of these phases."""
+    wanted = frozenset(phases)
+    return total(
+        flops(o, sizes, Unit.MATRIX, causal=causal) for o in graph.operators if o.phase in wanted
+    )
+
+
+def bytes_read(
+    operator: Operator,
+    tensors: Mapping[str, Tensor],
+    sizes: Sizes,
+    widths: Mapping[Element, int] = HALF_PRECISION,
+) -> Size:
+    """Bytes an operator reads when each operand is read once; a lookup reads only the rows it needs."""
+    touched = dict.fromkeys(o.tensor for o in operator.inputs)
+    if operator.kind is Kind.EMBEDDING and operator.phase is Phase.FORWARD:
+        rows = operator.outputs[0].tensor
+        touched = {rows if tensors[name].role is Role.WEIGHT else name: None for name in touched}
+    return total(tensors[name].bytes(sizes, widths) for name in touched)
+
+
+def bytes_written(
+    operator: Operator,
+    tensors: Mapping[str, Tensor],
+    sizes: Sizes,
+    widths: Mapping[Element, int] = HALF_PRECISION,
+) -> Size:
+    """Bytes an operator writes."""
+    return total(tensors[o.tensor].bytes(sizes, widths) for o in operator.outputs)
+
+
+def saved_bytes(
+    graph: LayerGraph, sizes: Sizes, widths: Mapping[Element, int] = HALF_PRECISION, *, statistics: bool = True
+) -> Size:
+    """Bytes kept from forward to backward; published closed forms leave statistics out."""
+    return total(
+        t.bytes(sizes, widths) for t in graph.saved() if statistics or t.role is not Role.STATISTIC
+    )
+
+
+def parameters(graph: LayerGraph) -> int:
+    """Trained parameters of one layer."""
+    sizes = graph.fixed_sizes()
+    return _whole(total(t.points(sizes) for t in graph.weights()))
+
+
+def active_parameters(graph: LayerGraph) -> int:
+    """Parameters one token uses: of routed experts only the chosen ones."""
+    sizes = graph.fixed_sizes()
+    return _whole(total(scaled(t.points(sizes), t.active_share) for t in graph.weights()))
+
+
+def _whole(value: Size) -> int:
+    assert isinstance(value, int), "a weight has a whole number of elements"
+    return value

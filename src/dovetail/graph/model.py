@@ -1,0 +1,106 @@
+"""A model as a chain of layer classes with counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dovetail.graph.count import active_parameters, matmul_flops, parameters, scaled, total
+from dovetail.graph.layer import LayerGraph
+from dovetail.graph.operator import Phase
+from dovetail.graph.size import Size, product
+from dovetail.graph.tensor import Tensor
+from dovetail.graph.verify import GraphError
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """`count` layers of one class in a row."""
+
+    layer: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelGraph:
+    """Layer classes, and the order in which they repeat from the embedding to the loss."""
+
+    name: str
+    layers: Mapping[str, LayerGraph]
+    chain: tuple[Run, ...]
+
+    def counts(self) -> dict[str, int]:
+        """How often each layer class occurs."""
+        counts = dict.fromkeys(self.layers, 0)
+        for run in self.chain:
+            counts[run.layer] += run.count
+        return counts
+
+    def parameters(self) -> int:
+        """Trained parameters; tied weights count once."""
+        return self._over_layers(parameters) - self._tied_surplus()
+
+    def active_parameters(self) -> int:
+        """Parameters one token uses."""
+        return self._over_layers(active_parameters) - self._tied_surplus()
+
+    def forward_flops(self, batch: Size, seq: Size, *, causal: bool = False) -> Size:
+        """Matrix FLOPs of one forward pass: head in, embedding lookup out."""
+        parts: list[Size] = []
+        for name, count in self.counts().items():
+            graph = self.layers[name]
+            sizes = graph.resolve(batch=batch, seq=seq)
+            parts.append(scaled(matmul_flops(graph, sizes, (Phase.FORWARD,), causal=causal), count))
+        return total(parts)
+
+    def _over_layers(self, of: "type[object] | object") -> int:
+        counts = self.counts()
+        return sum(of(graph) * counts[name] for name, graph in self.layers.items())  # type: ignore[operator]
+
+    def _tied_surplus(self) -> int:
+        surplus = 0
+        seen: set[str] = set()
+        for name, count in self.counts().items():
+            sizes = self.layers[name].fixed_sizes()
+            for weight in self.layers[name].weights():
+                if not weight.tied or not count:
+                    continue
+                points = product(sizes, weight.dims)
+                assert isinstance(points, int)
+                surplus += points * (count if weight.tied in seen else count - 1)
+                seen.add(weight.tied)
+        return surplus
+
+
+def verify_chain(model: ModelGraph) -> ModelGraph:
+    """The same model, once each layer is known to hand on what the next one takes."""
+    previous: LayerGraph | None = None
+    for run in model.chain:
+        graph = model.layers[run.layer]
+        if run.count < 1:
+            raise GraphError(f"{model.name}: a run of {run.count} layers of {run.layer}")
+        for before, after in ((previous, graph), (graph, graph if run.count > 1 else None)):
+            if before is not None and after is not None:
+                _check_link(model.name, before, after)
+        previous = graph
+    return model
+
+
+def _check_link(model: str, before: LayerGraph, after: LayerGraph) -> None:
+    handed, taken = _shapes(before, before.outputs), _shapes(after, after.inputs)
+    if handed != taken:
+        raise GraphError(f"{model}: {before.name} hands on {handed}, {after.name} takes {taken}")
+
+
+def _shapes(graph: LayerGraph, names: tuple[str, ...]) -> list[list[tuple[str, object]]]:
+    return [[(d, graph.sizes.get(d)) for d in t.dims] for t in graph.stream(names)]
+
+
+def shared_weights(model: ModelGraph) -> dict[str, list[tuple[str, Tensor]]]:
+    """Tied weights by name, each with the layer classes that use it."""
+    users: dict[str, list[tuple[str, Tensor]]] = {}
+    for name, graph in model.layers.items():
+        for weight in graph.weights():
+            if weight.tied:
+                users.setdefault(weight.tied, []).append((name, weight))
+    return users

@@ -1,0 +1,157 @@
+"""Operators over named dims: an einsum with extras, so that one rule answers every sharding question."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeAlias
+
+from dovetail.graph.mask import Mask
+
+Attribute: TypeAlias = "int | float | str | bool"
+
+
+def _no_attributes() -> dict[str, Attribute]:
+    return {}
+
+
+class Kind(StrEnum):
+    """What an operator does; a cost model and a differentiation rule exist per kind."""
+
+    CONTRACTION = "contraction"
+    ATTENTION = "attention"
+    LINEAR_ATTENTION = "linear_attention"
+    STATE_SPACE = "state_space"
+    INDEXER = "indexer"
+    CONVOLUTION = "convolution"
+    ELEMENTWISE = "elementwise"
+    NORMALISATION = "normalisation"
+    SOFTMAX = "softmax"
+    EMBEDDING = "embedding"
+    ROUTING = "routing"
+    DISPATCH = "dispatch"
+    COMBINE = "combine"
+    MOVEMENT = "movement"
+    LOSS = "loss"
+    OPTIMIZER = "optimizer"
+
+
+class Phase(StrEnum):
+    """When an operator runs; zero-bubble schedules need the two gradients apart."""
+
+    FORWARD = "forward"
+    INPUT_GRADIENT = "input_gradient"
+    WEIGHT_GRADIENT = "weight_gradient"
+    OPTIMIZER = "optimizer"
+
+
+class Unit(StrEnum):
+    """Which part of a core does the work."""
+
+    MATRIX = "matrix"
+    VECTOR = "vector"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Floating-point operations: so many per point of the box these dims span."""
+
+    dims: tuple[str, ...]
+    flops_per_point: float
+    unit: Unit
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What shards tell each other when `dim` is split: `values` numbers per point of `dims`."""
+
+    dim: str
+    dims: tuple[str, ...]
+    values: int = 1
+    #: handed to the next shard in order (a scan's state, a halo) instead of combined by all
+    passed_on: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A tensor as an operator sees it: the operator's dim for each of the tensor's dims."""
+
+    tensor: str
+    indices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """What splitting one dim of an operator means."""
+
+    dim: str
+    #: tensors cut along the split; the others are needed whole by every shard
+    sharded: tuple[str, ...]
+    replicated: tuple[str, ...]
+    #: outputs that become partial sums
+    partial: tuple[str, ...]
+    #: statistics the shards tell each other
+    exchanges: tuple[Exchange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One step of a layer: operands over named dims, work, and what its backward saves."""
+
+    name: str
+    kind: Kind
+    #: which member of the kind: "gelu", "rms", "cross_entropy"; gradients end in ".grad"
+    function: str
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
+    work: tuple[Work, ...] = ()
+    #: forward tensors its backward reads, weights apart
+    saves: tuple[str, ...] = ()
+    exchanges: tuple[Exchange, ...] = ()
+    #: dims that must stay whole on a chip
+    indivisible: tuple[str, ...] = ()
+    #: an input dim and the output dim it becomes: a split of the one is a split of the other
+    regroups: tuple[tuple[str, str], ...] = ()
+    mask: Mask | None = None
+    phase: Phase = Phase.FORWARD
+    #: operators with the same non-empty label run as one kernel
+    fusion: str = ""
+    attributes: Mapping[str, Attribute] = field(default_factory=_no_attributes)
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """The iteration space: every dim that indexes an operand, in order of appearance."""
+        return union(o.indices for o in (*self.inputs, *self.outputs))
+
+    def split(self, dim: str) -> Split | None:
+        """The one sharding rule (None: this dim cannot be split).
+
+        Indexing inputs and output: no communication. Reduced: a partial output, unless the
+        operator is nonlinear over the dim and states an exchange. Absent from an operand: replicated.
+        """
+        if dim in self.indivisible or dim not in self.dims:
+            return None
+        same = {dim} | {b for a, b in self.regroups if a == dim} | {a for a, b in self.regroups if b == dim}
+        exchanges = tuple(e for e in self.exchanges if e.dim == dim)
+        operands = (*self.inputs, *self.outputs)
+        sharded = tuple(o.tensor for o in operands if same & set(o.indices))
+        replicated = tuple(o.tensor for o in self.inputs if not same & set(o.indices))
+        lacking = tuple(o.tensor for o in self.outputs if not same & set(o.indices))
+        completed = any(not e.passed_on for e in exchanges)
+        return Split(dim, sharded, replicated, () if completed else lacking, exchanges)
+
+
+def union(groups: Iterable[Iterable[str]]) -> tuple[str, ...]:
+    """All names once, in order of first appearance."""
+    return tuple(dict.fromkeys(name for group in groups for name in group))
+
+
+def matrix_work(*boxes: tuple[str, ...]) -> tuple[Work, ...]:
+    """A multiply and an add per point of each box."""
+    return tuple(Work(box, 2, Unit.MATRIX) for box in boxes)
+
+
+def vector_work(dims: tuple[str, ...], flops_per_point: float) -> tuple[Work, ...]:
+    """Elementwise work over a box; none where it only moves data."""
+    return (Work(dims, flops_per_point, Unit.VECTOR),) if flops_per_point else ()

@@ -1,0 +1,89 @@
+"""Sizes of named dims: exact integers for one shape, float arrays for many at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: Python numbers stay exact however large; arrays are float64, since FLOPs overflow 64-bit integers.
+Size: TypeAlias = "int | Fraction | NDArray[np.float64]"
+Sizes: TypeAlias = "Mapping[str, Size]"
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedSize:
+    """The size of a dim that follows others: factor · Π numerator / Π denominator, at most `at_most`.
+
+    `expert_tokens` is top_k · batch · seq / experts: a mean, hence possibly a fraction.
+    """
+
+    numerator: tuple[str, ...]
+    denominator: tuple[str, ...] = ()
+    factor: Fraction = Fraction(1)
+    at_most: int | None = None
+    #: largest part over mean part when work along this dim is spread unevenly (expert load)
+    imbalance: float = 1.0
+
+    def of(self, sizes: Sizes) -> Size:
+        """The size, given those it follows from."""
+        value = product(sizes, self.numerator)
+        value = value * (self.factor if isinstance(value, int | Fraction) else float(self.factor))
+        value = divided(value, product(sizes, self.denominator))
+        if self.at_most is None:
+            return value
+        if isinstance(value, int | Fraction):
+            return min(value, self.at_most)
+        return np.minimum(value, float(self.at_most))
+
+
+DimSize: TypeAlias = "int | DerivedSize"
+
+
+def product(sizes: Sizes, dims: Iterable[str]) -> Size:
+    """The number of points of the box these dims span."""
+    result: Size = 1
+    for dim in dims:
+        result = _times(result, sizes[dim])
+    return result
+
+
+def _times(left: Size, right: Size) -> Size:
+    if isinstance(left, int | Fraction) and isinstance(right, int | Fraction):
+        return exact(left * right)
+    return as_array(left) * as_array(right)
+
+
+def divided(left: Size, right: Size) -> Size:
+    """The quotient, exact for Python numbers."""
+    if isinstance(left, int | Fraction) and isinstance(right, int | Fraction):
+        return exact(Fraction(left) / right)
+    return as_array(left) / as_array(right)
+
+
+def as_array(value: Size) -> NDArray[np.float64]:
+    """A size as float64, scalar or array."""
+    return np.asarray(float(value) if isinstance(value, Fraction) else value, dtype=np.float64)
+
+
+def exact(value: int | Fraction) -> int | Fraction:
+    """An integer wherever the fraction is one."""
+    return value.numerator if isinstance(value, Fraction) and value.denominator == 1 else value
+
+
+def resolve(dims: Mapping[str, DimSize], free: Sizes) -> dict[str, Size]:
+    """Every dim's size, given those of the free dims (batch, seq); derived dims may follow derived ones."""
+    sizes: dict[str, Size] = dict(free)
+    sizes.update((dim, size) for dim, size in dims.items() if isinstance(size, int))
+    waiting = {dim: size for dim, size in dims.items() if isinstance(size, DerivedSize)}
+    while waiting:
+        ready = [d for d, s in waiting.items() if all(n in sizes for n in (*s.numerator, *s.denominator))]
+        if not ready:
+            raise KeyError(f"the sizes of {sorted(waiting)} follow from dims that have none")
+        for dim in ready:
+            sizes[dim] = waiting.pop(dim).of(sizes)
+    return sizes

@@ -1,0 +1,91 @@
+"""The pieces every layer is assembled from: projections, normalisations, residual additions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+from dovetail.graph import Element, LayerBuilder
+
+NormKind = Literal["rms", "layer", "layer_no_bias", "plain_rms", "plain_layer"]
+
+#: The residual stream between layers.
+STREAM = ("batch", "seq", "hidden")
+
+GATED = {"swiglu", "geglu", "geglu_tanh", "reglu", "swiglu_clamped"}
+Activation = Literal[
+    "gelu", "gelu_tanh", "quick_gelu", "silu", "relu", "relu2",
+    "swiglu", "geglu", "geglu_tanh", "reglu", "swiglu_clamped",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a job decides about the graph of a model."""
+
+    #: one attention kernel that keeps no scores, or separate matmul, softmax and dropout
+    fused_attention: bool = True
+    dropout: bool = False
+
+
+def project(
+    builder: LayerBuilder,
+    name: str,
+    source: str,
+    out: tuple[str, ...],
+    *,
+    over: tuple[str, ...] = ("hidden",),
+    bias: bool = False,
+    tied: str = "",
+    fusion: str = "",
+    element: Element = Element.COMPUTE,
+    active_share: Fraction = Fraction(1),
+    batch: tuple[str, ...] = (),
+) -> str:
+    """A linear layer: `source` loses the dims `over` and gains `out`; `batch` dims are one weight each."""
+    weight = builder.weight(f"{name}.weight", (*batch, *over, *out), tied=tied, active_share=active_share)
+    kept = tuple(d for d in builder.tensors[source].dims if d not in over)
+    result = builder.contraction(name, source, weight, (*kept, *out), fusion=fusion, element=element)
+    if bias:
+        offset = builder.weight(f"{name}.bias", (*batch, *out), active_share=active_share)
+        result = builder.elementwise(f"{name}.biased", "add", result, offset, element=element, fusion=f"{name}.bias")
+    return result
+
+
+def normalise(
+    builder: LayerBuilder,
+    name: str,
+    source: str,
+    kind: NormKind,
+    over: tuple[str, ...] = ("hidden",),
+    weighted: tuple[str, ...] | None = None,
+) -> str:
+    """A normalisation over dims, with the weights its kind has (over `weighted` where that differs)."""
+    dims = over if weighted is None else weighted
+    function = "rms" if kind.endswith("rms") else "layer"
+    weights: list[str] = []
+    if not kind.startswith("plain"):
+        weights.append(builder.weight(f"{name}.weight", dims))
+    if kind == "layer":
+        weights.append(builder.weight(f"{name}.bias", dims))
+    return builder.normalisation(name, function, source, over, tuple(weights))
+
+
+def add(builder: LayerBuilder, name: str, left: str, right: str) -> str:
+    """A residual addition."""
+    return builder.elementwise(name, "add", left, right)
+
+
+def drop(builder: LayerBuilder, name: str, source: str, settings: Settings) -> str:
+    """Dropout where the job trains with it."""
+    return builder.elementwise(name, "dropout", source) if settings.dropout else source
+
+
+def activate(
+    builder: LayerBuilder, prefix: str, activation: str, project_to: Mapping[str, str]
+) -> str:
+    """The nonlinearity of a feed-forward: of `up` alone, or `up` gated by `gate`."""
+    operands = (project_to["gate"], project_to["up"]) if activation in GATED else (project_to["up"],)
+    return builder.elementwise(f"{prefix}.activation", activation, *operands)

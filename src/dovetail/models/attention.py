@@ -1,0 +1,152 @@
+"""Multi-head attention with grouped keys, as every decoder since GPT-2 varies it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import model_validator
+
+from dovetail.documents import Spec
+from dovetail.errors import InputError
+from dovetail.graph import DerivedSize, LayerBuilder, Mask, Span
+from dovetail.graph.attention import attention, indexer
+from dovetail.models.assembly import NormKind, Settings, drop, normalise, project
+from dovetail.models.limits import Heads, Tokens, Width
+
+HEADS = ("kv_heads", "group")
+
+
+class Indexer(Spec):
+    """Scores all keys with small heads and keeps the best (DeepSeek sparse attention)."""
+
+    heads: Heads
+    head_dim: Width
+    top_k: Tokens
+    """keys each query attends to"""
+    query_from: Literal["hidden", "latent"] = "hidden"
+    key_norm: NormKind | None = "layer"
+    weighted: bool = True
+    """one learned weight per index head and token"""
+
+
+class Attention(Spec):
+    """Softmax attention: `kv_heads` keys and values, each shared by heads / kv_heads queries."""
+
+    kind: Literal["attention"] = "attention"
+    heads: Heads
+    kv_heads: Heads
+    head_dim: Width
+    value_dim: Width | None = None
+    """where it differs from head_dim"""
+    causal: bool = True
+    window: Tokens | None = None
+    """sliding window: keys a query sees, itself included"""
+    chunk: Tokens | None = None
+    """chunked attention: the sequence is cut into pieces that do not see each other"""
+    rotary: bool = True
+    qkv_bias: bool = False
+    output_bias: bool = False
+    qk_norm: Literal["none", "head", "heads", "all"] = "none"
+    """normalise queries and keys: per head with one weight, per head with own weights, over all heads"""
+    qk_norm_kind: NormKind = "rms"
+    value_norm: bool = False
+    """normalise values per head, without weights"""
+    key_is_value: bool = False
+    """one projection serves as keys and values"""
+    output_gate: Literal["none", "channel", "head"] = "none"
+    sinks: bool = False
+    """a learned extra logit per head"""
+    indexer: Indexer | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Attention:
+        if self.heads % self.kv_heads:
+            raise InputError("kv_heads", f"{self.kv_heads} does not divide {self.heads} heads", "it should divide heads")
+        if self.window is not None and self.chunk is not None:
+            raise InputError("chunk", "stands beside a window", "keep one of window and chunk")
+        if self.key_is_value and self.value_dim not in (None, self.head_dim):
+            raise InputError("value_dim", "differs from head_dim", "leave it out where keys are values")
+        return self
+
+    def build(self, builder: LayerBuilder, source: str, settings: Settings) -> str:
+        """Appends the attention's operators; returns its output over the residual stream's dims."""
+        builder.size("kv_heads", self.kv_heads)
+        builder.size("group", self.heads // self.kv_heads)
+        builder.size("head_dim", self.head_dim)
+        builder.size("value_dim", self.value_dim or self.head_dim)
+        builder.size("key_seq", DerivedSize(("seq",)))
+        q = project(builder, "query", source, (*HEADS, "head_dim"), bias=self.qkv_bias, fusion="qkv")
+        k = project(builder, "key", source, ("kv_heads", "head_dim"), bias=self.qkv_bias, fusion="qkv")
+        v = k
+        if not self.key_is_value:
+            v = project(builder, "value", source, ("kv_heads", "value_dim"), bias=self.qkv_bias, fusion="qkv")
+        if self.value_norm:
+            v = normalise(builder, "value_norm", v, "plain_rms", over=(builder.tensors[v].dims[-1],))
+        q = self._query_key_norm(builder, "query", q, HEADS)
+        k = self._query_key_norm(builder, "key", k, ("kv_heads",))
+        if self.rotary:
+            q = builder.elementwise("query_rotary", "rotary", q, fusion="rotary")
+            k = builder.elementwise("key_rotary", "rotary", k, fusion="rotary")
+        mixed = self._attend(builder, source, (q, k, v), settings)
+        mixed = self._gate(builder, source, mixed)
+        over = (*HEADS, "value_dim")
+        return project(builder, "output", mixed, ("hidden",), over=over, bias=self.output_bias)
+
+    @property
+    def mask(self) -> Mask:
+        """Which keys each query sees."""
+        if self.indexer is not None:
+            return Mask(self.causal, Span.TOP_K, self.indexer.top_k)
+        if self.window is not None:
+            return Mask(self.causal, Span.WINDOW, self.window)
+        if self.chunk is not None:
+            return Mask(self.causal, Span.CHUNK, self.chunk)
+        return Mask(self.causal)
+
+    def _query_key_norm(self, builder: LayerBuilder, name: str, source: str, heads: tuple[str, ...]) -> str:
+        if self.qk_norm == "none":
+            return source
+        over = (*heads, "head_dim") if self.qk_norm == "all" else ("head_dim",)
+        weighted = ("head_dim",) if self.qk_norm == "head" else (*heads, "head_dim")
+        return normalise(builder, f"{name}_norm", source, self.qk_norm_kind, over, weighted)
+
+    def _attend(self, builder: LayerBuilder, source: str, qkv: tuple[str, str, str], settings: Settings) -> str:
+        q, k, v = qkv
+        key = builder.use(k, seq="key_seq")
+        # keys that are values too still need two names for the one dim: scores sum it, outputs carry it
+        value = builder.use(v, {"seq": "key_seq", "head_dim": "value_dim"})
+        scale = self.head_dim**-0.5
+        sinks = builder.weight("sinks", HEADS) if self.sinks else None
+        choice = index_keys(self.indexer, builder, source, None) if self.indexer is not None else None
+        if settings.fused_attention or sinks is not None or choice is not None:
+            return attention(builder, "attention", q, key, value, self.mask, scale=scale, sinks=sinks, choice=choice)
+        pairs = ("batch", *HEADS, "seq", "key_seq")
+        scores = builder.contraction("scores", q, key, pairs, mask=self.mask)
+        probabilities = builder.softmax("probabilities", scores, "key_seq", mask=self.mask, scale=scale)
+        probabilities = drop(builder, "probabilities_dropout", probabilities, settings)
+        out = ("batch", "seq", *HEADS, "value_dim")
+        return builder.contraction("attention", probabilities, value, out, mask=self.mask)
+
+    def _gate(self, builder: LayerBuilder, source: str, mixed: str) -> str:
+        if self.output_gate == "none":
+            return mixed
+        dims = HEADS if self.output_gate == "head" else (*HEADS, "value_dim")
+        gate = project(builder, "gate", source, dims, fusion="qkv")
+        return builder.elementwise("gated", "sigmoid_gate", gate, mixed, dims=builder.tensors[mixed].dims)
+
+
+def index_keys(spec: Indexer, builder: LayerBuilder, source: str, latent: str | None) -> str:
+    """The keys each query attends to, chosen by small scoring heads."""
+    builder.size("index_heads", spec.heads)
+    builder.size("index_dim", spec.head_dim)
+    selected = builder.size("selected", DerivedSize(("seq",), at_most=spec.top_k))
+    origin = latent if spec.query_from == "latent" and latent is not None else source
+    over = (builder.tensors[origin].dims[-1],)
+    q = project(builder, "index_query", origin, ("index_heads", "index_dim"), over=over)
+    k = project(builder, "index_key", source, ("index_dim",))
+    if spec.key_norm is not None:
+        k = normalise(builder, "index_key_norm", k, spec.key_norm, over=("index_dim",))
+    weights = project(builder, "index_weight", source, ("index_heads",))
+    key = builder.use(k, seq="key_seq")
+    return indexer(builder, "index", q, key, weights, Mask(causal=True), selected)
+

@@ -1,0 +1,147 @@
+"""Model description → graph: each block becomes a layer class, analysed once however often it repeats."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import groupby
+
+from dovetail.graph import LayerBuilder, LayerGraph, ModelGraph, Role, Run, verify_chain
+from dovetail.graph.count import parameters
+from dovetail.models.assembly import STREAM, Settings, add, drop, normalise, project
+from dovetail.models.model import EMBEDDING, HEAD, PREDICTION, Model
+
+TOKEN_TABLE, OUTPUT_TABLE = "token_table", "output_table"
+
+
+@lru_cache(maxsize=256)
+def _graph_by_json(document: str, fused_attention: bool) -> ModelGraph:
+    return _build(Model.model_validate_json(document), fused_attention=fused_attention)
+
+
+def model_graph(model: Model, *, fused_attention: bool = True) -> ModelGraph:
+    """The model as a verified chain of layer classes."""
+    return _graph_by_json(model.model_dump_json(), fused_attention)
+
+
+def _build(model: Model, *, fused_attention: bool) -> ModelGraph:
+    settings = Settings(fused_attention=fused_attention, dropout=model.dropout)
+    layers = {EMBEDDING: _embedding(model, settings)}
+    for name, block in model.blocks.items():
+        builder, stream = _stream(model, name)
+        layers[name] = builder.build(block.build(builder, stream, settings))
+    layers[HEAD] = _head(model)
+    order = [Run(EMBEDDING, 1)]
+    order += [Run(name, len(list(run))) for name, run in groupby(_blocks_in_order(model))]
+    order.append(Run(HEAD, 1))
+    if model.multi_token_prediction is not None:
+        layers[PREDICTION] = _prediction(model, settings)
+        order.append(Run(PREDICTION, model.multi_token_prediction.modules))
+    used = {run.layer for run in order}
+    return verify_chain(ModelGraph(model.name, {n: g for n, g in layers.items() if n in used}, tuple(order)))
+
+
+def _blocks_in_order(model: Model) -> list[str]:
+    return [name for part in model.layers for _ in range(part.repeat) for name in part.blocks]
+
+
+def prediction_parameters(graph: ModelGraph) -> int:
+    """Parameters of the multi-token-prediction modules beyond the tables they share."""
+    if PREDICTION not in graph.layers:
+        return 0
+    layer = graph.layers[PREDICTION]
+    sizes = layer.fixed_sizes()
+    shared = sum(int(str(w.points(sizes))) for w in layer.weights() if w.tied)
+    return graph.counts()[PREDICTION] * (parameters(layer) - shared)
+
+
+def _stream(model: Model, name: str) -> tuple[LayerBuilder, str]:
+    builder = LayerBuilder(name, {"hidden": model.hidden})
+    return builder, builder.input("x", STREAM)
+
+
+def _token_table(model: Model, builder: LayerBuilder, *, tied: bool) -> str:
+    builder.size("vocab", model.vocab)
+    width = "hidden"
+    if model.embedding.width is not None:
+        width = builder.size("embedding_width", model.embedding.width)
+    return builder.weight("token_table", ("vocab", width), tied=TOKEN_TABLE if tied else "")
+
+
+def _embedding(model: Model, settings: Settings) -> LayerGraph:
+    builder = LayerBuilder(EMBEDDING, {"hidden": model.hidden})
+    ids = builder.input("tokens", STREAM[:2], Role.INDEX)
+    shared = model.head.tied or model.multi_token_prediction is not None
+    table = _token_table(model, builder, tied=shared)
+    width = builder.tensors[table].dims[-1]
+    stream = builder.embedding("embedded", table, ids, (*STREAM[:2], width))
+    if width != "hidden":
+        stream = project(builder, "embedding_up", stream, ("hidden",), over=(width,))
+    if model.embedding.positions is not None:
+        rows = builder.size("positions", model.embedding.positions)
+        stream = _add_table(builder, "position", rows, builder.input("position_ids", STREAM[1:2], Role.INDEX), stream)
+    if model.embedding.token_types is not None:
+        rows = builder.size("token_types", model.embedding.token_types)
+        stream = _add_table(builder, "token_type", rows, builder.input("token_type_ids", STREAM[:2], Role.INDEX), stream)
+    if model.embedding.norm is not None:
+        stream = normalise(builder, "embedding_norm", stream, model.embedding.norm)
+    return builder.build(drop(builder, "embedding_dropout", stream, settings))
+
+
+def _add_table(builder: LayerBuilder, name: str, rows: str, ids: str, stream: str) -> str:
+    table = builder.weight(f"{name}_table", (rows, "hidden"))
+    found = builder.embedding(f"{name}_embedded", table, ids, (*builder.tensors[ids].dims, "hidden"))
+    return add(builder, f"{name}_added", stream, found)
+
+
+def _head(model: Model) -> LayerGraph:
+    builder, stream = _stream(model, HEAD)
+    if model.head.norm is not None:
+        final = normalise(builder, "final_norm", stream, model.head.norm)
+    else:
+        final = stream
+    loss = _logits_and_loss(model, builder, final)
+    # prediction modules go on from the stream the head read
+    return builder.build(*((loss, stream) if model.multi_token_prediction is not None else (loss,)))
+
+
+def _logits_and_loss(model: Model, builder: LayerBuilder, stream: str) -> str:
+    builder.size("vocab", model.vocab)
+    if model.head.transform:
+        out = builder.size("transformed", model.hidden)
+        stream = project(builder, "transform", stream, (out,), bias=True)
+        stream = builder.elementwise("transform_activation", "gelu", stream)
+        stream = normalise(builder, "transform_norm", stream, "layer", over=(out,))
+    if model.head.tied:
+        table = builder.tensors.get("token_table")
+        name = table.name if table is not None else _token_table(model, builder, tied=True)
+        width = builder.tensors[name].dims[-1]
+        if width == "embedding_width":
+            stream = project(builder, "embedding_down", stream, (width,), over=builder.tensors[stream].dims[2:])
+    else:
+        tied = OUTPUT_TABLE if model.multi_token_prediction is not None else ""
+        name, width = builder.weight("output_table", ("vocab", "hidden"), tied=tied), "hidden"
+    source = builder.use(stream, {builder.tensors[stream].dims[-1]: width})
+    logits = builder.contraction("logits", source, name, (*STREAM[:2], "vocab"))
+    if model.head.bias:
+        logits = builder.elementwise("logits.biased", "add", logits, builder.weight("logits.bias", ("vocab",)))
+    if model.head.softcap:
+        logits = builder.elementwise("logits.softcap", "softcap", logits)
+    labels = builder.input("labels", STREAM[:2], Role.INDEX)
+    return builder.loss("loss", logits, labels, "vocab")
+
+
+def _prediction(model: Model, settings: Settings) -> LayerGraph:
+    assert model.multi_token_prediction is not None
+    builder, stream = _stream(model, PREDICTION)
+    ids = builder.input("next_tokens", STREAM[:2], Role.INDEX)
+    table = _token_table(model, builder, tied=True)
+    embedded = builder.embedding("embedded", table, ids, STREAM)
+    kind = model.head.norm or "rms"
+    left = normalise(builder, "stream_norm", stream, kind)
+    right = normalise(builder, "embedded_norm", embedded, kind)
+    both = builder.size("both", 2 * model.hidden)
+    joined = builder.movement("joined", "concatenate", (left, right), (*STREAM[:2], both), along=(both,))
+    merged = project(builder, "merge", joined, ("hidden",), over=(both,))
+    out = model.blocks[model.multi_token_prediction.block].build(builder, merged, settings)
+    final = normalise(builder, "final_norm", out, kind)
+    return builder.build(_logits_and_loss(model, builder, final), out)

@@ -1,0 +1,177 @@
+"""Feed-forward parts of a block: dense, mixture of experts, and the two side by side."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from dovetail.documents import Spec
+from dovetail.errors import InputError
+from dovetail.graph import DerivedSize, Element, LayerBuilder
+from dovetail.graph.routing import EXPERT_TOKENS, TOP_K, combine, dispatch, routing
+from dovetail.models.assembly import GATED, STREAM, Activation, NormKind, Settings, activate, add, normalise, project
+from dovetail.models.limits import Experts, Width
+
+
+class Dense(Spec):
+    """Up, nonlinearity, down; gated activations have a second up projection."""
+
+    kind: Literal["dense"] = "dense"
+    size: Width
+    activation: Activation = "swiglu"
+    bias: bool = False
+    norm: NormKind | None = None
+    """normalise between the nonlinearity and the down projection"""
+
+    def build(self, builder: LayerBuilder, source: str, stream: str, settings: Settings) -> str:
+        """Appends the operators; returns the output over the residual stream's dims."""
+        del stream, settings
+        builder.size("ffn", self.size)
+        hidden = activated(builder, "mlp", source, "ffn", self.activation, bias=self.bias)
+        if self.norm is not None:
+            hidden = normalise(builder, "mlp.norm", hidden, self.norm, over=("ffn",))
+        return project(builder, "mlp.down", hidden, ("hidden",), over=("ffn",), bias=self.bias)
+
+
+class Mixture(Spec):
+    """Tokens go to `top_k` of `experts` small feed-forwards; shared experts see every token."""
+
+    kind: Literal["mixture"] = "mixture"
+    experts: Experts
+    top_k: Experts
+    size: Width
+    """width of one routed expert"""
+    activation: Activation = "swiglu"
+    bias: bool = False
+    """on the experts' projections"""
+    router_bias: bool = False
+    """a trained bias on the router's logits"""
+    router_scale: bool = False
+    """trained scales on the router's input and on each expert's gate (Gemma 4)"""
+    correction_bias: bool = False
+    """an untrained bias that balances the choice (DeepSeek-V3)"""
+    score: Literal["softmax", "sigmoid", "top_k_softmax", "hash"] = "softmax"
+    renormalise: bool = True
+    shared_size: Width | None = None
+    """total width of the shared experts"""
+    shared_gate: bool = False
+    """a sigmoid gate per token on the shared experts"""
+    latent: Width | None = None
+    """experts work at this width, reached from the stream by a projection"""
+    latent_norm: bool = False
+    groups: Experts = 1
+    """experts stand in this many groups (nodes)"""
+    top_groups: Experts = 1
+    """and a token may choose from so many of them"""
+    imbalance: Annotated[float, Field(ge=1, le=1e3)] = 1.0
+    """load of the fullest expert over the mean"""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Mixture:
+        if self.top_k > self.experts:
+            raise InputError("top_k", f"{self.top_k} exceeds {self.experts} experts", "choose at most all experts")
+        if self.top_groups > self.groups:
+            raise InputError("top_groups", f"{self.top_groups} exceeds {self.groups} groups", "choose at most all groups")
+        if self.shared_gate and self.shared_size is None:
+            raise InputError("shared_gate", "gates experts that do not exist", "add shared_size")
+        return self
+
+    def build(self, builder: LayerBuilder, source: str, stream: str, settings: Settings) -> str:
+        """Appends the operators; returns the output over the residual stream's dims."""
+        del stream, settings
+        routed = self.build_routed(builder, source, source)
+        if self.shared_size is None:
+            return routed
+        builder.size("shared_ffn", self.shared_size)
+        hidden = activated(builder, "shared", source, "shared_ffn", self.activation, bias=self.bias)
+        shared = project(builder, "shared.down", hidden, ("hidden",), over=("shared_ffn",), bias=self.bias)
+        if self.shared_gate:
+            gate = project(builder, "shared.gate_logit", source, ())
+            shared = builder.elementwise("shared.gated", "sigmoid_gate", gate, shared, dims=STREAM)
+        return add(builder, "experts_and_shared", routed, shared)
+
+    def build_routed(self, builder: LayerBuilder, source: str, router_source: str) -> str:
+        """The routed experts alone."""
+        builder.size("experts", self.experts)
+        builder.size("expert_ffn", self.size)
+        builder.size(TOP_K, self.top_k)
+        builder.size(
+            EXPERT_TOKENS,
+            DerivedSize(("batch", "seq", TOP_K), ("experts",), imbalance=self.imbalance),
+        )
+        gates, choice = self._route(builder, router_source)
+        width = "hidden"
+        if self.latent is not None:
+            width = builder.size("latent", self.latent)
+            source = project(builder, "latent_down", source, (width,))
+        tokens = dispatch(builder, "dispatch", source, choice, "experts")
+        results = self._experts(builder, tokens, width)
+        merged = combine(builder, "combine", results, gates, choice, (*STREAM[:2], width))
+        if self.latent is None:
+            return merged
+        if self.latent_norm:
+            merged = normalise(builder, "latent_norm", merged, "rms", over=("latent",))
+        return project(builder, "latent_up", merged, ("hidden",), over=("latent",))
+
+    def _route(self, builder: LayerBuilder, source: str) -> tuple[str, str]:
+        if self.router_scale:
+            source = normalise(builder, "router.norm", source, "plain_rms")
+            scale = builder.weight("router.scale", ("hidden",))
+            source = builder.elementwise("router.scaled", "multiply", source, scale)
+        logits = project(
+            builder, "router", source, ("experts",), bias=self.router_bias, element=Element.FLOAT32
+        )
+        correction = builder.constant("router.correction", ("experts",)) if self.correction_bias else None
+        gates, choice = routing(
+            builder, "gates", self.score, logits, "experts", bias=correction, renormalise=self.renormalise
+        )
+        if self.router_scale:
+            rows = builder.weight("router.expert_scale", ("experts",))
+            chosen = builder.embedding("gates.scale", rows, choice, builder.tensors[gates].dims)
+            gates = builder.elementwise("gates.scaled", "multiply", gates, chosen)
+        return gates, choice
+
+    def _experts(self, builder: LayerBuilder, tokens: str, width: str) -> str:
+        share = Fraction(self.top_k, self.experts)
+        parts: dict[str, str] = {}
+        for part in ("gate", "up") if self.activation in GATED else ("up",):
+            parts[part] = project(
+                builder, f"expert.{part}", tokens, ("expert_ffn",), over=(width,), bias=self.bias,
+                fusion="expert_up", active_share=share, batch=("experts",),
+            )  # fmt: skip
+        hidden = activate(builder, "expert", self.activation, parts)
+        return project(
+            builder, "expert.down", hidden, (width,), over=("expert_ffn",), bias=self.bias,
+            active_share=share, batch=("experts",),
+        )  # fmt: skip
+
+
+class DenseBesideMixture(Spec):
+    """A dense feed-forward and a mixture in parallel, each with norms of its own (Gemma 4)."""
+
+    kind: Literal["dense_beside_mixture"] = "dense_beside_mixture"
+    dense: Dense
+    mixture: Mixture
+    norm: NormKind = "rms"
+
+    def build(self, builder: LayerBuilder, source: str, stream: str, settings: Settings) -> str:
+        """Appends the operators; the mixture takes the residual stream itself, normalised anew."""
+        dense = self.dense.build(builder, source, stream, settings)
+        dense = normalise(builder, "dense_norm", dense, self.norm)
+        fresh = normalise(builder, "mixture_in_norm", stream, self.norm)
+        routed = self.mixture.build_routed(builder, fresh, stream)
+        routed = normalise(builder, "mixture_norm", routed, self.norm)
+        return add(builder, "dense_and_mixture", dense, routed)
+
+
+def activated(
+    builder: LayerBuilder, prefix: str, source: str, width: str, activation: Activation, *, bias: bool
+) -> str:
+    """The first half of a dense feed-forward: up (and gate), then the nonlinearity."""
+    parts: dict[str, str] = {}
+    for part in ("gate", "up") if activation in GATED else ("up",):
+        parts[part] = project(builder, f"{prefix}.{part}", source, (width,), bias=bias, fusion=f"{prefix}.up")
+    return activate(builder, prefix, activation, parts)
+

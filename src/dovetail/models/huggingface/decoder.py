@@ -1,0 +1,128 @@
+"""What most decoder configs share: sizes, heads, activation, layers in order, head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+from typing import Any
+
+from dovetail.documents import validate
+from dovetail.models.huggingface.reader import ConfigReader
+from dovetail.models.model import Model
+
+#: `hidden_act` → the activation of a plain and of a gated feed-forward.
+ACTIVATIONS: Mapping[str, tuple[str, str | None]] = {
+    "silu": ("silu", "swiglu"),
+    "swish": ("silu", "swiglu"),
+    "gelu": ("gelu", "geglu"),
+    "gelu_new": ("gelu_tanh", "geglu_tanh"),
+    "gelu_fast": ("gelu_tanh", "geglu_tanh"),
+    "gelu_pytorch_tanh": ("gelu_tanh", "geglu_tanh"),
+    "quick_gelu": ("quick_gelu", None),
+    "relu": ("relu", "reglu"),
+    "relu2": ("relu2", None),
+    "swigluoai": ("silu", "swiglu_clamped"),
+}
+
+MAX_VOCABULARY = 2**28
+MAX_POSITIONS = 2**40
+
+#: A block as the model file has it.
+BlockFields = dict[str, Any]
+
+
+def activation(reader: ConfigReader, *, gated: bool, name: str = "hidden_act", default: str = "silu") -> str:
+    """The activation's name in a model file."""
+    choices = [n for n, (_, form) in ACTIVATIONS.items() if form is not None or not gated]
+    plain, form = ACTIVATIONS[reader.text(name, choices, default=default)]
+    return form if gated and form is not None else plain
+
+
+def hidden_size(reader: ConfigReader, *names: str) -> int:
+    """The width of the stream."""
+    return reader.integer(*(names or ("hidden_size",)))
+
+
+def grouped_attention(reader: ConfigReader, **options: object) -> BlockFields:
+    """Grouped-query attention from the usual fields; options override or add fields."""
+    heads = reader.integer("num_attention_heads", high=2**16)
+    kv_heads = reader.integer("num_key_value_heads", default=heads, high=2**16)
+    reader.divides("num_key_value_heads", kv_heads, "num_attention_heads", heads)
+    head_dim = reader.optional("head_dim")
+    if head_dim is None:
+        hidden = hidden_size(reader)
+        reader.divides("num_attention_heads", heads, "hidden_size", hidden)
+        head_dim = hidden // heads
+    fields: BlockFields = {"kind": "attention", "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
+    return _without_none(fields | options)
+
+
+def dense(reader: ConfigReader, *, size: int | None = None, gated: bool = True, **options: object) -> BlockFields:
+    """A dense feed-forward from the usual fields."""
+    fields: BlockFields = {
+        "kind": "dense",
+        "size": size if size is not None else reader.integer("intermediate_size"),
+        "activation": activation(reader, gated=gated),
+    }
+    return _without_none(fields | options)
+
+
+def mixture(reader: ConfigReader, *, experts: int, top_k: int, size: int, **options: object) -> BlockFields:
+    """A mixture of experts."""
+    fields: BlockFields = {
+        "kind": "mixture",
+        "experts": experts,
+        "top_k": top_k,
+        "size": size,
+        "activation": activation(reader, gated=True),
+    }
+    return _without_none(fields | options)
+
+
+def in_order(names: Iterable[str]) -> list[dict[str, Any]]:
+    """The `layers` of a model file from one block name per layer, repeats folded."""
+    sequence = list(names)
+    for period in range(1, min(len(sequence) // 2, 16) + 1):
+        # hybrids repeat a short pattern: fold whole periods where all layers follow one
+        if len(sequence) % period == 0 and sequence == sequence[:period] * (len(sequence) // period):
+            return [{"blocks": sequence[:period], "repeat": len(sequence) // period}]
+    return [{"blocks": [name], "repeat": len(list(run))} for name, run in groupby(sequence)]
+
+
+def assemble(
+    reader: ConfigReader,
+    name: str,
+    blocks: Mapping[str, BlockFields],
+    order: Iterable[str],
+    *,
+    tied: bool = False,
+    hidden: int | None = None,
+    vocab: int | None = None,
+    positions: int | None = None,
+    head: Mapping[str, object] | None = None,
+    **fields: object,
+) -> Model:
+    """The model from its blocks; fields that every config has are read here."""
+    sequence = list(order)
+    used = set(sequence)
+    prediction = fields.get("multi_token_prediction")
+    if isinstance(prediction, dict):
+        used.add(str(prediction["block"]))  # type: ignore[index]
+    norm = next(iter(blocks.values())).get("norm", "rms")
+    tied = reader.flag("tie_word_embeddings", default=tied)
+    document: dict[str, Any] = {
+        "name": name,
+        "hidden": hidden if hidden is not None else hidden_size(reader),
+        "vocab": vocab if vocab is not None else reader.integer("vocab_size", high=MAX_VOCABULARY),
+        "max_seq_len": positions
+        if positions is not None
+        else reader.integer("max_position_embeddings", default=4096, high=MAX_POSITIONS),
+        "blocks": {n: b for n, b in blocks.items() if n in used},
+        "layers": in_order(sequence),
+        "head": {"norm": norm, "tied": tied} | dict(head or {}),
+    }
+    return validate(Model, document | _without_none(fields), reader.where)
+
+
+def _without_none(fields: Mapping[str, object]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}

@@ -1,0 +1,62 @@
+"""A job: which model is trained, on how many tokens a step, in which numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, cast, get_args
+
+from dovetail.errors import InputError, one_of, quoted
+from dovetail.graph import HALF_PRECISION, OPTIMIZERS, Element, ModelGraph
+from dovetail.models.build import model_graph
+from dovetail.models.model import Model
+
+Precision = Literal["bf16", "fp16", "fp8", "fp32"]
+
+MAX_TOKENS_PER_STEP = 2**50
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Model, batch and sequence: what a plan must train one step of."""
+
+    model: Model
+    seq_len: int
+    global_batch: int
+    precision: Precision = "bf16"
+    optimizer: str = "adamw"
+    fused_attention: bool = True
+
+    def __post_init__(self) -> None:
+        for field in ("seq_len", "global_batch"):
+            value = cast("object", getattr(self, field))
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise InputError(f"job: {field}", f"is {quoted(value)}", "it should be a whole number from 1")
+        if self.tokens_per_step > MAX_TOKENS_PER_STEP:
+            raise InputError(
+                "job: global_batch", f"makes {self.tokens_per_step} tokens a step", f"keep it under {MAX_TOKENS_PER_STEP}"
+            )
+        if self.precision not in get_args(Precision):
+            raise InputError("job: precision", f"is {quoted(self.precision)}", one_of(get_args(Precision), self.precision))
+        if self.optimizer not in OPTIMIZERS:
+            raise InputError("job: optimizer", f"is {quoted(self.optimizer)}", one_of(OPTIMIZERS, self.optimizer))
+        positions = self.model.embedding.positions
+        if positions is not None and self.seq_len > positions:
+            raise InputError(
+                "job: seq_len", f"is {self.seq_len}", f"the model has learned positions up to {positions}"
+            )
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens one optimizer step sees."""
+        return self.seq_len * self.global_batch
+
+    def graph(self) -> ModelGraph:
+        """The model's graph as this job trains it."""
+        return model_graph(self.model, fused_attention=self.fused_attention)
+
+    def element_bytes(self) -> Mapping[Element, int]:
+        """Bytes per element: fp8 jobs multiply in fp8 but keep activations in bf16."""
+        compute = 4 if self.precision == "fp32" else 2
+        return MappingProxyType({**HALF_PRECISION, Element.COMPUTE: compute})

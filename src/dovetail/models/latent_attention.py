@@ -1,0 +1,96 @@
+"""Multi-head latent attention: queries, keys and values expanded from low-rank latents."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from dovetail.documents import Spec
+from dovetail.graph import DerivedSize, LayerBuilder, Mask, Span
+from dovetail.graph.attention import attention
+from dovetail.models.assembly import NormKind, Settings, drop, normalise, project
+from dovetail.models.attention import Indexer, index_keys
+from dovetail.models.limits import Heads, Width
+
+
+class LatentAttention(Spec):
+    """DeepSeek-V2 report, section 2.1: a part of each head carries positions, the rest comes from a latent."""
+
+    kind: Literal["latent_attention"] = "latent_attention"
+    heads: Heads
+    query_rank: Width | None = None
+    """width of the query latent; left out: queries come straight from the stream"""
+    kv_rank: Width
+    nope_dim: Width
+    """part of a head without positions"""
+    rope_dim: Width
+    """part of a head with positions, shared by all heads of a key"""
+    value_dim: Width
+    rotary: bool = True
+    bias: bool = False
+    """on the projections from and to the stream"""
+    norm: NormKind = "rms"
+    output_gate: bool = False
+    indexer: Indexer | None = None
+
+    def build(self, builder: LayerBuilder, source: str, settings: Settings) -> str:
+        """Appends the attention's operators; returns its output over the residual stream's dims."""
+        self._size(builder)
+        heads = ("kv_heads",)
+        latent, over = source, "hidden"
+        if self.query_rank is not None:
+            builder.size("query_rank", self.query_rank)
+            latent = project(builder, "query_latent", source, ("query_rank",), bias=self.bias)
+            latent = normalise(builder, "query_latent_norm", latent, self.norm, over=("query_rank",))
+            over = "query_rank"
+        q = project(builder, "query", latent, (*heads, "head_dim"), over=(over,))
+        k, v = self._keys_values(builder, source)
+        if self.rotary:
+            q = builder.elementwise("query_rotary", "rotary", q, fusion="rotary")
+        mixed = self._attend(builder, source, latent, (q, k, v), settings)
+        if self.output_gate:
+            gate = project(builder, "gate", source, (*heads, "value_dim"))
+            mixed = builder.elementwise("gated", "sigmoid_gate", gate, mixed)
+        return project(builder, "output", mixed, ("hidden",), over=(*heads, "value_dim"), bias=self.bias)
+
+    @property
+    def mask(self) -> Mask:
+        """Which keys each query sees."""
+        return Mask(True) if self.indexer is None else Mask(True, Span.TOP_K, self.indexer.top_k)
+
+    def _size(self, builder: LayerBuilder) -> None:
+        builder.size("kv_heads", self.heads)
+        builder.size("kv_rank", self.kv_rank)
+        builder.size("nope_dim", self.nope_dim)
+        builder.size("rope_dim", self.rope_dim)
+        builder.size("head_dim", self.nope_dim + self.rope_dim)
+        builder.size("value_dim", self.value_dim)
+        builder.size("key_seq", DerivedSize(("seq",)))
+
+    def _keys_values(self, builder: LayerBuilder, source: str) -> tuple[str, str]:
+        latent = project(builder, "kv_latent", source, ("kv_rank",), bias=self.bias, fusion="kv_down")
+        positional = project(builder, "key_positional", source, ("rope_dim",), bias=self.bias, fusion="kv_down")
+        latent = normalise(builder, "kv_latent_norm", latent, self.norm, over=("kv_rank",))
+        content = project(builder, "key_content", latent, ("kv_heads", "nope_dim"), over=("kv_rank",), fusion="kv_up")
+        value = project(builder, "value", latent, ("kv_heads", "value_dim"), over=("kv_rank",), fusion="kv_up")
+        if self.rotary:
+            positional = builder.elementwise("key_rotary", "rotary", positional, fusion="rotary")
+        dims = ("batch", "seq", "kv_heads", "head_dim")
+        key = builder.movement(
+            "key", "concatenate", (content, positional), dims, along=("nope_dim", "rope_dim", "head_dim")
+        )
+        return key, value
+
+    def _attend(
+        self, builder: LayerBuilder, source: str, latent: str, qkv: tuple[str, str, str], settings: Settings
+    ) -> str:
+        q, k, v = qkv
+        key, value = builder.use(k, seq="key_seq"), builder.use(v, seq="key_seq")
+        scale = (self.nope_dim + self.rope_dim) ** -0.5
+        choice = index_keys(self.indexer, builder, source, latent) if self.indexer is not None else None
+        if settings.fused_attention or choice is not None:
+            return attention(builder, "attention", q, key, value, self.mask, scale=scale, choice=choice)
+        scores = builder.contraction("scores", q, key, ("batch", "kv_heads", "seq", "key_seq"), mask=self.mask)
+        probabilities = builder.softmax("probabilities", scores, "key_seq", mask=self.mask, scale=scale)
+        probabilities = drop(builder, "probabilities_dropout", probabilities, settings)
+        out = ("batch", "seq", "kv_heads", "value_dim")
+        return builder.contraction("attention", probabilities, value, out, mask=self.mask)

@@ -1,0 +1,97 @@
+"""The description of a model: embedding, blocks in order, head. The schema of a model file."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from dovetail.documents import Spec
+from dovetail.errors import InputError, one_of
+from dovetail.models.assembly import NormKind
+from dovetail.models.block import Block
+from dovetail.models.limits import MAX_LAYERS, Layers, Name, Small, Text, Tokens, Vocabulary, Width
+
+#: Layer classes of every model beside its blocks.
+EMBEDDING, HEAD, PREDICTION = "embedding", "head", "prediction"
+
+
+class Embedding(Spec):
+    """How tokens enter the stream."""
+
+    positions: Tokens | None = None
+    """rows of a learned position table; left out: positions come elsewhere"""
+    token_types: Small | None = None
+    """rows of a segment table (BERT)"""
+    width: Width | None = None
+    """of the token table, where it differs from hidden"""
+    norm: NormKind | None = None
+
+
+class Head(Spec):
+    """How the stream becomes logits."""
+
+    tied: bool = False
+    """shares the token table"""
+    bias: bool = False
+    norm: NormKind | None = "rms"
+    """the final norm"""
+    transform: bool = False
+    """a dense layer, activation and norm before the projection (BERT)"""
+    softcap: bool = False
+
+
+class MultiTokenPrediction(Spec):
+    """Extra modules that predict further tokens (DeepSeek-V3 report, section 2.2)."""
+
+    modules: Small
+    block: Name
+    """the block each module holds"""
+
+
+class Repeat(Spec):
+    """A pattern of blocks and how often it repeats."""
+
+    blocks: Annotated[tuple[Name, ...], Field(strict=False, min_length=1, max_length=MAX_LAYERS)]
+    repeat: Layers = 1
+
+
+class Model(Spec):
+    """A transformer or hybrid, complete enough to count, differentiate and cost it."""
+
+    name: Name
+    source: Text = ""
+    """where the figures were published"""
+    note: Text = ""
+    """what is unsure or simplified"""
+    published_parameters: Annotated[float, Field(gt=0, le=1e18)] | None = None
+    hidden: Width
+    vocab: Vocabulary
+    max_seq_len: Tokens = 4096
+    embedding: Embedding = Embedding()
+    blocks: Annotated[dict[Name, Block], Field(min_length=1, max_length=256)]
+    layers: Annotated[tuple[Repeat, ...], Field(strict=False, min_length=1, max_length=MAX_LAYERS)]
+    head: Head = Head()
+    multi_token_prediction: MultiTokenPrediction | None = None
+    dropout: bool = False
+    """trained with dropout"""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Model:
+        for name in {EMBEDDING, HEAD, PREDICTION} & set(self.blocks):
+            raise InputError(f"blocks.{name}", "has a name every model uses already", "call it otherwise")
+        used = {name for part in self.layers for name in part.blocks}
+        if self.multi_token_prediction is not None:
+            used.add(self.multi_token_prediction.block)
+        for name in sorted(used - set(self.blocks)):
+            raise InputError("layers", f"names the block {name!r}, which blocks lacks", one_of(self.blocks, name))
+        for name in sorted(set(self.blocks) - used):
+            raise InputError(f"blocks.{name}", "is used nowhere", "name it in layers or remove it")
+        if self.num_layers > MAX_LAYERS:
+            raise InputError("layers", f"add up to {self.num_layers}", f"they should be at most {MAX_LAYERS}")
+        return self
+
+    @property
+    def num_layers(self) -> int:
+        """Blocks from embedding to head."""
+        return sum(len(part.blocks) * part.repeat for part in self.layers)
