@@ -51,7 +51,9 @@ class Mixture(Spec):
     router_scale: bool = False
     """trained scales on the router's input and on each expert's gate (Gemma 4)"""
     correction_bias: bool = False
-    """an untrained bias that balances the choice (DeepSeek-V3)"""
+    """a bias that balances the choice, not trained by gradients (DeepSeek-V3)"""
+    trained_correction: bool = False
+    """the same bias, stored and counted among the parameters (ERNIE 4.5)"""
     score: Literal["softmax", "sigmoid", "top_k_softmax", "hash"] = "softmax"
     renormalise: bool = True
     shared_size: Width | None = None
@@ -123,7 +125,10 @@ class Mixture(Spec):
         logits = project(
             builder, "router", source, ("experts",), bias=self.router_bias, element=Element.FLOAT32
         )
-        correction = builder.constant("router.correction", ("experts",)) if self.correction_bias else None
+        correction = None
+        if self.correction_bias or self.trained_correction:
+            declare = builder.weight if self.trained_correction else builder.constant
+            correction = declare("router.correction", ("experts",))
         gates, choice = routing(
             builder, "gates", self.score, logits, "experts", bias=correction, renormalise=self.renormalise
         )

@@ -2,19 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from dovetail.documents import read_document
 from dovetail.errors import InputError, one_of, quoted
-from dovetail.models.huggingface import dense_families
+from dovetail.models.huggingface.decoder import Importer
+from dovetail.models.huggingface.dense_families import DENSE
+from dovetail.models.huggingface.hybrid_families import HYBRID
+from dovetail.models.huggingface.latent_families import LATENT
+from dovetail.models.huggingface.mixture_families import MIXTURE
 from dovetail.models.huggingface.reader import ConfigReader
 from dovetail.models.model import Model
 
-Importer = Callable[[ConfigReader, str], Model]
-
 #: `model_type` → importer.
-IMPORTERS: Mapping[str, Importer] = {
-    "llama": dense_families.llama,
+IMPORTERS: Mapping[str, Importer] = {**DENSE, **MIXTURE, **LATENT, **HYBRID}
+
+#: Types a config of a text model has, for the text part of a model of more than text.
+TEXT_PARTS: Mapping[str, str] = {
+    "gemma3": "gemma3_text",
+    "gemma4": "gemma4_text",
+    "llama4": "llama4_text",
+    "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
 }
+
+
+def from_huggingface(path: Path | str) -> Model:
+    """The language model a Hugging Face config.json describes."""
+    path = Path(path)
+    stem = path.parent.name if path.stem == "config" else path.stem
+    return import_config(read_document(path), str(path), name=_model_name(stem))
+
+
+def import_config(config: Mapping[str, Any], where: str, *, name: str = "imported") -> Model:
+    """The same for a config that is already a mapping."""
+    reader = ConfigReader(config, where)
+    outer_type = config.get("model_type")
+    text = reader.part("text_config")
+    if text is not None:
+        inherited = {"tie_word_embeddings": config.get("tie_word_embeddings")}
+        given = {n: v for n, v in text.fields.items() if v is not None}
+        reader = ConfigReader(inherited | given, text.where)
+    model_type = reader.fields.get("model_type", outer_type)
+    if model_type is None:
+        raise InputError(reader.at("model_type"), "is missing", "add it as the model's own config has it")
+    model_type = TEXT_PARTS.get(str(model_type), model_type)
+    if not isinstance(model_type, str) or model_type not in IMPORTERS:
+        raise InputError(
+            reader.at("model_type"), f"{quoted(model_type)} is not imported", one_of(IMPORTERS, model_type)
+        )
+    if reader.has("encoder_layers") and reader.flag("is_encoder_decoder", default=False):
+        raise reader.refuse("is_encoder_decoder", "attention from a decoder to an encoder")
+    return IMPORTERS[model_type](reader, name)
+
+
+def _model_name(stem: str) -> str:
+    name = "".join(c if c.isalnum() or c in "._-" else "-" for c in stem.rsplit("__", 1)[-1]).strip("._-")
+    return name.lower()[:100] or "imported"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from typing import Any
 
@@ -27,8 +27,9 @@ ACTIVATIONS: Mapping[str, tuple[str, str | None]] = {
 MAX_VOCABULARY = 2**28
 MAX_POSITIONS = 2**40
 
-#: A block as the model file has it.
+#: A block, or a half of one, as a model file has it.
 BlockFields = dict[str, Any]
+Importer = Callable[[ConfigReader, str], Model]
 
 
 def activation(reader: ConfigReader, *, gated: bool, name: str = "hidden_act", default: str = "silu") -> str:

@@ -1,0 +1,268 @@
+"""Importers of hybrids: linear attention and state-space layers mixed with attention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dovetail.errors import InputError, quoted
+from dovetail.models.huggingface.decoder import BlockFields, Importer, activation, assemble, dense, grouped_attention, mixture
+from dovetail.models.huggingface.dense_families import FULL
+from dovetail.models.huggingface.latent_families import latent_attention
+from dovetail.models.huggingface.mixture_families import (
+    DENSE_LAYER,
+    SPARSE,
+    deepseek_mixture,
+    experts,
+    granite_mixture,
+    prediction,
+    qwen_mixture,
+    qwen_sparse_layers,
+    sparse_layers,
+    top_k,
+)
+from dovetail.models.huggingface.reader import ConfigReader
+from dovetail.models.model import Model
+
+LINEAR = "linear"
+_LAYER_TYPES = {"full_attention": FULL, "attention": FULL, "linear_attention": LINEAR, "mamba": LINEAR}
+
+
+def layer_kinds(reader: ConfigReader, layers: int, interval: int) -> list[str]:
+    """`full` or `linear` per layer: as listed, or every n-th layer full."""
+    listed = reader.words("layer_types", _LAYER_TYPES, layers)
+    if listed is not None:
+        return [_LAYER_TYPES[word] for word in listed]
+    return [FULL if (i + 1) % interval == 0 else LINEAR for i in range(layers)]
+
+
+def _gated_delta(reader: ConfigReader) -> BlockFields:
+    key_heads = reader.integer("linear_num_key_heads", high=2**16)
+    value_heads = reader.integer("linear_num_value_heads", high=2**16)
+    reader.divides("linear_num_key_heads", key_heads, "linear_num_value_heads", value_heads)
+    return {
+        "kind": "gated_delta",
+        "key_heads": key_heads,
+        "value_heads": value_heads,
+        "key_dim": reader.integer("linear_key_head_dim"),
+        "value_dim": reader.integer("linear_value_head_dim"),
+        "conv_kernel": reader.integer("linear_conv_kernel_dim", default=4, high=4096),
+    }
+
+
+def qwen_hybrid(reader: ConfigReader, name: str) -> Model:
+    """Qwen3-Next and Qwen3.5: Gated DeltaNet with every fourth layer gated attention."""
+    layers = reader.layers()
+    bias = reader.flag("attention_bias", default=False)
+    head_dim = reader.integer("head_dim", default=256)
+    mixers = {
+        FULL: grouped_attention(
+            reader, head_dim=head_dim, qkv_bias=bias, output_bias=bias, qk_norm="head", output_gate="channel"
+        ),
+        LINEAR: _gated_delta(reader),
+    }
+    flags = qwen_sparse_layers(reader, layers) if reader.has("num_experts") else [False] * layers
+    halves: dict[str, BlockFields] = {}
+    if any(flags):
+        halves[SPARSE] = qwen_mixture(reader, shared=reader.optional("shared_expert_intermediate_size", low=0) or None)
+    if not all(flags):
+        halves[DENSE_LAYER] = dense(reader)
+    blocks: dict[str, BlockFields] = {
+        f"{kind}_{half}": {"mixer": mixers[kind], "feed_forward": halves[half]} for kind in mixers for half in halves
+    }
+    kinds = layer_kinds(reader, layers, reader.integer("full_attention_interval", default=4))
+    order = [f"{k}_{SPARSE if s else DENSE_LAYER}" for k, s in zip(kinds, flags, strict=True)]
+    last = f"{FULL}_{SPARSE if flags[-1] else DENSE_LAYER}"
+    modules = prediction(reader, last, "mtp_num_hidden_layers", "num_nextn_predict_layers")
+    return assemble(reader, name, blocks, order, multi_token_prediction=modules)
+
+
+def kimi_linear(reader: ConfigReader, name: str) -> Model:
+    """Kimi Linear: delta attention with a few latent-attention layers."""
+    if reader.has("attn_res_block_size"):
+        raise reader.refuse("attn_res_block_size", "attention over the outputs of earlier blocks (attention residuals)")
+    layers = reader.layers()
+    nested = reader.part("linear_attn_config")
+    linear = nested or reader
+    mixers = {
+        FULL: latent_attention(reader, rotary=False),
+        LINEAR: {
+            "kind": "kimi_delta",
+            "heads": linear.integer("num_heads", "linear_num_heads", high=2**16),
+            "head_dim": linear.integer("head_dim" if nested else "linear_head_dim"),
+            "conv_kernel": linear.integer("short_conv_kernel_size", "linear_conv_kernel_dim", default=4, high=4096),
+            "full_rank_gate": linear.flag("use_full_rank_gate", default=False),
+        },
+    }
+    if nested is not None:
+        full = set(nested.integers("full_attn_layers") or [])  # counted from 1
+        kinds = [FULL if i + 1 in full else LINEAR for i in range(layers)]
+    else:
+        kinds = layer_kinds(reader, layers, 4)
+    listed = reader.words("mlp_layer_types", ("dense", "sparse"), layers)
+    flags = sparse_layers(reader, layers) if listed is None else [word == "sparse" for word in listed]
+    halves: dict[str, BlockFields] = {}
+    if any(flags):
+        halves[SPARSE] = deepseek_mixture(reader, score="sigmoid")
+    if not all(flags):
+        halves[DENSE_LAYER] = dense(reader)
+    blocks: dict[str, BlockFields] = {
+        f"{kind}_{half}": {"mixer": mixers[kind], "feed_forward": halves[half]} for kind in mixers for half in halves
+    }
+    order = [f"{k}_{SPARSE if s else DENSE_LAYER}" for k, s in zip(kinds, flags, strict=True)]
+    positions = reader.optional("model_max_length", "max_position_embeddings", high=2**40)
+    return assemble(reader, name, blocks, order, positions=positions)
+
+
+def minimax(reader: ConfigReader, name: str) -> Model:
+    """MiniMax-Text-01: lightning attention with every eighth layer softmax, experts everywhere."""
+    layers = reader.layers()
+    full = grouped_attention(reader)
+    mixers = {FULL: full, LINEAR: {"kind": "lightning", "heads": full["heads"], "head_dim": full["head_dim"]}}
+    routed = mixture(
+        reader, experts=experts(reader), top_k=top_k(reader), size=reader.integer("intermediate_size"),
+        score="top_k_softmax",
+    )  # fmt: skip
+    flags = reader.integers("attn_type_list", layers, high=1)
+    kinds = layer_kinds(reader, layers, 8) if flags is None else [FULL if flag else LINEAR for flag in flags]
+    blocks: dict[str, BlockFields] = {kind: {"mixer": mixers[kind], "feed_forward": routed} for kind in mixers}
+    return assemble(reader, name, blocks, kinds)
+
+
+def nemotron_h(reader: ConfigReader, name: str) -> Model:
+    """Nemotron-H and Nemotron 3: Mamba-2, attention, plain and expert feed-forwards in layers of their own."""
+    order = _nemotron_order(reader)
+    bias = reader.flag("attention_bias", default=False)
+    head_dim = reader.integer("head_dim", "attention_head_dim", default=128)
+    attention = grouped_attention(reader, head_dim=head_dim, qkv_bias=bias, output_bias=bias, rotary=False)
+    plain = activation(reader, gated=False, name="mlp_hidden_act", default="relu2")
+    wide_bias = reader.flag("mlp_bias", default=False)
+    blocks: dict[str, BlockFields] = {"attention": {"mixer": attention}}
+    if "mamba" in order:
+        blocks["mamba"] = {"mixer": _nemotron_mamba(reader)}
+    if "mlp" in order:
+        size = reader.integer("intermediate_size")
+        blocks["mlp"] = {"feed_forward": {"kind": "dense", "size": size, "activation": plain, "bias": wide_bias}}
+    if "moe" in order:
+        routed = deepseek_mixture(reader, score="sigmoid", activation=plain, bias=wide_bias, latent=reader.optional("moe_latent_size"))
+        shared = reader.integer("n_shared_experts", default=1, low=0)
+        routed["shared_size"] = shared * reader.integer("moe_shared_expert_intermediate_size")
+        blocks["moe"] = {"feed_forward": {n: v for n, v in routed.items() if v}}
+        blocks["prediction_block"] = {"mixer": attention, "feed_forward": blocks["moe"]["feed_forward"]}
+    modules = prediction(reader, "prediction_block") if "moe" in order else None
+    return assemble(reader, name, blocks, order, multi_token_prediction=modules)
+
+
+def _nemotron_order(reader: ConfigReader) -> list[str]:
+    kinds = {"mamba": "mamba", "moe": "moe", "attention": "attention", "mlp": "mlp"}
+    letters = {"M": "mamba", "E": "moe", "*": "attention", "-": "mlp"}
+    if reader.has("layers_block_type"):
+        length = len(reader.fields["layers_block_type"]) if isinstance(reader.fields["layers_block_type"], list) else 0
+        listed = reader.words("layers_block_type", kinds, max(length, 1))
+        assert listed is not None
+        return listed
+    pattern = reader.fields.get("hybrid_override_pattern")
+    if not isinstance(pattern, str) or not 0 < len(pattern) <= 100_000 or set(pattern) - set(letters):
+        raise InputError(
+            reader.at("hybrid_override_pattern"), f"is {quoted(pattern)}", "it should spell the layers with M, E, * and -"
+        )
+    return [letters[letter] for letter in pattern]
+
+
+def _nemotron_mamba(reader: ConfigReader) -> BlockFields:
+    heads = reader.integer("mamba_num_heads", high=2**16)
+    groups = reader.integer("n_groups", default=8, high=2**16)
+    reader.divides("n_groups", groups, "mamba_num_heads", heads)
+    return {
+        "kind": "state_space",
+        "heads": heads,
+        "head_dim": reader.integer("mamba_head_dim"),
+        "state": reader.integer("ssm_state_size"),
+        "groups": groups,
+        "conv_kernel": reader.integer("conv_kernel", default=4, high=4096),
+        "conv_bias": reader.flag("use_conv_bias", default=True),
+        "bias": reader.flag("use_bias", default=False),
+        "chunk": reader.integer("chunk_size", default=128, high=4096),
+    }
+
+
+def _granite_mamba(reader: ConfigReader) -> BlockFields:
+    heads = reader.integer("mamba_n_heads", high=2**16)
+    groups = reader.integer("mamba_n_groups", default=1, high=2**16)
+    reader.divides("mamba_n_groups", groups, "mamba_n_heads", heads)
+    inner = reader.integer("mamba_expand", default=2) * reader.integer("hidden_size")
+    head_dim = reader.fields.get("mamba_d_head")
+    width = inner // heads if head_dim in (None, "auto") else reader.integer("mamba_d_head")
+    return {
+        "kind": "state_space",
+        "heads": heads,
+        "head_dim": width,
+        "state": reader.integer("mamba_d_state", default=256),
+        "groups": groups,
+        "conv_kernel": reader.integer("mamba_d_conv", default=4, high=4096),
+        "conv_bias": reader.flag("mamba_conv_bias", default=True),
+        "bias": reader.flag("mamba_proj_bias", default=False),
+        "chunk": reader.integer("mamba_chunk_size", default=256, high=4096),
+    }
+
+
+def bamba(reader: ConfigReader, name: str) -> Model:
+    """Bamba: Mamba-2 with a few attention layers, each followed by a dense half."""
+    layers = reader.layers()
+    bias = reader.flag("attention_bias", default=False)
+    half = dense(reader, bias=reader.flag("mlp_bias", default=False))
+    full = set(reader.integers("attn_layer_indices") or [])
+    blocks: dict[str, BlockFields] = {
+        FULL: {"mixer": grouped_attention(reader, qkv_bias=bias, output_bias=bias), "feed_forward": half},
+        LINEAR: {"mixer": _granite_mamba(reader), "feed_forward": half},
+    }
+    return assemble(reader, name, blocks, [FULL if i in full else LINEAR for i in range(layers)])
+
+
+def granite_hybrid(reader: ConfigReader, name: str) -> Model:
+    """Granite 4: Mamba-2 with a few attention layers, experts beside a shared half."""
+    layers = reader.layers()
+    bias = reader.flag("attention_bias", default=False)
+    half = granite_mixture(reader)
+    rotary = reader.fields.get("position_embedding_type") == "rope"
+    blocks: dict[str, BlockFields] = {
+        FULL: {
+            "mixer": grouped_attention(reader, qkv_bias=bias, output_bias=bias, rotary=rotary),
+            "feed_forward": half,
+        },
+        LINEAR: {"mixer": _granite_mamba(reader), "feed_forward": half},
+    }
+    kinds = layer_kinds(reader, layers, layers + 1)
+    return assemble(reader, name, blocks, kinds)
+
+
+def mamba2(reader: ConfigReader, name: str) -> Model:
+    """Mamba-2: state-space layers alone."""
+    heads = reader.integer("num_heads", high=2**16)
+    groups = reader.integer("n_groups", default=8, high=2**16)
+    reader.divides("n_groups", groups, "num_heads", heads)
+    mixer: BlockFields = {
+        "kind": "state_space",
+        "heads": heads,
+        "head_dim": reader.integer("head_dim"),
+        "state": reader.integer("state_size"),
+        "groups": groups,
+        "conv_kernel": reader.integer("conv_kernel", default=4, high=4096),
+        "conv_bias": reader.flag("use_conv_bias", default=True),
+        "bias": reader.flag("use_bias", default=False),
+        "chunk": reader.integer("chunk_size", default=256, high=4096),
+    }
+    return assemble(reader, name, {LINEAR: {"mixer": mixer}}, [LINEAR] * reader.layers())
+
+
+#: `model_type` → importer.
+HYBRID: Mapping[str, Importer] = {
+    "bamba": bamba,
+    "granitemoehybrid": granite_hybrid,
+    "kimi_linear": kimi_linear,
+    "mamba2": mamba2,
+    "minimax": minimax,
+    "nemotron_h": nemotron_h,
+    "qwen3_5_moe_text": qwen_hybrid,
+    "qwen3_5_text": qwen_hybrid,
+    "qwen3_next": qwen_hybrid,
+}

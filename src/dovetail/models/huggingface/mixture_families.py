@@ -1,0 +1,419 @@
+"""Importers of mixture-of-experts decoders with grouped-query attention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+from dovetail.errors import InputError, quoted
+from dovetail.models.huggingface.decoder import BlockFields, Importer, assemble, dense, grouped_attention, mixture
+from dovetail.models.huggingface.dense_families import FULL, SLIDING, attention_spans, spanned
+from dovetail.models.huggingface.reader import ConfigReader
+from dovetail.models.model import Model
+
+MAX_EXPERTS = 2**20
+SPARSE, DENSE_LAYER = "sparse", "dense"
+
+
+def experts(reader: ConfigReader) -> int:
+    """The number of routed experts, whatever the family calls it."""
+    names = ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts")
+    return reader.integer(*names, high=MAX_EXPERTS)
+
+
+def top_k(reader: ConfigReader, *more: str) -> int:
+    """Experts a token goes to."""
+    names = ("num_experts_per_tok", "num_experts_per_token", *more)
+    chosen, available = reader.integer(*names, high=MAX_EXPERTS), experts(reader)
+    if chosen > available:
+        raise InputError(
+            reader.at(names[0]), f"{chosen} exceeds the {available} experts", "it should be at most their number"
+        )
+    return chosen
+
+
+def sparse_layers(reader: ConfigReader, layers: int) -> list[bool]:
+    """Which layers hold experts: after the first dense ones, by frequency, or as listed."""
+    first = reader.integer("first_k_dense_replace", default=0, low=0)
+    frequency = reader.fields.get("moe_layer_freq")
+    if isinstance(frequency, list):
+        flags = reader.integers("moe_layer_freq", layers, high=1)
+        assert flags is not None
+        return [flag == 1 for flag in flags]
+    every = reader.integer("moe_layer_freq", default=1)
+    return [i >= first and i % every == 0 for i in range(layers)]
+
+
+def prediction(reader: ConfigReader, block: str, *names: str) -> dict[str, object] | None:
+    """The multi-token-prediction modules a config announces."""
+    modules = reader.optional(*(names or ("num_nextn_predict_layers",)), low=0, high=4096)
+    return {"modules": modules, "block": block} if modules else None
+
+
+def mixtral(reader: ConfigReader, name: str) -> Model:
+    """Mixtral, PhiMoE, GraniteMoE, Hunyuan: every layer a mixture of full-width experts."""
+    window = reader.optional("sliding_window")
+    block = {
+        "mixer": grouped_attention(reader),
+        "feed_forward": mixture(
+            reader,
+            experts=experts(reader),
+            top_k=top_k(reader),
+            size=reader.integer("intermediate_size"),
+            score="top_k_softmax",
+        ),
+    }
+    spans = attention_spans(reader, reader.layers(), every=None, window=window)
+    return assemble(reader, name, spanned(block, window), spans)
+
+
+def phimoe(reader: ConfigReader, name: str) -> Model:
+    """Phi-3.5-MoE: layer norms, one bias switch for attention, one for the head."""
+    bias = reader.flag("attention_bias", default=False)
+    size = reader.integer("intermediate_size")
+    block = {
+        "mixer": grouped_attention(reader, qkv_bias=bias, output_bias=bias),
+        "feed_forward": mixture(reader, experts=experts(reader), top_k=top_k(reader), size=size),
+        "norm": "layer",
+    }
+    head = {"bias": reader.flag("lm_head_bias", default=False)}
+    return assemble(reader, name, {FULL: block}, [FULL] * reader.layers(), head=head)
+
+
+def granite(reader: ConfigReader, name: str) -> Model:
+    """GraniteMoE with or without a shared expert."""
+    bias = reader.flag("attention_bias", default=False)
+    block = {
+        "mixer": grouped_attention(reader, qkv_bias=bias, output_bias=bias),
+        "feed_forward": granite_mixture(reader),
+    }
+    return assemble(reader, name, {FULL: block}, [FULL] * reader.layers())
+
+
+def granite_mixture(reader: ConfigReader) -> BlockFields:
+    """Granite's experts beside one shared feed-forward; without experts the shared one alone."""
+    shared = reader.optional("shared_intermediate_size", low=0)
+    if reader.integer("num_local_experts", default=0, low=0) == 0:
+        return dense(reader, size=shared or reader.integer("shared_intermediate_size"))
+    size = reader.integer("intermediate_size")
+    return mixture(
+        reader, experts=experts(reader), top_k=top_k(reader), size=size, score="top_k_softmax", shared_size=shared or None
+    )
+
+
+def hunyuan(reader: ConfigReader, name: str) -> Model:
+    """Hunyuan MoE: normalised queries and keys, one shared expert of the experts' width."""
+    for field in ("moe_topk", "moe_intermediate_size", "num_shared_expert", "intermediate_size"):
+        if isinstance(reader.fields.get(field), list):
+            raise reader.refuse(field, "experts whose number or width changes from layer to layer")
+    size = reader.integer("intermediate_size")
+    bias = reader.flag("attention_bias", default=False)
+    block = {
+        "mixer": grouped_attention(reader, qkv_bias=bias, output_bias=bias, qk_norm="head"),
+        "feed_forward": mixture(
+            reader, experts=experts(reader), top_k=reader.integer("moe_topk", default=1), size=size, shared_size=size
+        ),
+    }
+    return assemble(reader, name, {FULL: block}, [FULL] * reader.layers())
+
+
+def qwen2_moe(reader: ConfigReader, name: str) -> Model:
+    """Qwen1.5-MoE, Qwen2-57B-A14B: small experts beside a gated shared one."""
+    mixer = grouped_attention(reader, qkv_bias=reader.flag("qkv_bias", default=True))
+    return _qwen_moe(reader, name, mixer, shared=reader.integer("shared_expert_intermediate_size"))
+
+
+def qwen3_moe(reader: ConfigReader, name: str) -> Model:
+    """Qwen3 MoE: normalised queries and keys, no shared expert."""
+    bias = reader.flag("attention_bias", default=False)
+    mixer = grouped_attention(reader, qkv_bias=bias, output_bias=bias, qk_norm="head")
+    return _qwen_moe(reader, name, mixer, shared=None)
+
+
+def olmoe(reader: ConfigReader, name: str) -> Model:
+    """OLMoE: queries and keys normalised over all heads."""
+    bias = reader.flag("attention_bias", default=False)
+    block = {
+        "mixer": grouped_attention(reader, qkv_bias=bias, output_bias=bias, qk_norm="all"),
+        "feed_forward": mixture(
+            reader, experts=experts(reader), top_k=top_k(reader), size=reader.integer("intermediate_size")
+        ),
+    }
+    return assemble(reader, name, {FULL: block}, [FULL] * reader.layers())
+
+
+def _qwen_moe(reader: ConfigReader, name: str, mixer: BlockFields, *, shared: int | None) -> Model:
+    layers = reader.layers()
+    flags = qwen_sparse_layers(reader, layers)
+    blocks = {SPARSE: {"mixer": mixer, "feed_forward": qwen_mixture(reader, shared=shared)}} if any(flags) else {}
+    if not all(flags):
+        blocks[DENSE_LAYER] = {"mixer": mixer, "feed_forward": dense(reader)}
+    return assemble(reader, name, blocks, [SPARSE if flag else DENSE_LAYER for flag in flags])
+
+
+def qwen_sparse_layers(reader: ConfigReader, layers: int) -> list[bool]:
+    """Which layers of a Qwen model hold experts."""
+    step = reader.integer("decoder_sparse_step", default=1)
+    dense_layers = set(reader.integers("mlp_only_layers") or [])
+    return [i not in dense_layers and (i + 1) % step == 0 for i in range(layers)]
+
+
+def qwen_mixture(reader: ConfigReader, *, shared: int | None) -> BlockFields:
+    """Qwen's experts, the shared one behind a gate."""
+    return mixture(
+        reader,
+        experts=experts(reader),
+        top_k=top_k(reader),
+        size=reader.integer("moe_intermediate_size"),
+        renormalise=reader.flag("norm_topk_prob", default=False),
+        shared_size=shared,
+        shared_gate=shared is not None,
+    )
+
+
+def gpt_oss(reader: ConfigReader, name: str) -> Model:
+    """GPT-OSS: attention sinks, alternating windows, biased experts."""
+    bias = reader.flag("attention_bias", default=True)
+    window = reader.integer("sliding_window", default=128)
+    block = {
+        "mixer": grouped_attention(
+            reader, qkv_bias=bias, output_bias=bias, sinks=True, head_dim=reader.optional("head_dim") or 64
+        ),
+        "feed_forward": mixture(
+            reader,
+            experts=experts(reader),
+            top_k=top_k(reader, "experts_per_token"),
+            size=reader.integer("intermediate_size"),
+            activation="swiglu_clamped",
+            bias=True,
+            router_bias=True,
+            score="top_k_softmax",
+        ),
+    }
+    spans = attention_spans(reader, reader.layers(), every=2, window=window)
+    return assemble(reader, name, spanned(block, window), spans)
+
+
+def llama4(reader: ConfigReader, name: str) -> Model:
+    """Llama 4: chunked attention with positions, every fourth layer full without; one expert plus a shared one."""
+    layers = reader.layers()
+    size = reader.integer("intermediate_size")
+    wide = reader.optional("intermediate_size_mlp") or size
+    bias = reader.flag("attention_bias", default=False)
+    step = reader.integer("interleave_moe_layer_step", default=1)
+    sparse = reader.integers("moe_layers") or list(range(step - 1, layers, step))
+    interval = reader.integer("no_rope_layer_interval", default=4)
+    rotary = reader.integers("no_rope_layers", high=1) or [int((i + 1) % interval != 0) for i in range(layers)]
+    routed = mixture(
+        reader, experts=experts(reader), top_k=top_k(reader), size=size, score="sigmoid", shared_size=size
+    )
+    norm = "head" if reader.flag("use_qk_norm", default=True) else "none"
+    chunk = reader.integer("attention_chunk_size", default=8192)
+    mixers = {
+        "chunked": grouped_attention(
+            reader, qkv_bias=bias, output_bias=bias, qk_norm=norm, qk_norm_kind="plain_rms", chunk=chunk
+        ),
+        FULL: grouped_attention(reader, qkv_bias=bias, output_bias=bias, rotary=False),
+    }
+    halves = {SPARSE: routed, DENSE_LAYER: dense(reader, size=wide)}
+    blocks: dict[str, BlockFields] = {
+        f"{span}_{half}": {"mixer": mixers[span], "feed_forward": halves[half]} for span in mixers for half in halves
+    }
+    chosen = set(sparse)
+    order = [
+        f"{'chunked' if i >= len(rotary) or rotary[i] else FULL}_{SPARSE if i in chosen else DENSE_LAYER}"
+        for i in range(layers)
+    ]
+    return assemble(reader, name, blocks, order)
+
+
+def minimax_m2(reader: ConfigReader, name: str) -> Model:
+    """MiniMax-M2: queries and keys normalised over all heads, sigmoid routing."""
+    norm = "all" if reader.flag("use_qk_norm", default=True) else "none"
+    block = {
+        "mixer": grouped_attention(reader, qk_norm=norm),
+        "feed_forward": mixture(
+            reader,
+            experts=experts(reader),
+            top_k=top_k(reader),
+            size=reader.integer("intermediate_size"),
+            score="sigmoid",
+            correction_bias=True,
+        ),
+    }
+    modules = prediction(reader, FULL, "num_mtp_modules") if reader.flag("use_mtp", default=False) else None
+    return assemble(reader, name, {FULL: block}, [FULL] * reader.layers(), multi_token_prediction=modules)
+
+
+def ernie_moe(reader: ConfigReader, name: str) -> Model:
+    """ERNIE 4.5 MoE: experts in a range of layers; the balancing bias is a stored parameter."""
+    layers = reader.layers()
+    bias = reader.flag("use_bias", default=False)
+    for field in ("moe_num_experts", "moe_intermediate_size"):
+        if isinstance(reader.fields.get(field), list):
+            raise reader.refuse(field, "experts of several modalities")
+    size = reader.integer("moe_intermediate_size")
+    shared = reader.integer("moe_num_shared_experts", default=0, low=0) * size
+    start = reader.integer("moe_layer_start_index", default=1, low=0)
+    end = reader.integer("moe_layer_end_index", default=-1, low=-1)
+    end = layers - 1 if end == -1 else end
+    interval = reader.integer("moe_layer_interval", default=1)
+    mixer = grouped_attention(reader, qkv_bias=bias, output_bias=bias)
+    routed = mixture(
+        reader, experts=experts(reader), top_k=reader.integer("moe_k"), size=size, bias=bias,
+        shared_size=shared or None, trained_correction=True,
+    )  # fmt: skip
+    blocks = {
+        SPARSE: {"mixer": mixer, "feed_forward": routed},
+        DENSE_LAYER: {"mixer": mixer, "feed_forward": dense(reader, bias=bias)},
+    }
+    order = [SPARSE if (i + 1) % interval == 0 and start <= i <= end else DENSE_LAYER for i in range(layers)]
+    return assemble(reader, name, blocks, order, tied=True)
+
+
+def gemma4(reader: ConfigReader, name: str) -> Model:
+    """Gemma 4: wider heads and keys used as values in full layers, experts beside a dense half."""
+    if reader.integer("hidden_size_per_layer_input", default=256, low=0) > 0:
+        raise reader.refuse("hidden_size_per_layer_input", "a token table per layer (per-layer inputs)")
+    if reader.integer("num_kv_shared_layers", default=0, low=0) > 0:
+        raise reader.refuse("num_kv_shared_layers", "keys and values shared by several layers")
+    bias = reader.flag("attention_bias", default=False)
+    shared_keys = reader.flag("attention_k_eq_v", default=False)
+    common = {"qkv_bias": bias, "output_bias": bias, "qk_norm": "head", "value_norm": True}
+    local = grouped_attention(reader, head_dim=reader.integer("head_dim", default=256), **common)
+    kv_heads = reader.optional("num_global_key_value_heads") if shared_keys else None
+    full = {
+        **local,
+        "head_dim": reader.integer("global_head_dim", default=512),
+        "kv_heads": kv_heads or local["kv_heads"],
+        "key_is_value": shared_keys,
+    }
+    window = reader.integer("sliding_window", default=512)
+    half = dense(reader, activation="geglu_tanh")
+    if reader.flag("enable_moe_block", default=False):
+        routed = mixture(
+            reader, experts=experts(reader), top_k=top_k(reader, "top_k_experts"), size=reader.integer("moe_intermediate_size"),
+            activation="geglu_tanh", router_scale=True,
+        )  # fmt: skip
+        half = {"kind": "dense_beside_mixture", "dense": half, "mixture": routed}
+    blocks: dict[str, BlockFields] = {
+        FULL: {"mixer": full, "feed_forward": half, "norm_position": "around"},
+        SLIDING: {"mixer": {**local, "window": window}, "feed_forward": half, "norm_position": "around"},
+    }
+    layers = reader.layers()
+    spans = attention_spans(reader, layers, every=6, window=window)
+    spans[-1] = FULL
+    head = {"softcap": reader.has("final_logit_softcapping")}
+    return assemble(reader, name, blocks, spans, tied=True, head=head)
+
+
+def mimo(reader: ConfigReader, name: str) -> Model:
+    """MiMo-V2-Flash: full and sliding layers with their own head counts, sinks in some."""
+    layers = reader.layers()
+    bias = reader.flag("attention_bias", default=False)
+    full = grouped_attention(
+        reader,
+        value_dim=reader.optional("v_head_dim"),
+        qkv_bias=bias,
+        sinks=reader.flag("add_full_attention_sink_bias", default=False),
+    )
+    local = {
+        **full,
+        "heads": reader.integer("swa_num_attention_heads", default=full["heads"]),
+        "kv_heads": reader.integer("swa_num_key_value_heads", default=full["kv_heads"]),
+        "head_dim": reader.integer("swa_head_dim", default=full["head_dim"]),
+        "value_dim": reader.optional("swa_v_head_dim") or full.get("value_dim"),
+        "sinks": reader.flag("add_swa_attention_sink_bias", default=True),
+        "window": reader.integer("sliding_window", "sliding_window_size"),
+    }
+    reader.divides("swa_num_key_value_heads", local["kv_heads"], "swa_num_attention_heads", local["heads"])
+    routed = mixture(
+        reader, experts=experts(reader), top_k=top_k(reader), size=reader.integer("moe_intermediate_size"),
+        score="sigmoid", correction_bias=True,
+    )  # fmt: skip
+    mixers = {FULL: full, SLIDING: local}
+    halves = {SPARSE: routed, DENSE_LAYER: dense(reader)}
+    blocks: dict[str, BlockFields] = {
+        f"{span}_{half}": {"mixer": mixers[span], "feed_forward": halves[half]} for span in mixers for half in halves
+    }
+    pattern = reader.integers("hybrid_layer_pattern", layers, high=1)
+    spans = attention_spans(reader, layers, every=None, window=1) if pattern is None else []
+    spans = spans or [SLIDING if flag else FULL for flag in cast("list[int]", pattern)]
+    order = [
+        f"{span}_{SPARSE if sparse else DENSE_LAYER}"
+        for span, sparse in zip(spans, sparse_layers(reader, layers), strict=True)
+    ]
+    return assemble(reader, name, blocks, order)
+
+
+def glm4_moe(reader: ConfigReader, name: str) -> Model:
+    """GLM-4.5, dots.llm1: dense first layers, shared experts, sigmoid routing with groups."""
+    bias = reader.flag("attention_bias", default=False)
+    qk_norm = "head" if reader.flag("use_qk_norm", default=False) else "none"
+    return deepseek_layers(reader, name, grouped_attention(reader, qkv_bias=bias, qk_norm=qk_norm))
+
+
+def dots1(reader: ConfigReader, name: str) -> Model:
+    """dots.llm1: always normalised queries and keys."""
+    bias = reader.flag("attention_bias", default=False)
+    return deepseek_layers(reader, name, grouped_attention(reader, qkv_bias=bias, output_bias=bias, qk_norm="head"))
+
+
+def deepseek_layers(reader: ConfigReader, name: str, mixer: BlockFields, *, score: str = "sigmoid") -> Model:
+    """Layers as DeepSeek arranges them: some dense first, then experts with shared ones."""
+    layers = reader.layers()
+    flags = sparse_layers(reader, layers)
+    blocks: dict[str, BlockFields] = {}
+    if not all(flags):
+        blocks[DENSE_LAYER] = {"mixer": mixer, "feed_forward": dense(reader)}
+    if any(flags):
+        blocks[SPARSE] = {"mixer": mixer, "feed_forward": deepseek_mixture(reader, score=score)}
+    order = [SPARSE if flag else DENSE_LAYER for flag in flags]
+    modules = prediction(reader, order[-1])
+    return assemble(reader, name, blocks, order, multi_token_prediction=modules)
+
+
+def deepseek_mixture(reader: ConfigReader, *, score: str, **options: object) -> BlockFields:
+    """Routed experts in groups (nodes) with shared experts beside them."""
+    size = reader.integer("moe_intermediate_size")
+    shared = reader.integer("n_shared_experts", "num_shared_experts", default=0, low=0) * size
+    groups = reader.integer("n_group", "num_expert_group", default=1)
+    return mixture(
+        reader,
+        experts=experts(reader),
+        top_k=top_k(reader),
+        size=size,
+        score=score,
+        correction_bias=score == "sigmoid",
+        renormalise=reader.flag("norm_topk_prob", default=False),
+        shared_size=shared or None,
+        groups=groups,
+        top_groups=min(reader.integer("topk_group", default=1), groups),
+        **options,
+    )
+
+
+def unreadable(reader: ConfigReader, field: str) -> InputError:
+    """The error for a field of a form no importer reads."""
+    return InputError(reader.at(field), f"is {quoted(reader.fields.get(field))}", "give it as the family's configs do")
+
+
+#: `model_type` → importer.
+MIXTURE: Mapping[str, Importer] = {
+    "dots1": dots1,
+    "ernie4_5_moe": ernie_moe,
+    "gemma4_text": gemma4,
+    "glm4_moe": glm4_moe,
+    "gpt_oss": gpt_oss,
+    "granitemoe": granite,
+    "granitemoeshared": granite,
+    "hunyuan_v1_moe": hunyuan,
+    "llama4_text": llama4,
+    "mimo_v2_flash": mimo,
+    "minimax_m2": minimax_m2,
+    "mixtral": mixtral,
+    "olmoe": olmoe,
+    "phimoe": phimoe,
+    "qwen2_moe": qwen2_moe,
+    "qwen3_moe": qwen3_moe,
+}
