@@ -59,9 +59,7 @@ def parse_document(text: str, where: str, *, json_only: bool = False) -> dict[st
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or "malformed"
-        raise InputError(
-            f"{where}{line}", f"is not YAML ({problem})", "correct the syntax there"
-        ) from None
+        raise InputError(f"{where}{line}", f"is not YAML ({problem})", "correct the syntax there") from None
     except (RecursionError, ValueError):
         raise InputError(
             where, "is nested too deeply or holds an unreadable value", f"nest at most {MAX_DEPTH} levels"
@@ -80,11 +78,9 @@ class _NoAliasLoader(yaml.SafeLoader):
     """Safe YAML without aliases: a short file must not expand into a huge one."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()
-            raise yaml.composer.ComposerError(
-                None, None, "aliases are not allowed", event.start_mark
-            )
+        if self.check_event(yaml.AliasEvent):  # pyright: ignore[reportUnknownMemberType]
+            mark = cast("yaml.Mark", self.peek_event().start_mark)  # pyright: ignore[reportUnknownMemberType]
+            raise yaml.MarkedYAMLError(problem="aliases are not allowed", problem_mark=mark)
         return super().compose_node(parent, index)
 
 
@@ -131,9 +127,7 @@ def _sentence(error: ErrorDetails, where: str, spec: type[Spec]) -> InputError:
         case "literal_error" | "enum":
             return InputError(at, f"is {given}", f"it should be {context['expected']}")
         case "union_tag_invalid":
-            return InputError(
-                at, f"has kind {quoted(context['tag'])}", f"it should be {context['expected_tags']}"
-            )
+            return InputError(at, f"has kind {quoted(context['tag'])}", f"it should be {context['expected_tags']}")
         case "union_tag_not_found":
             return InputError(at, "has no kind", f"add the field {context['discriminator']}")
         case "value_error":

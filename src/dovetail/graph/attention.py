@@ -53,14 +53,20 @@ def attention(
 
 
 def indexer(
-    builder: LayerBuilder, name: str, query: Reference, key: Reference, weights: Reference, mask: Mask, selected: str
+    builder: LayerBuilder,
+    name: str,
+    query: Reference,
+    key: Reference,
+    weights: Reference | None,
+    mask: Mask,
+    selected: str,
 ) -> str:
     """Scores every key cheaply and names the best ones for each query; no gradient passes.
 
     DeepSeek-V3.2 technical report, eq. 1: Σ_heads w · relu(q · k), then top-k.
     """
-    q, k, w = builder.use(query), builder.use(key), builder.use(weights)
-    rows = tuple(d for d in q.indices if d in builder.tensors[w.tensor].dims)
+    q, k = builder.use(query), builder.use(key)
+    rows = q.indices[:-1]
     batch_seq = rows[:-1]
     out = (*batch_seq, selected)
     builder.tensor(name, out, Role.INDEX, Element.INT64)
@@ -70,7 +76,7 @@ def indexer(
             name,
             Kind.INDEXER,
             "relu_top_k",
-            (q, k, w),
+            (q, k, *(() if weights is None else (builder.use(weights),))),
             (Operand(name, out),),
             work=(*matrix_work((*pairs, q.indices[-1])), *vector_work(pairs, 3)),
             exchanges=(Exchange(mask.key, out, 2), Exchange(rows[-1], (*batch_seq, mask.key))),

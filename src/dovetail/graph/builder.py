@@ -43,9 +43,7 @@ class LayerBuilder:
         used |= {d for o in self._operators for w in o.work for d in w.dims}
         used |= {d for o in self._operators for operand in (*o.inputs, *o.outputs) for d in operand.indices}
         sizes = {d: s for d, s in self.sizes.items() if d in used or isinstance(s, int)}
-        return verify(
-            LayerGraph(self._name, sizes, self.tensors, tuple(self._operators), tuple(self._inputs), outputs)
-        )
+        return verify(LayerGraph(self._name, sizes, self.tensors, tuple(self._operators), tuple(self._inputs), outputs))
 
     def size(self, dim: str, size: DimSize) -> str:
         """Gives a dim its size; the same name must always mean the same size."""
@@ -145,7 +143,13 @@ class LayerBuilder:
         )
 
     def normalisation(
-        self, name: str, function: str, reference: Reference, over: Dims, weights: Dims = (), epsilon: float = 1e-5
+        self,
+        name: str,
+        function: str,
+        reference: Reference,
+        over: Dims,
+        weights: Dims = (),
+        epsilon: float = 1e-5,
     ) -> str:
         """RMS or layer normalisation over dims; keeps its statistics in float32."""
         values = {"rms": 1, "layer": 2}[function]
@@ -197,17 +201,13 @@ class LayerBuilder:
         """Looks rows of a table up; splitting the rows leaves partial sums."""
         inputs = (self.use(ids), self.use(table))
         output = Operand(self.tensor(name, dims), dims)
-        return self.append(
-            Operator(name, Kind.EMBEDDING, "lookup", inputs, (output,), saves=self._activations(inputs))
-        )
+        return self.append(Operator(name, Kind.EMBEDDING, "lookup", inputs, (output,), saves=self._activations(inputs)))
 
     def movement(self, name: str, function: str, references: tuple[Reference, ...], dims: Dims, along: Dims) -> str:
         """Concatenates along a dim or slices it: bytes move, nothing is computed."""
         inputs = tuple(self.use(r) for r in references)
         output = Operand(self.tensor(name, dims), dims)
-        return self.append(
-            Operator(name, Kind.MOVEMENT, function, inputs, (output,), indivisible=along)
-        )
+        return self.append(Operator(name, Kind.MOVEMENT, function, inputs, (output,), indivisible=along))
 
     def loss(self, name: str, logits: Reference, labels: Reference, vocab: str) -> str:
         """Mean cross entropy; keeps float32 probabilities, as stock frameworks do."""
@@ -237,4 +237,3 @@ class LayerBuilder:
     def _activations(self, operands: tuple[Operand, ...]) -> tuple[str, ...]:
         names = dict.fromkeys(o.tensor for o in operands)
         return tuple(n for n in names if self.tensors[n].role not in (Role.WEIGHT, Role.CONSTANT))
-

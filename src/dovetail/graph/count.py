@@ -56,9 +56,7 @@ def matmul_flops(
 ) -> Size:
     """Matrix FLOPs of a layer's operators of these phases."""
     wanted = frozenset(phases)
-    return total(
-        flops(o, sizes, Unit.MATRIX, causal=causal) for o in graph.operators if o.phase in wanted
-    )
+    return total(flops(o, sizes, Unit.MATRIX, causal=causal) for o in graph.operators if o.phase in wanted)
 
 
 def bytes_read(
@@ -86,12 +84,14 @@ def bytes_written(
 
 
 def saved_bytes(
-    graph: LayerGraph, sizes: Sizes, widths: Mapping[Element, int] = HALF_PRECISION, *, statistics: bool = True
+    graph: LayerGraph,
+    sizes: Sizes,
+    widths: Mapping[Element, int] = HALF_PRECISION,
+    *,
+    statistics: bool = True,
 ) -> Size:
     """Bytes kept from forward to backward; published closed forms leave statistics out."""
-    return total(
-        t.bytes(sizes, widths) for t in graph.saved() if statistics or t.role is not Role.STATISTIC
-    )
+    return total(t.bytes(sizes, widths) for t in graph.saved() if statistics or t.role is not Role.STATISTIC)
 
 
 def parameters(graph: LayerGraph) -> int:

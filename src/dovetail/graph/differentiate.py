@@ -130,13 +130,13 @@ class _Tape:
 
     def finish(self) -> Backward:
         """The verified backward graph."""
-        wanted = [n for n in (*self.forward.inputs, *(w.name for w in self.forward.weights()))]
+        wanted = (*self.forward.inputs, *(w.name for w in self.forward.weights()))
         gradients = {n: g for n in wanted if (g := self.gradient(n)) is not None}
         given = {o.tensor for operator in self._operators for o in operator.inputs}
         given -= {o.tensor for operator in self._operators for o in operator.outputs}
         used = [t for t in self.forward.tensors.values() if t.name in given]
         tensors = {t.name: t for t in used} | self._tensors
-        inputs = [n for n in self.seeds.values()]
+        inputs = list(self.seeds.values())
         inputs += [t.name for t in used if t.role not in (Role.WEIGHT, Role.CONSTANT)]
         graph = LayerGraph(
             f"{self.forward.name}.backward",
@@ -222,7 +222,14 @@ def _normalisation(operator: Operator, tape: _Tape) -> None:
 def _softmax(operator: Operator, tape: _Tape) -> None:
     arriving = tape.arriving(operator)
     reads = (arriving, operator.outputs[0])
-    tape.emit(operator, "softmax.grad0", reads, operator.inputs, vector_work(arriving.indices, 4), operator.exchanges)
+    tape.emit(
+        operator,
+        "softmax.grad0",
+        reads,
+        operator.inputs,
+        vector_work(arriving.indices, 4),
+        operator.exchanges,
+    )
 
 
 def _attention(operator: Operator, tape: _Tape) -> None:
@@ -261,7 +268,14 @@ def _movement(operator: Operator, tape: _Tape) -> None:
 def _routing(operator: Operator, tape: _Tape) -> None:
     logits = operator.inputs[0]
     reads = (tape.arriving(operator), logits, operator.outputs[1])
-    tape.emit(operator, f"{operator.function}.grad", reads, (logits,), vector_work(logits.indices, 8), operator.exchanges)
+    tape.emit(
+        operator,
+        f"{operator.function}.grad",
+        reads,
+        (logits,),
+        vector_work(logits.indices, 8),
+        operator.exchanges,
+    )
 
 
 def _dispatch(operator: Operator, tape: _Tape) -> None:

@@ -53,7 +53,7 @@ class ModelGraph:
             parts.append(scaled(matmul_flops(graph, sizes, (Phase.FORWARD,), causal=causal), count))
         return total(parts)
 
-    def _over_layers(self, of: "type[object] | object") -> int:
+    def _over_layers(self, of: type[object] | object) -> int:
         counts = self.counts()
         return sum(of(graph) * counts[name] for name, graph in self.layers.items())  # type: ignore[operator]
 

@@ -69,7 +69,12 @@ def dispatch(builder: LayerBuilder, name: str, tokens: Reference, choice: Refere
 
 
 def combine(
-    builder: LayerBuilder, name: str, results: Reference, gates: Reference, choice: Reference, dims: tuple[str, ...]
+    builder: LayerBuilder,
+    name: str,
+    results: Reference,
+    gates: Reference,
+    choice: Reference,
+    dims: tuple[str, ...],
 ) -> str:
     """Sums the results of a token's experts, each times its gate value."""
     y, g, c = builder.use(results), builder.use(gates), builder.use(choice)

@@ -25,7 +25,7 @@ def linear_attention(
     attention. Work is that of the chunked form with blocks of `chunk` tokens.
     """
     inputs = tuple(builder.use(r) for r in operands)
-    q, k, v = inputs[:3]
+    _, k, v = inputs[:3]
     key_dim, value_dim = k.indices[-1], v.indices[-1]
     heads = union((v.indices[:-1],))
     out = (*heads, value_dim)

@@ -31,9 +31,7 @@ class DerivedSize:
 
     def of(self, sizes: Sizes) -> Size:
         """The size, given those it follows from."""
-        value = product(sizes, self.numerator)
-        value = value * (self.factor if isinstance(value, int | Fraction) else float(self.factor))
-        value = divided(value, product(sizes, self.denominator))
+        value = divided(_times(product(sizes, self.numerator), self.factor), product(sizes, self.denominator))
         if self.at_most is None:
             return value
         if isinstance(value, int | Fraction):

@@ -66,9 +66,7 @@ def _check_operator(graph: LayerGraph, operator: Operator, sizes: Mapping[str, S
         _check_contraction(graph, operator)
 
 
-def _check_operand(
-    graph: LayerGraph, operator: Operator, operand: Operand, sizes: Mapping[str, Size]
-) -> None:
+def _check_operand(graph: LayerGraph, operator: Operator, operand: Operand, sizes: Mapping[str, Size]) -> None:
     tensor = graph.tensors.get(operand.tensor)
     if tensor is None:
         raise GraphError(f"{graph.name}: {operator.name} names an unknown tensor {operand.tensor}")

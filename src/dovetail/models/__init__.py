@@ -1,7 +1,21 @@
 """Model description → graph: parametric transformer, Hugging Face configs, catalogue, Job."""
 
 from dovetail.models.build import model_graph, prediction_parameters
+from dovetail.models.catalogue import load, names, to_yaml
+from dovetail.models.huggingface import from_huggingface
 from dovetail.models.job import Job
 from dovetail.models.model import Model
+from dovetail.models.summary import ModelSummary, summarise
 
-__all__ = ["Job", "Model", "model_graph", "prediction_parameters"]
+__all__ = [
+    "Job",
+    "Model",
+    "ModelSummary",
+    "from_huggingface",
+    "load",
+    "model_graph",
+    "names",
+    "prediction_parameters",
+    "summarise",
+    "to_yaml",
+]

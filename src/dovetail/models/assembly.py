@@ -83,9 +83,7 @@ def drop(builder: LayerBuilder, name: str, source: str, settings: Settings) -> s
     return builder.elementwise(name, "dropout", source) if settings.dropout else source
 
 
-def activate(
-    builder: LayerBuilder, prefix: str, activation: str, project_to: Mapping[str, str]
-) -> str:
+def activate(builder: LayerBuilder, prefix: str, activation: str, project_to: Mapping[str, str]) -> str:
     """The nonlinearity of a feed-forward: of `up` alone, or `up` gated by `gate`."""
     operands = (project_to["gate"], project_to["up"]) if activation in GATED else (project_to["up"],)
     return builder.elementwise(f"{prefix}.activation", activation, *operands)

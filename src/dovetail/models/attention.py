@@ -24,6 +24,7 @@ class Indexer(Spec):
     top_k: Tokens
     """keys each query attends to"""
     query_from: Literal["hidden", "latent"] = "hidden"
+    query_norm: NormKind | None = None
     key_norm: NormKind | None = "layer"
     weighted: bool = True
     """one learned weight per index head and token"""
@@ -32,7 +33,7 @@ class Indexer(Spec):
 class Attention(Spec):
     """Softmax attention: `kv_heads` keys and values, each shared by heads / kv_heads queries."""
 
-    kind: Literal["attention"] = "attention"
+    kind: Literal["attention"]
     heads: Heads
     kv_heads: Heads
     head_dim: Width
@@ -61,7 +62,9 @@ class Attention(Spec):
     @model_validator(mode="after")
     def _consistent(self) -> Attention:
         if self.heads % self.kv_heads:
-            raise InputError("kv_heads", f"{self.kv_heads} does not divide {self.heads} heads", "it should divide heads")
+            raise InputError(
+                "kv_heads", f"{self.kv_heads} does not divide {self.heads} heads", "it should divide heads"
+            )
         if self.window is not None and self.chunk is not None:
             raise InputError("chunk", "stands beside a window", "keep one of window and chunk")
         if self.key_is_value and self.value_dim not in (None, self.head_dim):
@@ -143,10 +146,11 @@ def index_keys(spec: Indexer, builder: LayerBuilder, source: str, latent: str | 
     origin = latent if spec.query_from == "latent" and latent is not None else source
     over = (builder.tensors[origin].dims[-1],)
     q = project(builder, "index_query", origin, ("index_heads", "index_dim"), over=over)
+    if spec.query_norm is not None:
+        q = normalise(builder, "index_query_norm", q, spec.query_norm, over=("index_dim",))
     k = project(builder, "index_key", source, ("index_dim",))
     if spec.key_norm is not None:
         k = normalise(builder, "index_key_norm", k, spec.key_norm, over=("index_dim",))
-    weights = project(builder, "index_weight", source, ("index_heads",))
+    weights = project(builder, "index_weight", source, ("index_heads",)) if spec.weighted else None
     key = builder.use(k, seq="key_seq")
     return indexer(builder, "index", q, key, weights, Mask(causal=True), selected)
-

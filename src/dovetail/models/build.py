@@ -81,7 +81,9 @@ def _embedding(model: Model, settings: Settings) -> LayerGraph:
         stream = _add_table(builder, "position", rows, builder.input("position_ids", STREAM[1:2], Role.INDEX), stream)
     if model.embedding.token_types is not None:
         rows = builder.size("token_types", model.embedding.token_types)
-        stream = _add_table(builder, "token_type", rows, builder.input("token_type_ids", STREAM[:2], Role.INDEX), stream)
+        stream = _add_table(
+            builder, "token_type", rows, builder.input("token_type_ids", STREAM[:2], Role.INDEX), stream
+        )
     if model.embedding.norm is not None:
         stream = normalise(builder, "embedding_norm", stream, model.embedding.norm)
     return builder.build(drop(builder, "embedding_dropout", stream, settings))
@@ -109,7 +111,7 @@ def _logits_and_loss(model: Model, builder: LayerBuilder, stream: str) -> str:
     if model.head.transform:
         out = builder.size("transformed", model.hidden)
         stream = project(builder, "transform", stream, (out,), bias=True)
-        stream = builder.elementwise("transform_activation", "gelu", stream)
+        stream = builder.elementwise("transform_activation", model.head.transform_activation, stream)
         stream = normalise(builder, "transform_norm", stream, "layer", over=(out,))
     if model.head.tied:
         table = builder.tensors.get("token_table")

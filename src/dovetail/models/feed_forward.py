@@ -11,14 +11,24 @@ from dovetail.documents import Spec
 from dovetail.errors import InputError
 from dovetail.graph import DerivedSize, Element, LayerBuilder
 from dovetail.graph.routing import EXPERT_TOKENS, TOP_K, combine, dispatch, routing
-from dovetail.models.assembly import GATED, STREAM, Activation, NormKind, Settings, activate, add, normalise, project
+from dovetail.models.assembly import (
+    GATED,
+    STREAM,
+    Activation,
+    NormKind,
+    Settings,
+    activate,
+    add,
+    normalise,
+    project,
+)
 from dovetail.models.limits import Experts, Width
 
 
 class Dense(Spec):
     """Up, nonlinearity, down; gated activations have a second up projection."""
 
-    kind: Literal["dense"] = "dense"
+    kind: Literal["dense"]
     size: Width
     activation: Activation = "swiglu"
     bias: bool = False
@@ -38,7 +48,7 @@ class Dense(Spec):
 class Mixture(Spec):
     """Tokens go to `top_k` of `experts` small feed-forwards; shared experts see every token."""
 
-    kind: Literal["mixture"] = "mixture"
+    kind: Literal["mixture"]
     experts: Experts
     top_k: Experts
     size: Width
@@ -75,7 +85,9 @@ class Mixture(Spec):
         if self.top_k > self.experts:
             raise InputError("top_k", f"{self.top_k} exceeds {self.experts} experts", "choose at most all experts")
         if self.top_groups > self.groups:
-            raise InputError("top_groups", f"{self.top_groups} exceeds {self.groups} groups", "choose at most all groups")
+            raise InputError(
+                "top_groups", f"{self.top_groups} exceeds {self.groups} groups", "choose at most all groups"
+            )
         if self.shared_gate and self.shared_size is None:
             raise InputError("shared_gate", "gates experts that do not exist", "add shared_size")
         return self
@@ -122,9 +134,7 @@ class Mixture(Spec):
             source = normalise(builder, "router.norm", source, "plain_rms")
             scale = builder.weight("router.scale", ("hidden",))
             source = builder.elementwise("router.scaled", "multiply", source, scale)
-        logits = project(
-            builder, "router", source, ("experts",), bias=self.router_bias, element=Element.FLOAT32
-        )
+        logits = project(builder, "router", source, ("experts",), bias=self.router_bias, element=Element.FLOAT32)
         correction = None
         if self.correction_bias or self.trained_correction:
             declare = builder.weight if self.trained_correction else builder.constant
@@ -156,7 +166,7 @@ class Mixture(Spec):
 class DenseBesideMixture(Spec):
     """A dense feed-forward and a mixture in parallel, each with norms of its own (Gemma 4)."""
 
-    kind: Literal["dense_beside_mixture"] = "dense_beside_mixture"
+    kind: Literal["dense_beside_mixture"]
     dense: Dense
     mixture: Mixture
     norm: NormKind = "rms"
@@ -179,4 +189,3 @@ def activated(
     for part in ("gate", "up") if activation in GATED else ("up",):
         parts[part] = project(builder, f"{prefix}.{part}", source, (width,), bias=bias, fusion=f"{prefix}.up")
     return activate(builder, prefix, activation, parts)
-

@@ -35,17 +35,19 @@ class Job:
                 raise InputError(f"job: {field}", f"is {quoted(value)}", "it should be a whole number from 1")
         if self.tokens_per_step > MAX_TOKENS_PER_STEP:
             raise InputError(
-                "job: global_batch", f"makes {self.tokens_per_step} tokens a step", f"keep it under {MAX_TOKENS_PER_STEP}"
+                "job: global_batch",
+                f"makes {self.tokens_per_step} tokens a step",
+                f"keep it under {MAX_TOKENS_PER_STEP}",
             )
         if self.precision not in get_args(Precision):
-            raise InputError("job: precision", f"is {quoted(self.precision)}", one_of(get_args(Precision), self.precision))
+            raise InputError(
+                "job: precision", f"is {quoted(self.precision)}", one_of(get_args(Precision), self.precision)
+            )
         if self.optimizer not in OPTIMIZERS:
             raise InputError("job: optimizer", f"is {quoted(self.optimizer)}", one_of(OPTIMIZERS, self.optimizer))
         positions = self.model.embedding.positions
         if positions is not None and self.seq_len > positions:
-            raise InputError(
-                "job: seq_len", f"is {self.seq_len}", f"the model has learned positions up to {positions}"
-            )
+            raise InputError("job: seq_len", f"is {self.seq_len}", f"the model has learned positions up to {positions}")
 
     @property
     def tokens_per_step(self) -> int:

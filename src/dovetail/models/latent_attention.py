@@ -15,7 +15,7 @@ from dovetail.models.limits import Heads, Width
 class LatentAttention(Spec):
     """DeepSeek-V2 report, section 2.1: a part of each head carries positions, the rest comes from a latent."""
 
-    kind: Literal["latent_attention"] = "latent_attention"
+    kind: Literal["latent_attention"]
     heads: Heads
     query_rank: Width | None = None
     """width of the query latent; left out: queries come straight from the stream"""

@@ -20,7 +20,7 @@ VALUES = ("key_heads", "key_group", "value_dim")
 class GatedDelta(Spec):
     """Gated DeltaNet (Yang et al. 2024): one decay per value head (Qwen3-Next, Qwen3.5)."""
 
-    kind: Literal["gated_delta"] = "gated_delta"
+    kind: Literal["gated_delta"]
     key_heads: Heads
     value_heads: Heads
     key_dim: Width
@@ -37,7 +37,15 @@ class GatedDelta(Spec):
     def build(self, builder: LayerBuilder, source: str, settings: Settings) -> str:
         """Appends the mixer's operators; returns its output over the residual stream's dims."""
         del settings
-        _size(builder, self.key_heads, self.value_heads, self.key_dim, self.value_dim, self.conv_kernel, self.chunk)
+        _size(
+            builder,
+            self.key_heads,
+            self.value_heads,
+            self.key_dim,
+            self.value_dim,
+            self.conv_kernel,
+            self.chunk,
+        )
         heads = VALUES[:-1]
         q = _short_convolution(builder, "query", project(builder, "query", source, KEYS, fusion="qkv"))
         k = _short_convolution(builder, "key", project(builder, "key", source, KEYS, fusion="qkv"))
@@ -47,9 +55,7 @@ class GatedDelta(Spec):
         beta = builder.elementwise("beta", "sigmoid", project(builder, "beta_logit", source, heads, fusion="qkv"))
         step = project(builder, "decay_step", source, heads, fusion="qkv")
         decay = _log_decay(builder, step, heads, heads)
-        mixed = linear_attention(
-            builder, "attention", "gated_delta", (q, k, v, decay, beta), scale=self.key_dim**-0.5
-        )
+        mixed = linear_attention(builder, "attention", "gated_delta", (q, k, v, decay, beta), scale=self.key_dim**-0.5)
         mixed = normalise(builder, "attention_norm", mixed, "rms", over=("value_dim",))
         gate = project(builder, "gate", source, VALUES, fusion="qkv")
         gated = builder.elementwise("gated", "swiglu", gate, mixed)
@@ -59,7 +65,7 @@ class GatedDelta(Spec):
 class KimiDelta(Spec):
     """Kimi Delta Attention: a decay per channel of the key (Kimi Linear report, eq. 1)."""
 
-    kind: Literal["kimi_delta"] = "kimi_delta"
+    kind: Literal["kimi_delta"]
     heads: Heads
     head_dim: Width
     conv_kernel: Small = 4
@@ -82,9 +88,7 @@ class KimiDelta(Spec):
         low = project(builder, "decay_latent", source, ("rank",))
         step = project(builder, "decay_step", low, KEYS, over=("rank",))
         decay = _log_decay(builder, step, KEYS, ("key_heads",))
-        mixed = linear_attention(
-            builder, "attention", "gated_delta", (q, k, v, decay, beta), scale=self.head_dim**-0.5
-        )
+        mixed = linear_attention(builder, "attention", "gated_delta", (q, k, v, decay, beta), scale=self.head_dim**-0.5)
         mixed = normalise(builder, "attention_norm", mixed, "rms", over=("value_dim",))
         gated = builder.elementwise("gated", "sigmoid_gate", self._gate(builder, source, values), mixed)
         return project(builder, "output", gated, ("hidden",), over=values)
@@ -99,7 +103,7 @@ class KimiDelta(Spec):
 class Lightning(Spec):
     """Lightning attention (MiniMax-01 report, section 2.2): fixed decays per head, no softmax."""
 
-    kind: Literal["lightning"] = "lightning"
+    kind: Literal["lightning"]
     heads: Heads
     head_dim: Width
     chunk: Small = 256
@@ -122,7 +126,13 @@ class Lightning(Spec):
 
 
 def _size(
-    builder: LayerBuilder, key_heads: int, value_heads: int, key_dim: int, value_dim: int, kernel: int, chunk: int
+    builder: LayerBuilder,
+    key_heads: int,
+    value_heads: int,
+    key_dim: int,
+    value_dim: int,
+    kernel: int,
+    chunk: int,
 ) -> None:
     builder.size("key_heads", key_heads)
     builder.size("key_group", value_heads // key_heads)

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from dovetail.documents import Spec
 from dovetail.errors import InputError, one_of
-from dovetail.models.assembly import NormKind
+from dovetail.models.assembly import Activation, NormKind
 from dovetail.models.block import Block
 from dovetail.models.limits import MAX_LAYERS, Layers, Name, Small, Text, Tokens, Vocabulary, Width
 
@@ -38,6 +38,7 @@ class Head(Spec):
     """the final norm"""
     transform: bool = False
     """a dense layer, activation and norm before the projection (BERT)"""
+    transform_activation: Activation = "gelu"
     softcap: bool = False
 
 

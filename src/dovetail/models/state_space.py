@@ -20,7 +20,7 @@ STATE = ("state_groups", "state")
 class StateSpace(Spec):
     """Mamba-2 (Dao & Gu 2024): heads of `head_dim` channels with a state of `state` numbers per channel."""
 
-    kind: Literal["state_space"] = "state_space"
+    kind: Literal["state_space"]
     heads: Heads
     head_dim: Width
     state: Width
@@ -67,5 +67,7 @@ class StateSpace(Spec):
         weight = builder.weight(f"{name}_conv.weight", (*channels, "conv_kernel"))
         mixed = convolution(builder, f"{name}_conv", source, weight, "conv_kernel")
         if self.conv_bias:
-            mixed = builder.elementwise(f"{name}_conv.biased", "add", mixed, builder.weight(f"{name}_conv.bias", channels))
+            mixed = builder.elementwise(
+                f"{name}_conv.biased", "add", mixed, builder.weight(f"{name}_conv.bias", channels)
+            )
         return builder.elementwise(f"{name}_silu", "silu", mixed)

@@ -12,18 +12,20 @@ from dovetail.models.huggingface.decoder import Importer
 from dovetail.models.huggingface.dense_families import DENSE
 from dovetail.models.huggingface.hybrid_families import HYBRID
 from dovetail.models.huggingface.latent_families import LATENT
+from dovetail.models.huggingface.mixed_span_families import MIXED_SPAN
 from dovetail.models.huggingface.mixture_families import MIXTURE
 from dovetail.models.huggingface.reader import ConfigReader
 from dovetail.models.model import Model
 
 #: `model_type` → importer.
-IMPORTERS: Mapping[str, Importer] = {**DENSE, **MIXTURE, **LATENT, **HYBRID}
+IMPORTERS: Mapping[str, Importer] = {**DENSE, **MIXTURE, **MIXED_SPAN, **LATENT, **HYBRID}
 
 #: Types a config of a text model has, for the text part of a model of more than text.
 TEXT_PARTS: Mapping[str, str] = {
     "gemma3": "gemma3_text",
     "gemma4": "gemma4_text",
     "llama4": "llama4_text",
+    "minimax_m3_vl": "minimax_m3_vl_text",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
 }
@@ -48,8 +50,8 @@ def import_config(config: Mapping[str, Any], where: str, *, name: str = "importe
     model_type = reader.fields.get("model_type", outer_type)
     if model_type is None:
         raise InputError(reader.at("model_type"), "is missing", "add it as the model's own config has it")
-    model_type = TEXT_PARTS.get(str(model_type), model_type)
-    if not isinstance(model_type, str) or model_type not in IMPORTERS:
+    model_type = TEXT_PARTS.get(str(model_type), str(model_type))
+    if model_type not in IMPORTERS:
         raise InputError(
             reader.at("model_type"), f"{quoted(model_type)} is not imported", one_of(IMPORTERS, model_type)
         )

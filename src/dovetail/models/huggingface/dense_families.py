@@ -90,7 +90,14 @@ def qwen2(reader: ConfigReader, name: str) -> Model:
 def qwen3(reader: ConfigReader, name: str) -> Model:
     """Qwen 3 dense: normalised queries and keys."""
     bias = reader.flag("attention_bias", default=False)
-    return _qwen(reader, name, qkv_bias=bias, output_bias=bias, qk_norm="head", head_dim=reader.optional("head_dim") or 128)
+    return _qwen(
+        reader,
+        name,
+        qkv_bias=bias,
+        output_bias=bias,
+        qk_norm="head",
+        head_dim=reader.optional("head_dim") or 128,
+    )
 
 
 def _qwen(reader: ConfigReader, name: str, **attention: object) -> Model:
@@ -151,7 +158,9 @@ def seed_oss(reader: ConfigReader, name: str) -> Model:
 def exaone4(reader: ConfigReader, name: str) -> Model:
     """EXAONE 4: norms after each half, three sliding layers for each full one."""
     window = reader.optional("sliding_window")
-    every = reader.optional("sliding_window_pattern") if isinstance(reader.fields.get("sliding_window_pattern"), int) else 4
+    every = (
+        reader.optional("sliding_window_pattern") if isinstance(reader.fields.get("sliding_window_pattern"), int) else 4
+    )
     mixer = grouped_attention(reader, qk_norm="head")
     block = {"mixer": mixer, "feed_forward": dense(reader), "norm_position": "after"}
     spans = attention_spans(reader, reader.layers(), every=every, window=window)
@@ -178,7 +187,12 @@ def gemma3(reader: ConfigReader, name: str) -> Model:
     The text part of a published config leaves out what equals the 4B model's defaults.
     """
     defaults = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262208}
-    defaults |= {"hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26, "sliding_window": 4096}
+    defaults |= {
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 26,
+        "sliding_window": 4096,
+    }
     if "text_config" in reader.where:
         given = {n: v for n, v in reader.fields.items() if v is not None}
         reader = ConfigReader(defaults | given, reader.where)

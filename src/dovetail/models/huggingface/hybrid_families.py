@@ -5,15 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dovetail.errors import InputError, quoted
-from dovetail.models.huggingface.decoder import BlockFields, Importer, activation, assemble, dense, grouped_attention, mixture
+from dovetail.models.huggingface.decoder import (
+    BlockFields,
+    Importer,
+    activation,
+    assemble,
+    dense,
+    grouped_attention,
+    mixture,
+)
 from dovetail.models.huggingface.dense_families import FULL
 from dovetail.models.huggingface.latent_families import latent_attention
 from dovetail.models.huggingface.mixture_families import (
     DENSE_LAYER,
     SPARSE,
+    block_name,
     deepseek_mixture,
     experts,
     granite_mixture,
+    paired,
     prediction,
     qwen_mixture,
     qwen_sparse_layers,
@@ -66,13 +76,10 @@ def qwen_hybrid(reader: ConfigReader, name: str) -> Model:
         halves[SPARSE] = qwen_mixture(reader, shared=reader.optional("shared_expert_intermediate_size", low=0) or None)
     if not all(flags):
         halves[DENSE_LAYER] = dense(reader)
-    blocks: dict[str, BlockFields] = {
-        f"{kind}_{half}": {"mixer": mixers[kind], "feed_forward": halves[half]} for kind in mixers for half in halves
-    }
+    blocks = paired(mixers, halves)
     kinds = layer_kinds(reader, layers, reader.integer("full_attention_interval", default=4))
-    order = [f"{k}_{SPARSE if s else DENSE_LAYER}" for k, s in zip(kinds, flags, strict=True)]
-    last = f"{FULL}_{SPARSE if flags[-1] else DENSE_LAYER}"
-    modules = prediction(reader, last, "mtp_num_hidden_layers", "num_nextn_predict_layers")
+    order = [block_name(*pair) for pair in zip(kinds, flags, strict=True)]
+    modules = prediction(reader, block_name(FULL, flags[-1]), "mtp_num_hidden_layers", "num_nextn_predict_layers")
     return assemble(reader, name, blocks, order, multi_token_prediction=modules)
 
 
@@ -105,10 +112,8 @@ def kimi_linear(reader: ConfigReader, name: str) -> Model:
         halves[SPARSE] = deepseek_mixture(reader, score="sigmoid")
     if not all(flags):
         halves[DENSE_LAYER] = dense(reader)
-    blocks: dict[str, BlockFields] = {
-        f"{kind}_{half}": {"mixer": mixers[kind], "feed_forward": halves[half]} for kind in mixers for half in halves
-    }
-    order = [f"{k}_{SPARSE if s else DENSE_LAYER}" for k, s in zip(kinds, flags, strict=True)]
+    blocks = paired(mixers, halves)
+    order = [block_name(*pair) for pair in zip(kinds, flags, strict=True)]
     positions = reader.optional("model_max_length", "max_position_embeddings", high=2**40)
     return assemble(reader, name, blocks, order, positions=positions)
 
@@ -143,7 +148,13 @@ def nemotron_h(reader: ConfigReader, name: str) -> Model:
         size = reader.integer("intermediate_size")
         blocks["mlp"] = {"feed_forward": {"kind": "dense", "size": size, "activation": plain, "bias": wide_bias}}
     if "moe" in order:
-        routed = deepseek_mixture(reader, score="sigmoid", activation=plain, bias=wide_bias, latent=reader.optional("moe_latent_size"))
+        routed = deepseek_mixture(
+            reader,
+            score="sigmoid",
+            activation=plain,
+            bias=wide_bias,
+            latent=reader.optional("moe_latent_size"),
+        )
         shared = reader.integer("n_shared_experts", default=1, low=0)
         routed["shared_size"] = shared * reader.integer("moe_shared_expert_intermediate_size")
         blocks["moe"] = {"feed_forward": {n: v for n, v in routed.items() if v}}
@@ -153,17 +164,15 @@ def nemotron_h(reader: ConfigReader, name: str) -> Model:
 
 
 def _nemotron_order(reader: ConfigReader) -> list[str]:
-    kinds = {"mamba": "mamba", "moe": "moe", "attention": "attention", "mlp": "mlp"}
     letters = {"M": "mamba", "E": "moe", "*": "attention", "-": "mlp"}
     if reader.has("layers_block_type"):
-        length = len(reader.fields["layers_block_type"]) if isinstance(reader.fields["layers_block_type"], list) else 0
-        listed = reader.words("layers_block_type", kinds, max(length, 1))
-        assert listed is not None
-        return listed
+        return reader.words("layers_block_type", letters.values()) or []
     pattern = reader.fields.get("hybrid_override_pattern")
     if not isinstance(pattern, str) or not 0 < len(pattern) <= 100_000 or set(pattern) - set(letters):
         raise InputError(
-            reader.at("hybrid_override_pattern"), f"is {quoted(pattern)}", "it should spell the layers with M, E, * and -"
+            reader.at("hybrid_override_pattern"),
+            f"is {quoted(pattern)}",
+            "it should spell the layers with M, E, * and -",
         )
     return [letters[letter] for letter in pattern]
 

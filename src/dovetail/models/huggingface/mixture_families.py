@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
 
-from dovetail.errors import InputError, quoted
-from dovetail.models.huggingface.decoder import BlockFields, Importer, assemble, dense, grouped_attention, mixture
-from dovetail.models.huggingface.dense_families import FULL, SLIDING, attention_spans, spanned
+from dovetail.errors import InputError
+from dovetail.models.huggingface.decoder import (
+    BlockFields,
+    Importer,
+    assemble,
+    dense,
+    grouped_attention,
+    mixture,
+)
+from dovetail.models.huggingface.dense_families import FULL, attention_spans, spanned
 from dovetail.models.huggingface.reader import ConfigReader
 from dovetail.models.model import Model
 
@@ -27,7 +33,9 @@ def top_k(reader: ConfigReader, *more: str) -> int:
     chosen, available = reader.integer(*names, high=MAX_EXPERTS), experts(reader)
     if chosen > available:
         raise InputError(
-            reader.at(names[0]), f"{chosen} exceeds the {available} experts", "it should be at most their number"
+            reader.at(names[0]),
+            f"{chosen} exceeds the {available} experts",
+            "it should be at most their number",
         )
     return chosen
 
@@ -42,6 +50,22 @@ def sparse_layers(reader: ConfigReader, layers: int) -> list[bool]:
         return [flag == 1 for flag in flags]
     every = reader.integer("moe_layer_freq", default=1)
     return [i >= first and i % every == 0 for i in range(layers)]
+
+
+def paired(mixers: Mapping[str, BlockFields], halves: Mapping[str, BlockFields]) -> dict[str, BlockFields]:
+    """A block for each mixer with each feed-forward, named after both."""
+    return {
+        block_name(mixer, half): {"mixer": mixers[mixer], "feed_forward": halves[half]}
+        for mixer in mixers
+        for half in halves
+    }
+
+
+def block_name(mixer: str, half: str | bool) -> str:
+    """The name `paired` gives a block; a flag stands for sparse or dense."""
+    if isinstance(half, bool):
+        half = SPARSE if half else DENSE_LAYER
+    return f"{mixer}_{half}"
 
 
 def prediction(reader: ConfigReader, block: str, *names: str) -> dict[str, object] | None:
@@ -97,7 +121,12 @@ def granite_mixture(reader: ConfigReader) -> BlockFields:
         return dense(reader, size=shared or reader.integer("shared_intermediate_size"))
     size = reader.integer("intermediate_size")
     return mixture(
-        reader, experts=experts(reader), top_k=top_k(reader), size=size, score="top_k_softmax", shared_size=shared or None
+        reader,
+        experts=experts(reader),
+        top_k=top_k(reader),
+        size=size,
+        score="top_k_softmax",
+        shared_size=shared or None,
     )
 
 
@@ -111,7 +140,11 @@ def hunyuan(reader: ConfigReader, name: str) -> Model:
     block = {
         "mixer": grouped_attention(reader, qkv_bias=bias, output_bias=bias, qk_norm="head"),
         "feed_forward": mixture(
-            reader, experts=experts(reader), top_k=reader.integer("moe_topk", default=1), size=size, shared_size=size
+            reader,
+            experts=experts(reader),
+            top_k=reader.integer("moe_topk", default=1),
+            size=size,
+            shared_size=size,
         ),
     }
     return assemble(reader, name, {FULL: block}, [FULL] * reader.layers())
@@ -171,62 +204,6 @@ def qwen_mixture(reader: ConfigReader, *, shared: int | None) -> BlockFields:
     )
 
 
-def gpt_oss(reader: ConfigReader, name: str) -> Model:
-    """GPT-OSS: attention sinks, alternating windows, biased experts."""
-    bias = reader.flag("attention_bias", default=True)
-    window = reader.integer("sliding_window", default=128)
-    block = {
-        "mixer": grouped_attention(
-            reader, qkv_bias=bias, output_bias=bias, sinks=True, head_dim=reader.optional("head_dim") or 64
-        ),
-        "feed_forward": mixture(
-            reader,
-            experts=experts(reader),
-            top_k=top_k(reader, "experts_per_token"),
-            size=reader.integer("intermediate_size"),
-            activation="swiglu_clamped",
-            bias=True,
-            router_bias=True,
-            score="top_k_softmax",
-        ),
-    }
-    spans = attention_spans(reader, reader.layers(), every=2, window=window)
-    return assemble(reader, name, spanned(block, window), spans)
-
-
-def llama4(reader: ConfigReader, name: str) -> Model:
-    """Llama 4: chunked attention with positions, every fourth layer full without; one expert plus a shared one."""
-    layers = reader.layers()
-    size = reader.integer("intermediate_size")
-    wide = reader.optional("intermediate_size_mlp") or size
-    bias = reader.flag("attention_bias", default=False)
-    step = reader.integer("interleave_moe_layer_step", default=1)
-    sparse = reader.integers("moe_layers") or list(range(step - 1, layers, step))
-    interval = reader.integer("no_rope_layer_interval", default=4)
-    rotary = reader.integers("no_rope_layers", high=1) or [int((i + 1) % interval != 0) for i in range(layers)]
-    routed = mixture(
-        reader, experts=experts(reader), top_k=top_k(reader), size=size, score="sigmoid", shared_size=size
-    )
-    norm = "head" if reader.flag("use_qk_norm", default=True) else "none"
-    chunk = reader.integer("attention_chunk_size", default=8192)
-    mixers = {
-        "chunked": grouped_attention(
-            reader, qkv_bias=bias, output_bias=bias, qk_norm=norm, qk_norm_kind="plain_rms", chunk=chunk
-        ),
-        FULL: grouped_attention(reader, qkv_bias=bias, output_bias=bias, rotary=False),
-    }
-    halves = {SPARSE: routed, DENSE_LAYER: dense(reader, size=wide)}
-    blocks: dict[str, BlockFields] = {
-        f"{span}_{half}": {"mixer": mixers[span], "feed_forward": halves[half]} for span in mixers for half in halves
-    }
-    chosen = set(sparse)
-    order = [
-        f"{'chunked' if i >= len(rotary) or rotary[i] else FULL}_{SPARSE if i in chosen else DENSE_LAYER}"
-        for i in range(layers)
-    ]
-    return assemble(reader, name, blocks, order)
-
-
 def minimax_m2(reader: ConfigReader, name: str) -> Model:
     """MiniMax-M2: queries and keys normalised over all heads, sigmoid routing."""
     norm = "all" if reader.flag("use_qk_norm", default=True) else "none"
@@ -269,81 +246,6 @@ def ernie_moe(reader: ConfigReader, name: str) -> Model:
     }
     order = [SPARSE if (i + 1) % interval == 0 and start <= i <= end else DENSE_LAYER for i in range(layers)]
     return assemble(reader, name, blocks, order, tied=True)
-
-
-def gemma4(reader: ConfigReader, name: str) -> Model:
-    """Gemma 4: wider heads and keys used as values in full layers, experts beside a dense half."""
-    if reader.integer("hidden_size_per_layer_input", default=256, low=0) > 0:
-        raise reader.refuse("hidden_size_per_layer_input", "a token table per layer (per-layer inputs)")
-    if reader.integer("num_kv_shared_layers", default=0, low=0) > 0:
-        raise reader.refuse("num_kv_shared_layers", "keys and values shared by several layers")
-    bias = reader.flag("attention_bias", default=False)
-    shared_keys = reader.flag("attention_k_eq_v", default=False)
-    common = {"qkv_bias": bias, "output_bias": bias, "qk_norm": "head", "value_norm": True}
-    local = grouped_attention(reader, head_dim=reader.integer("head_dim", default=256), **common)
-    kv_heads = reader.optional("num_global_key_value_heads") if shared_keys else None
-    full = {
-        **local,
-        "head_dim": reader.integer("global_head_dim", default=512),
-        "kv_heads": kv_heads or local["kv_heads"],
-        "key_is_value": shared_keys,
-    }
-    window = reader.integer("sliding_window", default=512)
-    half = dense(reader, activation="geglu_tanh")
-    if reader.flag("enable_moe_block", default=False):
-        routed = mixture(
-            reader, experts=experts(reader), top_k=top_k(reader, "top_k_experts"), size=reader.integer("moe_intermediate_size"),
-            activation="geglu_tanh", router_scale=True,
-        )  # fmt: skip
-        half = {"kind": "dense_beside_mixture", "dense": half, "mixture": routed}
-    blocks: dict[str, BlockFields] = {
-        FULL: {"mixer": full, "feed_forward": half, "norm_position": "around"},
-        SLIDING: {"mixer": {**local, "window": window}, "feed_forward": half, "norm_position": "around"},
-    }
-    layers = reader.layers()
-    spans = attention_spans(reader, layers, every=6, window=window)
-    spans[-1] = FULL
-    head = {"softcap": reader.has("final_logit_softcapping")}
-    return assemble(reader, name, blocks, spans, tied=True, head=head)
-
-
-def mimo(reader: ConfigReader, name: str) -> Model:
-    """MiMo-V2-Flash: full and sliding layers with their own head counts, sinks in some."""
-    layers = reader.layers()
-    bias = reader.flag("attention_bias", default=False)
-    full = grouped_attention(
-        reader,
-        value_dim=reader.optional("v_head_dim"),
-        qkv_bias=bias,
-        sinks=reader.flag("add_full_attention_sink_bias", default=False),
-    )
-    local = {
-        **full,
-        "heads": reader.integer("swa_num_attention_heads", default=full["heads"]),
-        "kv_heads": reader.integer("swa_num_key_value_heads", default=full["kv_heads"]),
-        "head_dim": reader.integer("swa_head_dim", default=full["head_dim"]),
-        "value_dim": reader.optional("swa_v_head_dim") or full.get("value_dim"),
-        "sinks": reader.flag("add_swa_attention_sink_bias", default=True),
-        "window": reader.integer("sliding_window", "sliding_window_size"),
-    }
-    reader.divides("swa_num_key_value_heads", local["kv_heads"], "swa_num_attention_heads", local["heads"])
-    routed = mixture(
-        reader, experts=experts(reader), top_k=top_k(reader), size=reader.integer("moe_intermediate_size"),
-        score="sigmoid", correction_bias=True,
-    )  # fmt: skip
-    mixers = {FULL: full, SLIDING: local}
-    halves = {SPARSE: routed, DENSE_LAYER: dense(reader)}
-    blocks: dict[str, BlockFields] = {
-        f"{span}_{half}": {"mixer": mixers[span], "feed_forward": halves[half]} for span in mixers for half in halves
-    }
-    pattern = reader.integers("hybrid_layer_pattern", layers, high=1)
-    spans = attention_spans(reader, layers, every=None, window=1) if pattern is None else []
-    spans = spans or [SLIDING if flag else FULL for flag in cast("list[int]", pattern)]
-    order = [
-        f"{span}_{SPARSE if sparse else DENSE_LAYER}"
-        for span, sparse in zip(spans, sparse_layers(reader, layers), strict=True)
-    ]
-    return assemble(reader, name, blocks, order)
 
 
 def glm4_moe(reader: ConfigReader, name: str) -> Model:
@@ -393,23 +295,14 @@ def deepseek_mixture(reader: ConfigReader, *, score: str, **options: object) -> 
     )
 
 
-def unreadable(reader: ConfigReader, field: str) -> InputError:
-    """The error for a field of a form no importer reads."""
-    return InputError(reader.at(field), f"is {quoted(reader.fields.get(field))}", "give it as the family's configs do")
-
-
 #: `model_type` → importer.
 MIXTURE: Mapping[str, Importer] = {
     "dots1": dots1,
     "ernie4_5_moe": ernie_moe,
-    "gemma4_text": gemma4,
     "glm4_moe": glm4_moe,
-    "gpt_oss": gpt_oss,
     "granitemoe": granite,
     "granitemoeshared": granite,
     "hunyuan_v1_moe": hunyuan,
-    "llama4_text": llama4,
-    "mimo_v2_flash": mimo,
     "minimax_m2": minimax_m2,
     "mixtral": mixtral,
     "olmoe": olmoe,

@@ -61,7 +61,7 @@ class ConfigReader:
         return self.integer(*(names or ("num_hidden_layers",)), default=default, high=MAX_LAYERS)
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """true or false."""
+        """True or false."""
         value = self.fields.get(name)
         if value is None:
             return default
@@ -79,8 +79,8 @@ class ConfigReader:
             raise InputError(self.at(name), f"is {quoted(value)}", one_of(choices, value))
         return value
 
-    def words(self, name: str, choices: Iterable[str], length: int) -> list[str] | None:
-        """A word per layer."""
+    def words(self, name: str, choices: Iterable[str], length: int | None = None) -> list[str] | None:
+        """A list of words, one per layer where a length is given."""
         values = self._per_layer(name, length)
         allowed = set(choices)
         for position, value in enumerate(values or []):
@@ -107,7 +107,9 @@ class ConfigReader:
     def refuse(self, name: str, operator: str) -> InputError:
         """The error for a config that needs an operator the graph does not have."""
         return InputError(
-            self.at(name), f"needs {operator}, which Dovetail does not model", "describe the model in a model file"
+            self.at(name),
+            f"needs {operator}, which Dovetail does not model",
+            "describe the model in a model file",
         )
 
     def _per_layer(self, name: str, length: int | None) -> list[object] | None:

@@ -1,0 +1,66 @@
+"""The command line: thin, one file per command; heavy packages load when a command needs them."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+import dovetail as dt
+from dovetail.cli import models
+from dovetail.errors import InputError
+
+EXIT_WRONG_INPUT = 2
+
+app = typer.Typer(
+    name="dovetail",
+    help="Which chip, on which wafer or cluster, running which parallel plan, trains a model best; with a proof.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(models.app, name="models")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"dovetail {dt.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show it.")
+    ] = False,
+) -> None:
+    """Runs before every command."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs a command; a user's mistake becomes one sentence on standard error and exit code 2."""
+    try:
+        code = app(arguments, standalone_mode=False)
+    except InputError as error:
+        _fail(str(error))
+    except typer.TyperException as error:
+        _fail(f"dovetail: {_usage_sentence(error)}")
+    except typer.Abort:
+        _fail("dovetail: interrupted")
+    except BrokenPipeError:
+        sys.exit(0)
+    else:
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _usage_sentence(error: typer.TyperException) -> str:
+    message = getattr(error, "format_message", error.__str__)()
+    first = " ".join(str(message).split()).rstrip(".?")
+    return f"{first}; run the command with --help to see what it takes."
+
+
+def _fail(sentence: str) -> None:
+    typer.echo(sentence, err=True)
+    sys.exit(EXIT_WRONG_INPUT)

@@ -1,0 +1,81 @@
+"""What `dovetail models show` tells of a model: counts read off its graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dovetail.graph import Phase, matmul_flops, parameters, saved_bytes
+from dovetail.graph.size import Size
+from dovetail.models.build import model_graph, prediction_parameters
+from dovetail.models.model import Model
+
+#: Long-context models are not trained at their longest sequence: the default stays comparable.
+DEFAULT_SEQ_LEN = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSummary:
+    """One layer class."""
+
+    name: str
+    count: int
+    parameters: int
+    forward_flops_per_token: float
+    saved_bytes_per_token: float
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSummary:
+    """The figures others rely on; multi-token-prediction modules are counted apart."""
+
+    name: str
+    parameters: int
+    active_parameters: int
+    layers: int
+    hidden: int
+    vocab: int
+    #: 3 x forward matrix FLOPs at `seq_len`, attention counted in full: the numerator of MFU
+    flops_per_token: float
+    #: the same without the masked half of attention
+    causal_flops_per_token: float
+    seq_len: int
+    multi_token_prediction_parameters: int
+    published_parameters: float | None
+    source: str
+    note: str
+    layer_classes: tuple[LayerSummary, ...]
+
+
+def summarise(model: Model, seq_len: int | None = None) -> ModelSummary:
+    """Counts of a model at one sequence length."""
+    seq = seq_len if seq_len is not None else min(model.max_seq_len, DEFAULT_SEQ_LEN)
+    full = model_graph(model)
+    graph = model_graph(model.model_copy(update={"multi_token_prediction": None}))
+    classes: list[LayerSummary] = []
+    for name, count in full.counts().items():
+        layer = full.layers[name]
+        sizes = layer.resolve(batch=1, seq=seq)
+        forward = matmul_flops(layer, sizes, (Phase.FORWARD,))
+        classes.append(
+            LayerSummary(name, count, parameters(layer), _per(forward, seq), _per(saved_bytes(layer, sizes), seq))
+        )
+    return ModelSummary(
+        name=model.name,
+        parameters=graph.parameters(),
+        active_parameters=graph.active_parameters(),
+        layers=model.num_layers,
+        hidden=model.hidden,
+        vocab=model.vocab,
+        flops_per_token=3 * _per(graph.forward_flops(1, seq), seq),
+        causal_flops_per_token=3 * _per(graph.forward_flops(1, seq, causal=True), seq),
+        seq_len=seq,
+        multi_token_prediction_parameters=prediction_parameters(full),
+        published_parameters=model.published_parameters,
+        source=model.source,
+        note=model.note,
+        layer_classes=tuple(classes),
+    )
+
+
+def _per(value: Size, tokens: int) -> float:
+    return float(value) / tokens
