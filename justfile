@@ -19,7 +19,7 @@ test:
     pytest -n 2 -m "not slow"
 
 docs:
-    mkdocs build --strict --quiet --site-dir "$(mktemp -d)"
+    NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet --site-dir "$(mktemp -d)"
 
 # thousands of examples instead of hundreds, long oracles
 slow:

@@ -30,6 +30,22 @@ TEXT_PARTS: Mapping[str, str] = {
     "qwen3_5_moe": "qwen3_5_moe_text",
 }
 
+#: Types that need an operator the graph does not have: refused by its name rather than counted wrongly.
+MISSING_OPERATORS: Mapping[str, str] = {
+    "deepseek_v4": "hyper-connections (several residual streams mixed by Sinkhorn matrices) and pooled keys",
+    "falcon_h1": "attention and a state-space model side by side in one layer",
+    "falcon_mamba": "a selective scan (Mamba-1)",
+    "gemma3n_text": "a token table per layer (per-layer inputs)",
+    "jamba": "a selective scan (Mamba-1)",
+    "lfm2": "gated short convolutions as a mixer",
+    "longcat_flash": "two attention halves in one layer and experts that compute nothing",
+    "mamba": "a selective scan (Mamba-1)",
+    "recurrent_gemma": "a gated linear recurrence (RG-LRU)",
+    "rwkv": "a receptance-weighted scan (RWKV)",
+    "t5": "attention from a decoder to an encoder",
+    "zamba2": "blocks whose weights several layers share",
+}
+
 
 def from_huggingface(path: Path | str) -> Model:
     """The language model a Hugging Face config.json describes."""
@@ -51,6 +67,8 @@ def import_config(config: Mapping[str, Any], where: str, *, name: str = "importe
     if model_type is None:
         raise InputError(reader.at("model_type"), "is missing", "add it as the model's own config has it")
     model_type = TEXT_PARTS.get(str(model_type), str(model_type))
+    if model_type in MISSING_OPERATORS:
+        raise reader.refuse("model_type", MISSING_OPERATORS[model_type])
     if model_type not in IMPORTERS:
         raise InputError(
             reader.at("model_type"), f"{quoted(model_type)} is not imported", one_of(IMPORTERS, model_type)

@@ -1,0 +1,59 @@
+"""README and documentation run: every `$ dovetail` command and every Python example."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+CONFIG = """{"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32,
+"num_key_value_heads": 8, "intermediate_size": 8192, "vocab_size": 128256, "tie_word_embeddings": true}"""
+
+
+def blocks(page, language):
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+def commands(page):
+    lines = [line[2:] for block in blocks(page, "console") for line in block.splitlines() if line.startswith("$ ")]
+    return [shlex.split(line)[1:] for line in lines if line.startswith("dovetail ")]
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if commands(p)], ids=lambda p: p.name)
+def test_commands_run(page, tmp_path):
+    (tmp_path / "config.json").write_text(CONFIG)
+    for arguments in commands(page):
+        done = subprocess.run(
+            [sys.executable, "-m", "dovetail", *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, ""), arguments
+        assert done.stdout
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=lambda p: p.name)
+def test_python_examples_run(page, tmp_path):
+    for code in blocks(page, "python"):
+        done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "yaml")], ids=lambda p: p.name)
+def test_model_files_load(page, tmp_path):
+    from dovetail.models import load, summarise
+
+    for number, text in enumerate(blocks(page, "yaml")):
+        path = tmp_path / f"{number}.yaml"
+        path.write_text(text)
+        assert summarise(load(str(path))).parameters > 0
+
+
+def test_readme_shows_what_the_command_prints():
+    shown = re.findall(r"```text\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)[0]
+    arguments = [sys.executable, "-m", "dovetail", "models", "show", "llama-3.1-405b"]
+    printed = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
+    assert printed.startswith(shown)
