@@ -12,23 +12,29 @@ class InputError(ValueError):
     def __init__(self, where: str, what: str, fix: str) -> None:
         self.where = _one_line(where)
         self.what = _one_line(what)
-        self.fix = _one_line(fix)
+        self.fix = _one_line(fix).rstrip(".")
         super().__init__(f"{self.where}: {self.what}; {self.fix}.")
 
 
 def quoted(value: object, limit: int = 60) -> str:
     """The user's value as it may stand in a sentence: on one line, quoted, shortened."""
-    text = _one_line(repr(value))
+    try:
+        text = _one_line(repr(value))
+    except ValueError:  # Python writes no whole number of more than some thousand digits
+        text = "a number too long to show"
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def one_of(names: Iterable[str], given: object = None, most: int = 8) -> str:
     """Names the right choices, the likely one first: the `fix` of an unknown name."""
     choices = sorted(names)
+    if not choices:
+        return "there is none to choose from"
     if isinstance(given, str):
-        near = difflib.get_close_matches(given[:100], choices, n=1, cutoff=0.6)
+        same = [name for name in choices if name.casefold() == given.casefold()]
+        near = same or difflib.get_close_matches(given[:100], choices, n=1, cutoff=0.6)
         if near:
-            return f"did you mean {near[0]!r}?".removesuffix("?")
+            return f"did you mean {near[0]!r}"
     shown = ", ".join(choices[:most])
     rest = len(choices) - most
     return f"it should be one of {shown}" + (f" and {rest} more" if rest > 0 else "")

@@ -43,7 +43,7 @@ def parse(value: object, quantity: str, where: str) -> float:
     units = UNITS[quantity]
     example = f'it should be a number of {quantity} or a text such as "3 {next(iter(units))}"'
     if isinstance(value, int | float) and not isinstance(value, bool):
-        number, unit = float(value), None
+        number, unit = _as_float(value), None
     else:
         match = _QUANTITY.fullmatch(value) if isinstance(value, str) and len(value) <= 64 else None
         if match is None:
@@ -57,11 +57,18 @@ def parse(value: object, quantity: str, where: str) -> float:
     return number
 
 
+def _as_float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # a whole number may be larger than any float
+        return math.inf
+
+
 def _scaled_text(number: float, unit: str, steps: list[tuple[float, str]]) -> str:
     for factor, prefix in steps:
         if abs(number) >= factor:
-            return f"{number / factor:.3g} {prefix}{unit}"
-    return f"{number:.3g} {unit}"
+            return f"{number / factor:.4g} {prefix}{unit}"
+    return f"{number:.4g} {unit}"
 
 
 _LARGE_STEPS = [(1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")]

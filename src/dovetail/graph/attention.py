@@ -42,7 +42,7 @@ def attention(
             (q, k, v, *extras),
             (Operand(name, out), Operand(lse, rows)),
             work=(*matrix_work((*pairs, head_dim), (*pairs, value_dim)), *vector_work(pairs, 5)),
-            saves=tuple(n for n in saved if builder.tensors[n].role is not Role.WEIGHT),
+            saves=tuple(n for n in saved if builder.tensors[n].role not in (Role.WEIGHT, Role.CONSTANT)),
             exchanges=(Exchange(mask.key, out), Exchange(mask.key, rows, 2)),
             # a split head_dim would leave partial scores before the softmax
             indivisible=(head_dim,),
@@ -80,7 +80,8 @@ def indexer(
             (Operand(name, out),),
             work=(*matrix_work((*pairs, q.indices[-1])), *vector_work(pairs, 3)),
             exchanges=(Exchange(mask.key, out, 2), Exchange(rows[-1], (*batch_seq, mask.key))),
-            indivisible=(selected,),
+            # a split index_dim would leave partial scores before the relu
+            indivisible=(selected, q.indices[-1]),
             mask=mask,
         )
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from typing import TypeAlias
 
@@ -43,7 +44,7 @@ class LayerBuilder:
         used |= {d for o in self._operators for w in o.work for d in w.dims}
         used |= {d for o in self._operators for operand in (*o.inputs, *o.outputs) for d in operand.indices}
         sizes = {d: s for d, s in self.sizes.items() if d in used or isinstance(s, int)}
-        return verify(LayerGraph(self._name, sizes, self.tensors, tuple(self._operators), tuple(self._inputs), outputs))
+        return verify(LayerGraph(self._name, sizes, self.tensors, self._reached(outputs), tuple(self._inputs), outputs))
 
     def size(self, dim: str, size: DimSize) -> str:
         """Gives a dim its size; the same name must always mean the same size."""
@@ -101,7 +102,12 @@ class LayerBuilder:
                 inputs,
                 (output,),
                 work=matrix_work(union(o.indices for o in inputs)),
-                saves=self._activations(inputs),
+                # a constant has no gradient, so what it is multiplied by need not be kept
+                saves=self._kept(
+                    o.tensor
+                    for o, other in zip(inputs, inputs[::-1], strict=True)
+                    if self.tensors[other.tensor].role is not Role.CONSTANT
+                ),
                 mask=mask,
                 fusion=fusion,
             )
@@ -135,7 +141,7 @@ class LayerBuilder:
                 inputs,
                 tuple(outputs),
                 work=vector_work(dims, rule.flops),
-                saves=tuple(n for n in dict.fromkeys(saved) if self.tensors[n].role is not Role.WEIGHT),
+                saves=self._kept(saved),
                 indivisible=tuple(d for d in dims if d in ("head_dim", "rope_dim")) if function == "rotary" else (),
                 fusion=fusion,
                 attributes=dict(attributes or {}),
@@ -201,7 +207,8 @@ class LayerBuilder:
         """Looks rows of a table up; splitting the rows leaves partial sums."""
         inputs = (self.use(ids), self.use(table))
         output = Operand(self.tensor(name, dims), dims)
-        return self.append(Operator(name, Kind.EMBEDDING, "lookup", inputs, (output,), saves=self._activations(inputs)))
+        saved = self._kept(o.tensor for o in inputs)
+        return self.append(Operator(name, Kind.EMBEDDING, "lookup", inputs, (output,), saves=saved))
 
     def movement(self, name: str, function: str, references: tuple[Reference, ...], dims: Dims, along: Dims) -> str:
         """Concatenates along a dim or slices it: bytes move, nothing is computed."""
@@ -234,6 +241,19 @@ class LayerBuilder:
         self._operators.append(operator)
         return operator.outputs[0].tensor
 
-    def _activations(self, operands: tuple[Operand, ...]) -> tuple[str, ...]:
-        names = dict.fromkeys(o.tensor for o in operands)
-        return tuple(n for n in names if self.tensors[n].role not in (Role.WEIGHT, Role.CONSTANT))
+    def _kept(self, names: Iterable[str]) -> tuple[str, ...]:
+        given = (Role.WEIGHT, Role.CONSTANT)
+        return tuple(n for n in dict.fromkeys(names) if self.tensors[n].role not in given)
+
+    def _reached(self, outputs: Dims) -> tuple[Operator, ...]:
+        """The operators; those no gradient reaches (an indexer's projections) keep nothing for a backward."""
+        differentiable, reached = (Role.ACTIVATION, Role.LOSS), set(outputs)
+        operators: list[Operator] = []
+        for operator in reversed(self._operators):
+            written = {o.tensor for o in operator.outputs} & reached
+            if any(self.tensors[name].role in differentiable for name in written):
+                reached |= {o.tensor for o in operator.inputs}
+                operators.append(operator)
+            else:
+                operators.append(replace(operator, saves=()))
+        return tuple(reversed(operators))

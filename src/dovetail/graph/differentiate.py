@@ -118,7 +118,7 @@ class _Tape:
                 operator,
                 name=name if all(o.name != name for o in self._operators) else f"{name}.{targets[0].tensor}",
                 function=function,
-                inputs=tuple(dict.fromkeys(reads)),
+                inputs=tuple(reads),
                 outputs=outputs,
                 work=work,
                 saves=(),

@@ -47,6 +47,8 @@ def linear_attention(
             work=(*_chunked(*boxes), *vector_work((*heads, CHUNK), 2)),
             saves=_saved(builder, inputs),
             exchanges=(Exchange("seq", (*(d for d in heads if d != "seq"), key_dim, value_dim), passed_on=True),),
+            # the delta rule reads k·S at every token: a split key_dim would leave it partial there
+            indivisible=(key_dim,) if function == "gated_delta" else (),
             attributes={"scale": scale},
         )
     )
@@ -76,6 +78,8 @@ def state_space(builder: LayerBuilder, name: str, operands: tuple[Reference, ...
             work=(*_chunked(*boxes), *vector_work((*rows, CHUNK), 3)),
             saves=_saved(builder, inputs),
             exchanges=(Exchange("seq", (*(d for d in rows if d != "seq"), channel, state), passed_on=True),),
+            # partial outputs of a split state would each hold the skip D·x
+            indivisible=(state,),
         )
     )
 
@@ -107,4 +111,4 @@ def _chunked(*boxes: tuple[tuple[str, ...], float]) -> tuple[Work, ...]:
 
 def _saved(builder: LayerBuilder, operands: tuple[Operand, ...]) -> tuple[str, ...]:
     names = dict.fromkeys(o.tensor for o in operands)
-    return tuple(n for n in names if builder.tensors[n].role is not Role.WEIGHT)
+    return tuple(n for n in names if builder.tensors[n].role not in (Role.WEIGHT, Role.CONSTANT))

@@ -60,7 +60,7 @@ def _check_operator(graph: LayerGraph, operator: Operator, sizes: Mapping[str, S
             raise GraphError(f"{graph.name}: {operator.name} speaks of dim {dim}, which nothing sizes")
     own = {o.tensor for o in (*operator.inputs, *operator.outputs)}
     for name in operator.saves:
-        if name not in own or graph.tensors[name].role is Role.WEIGHT:
+        if name not in own or graph.tensors[name].role in (Role.WEIGHT, Role.CONSTANT):
             raise GraphError(f"{graph.name}: {operator.name} cannot save {name}")
     if operator.kind is Kind.CONTRACTION:
         _check_contraction(graph, operator)

@@ -142,7 +142,7 @@ def _prediction(model: Model, settings: Settings) -> LayerGraph:
     left = normalise(builder, "stream_norm", stream, kind)
     right = normalise(builder, "embedded_norm", embedded, kind)
     both = builder.size("both", 2 * model.hidden)
-    joined = builder.movement("joined", "concatenate", (left, right), (*STREAM[:2], both), along=(both,))
+    joined = builder.movement("joined", "concatenate", (left, right), (*STREAM[:2], both), along=("hidden", both))
     merged = project(builder, "merge", joined, ("hidden",), over=(both,))
     out = model.blocks[model.multi_token_prediction.block].build(builder, merged, settings)
     final = normalise(builder, "final_norm", out, kind)

@@ -101,14 +101,12 @@ def assemble(
     vocab: int | None = None,
     positions: int | None = None,
     head: Mapping[str, object] | None = None,
+    multi_token_prediction: Mapping[str, object] | None = None,
     **fields: object,
 ) -> Model:
     """The model from its blocks; fields that every config has are read here."""
     sequence = list(order)
-    used = set(sequence)
-    prediction = fields.get("multi_token_prediction")
-    if isinstance(prediction, dict):
-        used.add(str(prediction["block"]))  # type: ignore[index]
+    used = {*sequence, (multi_token_prediction or {}).get("block")}
     norm = next(iter(blocks.values())).get("norm", "rms")
     tied = reader.flag("tie_word_embeddings", default=tied)
     document: dict[str, Any] = {
@@ -121,8 +119,9 @@ def assemble(
         "blocks": {n: b for n, b in blocks.items() if n in used},
         "layers": in_order(sequence),
         "head": {"norm": norm, "tied": tied} | dict(head or {}),
+        "multi_token_prediction": multi_token_prediction,
     }
-    return validate(Model, document | _without_none(fields), reader.where)
+    return validate(Model, _without_none(document | fields), reader.where)
 
 
 def _without_none(fields: Mapping[str, object]) -> dict[str, Any]:

@@ -39,19 +39,19 @@ def spanned(block: BlockFields, window: int | None) -> dict[str, BlockFields]:
     return {FULL: block, SLIDING: {**block, "mixer": {**block["mixer"], "window": window}}}
 
 
-def llama(reader: ConfigReader, name: str) -> Model:
-    """Llama 1 to 3.x, Granite, SmolLM3, Hunyuan dense: one bias switch for attention, one for the MLP."""
+def llama(reader: ConfigReader, name: str, *, tied: bool = False) -> Model:
+    """Llama 1 to 3.x and Granite: one bias switch for attention, one for the feed-forward."""
     bias = reader.flag("attention_bias", default=False)
     block = {
         "mixer": grouped_attention(reader, qkv_bias=bias, output_bias=bias),
         "feed_forward": dense(reader, bias=reader.flag("mlp_bias", default=False)),
     }
-    return assemble(reader, name, {FULL: block}, [FULL] * reader.layers())
+    return assemble(reader, name, {FULL: block}, [FULL] * reader.layers(), tied=tied)
 
 
 def smollm3(reader: ConfigReader, name: str) -> Model:
-    """SmolLM3: Llama with tied tables and layers without positions."""
-    return llama(reader, name) if reader.has("tie_word_embeddings") else _tied(llama(reader, name))
+    """SmolLM3: Llama with tied tables (layers without positions cost the same)."""
+    return llama(reader, name, tied=True)
 
 
 def hunyuan(reader: ConfigReader, name: str) -> Model:
@@ -158,9 +158,9 @@ def seed_oss(reader: ConfigReader, name: str) -> Model:
 def exaone4(reader: ConfigReader, name: str) -> Model:
     """EXAONE 4: norms after each half, three sliding layers for each full one."""
     window = reader.optional("sliding_window")
-    every = (
-        reader.optional("sliding_window_pattern") if isinstance(reader.fields.get("sliding_window_pattern"), int) else 4
-    )
+    pattern = reader.fields.get("sliding_window_pattern")
+    # published configs spell the pattern ("LLLG": three local layers, one global)
+    every = len(pattern) if isinstance(pattern, str) else reader.integer("sliding_window_pattern", default=4)
     mixer = grouped_attention(reader, qk_norm="head")
     block = {"mixer": mixer, "feed_forward": dense(reader), "norm_position": "after"}
     spans = attention_spans(reader, reader.layers(), every=every, window=window)
@@ -209,10 +209,6 @@ def _gemma(reader: ConfigReader, name: str, *, every: int, qk_norm: str, head: M
     block = {"mixer": mixer, "feed_forward": wide, "norm_position": "around"}
     spans = attention_spans(reader, reader.layers(), every=every, window=window)
     return assemble(reader, name, spanned(block, window), spans, tied=True, head=head)
-
-
-def _tied(model: Model) -> Model:
-    return model.model_copy(update={"head": model.head.model_copy(update={"tied": True})})
 
 
 #: `model_type` → importer.
