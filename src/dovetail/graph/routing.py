@@ -20,12 +20,14 @@ def routing(
     *,
     bias: Reference | None = None,
     renormalise: bool,
-    scale: float = 1.0,
+    groups: int = 1,
+    top_groups: int = 1,
 ) -> tuple[str, str]:
     """Gate values and chosen experts per token; the bias steers the choice but not the gate.
 
     Functions: `softmax` and `sigmoid` score all experts and keep top_k; `top_k_softmax` scores the
-    chosen ones only; `hash` scores by `sigmoid` what a fixed table of token ids chose.
+    chosen ones only. Experts stand in `groups` (nodes), of which a token may use `top_groups`
+    (DeepSeek-V3 report, section 2.1.2): the choice stays a top-k, but its traffic is bounded.
     """
     source = builder.use(logits)
     tokens = tuple(d for d in source.indices if d != experts)
@@ -43,7 +45,7 @@ def routing(
             saves=(source.tensor, choice),
             exchanges=(Exchange(experts, out, 2),),
             indivisible=(TOP_K,),
-            attributes={"renormalise": renormalise, "scale": scale},
+            attributes={"renormalise": renormalise, "groups": groups, "top_groups": top_groups},
         )
     )
     return gates, choice

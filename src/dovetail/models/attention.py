@@ -90,7 +90,10 @@ class Attention(Spec):
         if self.rotary:
             q = builder.elementwise("query_rotary", "rotary", q, fusion="rotary")
             k = builder.elementwise("key_rotary", "rotary", k, fusion="rotary")
-        mixed = self._attend(builder, source, (q, k, v), settings)
+        sinks = builder.weight("sinks", HEADS) if self.sinks else None
+        choice = index_keys(self.indexer, builder, source, None) if self.indexer is not None else None
+        scale = self.head_dim**-0.5
+        mixed = attend(builder, (q, k, v), self.mask, settings, scale=scale, sinks=sinks, choice=choice)
         mixed = self._gate(builder, source, mixed)
         over = (*HEADS, "value_dim")
         return project(builder, "output", mixed, ("hidden",), over=over, bias=self.output_bias)
@@ -113,29 +116,36 @@ class Attention(Spec):
         weighted = ("head_dim",) if self.qk_norm == "head" else (*heads, "head_dim")
         return normalise(builder, f"{name}_norm", source, self.qk_norm_kind, over, weighted)
 
-    def _attend(self, builder: LayerBuilder, source: str, qkv: tuple[str, str, str], settings: Settings) -> str:
-        q, k, v = qkv
-        key = builder.use(k, seq="key_seq")
-        # keys that are values too still need two names for the one dim: scores sum it, outputs carry it
-        value = builder.use(v, {"seq": "key_seq", "head_dim": "value_dim"})
-        scale = self.head_dim**-0.5
-        sinks = builder.weight("sinks", HEADS) if self.sinks else None
-        choice = index_keys(self.indexer, builder, source, None) if self.indexer is not None else None
-        if settings.fused_attention or sinks is not None or choice is not None:
-            return attention(builder, "attention", q, key, value, self.mask, scale=scale, sinks=sinks, choice=choice)
-        pairs = ("batch", *HEADS, "seq", "key_seq")
-        scores = builder.contraction("scores", q, key, pairs, mask=self.mask)
-        probabilities = builder.softmax("probabilities", scores, "key_seq", mask=self.mask, scale=scale)
-        probabilities = drop(builder, "probabilities_dropout", probabilities, settings)
-        out = ("batch", "seq", *HEADS, "value_dim")
-        return builder.contraction("attention", probabilities, value, out, mask=self.mask)
-
     def _gate(self, builder: LayerBuilder, source: str, mixed: str) -> str:
         if self.output_gate == "none":
             return mixed
         dims = HEADS if self.output_gate == "head" else (*HEADS, "value_dim")
         gate = project(builder, "gate", source, dims, fusion="qkv")
         return builder.elementwise("gated", "sigmoid_gate", gate, mixed, dims=builder.tensors[mixed].dims)
+
+
+def attend(
+    builder: LayerBuilder,
+    tensors: tuple[str, str, str],
+    mask: Mask,
+    settings: Settings,
+    *,
+    scale: float,
+    sinks: str | None = None,
+    choice: str | None = None,
+) -> str:
+    """Softmax attention of queries to keys and values: one fused kernel, or the pieces where a job wants them."""
+    query, k, v = tensors
+    key = builder.use(k, seq=mask.key)
+    # keys that are values too still need two names for the one dim: scores sum it, outputs carry it
+    value = builder.use(v, {"seq": mask.key, "head_dim": "value_dim"})
+    if settings.fused_attention or sinks is not None or choice is not None:
+        return attention(builder, "attention", query, key, value, mask, scale=scale, sinks=sinks, choice=choice)
+    batch, seq, *heads, _ = builder.tensors[query].dims
+    scores = builder.contraction("scores", query, key, (batch, *heads, seq, mask.key), mask=mask)
+    probabilities = builder.softmax("probabilities", scores, mask.key, mask=mask, scale=scale)
+    probabilities = drop(builder, "probabilities_dropout", probabilities, settings)
+    return builder.contraction("attention", probabilities, value, (batch, seq, *heads, "value_dim"), mask=mask)
 
 
 def index_keys(spec: Indexer, builder: LayerBuilder, source: str, latent: str | None) -> str:

@@ -64,7 +64,7 @@ class Mixture(Spec):
     """a bias that balances the choice, not trained by gradients (DeepSeek-V3)"""
     trained_correction: bool = False
     """the same bias, stored and counted among the parameters (ERNIE 4.5)"""
-    score: Literal["softmax", "sigmoid", "top_k_softmax", "hash"] = "softmax"
+    score: Literal["softmax", "sigmoid", "top_k_softmax"] = "softmax"
     renormalise: bool = True
     shared_size: Width | None = None
     """total width of the shared experts"""
@@ -140,8 +140,9 @@ class Mixture(Spec):
             declare = builder.weight if self.trained_correction else builder.constant
             correction = declare("router.correction", ("experts",))
         gates, choice = routing(
-            builder, "gates", self.score, logits, "experts", bias=correction, renormalise=self.renormalise
-        )
+            builder, "gates", self.score, logits, "experts",
+            bias=correction, renormalise=self.renormalise, groups=self.groups, top_groups=self.top_groups,
+        )  # fmt: skip
         if self.router_scale:
             rows = builder.weight("router.expert_scale", ("experts",))
             chosen = builder.embedding("gates.scale", rows, choice, builder.tensors[gates].dims)

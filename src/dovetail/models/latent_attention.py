@@ -6,9 +6,8 @@ from typing import Literal
 
 from dovetail.documents import Spec
 from dovetail.graph import DerivedSize, LayerBuilder, Mask, Span
-from dovetail.graph.attention import attention
-from dovetail.models.assembly import NormKind, Settings, drop, normalise, project
-from dovetail.models.attention import Indexer, index_keys
+from dovetail.models.assembly import NormKind, Settings, normalise, project
+from dovetail.models.attention import Indexer, attend, index_keys
 from dovetail.models.limits import Heads, Width
 
 
@@ -42,11 +41,13 @@ class LatentAttention(Spec):
             latent = project(builder, "query_latent", source, ("query_rank",), bias=self.bias)
             latent = normalise(builder, "query_latent_norm", latent, self.norm, over=("query_rank",))
             over = "query_rank"
-        q = project(builder, "query", latent, (*heads, "head_dim"), over=(over,))
+        content = project(builder, "query_content", latent, (*heads, "nope_dim"), over=(over,), fusion="query")
+        positional = project(builder, "query_positional", latent, (*heads, "rope_dim"), over=(over,), fusion="query")
+        q = self._with_positions(builder, "query", content, positional)
         k, v = self._keys_values(builder, source)
-        if self.rotary:
-            q = builder.elementwise("query_rotary", "rotary", q, fusion="rotary")
-        mixed = self._attend(builder, source, latent, (q, k, v), settings)
+        choice = index_keys(self.indexer, builder, source, latent) if self.indexer is not None else None
+        scale = (self.nope_dim + self.rope_dim) ** -0.5
+        mixed = attend(builder, (q, k, v), self.mask, settings, scale=scale, choice=choice)
         if self.output_gate:
             gate = project(builder, "gate", source, (*heads, "value_dim"))
             mixed = builder.elementwise("gated", "sigmoid_gate", gate, mixed)
@@ -72,25 +73,11 @@ class LatentAttention(Spec):
         latent = normalise(builder, "kv_latent_norm", latent, self.norm, over=("kv_rank",))
         content = project(builder, "key_content", latent, ("kv_heads", "nope_dim"), over=("kv_rank",), fusion="kv_up")
         value = project(builder, "value", latent, ("kv_heads", "value_dim"), over=("kv_rank",), fusion="kv_up")
-        if self.rotary:
-            positional = builder.elementwise("key_rotary", "rotary", positional, fusion="rotary")
-        dims = ("batch", "seq", "kv_heads", "head_dim")
-        key = builder.movement(
-            "key", "concatenate", (content, positional), dims, along=("nope_dim", "rope_dim", "head_dim")
-        )
-        return key, value
+        return self._with_positions(builder, "key", content, positional), value
 
-    def _attend(
-        self, builder: LayerBuilder, source: str, latent: str, qkv: tuple[str, str, str], settings: Settings
-    ) -> str:
-        q, k, v = qkv
-        key, value = builder.use(k, seq="key_seq"), builder.use(v, seq="key_seq")
-        scale = (self.nope_dim + self.rope_dim) ** -0.5
-        choice = index_keys(self.indexer, builder, source, latent) if self.indexer is not None else None
-        if settings.fused_attention or choice is not None:
-            return attention(builder, "attention", q, key, value, self.mask, scale=scale, choice=choice)
-        scores = builder.contraction("scores", q, key, ("batch", "kv_heads", "seq", "key_seq"), mask=self.mask)
-        probabilities = builder.softmax("probabilities", scores, "key_seq", mask=self.mask, scale=scale)
-        probabilities = drop(builder, "probabilities_dropout", probabilities, settings)
-        out = ("batch", "seq", "kv_heads", "value_dim")
-        return builder.contraction("attention", probabilities, value, out, mask=self.mask)
+    def _with_positions(self, builder: LayerBuilder, name: str, content: str, positional: str) -> str:
+        if self.rotary:
+            positional = builder.elementwise(f"{name}_rotary", "rotary", positional, fusion="rotary")
+        dims = (*builder.tensors[content].dims[:-1], "head_dim")
+        along = ("nope_dim", "rope_dim", "head_dim")
+        return builder.movement(name, "concatenate", (content, positional), dims, along=along)

@@ -48,7 +48,7 @@ def step_flops(graph, batch, seq, *, recompute):
         forward = matmul_flops(layer, sizes, (Phase.FORWARD,))
         backward = matmul_flops(differentiate(layer).graph, sizes, (Phase.INPUT_GRADIENT, Phase.WEIGHT_GRADIENT))
         again = forward if recompute and name == "block" else 0
-        parts.append(count * (forward + backward + again))
+        parts += [forward, backward, again] * count
     return total(parts)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from dovetail.documents import validate
 from dovetail.graph import DerivedSize, Phase, differentiate, matmul_flops, saved_bytes
-from dovetail.graph.size import resolve
+from dovetail.graph.size import as_array, resolve
 from dovetail.models import Model, model_graph
 
 HYBRID = {
@@ -47,11 +47,11 @@ def test_arrays_give_what_single_shapes_give(causal):
     for layer in graph.layers.values():
         for one in (layer, differentiate(layer).graph):
             many = one.resolve(batch=np.array(batches, float), seq=np.array(lengths, float))
-            got = matmul_flops(one, many, causal=causal) + np.zeros(4)
+            got = as_array(matmul_flops(one, many, causal=causal)) + np.zeros(4)
             for position, (batch, seq) in enumerate(zip(batches, lengths, strict=True)):
                 single = one.resolve(batch=batch, seq=seq)
                 assert got[position] == pytest.approx(float(matmul_flops(one, single, causal=causal)), rel=1e-12)
-            kept = saved_bytes(one, many) + np.zeros(4)
+            kept = as_array(saved_bytes(one, many)) + np.zeros(4)
             assert kept[1] == pytest.approx(float(saved_bytes(one, one.resolve(batch=2, seq=48))), rel=1e-12)
 
 
