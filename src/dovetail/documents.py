@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
+from collections import Counter
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -14,6 +17,8 @@ from pydantic_core import ErrorDetails
 from dovetail.errors import InputError, one_of, quoted
 
 MAX_FILE_BYTES = 4 * 2**20
+#: YAML is read much slower than JSON: a few seconds at most.
+MAX_YAML_BYTES = 2**18
 MAX_DEPTH = 40
 
 SpecT = TypeVar("SpecT", bound="Spec")
@@ -25,32 +30,31 @@ class Spec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-def read_document(path: Path | str) -> dict[str, Any]:
-    """The mapping a YAML or JSON file holds."""
+def read_document(path: Path | str, *, finite: bool = True) -> dict[str, Any]:
+    """The mapping a YAML or JSON file holds; where not only finite numbers may stand, a field's reader must check."""
     path = Path(path)
     where = str(path)
+    json_only = path.suffix == ".json"
+    most = MAX_FILE_BYTES if json_only else MAX_YAML_BYTES
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise InputError(
-                where,
-                f"the file has {path.stat().st_size} bytes",
-                f"it should have at most {MAX_FILE_BYTES}",
-            )
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
+        with path.open("rb") as file:
+            content = file.read(most + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "no such path"
         raise InputError(where, f"cannot be read ({reason})", "name a file that exists") from None
-    except (UnicodeDecodeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
+    if len(content) > most:
+        raise InputError(where, f"has more than {most} bytes", "keep it shorter (JSON may be longer than YAML)")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
         raise InputError(where, "is not UTF-8 text", "it should be a YAML or JSON file") from None
-    return parse_document(text, where, json_only=path.suffix == ".json")
+    return parse_document(text, where, json_only=json_only, finite=finite)
 
 
-def parse_document(text: str, where: str, *, json_only: bool = False) -> dict[str, Any]:
+def parse_document(text: str, where: str, *, json_only: bool = False, finite: bool = True) -> dict[str, Any]:
     """The mapping a YAML or JSON text holds."""
     try:
-        document: object = json.loads(text) if json_only else _load_yaml(text)
+        document: object = _load_json(text) if json_only else _load_yaml(text)
     except json.JSONDecodeError as error:
         raise InputError(
             f"{where}, line {error.lineno}", f"is not JSON ({error.msg})", "correct the syntax there"
@@ -60,49 +64,86 @@ def parse_document(text: str, where: str, *, json_only: bool = False) -> dict[st
         line = f", line {mark.line + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or "malformed"
         raise InputError(f"{where}{line}", f"is not YAML ({problem})", "correct the syntax there") from None
-    except (RecursionError, ValueError):
-        raise InputError(
-            where, "is nested too deeply or holds an unreadable value", f"nest at most {MAX_DEPTH} levels"
-        ) from None
-    _check_depth(document, where)
+    except RecursionError:
+        raise InputError(where, "is nested too deeply", f"nest at most {MAX_DEPTH} levels") from None
+    except (ValueError, ArithmeticError) as error:
+        reason = str(error)[:100]
+        raise InputError(where, f"holds a value that cannot be read ({reason})", "correct that value") from None
     if not isinstance(document, dict):
         raise InputError(where, f"holds {_type_name(document)}", "it should hold a mapping of fields")
-    mapping = cast("dict[Any, Any]", document)
-    for key in mapping:
-        if not isinstance(key, str):
-            raise InputError(where, f"the field {quoted(key)} is no text", "field names should be text")
-    return cast("dict[str, Any]", mapping)
+    _check_values(cast("dict[object, object]", document), where, finite=finite)
+    return cast("dict[str, Any]", document)
 
 
-class _NoAliasLoader(yaml.SafeLoader):
-    """Safe YAML without aliases: a short file must not expand into a huge one."""
+class _PlainLoader(yaml.SafeLoader):
+    """Safe YAML without aliases (a short file must not expand into a huge one), tags and repeated fields."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):  # pyright: ignore[reportUnknownMemberType]
-            mark = cast("yaml.Mark", self.peek_event().start_mark)  # pyright: ignore[reportUnknownMemberType]
-            raise yaml.MarkedYAMLError(problem="aliases are not allowed", problem_mark=mark)
-        return super().compose_node(parent, index)
+        event = cast("yaml.Event", self.peek_event())  # pyright: ignore[reportUnknownMemberType]
+        if isinstance(event, yaml.AliasEvent):
+            raise _refused("aliases are not allowed", event)
+        if getattr(event, "tag", None) is not None:
+            raise _refused("tags are not allowed", event)
+        node = super().compose_node(parent, index)
+        if isinstance(node, yaml.MappingNode):
+            _check_names_once(node)
+        return node
+
+
+def _check_names_once(node: yaml.MappingNode) -> None:
+    seen: set[tuple[str, str]] = set()
+    for key, _ in cast("list[tuple[yaml.Node, yaml.Node]]", node.value):
+        if isinstance(key, yaml.ScalarNode):
+            name = (key.tag, key.value)
+            if name in seen:
+                raise _refused(f"the field {quoted(key.value)} stands twice", key)
+            seen.add(name)
+
+
+def _refused(problem: str, there: yaml.Event | yaml.Node) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=cast("yaml.Mark", there.start_mark))
 
 
 def _load_yaml(text: str) -> object:
-    return yaml.load(text, Loader=_NoAliasLoader)  # noqa: S506  (a SafeLoader subclass)
+    return yaml.load(text, Loader=_PlainLoader)  # noqa: S506  (a SafeLoader subclass)
 
 
-def _check_depth(document: object, where: str) -> None:
-    level: list[object] = [document]
+def _load_json(text: str) -> object:
+    return json.loads(text, object_pairs_hook=_fields_once)
+
+
+def _fields_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ValueError(f"the field {quoted(twice)} stands twice")
+    return fields
+
+
+def _check_values(document: dict[object, object], where: str, *, finite: bool) -> None:
+    """Refuses what neither YAML nor JSON should hold: deep nesting, names that are no text, no finite number."""
+    level: list[tuple[str, object]] = [("", document)]
     for _ in range(MAX_DEPTH):
-        level = [child for item in level for child in _children(item)]
+        level = [child for path, item in level for child in _children(path, item, where)]
+        for path, value in level:
+            if finite and isinstance(value, float) and not math.isfinite(value):
+                raise InputError(f"{where}: {path}", f"is {value}", "it should be a finite number")
         if not level:
             return
     raise InputError(where, "is nested too deeply", f"nest at most {MAX_DEPTH} levels")
 
 
-def _children(item: object) -> list[object]:
-    if isinstance(item, dict):
-        return list(cast("dict[object, object]", item).values())
+def _children(path: str, item: object, where: str) -> list[tuple[str, object]]:
     if isinstance(item, list):
-        return cast("list[object]", item)
-    return []
+        return [(f"{path}.{n}", value) for n, value in enumerate(cast("list[object]", item))]
+    if not isinstance(item, dict):
+        return []
+    fields = cast("dict[object, object]", item)
+    for name in fields:
+        if not isinstance(name, str):
+            at = f"{where}: {path}" if path else where
+            raise InputError(at, f"the field {quoted(name)} is no text", "put the name in quotation marks")
+    return [(_join(path, str(name)), value) for name, value in fields.items()]
 
 
 def validate(spec: type[SpecT], document: Mapping[str, Any], where: str) -> SpecT:
@@ -110,11 +151,14 @@ def validate(spec: type[SpecT], document: Mapping[str, Any], where: str) -> Spec
     try:
         return spec.model_validate(dict(document))
     except ValidationError as error:
-        raise _sentence(error.errors(include_url=False)[0], where, spec) from None
+        errors = error.errors(include_url=False)
+        # a misspelt name explains the field that is missing under its right one
+        first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
+        raise _sentence(first, where, spec, document) from None
 
 
-def _sentence(error: ErrorDetails, where: str, spec: type[Spec]) -> InputError:
-    field = _field_path(error["loc"])
+def _sentence(error: ErrorDetails, where: str, spec: type[Spec], document: Mapping[str, Any]) -> InputError:
+    field = _field_path(error, document)
     at = f"{where}: {field}" if field else where
     context: dict[str, Any] = error.get("ctx", {})
     given = quoted(error["input"])
@@ -136,22 +180,40 @@ def _sentence(error: ErrorDetails, where: str, spec: type[Spec]) -> InputError:
                 return InputError(f"{where}: {_join(field, cause.where)}", cause.what, cause.fix)
             return InputError(at, f"is {given}", str(cause))
         case _:
-            message = error["msg"].removeprefix("Input ").rstrip(".")
-            message = message if message.startswith("should") else f"should be right ({message})"
-            return InputError(at, f"is {given}", f"it {message}")
+            message = error["msg"].rstrip(".").replace(" after validation", "")
+            subject, found, rule = message.partition(" should ")
+            return InputError(at, f"is {given}", f"it should {rule}" if found else f"it should be right ({subject})")
 
 
 def _join(field: str, inner: str) -> str:
     return f"{field}.{inner}" if field and inner else field or inner
 
 
-def _field_path(location: tuple[int | str, ...]) -> str:
-    return ".".join(str(part) for part in location)
+def _field_path(error: ErrorDetails, document: object) -> str:
+    """The path as the user's file has it: without the kinds of unions and the marks of mapping keys."""
+    parts: list[str] = []
+    item = document
+    for position, part in enumerate(error["loc"]):
+        here = _item(item, part)
+        missing = error["type"] == "missing" and position == len(error["loc"]) - 1
+        if here is not None or missing:
+            parts.append(str(part))
+            item = here[0] if here is not None else None
+    return ".".join(parts)
+
+
+def _item(container: object, part: int | str) -> tuple[object] | None:
+    if isinstance(container, Mapping):
+        fields = cast("Mapping[object, object]", container)
+        return (fields[part],) if part in fields else None
+    if isinstance(container, list | tuple) and isinstance(part, int):
+        return (cast("list[object]", container)[part],)
+    return None
 
 
 def _known_fields(spec: type[Spec], location: tuple[int | str, ...]) -> list[str]:
     """The field names allowed at a location, as far as the schema tells without guessing."""
-    schema = spec.model_json_schema()
+    schema = _schema(spec)
     definitions = cast("dict[str, Any]", schema.get("$defs", {}))
     nodes: list[dict[str, Any]] = [schema]
     for part in location:
@@ -160,13 +222,20 @@ def _known_fields(spec: type[Spec], location: tuple[int | str, ...]) -> list[str
     return sorted(names) or sorted(schema.get("properties", {}))
 
 
+@lru_cache(maxsize=64)
+def _schema(spec: type[Spec]) -> dict[str, Any]:
+    return spec.model_json_schema()
+
+
 def _descend(node: dict[str, Any], part: int | str, definitions: dict[str, Any]) -> list[dict[str, Any]]:
     if part in node.get("properties", {}):
         return _expand(node["properties"][part], definitions)
     if isinstance(part, int) and "items" in node:
         return _expand(node["items"], definitions)
-    if isinstance(node.get("additionalProperties"), dict):
-        return _expand(node["additionalProperties"], definitions)
+    entries: list[object] = [*node.get("patternProperties", {}).values(), node.get("additionalProperties")]
+    found = [cast("dict[str, Any]", entry) for entry in entries if isinstance(entry, dict)]
+    if found:
+        return [e for entry in found for e in _expand(entry, definitions)]
     # A union's tag stands in the location but not in the schema: keep the member it names.
     kind = node.get("properties", {}).get("kind", {}).get("const")
     return [node] if kind == part else []
@@ -180,6 +249,5 @@ def _expand(node: dict[str, Any], definitions: dict[str, Any]) -> list[dict[str,
 
 
 def _type_name(value: object) -> str:
-    return {"NoneType": "nothing", "list": "a list", "str": "a text"}.get(
-        type(value).__name__, f"a {type(value).__name__}"
-    )
+    names = {"NoneType": "nothing", "list": "a list", "str": "a text", "int": "a number", "float": "a number"}
+    return names.get(type(value).__name__, "a single value")

@@ -67,8 +67,13 @@ def _as_float(value: float) -> float:
 def _scaled_text(number: float, unit: str, steps: list[tuple[float, str]]) -> str:
     for factor, prefix in steps:
         if abs(number) >= factor:
-            return f"{number / factor:.4g} {prefix}{unit}"
-    return f"{number:.4g} {unit}"
+            return f"{_three_digits(number / factor)} {prefix}{unit}"
+    return f"{_three_digits(number)} {unit}"
+
+
+def _three_digits(number: float) -> str:
+    # 1023 MiB has a fourth digit, which the plain format would turn into an exponent
+    return f"{number:.0f}" if 999.5 <= abs(number) < 9999.5 else f"{number:.3g}"
 
 
 _LARGE_STEPS = [(1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")]

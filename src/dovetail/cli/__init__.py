@@ -16,7 +16,6 @@ EXIT_WRONG_INPUT = 2
 app = typer.Typer(
     name="dovetail",
     help="Which chip, on which wafer or cluster, running which parallel plan, trains a model best; with a proof.",
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -44,23 +43,23 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         code = app(arguments, standalone_mode=False)
     except InputError as error:
-        _fail(str(error))
+        _fail(error)
     except typer.TyperException as error:
-        _fail(f"dovetail: {_usage_sentence(error)}")
+        _fail(_usage_error(error))
     except typer.Abort:
-        _fail("dovetail: interrupted")
+        _fail(InputError("dovetail", "was interrupted", "run it again for an answer"))
     except BrokenPipeError:
         sys.exit(0)
     else:
         sys.exit(code if isinstance(code, int) else 0)
 
 
-def _usage_sentence(error: typer.TyperException) -> str:
+def _usage_error(error: typer.TyperException) -> InputError:
     message = getattr(error, "format_message", error.__str__)()
-    first = " ".join(str(message).split()).rstrip(".?")
-    return f"{first}; run the command with --help to see what it takes."
+    what = " ".join(str(message).split()).rstrip(".?")
+    return InputError("dovetail", what, "run the command with --help to see what it takes")
 
 
-def _fail(sentence: str) -> None:
-    typer.echo(sentence, err=True)
+def _fail(error: InputError) -> None:
+    typer.echo(str(error), err=True)
     sys.exit(EXIT_WRONG_INPUT)

@@ -10,13 +10,13 @@ import typer
 
 import dovetail as dt
 from dovetail.cli.output import print_facts, print_json, print_table
-from dovetail.errors import InputError
+from dovetail.errors import InputError, quoted
 from dovetail.units import bytes_text, count_text, flop_text
 
 if TYPE_CHECKING:
     from dovetail.models import Model, ModelSummary
 
-app = typer.Typer(help="Models: list the catalogue, show one, import a Hugging Face config.", no_args_is_help=True)
+app = typer.Typer(help="Models: list the catalogue, show one, import a Hugging Face config.")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 SeqLen = Annotated[int | None, typer.Option("--seq-len", help="Tokens per sequence for FLOPs and memory.")]
@@ -45,6 +45,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Parameters, FLOPs and layer classes of one model."""
+    _check_seq_len(seq_len)
     _present(dt.models.load(name), seq_len, as_json)
 
 
@@ -56,6 +57,7 @@ def import_config(
     as_json: AsJson = False,
 ) -> None:
     """Read a Hugging Face config.json; show it, or write it as a model file."""
+    _check_seq_len(seq_len)
     model = dt.models.from_huggingface(config)
     if out is not None:
         try:
@@ -67,9 +69,13 @@ def import_config(
     _present(model, seq_len, as_json)
 
 
-def _present(model: Model, seq_len: int | None, as_json: bool) -> None:
+def _check_seq_len(seq_len: int | None) -> None:
     if seq_len is not None and not 1 <= seq_len <= MAX_SEQ_LEN:
-        raise InputError("--seq-len", f"is {seq_len}", f"it should be a whole number from 1 to {MAX_SEQ_LEN}")
+        fix = f"it should be a whole number from 1 to {MAX_SEQ_LEN}"
+        raise InputError("--seq-len", f"is {quoted(seq_len)}", fix)
+
+
+def _present(model: Model, seq_len: int | None, as_json: bool) -> None:
     summary = dt.models.summarise(model, seq_len)
     if as_json:
         print_json(_fields(summary))

@@ -74,15 +74,16 @@ class ModelGraph:
 
 def verify_chain(model: ModelGraph) -> ModelGraph:
     """The same model, once each layer is known to hand on what the next one takes."""
-    previous: LayerGraph | None = None
-    for run in model.chain:
-        graph = model.layers[run.layer]
+    links: dict[tuple[str, str], None] = {}
+    for previous, run in zip((None, *model.chain), model.chain, strict=False):
         if run.count < 1:
             raise GraphError(f"{model.name}: a run of {run.count} layers of {run.layer}")
-        for before, after in ((previous, graph), (graph, graph if run.count > 1 else None)):
-            if before is not None and after is not None:
-                _check_link(model.name, before, after)
-        previous = graph
+        if previous is not None:
+            links[previous.layer, run.layer] = None
+        if run.count > 1:
+            links[run.layer, run.layer] = None
+    for before, after in links:  # a long chain of few classes has few links
+        _check_link(model.name, model.layers[before], model.layers[after])
     return model
 
 

@@ -55,6 +55,7 @@ class Attention(Spec):
     key_is_value: bool = False
     """one projection serves as keys and values"""
     output_gate: Literal["none", "channel", "head"] = "none"
+    gate_bias: bool = False
     sinks: bool = False
     """a learned extra logit per head"""
     indexer: Indexer | None = None
@@ -120,7 +121,7 @@ class Attention(Spec):
         if self.output_gate == "none":
             return mixed
         dims = HEADS if self.output_gate == "head" else (*HEADS, "value_dim")
-        gate = project(builder, "gate", source, dims, fusion="qkv")
+        gate = project(builder, "gate", source, dims, bias=self.gate_bias, fusion="qkv")
         return builder.elementwise("gated", "sigmoid_gate", gate, mixed, dims=builder.tensors[mixed].dims)
 
 

@@ -55,7 +55,9 @@ class Mixture(Spec):
     """width of one routed expert"""
     activation: Activation = "swiglu"
     bias: bool = False
-    """on the experts' projections"""
+    """on the routed experts' projections"""
+    shared_bias: bool = False
+    """on the shared experts' projections"""
     router_bias: bool = False
     """a trained bias on the router's logits"""
     router_scale: bool = False
@@ -99,8 +101,8 @@ class Mixture(Spec):
         if self.shared_size is None:
             return routed
         builder.size("shared_ffn", self.shared_size)
-        hidden = activated(builder, "shared", source, "shared_ffn", self.activation, bias=self.bias)
-        shared = project(builder, "shared.down", hidden, ("hidden",), over=("shared_ffn",), bias=self.bias)
+        hidden = activated(builder, "shared", source, "shared_ffn", self.activation, bias=self.shared_bias)
+        shared = project(builder, "shared.down", hidden, ("hidden",), over=("shared_ffn",), bias=self.shared_bias)
         if self.shared_gate:
             gate = project(builder, "shared.gate_logit", source, ())
             shared = builder.elementwise("shared.gated", "sigmoid_gate", gate, shared, dims=STREAM)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, cast, get_args
@@ -29,22 +29,20 @@ class Job:
     fused_attention: bool = True
 
     def __post_init__(self) -> None:
+        if not isinstance(cast("object", self.model), Model):
+            raise InputError("job: model", f"is {quoted(self.model)}", "it should be what dovetail.models.load returns")
         for field in ("seq_len", "global_batch"):
-            value = cast("object", getattr(self, field))
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise InputError(f"job: {field}", f"is {quoted(value)}", "it should be a whole number from 1")
+            _check_count(field, getattr(self, field))
         if self.tokens_per_step > MAX_TOKENS_PER_STEP:
             raise InputError(
                 "job: global_batch",
                 f"makes {self.tokens_per_step} tokens a step",
                 f"keep it under {MAX_TOKENS_PER_STEP}",
             )
-        if self.precision not in get_args(Precision):
-            raise InputError(
-                "job: precision", f"is {quoted(self.precision)}", one_of(get_args(Precision), self.precision)
-            )
-        if self.optimizer not in OPTIMIZERS:
-            raise InputError("job: optimizer", f"is {quoted(self.optimizer)}", one_of(OPTIMIZERS, self.optimizer))
+        _check_choice("precision", self.precision, get_args(Precision))
+        _check_choice("optimizer", self.optimizer, OPTIMIZERS)
+        if not isinstance(cast("object", self.fused_attention), bool):
+            raise InputError("job: fused_attention", f"is {quoted(self.fused_attention)}", "it should be True or False")
         positions = self.model.embedding.positions
         if positions is not None and self.seq_len > positions:
             raise InputError("job: seq_len", f"is {self.seq_len}", f"the model has learned positions up to {positions}")
@@ -62,3 +60,14 @@ class Job:
         """Bytes per element: fp8 jobs multiply in fp8 but keep activations in bf16."""
         compute = 4 if self.precision == "fp32" else 2
         return MappingProxyType({**HALF_PRECISION, Element.COMPUTE: compute})
+
+
+def _check_count(field: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_TOKENS_PER_STEP:
+        fix = f"it should be a whole number from 1 to {MAX_TOKENS_PER_STEP}"
+        raise InputError(f"job: {field}", f"is {quoted(value)}", fix)
+
+
+def _check_choice(field: str, value: object, choices: Iterable[str]) -> None:
+    if not isinstance(value, str) or value not in choices:
+        raise InputError(f"job: {field}", f"is {quoted(value)}", one_of(choices, value))

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from dovetail.documents import Spec
 from dovetail.errors import InputError, one_of
-from dovetail.models.assembly import Activation, NormKind
+from dovetail.models.assembly import GATED, Activation, NormKind
 from dovetail.models.block import Block
 from dovetail.models.limits import MAX_LAYERS, Layers, Name, Small, Text, Tokens, Vocabulary, Width
 
@@ -40,6 +40,12 @@ class Head(Spec):
     """a dense layer, activation and norm before the projection (BERT)"""
     transform_activation: Activation = "gelu"
     softcap: bool = False
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Head:
+        if self.transform_activation in GATED:
+            raise InputError("transform_activation", f"is {self.transform_activation!r}", "it should have no gate")
+        return self
 
 
 class MultiTokenPrediction(Spec):
@@ -81,13 +87,15 @@ class Model(Spec):
     def _consistent(self) -> Model:
         for name in {EMBEDDING, HEAD, PREDICTION} & set(self.blocks):
             raise InputError(f"blocks.{name}", "has a name every model uses already", "call it otherwise")
-        used = {name for part in self.layers for name in part.blocks}
+        used = {name: "layers" for part in self.layers for name in part.blocks}
         if self.multi_token_prediction is not None:
-            used.add(self.multi_token_prediction.block)
-        for name in sorted(used - set(self.blocks)):
-            raise InputError("layers", f"names the block {name!r}, which blocks lacks", one_of(self.blocks, name))
-        for name in sorted(set(self.blocks) - used):
+            used.setdefault(self.multi_token_prediction.block, "multi_token_prediction.block")
+        for name in sorted(used.keys() - self.blocks.keys()):
+            raise InputError(used[name], f"names the block {name!r}, which blocks lacks", one_of(self.blocks, name))
+        for name in sorted(self.blocks.keys() - used.keys()):
             raise InputError(f"blocks.{name}", "is used nowhere", "name it in layers or remove it")
+        if self.multi_token_prediction is not None and self.embedding.width is not None:
+            raise InputError("embedding.width", "stands beside multi_token_prediction", "keep one of the two")
         if self.num_layers > MAX_LAYERS:
             raise InputError("layers", f"add up to {self.num_layers}", f"they should be at most {MAX_LAYERS}")
         return self

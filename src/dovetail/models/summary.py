@@ -50,7 +50,7 @@ def summarise(model: Model, seq_len: int | None = None) -> ModelSummary:
     """Counts of a model at one sequence length."""
     seq = seq_len if seq_len is not None else min(model.max_seq_len, DEFAULT_SEQ_LEN)
     full = model_graph(model)
-    graph = model_graph(model.model_copy(update={"multi_token_prediction": None}))
+    graph = model_graph(_without_prediction(model))
     classes: list[LayerSummary] = []
     for name, count in full.counts().items():
         layer = full.layers[name]
@@ -75,6 +75,12 @@ def summarise(model: Model, seq_len: int | None = None) -> ModelSummary:
         note=model.note,
         layer_classes=tuple(classes),
     )
+
+
+def _without_prediction(model: Model) -> Model:
+    used = {name for part in model.layers for name in part.blocks}
+    blocks = {name: block for name, block in model.blocks.items() if name in used}
+    return model.model_copy(update={"multi_token_prediction": None, "blocks": blocks})
 
 
 def _per(value: Size, tokens: int) -> float:

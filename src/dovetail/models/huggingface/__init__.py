@@ -8,17 +8,29 @@ from typing import Any
 
 from dovetail.documents import read_document
 from dovetail.errors import InputError, one_of, quoted
+from dovetail.models.huggingface.classic_families import CLASSIC
 from dovetail.models.huggingface.decoder import Importer
 from dovetail.models.huggingface.dense_families import DENSE
+from dovetail.models.huggingface.encoder_families import ENCODERS
 from dovetail.models.huggingface.hybrid_families import HYBRID
 from dovetail.models.huggingface.latent_families import LATENT
 from dovetail.models.huggingface.mixed_span_families import MIXED_SPAN
 from dovetail.models.huggingface.mixture_families import MIXTURE
 from dovetail.models.huggingface.reader import ConfigReader
+from dovetail.models.huggingface.variant_families import VARIANTS
 from dovetail.models.model import Model
 
 #: `model_type` → importer.
-IMPORTERS: Mapping[str, Importer] = {**DENSE, **MIXTURE, **MIXED_SPAN, **LATENT, **HYBRID}
+IMPORTERS: Mapping[str, Importer] = {
+    **DENSE,
+    **VARIANTS,
+    **CLASSIC,
+    **ENCODERS,
+    **MIXTURE,
+    **MIXED_SPAN,
+    **LATENT,
+    **HYBRID,
+}
 
 #: Types a config of a text model has, for the text part of a model of more than text.
 TEXT_PARTS: Mapping[str, str] = {
@@ -51,7 +63,7 @@ def from_huggingface(path: Path | str) -> Model:
     """The language model a Hugging Face config.json describes."""
     path = Path(path)
     stem = path.parent.name if path.stem == "config" else path.stem
-    return import_config(read_document(path), str(path), name=_model_name(stem))
+    return import_config(read_document(path, finite=False), str(path), name=_model_name(stem))
 
 
 def import_config(config: Mapping[str, Any], where: str, *, name: str = "imported") -> Model:
@@ -79,5 +91,7 @@ def import_config(config: Mapping[str, Any], where: str, *, name: str = "importe
 
 
 def _model_name(stem: str) -> str:
-    name = "".join(c if c.isalnum() or c in "._-" else "-" for c in stem.rsplit("__", 1)[-1]).strip("._-")
+    name = "".join(c if (c.isascii() and c.isalnum()) or c in "._-" else "-" for c in stem.rsplit("__", 1)[-1]).strip(
+        "._-"
+    )
     return name.lower()[:100] or "imported"

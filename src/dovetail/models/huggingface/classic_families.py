@@ -115,19 +115,18 @@ def _attention_types(reader: ConfigReader, layers: int) -> list[str]:
         given = reader.words("attention_layers", GLOBAL_OR_LOCAL, layers)
         return given or [GLOBAL_OR_LOCAL[layer % 2] for layer in range(layers)]
     kinds: list[str] = []
+    cover = f"it should cover the {layers} layers there are"
     for pair in cast("list[Any]", pairs if isinstance(pairs, list) else [pairs]):
         match pair:
             case [[*pattern], int(repeat)] if all(kind in GLOBAL_OR_LOCAL for kind in pattern):
                 if len(kinds) + len(pattern) * repeat > layers:
-                    fix = f"it should cover the {layers} layers there are"
-                    raise InputError(reader.at("attention_types"), "covers more layers than there are", fix)
+                    raise InputError(reader.at("attention_types"), "covers more layers than there are", cover)
                 kinds += cast("list[str]", pattern) * repeat
             case _:
                 fix = 'it should pair a list of "global" and "local" with a number of repeats'
                 raise InputError(reader.at("attention_types"), f"holds {quoted(pair)}", fix)
     if len(kinds) != layers:
-        fix = f"it should cover the {layers} layers there are"
-        raise InputError(reader.at("attention_types"), f"covers {len(kinds)} layers", fix)
+        raise InputError(reader.at("attention_types"), f"covers {len(kinds)} layers", cover)
     return kinds
 
 

@@ -120,7 +120,7 @@ def phi3(reader: ConfigReader, name: str) -> Model:
 def glm(reader: ConfigReader, name: str) -> Model:
     """GLM-4-9B as `glm`: biased queries, keys and values."""
     block = {
-        "mixer": grouped_attention(reader, qkv_bias=reader.flag("attention_bias", default=False)),
+        "mixer": grouped_attention(reader, qkv_bias=reader.flag("attention_bias", default=True)),
         "feed_forward": dense(reader),
     }
     return assemble(reader, name, {FULL: block}, [FULL] * reader.layers())
@@ -129,7 +129,7 @@ def glm(reader: ConfigReader, name: str) -> Model:
 def glm4(reader: ConfigReader, name: str) -> Model:
     """GLM-4-0414: a norm before and after each half."""
     block = {
-        "mixer": grouped_attention(reader, qkv_bias=reader.flag("attention_bias", default=False)),
+        "mixer": grouped_attention(reader, qkv_bias=reader.flag("attention_bias", default=True)),
         "feed_forward": dense(reader),
         "norm_position": "around",
     }
@@ -193,7 +193,7 @@ def gemma3(reader: ConfigReader, name: str) -> Model:
         "num_hidden_layers": 26,
         "sliding_window": 4096,
     }
-    if "text_config" in reader.where:
+    if reader.where.endswith(": text_config"):
         given = {n: v for n, v in reader.fields.items() if v is not None}
         reader = ConfigReader(defaults | given, reader.where)
     every = reader.integer("sliding_window_pattern", "_sliding_window_pattern", default=6)

@@ -37,12 +37,10 @@ LINEAR = "linear"
 _LAYER_TYPES = {"full_attention": FULL, "attention": FULL, "linear_attention": LINEAR, "mamba": LINEAR}
 
 
-def layer_kinds(reader: ConfigReader, layers: int, interval: int) -> list[str]:
-    """`full` or `linear` per layer: as listed, or every n-th layer full."""
-    listed = reader.words("layer_types", _LAYER_TYPES, layers)
-    if listed is not None:
-        return [_LAYER_TYPES[word] for word in listed]
-    return [FULL if (i + 1) % interval == 0 else LINEAR for i in range(layers)]
+def layer_kinds(reader: ConfigReader, default: list[str]) -> list[str]:
+    """`full` or `linear` per layer: as listed, or as the family does by default."""
+    listed = reader.words("layer_types", _LAYER_TYPES, len(default))
+    return default if listed is None else [_LAYER_TYPES[word] for word in listed]
 
 
 def _gated_delta(reader: ConfigReader) -> BlockFields:
@@ -66,18 +64,26 @@ def qwen_hybrid(reader: ConfigReader, name: str) -> Model:
     head_dim = reader.integer("head_dim", default=256)
     mixers = {
         FULL: grouped_attention(
-            reader, head_dim=head_dim, qkv_bias=bias, output_bias=bias, qk_norm="head", output_gate="channel"
+            reader,
+            head_dim=head_dim,
+            qkv_bias=bias,
+            output_bias=bias,
+            qk_norm="head",
+            output_gate="channel",
+            gate_bias=bias,
         ),
         LINEAR: _gated_delta(reader),
     }
     flags = qwen_sparse_layers(reader, layers) if reader.has("num_experts") else [False] * layers
     halves: dict[str, BlockFields] = {}
     if any(flags):
-        halves[SPARSE] = qwen_mixture(reader, shared=reader.optional("shared_expert_intermediate_size", low=0) or None)
+        shared = reader.optional("shared_expert_intermediate_size", low=0) or None
+        halves[SPARSE] = qwen_mixture(reader, shared=shared, renormalise=True)
     if not all(flags):
         halves[DENSE_LAYER] = dense(reader)
     blocks = paired(mixers, halves)
-    kinds = layer_kinds(reader, layers, reader.integer("full_attention_interval", default=4))
+    interval = reader.integer("full_attention_interval", default=4)
+    kinds = layer_kinds(reader, [LINEAR if (i + 1) % interval else FULL for i in range(layers)])
     order = [block_name(*pair) for pair in zip(kinds, flags, strict=True)]
     modules = prediction(reader, block_name(FULL, flags[-1]), "mtp_num_hidden_layers", "num_nextn_predict_layers")
     return assemble(reader, name, blocks, order, multi_token_prediction=modules)
@@ -104,9 +110,8 @@ def kimi_linear(reader: ConfigReader, name: str) -> Model:
         full = set(nested.integers("full_attn_layers") or [])  # counted from 1
         kinds = [FULL if i + 1 in full else LINEAR for i in range(layers)]
     else:
-        kinds = layer_kinds(reader, layers, 4)
-    listed = reader.words("mlp_layer_types", ("dense", "sparse"), layers)
-    flags = sparse_layers(reader, layers) if listed is None else [word == "sparse" for word in listed]
+        kinds = layer_kinds(reader, [FULL if i and i % 4 == 0 else LINEAR for i in range(layers)])
+    flags = sparse_layers(reader, layers, dense_first=1)
     halves: dict[str, BlockFields] = {}
     if any(flags):
         halves[SPARSE] = deepseek_mixture(reader, score="sigmoid")
@@ -128,7 +133,10 @@ def minimax(reader: ConfigReader, name: str) -> Model:
         score="top_k_softmax",
     )  # fmt: skip
     flags = reader.integers("attn_type_list", layers, high=1)
-    kinds = layer_kinds(reader, layers, 8) if flags is None else [FULL if flag else LINEAR for flag in flags]
+    if flags is None:
+        kinds = layer_kinds(reader, [LINEAR if i % 2 else FULL for i in range(layers)])
+    else:
+        kinds = [FULL if flag else LINEAR for flag in flags]
     blocks: dict[str, BlockFields] = {kind: {"mixer": mixers[kind], "feed_forward": routed} for kind in mixers}
     return assemble(reader, name, blocks, kinds)
 
@@ -136,9 +144,9 @@ def minimax(reader: ConfigReader, name: str) -> Model:
 def nemotron_h(reader: ConfigReader, name: str) -> Model:
     """Nemotron-H and Nemotron 3: Mamba-2, attention, plain and expert feed-forwards in layers of their own."""
     order = _nemotron_order(reader)
-    bias = reader.flag("attention_bias", default=False)
     head_dim = reader.integer("head_dim", "attention_head_dim", default=128)
-    attention = grouped_attention(reader, head_dim=head_dim, qkv_bias=bias, output_bias=bias, rotary=False)
+    # `attention_bias` stands in these configs but the attention never has biases
+    attention = grouped_attention(reader, head_dim=head_dim, rotary=False)
     plain = activation(reader, gated=False, name="mlp_hidden_act", default="relu2")
     wide_bias = reader.flag("mlp_bias", default=False)
     blocks: dict[str, BlockFields] = {"attention": {"mixer": attention}}
@@ -148,16 +156,17 @@ def nemotron_h(reader: ConfigReader, name: str) -> Model:
         size = reader.integer("intermediate_size")
         blocks["mlp"] = {"feed_forward": {"kind": "dense", "size": size, "activation": plain, "bias": wide_bias}}
     if "moe" in order:
+        if wide_bias and reader.has("moe_latent_size"):
+            raise reader.refuse("mlp_bias", "biases on the way to and from the experts' latent width")
         routed = deepseek_mixture(
             reader,
             score="sigmoid",
             activation=plain,
-            bias=wide_bias,
+            shared_bias=wide_bias,
             latent=reader.optional("moe_latent_size"),
         )
-        shared = reader.integer("n_shared_experts", default=1, low=0)
-        routed["shared_size"] = shared * reader.integer("moe_shared_expert_intermediate_size")
-        blocks["moe"] = {"feed_forward": {n: v for n, v in routed.items() if v}}
+        routed["shared_size"] = reader.integer("moe_shared_expert_intermediate_size")
+        blocks["moe"] = {"feed_forward": routed}
         blocks["prediction_block"] = {"mixer": attention, "feed_forward": blocks["moe"]["feed_forward"]}
     modules = prediction(reader, "prediction_block") if "moe" in order else None
     return assemble(reader, name, blocks, order, multi_token_prediction=modules)
@@ -166,8 +175,13 @@ def nemotron_h(reader: ConfigReader, name: str) -> Model:
 def _nemotron_order(reader: ConfigReader) -> list[str]:
     letters = {"M": "mamba", "E": "moe", "*": "attention", "-": "mlp"}
     if reader.has("layers_block_type"):
-        return reader.words("layers_block_type", letters.values()) or []
+        renamed = {"linear_attention": "mamba", "full_attention": "attention"}
+        words = reader.words("layers_block_type", (*letters.values(), *renamed)) or []
+        return [renamed.get(word, word) for word in words]
     pattern = reader.fields.get("hybrid_override_pattern")
+    if pattern is None:
+        fix = "add it as a list of layer kinds, or hybrid_override_pattern as letters"
+        raise InputError(reader.at("layers_block_type"), "is missing", fix)
     if not isinstance(pattern, str) or not 0 < len(pattern) <= 100_000 or set(pattern) - set(letters):
         raise InputError(
             reader.at("hybrid_override_pattern"),
@@ -199,8 +213,12 @@ def _granite_mamba(reader: ConfigReader) -> BlockFields:
     groups = reader.integer("mamba_n_groups", default=1, high=2**16)
     reader.divides("mamba_n_groups", groups, "mamba_n_heads", heads)
     inner = reader.integer("mamba_expand", default=2) * reader.integer("hidden_size")
-    head_dim = reader.fields.get("mamba_d_head")
-    width = inner // heads if head_dim in (None, "auto") else reader.integer("mamba_d_head")
+    reader.divides("mamba_n_heads", heads, "mamba_expand × hidden_size", inner)
+    width = inner // heads
+    given = None if reader.fields.get("mamba_d_head") == "auto" else reader.optional("mamba_d_head")
+    if given not in (None, width):
+        fix = f"it should be {width}, mamba_expand × hidden_size / mamba_n_heads"
+        raise InputError(reader.at("mamba_d_head"), f"is {given}", fix)
     return {
         "kind": "state_space",
         "heads": heads,
@@ -240,7 +258,7 @@ def granite_hybrid(reader: ConfigReader, name: str) -> Model:
         },
         LINEAR: {"mixer": _granite_mamba(reader), "feed_forward": half},
     }
-    kinds = layer_kinds(reader, layers, layers + 1)
+    kinds = layer_kinds(reader, [LINEAR] * layers)
     return assemble(reader, name, blocks, kinds)
 
 

@@ -27,12 +27,18 @@ def latent_attention(reader: ConfigReader, **options: object) -> BlockFields:
 
 def deepseek_v2(reader: ConfigReader, name: str) -> Model:
     """DeepSeek-V2: softmax routing."""
-    return deepseek_layers(reader, name, latent_attention(reader), score="softmax")
+    bias = reader.flag("mlp_bias", default=False)
+    return deepseek_layers(reader, name, latent_attention(reader), score="softmax", bias=bias)
 
 
 def deepseek_v3(reader: ConfigReader, name: str) -> Model:
-    """DeepSeek-V3, Kimi K2, GLM-4.7-Flash, Mistral Large 3: sigmoid routing with a balancing bias."""
+    """DeepSeek-V3, Kimi K2: sigmoid routing with a balancing bias."""
     return deepseek_layers(reader, name, latent_attention(reader))
+
+
+def glm4_lite(reader: ConfigReader, name: str) -> Model:
+    """GLM-4.7-Flash: the first layer dense unless the config says otherwise."""
+    return deepseek_layers(reader, name, latent_attention(reader), dense_first=1)
 
 
 def sparse_latent(reader: ConfigReader, name: str) -> Model:
@@ -51,7 +57,7 @@ LATENT: Mapping[str, Importer] = {
     "deepseek_v2": deepseek_v2,
     "deepseek_v3": deepseek_v3,
     "deepseek_v32": sparse_latent,
-    "glm4_moe_lite": deepseek_v3,
+    "glm4_moe_lite": glm4_lite,
     "glm_moe_dsa": sparse_latent,
     "kimi_k2": deepseek_v3,
 }

@@ -128,7 +128,7 @@ def mimo(reader: ConfigReader, name: str) -> Model:
     local: BlockFields = {
         **full,
         "heads": reader.integer("swa_num_attention_heads", default=full["heads"]),
-        "kv_heads": reader.integer("swa_num_key_value_heads", default=full["kv_heads"]),
+        "kv_heads": reader.integer("swa_num_key_value_heads", default=2 * full["kv_heads"]),
         "head_dim": reader.integer("swa_head_dim", default=full["head_dim"]),
         "value_dim": reader.optional("swa_v_head_dim") or full.get("value_dim"),
         "sinks": reader.flag("add_swa_attention_sink_bias", default=True),
@@ -141,9 +141,14 @@ def mimo(reader: ConfigReader, name: str) -> Model:
     )  # fmt: skip
     blocks = paired({FULL: full, SLIDING: local}, {SPARSE: routed, DENSE_LAYER: dense(reader)})
     pattern = reader.integers("hybrid_layer_pattern", layers, high=1)
-    spans = attention_spans(reader, layers, every=None, window=1) if pattern is None else []
-    spans = spans or [SLIDING if flag else FULL for flag in pattern or []]
-    order = [block_name(*pair) for pair in zip(spans, sparse_layers(reader, layers), strict=True)]
+    if pattern is None and not reader.has("layer_types"):
+        pattern = [int(i > 0 and (i + 1) % 6 != 0) for i in range(layers)]
+    if pattern is None:
+        spans = attention_spans(reader, layers, every=None, window=local["window"])
+    else:
+        spans = [SLIDING if flag else FULL for flag in pattern]
+    flags = sparse_layers(reader, layers, dense_first=1)
+    order = [block_name(*pair) for pair in zip(spans, flags, strict=True)]
     return assemble(reader, name, blocks, order)
 
 
@@ -177,8 +182,7 @@ def minimax_m3(reader: ConfigReader, name: str) -> Model:
         shared_size=reader.integer("shared_intermediate_size") * reader.integer("n_shared_experts", default=1),
     )
     wide = dense(reader, size=reader.integer("dense_intermediate_size"), activation="swiglu_clamped")
-    words = reader.words("mlp_layer_types", ("dense", "sparse"), layers)
-    has_experts = sparse_layers(reader, layers) if words is None else [word == "sparse" for word in words]
+    has_experts = sparse_layers(reader, layers)
     chosen = "chosen"
     blocks = paired({FULL: full, chosen: {**full, "indexer": indexer}}, {SPARSE: routed, DENSE_LAYER: wide})
     spans = [chosen if flag else FULL for flag in flags]
@@ -190,33 +194,34 @@ def minimax_m3(reader: ConfigReader, name: str) -> Model:
 def step3(reader: ConfigReader, name: str) -> Model:
     """Step-3.5 and 3.7 Flash: a gate per head, more heads in sliding layers, one shared expert."""
     layers = reader.layers()
-    bias = reader.flag("attention_bias", default=False)
+    bias, wide_bias = reader.flag("attention_bias", default=False), reader.flag("mlp_bias", default=False)
     window = reader.optional("sliding_window")
-    kv_heads = reader.integer("num_key_value_heads", "num_attention_groups", high=2**16)
+    groups = ("num_key_value_heads", "num_attention_groups")
+    kv_heads = reader.integer(*groups, high=2**16)
     full = grouped_attention(
         reader, kv_heads=kv_heads, qkv_bias=bias, output_bias=bias, qk_norm="head", output_gate="head"
     )
     other = reader.part("attention_other_setting")
     heads = reader.integer("num_sliding_attention_heads", default=full["heads"])
     heads = other.integer("num_attention_heads", default=heads) if other is not None else heads
-    reader.divides("num_key_value_heads", kv_heads, "num_sliding_attention_heads", heads)
+    for many, number in (("num_attention_heads", full["heads"]), ("num_sliding_attention_heads", heads)):
+        reader.divides(reader.given(*groups), kv_heads, many, number)
     routed = mixture(
         reader,
         experts=experts(reader),
-        top_k=reader.integer("num_experts_per_tok", "moe_top_k"),
+        top_k=top_k(reader, "moe_top_k"),
         size=reader.integer("moe_intermediate_size"),
         score="sigmoid",
         correction_bias=True,
         shared_size=reader.integer("share_expert_dim", "share_expert_dims"),
+        shared_bias=wide_bias,
     )
-    words = reader.words("mlp_layer_types", ("dense", "sparse"), layers)
-    first = reader.integer("first_k_dense_replace", default=3, low=0)
-    has_experts = [i >= first for i in range(layers)] if words is None else [word == "sparse" for word in words]
+    has_experts = sparse_layers(reader, layers, dense_first=3)
     mixers = {FULL: full}
     if window is not None:
         mixers[SLIDING] = {**full, "heads": heads, "window": window}
-    blocks = paired(mixers, {SPARSE: routed, DENSE_LAYER: dense(reader)})
-    spans = attention_spans(reader, layers, every=4, window=window)
+    blocks = paired(mixers, {SPARSE: routed, DENSE_LAYER: dense(reader, bias=wide_bias)})
+    spans = attention_spans(reader, layers, every=1, window=window)
     order = [block_name(*pair) for pair in zip(spans, has_experts, strict=True)]
     modules = prediction(reader, order[-1], "num_nextn_predict_layers")
     return assemble(reader, name, blocks, order, multi_token_prediction=modules)

@@ -27,22 +27,25 @@ def experts(reader: ConfigReader) -> int:
     return reader.integer(*names, high=MAX_EXPERTS)
 
 
-def top_k(reader: ConfigReader, *more: str) -> int:
+def top_k(reader: ConfigReader, *more: str, default: int | None = None) -> int:
     """Experts a token goes to."""
     names = ("num_experts_per_tok", "num_experts_per_token", *more)
-    chosen, available = reader.integer(*names, high=MAX_EXPERTS), experts(reader)
+    chosen, available = reader.integer(*names, default=default, high=MAX_EXPERTS), experts(reader)
     if chosen > available:
         raise InputError(
-            reader.at(names[0]),
+            reader.at(reader.given(*names)),
             f"{chosen} exceeds the {available} experts",
             "it should be at most their number",
         )
     return chosen
 
 
-def sparse_layers(reader: ConfigReader, layers: int) -> list[bool]:
-    """Which layers hold experts: after the first dense ones, by frequency, or as listed."""
-    first = reader.integer("first_k_dense_replace", default=0, low=0)
+def sparse_layers(reader: ConfigReader, layers: int, *, dense_first: int = 0) -> list[bool]:
+    """Which layers hold experts: as listed, by frequency, or all after the first dense ones."""
+    words = reader.words("mlp_layer_types", (DENSE_LAYER, SPARSE), layers)
+    if words is not None:
+        return [word == SPARSE for word in words]
+    first = reader.integer("first_k_dense_replace", default=dense_first, low=0)
     frequency = reader.fields.get("moe_layer_freq")
     if isinstance(frequency, list):
         flags = reader.integers("moe_layer_freq", layers, high=1)
@@ -142,7 +145,7 @@ def hunyuan(reader: ConfigReader, name: str) -> Model:
         "feed_forward": mixture(
             reader,
             experts=experts(reader),
-            top_k=reader.integer("moe_topk", default=1),
+            top_k=top_k(reader, "moe_topk", default=1),
             size=size,
             shared_size=size,
         ),
@@ -191,14 +194,14 @@ def qwen_sparse_layers(reader: ConfigReader, layers: int) -> list[bool]:
     return [i not in dense_layers and (i + 1) % step == 0 for i in range(layers)]
 
 
-def qwen_mixture(reader: ConfigReader, *, shared: int | None) -> BlockFields:
-    """Qwen's experts, the shared one behind a gate."""
+def qwen_mixture(reader: ConfigReader, *, shared: int | None, renormalise: bool = False) -> BlockFields:
+    """Qwen's experts, the shared one behind a gate; `renormalise` holds where the config does not say."""
     return mixture(
         reader,
         experts=experts(reader),
         top_k=top_k(reader),
         size=reader.integer("moe_intermediate_size"),
-        renormalise=reader.flag("norm_topk_prob", default=False),
+        renormalise=reader.flag("norm_topk_prob", default=renormalise),
         shared_size=shared,
         shared_gate=shared is not None,
     )
@@ -237,15 +240,15 @@ def ernie_moe(reader: ConfigReader, name: str) -> Model:
     interval = reader.integer("moe_layer_interval", default=1)
     mixer = grouped_attention(reader, qkv_bias=bias, output_bias=bias)
     routed = mixture(
-        reader, experts=experts(reader), top_k=reader.integer("moe_k"), size=size, bias=bias,
-        shared_size=shared or None, trained_correction=True,
+        reader, experts=experts(reader), top_k=top_k(reader, "moe_k"), size=size,
+        shared_size=shared or None, shared_bias=bias, trained_correction=True,
     )  # fmt: skip
     blocks = {
         SPARSE: {"mixer": mixer, "feed_forward": routed},
         DENSE_LAYER: {"mixer": mixer, "feed_forward": dense(reader, bias=bias)},
     }
     order = [SPARSE if (i + 1) % interval == 0 and start <= i <= end else DENSE_LAYER for i in range(layers)]
-    return assemble(reader, name, blocks, order, tied=True)
+    return assemble(reader, name, blocks, order, tied=True, head={"bias": bias})
 
 
 def glm4_moe(reader: ConfigReader, name: str) -> Model:
@@ -261,15 +264,24 @@ def dots1(reader: ConfigReader, name: str) -> Model:
     return deepseek_layers(reader, name, grouped_attention(reader, qkv_bias=bias, output_bias=bias, qk_norm="head"))
 
 
-def deepseek_layers(reader: ConfigReader, name: str, mixer: BlockFields, *, score: str = "sigmoid") -> Model:
+def deepseek_layers(
+    reader: ConfigReader,
+    name: str,
+    mixer: BlockFields,
+    *,
+    score: str = "sigmoid",
+    dense_first: int = 0,
+    bias: bool = False,
+) -> Model:
     """Layers as DeepSeek arranges them: some dense first, then experts with shared ones."""
     layers = reader.layers()
-    flags = sparse_layers(reader, layers)
+    flags = sparse_layers(reader, layers, dense_first=dense_first)
     blocks: dict[str, BlockFields] = {}
     if not all(flags):
-        blocks[DENSE_LAYER] = {"mixer": mixer, "feed_forward": dense(reader)}
+        blocks[DENSE_LAYER] = {"mixer": mixer, "feed_forward": dense(reader, bias=bias)}
     if any(flags):
-        blocks[SPARSE] = {"mixer": mixer, "feed_forward": deepseek_mixture(reader, score=score)}
+        routed = deepseek_mixture(reader, score=score, shared_bias=bias)
+        blocks[SPARSE] = {"mixer": mixer, "feed_forward": routed}
     order = [SPARSE if flag else DENSE_LAYER for flag in flags]
     modules = prediction(reader, order[-1])
     return assemble(reader, name, blocks, order, multi_token_prediction=modules)
@@ -287,7 +299,7 @@ def deepseek_mixture(reader: ConfigReader, *, score: str, **options: object) -> 
         size=size,
         score=score,
         correction_bias=score == "sigmoid",
-        renormalise=reader.flag("norm_topk_prob", default=False),
+        renormalise=reader.flag(reader.given("norm_topk_prob", "moe_renormalize"), default=score == "sigmoid"),
         shared_size=shared or None,
         groups=groups,
         top_groups=min(reader.integer("topk_group", default=1), groups),

@@ -26,6 +26,10 @@ class ConfigReader:
         """Whether any of these fields is given."""
         return any(self.fields.get(n) is not None for n in names)
 
+    def given(self, *names: str) -> str:
+        """Which of these names the config uses for a field, for an error; the first where it uses none."""
+        return next((n for n in names if self.has(n)), names[0])
+
     def part(self, name: str) -> ConfigReader | None:
         """A nested config."""
         value = self.fields.get(name)
@@ -41,7 +45,8 @@ class ConfigReader:
         if value is not None:
             return value
         if default is None:
-            raise InputError(self.at(names[0]), "is missing", f"add it as a whole number from {low}")
+            others = f" (and so is {' or '.join(names[1:])})" if names[1:] else ""
+            raise InputError(self.at(names[0]), f"is missing{others}", f"add it as a whole number from {low}")
         return default
 
     def optional(self, *names: str, low: int = 1, high: int = MAX_WIDTH) -> int | None:
@@ -84,7 +89,7 @@ class ConfigReader:
         values = self._per_layer(name, length)
         allowed = set(choices)
         for position, value in enumerate(values or []):
-            if value not in allowed:
+            if not isinstance(value, str) or value not in allowed:
                 raise InputError(self.at(f"{name}[{position}]"), f"is {quoted(value)}", one_of(allowed, value))
         return cast("list[str] | None", values)
 
