@@ -142,7 +142,7 @@ class LayerBuilder:
                 tuple(outputs),
                 work=vector_work(dims, rule.flops),
                 saves=self._kept(saved),
-                indivisible=tuple(d for d in dims if d in ("head_dim", "rope_dim")) if function == "rotary" else (),
+                indivisible=dims[-1:] if rule.whole_last_dim else (),
                 fusion=fusion,
                 attributes=dict(attributes or {}),
             )

@@ -3,32 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from fractions import Fraction
 
 from dovetail.graph.layer import LayerGraph
 from dovetail.graph.operator import Kind, Operator, Phase, Unit
-from dovetail.graph.size import Size, Sizes, as_array, exact, product
+from dovetail.graph.size import Size, Sizes, product, times, total
 from dovetail.graph.tensor import HALF_PRECISION, Element, Role, Tensor
-
-
-def total(values: Iterable[Size]) -> Size:
-    """The sum, exact while every value is."""
-    result: Size = 0
-    for value in values:
-        if isinstance(result, int | Fraction) and isinstance(value, int | Fraction):
-            result = exact(result + value)
-        else:
-            result = as_array(result) + as_array(value)
-    return result
-
-
-def scaled(value: Size, factor: float | Fraction) -> Size:
-    """A size times a number, exact while it can be."""
-    if isinstance(value, int | Fraction) and float(factor).is_integer():
-        return exact(value * int(factor))
-    if isinstance(value, int | Fraction) and isinstance(factor, Fraction):
-        return exact(value * factor)
-    return as_array(value) * float(factor)
 
 
 def flops(operator: Operator, sizes: Sizes, unit: Unit | None = None, *, causal: bool = False) -> Size:
@@ -40,15 +19,9 @@ def flops(operator: Operator, sizes: Sizes, unit: Unit | None = None, *, causal:
         points = product(sizes, work.dims)
         mask = operator.mask
         if mask is not None and mask.query in work.dims and mask.key in work.dims:
-            points = _multiplied(points, mask.coverage(sizes, causal=causal))
-        parts.append(scaled(points, work.flops_per_point))
+            points = times(points, mask.coverage(sizes, causal=causal))
+        parts.append(times(points, work.flops_per_point))
     return total(parts)
-
-
-def _multiplied(left: Size, right: Size) -> Size:
-    if isinstance(left, int | Fraction) and isinstance(right, int | Fraction):
-        return exact(left * right)
-    return as_array(left) * as_array(right)
 
 
 def matmul_flops(
@@ -103,7 +76,7 @@ def parameters(graph: LayerGraph) -> int:
 def active_parameters(graph: LayerGraph) -> int:
     """Parameters one token uses: of routed experts only the chosen ones."""
     sizes = graph.fixed_sizes()
-    return _whole(total(scaled(t.points(sizes), t.active_share) for t in graph.weights()))
+    return _whole(total(times(t.points(sizes), t.active_share) for t in graph.weights()))
 
 
 def _whole(value: Size) -> int:

@@ -298,7 +298,7 @@ def _loss(operator: Operator, tape: _Tape) -> None:
     tape.emit(operator, "cross_entropy.grad", reads, (logits,), vector_work(logits.indices, 2))
 
 
-def _times(work: Work, factor: float) -> Work:
+def _times(work: Work, factor: int) -> Work:
     return Work(work.dims, work.flops_per_point * factor, work.unit)
 
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 class Function:
     """An elementwise function y = f(x0, x1, ...)."""
 
-    flops: float
+    flops: int
     #: positions of the inputs that the backward reads
     saves_inputs: tuple[int, ...] = ()
     saves_output: bool = False
@@ -19,7 +19,9 @@ class Function:
     saves_mask: bool = False
     #: the gradient with respect to each input is the output's gradient itself
     additive: bool = False
-    gradient_flops: float = 1
+    gradient_flops: int = 1
+    #: mixes the points of the last dim, which must stay whole
+    whole_last_dim: bool = False
 
 
 #: FLOPs per element are those of a straightforward kernel (an exponential or a division counts once).
@@ -27,7 +29,7 @@ FUNCTIONS: Mapping[str, Function] = MappingProxyType(
     {
         "add": Function(1, additive=True),
         "scale": Function(1),
-        "rotary": Function(3, gradient_flops=3),
+        "rotary": Function(3, gradient_flops=3, whole_last_dim=True),
         "dropout": Function(2, saves_mask=True),
         "multiply": Function(1, saves_inputs=(0, 1)),
         "relu": Function(1, saves_output=True),

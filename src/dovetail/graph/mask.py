@@ -23,7 +23,10 @@ class Span(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """Query × key pairs an attention needs, over the dims `query` and `key` of its operator."""
+    """Query × key pairs an attention needs, over the dims `query` and `key` of its operator.
+
+    `width` is the number of keys a query sees in all, itself included.
+    """
 
     causal: bool
     span: Span = Span.ALL

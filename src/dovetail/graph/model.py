@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dovetail.graph.count import active_parameters, matmul_flops, parameters, scaled, total
+from dovetail.graph.count import active_parameters, matmul_flops, parameters
 from dovetail.graph.layer import LayerGraph
 from dovetail.graph.operator import Phase
-from dovetail.graph.size import Size, product
+from dovetail.graph.size import Size, product, times, total
 from dovetail.graph.tensor import Tensor
 from dovetail.graph.verify import GraphError
 
@@ -50,7 +50,7 @@ class ModelGraph:
         for name, count in self.counts().items():
             graph = self.layers[name]
             sizes = graph.resolve(batch=batch, seq=seq)
-            parts.append(scaled(matmul_flops(graph, sizes, (Phase.FORWARD,), causal=causal), count))
+            parts.append(times(matmul_flops(graph, sizes, (Phase.FORWARD,), causal=causal), count))
         return total(parts)
 
     def _over_layers(self, of: type[object] | object) -> int:

@@ -58,7 +58,7 @@ class Work:
     """Floating-point operations: so many per point of the box these dims span."""
 
     dims: tuple[str, ...]
-    flops_per_point: float
+    flops_per_point: int
     unit: Unit
 
 
@@ -152,6 +152,6 @@ def matrix_work(*boxes: tuple[str, ...]) -> tuple[Work, ...]:
     return tuple(Work(box, 2, Unit.MATRIX) for box in boxes)
 
 
-def vector_work(dims: tuple[str, ...], flops_per_point: float) -> tuple[Work, ...]:
+def vector_work(dims: tuple[str, ...], flops_per_point: int) -> tuple[Work, ...]:
     """Elementwise work over a box; none where it only moves data."""
     return (Work(dims, flops_per_point, Unit.VECTOR),) if flops_per_point else ()

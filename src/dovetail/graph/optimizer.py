@@ -17,7 +17,7 @@ class UpdateRule:
     """What an optimizer keeps per parameter (float32 each) and how much it computes."""
 
     states: tuple[str, ...]
-    flops: float
+    flops: int
 
 
 OPTIMIZERS: Mapping[str, UpdateRule] = MappingProxyType(

@@ -32,11 +32,7 @@ def linear_attention(
     builder.tensor(name, out)
     keys, values, state = (*heads, CHUNK, key_dim), (*heads, CHUNK, value_dim), (*heads, key_dim, value_dim)
     # delta rule: k·kᵀ, q·kᵀ and T·k over keys; T·v and A·v over values; w·S, q·S and kᵀ·v on the state
-    boxes = (
-        ((keys, 3.0), (values, 2.0), (state, 3.0))
-        if function == "gated_delta"
-        else ((keys, 1.0), (values, 1.0), (state, 2.0))
-    )
+    boxes = ((keys, 3), (values, 2), (state, 3)) if function == "gated_delta" else ((keys, 1), (values, 1), (state, 2))
     return builder.append(
         Operator(
             name,
@@ -64,9 +60,9 @@ def state_space(builder: LayerBuilder, name: str, operands: tuple[Reference, ...
     rows, channel, state = x.indices[:-1], x.indices[-1], b.indices[-1]
     builder.tensor(name, x.indices)
     boxes = (
-        ((*b.indices[:-1], CHUNK, state), 1.0),
-        ((*rows, CHUNK, channel), 1.0),
-        ((*rows, channel, state), 2.0),
+        ((*b.indices[:-1], CHUNK, state), 1),
+        ((*rows, CHUNK, channel), 1),
+        ((*rows, channel, state), 2),
     )
     return builder.append(
         Operator(
@@ -105,7 +101,7 @@ def convolution(builder: LayerBuilder, name: str, reference: Reference, weight: 
     )
 
 
-def _chunked(*boxes: tuple[tuple[str, ...], float]) -> tuple[Work, ...]:
+def _chunked(*boxes: tuple[tuple[str, ...], int]) -> tuple[Work, ...]:
     return tuple(Work(dims, 2 * times, Unit.MATRIX) for dims, times in boxes)
 
 

@@ -31,7 +31,7 @@ class DerivedSize:
 
     def of(self, sizes: Sizes) -> Size:
         """The size, given those it follows from."""
-        value = divided(_times(product(sizes, self.numerator), self.factor), product(sizes, self.denominator))
+        value = divided(times(product(sizes, self.numerator), self.factor), product(sizes, self.denominator))
         if self.at_most is None:
             return value
         if isinstance(value, int | Fraction):
@@ -46,11 +46,12 @@ def product(sizes: Sizes, dims: Iterable[str]) -> Size:
     """The number of points of the box these dims span."""
     result: Size = 1
     for dim in dims:
-        result = _times(result, sizes[dim])
+        result = times(result, sizes[dim])
     return result
 
 
-def _times(left: Size, right: Size) -> Size:
+def times(left: Size, right: Size) -> Size:
+    """The product, exact for Python numbers."""
     if isinstance(left, int | Fraction) and isinstance(right, int | Fraction):
         return exact(left * right)
     return as_array(left) * as_array(right)
@@ -61,6 +62,17 @@ def divided(left: Size, right: Size) -> Size:
     if isinstance(left, int | Fraction) and isinstance(right, int | Fraction):
         return exact(Fraction(left) / right)
     return as_array(left) / as_array(right)
+
+
+def total(values: Iterable[Size]) -> Size:
+    """The sum, exact while every value is."""
+    result: Size = 0
+    for value in values:
+        if isinstance(result, int | Fraction) and isinstance(value, int | Fraction):
+            result = exact(result + value)
+        else:
+            result = as_array(result) + as_array(value)
+    return result
 
 
 def as_array(value: Size) -> NDArray[np.float64]:

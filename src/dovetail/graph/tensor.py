@@ -8,7 +8,7 @@ from enum import StrEnum
 from fractions import Fraction
 from types import MappingProxyType
 
-from dovetail.graph.size import Size, Sizes, as_array, exact, product
+from dovetail.graph.size import Size, Sizes, product, times
 
 
 class Role(StrEnum):
@@ -60,7 +60,4 @@ class Tensor:
 
     def bytes(self, sizes: Sizes, widths: Mapping[Element, int] = HALF_PRECISION) -> Size:
         """How many bytes it takes."""
-        points, width = self.points(sizes), widths[self.element]
-        if isinstance(points, int | Fraction):
-            return exact(points * width)
-        return as_array(points) * width
+        return times(self.points(sizes), widths[self.element])

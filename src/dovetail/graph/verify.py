@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from dovetail.graph.layer import FREE_DIMS, LayerGraph
 from dovetail.graph.operator import Kind, Operand, Operator, Phase
-from dovetail.graph.size import Size
+from dovetail.graph.size import Size, product, total
 from dovetail.graph.tensor import Role
 
 
@@ -14,8 +14,8 @@ class GraphError(AssertionError):
     """A graph breaks an invariant: a fault of the builder, never of the user."""
 
 
-#: Two different odd sizes make an accidental equality of dims unlikely.
-_PROBE: Mapping[str, Size] = {"batch": 3, "seq": 8192}
+#: Sizes no model dim has at once, so that a rename to a wrong dim shows; long enough for every window.
+_PROBE: Mapping[str, Size] = {"batch": 3, "seq": 8191}
 
 
 def verify(graph: LayerGraph, free: Mapping[str, Size] = _PROBE) -> LayerGraph:
@@ -64,6 +64,12 @@ def _check_operator(graph: LayerGraph, operator: Operator, sizes: Mapping[str, S
             raise GraphError(f"{graph.name}: {operator.name} cannot save {name}")
     if operator.kind is Kind.CONTRACTION:
         _check_contraction(graph, operator)
+    if operator.kind in (Kind.CONTRACTION, Kind.ELEMENTWISE, Kind.NORMALISATION, Kind.SOFTMAX):
+        missing = set(operator.outputs[0].indices) - {d for o in operator.inputs for d in o.indices}
+        if missing:
+            raise GraphError(f"{graph.name}: {operator.name} broadcasts over {sorted(missing)}")
+    if operator.kind is Kind.MOVEMENT and operator.function == "concatenate":
+        _check_concatenation(graph, operator, sizes)
 
 
 def _check_operand(graph: LayerGraph, operator: Operator, operand: Operand, sizes: Mapping[str, Size]) -> None:
@@ -85,6 +91,11 @@ def _check_contraction(graph: LayerGraph, operator: Operator) -> None:
         # A gradient whose forward input lacks a dim sums it alone; a forward contraction never does.
         if alone and operator.phase is Phase.FORWARD:
             raise GraphError(f"{graph.name}: {operator.name} sums {sorted(alone)} of one operand alone")
-    missing = output - {d for o in operator.inputs for d in o.indices}
-    if missing:
-        raise GraphError(f"{graph.name}: {operator.name} broadcasts over {sorted(missing)}")
+
+
+def _check_concatenation(graph: LayerGraph, operator: Operator, sizes: Mapping[str, Size]) -> None:
+    output = operator.outputs[0].indices
+    parts = [product(sizes, (d for d in o.indices if d in operator.indivisible)) for o in operator.inputs]
+    whole = product(sizes, (d for d in output if d in operator.indivisible))
+    if total(parts) != whole:
+        raise GraphError(f"{graph.name}: {operator.name} joins parts of {parts} into {whole}")

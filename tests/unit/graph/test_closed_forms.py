@@ -6,7 +6,7 @@ import pytest
 
 from dovetail.documents import validate
 from dovetail.graph import Phase, differentiate, matmul_flops, saved_bytes
-from dovetail.graph.count import total
+from dovetail.graph.size import total
 from dovetail.models import Model, model_graph
 
 #: hidden, heads, layers, seq, batch, vocabulary: GPT shapes of Narayanan et al. 2021, table 1, and GPT-3.
