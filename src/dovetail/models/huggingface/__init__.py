@@ -32,14 +32,18 @@ IMPORTERS: Mapping[str, Importer] = {
     **HYBRID,
 }
 
-#: Types a config of a text model has, for the text part of a model of more than text.
+#: Types of the text part of a model of more than text → the importer that reads it.
 TEXT_PARTS: Mapping[str, str] = {
     "gemma3": "gemma3_text",
     "gemma4": "gemma4_text",
     "llama4": "llama4_text",
     "minimax_m3_vl": "minimax_m3_vl_text",
+    "qwen2_5_vl_text": "qwen2",
+    "qwen2_vl_text": "qwen2",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
+    "qwen3_vl_moe_text": "qwen3_moe",
+    "qwen3_vl_text": "qwen3",
 }
 
 #: Types that need an operator the graph does not have: refused by its name rather than counted wrongly.
