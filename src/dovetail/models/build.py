@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby
 
@@ -13,18 +14,24 @@ from dovetail.models.model import EMBEDDING, HEAD, PREDICTION, Model
 TOKEN_TABLE, OUTPUT_TABLE = "token_table", "output_table"
 
 
-@lru_cache(maxsize=256)
-def _graph_by_json(document: str, fused_attention: bool) -> ModelGraph:
-    return _build(Model.model_validate_json(document), fused_attention=fused_attention)
-
-
 def model_graph(model: Model, *, fused_attention: bool = True) -> ModelGraph:
     """The model as a verified chain of layer classes."""
-    return _graph_by_json(model.model_dump_json(), fused_attention)
+    return _build(_Request(model.model_dump_json(), fused_attention, model))
 
 
-def _build(model: Model, *, fused_attention: bool) -> ModelGraph:
-    settings = Settings(fused_attention=fused_attention, dropout=model.dropout)
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What a graph depends on; equal descriptions share one graph."""
+
+    document: str
+    fused_attention: bool
+    model: Model = field(compare=False)
+
+
+@lru_cache(maxsize=256)
+def _build(request: _Request) -> ModelGraph:
+    model = request.model
+    settings = Settings(fused_attention=request.fused_attention, dropout=model.dropout)
     layers = {EMBEDDING: _embedding(model, settings)}
     for name, block in model.blocks.items():
         builder, stream = _stream(model, name)

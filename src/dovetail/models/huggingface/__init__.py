@@ -82,7 +82,9 @@ def import_config(config: Mapping[str, Any], where: str, *, name: str = "importe
     model_type = reader.fields.get("model_type", outer_type)
     if model_type is None:
         raise InputError(reader.at("model_type"), "is missing", "add it as the model's own config has it")
-    model_type = TEXT_PARTS.get(str(model_type), str(model_type))
+    if not isinstance(model_type, str):
+        raise InputError(reader.at("model_type"), f"is {quoted(model_type)}", "it should be a text such as 'llama'")
+    model_type = TEXT_PARTS.get(model_type, model_type)
     if model_type in MISSING_OPERATORS:
         raise reader.refuse("model_type", MISSING_OPERATORS[model_type])
     if model_type not in IMPORTERS:
