@@ -43,9 +43,11 @@ def attention(
             (Operand(name, out), Operand(lse, rows)),
             work=(*matrix_work((*pairs, head_dim), (*pairs, value_dim)), *vector_work(pairs, 5)),
             saves=tuple(n for n in saved if builder.tensors[n].role not in (Role.WEIGHT, Role.CONSTANT)),
+            # keys split: outputs are merged by maximum and sum of exponentials; the sink counts on one shard alone
             exchanges=(Exchange(mask.key, out), Exchange(mask.key, rows, 2)),
-            # a split head_dim would leave partial scores before the softmax
-            indivisible=(head_dim,),
+            # a split head_dim would leave partial scores before the softmax; a split value_dim would leave every
+            # shard the whole log-sum-exp, split choices each a softmax of their own
+            indivisible=union([(head_dim, value_dim), () if choice is None else extras[-1].indices[-1:]]),
             mask=mask,
             attributes={"scale": scale, "sinks": sinks is not None, "sparse": choice is not None},
         )

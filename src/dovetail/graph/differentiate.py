@@ -222,14 +222,10 @@ def _normalisation(operator: Operator, tape: _Tape) -> None:
 def _softmax(operator: Operator, tape: _Tape) -> None:
     arriving = tape.arriving(operator)
     reads = (arriving, operator.outputs[0])
-    tape.emit(
-        operator,
-        "softmax.grad0",
-        reads,
-        operator.inputs,
-        vector_work(arriving.indices, 4),
-        operator.exchanges,
-    )
+    # the output is normalised already: shards tell Σ gradient · output alone
+    exchanges = tuple(replace(e, values=1) for e in operator.exchanges)
+    work = vector_work(arriving.indices, 4)
+    tape.emit(operator, "softmax.grad0", reads, operator.inputs, work, exchanges)
 
 
 def _attention(operator: Operator, tape: _Tape) -> None:
@@ -244,7 +240,9 @@ def _scan(operator: Operator, tape: _Tape) -> None:
     # States are not kept: backward runs the forward's products again, then each product's two gradients.
     reads = (tape.arriving(operator), *operator.inputs)
     work = tuple(_times(w, 3) for w in operator.work)
-    tape.emit(operator, f"{operator.function}.grad", reads, operator.inputs, work, operator.exchanges)
+    # shards hand the state on once more and its gradient back
+    exchanges = tuple(replace(e, values=2 * e.values) for e in operator.exchanges)
+    tape.emit(operator, f"{operator.function}.grad", reads, operator.inputs, work, exchanges)
 
 
 def _convolution(operator: Operator, tape: _Tape) -> None:
@@ -267,15 +265,15 @@ def _movement(operator: Operator, tape: _Tape) -> None:
 
 def _routing(operator: Operator, tape: _Tape) -> None:
     logits = operator.inputs[0]
-    reads = (tape.arriving(operator), logits, operator.outputs[1])
-    tape.emit(
-        operator,
-        f"{operator.function}.grad",
-        reads,
-        (logits,),
-        vector_work(logits.indices, 8),
-        operator.exchanges,
-    )
+    choice = operator.outputs[1]
+    reads = (tape.arriving(operator), logits, choice)
+    # experts split: a shard tells the scores of the chosen ones it holds, and the maximum and sum of a softmax
+    experts = operator.exchanges[0].dim
+    exchanges = (Exchange(experts, choice.indices),)
+    if operator.function == "softmax":
+        exchanges += (Exchange(experts, choice.indices[:-1], 2),)
+    work = vector_work(logits.indices, 8)
+    tape.emit(operator, f"{operator.function}.grad", reads, (logits,), work, exchanges)
 
 
 def _dispatch(operator: Operator, tape: _Tape) -> None:

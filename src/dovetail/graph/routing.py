@@ -32,6 +32,11 @@ def routing(
     source = builder.use(logits)
     tokens = tuple(d for d in source.indices if d != experts)
     out = (*tokens, TOP_K)
+    # experts split: a shard tells its best ones (number, rank and, if a bias makes that another, score) ...
+    exchanges = [Exchange(experts, out, 2 if bias is None else 3)]
+    # ... and before that the maximum and sum of a softmax, and the best of each group
+    before = (2 if function == "softmax" else 0) + (groups if top_groups < groups else 0)
+    exchanges += [Exchange(experts, tokens, before)] if before else []
     gates = builder.tensor(name, out)
     choice = builder.tensor(f"{name}.choice", out, Role.INDEX, Element.INT64)
     builder.append(
@@ -43,7 +48,7 @@ def routing(
             (Operand(gates, out), Operand(choice, out)),
             work=vector_work(source.indices, 8),
             saves=(source.tensor, choice),
-            exchanges=(Exchange(experts, out, 2),),
+            exchanges=tuple(exchanges),
             indivisible=(TOP_K,),
             attributes={"renormalise": renormalise, "groups": groups, "top_groups": top_groups},
         )
