@@ -13,6 +13,12 @@ def operators(name, layer, **options):
     return graph, {o.name: o for o in graph.operators}
 
 
+def split(operator, dim):
+    result = operator.split(dim)
+    assert result is not None, f"{operator.name} cannot be split along {dim}"
+    return result
+
+
 @pytest.fixture
 def llama():
     graph, named = operators("llama-3.1-70b", "full")
@@ -21,57 +27,57 @@ def llama():
 
 def test_column_split_needs_no_communication(llama):
     _, named = llama
-    split = named["mlp.up"].split("ffn")
-    assert split.partial == ()
-    assert split.replicated == ("feed_forward_norm",)
-    assert set(split.sharded) == {"mlp.up.weight", "mlp.up"}
+    cut = split(named["mlp.up"], "ffn")
+    assert cut.partial == ()
+    assert cut.replicated == ("feed_forward_norm",)
+    assert set(cut.sharded) == {"mlp.up.weight", "mlp.up"}
 
 
 def test_row_split_leaves_partial_sums(llama):
     _, named = llama
-    assert named["mlp.down"].split("ffn").partial == ("mlp.down",)
-    assert named["output"].split("kv_heads").partial == ("output",)
+    assert split(named["mlp.down"], "ffn").partial == ("mlp.down",)
+    assert split(named["output"], "kv_heads").partial == ("output",)
 
 
 def test_grouped_heads_split_past_the_kv_heads(llama):
     _, named = llama
     # splitting the group replicates keys and values: tensor parallel beyond kv_heads
-    split = named["attention"].split("group")
-    assert set(split.replicated) == {"key_rotary", "value"}
-    assert split.partial == ()
-    assert named["attention"].split("kv_heads").replicated == ()
+    cut = split(named["attention"], "group")
+    assert set(cut.replicated) == {"key_rotary", "value"}
+    assert cut.partial == ()
+    assert split(named["attention"], "kv_heads").replicated == ()
 
 
 def test_sequence_split_of_keys_exchanges_statistics(llama):
     _, named = llama
-    split = named["attention"].split("key_seq")
-    assert split.partial == ()
-    assert {e.values for e in split.exchanges} == {1, 2}
-    assert set(split.replicated) == {"query_rotary"}
+    cut = split(named["attention"], "key_seq")
+    assert cut.partial == ()
+    assert {e.values for e in cut.exchanges} == {1, 2}
+    assert set(cut.replicated) == {"query_rotary"}
     assert named["attention"].split("head_dim") is None
 
 
 def test_norm_over_a_split_dim_exchanges_statistics(llama):
     _, named = llama
-    assert named["mixer_norm"].split("hidden").exchanges[0].dims == ("batch", "seq")
-    assert named["mixer_norm"].split("seq").exchanges == ()
+    assert split(named["mixer_norm"], "hidden").exchanges[0].dims == ("batch", "seq")
+    assert split(named["mixer_norm"], "seq").exchanges == ()
 
 
 def test_vocabulary_split_of_the_lookup_is_partial():
     _, named = operators("llama-3.1-70b", "embedding")
-    assert named["embedded"].split("vocab").partial == ("embedded",)
+    assert split(named["embedded"], "vocab").partial == ("embedded",)
     _, named = operators("llama-3.1-70b", "head")
-    assert [e.values for e in named["loss"].split("vocab").exchanges] == [3]
-    assert named["loss"].split("batch").partial == ("loss",)
+    assert [e.values for e in split(named["loss"], "vocab").exchanges] == [3]
+    assert split(named["loss"], "batch").partial == ("loss",)
 
 
 def test_experts_split_and_tokens_regroup():
     graph, named = operators("mixtral-8x7b", "full")
     dispatch, combine = named["dispatch"], named["combine"]
-    assert "dispatch" in dispatch.split("batch").sharded  # a token shard is a shard of expert_tokens
-    assert dispatch.split("batch").partial == ()
-    assert dispatch.split("experts").replicated == ("feed_forward_norm", "gates.choice")
-    assert combine.split("experts").partial == ("combine",)
+    assert "dispatch" in split(dispatch, "batch").sharded  # a token shard is a shard of expert_tokens
+    assert split(dispatch, "batch").partial == ()
+    assert split(dispatch, "experts").replicated == ("feed_forward_norm", "gates.choice")
+    assert split(combine, "experts").partial == ("combine",)
     assert dispatch.split("top_k") is None
     sizes = graph.resolve(batch=4, seq=4096)
     assert sizes["expert_tokens"] == 4 * 4096 * 2 / 8
@@ -79,10 +85,10 @@ def test_experts_split_and_tokens_regroup():
 
 def test_scan_hands_its_state_on():
     _, named = operators("qwen3-next-80b-a3b", "linear_sparse")
-    exchange = named["attention"].split("seq").exchanges[0]
+    exchange = split(named["attention"], "seq").exchanges[0]
     assert exchange.passed_on
     assert set(exchange.dims) == {"batch", "key_heads", "key_group", "key_dim", "value_dim"}
-    assert named["query_conv"].split("seq").exchanges[0].values == 3
+    assert split(named["query_conv"], "seq").exchanges[0].values == 3
 
 
 @pytest.mark.parametrize(
