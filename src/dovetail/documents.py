@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import math
+import textwrap
 from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, ErrorDetails
 
 from dovetail.errors import InputError, one_of, quoted
 
@@ -29,12 +34,36 @@ class Spec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Fields are described by the text under them, read only for a schema: parsing sources slows every start."""
+        schema = handler(core_schema)
+        fields = cast("dict[str, dict[str, Any]]", handler.resolve_ref_schema(schema).get("properties", {}))
+        for name, text in _texts_under_fields(cls).items():
+            if name in fields:
+                fields[name]["description"] = text
+        return schema
+
+
+def _texts_under_fields(spec: type[Spec]) -> dict[str, str]:
+    texts: dict[str, str] = {}
+    for part in reversed(spec.__mro__):
+        if issubclass(part, Spec) and part is not Spec:
+            body = cast("ast.ClassDef", ast.parse(textwrap.dedent(inspect.getsource(part))).body[0]).body
+            for field, text in pairwise(body):
+                match field, text:
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
+                        texts[name] = inspect.cleandoc(words)
+                    case _:
+                        pass
+    return texts
+
 
 def read_document(path: Path | str, *, finite: bool = True) -> dict[str, Any]:
     """The mapping a YAML or JSON file holds; where not only finite numbers may stand, a field's reader must check."""
     path = Path(path)
     where = str(path)
-    json_only = path.suffix == ".json"
+    json_only = path.suffix.lower() == ".json"
     most = MAX_FILE_BYTES if json_only else MAX_YAML_BYTES
     try:
         with path.open("rb") as file:
@@ -180,7 +209,7 @@ def _sentence(error: ErrorDetails, where: str, spec: type[Spec], document: Mappi
                 return InputError(f"{where}: {_join(field, cause.where)}", cause.what, cause.fix)
             return InputError(at, f"is {given}", str(cause))
         case _:
-            message = error["msg"].rstrip(".").replace(" after validation", "")
+            message = error["msg"].rstrip(".").replace(" after validation", "").replace("a valid tuple", "a list")
             subject, found, rule = message.partition(" should ")
             return InputError(at, f"is {given}", f"it should {rule}" if found else f"it should be right ({subject})")
 

@@ -10,7 +10,7 @@ from dovetail.errors import InputError, one_of, quoted
 
 _DECIMAL = {"": 1e0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
-_SMALL = {"": 1e0, "m": 1e-3, "u": 1e-6, "µ": 1e-6, "n": 1e-9, "p": 1e-12, "f": 1e-15}
+_SMALL = {"": 1e0, "m": 1e-3, "u": 1e-6, "µ": 1e-6, "\u03bc": 1e-6, "n": 1e-9, "p": 1e-12, "f": 1e-15}
 
 
 def _scaled(base: str, prefixes: dict[str, float], unit: float = 1.0) -> dict[str, float]:
@@ -20,22 +20,26 @@ def _scaled(base: str, prefixes: dict[str, float], unit: float = 1.0) -> dict[st
 #: quantity → unit → factor to the SI unit named after the quantity in the suffix of a field.
 UNITS = MappingProxyType(
     {
-        "bytes": _scaled("B", _DECIMAL | _BINARY) | _scaled("bit", _DECIMAL, 1 / 8) | {"bytes": 1.0},
+        "bytes": _scaled("B", _DECIMAL | _BINARY)
+        | _scaled("bit", _DECIMAL, 1 / 8)
+        | _scaled("b", _DECIMAL, 1 / 8)
+        | {"bytes": 1.0},
         "bytes_per_s": _scaled("B/s", _DECIMAL | _BINARY)
         | _scaled("bit/s", _DECIMAL, 1 / 8)
+        | _scaled("b/s", _DECIMAL, 1 / 8)
         | _scaled("bps", _DECIMAL, 1 / 8),
         "s": _scaled("s", _SMALL) | {"min": 60.0, "h": 3600.0, "d": 86400.0},
         "hz": _scaled("Hz", _DECIMAL),
         "flops": _scaled("FLOPS", _DECIMAL) | _scaled("FLOP/s", _DECIMAL),
         "w": _scaled("W", _DECIMAL | {"m": 1e-3, "u": 1e-6}),
         "j": _scaled("J", _DECIMAL | _SMALL),
-        "mm2": {"mm2": 1.0, "mm²": 1.0, "um2": 1e-6, "µm²": 1e-6, "cm2": 1e2},
+        "mm2": {"mm2": 1.0, "mm²": 1.0, "um2": 1e-6, "µm²": 1e-6, "\u03bcm²": 1e-6, "cm2": 1e2},
         "mm": {"mm": 1.0, "um": 1e-3, "cm": 10.0, "m": 1e3},
         "usd": {"USD": 1.0, "$": 1.0, "kUSD": 1e3, "MUSD": 1e6},
     }
 )
 
-_QUANTITY = re.compile(r"\s*([0-9][0-9_]*\.?[0-9]*(?:[eE][+-]?[0-9]{1,3})?)\s*([^\s0-9][^\s]*)?\s*")
+_QUANTITY = re.compile(r"\s*((?:[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)\s*([^\s0-9][^\s]*)?\s*")
 
 
 def parse(value: object, quantity: str, where: str) -> float:
@@ -99,6 +103,6 @@ def flop_text(number: float) -> str:
 def count_text(number: float) -> str:
     """A large count (parameters, tokens) for a reader: 405.9 B."""
     for factor, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if number >= factor:
+        if number >= 0.99995 * factor:  # what rounds to 1000 of the smaller unit
             return f"{number / factor:.4g} {suffix}"
     return f"{number:g}"

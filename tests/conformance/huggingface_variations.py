@@ -78,12 +78,9 @@ CHOICES: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "ernie4_5_moe": {"moe_layer_start_index": (0, 1), "moe_layer_interval": (1, 2)},
     "gemma4_text": {"attention_k_eq_v": (False, True), "hidden_size_per_layer_input": (0,)},
     "granitemoeshared": {"shared_intermediate_size": (0, 24)},
-    # built with an own output table whatever the switch says
-    "kimi_linear": {"tie_word_embeddings": ()},
     "llama4_text": {"interleave_moe_layer_step": (1, 2)},
     "nemotron_h": {
-        # built with an own output table whatever the switch says; biases are refused beside a latent width
-        "tie_word_embeddings": (),
+        # biases are refused beside a latent width
         "mlp_bias": (),
         "layers_block_type": (
             ["linear_attention", "moe", "full_attention", "mlp"],

@@ -121,6 +121,38 @@ def test_show_counts_at_the_sequence_length_asked_for(run):
     assert short["flops_per_token"] < long["flops_per_token"]
 
 
+def test_only_causal_attention_has_a_causal_figure(run):
+    assert "with causal attention" in run("models", "show", "llama-3-8b")
+    assert "causal" not in run("models", "show", "bert-base")
+    assert "at 1 token\n" in run("models", "show", "llama-3-8b", "--seq-len", "1")
+
+
+def test_an_existing_file_is_replaced_only_by_force(config, tmp_path):
+    out = tmp_path / "model.yaml"
+    out.write_text("mine")
+    with pytest.raises(SystemExit):
+        main(["models", "import", config, "--out", str(out)])
+    assert out.read_text() == "mine"
+
+
+def test_force_replaces_a_file(run, config, tmp_path):
+    out = tmp_path / "model.yaml"
+    out.write_text("old")
+    run("models", "import", config, "--out", str(out), "--force")
+    assert dt.models.load(str(out)) == dt.models.from_huggingface(config)
+
+
+def test_an_interrupt_ends_with_130(monkeypatch, capsys):
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(dt.models, "names", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        main(["models", "list"])
+    assert ended.value.code == 130
+    assert capsys.readouterr().out == ""
+
+
 def test_an_experts_models_active_parameters_are_shown(run, config):
     answer = json.loads(run("models", "import", config, "--json"))
     assert answer["name"] == "mixtral-small"

@@ -28,6 +28,10 @@ FLOATS = st.floats(min_value=0, max_value=1e100, allow_nan=False)
         ("1.6 Tbit/s", "bytes_per_s", 200e9),
         ("2 us", "s", 2e-6),
         ("2 µs", "s", 2e-6),
+        ("2 \u03bcs", "s", 2e-6),
+        ("400 Gb/s", "bytes_per_s", 50e9),
+        ("8 Gb", "bytes", 1e9),
+        (".5 GiB", "bytes", 2**29),
         ("1.5 h", "s", 5400),
         ("10 min", "s", 600),
         ("1.98 GHz", "hz", 1.98e9),
@@ -114,6 +118,8 @@ def test_anything_is_read_as_a_finite_number_or_refused(value, refusal):
         (flop_text(999.9e9), "1000 GFLOP"),
         (count_text(405.853e9), "405.9 B"),
         (count_text(128), "128"),
+        (count_text(999_999_999), "1 B"),
+        (count_text(999_900_000), "999.9 M"),
     ],
 )
 def test_figures_for_a_reader(text, expected):

@@ -14,14 +14,12 @@ from dovetail.errors import InputError, quoted
 from dovetail.units import bytes_text, count_text, flop_text
 
 if TYPE_CHECKING:
-    from dovetail.models import Model, ModelSummary
+    from dovetail.models import ModelSummary
 
 app = typer.Typer(help="Models: list the catalogue, show one, import a Hugging Face config.")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 SeqLen = Annotated[int | None, typer.Option("--seq-len", help="Tokens per sequence for FLOPs and memory.")]
-
-MAX_SEQ_LEN = 2**40
 
 
 @app.command("list")
@@ -46,19 +44,23 @@ def show(
 ) -> None:
     """Parameters, FLOPs and layer classes of one model."""
     _check_seq_len(seq_len)
-    _present(dt.models.load(name), seq_len, as_json)
+    _present(dt.models.summarise(dt.models.load(name), seq_len), as_json)
 
 
 @app.command("import")
 def import_config(
-    config: Annotated[Path, typer.Argument(help="A Hugging Face config.json.")],
+    config: Annotated[Path, typer.Argument(help="A Hugging Face config.json, or the folder it stands in.")],
     out: Annotated[Path | None, typer.Option("--out", help="Write the model file here (YAML).")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Let --out replace a file.")] = False,
     seq_len: SeqLen = None,
     as_json: AsJson = False,
 ) -> None:
     """Read a Hugging Face config.json; show it, or write it as a model file."""
     _check_seq_len(seq_len)
+    if out is not None:
+        _check_out(out, config, force=force)
     model = dt.models.from_huggingface(config)
+    summary = dt.models.summarise(model, seq_len)
     if out is not None:
         try:
             out.write_text(dt.models.to_yaml(model), encoding="utf-8")
@@ -66,17 +68,27 @@ def import_config(
             raise InputError(
                 str(out), f"cannot be written ({error.strerror})", "name a file in a folder that exists"
             ) from None
-    _present(model, seq_len, as_json)
+    _present(summary, as_json)
+
+
+def _check_out(out: Path, config: Path, *, force: bool) -> None:
+    if out.suffix.lower() not in (".yaml", ".yml"):
+        raise InputError(str(out), "does not end in .yaml", "a model file is YAML: name it so")
+    if out.resolve() == config.resolve():
+        raise InputError(str(out), "is the config itself", "name another file")
+    if out.is_file() and not force:
+        raise InputError(str(out), "exists already", "name another file or add --force")
 
 
 def _check_seq_len(seq_len: int | None) -> None:
-    if seq_len is not None and not 1 <= seq_len <= MAX_SEQ_LEN:
-        fix = f"it should be a whole number from 1 to {MAX_SEQ_LEN}"
+    from dovetail.models.limits import MAX_TOKENS
+
+    if seq_len is not None and not 1 <= seq_len <= MAX_TOKENS:
+        fix = f"it should be a whole number from 1 to {MAX_TOKENS}"
         raise InputError("--seq-len", f"is {quoted(seq_len)}", fix)
 
 
-def _present(model: Model, seq_len: int | None, as_json: bool) -> None:
-    summary = dt.models.summarise(model, seq_len)
+def _present(summary: ModelSummary, as_json: bool) -> None:
     if as_json:
         print_json(_fields(summary))
     else:
@@ -89,15 +101,14 @@ def _fields(summary: ModelSummary) -> dict[str, object]:
 
 def _print_summary(s: ModelSummary) -> None:
     active = "" if s.active_parameters == s.parameters else f" ({count_text(s.active_parameters)} active per token)"
+    tokens = "token" if s.seq_len == 1 else "tokens"
+    masked = s.causal_flops_per_token < s.flops_per_token
+    causal = f" ({flop_text(s.causal_flops_per_token)} with causal attention)" if masked else ""
     facts = [
         ("model", s.name),
         ("parameters", f"{s.parameters:,}{active}"),
         ("layers", f"{s.layers}, hidden {s.hidden}, vocabulary {s.vocab}"),
-        (
-            "training",
-            f"{flop_text(s.flops_per_token)} per token at {s.seq_len} tokens "
-            f"({flop_text(s.causal_flops_per_token)} with causal attention)",
-        ),
+        ("training", f"{flop_text(s.flops_per_token)} per token at {s.seq_len} {tokens}{causal}"),
     ]
     if s.multi_token_prediction_parameters:
         facts.append(

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import typer
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
-
-def print_json(answer: DataclassInstance | Sequence[Any] | dict[str, Any]) -> None:
+def print_json(answer: Sequence[Any] | dict[str, Any]) -> None:
     """The answer as JSON, the same bytes for the same answer."""
-    if not isinstance(answer, Sequence | dict):
-        answer = asdict(answer)
     typer.echo(json.dumps(answer, indent=2, ensure_ascii=False, allow_nan=False))
 
 
@@ -40,3 +34,13 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
     width = max(len(name) for name, _ in facts)
     for name, value in facts:
         typer.echo(f"{name:<{width}}  {value}")
+
+
+def print_bars(parts: Mapping[str, float], text: Callable[[float], str], width: int = 40) -> None:
+    """Parts of a whole as bars, largest first; parts of nothing are left out."""
+    total = sum(parts.values()) or 1.0
+    shown = sorted(((v, n) for n, v in parts.items() if v > 0), reverse=True)
+    label = max((len(name) for _, name in shown), default=0)
+    for value, name in shown:
+        bar = "█" * max(round(width * value / total), 1)
+        typer.echo(f"  {name:<{label}}  {text(value):>10}  {value / total:6.1%}  {bar}")

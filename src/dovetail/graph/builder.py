@@ -44,7 +44,12 @@ class LayerBuilder:
         used |= {d for o in self._operators for w in o.work for d in w.dims}
         used |= {d for o in self._operators for operand in (*o.inputs, *o.outputs) for d in operand.indices}
         sizes = {d: s for d, s in self.sizes.items() if d in used or isinstance(s, int)}
-        return verify(LayerGraph(self._name, sizes, self.tensors, self._reached(outputs), tuple(self._inputs), outputs))
+        operators, inputs = tuple(self._operators), tuple(self._inputs)
+        graph = LayerGraph(self._name, sizes, self.tensors, operators, inputs, outputs)
+        # what no gradient reaches (an indexer's projections) keeps nothing for a backward
+        trained = {o.name for o in graph.reached()}
+        kept = tuple(o if o.name in trained else replace(o, saves=()) for o in operators)
+        return verify(replace(graph, operators=kept))
 
     def size(self, dim: str, size: DimSize) -> str:
         """Gives a dim its size; the same name must always mean the same size."""
@@ -53,9 +58,7 @@ class LayerBuilder:
 
     def tensor(self, name: str, dims: Dims, role: Role = Role.ACTIVATION, element: Element = Element.COMPUTE) -> str:
         """Declares a tensor an operator will write."""
-        assert name not in self.tensors, f"{name} is declared twice"
-        self.tensors[name] = Tensor(name, dims, role, element)
-        return name
+        return self._declare(Tensor(name, dims, role, element))
 
     def input(self, name: str, dims: Dims, role: Role = Role.ACTIVATION) -> str:
         """Declares what the layer is handed."""
@@ -64,9 +67,7 @@ class LayerBuilder:
 
     def weight(self, name: str, dims: Dims, *, tied: str = "", active_share: Fraction = Fraction(1)) -> str:
         """Declares a trained tensor."""
-        self.tensor(name, dims, Role.WEIGHT)
-        self.tensors[name] = Tensor(name, dims, Role.WEIGHT, tied=tied, active_share=active_share)
-        return name
+        return self._declare(Tensor(name, dims, Role.WEIGHT, tied=tied, active_share=active_share))
 
     def constant(self, name: str, dims: Dims) -> str:
         """Declares a tensor that is neither computed nor trained by gradients."""
@@ -241,19 +242,11 @@ class LayerBuilder:
         self._operators.append(operator)
         return operator.outputs[0].tensor
 
+    def _declare(self, tensor: Tensor) -> str:
+        assert tensor.name not in self.tensors, f"{tensor.name} is declared twice"
+        self.tensors[tensor.name] = tensor
+        return tensor.name
+
     def _kept(self, names: Iterable[str]) -> tuple[str, ...]:
         given = (Role.WEIGHT, Role.CONSTANT)
         return tuple(n for n in dict.fromkeys(names) if self.tensors[n].role not in given)
-
-    def _reached(self, outputs: Dims) -> tuple[Operator, ...]:
-        """The operators; those no gradient reaches (an indexer's projections) keep nothing for a backward."""
-        differentiable, reached = (Role.ACTIVATION, Role.LOSS), set(outputs)
-        operators: list[Operator] = []
-        for operator in reversed(self._operators):
-            written = {o.tensor for o in operator.outputs} & reached
-            if any(self.tensors[name].role in differentiable for name in written):
-                reached |= {o.tensor for o in operator.inputs}
-                operators.append(operator)
-            else:
-                operators.append(replace(operator, saves=()))
-        return tuple(reversed(operators))

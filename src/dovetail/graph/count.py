@@ -70,15 +70,16 @@ def saved_bytes(
 def parameters(graph: LayerGraph) -> int:
     """Trained parameters of one layer."""
     sizes = graph.fixed_sizes()
-    return _whole(total(t.points(sizes) for t in graph.weights()))
+    return whole(total(t.points(sizes) for t in graph.weights()))
 
 
 def active_parameters(graph: LayerGraph) -> int:
     """Parameters one token uses: of routed experts only the chosen ones."""
     sizes = graph.fixed_sizes()
-    return _whole(total(times(t.points(sizes), t.active_share) for t in graph.weights()))
+    return whole(total(times(t.points(sizes), t.active_share) for t in graph.weights()))
 
 
-def _whole(value: Size) -> int:
+def whole(value: Size) -> int:
+    """A count of elements, which is never a fraction."""
     assert isinstance(value, int), "a weight has a whole number of elements"
     return value

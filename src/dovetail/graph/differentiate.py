@@ -196,7 +196,7 @@ def _elementwise(operator: Operator, tape: _Tape) -> None:
     for position, target in enumerate(operator.inputs):
         if target.tensor not in tape.needed:
             continue
-        if rule.additive and set(target.indices) == set(arriving.indices) and target.indices == arriving.indices:
+        if rule.additive and target.indices == arriving.indices:
             tape.pass_through(operator, target)
         elif rule.additive:
             tape.emit(operator, f"sum.grad{position}", (arriving,), (target,), vector_work(arriving.indices, 1))

@@ -42,9 +42,16 @@ class LayerGraph:
         """Those of the layer's inputs or outputs that the chain of layers hands on."""
         return tuple(self.tensors[n] for n in names if self.tensors[n].role is Role.ACTIVATION)
 
-    def producer(self) -> dict[str, Operator]:
-        """Which operator writes each tensor."""
-        return {o.tensor: operator for operator in self.operators for o in operator.outputs}
+    def reached(self) -> tuple[Operator, ...]:
+        """The operators a gradient comes back to: not an indexer, nor what serves an indexer alone."""
+        differentiable, reached = (Role.ACTIVATION, Role.LOSS), set(self.outputs)
+        operators: list[Operator] = []
+        for operator in reversed(self.operators):
+            written = {o.tensor for o in operator.outputs} & reached
+            if any(self.tensors[name].role in differentiable for name in written):
+                reached |= {o.tensor for o in operator.inputs}
+                operators.append(operator)
+        return tuple(reversed(operators))
 
     def fixed_sizes(self) -> Sizes:
         """The dims whose size needs no job: enough to count weights."""

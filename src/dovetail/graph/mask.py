@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.graph.size import Size, Sizes, as_array, exact
+
+NumberT = TypeVar("NumberT", Fraction, NDArray[np.float64])
 
 
 class Span(StrEnum):
@@ -47,11 +50,11 @@ class Mask:
 
     def _exact(self, keys: Fraction, *, causal: bool) -> Size:
         width = keys if self.span is Span.ALL else min(keys, Fraction(self.width))
-        if not causal:
-            return exact(width / keys)
         if self.span is Span.CHUNK:
             chunks, rest = divmod(keys, width)
-            pairs = chunks * width * (width + 1) / 2 + rest * (rest + 1) / 2
+            pairs = chunks * _square(width, causal=causal) + _square(rest, causal=causal)
+        elif not causal:
+            pairs = keys * width
         else:
             pairs = width * (width + 1) / 2 + (keys - width) * width
         return exact(pairs / (keys * keys))
@@ -59,11 +62,16 @@ class Mask:
     def _array(self, keys: NDArray[np.float64], *, causal: bool) -> Size:
         keys = as_array(keys)
         width = keys if self.span is Span.ALL else np.minimum(keys, float(self.width))
-        if not causal:
-            return width / keys
         if self.span is Span.CHUNK:
             chunks, rest = np.floor(keys / width), np.mod(keys, width)
-            pairs = chunks * width * (width + 1) / 2 + rest * (rest + 1) / 2
+            pairs = chunks * _square(width, causal=causal) + _square(rest, causal=causal)
+        elif not causal:
+            pairs = keys * width
         else:
             pairs = width * (width + 1) / 2 + (keys - width) * width
         return pairs / (keys * keys)
+
+
+def _square(side: NumberT, *, causal: bool) -> NumberT:
+    """Pairs of a piece of the sequence that sees itself alone, the past or all of it."""
+    return side * (side + 1) / 2 if causal else side * side

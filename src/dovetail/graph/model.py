@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from dovetail.graph.count import active_parameters, matmul_flops, parameters
+from dovetail.graph.count import active_parameters, flops, matmul_flops, parameters
 from dovetail.graph.layer import LayerGraph
-from dovetail.graph.operator import Phase
+from dovetail.graph.operator import Phase, Unit
 from dovetail.graph.size import Size, product, times, total
 from dovetail.graph.tensor import Tensor
 from dovetail.graph.verify import GraphError
@@ -53,9 +53,21 @@ class ModelGraph:
             parts.append(times(matmul_flops(graph, sizes, (Phase.FORWARD,), causal=causal), count))
         return total(parts)
 
-    def _over_layers(self, of: type[object] | object) -> int:
+    def training_flops(self, batch: Size, seq: Size, *, causal: bool = False) -> Size:
+        """Matrix FLOPs of one forward and backward: three times the forward's, once where no gradient comes back."""
+        parts: list[Size] = []
+        for name, count in self.counts().items():
+            graph = self.layers[name]
+            sizes = graph.resolve(batch=batch, seq=seq)
+            trained = {operator.name for operator in graph.reached()}
+            for operator in graph.operators:
+                work = flops(operator, sizes, Unit.MATRIX, causal=causal)
+                parts.append(times(work, 3 * count if operator.name in trained else count))
+        return total(parts)
+
+    def _over_layers(self, of: Callable[[LayerGraph], int]) -> int:
         counts = self.counts()
-        return sum(of(graph) * counts[name] for name, graph in self.layers.items())  # type: ignore[operator]
+        return sum(of(graph) * counts[name] for name, graph in self.layers.items())
 
     def _tied_surplus(self) -> int:
         surplus = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dovetail.graph.builder import LayerBuilder, Reference
-from dovetail.graph.operator import Exchange, Kind, Operand, Operator, Unit, Work, union, vector_work
+from dovetail.graph.operator import Exchange, Kind, Operand, Operator, Unit, Work, vector_work
 from dovetail.graph.tensor import Role
 
 #: The dim of a chunked scan's blocks; its size is the kernel's choice, 64 to 256.
@@ -27,7 +27,7 @@ def linear_attention(
     inputs = tuple(builder.use(r) for r in operands)
     _, k, v = inputs[:3]
     key_dim, value_dim = k.indices[-1], v.indices[-1]
-    heads = union((v.indices[:-1],))
+    heads = v.indices[:-1]
     out = (*heads, value_dim)
     builder.tensor(name, out)
     keys, values, state = (*heads, CHUNK, key_dim), (*heads, CHUNK, value_dim), (*heads, key_dim, value_dim)

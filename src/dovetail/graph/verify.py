@@ -14,7 +14,7 @@ class GraphError(AssertionError):
     """A graph breaks an invariant: a fault of the builder, never of the user."""
 
 
-#: Sizes no model dim has at once, so that a rename to a wrong dim shows; long enough for every window.
+#: Sizes that model dims hardly have, so that a rename to a wrong dim shows.
 _PROBE: Mapping[str, Size] = {"batch": 3, "seq": 8191}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
@@ -23,10 +23,11 @@ Activation = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a job decides about the graph of a model."""
+    """What the graph of every layer depends on beside the layer's own description."""
 
-    #: one attention kernel that keeps no scores, or separate matmul, softmax and dropout
+    #: a job's choice: one attention kernel that keeps no scores, or separate matmul, softmax and dropout
     fused_attention: bool = True
+    #: the model's: trained with dropout
     dropout: bool = False
 
 
@@ -79,11 +80,11 @@ def add(builder: LayerBuilder, name: str, left: str, right: str) -> str:
 
 
 def drop(builder: LayerBuilder, name: str, source: str, settings: Settings) -> str:
-    """Dropout where the job trains with it."""
+    """Dropout where the model is trained with it."""
     return builder.elementwise(name, "dropout", source) if settings.dropout else source
 
 
-def activate(builder: LayerBuilder, prefix: str, activation: str, project_to: Mapping[str, str]) -> str:
-    """The nonlinearity of a feed-forward: of `up` alone, or `up` gated by `gate`."""
-    operands = (project_to["gate"], project_to["up"]) if activation in GATED else (project_to["up"],)
-    return builder.elementwise(f"{prefix}.activation", activation, *operands)
+def activate(builder: LayerBuilder, prefix: str, activation: str, up: Callable[[str], str]) -> str:
+    """The nonlinearity of a feed-forward: of `up` alone, or `up` gated by `gate`, each made by the projection `up`."""
+    parts = ("gate", "up") if activation in GATED else ("up",)
+    return builder.elementwise(f"{prefix}.activation", activation, *[up(part) for part in parts])

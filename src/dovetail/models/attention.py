@@ -20,12 +20,17 @@ class Indexer(Spec):
     """Scores all keys with small heads and keeps the best (DeepSeek sparse attention)."""
 
     heads: Heads
+    """scoring heads"""
     head_dim: Width
+    """width of a scoring head"""
     top_k: Tokens
     """keys each query attends to"""
     query_from: Literal["hidden", "latent"] = "hidden"
+    """what scoring queries are projected from: the stream, or the query latent of latent attention"""
     query_norm: NormKind | None = None
+    """of scoring queries"""
     key_norm: NormKind | None = "layer"
+    """of scoring keys"""
     weighted: bool = True
     """one learned weight per index head and token"""
 
@@ -34,31 +39,43 @@ class Attention(Spec):
     """Softmax attention: `kv_heads` keys and values, each shared by heads / kv_heads queries."""
 
     kind: Literal["attention"]
+    """names this mixer"""
     heads: Heads
+    """heads of queries"""
     kv_heads: Heads
+    """heads of keys and values, a divisor of heads"""
     head_dim: Width
+    """width of a query or key head"""
     value_dim: Width | None = None
     """where it differs from head_dim"""
     causal: bool = True
+    """a query sees no later key"""
     window: Tokens | None = None
     """sliding window: keys a query sees, itself included"""
     chunk: Tokens | None = None
     """chunked attention: the sequence is cut into pieces that do not see each other"""
     rotary: bool = True
+    """rotary positions"""
     qkv_bias: bool = False
+    """on the projections to queries, keys and values"""
     output_bias: bool = False
+    """on the output projection"""
     qk_norm: Literal["none", "head", "heads", "all"] = "none"
     """normalise queries and keys: per head with one weight, per head with own weights, over all heads"""
     qk_norm_kind: NormKind = "rms"
+    """which norm qk_norm is"""
     value_norm: bool = False
     """normalise values per head, without weights"""
     key_is_value: bool = False
     """one projection serves as keys and values"""
     output_gate: Literal["none", "channel", "head"] = "none"
+    """a sigmoid gate on what attention returns: per channel or per head"""
     gate_bias: bool = False
+    """on the gate's projection"""
     sinks: bool = False
     """a learned extra logit per head"""
     indexer: Indexer | None = None
+    """chooses the keys each query attends to"""
 
     @model_validator(mode="after")
     def _consistent(self) -> Attention:
@@ -70,6 +87,12 @@ class Attention(Spec):
             raise InputError("chunk", "stands beside a window", "keep one of window and chunk")
         if self.key_is_value and self.value_dim not in (None, self.head_dim):
             raise InputError("value_dim", "differs from head_dim", "leave it out where keys are values")
+        if self.gate_bias and self.output_gate == "none":
+            raise InputError("gate_bias", "belongs to a gate that does not exist", "set output_gate or leave it out")
+        if self.indexer is not None and (self.window is not None or self.chunk is not None):
+            raise InputError("indexer", "stands beside a window or chunk", "keep one way to choose keys")
+        if self.indexer is not None and self.indexer.query_from == "latent":
+            raise InputError("indexer.query_from", "is 'latent'", "it should be 'hidden': this attention has no latent")
         return self
 
     def build(self, builder: LayerBuilder, source: str, settings: Settings) -> str:

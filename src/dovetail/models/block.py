@@ -26,8 +26,11 @@ class Block(Spec):
     """One layer of the model; either half may be absent (hybrids put them in layers of their own)."""
 
     mixer: Mixer | None = None
+    """mixes tokens: attention or a scan"""
     feed_forward: FeedForward | None = None
+    """works on each token alone"""
     norm: NormKind = "rms"
+    """of both halves"""
     norm_position: Literal["before", "after", "around", "residual"] = "before"
     """of each half's norm: before it, after it, both, or after the residual addition (BERT)"""
     parallel: bool = False
@@ -39,8 +42,10 @@ class Block(Spec):
     def _consistent(self) -> Block:
         if self.mixer is None and self.feed_forward is None:
             raise InputError("mixer", "is absent, as is feed_forward", "add at least one of the two")
-        if self.parallel and (self.norm_position != "before" or self.mixer is None or self.feed_forward is None):
-            raise InputError("parallel", "needs two halves with norms before them", "set norm_position to before")
+        if self.parallel and (self.mixer is None or self.feed_forward is None):
+            raise InputError("parallel", "needs two halves", "add the mixer or feed_forward that is absent")
+        if self.parallel and self.norm_position != "before":
+            raise InputError("parallel", "needs norms before its halves", "set norm_position to before")
         if self.shared_norm and not self.parallel:
             raise InputError("shared_norm", "needs parallel halves", "set parallel to true or leave it out")
         return self

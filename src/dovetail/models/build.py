@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import groupby
 
 from dovetail.graph import LayerBuilder, LayerGraph, ModelGraph, Role, Run, verify_chain
-from dovetail.graph.count import parameters
+from dovetail.graph.count import parameters, whole
 from dovetail.models.assembly import STREAM, Settings, add, drop, normalise, project
 from dovetail.models.model import EMBEDDING, HEAD, PREDICTION, Model
 
@@ -57,7 +57,7 @@ def prediction_parameters(graph: ModelGraph) -> int:
         return 0
     layer = graph.layers[PREDICTION]
     sizes = layer.fixed_sizes()
-    shared = sum(int(str(w.points(sizes))) for w in layer.weights() if w.tied)
+    shared = sum(whole(w.points(sizes)) for w in layer.weights() if w.tied)
     return graph.counts()[PREDICTION] * (parameters(layer) - shared)
 
 

@@ -22,8 +22,12 @@ def names() -> tuple[str, ...]:
 
 def load(name: str) -> Model:
     """A model of the catalogue, or the one a model file (a path ending in .yaml, .yml or .json) describes."""
-    if Path(name).suffix in (".yaml", ".yml", ".json"):
-        return validate(Model, read_document(name), name)
+    if Path(name).suffix.lower() in (".yaml", ".yml", ".json"):
+        document = read_document(name)
+        if "model_type" in document:
+            fix = "read it with dovetail models import, or dovetail.models.from_huggingface"
+            raise InputError(name, "is a Hugging Face config, not a model file", fix)
+        return validate(Model, document, name)
     if name not in names():
         raise InputError("model", f"{quoted(name)} is not in the catalogue", one_of(names(), name))
     return _from_catalogue(name)

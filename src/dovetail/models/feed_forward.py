@@ -12,10 +12,8 @@ from dovetail.errors import InputError
 from dovetail.graph import DerivedSize, Element, LayerBuilder
 from dovetail.graph.routing import EXPERT_TOKENS, TOP_K, combine, dispatch, routing
 from dovetail.models.assembly import (
-    GATED,
     STREAM,
     Activation,
-    NormKind,
     Settings,
     activate,
     add,
@@ -29,19 +27,19 @@ class Dense(Spec):
     """Up, nonlinearity, down; gated activations have a second up projection."""
 
     kind: Literal["dense"]
+    """names this feed-forward"""
     size: Width
+    """width between the projections"""
     activation: Activation = "swiglu"
+    """nonlinearity; those with a gate have a second up projection"""
     bias: bool = False
-    norm: NormKind | None = None
-    """normalise between the nonlinearity and the down projection"""
+    """on both projections"""
 
     def build(self, builder: LayerBuilder, source: str, stream: str, settings: Settings) -> str:
         """Appends the operators; returns the output over the residual stream's dims."""
         del stream, settings
         builder.size("ffn", self.size)
         hidden = activated(builder, "mlp", source, "ffn", self.activation, bias=self.bias)
-        if self.norm is not None:
-            hidden = normalise(builder, "mlp.norm", hidden, self.norm, over=("ffn",))
         return project(builder, "mlp.down", hidden, ("hidden",), over=("ffn",), bias=self.bias)
 
 
@@ -49,11 +47,15 @@ class Mixture(Spec):
     """Tokens go to `top_k` of `experts` small feed-forwards; shared experts see every token."""
 
     kind: Literal["mixture"]
+    """names this feed-forward"""
     experts: Experts
+    """routed experts"""
     top_k: Experts
+    """experts a token goes to"""
     size: Width
     """width of one routed expert"""
     activation: Activation = "swiglu"
+    """of routed and shared experts"""
     bias: bool = False
     """on the routed experts' projections"""
     shared_bias: bool = False
@@ -67,14 +69,15 @@ class Mixture(Spec):
     trained_correction: bool = False
     """the same bias, stored and counted among the parameters (ERNIE 4.5)"""
     score: Literal["softmax", "sigmoid", "top_k_softmax"] = "softmax"
+    """how logits become gates; `top_k_softmax` is a softmax over the chosen experts alone"""
     renormalise: bool = True
+    """the chosen gates are scaled to add up to one"""
     shared_size: Width | None = None
     """total width of the shared experts"""
     shared_gate: bool = False
     """a sigmoid gate per token on the shared experts"""
     latent: Width | None = None
     """experts work at this width, reached from the stream by a projection"""
-    latent_norm: bool = False
     groups: Experts = 1
     """experts stand in this many groups (nodes)"""
     top_groups: Experts = 1
@@ -90,8 +93,13 @@ class Mixture(Spec):
             raise InputError(
                 "top_groups", f"{self.top_groups} exceeds {self.groups} groups", "choose at most all groups"
             )
-        if self.shared_gate and self.shared_size is None:
-            raise InputError("shared_gate", "gates experts that do not exist", "add shared_size")
+        if self.experts % self.groups:
+            raise InputError("groups", f"{self.groups} does not divide {self.experts} experts", "it should divide them")
+        for field in ("shared_gate", "shared_bias"):
+            if getattr(self, field) and self.shared_size is None:
+                raise InputError(field, "belongs to shared experts that do not exist", "add shared_size")
+        if self.correction_bias and self.trained_correction:
+            raise InputError("trained_correction", "stands beside correction_bias", "keep one of the two")
         return self
 
     def build(self, builder: LayerBuilder, source: str, stream: str, settings: Settings) -> str:
@@ -127,8 +135,6 @@ class Mixture(Spec):
         merged = combine(builder, "combine", results, gates, choice, (*STREAM[:2], width))
         if self.latent is None:
             return merged
-        if self.latent_norm:
-            merged = normalise(builder, "latent_norm", merged, "rms", over=("latent",))
         return project(builder, "latent_up", merged, ("hidden",), over=("latent",))
 
     def _route(self, builder: LayerBuilder, source: str) -> tuple[str, str]:
@@ -153,13 +159,14 @@ class Mixture(Spec):
 
     def _experts(self, builder: LayerBuilder, tokens: str, width: str) -> str:
         share = Fraction(self.top_k, self.experts)
-        parts: dict[str, str] = {}
-        for part in ("gate", "up") if self.activation in GATED else ("up",):
-            parts[part] = project(
+
+        def up(part: str) -> str:
+            return project(
                 builder, f"expert.{part}", tokens, ("expert_ffn",), over=(width,), bias=self.bias,
                 fusion="expert_up", active_share=share, batch=("experts",),
             )  # fmt: skip
-        hidden = activate(builder, "expert", self.activation, parts)
+
+        hidden = activate(builder, "expert", self.activation, up)
         return project(
             builder, "expert.down", hidden, (width,), over=("expert_ffn",), bias=self.bias,
             active_share=share, batch=("experts",),
@@ -170,17 +177,25 @@ class DenseBesideMixture(Spec):
     """A dense feed-forward and a mixture in parallel, each with norms of its own (Gemma 4)."""
 
     kind: Literal["dense_beside_mixture"]
+    """names this feed-forward"""
     dense: Dense
+    """sees the normalised stream"""
     mixture: Mixture
-    norm: NormKind = "rms"
+    """sees the stream itself under a norm of its own"""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> DenseBesideMixture:
+        if self.mixture.shared_size is not None:
+            raise InputError("mixture.shared_size", "stands beside dense", "leave it out: dense sees every token")
+        return self
 
     def build(self, builder: LayerBuilder, source: str, stream: str, settings: Settings) -> str:
         """Appends the operators; the mixture takes the residual stream itself, normalised anew."""
         dense = self.dense.build(builder, source, stream, settings)
-        dense = normalise(builder, "dense_norm", dense, self.norm)
-        fresh = normalise(builder, "mixture_in_norm", stream, self.norm)
+        dense = normalise(builder, "dense_norm", dense, "rms")
+        fresh = normalise(builder, "mixture_in_norm", stream, "rms")
         routed = self.mixture.build_routed(builder, fresh, stream)
-        routed = normalise(builder, "mixture_norm", routed, self.norm)
+        routed = normalise(builder, "mixture_norm", routed, "rms")
         return add(builder, "dense_and_mixture", dense, routed)
 
 
@@ -188,7 +203,8 @@ def activated(
     builder: LayerBuilder, prefix: str, source: str, width: str, activation: Activation, *, bias: bool
 ) -> str:
     """The first half of a dense feed-forward: up (and gate), then the nonlinearity."""
-    parts: dict[str, str] = {}
-    for part in ("gate", "up") if activation in GATED else ("up",):
-        parts[part] = project(builder, f"{prefix}.{part}", source, (width,), bias=bias, fusion=f"{prefix}.up")
-    return activate(builder, prefix, activation, parts)
+
+    def up(part: str) -> str:
+        return project(builder, f"{prefix}.{part}", source, (width,), bias=bias, fusion=f"{prefix}.up")
+
+    return activate(builder, prefix, activation, up)

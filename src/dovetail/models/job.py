@@ -12,7 +12,7 @@ from dovetail.graph import HALF_PRECISION, OPTIMIZERS, Element, ModelGraph
 from dovetail.models.build import model_graph
 from dovetail.models.model import Model
 
-Precision = Literal["bf16", "fp16", "fp8", "fp32"]
+Precision = Literal["bf16", "fp16", "fp8", "fp4", "fp32"]
 
 MAX_TOKENS_PER_STEP = 2**50
 
@@ -43,9 +43,7 @@ class Job:
         _check_choice("optimizer", self.optimizer, OPTIMIZERS)
         if not isinstance(cast("object", self.fused_attention), bool):
             raise InputError("job: fused_attention", f"is {quoted(self.fused_attention)}", "it should be True or False")
-        positions = self.model.embedding.positions
-        if positions is not None and self.seq_len > positions:
-            raise InputError("job: seq_len", f"is {self.seq_len}", f"the model has learned positions up to {positions}")
+        self.model.check_seq_len(self.seq_len, "job: seq_len")
 
     @property
     def tokens_per_step(self) -> int:
@@ -57,7 +55,7 @@ class Job:
         return model_graph(self.model, fused_attention=self.fused_attention)
 
     def element_bytes(self) -> Mapping[Element, int]:
-        """Bytes per element: fp8 jobs multiply in fp8 but keep activations in bf16."""
+        """Bytes per element: fp8 and fp4 jobs multiply in these but keep activations in bf16."""
         compute = 4 if self.precision == "fp32" else 2
         return MappingProxyType({**HALF_PRECISION, Element.COMPUTE: compute})
 

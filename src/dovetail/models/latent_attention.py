@@ -15,21 +15,27 @@ class LatentAttention(Spec):
     """DeepSeek-V2 report, section 2.1: a part of each head carries positions, the rest comes from a latent."""
 
     kind: Literal["latent_attention"]
+    """names this mixer"""
     heads: Heads
+    """heads of queries, keys and values"""
     query_rank: Width | None = None
     """width of the query latent; left out: queries come straight from the stream"""
     kv_rank: Width
+    """width of the latent of keys and values"""
     nope_dim: Width
     """part of a head without positions"""
     rope_dim: Width
     """part of a head with positions, shared by all heads of a key"""
     value_dim: Width
+    """width of a value head"""
     rotary: bool = True
+    """rotary positions"""
     bias: bool = False
     """on the projections from and to the stream"""
     norm: NormKind = "rms"
-    output_gate: bool = False
+    """of the latents"""
     indexer: Indexer | None = None
+    """chooses the keys each query attends to"""
 
     def build(self, builder: LayerBuilder, source: str, settings: Settings) -> str:
         """Appends the attention's operators; returns its output over the residual stream's dims."""
@@ -48,9 +54,6 @@ class LatentAttention(Spec):
         choice = index_keys(self.indexer, builder, source, latent) if self.indexer is not None else None
         scale = (self.nope_dim + self.rope_dim) ** -0.5
         mixed = attend(builder, (q, k, v), self.mask, settings, scale=scale, choice=choice)
-        if self.output_gate:
-            gate = project(builder, "gate", source, (*heads, "value_dim"))
-            mixed = builder.elementwise("gated", "sigmoid_gate", gate, mixed)
         return project(builder, "output", mixed, ("hidden",), over=(*heads, "value_dim"), bias=self.bias)
 
     @property

@@ -8,7 +8,7 @@ from pydantic import model_validator
 
 from dovetail.documents import Spec
 from dovetail.errors import InputError
-from dovetail.graph import LayerBuilder
+from dovetail.graph import DerivedSize, LayerBuilder
 from dovetail.graph.scan import CHUNK, convolution, linear_attention
 from dovetail.models.assembly import Settings, normalise, project
 from dovetail.models.limits import Heads, Small, Width
@@ -21,12 +21,19 @@ class GatedDelta(Spec):
     """Gated DeltaNet (Yang et al. 2024): one decay per value head (Qwen3-Next, Qwen3.5)."""
 
     kind: Literal["gated_delta"]
+    """names this mixer"""
     key_heads: Heads
+    """heads of queries and keys"""
     value_heads: Heads
+    """heads of values, a multiple of key_heads"""
     key_dim: Width
+    """width of a query or key head"""
     value_dim: Width
+    """width of a value head"""
     conv_kernel: Small = 4
+    """tokens the short convolutions see"""
     chunk: Small = 64
+    """tokens the scan works on at once"""
 
     @model_validator(mode="after")
     def _consistent(self) -> GatedDelta:
@@ -66,12 +73,17 @@ class KimiDelta(Spec):
     """Kimi Delta Attention: a decay per channel of the key (Kimi Linear report, eq. 1)."""
 
     kind: Literal["kimi_delta"]
+    """names this mixer"""
     heads: Heads
+    """heads of queries, keys and values"""
     head_dim: Width
+    """width of a head"""
     conv_kernel: Small = 4
+    """tokens the short convolutions see"""
     full_rank_gate: bool = False
     """the output gate is one projection instead of two through head_dim"""
     chunk: Small = 64
+    """tokens the scan works on at once"""
 
     def build(self, builder: LayerBuilder, source: str, settings: Settings) -> str:
         """Appends the mixer's operators; returns its output over the residual stream's dims."""
@@ -104,9 +116,13 @@ class Lightning(Spec):
     """Lightning attention (MiniMax-01 report, section 2.2): fixed decays per head, no softmax."""
 
     kind: Literal["lightning"]
+    """names this mixer"""
     heads: Heads
+    """heads of queries, keys and values"""
     head_dim: Width
+    """width of a head"""
     chunk: Small = 256
+    """tokens the scan works on at once"""
 
     def build(self, builder: LayerBuilder, source: str, settings: Settings) -> str:
         """Appends the mixer's operators; returns its output over the residual stream's dims."""
@@ -139,7 +155,7 @@ def _size(
     builder.size("key_dim", key_dim)
     builder.size("value_dim", value_dim)
     builder.size("conv_kernel", kernel)
-    builder.size(CHUNK, chunk)
+    builder.size(CHUNK, DerivedSize(("seq",), at_most=chunk))
 
 
 def _short_convolution(builder: LayerBuilder, name: str, source: str) -> str:

@@ -26,6 +26,7 @@ class Embedding(Spec):
     width: Width | None = None
     """of the token table, where it differs from hidden"""
     norm: NormKind | None = None
+    """of the embedded tokens"""
 
 
 class Head(Spec):
@@ -34,12 +35,15 @@ class Head(Spec):
     tied: bool = False
     """shares the token table"""
     bias: bool = False
+    """on the logits"""
     norm: NormKind | None = "rms"
     """the final norm"""
     transform: bool = False
     """a dense layer, activation and norm before the projection (BERT)"""
     transform_activation: Activation = "gelu"
+    """the activation of the transform"""
     softcap: bool = False
+    """logits are squashed by a tanh (Gemma 2)"""
 
     @model_validator(mode="after")
     def _consistent(self) -> Head:
@@ -52,6 +56,7 @@ class MultiTokenPrediction(Spec):
     """Extra modules that predict further tokens (DeepSeek-V3 report, section 2.2)."""
 
     modules: Small
+    """further tokens, each predicted by a module of its own"""
     block: Name
     """the block each module holds"""
 
@@ -60,26 +65,38 @@ class Repeat(Spec):
     """A pattern of blocks and how often it repeats."""
 
     blocks: Annotated[tuple[Name, ...], Field(strict=False, min_length=1, max_length=MAX_LAYERS)]
+    """names of blocks, in order"""
     repeat: Layers = 1
+    """how often the pattern stands in a row"""
 
 
 class Model(Spec):
     """A transformer or hybrid, complete enough to count, differentiate and cost it."""
 
     name: Name
+    """how answers call the model"""
     source: Text = ""
     """where the figures were published"""
     note: Text = ""
     """what is unsure or simplified"""
     published_parameters: Annotated[float, Field(gt=0, le=1e18)] | None = None
+    """the size the publication states"""
     hidden: Width
+    """width of the residual stream"""
     vocab: Vocabulary
+    """rows of the token table"""
     max_seq_len: Tokens = 4096
+    """longest sequence"""
     embedding: Embedding = Embedding()
+    """how tokens enter the stream"""
     blocks: Annotated[dict[Name, Block], Field(min_length=1, max_length=256)]
+    """blocks by name"""
     layers: Annotated[tuple[Repeat, ...], Field(strict=False, min_length=1, max_length=MAX_LAYERS)]
+    """patterns of blocks, from the embedding to the head"""
     head: Head = Head()
+    """how the stream becomes logits"""
     multi_token_prediction: MultiTokenPrediction | None = None
+    """modules that predict further tokens"""
     dropout: bool = False
     """trained with dropout"""
 
@@ -96,9 +113,18 @@ class Model(Spec):
             raise InputError(f"blocks.{name}", "is used nowhere", "name it in layers or remove it")
         if self.multi_token_prediction is not None and self.embedding.width is not None:
             raise InputError("embedding.width", "stands beside multi_token_prediction", "keep one of the two")
+        rows = self.embedding.positions
+        if rows is not None and self.max_seq_len > rows:
+            fix = f"it should be at most the {rows} rows of embedding.positions"
+            raise InputError("max_seq_len", f"is {self.max_seq_len}", fix)
         if self.num_layers > MAX_LAYERS:
             raise InputError("layers", f"add up to {self.num_layers}", f"they should be at most {MAX_LAYERS}")
         return self
+
+    def check_seq_len(self, seq_len: int, where: str) -> None:
+        """Refuses a sequence longer than the positions the model learned."""
+        if self.embedding.positions is not None and seq_len > self.max_seq_len:
+            raise InputError(where, f"is {seq_len}", f"the model has learned positions up to {self.max_seq_len}")
 
     @property
     def num_layers(self) -> int:

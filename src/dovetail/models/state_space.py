@@ -8,7 +8,7 @@ from pydantic import model_validator
 
 from dovetail.documents import Spec
 from dovetail.errors import InputError
-from dovetail.graph import LayerBuilder
+from dovetail.graph import DerivedSize, LayerBuilder
 from dovetail.graph.scan import CHUNK, convolution, state_space
 from dovetail.models.assembly import Settings, normalise, project
 from dovetail.models.limits import Heads, Small, Width
@@ -21,16 +21,23 @@ class StateSpace(Spec):
     """Mamba-2 (Dao & Gu 2024): heads of `head_dim` channels with a state of `state` numbers per channel."""
 
     kind: Literal["state_space"]
+    """names this mixer"""
     heads: Heads
+    """heads of the scan"""
     head_dim: Width
+    """channels of a head"""
     state: Width
+    """numbers kept per channel"""
     groups: Heads = 1
     """heads of one group share B and C"""
     conv_kernel: Small = 4
+    """tokens the short convolution sees"""
     conv_bias: bool = True
+    """on the short convolution"""
     bias: bool = False
-    gated_norm: bool = True
+    """on the projections from and to the stream"""
     chunk: Small = 256
+    """tokens the scan works on at once"""
 
     @model_validator(mode="after")
     def _consistent(self) -> StateSpace:
@@ -46,7 +53,7 @@ class StateSpace(Spec):
         builder.size("channel", self.head_dim)
         builder.size("state", self.state)
         builder.size("conv_kernel", self.conv_kernel)
-        builder.size(CHUNK, self.chunk)
+        builder.size(CHUNK, DerivedSize(("seq",), at_most=self.chunk))
         heads = INNER[:-1]
         gate = project(builder, "gate", source, INNER, bias=self.bias, fusion="in")
         x = self._convolved(builder, "x", project(builder, "x_in", source, INNER, bias=self.bias, fusion="in"))
@@ -58,8 +65,7 @@ class StateSpace(Spec):
         rate, skip = builder.weight("rate", heads), builder.weight("skip", heads)
         mixed = state_space(builder, "scan", (x, step, rate, b, c, skip))
         gated = builder.elementwise("gated", "swiglu", gate, mixed)
-        if self.gated_norm:
-            gated = normalise(builder, "scan_norm", gated, "rms", INNER[1:], weighted=INNER)
+        gated = normalise(builder, "scan_norm", gated, "rms", INNER[1:], weighted=INNER)
         return project(builder, "output", gated, ("hidden",), over=INNER, bias=self.bias)
 
     def _convolved(self, builder: LayerBuilder, name: str, source: str) -> str:

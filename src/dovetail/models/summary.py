@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dovetail.graph import Phase, matmul_flops, parameters, saved_bytes
+from dovetail.graph import ModelGraph, Phase, matmul_flops, parameters, saved_bytes
 from dovetail.graph.size import Size
 from dovetail.models.build import model_graph, prediction_parameters
-from dovetail.models.model import Model
+from dovetail.models.model import PREDICTION, Model
 
 #: Long-context models are not trained at their longest sequence: the default stays comparable.
 DEFAULT_SEQ_LEN = 4096
@@ -34,7 +34,7 @@ class ModelSummary:
     layers: int
     hidden: int
     vocab: int
-    #: 3 x forward matrix FLOPs at `seq_len`, attention counted in full: the numerator of MFU
+    #: matrix FLOPs of a training step at `seq_len`, attention counted in full: the numerator of MFU
     flops_per_token: float
     #: the same without the masked half of attention
     causal_flops_per_token: float
@@ -49,8 +49,9 @@ class ModelSummary:
 def summarise(model: Model, seq_len: int | None = None) -> ModelSummary:
     """Counts of a model at one sequence length."""
     seq = seq_len if seq_len is not None else min(model.max_seq_len, DEFAULT_SEQ_LEN)
+    model.check_seq_len(seq, "seq_len")
     full = model_graph(model)
-    graph = model_graph(_without_prediction(model))
+    graph = _without_prediction(full)
     classes: list[LayerSummary] = []
     for name, count in full.counts().items():
         layer = full.layers[name]
@@ -66,8 +67,8 @@ def summarise(model: Model, seq_len: int | None = None) -> ModelSummary:
         layers=model.num_layers,
         hidden=model.hidden,
         vocab=model.vocab,
-        flops_per_token=3 * _per(graph.forward_flops(1, seq), seq),
-        causal_flops_per_token=3 * _per(graph.forward_flops(1, seq, causal=True), seq),
+        flops_per_token=_per(graph.training_flops(1, seq), seq),
+        causal_flops_per_token=_per(graph.training_flops(1, seq, causal=True), seq),
         seq_len=seq,
         multi_token_prediction_parameters=prediction_parameters(full),
         published_parameters=model.published_parameters,
@@ -77,10 +78,9 @@ def summarise(model: Model, seq_len: int | None = None) -> ModelSummary:
     )
 
 
-def _without_prediction(model: Model) -> Model:
-    used = {name for part in model.layers for name in part.blocks}
-    blocks = {name: block for name, block in model.blocks.items() if name in used}
-    return model.model_copy(update={"multi_token_prediction": None, "blocks": blocks})
+def _without_prediction(graph: ModelGraph) -> ModelGraph:
+    layers = {name: layer for name, layer in graph.layers.items() if name != PREDICTION}
+    return ModelGraph(graph.name, layers, tuple(run for run in graph.chain if run.layer != PREDICTION))
 
 
 def _per(value: Size, tokens: int) -> float:

@@ -1,10 +1,12 @@
 """One rule answers every sharding question: what a split of each dim does, read off the operators."""
 
+import numpy as np
 import pytest
 
 from dovetail.graph import DerivedSize, GraphError, Kind, LayerBuilder, Mask, Role, Span, verify
 from dovetail.graph.attention import attention
 from dovetail.graph.mask import Mask as MaskClass
+from dovetail.graph.size import as_array
 from dovetail.models import load, model_graph
 
 
@@ -104,6 +106,16 @@ def test_mask_coverage_equals_counting_pairs(mask: MaskClass, pairs):
     for seq in (1, 4, 5, 12, 17):
         counted = sum(pairs(q, k) for q in range(seq) for k in range(seq))
         assert mask.coverage({"key_seq": seq}, causal=True) * seq * seq == counted
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_last_chunk_is_shorter(causal: bool):
+    lengths = range(1, 23)
+    mask = Mask(causal, Span.CHUNK, 5)
+    counted = [sum(q // 5 == k // 5 and (k <= q or not causal) for q in range(n) for k in range(n)) for n in lengths]
+    assert [mask.coverage({"key_seq": n}, causal=causal) * n * n for n in lengths] == counted
+    many = np.array(lengths, dtype=np.float64)
+    assert as_array(mask.coverage({"key_seq": many}, causal=causal)) * many * many == pytest.approx(np.array(counted))
 
 
 def test_full_count_ignores_the_future_but_not_the_span():

@@ -80,7 +80,8 @@ def test_gpt_neo_layers() -> None:
     assert order == ["global", "local", "global"]
 
 
-@pytest.mark.parametrize("model_type", sorted(IMPORTERS))
+# every size of Gemma 3 has a default
+@pytest.mark.parametrize("model_type", sorted(IMPORTERS.keys() - {"gemma3_text"}))
 def test_missing_sizes_are_named(model_type: str) -> None:
     # Gemma 4 has per-layer inputs unless a config says otherwise, and those are refused first
     fields = {"hidden_size_per_layer_input": 0} if model_type == "gemma4_text" else {}

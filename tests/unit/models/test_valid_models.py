@@ -46,24 +46,24 @@ MIXER = st.one_of(
     ),
     kind(
         "latent_attention", "heads", "kv_rank", "nope_dim", "rope_dim", "value_dim", query_rank=SIZE, rotary=FLAG,
-        bias=FLAG, norm=NORM, output_gate=FLAG, indexer=INDEXER,
+        bias=FLAG, norm=NORM, indexer=INDEXER,
     ),
     kind("gated_delta", "key_dim", "value_dim", required={"key_heads": PARTS, "value_heads": st.just(8)}, chunk=SIZE),
     kind("kimi_delta", "heads", "head_dim", conv_kernel=SIZE, full_rank_gate=FLAG, chunk=SIZE),
     kind("lightning", "heads", "head_dim", chunk=SIZE),
     kind(
         "state_space", "head_dim", "state", required=EIGHT, groups=PARTS, conv_kernel=SIZE, conv_bias=FLAG, bias=FLAG,
-        gated_norm=FLAG, chunk=SIZE,
+        chunk=SIZE,
     ),
 )  # fmt: skip
-DENSE = kind("dense", "size", activation=ACTIVATION, bias=FLAG, norm=NORM)
+DENSE = kind("dense", "size", activation=ACTIVATION, bias=FLAG)
 MIXTURE = kind(
     "mixture", "size", required={"experts": st.just(8), "top_k": PARTS}, activation=ACTIVATION, bias=FLAG,
     router_bias=FLAG, router_scale=FLAG, correction_bias=FLAG, trained_correction=FLAG, renormalise=FLAG,
     score=st.sampled_from(["softmax", "sigmoid", "top_k_softmax", "hash"]), shared_size=SIZE, latent=SIZE,
-    latent_norm=FLAG, groups=PARTS, imbalance=st.floats(1, 4),
+    groups=PARTS, imbalance=st.floats(1, 4),
 )  # fmt: skip
-FEED_FORWARD = DENSE | MIXTURE | kind("dense_beside_mixture", required={"dense": DENSE, "mixture": MIXTURE}, norm=NORM)
+FEED_FORWARD = DENSE | MIXTURE | kind("dense_beside_mixture", required={"dense": DENSE, "mixture": MIXTURE})
 SEQUENTIAL = part(
     {"mixer": MIXER},
     feed_forward=FEED_FORWARD,
@@ -82,8 +82,8 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
     blocks = draw(st.dictionaries(st.sampled_from(["a", "b", "c"]), SEQUENTIAL | PARALLEL, min_size=1))
     fields = part(
         {
-            "name": st.just("any"), "hidden": SIZE, "vocab": SIZE, "blocks": st.just(blocks),
-            "layers": st.just([{"blocks": sorted(blocks), "repeat": 2}]),
+            "name": st.just("any"), "hidden": SIZE, "vocab": SIZE, "max_seq_len": st.just(64),
+            "blocks": st.just(blocks), "layers": st.just([{"blocks": sorted(blocks), "repeat": 2}]),
         },
         embedding=EMBEDDING,
         head=HEAD,

@@ -34,11 +34,17 @@ COMMANDS = [
     (["models", "show", "latin.yaml"], "latin.yaml: is not UTF-8"),
     (["models", "import"], "config"),
     (["models", "import", "absent.json"], "absent.json: cannot be read"),
-    (["models", "import", "unknown.json"], "unknown.json: model_type: 'lama' is not imported; did you mean 'llama'"),
+    (["models", "import", "unknown.json"], "unknown.json: model_type: 'lama' is not imported; no importer reads"),
     (["models", "import", "heads.json", "--json"], "heads.json: num_key_value_heads"),
     (["models", "import", "right.json", "--out", "absent/model.yaml"], "absent/model.yaml: cannot be written"),
     (["models", "import", "right.json", "--out", "folder.yaml"], "folder.yaml: cannot be written"),
     (["models", "import", "right.json", "--out", "new.yaml", "--seq-len", "-1"], "--seq-len"),
+    (["models", "import", "right.json", "--out", "new.json"], "new.json: does not end in .yaml"),
+    (["models", "import", "config.yaml", "--out", "config.yaml", "--force"], "config.yaml: is the config itself"),
+    (["models", "import", "right.json", "--out", "empty.yaml"], "empty.yaml: exists already"),
+    (["models", "import", "folder.yaml"], "folder.yaml/config.json: cannot be read"),
+    (["models", "show", "right.json"], "right.json: is a Hugging Face config, not a model file"),
+    (["models", "show", "bert-base", "--seq-len", "513"], "learned positions up to 512"),
 ]
 
 
@@ -56,6 +62,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "laughs.yaml").write_text("a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n")
     (folder / "empty.yaml").write_text("")
     (folder / "latin.yaml").write_bytes("name: é".encode("latin-1"))
+    (folder / "config.yaml").write_text(yaml.safe_dump(CONFIGS["llama"]))
     (folder / "right.json").write_text(json.dumps(CONFIGS["llama"]))
     (folder / "unknown.json").write_text(json.dumps(CONFIGS["llama"] | {"model_type": "lama"}))
     (folder / "heads.json").write_text(json.dumps(CONFIGS["llama"] | {"num_key_value_heads": 3}))

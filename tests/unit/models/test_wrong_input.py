@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from valid_documents import (
     CONFIGS,
@@ -168,6 +168,7 @@ def test_the_unchanged_configs_are_right(name):
     assert summarise(as_config(CONFIGS[name])).parameters > 0
 
 
+@settings(max_examples=max(600, settings().max_examples))
 @given(case=wrong_files())
 def test_a_wrong_value_in_a_model_file(case, refusal):
     document, field = case
@@ -182,6 +183,7 @@ def test_a_missing_field_in_a_model_file(case, refusal):
     assert field in refused_at_once(refusal, as_file, document)
 
 
+@settings(max_examples=max(600, settings().max_examples))
 @given(case=misspelt_files())
 def test_a_misspelt_field_in_a_model_file(case, refusal):
     document, wrong, right = case
@@ -247,6 +249,7 @@ def test_every_field_of_a_config_is_read(name, refusal):
             assert field_of(path) in refused_at_once(refusal, as_config, replaced(CONFIGS[name], path, wrong))
 
 
+@settings(max_examples=max(600, settings().max_examples))
 @given(case=wrong_configs())
 def test_a_wrong_value_in_a_config(case, refusal):
     document, field = case
@@ -260,6 +263,8 @@ def test_a_missing_field_in_a_config(case, refusal):
     document, field = case
     assert field in refused_at_once(refusal, as_config, document)
 
+
+INDEXER = {"heads": 4, "head_dim": 8, "top_k": 16}
 
 #: Values that are right alone and wrong beside the others: file, where, value, what the sentence must name.
 FILE_RELATIONS = [
@@ -275,6 +280,15 @@ FILE_RELATIONS = [
     ("mixture", ("blocks", "sparse", "feed_forward", "top_k"), 17, "blocks.sparse.feed_forward.top_k"),
     ("mixture", ("blocks", "sparse", "feed_forward", "top_groups"), 5, "blocks.sparse.feed_forward.top_groups"),
     ("mixture", ("blocks", "sparse", "feed_forward", "shared_size"), None, "blocks.sparse.feed_forward.shared_gate"),
+    ("mixture", ("blocks", "sparse", "feed_forward", "groups"), 3, "blocks.sparse.feed_forward.groups"),
+    ("mixture", ("blocks", "sparse", "feed_forward", "trained_correction"), True, "trained_correction"),
+    ("dense", ("blocks", "local", "feed_forward"), None, "blocks.local.parallel"),
+    ("dense", ("blocks", "local", "mixer", "gate_bias"), True, "blocks.local.mixer.gate_bias"),
+    ("dense", ("blocks", "local", "mixer", "indexer"), INDEXER, "blocks.local.mixer.indexer"),
+    ("dense", ("blocks", "full", "mixer", "indexer"), INDEXER | {"query_from": "latent"}, "indexer.query_from"),
+    ("beside", ("blocks", "layer", "feed_forward", "mixture", "shared_size"), 8, "mixture.shared_size"),
+    ("beside", ("blocks", "layer", "feed_forward", "mixture", "shared_bias"), True, "mixture.shared_bias"),
+    ("encoder", ("max_seq_len",), 513, "max_seq_len"),
     ("latent", ("multi_token_prediction", "block"), "absent", "multi_token_prediction.block"),
     ("latent", ("embedding",), {"width": 64}, "embedding.width"),
     ("gated_delta", ("blocks", "linear", "mixer", "value_heads"), 6, "blocks.linear.mixer.value_heads"),
@@ -300,8 +314,11 @@ CONFIG_RELATIONS = [
     ("mamba2", {"n_groups": 3}, "n_groups"),
     ("gpt2", {"n_head": 7}, "n_head"),
     ("bert", {"num_attention_heads": 7}, "num_attention_heads"),
-    ("llama", {"encoder_layers": 6, "is_encoder_decoder": True}, "is_encoder_decoder"),
-    ("llama", {"model_type": "lama"}, "did you mean 'llama'"),
+    ("llama", {"is_encoder_decoder": True}, "is_encoder_decoder"),
+    ("llama", {"model_type": "bart", "is_encoder_decoder": True}, "attention from a decoder to an encoder"),
+    ("llama", {"model_type": "Llama"}, "did you mean 'llama'"),
+    ("llama", {"model_type": "qwen2-moe"}, "did you mean 'qwen2_moe'"),
+    ("llama", {"model_type": "lama"}, "no importer reads this family"),
     ("llama", {"text_config": 3}, "text_config"),
 ]
 

@@ -98,7 +98,7 @@ MODEL_FILES: dict[str, Document] = {
         {
             "layer": {
                 "mixer": {**_ATTENTION, "value_norm": True, "key_is_value": True},
-                "feed_forward": {"kind": "dense_beside_mixture", "dense": _DENSE, "mixture": _MIXTURE, "norm": "rms"},
+                "feed_forward": {"kind": "dense_beside_mixture", "dense": _DENSE, "mixture": _MIXTURE},
             },
         },
         [{"blocks": ["layer"], "repeat": 2}],
@@ -113,6 +113,7 @@ MODEL_FILES: dict[str, Document] = {
             },
         },
         [{"blocks": ["layer"], "repeat": 2}],
+        max_seq_len=512,
         embedding={"positions": 512, "token_types": 2, "width": 64, "norm": "layer"},
         head={"transform": True, "transform_activation": "gelu", "bias": True},
         dropout=True,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.documents import read_document
-from dovetail.errors import InputError, one_of, quoted
+from dovetail.errors import InputError, quoted
 from dovetail.models.huggingface.classic_families import CLASSIC
 from dovetail.models.huggingface.decoder import Importer
 from dovetail.models.huggingface.dense_families import DENSE
@@ -32,18 +32,23 @@ IMPORTERS: Mapping[str, Importer] = {
     **HYBRID,
 }
 
-#: Types of the text part of a model of more than text → the importer that reads it.
+#: Other published types, and those of models of more than text → the importer that reads their text part.
 TEXT_PARTS: Mapping[str, str] = {
     "gemma3": "gemma3_text",
     "gemma4": "gemma4_text",
     "llama4": "llama4_text",
+    "minimax_m1": "minimax",
     "minimax_m3_vl": "minimax_m3_vl_text",
+    "minimax_text_01": "minimax",
+    "qwen2_5_vl": "qwen2",
     "qwen2_5_vl_text": "qwen2",
+    "qwen2_vl": "qwen2",
     "qwen2_vl_text": "qwen2",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
     "qwen3_vl_moe_text": "qwen3_moe",
     "qwen3_vl_text": "qwen3",
+    "stablelm_epoch": "stablelm",
 }
 
 #: Types that need an operator the graph does not have: refused by its name rather than counted wrongly.
@@ -64,9 +69,11 @@ MISSING_OPERATORS: Mapping[str, str] = {
 
 
 def from_huggingface(path: Path | str) -> Model:
-    """The language model a Hugging Face config.json describes."""
+    """The language model a Hugging Face config.json, or the folder that holds it, describes."""
     path = Path(path)
-    stem = path.parent.name if path.stem == "config" else path.stem
+    if path.is_dir():
+        path /= "config.json"
+    stem = path.parent.resolve().name if path.stem == "config" else path.stem
     return import_config(read_document(path, finite=False), str(path), name=_model_name(stem))
 
 
@@ -84,16 +91,27 @@ def import_config(config: Mapping[str, Any], where: str, *, name: str = "importe
         raise InputError(reader.at("model_type"), "is missing", "add it as the model's own config has it")
     if not isinstance(model_type, str):
         raise InputError(reader.at("model_type"), f"is {quoted(model_type)}", "it should be a text such as 'llama'")
-    model_type = TEXT_PARTS.get(model_type, model_type)
-    if model_type in MISSING_OPERATORS:
-        raise reader.refuse("model_type", MISSING_OPERATORS[model_type])
-    if model_type not in IMPORTERS:
-        raise InputError(
-            reader.at("model_type"), f"{quoted(model_type)} is not imported", one_of(IMPORTERS, model_type)
-        )
-    if reader.has("encoder_layers") and reader.flag("is_encoder_decoder", default=False):
+    importer = TEXT_PARTS.get(model_type, model_type)
+    if importer in MISSING_OPERATORS:
+        raise reader.refuse("model_type", MISSING_OPERATORS[importer])
+    if reader.flag("is_encoder_decoder", default=False):
         raise reader.refuse("is_encoder_decoder", "attention from a decoder to an encoder")
-    return IMPORTERS[model_type](reader, name)
+    if importer not in IMPORTERS:
+        raise InputError(reader.at("model_type"), f"{quoted(model_type)} is not imported", _unknown_type(model_type))
+    model = IMPORTERS[importer](reader, name)
+    return model.model_copy(update={"source": f"Hugging Face config, model_type {model_type}"})
+
+
+def _unknown_type(model_type: str) -> str:
+    """What to do about a type: one that is only spelt otherwise is named, a similar family would count wrongly."""
+    for known in (*IMPORTERS, *TEXT_PARTS):
+        if _letters(known) == _letters(model_type):
+            return f"did you mean {known!r}"
+    return "no importer reads this family; docs/models.md lists those that are read"
+
+
+def _letters(model_type: str) -> str:
+    return model_type.lower().replace("-", "").replace("_", "")
 
 
 def _model_name(stem: str) -> str:

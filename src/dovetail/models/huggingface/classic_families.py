@@ -15,8 +15,9 @@ from dovetail.models.huggingface.classic_pieces import (
     uniform,
     without_cross_attention,
 )
-from dovetail.models.huggingface.decoder import MAX_POSITIONS, BlockFields, Importer, assemble, hidden_size
+from dovetail.models.huggingface.decoder import BlockFields, Importer, assemble, hidden_size
 from dovetail.models.huggingface.reader import ConfigReader
+from dovetail.models.limits import MAX_HEADS, MAX_TOKENS
 from dovetail.models.model import Model
 
 #: What GPT-2 and its relatives call the usual sizes.
@@ -182,7 +183,7 @@ def bloom(reader: ConfigReader, name: str) -> Model:
     }
     return uniform(
         reader, name, block, LAYERS, tied=True, hidden=hidden, embedding={"norm": "layer"},
-        positions=reader.integer("seq_length", default=2048, high=MAX_POSITIONS),
+        positions=reader.integer("seq_length", default=2048, high=MAX_TOKENS),
         dropout=dropout(reader, "hidden_dropout", 0),
     )  # fmt: skip
 
@@ -201,7 +202,7 @@ def falcon(reader: ConfigReader, name: str) -> Model:
     norms = 1
     if reader.flag("new_decoder_architecture", default=False):
         only(reader, "parallel_attn", True)
-        mixer["kv_heads"] = reader.integer("num_kv_heads", default=mixer["heads"], high=2**16)
+        mixer["kv_heads"] = reader.integer("num_kv_heads", default=mixer["heads"], high=MAX_HEADS)
         norms = reader.integer("num_ln_in_parallel_attn", default=2, high=2)
     elif reader.flag("multi_query", default=True):
         mixer["kv_heads"] = 1
@@ -227,7 +228,7 @@ def mpt(reader: ConfigReader, name: str) -> Model:
     }
     return uniform(
         reader, name, block, ("n_layers", "num_hidden_layers"), tied=True, hidden=hidden,
-        positions=reader.integer("max_seq_len", default=2048, high=MAX_POSITIONS),
+        positions=reader.integer("max_seq_len", default=2048, high=MAX_TOKENS),
         dropout=dropout(reader, "resid_pdrop", 0),
     )  # fmt: skip
 

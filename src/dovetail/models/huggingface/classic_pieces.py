@@ -7,13 +7,14 @@ from typing import Any
 from dovetail.errors import InputError, quoted
 from dovetail.models.huggingface.decoder import BlockFields, activation, assemble
 from dovetail.models.huggingface.reader import ConfigReader
+from dovetail.models.limits import MAX_HEADS
 from dovetail.models.model import Model
 
 
 def split_heads(reader: ConfigReader, hidden: int, *names: str, **options: object) -> BlockFields:
     """Attention whose heads split the stream evenly, without rotary positions unless options say so."""
     names = names or ("num_attention_heads",)
-    heads = reader.integer(*names, high=2**16)
+    heads = reader.integer(*names, high=MAX_HEADS)
     reader.divides(names[0], heads, "the hidden size", hidden)
     fields: BlockFields = {
         "kind": "attention",

@@ -8,6 +8,7 @@ from typing import Any
 
 from dovetail.documents import validate
 from dovetail.models.huggingface.reader import ConfigReader
+from dovetail.models.limits import MAX_HEADS, MAX_TOKENS, MAX_VOCABULARY
 from dovetail.models.model import Model
 
 #: `hidden_act` → the activation of a plain and of a gated feed-forward.
@@ -23,9 +24,6 @@ ACTIVATIONS: Mapping[str, tuple[str, str | None]] = {
     "relu2": ("relu2", None),
     "swigluoai": ("silu", "swiglu_clamped"),
 }
-
-MAX_VOCABULARY = 2**28
-MAX_POSITIONS = 2**40
 
 #: A block, or a half of one, as a model file has it.
 BlockFields = dict[str, Any]
@@ -46,8 +44,8 @@ def hidden_size(reader: ConfigReader, *names: str) -> int:
 
 def grouped_attention(reader: ConfigReader, **options: object) -> BlockFields:
     """Grouped-query attention from the usual fields; options override or add fields."""
-    heads = reader.integer("num_attention_heads", high=2**16)
-    kv_heads = reader.integer("num_key_value_heads", default=heads, high=2**16)
+    heads = reader.integer("num_attention_heads", high=MAX_HEADS)
+    kv_heads = reader.integer("num_key_value_heads", default=heads, high=MAX_HEADS)
     reader.divides("num_key_value_heads", kv_heads, "num_attention_heads", heads)
     head_dim = reader.optional("head_dim")
     if head_dim is None:
@@ -55,7 +53,7 @@ def grouped_attention(reader: ConfigReader, **options: object) -> BlockFields:
         reader.divides("num_attention_heads", heads, "hidden_size", hidden)
         head_dim = hidden // heads
     fields: BlockFields = {"kind": "attention", "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
-    return _without_none(fields | options)
+    return without_none(fields | options)
 
 
 def dense(reader: ConfigReader, *, size: int | None = None, gated: bool = True, **options: object) -> BlockFields:
@@ -65,7 +63,7 @@ def dense(reader: ConfigReader, *, size: int | None = None, gated: bool = True, 
         "size": size if size is not None else reader.integer("intermediate_size"),
         "activation": activation(reader, gated=gated),
     }
-    return _without_none(fields | options)
+    return without_none(fields | options)
 
 
 def mixture(reader: ConfigReader, *, experts: int, top_k: int, size: int, **options: object) -> BlockFields:
@@ -77,7 +75,10 @@ def mixture(reader: ConfigReader, *, experts: int, top_k: int, size: int, **opti
         "size": size,
         "activation": activation(reader, gated=True),
     }
-    return _without_none(fields | options)
+    fields |= options
+    if fields.get("shared_size") is None:
+        fields["shared_bias"] = None
+    return without_none(fields)
 
 
 def in_order(names: Iterable[str]) -> list[dict[str, Any]]:
@@ -115,14 +116,15 @@ def assemble(
         "vocab": vocab if vocab is not None else reader.integer("vocab_size", high=MAX_VOCABULARY),
         "max_seq_len": positions
         if positions is not None
-        else reader.integer("max_position_embeddings", default=4096, high=MAX_POSITIONS),
+        else reader.integer("max_position_embeddings", default=4096, high=MAX_TOKENS),
         "blocks": {n: b for n, b in blocks.items() if n in used},
         "layers": in_order(sequence),
         "head": {"norm": norm, "tied": tied} | dict(head or {}),
         "multi_token_prediction": multi_token_prediction,
     }
-    return validate(Model, _without_none(document | fields), reader.where)
+    return validate(Model, without_none(document | fields), reader.where)
 
 
-def _without_none(fields: Mapping[str, object]) -> dict[str, Any]:
+def without_none(fields: Mapping[str, object]) -> dict[str, Any]:
+    """The fields that are given."""
     return {name: value for name, value in fields.items() if value is not None}

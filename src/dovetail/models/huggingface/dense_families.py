@@ -16,6 +16,11 @@ from dovetail.models.huggingface.reader import ConfigReader
 from dovetail.models.model import Model
 
 FULL, SLIDING = "full", "sliding"
+#: What the text part of a published Gemma 3 config leaves out.
+GEMMA3_DEFAULTS = {
+    "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262208,
+    "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26, "sliding_window": 4096,
+}  # fmt: skip
 _LAYER_TYPES = {"full_attention": FULL, "sliding_attention": SLIDING}
 
 
@@ -186,16 +191,8 @@ def gemma3(reader: ConfigReader, name: str) -> Model:
 
     The text part of a published config leaves out what equals the 4B model's defaults.
     """
-    defaults = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262208}
-    defaults |= {
-        "hidden_size": 2304,
-        "intermediate_size": 9216,
-        "num_hidden_layers": 26,
-        "sliding_window": 4096,
-    }
-    if reader.where.endswith(": text_config"):
-        given = {n: v for n, v in reader.fields.items() if v is not None}
-        reader = ConfigReader(defaults | given, reader.where)
+    given = {n: v for n, v in reader.fields.items() if v is not None}
+    reader = ConfigReader(GEMMA3_DEFAULTS | given, reader.where)
     every = reader.integer("sliding_window_pattern", "_sliding_window_pattern", default=6)
     return _gemma(reader, name, every=every, qk_norm="head", head={})
 

@@ -23,6 +23,7 @@ from dovetail.models.huggingface.mixture_families import (
     deepseek_mixture,
     experts,
     granite_mixture,
+    minimax_m2,
     paired,
     prediction,
     qwen_mixture,
@@ -31,6 +32,7 @@ from dovetail.models.huggingface.mixture_families import (
     top_k,
 )
 from dovetail.models.huggingface.reader import ConfigReader
+from dovetail.models.limits import MAX_HEADS, MAX_LAYERS, MAX_SMALL, MAX_TOKENS
 from dovetail.models.model import Model
 
 LINEAR = "linear"
@@ -44,8 +46,8 @@ def layer_kinds(reader: ConfigReader, default: list[str]) -> list[str]:
 
 
 def _gated_delta(reader: ConfigReader) -> BlockFields:
-    key_heads = reader.integer("linear_num_key_heads", high=2**16)
-    value_heads = reader.integer("linear_num_value_heads", high=2**16)
+    key_heads = reader.integer("linear_num_key_heads", high=MAX_HEADS)
+    value_heads = reader.integer("linear_num_value_heads", high=MAX_HEADS)
     reader.divides("linear_num_key_heads", key_heads, "linear_num_value_heads", value_heads)
     return {
         "kind": "gated_delta",
@@ -53,7 +55,7 @@ def _gated_delta(reader: ConfigReader) -> BlockFields:
         "value_heads": value_heads,
         "key_dim": reader.integer("linear_key_head_dim"),
         "value_dim": reader.integer("linear_value_head_dim"),
-        "conv_kernel": reader.integer("linear_conv_kernel_dim", default=4, high=4096),
+        "conv_kernel": reader.integer("linear_conv_kernel_dim", default=4, high=MAX_SMALL),
     }
 
 
@@ -100,9 +102,11 @@ def kimi_linear(reader: ConfigReader, name: str) -> Model:
         FULL: latent_attention(reader, rotary=False),
         LINEAR: {
             "kind": "kimi_delta",
-            "heads": linear.integer("num_heads", "linear_num_heads", high=2**16),
+            "heads": linear.integer("num_heads", "linear_num_heads", high=MAX_HEADS),
             "head_dim": linear.integer("head_dim" if nested else "linear_head_dim"),
-            "conv_kernel": linear.integer("short_conv_kernel_size", "linear_conv_kernel_dim", default=4, high=4096),
+            "conv_kernel": linear.integer(
+                "short_conv_kernel_size", "linear_conv_kernel_dim", default=4, high=MAX_SMALL
+            ),
             "full_rank_gate": linear.flag("use_full_rank_gate", default=False),
         },
     }
@@ -119,12 +123,15 @@ def kimi_linear(reader: ConfigReader, name: str) -> Model:
         halves[DENSE_LAYER] = dense(reader)
     blocks = paired(mixers, halves)
     order = [block_name(*pair) for pair in zip(kinds, flags, strict=True)]
-    positions = reader.optional("model_max_length", "max_position_embeddings", high=2**40)
-    return assemble(reader, name, blocks, order, positions=positions)
+    positions = reader.optional("model_max_length", "max_position_embeddings", high=MAX_TOKENS)
+    # built with an output table of its own whatever tie_word_embeddings says
+    return assemble(reader, name, blocks, order, positions=positions, head={"tied": False})
 
 
 def minimax(reader: ConfigReader, name: str) -> Model:
-    """MiniMax-Text-01: lightning attention with every eighth layer softmax, experts everywhere."""
+    """MiniMax-Text-01 and M1: lightning attention with every eighth layer softmax, experts everywhere."""
+    if reader.flag("use_qk_norm", default=False):  # the first configs of M2 have this type
+        return minimax_m2(reader, name)
     layers = reader.layers()
     full = grouped_attention(reader)
     mixers = {FULL: full, LINEAR: {"kind": "lightning", "heads": full["heads"], "head_dim": full["head_dim"]}}
@@ -143,57 +150,68 @@ def minimax(reader: ConfigReader, name: str) -> Model:
 
 def nemotron_h(reader: ConfigReader, name: str) -> Model:
     """Nemotron-H and Nemotron 3: Mamba-2, attention, plain and expert feed-forwards in layers of their own."""
-    order = _nemotron_order(reader)
+    order = _nemotron_order(reader, "layers_block_type", "hybrid_override_pattern")
+    modules = prediction(reader, "prediction_block")
     head_dim = reader.integer("head_dim", "attention_head_dim", default=128)
     # `attention_bias` stands in these configs but the attention never has biases
     attention = grouped_attention(reader, head_dim=head_dim, rotary=False)
-    plain = activation(reader, gated=False, name="mlp_hidden_act", default="relu2")
-    wide_bias = reader.flag("mlp_bias", default=False)
     blocks: dict[str, BlockFields] = {"attention": {"mixer": attention}}
     if "mamba" in order:
         blocks["mamba"] = {"mixer": _nemotron_mamba(reader)}
-    if "mlp" in order:
-        size = reader.integer("intermediate_size")
-        blocks["mlp"] = {"feed_forward": {"kind": "dense", "size": size, "activation": plain, "bias": wide_bias}}
-    if "moe" in order:
-        if wide_bias and reader.has("moe_latent_size"):
-            raise reader.refuse("mlp_bias", "biases on the way to and from the experts' latent width")
-        routed = deepseek_mixture(
-            reader,
-            score="sigmoid",
-            activation=plain,
-            shared_bias=wide_bias,
-            latent=reader.optional("moe_latent_size"),
-        )
-        routed["shared_size"] = reader.integer("moe_shared_expert_intermediate_size")
-        blocks["moe"] = {"feed_forward": routed}
-        blocks["prediction_block"] = {"mixer": attention, "feed_forward": blocks["moe"]["feed_forward"]}
-    modules = prediction(reader, "prediction_block") if "moe" in order else None
-    return assemble(reader, name, blocks, order, multi_token_prediction=modules)
+    for kind in ("mlp", "moe"):
+        if kind in order:
+            blocks[kind] = {"feed_forward": _nemotron_half(reader, kind)}
+    if modules is not None:
+        half = _nemotron_half(reader, _nemotron_prediction(reader))
+        blocks["prediction_block"] = {"mixer": attention, "feed_forward": half}
+    # built with an output table of its own whatever tie_word_embeddings says
+    return assemble(reader, name, blocks, order, head={"tied": False}, multi_token_prediction=modules)
 
 
-def _nemotron_order(reader: ConfigReader) -> list[str]:
+def _nemotron_half(reader: ConfigReader, kind: str) -> BlockFields:
+    plain = activation(reader, gated=False, name="mlp_hidden_act", default="relu2")
+    bias = reader.flag("mlp_bias", default=False)
+    if kind == "mlp":
+        return {"kind": "dense", "size": reader.integer("intermediate_size"), "activation": plain, "bias": bias}
+    latent = reader.optional("moe_latent_size")
+    if bias and latent is not None:
+        raise reader.refuse("mlp_bias", "biases on the way to and from the experts' latent width")
+    shared = reader.integer("moe_shared_expert_intermediate_size")
+    return deepseek_mixture(
+        reader, score="sigmoid", activation=plain, shared_size=shared, shared_bias=bias, latent=latent
+    )
+
+
+def _nemotron_prediction(reader: ConfigReader) -> str:
+    """The feed-forward of the prediction modules, which stands behind attention."""
+    names = ("mtp_layers_block_type", "mtp_hybrid_override_pattern")
+    if not reader.has(*names):
+        return "moe"
+    match _nemotron_order(reader, *names):
+        case ["attention", ("mlp" | "moe") as half]:
+            return half
+        case _:
+            raise reader.refuse(reader.given(*names), "prediction modules other than attention and a feed-forward")
+
+
+def _nemotron_order(reader: ConfigReader, listed: str, spelt: str) -> list[str]:
     letters = {"M": "mamba", "E": "moe", "*": "attention", "-": "mlp"}
-    if reader.has("layers_block_type"):
+    if reader.has(listed):
         renamed = {"linear_attention": "mamba", "full_attention": "attention"}
-        words = reader.words("layers_block_type", (*letters.values(), *renamed)) or []
+        words = reader.words(listed, (*letters.values(), *renamed)) or []
         return [renamed.get(word, word) for word in words]
-    pattern = reader.fields.get("hybrid_override_pattern")
+    pattern = reader.fields.get(spelt)
     if pattern is None:
-        fix = "add it as a list of layer kinds, or hybrid_override_pattern as letters"
-        raise InputError(reader.at("layers_block_type"), "is missing", fix)
-    if not isinstance(pattern, str) or not 0 < len(pattern) <= 100_000 or set(pattern) - set(letters):
-        raise InputError(
-            reader.at("hybrid_override_pattern"),
-            f"is {quoted(pattern)}",
-            "it should spell the layers with M, E, * and -",
-        )
+        fix = f"add it as a list of layer kinds, or {spelt} as letters"
+        raise InputError(reader.at(listed), "is missing", fix)
+    if not isinstance(pattern, str) or not 0 < len(pattern) <= MAX_LAYERS or set(pattern) - set(letters):
+        raise InputError(reader.at(spelt), f"is {quoted(pattern)}", "it should spell the layers with M, E, * and -")
     return [letters[letter] for letter in pattern]
 
 
 def _nemotron_mamba(reader: ConfigReader) -> BlockFields:
-    heads = reader.integer("mamba_num_heads", high=2**16)
-    groups = reader.integer("n_groups", default=8, high=2**16)
+    heads = reader.integer("mamba_num_heads", high=MAX_HEADS)
+    groups = reader.integer("n_groups", default=8, high=MAX_HEADS)
     reader.divides("n_groups", groups, "mamba_num_heads", heads)
     return {
         "kind": "state_space",
@@ -201,16 +219,16 @@ def _nemotron_mamba(reader: ConfigReader) -> BlockFields:
         "head_dim": reader.integer("mamba_head_dim"),
         "state": reader.integer("ssm_state_size"),
         "groups": groups,
-        "conv_kernel": reader.integer("conv_kernel", default=4, high=4096),
+        "conv_kernel": reader.integer("conv_kernel", default=4, high=MAX_SMALL),
         "conv_bias": reader.flag("use_conv_bias", default=True),
         "bias": reader.flag("use_bias", default=False),
-        "chunk": reader.integer("chunk_size", default=128, high=4096),
+        "chunk": reader.integer("chunk_size", default=128, high=MAX_SMALL),
     }
 
 
 def _granite_mamba(reader: ConfigReader) -> BlockFields:
-    heads = reader.integer("mamba_n_heads", high=2**16)
-    groups = reader.integer("mamba_n_groups", default=1, high=2**16)
+    heads = reader.integer("mamba_n_heads", high=MAX_HEADS)
+    groups = reader.integer("mamba_n_groups", default=1, high=MAX_HEADS)
     reader.divides("mamba_n_groups", groups, "mamba_n_heads", heads)
     inner = reader.integer("mamba_expand", default=2) * reader.integer("hidden_size")
     reader.divides("mamba_n_heads", heads, "mamba_expand × hidden_size", inner)
@@ -225,10 +243,10 @@ def _granite_mamba(reader: ConfigReader) -> BlockFields:
         "head_dim": width,
         "state": reader.integer("mamba_d_state", default=256),
         "groups": groups,
-        "conv_kernel": reader.integer("mamba_d_conv", default=4, high=4096),
+        "conv_kernel": reader.integer("mamba_d_conv", default=4, high=MAX_SMALL),
         "conv_bias": reader.flag("mamba_conv_bias", default=True),
         "bias": reader.flag("mamba_proj_bias", default=False),
-        "chunk": reader.integer("mamba_chunk_size", default=256, high=4096),
+        "chunk": reader.integer("mamba_chunk_size", default=256, high=MAX_SMALL),
     }
 
 
@@ -264,8 +282,8 @@ def granite_hybrid(reader: ConfigReader, name: str) -> Model:
 
 def mamba2(reader: ConfigReader, name: str) -> Model:
     """Mamba-2: state-space layers alone."""
-    heads = reader.integer("num_heads", high=2**16)
-    groups = reader.integer("n_groups", default=8, high=2**16)
+    heads = reader.integer("num_heads", high=MAX_HEADS)
+    groups = reader.integer("n_groups", default=8, high=MAX_HEADS)
     reader.divides("n_groups", groups, "num_heads", heads)
     mixer: BlockFields = {
         "kind": "state_space",
@@ -273,10 +291,10 @@ def mamba2(reader: ConfigReader, name: str) -> Model:
         "head_dim": reader.integer("head_dim"),
         "state": reader.integer("state_size"),
         "groups": groups,
-        "conv_kernel": reader.integer("conv_kernel", default=4, high=4096),
+        "conv_kernel": reader.integer("conv_kernel", default=4, high=MAX_SMALL),
         "conv_bias": reader.flag("use_conv_bias", default=True),
         "bias": reader.flag("use_bias", default=False),
-        "chunk": reader.integer("chunk_size", default=256, high=4096),
+        "chunk": reader.integer("chunk_size", default=256, high=MAX_SMALL),
     }
     return assemble(reader, name, {LINEAR: {"mixer": mixer}}, [LINEAR] * reader.layers())
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dovetail.models.huggingface.decoder import BlockFields, Importer
+from dovetail.models.huggingface.decoder import BlockFields, Importer, without_none
 from dovetail.models.huggingface.mixture_families import deepseek_layers
 from dovetail.models.huggingface.reader import ConfigReader
+from dovetail.models.limits import MAX_HEADS, MAX_TOKENS
 from dovetail.models.model import Model
 
 
@@ -14,7 +15,7 @@ def latent_attention(reader: ConfigReader, **options: object) -> BlockFields:
     """Latent attention from the usual fields."""
     fields: BlockFields = {
         "kind": "latent_attention",
-        "heads": reader.integer("num_attention_heads", high=2**16),
+        "heads": reader.integer("num_attention_heads", high=MAX_HEADS),
         "query_rank": reader.optional("q_lora_rank"),
         "kv_rank": reader.integer("kv_lora_rank"),
         "nope_dim": reader.integer("qk_nope_head_dim"),
@@ -22,7 +23,7 @@ def latent_attention(reader: ConfigReader, **options: object) -> BlockFields:
         "value_dim": reader.integer("v_head_dim"),
         "bias": reader.flag("attention_bias", default=False),
     }
-    return {name: value for name, value in (fields | options).items() if value is not None}
+    return without_none(fields | options)
 
 
 def deepseek_v2(reader: ConfigReader, name: str) -> Model:
@@ -44,9 +45,9 @@ def glm4_lite(reader: ConfigReader, name: str) -> Model:
 def sparse_latent(reader: ConfigReader, name: str) -> Model:
     """DeepSeek-V3.2, GLM-5: an indexer picks the keys each query attends to."""
     indexer = {
-        "heads": reader.integer("index_n_heads", high=2**16),
+        "heads": reader.integer("index_n_heads", high=MAX_HEADS),
         "head_dim": reader.integer("index_head_dim"),
-        "top_k": reader.integer("index_topk", high=2**40),
+        "top_k": reader.integer("index_topk", high=MAX_TOKENS),
         "query_from": "latent",
     }
     return deepseek_layers(reader, name, latent_attention(reader, indexer=indexer))

@@ -24,6 +24,7 @@ from dovetail.models.huggingface.mixture_families import (
     top_k,
 )
 from dovetail.models.huggingface.reader import ConfigReader
+from dovetail.models.limits import MAX_HEADS
 from dovetail.models.model import Model
 
 
@@ -57,9 +58,12 @@ def llama4(reader: ConfigReader, name: str) -> Model:
     wide = reader.optional("intermediate_size_mlp") or size
     bias = reader.flag("attention_bias", default=False)
     step = reader.integer("interleave_moe_layer_step", default=1)
-    sparse = reader.integers("moe_layers") or list(range(step - 1, layers, step))
+    sparse = reader.integers("moe_layers")
+    chosen = set(range(step - 1, layers, step) if sparse is None else sparse)
     interval = reader.integer("no_rope_layer_interval", default=4)
-    rotary = reader.integers("no_rope_layers", layers, high=1) or [int((i + 1) % interval != 0) for i in range(layers)]
+    rotary = [int((i + 1) % interval != 0) for i in range(layers)]
+    if reader.fields.get("no_rope_layers") != []:  # an empty list stands for the default
+        rotary = reader.integers("no_rope_layers", layers, high=1) or rotary
     routed = mixture(reader, experts=experts(reader), top_k=top_k(reader), size=size, score="sigmoid", shared_size=size)
     norm = "head" if reader.flag("use_qk_norm", default=True) else "none"
     chunk = reader.integer("attention_chunk_size", default=8192)
@@ -70,7 +74,6 @@ def llama4(reader: ConfigReader, name: str) -> Model:
         FULL: grouped_attention(reader, qkv_bias=bias, output_bias=bias, rotary=False),
     }
     halves = {SPARSE: routed, DENSE_LAYER: dense(reader, size=wide)}
-    chosen = set(sparse)
     order = [block_name("chunked" if rotary[i] else FULL, i in chosen) for i in range(layers)]
     return assemble(reader, name, paired(mixers, halves), order)
 
@@ -159,7 +162,7 @@ def minimax_m3(reader: ConfigReader, name: str) -> Model:
     block = sparse.integer("sparse_block_size", "index_block_size", default=128)
     blocks_kept = sparse.integer("sparse_topk_blocks", "index_topk_blocks", default=16)
     indexer = {
-        "heads": sparse.integer("sparse_num_index_heads", "index_n_heads", default=4, high=2**16),
+        "heads": sparse.integer("sparse_num_index_heads", "index_n_heads", default=4, high=MAX_HEADS),
         "head_dim": sparse.integer("sparse_index_dim", "index_head_dim", default=128),
         "top_k": block * blocks_kept,
         "query_norm": "rms",
@@ -197,7 +200,7 @@ def step3(reader: ConfigReader, name: str) -> Model:
     bias, wide_bias = reader.flag("attention_bias", default=False), reader.flag("mlp_bias", default=False)
     window = reader.optional("sliding_window")
     groups = ("num_key_value_heads", "num_attention_groups")
-    kv_heads = reader.integer(*groups, high=2**16)
+    kv_heads = reader.integer(*groups, high=MAX_HEADS)
     full = grouped_attention(
         reader, kv_heads=kv_heads, qkv_bias=bias, output_bias=bias, qk_norm="head", output_gate="head"
     )
@@ -223,7 +226,8 @@ def step3(reader: ConfigReader, name: str) -> Model:
     blocks = paired(mixers, {SPARSE: routed, DENSE_LAYER: dense(reader, bias=wide_bias)})
     spans = attention_spans(reader, layers, every=1, window=window)
     order = [block_name(*pair) for pair in zip(spans, has_experts, strict=True)]
-    modules = prediction(reader, order[-1], "num_nextn_predict_layers")
+    # prediction modules hold a dense half behind sliding attention, whatever the last layer is
+    modules = prediction(reader, block_name(FULL if window is None else SLIDING, False), "num_nextn_predict_layers")
     return assemble(reader, name, blocks, order, multi_token_prediction=modules)
 
 

@@ -15,9 +15,9 @@ from dovetail.models.huggingface.decoder import (
 )
 from dovetail.models.huggingface.dense_families import FULL, attention_spans, spanned
 from dovetail.models.huggingface.reader import ConfigReader
+from dovetail.models.limits import MAX_EXPERTS, MAX_SMALL
 from dovetail.models.model import Model
 
-MAX_EXPERTS = 2**20
 SPARSE, DENSE_LAYER = "sparse", "dense"
 
 
@@ -73,12 +73,12 @@ def block_name(mixer: str, half: str | bool) -> str:
 
 def prediction(reader: ConfigReader, block: str, *names: str) -> dict[str, object] | None:
     """The multi-token-prediction modules a config announces."""
-    modules = reader.optional(*(names or ("num_nextn_predict_layers",)), low=0, high=4096)
+    modules = reader.optional(*(names or ("num_nextn_predict_layers",)), low=0, high=MAX_SMALL)
     return {"modules": modules, "block": block} if modules else None
 
 
 def mixtral(reader: ConfigReader, name: str) -> Model:
-    """Mixtral, PhiMoE, GraniteMoE, Hunyuan: every layer a mixture of full-width experts."""
+    """Mixtral: every layer a mixture of full-width experts."""
     window = reader.optional("sliding_window")
     block = {
         "mixer": grouped_attention(reader),
@@ -135,9 +135,9 @@ def granite_mixture(reader: ConfigReader) -> BlockFields:
 
 def hunyuan(reader: ConfigReader, name: str) -> Model:
     """Hunyuan MoE: normalised queries and keys, one shared expert of the experts' width."""
-    for field in ("moe_topk", "moe_intermediate_size", "num_shared_expert", "intermediate_size"):
-        if isinstance(reader.fields.get(field), list):
-            raise reader.refuse(field, "experts whose number or width changes from layer to layer")
+    fields = ("num_experts", "moe_topk", "moe_intermediate_size", "num_shared_expert", "intermediate_size")
+    alike = {field: reader.same(field, "experts whose number or width changes from layer to layer") for field in fields}
+    reader = ConfigReader({**reader.fields, **alike}, reader.where)
     size = reader.integer("intermediate_size")
     bias = reader.flag("attention_bias", default=False)
     block = {
@@ -248,11 +248,12 @@ def ernie_moe(reader: ConfigReader, name: str) -> Model:
         DENSE_LAYER: {"mixer": mixer, "feed_forward": dense(reader, bias=bias)},
     }
     order = [SPARSE if (i + 1) % interval == 0 and start <= i <= end else DENSE_LAYER for i in range(layers)]
-    return assemble(reader, name, blocks, order, tied=True, head={"bias": bias})
+    modules = prediction(reader, DENSE_LAYER)
+    return assemble(reader, name, blocks, order, tied=True, head={"bias": bias}, multi_token_prediction=modules)
 
 
 def glm4_moe(reader: ConfigReader, name: str) -> Model:
-    """GLM-4.5, dots.llm1: dense first layers, shared experts, sigmoid routing with groups."""
+    """GLM-4.5: dense first layers, shared experts, sigmoid routing with groups."""
     bias = reader.flag("attention_bias", default=False)
     qk_norm = "head" if reader.flag("use_qk_norm", default=False) else "none"
     return deepseek_layers(reader, name, grouped_attention(reader, qkv_bias=bias, qk_norm=qk_norm))
@@ -262,6 +263,16 @@ def dots1(reader: ConfigReader, name: str) -> Model:
     """dots.llm1: always normalised queries and keys."""
     bias = reader.flag("attention_bias", default=False)
     return deepseek_layers(reader, name, grouped_attention(reader, qkv_bias=bias, output_bias=bias, qk_norm="head"))
+
+
+def deepseek_v1(reader: ConfigReader, name: str) -> Model:
+    """DeepSeek LLM and DeepSeekMoE: Llama's attention, dense layers or fine-grained experts chosen by softmax."""
+    bias = reader.flag("attention_bias", default=False)
+    mixer = grouped_attention(reader, qkv_bias=bias, output_bias=bias)
+    if reader.has("n_routed_experts"):
+        return deepseek_layers(reader, name, mixer, score="softmax")
+    block = {"mixer": mixer, "feed_forward": dense(reader)}
+    return assemble(reader, name, {DENSE_LAYER: block}, [DENSE_LAYER] * reader.layers())
 
 
 def deepseek_layers(
@@ -291,7 +302,9 @@ def deepseek_mixture(reader: ConfigReader, *, score: str, **options: object) -> 
     """Routed experts in groups (nodes) with shared experts beside them."""
     size = reader.integer("moe_intermediate_size")
     shared = reader.integer("n_shared_experts", "num_shared_experts", default=0, low=0) * size
-    groups = reader.integer("n_group", "num_expert_group", default=1)
+    group_names = ("n_group", "num_expert_group")
+    groups = reader.integer(*group_names, default=1)
+    reader.divides(reader.given(*group_names), groups, "the number of experts", experts(reader))
     return mixture(
         reader,
         experts=experts(reader),
@@ -300,15 +313,15 @@ def deepseek_mixture(reader: ConfigReader, *, score: str, **options: object) -> 
         score=score,
         correction_bias=score == "sigmoid",
         renormalise=reader.flag(reader.given("norm_topk_prob", "moe_renormalize"), default=score == "sigmoid"),
-        shared_size=shared or None,
         groups=groups,
         top_groups=min(reader.integer("topk_group", default=1), groups),
-        **options,
+        **{"shared_size": shared or None, **options},
     )
 
 
 #: `model_type` → importer.
 MIXTURE: Mapping[str, Importer] = {
+    "deepseek": deepseek_v1,
     "dots1": dots1,
     "ernie4_5_moe": ernie_moe,
     "glm4_moe": glm4_moe,

@@ -6,9 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from dovetail.errors import InputError, one_of, quoted
-from dovetail.models.limits import MAX_LAYERS
-
-MAX_WIDTH = 2**22
+from dovetail.models.limits import MAX_LAYERS, MAX_WIDTH
 
 
 class ConfigReader:
@@ -102,6 +100,16 @@ class ConfigReader:
                 raise InputError(self.at(f"{name}[{position}]"), f"is {quoted(value)}", fix)
         return cast("list[int] | None", values)
 
+    def same(self, name: str, operator: str) -> object:
+        """The one value a list repeats for every layer, or a value that is no list; lists that vary are refused."""
+        value = self.fields.get(name)
+        if not isinstance(value, list) or not value:
+            return cast("object", value)
+        first, *others = cast("list[object]", value)
+        if any(other != first for other in others):
+            raise self.refuse(name, operator)
+        return first
+
     def divides(self, small_name: str, small: int, large_name: str, large: int) -> None:
         """Refuses counts that do not divide each other."""
         if large % small:
@@ -114,7 +122,7 @@ class ConfigReader:
         return InputError(
             self.at(name),
             f"needs {operator}, which Dovetail does not model",
-            "describe the model in a model file",
+            "it cannot be imported; a model file can only approximate it without this part",
         )
 
     def _per_layer(self, name: str, length: int | None) -> list[object] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dovetail.models.huggingface.classic_pieces import biased, dropout, plain, split_heads, uniform
+from dovetail.models.huggingface.classic_pieces import biased, dropout, only, plain, split_heads, uniform
 from dovetail.models.huggingface.decoder import (
     BlockFields,
     Importer,
@@ -15,6 +15,7 @@ from dovetail.models.huggingface.decoder import (
 )
 from dovetail.models.huggingface.dense_families import FULL, SLIDING, attention_spans, spanned
 from dovetail.models.huggingface.reader import ConfigReader
+from dovetail.models.limits import MAX_HEADS
 from dovetail.models.model import Model
 
 
@@ -48,7 +49,7 @@ def _head_norm(reader: ConfigReader, *, default: bool) -> BlockFields:
 def starcoder2(reader: ConfigReader, name: str) -> Model:
     """StarCoder 2: grouped queries, plain feed-forwards, a window in some sizes."""
     bias = reader.flag("use_bias", default=True)
-    kv_heads = reader.integer("num_key_value_heads", default=2, high=2**16)
+    kv_heads = reader.integer("num_key_value_heads", default=2, high=MAX_HEADS)
     window = reader.optional("sliding_window")
     block = {
         "norm": "layer",
@@ -72,7 +73,7 @@ def nemotron(reader: ConfigReader, name: str) -> Model:
 def stablelm(reader: ConfigReader, name: str) -> Model:
     """StableLM 2 and 3B-4E1T: layer norms around Llama's halves, in parallel in the 12B."""
     parallel = reader.flag("use_parallel_residual", default=False)
-    kv_heads = reader.integer("num_key_value_heads", default=32, high=2**16)
+    kv_heads = reader.integer("num_key_value_heads", default=32, high=MAX_HEADS)
     bias = reader.flag("use_qkv_bias", default=False)
     mixer = split_heads(reader, hidden_size(reader), rotary=True, kv_heads=kv_heads, qkv_bias=bias)
     block = {
@@ -100,7 +101,8 @@ def cohere(reader: ConfigReader, name: str) -> Model:
 def cohere2(reader: ConfigReader, name: str) -> Model:
     """Command R7B, Command A: windowed layers with rotary positions, full layers without."""
     mixer = split_heads(reader, hidden_size(reader), **biased(reader.flag("attention_bias", default=False)))
-    mixer["kv_heads"] = reader.integer("num_key_value_heads", default=mixer["heads"], high=2**16)
+    only(reader, "head_dim", mixer["head_dim"])
+    mixer["kv_heads"] = reader.integer("num_key_value_heads", default=mixer["heads"], high=MAX_HEADS)
     window = reader.integer("sliding_window", default=4096)
     blocks = {
         FULL: _command_block(reader, mixer),
