@@ -1,0 +1,28 @@
+"""What training frameworks can run and what they keep in memory, as data."""
+
+from dovetail.frameworks.catalogue import load, names
+from dovetail.frameworks.framework import (
+    Availability,
+    ContextParallel,
+    Framework,
+    Overlaps,
+    PipelineSchedule,
+    Recompute,
+    UnevenStages,
+)
+from dovetail.frameworks.state import Allowance, ParameterBytes, StateBytes
+
+__all__ = [
+    "Allowance",
+    "Availability",
+    "ContextParallel",
+    "Framework",
+    "Overlaps",
+    "ParameterBytes",
+    "PipelineSchedule",
+    "Recompute",
+    "StateBytes",
+    "UnevenStages",
+    "load",
+    "names",
+]

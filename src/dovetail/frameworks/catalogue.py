@@ -1,0 +1,33 @@
+"""Frameworks by name, and framework files of the user's own."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+
+from dovetail.documents import parse_document, read_document, validate
+from dovetail.errors import InputError, one_of, quoted
+from dovetail.frameworks.framework import Framework, FrameworkSpec
+
+
+@lru_cache(maxsize=1)
+def names() -> tuple[str, ...]:
+    """Every framework of the catalogue, in alphabetical order."""
+    folder = files("dovetail.frameworks") / "data"
+    return tuple(sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")))
+
+
+def load(name: str) -> Framework:
+    """A framework of the catalogue, or the one a framework file (a path ending in .yaml, .yml or .json) describes."""
+    if Path(name).suffix in (".yaml", ".yml", ".json"):
+        return validate(FrameworkSpec, read_document(name), name).framework()
+    if name not in names():
+        raise InputError("framework", f"{quoted(name)} is not in the catalogue", one_of(names(), name))
+    return _from_catalogue(name)
+
+
+@lru_cache(maxsize=64)
+def _from_catalogue(name: str) -> Framework:
+    entry = files("dovetail.frameworks") / "data" / f"{name}.yaml"
+    return validate(FrameworkSpec, parse_document(entry.read_text(encoding="utf-8"), name), name).framework()

@@ -1,0 +1,209 @@
+"""A training framework as data: which plans it can run, its bytes per parameter, what it overlaps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import Field, model_validator
+
+from dovetail.documents import Spec
+from dovetail.errors import InputError, one_of, quoted
+from dovetail.frameworks.state import Allowance, AllowanceSpec, BytesAllowanceSpec, StateBytes, StateBytesSpec
+from dovetail.graph import OPTIMIZERS
+
+PipelineSchedule = Literal[
+    "gpipe", "1f1b", "interleaved", "looped_bfs", "zb_h1", "zb_interleaved", "zb_v", "dualpipe", "dualpipe_v"
+]
+"""the order of microbatches; looped_bfs: chunks in turn, all forwards first; zb: zero-bubble (Qi et al., 2024)"""
+
+Microbatches = Literal["any", "multiple_of_rounds", "multiple_of_stages"]
+"""of an interleaved schedule; rounds: stages' worth of microbatches, rounded down, at least one"""
+
+UnevenStages = Literal["never", "ends", "balanced", "any"]
+"""ends: the first and last differ; balanced: cut where parameters are even; any: layers listed per stage"""
+
+ContextParallel = Literal["ring", "all_gather", "ulysses", "ring_and_ulysses"]
+ExpertAxis = Literal["data", "context", "tensor"]
+Recompute = Literal["none", "selective", "operators", "full"]
+"""selective: a menu of modules; operators: any list of them; full: whole layers"""
+
+Availability = Literal["never", "optional", "always"]
+Precision = Literal["fp32", "bf16", "fp16", "fp8", "fp4"]
+
+DoubtTexts = dict[str, Annotated[str, Field(min_length=1, max_length=2000)]]
+
+AnyT = TypeVar("AnyT")
+Several = Annotated[tuple[AnyT, ...], Field(strict=False, max_length=32)]
+ZeroStages = Annotated[tuple[Annotated[int, Field(ge=0, le=3)], ...], Field(strict=False, min_length=1, max_length=4)]
+
+
+@dataclass(frozen=True, slots=True)
+class Overlaps:
+    """Which communication runs beside computation."""
+
+    gradient_reduction: Availability
+    """data-parallel reduction beside the backward"""
+    weight_gather: Availability
+    """updated weights gathered beside the next forward (ZeRO 1 and 2)"""
+    weight_prefetch: Availability
+    """the next layer's sharded weights gathered ahead (ZeRO 3)"""
+    tensor_parallel: Availability
+    """beside the matrix products they belong to"""
+    context_parallel: Availability
+    """blocks of keys and values in flight beside attention"""
+    expert_parallel: Availability
+    """tokens to and from experts beside another microbatch"""
+    pipeline_transfers: tuple[PipelineSchedule, ...]
+    """the schedules in which transfers between stages are hidden"""
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """What one framework can run, and what that costs beside the model's own work."""
+
+    name: str
+    version: str
+    """which one the data speaks for"""
+    source: str
+    pipeline_schedules: tuple[PipelineSchedule, ...]
+    interleaved_microbatches: Microbatches
+    uneven_stages: UnevenStages
+    zero_stages: tuple[int, ...]
+    zero_stages_with_pipeline: tuple[int, ...]
+    zero_group: bool
+    """the group that shares one copy of sharded state may be smaller than the data-parallel group"""
+    sequence_parallel: Availability
+    """activations between tensor-parallel parts cut along the sequence"""
+    context_parallel: tuple[ContextParallel, ...]
+    expert_parallel: tuple[ExpertAxis, ...]
+    """the axes experts may be spread over; empty: no expert parallelism"""
+    expert_tensor_parallel: bool
+    """an expert may be cut further, in another way than the layers around it"""
+    recompute: tuple[Recompute, ...]
+    recompute_modules: tuple[str, ...]
+    """what the selective menu offers"""
+    recompute_some_layers: bool
+    """full recompute of only some layers of a stage"""
+    states: tuple[tuple[Precision, StateBytes], ...]
+    overlaps: Overlaps
+    fused_attention: bool
+    """by default"""
+    logits_bytes: int
+    """per element of the logits the loss reads"""
+    loss_chunks: int
+    """parts the logits and loss are computed in, one at a time"""
+    context_bytes: Allowance
+    """device memory of the driver, libraries and communicators"""
+    allocator_overhead: Allowance
+    """fraction of what tensors need that the allocator holds beyond it"""
+    collective_buffer_bytes: Allowance
+    """buckets and staging buffers"""
+    doubts: tuple[tuple[str, str], ...] = ()
+
+    def state_bytes(self, precision: str) -> StateBytes:
+        """Bytes per parameter before sharding."""
+        states: dict[str, StateBytes] = dict(self.states)
+        if precision not in states:
+            where = f"framework {self.name}: precision"
+            raise InputError(where, f"{quoted(precision)} is not run", one_of(states, precision))
+        return states[precision]
+
+    def bytes_per_parameter(
+        self, precision: str, *, zero_stage: int = 0, shards: int = 1, optimizer: str = "adamw"
+    ) -> float:
+        """Weights, gradients and optimizer state per parameter on one chip, sharded over `shards` chips."""
+        if zero_stage not in self.zero_stages:
+            stages = ", ".join(map(str, self.zero_stages))
+            raise InputError(
+                f"framework {self.name}: zero_stage", f"is {quoted(zero_stage)}", f"it should be one of {stages}"
+            )
+        if optimizer not in OPTIMIZERS:
+            raise InputError("optimizer", f"is {quoted(optimizer)}", one_of(OPTIMIZERS, optimizer))
+        if shards < 1:
+            raise InputError("shards", f"is {quoted(shards)}", "it should be 1 or more")
+        return self.state_bytes(precision).per_parameter(optimizer, zero_stage, shards).total
+
+    def can_interleave(self, microbatches: int, stages: int) -> bool:
+        """Whether the framework's interleaved schedule takes so many microbatches."""
+        if "interleaved" not in self.pipeline_schedules:
+            return False
+        match self.interleaved_microbatches:
+            case "any":
+                return True
+            case "multiple_of_stages":
+                return microbatches % stages == 0
+            case "multiple_of_rounds":
+                return microbatches % max(1, microbatches // stages) == 0
+
+
+class OverlapsSpec(Spec):
+    """The overlaps as a file has them."""
+
+    gradient_reduction: Availability
+    weight_gather: Availability
+    weight_prefetch: Availability
+    tensor_parallel: Availability
+    context_parallel: Availability
+    expert_parallel: Availability
+    pipeline_transfers: Several[PipelineSchedule] = ()
+
+
+class FrameworkSpec(Spec):
+    """A framework file."""
+
+    name: Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    version: Annotated[str, Field(min_length=1, max_length=200)]
+    source: Annotated[str, Field(min_length=1, max_length=2000)]
+    pipeline_schedules: Several[PipelineSchedule]
+    interleaved_microbatches: Microbatches = "any"
+    uneven_stages: UnevenStages
+    zero_stages: ZeroStages
+    zero_stages_with_pipeline: ZeroStages
+    zero_group: bool
+    sequence_parallel: Availability
+    context_parallel: Several[ContextParallel]
+    expert_parallel: Several[ExpertAxis]
+    expert_tensor_parallel: bool
+    recompute: Several[Recompute]
+    recompute_modules: Several[Annotated[str, Field(max_length=100)]] = ()
+    recompute_some_layers: bool = False
+    states: Annotated[dict[Precision, StateBytesSpec], Field(min_length=1)]
+    overlaps: OverlapsSpec
+    fused_attention: bool
+    logits_bytes: Annotated[int, Field(ge=1, le=8)]
+    loss_chunks: Annotated[int, Field(ge=1, le=4096)] = 1
+    context_bytes: BytesAllowanceSpec
+    allocator_overhead: AllowanceSpec
+    collective_buffer_bytes: BytesAllowanceSpec
+    doubts: DoubtTexts = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> FrameworkSpec:
+        _check_within("zero_stages_with_pipeline", self.zero_stages_with_pipeline, "zero_stages", self.zero_stages)
+        transfers = self.overlaps.pipeline_transfers
+        _check_within("overlaps.pipeline_transfers", transfers, "pipeline_schedules", self.pipeline_schedules)
+        if self.recompute_modules and "selective" not in self.recompute:
+            raise InputError("recompute_modules", "stand beside a menu without selective", "add it or leave them out")
+        for name in self.doubts:
+            if name not in type(self).model_fields:
+                raise InputError(
+                    f"doubts.{name}", "is about no field of this file", one_of(type(self).model_fields, name)
+                )
+        return self
+
+    def framework(self) -> Framework:
+        """The framework a file describes."""
+        fields: dict[str, Any] = {name: getattr(self, name) for name in type(self).model_fields}
+        fields["states"] = tuple((name, spec.state_bytes()) for name, spec in self.states.items())
+        fields["overlaps"] = Overlaps(**self.overlaps.model_dump())
+        for name in ("context_bytes", "allocator_overhead", "collective_buffer_bytes"):
+            fields[name] = fields[name].allowance()
+        fields["doubts"] = tuple(self.doubts.items())
+        return Framework(**fields)
+
+
+def _check_within(field: str, part: tuple[object, ...], whole: str, known: tuple[object, ...]) -> None:
+    for item in part:
+        if item not in known:
+            raise InputError(field, f"names {quoted(item)}, which {whole} lack", f"add it to {whole} or leave it out")

@@ -1,0 +1,137 @@
+"""Bytes a framework keeps per parameter, and what it needs beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+
+from dovetail.documents import Spec
+from dovetail.errors import InputError
+from dovetail.graph import OPTIMIZERS
+from dovetail.units import parse
+
+Status = Literal["read", "measured", "assumed"]
+
+MAX_ZERO_STAGE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterBytes:
+    """Bytes per parameter on one chip."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+
+    @property
+    def total(self) -> float:
+        """All three."""
+        return self.weights + self.gradients + self.optimizer
+
+
+@dataclass(frozen=True, slots=True)
+class StateBytes:
+    """Bytes per parameter before sharding, for one precision."""
+
+    weights: float
+    """as the layers use them"""
+    gradients: float
+    """as they are accumulated over microbatches"""
+    master: float
+    """a float32 copy of the weights for the optimizer; 0 where the weights are float32 themselves"""
+    moment: float
+    """one state of the optimizer: Adam has two"""
+    gradient_copy: float = 0.0
+    """gradients once more in float32 for the optimizer"""
+    casts: float = 0.0
+    """copies of the weights for a narrower matrix product"""
+    cast_on_gather: bool = False
+    """with sharded weights only the master is kept: what is gathered is cast from it"""
+
+    def per_parameter(self, optimizer: str, zero_stage: int, shards: int) -> ParameterBytes:
+        """What one chip keeps with optimizer state (1), gradients (2) and weights (3) cut into shards (ZeRO, 2020)."""
+        state = self.master + self.gradient_copy + self.moment * len(OPTIMIZERS[optimizer].states)
+        weights = self.weights + self.casts
+        if zero_stage >= MAX_ZERO_STAGE:
+            weights = 0.0 if self.cast_on_gather else self.weights / shards
+        return ParameterBytes(
+            weights,
+            self.gradients / (shards if zero_stage >= 2 else 1),
+            state / (shards if zero_stage >= 1 else 1),
+        )
+
+
+class StateBytesSpec(Spec):
+    """The bytes per parameter of one precision as a file has them."""
+
+    weights: Annotated[float, Field(ge=0, le=64)]
+    gradients: Annotated[float, Field(ge=0, le=64)]
+    master: Annotated[float, Field(ge=0, le=64)]
+    moment: Annotated[float, Field(ge=0, le=64)]
+    gradient_copy: Annotated[float, Field(ge=0, le=64)] = 0.0
+    casts: Annotated[float, Field(ge=0, le=64)] = 0.0
+    cast_on_gather: bool = False
+
+    @model_validator(mode="after")
+    def _consistent(self) -> StateBytesSpec:
+        if self.cast_on_gather and self.master == 0:
+            raise InputError("master", "is 0 beside cast_on_gather", "give the bytes of the copy that is kept")
+        return self
+
+    def state_bytes(self) -> StateBytes:
+        """The same for use."""
+        return StateBytes(**self.model_dump())
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """A figure that is not derived: its value, the ends it may lie between, and who says so."""
+
+    value: float
+    low: float
+    high: float
+    status: Status
+    source: str
+
+
+class AllowanceSpec(Spec):
+    """An allowance as a file has it."""
+
+    value: Annotated[float, Field(ge=0, le=1e12)]
+    low: Annotated[float, Field(ge=0, le=1e12)]
+    high: Annotated[float, Field(ge=0, le=1e12)]
+    status: Status
+    source: Annotated[str, Field(min_length=1, max_length=2000)]
+
+    @model_validator(mode="after")
+    def _ordered(self) -> AllowanceSpec:
+        if not self.low <= self.value <= self.high:
+            fix = f"it should lie between low, {self.low:g}, and high, {self.high:g}"
+            raise InputError("value", f"is {self.value:g}", fix)
+        return self
+
+    def allowance(self) -> Allowance:
+        """The same for use."""
+        return Allowance(**self.model_dump())
+
+
+def _read_bytes(value: object) -> float:
+    return parse(value, "bytes", "")
+
+
+_Bytes = Annotated[
+    float,
+    Field(ge=0, le=1e12),
+    BeforeValidator(_read_bytes),
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string"}]}),
+]
+
+
+class BytesAllowanceSpec(AllowanceSpec):
+    """An allowance in bytes."""
+
+    value: _Bytes
+    low: _Bytes
+    high: _Bytes

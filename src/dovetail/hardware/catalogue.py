@@ -1,0 +1,114 @@
+"""Chips, clusters and technologies by name, and files of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, cast
+
+from dovetail.documents import parse_document, read_document, validate
+from dovetail.errors import InputError, one_of, quoted
+from dovetail.hardware.chip import Chip, ChipSpec
+from dovetail.hardware.cluster import Cluster, ClusterSpec, check_chips
+from dovetail.hardware.network import fit_tiers
+from dovetail.hardware.technology import Technology, TechnologySpec
+
+_FILES = (".yaml", ".yml", ".json")
+
+
+@lru_cache(maxsize=4)
+def _names(kind: str) -> tuple[str, ...]:
+    folder = files("dovetail.hardware") / "data" / kind
+    return tuple(sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")))
+
+
+def _document(kind: str, name: str) -> dict[str, Any]:
+    entry = files("dovetail.hardware") / "data" / kind / f"{name}.yaml"
+    return parse_document(entry.read_text(encoding="utf-8"), name)
+
+
+def _check_known(word: str, name: str, known: tuple[str, ...]) -> None:
+    if name not in known:
+        raise InputError(word, f"{quoted(name)} is not in the catalogue", one_of(known, name))
+
+
+def chip_names() -> tuple[str, ...]:
+    """Every chip of the catalogue, in alphabetical order."""
+    return _names("chips")
+
+
+def cluster_names() -> tuple[str, ...]:
+    """Every cluster of the catalogue, in alphabetical order."""
+    return _names("clusters")
+
+
+def technology_names() -> tuple[str, ...]:
+    """Every technology of the catalogue, in alphabetical order."""
+    return _names("technologies")
+
+
+def chip(name: str) -> Chip:
+    """A chip of the catalogue, or the one a chip file (a path ending in .yaml, .yml or .json) describes."""
+    if Path(name).suffix in _FILES:
+        return validate(ChipSpec, read_document(name), name).chip()
+    _check_known("chip", name, chip_names())
+    return _chip(name)
+
+
+def technology(name: str) -> Technology:
+    """A technology of the catalogue, or the one a technology file describes."""
+    if Path(name).suffix in _FILES:
+        return validate(TechnologySpec, read_document(name), name).technology()
+    _check_known("technology", name, technology_names())
+    return _technology(name)
+
+
+def cluster(name: str | Chip, chips: int | None = None) -> Cluster:
+    """A cluster of the catalogue or of a file, with `chips` of its chips; or `chips` of one chip with its own links."""
+    if chips is not None:
+        check_chips(chips)
+    if isinstance(name, Chip):
+        return _around(name, chips)
+    if Path(name).suffix in _FILES:
+        return cluster_from(read_document(name), name, chips)
+    if name in chip_names():
+        return _around(_chip(name), chips)
+    _check_known("cluster", name, (*cluster_names(), *chip_names()))
+    return cluster_from(_document("clusters", name), name, chips)
+
+
+def cluster_from(document: Mapping[str, Any], where: str, chips: int | None = None) -> Cluster:
+    """The cluster a document describes; its chip may be a name of the catalogue or stand there in full."""
+    fields = dict(document)
+    inner: object = fields.get("chip")
+    own: Chip | None = None
+    if isinstance(inner, Mapping):
+        own = validate(ChipSpec, cast("Mapping[str, Any]", inner), f"{where}: chip").chip()
+        fields["chip"] = own.name
+    spec = validate(ClusterSpec, fields, where)
+    if own is None and spec.chip not in chip_names():
+        raise InputError(
+            f"{where}: chip", f"{quoted(spec.chip)} is not in the catalogue", one_of(chip_names(), spec.chip)
+        )
+    return spec.cluster(own or _chip(spec.chip), chips, where)
+
+
+def _around(chip: Chip, chips: int | None) -> Cluster:
+    """A cluster of one chip's own links."""
+    if chips is None:
+        raise InputError(f"chip {chip.name}: chips", "is missing", "say how many chips the cluster has")
+    tiers = fit_tiers(chip.tiers, chips, f"chip {chip.name}: chips")
+    doubts = tuple((field, why) for field, why in chip.doubts if field == "tiers")
+    return Cluster(f"{chip.name}-{chips}", chip, chips, tiers, chip.source, doubts)
+
+
+@lru_cache(maxsize=256)
+def _chip(name: str) -> Chip:
+    return validate(ChipSpec, _document("chips", name), name).chip()
+
+
+@lru_cache(maxsize=64)
+def _technology(name: str) -> Technology:
+    return validate(TechnologySpec, _document("technologies", name), name).technology()

@@ -1,0 +1,227 @@
+"""Chips: matrix and vector units, memories, links, silicon and price. No calibration: published figures only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from dovetail.documents import Spec
+from dovetail.errors import InputError, one_of, quoted
+from dovetail.hardware.fields import (
+    Bytes,
+    BytesPerS,
+    Count,
+    Dollars,
+    Doubts,
+    DoubtTexts,
+    Flops,
+    Hertz,
+    Name,
+    SomeBytesPerS,
+    SquareMillimetres,
+    Text,
+    Watts,
+    doubts_of,
+)
+from dovetail.hardware.network import Tier, TierSpec
+
+ChipKind = Literal["gpu", "systolic", "many_core"]
+"""gpu: small matrix units in many cores; systolic: a few large arrays; many_core: a mesh of cores with own memory"""
+
+Dataflow = Literal["weight", "output"]
+"""which operand stays in a systolic array"""
+
+Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp4"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Dense peak FLOP/s (operations for int8) by the precision of the operands; None: the chip does not multiply it."""
+
+    fp32: float | None = None
+    tf32: float | None = None
+    bf16: float | None = None
+    fp16: float | None = None
+    fp8: float | None = None
+    int8: float | None = None
+    fp4: float | None = None
+
+    def published(self) -> dict[str, float]:
+        """The precisions there is a figure for."""
+        every = {name: getattr(self, name) for name in RATE_NAMES}
+        return {name: rate for name, rate in every.items() if rate is not None}
+
+
+RATE_NAMES = tuple(Rates.__dataclass_fields__)
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """A package as its maker sells it; figures are peaks, per chip, in SI units."""
+
+    name: str
+    title: str
+    kind: ChipKind
+    year: int
+    node: str
+    """the process as marketed"""
+    technology: str | None
+    """the catalogue's technology nearest to it"""
+    clock_hz: float
+    """at which the matrix units reach their published peak"""
+    tensor_cores: int
+    """matrix units"""
+    macs_per_core: int
+    """bf16 (or fp16) multiply-accumulates of one matrix unit per cycle"""
+    rows: int | None
+    """of a systolic array: the reduced dim"""
+    cols: int | None
+    dataflow: Dataflow | None
+    dense_flops: Rates
+    vector_cores: int
+    """cores with vector lanes and memory of their own: SMs, compute units, tensor cores of a TPU, tiles"""
+    vector_lanes: int
+    """float32 operations one of them starts per cycle"""
+    core_sram_bytes: float
+    """memory beside one vector core"""
+    core_sram_bytes_per_s: float | None
+    """of one vector core's memory"""
+    shared_sram_bytes: float
+    """memory all cores share"""
+    shared_sram_bytes_per_s: float | None
+    hbm_bytes: float
+    hbm_bytes_per_s: float
+    hbm_stacks: int | None
+    link_ports: int | None
+    """ports of the innermost tier"""
+    tiers: tuple[Tier, ...]
+    """the network it is sold with, innermost first"""
+    dies: int
+    area_mm2: float | None
+    """of all its dies"""
+    tdp_w: float | None
+    price_usd: float | None
+    rent_usd_per_h: float | None
+    source: str
+    doubts: Doubts = ()
+
+    @property
+    def macs_per_cycle(self) -> int:
+        """bf16 (or fp16) multiply-accumulates the whole chip makes per cycle."""
+        return self.tensor_cores * self.macs_per_core
+
+    @property
+    def link_bytes_per_s(self) -> float:
+        """What the chip can send over its innermost links; 0 for a chip that stands alone."""
+        return self.tiers[0].bytes_per_s if self.tiers else 0.0
+
+    @property
+    def sram_bytes(self) -> float:
+        """All memory on the die."""
+        return self.vector_cores * self.core_sram_bytes + self.shared_sram_bytes
+
+    def peak_flops(self, precision: str) -> float:
+        """Published dense peak for operands of a precision."""
+        rates = self.dense_flops.published()
+        if precision not in rates:
+            raise InputError(
+                f"chip {self.name}: precision", f"{quoted(precision)} has no published peak", one_of(rates, precision)
+            )
+        return rates[precision]
+
+
+class RatesSpec(Spec):
+    """Dense peaks as a file has them."""
+
+    fp32: Flops | None = None
+    tf32: Flops | None = None
+    bf16: Flops | None = None
+    fp16: Flops | None = None
+    fp8: Flops | None = None
+    int8: Flops | None = None
+    fp4: Flops | None = None
+
+    @model_validator(mode="after")
+    def _trains(self) -> RatesSpec:
+        if self.bf16 is None and self.fp16 is None:
+            raise InputError("bf16", "is missing", "give the dense peak for bf16 or fp16")
+        return self
+
+
+class ChipSpec(Spec):
+    """A chip file: quantities as numbers in SI or texts such as "80 GiB"."""
+
+    name: Name
+    title: Text = ""
+    kind: ChipKind
+    year: Annotated[int, Field(ge=1970, le=2100)]
+    node: Text
+    technology: Name | None = None
+    clock_hz: Hertz
+    tensor_cores: Count
+    macs_per_core: Count | None = None
+    rows: Annotated[int, Field(ge=1, le=2**16)] | None = None
+    cols: Annotated[int, Field(ge=1, le=2**16)] | None = None
+    dataflow: Dataflow | None = None
+    dense_flops: RatesSpec
+    vector_cores: Count
+    vector_lanes: Count
+    core_sram_bytes: Bytes = 0.0
+    core_sram_bytes_per_s: SomeBytesPerS | None = None
+    shared_sram_bytes: Bytes = 0.0
+    shared_sram_bytes_per_s: SomeBytesPerS | None = None
+    hbm_bytes: Bytes
+    hbm_bytes_per_s: BytesPerS
+    hbm_stacks: Annotated[int, Field(ge=1, le=4096)] | None = None
+    link_ports: Annotated[int, Field(ge=1, le=4096)] | None = None
+    tiers: Annotated[tuple[TierSpec, ...], Field(strict=False, max_length=8)] = ()
+    dies: Annotated[int, Field(ge=1, le=4096)] = 1
+    area_mm2: SquareMillimetres | None = None
+    tdp_w: Watts | None = None
+    price_usd: Dollars | None = None
+    rent_usd_per_h: Dollars | None = None
+    source: Text = ""
+    doubts: DoubtTexts = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ChipSpec:
+        if self.kind == "systolic":
+            self._check_array()
+        else:
+            self._check_no_array()
+        if (self.hbm_bytes == 0) != (self.hbm_bytes_per_s == 0):
+            raise InputError("hbm_bytes_per_s", "contradicts hbm_bytes", "both should be 0 or neither")
+        if self.hbm_bytes == 0 and self.core_sram_bytes == 0 and self.shared_sram_bytes == 0:
+            raise InputError("hbm_bytes", "is 0 and so is all SRAM", "give the chip a memory")
+        doubts_of(self.doubts, type(self).model_fields)
+        return self
+
+    def _check_array(self) -> None:
+        for name in ("rows", "cols", "dataflow"):
+            if getattr(self, name) is None:
+                raise InputError(name, "is missing", "a systolic chip has rows, cols and a dataflow")
+        if self.macs_per_core is not None and self.macs_per_core > self._array:
+            raise InputError("macs_per_core", f"is {self.macs_per_core}", f"the array holds rows x cols, {self._array}")
+
+    def _check_no_array(self) -> None:
+        for name in ("rows", "cols", "dataflow"):
+            if getattr(self, name) is not None:
+                raise InputError(name, f"stands beside kind {self.kind}", "keep it for a systolic chip")
+        if self.macs_per_core is None:
+            raise InputError("macs_per_core", "is missing", "add this field")
+
+    @property
+    def _array(self) -> int:
+        return (self.rows or 0) * (self.cols or 0)
+
+    def chip(self) -> Chip:
+        """The chip a file describes."""
+        fields: dict[str, Any] = {name: getattr(self, name) for name in type(self).model_fields}
+        fields["title"] = self.title or self.name
+        fields["macs_per_core"] = self.macs_per_core or self._array
+        fields["dense_flops"] = Rates(**self.dense_flops.model_dump())
+        fields["tiers"] = tuple(tier.tier() for tier in self.tiers)
+        fields["doubts"] = tuple(self.doubts.items())
+        return Chip(**fields)
