@@ -28,6 +28,7 @@ def layer(block: Block, name: str = BLOCK, *, fused: bool = True, **model: Any) 
             name="small",
             hidden=HIDDEN,
             vocab=VOCAB,
+            max_seq_len=9,
             blocks={BLOCK: block},
             layers=(Repeat(blocks=(BLOCK,)),),
             **model,
@@ -128,11 +129,7 @@ LAYERS: Mapping[str, Layer] = {
         Block(mixer=StateSpace(kind="state_space", heads=4, head_dim=3, state=4, groups=2, conv_kernel=3))
     ),
     "latent mixture": layer(
-        Block(
-            feed_forward=Mixture(
-                kind="mixture", experts=4, top_k=2, size=3, latent=4, latent_norm=True, activation="relu2"
-            )
-        )
+        Block(feed_forward=Mixture(kind="mixture", experts=4, top_k=2, size=3, latent=4, activation="relu2"))
     ),
     "Gemma 4 block": layer(GEMMA),
     "parallel residual": layer(NEOX, dropout=True),
@@ -140,7 +137,7 @@ LAYERS: Mapping[str, Layer] = {
     "BERT block": layer(
         Block(
             mixer=GPT_ATTENTION.model_copy(update={"causal": False}),
-            feed_forward=Dense(kind="dense", size=7, activation="gelu", bias=True, norm="layer_no_bias"),
+            feed_forward=Dense(kind="dense", size=7, activation="gelu", bias=True),
             norm="layer",
             norm_position="residual",
         ),

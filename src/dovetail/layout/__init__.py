@@ -1,0 +1,28 @@
+"""Mesh axes, how tensors sit on them, what a change of layout costs; strategies."""
+
+from dovetail.layout.collective import Collective, Moment
+from dovetail.layout.convert import CollectiveKind, convert
+from dovetail.layout.derive import PlacedLayer, PlacedOperator, PlacedWeight, place_layer
+from dovetail.layout.layout import FLAT, PARTIAL, REPLICATED, Layout, local_bytes
+from dovetail.layout.mesh import Mesh, degree
+from dovetail.layout.strategy import STRATEGIES, Strategy
+
+__all__ = [
+    "FLAT",
+    "PARTIAL",
+    "REPLICATED",
+    "STRATEGIES",
+    "Collective",
+    "CollectiveKind",
+    "Layout",
+    "Mesh",
+    "Moment",
+    "PlacedLayer",
+    "PlacedOperator",
+    "PlacedWeight",
+    "Strategy",
+    "convert",
+    "degree",
+    "local_bytes",
+    "place_layer",
+]

@@ -1,0 +1,121 @@
+"""Degrees become atomic axes: chips of a stage on one ruler, cut wherever a group or a network tier ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from dovetail.errors import InputError
+from dovetail.layout.mesh import Mesh
+
+
+@dataclass(frozen=True, slots=True)
+class Degrees:
+    """How many chips each kind of parallelism uses inside one pipeline stage."""
+
+    tensor: int = 1
+    context: int = 1
+    data: int = 1
+    expert: int = 1
+    #: chips that share one expert; the tensor degree where not stated
+    expert_tensor: int | None = None
+    #: chips that share one copy of the sharded state; data × context where not stated
+    zero_group: int | None = None
+    #: key heads: tensor parallelism beyond them cuts query groups
+    kv_heads: int = 2**20
+
+    @property
+    def chips(self) -> int:
+        """Chips of a stage."""
+        return self.tensor * self.context * self.data
+
+
+@dataclass(frozen=True, slots=True)
+class AtomicAxes:
+    """The mesh, each axis's size, and the network tier it lies on (0 innermost)."""
+
+    mesh: Mesh
+    sizes: Mapping[str, int]
+    tiers: Mapping[str, int]
+
+
+def atomic_axes(degrees: Degrees, tier_sizes: Sequence[int]) -> AtomicAxes:
+    """Neighbouring chips are tensor, then context, then data parallel (Megatron's tp-cp-dp order).
+
+    On a ruler of chip counts tensor is [1, t], context [t, t·c], data [t·c, t·c·d]; experts are
+    [e_t, e_t·e] from the expert-tensor degree on, so they fold over tensor axes when e_t < t; ZeRO is
+    [t, t·z]. Every end is a cut, as is every tier, and each piece between two cuts is an atomic axis.
+    """
+    t, c, d = degrees.tensor, degrees.context, degrees.data
+    expert_tensor = t if degrees.expert_tensor is None else degrees.expert_tensor
+    zero = c * d if degrees.zero_group is None else degrees.zero_group
+    heads = _shared_heads(t, degrees.kv_heads)
+    spans = {
+        "heads": (1, heads),
+        "group": (heads, t),
+        "context": (t, t * c),
+        "data": (t * c, degrees.chips),
+        "expert_tensor": (1, expert_tensor),
+        "expert": (expert_tensor, expert_tensor * degrees.expert),
+        "zero": (t, t * zero),
+    }
+    ends = sorted({1, degrees.chips, *(end for span in spans.values() for end in span)})
+    _check_chain(ends, degrees)
+    cuts = _with_tiers(ends, tier_sizes)
+    members: dict[str, list[str]] = {kind: [] for kind in spans}
+    sizes: dict[str, int] = {}
+    tiers: dict[str, int] = {}
+    for low, high in pairwise(cuts):
+        axis = f"{low}-{high}"
+        sizes[axis] = high // low
+        tiers[axis] = next((i for i, size in enumerate(tier_sizes) if high <= size), len(tier_sizes) - 1)
+        for kind, (start, end) in spans.items():
+            if start <= low and high <= end:
+                members[kind].append(axis)
+    tensor = (*members["heads"], *members["group"])
+    mesh = Mesh(
+        data=tuple(members["data"]),
+        tensor=tensor,
+        context=tuple(members["context"]),
+        expert=tuple(members["expert"]) if degrees.expert > 1 else (),
+        expert_tensor=tuple(members["expert_tensor"]),
+        zero=tuple(members["zero"]),
+        group=tuple(members["group"]),
+    )
+    return AtomicAxes(mesh, sizes, tiers)
+
+
+def _shared_heads(tensor: int, kv_heads: int) -> int:
+    """The part of the tensor degree that key heads can be cut by."""
+    part = min(tensor, kv_heads)
+    while tensor % part or kv_heads % part:
+        part -= 1
+    return part
+
+
+def _check_chain(ends: Sequence[int], degrees: Degrees) -> None:
+    if ends[-1] > degrees.chips:
+        raise InputError(
+            "plan: expert_parallel",
+            f"needs {ends[-1]} chips of a stage that has {degrees.chips}",
+            "expert_parallel × expert_tensor_parallel should divide data × context × tensor",
+        )
+    for low, high in pairwise(ends):
+        if high % low:
+            raise InputError(
+                "plan: degrees",
+                f"groups of {low} and {high} chips do not nest",
+                "each degree should divide the next larger group",
+            )
+
+
+def _with_tiers(ends: Sequence[int], tier_sizes: Sequence[int]) -> list[int]:
+    cuts = set(ends)
+    for size in tier_sizes:
+        below = max((e for e in cuts if e <= size), default=1)
+        above = min((e for e in cuts if e >= size), default=size)
+        # a tier that ends inside a group cuts it where the numbers nest; otherwise the group lies on the outer tier
+        if below < size < above and size % below == 0 and above % size == 0:
+            cuts.add(size)
+    return sorted(cuts)

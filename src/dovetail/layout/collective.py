@@ -1,0 +1,48 @@
+"""A collective of a layer: who takes part, on which tensor, when; its bytes for any sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from dovetail.graph import Tensor
+from dovetail.graph.size import Size, Sizes, divided, times
+from dovetail.graph.tensor import Element
+from dovetail.layout.convert import CollectiveKind
+from dovetail.layout.mesh import degree
+
+
+class Moment(StrEnum):
+    """When a collective happens: in each microbatch's forward or backward, or once per step."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    STEP = "step"
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective; gathers and scatters state the whole tensor of the group, as NCCL does."""
+
+    kind: CollectiveKind
+    axes: tuple[str, ...]
+    tensor: Tensor
+    #: axes that cut the tensor on the larger side: after a gather, before anything else
+    cut_by: tuple[str, ...]
+    #: the operator that needs it
+    user: str
+    moment: Moment
+    #: numbers per point, for exchanged statistics
+    values: int = 1
+    #: a permute that goes round the whole ring shard by shard, instead of one hop to the next chip
+    streamed: bool = False
+
+    def bytes(self, sizes: Sizes, axis_sizes: Mapping[str, Size], widths: Mapping[Element, int]) -> Size:
+        """Bytes on one chip: of the gathered result, the scattered input, or what is reduced or exchanged."""
+        whole = times(self.tensor.bytes(sizes, widths), self.values)
+        return divided(whole, degree(self.cut_by, axis_sizes))
+
+    def group_size(self, axis_sizes: Mapping[str, Size]) -> Size:
+        """How many chips take part."""
+        return degree(self.axes, axis_sizes)

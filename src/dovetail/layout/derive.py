@@ -1,0 +1,314 @@
+"""Collectives derived: each operator's cuts say what layout its operands need; conversions follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from dovetail.graph import Backward, Exchange, LayerGraph, Operand, Operator, Phase, Role, Tensor, differentiate
+from dovetail.graph.tensor import Element
+from dovetail.layout.collective import Collective, Moment
+from dovetail.layout.convert import CollectiveKind, Step, convert
+from dovetail.layout.layout import FLAT, PARTIAL, REPLICATED, Layout
+from dovetail.layout.strategy import Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedOperator:
+    """An operator and the dim each axis cuts."""
+
+    operator: Operator
+    cuts: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedWeight:
+    """A weight: as operators use it, and where its gradient and optimizer state live."""
+
+    tensor: Tensor
+    use: Layout
+    home: Layout
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedLayer:
+    """A layer class under a strategy: everything a cost model needs, for any sizes of dims and axes."""
+
+    forward: tuple[PlacedOperator, ...]
+    backward: tuple[PlacedOperator, ...]
+    collectives: tuple[Collective, ...]
+    saved: tuple[tuple[Tensor, Layout], ...]
+    weights: tuple[PlacedWeight, ...]
+    #: every tensor of the layer, forward and backward, in the layout it is written in
+    written: Mapping[str, Layout]
+
+
+def place_layer(graph: LayerGraph, strategy: Strategy) -> PlacedLayer:
+    """Forward, backward and step of one layer class under a strategy."""
+    backward = differentiate(graph)
+    forward_pass = _Pass(graph.operators, graph.tensors, strategy, Moment.FORWARD)
+    stream, tokens = Layout.of(strategy.stream_cut()), Layout.of(strategy.token_cut())
+    for name in graph.inputs:
+        tensor = graph.tensors[name]
+        forward_pass.give(name, _limited(tensor, tokens if tensor.role is Role.INDEX else stream))
+    forward_pass.run(_home_layouts(graph, strategy))
+    for name in graph.outputs:
+        if graph.tensors[name].role is Role.ACTIVATION:
+            forward_pass.require(name, _limited(graph.tensors[name], stream), graph.name)
+    saved = _saved_layouts(graph, strategy, forward_pass)
+    weights = _placed_weights(graph, strategy, forward_pass)
+    backward_pass = _backward_pass(graph, backward, strategy, saved, weights)
+    step = _gradient_collectives(backward, weights, backward_pass, strategy)
+    return PlacedLayer(
+        tuple(forward_pass.placed),
+        tuple(backward_pass.placed),
+        (*forward_pass.collectives, *backward_pass.collectives, *step),
+        tuple((graph.tensors[name], layout) for name, layout in saved),
+        weights,
+        {**backward_pass.written, **forward_pass.written},
+    )
+
+
+#: Functions that run on partial sums where every term is one: adding first, a sum is reduced once.
+_SUMS = frozenset({"add", "sum", "sum.grad0", "sum.grad1", "lookup.grad"})
+
+
+class _Pass:
+    """One run over a graph's operators: which layouts of each tensor exist so far."""
+
+    def __init__(
+        self, operators: Iterable[Operator], tensors: Mapping[str, Tensor], strategy: Strategy, moment: Moment
+    ) -> None:
+        self.operators = tuple(operators)
+        self.tensors = tensors
+        self.strategy = strategy
+        self.moment = moment
+        self.placed: list[PlacedOperator] = []
+        self.collectives: list[Collective] = []
+        self.written: dict[str, Layout] = {}
+        #: keys and values that travel around a ring, and their gradients
+        self.streamed: set[str] = set()
+        self._available: dict[str, list[Layout]] = {}
+
+    def give(self, name: str, layout: Layout) -> None:
+        """A tensor exists in this layout."""
+        self.written.setdefault(name, layout)
+        self._available.setdefault(name, []).append(layout)
+
+    def run(self, homes: Mapping[str, Layout]) -> None:
+        """Places every operator in order; weights come from their homes."""
+        for operator in self.operators:
+            cuts = self._cuts(operator)
+            for operand in operator.inputs:
+                needed = _seen(operator, operand, cuts, self.tensors[operand.tensor])
+                if operand.tensor not in self._available:
+                    assert self.tensors[operand.tensor].role in (Role.WEIGHT, Role.CONSTANT), operand.tensor
+                    self.give(operand.tensor, _home(needed, homes.get(operand.tensor)))
+                if _streams(self.strategy, operand):
+                    self.streamed.add(operand.tensor)
+                self.require(operand.tensor, needed, operator.name)
+            self.placed.append(PlacedOperator(operator, cuts))
+            for exchange in operator.exchanges:
+                self._exchange(operator, exchange, cuts)
+            for operand in operator.outputs:
+                if _streams(self.strategy, operand):
+                    self.streamed.add(operand.tensor)
+                self.give(operand.tensor, self._result(operator, operand, cuts))
+
+    def require(self, name: str, layout: Layout, user: str) -> None:
+        """Converts a tensor unless it exists in this layout already."""
+        available = self._available[name]
+        if layout in available:
+            return
+        steps = min((convert(a, layout) for a in available if _reachable(a, layout)), key=_weight)
+        for collective in _collectives(self.tensors[name], steps, user, self.moment):
+            streamed = name in self.streamed and set(collective.axes) <= set(self.strategy.mesh.context)
+            kind = CollectiveKind.PERMUTE if streamed else collective.kind
+            self.collectives.append(replace(collective, kind=kind, streamed=streamed))
+        available.append(layout)
+
+    def _cuts(self, operator: Operator) -> dict[str, str]:
+        cuts = {a: d for a, d in self.strategy.cut(operator).items() if operator.split(d) is not None}
+        terms = [o.tensor for o in operator.inputs if _is_term(operator, self.tensors[o.tensor])]
+        for axis in self.strategy.mesh.axes:
+            open_sum = bool(terms) and all(self._is_partial(t, axis) for t in terms)
+            if open_sum and (operator.function in _SUMS or self.strategy.leaves_open(operator, axis)):
+                cuts[axis] = PARTIAL
+        return cuts
+
+    def _is_partial(self, name: str, axis: str) -> bool:
+        return name in self.written and self.written[name][axis] == PARTIAL
+
+    def _result(self, operator: Operator, operand: Operand, cuts: Mapping[str, str]) -> Layout:
+        tensor = self.tensors[operand.tensor]
+        placements: dict[str, str] = {}
+        for axis, dim in cuts.items():
+            if dim == PARTIAL:
+                placements[axis] = PARTIAL
+                continue
+            own = _own_dim(operator, operand, tensor, dim)
+            split = operator.split(dim)
+            if own is not None:
+                placements[axis] = own
+            elif split is not None and operand.tensor in split.partial:
+                placements[axis] = PARTIAL
+        return Layout.of(placements)
+
+    def _exchange(self, operator: Operator, exchange: Exchange, cuts: Mapping[str, str]) -> None:
+        axes = tuple(a for a, d in cuts.items() if d == exchange.dim)
+        if axes:
+            kind = CollectiveKind.PERMUTE if exchange.passed_on else CollectiveKind.ALL_REDUCE
+            others = tuple(a for a, d in cuts.items() if d in exchange.dims and a not in axes)
+            statistic = Tensor(f"{operator.name}.exchange", exchange.dims, Role.STATISTIC, Element.FLOAT32)
+            self.collectives.append(
+                Collective(kind, axes, statistic, others, operator.name, self.moment, values=exchange.values)
+            )
+
+
+def _backward_pass(
+    graph: LayerGraph,
+    backward: Backward,
+    strategy: Strategy,
+    saved: Iterable[tuple[str, Layout]],
+    weights: Iterable[PlacedWeight],
+) -> _Pass:
+    tensors = {**graph.tensors, **backward.graph.tensors}
+    result = _Pass(backward.graph.operators, tensors, strategy, Moment.BACKWARD)
+    stream = Layout.of(strategy.stream_cut())
+    for output, seed in backward.seeds.items():
+        tensor = graph.tensors[output]
+        result.give(seed, REPLICATED if tensor.role is Role.LOSS else _limited(tensor, stream))
+    for name, layout in saved:
+        if name in backward.graph.tensors:
+            result.give(name, layout)
+    at_home = strategy.zero_stage == 3 and not strategy.keep_gathered
+    for weight in weights:
+        result.give(weight.tensor.name, weight.home if at_home else weight.use)
+    result.run({})
+    for weight in weights:
+        # a layer's weights are gathered as one, those its backward does not read (biases) too
+        result.require(weight.tensor.name, weight.use, graph.name)
+    for name in graph.stream(graph.inputs):
+        gradient = backward.gradients.get(name.name)
+        if gradient is not None:
+            result.require(gradient, _limited(name, stream), graph.name)
+    return result
+
+
+def _saved_layouts(graph: LayerGraph, strategy: Strategy, done: _Pass) -> tuple[tuple[str, Layout], ...]:
+    """What each operator keeps: operands as it used them, or the shard they were gathered from."""
+    saved: dict[tuple[str, Layout], None] = {}
+    for placed in done.placed:
+        operator = placed.operator
+        used = {o.tensor: o for o in operator.inputs}
+        for name in operator.saves:
+            layout = done.written[name]
+            if name in used:
+                needed = _seen(operator, used[name], placed.cuts, graph.tensors[name])
+                gathers = all(s.kind in (None, CollectiveKind.ALL_GATHER) for s in convert(layout, needed))
+                shard = gathers and (strategy.saves_shards or name in done.streamed)
+                layout = layout if shard else needed
+            saved[(name, layout)] = None
+    return tuple(saved)
+
+
+def _streams(strategy: Strategy, operand: Operand) -> bool:
+    return strategy.context == "ring" and "key_seq" in operand.indices
+
+
+def _placed_weights(graph: LayerGraph, strategy: Strategy, forward: _Pass) -> tuple[PlacedWeight, ...]:
+    uses: dict[str, Layout] = {}
+    for placed in forward.placed:
+        for operand in placed.operator.inputs:
+            tensor = graph.tensors[operand.tensor]
+            if tensor.role is Role.WEIGHT:
+                uses.setdefault(tensor.name, _seen(placed.operator, operand, placed.cuts, tensor))
+    zero = strategy.mesh.zero if strategy.zero_stage else ()
+    return tuple(
+        PlacedWeight(w, uses[w.name], Layout.of(uses[w.name].as_dict() | _flat(uses[w.name], zero)))
+        for w in graph.weights()
+    )
+
+
+def _flat(use: Layout, axes: Iterable[str]) -> dict[str, str]:
+    return {axis: FLAT for axis in axes if use[axis] is None}
+
+
+def _home(use: Layout, zero: Layout | None) -> Layout:
+    """A weight's home: as it is used, flat along the ZeRO axes that do not cut it already."""
+    return use if zero is None else Layout.of(use.as_dict() | _flat(use, zero.sharded))
+
+
+def _home_layouts(graph: LayerGraph, strategy: Strategy) -> dict[str, Layout]:
+    if strategy.zero_stage < 3:
+        return {}
+    flat = Layout.of(dict.fromkeys(strategy.mesh.zero, FLAT))
+    return {w.name: flat for w in graph.weights()}
+
+
+def _gradient_collectives(
+    backward: Backward, weights: tuple[PlacedWeight, ...], done: _Pass, strategy: Strategy
+) -> list[Collective]:
+    """Reduction of weight gradients to their homes, and ZeRO-1/2's gathering of updated weights."""
+    collectives: list[Collective] = []
+    # whole gradients can be accumulated first; shards of them only after each microbatch is reduced
+    moment = Moment.BACKWARD if strategy.zero_stage >= 2 else Moment.STEP
+    for weight in weights:
+        gradient = backward.gradients.get(weight.tensor.name)
+        if gradient is None:
+            continue
+        written = done.written[gradient]
+        home = weight.home if strategy.zero_stage else weight.use
+        collectives += _collectives(backward.graph.tensors[gradient], convert(written, home), "gradient", moment)
+        if strategy.zero_stage in (1, 2):
+            collectives += _collectives(weight.tensor, convert(weight.home, weight.use), "updated", Moment.STEP)
+    return collectives
+
+
+def _collectives(tensor: Tensor, steps: Iterable[Step], user: str, moment: Moment) -> Iterator[Collective]:
+    for step in steps:
+        if step.kind is not None:
+            larger = step.after if step.kind is CollectiveKind.ALL_GATHER else step.before
+            yield Collective(step.kind, step.axes, tensor, larger.sharded, user, moment)
+
+
+def _seen(operator: Operator, operand: Operand, cuts: Mapping[str, str], tensor: Tensor) -> Layout:
+    """The layout an operator needs an operand in: cut where the operand has the dim, whole elsewhere."""
+    placements: dict[str, str] = {}
+    partial = PARTIAL if _is_term(operator, tensor) else None
+    for axis, dim in cuts.items():
+        own = partial if dim == PARTIAL else _own_dim(operator, operand, tensor, dim)
+        if own is not None:
+            placements[axis] = own
+    return Layout.of(placements)
+
+
+def _is_term(operator: Operator, tensor: Tensor) -> bool:
+    """Whether the operator is linear in this operand: a sum in its terms, a gradient in the arriving one."""
+    if operator.phase is Phase.FORWARD:
+        return operator.function in _SUMS and tensor.role is not Role.INDEX
+    return tensor.role in (Role.GRADIENT, Role.WEIGHT_GRADIENT)
+
+
+def _own_dim(operator: Operator, operand: Operand, tensor: Tensor, dim: str) -> str | None:
+    """The tensor's dim that a cut of the operator's dim cuts (tokens regrouped by expert included)."""
+    same = [dim, *(b for a, b in operator.regroups if a == dim), *(a for a, b in operator.regroups if b == dim)]
+    for own, seen in zip(tensor.dims, operand.indices, strict=True):
+        if seen in same:
+            return own
+    return None
+
+
+def _limited(tensor: Tensor, layout: Layout) -> Layout:
+    """A layout without the dims a tensor lacks."""
+    return Layout.of({a: d for a, d in layout.placements if d in tensor.dims})
+
+
+def _reachable(before: Layout, after: Layout) -> bool:
+    return all(before[axis] == PARTIAL for axis in after.partial)
+
+
+def _weight(steps: tuple[Step, ...]) -> tuple[int, int]:
+    """Fewer and lighter collectives first: without sizes, reductions count more than gathers."""
+    kinds = [s.kind for s in steps if s.kind is not None]
+    return (len(kinds), sum(k is CollectiveKind.ALL_REDUCE for k in kinds))

@@ -1,0 +1,49 @@
+"""The mesh: ordered atomic axes, each on one network tier; parallelism degrees are lists of axes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from dovetail.graph.size import Size, times
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """Which axes each kind of parallelism uses, innermost first; an axis may serve several kinds.
+
+    Sizes are given when a layout is evaluated, not here: what must be exchanged depends on which axes
+    exist, how much on their sizes, so one derivation serves arrays of degrees.
+    """
+
+    data: tuple[str, ...] = ()
+    tensor: tuple[str, ...] = ()
+    context: tuple[str, ...] = ()
+    #: subsets of the axes above along which experts are spread, and along which an expert is cut
+    expert: tuple[str, ...] = ()
+    expert_tensor: tuple[str, ...] = ()
+    #: subset of data and context axes over which weights and optimizer state are sharded (ZeRO, FSDP)
+    zero: tuple[str, ...] = ()
+    #: tensor axes (with Ulysses, context axes too) that cut query groups, beyond the number of key heads
+    group: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        axes = self.axes
+        assert len(set(axes)) == len(axes), "an axis is one of tensor, context and data"
+        assert not set(self.expert) & set(self.expert_tensor), "an axis spreads experts or cuts each of them"
+        assert set(self.expert) | set(self.expert_tensor) <= set(axes), "experts lie on axes of the mesh"
+        assert set(self.zero) <= {*self.data, *self.context}, "weights are sharded where they are replicated"
+        assert set(self.group) <= {*self.tensor, *self.context}, "query groups are cut along tensor or context axes"
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Every axis once: tensor, then context, then data."""
+        return (*self.tensor, *self.context, *self.data)
+
+
+def degree(axes: Iterable[str], sizes: Mapping[str, Size]) -> Size:
+    """How many chips a group along these axes has."""
+    result: Size = 1
+    for axis in axes:
+        result = times(result, sizes[axis])
+    return result
