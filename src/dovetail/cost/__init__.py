@@ -1,0 +1,1 @@
+"""Operator and collective time and energy, vectorised over shapes and chips."""

@@ -1,0 +1,54 @@
+"""Operators as shapes: what a contraction, an attention or a vector operator asks of a core."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.graph import Operator
+from dovetail.graph.size import Sizes, as_array, product
+
+Array = NDArray[np.float64]
+
+
+def summed(values: Iterable[Array]) -> Array:
+    """The sum of arrays that broadcast; zero where there are none."""
+    total: Array = np.zeros(())
+    for value in values:
+        total = total + value
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """`batch` products of an m × k by a k × n matrix; fields are arrays of one shape."""
+
+    batch: Array
+    m: Array
+    n: Array
+    k: Array
+
+    @property
+    def flops(self) -> Array:
+        """Floating-point operations."""
+        return 2 * self.batch * self.m * self.n * self.k
+
+
+def gemm_of(operator: Operator, sizes: Sizes) -> Gemm:
+    """A contraction's matrix product: dims shared by all are batch, kept by one operand m or n, summed k."""
+    left, right = (set(o.indices) for o in operator.inputs[:2])
+    output = set(operator.outputs[0].indices)
+
+    def points(dims: set[str]) -> Array:
+        return as_array(product(sizes, sorted(dims)))
+
+    return Gemm(
+        batch=points(left & right & output),
+        m=points((left & output) - right),
+        n=points((right & output) - left),
+        # a gradient may sum a dim of one operand alone: it streams through like any summed dim
+        k=points((left | right) - output),
+    )
