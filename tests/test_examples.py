@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import dovetail as dt
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -43,13 +45,19 @@ def test_python_examples_run(page, tmp_path):
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "yaml")], ids=lambda p: p.name)
-def test_model_files_load(page, tmp_path):
-    from dovetail.models import load, summarise
-
+def test_files_load(page, tmp_path):
     for number, text in enumerate(blocks(page, "yaml")):
         path = tmp_path / f"{number}.yaml"
         path.write_text(text)
-        assert summarise(load(str(path))).parameters > 0
+        if "\nblocks:" in text:
+            assert dt.models.summarise(dt.models.load(str(path))).parameters > 0
+        elif text.startswith("job:"):
+            task = dt.evaluation.load_task(path)
+            result = dt.evaluation.evaluate(task.plan, task.job, task.cluster, task.framework)
+            assert result.fits
+            assert result.step_time_s > 0
+        else:
+            assert dt.hardware.cluster(str(path)).tiers
 
 
 def test_readme_shows_what_the_command_prints():

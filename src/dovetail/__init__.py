@@ -6,15 +6,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from dovetail import evaluation as evaluation
+    from dovetail import frameworks as frameworks
+    from dovetail import hardware as hardware
     from dovetail import models as models
     from dovetail.models import Job as Job
 
 __version__ = "0.1.0"
 
 #: Public names and where they live; resolved on first use, so `import dovetail` costs nothing.
-_PUBLIC = {"models": "dovetail.models", "Job": "dovetail.models:Job"}
+_PUBLIC = {
+    "Job": "dovetail.models:Job",
+    "evaluation": "dovetail.evaluation",
+    "frameworks": "dovetail.frameworks",
+    "hardware": "dovetail.hardware",
+    "models": "dovetail.models",
+}
 
-__all__ = ["Job", "__version__", "models"]
+__all__ = ["Job", "__version__", "evaluation", "frameworks", "hardware", "models"]
 
 
 def __getattr__(name: str) -> object:

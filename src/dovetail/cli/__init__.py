@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 import dovetail as dt
-from dovetail.cli import models
+from dovetail.cli import chips, clusters, estimate, frameworks, models
 from dovetail.errors import InputError
 
 EXIT_WRONG_INPUT = 2
+EXIT_INTERRUPTED = 130
 
 app = typer.Typer(
     name="dovetail",
@@ -21,6 +22,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(models.app, name="models")
+app.add_typer(chips.app, name="chips")
+app.add_typer(clusters.app, name="clusters")
+app.add_typer(frameworks.app, name="frameworks")
+app.command("estimate")(estimate.estimate)
 
 
 def _print_version(wanted: bool) -> None:
@@ -32,7 +37,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show it.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Runs before every command."""
@@ -46,8 +51,8 @@ def main(arguments: list[str] | None = None) -> None:
         _fail(error)
     except typer.TyperException as error:
         _fail(_usage_error(error))
-    except typer.Abort:
-        _fail(InputError("dovetail", "was interrupted", "run it again for an answer"))
+    except (typer.Abort, KeyboardInterrupt):
+        sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
         sys.exit(0)
     else:

@@ -1,0 +1,106 @@
+"""The sizes of a model as a row of measured runs states them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from dovetail.accuracy.table import Row
+from dovetail.errors import InputError, quoted
+
+
+@dataclass(frozen=True, slots=True)
+class LatentSizes:
+    """Multi-head latent attention."""
+
+    query_rank: int
+    kv_rank: int
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureSizes:
+    """A mixture of experts."""
+
+    experts: int
+    top_k: int
+    expert_ffn: int
+    shared_ffn: int
+    dense_layers: int
+    """first layers with a dense feed-forward instead"""
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """What a row says about its model; hashable, so that equal ones can be grouped."""
+
+    name: str
+    layers: int
+    hidden: int
+    ffn: int
+    gated: bool
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    mixture: MixtureSizes | None
+    latent: LatentSizes | None
+    prediction: bool
+    """has a module that predicts a further token"""
+
+
+_SIZE = re.compile(r"(expert_ffn|shared_ffn|dense_layers)=(\d{1,9})")
+_LATENT = re.compile(r"MLA\(q_lora=(\d{1,9}),kv_lora=(\d{1,9}),qk=(\d{1,9})\+(\d{1,9}),v=(\d{1,9})\)")
+
+
+def read_architecture(row: Row) -> Architecture | None:
+    """The sizes of a row; None where it gives none, as for a model that everybody knows by name."""
+    if not row.text("layers") and not row.text("hidden"):
+        return None
+    hidden, heads = row.needed("hidden"), row.needed("heads")
+    ffn = row.needed("ffn_hidden")
+    head_dim = row.count("head_dim")
+    if head_dim is None:
+        if hidden % heads:
+            raise InputError("head_dim", f"is empty and {heads} heads do not divide {hidden}", "the source has to say")
+        head_dim = hidden // heads
+    return Architecture(
+        name=row.text("model"),
+        layers=row.needed("layers"),
+        hidden=hidden,
+        ffn=ffn,
+        gated=row.flag("gated_mlp"),
+        heads=heads,
+        kv_heads=row.count("kv_heads") or heads,
+        head_dim=head_dim,
+        vocab=row.needed("vocab"),
+        mixture=_mixture(row, ffn),
+        latent=_latent(row.text("moe_other")),
+        prediction=row.text("multi_token_prediction").casefold() == "yes",
+    )
+
+
+def _mixture(row: Row, ffn: int) -> MixtureSizes | None:
+    experts = row.count("experts")
+    if experts is None:
+        return None
+    sizes = {name: int(size) for name, size in _SIZE.findall(row.text("moe_other"))}
+    return MixtureSizes(
+        experts=experts,
+        top_k=row.needed("top_k"),
+        expert_ffn=sizes.get("expert_ffn", ffn),
+        shared_ffn=sizes.get("shared_ffn", 0),
+        dense_layers=sizes.get("dense_layers", 0),
+    )
+
+
+def _latent(text: str) -> LatentSizes | None:
+    match = _LATENT.search(text)
+    if match is None:
+        if "MLA" in text:
+            fix = "it should be as in MLA(q_lora=1536,kv_lora=512,qk=128+64,v=128)"
+            raise InputError("moe_other", f"is {quoted(text)}", fix)
+        return None
+    return LatentSizes(*(int(size) for size in match.groups()))

@@ -1,0 +1,50 @@
+"""The cluster of a measured run: its chip's own links inside, the row's network outside."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dovetail import hardware
+from dovetail.accuracy.table import Row
+from dovetail.errors import InputError
+from dovetail.hardware import Chip, Cluster, Tier
+from dovetail.hardware.cluster import check_chips
+from dovetail.hardware.network import GRIDS, fit_tiers
+
+#: No node holds more chips; a tier that does spans several nodes (a rack, a pod).
+MAX_NODE = 16
+
+
+def read_cluster(row: Row, slices: int) -> Cluster:
+    """The row's chips in so many slices; network bandwidth is the row's or the chip's own, never fitted."""
+    chip = hardware.chip(row.text("chip"))
+    chips = check_chips(row.needed("num_chips"))
+    name = f"{chip.name}-{chips}"
+    if chips == 1:
+        return Cluster(name, chip, 1, ())
+    if not chip.tiers:
+        raise InputError("chip", f"{chip.name} has no links", "a run of several chips needs some")
+    inner = _inner(chip.tiers[0], row, chips, slices)
+    tiers = fit_tiers((inner, *_outer(chip, row)), chips, "num_chips")
+    return Cluster(name, chip, chips, tiers)
+
+
+def _inner(tier: Tier, row: Row, chips: int, slices: int) -> Tier:
+    """The links of a node, of a rack where they reach beyond nodes, of a slice of a pod."""
+    if tier.topology in GRIDS:
+        apart = slices > 1 and chips % slices == 0
+        return tier.resized(min(chips // slices, tier.size)) if apart else tier
+    node = row.count("chips_per_node")
+    return tier if node is None or node == 1 or tier.size > MAX_NODE else replace(tier, size=node)
+
+
+def _outer(chip: Chip, row: Row) -> tuple[Tier, ...]:
+    """Beyond the node; the row states the bandwidth of a whole node."""
+    rate, node = row.number("inter_node_gbps_per_node"), row.count("chips_per_node")
+    if rate is None or node is None:
+        return chip.tiers[1:]
+    bytes_per_s = rate * 1e9 / 8 / node
+    if len(chip.tiers) > 1:
+        return (*chip.tiers[1:-1], replace(chip.tiers[-1], bytes_per_s=bytes_per_s, oversubscription=1.0))
+    fix = "the chip should have a second tier"
+    raise InputError("inter_node_gbps_per_node", f"is given, and the latency beyond {chip.name}'s links is not", fix)

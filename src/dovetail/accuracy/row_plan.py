@@ -1,0 +1,96 @@
+"""The plan of a measured run: degrees as the row states them, completed as its framework does it."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from dovetail.accuracy.row_framework import context_kind
+from dovetail.accuracy.row_recompute import RecomputeReading, read_recompute
+from dovetail.accuracy.table import Row
+from dovetail.documents import validate
+from dovetail.errors import InputError
+from dovetail.hardware import Cluster
+from dovetail.models import Job
+from dovetail.placement.plan import Plan, PlanSpec, resolve_plan
+from dovetail.placement.suitable import check_suitable
+
+
+def slices(row: Row) -> int:
+    """Parts of a run that share no sharded state: for a pod of TPUs, the slices that only the data centre joins."""
+    zero, group, data = row.count("zero", least=0), row.count("zero_group"), row.count("dp")
+    if zero != 3 or group is None or data is None or group >= data or data % group:
+        return 1
+    return data // group
+
+
+def read_plan(row: Row, job: Job, cluster: Cluster, framework: str) -> tuple[Plan, RecomputeReading]:
+    """The resolved plan and how its recompute was read; refuses what cannot be laid out."""
+    t, p, c = (row.count(name) or 1 for name in ("tp", "pp", "cp"))
+    v = (row.count("vp") or 1) if p > 1 else 1
+    experts = row.count("ep") or 1
+    again = read_recompute(row, job.graph(), Fraction(job.model.num_layers, p * v))
+    document: dict[str, object] = {
+        "data_parallel": row.count("dp"),
+        "tensor_parallel": t,
+        "pipeline_parallel": p,
+        "virtual_stages": v,
+        "context_parallel": c,
+        "context_kind": context_kind(framework, row.text("notes")),
+        "expert_parallel": experts,
+        # experts are spread over the tensor-parallel chips too (Megatron Core's parallel folding)
+        "expert_tensor_parallel": 1 if experts > 1 else None,
+        "zero_stage": _zero_stage(row),
+        "zero_group": _zero_group(row, c),
+        # frameworks leave it out where there is nothing to cut
+        "sequence_parallel": row.flag("sequence_parallel") and t > 1,
+        "micro_batch": _micro_batch(row, job, cluster.chips // (t * p * c)),
+        "recompute": again.choice,
+        "recompute_share": again.share,
+        "layers_per_stage": layers_per_stage(job.model.num_layers, p * v, framework),
+    }
+    spec = validate(PlanSpec, document, "plan")
+    plan = resolve_plan(spec, chips=cluster.chips, global_batch=job.global_batch, num_layers=job.model.num_layers)
+    # that its framework ran it needs no check: it did
+    check_suitable(plan, job, cluster)
+    return plan, again
+
+
+def layers_per_stage(layers: int, parts: int, framework: str) -> tuple[int, ...] | None:
+    """Uneven stages: Megatron's recipes fill every stage but the last; None leaves the spread to the plan.
+
+    Where embedding and head count as a layer each, the plan's own spread is theirs: `account_for_embedding...`
+    of Megatron, `type:transformer|embedding` of DeepSpeed. Otherwise Megatron-Bridge's recipes of DeepSeek-V3
+    and Kimi K2 give the last stage what is left (recipes/deepseek/h100/deepseek_v3.py).
+    """
+    if framework != "megatron" or layers % parts == 0 or (layers + 2) % parts == 0:
+        return None
+    most = -(-layers // parts)
+    last = layers - most * (parts - 1)
+    return (*[most] * (parts - 1), last) if last >= 0 else None
+
+
+def _zero_stage(row: Row) -> int:
+    stage = row.count("zero", least=0) or 0
+    if stage > 3:
+        raise InputError("zero", f"is {stage}", "it should be 0, 1, 2 or 3")
+    return stage
+
+
+def _zero_group(row: Row, context: int) -> int | None:
+    """Chips that share one copy of the sharded state.
+
+    Rows count data-parallel ranks. Context-parallel ranks hold the same weights, and Megatron's distributed
+    optimizer and torchtitan's FSDP shard over them too; measured peaks of runs with both agree.
+    """
+    group = row.count("zero_group")
+    return None if group is None or not _zero_stage(row) else group * context
+
+
+def _micro_batch(row: Row, job: Job, data: int) -> int:
+    micro_batch = row.count("micro_batch")
+    if micro_batch is not None:
+        return micro_batch
+    if job.global_batch == data:
+        return 1
+    share = f"{job.global_batch} sequences on {data} replicas leave it open"
+    raise InputError("micro_batch", f"is empty and {share}", "the source has to state it")

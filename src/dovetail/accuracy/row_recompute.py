@@ -1,0 +1,135 @@
+"""What a run computes again: the words of papers and recipes as a plan's `recompute`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from dovetail.accuracy.table import Row
+from dovetail.errors import InputError
+from dovetail.graph import Kind, LayerGraph, ModelGraph, Operator
+from dovetail.models.model import EMBEDDING, HEAD, PREDICTION
+from dovetail.profile.recompute import attention_core
+
+
+@dataclass(frozen=True, slots=True)
+class RecomputeReading:
+    """A plan's choice, the part of the blocks it holds for, and what was assumed."""
+
+    choice: str | tuple[str, ...]
+    share: float = 1.0
+    assumption: str = ""
+
+
+def read_recompute(row: Row, graph: ModelGraph, layers_per_part: Fraction) -> RecomputeReading:
+    """The recompute of a row; `layers_per_part` is how many blocks a chunk of a stage has."""
+    plain = {"none": "none", "selective": "selective", "full": "full", "unknown": "unknown"}
+    stated, written = row.choice("recompute", plain, "unknown"), row.text("recompute_as_written").casefold()
+    if stated == "unknown":
+        raise InputError("recompute", "is not stated", "it should be none, selective or full")
+    if stated == "full":
+        some = re.search(r"num_layers=(\d{1,6})", written)
+        share = min(Fraction(int(some[1])) / layers_per_part, Fraction(1)) if some and int(some[1]) else Fraction(1)
+        return RecomputeReading("full", float(share))
+    if stated == "none":
+        return RecomputeReading("none")
+    for words, reading in _SELECTIVE.items():
+        if words in written:
+            return reading(written, graph)
+    assumption = "" if not written or "attention" in written else f"selective means attention ({written})"
+    return RecomputeReading("selective", assumption=assumption)
+
+
+def _modules(written: str, graph: ModelGraph) -> RecomputeReading:
+    """Megatron's `--recompute-modules` (transformer_config.py): the outputs of these are not kept."""
+    words = [word for word in MODULES if re.search(rf"\b{word}\b", written)]
+    names = _names(graph, lambda layer: (name for word in words for name in MODULES[word](layer)))
+    return RecomputeReading(names or "none")
+
+
+def _operators(written: str, graph: ModelGraph) -> RecomputeReading:
+    """Torchtitan's operator-level choice keeps attention and every other matrix product (activation_checkpoint.py)."""
+    del written
+
+    def again(layer: LayerGraph) -> Iterable[str]:
+        products = [o.name for o in layer.operators if o.kind is Kind.CONTRACTION]
+        kept = {*products[::2], *(o.name for o in layer.operators if o.kind is Kind.ATTENTION)}
+        return (o.name for o in layer.operators if o.name not in kept)
+
+    return RecomputeReading(_names(graph, again))
+
+
+def _all_but_products(written: str, graph: ModelGraph) -> RecomputeReading:
+    """MaxText's `minimal` keeps what projections write, attention is computed again (layers/decoders.py)."""
+    del written
+
+    def again(layer: LayerGraph) -> Iterable[str]:
+        core = attention_core(layer)
+        return (o.name for o in layer.operators if o.kind is not Kind.CONTRACTION or o.name in core)
+
+    return RecomputeReading(_names(graph, again))
+
+
+def _every_other(written: str, graph: ModelGraph) -> RecomputeReading:
+    del written, graph
+    return RecomputeReading("full", 0.5)
+
+
+def _custom(written: str, graph: ModelGraph) -> RecomputeReading:
+    del graph
+    return RecomputeReading("full", assumption=f"everything but a layer's input is computed again ({written})")
+
+
+def _ratio(written: str, graph: ModelGraph) -> RecomputeReading:
+    del graph
+    return RecomputeReading("full", assumption=f"every block is computed again ({written})")
+
+
+def _fused(written: str, graph: ModelGraph) -> RecomputeReading:
+    """A fused kernel computes its scores again by itself: nothing beside that."""
+    del written, graph
+    return RecomputeReading("none")
+
+
+_SELECTIVE: Mapping[str, Callable[[str, ModelGraph], RecomputeReading]] = {
+    "modules": _modules,
+    "norm,act": _modules,
+    "(op)": _operators,
+    "every other layer": _every_other,
+    "remat_policy=minimal": _all_but_products,
+    "remat_policy=custom": _custom,
+    "ratio not stated": _ratio,
+    "fused sdpa": _fused,
+}
+
+
+def _named(*beginnings: str) -> Callable[[LayerGraph], Iterable[str]]:
+    return lambda layer: (o.name for o in layer.operators if o.name.startswith(beginnings))
+
+
+def _matching(test: Callable[[Operator], bool]) -> Callable[[LayerGraph], Iterable[str]]:
+    return lambda layer: (o.name for o in layer.operators if test(o))
+
+
+_LATENT_UP = ("query_content", "query_positional", "query_rotary", "query", "key_content", "key_rotary", "key", "value")
+
+#: Words of the menu → the operators of a layer whose outputs are computed again.
+MODULES: Mapping[str, Callable[[LayerGraph], Iterable[str]]] = {
+    "core_attn": attention_core,
+    "layernorm": _matching(lambda o: o.name in ("mixer_norm", "feed_forward_norm")),
+    "norm": _matching(lambda o: o.name in ("mixer_norm", "feed_forward_norm")),
+    "mla_up_proj": _matching(lambda o: o.name in _LATENT_UP),
+    "mlp": _named("mlp."),
+    "moe": _named("router", "gates", "dispatch", "expert.", "combine"),
+    "moe_act": _matching(lambda o: o.name.endswith(".activation")),
+    "act": _matching(lambda o: o.name.endswith(".activation")),
+    "shared_experts": _named("shared."),
+}
+
+
+def _names(graph: ModelGraph, again: Callable[[LayerGraph], Iterable[str]]) -> tuple[str, ...]:
+    """Names over all layer classes; those of embedding and head are never computed again."""
+    blocks = [layer for name, layer in graph.layers.items() if name not in (EMBEDDING, HEAD, PREDICTION)]
+    return tuple(dict.fromkeys(name for layer in blocks for name in again(layer)))

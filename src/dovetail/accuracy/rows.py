@@ -1,0 +1,155 @@
+"""Measured training runs as tasks: model, cluster, framework and plan of every usable row of a CSV file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from dovetail import frameworks
+from dovetail.accuracy.architecture import Architecture, read_architecture
+from dovetail.accuracy.measured import Metric, read_measurement
+from dovetail.accuracy.row_cluster import read_cluster
+from dovetail.accuracy.row_framework import framework_name, vocabulary_multiple
+from dovetail.accuracy.row_model import model_of, padded, published_model
+from dovetail.accuracy.row_plan import read_plan, slices
+from dovetail.accuracy.table import Row, read_table
+from dovetail.errors import InputError, quoted
+from dovetail.evaluation.plan_file import Task
+from dovetail.hardware import Cluster
+from dovetail.hardware.network import GRIDS
+from dovetail.models import Job, Model
+from dovetail.models.job import Precision
+
+#: Columns a file must have; its other cells may stay empty.
+NEEDED = ("id", "framework", "chip", "num_chips", "model", "seq_len", "global_batch", "tp", "pp", "recompute")
+#: Columns that are used where a file has them.
+OPTIONAL = (
+    "source_family", "tier", "chips_per_node", "inter_node_gbps_per_node",
+    "layers", "hidden", "ffn_hidden", "gated_mlp", "heads", "kv_heads", "head_dim", "vocab",
+    "experts", "top_k", "moe_other", "multi_token_prediction", "precision", "attention",
+    "vp", "cp", "ep", "dp", "zero", "zero_group", "sequence_parallel", "micro_batch", "recompute_as_written", "offload",
+    "step_time_s", "step_time_kind", "tokens_per_s_per_chip", "tokens_kind", "tflops_per_chip", "tflops_kind",
+    "peak_memory_bytes", "memory_kind", "notes",
+)  # fmt: skip
+
+#: Tiers whose configuration is known well enough to score.
+USABLE = ("A", "B")
+
+PRECISIONS: Mapping[str, str] = {
+    "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "mxfp8": "fp8", "fp32": "fp32", "nvfp4": "fp4", "fp4": "fp4",
+}  # fmt: skip
+
+MEMORY_KINDS: Mapping[str, str] = {"allocated": "allocated", "reserved": "reserved", "device": "device"}
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRun:
+    """A run that can be predicted, and what was measured."""
+
+    id: str
+    family: str
+    """sources that share authors, cluster and method"""
+    tier: str
+    framework: str
+    """as the source calls it"""
+    architecture: Architecture | str
+    """the row's sizes, or the name of a published model: what runs of one model have in common"""
+    task: Task
+    step_time_s: float
+    metric: Metric
+    """the figure the step time was read from"""
+    peak_memory_bytes: float | None
+    memory_kind: str | None
+    """allocated or reserved by the framework, or in use on the device"""
+    assumptions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A usable row that cannot be predicted, and why."""
+
+    id: str
+    family: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRuns:
+    """What a file of measured runs holds."""
+
+    rows_read: int
+    rows_used: int
+    """of the tiers that are scored"""
+    runs: tuple[MeasuredRun, ...]
+    refused: tuple[Refusal, ...]
+
+
+def read_runs(path: Path | str) -> MeasuredRuns:
+    """Every run of a file: usable rows become runs or refusals, the others are only counted."""
+    rows = read_table(path, NEEDED, (*NEEDED, *OPTIONAL))
+    usable = [row for row in rows if (row.text("tier") or USABLE[0]) in USABLE]
+    runs: list[MeasuredRun] = []
+    refused: list[Refusal] = []
+    for row in usable:
+        try:
+            runs.append(_run(row))
+        except InputError as error:
+            refused.append(Refusal(_id(row), row.text("source_family"), str(error)))
+    return MeasuredRuns(len(rows), len(usable), tuple(runs), tuple(refused))
+
+
+def _run(row: Row) -> MeasuredRun:
+    offload = row.text("offload").casefold()
+    if offload not in ("", "none", "no"):
+        raise InputError("offload", f"is {quoted(row.text('offload'))}", "runs that keep state elsewhere are left out")
+    framework = framework_name(row.text("framework"))
+    cluster = read_cluster(row, slices(row))
+    sizes = read_architecture(row)
+    job = _job(row, sizes, framework)
+    plan, again = read_plan(row, job, cluster, framework)
+    measured = read_measurement(row, job, cluster.chips, plan.recompute)
+    memory = row.number("peak_memory_bytes")
+    return MeasuredRun(
+        id=_id(row),
+        family=row.text("source_family"),
+        tier=row.text("tier") or USABLE[0],
+        framework=row.text("framework"),
+        architecture=sizes or job.model.name,
+        task=Task(job, cluster, frameworks.load(framework), plan),
+        step_time_s=measured.step_time_s,
+        metric=measured.metric,
+        peak_memory_bytes=memory,
+        memory_kind=None if memory is None else row.choice("memory_kind", MEMORY_KINDS, "device"),
+        assumptions=tuple(filter(None, (again.assumption, *_assumed(row, cluster)))),
+    )
+
+
+def _job(row: Row, sizes: Architecture | None, framework: str) -> Job:
+    seq_len = row.needed("seq_len")
+    attention = row.choice("attention", {"fused": "fused", "unfused": "unfused"}, "fused")
+    model = _model(row, sizes, seq_len, attention)
+    return Job(
+        padded(model, vocabulary_multiple(framework, row.count("tp") or 1)),
+        seq_len=seq_len,
+        global_batch=row.needed("global_batch"),
+        precision=cast("Precision", row.choice("precision", PRECISIONS, "bf16")),
+        fused_attention=attention == "fused",
+    )
+
+
+def _model(row: Row, sizes: Architecture | None, seq_len: int, attention: str) -> Model:
+    if sizes is None:
+        return published_model(row.text("model"))
+    # dropout went out of use when fused attention came in
+    return model_of(sizes, seq_len, dropout=attention == "unfused")
+
+
+def _assumed(row: Row, cluster: Cluster) -> list[str]:
+    stated = row.text("inter_node_gbps_per_node") or len(cluster.tiers) < 2 or cluster.tiers[0].topology in GRIDS
+    return [] if stated else ["the network is the one the chip is sold with"]
+
+
+def _id(row: Row) -> str:
+    return row.text("id") or f"line {row.line}"

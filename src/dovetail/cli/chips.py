@@ -1,0 +1,117 @@
+"""`dovetail chips`: the catalogue, one chip's figures and doubts."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import dovetail as dt
+from dovetail.cli.figures import AsJson, doubts_facts, print_tiers, quantity_text
+from dovetail.cli.output import print_facts, print_json, print_table
+from dovetail.units import bytes_text
+
+if TYPE_CHECKING:
+    from dovetail.hardware import Chip
+
+app = typer.Typer(help="Chips: list the catalogue, show one.")
+
+
+@app.command("list")
+def list_chips(as_json: AsJson = False) -> None:
+    """Every chip of the catalogue."""
+    chips = [dt.hardware.chip(name) for name in dt.hardware.chip_names()]
+    if as_json:
+        print_json([chip_fields(chip) for chip in chips])
+        return
+    columns = ("chip", "kind", "16-bit TFLOPS", "memory GiB", "TB/s", "links GB/s", "W")
+    print_table(columns, [_row(chip) for chip in chips])
+
+
+@app.command("show")
+def show(
+    name: Annotated[str, typer.Argument(help="A name of the catalogue, or the path of a chip file.")],
+    as_json: AsJson = False,
+) -> None:
+    """Units, memories, links and doubts of one chip."""
+    chip = dt.hardware.chip(name)
+    if as_json:
+        print_json(chip_fields(chip))
+        return
+    facts = [
+        ("chip", f"{chip.name} ({chip.title})"),
+        ("made", f"{chip.year}, {chip.node}" + (f", technology {chip.technology}" if chip.technology else "")),
+        ("kind", chip.kind),
+        ("matrix", _matrix(chip)),
+        ("peak", ", ".join(f"{p} {quantity_text(f, 'FLOPS')}" for p, f in chip.dense_flops.published().items())),
+        ("vector", f"{chip.vector_cores:,} cores of {chip.vector_lanes:,} float32 lanes"),
+        ("on chip", _on_chip(chip)),
+        ("memory", _memory(chip)),
+        ("silicon", _silicon(chip)),
+        ("price", _price(chip)),
+        ("source", chip.source),
+        *doubts_facts(chip.doubts),
+    ]
+    print_facts([(label, text) for label, text in facts if text])
+    print_tiers(chip.tiers)
+
+
+def chip_fields(chip: Chip) -> dict[str, object]:
+    """A chip as JSON has it: the fields of its file, and what follows from them."""
+    fields = asdict(chip)
+    fields["dense_flops"] = chip.dense_flops.published()
+    fields["doubts"] = dict(chip.doubts)
+    return {**fields, "macs_per_cycle": chip.macs_per_cycle, "link_bytes_per_s": chip.link_bytes_per_s}
+
+
+def _row(chip: Chip) -> tuple[str, ...]:
+    rates = chip.dense_flops
+    return (
+        chip.name,
+        chip.kind,
+        f"{(rates.bf16 or rates.fp16 or 0.0) / 1e12:,.0f}",
+        f"{(chip.hbm_bytes or chip.sram_bytes) / 2**30:,.1f}",
+        f"{chip.hbm_bytes_per_s / 1e12:.2f}" if chip.hbm_bytes else "on chip",
+        f"{chip.link_bytes_per_s / 1e9:,.0f}",
+        f"{chip.tdp_w:,.0f}" if chip.tdp_w else "?",
+    )
+
+
+def _matrix(chip: Chip) -> str:
+    array = f" of {chip.rows} x {chip.cols}, {chip.dataflow} stationary" if chip.rows else ""
+    clock = quantity_text(chip.clock_hz, "Hz")
+    return f"{chip.tensor_cores:,} units{array}, {chip.macs_per_core:,} multiply-accumulates a cycle each, {clock}"
+
+
+def _on_chip(chip: Chip) -> str:
+    parts: list[str] = []
+    if chip.core_sram_bytes:
+        parts.append(f"{bytes_text(chip.core_sram_bytes)} a core{_at(chip.core_sram_bytes_per_s)}")
+    if chip.shared_sram_bytes:
+        parts.append(f"{bytes_text(chip.shared_sram_bytes)} shared{_at(chip.shared_sram_bytes_per_s)}")
+    return ", ".join(parts)
+
+
+def _memory(chip: Chip) -> str:
+    if not chip.hbm_bytes:
+        return "none beside the chip"
+    stacks = f", {chip.hbm_stacks} stacks" if chip.hbm_stacks else ""
+    return f"{bytes_text(chip.hbm_bytes)}{_at(chip.hbm_bytes_per_s)}{stacks}"
+
+
+def _silicon(chip: Chip) -> str:
+    dies = f"{chip.dies} dies" if chip.dies > 1 else "1 die"
+    area = f", {chip.area_mm2:,.0f} mm2" if chip.area_mm2 else ""
+    power = f", {quantity_text(chip.tdp_w, 'W')}" if chip.tdp_w else ""
+    return f"{dies}{area}{power}"
+
+
+def _price(chip: Chip) -> str:
+    bought = [f"{chip.price_usd:,.0f} USD"] if chip.price_usd else []
+    rented = [f"{chip.rent_usd_per_h:g} USD an hour"] if chip.rent_usd_per_h else []
+    return ", ".join(bought + rented)
+
+
+def _at(bytes_per_s: float | None) -> str:
+    return f" at {quantity_text(bytes_per_s, 'B/s')}" if bytes_per_s else ""

@@ -1,0 +1,170 @@
+"""THE FLOW: a plan, a job and a cluster in; time, memory and energy out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dovetail import __version__
+from dovetail.cost.calibration import calibration
+from dovetail.cost.units import OPERANDS
+from dovetail.evaluation.facts import FrameworkFacts, facts_of
+from dovetail.evaluation.profiles import JobProfiles, profile_job
+from dovetail.evaluation.times import (
+    busy_parts,
+    chunk_times,
+    layer_times,
+    reduction_seconds,
+    tied_seconds,
+    transfer_seconds,
+    update_seconds,
+)
+from dovetail.frameworks import Framework
+from dovetail.hardware import Cluster
+from dovetail.models import Job
+from dovetail.placement.in_flight import in_flight
+from dovetail.placement.memory import stage_memory
+from dovetail.placement.pipeline_schedule import Pipeline, PipelineSchedule
+from dovetail.placement.plan import Plan
+from dovetail.placement.stages import ChunkContent, Stage, chunk_contents, runs_per_chunk, stage_contents
+from dovetail.placement.step_time import step_time
+from dovetail.profile import Recompute, recompute
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What a plan takes."""
+
+    plan: Plan
+    fits: bool
+    step_time_s: float
+    #: 3 × forward matrix FLOPs, attention in full, over the dense peak of the job's precision
+    mfu: float
+    tokens_per_s_per_chip: float
+    breakdown: Mapping[str, float]
+    memory_by_stage: tuple[Mapping[str, float], ...]
+    #: beyond what the fullest stage's chips have; 0 where it fits
+    missing_bytes: float
+    #: None where neither energies of its technology nor a power are known
+    energy_j: float | None
+    provenance: Mapping[str, str]
+
+    @property
+    def peak_bytes(self) -> float:
+        """Memory of the fullest stage's chips."""
+        return max(sum(parts.values()) for parts in self.memory_by_stage)
+
+
+def evaluate(plan: Plan, job: Job, cluster: Cluster, framework: Framework) -> Evaluation:
+    """Profiles → chunks → step time and memory → answer."""
+    facts = facts_of(framework, job)
+    gradient_bytes = facts.parameter_bytes.gradient
+    profiles = profile_job(plan, job, cluster, gradient_bytes)
+    contents = chunk_contents(profiles.graph, plan)
+    pipeline = _pipeline(plan)
+    stages = stage_contents(contents, pipeline)
+    kept = {name: _kept(profiles, name, plan) for name in profiles.layers}
+    layers = {name: layer_times(profiles.layers[name], kept[name], facts.overlaps) for name in profiles.layers}
+    transfer = transfer_seconds(plan, profiles, cluster)
+    pipelined = float(step_time(pipeline, chunk_times(layers, contents, transfer)))
+    parts = busy_parts(layers, stages, runs_per_chunk(pipeline))
+    reduction, gathering = reduction_seconds(profiles, stages, layers, facts.overlaps)
+    breakdown = {
+        **parts,
+        "pipeline bubble": max(pipelined - sum(parts.values()), 0.0),
+        "gradient reduction": reduction,
+        "updated weights": gathering,
+        "tied embeddings": tied_seconds(plan, profiles, stages, cluster, gradient_bytes),
+        "optimizer": update_seconds(profiles, stages, cluster, job.precision, facts.update_bytes),
+    }
+    memory = _memory(plan, profiles, stages, kept, pipeline, facts)
+    energy = _energy(plan, profiles, contents, kept, cluster, sum(breakdown.values()))
+    return _answer(plan, job, cluster, breakdown, memory, energy)
+
+
+def _energy(
+    plan: Plan,
+    profiles: JobProfiles,
+    contents: Sequence[ChunkContent],
+    kept: Mapping[str, Recompute],
+    cluster: Cluster,
+    step_s: float,
+) -> tuple[float | None, str]:
+    """Joules of a step on all chips, and what the figure rests on."""
+    if profiles.rates is None:
+        power = cluster.chip.tdp_w
+        return (None, "unknown: no TDP published") if power is None else (step_s * plan.chips * power, "TDP × time")
+    total = 0.0
+    for content in contents:
+        for name, count in content.items():
+            profile = profiles.layers[name]
+            again = float(kept[name].added_s / profile.forward_s) if float(profile.forward_s) else 0.0
+            microbatch = float(profile.forward_j) * (1 + min(again, 1.0)) + float(profile.backward_j)
+            total += count * (plan.num_microbatches * microbatch + float(profile.step_j))
+    basis = f"operations and bytes at {profiles.rates.source}, without leakage and clocks"
+    return total * plan.chips / plan.pipeline_parallel, basis
+
+
+def _kept(profiles: JobProfiles, name: str, plan: Plan) -> Recompute:
+    graph, profile = profiles.graph.layers[name], profiles.layers[name]
+    # embedding and head are never recomputed (Narayanan et al. 2021, eq. 3 and its note)
+    is_block = bool(graph.stream(graph.inputs)) and any(t.name == "x" for t in graph.stream(graph.inputs))
+    has_loss = any(graph.tensors[o].role == "loss" for o in graph.outputs)
+    choice = plan.recompute if is_block and not has_loss else "none"
+    chosen = recompute(graph, profile, choice, profile.stream_bytes)
+    return chosen.mixed(recompute(graph, profile, "none", profile.stream_bytes), plan.recompute_share)
+
+
+def _pipeline(plan: Plan) -> Pipeline:
+    schedule = PipelineSchedule(plan.pipeline_schedule)
+    return Pipeline(schedule, plan.pipeline_parallel, plan.num_microbatches, plan.virtual_stages)
+
+
+def _memory(
+    plan: Plan,
+    profiles: JobProfiles,
+    stages: Sequence[Stage],
+    kept: Mapping[str, Recompute],
+    pipeline: Pipeline,
+    facts: FrameworkFacts,
+) -> tuple[dict[str, float], ...]:
+    every: list[dict[str, float]] = []
+    for stage, held in zip(stages, in_flight(pipeline), strict=True):
+        # a stage's chunk runs at its worst moment, spread evenly over its chunks
+        flights = [float(held) / len(stage)] * len(stage)
+        parts = stage_memory(stage, profiles.layers, kept, flights, facts.parameter_bytes, plan.zero_stage)
+        tensors = {name: float(value) for name, value in parts.items()}
+        tensors["allocator"] = facts.allocator_overhead * sum(tensors.values())
+        tensors["context"] = facts.context_bytes
+        every.append(tensors)
+    return tuple(every)
+
+
+def _answer(
+    plan: Plan,
+    job: Job,
+    cluster: Cluster,
+    breakdown: Mapping[str, float],
+    memory: tuple[Mapping[str, float], ...],
+    energy: tuple[float | None, str],
+) -> Evaluation:
+    step = sum(breakdown.values())
+    chip = cluster.chip
+    rates = chip.dense_flops.published()
+    peak = rates.get(OPERANDS[job.precision], rates.get("bf16", rates.get("fp16", 0.0)))
+    flops = float(job.graph().training_flops(job.global_batch, job.seq_len))
+    fullest = max(sum(parts.values()) for parts in memory)
+    capacity = chip.hbm_bytes or chip.sram_bytes
+    _, basis = calibration(chip.name, chip.kind)
+    return Evaluation(
+        plan=plan,
+        fits=fullest <= capacity,
+        step_time_s=step,
+        mfu=flops / (step * plan.chips * peak),
+        tokens_per_s_per_chip=job.tokens_per_step / step / plan.chips,
+        breakdown=breakdown,
+        memory_by_stage=memory,
+        missing_bytes=max(fullest - capacity, 0.0),
+        energy_j=energy[0],
+        provenance={"version": __version__, "calibration": basis, "energy": energy[1]},
+    )

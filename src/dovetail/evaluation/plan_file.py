@@ -1,0 +1,182 @@
+"""Plan files: job, cluster and plan in one YAML; command-line flags fill what is absent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import BeforeValidator, Field
+
+from dovetail import frameworks, hardware, models
+from dovetail.cost.units import chip_units
+from dovetail.documents import Spec, read_document, validate
+from dovetail.errors import InputError, quoted
+from dovetail.frameworks import Framework
+from dovetail.hardware import Cluster
+from dovetail.hardware.catalogue import cluster_from
+from dovetail.models import Job, Model
+from dovetail.placement.plan import Plan, PlanSpec, resolve_plan
+from dovetail.placement.runnable import check_runnable
+from dovetail.placement.suitable import check_suitable
+
+Count = Annotated[int, Field(ge=1, le=2**40)]
+Text = Annotated[str, Field(min_length=1, max_length=1000)]
+
+
+def _name_or_model(value: object) -> object:
+    """A model written out is read here, so that a mistake in it is named by its own field."""
+    if isinstance(value, str | Model):
+        return value
+    if not isinstance(value, Mapping):
+        raise InputError("", f"is {quoted(value)}", "it should be a name of the catalogue, a path, or a model")
+    try:
+        return validate(Model, cast("Mapping[str, Any]", value), "model")
+    except InputError as error:
+        raise InputError(error.where.removeprefix("model").removeprefix(": "), error.what, error.fix) from None
+
+
+class JobSpec(Spec):
+    """The `job` part."""
+
+    model: Annotated[Text | Model, BeforeValidator(_name_or_model)]
+    """a name of the catalogue, the path of a model file (from the plan file's folder), or a model itself"""
+    seq_len: Count
+    global_batch: Count
+    precision: Literal["bf16", "fp16", "fp8", "fp4", "fp32"] = "bf16"
+    optimizer: Text = "adamw"
+    attention: Literal["fused", "unfused"] = "fused"
+
+
+class ClusterPart(Spec):
+    """The `cluster` part: a cluster or chip of the catalogue, or a cluster in full."""
+
+    name: Text | None = None
+    """a cluster of the catalogue, or the path of a cluster file"""
+    chip: Text | dict[str, Any] | None = None
+    """a chip of the catalogue, or a chip in full"""
+    chips: Count | None = None
+    tiers: Annotated[tuple[dict[str, Any], ...], Field(strict=False, max_length=8)] | None = None
+    framework: Text = "megatron"
+
+
+class PlanFile(Spec):
+    """A plan file."""
+
+    job: JobSpec
+    cluster: ClusterPart
+    plan: PlanSpec = PlanSpec()
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a plan file asks: everything resolved."""
+
+    job: Job
+    cluster: Cluster
+    framework: Framework
+    plan: Plan
+
+
+def load_task(path: Path | str) -> Task:
+    """The task a plan file describes."""
+    path = Path(path)
+    return task_of(read_document(path), str(path), path.parent)
+
+
+def task_of(document: Mapping[str, Any], where: str, folder: Path = Path()) -> Task:
+    """The same for a document that is already a mapping."""
+    file = validate(PlanFile, document, where)
+    try:
+        return _task(file, folder)
+    except InputError as error:
+        raise InputError(f"{where}: {_field(error.where)}", error.what, error.fix) from None
+
+
+def _task(file: PlanFile, folder: Path) -> Task:
+    job = _job(file.job, folder)
+    cluster = _cluster(file.cluster, folder)
+    framework = frameworks.load(_beside(file.cluster.framework, folder))
+    plan = resolve_plan(
+        file.plan,
+        chips=cluster.chips,
+        global_batch=job.global_batch,
+        num_layers=job.model.num_layers,
+    )
+    check_suitable(plan, job, cluster)
+    check_runnable(plan, framework, job.precision)
+    return Task(job, cluster, framework, plan)
+
+
+#: What catalogues call a name they lack, and the field it stands in.
+_NAMES = {
+    "model": "job.model",
+    "cluster": "cluster.name",
+    "chip": "cluster.chip",
+    "chips": "cluster.chips",
+    "technology": "cluster.chip.technology",
+    "framework": "cluster.framework",
+}
+
+
+def _field(where: str) -> str:
+    """A field as the plan file has it (job.seq_len, plan.zero_group); places in other files stay as they are."""
+    part, _, rest = where.partition(": ")
+    if part in PlanFile.model_fields and rest:
+        return f"{part}.{rest.replace(': ', '.')}"
+    return _NAMES.get(where, where)
+
+
+def _job(spec: JobSpec, folder: Path) -> Job:
+    model = spec.model if isinstance(spec.model, Model) else models.load(_beside(spec.model, folder))
+    return Job(
+        model,
+        seq_len=spec.seq_len,
+        global_batch=spec.global_batch,
+        precision=spec.precision,
+        optimizer=spec.optimizer,
+        fused_attention=spec.attention == "fused",
+    )
+
+
+def _cluster(part: ClusterPart, folder: Path) -> Cluster:
+    cluster = _described(part, folder)
+    if cluster.chip.technology is not None:
+        hardware.technology(cluster.chip.technology)
+    chip_units(cluster.chip, "bf16")
+    return cluster
+
+
+def _described(part: ClusterPart, folder: Path) -> Cluster:
+    if (part.name is None) == (part.chip is None):
+        raise InputError("cluster: name", "and chip exclude each other and one is needed", "give exactly one of them")
+    if part.name is not None:
+        if part.tiers is not None:
+            raise InputError("cluster: tiers", "stand beside a named cluster", "give chip, chips and tiers instead")
+        return hardware.cluster(_beside(part.name, folder), part.chips)
+    if part.chips is None:
+        raise InputError("cluster: chips", "is missing", "say how many chips the cluster has")
+    chip: object = part.chip
+    if isinstance(chip, str) and part.tiers is None:
+        return hardware.cluster(hardware.chip(_beside(chip, folder)), part.chips)
+    if isinstance(chip, str) and _is_path(chip):
+        chip = read_document(_beside(chip, folder))
+    document: dict[str, Any] = {"name": "described", "chip": chip, "chips": part.chips}
+    if part.tiers is not None:
+        document["tiers"] = list(part.tiers)
+    return cluster_from(document, "cluster")
+
+
+def _is_path(name: str) -> bool:
+    return Path(name).suffix in (".yaml", ".yml", ".json")
+
+
+def _beside(name: str, folder: Path) -> str:
+    """A path is taken from the plan file's folder; a catalogue name stays as it is."""
+    return str(folder / name) if _is_path(name) else name
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of a plan file."""
+    return PlanFile.model_json_schema()

@@ -1,0 +1,103 @@
+"""Every layer class of a job under a plan, profiled on a cluster's chip."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from dovetail import hardware
+from dovetail.cost.collective import tiered_seconds
+from dovetail.cost.energy import EnergyRates, energy_rates
+from dovetail.cost.shapes import Array
+from dovetail.cost.units import chip_units, tier_arrays
+from dovetail.graph import Element, LayerGraph, ModelGraph
+from dovetail.hardware import Cluster
+from dovetail.layout import Collective, PlacedLayer, Strategy, place_layer
+from dovetail.layout.axes import AtomicAxes
+from dovetail.models import Job
+from dovetail.placement.arrange import arrange
+from dovetail.placement.plan import Plan
+from dovetail.profile import WEIGHT_GATHER, LayerProfile, profile_layer
+
+#: The kind of group whose collectives bring updated weights to every copy (ZeRO 1 and 2).
+UPDATED_WEIGHTS = "updated weights"
+
+
+@dataclass(frozen=True, slots=True)
+class JobProfiles:
+    """What the layers of a job cost under a plan, and the axes they lie on."""
+
+    graph: ModelGraph
+    layers: Mapping[str, LayerProfile]
+    axes: AtomicAxes
+    #: energies of the chip's technology, where it gives them
+    rates: EnergyRates | None
+
+
+def profile_job(plan: Plan, job: Job, cluster: Cluster, gradient_bytes: float) -> JobProfiles:
+    """Profiles of every layer class of the job; `gradient_bytes` is how wide gradients are when they are reduced."""
+    graph = job.graph()
+    arranged = arrange(plan, graph, cluster)
+    axes, strategy = arranged.axes, arranged.strategy
+    chip = chip_units(cluster.chip, job.precision)
+    tiers = [tier_arrays(cluster.chip, tier) for tier in cluster.tiers]
+    technology = cluster.chip.technology
+    rates = energy_rates(hardware.technology(technology)) if technology is not None else None
+    widths = job.element_bytes()
+    widening = gradient_bytes / widths[Element.COMPUTE]
+
+    def price(collective: Collective, size: Array) -> Array:
+        groups: dict[int, float] = {}
+        for axis in collective.axes:
+            groups[axes.tiers[axis]] = groups.get(axes.tiers[axis], 1.0) * axes.sizes[axis]
+        wide = size * widening if collective.user == "gradient" else size
+        return tiered_seconds(collective.kind, [(np.asarray(n), tiers[t]) for t, n in sorted(groups.items())], wide)
+
+    def group_of(collective: Collective) -> str:
+        return _group_name(collective, axes)
+
+    layers: dict[str, LayerProfile] = {}
+    for name, layer in graph.layers.items():
+        sizes = layer.resolve(batch=plan.micro_batch * plan.data_parallel, seq=job.seq_len)
+        placed = _placed(_Key(layer.name, id(layer), layer), strategy)
+        layers[name] = profile_layer(layer, placed, sizes, axes.sizes, chip, widths, price, group_of, rates)
+    return JobProfiles(graph, layers, axes, rates)
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """A layer graph as a cache key: graphs are built once per model and shared, so identity serves."""
+
+    name: str
+    identity: int
+    graph: LayerGraph
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.identity))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Key) and other.graph is self.graph
+
+
+@lru_cache(maxsize=4096)
+def _placed(key: _Key, strategy: Strategy) -> PlacedLayer:
+    return place_layer(key.graph, strategy)
+
+
+def _group_name(collective: Collective, axes: AtomicAxes) -> str:
+    """Which parallelism a collective belongs to, for the breakdown."""
+    mesh, used = axes.mesh, set(collective.axes)
+    if collective.user == "gradient":
+        return "data-parallel"
+    if collective.user == "updated":
+        return UPDATED_WEIGHTS
+    if used <= set(mesh.zero) and collective.tensor.name.endswith((".weight", "_table", ".bias")):
+        return WEIGHT_GATHER
+    if used <= set(mesh.tensor):
+        return "tensor-parallel"
+    if used <= set(mesh.context):
+        return "context-parallel"
+    return "expert-parallel"

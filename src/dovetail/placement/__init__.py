@@ -1,0 +1,31 @@
+"""Pipeline schedules: their explicit order, what a step takes, what a stage holds."""
+
+from dovetail.placement.bottleneck import bottleneck_bound, bottleneck_estimate
+from dovetail.placement.chunk_times import ChunkTimes
+from dovetail.placement.closed_form import closed_form, published_dual_pipe_bubble
+from dovetail.placement.in_flight import in_flight, peak_in_flight
+from dovetail.placement.lower_bound import lower_bound
+from dovetail.placement.pipeline_schedule import Pipeline, PipelineSchedule
+from dovetail.placement.step_time import item_times, step_time
+from dovetail.placement.work_order import Needs, WorkItem, WorkKind, WorkOrder, needs, work_order
+
+__all__ = [
+    "ChunkTimes",
+    "Needs",
+    "Pipeline",
+    "PipelineSchedule",
+    "WorkItem",
+    "WorkKind",
+    "WorkOrder",
+    "bottleneck_bound",
+    "bottleneck_estimate",
+    "closed_form",
+    "in_flight",
+    "item_times",
+    "lower_bound",
+    "needs",
+    "peak_in_flight",
+    "published_dual_pipe_bubble",
+    "step_time",
+    "work_order",
+]

@@ -1,0 +1,37 @@
+"""A plan on a cluster: its degrees as axes on network tiers, and the strategy that cuts operators along them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dovetail.graph import ModelGraph
+from dovetail.hardware import Cluster
+from dovetail.layout import Strategy
+from dovetail.layout.axes import AtomicAxes, atomic_axes
+from dovetail.placement.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """The axes of one pipeline stage, and what each of them cuts."""
+
+    axes: AtomicAxes
+    strategy: Strategy
+
+
+def arrange(plan: Plan, graph: ModelGraph, cluster: Cluster) -> Arrangement:
+    """How the chips of a stage share the layers of a model."""
+    axes = atomic_axes(plan.degrees(_kv_heads(graph)), [tier.size for tier in cluster.tiers] or [1])
+    strategy = Strategy(
+        axes.mesh,
+        sequence_parallel=plan.sequence_parallel,
+        context=plan.context_kind,
+        zero_stage=plan.zero_stage,
+    )
+    return Arrangement(axes, strategy)
+
+
+def _kv_heads(graph: ModelGraph) -> int:
+    """The fewest key heads of any layer: tensor parallelism beyond them cuts query groups."""
+    heads = [layer.sizes.get("kv_heads") for layer in graph.layers.values()]
+    return min((h for h in heads if isinstance(h, int)), default=2**20)

@@ -1,0 +1,204 @@
+"""A plan: the complete mapping of a job onto a cluster, nothing left to guess."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from dovetail.documents import Spec
+from dovetail.errors import InputError
+from dovetail.layout.axes import Degrees
+from dovetail.layout.strategy import ContextKind
+from dovetail.placement.pipeline_schedule import Pipeline, PipelineSchedule
+
+Degree = Annotated[int, Field(ge=1, le=2**24)]
+Blocks = Annotated[int, Field(ge=0, le=2**24)]
+OperatorName = Annotated[str, Field(min_length=1, max_length=100)]
+
+
+class PlanSpec(Spec):
+    """The `plan` part of a plan file; what is left out is derived where it can be."""
+
+    data_parallel: Degree | None = None
+    """chips / (tensor · context · pipeline) where left out"""
+    tensor_parallel: Degree = 1
+    pipeline_parallel: Degree = 1
+    virtual_stages: Degree = 1
+    """chunks of layers per stage, for the interleaved schedule"""
+    context_parallel: Degree = 1
+    context_kind: ContextKind = "all_gather"
+    expert_parallel: Degree = 1
+    expert_tensor_parallel: Degree | None = None
+    """tensor_parallel where left out"""
+    zero_stage: Annotated[int, Field(ge=0, le=3)] = 0
+    zero_group: Degree | None = None
+    """chips that share one copy of the sharded state; data · context where left out"""
+    sequence_parallel: bool = False
+    micro_batch: Degree = 1
+    pipeline_schedule: Literal["gpipe", "1f1b", "interleaved", "zb_h1", "dualpipe"] | None = None
+    """1f1b, or interleaved where there are several virtual stages, when left out"""
+    recompute: (
+        Literal["none", "selective", "full"] | Annotated[tuple[OperatorName, ...], Field(strict=False, max_length=1000)]
+    ) = "none"
+    recompute_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """part of the blocks `recompute` holds for; the others keep everything"""
+    layers_per_stage: Annotated[tuple[Blocks, ...], Field(strict=False, max_length=100_000)] | None = None
+    """blocks per stage (per chunk, chunk by chunk, when interleaved); even where left out; 0 only at the two ends"""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A plan with every field resolved."""
+
+    data_parallel: int
+    tensor_parallel: int
+    pipeline_parallel: int
+    virtual_stages: int
+    context_parallel: int
+    context_kind: ContextKind
+    expert_parallel: int
+    expert_tensor_parallel: int
+    zero_stage: int
+    zero_group: int
+    sequence_parallel: bool
+    micro_batch: int
+    num_microbatches: int
+    pipeline_schedule: str
+    recompute: str | tuple[str, ...]
+    recompute_share: float
+    layers_per_stage: tuple[int, ...]
+
+    @property
+    def chips(self) -> int:
+        """Chips the plan uses."""
+        return self.data_parallel * self.tensor_parallel * self.pipeline_parallel * self.context_parallel
+
+    def degrees(self, kv_heads: int) -> Degrees:
+        """The degrees inside one stage."""
+        return Degrees(
+            tensor=self.tensor_parallel,
+            context=self.context_parallel,
+            data=self.data_parallel,
+            expert=self.expert_parallel,
+            expert_tensor=self.expert_tensor_parallel,
+            zero_group=self.zero_group,
+            kv_heads=kv_heads,
+        )
+
+
+def resolve_plan(spec: PlanSpec, *, chips: int, global_batch: int, num_layers: int) -> Plan:
+    """The plan a spec means for so many chips, sequences a step and layers; contradictions are refused."""
+    t, p, c, v = spec.tensor_parallel, spec.pipeline_parallel, spec.context_parallel, spec.virtual_stages
+    data = _data_parallel(spec, chips)
+    num_microbatches = _num_microbatches(spec, data, global_batch)
+    if spec.sequence_parallel and t == 1:
+        raise InputError("plan: sequence_parallel", "needs tensor_parallel above 1", "leave it out")
+    return Plan(
+        data_parallel=data,
+        tensor_parallel=t,
+        pipeline_parallel=p,
+        virtual_stages=v,
+        context_parallel=c,
+        context_kind=spec.context_kind,
+        expert_parallel=spec.expert_parallel,
+        expert_tensor_parallel=t if spec.expert_tensor_parallel is None else spec.expert_tensor_parallel,
+        zero_stage=spec.zero_stage,
+        zero_group=_zero_group(spec, data * c),
+        sequence_parallel=spec.sequence_parallel,
+        micro_batch=spec.micro_batch,
+        num_microbatches=num_microbatches,
+        pipeline_schedule=_pipeline_schedule(spec, num_microbatches),
+        recompute=spec.recompute,
+        recompute_share=spec.recompute_share,
+        layers_per_stage=_layers_per_stage(spec, p * v, num_layers),
+    )
+
+
+def _data_parallel(spec: PlanSpec, chips: int) -> int:
+    model_chips = spec.tensor_parallel * spec.pipeline_parallel * spec.context_parallel
+    if chips % model_chips:
+        raise InputError(
+            "plan: tensor_parallel × pipeline_parallel × context_parallel",
+            f"is {model_chips}, which does not divide {chips} chips",
+            "choose degrees whose product divides the number of chips",
+        )
+    data = chips // model_chips if spec.data_parallel is None else spec.data_parallel
+    if data * model_chips != chips:
+        fix = f"it should be {chips // model_chips}, or be left out"
+        raise InputError(
+            "plan: data_parallel", f"{data} with the other degrees makes {data * model_chips} chips of {chips}", fix
+        )
+    return data
+
+
+def _num_microbatches(spec: PlanSpec, data: int, global_batch: int) -> int:
+    per_microbatch = spec.micro_batch * data
+    if global_batch % per_microbatch:
+        raise InputError(
+            "plan: micro_batch",
+            f"{spec.micro_batch} × data_parallel {data} does not divide the global batch {global_batch}",
+            "choose a micro_batch that does",
+        )
+    return global_batch // per_microbatch
+
+
+#: What a pipeline calls the fields of a plan.
+_PIPELINE_FIELDS = {
+    "num_stages": "pipeline_parallel",
+    "num_chunks": "virtual_stages",
+    "num_microbatches": "micro_batch",
+}
+
+
+def _pipeline_schedule(spec: PlanSpec, num_microbatches: int) -> str:
+    p, v = spec.pipeline_parallel, spec.virtual_stages
+    schedule = spec.pipeline_schedule or ("interleaved" if v > 1 else "1f1b")
+    if v > 1 and schedule != "interleaved":
+        raise InputError("plan: virtual_stages", f"is {v} with {schedule}", "set pipeline_schedule to interleaved")
+    if v > 1 and p == 1:
+        raise InputError("plan: virtual_stages", f"is {v} with one stage", "leave it out, or use more stages")
+    try:
+        Pipeline(PipelineSchedule(schedule), p, num_microbatches, v)
+    except InputError as error:
+        field = _PIPELINE_FIELDS[error.where]
+        what = f"makes {num_microbatches} microbatches: {error.what}" if field == "micro_batch" else error.what
+        raise InputError(f"plan: {field}", what, error.fix) from None
+    return schedule
+
+
+def _zero_group(spec: PlanSpec, ranks: int) -> int:
+    group = ranks if spec.zero_group is None else spec.zero_group
+    if ranks % group:
+        raise InputError(
+            "plan: zero_group", f"{group} does not divide the {ranks} data-parallel chips", "it should divide them"
+        )
+    if group < ranks and not spec.zero_stage:
+        raise InputError("plan: zero_group", f"is {group} with zero_stage 0", "shard something or leave it out")
+    return group
+
+
+def _layers_per_stage(spec: PlanSpec, parts: int, num_layers: int) -> tuple[int, ...]:
+    if spec.layers_per_stage is None:
+        # the first and last part may hold nothing but embedding and head
+        if parts > num_layers + 2:
+            raise InputError(
+                "plan: pipeline_parallel", f"makes {parts} parts of {num_layers} layers", "use fewer stages"
+            )
+        base, more = divmod(num_layers, parts)
+        # embedding and head make the first and last part heavier: spare layers go to the middle
+        order = sorted(range(parts), key=lambda i: (min(i, parts - 1 - i) == 0, i))
+        extra = set(order[:more])
+        return tuple(base + (i in extra) for i in range(parts))
+    if len(spec.layers_per_stage) != parts or sum(spec.layers_per_stage) != num_layers:
+        raise InputError(
+            "plan: layers_per_stage",
+            f"has {len(spec.layers_per_stage)} entries of {sum(spec.layers_per_stage)} layers in all",
+            f"it should have {parts} entries that add up to {num_layers}",
+        )
+    if not all(spec.layers_per_stage[1:-1]):
+        raise InputError(
+            "plan: layers_per_stage", "has 0 between the first and the last", "only embedding or head stand alone"
+        )
+    return spec.layers_per_stage

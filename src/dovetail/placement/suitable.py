@@ -1,0 +1,129 @@
+"""Whether a plan suits a model: groups of chips nest, degrees divide what they cut, what a plan names exists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from math import prod
+
+from dovetail.errors import InputError, one_of, quoted
+from dovetail.graph import ModelGraph, Operator
+from dovetail.graph.routing import EXPERT_TOKENS
+from dovetail.graph.size import DimSize
+from dovetail.hardware import Cluster
+from dovetail.models import Job
+from dovetail.placement.arrange import Arrangement, arrange
+from dovetail.placement.plan import Plan
+
+#: Dims that need not divide evenly: tables are padded, tokens go to experts as they come, and data-parallel
+#: chips have equally many sequences by how microbatches are counted.
+_UNEVEN = frozenset({"vocab", "batch", EXPERT_TOKENS})
+
+#: How a sentence calls the dims degrees cut; the others are called as the graph calls them.
+_WORDS = {
+    "seq": "tokens of a sequence",
+    "kv_heads": "key heads",
+    "group": "queries per key head",
+    "ffn": "columns of the feed-forward",
+    "shared_ffn": "columns of the shared experts",
+    "expert_ffn": "columns of an expert",
+    "experts": "experts",
+    "key_heads": "key heads",
+    "state_groups": "state groups",
+}
+
+
+def check_suitable(plan: Plan, job: Job, cluster: Cluster) -> None:
+    """Refuses a plan whose chips could not share the model's layers equally."""
+    graph = job.graph()
+    _check_experts(plan, graph)
+    _check_recompute(plan, graph)
+    _check_nesting(plan)
+    try:
+        arranged = arrange(plan, graph, cluster)
+    except InputError as error:
+        # all groups nest but those that share key heads
+        raise InputError("plan: expert_tensor_parallel", error.what, error.fix) from None
+    for name, layer in graph.layers.items():
+        for operator in layer.operators:
+            _check_operator(plan, name, operator, {**layer.sizes, "seq": job.seq_len}, arranged)
+
+
+def _check_experts(plan: Plan, graph: ModelGraph) -> None:
+    if any("experts" in layer.sizes for layer in graph.layers.values()):
+        return
+    if plan.expert_parallel > 1:
+        raise InputError(
+            "plan: expert_parallel", f"is {plan.expert_parallel} and the model has no experts", "set it to 1"
+        )
+    if plan.expert_tensor_parallel != plan.tensor_parallel:
+        fix = "leave it out"
+        raise InputError("plan: expert_tensor_parallel", "stands beside a model without experts", fix)
+
+
+def _check_recompute(plan: Plan, graph: ModelGraph) -> None:
+    if isinstance(plan.recompute, str):
+        return
+    known = {operator.name for layer in graph.layers.values() for operator in layer.operators}
+    for name in plan.recompute:
+        if name not in known:
+            raise InputError("plan: recompute", f"{quoted(name)} is no operator of the model", one_of(known, name))
+
+
+def _check_nesting(plan: Plan) -> None:
+    """Groups lie in each other like boxes; the degrees a plan may leave out are named first."""
+    t, c = plan.tensor_parallel, plan.context_parallel
+    stage = t * c * plan.data_parallel
+    expert = plan.expert_tensor_parallel * plan.expert_parallel
+    groups = {
+        t: "tensor_parallel",
+        t * c: "context_parallel",
+        t * plan.zero_group: "zero_group",
+        expert: "expert_parallel",
+        plan.expert_tensor_parallel: "expert_tensor_parallel",
+    }
+    for chips, field in groups.items():
+        if stage % chips:
+            what = f"makes groups of {chips} chips in stages of {stage}"
+            raise InputError(f"plan: {field}", what, "choose degrees whose product divides the chips of a stage")
+    for low, high in pairwise(sorted(groups)):
+        if high % low:
+            field = max(groups[low], groups[high], key=list(groups.values()).index)
+            what = f"makes groups of {low} and {high} chips, which do not nest"
+            raise InputError(f"plan: {field}", what, "each group should divide the next larger one")
+
+
+def _check_operator(
+    plan: Plan, layer: str, operator: Operator, sizes: Mapping[str, DimSize], arranged: Arrangement
+) -> None:
+    cut: dict[str, list[str]] = {}
+    for axis, dim in arranged.strategy.cut(operator).items():
+        if operator.split(dim) is not None:
+            cut.setdefault(dim, []).append(axis)
+    for dim, axes in cut.items():
+        size = sizes.get(dim)
+        if dim in _UNEVEN or not isinstance(size, int):
+            continue
+        chips = _chips(axes, arranged)
+        if size % chips:
+            inner = _chips([axis for axis in axes if axis in arranged.strategy.mesh.tensor], arranged)
+            field = _field(plan, dim, size, inner)
+            what = f"leaves {chips} chips to share {size} {_WORDS.get(dim, dim)} ({layer})"
+            raise InputError(f"plan: {field}", what, "choose a degree that divides them")
+
+
+def _chips(axes: Iterable[str], arranged: Arrangement) -> int:
+    return prod(arranged.axes.sizes[axis] for axis in axes)
+
+
+def _field(plan: Plan, dim: str, size: int, tensor_chips: int) -> str:
+    """The degree to blame for a cut that does not divide."""
+    match dim:
+        case "experts":
+            return "expert_parallel"
+        case "expert_ffn":
+            return "expert_tensor_parallel"
+        case "seq":
+            return "context_parallel" if size % plan.context_parallel else "sequence_parallel"
+        case _:
+            return "tensor_parallel" if size % tensor_chips else "context_parallel"

@@ -1,0 +1,162 @@
+"""One layer class under one layout on one chip: times by phase, collectives, saved bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from dovetail.cost.energy import EnergyRates, operator_joules
+from dovetail.cost.operators import ChipUnits, operator_seconds
+from dovetail.cost.shapes import Array, summed
+from dovetail.graph import DerivedSize, LayerGraph, Phase, Role, Tensor, differentiate
+from dovetail.graph.routing import EXPERT_TOKENS
+from dovetail.graph.size import Size, Sizes, as_array
+from dovetail.graph.tensor import Element
+from dovetail.layout import Collective, CollectiveKind, Moment, PlacedLayer, local_bytes
+
+#: The kind of group whose collectives bring sharded weights together (ZeRO 3).
+WEIGHT_GATHER = "weight-gather"
+
+#: Seconds of a collective, for the sizes at hand.
+CollectivePrice = Callable[[Collective, Array], Array]
+
+
+@dataclass(frozen=True, slots=True)
+class TiedParameters:
+    """Parameters of a weight that several layers use, on one chip."""
+
+    parameters: Array
+    home_parameters: Array
+
+
+@dataclass(frozen=True, slots=True)
+class LayerProfile:
+    """What one layer of a class costs per microbatch (and per step); arrays over plans or chips."""
+
+    forward_s: Array
+    input_gradient_s: Array
+    weight_gradient_s: Array
+    #: collectives of a microbatch's forward and backward, by kind of group ("tensor", "context", ...)
+    forward_collective_s: Mapping[str, Array]
+    backward_collective_s: Mapping[str, Array]
+    step_collective_s: Mapping[str, Array]
+    #: operator → seconds, forward and backward
+    operator_s: Mapping[str, Array]
+    #: tensor → bytes kept from forward to backward on one chip
+    saved_bytes: Mapping[str, Array]
+    #: parameters of one chip: as used, and as its gradient and optimizer state are kept
+    parameters: Array
+    home_parameters: Array
+    #: those of weights other layers share: a chip that holds several of the layers keeps them once
+    tied_parameters: Mapping[str, TiedParameters]
+    #: the largest tensor that exists for a moment only
+    transient_bytes: Array
+    #: bytes of the stream a layer hands to the next
+    stream_bytes: Array
+    #: joules of one chip, where the technology gives energies: forward, backward, and the links of a step
+    forward_j: Array
+    backward_j: Array
+    step_j: Array
+
+
+def profile_layer(
+    graph: LayerGraph,
+    placed: PlacedLayer,
+    sizes: Sizes,
+    axis_sizes: Mapping[str, Size],
+    chip: ChipUnits,
+    widths: Mapping[Element, int],
+    price: CollectivePrice,
+    group_of: Callable[[Collective], str],
+    rates: EnergyRates | None = None,
+) -> LayerProfile:
+    """Costs of every operator and collective of a layer, on one chip."""
+    tensors = {**differentiate(graph).graph.tensors, **graph.tensors}
+    tokens = graph.sizes.get(EXPERT_TOKENS)
+    imbalance = tokens.imbalance if isinstance(tokens, DerivedSize) else 1.0
+    forward = operator_seconds(placed.forward, tensors, sizes, axis_sizes, chip, widths, imbalance)
+    backward = operator_seconds(placed.backward, tensors, sizes, axis_sizes, chip, widths, imbalance)
+    phase = {p.operator.name: p.operator.phase for p in placed.backward}
+    by_moment: dict[Moment, dict[str, Array]] = {moment: {} for moment in Moment}
+    for collective in placed.collectives:
+        seconds = price(collective, as_array(collective.bytes(sizes, axis_sizes, widths)))
+        group = by_moment[collective.moment]
+        name = group_of(collective)
+        group[name] = group.get(name, np.zeros(())) + seconds
+    joules = _joules(placed, tensors, sizes, axis_sizes, chip, widths, rates)
+    whole = dict.fromkeys(Element, 1)
+    written = [
+        as_array(local_bytes(tensors[name], layout, sizes, axis_sizes, widths))
+        for name, layout in placed.written.items()
+        if tensors[name].role in (Role.ACTIVATION, Role.GRADIENT)
+    ]
+    stream = [
+        as_array(local_bytes(t, placed.written[t.name], sizes, axis_sizes, widths)) for t in graph.stream(graph.outputs)
+    ]
+    return LayerProfile(
+        forward_s=summed(forward.values()),
+        input_gradient_s=summed(s for n, s in backward.items() if phase[n] is not Phase.WEIGHT_GRADIENT),
+        weight_gradient_s=summed(s for n, s in backward.items() if phase[n] is Phase.WEIGHT_GRADIENT),
+        forward_collective_s=by_moment[Moment.FORWARD],
+        backward_collective_s=by_moment[Moment.BACKWARD],
+        step_collective_s=by_moment[Moment.STEP],
+        operator_s={**forward, **backward},
+        saved_bytes=_saved(placed, sizes, axis_sizes, widths),
+        parameters=summed(as_array(local_bytes(w.tensor, w.use, sizes, axis_sizes, whole)) for w in placed.weights),
+        home_parameters=summed(
+            as_array(local_bytes(w.tensor, w.home, sizes, axis_sizes, whole)) for w in placed.weights
+        ),
+        tied_parameters=_tied(placed, sizes, axis_sizes),
+        transient_bytes=np.max(written, axis=0) if written else np.zeros(()),
+        stream_bytes=summed(stream),
+        forward_j=joules[Moment.FORWARD],
+        backward_j=joules[Moment.BACKWARD],
+        step_j=joules[Moment.STEP],
+    )
+
+
+def _tied(placed: PlacedLayer, sizes: Sizes, axis_sizes: Mapping[str, Size]) -> dict[str, TiedParameters]:
+    whole = dict.fromkeys(Element, 1)
+    return {
+        weight.tensor.tied: TiedParameters(
+            as_array(local_bytes(weight.tensor, weight.use, sizes, axis_sizes, whole)),
+            as_array(local_bytes(weight.tensor, weight.home, sizes, axis_sizes, whole)),
+        )
+        for weight in placed.weights
+        if weight.tensor.tied
+    }
+
+
+def _joules(
+    placed: PlacedLayer,
+    tensors: Mapping[str, Tensor],
+    sizes: Sizes,
+    axis_sizes: Mapping[str, Size],
+    chip: ChipUnits,
+    widths: Mapping[Element, int],
+    rates: EnergyRates | None,
+) -> dict[Moment, Array]:
+    if rates is None:
+        return dict.fromkeys(Moment, np.zeros(()))
+    result: dict[Moment, Array] = {Moment.STEP: np.zeros(())}
+    for moment, operators in ((Moment.FORWARD, placed.forward), (Moment.BACKWARD, placed.backward)):
+        buffer = chip.matrix.buffer_bytes
+        result[moment] = operator_joules(operators, tensors, sizes, axis_sizes, buffer, widths, rates)
+    for collective in placed.collectives:
+        # an all-reduce sends what it holds twice, everything else once
+        times = 2.0 if collective.kind is CollectiveKind.ALL_REDUCE else 1.0
+        sent = times * as_array(collective.bytes(sizes, axis_sizes, widths))
+        result[collective.moment] = result[collective.moment] + sent * rates.link_j_per_byte
+    return result
+
+
+def _saved(
+    placed: PlacedLayer, sizes: Sizes, axis_sizes: Mapping[str, Size], widths: Mapping[Element, int]
+) -> dict[str, Array]:
+    saved: dict[str, Array] = {}
+    for tensor, layout in placed.saved:
+        size = as_array(local_bytes(tensor, layout, sizes, axis_sizes, widths))
+        saved[tensor.name] = saved.get(tensor.name, np.zeros(())) + size
+    return saved
