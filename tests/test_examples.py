@@ -29,6 +29,8 @@ def commands(page):
 @pytest.mark.parametrize("page", [p for p in PAGES if commands(p)], ids=lambda p: p.name)
 def test_commands_run(page, tmp_path):
     (tmp_path / "config.json").write_text(CONFIG)
+    plans = [text for text in blocks(page, "yaml") if text.startswith("job:")]
+    (tmp_path / "plan.yaml").write_text(plans[0] if plans else "")
     for arguments in commands(page):
         done = subprocess.run(
             [sys.executable, "-m", "dovetail", *arguments], cwd=tmp_path, capture_output=True, text=True, check=False

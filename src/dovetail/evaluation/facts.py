@@ -46,8 +46,8 @@ def facts_of(framework: Framework, job: Job) -> FrameworkFacts:
             updated_weights=_hidden(overlaps.weight_gather, tuned=True),
             gradient_reduction=_hidden(overlaps.gradient_reduction, tuned=True),
         ),
-        # the gradient and the state are read, the state and the weights written
-        update_bytes=state.gradients + 2 * kept + state.weights,
+        # gradients are read for their norm and again for the update; the state is read and written, weights written
+        update_bytes=2 * state.gradients + 2 * kept + state.weights,
         context_bytes=framework.context_bytes.value + framework.collective_buffer_bytes.value,
         allocator_overhead=framework.allocator_overhead.value,
     )

@@ -52,6 +52,8 @@ def product(sizes: Sizes, dims: Iterable[str]) -> Size:
 
 def times(left: Size, right: Size) -> Size:
     """The product, exact for Python numbers."""
+    if type(left) is int and type(right) is int:  # by far the most common, so first
+        return left * right
     if isinstance(left, int | Fraction) and isinstance(right, int | Fraction):
         return exact(left * right)
     return as_array(left) * as_array(right)
@@ -59,6 +61,8 @@ def times(left: Size, right: Size) -> Size:
 
 def divided(left: Size, right: Size) -> Size:
     """The quotient, exact for Python numbers."""
+    if type(left) is int and type(right) is int and left % right == 0:
+        return left // right
     if isinstance(left, int | Fraction) and isinstance(right, int | Fraction):
         return exact(Fraction(left) / right)
     return as_array(left) / as_array(right)

@@ -41,6 +41,9 @@ class PlacedLayer:
     weights: tuple[PlacedWeight, ...]
     #: every tensor of the layer, forward and backward, in the layout it is written in
     written: Mapping[str, Layout]
+    tensors: Mapping[str, Tensor]
+    #: what the layer hands on, in the layout the next one takes
+    handed_on: tuple[tuple[Tensor, Layout], ...]
 
 
 def place_layer(graph: LayerGraph, strategy: Strategy) -> PlacedLayer:
@@ -66,6 +69,8 @@ def place_layer(graph: LayerGraph, strategy: Strategy) -> PlacedLayer:
         tuple((graph.tensors[name], layout) for name, layout in saved),
         weights,
         {**backward_pass.written, **forward_pass.written},
+        {**backward.graph.tensors, **graph.tensors},
+        tuple((tensor, _limited(tensor, stream)) for tensor in graph.stream(graph.outputs)),
     )
 
 

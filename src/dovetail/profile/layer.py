@@ -10,7 +10,7 @@ import numpy as np
 from dovetail.cost.energy import EnergyRates, operator_joules
 from dovetail.cost.operators import ChipUnits, operator_seconds
 from dovetail.cost.shapes import Array, summed
-from dovetail.graph import DerivedSize, LayerGraph, Phase, Role, Tensor, differentiate
+from dovetail.graph import DerivedSize, LayerGraph, Phase, Role, Tensor
 from dovetail.graph.routing import EXPERT_TOKENS
 from dovetail.graph.size import Size, Sizes, as_array
 from dovetail.graph.tensor import Element
@@ -73,7 +73,7 @@ def profile_layer(
     rates: EnergyRates | None = None,
 ) -> LayerProfile:
     """Costs of every operator and collective of a layer, on one chip."""
-    tensors = {**differentiate(graph).graph.tensors, **graph.tensors}
+    tensors = placed.tensors
     tokens = graph.sizes.get(EXPERT_TOKENS)
     imbalance = tokens.imbalance if isinstance(tokens, DerivedSize) else 1.0
     forward = operator_seconds(placed.forward, tensors, sizes, axis_sizes, chip, widths, imbalance)
@@ -92,9 +92,7 @@ def profile_layer(
         for name, layout in placed.written.items()
         if tensors[name].role in (Role.ACTIVATION, Role.GRADIENT)
     ]
-    stream = [
-        as_array(local_bytes(t, placed.written[t.name], sizes, axis_sizes, widths)) for t in graph.stream(graph.outputs)
-    ]
+    stream = [as_array(local_bytes(tensor, layout, sizes, axis_sizes, widths)) for tensor, layout in placed.handed_on]
     return LayerProfile(
         forward_s=summed(forward.values()),
         input_gradient_s=summed(s for n, s in backward.items() if phase[n] is not Phase.WEIGHT_GRADIENT),
