@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from dovetail import __version__
 from dovetail.cost.calibration import calibration
+from dovetail.cost.shapes import Array, summed
 from dovetail.cost.units import OPERANDS
 from dovetail.evaluation.facts import FrameworkFacts, facts_of
 from dovetail.evaluation.profiles import JobProfiles, profile_job
@@ -66,20 +69,21 @@ def evaluate(plan: Plan, job: Job, cluster: Cluster, framework: Framework) -> Ev
     kept = {name: _kept(profiles, name, plan) for name in profiles.layers}
     layers = {name: layer_times(profiles.layers[name], kept[name], facts.overlaps) for name in profiles.layers}
     transfer = transfer_seconds(plan, profiles, cluster)
-    pipelined = float(step_time(pipeline, chunk_times(layers, contents, transfer)))
+    pipelined = step_time(pipeline, chunk_times(layers, contents, transfer))
     parts = busy_parts(layers, stages, runs_per_chunk(pipeline))
     reduction, gathering = reduction_seconds(profiles, stages, layers, facts.overlaps)
-    breakdown = {
+    breakdown: dict[str, Array] = {
         **parts,
-        "pipeline bubble": max(pipelined - sum(parts.values()), 0.0),
+        "pipeline bubble": np.maximum(pipelined - summed(parts.values()), 0.0),
         "gradient reduction": reduction,
         "updated weights": gathering,
         "tied embeddings": tied_seconds(plan, profiles, stages, cluster, gradient_bytes),
         "optimizer": update_seconds(profiles, stages, cluster, job.precision, facts.update_bytes),
     }
     memory = _memory(plan, profiles, stages, kept, pipeline, facts)
-    energy = _energy(plan, profiles, contents, kept, cluster, sum(breakdown.values()))
-    return _answer(plan, job, cluster, breakdown, memory, energy)
+    seconds = {name: float(part) for name, part in breakdown.items()}
+    energy = _energy(plan, profiles, contents, kept, cluster, sum(seconds.values()))
+    return _answer(plan, job, cluster, seconds, memory, energy)
 
 
 def _energy(

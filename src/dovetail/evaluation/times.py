@@ -38,33 +38,33 @@ class Overlaps:
 class LayerTimes:
     """Seconds of one layer and microbatch, what overlaps taken off; `parts` names where they go."""
 
-    forward_s: float
-    input_gradient_s: float
-    weight_gradient_s: float
-    parts: Mapping[str, float]
+    forward_s: Array
+    input_gradient_s: Array
+    weight_gradient_s: Array
+    parts: Mapping[str, Array]
 
 
 def layer_times(profile: LayerProfile, again: Recompute, overlaps: Overlaps) -> LayerTimes:
     """One layer's forward and backward with its exposed collectives."""
-    backward_compute = float(profile.input_gradient_s + profile.weight_gradient_s)
-    added = float(again.added_s)
+    backward_compute = profile.input_gradient_s + profile.weight_gradient_s
+    added = again.added_s
     backward_collectives = dict(profile.backward_collective_s)
     for name, seconds in again.added_collective_s.items():
         backward_collectives[name] = backward_collectives.get(name, np.zeros(())) + seconds
-    forward, parts_forward = _exposed(profile.forward_collective_s, float(profile.forward_s), overlaps)
+    forward, parts_forward = _exposed(profile.forward_collective_s, profile.forward_s, overlaps)
     backward, parts_backward = _exposed(backward_collectives, backward_compute + added, overlaps)
-    parts = {"forward": float(profile.forward_s), "backward": backward_compute, "recompute": added}
+    parts = {"forward": profile.forward_s, "backward": backward_compute, "recompute": added}
     for name in sorted({*parts_forward, *parts_backward}):
-        parts[name] = parts_forward.get(name, 0.0) + parts_backward.get(name, 0.0)
+        parts[name] = summed(p[name] for p in (parts_forward, parts_backward) if name in p)
     return LayerTimes(
-        forward_s=float(profile.forward_s) + forward,
-        input_gradient_s=float(profile.input_gradient_s) + backward + added,
-        weight_gradient_s=float(profile.weight_gradient_s),
+        forward_s=profile.forward_s + forward,
+        input_gradient_s=profile.input_gradient_s + backward + added,
+        weight_gradient_s=profile.weight_gradient_s,
         parts=parts,
     )
 
 
-def _exposed(collectives: Mapping[str, Array], compute_s: float, overlaps: Overlaps) -> tuple[float, dict[str, float]]:
+def _exposed(collectives: Mapping[str, Array], compute_s: Array, overlaps: Overlaps) -> tuple[Array, dict[str, Array]]:
     """Seconds of collectives that computation does not hide, in all and by kind."""
     hidden = {
         "tensor-parallel": overlaps.tensor,
@@ -73,46 +73,58 @@ def _exposed(collectives: Mapping[str, Array], compute_s: float, overlaps: Overl
         "weight-gather": overlaps.weight_gather,
         "data-parallel": overlaps.gradient_reduction,
     }
-    parts: dict[str, float] = {}
+    parts: dict[str, Array] = {}
     room = compute_s
     for name, seconds in collectives.items():
-        could = min(float(seconds) * hidden[name], room)
-        room -= could
-        parts[name] = float(seconds) - could
-    return sum(parts.values()), parts
+        could = np.minimum(seconds * hidden[name], room)
+        room = room - could
+        parts[name] = seconds - could
+    return summed(parts.values()), parts
 
 
-def chunk_times(layers: Mapping[str, LayerTimes], contents: Sequence[ChunkContent], transfer_s: float) -> ChunkTimes:
-    """Forward and backward seconds of every chunk, by place along the model."""
+def chunk_times(layers: Mapping[str, LayerTimes], contents: Sequence[ChunkContent], transfer_s: Array) -> ChunkTimes:
+    """Forward and backward seconds of every chunk; the last axis is its place along the model."""
 
-    def total(field: str) -> list[float]:
-        return [sum(n * getattr(layers[name], field) for name, n in content.items()) for content in contents]
+    def total(field: str) -> Array:
+        sums = [summed(n * getattr(layers[name], field) for name, n in content.items()) for content in contents]
+        return np.stack(np.broadcast_arrays(*sums), axis=-1)
 
     return ChunkTimes(total("forward_s"), total("input_gradient_s"), total("weight_gradient_s"), transfer_s=transfer_s)
 
 
-def busy_parts(layers: Mapping[str, LayerTimes], stages: Sequence[Stage], runs: float) -> dict[str, float]:
+def busy_parts(layers: Mapping[str, LayerTimes], stages: Sequence[Stage], runs: float) -> dict[str, Array]:
     """Where the seconds of one step go on the stage with most work, each chunk run so many times."""
-    every: list[dict[str, float]] = []
-    for stage in stages:
-        parts: dict[str, float] = {}
-        for name, count in layer_counts(stage).items():
-            for part, seconds in layers[name].parts.items():
-                parts[part] = parts.get(part, 0.0) + runs * count * seconds
-        every.append(parts)
-    return max(every, key=lambda parts: sum(parts.values()))
+    names = list(dict.fromkeys(part for times in layers.values() for part in times.parts))
+    every = [_stage_parts(layers, stage, names, runs) for stage in stages]
+    totals = np.stack(np.broadcast_arrays(*(summed(parts) for parts in every)))
+    busiest = np.argmax(totals, axis=0)[None]
+    chosen: dict[str, Array] = {}
+    for position, name in enumerate(names):
+        by_stage = np.stack([np.broadcast_to(parts[position], totals.shape[1:]) for parts in every])
+        chosen[name] = np.take_along_axis(by_stage, busiest, axis=0)[0]
+    return chosen
 
 
-def transfer_seconds(plan: Plan, profiles: JobProfiles, cluster: Cluster) -> float:
+def _stage_parts(layers: Mapping[str, LayerTimes], stage: Stage, names: Sequence[str], runs: float) -> list[Array]:
+    counts = layer_counts(stage)
+    return [
+        summed(
+            runs * count * layers[layer].parts[name] for layer, count in counts.items() if name in layers[layer].parts
+        )
+        for name in names
+    ]
+
+
+def transfer_seconds(plan: Plan, profiles: JobProfiles, cluster: Cluster) -> Array:
     """One stage's output to the next: over the tier that a stage's width reaches.
 
     A transfer delays its receiver whatever overlaps; only the sender's time can be hidden.
     """
     if plan.pipeline_parallel == 1:
-        return 0.0
+        return np.zeros(())
     arrays = tier_arrays(cluster.chip, _tier_at(cluster, 2 * plan.chips // plan.pipeline_parallel))
-    stream = max(float(p.stream_bytes) for p in profiles.layers.values())
-    return stream / float(arrays.bytes_per_s * arrays.efficiency) + float(arrays.latency_s + arrays.launch_s)
+    stream = np.max(np.stack(np.broadcast_arrays(*(p.stream_bytes for p in profiles.layers.values()))), axis=0)
+    return stream / (arrays.bytes_per_s * arrays.efficiency) + arrays.latency_s + arrays.launch_s
 
 
 def _tier_at(cluster: Cluster, chips: int) -> Tier:
@@ -121,42 +133,44 @@ def _tier_at(cluster: Cluster, chips: int) -> Tier:
 
 def reduction_seconds(
     profiles: JobProfiles, stages: Sequence[Stage], layers: Mapping[str, LayerTimes], overlaps: Overlaps
-) -> tuple[float, float]:
+) -> tuple[Array, Array]:
     """What a step adds to its microbatches: reduction of gradients, and gathering of weights updated in shards.
 
     The one can hide behind the last microbatch's backward, the other behind the next step's first forward.
     """
-    reduced, gathered = [0.0], [0.0]
+    none: Array = np.zeros(())
+    reduced, gathered = none, none
     for stage in stages:
-        totals = dict.fromkeys(("reduction", "gathering", "backward", "forward"), 0.0)
+        totals = dict.fromkeys(("reduction", "gathering", "backward", "forward"), none)
         for name, count in layer_counts(stage).items():
             collectives, times = profiles.layers[name].step_collective_s, layers[name]
-            updated = float(collectives.get(UPDATED_WEIGHTS, 0.0))
-            totals["reduction"] += count * (float(summed(collectives.values())) - updated)
-            totals["gathering"] += count * updated
-            totals["backward"] += count * (times.input_gradient_s + times.weight_gradient_s)
-            totals["forward"] += count * times.forward_s
-        reduced.append(_left(totals["reduction"], overlaps.gradient_reduction, totals["backward"]))
-        gathered.append(_left(totals["gathering"], overlaps.updated_weights, totals["forward"]))
-    return max(reduced), max(gathered)
+            updated = collectives.get(UPDATED_WEIGHTS, none)
+            totals["reduction"] = totals["reduction"] + count * (summed(collectives.values()) - updated)
+            totals["gathering"] = totals["gathering"] + count * updated
+            totals["backward"] = totals["backward"] + count * (times.input_gradient_s + times.weight_gradient_s)
+            totals["forward"] = totals["forward"] + count * times.forward_s
+        reduced = np.maximum(reduced, _left(totals["reduction"], overlaps.gradient_reduction, totals["backward"]))
+        gathered = np.maximum(gathered, _left(totals["gathering"], overlaps.updated_weights, totals["forward"]))
+    return reduced, gathered
 
 
-def _left(seconds: float, hidden: float, room_s: float) -> float:
+def _left(seconds: Array, hidden: float, room_s: Array) -> Array:
     """What of a communication is not hidden, given the part that can be and the work beside it."""
-    return seconds - min(seconds * hidden, room_s)
+    return seconds - np.minimum(seconds * hidden, room_s)
 
 
 def update_seconds(
     profiles: JobProfiles, stages: Sequence[Stage], cluster: Cluster, precision: str, update_bytes: float
-) -> float:
+) -> Array:
     """The optimizer: it streams the state of the parameters a chip owns."""
-    memory = float(chip_units(cluster.chip, precision).vector.memory_bytes_per_s)
-    return max(float(stage_parameters(stage, profiles.layers)[1]) for stage in stages) * update_bytes / memory
+    owned = [stage_parameters(stage, profiles.layers)[1] for stage in stages]
+    most = np.max(np.stack(np.broadcast_arrays(*owned)), axis=0)
+    return most * update_bytes / chip_units(cluster.chip, precision).vector.memory_bytes_per_s
 
 
 def tied_seconds(
     plan: Plan, profiles: JobProfiles, stages: Sequence[Stage], cluster: Cluster, gradient_bytes: float
-) -> float:
+) -> Array:
     """Gradients of weights that several stages hold (embedding and head), summed once a step."""
     holders: dict[str, set[int]] = {}
     for position, stage in enumerate(stages):
@@ -165,12 +179,10 @@ def tied_seconds(
                 holders.setdefault(weight, set()).add(position)
     shared = {weight: len(found) for weight, found in holders.items() if len(found) > 1}
     if not shared:
-        return 0.0
+        return np.zeros(())
     tier = tier_arrays(cluster.chip, _tier_at(cluster, plan.chips))
     held = {weight: tied for p in profiles.layers.values() for weight, tied in p.tied_parameters.items()}
-    return sum(
-        float(
-            collective_seconds(CollectiveKind.ALL_REDUCE, np.asarray(n), held[weight].parameters * gradient_bytes, tier)
-        )
+    return summed(
+        collective_seconds(CollectiveKind.ALL_REDUCE, np.asarray(n), held[weight].parameters * gradient_bytes, tier)
         for weight, n in shared.items()
     )
