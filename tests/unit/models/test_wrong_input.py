@@ -214,7 +214,9 @@ def wrong_in_config(path: Path, value: Any) -> st.SearchStrategy[Any]:
         case str():
             return UNKNOWN_WORDS | st.just([]) | (st.just([value]) if isinstance(path[-1], int) else st.just(["silu"]))
         case list():
-            short = [] if path[-1] in ("mlp_only_layers", "full_attn_layers") else [value[:-1], []]
+            short = [] if path[-1] in ("mlp_only_layers", "full_attn_layers") else [value[:-1]]
+            # published Llama 4 configs leave this list empty
+            short += [[]] if short and path[-1] != "no_rope_layers" else []
             return WRONG_LISTS | st.sampled_from([[["nested"]] * len(value), [None] * len(value), *short])
         case _:
             return WRONG_PARTS
