@@ -9,7 +9,7 @@ import numpy as np
 from dovetail.cost.shapes import Array, Gemm
 
 #: Thread-block tiles of stock kernels, largest first, and the part of the peak each reaches when it
-#: runs in a steady state: smaller tiles read their operands more often from shared memory.
+#: runs in a steady state: smaller tiles read their operands more often from shared memory. Assumed, not measured.
 GPU_TILES: tuple[tuple[int, int, float], ...] = (
     (256, 128, 1.0),
     (128, 256, 1.0),
@@ -20,7 +20,7 @@ GPU_TILES: tuple[tuple[int, int, float], ...] = (
     (32, 64, 0.45),
 )
 
-#: Steps along k that a kernel spends filling and draining its pipeline, in elements.
+#: Steps along k that a kernel spends filling and draining its pipeline, in elements. Assumed.
 GPU_PROLOGUE_K = 192
 
 
