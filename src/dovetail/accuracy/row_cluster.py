@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from dovetail import hardware
@@ -38,9 +39,15 @@ def _inner(tier: Tier, row: Row, chips: int, slices: int) -> Tier:
     return tier if node is None or node == 1 or tier.size > MAX_NODE else replace(tier, size=node)
 
 
+def _gbps_per_node(row: Row) -> float | None:
+    """What the source says in the notes, where it does, goes before what the column makes of it."""
+    stated = re.search(r"(\d{2,5})\s?gbps/node", row.text("notes").casefold())
+    return float(stated[1]) if stated else row.number("inter_node_gbps_per_node")
+
+
 def _outer(chip: Chip, row: Row) -> tuple[Tier, ...]:
     """Beyond the node; the row states the bandwidth of a whole node."""
-    rate, node = row.number("inter_node_gbps_per_node"), row.count("chips_per_node")
+    rate, node = _gbps_per_node(row), row.count("chips_per_node")
     if rate is None or node is None:
         return chip.tiers[1:]
     bytes_per_s = rate * 1e9 / 8 / node

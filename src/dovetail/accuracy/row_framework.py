@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dovetail import frameworks
+from dovetail.accuracy.table import Row
 from dovetail.errors import InputError, one_of, quoted
+from dovetail.frameworks import Framework
 from dovetail.layout.strategy import ContextKind
 
 #: Words in a row's framework → name in the catalogue; the first that is found counts.
@@ -11,32 +15,67 @@ FAMILIES = (
     ("megatron-deepspeed (habana", "megatron"),  # its fp8 modules and ZeRO-0 are Megatron's, not DeepSpeed's
     ("megatron-deepspeed", "deepspeed"),
     ("deepspeed", "deepspeed"),
-    ("internevo", "deepspeed"),  # ZeRO-1 in groups, written after it
+    ("internevo", "megatron"),  # tensor parallelism, ZeRO-1 and overlaps as Megatron has them
     ("megatron", "megatron"),
     ("nemo", "megatron"),
     ("megascale", "megatron"),
     ("torchtitan", "torchtitan"),
-    ("llm-foundry", "torchtitan"),
+    ("llm-foundry", "fsdp"),
     ("fsdp", "torchtitan"),
     ("maxtext", "maxtext"),
 )
 
 #: Megatron and its forks fill the vocabulary up to multiples of 128 × tensor parallel (tokenizer.py).
-_PADS_VOCABULARY = ("megatron", "deepspeed")
+_PADS_VOCABULARY = ("megatron", "megatron-2022", "deepspeed")
+
+#: PyTorch's cross entropy in its backward: log-probabilities, their gradient and the logits' gradient, in float32.
+EAGER_LOGITS_BYTES = 12.0
+#: The same over shards of the vocabulary (torch/distributed/tensor/parallel/loss.py): exponentials once more.
+PARALLEL_LOGITS_BYTES = 16.0
 
 #: What context parallelism does where a row does not say: the default of each.
 _CONTEXT: dict[str, ContextKind] = {"megatron": "ring", "deepspeed": "ulysses"}
 
 
-def framework_name(text: str) -> str:
-    """The catalogue's name for a framework as a source calls it."""
+def framework_name(row: Row) -> str:
+    """The catalogue's name for the framework of a row, in the version the row tells."""
+    text = row.text("framework")
     written = text.casefold()
     if written in frameworks.names():
         return written
-    for words, name in FAMILIES:
-        if words in written:
-            return name
-    raise InputError("framework", f"{quoted(text)} is none the catalogue stands for", one_of(frameworks.names(), text))
+    name = next((name for words, name in FAMILIES if words in written), None)
+    if name is None:
+        what = f"{quoted(text)} is none the catalogue stands for"
+        raise InputError("framework", what, one_of(frameworks.names(), text))
+    if name == "torchtitan" and "compile" not in row.text("notes").casefold():
+        return "fsdp"
+    unfused = row.text("attention").casefold() == "unfused"
+    if unfused and (name == "megatron" or (name == "deepspeed" and row.text("zero") in ("", "0"))):
+        # without ZeRO, Megatron-DeepSpeed runs Megatron's own engine
+        return "megatron-2022"
+    return name
+
+
+def framework_of(name: str, row: Row, tensor_parallel: int) -> Framework:
+    """The framework as the run had it: what its notes say is on or off."""
+    framework, source, notes = frameworks.load(name), row.text("source"), row.text("notes").casefold()
+    # torchtitan compiles its loss since 2025, before it ran operator by operator
+    if name in ("torchtitan", "fsdp") and source.casefold().startswith("torchtitan") and "2025" not in source:
+        logits = EAGER_LOGITS_BYTES if tensor_parallel == 1 else PARALLEL_LOGITS_BYTES
+        framework = replace(framework, logits_bytes=logits)
+    overlaps = framework.overlaps
+    # NVIDIA's recipes for dense models set --tp-comm-overlap
+    recipe = any(words in row.text("framework").casefold() for words in ("nemo", "bridge")) and not row.text("experts")
+    if recipe or "asynctp" in notes or "tp overlap" in notes:
+        overlaps = replace(overlaps, tensor_parallel="always")
+    if "a2a overlap" in notes:
+        overlaps = replace(overlaps, expert_parallel="always")
+    if "pure" in row.text("precision_as_written").casefold():
+        # Composer's FSDP in PURE precision reduces gradients in bf16 too
+        states = tuple((name, replace(state, sharded_reduction=2.0)) for name, state in framework.states)
+        framework = replace(framework, states=states)
+    once = framework.one_copy_per_node and "dispatcher a2a" not in notes
+    return replace(framework, overlaps=overlaps, one_copy_per_node=once)
 
 
 def vocabulary_multiple(framework: str, tensor_parallel: int) -> int:

@@ -40,6 +40,13 @@ def model_of(sizes: Architecture, positions: int, *, dropout: bool) -> Model:
     return validate(Model, _document(sizes, positions, dropout=dropout), "model")
 
 
+def side_by_side(model: Model) -> Model:
+    """The same with halves that read one norm and are added at once: MaxText's default block (layers/models.py)."""
+    halves = {"parallel": True, "shared_norm": True}
+    blocks = {name: block.model_copy(update=halves) for name, block in model.blocks.items()}
+    return model.model_copy(update={"blocks": blocks})
+
+
 def padded(model: Model, multiple: int) -> Model:
     """The model with its vocabulary filled up to a multiple, as frameworks do that split it evenly."""
     vocab = -(-model.vocab // multiple) * multiple

@@ -41,8 +41,9 @@ def read_plan(row: Row, job: Job, cluster: Cluster, framework: str) -> tuple[Pla
         "expert_tensor_parallel": 1 if experts > 1 else None,
         "zero_stage": _zero_stage(row),
         "zero_group": _zero_group(row, c),
-        # frameworks leave it out where there is nothing to cut
-        "sequence_parallel": row.flag("sequence_parallel") and t > 1,
+        # frameworks leave it out where there is nothing to cut; MaxText always cuts the stream over the tensor axis
+        # (activation_embed in configs/base.yml)
+        "sequence_parallel": (row.flag("sequence_parallel") or framework == "maxtext") and t > 1,
         "micro_batch": _micro_batch(row, job, cluster.chips // (t * p * c)),
         "recompute": again.choice,
         "recompute_share": again.share,

@@ -72,6 +72,12 @@ def _all_but_products(written: str, graph: ModelGraph) -> RecomputeReading:
     return RecomputeReading(_names(graph, again))
 
 
+def _cheap(written: str, graph: ModelGraph) -> RecomputeReading:
+    """Kwai's balance of memory and computation: what is cheapest per byte first, norms and activations."""
+    names = _modules("norm,act", graph)
+    return RecomputeReading(names.choice, assumption=f"norms and activations are computed again ({written})")
+
+
 def _every_other(written: str, graph: ModelGraph) -> RecomputeReading:
     del written, graph
     return RecomputeReading("full", 0.5)
@@ -96,6 +102,7 @@ def _fused(written: str, graph: ModelGraph) -> RecomputeReading:
 _SELECTIVE: Mapping[str, Callable[[str, ModelGraph], RecomputeReading]] = {
     "modules": _modules,
     "norm,act": _modules,
+    "balanced partial": _cheap,
     "(op)": _operators,
     "every other layer": _every_other,
     "remat_policy=minimal": _all_but_products,

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from dovetail import frameworks
 from dovetail.accuracy.architecture import Architecture, read_architecture
 from dovetail.accuracy.measured import Metric, read_measurement
 from dovetail.accuracy.row_cluster import read_cluster
-from dovetail.accuracy.row_framework import framework_name, vocabulary_multiple
-from dovetail.accuracy.row_model import model_of, padded, published_model
+from dovetail.accuracy.row_framework import framework_name, framework_of, vocabulary_multiple
+from dovetail.accuracy.row_model import model_of, padded, published_model, side_by_side
 from dovetail.accuracy.row_plan import read_plan, slices
 from dovetail.accuracy.table import Row, read_table
 from dovetail.errors import InputError, quoted
@@ -26,9 +25,9 @@ from dovetail.models.job import Precision
 NEEDED = ("id", "framework", "chip", "num_chips", "model", "seq_len", "global_batch", "tp", "pp", "recompute")
 #: Columns that are used where a file has them.
 OPTIONAL = (
-    "source_family", "tier", "chips_per_node", "inter_node_gbps_per_node",
+    "source_family", "source", "tier", "chips_per_node", "inter_node_gbps_per_node",
     "layers", "hidden", "ffn_hidden", "gated_mlp", "heads", "kv_heads", "head_dim", "vocab",
-    "experts", "top_k", "moe_other", "multi_token_prediction", "precision", "attention",
+    "experts", "top_k", "moe_other", "multi_token_prediction", "precision", "precision_as_written", "attention",
     "vp", "cp", "ep", "dp", "zero", "zero_group", "sequence_parallel", "micro_batch", "recompute_as_written", "offload",
     "step_time_s", "step_time_kind", "tokens_per_s_per_chip", "tokens_kind", "tflops_per_chip", "tflops_kind",
     "peak_memory_bytes", "memory_kind", "notes",
@@ -104,7 +103,7 @@ def _run(row: Row) -> MeasuredRun:
     offload = row.text("offload").casefold()
     if offload not in ("", "none", "no"):
         raise InputError("offload", f"is {quoted(row.text('offload'))}", "runs that keep state elsewhere are left out")
-    framework = framework_name(row.text("framework"))
+    framework = framework_name(row)
     cluster = read_cluster(row, slices(row))
     sizes = read_architecture(row)
     job = _job(row, sizes, framework)
@@ -117,7 +116,7 @@ def _run(row: Row) -> MeasuredRun:
         tier=row.text("tier") or USABLE[0],
         framework=row.text("framework"),
         architecture=sizes or job.model.name,
-        task=Task(job, cluster, frameworks.load(framework), plan),
+        task=Task(job, cluster, framework_of(framework, row, plan.tensor_parallel), plan),
         step_time_s=measured.step_time_s,
         metric=measured.metric,
         peak_memory_bytes=memory,
@@ -143,7 +142,9 @@ def _model(row: Row, sizes: Architecture | None, seq_len: int, attention: str) -
     if sizes is None:
         return published_model(row.text("model"))
     # dropout went out of use when fused attention came in
-    return model_of(sizes, seq_len, dropout=attention == "unfused")
+    model = model_of(sizes, seq_len, dropout=attention == "unfused")
+    # sizes MaxText makes from a number of parameters go with its own block
+    return side_by_side(model) if "get_individual_scales" in row.text("notes") else model
 
 
 def _assumed(row: Row, cluster: Cluster) -> list[str]:

@@ -50,6 +50,7 @@ def show(
         ("memory", _memory(chip)),
         ("silicon", _silicon(chip)),
         ("price", _price(chip)),
+        ("measured", _measured(chip)),
         ("source", chip.source),
         *doubts_facts(chip.doubts),
     ]
@@ -62,6 +63,8 @@ def chip_fields(chip: Chip) -> dict[str, object]:
     fields = asdict(chip)
     fields["dense_flops"] = chip.dense_flops.published()
     fields["doubts"] = dict(chip.doubts)
+    if chip.calibration is not None:
+        fields["calibration"] = {"values": dict(chip.calibration.values), "source": chip.calibration.source}
     return {**fields, "macs_per_cycle": chip.macs_per_cycle, "link_bytes_per_s": chip.link_bytes_per_s}
 
 
@@ -111,6 +114,14 @@ def _price(chip: Chip) -> str:
     bought = [f"{chip.price_usd:,.0f} USD"] if chip.price_usd else []
     rented = [f"{chip.rent_usd_per_h:g} USD an hour"] if chip.rent_usd_per_h else []
     return ", ".join(bought + rented)
+
+
+def _measured(chip: Chip) -> str:
+    """The chip's own efficiencies, which go before its generation's."""
+    if chip.calibration is None:
+        return ""
+    values = ", ".join(f"{name} {value:.4g}" for name, value in chip.calibration.values)
+    return f"{values} ({chip.calibration.source})" if chip.calibration.source else values
 
 
 def _at(bytes_per_s: float | None) -> str:

@@ -1,58 +1,181 @@
-"""Efficiencies of chip generations, as data with sources; never above 1, so bounds stay bounds."""
+"""What chips sustain of their published peaks, as data with sources; never above 1, so bounds stay bounds."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
+from types import MappingProxyType
 from typing import Annotated, Literal
 
+import numpy as np
 from pydantic import Field
 
+from dovetail import hardware
+from dovetail.cost.shapes import Array
 from dovetail.documents import Spec, parse_document, validate
+from dovetail.hardware import Chip
 
-Fraction = Annotated[float, Field(gt=0, le=1)]
-Overhead = Annotated[float, Field(ge=0, le=1)]
+Basis = Literal["own", "fitted", "transfer", "assumed"]
+"""own: measurements its file holds; fitted: runs of this chip at this precision; transfer: those of its generation;
+assumed: of neither"""
 
-
-class Calibration(Spec):
-    """What a generation of chips sustains of its published peaks."""
-
-    source: str
-    matrix: Fraction
-    """large matrix products"""
-    attention_forward: Fraction
-    attention_backward: Fraction
-    memory: Fraction
-    """streaming kernels, of HBM bandwidth"""
-    collective: Fraction
-    """large messages, of link bandwidth"""
-    launch_s: Overhead
-    """one kernel"""
-    collective_launch_s: Overhead
+#: Precisions of a job → the row of a calibration they are priced by.
+PRECISION_ROWS: Mapping[str, str] = {"bf16": "half", "fp16": "half", "fp8": "fp8", "fp4": "fp4", "fp32": "half"}
 
 
-class Generation(Calibration):
-    """A calibration and the chips it holds for."""
+@dataclass(frozen=True, slots=True)
+class Efficiencies:
+    """Parts of a chip's peaks that are sustained; numbers, or arrays over variants that are tried at once."""
+
+    #: large matrix products, at the job's precision and at half precision
+    matrix: Array
+    matrix_half: Array
+    attention_forward: Array
+    attention_backward: Array
+    #: streaming kernels, of HBM bandwidth
+    memory: Array
+    #: large messages, of the bandwidth inside a node (or rack, or torus)
+    link: Array
+    #: and beyond it
+    network: Array
+    #: seconds of the shortest kernel
+    launch_s: Array
+    #: seconds any collective takes before its first byte
+    collective_launch_s: Array
+
+
+#: Fields of the efficiencies that are alike at every precision.
+OTHERS = (
+    "attention_forward", "attention_backward", "memory", "link", "network", "launch_s", "collective_launch_s",
+)  # fmt: skip
+
+#: Matrix units under a power cap: power grows about with the square of the clock where voltage follows it, so a part
+#: with less power per peak FLOPS than its generation's first chip sustains the root of what it has of it.
+POWER_EXPONENT = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A chip's efficiencies at a precision, and what they rest on."""
+
+    efficiencies: Efficiencies
+    basis: Basis
+    generation: str
+    #: of the chip's own measurements
+    source: str = ""
+
+    def __str__(self) -> str:
+        if self.basis == "own":
+            source = f" ({self.source})" if self.source else ""
+            return f"fitted on this chip's own measurements{source}, the rest as for {self.generation}"
+        if self.basis == "fitted":
+            return f"fitted on runs of this chip (generation {self.generation})"
+        if self.basis == "transfer":
+            return f"transferred from generation {self.generation}"
+        return f"assumed for {self.generation}"
+
+
+class Figure(Spec):
+    """One number of the calibration."""
+
+    value: Annotated[float, Field(ge=0, le=1)]
+    how: Annotated[str, Field(min_length=1, max_length=400)]
+    """fitted on what and with which error, or why it is assumed"""
+
+
+class Figures(Spec):
+    """The numbers of a generation of chips, or of a kind of chip without one."""
+
+    matrix: Annotated[dict[Literal["half", "fp8", "fp4"], Figure], Field(min_length=1)]
+    attention_forward: Figure
+    attention_backward: Figure
+    memory: Figure
+    link: Figure
+    network: Figure
+    launch_s: Figure
+    collective_launch_s: Figure
+
+    def efficiencies(self, precision: str, own: Mapping[str, float] = MappingProxyType({})) -> Efficiencies:
+        """What holds at a precision, `own` figures first; one without any runs at the efficiency of half precision."""
+        row = _row(precision)
+        matrix = {r: f.value for r, f in self.matrix.items()}
+        half = own.get("matrix.half", matrix["half"])
+        return Efficiencies(
+            matrix=np.asarray(half if row == "half" else own.get(f"matrix.{row}", matrix.get(row, half))),
+            matrix_half=np.asarray(half),
+            **{name: np.asarray(own.get(name, getattr(self, name).value)) for name in OTHERS},
+        )
+
+
+class Generation(Figures):
+    """A generation, the chips it holds for, and those of them with measured runs at a precision."""
 
     chips: Annotated[tuple[str, ...], Field(strict=False)]
+    measured: dict[Literal["half", "fp8", "fp4"], Annotated[tuple[str, ...], Field(strict=False)]]
 
 
 class CalibrationFile(Spec):
     """The file of calibrations."""
 
     generations: dict[str, Generation]
-    defaults: dict[Literal["gpu", "systolic", "many_core"], Calibration]
+    defaults: dict[Literal["gpu", "systolic", "many_core"], Figures]
+
+
+def _row(precision: str) -> Literal["half", "fp8", "fp4"]:
+    match PRECISION_ROWS[precision]:
+        case "fp8":
+            return "fp8"
+        case "fp4":
+            return "fp4"
+        case _:
+            return "half"
 
 
 @lru_cache(maxsize=1)
-def _file() -> CalibrationFile:
+def shipped() -> CalibrationFile:
+    """The calibration this version comes with."""
     entry = files("dovetail.cost") / "data" / "calibration.yaml"
     return validate(CalibrationFile, parse_document(entry.read_text(encoding="utf-8"), "calibration"), "calibration")
 
 
-def calibration(chip: str, kind: str) -> tuple[Calibration, str]:
-    """A chip's calibration and what it rests on: its generation, or an assumption for its kind."""
-    for name, generation in _file().generations.items():
-        if chip in generation.chips:
-            return generation, f"generation {name}"
-    return next(c for k, c in _file().defaults.items() if k == kind), f"assumed for {kind}"
+def generation_of(chip: str) -> str | None:
+    """The generation a chip belongs to, where there is one."""
+    return next((name for name, found in shipped().generations.items() if chip in found.chips), None)
+
+
+@lru_cache(maxsize=256)
+def calibration(chip: Chip, precision: str) -> Calibration:
+    """A chip's calibration at a precision: its own, else its generation's, else what is assumed for its kind."""
+    name = generation_of(chip.name)
+    figures: Figures
+    basis: Basis = "assumed"
+    if name is None:
+        figures = next(f for k, f in shipped().defaults.items() if k == chip.kind)
+    else:
+        figures = generation = shipped().generations[name]
+        measured = chip.name in dict(generation.measured.items()).get(_row(precision), ())
+        basis = "fitted" if measured else "transfer"
+    group = name or chip.kind
+    if chip.calibration is None:
+        return Calibration(figures.efficiencies(precision), basis, group)
+    own = dict(chip.calibration.values)
+    return Calibration(figures.efficiencies(precision, own), "own", group, chip.calibration.source)
+
+
+@lru_cache(maxsize=256)
+def power_share(chip: Chip) -> float:
+    """The part of its matrix rate that a chip's power lets it sustain, of what its generation's first chip does."""
+    name = generation_of(chip.name)
+    if name is None:
+        return 1.0
+    first = hardware.chip(shipped().generations[name].chips[0])
+    watts, usual = _watts_per_flops(chip), _watts_per_flops(first)
+    return min(1.0, (watts / usual) ** POWER_EXPONENT) if watts and usual else 1.0
+
+
+def _watts_per_flops(chip: Chip) -> float | None:
+    rates = chip.dense_flops.published()
+    peak = rates.get("bf16", rates.get("fp16"))
+    return chip.tdp_w / peak if chip.tdp_w and peak else None

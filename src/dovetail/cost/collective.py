@@ -1,14 +1,20 @@
-"""Collective time per network tier: latency and bandwidth, the algorithm chosen by cost."""
+"""Collective time over network tiers: links, chunks and protocols, the algorithm chosen by cost."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
 from dovetail.cost.shapes import Array
 from dovetail.layout import CollectiveKind
+
+#: So many chips of the innermost tier a tree visits one by one, as NCCL's does inside a node; beyond it branches.
+CHAIN = 8
+#: Starts of an all-reduce that the switches add up: itself, and the barriers of its reduction and its broadcast.
+SWITCH_STARTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,50 +33,162 @@ class TierArrays:
     in_network_reduction: bool = False
 
 
-def seconds(kind: CollectiveKind, chips: Array, size: Array, tier: TierArrays) -> Array:
+@dataclass(frozen=True, slots=True)
+class Transport:
+    """How messages cross links, the same for all chips: fitted on nccl-tests runs of seven GPUs (docs/cost.md)."""
+
+    #: part of the sustained rate of protocols that flag every line instead of handing over chunks (NCCL's LL128)
+    low_latency: float = 0.36
+    #: what handing over a chunk costs, in launches
+    chunk: float = 0.61
+    #: copying a chip's own share of the result, in parts of the time to send it
+    copy: float = 0.38
+    #: part of the sustained rate at which switches add up
+    switch: float = 0.79
+
+
+TRANSPORT = Transport()
+
+Groups = Sequence[tuple[Array, TierArrays]]
+
+
+def seconds(
+    kind: CollectiveKind, chips: Array, size: Array, tier: TierArrays, transport: Transport = TRANSPORT
+) -> Array:
     """One collective over `chips` chips of one tier; `size` as layout.Collective.bytes states it."""
-    rate = tier.bytes_per_s * tier.efficiency
-    n = np.maximum(chips, 1.0)
-    share = (n - 1) / n
+    return tiered_seconds(kind, [(chips, tier)], size, transport)
+
+
+def tiered_seconds(
+    kind: CollectiveKind, groups: Groups, size: Array, transport: Transport = TRANSPORT, copies: float = 1.0
+) -> Array:
+    """One collective over several tiers, innermost first, each with how many of the groups inside it it joins.
+
+    Chunks follow each other through all tiers at once, so the slowest tier decides, while latencies add up.
+    Every chip of an inner group has its own way out: the tier outside carries 1/n of the bytes per chip. An exchange
+    that holds `copies` of everything sends one of them to each group outside that needs any.
+    """
+    if not groups:
+        return np.zeros_like(size)
+    way = _way(groups)
     match kind:
         case CollectiveKind.ALL_REDUCE:
-            ring = 2 * share * size / rate + 2 * (n - 1) * tier.latency_s
-            tree = 2 * size / rate + 2 * np.ceil(np.log2(np.maximum(n, 2.0))) * tier.latency_s
-            body = np.minimum(ring, tree)
-            if tier.in_network_reduction:
-                # every chip sends once and receives once; the switch adds (Klenk et al. 2020)
-                body = np.minimum(body, size / rate + 2 * tier.latency_s)
+            depths = [_depth(chips, i) for i, (chips, _) in enumerate(groups)]
+            body = np.minimum(_ring(way, 2.0, size, transport), _tree(way, depths, size, transport))
+            if any(way.adding):
+                body = np.minimum(body, _switch_tree(way, depths, size, transport))
         case CollectiveKind.ALL_GATHER | CollectiveKind.REDUCE_SCATTER:
-            ring = share * size / rate + (n - 1) * tier.latency_s
-            halving = share * size / rate + np.ceil(np.log2(np.maximum(n, 2.0))) * tier.latency_s
-            body = np.minimum(ring, halving)
-        case CollectiveKind.ALL_TO_ALL:
-            # messages to different peers are posted together
-            body = share * size / rate + np.ceil(np.log2(np.maximum(n, 2.0))) * tier.latency_s
-        case CollectiveKind.PERMUTE:
-            # what one chip holds goes round the ring, one neighbour at a time
-            body = share * size / rate + (n - 1) * tier.latency_s
-    return np.where(n > 1, body + tier.launch_s, 0.0)
+            body = _ring(way, 1.0, size, transport)
+        case CollectiveKind.ALL_TO_ALL | CollectiveKind.PERMUTE:
+            body = _exchange(way, kind is CollectiveKind.PERMUTE, size, transport, copies)
+    return np.where(way.total > 1, way.launch + body, 0.0)
 
 
-def tiered_seconds(kind: CollectiveKind, groups: Sequence[tuple[Array, TierArrays]], size: Array) -> Array:
-    """Over several tiers, innermost first: inside on all the data, across on what is left of it.
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """The tiers of one collective, innermost first."""
 
-    Reduce inside, all-reduce across on 1/n of the data, gather inside: each chip of the inner group
-    talks to its counterparts outside at once, so the outer tier carries 1/n of the bytes per chip.
+    chips: list[Array]
+    #: chips of one group of the tiers inside
+    inside: list[Array]
+    #: seconds one byte per such group takes; a tier that joins nothing takes none
+    per_byte: list[Array]
+    latency: list[Array]
+    adding: list[bool]
+    total: Array
+    launch: Array
+
+    def slowest(self, sizes: Sequence[Array]) -> Array:
+        """The longest time any tier's links are busy, with the bytes of each group of the tiers inside."""
+        return reduce(np.maximum, [size * cost for size, cost in zip(sizes, self.per_byte, strict=True)])
+
+    def hops(self, counts: Sequence[Array]) -> Array:
+        """Seconds of so many hops in each tier."""
+        return reduce(np.add, [count * latency for count, latency in zip(counts, self.latency, strict=True)])
+
+
+def _way(groups: Groups) -> _Way:
+    inside: list[Array] = []
+    per_byte: list[Array] = []
+    total: Array = np.ones(())
+    for chips, tier in groups:
+        inside.append(total)
+        per_byte.append((chips > 1) / (total * tier.bytes_per_s * tier.efficiency))
+        total = total * chips
+    return _Way(
+        [chips for chips, _ in groups],
+        inside,
+        per_byte,
+        [tier.latency_s for _, tier in groups],
+        [tier.in_network_reduction for _, tier in groups],
+        total,
+        reduce(np.maximum, [tier.launch_s for _, tier in groups]),
+    )
+
+
+def _ring(way: _Way, rounds: float, size: Array, transport: Transport) -> Array:
+    """Round a ring through all chips, one share after another: twice to reduce and gather (Patarasuk, Yuan 2009)."""
+    carried = (rounds * (way.total - 1) + transport.copy) / way.total * size
+    # a ring enters and leaves each group of a tier once
+    hops = [(n - 1) * way.total / (n * inside) for n, inside in zip(way.chips, way.inside, strict=True)]
+    return rounds * way.hops(hops) + _low_latency(way.slowest([carried] * len(hops)), way.launch, transport)
+
+
+def _tree(way: _Way, depths: Sequence[Array], size: Array, transport: Transport) -> Array:
+    """Up a tree and down again: whoever has two neighbours receives everything twice."""
+    own = transport.copy / way.total
+    work = way.slowest([(np.minimum(2.0, n - 1) + own) * size for n in way.chips])
+    return 2 * way.hops(depths) + _low_latency(work, way.launch, transport)
+
+
+def _switch_tree(way: _Way, depths: Sequence[Array], size: Array, transport: Transport) -> Array:
+    """A tree whose switches add up where they can.
+
+    A chip lets its switch read everything once and sends its sum to all, or receives all sums and its share of
+    the addends: (1 + 1/n) of the data either way (Klenk et al. 2020).
     """
-    total: Array = np.zeros_like(size)
-    rest = size
-    for position, (chips, tier) in enumerate(groups):
-        last = position == len(groups) - 1
-        match kind:
-            case CollectiveKind.ALL_REDUCE if not last:
-                total = total + 2 * seconds(CollectiveKind.REDUCE_SCATTER, chips, rest, tier)
-            case CollectiveKind.ALL_TO_ALL | CollectiveKind.PERMUTE:
-                # bytes for other groups cross the outer tier meanwhile: the slower tier decides
-                outside = np.prod([g for g, _ in groups[position + 1 :]], axis=0) if not last else 1.0
-                total = np.maximum(total, seconds(kind, chips, size / outside, tier))
-            case _:
-                total = total + seconds(kind, chips, rest, tier)
-        rest = rest / np.maximum(chips, 1.0)
-    return total
+    adding = zip(way.chips, way.adding, strict=True)
+    parts = [(1 + 1 / n) / transport.switch if adds else np.minimum(2.0, n - 1) for n, adds in adding]
+    hops = [np.minimum(depth, 1.0) if adds else depth for depth, adds in zip(depths, way.adding, strict=True)]
+    start = SWITCH_STARTS * way.launch
+    work = way.slowest([part * size for part in parts])
+    return start - way.launch + 2 * way.hops(hops) + _chunked(work, start, transport)
+
+
+def _exchange(way: _Way, ring: bool, size: Array, transport: Transport, copies: float) -> Array:
+    """Each chip sends to all others, at once or to one neighbour after another round a ring."""
+    sizes: list[Array] = []
+    for i, (n, inside) in enumerate(zip(way.chips, way.inside, strict=True)):
+        own = 0.0 if i or ring else transport.copy
+        # what goes to chips of the same group of this tier; the rest crosses the tiers outside meanwhile
+        sizes.append((n - 1 + own) * inside * inside / way.total * size * (_distinct(n, copies) if i else 1.0))
+    hops = [n - 1 if ring else np.ceil(np.log2(n)) for n in way.chips]
+    return way.hops(hops) + _chunked(way.slowest(sizes), way.launch, transport)
+
+
+def _distinct(groups: Array, copies: float) -> Array:
+    """The part of `copies` that goes to groups of their own, with receivers drawn at random among all groups.
+
+    n·(1 − (1 − 1/n)^k) of n groups hold at least one of k receivers (DeepEP sends a token once to each node).
+    """
+    return groups * (1 - (1 - 1 / groups) ** copies) / copies
+
+
+def _low_latency(work: Array, launch: Array, transport: Transport) -> Array:
+    """Chunks, or for small messages the protocol without them."""
+    return np.minimum(_chunked(work, launch, transport), work / transport.low_latency)
+
+
+def _chunked(work: Array, launch: Array, transport: Transport) -> Array:
+    """Time of `work` seconds on the wire, cut into as many chunks as is best.
+
+    c chunks cost c·h to hand over, and the first of them, work/c, passes before the others can follow:
+    with the best c these cost 2·sqrt(work·h) together, the pipelined transfer of Hockney's model.
+    """
+    return work + 2 * np.sqrt(work * (transport.chunk * launch))
+
+
+def _depth(chips: Array, tier: int) -> Array:
+    """Hops from the leaves of a tree to its root."""
+    chain = CHAIN if tier == 0 else 1
+    return np.minimum(chips - 1, chain - 1) + np.ceil(np.log2(np.maximum(chips / chain, 1.0)))

@@ -6,22 +6,34 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail.cost.shapes import Array, Gemm
+from dovetail.cost.shapes import Array, Gemm, summed
 
-#: Thread-block tiles of stock kernels, largest first, and the part of the peak each reaches when it
-#: runs in a steady state: smaller tiles read their operands more often from shared memory. Assumed, not measured.
-GPU_TILES: tuple[tuple[int, int, float], ...] = (
-    (256, 128, 1.0),
-    (128, 256, 1.0),
-    (128, 128, 0.97),
-    (128, 64, 0.84),
-    (64, 128, 0.84),
-    (64, 64, 0.68),
-    (32, 64, 0.45),
-)
+#: Thread-block tiles of stock kernels (CUTLASS and cuBLAS name these sizes), largest first.
+GPU_TILES: tuple[tuple[int, int], ...] = (
+    (256, 128), (128, 256), (192, 128), (128, 192), (128, 128), (128, 64), (64, 128), (64, 64),
+)  # fmt: skip
 
-#: Steps along k that a kernel spends filling and draining its pipeline, in elements. Assumed.
-GPU_PROLOGUE_K = 192
+#: Most ways along k that are considered. Assumed.
+MOST_WAYS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class GpuKernels:
+    """What stock matrix kernels have in common on every GPU; fitted by accuracy.gemm_timings.fit_kernels.
+
+    On measured bf16 products of A100, H100, H200, B200 and GB200 with m of 512 or more. Mean error with m of 1,024 or
+    more: 6 to 8 %; on a chip these constants were not fitted on 6 to 9 %.
+    """
+
+    #: bytes of an operand's row a tile streams in the time its pipeline fills and its result leaves
+    prologue_bytes: float = 500.0
+    #: slowdown per (1/rows + 1/cols) beyond the largest tile's: small tiles load more for each multiply-add
+    feed: float = 38.0
+    #: part of a wave the last one takes however few tiles are left; the rest of the loss stock schedules avoid
+    last_wave: float = 0.45
+
+
+GPU_KERNELS = GpuKernels()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,29 +49,62 @@ class MatrixUnits:
     memory_bytes_per_s: Array
     #: on-chip bytes that hold operand blocks
     buffer_bytes: Array
-    #: part of the peak that large products sustain (clock under load, issue limits)
+    #: part of the peak that clocks and power leave to products however large
     sustained: Array
     launch_s: Array
 
 
-def gpu_seconds(gemm: Gemm, chip: MatrixUnits, element_bytes: float = 2) -> Array:
-    """GPU-like: the best tile of the menu, whole waves of tiles over the SMs, memory behind it."""
-    best = np.inf
-    rate = chip.peak_flops * chip.sustained / chip.units
-    for rows, cols, efficiency in GPU_TILES:
-        tiles = gemm.batch * np.ceil(gemm.m / rows) * np.ceil(gemm.n / cols)
-        waves = _waves(tiles, chip.units)
-        seconds = waves * (2 * rows * cols * (gemm.k + GPU_PROLOGUE_K)) / (rate * efficiency)
-        best = np.minimum(best, seconds)
-    memory = off_chip_bytes(gemm, chip.buffer_bytes, element_bytes) / chip.memory_bytes_per_s
-    return np.maximum(best, memory) + chip.launch_s
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """The kernels ahead of a product that make its left operand narrow."""
+
+    #: read and written for each element: 2 read and 1 written in one pass, 2 more where a maximum is sought first
+    bytes_per_element: float
+    #: launches and reductions, however small the operand
+    seconds: float
 
 
-def _waves(tiles: Array, units: Array) -> Array:
-    # the last wave is never quite empty: kernels split k (stream-K) once few tiles are left
-    full = np.floor(tiles / units)
-    rest = tiles / units - full
-    return full + np.where(rest > 0, np.maximum(rest, np.minimum(1.0, 0.5 + 0.5 * rest)), 0.0)
+def gpu_seconds(gemm: Gemm, chip: MatrixUnits, element_bytes: float = 2, kernels: GpuKernels = GPU_KERNELS) -> Array:
+    """GPU-like: the best tile of the menu in waves over the SMs, what power sustains, and memory, largely overlapped.
+
+    Operands have `element_bytes`, results at least two.
+    """
+    # a tile that has its operands runs at the published peak: it is power that keeps large products below it
+    tiles = _tile_flops(gemm, chip.units, element_bytes, kernels) * (chip.units / chip.peak_flops)
+    power = gemm.flops / (chip.peak_flops * chip.sustained)
+    moved = off_chip_bytes(gemm, chip.buffer_bytes, element_bytes, max(element_bytes, 2.0))
+    return _overlapped(tiles, power, moved / chip.memory_bytes_per_s) + chip.launch_s
+
+
+def cast_seconds(gemm: Gemm, chip: MatrixUnits, cast: Cast) -> Array:
+    """Making the left operand narrow: it streams through memory before the product starts."""
+    return cast.bytes_per_element * gemm.batch * gemm.m * gemm.k / chip.memory_bytes_per_s + cast.seconds
+
+
+def _tile_flops(gemm: Gemm, units: Array, element_bytes: float, kernels: GpuKernels) -> Array:
+    """What the busiest SM works through under the best tile, overheads counted as operations."""
+    prologue = kernels.prologue_bytes / element_bytes
+    # SMs without a tile of their own share one along k: k/ways + ways · prologue steps, least at this whole number
+    most_ways = np.minimum(0.5 + np.sqrt(0.25 + gemm.k / prologue), MOST_WAYS)
+    last = kernels.last_wave
+    least: Array = np.asarray(np.inf)
+    for rows, cols in GPU_TILES:
+        slowdown = 1 + kernels.feed * (1 / rows + 1 / cols - 1 / 128 - 1 / 256)
+        step = 2 * rows * cols * slowdown
+        waves = gemm.batch * np.ceil(gemm.m / rows) * np.ceil(gemm.n / cols) / units
+        ways = np.floor(np.minimum(np.maximum(1 / waves, 1.0), most_ways))
+        tile = gemm.k * step / ways + prologue * step * ways
+        least = np.minimum(least, tile * np.maximum(last * np.ceil(waves) + (1 - last) * waves, 1.0))
+    return least
+
+
+def _overlapped(*limits: Array) -> Array:
+    """A little above the largest limit where others come near it: nothing overlaps perfectly.
+
+    Of the powers 3, 4, 6, 8, 16 and the plain maximum the sixth fits the measured products best.
+    """
+    squares = [limit * limit for limit in limits]
+    return np.cbrt(np.sqrt(summed(square * square * square for square in squares)))
 
 
 def systolic_seconds(gemm: Gemm, chip: MatrixUnits, element_bytes: float = 2) -> Array:
@@ -72,12 +117,15 @@ def systolic_seconds(gemm: Gemm, chip: MatrixUnits, element_bytes: float = 2) ->
     return np.maximum(cycles / (chip.clock_hz * chip.sustained), memory) + chip.launch_s
 
 
-def off_chip_bytes(gemm: Gemm, buffer_bytes: Array, element_bytes: float = 2) -> Array:
+def off_chip_bytes(
+    gemm: Gemm, buffer_bytes: Array, element_bytes: float = 2, result_bytes: float | None = None
+) -> Array:
     """Least traffic over C-, B- and A-resident blockings that fit the buffer (square blocks of a third of it)."""
     m, n, k = gemm.m, gemm.n, gemm.k
+    result = m * n * ((result_bytes or element_bytes) / element_bytes)
     side = np.maximum(np.sqrt(buffer_bytes / (3 * element_bytes)), 1.0)
     over_m, over_n, over_k = (np.ceil(size / np.minimum(side, size)) for size in (m, n, k))
-    c_resident = m * k * over_n + k * n * over_m + m * n
-    b_resident = k * n + m * k * over_n + m * n * (2 * over_k - 1)
-    a_resident = m * k + k * n * over_m + m * n * (2 * over_k - 1)
+    c_resident = m * k * over_n + k * n * over_m + result
+    b_resident = k * n + m * k * over_n + result * (2 * over_k - 1)
+    a_resident = m * k + k * n * over_m + result * (2 * over_k - 1)
     return gemm.batch * element_bytes * np.minimum(np.minimum(c_resident, b_resident), a_resident)

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from dovetail.cost.contraction import MatrixUnits, gpu_seconds, systolic_seconds
-from dovetail.cost.shapes import Array, gemm_of
-from dovetail.cost.vector import AttentionUnits, VectorUnits, attention_seconds, vector_seconds
+from dovetail.cost.shapes import Array, Gemm, gemm_of, summed
+from dovetail.cost.vector import ATTENTION_BLOCK, AttentionUnits, VectorUnits, attention_seconds, vector_seconds
 from dovetail.graph import Kind, Operator, Phase, Role, Tensor, Unit, bytes_read, bytes_written, flops
+from dovetail.graph.mask import Span
 from dovetail.graph.routing import EXPERT_TOKENS
-from dovetail.graph.size import Size, Sizes, as_array, divided
+from dovetail.graph.size import Size, Sizes, as_array, divided, product
 from dovetail.graph.tensor import Element
 from dovetail.layout import PlacedOperator, degree
 
@@ -22,9 +23,13 @@ class ChipUnits:
     """A chip (or an array of chips) as operator models see it, for one precision."""
 
     matrix: MatrixUnits
+    #: for products that stay in half precision where a job multiplies in fewer bits
+    half: MatrixUnits
     attention: AttentionUnits
     vector: VectorUnits
     systolic: bool
+    #: bytes that change hands per element of an operand that is cast for a product; 0 where none is
+    cast_bytes: float = 0.0
 
 
 def local_sizes(placed: PlacedOperator, sizes: Sizes, axis_sizes: Mapping[str, Size]) -> dict[str, Size]:
@@ -63,6 +68,24 @@ def operator_seconds(
     return seconds
 
 
+def kernel_counts(
+    operators: Sequence[PlacedOperator], tensors: Mapping[str, Tensor], sizes: Sizes, axis_sizes: Mapping[str, Size]
+) -> dict[str, Array]:
+    """Operator name → kernels it launches; none where it runs inside the kernel of its consumer.
+
+    Experts have as many tokens as happen to reach them, so their products are launched one by one (Transformer
+    Engine, GroupedLinear; one matrix product per expert on several streams).
+    """
+    internal = _internal_tensors([p.operator for p in operators], tensors)
+    counts: dict[str, Array] = {}
+    for placed in operators:
+        operator = placed.operator
+        counts[operator.name] = np.asarray(float(operator.outputs[0].tensor not in internal))
+        if operator.kind is Kind.CONTRACTION and EXPERT_TOKENS in operator.dims:
+            counts[operator.name] = gemm_of(operator, local_sizes(placed, sizes, axis_sizes)).batch
+    return counts
+
+
 def _seconds(
     operator: Operator,
     tensors: Mapping[str, Tensor],
@@ -73,17 +96,72 @@ def _seconds(
 ) -> Array:
     if operator.kind is Kind.CONTRACTION:
         model = systolic_seconds if chip.systolic else gpu_seconds
-        return model(gemm_of(operator, local), chip.matrix, widths[Element.COMPUTE])
+        narrow = runs_narrow(operator, tensors)
+        units = chip.matrix if narrow else chip.half
+        gemm = gemm_of(operator, local)
+        seconds = model(gemm, units, 1.0 if narrow and chip.cast_bytes else widths[Element.COMPUTE])
+        if not chip.systolic and EXPERT_TOKENS not in operator.dims:  # experts' tokens are filled up to whole tiles
+            seconds = np.maximum(seconds, _unaligned_seconds(gemm, chip))
+        return seconds + _cast_seconds(operator, tensors, local, chip) if narrow and chip.cast_bytes else seconds
     matrix = as_array(flops(operator, local, Unit.MATRIX, causal=True))
     vector = as_array(flops(operator, local, Unit.VECTOR, causal=True))
     moved = _moved_bytes(operator, tensors, local, widths, internal)
     if operator.kind in (Kind.ATTENTION, Kind.LINEAR_ATTENTION, Kind.STATE_SPACE, Kind.INDEXER):
         backward = operator.phase is not Phase.FORWARD
-        return attention_seconds(matrix, vector, moved, chip.attention, backward=backward)
+        longest = _longest_block_flops(operator, local, matrix)
+        return attention_seconds(matrix, vector, moved, chip.attention, longest, backward=backward)
+    if operator.kind in (Kind.DISPATCH, Kind.COMBINE):
+        moved = PERMUTATIONS * moved
     if operator.outputs[0].tensor in internal:
         # runs inside the kernel of its consumer: its lanes work, its launch and traffic are the consumer's
         return vector / chip.vector.vector_flops
     return vector_seconds(vector, moved, chip.vector)
+
+
+#: Tokens are sorted by chip before they travel, by expert after, and back (Megatron Core, token_dispatcher.py).
+PERMUTATIONS = 2
+
+#: Batches of products whose rows are no multiple of 16 bytes cannot be loaded by matrix units: they run on vector
+#: lanes, at this part of their rate. From pairs of BLOOM's trial runs that differ in head_dim alone (150 against 128).
+UNALIGNED_RATE = 0.54
+ALIGNMENT = 8
+
+
+def _unaligned_seconds(gemm: Gemm, chip: ChipUnits) -> Array:
+    """Seconds of batched products with sizes the matrix units cannot take; 0 where they can."""
+    aligned = (gemm.m % ALIGNMENT == 0) & (gemm.n % ALIGNMENT == 0) & (gemm.k % ALIGNMENT == 0)
+    return np.where((gemm.batch > 1) & ~aligned, gemm.flops / (UNALIGNED_RATE * chip.vector.vector_flops), 0.0)
+
+
+def _longest_block_flops(operator: Operator, local: Sizes, matrix_flops: Array) -> Array:
+    """Operations of the block of queries that sees most keys: twice the mean where later ones see all before them."""
+    if operator.kind is not Kind.ATTENTION or operator.mask is None:
+        return np.zeros(())
+    rows = as_array(product(local, [d for d in operator.work[0].dims[:-1] if d != operator.mask.key]))
+    growing = operator.mask.causal and operator.mask.span is Span.ALL
+    return matrix_flops * np.minimum((2.0 if growing else 1.0) * ATTENTION_BLOCK / rows, 1.0)
+
+
+def runs_narrow(operator: Operator, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether a product is among those a job of fewer bits casts: those with weights, but for router and logits.
+
+    Transformer Engine's fp8 recipes cast the linear layers of the blocks (its user guide, "Using FP8"); Megatron
+    keeps router and output layer in higher precision.
+    """
+    weights = operator.phase is Phase.WEIGHT_GRADIENT or any(
+        tensors[operand.tensor].role is Role.WEIGHT for operand in operator.inputs
+    )
+    return weights and operator.name.partition(".")[0] not in ("router", "logits")
+
+
+def _cast_seconds(operator: Operator, tensors: Mapping[str, Tensor], local: Sizes, chip: ChipUnits) -> Array:
+    """Casting an operand: once where it is made, so forward inputs and incoming gradients; weight gradients reuse."""
+    if operator.phase is Phase.WEIGHT_GRADIENT:
+        return np.zeros(())
+    one = dict.fromkeys(Element, 1)
+    streams = [o.tensor for o in operator.inputs if tensors[o.tensor].role is not Role.WEIGHT]
+    elements = summed(as_array(tensors[name].bytes(local, one)) for name in streams)
+    return elements * chip.cast_bytes / chip.vector.memory_bytes_per_s
 
 
 def _moved_bytes(

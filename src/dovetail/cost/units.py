@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from dovetail.cost.calibration import calibration
+from dovetail.cost.calibration import Efficiencies, calibration, power_share
 from dovetail.cost.collective import TierArrays
 from dovetail.cost.contraction import MatrixUnits
 from dovetail.cost.operators import ChipUnits
@@ -13,24 +15,42 @@ from dovetail.cost.vector import AttentionUnits, VectorUnits
 from dovetail.errors import InputError
 from dovetail.hardware import Chip, Tier
 
+#: A chunk that leaves a node passes through the host's proxy at both ends: so many starts instead of one. nccl-tests
+#: of four B200 nodes do not get below 360 µs up to 1 GiB.
+NETWORK_STARTS = 3
+
+#: From this year on GPUs copy and multiply asynchronously. Attention kernels written before do not use that and reach
+#: this part of those that do (FlashAttention-3 paper, section 1: FlashAttention-2 reaches 35 % of an H100's peak).
+ASYNCHRONOUS_YEAR, SYNCHRONOUS_SHARE = 2022, 0.57
+
+#: Jobs of fewer than 16 bits read each operand and write it narrow twice, as it is and transposed: 2 + 1 + 1 bytes in
+#: fp8 (Transformer Engine, cast_transpose).
+CAST_BYTES = {"fp8": 4.0, "fp4": 3.0}
+
 #: Precisions of a job → the operand precision its matrix products run in.
 OPERANDS = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "fp4": "fp4", "fp32": "tf32"}
 
 
-def chip_units(chip: Chip, precision: str) -> ChipUnits:
-    """One chip for one precision; fields are arrays of shape ()."""
-    known, _ = calibration(chip.name, chip.kind)
+def chip_units(
+    chip: Chip,
+    precision: str,
+    efficiencies: Efficiencies | None = None,
+    traffic: Array | float = 1.0,
+    attention: Array | float = 1.0,
+    *,
+    synchronous: bool = False,
+) -> ChipUnits:
+    """One chip for one precision, at its own efficiencies or others (arrays: many at once).
+
+    `traffic` is what vector kernels move, of the bytes that fused ones would; `attention` what attention kernels
+    reach, of the best of their time; `synchronous` ones are from before the chip.
+    """
+    known = efficiencies or calibration(chip, precision).efficiencies
     rates = chip.dense_flops.published()
     # a chip without figures for a precision runs it at its half-precision rate
     half = rates.get("bf16", rates.get("fp16", 0.0))
     peak = rates.get(OPERANDS[precision], half)
-    # a chip without off-chip memory streams from its own
-    streaming = chip.hbm_bytes_per_s or chip.shared_sram_bytes_per_s or 0.0
-    streaming = streaming or chip.vector_cores * (chip.core_sram_bytes_per_s or 0.0)
-    if not streaming:
-        fix = "give the bandwidth of its HBM, shared or core SRAM"
-        raise InputError(f"chip {chip.name}: hbm_bytes_per_s", "is 0 and no SRAM has a bandwidth", fix)
-    memory = _number(streaming * known.memory)
+    memory = _streaming_bytes_per_s(chip) * known.memory
     vector = _number(2 * chip.vector_cores * chip.vector_lanes * chip.clock_hz)
     systolic = chip.kind == "systolic"
     rows, cols = chip.rows or 1, chip.cols or 1
@@ -44,29 +64,51 @@ def chip_units(chip: Chip, precision: str) -> ChipUnits:
         clock_hz=_number(peak / (2 * units * rows * cols)),
         memory_bytes_per_s=memory,
         buffer_bytes=_number(max(chip.shared_sram_bytes, chip.vector_cores * chip.core_sram_bytes, 2.0**20)),
-        sustained=_number(known.matrix),
-        launch_s=_number(known.launch_s),
+        sustained=known.matrix * power_share(chip),
+        launch_s=known.launch_s,
     )
-    attention = AttentionUnits(
+    slower = replace(
+        matrix,
+        peak_flops=_number(min(half, peak)),
+        clock_hz=_number(min(half, peak) / (2 * units * rows * cols)),
+        sustained=known.matrix_half * power_share(chip),
+    )
+    reached = power_share(chip) * attention
+    if synchronous and chip.kind == "gpu" and chip.year >= ASYNCHRONOUS_YEAR:
+        reached = reached * SYNCHRONOUS_SHARE
+    fused = AttentionUnits(
         # its products keep half precision in narrower jobs
         matrix_flops=_number(min(half, peak)),
-        forward_efficiency=_number(known.attention_forward),
-        backward_efficiency=_number(known.attention_backward),
+        units=_number(units),
+        forward_efficiency=known.attention_forward * reached,
+        backward_efficiency=known.attention_backward * reached,
         vector_flops=vector,
         memory_bytes_per_s=memory,
-        launch_s=_number(known.launch_s),
+        launch_s=known.launch_s,
     )
-    return ChipUnits(matrix, attention, VectorUnits(vector, memory, _number(known.launch_s)), systolic)
+    lanes = VectorUnits(vector, memory / traffic, known.launch_s)
+    return ChipUnits(matrix, slower, fused, lanes, systolic, CAST_BYTES.get(precision, 0.0))
 
 
-def tier_arrays(chip: Chip, tier: Tier) -> TierArrays:
-    """One network tier as collectives see it."""
-    known, _ = calibration(chip.name, chip.kind)
+def _streaming_bytes_per_s(chip: Chip) -> float:
+    """The rate kernels stream at; a chip without off-chip memory streams from its own."""
+    streaming = chip.hbm_bytes_per_s or chip.shared_sram_bytes_per_s or 0.0
+    streaming = streaming or chip.vector_cores * (chip.core_sram_bytes_per_s or 0.0)
+    if not streaming:
+        fix = "give the bandwidth of its HBM, shared or core SRAM"
+        raise InputError(f"chip {chip.name}: hbm_bytes_per_s", "is 0 and no SRAM has a bandwidth", fix)
+    return streaming
+
+
+def tier_arrays(chip: Chip, tier: Tier, efficiencies: Efficiencies | None = None) -> TierArrays:
+    """One network tier as collectives see it; links about as fast as the chip's own are its own, others a network."""
+    known = efficiencies or calibration(chip, "bf16").efficiencies
+    inside = bool(chip.tiers) and 2 * tier.bytes_per_s > chip.tiers[0].bytes_per_s
     return TierArrays(
         bytes_per_s=_number(tier.bytes_per_s / tier.oversubscription),
         latency_s=_number(tier.latency_s),
-        launch_s=_number(known.collective_launch_s),
-        efficiency=_number(known.collective),
+        launch_s=known.collective_launch_s if inside else NETWORK_STARTS * known.collective_launch_s,
+        efficiency=known.link if inside else known.network,
         in_network_reduction=tier.in_network_reduction,
     )
 

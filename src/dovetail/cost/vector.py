@@ -29,6 +29,8 @@ class AttentionUnits:
     """What fused attention needs to know of a chip."""
 
     matrix_flops: Array
+    #: independent units the blocks of queries are spread over
+    units: Array
     #: part of the peak the matrix products of the fused kernel reach, forward and backward
     forward_efficiency: Array
     backward_efficiency: Array
@@ -37,11 +39,29 @@ class AttentionUnits:
     launch_s: Array
 
 
+#: Queries of one block of a fused attention kernel (FlashAttention-2, section 3.3).
+ATTENTION_BLOCK = 128
+
+#: How much of the longest block's time is left when the other units have run out of blocks, forward and backward.
+#: Between the fits on flash-attention timings of A100 (0.83, 0.46) and B200 (1.8, 0.31), 88 shapes (docs/cost.md).
+ATTENTION_TAIL = (1.2, 0.4)
+
+
 def attention_seconds(
-    matrix_flops: Array, vector_flops: Array, moved_bytes: Array, chip: AttentionUnits, *, backward: bool
+    matrix_flops: Array,
+    vector_flops: Array,
+    moved_bytes: Array,
+    chip: AttentionUnits,
+    longest_block_flops: Array,
+    *,
+    backward: bool,
 ) -> Array:
-    """Fused attention: its products at the kernel's efficiency; the softmax runs beside them and can bound."""
+    """Fused attention: its products at the kernel's efficiency; the softmax runs beside them and can bound.
+
+    One unit works on a block of queries alone, and with few heads on a chip the last blocks leave the others idle.
+    """
     efficiency = chip.backward_efficiency if backward else chip.forward_efficiency
-    products = matrix_flops / (chip.matrix_flops * efficiency)
+    tail = ATTENTION_TAIL[backward] * (chip.units - 1) * longest_block_flops
+    products = (matrix_flops + np.minimum(tail, (chip.units - 1) * matrix_flops)) / (chip.matrix_flops * efficiency)
     softmax = vector_flops / chip.vector_flops
     return np.maximum(np.maximum(products, softmax), moved_bytes / chip.memory_bytes_per_s) + chip.launch_s

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dovetail import __version__
-from dovetail.cost.calibration import calibration
+from dovetail.cost.calibration import Efficiencies, calibration
 from dovetail.cost.shapes import Array, summed
-from dovetail.cost.units import OPERANDS
+from dovetail.cost.units import OPERANDS, chip_units
 from dovetail.evaluation.facts import FrameworkFacts, facts_of
 from dovetail.evaluation.profiles import JobProfiles, profile_job
 from dovetail.evaluation.times import (
@@ -58,32 +58,84 @@ class Evaluation:
         return max(sum(parts.values()) for parts in self.memory_by_stage)
 
 
-def evaluate(plan: Plan, job: Job, cluster: Cluster, framework: Framework) -> Evaluation:
-    """Profiles → chunks → step time and memory → answer."""
-    facts = facts_of(framework, job)
-    gradient_bytes = facts.parameter_bytes.gradient
-    profiles = profile_job(plan, job, cluster, gradient_bytes)
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a plan: where its seconds go, and what they were added up from."""
+
+    breakdown: Mapping[str, Array]
+    profiles: JobProfiles
+    contents: tuple[ChunkContent, ...]
+    stages: tuple[Stage, ...]
+    kept: Mapping[str, Recompute]
+    pipeline: Pipeline
+
+    @property
+    def seconds(self) -> Array:
+        """The whole step."""
+        return summed(self.breakdown.values())
+
+
+def evaluate(plan: Plan, job: Job, cluster: Cluster, framework: Framework, *, energy: bool = True) -> Evaluation:
+    """Profiles → chunks → step time and memory → answer; energy takes a sixth of the time and can be left out."""
+    facts = facts_of(framework, job, schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel)
+    known = calibration(cluster.chip, job.precision)
+    step = step_of(plan, job, cluster, facts, known.efficiencies, energy=energy)
+    return evaluation_of(step, plan, job, cluster, facts, str(known), energy=energy)
+
+
+def evaluation_of(
+    step: Step, plan: Plan, job: Job, cluster: Cluster, facts: FrameworkFacts, basis: str, *, energy: bool = False
+) -> Evaluation:
+    """The answer a step gives: of several variants, the first's."""
+    memory = _memory(plan, step.profiles, step.stages, step.kept, step.pipeline, facts)
+    seconds = {name: float(np.ravel(part)[0]) for name, part in step.breakdown.items()}
+    joules = (None, "not asked for")
+    if energy:
+        joules = _energy(plan, step.profiles, step.contents, step.kept, cluster, sum(seconds.values()))
+    return _answer(plan, job, cluster, seconds, memory, joules, basis)
+
+
+def step_of(
+    plan: Plan, job: Job, cluster: Cluster, facts: FrameworkFacts, efficiencies: Efficiencies, *, energy: bool = False
+) -> Step:
+    """The step at given efficiencies and overheads; arrays of them give arrays of seconds."""
+    gradient_bytes = facts.sharded_reduction_bytes if plan.zero_stage == 3 else facts.parameter_bytes.gradient
+    added = facts.overheads
+    chip = chip_units(
+        cluster.chip, job.precision, efficiencies, added.traffic, added.attention, synchronous=facts.synchronous
+    )
+    profiles = profile_job(
+        plan,
+        job,
+        cluster,
+        chip,
+        efficiencies,
+        gradient_bytes,
+        facts.gathered_weight_bytes,
+        one_copy_per_node=facts.one_copy_per_node,
+        energy=energy,
+    )
     contents = chunk_contents(profiles.graph, plan)
     pipeline = _pipeline(plan)
     stages = stage_contents(contents, pipeline)
-    kept = {name: _kept(profiles, name, plan) for name in profiles.layers}
-    layers = {name: layer_times(profiles.layers[name], kept[name], facts.overlaps) for name in profiles.layers}
-    transfer = transfer_seconds(plan, profiles, cluster)
-    pipelined = step_time(pipeline, chunk_times(layers, contents, transfer))
+    kept = {name: _kept(profiles, name, plan, facts) for name in profiles.layers}
+    layers = {n: layer_times(profiles.layers[n], kept[n], facts.overlaps, added.host_s) for n in profiles.layers}
+    transfer = transfer_seconds(plan, profiles, cluster, efficiencies)
+    sending = not facts.overlaps.transfers
+    chunks = chunk_times(layers, contents, transfer, pipeline.num_links, sending=sending)
+    pipelined = step_time(pipeline, chunks)
     parts = busy_parts(layers, stages, runs_per_chunk(pipeline))
-    reduction, gathering = reduction_seconds(profiles, stages, layers, facts.overlaps)
+    reduction, gathering = reduction_seconds(profiles, stages, layers, facts.overlaps, pipeline)
     breakdown: dict[str, Array] = {
         **parts,
         "pipeline bubble": np.maximum(pipelined - summed(parts.values()), 0.0),
         "gradient reduction": reduction,
         "updated weights": gathering,
-        "tied embeddings": tied_seconds(plan, profiles, stages, cluster, gradient_bytes),
-        "optimizer": update_seconds(profiles, stages, cluster, job.precision, facts.update_bytes),
+        "tied embeddings": tied_seconds(plan, profiles, stages, cluster, efficiencies, gradient_bytes),
+        "optimizer": update_seconds(profiles, stages, chip.vector.memory_bytes_per_s, facts.update_bytes),
+        "between steps": added.step_s,
     }
-    memory = _memory(plan, profiles, stages, kept, pipeline, facts)
-    seconds = {name: float(part) for name, part in breakdown.items()}
-    energy = _energy(plan, profiles, contents, kept, cluster, sum(seconds.values()))
-    return _answer(plan, job, cluster, seconds, memory, energy)
+    return Step(breakdown, profiles, contents, stages, kept, pipeline)
 
 
 def _energy(
@@ -109,14 +161,16 @@ def _energy(
     return total * plan.chips / plan.pipeline_parallel, basis
 
 
-def _kept(profiles: JobProfiles, name: str, plan: Plan) -> Recompute:
+def _kept(profiles: JobProfiles, name: str, plan: Plan, facts: FrameworkFacts) -> Recompute:
     graph, profile = profiles.graph.layers[name], profiles.layers[name]
     # embedding and head are never recomputed (Narayanan et al. 2021, eq. 3 and its note)
     is_block = bool(graph.stream(graph.inputs)) and any(t.name == "x" for t in graph.stream(graph.inputs))
     has_loss = any(graph.tensors[o].role == "loss" for o in graph.outputs)
     choice = plan.recompute if is_block and not has_loss else "none"
-    chosen = recompute(graph, profile, choice, profile.stream_bytes)
-    return chosen.mixed(recompute(graph, profile, "none", profile.stream_bytes), plan.recompute_share)
+    # embedding and head multiply in the wide format, and hold the loss apart from what a microbatch keeps
+    share = facts.operand_share if is_block and not has_loss else 1.0
+    chosen = recompute(graph, profile, choice, profile.stream_bytes, share, stops_early=facts.stops_early)
+    return chosen.mixed(recompute(graph, profile, "none", profile.stream_bytes, share), plan.recompute_share)
 
 
 def _pipeline(plan: Plan) -> Pipeline:
@@ -132,11 +186,19 @@ def _memory(
     pipeline: Pipeline,
     facts: FrameworkFacts,
 ) -> tuple[dict[str, float], ...]:
+    losses = {
+        name: profile.logits * facts.logits_bytes / facts.loss_chunks
+        for name, profile in profiles.layers.items()
+        if float(np.max(profile.logits))
+    }
+    sizes = facts.parameter_bytes
+    if plan.pipeline_parallel > 1 and sizes.pipeline_gradient is not None:
+        sizes = replace(sizes, gradient=sizes.pipeline_gradient)
     every: list[dict[str, float]] = []
     for stage, held in zip(stages, in_flight(pipeline), strict=True):
         # a stage's chunk runs at its worst moment, spread evenly over its chunks
         flights = [float(held) / len(stage)] * len(stage)
-        parts = stage_memory(stage, profiles.layers, kept, flights, facts.parameter_bytes, plan.zero_stage)
+        parts = stage_memory(stage, profiles.layers, kept, flights, sizes, plan.zero_stage, losses)
         tensors = {name: float(value) for name, value in parts.items()}
         tensors["allocator"] = facts.allocator_overhead * sum(tensors.values())
         tensors["context"] = facts.context_bytes
@@ -151,6 +213,7 @@ def _answer(
     breakdown: Mapping[str, float],
     memory: tuple[Mapping[str, float], ...],
     energy: tuple[float | None, str],
+    basis: str,
 ) -> Evaluation:
     step = sum(breakdown.values())
     chip = cluster.chip
@@ -159,7 +222,6 @@ def _answer(
     flops = float(job.graph().training_flops(job.global_batch, job.seq_len))
     fullest = max(sum(parts.values()) for parts in memory)
     capacity = chip.hbm_bytes or chip.sram_bytes
-    _, basis = calibration(chip.name, chip.kind)
     return Evaluation(
         plan=plan,
         fits=fullest <= capacity,

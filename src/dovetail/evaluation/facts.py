@@ -4,11 +4,35 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from dovetail.cost.shapes import Array
 from dovetail.evaluation.times import Overlaps
 from dovetail.frameworks import Availability, Framework
-from dovetail.graph import OPTIMIZERS
+from dovetail.graph import OPTIMIZERS, Element
 from dovetail.models import Job
 from dovetail.placement.memory import ParameterBytes
+
+
+@dataclass(frozen=True, slots=True)
+class Overheads:
+    """What a framework adds to the work of the chips; numbers, or arrays over variants that are tried at once."""
+
+    #: seconds of the host per kernel
+    host_s: Array
+    #: what vector kernels move, of what fused ones would
+    traffic: Array
+    #: part of overlapped communication that costs time all the same
+    exposed: Array
+    #: seconds of every step outside the layers
+    step_s: Array
+    #: what attention kernels reach of the best for the chip
+    attention: Array
+
+
+def overheads_of(framework: Framework) -> Overheads:
+    """A framework's own."""
+    return Overheads(*(np.asarray(getattr(framework, name).value) for name in Overheads.__slots__))
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,36 +47,71 @@ class FrameworkFacts:
     context_bytes: float
     #: part of the tensors' bytes the allocator holds beyond them
     allocator_overhead: float
+    #: bytes per logit at the loss's fullest moment, and the parts the logits come in
+    logits_bytes: float
+    loss_chunks: int
+    #: width matrix products keep their inputs in, over the width they are written in
+    operand_share: float
+    overheads: Overheads
+    #: per parameter, as gradients of weights kept in shards are reduced, one microbatch at a time
+    sharded_reduction_bytes: float
+    #: per parameter, as updated weights are gathered
+    gathered_weight_bytes: float
+    #: tokens for several experts of one node travel once
+    one_copy_per_node: bool
+    #: full recompute leaves out what the backward does not need
+    stops_early: bool
+    #: attention kernels from before chips that copy and multiply asynchronously
+    synchronous: bool
 
 
-def facts_of(framework: Framework, job: Job) -> FrameworkFacts:
-    """The framework's figures; overlaps that tuned runs switch on are taken as on."""
+def facts_of(
+    framework: Framework, job: Job, overheads: Overheads | None = None, *, schedule: str = "", stages: int = 1
+) -> FrameworkFacts:
+    """The framework's figures, with its own overheads or others; overlaps that tuned runs switch on are taken as on."""
+    overheads = overheads or overheads_of(framework)
     state = framework.state_bytes(job.precision)
     moments = state.moment * len(OPTIMIZERS[job.optimizer].states)
     kept = state.master + state.gradient_copy + moments
-    overlaps = framework.overlaps
+    overlaps, hidden = framework.overlaps, 1.0 - overheads.exposed
+    reduction = overlaps.gradient_reduction if stages == 1 else overlaps.gradient_reduction_with_pipeline
     return FrameworkFacts(
         parameter_bytes=ParameterBytes(
             weight=state.weights + state.casts,
             sharded_weight=0.0 if state.cast_on_gather else state.weights,
             gradient=state.gradients,
             optimizer=kept,
+            pipeline_gradient=state.pipeline_gradients,
+            step_copy=state.step_copy,
+            layer_gradient=state.layer_gradients,
+            by_weight=framework.gathered == "weight",
         ),
         overlaps=Overlaps(
-            tensor=_hidden(overlaps.tensor_parallel, tuned=False),
-            context=_hidden(overlaps.context_parallel, tuned=False),
-            expert=_hidden(overlaps.expert_parallel, tuned=False),
-            weight_gather=_hidden(overlaps.weight_prefetch, tuned=True),
-            updated_weights=_hidden(overlaps.weight_gather, tuned=True),
-            gradient_reduction=_hidden(overlaps.gradient_reduction, tuned=True),
+            tensor_forward=hidden * _can_hide(overlaps.tensor_parallel, tuned=False),
+            tensor_backward=hidden * max(_can_hide(overlaps.tensor_parallel, tuned=False), overlaps.tensor_backward),
+            context=hidden * _can_hide(overlaps.context_parallel, tuned=False),
+            expert=hidden * _can_hide(overlaps.expert_parallel, tuned=False),
+            weight_gather=hidden * _can_hide(overlaps.weight_prefetch, tuned=True),
+            updated_weights=hidden * _can_hide(overlaps.weight_gather, tuned=True),
+            gradient_reduction=hidden * _can_hide(reduction, tuned=True),
+            transfers=stages == 1 or schedule in overlaps.pipeline_transfers,
         ),
         # gradients are read for their norm and again for the update; the state is read and written, weights written
         update_bytes=2 * state.gradients + 2 * kept + state.weights,
         context_bytes=framework.context_bytes.value + framework.collective_buffer_bytes.value,
         allocator_overhead=framework.allocator_overhead.value,
+        logits_bytes=framework.logits_bytes,
+        loss_chunks=framework.loss_chunks,
+        operand_share=state.operands / job.element_bytes()[Element.COMPUTE] if state.operands else 1.0,
+        overheads=overheads,
+        sharded_reduction_bytes=state.sharded_reduction or state.gradients,
+        gathered_weight_bytes=state.weights,
+        one_copy_per_node=framework.one_copy_per_node,
+        stops_early=framework.recompute_stops_early,
+        synchronous=framework.synchronous_attention,
     )
 
 
-def _hidden(availability: Availability, *, tuned: bool) -> float:
-    """The part of a collective that can run beside computation."""
+def _can_hide(availability: Availability, *, tuned: bool) -> float:
+    """Whether a collective can run beside computation, as a factor."""
     return 1.0 if availability == "always" or (availability == "optional" and tuned) else 0.0

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
 from dovetail import hardware
+from dovetail.cost.calibration import Efficiencies
 from dovetail.cost.collective import tiered_seconds
 from dovetail.cost.energy import EnergyRates, energy_rates
+from dovetail.cost.operators import ChipUnits
 from dovetail.cost.shapes import Array
-from dovetail.cost.units import chip_units, tier_arrays
+from dovetail.cost.units import tier_arrays
 from dovetail.graph import Element, LayerGraph, ModelGraph
+from dovetail.graph.routing import TOP_K
+from dovetail.graph.size import as_array
 from dovetail.hardware import Cluster
 from dovetail.layout import Collective, PlacedLayer, Strategy, place_layer
 from dovetail.layout.axes import AtomicAxes
@@ -37,24 +41,41 @@ class JobProfiles:
     rates: EnergyRates | None
 
 
-def profile_job(plan: Plan, job: Job, cluster: Cluster, gradient_bytes: float) -> JobProfiles:
-    """Profiles of every layer class of the job; `gradient_bytes` is how wide gradients are when they are reduced."""
+def profile_job(
+    plan: Plan,
+    job: Job,
+    cluster: Cluster,
+    chip: ChipUnits,
+    efficiencies: Efficiencies,
+    gradient_bytes: float,
+    weight_bytes: float,
+    *,
+    one_copy_per_node: bool,
+    energy: bool = True,
+) -> JobProfiles:
+    """Profiles of every layer class of the job.
+
+    Gradients are reduced `gradient_bytes` wide, updated weights gathered `weight_bytes` wide.
+    """
     graph = job.graph()
     arranged = arrange(plan, graph, cluster)
     axes, strategy = arranged.axes, arranged.strategy
-    chip = chip_units(cluster.chip, job.precision)
-    tiers = [tier_arrays(cluster.chip, tier) for tier in cluster.tiers]
+    tiers = [tier_arrays(cluster.chip, tier, efficiencies) for tier in cluster.tiers]
     technology = cluster.chip.technology
-    rates = energy_rates(hardware.technology(technology)) if technology is not None else None
+    rates = energy_rates(hardware.technology(technology)) if energy and technology is not None else None
     widths = job.element_bytes()
-    widening = gradient_bytes / widths[Element.COMPUTE]
+    widening = {
+        "gradient": gradient_bytes / widths[Element.COMPUTE],
+        "updated": weight_bytes / widths[Element.COMPUTE],
+    }
 
-    def price(collective: Collective, size: Array) -> Array:
+    def price(collective: Collective, size: Array, copies: float) -> Array:
         groups: dict[int, float] = {}
         for axis in collective.axes:
             groups[axes.tiers[axis]] = groups.get(axes.tiers[axis], 1.0) * axes.sizes[axis]
-        wide = size * widening if collective.user == "gradient" else size
-        return tiered_seconds(collective.kind, [(np.asarray(n), tiers[t]) for t, n in sorted(groups.items())], wide)
+        wide = size * widening.get(collective.user, 1.0)
+        joined = [(np.asarray(n), tiers[t]) for t, n in sorted(groups.items())]
+        return tiered_seconds(collective.kind, joined, wide, copies=copies)
 
     def group_of(collective: Collective) -> str:
         return _group_name(collective, axes)
@@ -63,7 +84,10 @@ def profile_job(plan: Plan, job: Job, cluster: Cluster, gradient_bytes: float) -
     for name, layer in graph.layers.items():
         sizes = layer.resolve(batch=plan.micro_batch * plan.data_parallel, seq=job.seq_len)
         placed = _placed(_Key(layer.name, id(layer), layer), strategy)
-        layers[name] = profile_layer(layer, placed, sizes, axes.sizes, chip, widths, price, group_of, rates)
+        # tokens for several experts of one node can travel together
+        copies = float(as_array(sizes[TOP_K])) if one_copy_per_node and TOP_K in sizes else 1.0
+        pricing = partial(price, copies=copies)
+        layers[name] = profile_layer(layer, placed, sizes, axes.sizes, chip, widths, pricing, group_of, rates)
     return JobProfiles(graph, layers, axes, rates)
 
 

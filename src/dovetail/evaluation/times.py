@@ -7,13 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dovetail.cost.calibration import Efficiencies
 from dovetail.cost.collective import seconds as collective_seconds
 from dovetail.cost.shapes import Array, summed
-from dovetail.cost.units import chip_units, tier_arrays
+from dovetail.cost.units import tier_arrays
 from dovetail.evaluation.profiles import UPDATED_WEIGHTS, JobProfiles
 from dovetail.hardware import Cluster, Tier
 from dovetail.layout import CollectiveKind
 from dovetail.placement.memory import stage_parameters
+from dovetail.placement.pipeline_schedule import Pipeline
 from dovetail.placement.plan import Plan
 from dovetail.placement.stages import ChunkContent, Stage, layer_counts
 from dovetail.placement.step_time import ChunkTimes
@@ -24,14 +26,17 @@ from dovetail.profile import LayerProfile, Recompute
 class Overlaps:
     """Which communication a framework hides behind computation: the part of it that can be hidden, 0 to 1."""
 
-    tensor: float = 0.0
-    context: float = 0.0
-    expert: float = 0.0
+    tensor_forward: Array | float = 0.0
+    tensor_backward: Array | float = 0.0
+    context: Array | float = 0.0
+    expert: Array | float = 0.0
     #: of weights kept in shards, ahead of the layer that needs them
-    weight_gather: float = 1.0
+    weight_gather: Array | float = 1.0
     #: of weights updated in shards, beside the next step's forward
-    updated_weights: float = 1.0
-    gradient_reduction: float = 1.0
+    updated_weights: Array | float = 1.0
+    gradient_reduction: Array | float = 1.0
+    #: whether stages work on while what they hand on is sent
+    transfers: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,30 +49,56 @@ class LayerTimes:
     parts: Mapping[str, Array]
 
 
-def layer_times(profile: LayerProfile, again: Recompute, overlaps: Overlaps) -> LayerTimes:
-    """One layer's forward and backward with its exposed collectives."""
+def layer_times(profile: LayerProfile, again: Recompute, overlaps: Overlaps, host_s: Array | float = 0.0) -> LayerTimes:
+    """One layer's forward and backward with its exposed collectives, and the waits for a host that is slower."""
     backward_compute = profile.input_gradient_s + profile.weight_gradient_s
     added = again.added_s
     backward_collectives = dict(profile.backward_collective_s)
     for name, seconds in again.added_collective_s.items():
         backward_collectives[name] = backward_collectives.get(name, np.zeros(())) + seconds
-    forward, parts_forward = _exposed(profile.forward_collective_s, profile.forward_s, overlaps)
-    backward, parts_backward = _exposed(backward_collectives, backward_compute + added, overlaps)
-    parts = {"forward": profile.forward_s, "backward": backward_compute, "recompute": added}
+    forward, parts_forward = _exposed(
+        profile.forward_collective_s, profile.forward_s, overlaps, overlaps.tensor_forward
+    )
+    backward, parts_backward = _exposed(
+        backward_collectives, backward_compute + added, overlaps, overlaps.tensor_backward
+    )
+    wait_forward = _wait(profile.forward_s + forward, profile.forward_kernels * host_s)
+    launches = (profile.backward_kernels + again.added_kernels) * host_s
+    wait_backward = _wait(backward_compute + added + backward, launches)
+    parts = {
+        "forward": profile.forward_s,
+        "backward": backward_compute,
+        "recompute": added,
+        "waiting for the host": wait_forward + wait_backward,
+    }
     for name in sorted({*parts_forward, *parts_backward}):
         parts[name] = summed(p[name] for p in (parts_forward, parts_backward) if name in p)
     return LayerTimes(
-        forward_s=profile.forward_s + forward,
-        input_gradient_s=profile.input_gradient_s + backward + added,
+        forward_s=profile.forward_s + forward + wait_forward,
+        input_gradient_s=profile.input_gradient_s + backward + added + wait_backward,
         weight_gradient_s=profile.weight_gradient_s,
         parts=parts,
     )
 
 
-def _exposed(collectives: Mapping[str, Array], compute_s: Array, overlaps: Overlaps) -> tuple[Array, dict[str, Array]]:
+#: How sharply a layer turns from bound by its chip to bound by its host. A layer mixes kernels longer and shorter
+#: than their launch, so the one does not quite hide the other where both take about as long.
+HOST_SHARPNESS = 4
+
+
+def _wait(busy_s: Array, host_s: Array | float) -> Array:
+    """Seconds a chip stands idle because its host has not launched the next kernel."""
+    longer = np.maximum(busy_s, host_s)
+    ratio = np.minimum(busy_s, host_s) / np.where(longer > 0, longer, 1.0)
+    return longer * (1 + ratio**HOST_SHARPNESS) ** (1 / HOST_SHARPNESS) - busy_s
+
+
+def _exposed(
+    collectives: Mapping[str, Array], compute_s: Array, overlaps: Overlaps, tensor: Array | float
+) -> tuple[Array, dict[str, Array]]:
     """Seconds of collectives that computation does not hide, in all and by kind."""
     hidden = {
-        "tensor-parallel": overlaps.tensor,
+        "tensor-parallel": tensor,
         "context-parallel": overlaps.context,
         "expert-parallel": overlaps.expert,
         "weight-gather": overlaps.weight_gather,
@@ -82,14 +113,31 @@ def _exposed(collectives: Mapping[str, Array], compute_s: Array, overlaps: Overl
     return summed(parts.values()), parts
 
 
-def chunk_times(layers: Mapping[str, LayerTimes], contents: Sequence[ChunkContent], transfer_s: Array) -> ChunkTimes:
-    """Forward and backward seconds of every chunk; the last axis is its place along the model."""
+def chunk_times(
+    layers: Mapping[str, LayerTimes],
+    contents: Sequence[ChunkContent],
+    transfer_s: Array,
+    links: int,
+    *,
+    sending: bool = False,
+) -> ChunkTimes:
+    """Forward and backward seconds of every chunk; the last axis is its place along the model.
+
+    Where a stage waits while it sends (`sending`), a transfer is its time; otherwise only its receiver's delay.
+    """
 
     def total(field: str) -> Array:
         sums = [summed(n * getattr(layers[name], field) for name, n in content.items()) for content in contents]
         return np.stack(np.broadcast_arrays(*sums), axis=-1)
 
-    return ChunkTimes(total("forward_s"), total("input_gradient_s"), total("weight_gradient_s"), transfer_s=transfer_s)
+    forward, of_input = total("forward_s"), total("input_gradient_s")
+    transfers = np.repeat(np.asarray(transfer_s)[..., None], links, axis=-1)
+    if sending and len(contents) > 1:
+        place = np.arange(len(contents))
+        forward = forward + np.asarray(transfer_s)[..., None] * (place < len(contents) - 1)
+        of_input = of_input + np.asarray(transfer_s)[..., None] * (place > 0)
+        transfers = 0 * transfers
+    return ChunkTimes(forward, of_input, total("weight_gradient_s"), transfer_s=transfers)
 
 
 def busy_parts(layers: Mapping[str, LayerTimes], stages: Sequence[Stage], runs: float) -> dict[str, Array]:
@@ -115,16 +163,18 @@ def _stage_parts(layers: Mapping[str, LayerTimes], stage: Stage, names: Sequence
     ]
 
 
-def transfer_seconds(plan: Plan, profiles: JobProfiles, cluster: Cluster) -> Array:
+def transfer_seconds(plan: Plan, profiles: JobProfiles, cluster: Cluster, efficiencies: Efficiencies) -> Array:
     """One stage's output to the next: over the tier that a stage's width reaches.
 
-    A transfer delays its receiver whatever overlaps; only the sender's time can be hidden.
+    Without sequence parallelism every tensor-parallel chip has the whole: each sends its part, and the receivers
+    gather (Narayanan et al. 2021, section 4.1). That gather stays inside a node and is left out.
     """
     if plan.pipeline_parallel == 1:
         return np.zeros(())
-    arrays = tier_arrays(cluster.chip, _tier_at(cluster, 2 * plan.chips // plan.pipeline_parallel))
+    arrays = tier_arrays(cluster.chip, _tier_at(cluster, 2 * plan.chips // plan.pipeline_parallel), efficiencies)
     stream = np.max(np.stack(np.broadcast_arrays(*(p.stream_bytes for p in profiles.layers.values()))), axis=0)
-    return stream / (arrays.bytes_per_s * arrays.efficiency) + arrays.latency_s + arrays.launch_s
+    sent = stream if plan.sequence_parallel else stream / plan.tensor_parallel
+    return sent / (arrays.bytes_per_s * arrays.efficiency) + arrays.latency_s + arrays.launch_s
 
 
 def _tier_at(cluster: Cluster, chips: int) -> Tier:
@@ -132,13 +182,21 @@ def _tier_at(cluster: Cluster, chips: int) -> Tier:
 
 
 def reduction_seconds(
-    profiles: JobProfiles, stages: Sequence[Stage], layers: Mapping[str, LayerTimes], overlaps: Overlaps
+    profiles: JobProfiles,
+    stages: Sequence[Stage],
+    layers: Mapping[str, LayerTimes],
+    overlaps: Overlaps,
+    pipeline: Pipeline,
 ) -> tuple[Array, Array]:
     """What a step adds to its microbatches: reduction of gradients, and gathering of weights updated in shards.
 
-    The one can hide behind the last microbatch's backward, the other behind the next step's first forward.
+    The one can hide behind the last microbatch's backward, the other behind the next step's first forward. A stage
+    of several chunks has more room: every chunk but its last to finish is reduced while the others still work on
+    as many microbatches as the pipeline has stages (Megatron Core, pipeline_parallel/schedules.py, interleaving).
     """
     none: Array = np.zeros(())
+    chunks, together = pipeline.num_chunks, min(pipeline.num_stages, pipeline.num_microbatches)
+    rooms = 1 + (together - 1) * (chunks - 1) / chunks
     reduced, gathered = none, none
     for stage in stages:
         totals = dict.fromkeys(("reduction", "gathering", "backward", "forward"), none)
@@ -149,27 +207,34 @@ def reduction_seconds(
             totals["gathering"] = totals["gathering"] + count * updated
             totals["backward"] = totals["backward"] + count * (times.input_gradient_s + times.weight_gradient_s)
             totals["forward"] = totals["forward"] + count * times.forward_s
-        reduced = np.maximum(reduced, _left(totals["reduction"], overlaps.gradient_reduction, totals["backward"]))
-        gathered = np.maximum(gathered, _left(totals["gathering"], overlaps.updated_weights, totals["forward"]))
+        reduced = np.maximum(
+            reduced, _left(totals["reduction"], overlaps.gradient_reduction, rooms * totals["backward"])
+        )
+        gathered = np.maximum(gathered, _left(totals["gathering"], overlaps.updated_weights, rooms * totals["forward"]))
     return reduced, gathered
 
 
-def _left(seconds: Array, hidden: float, room_s: Array) -> Array:
+def _left(seconds: Array, hidden: Array | float, room_s: Array) -> Array:
     """What of a communication is not hidden, given the part that can be and the work beside it."""
     return seconds - np.minimum(seconds * hidden, room_s)
 
 
 def update_seconds(
-    profiles: JobProfiles, stages: Sequence[Stage], cluster: Cluster, precision: str, update_bytes: float
+    profiles: JobProfiles, stages: Sequence[Stage], memory_bytes_per_s: Array, update_bytes: float
 ) -> Array:
     """The optimizer: it streams the state of the parameters a chip owns."""
     owned = [stage_parameters(stage, profiles.layers)[1] for stage in stages]
     most = np.max(np.stack(np.broadcast_arrays(*owned)), axis=0)
-    return most * update_bytes / chip_units(cluster.chip, precision).vector.memory_bytes_per_s
+    return most * update_bytes / memory_bytes_per_s
 
 
 def tied_seconds(
-    plan: Plan, profiles: JobProfiles, stages: Sequence[Stage], cluster: Cluster, gradient_bytes: float
+    plan: Plan,
+    profiles: JobProfiles,
+    stages: Sequence[Stage],
+    cluster: Cluster,
+    efficiencies: Efficiencies,
+    gradient_bytes: float,
 ) -> Array:
     """Gradients of weights that several stages hold (embedding and head), summed once a step."""
     holders: dict[str, set[int]] = {}
@@ -180,7 +245,7 @@ def tied_seconds(
     shared = {weight: len(found) for weight, found in holders.items() if len(found) > 1}
     if not shared:
         return np.zeros(())
-    tier = tier_arrays(cluster.chip, _tier_at(cluster, plan.chips))
+    tier = tier_arrays(cluster.chip, _tier_at(cluster, plan.chips), efficiencies)
     held = {weight: tied for p in profiles.layers.values() for weight, tied in p.tied_parameters.items()}
     return summed(
         collective_seconds(CollectiveKind.ALL_REDUCE, np.asarray(n), held[weight].parameters * gradient_bytes, tier)

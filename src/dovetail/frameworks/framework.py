@@ -28,8 +28,23 @@ ExpertAxis = Literal["data", "context", "tensor"]
 Recompute = Literal["none", "selective", "operators", "full"]
 """selective: a menu of modules; operators: any list of them; full: whole layers"""
 
+Gathered = Literal["layer", "weight"]
+"""layer: a unit of FSDP; weight: a compiler gathers each weight for its product"""
+
 Availability = Literal["never", "optional", "always"]
 Precision = Literal["fp32", "bf16", "fp16", "fp8", "fp4"]
+
+#: Figures of a framework that are not derived.
+ALLOWANCES = (
+    "context_bytes",
+    "allocator_overhead",
+    "collective_buffer_bytes",
+    "host_s",
+    "traffic",
+    "exposed",
+    "step_s",
+    "attention",
+)
 
 DoubtTexts = dict[str, Annotated[str, Field(min_length=1, max_length=2000)]]
 
@@ -44,12 +59,16 @@ class Overlaps:
 
     gradient_reduction: Availability
     """data-parallel reduction beside the backward"""
+    gradient_reduction_with_pipeline: Availability
+    """the same where stages pass microbatches on"""
     weight_gather: Availability
     """updated weights gathered beside the next forward (ZeRO 1 and 2)"""
     weight_prefetch: Availability
     """the next layer's sharded weights gathered ahead (ZeRO 3)"""
     tensor_parallel: Availability
     """beside the matrix products they belong to"""
+    tensor_backward: float
+    """part of the backward's that is hidden anyway, beside products that do not need it"""
     context_parallel: Availability
     """blocks of keys and values in flight beside attention"""
     expert_parallel: Availability
@@ -85,20 +104,38 @@ class Framework:
     """what the selective menu offers"""
     recompute_some_layers: bool
     """full recompute of only some layers of a stage"""
+    recompute_stops_early: bool
+    """full recompute leaves out what the backward does not need"""
     states: tuple[tuple[Precision, StateBytes], ...]
     overlaps: Overlaps
+    one_copy_per_node: bool
+    """a token for several experts of a node travels there once"""
     fused_attention: bool
     """by default"""
-    logits_bytes: int
-    """per element of the logits the loss reads"""
+    synchronous_attention: bool
+    """its attention kernels are from before chips that copy and multiply asynchronously (2022)"""
+    logits_bytes: float
+    """per logit while the loss is at its fullest: logits, wider copies, probabilities and gradients together"""
     loss_chunks: int
     """parts the logits and loss are computed in, one at a time"""
+    gathered: Gathered
+    """what is whole at a time where weights are sharded"""
     context_bytes: Allowance
     """device memory of the driver, libraries and communicators"""
     allocator_overhead: Allowance
     """fraction of what tensors need that the allocator holds beyond it"""
     collective_buffer_bytes: Allowance
     """buckets and staging buffers"""
+    host_s: Allowance
+    """seconds the host needs to launch one kernel: chips that finish sooner wait for it"""
+    traffic: Allowance
+    """bytes vector kernels move, of what they would if every chain of them were one kernel"""
+    exposed: Allowance
+    """part of the communication beside computation that costs time all the same: both share memory and cores"""
+    step_s: Allowance
+    """seconds of every step outside the layers: data, logging, synchronisation"""
+    attention: Allowance
+    """what its attention kernels reach of the best for the chip"""
     doubts: tuple[tuple[str, str], ...] = ()
 
     def state_bytes(self, precision: str) -> StateBytes:
@@ -141,9 +178,11 @@ class OverlapsSpec(Spec):
     """The overlaps as a file has them."""
 
     gradient_reduction: Availability
+    gradient_reduction_with_pipeline: Availability | None = None
     weight_gather: Availability
     weight_prefetch: Availability
     tensor_parallel: Availability
+    tensor_backward: Annotated[float, Field(ge=0, le=1)] = 0.0
     context_parallel: Availability
     expert_parallel: Availability
     pipeline_transfers: Several[PipelineSchedule] = ()
@@ -168,14 +207,23 @@ class FrameworkSpec(Spec):
     recompute: Several[Recompute]
     recompute_modules: Several[Annotated[str, Field(max_length=100)]] = ()
     recompute_some_layers: bool = False
+    recompute_stops_early: bool = False
     states: Annotated[dict[Precision, StateBytesSpec], Field(min_length=1)]
     overlaps: OverlapsSpec
+    one_copy_per_node: bool = False
     fused_attention: bool
-    logits_bytes: Annotated[int, Field(ge=1, le=8)]
+    synchronous_attention: bool = False
+    logits_bytes: Annotated[float, Field(ge=1, le=64)]
     loss_chunks: Annotated[int, Field(ge=1, le=4096)] = 1
+    gathered: Gathered = "layer"
     context_bytes: BytesAllowanceSpec
     allocator_overhead: AllowanceSpec
     collective_buffer_bytes: BytesAllowanceSpec
+    host_s: AllowanceSpec
+    traffic: AllowanceSpec
+    exposed: AllowanceSpec
+    step_s: AllowanceSpec
+    attention: AllowanceSpec
     doubts: DoubtTexts = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -196,8 +244,12 @@ class FrameworkSpec(Spec):
         """The framework a file describes."""
         fields: dict[str, Any] = {name: getattr(self, name) for name in type(self).model_fields}
         fields["states"] = tuple((name, spec.state_bytes()) for name, spec in self.states.items())
-        fields["overlaps"] = Overlaps(**self.overlaps.model_dump())
-        for name in ("context_bytes", "allocator_overhead", "collective_buffer_bytes"):
+        overlaps = self.overlaps.model_dump()
+        overlaps["gradient_reduction_with_pipeline"] = (
+            overlaps["gradient_reduction_with_pipeline"] or overlaps["gradient_reduction"]
+        )
+        fields["overlaps"] = Overlaps(**overlaps)
+        for name in ALLOWANCES:
             fields[name] = fields[name].allowance()
         fields["doubts"] = tuple(self.doubts.items())
         return Framework(**fields)

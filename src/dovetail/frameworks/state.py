@@ -12,7 +12,7 @@ from dovetail.errors import InputError
 from dovetail.graph import OPTIMIZERS
 from dovetail.units import parse
 
-Status = Literal["read", "measured", "assumed"]
+Status = Literal["read", "measured", "fitted", "assumed"]
 
 MAX_ZERO_STAGE = 3
 
@@ -45,10 +45,20 @@ class StateBytes:
     """one state of the optimizer: Adam has two"""
     gradient_copy: float = 0.0
     """gradients once more in float32 for the optimizer"""
+    sharded_reduction: float = 0.0
+    """gradients of weights kept in shards, as they are reduced; 0: as they are accumulated"""
     casts: float = 0.0
     """copies of the weights for a narrower matrix product"""
     cast_on_gather: bool = False
     """with sharded weights only the master is kept: what is gathered is cast from it"""
+    pipeline_gradients: float | None = None
+    """accumulated gradients where there is a pipeline, if that differs"""
+    step_copy: float = 0.0
+    """what the optimizer makes of the gradients it owns, there for the update only"""
+    layer_gradients: float = 0.0
+    """per parameter of the layer at work: its weight gradients before they join the accumulated ones"""
+    operands: float = 0.0
+    """per element of a matrix product's input that is kept for the backward; 0: as wide as it was written"""
 
     def per_parameter(self, optimizer: str, zero_stage: int, shards: int) -> ParameterBytes:
         """What one chip keeps with optimizer state (1), gradients (2) and weights (3) cut into shards (ZeRO, 2020)."""
@@ -71,8 +81,13 @@ class StateBytesSpec(Spec):
     master: Annotated[float, Field(ge=0, le=64)]
     moment: Annotated[float, Field(ge=0, le=64)]
     gradient_copy: Annotated[float, Field(ge=0, le=64)] = 0.0
+    sharded_reduction: Annotated[float, Field(ge=0, le=64)] = 0.0
     casts: Annotated[float, Field(ge=0, le=64)] = 0.0
     cast_on_gather: bool = False
+    pipeline_gradients: Annotated[float, Field(ge=0, le=64)] | None = None
+    step_copy: Annotated[float, Field(ge=0, le=64)] = 0.0
+    layer_gradients: Annotated[float, Field(ge=0, le=64)] = 0.0
+    operands: Annotated[float, Field(ge=0, le=8)] = 0.0
 
     @model_validator(mode="after")
     def _consistent(self) -> StateBytesSpec:

@@ -1,9 +1,9 @@
-"""Chips: matrix and vector units, memories, links, silicon and price. No calibration: published figures only."""
+"""Chips: matrix and vector units, memories, links, silicon and price; published figures, and what was measured."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, model_validator
 
@@ -35,6 +35,14 @@ Dataflow = Literal["weight", "output"]
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp4"]
 
+EfficiencyName = Literal[
+    "matrix.half", "matrix.fp8", "matrix.fp4", "attention_forward", "attention_backward", "memory", "link", "network",
+    "launch_s", "collective_launch_s",
+]  # fmt: skip
+"""parts of its peaks a chip sustains, and seconds before a kernel and a collective begin"""
+
+EFFICIENCY_NAMES: tuple[EfficiencyName, ...] = get_args(EfficiencyName)
+
 
 @dataclass(frozen=True, slots=True)
 class Rates:
@@ -55,6 +63,15 @@ class Rates:
 
 
 RATE_NAMES = tuple(Rates.__dataclass_fields__)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnCalibration:
+    """What a chip was measured to sustain; goes before the figures of its generation."""
+
+    values: tuple[tuple[str, float], ...]
+    """by name, in the order of `EFFICIENCY_NAMES`; pairs, so that a chip can be hashed"""
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +123,8 @@ class Chip:
     rent_usd_per_h: float | None
     source: str
     doubts: Doubts = ()
+    calibration: OwnCalibration | None = None
+    """None: the figures of its generation hold"""
 
     @property
     def macs_per_cycle(self) -> int:
@@ -150,6 +169,18 @@ class RatesSpec(Spec):
         return self
 
 
+class OwnCalibrationSpec(Spec):
+    """Measured efficiencies as a file has them."""
+
+    values: Annotated[dict[EfficiencyName, Annotated[float, Field(gt=0, le=1)]], Field(min_length=1)]
+    """parts of the published peaks, of the bandwidth of links and memory; launches in seconds"""
+    source: Text = ""
+
+    def calibration(self) -> OwnCalibration:
+        """The same, hashable and in one order whatever the file's."""
+        return OwnCalibration(tuple((n, self.values[n]) for n in EFFICIENCY_NAMES if n in self.values), self.source)
+
+
 class ChipSpec(Spec):
     """A chip file: quantities as numbers in SI or texts such as "80 GiB"."""
 
@@ -184,6 +215,8 @@ class ChipSpec(Spec):
     rent_usd_per_h: Dollars | None = None
     source: Text = ""
     doubts: DoubtTexts = Field(default_factory=dict)
+    calibration: OwnCalibrationSpec | None = None
+    """what this chip was measured to sustain; left out: as its generation does"""
 
     @model_validator(mode="after")
     def _consistent(self) -> ChipSpec:
@@ -224,4 +257,5 @@ class ChipSpec(Spec):
         fields["dense_flops"] = Rates(**self.dense_flops.model_dump())
         fields["tiers"] = tuple(tier.tier() for tier in self.tiers)
         fields["doubts"] = tuple(self.doubts.items())
+        fields["calibration"] = self.calibration.calibration() if self.calibration else None
         return Chip(**fields)

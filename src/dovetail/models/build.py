@@ -9,6 +9,7 @@ from itertools import groupby
 from dovetail.graph import LayerBuilder, LayerGraph, ModelGraph, Role, Run, verify_chain
 from dovetail.graph.count import parameters, whole
 from dovetail.models.assembly import STREAM, Settings, add, drop, normalise, project
+from dovetail.models.block import Block
 from dovetail.models.model import EMBEDDING, HEAD, PREDICTION, Model
 
 TOKEN_TABLE, OUTPUT_TABLE = "token_table", "output_table"
@@ -34,8 +35,7 @@ def _build(request: _Request) -> ModelGraph:
     settings = Settings(fused_attention=request.fused_attention, dropout=model.dropout)
     layers = {EMBEDDING: _embedding(model, settings)}
     for name, block in model.blocks.items():
-        builder, stream = _stream(model, name)
-        layers[name] = builder.build(block.build(builder, stream, settings))
+        layers[name] = _block(_BlockRequest(name, model.hidden, block.model_dump_json(), settings, block))
     layers[HEAD] = _head(model)
     order = [Run(EMBEDDING, 1)]
     order += [Run(name, len(list(run))) for name, run in groupby(_blocks_in_order(model))]
@@ -45,6 +45,23 @@ def _build(request: _Request) -> ModelGraph:
         order.append(Run(PREDICTION, model.multi_token_prediction.modules))
     used = {run.layer for run in order}
     return verify_chain(ModelGraph(model.name, {n: g for n, g in layers.items() if n in used}, tuple(order)))
+
+
+@dataclass(frozen=True, slots=True)
+class _BlockRequest:
+    """What a block's layer depends on: models that differ in depth alone share it, and all that is derived from it."""
+
+    name: str
+    hidden: int
+    document: str
+    settings: Settings
+    block: Block = field(compare=False)
+
+
+@lru_cache(maxsize=1024)
+def _block(request: _BlockRequest) -> LayerGraph:
+    builder = LayerBuilder(request.name, {"hidden": request.hidden})
+    return builder.build(request.block.build(builder, builder.input("x", STREAM), request.settings))
 
 
 def _blocks_in_order(model: Model) -> list[str]:

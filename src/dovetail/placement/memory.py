@@ -13,6 +13,9 @@ from dovetail.profile import LayerProfile, Recompute
 
 Parts = dict[str, Array]
 
+#: Parts that are there from the first step to the last.
+STATE = ("weights", "gradients", "optimizer")
+
 
 @dataclass(frozen=True, slots=True)
 class ParameterBytes:
@@ -23,6 +26,14 @@ class ParameterBytes:
     sharded_weight: float
     gradient: float
     optimizer: float
+    #: of accumulated gradients where there is a pipeline, if that differs
+    pipeline_gradient: float | None = None
+    #: of what the optimizer makes of its gradients for the update
+    step_copy: float = 0.0
+    #: of the layer at work: weight gradients that have not joined the accumulated ones yet
+    layer_gradient: float = 0.0
+    #: sharded weights are gathered, and their gradients reduced, one by one instead of layer by layer
+    by_weight: bool = False
 
 
 def stage_parameters(contents: Sequence[ChunkContent], profiles: Mapping[str, LayerProfile]) -> tuple[Array, Array]:
@@ -48,25 +59,72 @@ def stage_memory(
     in_flight: Sequence[float],
     parameter_bytes: ParameterBytes,
     zero_stage: int,
+    loss_bytes: Mapping[str, Array] | None = None,
 ) -> Parts:
-    """Bytes of one stage that holds these chunks; `in_flight` is microbatches per chunk at the worst moment."""
+    """Bytes of one stage that holds these chunks; `in_flight` is microbatches per chunk at the worst moment.
+
+    `loss_bytes` is what the loss of a layer holds at once. The loss is over before the backward of a layer begins,
+    so a stage needs room for the larger of the two moments, not for both.
+    """
     names = sorted({name for content in contents for name in content})
-    used, home = stage_parameters(contents, profiles)
     activations = summed(
         flight * number * kept[name].saved_bytes
         for content, flight in zip(contents, in_flight, strict=True)
         for name, number in content.items()
     )
-    largest = np.max([profiles[n].parameters for n in names], axis=0)
-    parts: Parts = {
+    none = np.zeros(())
+    loss = np.max([(loss_bytes or {}).get(n, none) for n in names], axis=0)
+    workspace = np.max([kept[n].workspace_bytes for n in names], axis=0)
+    transient = np.max([profiles[n].transient_bytes for n in names if n not in (loss_bytes or {})] or [none], axis=0)
+    gradients = _layer_gradients(names, profiles, parameter_bytes, zero_stage)
+    in_loss = loss > workspace + transient + gradients
+    used, home = stage_parameters(contents, profiles)
+    parts = {**_state(used, home, parameter_bytes, zero_stage), "activations": activations}
+    parts["recompute workspace"] = np.where(in_loss, 0.0, workspace)
+    parts["transient"] = np.where(in_loss, 0.0, transient)
+    parts["layer gradients"] = np.where(in_loss, 0.0, gradients)
+    parts["loss"] = np.where(in_loss, loss, 0.0)
+    if zero_stage == 3:
+        parts["gathered weights"] = _gathered(names, profiles, by_weight=parameter_bytes.by_weight) * (
+            parameter_bytes.weight
+        )
+    # activations are gone when the optimizer runs: its copies need room only beyond theirs
+    step = (home if zero_stage >= 1 else used) * parameter_bytes.step_copy
+    moment = summed(part for name, part in parts.items() if name not in STATE)
+    parts["optimizer step"] = np.maximum(step - moment, 0.0)
+    return parts
+
+
+def _gathered(names: Sequence[str], profiles: Mapping[str, LayerProfile], *, by_weight: bool) -> Array:
+    """Parameters that are whole at once: what is at work and what is fetched ahead."""
+    if not by_weight:
+        return 2 * np.max([profiles[n].parameters for n in names], axis=0)
+    # a weight that embedding and head share is fetched once
+    own = [profiles[n].largest_weight for n in names if not profiles[n].tied_parameters]
+    shared = [profiles[n].largest_weight for n in names if profiles[n].tied_parameters]
+    sizes = np.sort(np.stack(np.broadcast_arrays(*own, *own, *shared[:1])), axis=0)
+    return np.asarray(sizes[-2:].sum(axis=0))
+
+
+def _state(used: Array, home: Array, parameter_bytes: ParameterBytes, zero_stage: int) -> Parts:
+    """What is there from the first step to the last: no plan runs without it."""
+    return {
         "weights": home * parameter_bytes.sharded_weight if zero_stage == 3 else used * parameter_bytes.weight,
         "gradients": (home if zero_stage >= 2 else used) * parameter_bytes.gradient,
         "optimizer": (home if zero_stage >= 1 else used) * parameter_bytes.optimizer,
-        "activations": activations,
-        "recompute workspace": np.max([kept[n].workspace_bytes for n in names], axis=0),
-        "transient": np.max([profiles[n].transient_bytes for n in names], axis=0),
     }
-    if zero_stage == 3:
-        # the layer at work and the one fetched ahead are whole
-        parts["gathered weights"] = 2 * largest * parameter_bytes.weight
-    return parts
+
+
+def _layer_gradients(
+    names: Sequence[str], profiles: Mapping[str, LayerProfile], parameter_bytes: ParameterBytes, zero_stage: int
+) -> Array:
+    """Weight gradients of the layer at work.
+
+    Sharded gradients are whole until they are reduced. Accumulated ones are written in place by grouped products of
+    experts, while products every token uses have a gradient of their own first.
+    """
+    whole = zero_stage >= 2
+    if whole and parameter_bytes.by_weight:
+        return np.max([profiles[n].largest_weight for n in names], axis=0) * parameter_bytes.layer_gradient
+    sizes = [profiles[n].parameters if whole else profiles[n].dense_parameters for n in names]
+    return np.max(sizes, axis=0) * parameter_bytes.layer_gradient

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from dovetail.cost.energy import EnergyRates, operator_joules
-from dovetail.cost.operators import ChipUnits, operator_seconds
+from dovetail.cost.operators import ChipUnits, kernel_counts, operator_seconds
 from dovetail.cost.shapes import Array, summed
-from dovetail.graph import DerivedSize, LayerGraph, Phase, Role, Tensor
+from dovetail.graph import DerivedSize, Kind, LayerGraph, Phase, Role, Tensor
 from dovetail.graph.routing import EXPERT_TOKENS
 from dovetail.graph.size import Size, Sizes, as_array
 from dovetail.graph.tensor import Element
@@ -44,15 +44,27 @@ class LayerProfile:
     step_collective_s: Mapping[str, Array]
     #: operator → seconds, forward and backward
     operator_s: Mapping[str, Array]
+    #: operator → kernels it launches, and those of each direction with its collectives
+    kernels: Mapping[str, Array]
+    forward_kernels: Array
+    backward_kernels: Array
     #: tensor → bytes kept from forward to backward on one chip
     saved_bytes: Mapping[str, Array]
+    #: tensor → bytes of one chip as the forward writes it: what keeping it instead of computing it again takes
+    written_bytes: Mapping[str, Array]
     #: parameters of one chip: as used, and as its gradient and optimizer state are kept
     parameters: Array
     home_parameters: Array
+    #: parameters of one chip that every token uses: all but routed experts
+    dense_parameters: Array
+    #: parameters of the largest weight, as used
+    largest_weight: Array
     #: those of weights other layers share: a chip that holds several of the layers keeps them once
     tied_parameters: Mapping[str, TiedParameters]
     #: the largest tensor that exists for a moment only
     transient_bytes: Array
+    #: logits of one chip that its loss reads
+    logits: Array
     #: bytes of the stream a layer hands to the next
     stream_bytes: Array
     #: joules of one chip, where the technology gives energies: forward, backward, and the links of a step
@@ -79,14 +91,10 @@ def profile_layer(
     forward = operator_seconds(placed.forward, tensors, sizes, axis_sizes, chip, widths, imbalance)
     backward = operator_seconds(placed.backward, tensors, sizes, axis_sizes, chip, widths, imbalance)
     phase = {p.operator.name: p.operator.phase for p in placed.backward}
-    by_moment: dict[Moment, dict[str, Array]] = {moment: {} for moment in Moment}
-    for collective in placed.collectives:
-        seconds = price(collective, as_array(collective.bytes(sizes, axis_sizes, widths)))
-        group = by_moment[collective.moment]
-        name = group_of(collective)
-        group[name] = group.get(name, np.zeros(())) + seconds
+    by_moment = _collectives(placed, sizes, axis_sizes, widths, price, group_of)
+    launched = kernel_counts((*placed.forward, *placed.backward), tensors, sizes, axis_sizes)
     joules = _joules(placed, tensors, sizes, axis_sizes, chip, widths, rates)
-    whole = dict.fromkeys(Element, 1)
+    used, home = _parameters(placed, sizes, axis_sizes)
     written = [
         as_array(local_bytes(tensors[name], layout, sizes, axis_sizes, widths))
         for name, layout in placed.written.items()
@@ -101,18 +109,59 @@ def profile_layer(
         backward_collective_s=by_moment[Moment.BACKWARD],
         step_collective_s=by_moment[Moment.STEP],
         operator_s={**forward, **backward},
+        kernels=launched,
+        forward_kernels=_kernels(placed, launched, Moment.FORWARD),
+        backward_kernels=_kernels(placed, launched, Moment.BACKWARD),
         saved_bytes=_saved(placed, sizes, axis_sizes, widths),
-        parameters=summed(as_array(local_bytes(w.tensor, w.use, sizes, axis_sizes, whole)) for w in placed.weights),
-        home_parameters=summed(
-            as_array(local_bytes(w.tensor, w.home, sizes, axis_sizes, whole)) for w in placed.weights
-        ),
+        written_bytes={
+            name: as_array(local_bytes(graph.tensors[name], layout, sizes, axis_sizes, widths))
+            for name, layout in placed.written.items()
+            if name in graph.tensors and graph.tensors[name].role is not Role.WEIGHT
+        },
+        parameters=summed(used),
+        home_parameters=summed(home),
+        dense_parameters=summed(n for n, w in zip(used, placed.weights, strict=True) if w.tensor.active_share == 1),
+        largest_weight=np.max(used or [np.zeros(())], axis=0),
         tied_parameters=_tied(placed, sizes, axis_sizes),
         transient_bytes=np.max(written, axis=0) if written else np.zeros(()),
+        logits=_logits(placed, sizes, axis_sizes),
         stream_bytes=summed(stream),
         forward_j=joules[Moment.FORWARD],
         backward_j=joules[Moment.BACKWARD],
         step_j=joules[Moment.STEP],
     )
+
+
+def _collectives(
+    placed: PlacedLayer,
+    sizes: Sizes,
+    axis_sizes: Mapping[str, Size],
+    widths: Mapping[Element, int],
+    price: CollectivePrice,
+    group_of: Callable[[Collective], str],
+) -> dict[Moment, dict[str, Array]]:
+    """Seconds of a layer's collectives, by when they run and by kind of group."""
+    by_moment: dict[Moment, dict[str, Array]] = {moment: {} for moment in Moment}
+    for collective in placed.collectives:
+        seconds = price(collective, as_array(collective.bytes(sizes, axis_sizes, widths)))
+        group = by_moment[collective.moment]
+        name = group_of(collective)
+        group[name] = group.get(name, np.zeros(())) + seconds
+    return by_moment
+
+
+def _parameters(placed: PlacedLayer, sizes: Sizes, axis_sizes: Mapping[str, Size]) -> tuple[list[Array], list[Array]]:
+    """Of every weight, the parameters one chip uses and those its state is kept of."""
+    whole = dict.fromkeys(Element, 1)
+    used = [as_array(local_bytes(w.tensor, w.use, sizes, axis_sizes, whole)) for w in placed.weights]
+    home = [as_array(local_bytes(w.tensor, w.home, sizes, axis_sizes, whole)) for w in placed.weights]
+    return used, home
+
+
+def _kernels(placed: PlacedLayer, launched: Mapping[str, Array], moment: Moment) -> Array:
+    """Kernels one direction launches: its operators' own and one for each collective."""
+    operators = placed.forward if moment is Moment.FORWARD else placed.backward
+    return summed(launched[p.operator.name] for p in operators) + sum(c.moment is moment for c in placed.collectives)
 
 
 def _tied(placed: PlacedLayer, sizes: Sizes, axis_sizes: Mapping[str, Size]) -> dict[str, TiedParameters]:
@@ -150,11 +199,24 @@ def _joules(
     return result
 
 
+def _logits(placed: PlacedLayer, sizes: Sizes, axis_sizes: Mapping[str, Size]) -> Array:
+    """Elements of what losses read."""
+    whole = dict.fromkeys(Element, 1)
+    names = {o.operator.inputs[0].tensor for o in placed.forward if o.operator.kind is Kind.LOSS}
+    return summed(
+        as_array(local_bytes(placed.tensors[name], placed.written[name], sizes, axis_sizes, whole)) for name in names
+    )
+
+
 def _saved(
     placed: PlacedLayer, sizes: Sizes, axis_sizes: Mapping[str, Size], widths: Mapping[Element, int]
 ) -> dict[str, Array]:
     saved: dict[str, Array] = {}
+    # what a loss keeps is there while it runs, not as long as a microbatch is in flight: `logits` stands for it
+    losses = {o.tensor for p in placed.forward if p.operator.kind is Kind.LOSS for o in p.operator.outputs}
     for tensor, layout in placed.saved:
+        if tensor.name in losses:
+            continue
         size = as_array(local_bytes(tensor, layout, sizes, axis_sizes, widths))
         saved[tensor.name] = saved.get(tensor.name, np.zeros(())) + size
     return saved

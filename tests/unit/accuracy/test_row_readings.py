@@ -77,7 +77,8 @@ def test_sharded_state_lies_on_context_parallel_chips_too(tmp_path):
 )
 def test_uneven_stages_are_those_of_the_framework(tmp_path, framework, layers, pp, vp, expected):
     dp = str(8 // int(pp))
-    assert run(tmp_path, framework=framework, layers=layers, pp=pp, vp=vp, dp=dp).task.plan.layers_per_stage == expected
+    sizes = {"layers": layers, "pp": pp, "vp": vp, "dp": dp, "attention": "fused"}
+    assert run(tmp_path, framework=framework, **sizes).task.plan.layers_per_stage == expected
 
 
 def test_fewer_microbatches_than_stages_and_tensor_parallel_across_nodes(tmp_path):

@@ -71,7 +71,7 @@ def test_a_plain_row_says_all_it_says(tmp_path):
     task, plan = found.task, found.task.plan
     assert (found.family, found.tier, found.step_time_s, found.metric) == ("ours", "A", 1.5, "step time")
     assert (found.peak_memory_bytes, found.memory_kind, found.assumptions) == (None, None, ())
-    assert task.framework.name == "megatron"
+    assert task.framework.name == "megatron-2022"
     assert (task.job.precision, task.job.fused_attention, task.job.model.dropout) == ("fp16", False, True)
     assert task.job.model.vocab == 50432  # a multiple of 128 × 2
     assert task.job.model.num_layers == 8

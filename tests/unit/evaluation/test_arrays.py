@@ -3,8 +3,14 @@
 import numpy as np
 import pytest
 
+from dovetail import frameworks, hardware, models
+from dovetail.cost.calibration import Efficiencies, calibration
+from dovetail.evaluation.evaluate import step_of
+from dovetail.evaluation.facts import Overheads, facts_of, overheads_of
 from dovetail.evaluation.times import LayerTimes, busy_parts, chunk_times
+from dovetail.models import Job
 from dovetail.placement.pipeline_schedule import Pipeline, PipelineSchedule
+from dovetail.placement.plan import PlanSpec, resolve_plan
 from dovetail.placement.stages import stage_contents
 from dovetail.placement.step_time import step_time
 
@@ -19,14 +25,45 @@ def times(values):
 
 def test_many_at_once_give_what_each_gives():
     block, head = np.array([1.0, 2.0, 0.5]), np.array([0.1, 9.0, 1.0])
+    transfer = np.array([0.0, 0.3, 2.0])
     pipeline = Pipeline(PipelineSchedule.ONE_F_ONE_B, 40, 64)
     stages = stage_contents(CONTENTS, pipeline)
     many = {"block": times(block), "head": times(head)}
-    steps = step_time(pipeline, chunk_times(many, CONTENTS, np.zeros(())))
+    steps = step_time(pipeline, chunk_times(many, CONTENTS, transfer, pipeline.num_links))
     parts = busy_parts(many, stages, 64)
     assert steps.shape == (3,)
     for i in range(3):
         one = {"block": times(block[i]), "head": times(head[i])}
-        assert steps[i] == pytest.approx(float(step_time(pipeline, chunk_times(one, CONTENTS, np.zeros(())))))
+        single = step_time(pipeline, chunk_times(one, CONTENTS, transfer[i], pipeline.num_links))
+        assert steps[i] == pytest.approx(float(single))
         for name, seconds in busy_parts(one, stages, 64).items():
             assert parts[name][i] == pytest.approx(float(seconds))
+
+
+@pytest.mark.parametrize(
+    ("model", "spec"),
+    [
+        ("llama-3.1-8b", {"tensor_parallel": 2, "pipeline_parallel": 4, "virtual_stages": 2, "recompute": "full"}),
+        ("mixtral-8x7b", {"expert_parallel": 8, "zero_stage": 1, "pipeline_parallel": 2}),
+        ("llama-3.1-8b", {"zero_stage": 3}),
+    ],
+)
+def test_many_calibrations_at_once_give_what_each_gives(model, spec):
+    cluster, framework = hardware.cluster("h100-sxm", chips=64), frameworks.load("ideal")
+    job = Job(models.load(model), seq_len=4096, global_batch=64)
+    plan = resolve_plan(PlanSpec(micro_batch=1, **spec), chips=64, global_batch=64, num_layers=job.model.num_layers)
+    random = np.random.default_rng(5)
+    known = calibration(cluster.chip, "bf16").efficiencies
+    variants = {name: getattr(known, name) * random.uniform(0.6, 1.0, 4) for name in Efficiencies.__slots__}
+    overheads = {name: random.uniform(0.5, 1.0, 4) for name in Overheads.__slots__} | {"host_s": np.full(4, 2e-5)}
+    assert overheads_of(framework).host_s == 0
+
+    def seconds(efficiencies, added):
+        return step_of(plan, job, cluster, facts_of(framework, job, Overheads(**added)), Efficiencies(**efficiencies))
+
+    together = seconds(variants, overheads)
+    assert together.seconds.shape == (4,)
+    for i in range(4):
+        alone = seconds({n: v[i] for n, v in variants.items()}, {n: v[i] for n, v in overheads.items()})
+        for name, part in alone.breakdown.items():
+            assert np.broadcast_to(together.breakdown[name], (4,))[i] == pytest.approx(float(part), rel=1e-12), name

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 import pickle
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 
 import pytest
 
 from dovetail import hardware
+from dovetail.cost.calibration import OTHERS, PRECISION_ROWS
 from dovetail.hardware import Chip
-from dovetail.hardware.chip import ChipSpec
+from dovetail.hardware.chip import EFFICIENCY_NAMES, ChipSpec, OwnCalibration
+from dovetail.hardware.write import chip_document
 
 NAMES = [
     "a100-40gb", "a100-80gb", "a800-80gb", "b200", "b300", "dojo-d1", "gaudi2", "gaudi3", "gb200", "gb300",
@@ -144,3 +146,22 @@ def test_a_chip_file_of_ones_own(tmp_path, refusal):
     assert chip.link_bytes_per_s == 0
     assert hardware.cluster(chip, chips=1).tiers == ()
     assert "no network" in refusal(hardware.cluster, chip, chips=2)
+
+
+def test_a_chips_own_calibration_is_hashed_and_sent_with_it():
+    fields_of = {"values": {"memory": 0.8, "matrix.half": 0.7}, "source": "six runs"}
+    document = chip_document(hardware.chip("h100-sxm"))
+    first, second = (
+        ChipSpec.model_validate({**document, "calibration": {**fields_of, "values": values}}).chip()
+        for values in ({"memory": 0.8, "matrix.half": 0.7}, {"matrix.half": 0.7, "memory": 0.8})
+    )
+    assert first.calibration == OwnCalibration((("matrix.half", 0.7), ("memory", 0.8)), "six runs")
+    assert hash(first) == hash(second)
+    assert pickle.loads(pickle.dumps(first)) == second  # noqa: S301
+    assert first != hardware.chip("h100-sxm")
+    assert replace(first, calibration=None) == hardware.chip("h100-sxm")
+
+
+def test_a_chip_may_carry_every_number_of_a_calibration():
+    known = {*OTHERS, *(f"matrix.{row}" for row in PRECISION_ROWS.values())}
+    assert set(EFFICIENCY_NAMES) == known

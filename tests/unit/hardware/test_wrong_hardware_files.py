@@ -38,6 +38,7 @@ CHIPS: dict[str, Document] = {
         "hbm_bytes_per_s": "3.35 TB/s", "hbm_stacks": 5, "link_ports": 18, "tiers": [_SWITCH, _NETWORK], "dies": 1,
         "area_mm2": "814 mm2", "tdp_w": "700 W", "price_usd": "30 kUSD", "rent_usd_per_h": "3 USD",
         "source": "a sheet", "doubts": {"clock_hz": "guessed"},
+        "calibration": {"values": {"matrix.half": 0.7, "memory": 0.8, "launch_s": 2.2e-6}, "source": "six runs"},
     },
     "systolic": {
         "name": "mine", "kind": "systolic", "year": 2025, "node": "N5", "clock_hz": "1 GHz", "tensor_cores": 4,
@@ -212,6 +213,10 @@ RELATIONS = [
     (as_chip, CHIPS["gpu"], ("dense_flops",), {"fp32": "67 TFLOPS"}, "dense_flops.bf16"),
     (as_chip, CHIPS["gpu"], ("hbm_bytes",), 0, "hbm_bytes_per_s"),
     (as_chip, CHIPS["gpu"], ("doubts",), {"colour": "grey"}, "doubts.colour"),
+    (as_chip, CHIPS["gpu"], ("calibration",), {"values": {}}, "calibration.values"),
+    (as_chip, CHIPS["gpu"], ("calibration", "values", "memory"), 1.01, "calibration.values.memory: is 1.01"),
+    (as_chip, CHIPS["gpu"], ("calibration", "values", "memory"), 0, "calibration.values.memory: is 0"),
+    (as_chip, CHIPS["gpu"], ("calibration", "values", "matrix.int8"), 0.5, "matrix.int8"),
     (as_chip, CHIPS["gpu"], ("tiers", 0, "shape"), [2, 4], "tiers.0.shape"),
     (as_chip, CHIPS["gpu"], ("tiers", 0, "wrap_multiple"), 2, "tiers.0.wrap_multiple"),
     (as_chip, CHIPS["systolic"], ("macs_per_core",), 20_000, "macs_per_core"),

@@ -1,0 +1,95 @@
+"""The numbers that are fitted on measured runs, and how a set of them prices a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.accuracy.rows import MeasuredRun
+from dovetail.cost.calibration import PRECISION_ROWS, calibration, generation_of
+from dovetail.cost.shapes import Array
+from dovetail.evaluation.evaluate import Step, step_of
+from dovetail.evaluation.facts import FrameworkFacts, Overheads, facts_of, overheads_of
+
+Floats = NDArray[np.float64]
+
+#: Efficiencies of a chip generation that runs can tell apart; the other fields keep their part model's value.
+FITTED_EFFICIENCIES = ("matrix", "matrix_half", "attention_forward", "attention_backward", "memory", "link")
+#: Overheads of a framework that its runs can tell apart; with what its memory needs at most five numbers each.
+FITTED_OVERHEADS = {
+    "megatron": ("host_s", "traffic", "exposed"),
+    "megatron-2022": ("host_s", "traffic"),
+    "deepspeed": ("host_s", "traffic"),
+    "torchtitan": ("host_s", "traffic", "exposed", "attention"),
+    "fsdp": ("host_s", "traffic", "exposed", "attention"),
+    "maxtext": ("traffic", "exposed"),
+}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Parameter:
+    """One fitted number: what it is, and the generation or framework it belongs to."""
+
+    name: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """What is believed of a number before any run is seen: its value, and how far it may lie off, as a logarithm."""
+
+    value: float
+    #: how far numbers of all groups may lie off together, and one group from the others
+    shared_spread: float
+    spread: float
+    high: float
+    source: str
+
+
+def parameters_of(run: MeasuredRun) -> dict[str, Parameter]:
+    """Field of the efficiencies or overheads → the number that stands for it in this run."""
+    found: dict[str, Parameter] = {}
+    group = generation_of(run.task.cluster.chip.name)
+    if group is not None:
+        found = {name: Parameter(name, group) for name in FITTED_EFFICIENCIES}
+        found["matrix"] = Parameter(f"matrix.{PRECISION_ROWS[run.task.job.precision]}", group)
+        found["matrix_half"] = Parameter("matrix.half", group)
+    framework = run.task.framework.name
+    return found | {name: Parameter(name, framework) for name in FITTED_OVERHEADS.get(framework, ())}
+
+
+def shipped_values(run: MeasuredRun) -> dict[str, float]:
+    """Field → the number this version ships for it, for the fields that are fitted."""
+    task = run.task
+    known = calibration(task.cluster.chip, task.job.precision).efficiencies
+    own = overheads_of(task.framework)
+    return {name: float(getattr(own if hasattr(own, name) else known, name)) for name in parameters_of(run)}
+
+
+def priced(run: MeasuredRun, values: Mapping[str, Array]) -> Floats:
+    """Step seconds of a run at given numbers, by field; arrays of them give arrays of seconds."""
+    step, _ = step_at(run, values)
+    variants = np.broadcast_shapes(*(np.shape(v) for v in values.values()))
+    return np.broadcast_to(step.seconds, variants)
+
+
+def step_at(run: MeasuredRun, values: Mapping[str, Array]) -> tuple[Step, FrameworkFacts]:
+    """The step of a run at given numbers, the others as shipped, and what its framework means for it."""
+    task = run.task
+    known = calibration(task.cluster.chip, task.job.precision).efficiencies
+    efficiencies = replace(known, **{name: values[name] for name in FITTED_EFFICIENCIES if name in values})
+    own = overheads_of(task.framework)
+    overheads = replace(own, **{name: values[name] for name in Overheads.__slots__ if name in values})
+    plan = task.plan
+    facts = facts_of(
+        task.framework, task.job, overheads, schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel
+    )
+    return step_of(task.plan, task.job, task.cluster, facts, efficiencies), facts
+
+
+def all_parameters(runs: Sequence[MeasuredRun]) -> tuple[Parameter, ...]:
+    """Every number the runs depend on, in a fixed order."""
+    return tuple(sorted({p for run in runs for p in parameters_of(run).values()}))

@@ -1,0 +1,102 @@
+"""What the model says of measured runs: the same plan on the same cluster, evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dovetail.accuracy.left_out import left_out_values
+from dovetail.accuracy.parameters import parameters_of, shipped_values, step_at
+from dovetail.accuracy.rows import MeasuredRun, Refusal
+from dovetail.cost.calibration import calibration
+from dovetail.errors import InputError
+from dovetail.evaluation import Evaluation
+from dovetail.evaluation.evaluate import evaluation_of
+
+#: Parts of a chip's memory that a kind of measurement does not see.
+UNSEEN: Mapping[str, frozenset[str]] = {
+    "allocated": frozenset({"allocator", "context"}),
+    "reserved": frozenset({"context"}),
+    "device": frozenset(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A measured run and what the model says of it."""
+
+    run: MeasuredRun
+    step_time_s: float
+    #: of the fullest stage, counted as the run's memory was; None where none was measured
+    memory_bytes: float | None
+    fits: bool
+    #: of the chip's memory, by how much the fullest stage exceeds it; 0 where it fits
+    missing_share: float
+    provenance: Mapping[str, str]
+    #: at the numbers fitted without the run's family, where the shipped ones are fitted with it
+    left_out_s: float | None = None
+
+    @property
+    def step_time_ratio(self) -> float:
+        """Predicted over measured."""
+        return self.step_time_s / self.run.step_time_s
+
+    @property
+    def memory_ratio(self) -> float | None:
+        """Predicted over measured; None where none was measured."""
+        if self.memory_bytes is None or self.run.peak_memory_bytes is None:
+            return None
+        return self.memory_bytes / self.run.peak_memory_bytes
+
+
+def predict(runs: Iterable[MeasuredRun]) -> tuple[Prediction | Refusal, ...]:
+    """One answer per run, in their order; a run that cannot be evaluated is refused with the reason."""
+    return tuple(map(_answer, runs))
+
+
+def left_out_predictions(answers: Iterable[Prediction | Refusal]) -> dict[str, Prediction]:
+    """Run id → the prediction of the fit that did not see the run's family.
+
+    A family the shipped numbers were not fitted on needs none: it was left out to begin with.
+    """
+    return {
+        answer.run.id: replace(answer, step_time_s=answer.left_out_s)
+        for answer in answers
+        if isinstance(answer, Prediction) and answer.left_out_s is not None
+    }
+
+
+def prediction_of(run: MeasuredRun, evaluation: Evaluation) -> Prediction:
+    """What an evaluation of a run's plan, under whatever calibration, says of the run."""
+    chip = run.task.cluster.chip
+    return Prediction(
+        run=run,
+        step_time_s=evaluation.step_time_s,
+        memory_bytes=None if run.memory_kind is None else _fullest(evaluation, UNSEEN[run.memory_kind]),
+        fits=evaluation.fits,
+        missing_share=evaluation.missing_bytes / (chip.hbm_bytes or chip.sram_bytes),
+        provenance=evaluation.provenance,
+    )
+
+
+def _answer(run: MeasuredRun) -> Prediction | Refusal:
+    task = run.task
+    others = left_out_values().get(run.family, {})
+    # as shipped and without the run's family at once: variants are an axis of the arrays
+    shipped, numbers = shipped_values(run), parameters_of(run)
+    both = {name: np.array([value, others.get(numbers[name], value)]) for name, value in shipped.items()}
+    basis = calibration(task.cluster.chip, task.job.precision)
+    try:
+        step, facts = step_at(run, both)
+        evaluation = evaluation_of(step, task.plan, task.job, task.cluster, facts, str(basis))
+    except InputError as error:
+        return Refusal(run.id, run.family, str(error))
+    prediction = prediction_of(run, evaluation)
+    return replace(prediction, left_out_s=float(np.ravel(step.seconds)[-1])) if others else prediction
+
+
+def _fullest(evaluation: Evaluation, unseen: frozenset[str]) -> float:
+    """Bytes of the stage that is fullest as the measurement counts, which need not be the one fullest in all."""
+    return max(sum(b for part, b in parts.items() if part not in unseen) for parts in evaluation.memory_by_stage)

@@ -1,0 +1,51 @@
+"""What is believed of the fitted numbers before a run is seen, as data."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib.resources import files
+from typing import Annotated
+
+from pydantic import Field
+
+from dovetail.accuracy.parameters import Parameter, Prior
+from dovetail.documents import Spec, parse_document, validate
+
+_Positive = Annotated[float, Field(gt=0, le=100)]
+
+
+class _Spread(Spec):
+    spread: _Positive
+    shared: _Positive
+    high: _Positive
+
+
+class _Value(Spec):
+    value: _Positive
+    source: str
+
+
+class _File(Spec):
+    names: dict[str, _Spread]
+    generations: dict[str, dict[str, _Value]]
+    frameworks: dict[str, dict[str, _Positive]]
+
+
+@lru_cache(maxsize=1)
+def shipped_priors() -> dict[Parameter, Prior]:
+    """The beliefs this version is fitted from."""
+    entry = files("dovetail.accuracy") / "data" / "priors.yaml"
+    file = validate(_File, parse_document(entry.read_text(encoding="utf-8"), "priors"), "priors")
+    priors: dict[Parameter, Prior] = {}
+    for group, values in file.generations.items():
+        for name, value in values.items():
+            priors[Parameter(name, group)] = _prior(file, name, value.value, value.source)
+    for group, values in file.frameworks.items():
+        for name, value in values.items():
+            priors[Parameter(name, group)] = _prior(file, name, value, "assumed")
+    return priors
+
+
+def _prior(file: _File, name: str, value: float, source: str) -> Prior:
+    spread = file.names[name.partition(".")[0]]
+    return Prior(value, spread.shared, spread.spread, spread.high, source)

@@ -1,0 +1,51 @@
+"""The published runs that come with the package, and the score that later versions must keep."""
+
+from __future__ import annotations
+
+import datetime
+from importlib.resources import as_file, files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from dovetail.accuracy.rows import MeasuredRuns, read_runs
+from dovetail.accuracy.scoreboard import Scoreboard
+from dovetail.documents import Spec, parse_document, validate
+
+
+class ScoreboardRecord(Spec):
+    """Figures of a scoreboard over the published runs, as fractions."""
+
+    macro_mape: float
+    """of step time, mean over families"""
+    mean_regret: float
+    """over groups of plans measured under equal conditions"""
+    date: datetime.date
+
+
+def published_runs() -> MeasuredRuns:
+    """The measured runs from papers, benchmark tables and logs, each with its source."""
+    with as_file(_data("published_runs.csv")) as path:
+        return read_runs(path)
+
+
+def scoreboard_record() -> ScoreboardRecord:
+    """What the shipped calibration scored on the published runs when it was last recorded."""
+    text = _data("scoreboard.yaml").read_text(encoding="utf-8")
+    return validate(ScoreboardRecord, parse_document(text, "scoreboard"), "scoreboard")
+
+
+def write_scoreboard_record(path: Path | str, scoreboard: Scoreboard) -> None:
+    """Writes the figures that later versions must keep, with today's date."""
+    regret = scoreboard.ranking.mean_regret
+    assert regret is not None, "the published runs have plans to rank"
+    lines = (
+        "# The shipped calibration's score on published_runs.csv, as fractions; written by write_scoreboard_record.",
+        f"macro_mape: {scoreboard.macro.mape:.6f}",
+        f"mean_regret: {regret:.6f}",
+        f"date: {datetime.datetime.now(datetime.UTC).date().isoformat()}",
+    )
+    Path(path).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _data(name: str) -> Traversable:
+    return files("dovetail.accuracy") / "data" / name

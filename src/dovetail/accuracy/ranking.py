@@ -1,0 +1,103 @@
+"""Whether the model orders plans as measurements do: regret of its first choice, and Kendall's tau.
+
+Plans are compared within groups of equal family, architecture, chip, number of chips, sequence length, global batch,
+precision and framework. A plan measured several times counts once, with the medians of its measured and predicted
+times. Plans are ordered by predicted time alone, whether or not the model says that they fit.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from statistics import fmean, median
+
+from dovetail.accuracy.predict import Prediction
+from dovetail.placement.plan import Plan
+
+#: Fewer plans than this say little about a choice.
+LEAST_PLANS = 3
+#: Measured times closer than this are equal: identical configurations differ by 5 % (median) between measurements.
+INDISTINCT = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class RankedPlan:
+    """One plan of a group."""
+
+    measured_s: float
+    predicted_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Figures over groups of plans that were measured under equal conditions; None where there is nothing to rank."""
+
+    groups: int
+    plans: int
+    mean_regret: float | None
+    """over groups: how much slower the plan ranked first is than the best"""
+    max_regret: float | None
+    pairs: int
+    """of measured times that differ by more than 3 %"""
+    kendall_tau: float | None
+    """over the pairs of all groups together: rightly less wrongly ordered ones, over all"""
+    group_kendall_tau: float | None
+    """mean over the groups that have such pairs"""
+
+
+def rank(predictions: Iterable[Prediction]) -> Ranking:
+    """The figures over every group with enough distinct plans."""
+    groups = plan_groups(predictions)
+    regrets = [regret(group) for group in groups]
+    orders = [order for group in groups if (order := pair_orders(group))]
+    pooled = [sign for order in orders for sign in order]
+    return Ranking(
+        groups=len(groups),
+        plans=sum(map(len, groups)),
+        mean_regret=fmean(regrets) if regrets else None,
+        max_regret=max(regrets, default=None),
+        pairs=len(pooled),
+        kendall_tau=fmean(pooled) if pooled else None,
+        group_kendall_tau=fmean(map(fmean, orders)) if orders else None,
+    )
+
+
+def plan_groups(predictions: Iterable[Prediction]) -> tuple[tuple[RankedPlan, ...], ...]:
+    """The distinct plans of every group that has enough of them."""
+    groups: defaultdict[Hashable, defaultdict[Plan, list[Prediction]]] = defaultdict(lambda: defaultdict(list))
+    for prediction in predictions:
+        groups[_conditions(prediction)][prediction.run.task.plan].append(prediction)
+    return tuple(tuple(map(_once, plans.values())) for plans in groups.values() if len(plans) >= LEAST_PLANS)
+
+
+def regret(group: Sequence[RankedPlan]) -> float:
+    """How much slower than the best the plan is that the model ranks first; the mean where several are."""
+    least = min(plan.predicted_s for plan in group)
+    chosen = fmean(plan.measured_s for plan in group if plan.predicted_s == least)
+    return chosen / min(plan.measured_s for plan in group) - 1.0
+
+
+def pair_orders(group: Sequence[RankedPlan]) -> list[int]:
+    """For every pair that measurements tell apart: 1 ordered alike, -1 the other way, 0 predicted to be equal."""
+    orders: list[int] = []
+    for pair in combinations(group, 2):
+        fast, slow = sorted(pair, key=lambda plan: plan.measured_s)
+        if slow.measured_s > (1 + INDISTINCT) * fast.measured_s:
+            orders.append((slow.predicted_s > fast.predicted_s) - (slow.predicted_s < fast.predicted_s))
+    return orders
+
+
+def _conditions(prediction: Prediction) -> Hashable:
+    run, task = prediction.run, prediction.run.task
+    job, cluster = task.job, task.cluster
+    setting = (cluster.chip.name, cluster.chips, job.seq_len, job.global_batch, job.precision)
+    return (run.family, run.architecture, *setting, run.framework)
+
+
+def _once(measurements: Sequence[Prediction]) -> RankedPlan:
+    return RankedPlan(
+        measured_s=median(m.run.step_time_s for m in measurements),
+        predicted_s=median(m.step_time_s for m in measurements),
+    )

@@ -1,0 +1,205 @@
+"""The accuracy scoreboard: errors of step time and memory, ranking, and where the model is worst."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeVar, get_args
+
+from dovetail.accuracy.error_figures import Errors, errors_of, macro_average
+from dovetail.accuracy.predict import Prediction
+from dovetail.accuracy.ranking import Ranking, rank
+from dovetail.accuracy.rows import MeasuredRun, MeasuredRuns, Refusal
+from dovetail.errors import InputError
+
+#: A run that was measured fits; saying that it does not is a miss where more than this share of the memory lacks.
+TOLERATED_SHARE = 0.02
+WORST = 10
+
+Key = Literal["family", "chip", "framework", "model"]
+KEYS: tuple[Key, ...] = get_args(Key)
+
+NameT = TypeVar("NameT", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The figures over a part of the runs."""
+
+    rows: int
+    step_time: Errors
+    memory: Mapping[str, Errors]
+    ranking: Ranking
+    called_infeasible: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorstGroup:
+    """Runs of one model on one chip from one family, and how far off they are."""
+
+    family: str
+    chip: str
+    model: str
+    step_time: Errors
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """The figures where every family is predicted by what was fitted to the others."""
+
+    step_time: Errors
+    macro: Errors
+
+
+@dataclass(frozen=True, slots=True)
+class Scoreboard:
+    """Predictions against measured runs."""
+
+    rows_read: int
+    rows_used: int
+    """runs the figures rest on; rows that are neither used nor refused have a configuration not known well enough"""
+    refused: tuple[Refusal, ...]
+    step_time: Errors
+    macro: Errors
+    """mean over families: the headline"""
+    families: int
+    memory: Mapping[str, Errors]
+    """by kind of measurement"""
+    ranking: Ranking
+    called_infeasible: Mapping[str, float]
+    """id of a run that was measured and is said not to fit → share of the chip's memory that lacks"""
+    by: Mapping[Key, Mapping[str, Slice]]
+    worst: tuple[WorstGroup, ...]
+    left_one_family_out: LeftOut | None = None
+
+
+def score(
+    measured: MeasuredRuns,
+    answers: Iterable[Prediction | Refusal],
+    left_out: Mapping[str, Prediction] | None = None,
+) -> Scoreboard:
+    """The scoreboard; `left_out` has by run id what was predicted without the run's family."""
+    predictions: list[Prediction] = []
+    refused = list(measured.refused)
+    for answer in answers:
+        if isinstance(answer, Prediction):
+            predictions.append(answer)
+        else:
+            refused.append(answer)
+    if not predictions:
+        raise _nothing_to_score(measured, refused)
+    by: dict[Key, dict[str, Slice]] = {
+        key: {name: _slice(part) for name, part in _parts(predictions, name_of).items()}
+        for key, name_of in _NAMES.items()
+    }
+    return Scoreboard(
+        rows_read=measured.rows_read,
+        rows_used=len(predictions),
+        refused=tuple(refused),
+        step_time=_step_time(predictions),
+        macro=_macro(predictions),
+        families=len(by["family"]),
+        memory=_memory(predictions),
+        ranking=rank(predictions),
+        called_infeasible={p.run.id: p.missing_share for p in predictions if _called_infeasible(p)},
+        by=by,
+        worst=_worst(predictions),
+        left_one_family_out=_left_out(measured.runs, left_out or {}),
+    )
+
+
+def reasons(refused: Sequence[Refusal]) -> list[tuple[str, tuple[str, ...]]]:
+    """Why rows are refused, each reason with the ids it holds for, the most frequent first."""
+    ids: defaultdict[str, list[str]] = defaultdict(list)
+    for refusal in refused:
+        ids[refusal.reason].append(refusal.id)
+    return sorted(((reason, tuple(found)) for reason, found in ids.items()), key=lambda each: -len(each[1]))
+
+
+def fields(board: Scoreboard, by: Key = "family") -> dict[str, Any]:
+    """The JSON fields others rely on; ratios are fractions."""
+    answer: dict[str, Any] = {
+        "rows": {
+            "read": board.rows_read,
+            "used": board.rows_used,
+            "refused": [{"id": r.id, "reason": r.reason} for r in board.refused],
+        },
+        "step_time": asdict(board.step_time),
+        "macro": {"families": board.families, **asdict(board.macro)},
+        "memory": {kind: asdict(errors) for kind, errors in board.memory.items()},
+        "ranking": asdict(board.ranking),
+        "called_infeasible": [{"id": id_, "missing_share": share} for id_, share in board.called_infeasible.items()],
+        "grouped_by": by,
+        "by": {name: asdict(part) for name, part in board.by[by].items()},
+        "worst": [asdict(group) for group in board.worst],
+    }
+    if board.left_one_family_out is not None:
+        answer["left_one_family_out"] = asdict(board.left_one_family_out)
+    return answer
+
+
+def _nothing_to_score(measured: MeasuredRuns, refused: Sequence[Refusal]) -> InputError:
+    what = f"there is none that can be scored among {measured.rows_read:,} rows"
+    if refused:
+        return InputError("runs", what, f"the first refused is {refused[0].id}, {refused[0].reason}")
+    return InputError("runs", what, "a row is scored where its tier is A, B or empty")
+
+
+_NAMES: Mapping[Key, Callable[[MeasuredRun], str]] = {
+    "family": lambda run: run.family or "unnamed",
+    "chip": lambda run: run.task.cluster.chip.name,
+    "framework": lambda run: run.task.framework.name,
+    "model": lambda run: run.architecture if isinstance(run.architecture, str) else run.architecture.name,
+}
+
+
+def _parts(predictions: Iterable[Prediction], name: Callable[[MeasuredRun], NameT]) -> dict[NameT, list[Prediction]]:
+    """The predictions by a name of their runs, in the order of names."""
+    parts: defaultdict[NameT, list[Prediction]] = defaultdict(list)
+    for prediction in predictions:
+        parts[name(prediction.run)].append(prediction)
+    return dict(sorted(parts.items(), key=lambda part: str(part[0])))
+
+
+def _slice(predictions: Sequence[Prediction]) -> Slice:
+    return Slice(
+        rows=len(predictions),
+        step_time=_step_time(predictions),
+        memory=_memory(predictions),
+        ranking=rank(predictions),
+        called_infeasible=sum(map(_called_infeasible, predictions)),
+    )
+
+
+def _step_time(predictions: Iterable[Prediction]) -> Errors:
+    return errors_of(p.step_time_ratio for p in predictions)
+
+
+def _macro(predictions: Iterable[Prediction]) -> Errors:
+    return macro_average([_step_time(part) for part in _parts(predictions, _NAMES["family"]).values()])
+
+
+def _memory(predictions: Sequence[Prediction]) -> dict[str, Errors]:
+    """By kind of measurement, since they count different things."""
+    ratios: defaultdict[str, list[float]] = defaultdict(list)
+    for prediction in predictions:
+        kind, ratio = prediction.run.memory_kind, prediction.memory_ratio
+        if kind is not None and ratio is not None:
+            ratios[kind].append(ratio)
+    return {kind: errors_of(ratios[kind]) for kind in sorted(ratios)}
+
+
+def _called_infeasible(prediction: Prediction) -> bool:
+    return prediction.missing_share > TOLERATED_SHARE
+
+
+def _worst(predictions: Sequence[Prediction]) -> tuple[WorstGroup, ...]:
+    parts = _parts(predictions, lambda run: (_NAMES["family"](run), _NAMES["chip"](run), _NAMES["model"](run)))
+    groups = [WorstGroup(*name, _step_time(part)) for name, part in parts.items()]
+    return tuple(sorted(groups, key=lambda group: -group.step_time.mape)[:WORST])
+
+
+def _left_out(runs: Iterable[MeasuredRun], by_id: Mapping[str, Prediction]) -> LeftOut | None:
+    predictions = [by_id[run.id] for run in runs if run.id in by_id]
+    return LeftOut(_step_time(predictions), _macro(predictions)) if predictions else None

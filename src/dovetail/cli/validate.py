@@ -1,0 +1,157 @@
+"""`dovetail validate`: how far predictions are from measured training runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from dovetail.cli.output import print_facts, print_json, print_table
+from dovetail.errors import InputError
+
+if TYPE_CHECKING:
+    from dovetail.accuracy import Errors, MeasuredRun, MeasuredRuns, Ranking, Scoreboard
+    from dovetail.accuracy.scoreboard import Slice
+
+#: Of ids and reasons the view names a few; JSON has all.
+SHOWN = 5
+Key = Literal["family", "chip", "framework", "model"]  # the scoreboard's, which is slow to import
+_FIGURES = ("runs", "MAPE", "median", "p90", "bias")
+
+
+def validate(
+    runs: Annotated[
+        Path | None, typer.Option("--runs", help="A CSV file of measured runs; the published ones where left out.")
+    ] = None,
+    by: Annotated[Key, typer.Option("--by", help="What the table is split by.")] = "family",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a view.")] = False,
+) -> None:
+    """How far predictions are from measured runs: step time, memory, and which plan is fastest."""
+    from dovetail import accuracy
+    from dovetail.accuracy.scoreboard import fields
+
+    measured = accuracy.published_runs() if runs is None else accuracy.read_runs(runs)
+    try:
+        answers = accuracy.predict(_with_progress(measured))
+        board = accuracy.score(measured, answers, accuracy.left_out_predictions(answers))
+    except InputError as error:
+        raise InputError(str(runs or error.where), error.what, error.fix) from None
+    if as_json:
+        print_json(fields(board, by))
+    else:
+        _print(board, by, "the published runs" if runs is None else str(runs))
+
+
+def _with_progress(measured: MeasuredRuns) -> Iterable[MeasuredRun]:
+    """The runs, with a bar on a terminal that goes when all are done: thousands take half a minute."""
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    off = not console.is_terminal
+    return track(measured.runs, "predicting", console=console, transient=True, disable=off)
+
+
+def _print(board: Scoreboard, by: Key, where: str) -> None:
+    macro, left_out = board.macro, board.left_one_family_out
+    over = f"mean over {_many(board.families, 'family', 'families')}"
+    apart = board.rows_read - board.rows_used - len(board.refused)
+    others = f", {apart:,} of another tier" if apart else ""
+    print_facts(
+        [
+            ("runs", f"{where}: {board.rows_used:,} predicted, {len(board.refused):,} refused{others}"),
+            ("step time", f"{macro.mape:.1%} off (MAPE, {over}), bias {macro.bias:+.1%}"),
+            *([("", f"{left_out.macro.mape:.1%} off where its family was left out of the fit")] if left_out else []),
+            *_ranking_facts(board.ranking),
+            *_fit_facts(board),
+        ]
+    )
+    _print_slices(board, by)
+    if board.memory:
+        print_table(("memory", *_FIGURES), [(kind, *_figures(errors)) for kind, errors in board.memory.items()])
+    _print_worst(board)
+    _print_refused(board)
+
+
+def _print_slices(board: Scoreboard, by: Key) -> None:
+    rows: list[tuple[str, ...]] = [
+        (name, *_figures(part.step_time), *_ranked(part)) for name, part in board.by[by].items()
+    ]
+    columns = (by, *_FIGURES, "regret", "tau")
+    rows.append(("",) * len(columns))
+    rows.append(("all runs", *_figures(board.step_time), *_ranked(board)))
+    rows.append(("mean over families", *_figures(board.macro), "", ""))
+    print_table(columns, rows)
+
+
+def _print_worst(board: Scoreboard) -> None:
+    rows = [
+        (
+            f"{g.family}, {g.chip}, {g.model}",
+            f"{g.step_time.rows:,}",
+            f"{g.step_time.mape:.1%}",
+            f"{g.step_time.bias:+.1%}",
+        )
+        for g in board.worst
+    ]
+    print_table(("furthest off (family, chip, model)", "runs", "MAPE", "bias"), rows)
+
+
+def _print_refused(board: Scoreboard) -> None:
+    from dovetail.accuracy.scoreboard import reasons
+
+    if not board.refused:
+        return
+    found = reasons(board.refused)
+    typer.echo("refused")
+    for reason, ids in found[:SHOWN]:
+        typer.echo(f"  {_named(ids)}\n    {reason}")
+    rest = sum(len(ids) for _, ids in found[SHOWN:])
+    if rest:
+        typer.echo(f"  and {rest:,} more for {_many(len(found) - SHOWN, 'other reason')}; --json has all")
+
+
+def _figures(errors: Errors) -> tuple[str, ...]:
+    shares = (errors.mape, errors.median_ape, errors.p90_ape)
+    return (f"{errors.rows:,}", *(f"{share:.1%}" for share in shares), f"{errors.bias:+.1%}")
+
+
+def _ranked(part: Slice | Scoreboard) -> tuple[str, str]:
+    regret, tau = part.ranking.mean_regret, part.ranking.kendall_tau
+    return "" if regret is None else f"{regret:.1%}", "" if tau is None else f"{tau:.2f}"
+
+
+def _ranking_facts(ranking: Ranking) -> list[tuple[str, str]]:
+    if ranking.mean_regret is None or ranking.max_regret is None:
+        return [("choice", "not known: nowhere were three plans measured under equal conditions")]
+    facts = [
+        ("choice", f"{ranking.mean_regret:.1%} slower than the best measured, {ranking.max_regret:.1%} at worst"),
+        ("", f"({_many(ranking.groups, 'group')} of plans measured under equal conditions, {ranking.plans:,} plans)"),
+    ]
+    if ranking.kendall_tau is not None and ranking.group_kendall_tau is not None:
+        tau = f"Kendall tau {ranking.kendall_tau:.2f} over all pairs, {ranking.group_kendall_tau:.2f} mean over groups"
+        facts += [("order", tau), ("", f"({_many(ranking.pairs, 'pair')} measured more than 3% apart)")]
+    return facts
+
+
+def _fit_facts(board: Scoreboard) -> list[tuple[str, str]]:
+    families = {name: part.called_infeasible for name, part in board.by["family"].items() if part.called_infeasible}
+    if not families:
+        return [("fit", "every run is said to fit, within 2% of memory")]
+    most = sorted(families.items(), key=lambda each: -each[1])
+    named = [f"{name} {number}" for name, number in most[:4]] + (["..."] if len(most) > 4 else [])
+    share = f"{len(board.called_infeasible):,} of {board.rows_used:,} runs"
+    return [
+        ("fit", f"{share} are said not to fit, by more than 2% of memory"),
+        ("", f"({', '.join(named)})"),
+    ]
+
+
+def _named(ids: Sequence[str]) -> str:
+    return ids[0] if len(ids) == 1 else f"{len(ids):,} rows ({ids[0]}, ...)"
+
+
+def _many(number: int, one: str, several: str = "") -> str:
+    return f"{number:,} {one if number == 1 else several or f'{one}s'}"
