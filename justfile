@@ -21,6 +21,15 @@ test:
 docs:
     NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet --site-dir "$(mktemp -d)"
 
+# fits every number from the measurements and writes the files that ship; prints their count and errors
+calibrate data="../shared/data":
+    python -m dovetail.accuracy.regenerate {{data}}
+    python -m dovetail.accuracy.regenerate --record
+
+# the accuracy page and its plots, and the table of the README
+accuracy data="../shared/data":
+    python -m dovetail.report {{data}}/training_runs.csv docs
+
 # thousands of examples instead of hundreds, long oracles
 slow:
     HYPOTHESIS_PROFILE=thorough pytest -n 2

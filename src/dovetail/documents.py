@@ -80,10 +80,12 @@ def read_document(path: Path | str, *, finite: bool = True) -> dict[str, Any]:
     return parse_document(text, where, json_only=json_only, finite=finite)
 
 
-def parse_document(text: str, where: str, *, json_only: bool = False, finite: bool = True) -> dict[str, Any]:
-    """The mapping a YAML or JSON text holds."""
+def parse_document(
+    text: str, where: str, *, json_only: bool = False, finite: bool = True, ours: bool = False
+) -> dict[str, Any]:
+    """The mapping a YAML or JSON text holds; one of `ours`, shipped and tested, is read by the quickest safe loader."""
     try:
-        document: object = _load_json(text) if json_only else _load_yaml(text)
+        document: object = _load_json(text) if json_only else _load_yaml(text, ours=ours)
     except json.JSONDecodeError as error:
         raise InputError(
             f"{where}, line {error.lineno}", f"is not JSON ({error.msg})", "correct the syntax there"
@@ -119,6 +121,10 @@ class _PlainLoader(yaml.SafeLoader):
         return node
 
 
+#: Safe too, and ten times as fast where PyYAML comes with libyaml; it lets aliases and repeated fields pass.
+_QuickLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
 def _check_names_once(node: yaml.MappingNode) -> None:
     seen: set[tuple[str, str]] = set()
     for key, _ in cast("list[tuple[yaml.Node, yaml.Node]]", node.value):
@@ -133,7 +139,9 @@ def _refused(problem: str, there: yaml.Event | yaml.Node) -> yaml.MarkedYAMLErro
     return yaml.MarkedYAMLError(problem=problem, problem_mark=cast("yaml.Mark", there.start_mark))
 
 
-def _load_yaml(text: str) -> object:
+def _load_yaml(text: str, *, ours: bool) -> object:
+    if ours:
+        return yaml.load(text, Loader=_QuickLoader)  # noqa: S506  (a safe loader)
     return yaml.load(text, Loader=_PlainLoader)  # noqa: S506  (a SafeLoader subclass)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
@@ -216,3 +217,12 @@ def test_a_right_document_becomes_a_frozen_spec():
     assert cart.parts["a"] == Wheel(kind="wheel", size=3)
     with pytest.raises(ValueError, match="frozen"):
         cart.name = "d"
+
+
+SHIPPED = sorted((Path(__file__).parents[2] / "src" / "dovetail").rglob("data/**/*.yaml"))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_files_pass_the_strict_reader_too(path):
+    text = path.read_text(encoding="utf-8")
+    assert parse_document(text, path.name) == parse_document(text, path.name, ours=True)

@@ -17,6 +17,7 @@ from dovetail.accuracy.table import Row, read_table
 from dovetail.cost.calibration import calibration, generation_of
 from dovetail.cost.collective import TRANSPORT, TierArrays, Transport, tiered_seconds
 from dovetail.cost.shapes import Array
+from dovetail.cost.units import NETWORK_STARTS
 from dovetail.errors import InputError, quoted
 from dovetail.hardware import MAX_CHIPS, Tier
 from dovetail.layout import CollectiveKind
@@ -282,7 +283,8 @@ def _priced(batches: Sequence[_Batch], link: Array, launch: Array, network: Arra
         groups: list[tuple[Array, TierArrays]] = []
         for t, adds in enumerate(batch.adding):
             efficiency = (network if t else link)[batch.rows]
-            links = TierArrays(batch.bytes_per_s[t], batch.latency_s[t], launch[batch.rows], efficiency, adds)
+            start = launch[batch.rows] * (NETWORK_STARTS if t else 1)
+            links = TierArrays(batch.bytes_per_s[t], batch.latency_s[t], start, efficiency, adds)
             groups.append((batch.chips[t], links))
         seconds[batch.rows] = tiered_seconds(batch.kind, groups, batch.size, transport)
     return seconds

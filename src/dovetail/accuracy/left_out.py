@@ -23,7 +23,9 @@ def left_out_values() -> Mapping[str, Values]:
     entry = files("dovetail.accuracy") / "data" / "left_out.yaml"
     if not entry.is_file():
         return {}
-    document = cast("dict[str, dict[str, dict[str, Any]]]", parse_document(entry.read_text("utf-8"), "left_out"))
+    document = cast(
+        "dict[str, dict[str, dict[str, Any]]]", parse_document(entry.read_text("utf-8"), "left_out", ours=True)
+    )
     return {
         family: {Parameter(name, group): float(v) for group, names in groups.items() for name, v in names.items()}
         for family, groups in document.items()

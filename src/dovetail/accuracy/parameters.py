@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -88,8 +88,3 @@ def step_at(run: MeasuredRun, values: Mapping[str, Array]) -> tuple[Step, Framew
         task.framework, task.job, overheads, schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel
     )
     return step_of(task.plan, task.job, task.cluster, facts, efficiencies), facts
-
-
-def all_parameters(runs: Sequence[MeasuredRun]) -> tuple[Parameter, ...]:
-    """Every number the runs depend on, in a fixed order."""
-    return tuple(sorted({p for run in runs for p in parameters_of(run).values()}))

@@ -91,6 +91,8 @@ def _answer(run: MeasuredRun) -> Prediction | Refusal:
     try:
         step, facts = step_at(run, both)
         evaluation = evaluation_of(step, task.plan, task.job, task.cluster, facts, str(basis))
+        if not np.isfinite(evaluation.step_time_s):
+            raise InputError("step_time_s", "is predicted without bounds", "the chip or network lacks a rate")
     except InputError as error:
         return Refusal(run.id, run.family, str(error))
     prediction = prediction_of(run, evaluation)

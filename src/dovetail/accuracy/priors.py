@@ -35,7 +35,7 @@ class _File(Spec):
 def shipped_priors() -> dict[Parameter, Prior]:
     """The beliefs this version is fitted from."""
     entry = files("dovetail.accuracy") / "data" / "priors.yaml"
-    file = validate(_File, parse_document(entry.read_text(encoding="utf-8"), "priors"), "priors")
+    file = validate(_File, parse_document(entry.read_text(encoding="utf-8"), "priors", ours=True), "priors")
     priors: dict[Parameter, Prior] = {}
     for group, values in file.generations.items():
         for name, value in values.items():

@@ -18,7 +18,7 @@ MAX_NODE = 16
 
 def read_cluster(row: Row, slices: int) -> Cluster:
     """The row's chips in so many slices; network bandwidth is the row's or the chip's own, never fitted."""
-    chip = hardware.chip(row.text("chip"))
+    chip = hardware.chip(row.text("chip").casefold())
     chips = check_chips(row.needed("num_chips"))
     name = f"{chip.name}-{chips}"
     if chips == 1:
@@ -36,18 +36,21 @@ def _inner(tier: Tier, row: Row, chips: int, slices: int) -> Tier:
         apart = slices > 1 and chips % slices == 0
         return tier.resized(min(chips // slices, tier.size)) if apart else tier
     node = row.count("chips_per_node")
+    if node is not None and node > max(MAX_NODE, tier.size):
+        raise InputError("chips_per_node", f"is {node}", f"no node holds more than {max(MAX_NODE, tier.size)} chips")
     return tier if node is None or node == 1 or tier.size > MAX_NODE else replace(tier, size=node)
 
 
-def _gbps_per_node(row: Row) -> float | None:
+def gbps_per_node(row: Row) -> float | None:
     """What the source says in the notes, where it does, goes before what the column makes of it."""
-    stated = re.search(r"(\d{2,5})\s?gbps/node", row.text("notes").casefold())
-    return float(stated[1]) if stated else row.number("inter_node_gbps_per_node")
+    stated = re.search(r"(\d[\d,]{1,6})\s?gbps/node", row.text("notes").casefold())
+    rate = float(stated[1].replace(",", "")) if stated else 0.0
+    return rate or row.number("inter_node_gbps_per_node")
 
 
 def _outer(chip: Chip, row: Row) -> tuple[Tier, ...]:
     """Beyond the node; the row states the bandwidth of a whole node."""
-    rate, node = _gbps_per_node(row), row.count("chips_per_node")
+    rate, node = gbps_per_node(row), row.count("chips_per_node")
     if rate is None or node is None:
         return chip.tiers[1:]
     bytes_per_s = rate * 1e9 / 8 / node

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from dovetail import frameworks
@@ -12,6 +13,12 @@ from dovetail.layout.strategy import ContextKind
 
 #: Words in a row's framework → name in the catalogue; the first that is found counts.
 FAMILIES = (
+    ("metaseq", "fsdp"),
+    ("maxtext", "maxtext"),
+    ("pax", "maxtext"),  # XLA compiles these too
+    ("t5x", "maxtext"),
+    ("levanter", "maxtext"),
+    ("jax", "maxtext"),
     ("megatron-deepspeed (habana", "megatron"),  # its fp8 modules and ZeRO-0 are Megatron's, not DeepSpeed's
     ("megatron-deepspeed", "deepspeed"),
     ("deepspeed", "deepspeed"),
@@ -19,10 +26,17 @@ FAMILIES = (
     ("megatron", "megatron"),
     ("nemo", "megatron"),
     ("megascale", "megatron"),
+    ("mindspeed", "megatron"),
+    ("nanotron", "megatron"),
+    ("colossal", "megatron"),
+    ("neuronx", "megatron"),
+    ("meta internal", "megatron"),  # Llama 3's trainer: tensor, context, pipeline and data parallelism of its own
+    ("gpt-neox", "deepspeed"),
+    ("composer", "fsdp"),
+    ("fairscale", "fsdp"),
     ("torchtitan", "torchtitan"),
     ("llm-foundry", "fsdp"),
     ("fsdp", "torchtitan"),
-    ("maxtext", "maxtext"),
 )
 
 #: Megatron and its forks fill the vocabulary up to multiples of 128 × tensor parallel (tokenizer.py).
@@ -37,6 +51,10 @@ PARALLEL_LOGITS_BYTES = 16.0
 _CONTEXT: dict[str, ContextKind] = {"megatron": "ring", "deepspeed": "ulysses"}
 
 
+#: Words that say a run was compiled, and not that it was not.
+_COMPILED = re.compile(r"(?<!no )(?<!not )(?<!un)(?<!without )(?<!no torch\.)compil(?!e off)")
+
+
 def framework_name(row: Row) -> str:
     """The catalogue's name for the framework of a row, in the version the row tells."""
     text = row.text("framework")
@@ -47,7 +65,7 @@ def framework_name(row: Row) -> str:
     if name is None:
         what = f"{quoted(text)} is none the catalogue stands for"
         raise InputError("framework", what, one_of(frameworks.names(), text))
-    if name == "torchtitan" and "compile" not in row.text("notes").casefold():
+    if name == "torchtitan" and not _COMPILED.search(row.text("notes").casefold()):
         return "fsdp"
     unfused = row.text("attention").casefold() == "unfused"
     if unfused and (name == "megatron" or (name == "deepspeed" and row.text("zero") in ("", "0"))):

@@ -29,6 +29,8 @@ def read_plan(row: Row, job: Job, cluster: Cluster, framework: str) -> tuple[Pla
     v = (row.count("vp") or 1) if p > 1 else 1
     experts = row.count("ep") or 1
     again = read_recompute(row, job.graph(), Fraction(job.model.num_layers, p * v))
+    # without a pipeline MaxText and torchtitan run a replica's share at once unless told to accumulate
+    at_once = p == 1 and framework in ("maxtext", "torchtitan")
     document: dict[str, object] = {
         "data_parallel": row.count("dp"),
         "tensor_parallel": t,
@@ -39,12 +41,13 @@ def read_plan(row: Row, job: Job, cluster: Cluster, framework: str) -> tuple[Pla
         "expert_parallel": experts,
         # experts are spread over the tensor-parallel chips too (Megatron Core's parallel folding)
         "expert_tensor_parallel": 1 if experts > 1 else None,
-        "zero_stage": _zero_stage(row),
+        # torchtitan keeps weights gathered from the first microbatch of a pipeline to the last
+        "zero_stage": 2 if framework == "torchtitan" and p > 1 and _zero_stage(row) == 3 else _zero_stage(row),
         "zero_group": _zero_group(row, c),
         # frameworks leave it out where there is nothing to cut; MaxText always cuts the stream over the tensor axis
         # (activation_embed in configs/base.yml)
         "sequence_parallel": (row.flag("sequence_parallel") or framework == "maxtext") and t > 1,
-        "micro_batch": _micro_batch(row, job, cluster.chips // (t * p * c)),
+        "micro_batch": _micro_batch(row, job, cluster.chips // (t * p * c), at_once=at_once),
         "recompute": again.choice,
         "recompute_share": again.share,
         "layers_per_stage": layers_per_stage(job.model.num_layers, p * v, framework),
@@ -87,11 +90,11 @@ def _zero_group(row: Row, context: int) -> int | None:
     return None if group is None or not _zero_stage(row) else group * context
 
 
-def _micro_batch(row: Row, job: Job, data: int) -> int:
+def _micro_batch(row: Row, job: Job, data: int, *, at_once: bool) -> int:
     micro_batch = row.count("micro_batch")
     if micro_batch is not None:
         return micro_batch
-    if job.global_batch == data:
-        return 1
+    if job.global_batch == data or (at_once and job.global_batch % data == 0):
+        return job.global_batch // data
     share = f"{job.global_batch} sequences on {data} replicas leave it open"
     raise InputError("micro_batch", f"is empty and {share}", "the source has to state it")

@@ -9,7 +9,7 @@ from typing import cast
 
 from dovetail.accuracy.architecture import Architecture, read_architecture
 from dovetail.accuracy.measured import Metric, read_measurement
-from dovetail.accuracy.row_cluster import read_cluster
+from dovetail.accuracy.row_cluster import gbps_per_node, read_cluster
 from dovetail.accuracy.row_framework import framework_name, framework_of, vocabulary_multiple
 from dovetail.accuracy.row_model import model_of, padded, published_model, side_by_side
 from dovetail.accuracy.row_plan import read_plan, slices
@@ -37,7 +37,8 @@ OPTIONAL = (
 USABLE = ("A", "B")
 
 PRECISIONS: Mapping[str, str] = {
-    "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "mxfp8": "fp8", "fp32": "fp32", "nvfp4": "fp4", "fp4": "fp4",
+    "bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "fp32": "fp32",
+    "fp8": "fp8", "mxfp8": "fp8", "nvfp4": "fp4", "fp4": "fp4",
 }  # fmt: skip
 
 MEMORY_KINDS: Mapping[str, str] = {"allocated": "allocated", "reserved": "reserved", "device": "device"}
@@ -148,8 +149,9 @@ def _model(row: Row, sizes: Architecture | None, seq_len: int, attention: str) -
 
 
 def _assumed(row: Row, cluster: Cluster) -> list[str]:
-    stated = row.text("inter_node_gbps_per_node") or len(cluster.tiers) < 2 or cluster.tiers[0].topology in GRIDS
-    return [] if stated else ["the network is the one the chip is sold with"]
+    stated = gbps_per_node(row) or len(cluster.tiers) < 2 or cluster.tiers[0].topology in GRIDS
+    network = [] if stated else ["the network is the one the chip is sold with"]
+    return network if row.text("attention") else [*network, "attention kernels are fused"]
 
 
 def _id(row: Row) -> str:

@@ -32,6 +32,10 @@ class Slice:
     memory: Mapping[str, Errors]
     ranking: Ranking
     called_infeasible: int
+    transfer: int
+    """runs on a chip or framework that no other family has: what is fitted without them says nothing of either"""
+    left_out: Errors | None
+    """of step time, where every family is predicted by what was fitted to the others"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +93,9 @@ def score(
             refused.append(answer)
     if not predictions:
         raise _nothing_to_score(measured, refused)
+    transfer = _transfer(predictions)
     by: dict[Key, dict[str, Slice]] = {
-        key: {name: _slice(part) for name, part in _parts(predictions, name_of).items()}
+        key: {name: _slice(part, transfer, left_out or {}) for name, part in _parts(predictions, name_of).items()}
         for key, name_of in _NAMES.items()
     }
     return Scoreboard(
@@ -162,13 +167,30 @@ def _parts(predictions: Iterable[Prediction], name: Callable[[MeasuredRun], Name
     return dict(sorted(parts.items(), key=lambda part: str(part[0])))
 
 
-def _slice(predictions: Sequence[Prediction]) -> Slice:
+def _transfer(predictions: Iterable[Prediction]) -> frozenset[str]:
+    """Ids of the runs on a chip or framework that one family of several alone has."""
+    families: defaultdict[tuple[Key, str], set[str]] = defaultdict(set)
+    held: dict[str, list[tuple[Key, str]]] = {}
+    for prediction in predictions:
+        found: list[tuple[Key, str]] = [(key, _NAMES[key](prediction.run)) for key in ("chip", "framework")]
+        held[prediction.run.id] = found
+        for name in found:
+            families[name].add(prediction.run.family)
+    if len({family for found in families.values() for family in found}) == 1:
+        return frozenset()
+    return frozenset(id_ for id_, found in held.items() if any(len(families[name]) == 1 for name in found))
+
+
+def _slice(predictions: Sequence[Prediction], transfer: frozenset[str], left_out: Mapping[str, Prediction]) -> Slice:
+    without = [left_out[p.run.id] for p in predictions if p.run.id in left_out]
     return Slice(
         rows=len(predictions),
         step_time=_step_time(predictions),
         memory=_memory(predictions),
         ranking=rank(predictions),
         called_infeasible=sum(map(_called_infeasible, predictions)),
+        transfer=sum(p.run.id in transfer for p in predictions),
+        left_out=_step_time(without) if without else None,
     )
 
 

@@ -16,6 +16,8 @@ MAX_FILE_BYTES = 64 * 2**20
 MAX_ROWS = 100_000
 #: Above any rate in FLOP/s or bytes/s; products of two are still finite.
 MAX_NUMBER = 1e30
+#: Below any time in seconds; ratios of two such numbers are still finite.
+MIN_NUMBER = 1e-30
 #: Far above any count of a training run, low enough that products of a few stay exact.
 MAX_COUNT = 2**40
 
@@ -42,7 +44,7 @@ class Row:
             value = float(text)
         except ValueError:
             value = math.nan
-        if not 0 < value <= MAX_NUMBER:
+        if not MIN_NUMBER <= value <= MAX_NUMBER:
             raise InputError(column, f"is {quoted(text)}", "it should be a number above 0")
         return value
 

@@ -76,14 +76,23 @@ def _print(board: Scoreboard, by: Key, where: str) -> None:
 
 
 def _print_slices(board: Scoreboard, by: Key) -> None:
-    rows: list[tuple[str, ...]] = [
-        (name, *_figures(part.step_time), *_ranked(part)) for name, part in board.by[by].items()
+    left_out = board.left_one_family_out
+    rows = [
+        _slice_row(name + " *" * (part.transfer == part.rows), part.step_time, part.left_out, _ranked(part))
+        for name, part in board.by[by].items()
     ]
-    columns = (by, *_FIGURES, "regret", "tau")
+    columns = (by, "runs", "MAPE", "left out", "median", "bias", "regret", "tau")
     rows.append(("",) * len(columns))
-    rows.append(("all runs", *_figures(board.step_time), *_ranked(board)))
-    rows.append(("mean over families", *_figures(board.macro), "", ""))
+    rows.append(_slice_row("all runs", board.step_time, left_out and left_out.step_time, _ranked(board)))
+    rows.append(_slice_row("family mean", board.macro, left_out and left_out.macro, ("", "")))
     print_table(columns, rows)
+    if any(part.transfer == part.rows for part in board.by[by].values()):
+        typer.echo("* transfer: its chips or framework are in no other family\n")
+
+
+def _slice_row(name: str, errors: Errors, left_out: Errors | None, ranked: tuple[str, str]) -> tuple[str, ...]:
+    rows, mape, median, _, bias = _figures(errors)
+    return (name, rows, mape, "" if left_out is None else f"{left_out.mape:.1%}", median, bias, *ranked)
 
 
 def _print_worst(board: Scoreboard) -> None:

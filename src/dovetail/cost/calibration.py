@@ -52,7 +52,7 @@ OTHERS = (
 )  # fmt: skip
 
 #: Matrix units under a power cap: power grows about with the square of the clock where voltage follows it, so a part
-#: with less power per peak FLOPS than its generation's first chip sustains the root of what it has of it.
+#: with the peak of its generation's first chip and less power sustains the root of its share of the power.
 POWER_EXPONENT = 0.5
 
 
@@ -137,7 +137,8 @@ def _row(precision: str) -> Literal["half", "fp8", "fp4"]:
 def shipped() -> CalibrationFile:
     """The calibration this version comes with."""
     entry = files("dovetail.cost") / "data" / "calibration.yaml"
-    return validate(CalibrationFile, parse_document(entry.read_text(encoding="utf-8"), "calibration"), "calibration")
+    document = parse_document(entry.read_text(encoding="utf-8"), "calibration", ours=True)
+    return validate(CalibrationFile, document, "calibration")
 
 
 def generation_of(chip: str) -> str | None:
@@ -171,11 +172,6 @@ def power_share(chip: Chip) -> float:
     if name is None:
         return 1.0
     first = hardware.chip(shipped().generations[name].chips[0])
-    watts, usual = _watts_per_flops(chip), _watts_per_flops(first)
-    return min(1.0, (watts / usual) ** POWER_EXPONENT) if watts and usual else 1.0
-
-
-def _watts_per_flops(chip: Chip) -> float | None:
-    rates = chip.dense_flops.published()
-    peak = rates.get("bf16", rates.get("fp16"))
-    return chip.tdp_w / peak if chip.tdp_w and peak else None
+    if chip.dense_flops != first.dense_flops or not chip.tdp_w or not first.tdp_w:
+        return 1.0
+    return min(1.0, (chip.tdp_w / first.tdp_w) ** POWER_EXPONENT)

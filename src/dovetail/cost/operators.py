@@ -28,8 +28,12 @@ class ChipUnits:
     attention: AttentionUnits
     vector: VectorUnits
     systolic: bool
+    #: bytes of an operand's element in the job's narrow format; None where there is none
+    narrow_bytes: float | None = None
     #: bytes that change hands per element of an operand that is cast for a product; 0 where none is
     cast_bytes: float = 0.0
+    #: bytes the loss moves per logit, forward and backward together; None: what its operator reads and writes
+    loss_bytes: float | None = None
 
 
 def local_sizes(placed: PlacedOperator, sizes: Sizes, axis_sizes: Mapping[str, Size]) -> dict[str, Size]:
@@ -60,11 +64,15 @@ def operator_seconds(
     """Operator name → seconds on one chip; the fullest expert decides where tokens lie by expert."""
     internal = _internal_tensors([p.operator for p in operators], tensors)
     seconds: dict[str, Array] = {}
+    cast: set[str] = set()
     for placed in operators:
         operator = placed.operator
         local = local_sizes(placed, sizes, axis_sizes)
         factor = expert_imbalance if EXPERT_TOKENS in operator.dims else 1.0
-        seconds[operator.name] = factor * _seconds(operator, tensors, local, chip, widths, internal)
+        own = _seconds(operator, tensors, local, chip, widths, internal)
+        if chip.cast_bytes and runs_narrow(operator, tensors):
+            own = own + _cast_seconds(operator, tensors, local, chip, cast)
+        seconds[operator.name] = factor * own
     return seconds
 
 
@@ -99,10 +107,10 @@ def _seconds(
         narrow = runs_narrow(operator, tensors)
         units = chip.matrix if narrow else chip.half
         gemm = gemm_of(operator, local)
-        seconds = model(gemm, units, 1.0 if narrow and chip.cast_bytes else widths[Element.COMPUTE])
+        seconds = model(gemm, units, chip.narrow_bytes if narrow and chip.narrow_bytes else widths[Element.COMPUTE])
         if not chip.systolic and EXPERT_TOKENS not in operator.dims:  # experts' tokens are filled up to whole tiles
             seconds = np.maximum(seconds, _unaligned_seconds(gemm, chip))
-        return seconds + _cast_seconds(operator, tensors, local, chip) if narrow and chip.cast_bytes else seconds
+        return seconds
     matrix = as_array(flops(operator, local, Unit.MATRIX, causal=True))
     vector = as_array(flops(operator, local, Unit.VECTOR, causal=True))
     moved = _moved_bytes(operator, tensors, local, widths, internal)
@@ -110,6 +118,9 @@ def _seconds(
         backward = operator.phase is not Phase.FORWARD
         longest = _longest_block_flops(operator, local, matrix)
         return attention_seconds(matrix, vector, moved, chip.attention, longest, backward=backward)
+    if operator.kind is Kind.LOSS and chip.loss_bytes is not None:
+        logits = as_array(product(local, operator.work[0].dims))
+        return logits * chip.loss_bytes / 2 / chip.matrix.memory_bytes_per_s + chip.vector.launch_s
     if operator.kind in (Kind.DISPATCH, Kind.COMBINE):
         moved = PERMUTATIONS * moved
     if operator.outputs[0].tensor in internal:
@@ -148,18 +159,23 @@ def runs_narrow(operator: Operator, tensors: Mapping[str, Tensor]) -> bool:
     Transformer Engine's fp8 recipes cast the linear layers of the blocks (its user guide, "Using FP8"); Megatron
     keeps router and output layer in higher precision.
     """
+    if operator.kind is not Kind.CONTRACTION:
+        return False
     weights = operator.phase is Phase.WEIGHT_GRADIENT or any(
         tensors[operand.tensor].role is Role.WEIGHT for operand in operator.inputs
     )
     return weights and operator.name.partition(".")[0] not in ("router", "logits")
 
 
-def _cast_seconds(operator: Operator, tensors: Mapping[str, Tensor], local: Sizes, chip: ChipUnits) -> Array:
-    """Casting an operand: once where it is made, so forward inputs and incoming gradients; weight gradients reuse."""
+def _cast_seconds(
+    operator: Operator, tensors: Mapping[str, Tensor], local: Sizes, chip: ChipUnits, cast: set[str]
+) -> Array:
+    """Casting the operands that no product before needed, which are added to `cast`; weight gradients find theirs."""
     if operator.phase is Phase.WEIGHT_GRADIENT:
         return np.zeros(())
     one = dict.fromkeys(Element, 1)
-    streams = [o.tensor for o in operator.inputs if tensors[o.tensor].role is not Role.WEIGHT]
+    streams = [o.tensor for o in operator.inputs if tensors[o.tensor].role is not Role.WEIGHT and o.tensor not in cast]
+    cast.update(streams)
     elements = summed(as_array(tensors[name].bytes(local, one)) for name in streams)
     return elements * chip.cast_bytes / chip.vector.memory_bytes_per_s
 

@@ -15,8 +15,8 @@ from dovetail.cost.vector import AttentionUnits, VectorUnits
 from dovetail.errors import InputError
 from dovetail.hardware import Chip, Tier
 
-#: A chunk that leaves a node passes through the host's proxy at both ends: so many starts instead of one. nccl-tests
-#: of four B200 nodes do not get below 360 µs up to 1 GiB.
+#: A chunk that leaves a node passes through the host's proxy at both ends: so many starts instead of one. Assumed,
+#: with a look at training runs; messages up to 1 MiB between four B200 nodes take 360 µs, which this does not explain.
 NETWORK_STARTS = 3
 
 #: From this year on GPUs copy and multiply asynchronously. Attention kernels written before do not use that and reach
@@ -25,7 +25,9 @@ ASYNCHRONOUS_YEAR, SYNCHRONOUS_SHARE = 2022, 0.57
 
 #: Jobs of fewer than 16 bits read each operand and write it narrow twice, as it is and transposed: 2 + 1 + 1 bytes in
 #: fp8 (Transformer Engine, cast_transpose).
-CAST_BYTES = {"fp8": 4.0, "fp4": 3.0}
+CAST_BYTES = {"fp8": 4.0, "fp4": 3.125}
+#: Bytes of an element as it is multiplied; fp4 has a scale of one byte for 16.
+NARROW_BYTES = {"fp8": 1.0, "fp4": 0.5625}
 
 #: Precisions of a job → the operand precision its matrix products run in.
 OPERANDS = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "fp4": "fp4", "fp32": "tf32"}
@@ -73,13 +75,12 @@ def chip_units(
         clock_hz=_number(min(half, peak) / (2 * units * rows * cols)),
         sustained=known.matrix_half * power_share(chip),
     )
-    reached = power_share(chip) * attention
-    if synchronous and chip.kind == "gpu" and chip.year >= ASYNCHRONOUS_YEAR:
-        reached = reached * SYNCHRONOUS_SHARE
+    reached = power_share(chip) * attention * (SYNCHRONOUS_SHARE if synchronous and _asynchronous(chip) else 1.0)
     fused = AttentionUnits(
         # its products keep half precision in narrower jobs
         matrix_flops=_number(min(half, peak)),
-        units=_number(units),
+        # elsewhere than on GPUs a block of queries is not bound to one unit
+        units=_number(units if chip.kind == "gpu" else 1),
         forward_efficiency=known.attention_forward * reached,
         backward_efficiency=known.attention_backward * reached,
         vector_flops=vector,
@@ -87,7 +88,14 @@ def chip_units(
         launch_s=known.launch_s,
     )
     lanes = VectorUnits(vector, memory / traffic, known.launch_s)
-    return ChipUnits(matrix, slower, fused, lanes, systolic, CAST_BYTES.get(precision, 0.0))
+    # a chip without the format multiplies in half precision, and nothing is cast
+    narrow = precision if OPERANDS[precision] in rates else "bf16"
+    casts = CAST_BYTES.get(narrow, 0.0)
+    return ChipUnits(matrix, slower, fused, lanes, systolic, NARROW_BYTES.get(narrow), casts)
+
+
+def _asynchronous(chip: Chip) -> bool:
+    return chip.kind == "gpu" and chip.year >= ASYNCHRONOUS_YEAR
 
 
 def _streaming_bytes_per_s(chip: Chip) -> float:
@@ -101,9 +109,9 @@ def _streaming_bytes_per_s(chip: Chip) -> float:
 
 
 def tier_arrays(chip: Chip, tier: Tier, efficiencies: Efficiencies | None = None) -> TierArrays:
-    """One network tier as collectives see it; links about as fast as the chip's own are its own, others a network."""
+    """One network tier as collectives see it: the chip's own links as far as they reach, a network beyond."""
     known = efficiencies or calibration(chip, "bf16").efficiencies
-    inside = bool(chip.tiers) and 2 * tier.bytes_per_s > chip.tiers[0].bytes_per_s
+    inside = not chip.tiers or tier.size <= chip.tiers[0].size
     return TierArrays(
         bytes_per_s=_number(tier.bytes_per_s / tier.oversubscription),
         latency_s=_number(tier.latency_s),

@@ -99,11 +99,12 @@ def step_of(
     plan: Plan, job: Job, cluster: Cluster, facts: FrameworkFacts, efficiencies: Efficiencies, *, energy: bool = False
 ) -> Step:
     """The step at given efficiencies and overheads; arrays of them give arrays of seconds."""
-    gradient_bytes = facts.sharded_reduction_bytes if plan.zero_stage == 3 else facts.parameter_bytes.gradient
+    gradient_bytes = facts.sharded_reduction_bytes if plan.zero_stage == 3 else facts.reduction_bytes
     added = facts.overheads
     chip = chip_units(
         cluster.chip, job.precision, efficiencies, added.traffic, added.attention, synchronous=facts.synchronous
     )
+    chip = replace(chip, loss_bytes=facts.loss_traffic)
     profiles = profile_job(
         plan,
         job,
@@ -194,11 +195,13 @@ def _memory(
     sizes = facts.parameter_bytes
     if plan.pipeline_parallel > 1 and sizes.pipeline_gradient is not None:
         sizes = replace(sizes, gradient=sizes.pipeline_gradient)
+    # gradients of a pipeline are whole until its one reduction
+    zero_stage = 1 if plan.zero_stage == 2 and plan.pipeline_parallel > 1 else plan.zero_stage
     every: list[dict[str, float]] = []
     for stage, held in zip(stages, in_flight(pipeline), strict=True):
         # a stage's chunk runs at its worst moment, spread evenly over its chunks
         flights = [float(held) / len(stage)] * len(stage)
-        parts = stage_memory(stage, profiles.layers, kept, flights, sizes, plan.zero_stage, losses)
+        parts = stage_memory(stage, profiles.layers, kept, flights, sizes, zero_stage, losses)
         tensors = {name: float(value) for name, value in parts.items()}
         tensors["allocator"] = facts.allocator_overhead * sum(tensors.values())
         tensors["context"] = facts.context_bytes

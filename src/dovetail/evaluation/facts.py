@@ -53,6 +53,8 @@ class FrameworkFacts:
     #: width matrix products keep their inputs in, over the width they are written in
     operand_share: float
     overheads: Overheads
+    #: per parameter, as gradients are reduced at the end of a step
+    reduction_bytes: float
     #: per parameter, as gradients of weights kept in shards are reduced, one microbatch at a time
     sharded_reduction_bytes: float
     #: per parameter, as updated weights are gathered
@@ -63,6 +65,8 @@ class FrameworkFacts:
     stops_early: bool
     #: attention kernels from before chips that copy and multiply asynchronously
     synchronous: bool
+    #: bytes the loss moves per logit, forward and backward together
+    loss_traffic: float
 
 
 def facts_of(
@@ -104,11 +108,16 @@ def facts_of(
         loss_chunks=framework.loss_chunks,
         operand_share=state.operands / job.element_bytes()[Element.COMPUTE] if state.operands else 1.0,
         overheads=overheads,
+        # what a pipeline accumulates beside the gradients of a microbatch is what it reduces
+        reduction_bytes=(
+            state.pipeline_gradients - state.gradients if stages > 1 and state.pipeline_gradients else state.gradients
+        ),
         sharded_reduction_bytes=state.sharded_reduction or state.gradients,
         gathered_weight_bytes=state.weights,
         one_copy_per_node=framework.one_copy_per_node,
         stops_early=framework.recompute_stops_early,
         synchronous=framework.synchronous_attention,
+        loss_traffic=framework.loss_traffic,
     )
 
 

@@ -30,4 +30,5 @@ def load(name: str) -> Framework:
 @lru_cache(maxsize=64)
 def _from_catalogue(name: str) -> Framework:
     entry = files("dovetail.frameworks") / "data" / f"{name}.yaml"
-    return validate(FrameworkSpec, parse_document(entry.read_text(encoding="utf-8"), name), name).framework()
+    document = parse_document(entry.read_text(encoding="utf-8"), name, ours=True)
+    return validate(FrameworkSpec, document, name).framework()

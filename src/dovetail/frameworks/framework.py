@@ -116,6 +116,8 @@ class Framework:
     """its attention kernels are from before chips that copy and multiply asynchronously (2022)"""
     logits_bytes: float
     """per logit while the loss is at its fullest: logits, wider copies, probabilities and gradients together"""
+    loss_traffic: float
+    """bytes the loss moves per logit, forward and backward together"""
     loss_chunks: int
     """parts the logits and loss are computed in, one at a time"""
     gathered: Gathered
@@ -214,6 +216,7 @@ class FrameworkSpec(Spec):
     fused_attention: bool
     synchronous_attention: bool = False
     logits_bytes: Annotated[float, Field(ge=1, le=64)]
+    loss_traffic: Annotated[float, Field(ge=0, le=1000)]
     loss_chunks: Annotated[int, Field(ge=1, le=4096)] = 1
     gathered: Gathered = "layer"
     context_bytes: BytesAllowanceSpec

@@ -26,7 +26,7 @@ def _names(kind: str) -> tuple[str, ...]:
 
 def _document(kind: str, name: str) -> dict[str, Any]:
     entry = files("dovetail.hardware") / "data" / kind / f"{name}.yaml"
-    return parse_document(entry.read_text(encoding="utf-8"), name)
+    return parse_document(entry.read_text(encoding="utf-8"), name, ours=True)
 
 
 def _check_known(word: str, name: str, known: tuple[str, ...]) -> None:

@@ -42,4 +42,4 @@ def to_yaml(model: Model) -> str:
 @lru_cache(maxsize=256)
 def _from_catalogue(name: str) -> Model:
     entry = files("dovetail.models") / "data" / f"{name}.yaml"
-    return validate(Model, parse_document(entry.read_text(encoding="utf-8"), name), name)
+    return validate(Model, parse_document(entry.read_text(encoding="utf-8"), name, ours=True), name)

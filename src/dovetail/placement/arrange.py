@@ -26,7 +26,8 @@ def arrange(plan: Plan, graph: ModelGraph, cluster: Cluster) -> Arrangement:
         axes.mesh,
         sequence_parallel=plan.sequence_parallel,
         context=plan.context_kind,
-        zero_stage=plan.zero_stage,
+        # a pipeline accumulates the gradients of its microbatches before it reduces them, sharded or not
+        zero_stage=1 if plan.zero_stage == 2 and plan.pipeline_parallel > 1 else plan.zero_stage,
     )
     return Arrangement(axes, strategy)
 

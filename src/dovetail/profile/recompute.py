@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from dovetail.cost.operators import runs_narrow
 from dovetail.cost.shapes import Array, summed
 from dovetail.graph import Kind, LayerGraph, Operator, Role
 from dovetail.profile.layer import WEIGHT_GATHER, LayerProfile
@@ -145,13 +146,7 @@ def _kept_widths(graph: LayerGraph, operand_share: float) -> dict[str, float]:
         if maker is not None and maker.kind is Kind.CONTRACTION and all(o.kind is Kind.COMBINE for o in operators):
             widths[name] = 0.0
         elif operand_share < 1.0:
-            products = [o for o in operators if _narrow(graph, o)]
+            products = [o for o in operators if runs_narrow(o, graph.tensors)]
             others = len(products) < len(operators)
             widths[name] = (1.0 if others else 0.0) + (operand_share if products else 0.0)
     return widths
-
-
-def _narrow(graph: LayerGraph, operator: Operator) -> bool:
-    """Whether an operator multiplies by a weight in the job's narrow format; routers never do."""
-    weighted = any(graph.tensors[o.tensor].role is Role.WEIGHT for o in operator.inputs)
-    return operator.kind is Kind.CONTRACTION and weighted and not operator.name.startswith("router")

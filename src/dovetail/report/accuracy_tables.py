@@ -174,7 +174,12 @@ def _summary(scoreboard: Scoreboard, left_out: LeftOutFigures, date: datetime.da
 
 def _families(scoreboard: Scoreboard, left_out: LeftOutFigures) -> str:
     rows: list[tuple[str, ...]] = [
-        (name, *_figures(part.step_time), left_out.family(name), *_ranked(part.ranking))
+        (
+            f"{name} (transfer)" if part.transfer == part.rows else name,
+            *_figures(part.step_time),
+            left_out.family(name),
+            *_ranked(part.ranking),
+        )
         for name, part in scoreboard.by["family"].items()
     ]
     rows.append(("all runs", *_figures(scoreboard.step_time), _mape(left_out.step_time), *_ranked(scoreboard.ranking)))

@@ -204,8 +204,21 @@ def test_families_left_out_of_a_fit_are_scored_beside(plain):
 def test_a_record_is_read_as_written(plain, tmp_path, monkeypatch):
     plans = [replace(plain.task, plan=replace(plain.task.plan, micro_batch=size)) for size in (1, 2, 4)]
     answers = [replace(made(plain, 1.25), run=replace(plain, task=task)) for task in plans]
-    write_scoreboard_record(tmp_path / "scoreboard.yaml", board(*answers))
+    left_out = {plain.id: made(plain, 1.5)}
+    write_scoreboard_record(tmp_path / "scoreboard.yaml", board(*answers, left_out=left_out))
     monkeypatch.setattr(published, "_data", lambda name: tmp_path / name)
     record = scoreboard_record()
-    assert (record.macro_mape, record.mean_regret) == (0.25, 0.0)
+    assert (record.macro_mape, record.left_out_macro_mape, record.mean_regret) == (0.25, 0.5, 0.0)
     assert abs(record.date - datetime.datetime.now(datetime.UTC).date()) <= datetime.timedelta(days=1)
+
+
+def test_a_family_alone_on_its_chip_or_framework_is_transfer(plain):
+    task = plain.task
+    elsewhere = replace(task, cluster=replace(task.cluster, chip=replace(task.cluster.chip, name="other-chip")))
+    runs = [("a", "one", task), ("b", "two", task), ("c", "two", elsewhere), ("d", "three", elsewhere)]
+    answers = [
+        replace(made(plain, 1.0, id_, family), run=replace(plain, id=id_, family=family, task=own))
+        for id_, family, own in [*runs, ("e", "four", replace(task, framework=replace(task.framework, name="own")))]
+    ]
+    by = board(*answers).by["family"]
+    assert {name: part.transfer for name, part in by.items()} == {"one": 0, "two": 0, "three": 0, "four": 1}

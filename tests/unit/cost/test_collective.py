@@ -147,3 +147,35 @@ def test_arrays_of_sizes_chips_and_rates_at_once():
         assert got.shape == (2, 2, 2)
         one = TierArrays(rates[1], links.latency_s, links.launch_s, links.efficiency, True)
         assert got[1, 0, 1] == pytest.approx(float(seconds(kind, number(2), number(1e8), one)))
+
+
+def exchanged(nodes, copies, kind=Kind.ALL_TO_ALL):
+    """Tokens for several experts each, between nodes of eight chips whose network is the slow part."""
+    groups = [(number(8), tier(900e9)), (number(nodes), tier(25e9))]
+    return float(tiered_seconds(kind, groups, number(1e9), IDEAL, copies=copies))
+
+
+@pytest.mark.parametrize("nodes", [2, 4, 16])
+@pytest.mark.parametrize("copies", [2, 4, 8])
+def test_a_token_for_several_experts_of_a_node_travels_there_once(nodes, copies):
+    # each of n nodes holds none of k receivers with (1 - 1/n)^k
+    visited = nodes * (1 - (1 - 1 / nodes) ** copies)
+    assert exchanged(nodes, copies) == pytest.approx(exchanged(nodes, 1) * visited / copies)
+    assert exchanged(nodes, copies) < exchanged(nodes, 1)
+
+
+def test_copies_save_less_the_more_nodes_there_are():
+    shares = [exchanged(nodes, 8) / exchanged(nodes, 1) for nodes in (2, 4, 8, 64, 4096)]
+    assert shares == sorted(shares)
+    assert shares[-1] == pytest.approx(1.0, abs=0.001)
+
+
+def test_copies_make_no_difference_inside_one_node():
+    for groups in ([(number(8), tier())], [(number(8), tier()), (number(1), tier(25e9))]):
+        one, eight = (float(tiered_seconds(Kind.ALL_TO_ALL, groups, number(1e9), copies=k)) for k in (1.0, 8.0))
+        assert one == eight
+
+
+def test_only_exchanges_have_copies():
+    for kind in (Kind.ALL_REDUCE, Kind.ALL_GATHER, Kind.REDUCE_SCATTER):
+        assert exchanged(4, 8, kind) == exchanged(4, 1, kind)

@@ -1,0 +1,21 @@
+"""Scores a file of measured runs with what ships and writes the accuracy page, dated today: `just accuracy`."""
+
+import datetime
+import sys
+from pathlib import Path
+
+from dovetail.accuracy import left_out_predictions, predict, read_runs, score
+from dovetail.report import write_accuracy_page
+
+
+def main(runs: Path, docs: Path) -> None:
+    """Writes the page and its plots into a folder of documents, and the table into the README beside it."""
+    measured = read_runs(runs)
+    answers = predict(measured.runs)
+    left_out = left_out_predictions(answers)
+    today = datetime.datetime.now(datetime.UTC).date()
+    write_accuracy_page(docs, measured, score(measured, answers, left_out), answers, left_out, today)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

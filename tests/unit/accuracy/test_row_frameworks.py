@@ -1,0 +1,142 @@
+"""Which framework a row names, what its notes switch on and off, and the network they state."""
+
+from __future__ import annotations
+
+import pytest
+from small_runs import MIXTURE, reason, run
+
+from dovetail import frameworks
+from dovetail.accuracy.row_framework import EAGER_LOGITS_BYTES, PARALLEL_LOGITS_BYTES, framework_name, framework_of
+from dovetail.accuracy.table import Row
+
+
+def row(framework: str, **cells: str) -> Row:
+    return Row(2, {"framework": framework} | cells)
+
+
+@pytest.mark.parametrize(
+    ("framework", "cells", "name"),
+    [
+        ("Megatron-LM", {"attention": "fused"}, "megatron"),
+        ("Megatron-LM", {}, "megatron"),
+        ("Megatron-LM (2021)", {"attention": "unfused"}, "megatron-2022"),
+        ("Megatron-LM (2022)", {"attention": "Unfused", "zero": "1"}, "megatron-2022"),
+        ("Megatron-DeepSpeed", {"attention": "unfused", "zero": "0"}, "megatron-2022"),
+        ("Megatron-DeepSpeed", {"attention": "unfused"}, "megatron-2022"),
+        ("Megatron-DeepSpeed", {"attention": "unfused", "zero": "1"}, "deepspeed"),
+        ("Megatron-DeepSpeed", {"attention": "fused", "zero": "0"}, "deepspeed"),
+        ("Megatron-DeepSpeed (Habana)", {"attention": "fused", "zero": "0"}, "megatron"),
+        ("DeepSpeed ZeRO-3", {"attention": "unfused", "zero": "3"}, "deepspeed"),
+        ("InternEvo", {}, "megatron"),
+        ("NeMo 25.04", {}, "megatron"),
+        ("Megatron-Bridge / NeMo 26.04", {}, "megatron"),
+        ("MegaScale", {}, "megatron"),
+        ("torchtitan (FSDP2)", {"notes": "torch.compile; 8 nodes"}, "torchtitan"),
+        ("torchtitan (FSDP2)", {"notes": "8 nodes"}, "fsdp"),
+        ("torchtitan (FSDP2)", {"notes": "no compile, 8 nodes"}, "fsdp"),
+        ("torchtitan (FSDP2)", {"notes": "without compilation"}, "fsdp"),
+        ("PyTorch FSDP (fms-fsdp)", {"notes": "SDPA, Torch.Compile"}, "torchtitan"),
+        ("PyTorch FSDP (fms-fsdp)", {}, "fsdp"),
+        ("llm-foundry (Composer + PyTorch FSDP)", {"notes": "compile"}, "fsdp"),
+        ("MaxText", {"attention": "unfused"}, "maxtext"),
+    ],
+)
+def test_the_framework_and_version_a_row_tells(framework, cells, name):
+    assert framework_name(row(framework, **cells)) == name
+
+
+@pytest.mark.parametrize("name", frameworks.names())
+def test_names_of_the_catalogue_are_taken_as_they_are(name):
+    assert framework_name(row(name)) == name
+    assert framework_name(row(name.upper())) == name
+
+
+def test_a_framework_nobody_knows_is_refused(refusal):
+    assert "Abacus" in refusal(framework_name, row("Abacus 2"))
+
+
+def test_nothing_is_changed_that_a_row_does_not_say():
+    for name in frameworks.names():
+        assert framework_of(name, row(name), 1) == frameworks.load(name)
+
+
+@pytest.mark.parametrize("tensor", [1, 4])
+def test_recipes_of_nvidia_for_dense_models_overlap_tensor_parallelism(tensor):
+    for framework in ("NeMo 25.04", "Megatron-Bridge / NeMo 26.04"):
+        dense, mixture = (framework_of("megatron", row(framework, experts=e), tensor) for e in ("", "64"))
+        assert dense.overlaps.tensor_parallel == "always"
+        assert mixture.overlaps.tensor_parallel == frameworks.load("megatron").overlaps.tensor_parallel == "optional"
+    assert framework_of("megatron", row("Megatron-LM"), tensor).overlaps.tensor_parallel == "optional"
+
+
+@pytest.mark.parametrize("notes", ["AsyncTP on", "tp overlap, 8 nodes", "with TP overlap"])
+def test_notes_switch_the_overlap_of_tensor_parallelism_on(notes):
+    for name in ("megatron", "torchtitan", "fsdp"):
+        found = framework_of(name, row("Megatron-Core MoE", experts="64", notes=notes), 8)
+        assert found.overlaps.tensor_parallel == "always"
+        assert found.overlaps.expert_parallel == frameworks.load(name).overlaps.expert_parallel
+
+
+def test_notes_switch_the_overlap_of_experts_on_and_single_copies_off():
+    plain, overlapped, dispatched = (
+        framework_of("megatron", row("Megatron-Core MoE", experts="64", notes=notes), 1)
+        for notes in ("", "A2A overlap", "dispatcher A2A; NVLink4")
+    )
+    assert [f.overlaps.expert_parallel for f in (plain, overlapped, dispatched)] == ["optional", "always", "optional"]
+    assert [f.one_copy_per_node for f in (plain, overlapped, dispatched)] == [True, True, False]
+    # a framework without single copies gets none by saying nothing of its dispatcher
+    assert not framework_of("deepspeed", row("DeepSpeed"), 1).one_copy_per_node
+
+
+def test_pure_precision_reduces_in_bf16():
+    plain, pure = (
+        framework_of("fsdp", row("llm-foundry", precision_as_written=written), 1)
+        for written in ("bf16 / FSDP mixed_precision=DEFAULT", "bf16 / FSDP mixed_precision=PURE")
+    )
+    assert plain == frameworks.load("fsdp")
+    for precision, state in plain.states:
+        assert state.sharded_reduction == 0
+        reduced = pure.state_bytes(precision)
+        assert reduced.sharded_reduction == 2
+        # it is accumulated as before
+        assert (reduced.gradients, reduced.weights) == (state.gradients, state.weights)
+
+
+@pytest.mark.parametrize(
+    ("source", "tensor", "logits"),
+    [
+        ("torchtitan paper, 2024", 1, EAGER_LOGITS_BYTES),
+        ("torchtitan paper, 2024", 8, PARALLEL_LOGITS_BYTES),
+        ("torchtitan benchmarks of 2025", 8, None),
+        ("elsewhere, 2024", 8, None),
+    ],
+)
+def test_losses_of_torchtitan_before_2025_ran_operator_by_operator(source, tensor, logits):
+    for name in ("torchtitan", "fsdp"):
+        found = framework_of(name, row("torchtitan", source=source), tensor)
+        assert found.logits_bytes == (logits or frameworks.load(name).logits_bytes)
+    assert framework_of("maxtext", row("MaxText", source=source), tensor) == frameworks.load("maxtext")
+
+
+def test_a_read_run_has_its_framework_as_its_row_tells(tmp_path):
+    found = run(tmp_path, framework="NeMo 25.04", attention="fused", precision="bf16").task.framework
+    assert (found.name, found.overlaps.tensor_parallel) == ("megatron", "always")
+    cells = MIXTURE | {"framework": "Megatron-Core MoE", "notes": "dispatcher A2A", "ep": "8", "sequence_parallel": "1"}
+    assert not run(tmp_path, **cells).task.framework.one_copy_per_node
+    assert "Abacus" in reason(tmp_path, framework="Abacus")
+
+
+@pytest.mark.parametrize(
+    ("notes", "column", "bytes_per_s"),
+    [
+        ("", "3200", 50e9),
+        ("torch.compile; 400Gbps/node", "3200", 6.25e9),
+        ("inter-node 800 Gbps/node", "", 12.5e9),
+        ("800 GBPS/NODE", "1600", 12.5e9),
+        ("400 Gbps per link", "3200", 50e9),  # not of a node
+    ],
+)
+def test_what_notes_say_of_the_network_goes_before_the_column(tmp_path, notes, column, bytes_per_s):
+    found = run(tmp_path, notes=notes, inter_node_gbps_per_node=column)
+    assert found.task.cluster.tiers[1].bytes_per_s == pytest.approx(bytes_per_s)
+    assert found.task.cluster.tiers[0].bytes_per_s == pytest.approx(300e9)
