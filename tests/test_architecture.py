@@ -108,7 +108,7 @@ def yaml_loads(path: Path) -> list[str]:
 
 def test_yaml_is_read_in_one_place_and_safely():
     found = {name: loads for name, path in zip(NAMES, MODULES, strict=True) if (loads := yaml_loads(path))}
-    assert found == {YAML_READER: ["yaml.load(text, Loader=_QuickLoader)", "yaml.load(text, Loader=_PlainLoader)"]}
+    assert found == {YAML_READER: ["yaml.load(text, Loader=_PlainLoader)", "yaml.load(text, Loader=_QuickLoader)"]}
     quick = 'getattr(yaml, "CSafeLoader", yaml.SafeLoader)'
     assert f"_QuickLoader = {quick}\n" in (PACKAGE / YAML_READER).read_text(encoding="utf-8")
     from_yaml = [

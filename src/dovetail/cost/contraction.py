@@ -53,6 +53,14 @@ class MatrixUnits:
     sustained: Array
     launch_s: Array
 
+    @property
+    def dims(self) -> int:
+        """Axes of the fields: 0 for one chip."""
+        return max(
+            np.ndim(field)
+            for field in (self.peak_flops, self.units, self.memory_bytes_per_s, self.sustained, self.launch_s)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Cast:

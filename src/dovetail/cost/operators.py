@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dovetail.cost.contraction import MatrixUnits, gpu_seconds, systolic_seconds
-from dovetail.cost.shapes import Array, Gemm, gemm_of, summed
+from dovetail.cost.shapes import Array, Gemm, gemm_of, stacked, summed
 from dovetail.cost.vector import ATTENTION_BLOCK, AttentionUnits, VectorUnits, attention_seconds, vector_seconds
 from dovetail.graph import Kind, Operator, Phase, Role, Tensor, Unit, bytes_read, bytes_written, flops
 from dovetail.graph.mask import Span
@@ -63,13 +63,17 @@ def operator_seconds(
 ) -> dict[str, Array]:
     """Operator name → seconds on one chip; the fullest expert decides where tokens lie by expert."""
     internal = _internal_tensors([p.operator for p in operators], tensors)
+    locals_of = {p.operator.name: local_sizes(p, sizes, axis_sizes) for p in operators}
+    products = _product_seconds([p.operator for p in operators], tensors, locals_of, chip, widths)
     seconds: dict[str, Array] = {}
     cast: set[str] = set()
     for placed in operators:
-        operator = placed.operator
-        local = local_sizes(placed, sizes, axis_sizes)
+        operator, local = placed.operator, locals_of[placed.operator.name]
         factor = expert_imbalance if EXPERT_TOKENS in operator.dims else 1.0
-        own = _seconds(operator, tensors, local, chip, widths, internal)
+        if operator.name in products:
+            own = products[operator.name]
+        else:
+            own = _seconds(operator, tensors, local, chip, widths, internal)
         if chip.cast_bytes and runs_narrow(operator, tensors):
             own = own + _cast_seconds(operator, tensors, local, chip, cast)
         seconds[operator.name] = factor * own
@@ -94,6 +98,32 @@ def kernel_counts(
     return counts
 
 
+def _product_seconds(
+    operators: Sequence[Operator],
+    tensors: Mapping[str, Tensor],
+    locals_of: Mapping[str, Sizes],
+    chip: ChipUnits,
+    widths: Mapping[Element, int],
+) -> dict[str, Array]:
+    """Seconds of all matrix products, those of one precision in one call."""
+    model = systolic_seconds if chip.systolic else gpu_seconds
+    seconds: dict[str, Array] = {}
+    for narrow, units in ((True, chip.matrix), (False, chip.half)):
+        group = [o for o in operators if o.kind is Kind.CONTRACTION and runs_narrow(o, tensors) is narrow]
+        if not group:
+            continue
+        gemm = stacked([gemm_of(o, locals_of[o.name]) for o in group], units.dims)
+        width = chip.narrow_bytes if narrow and chip.narrow_bytes else widths[Element.COMPUTE]
+        found = model(gemm, units, width)
+        if not chip.systolic:
+            # experts' tokens are filled up to whole tiles
+            regular = np.array([EXPERT_TOKENS not in o.dims for o in group])
+            unaligned = _unaligned_seconds(gemm, chip)
+            found = np.maximum(found, np.where(regular.reshape(-1, *[1] * (np.ndim(unaligned) - 1)), unaligned, 0.0))
+        seconds |= {o.name: found[position] for position, o in enumerate(group)}
+    return seconds
+
+
 def _seconds(
     operator: Operator,
     tensors: Mapping[str, Tensor],
@@ -102,15 +132,7 @@ def _seconds(
     widths: Mapping[Element, int],
     internal: frozenset[str],
 ) -> Array:
-    if operator.kind is Kind.CONTRACTION:
-        model = systolic_seconds if chip.systolic else gpu_seconds
-        narrow = runs_narrow(operator, tensors)
-        units = chip.matrix if narrow else chip.half
-        gemm = gemm_of(operator, local)
-        seconds = model(gemm, units, chip.narrow_bytes if narrow and chip.narrow_bytes else widths[Element.COMPUTE])
-        if not chip.systolic and EXPERT_TOKENS not in operator.dims:  # experts' tokens are filled up to whole tiles
-            seconds = np.maximum(seconds, _unaligned_seconds(gemm, chip))
-        return seconds
+    """Seconds of an operator that is no product."""
     matrix = as_array(flops(operator, local, Unit.MATRIX, causal=True))
     vector = as_array(flops(operator, local, Unit.VECTOR, causal=True))
     moved = _moved_bytes(operator, tensors, local, widths, internal)

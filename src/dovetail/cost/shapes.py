@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,4 +51,19 @@ def gemm_of(operator: Operator, sizes: Sizes) -> Gemm:
         n=points((right & output) - left),
         # a gradient may sum a dim of one operand alone: it streams through like any summed dim
         k=points((left | right) - output),
+    )
+
+
+def stacked(gemms: Sequence[Gemm], chip_dims: int) -> Gemm:
+    """Several products as one, along a new first axis ahead of the axes that chips have."""
+
+    def together(values: list[Array]) -> Array:
+        found = np.stack(np.broadcast_arrays(*values))
+        return found.reshape(len(values), *[1] * max(chip_dims - found.ndim + 1, 0), *found.shape[1:])
+
+    return Gemm(
+        batch=together([gemm.batch for gemm in gemms]),
+        m=together([gemm.m for gemm in gemms]),
+        n=together([gemm.n for gemm in gemms]),
+        k=together([gemm.k for gemm in gemms]),
     )

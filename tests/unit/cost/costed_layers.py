@@ -7,7 +7,7 @@ from typing import Any
 
 from dovetail import hardware
 from dovetail.cost.operators import ChipUnits, kernel_counts, local_sizes, operator_seconds
-from dovetail.cost.shapes import Gemm, gemm_of
+from dovetail.cost.shapes import Array, Gemm, gemm_of
 from dovetail.cost.units import chip_units
 from dovetail.documents import validate
 from dovetail.graph import HALF_PRECISION, LayerGraph, Operator
@@ -69,13 +69,17 @@ class Priced:
         return (*self.placed.forward, *self.placed.backward)
 
     @property
+    def all_seconds(self) -> dict[str, Array]:
+        """Operator → seconds on one chip or several."""
+        found: dict[str, Array] = {}
+        for operators in (self.placed.forward, self.placed.backward):
+            found |= operator_seconds(operators, self.tensors, self.sizes, self.axes, self.chip, HALF_PRECISION)
+        return found
+
+    @property
     def seconds(self) -> dict[str, float]:
         """Operator → seconds."""
-        found: dict[str, float] = {}
-        for operators in (self.placed.forward, self.placed.backward):
-            priced = operator_seconds(operators, self.tensors, self.sizes, self.axes, self.chip, HALF_PRECISION)
-            found |= {name: float(s) for name, s in priced.items()}
-        return found
+        return {name: float(s) for name, s in self.all_seconds.items()}
 
     @property
     def kernels(self) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from costed_layers import BIASED, EXPERTS, MIXER, Priced, layers, units
 
@@ -190,3 +191,20 @@ def test_traffic_of_other_kernels_is_not_the_losss():
     assert derived[0][0] == pytest.approx(
         streamed(Priced(layers()["head"], chip), "loss") + float(chip.vector.launch_s), rel=1e-9
     )
+
+
+@pytest.mark.parametrize("field", ["sustained", "memory_bytes_per_s", "launch_s"])
+def test_products_priced_together_cost_what_each_does_whatever_varies_between_chips(field):
+    one = units()
+    factors = (0.5, 0.8, 1.0)
+    # as many chips as other axes might have: a mix-up of axes would not show otherwise
+    many = replace(one, half=replace(one.half, **{field: np.array(factors) * getattr(one.half, field)}))
+    many = replace(many, matrix=many.half)
+    together = Priced(block(feed_forward=EXPERTS), many, experts=4)
+    seconds = together.all_seconds
+    for position, factor in enumerate(factors):
+        own = replace(one, half=replace(one.half, **{field: factor * getattr(one.half, field)}))
+        alone = Priced(block(feed_forward=EXPERTS), replace(own, matrix=own.half), experts=4)
+        for name, expected in alone.seconds.items():
+            if alone.operators[name].kind is Kind.CONTRACTION:
+                assert np.broadcast_to(seconds[name], (3,))[position] == pytest.approx(expected), name
