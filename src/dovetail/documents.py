@@ -59,20 +59,26 @@ def _texts_under_fields(spec: type[Spec]) -> dict[str, str]:
     return texts
 
 
+def read_bytes(path: Path, most: int, shorten: str = "keep it shorter") -> bytes:
+    """What a file of a user holds, up to so many bytes; `shorten` says what to do about more."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(most + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "no such path"
+        raise InputError(str(path), f"cannot be read ({reason})", "name a file that exists") from None
+    if len(content) > most:
+        raise InputError(str(path), f"has more than {most} bytes", shorten)
+    return content
+
+
 def read_document(path: Path | str, *, finite: bool = True) -> dict[str, Any]:
     """The mapping a YAML or JSON file holds; where not only finite numbers may stand, a field's reader must check."""
     path = Path(path)
     where = str(path)
     json_only = path.suffix.lower() == ".json"
     most = MAX_FILE_BYTES if json_only else MAX_YAML_BYTES
-    try:
-        with path.open("rb") as file:
-            content = file.read(most + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "no such path"
-        raise InputError(where, f"cannot be read ({reason})", "name a file that exists") from None
-    if len(content) > most:
-        raise InputError(where, f"has more than {most} bytes", "keep it shorter (JSON may be longer than YAML)")
+    content = read_bytes(path, most, "keep it shorter (JSON may be longer than YAML)")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:

@@ -15,6 +15,7 @@ from dovetail.accuracy.collective_timings import (
     check_timing,
     neighbours,
 )
+from dovetail.documents import read_bytes
 from dovetail.errors import InputError, one_of, quoted
 from dovetail.layout import CollectiveKind
 
@@ -203,13 +204,5 @@ def _number(text: str, at: str) -> float:
 
 
 def _text(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "no such path"
-        raise InputError(str(path), f"cannot be read ({reason})", "name a file that exists") from None
-    if len(content) > MAX_FILE_BYTES:
-        raise InputError(str(path), f"has more than {MAX_FILE_BYTES} bytes", "keep it shorter")
     # logs of many ranks are sometimes torn; what is torn is no line of results
-    return content.decode("utf-8", errors="replace")
+    return read_bytes(path, MAX_FILE_BYTES).decode("utf-8", errors="replace")

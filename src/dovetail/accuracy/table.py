@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from dovetail.documents import read_bytes
 from dovetail.errors import InputError, one_of, quoted
 
 MAX_FILE_BYTES = 64 * 2**20
@@ -112,15 +113,7 @@ def read_table(path: Path | str, needed: Iterable[str], known: Iterable[str]) ->
 
 def _text(path: Path, where: str) -> str:
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "no such path"
-        raise InputError(where, f"cannot be read ({reason})", "name a file that exists") from None
-    if len(content) > MAX_FILE_BYTES:
-        raise InputError(where, f"has more than {MAX_FILE_BYTES} bytes", "keep it shorter")
-    try:
-        return content.decode("utf-8-sig")
+        return read_bytes(path, MAX_FILE_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InputError(where, "is not UTF-8 text", "it should be a CSV file") from None
 

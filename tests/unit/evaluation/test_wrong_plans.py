@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
 from typing import Any
@@ -17,8 +16,7 @@ from valid_plans import EXPERTS, GPT, PLAN_FILES, Document, model, with_changes
 
 from dovetail.errors import InputError
 from dovetail.evaluation import Task, evaluate, load_task, task_of
-
-Path = tuple[str | int, ...]
+from made_wrong import Path, changed, nodes, replaced
 
 NUMBERS = st.integers() | st.floats()
 MAPPINGS = st.dictionaries(st.text(max_size=5), st.integers(), min_size=1, max_size=3)
@@ -40,29 +38,6 @@ OPTIONAL = {
 }  # fmt: skip
 #: What a described chip and its tiers may hold is tested with the hardware files.
 OTHERS = {"model", "chip"}
-
-
-def nodes(document: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Every field and list entry of the plan file itself."""
-    entries = document.items() if isinstance(document, dict) else enumerate(document)
-    for name, value in entries:
-        yield (*path, name), value
-        if isinstance(value, dict | list) and name not in OTHERS:
-            yield from nodes(value, (*path, name))
-
-
-def changed(document: Document, path: Path, change: Callable[[Any, Any], None]) -> Document:
-    """A copy in which `change` was called with the container of a path and the path's last part."""
-    document = copy.deepcopy(document)
-    container: Any = document
-    for part in path[:-1]:
-        container = container[part]
-    change(container, path[-1])
-    return document
-
-
-def replaced(document: Document, path: Path, value: Any) -> Document:
-    return changed(document, path, lambda container, name: container.__setitem__(name, value))
 
 
 def field_of(path: Path) -> str:
@@ -117,7 +92,7 @@ FILES = st.sampled_from(sorted(PLAN_FILES)).map(PLAN_FILES.__getitem__)
 def wrong_files(draw: st.DrawFn) -> tuple[Document, str]:
     """A plan file with one wrong value, and the name of its field."""
     document = draw(FILES)
-    path, value = draw(st.sampled_from([n for n in nodes(document) if n[0][-2:-1] != ("tiers",)]))
+    path, value = draw(st.sampled_from([n for n in nodes(document, whole=OTHERS) if n[0][-2:-1] != ("tiers",)]))
     new = draw(wrong(path, value))
     assume(new != value or type(new) is not type(value))
     return replaced(document, path, new), field_of(path)
@@ -138,7 +113,7 @@ REQUIRED_OF_JOB = ("model", "seq_len", "global_batch")
 def misspelt_files(draw: st.DrawFn) -> tuple[Document, str, str]:
     """A plan file with one field under a slightly wrong name; the wrong and the right name."""
     document = draw(FILES)
-    path = draw(st.sampled_from([path for path, _ in nodes(document) if isinstance(path[-1], str)]))
+    path = draw(st.sampled_from([path for path, _ in nodes(document, whole=OTHERS) if isinstance(path[-1], str)]))
     right = str(path[-1])
     at = draw(st.integers(min_value=0, max_value=len(right) - 1))
     word = draw(st.sampled_from([right[:at] + right[at] + right[at:], right[:at] + "x" + right[at:], right.upper()]))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,9 +13,7 @@ from hypothesis import strategies as st
 from dovetail.documents import validate
 from dovetail.hardware import Chip, Cluster, cluster_from
 from dovetail.hardware.chip import ChipSpec
-
-Document = dict[str, Any]
-Path = tuple[str | int, ...]
+from made_wrong import Document, Path, changed, nodes, replaced
 
 _SWITCH = {"name": "links", "size": 8, "topology": "switch", "bytes_per_s": "450 GB/s", "latency_s": "1 us"}
 _NETWORK = {
@@ -89,28 +86,6 @@ WRONG_PARTS = NUMBERS | st.text(max_size=20)
 NAMED = {"name", "technology", "chip"}
 TEXTS = {"title", "node", "source"}
 WORDS = {"kind", "dataflow", "topology"}
-
-
-def nodes(document: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Every field and list entry below a document."""
-    entries = document.items() if isinstance(document, dict) else enumerate(document)
-    for name, value in entries:
-        yield (*path, name), value
-        if isinstance(value, dict | list):
-            yield from nodes(value, (*path, name))
-
-
-def changed(document: Document, path: Path, change: Callable[[Any, Any], None]) -> Document:
-    document = copy.deepcopy(document)
-    container: Any = document
-    for part in path[:-1]:
-        container = container[part]
-    change(container, path[-1])
-    return document
-
-
-def replaced(document: Document, path: Path, value: Any) -> Document:
-    return changed(document, path, lambda container, name: container.__setitem__(name, value))
 
 
 def wrong(path: Path, value: Any) -> st.SearchStrategy[Any]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,8 +21,7 @@ from valid_documents import (
 from dovetail.documents import validate
 from dovetail.models import Model, summarise
 from dovetail.models.huggingface import import_config
-
-Path = tuple[str | int, ...]
+from made_wrong import Path, changed, nodes, replaced
 
 #: Beyond every bound: sequences end at 2^40 tokens, all other sizes earlier.
 HUGE = st.integers(min_value=2**41, max_value=10**40)
@@ -38,29 +36,6 @@ WRONG_PARTS = NUMBERS | st.text(max_size=20) | st.lists(st.integers(), max_size=
 
 FILE_NAMES = {"name", "block"}
 FILE_TEXTS = {"source", "note"}
-
-
-def nodes(document: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Every field and list entry below a document."""
-    entries = document.items() if isinstance(document, dict) else enumerate(document)
-    for name, value in entries:
-        yield (*path, name), value
-        if isinstance(value, dict | list):
-            yield from nodes(value, (*path, name))
-
-
-def changed(document: Document, path: Path, change: Callable[[Any, Any], None]) -> Document:
-    """A copy in which `change` was called with the container of a path and the path's last part."""
-    document = copy.deepcopy(document)
-    container: Any = document
-    for part in path[:-1]:
-        container = container[part]
-    change(container, path[-1])
-    return document
-
-
-def replaced(document: Document, path: Path, value: Any) -> Document:
-    return changed(document, path, lambda container, name: container.__setitem__(name, value))
 
 
 def removed(document: Document, path: Path) -> Document:
