@@ -11,7 +11,7 @@ from dovetail.accuracy.table import Row
 from dovetail.errors import InputError
 from dovetail.graph import Kind, LayerGraph, ModelGraph, Operator
 from dovetail.models.model import EMBEDDING, HEAD, PREDICTION
-from dovetail.profile.recompute import attention_core
+from dovetail.profile.modules import MODULES, attention_core
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,9 @@ def read_recompute(row: Row, graph: ModelGraph, layers_per_part: Fraction) -> Re
 def _modules(written: str, graph: ModelGraph) -> RecomputeReading:
     """Megatron's `--recompute-modules` (transformer_config.py): the outputs of these are not kept."""
     words = [word for word in MODULES if re.search(rf"\b{word}\b", written)]
-    names = _names(graph, lambda layer: (name for word in words for name in MODULES[word](layer)))
-    return RecomputeReading(names or "none")
+    also = [word for word in _CHEAP if re.search(rf"\b{word}\b", written)]
+    names = _names(graph, lambda layer: (o.name for o in layer.operators if any(_CHEAP[word](o) for word in also)))
+    return RecomputeReading((*words, *names) or "none")
 
 
 def _operators(written: str, graph: ModelGraph) -> RecomputeReading:
@@ -112,27 +113,10 @@ _SELECTIVE: Mapping[str, Callable[[str, ModelGraph], RecomputeReading]] = {
 }
 
 
-def _named(*beginnings: str) -> Callable[[LayerGraph], Iterable[str]]:
-    return lambda layer: (o.name for o in layer.operators if o.name.startswith(beginnings))
-
-
-def _matching(test: Callable[[Operator], bool]) -> Callable[[LayerGraph], Iterable[str]]:
-    return lambda layer: (o.name for o in layer.operators if test(o))
-
-
-_LATENT_UP = ("query_content", "query_positional", "query_rotary", "query", "key_content", "key_rotary", "key", "value")
-
-#: Words of the menu → the operators of a layer whose outputs are computed again.
-MODULES: Mapping[str, Callable[[LayerGraph], Iterable[str]]] = {
-    "core_attn": attention_core,
-    "layernorm": _matching(lambda o: o.name in ("mixer_norm", "feed_forward_norm")),
-    "norm": _matching(lambda o: o.name in ("mixer_norm", "feed_forward_norm")),
-    "mla_up_proj": _matching(lambda o: o.name in _LATENT_UP),
-    "mlp": _named("mlp."),
-    "moe": _named("router", "gates", "dispatch", "expert.", "combine"),
-    "moe_act": _matching(lambda o: o.name.endswith(".activation")),
-    "act": _matching(lambda o: o.name.endswith(".activation")),
-    "shared_experts": _named("shared."),
+#: What other recipes call the operators that are cheapest to compute again.
+_CHEAP: Mapping[str, Callable[[Operator], bool]] = {
+    "norm": lambda o: o.name in ("mixer_norm", "feed_forward_norm"),
+    "act": lambda o: o.name.endswith(".activation"),
 }
 
 

@@ -170,8 +170,8 @@ def _kept(profiles: JobProfiles, name: str, plan: Plan, facts: FrameworkFacts) -
     choice = plan.recompute if is_block and not has_loss else "none"
     # embedding and head multiply in the wide format, and hold the loss apart from what a microbatch keeps
     share = facts.operand_share if is_block and not has_loss else 1.0
-    chosen = recompute(graph, profile, choice, profile.stream_bytes, share, stops_early=facts.stops_early)
-    return chosen.mixed(recompute(graph, profile, "none", profile.stream_bytes, share), plan.recompute_share)
+    chosen = recompute(graph, profile, choice, share, stops_early=facts.stops_early)
+    return chosen.mixed(recompute(graph, profile, "none", share), plan.recompute_share)
 
 
 def _pipeline(plan: Plan) -> Pipeline:

@@ -6,6 +6,7 @@ from dovetail.layout.derive import PlacedLayer, PlacedOperator, PlacedWeight, pl
 from dovetail.layout.layout import FLAT, PARTIAL, REPLICATED, Layout, local_bytes
 from dovetail.layout.mesh import Mesh, degree
 from dovetail.layout.strategy import STRATEGIES, Strategy
+from dovetail.layout.version import TensorVersion
 
 __all__ = [
     "FLAT",
@@ -21,6 +22,7 @@ __all__ = [
     "PlacedOperator",
     "PlacedWeight",
     "Strategy",
+    "TensorVersion",
     "convert",
     "degree",
     "local_bytes",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from dovetail.graph import Backward, Exchange, LayerGraph, Operand, Operator, Phase, Role, Tensor, differentiate
@@ -11,6 +11,7 @@ from dovetail.layout.collective import Collective, Moment
 from dovetail.layout.convert import CollectiveKind, Step, convert
 from dovetail.layout.layout import FLAT, PARTIAL, REPLICATED, Layout
 from dovetail.layout.strategy import Strategy
+from dovetail.layout.version import TensorVersion
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,8 @@ class PlacedLayer:
     #: every tensor of the layer, forward and backward, in the layout it is written in
     written: Mapping[str, Layout]
     tensors: Mapping[str, Tensor]
+    #: every layout a tensor of the forward takes, weights apart, in the order they come to be
+    versions: tuple[TensorVersion, ...]
     #: what the layer hands on, in the layout the next one takes
     handed_on: tuple[tuple[Tensor, Layout], ...]
 
@@ -70,6 +73,7 @@ def place_layer(graph: LayerGraph, strategy: Strategy) -> PlacedLayer:
         weights,
         {**backward_pass.written, **forward_pass.written},
         {**backward.graph.tensors, **graph.tensors},
+        forward_pass.versions(frozenset(saved)),
         tuple((tensor, _limited(tensor, stream)) for tensor in graph.stream(graph.outputs)),
     )
 
@@ -94,6 +98,9 @@ class _Pass:
         #: keys and values that travel around a ring, and their gradients
         self.streamed: set[str] = set()
         self._available: dict[str, list[Layout]] = {}
+        #: how a layout of a tensor was made of another, and who reads it
+        self._made: dict[tuple[str, Layout], tuple[Layout, tuple[Collective, ...]]] = {}
+        self._readers: dict[tuple[str, Layout], list[str]] = {}
 
     def give(self, name: str, layout: Layout) -> None:
         """A tensor exists in this layout."""
@@ -123,14 +130,34 @@ class _Pass:
     def require(self, name: str, layout: Layout, user: str) -> None:
         """Converts a tensor unless it exists in this layout already."""
         available = self._available[name]
+        self._readers.setdefault((name, layout), []).append(user)
         if layout in available:
             return
-        steps = min((convert(a, layout) for a in available if _reachable(a, layout)), key=_weight)
+        reachable = [a for a in available if _reachable(a, layout)]
+        before, steps = min(((a, convert(a, layout)) for a in reachable), key=lambda way: _weight(way[1]))
+        made: list[Collective] = []
         for collective in _collectives(self.tensors[name], steps, user, self.moment):
             streamed = name in self.streamed and set(collective.axes) <= set(self.strategy.mesh.context)
             kind = CollectiveKind.PERMUTE if streamed else collective.kind
-            self.collectives.append(replace(collective, kind=kind, streamed=streamed))
+            made.append(replace(collective, kind=kind, streamed=streamed))
+        self.collectives += made
+        self._made[name, layout] = before, tuple(made)
         available.append(layout)
+
+    def versions(self, saved: Collection[tuple[str, Layout]]) -> tuple[TensorVersion, ...]:
+        """Every layout of every tensor but weights and constants, in the order they came to be."""
+        return tuple(
+            TensorVersion(
+                self.tensors[name],
+                layout,
+                *self._made.get((name, layout), (None, ())),
+                tuple(self._readers.get((name, layout), ())),
+                (name, layout) in saved,
+            )
+            for name, layouts in self._available.items()
+            if self.tensors[name].role not in (Role.WEIGHT, Role.CONSTANT)
+            for layout in layouts
+        )
 
     def _cuts(self, operator: Operator) -> dict[str, str]:
         cuts = {a: d for a, d in self.strategy.cut(operator).items() if operator.split(d) is not None}

@@ -8,6 +8,7 @@ from dovetail.errors import InputError
 from dovetail.frameworks import Framework
 from dovetail.placement.pipeline_schedule import PipelineSchedule
 from dovetail.placement.plan import Plan
+from dovetail.profile.modules import MODULES
 
 #: The field, what is wrong with it, and what would be right.
 Obstacle = tuple[str, str, str]
@@ -59,7 +60,11 @@ def _sharding(plan: Plan, framework: Framework) -> Iterator[Obstacle]:
         if plan.recompute not in framework.recompute:
             yield "recompute", f"is {plan.recompute}", _one_of(framework.recompute)
     elif "operators" not in framework.recompute:
-        yield "recompute", "lists operators", "name none, selective or full, or use the framework ideal"
+        modules = [name for name in framework.recompute_modules if name in MODULES]
+        menu = f"name modules ({', '.join(modules)})" if modules else "name none, selective or full"
+        for name in plan.recompute:
+            if name not in modules:
+                yield "recompute", f"lists {name}", f"{menu}, or use the framework ideal"
     if plan.recompute_share < 1 and not framework.recompute_some_layers:
         yield "recompute_share", f"is {plan.recompute_share:g}", "recompute all blocks or none"
 

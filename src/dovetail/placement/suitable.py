@@ -14,6 +14,7 @@ from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.placement.arrange import Arrangement, arrange
 from dovetail.placement.plan import Plan
+from dovetail.profile.modules import MODULES
 
 #: Dims that need not divide evenly: tables are padded, tokens go to experts as they come, and data-parallel
 #: chips have equally many sequences by how microbatches are counted.
@@ -66,8 +67,9 @@ def _check_recompute(plan: Plan, graph: ModelGraph) -> None:
         return
     known = {operator.name for layer in graph.layers.values() for operator in layer.operators}
     for name in plan.recompute:
-        if name not in known:
-            raise InputError("plan: recompute", f"{quoted(name)} is no operator of the model", one_of(known, name))
+        if name not in known and name not in MODULES:
+            what = f"{quoted(name)} is no operator of the model and no module"
+            raise InputError("plan: recompute", what, one_of({*known, *MODULES}, name))
 
 
 def _check_nesting(plan: Plan) -> None:

@@ -15,6 +15,7 @@ from dovetail.graph.routing import EXPERT_TOKENS
 from dovetail.graph.size import Size, Sizes, as_array
 from dovetail.graph.tensor import Element
 from dovetail.layout import Collective, CollectiveKind, Moment, PlacedLayer, local_bytes
+from dovetail.profile.version import Version, by_group, exchanges, profile_versions
 
 #: The kind of group whose collectives bring sharded weights together (ZeRO 3).
 WEIGHT_GATHER = "weight-gather"
@@ -48,10 +49,10 @@ class LayerProfile:
     kernels: Mapping[str, Array]
     forward_kernels: Array
     backward_kernels: Array
-    #: tensor → bytes kept from forward to backward on one chip
-    saved_bytes: Mapping[str, Array]
-    #: tensor → bytes of one chip as the forward writes it: what keeping it instead of computing it again takes
-    written_bytes: Mapping[str, Array]
+    #: the tensors of the forward, in every layout they take
+    versions: tuple[Version, ...]
+    #: operator → seconds of the statistics its shards exchange in the forward, by kind of group
+    exchange_s: Mapping[str, Mapping[str, Array]]
     #: parameters of one chip: as used, and as its gradient and optimizer state are kept
     parameters: Array
     home_parameters: Array
@@ -91,7 +92,11 @@ def profile_layer(
     forward = operator_seconds(placed.forward, tensors, sizes, axis_sizes, chip, widths, imbalance)
     backward = operator_seconds(placed.backward, tensors, sizes, axis_sizes, chip, widths, imbalance)
     phase = {p.operator.name: p.operator.phase for p in placed.backward}
-    by_moment = _collectives(placed, sizes, axis_sizes, widths, price, group_of)
+    priced = [
+        (collective, group_of(collective), price(collective, as_array(collective.bytes(sizes, axis_sizes, widths))))
+        for collective in placed.collectives
+    ]
+    by_moment = {moment: by_group((g, s) for c, g, s in priced if c.moment is moment) for moment in Moment}
     launched = kernel_counts((*placed.forward, *placed.backward), tensors, sizes, axis_sizes)
     joules = _joules(placed, tensors, sizes, axis_sizes, chip, widths, rates)
     used, home = _parameters(placed, sizes, axis_sizes)
@@ -112,12 +117,8 @@ def profile_layer(
         kernels=launched,
         forward_kernels=_kernels(placed, launched, Moment.FORWARD),
         backward_kernels=_kernels(placed, launched, Moment.BACKWARD),
-        saved_bytes=_saved(placed, sizes, axis_sizes, widths),
-        written_bytes={
-            name: as_array(local_bytes(graph.tensors[name], layout, sizes, axis_sizes, widths))
-            for name, layout in placed.written.items()
-            if name in graph.tensors and graph.tensors[name].role is not Role.WEIGHT
-        },
+        versions=profile_versions(placed, sizes, axis_sizes, widths, priced),
+        exchange_s=exchanges(placed, priced),
         parameters=summed(used),
         home_parameters=summed(home),
         dense_parameters=summed(n for n, w in zip(used, placed.weights, strict=True) if w.tensor.active_share == 1),
@@ -130,24 +131,6 @@ def profile_layer(
         backward_j=joules[Moment.BACKWARD],
         step_j=joules[Moment.STEP],
     )
-
-
-def _collectives(
-    placed: PlacedLayer,
-    sizes: Sizes,
-    axis_sizes: Mapping[str, Size],
-    widths: Mapping[Element, int],
-    price: CollectivePrice,
-    group_of: Callable[[Collective], str],
-) -> dict[Moment, dict[str, Array]]:
-    """Seconds of a layer's collectives, by when they run and by kind of group."""
-    by_moment: dict[Moment, dict[str, Array]] = {moment: {} for moment in Moment}
-    for collective in placed.collectives:
-        seconds = price(collective, as_array(collective.bytes(sizes, axis_sizes, widths)))
-        group = by_moment[collective.moment]
-        name = group_of(collective)
-        group[name] = group.get(name, np.zeros(())) + seconds
-    return by_moment
 
 
 def _parameters(placed: PlacedLayer, sizes: Sizes, axis_sizes: Mapping[str, Size]) -> tuple[list[Array], list[Array]]:
@@ -206,17 +189,3 @@ def _logits(placed: PlacedLayer, sizes: Sizes, axis_sizes: Mapping[str, Size]) -
     return summed(
         as_array(local_bytes(placed.tensors[name], placed.written[name], sizes, axis_sizes, whole)) for name in names
     )
-
-
-def _saved(
-    placed: PlacedLayer, sizes: Sizes, axis_sizes: Mapping[str, Size], widths: Mapping[Element, int]
-) -> dict[str, Array]:
-    saved: dict[str, Array] = {}
-    # what a loss keeps is there while it runs, not as long as a microbatch is in flight: `logits` stands for it
-    losses = {o.tensor for p in placed.forward if p.operator.kind is Kind.LOSS for o in p.operator.outputs}
-    for tensor, layout in placed.saved:
-        if tensor.name in losses:
-            continue
-        size = as_array(local_bytes(tensor, layout, sizes, axis_sizes, widths))
-        saved[tensor.name] = saved.get(tensor.name, np.zeros(())) + size
-    return saved

@@ -108,8 +108,8 @@ def test_recompute_is_read_as_its_framework_means_it(tmp_path, stated, written, 
 @pytest.mark.parametrize(
     ("written", "again", "kept"),
     [
-        ('selective modules ["mlp"]', {"mlp.up", "mlp.activation", "mlp.down"}, {"query", "mixer_norm", "expert.up"}),
-        ('selective modules ["mla_up_proj"]', {"query_content", "value", "key"}, {"query_latent", "output"}),
+        ('selective modules ["mlp"]', {"mlp"}, {"query", "mixer_norm", "moe"}),
+        ('selective modules ["mla_up_proj", "moe_act"]', {"mla_up_proj", "moe_act"}, {"layernorm", "moe"}),
         ("selective norm,act", {"mixer_norm", "expert.activation"}, {"router", "mlp.up", "attention"}),
         ("selective (op)", {"mixer_norm", "mlp.activation"}, {"attention", "query_latent"}),
         ("remat_policy=minimal", {"attention", "mixer_norm"}, {"output", "query_content", "mlp.up"}),

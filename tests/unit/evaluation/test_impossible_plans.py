@@ -61,7 +61,7 @@ FRAMEWORKS: list[tuple[str, str, dict[str, Any], str]] = [
     ("megatron", "dense", {"pipeline_schedule": "gpipe"}, "plan.pipeline_schedule: is gpipe"),
     ("megatron", "dense", {"pipeline_schedule": "zb_h1"}, "it should be one of 1f1b, interleaved"),
     ("megatron", "dense", {"zero_stage": 3}, "plan.zero_stage: is 3 with a pipeline"),
-    ("megatron", "dense", {"recompute": ["mixer_norm"]}, "plan.recompute: lists operators"),
+    ("megatron", "dense", {"recompute": ["mixer_norm"]}, "plan.recompute: lists mixer_norm"),
     ("megatron", "interleaved", {"micro_batch": 16}, "plan.micro_batch: makes 1 microbatches for 4 interleaved"),
     ("torchtitan", "sharded", {"zero_stage": 1}, "plan.zero_stage: is 1"),
     ("torchtitan", "mixture", {"expert_tensor_parallel": 2}, "plan.expert_tensor_parallel: is 2"),

@@ -35,7 +35,7 @@ def block() -> tuple[LayerGraph, LayerProfile]:
 
 def chosen(block: tuple[LayerGraph, LayerProfile], choice: object, *, early: bool) -> Recompute:
     graph, profile = block
-    return recompute(graph, profile, choice, profile.stream_bytes, stops_early=early)  # type: ignore[arg-type]
+    return recompute(graph, profile, choice, stops_early=early)  # type: ignore[arg-type]
 
 
 def test_the_last_product_and_the_sum_behind_it_are_left_out(block):
@@ -63,11 +63,13 @@ def test_everything_the_backward_reads_is_computed_again(block):
     )
 
 
-def test_what_is_kept_and_sent_again_is_the_same(block):
+def test_what_is_kept_is_the_same_and_the_last_reduction_is_left_out(block):
     full, early = (chosen(block, "full", early=e) for e in (False, True))
     assert (early.saved_bytes, early.workspace_bytes) == (full.saved_bytes, full.workspace_bytes)
-    assert early.added_collective_s == full.added_collective_s
-    assert full.added_collective_s["tensor-parallel"] > 0
+    # attention's and the feed-forward's sum are completed in the forward, only the first is needed again
+    assert float(full.added_collective_s["tensor-parallel"]) == pytest.approx(
+        2 * float(early.added_collective_s["tensor-parallel"])
+    )
 
 
 def test_a_list_of_all_operators_runs_what_stopping_early_runs(block):
