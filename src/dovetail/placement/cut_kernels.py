@@ -1,0 +1,156 @@
+"""Compiled bounds of where to cut a chain of layers into stages: labels of the stages from the last to the first.
+
+A step takes at least: every forward once, every backward once, all links twice, the longest *stay* at one stage, and
+what the slowest stage does once a step. What a stay is depends on the schedule (`_stay`); it is known when the stage
+and those behind it are.
+"""
+# numba ships no types
+# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+#: Columns of a label, of the stages from one on: seconds of their backwards, the longest stay at one of them, the
+#: most seconds one of them takes once a step.
+BACKWARD, STAY, ONCE = range(3)
+#: Rows of a chain's sums over layers, each with a 0 ahead: forwards, least backwards, seconds once a step.
+FORWARD, LEAST_BACKWARD, ONCE_SUM = range(3)
+#: Entries of a pipeline: schedule, microbatches, seconds that a transfer delays the next stage, or takes the sender.
+SCHEDULE, MICROBATCHES, DELAY, SENDING = range(4)
+#: Schedules as the kernels tell them apart.
+ONE_F_ONE_B, GPIPE, OTHER = range(3)
+
+
+@njit(cache=True)
+def labels_of_cuts(
+    sums: Floats, backward: Floats, held: Floats, pipeline: Floats, limit: float
+) -> tuple[Ints, Floats, Ints]:
+    """Labels of every stage and first layer that no other label dominates.
+
+    `backward[i, s, e]` are the seconds of stage i with layers s to e, what it sends back itself included; infinite
+    where it does not fit, or takes too long. Returned are where the labels of stage i from layer s on stand and how
+    many (stages × layers × 2), the labels, and for each where its first stage ends and the label behind it. Labels at
+    the limit are left out.
+    """
+    stages, layers = len(held), sums.shape[1] - 1
+    places = np.zeros((stages, layers + 1, 2), np.int64)
+    labels, notes = np.empty((1024, 3)), np.empty((1024, 2), np.int64)
+    used = 0
+    for i in range(stages - 1, -1, -1):
+        last = i == stages - 1
+        for s in range(i, (layers - stages + i if i else 0) + 1):
+            found, ends = np.empty((0, 3)), np.empty((0, 2), np.int64)
+            for e in range(layers if last else s + 1, layers - (stages - 1 - i) + 1):
+                if backward[i, s, e] == np.inf:
+                    continue
+                first, count = (0, 1) if last else (places[i + 1, e, 0], places[i + 1, e, 1])
+                behind = np.zeros((1, 3)) if last else labels[first : first + count]
+                part = with_stage(i, s, e, backward[i, s, e], behind, sums, held, pipeline)
+                note = np.empty((count, 2), np.int64)
+                note[:, 0] = e
+                note[:, 1] = first + np.arange(count)
+                below = values(part, sums, len(held), pipeline, sums[LEAST_BACKWARD, s]) < limit
+                found, ends = _undominated(found, ends, part[below], note[below])
+            while used + len(found) > len(labels):
+                labels, notes = np.concatenate((labels, labels)), np.concatenate((notes, notes))
+            labels[used : used + len(found)] = found
+            notes[used : used + len(found)] = ends
+            places[i, s, 0], places[i, s, 1] = used, len(found)
+            used += len(found)
+    return places, labels[:used], notes[:used]
+
+
+@njit(cache=True)
+def least_values(sums: Floats, held: Floats, pipeline: Floats) -> Floats:
+    """What a step takes at least with stage i of layers s to e, had every layer its fastest option."""
+    stages, layers = len(held), sums.shape[1] - 1
+    least = np.full((stages, layers, layers + 1), np.inf)
+    for i in range(stages):
+        for s in range(i, (layers - stages + i if i else 0) + 1):
+            for e in range(layers if i == stages - 1 else s + 1, layers - (stages - 1 - i) + 1):
+                sent = pipeline[SENDING] if i else 0.0
+                behind = np.zeros((1, 3))
+                behind[0, BACKWARD] = sums[LEAST_BACKWARD, -1] - sums[LEAST_BACKWARD, e]
+                own = sums[LEAST_BACKWARD, e] - sums[LEAST_BACKWARD, s] + sent
+                label = with_stage(i, s, e, own, behind, sums, held, pipeline)
+                least[i, s, e] = values(label, sums, stages, pipeline, sums[LEAST_BACKWARD, s])[0]
+    return least
+
+
+@njit(cache=True)
+def values(labels: Floats, sums: Floats, stages: int, pipeline: Floats, backward_before: float) -> Floats:
+    """Seconds a step takes at least with the stages of a label, given those of the backwards before them."""
+    longest = labels[:, STAY] + labels[:, ONCE]
+    if pipeline[SCHEDULE] == OTHER:
+        return longest
+    ways = (stages - 1) * (2 * pipeline[DELAY] + pipeline[SENDING])
+    return sums[FORWARD, -1] + ways + backward_before + labels[:, BACKWARD] + longest
+
+
+@njit(cache=True)
+def with_stage(
+    i: int, s: int, e: int, backward: float, behind: Floats, sums: Floats, held: Floats, pipeline: Floats
+) -> Floats:
+    """Labels with stage i, of layers s to e, ahead of them."""
+    labels = behind.copy()
+    links = len(held) - 1 - i
+    forward = sums[FORWARD, e] - sums[FORWARD, s] + min(1, links) * pipeline[SENDING]
+    ahead = sums[FORWARD, s] + i * (pipeline[DELAY] + pipeline[SENDING])
+    ways = 2 * links * pipeline[DELAY] + max(0, links - 1) * pipeline[SENDING]
+    for n in range(len(labels)):
+        trip = labels[n, BACKWARD] + sums[FORWARD, -1] - sums[FORWARD, e] + ways
+        labels[n, STAY] = max(labels[n, STAY], _stay(forward, backward, trip, ahead, held[i], pipeline))
+        labels[n, BACKWARD] += backward
+        labels[n, ONCE] = max(labels[n, ONCE], sums[ONCE_SUM, e] - sums[ONCE_SUM, s])
+    return labels
+
+
+@njit(cache=True)
+def _stay(forward: float, backward: float, trip: float, ahead: float, held: float, pipeline: Floats) -> float:
+    """What staying at a stage adds; `trip` goes through all stages behind and back, `ahead` are forwards before it.
+
+    1F1B, with fewer microbatches in flight than there are: a path goes back to the stage, takes m − h turns of
+    backward and forward there, and through the stages behind once more; h turns may also be one turn and a trip.
+    With all in flight its forwards, and its backwards, follow each other; so they do in GPipe. Any other schedule
+    at least waits for its first forward and does all its work, and that is the whole bound.
+    """
+    m, whole = pipeline[MICROBATCHES], forward + backward
+    if pipeline[SCHEDULE] == OTHER:
+        return ahead + m * whole
+    if pipeline[SCHEDULE] == GPIPE:
+        return (m - 1) * whole
+    if held >= m:
+        return (m - 1) * max(forward, backward)
+    turns = m - held
+    rounds = (turns - 1) // held
+    return trip + max(turns * whole, (turns - rounds * (held - 1)) * whole + rounds * trip)
+
+
+@njit(cache=True)
+def _undominated(one: Floats, one_notes: Ints, other: Floats, other_notes: Ints) -> tuple[Floats, Ints]:
+    """The labels of both that none of them dominates."""
+    labels, notes = np.concatenate((one, other)), np.concatenate((one_notes, other_notes))
+    stays = np.ones(len(labels), np.bool_)
+    for a in range(len(labels)):
+        for b in range(len(labels)):
+            # of equal labels the first stays
+            if stays[b] and stays[a] and _beats(labels[b], labels[a], b < a):
+                stays[a] = False
+    return labels[stays], notes[stays]
+
+
+@njit(cache=True)
+def _beats(one: Floats, other: Floats, equal_too: bool) -> bool:
+    """Whether a label is nowhere worse and somewhere better than another, or equal where that is enough."""
+    better = equal_too
+    for column in range(3):
+        if one[column] > other[column]:
+            return False
+        better = better or one[column] < other[column]
+    return better

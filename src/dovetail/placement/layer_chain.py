@@ -1,0 +1,128 @@
+"""Dovetail's own placement problem: layers in a row with a choice of recompute each, and what a placement costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.placement.chunk_times import ChunkTimes
+from dovetail.placement.in_flight import in_flight
+from dovetail.placement.pipeline_schedule import Pipeline
+from dovetail.placement.step_time import step_time
+
+Floats = NDArray[np.float64]
+
+#: Bytes beyond the device's by less than this part are rounding.
+ROUNDING = 1e-12
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerOptions:
+    """One layer class: what a microbatch takes under each option, and what its state takes. Arrays over options."""
+
+    forward_s: float
+    #: with what the option computes again
+    input_gradient_s: Floats
+    weight_gradient_s: float
+    #: per microbatch in flight
+    kept_bytes: Floats
+    #: there again while this layer's backward runs
+    workspace_bytes: Floats
+    #: weights, gradients and optimizer state
+    state_bytes: float = 0.0
+    #: what the optimizer's step needs beside the state, when no activation is left
+    step_bytes: float = 0.0
+    #: there while any layer of this class works, by kind; a stage has room for the largest of each kind
+    working_bytes: tuple[float, ...] = ()
+    #: there while the loss of this layer is computed, and no backward runs
+    loss_bytes: float = 0.0
+    #: weights that are whole for a while; a stage has room for the largest
+    gathered_bytes: float = 0.0
+    #: seconds of this layer once a step, after the pipeline
+    once_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerChain:
+    """Layers in a row, the pipeline they are placed on, and its devices."""
+
+    classes: tuple[LayerOptions, ...]
+    #: the class of every layer, in order
+    order: tuple[int, ...]
+    pipeline: Pipeline
+    device_bytes: float
+    transfer_s: float = 0.0
+    #: a stage waits while it sends: transfers are its own time instead of a delay
+    sends_itself: bool = False
+    #: state that the first and the last layer share: taken off where one stage holds both
+    shared_bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPlacement:
+    """Where chunks end (one past their last layer), by place along the model, and the option of every layer."""
+
+    ends: tuple[int, ...]
+    options: tuple[int, ...]
+
+    @property
+    def chunks(self) -> tuple[range, ...]:
+        """The layers of every chunk."""
+        return tuple(range(first, end) for first, end in zip((0, *self.ends[:-1]), self.ends, strict=True))
+
+
+def stage_bytes(chain: LayerChain, layers: Sequence[int], options: Sequence[int], flights: float) -> float:
+    """Bytes of a stage that holds these layers with these options, so many microbatches of each in flight."""
+    classes = [chain.classes[chain.order[i]] for i in layers]
+    state = sum(c.state_bytes for c in classes)
+    if 0 in layers and len(chain.order) - 1 in layers and len(chain.order) > 1:
+        state -= chain.shared_bytes
+    kept = sum(c.kept_bytes[k] for c, k in zip(classes, options, strict=True))
+    workspace = max(c.workspace_bytes[k] for c, k in zip(classes, options, strict=True))
+    moment = max(workspace + working_bytes(classes), max(c.loss_bytes for c in classes))
+    activations = flights * kept + moment + max(c.gathered_bytes for c in classes)
+    return float(state + max(activations, sum(c.step_bytes for c in classes)))
+
+
+def working_bytes(classes: Sequence[LayerOptions]) -> float:
+    """Room for the largest of each kind of working memory."""
+    return sum(max(kind) for kind in zip_longest(*(c.working_bytes for c in classes), fillvalue=0.0))
+
+
+def flights_per_chunk(pipeline: Pipeline) -> list[float]:
+    """Microbatches of every chunk that a stage has in flight at its worst moment, spread evenly over its chunks."""
+    return [float(held) / pipeline.num_chunks for held in in_flight(pipeline)]
+
+
+def placement_seconds(chain: LayerChain, placement: LayerPlacement) -> float:
+    """The step time of a placement, straight from the definition; infinite where a stage does not fit."""
+    pipeline, chunks = chain.pipeline, placement.chunks
+    once = 0.0
+    for stage, flights in enumerate(flights_per_chunk(pipeline)):
+        layers = [i for place in range(stage, len(chunks), pipeline.num_stages) for i in chunks[place]]
+        options = [placement.options[i] for i in layers]
+        if stage_bytes(chain, layers, options, flights) > chain.device_bytes * (1 + ROUNDING):
+            return float("inf")
+        once = max(once, sum(chain.classes[chain.order[i]].once_s for i in layers))
+    return pipeline_seconds(chain, placement) + once
+
+
+def pipeline_seconds(chain: LayerChain, placement: LayerPlacement) -> float:
+    """The part of the step time that the pipeline takes."""
+    forward, of_input, of_weight = np.zeros((3, len(placement.chunks)))
+    for place, layers in enumerate(placement.chunks):
+        for i in layers:
+            layer = chain.classes[chain.order[i]]
+            forward[place] += layer.forward_s
+            of_input[place] += layer.input_gradient_s[placement.options[i]]
+            of_weight[place] += layer.weight_gradient_s
+    transfer = chain.transfer_s
+    if chain.sends_itself:
+        forward[:-1] += transfer
+        of_input[1:] += transfer
+        transfer = 0.0
+    return float(step_time(chain.pipeline, ChunkTimes(forward, of_input, of_weight, transfer)))

@@ -1,0 +1,211 @@
+"""Cuts of a chain for schedules with one chunk per stage: anywhere, best first."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.placement.in_flight import in_flight
+from dovetail.placement.layer_chain import LayerChain, LayerPlacement, flights_per_chunk, placement_seconds
+from dovetail.placement.pipeline_schedule import PipelineSchedule
+from dovetail.placement.stage_options import Content, StageOptions
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+#: Gains below this part of a step time are rounding.
+ROUNDING = 1e-12
+#: Cuts begun best-first before the proof is given up and the gap reported.
+MAX_CUTS = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """The first stages of a cut, and what they say about the step time."""
+
+    ends: tuple[int, ...]
+    #: seconds of their backwards
+    backward: float
+    #: longest stay at one of them but for the way through the stages not yet cut; and one without such a way
+    stay: float
+    whole_stay: float
+    once: float
+
+
+class PlainCuts:
+    """The best cut of a chain and options of its layers.
+
+    Stages enter with a bound of their backward; only those of the best cut are solved exactly, until the best cut has
+    none left to solve. If its step time is the bound it is the best. Otherwise cuts are begun best-first, stage by
+    stage from the first, until no bound is below the best step time.
+    """
+
+    def __init__(self, chain: LayerChain) -> None:
+        self.chain = chain
+        self.seconds = float("inf")
+        self.placement: LayerPlacement | None = None
+        self._options = StageOptions(chain)
+        self._flights = flights_per_chunk(chain.pipeline)
+        self._stages, self._layers = chain.pipeline.num_stages, len(chain.order)
+        self._sums = _sums(chain)
+        self._held = in_flight(chain.pipeline).astype(np.float64)
+        self._pipeline = _pipeline(chain)
+        one_each = np.eye(len(chain.classes), dtype=np.int64)[list(chain.order)]
+        self._counts = np.concatenate([np.zeros((1, len(chain.classes)), np.int64), np.cumsum(one_each, axis=0)])
+
+    def solve(self) -> float:
+        """Finds the best placement; returns what no placement takes less than."""
+        if self._stages > self._layers:
+            return self.seconds
+        self._try(tuple((i + 1) * self._layers // self._stages for i in range(self._stages)))
+        self._fill()
+        while True:
+            bound, ends = self._relax()
+            if not ends or bound >= self.seconds * (1 - ROUNDING):
+                return min(bound, self.seconds)
+            solved = all(self._options.is_exact(*key) for key in self._keys(ends))
+            self._try(ends)
+            if solved:
+                return self._best_first()
+
+    def _keys(self, ends: tuple[int, ...]) -> list[tuple[Content, float]]:
+        """Content and microbatches in flight of every stage of a cut."""
+        spans = zip((0, *ends[:-1]), ends, self._flights, strict=True)
+        return [(self._content(s, e), flights) for s, e, flights in spans]
+
+    def _content(self, s: int, e: int) -> Content:
+        counts: list[int] = (self._counts[e] - self._counts[s]).tolist()
+        return tuple((c, n) for c, n in enumerate(counts) if n), e - s == self._layers > 1
+
+    def _try(self, ends: tuple[int, ...]) -> None:
+        """Solves the stages of a cut and keeps it if it is better."""
+        options = [0] * self._layers
+        for (s, e), (content, flights) in zip(zip((0, *ends[:-1]), ends, strict=True), self._keys(ends), strict=True):
+            choice = self._options.choice(content, flights)
+            if choice is None:
+                return
+            picks = {c: iter(taken) for c, taken in choice.options.items()}
+            for i in range(s, e):
+                options[i] = next(picks[self.chain.order[i]])
+        placement = LayerPlacement(ends, tuple(options))
+        seconds = placement_seconds(self.chain, placement)
+        if seconds < self.seconds * (1 - ROUNDING):
+            self.seconds, self.placement = seconds, placement
+
+    def _fill(self) -> None:
+        """Bounds of the backwards of all stages that could be part of a better cut."""
+        from dovetail.placement.cut_kernels import least_values
+
+        could = least_values(self._sums, self._held, self._pipeline) < self.seconds
+        self._backward = np.full(could.shape, np.inf)
+        #: content and microbatches in flight → the stages that have them
+        self._alike: dict[tuple[Content, float], list[tuple[int, int, int]]] = {}
+        for i, s, e in np.argwhere(could).tolist():
+            self._alike.setdefault((self._content(s, e), self._flights[i]), []).append((i, s, e))
+        for key in self._alike:
+            self._bounded(key)
+
+    def _bounded(self, key: tuple[Content, float]) -> None:
+        (counts, _), _ = key
+        of_weight = sum(n * self.chain.classes[c].weight_gradient_s for c, n in counts)
+        seconds = self._options.bound(*key) + of_weight
+        for i, s, e in self._alike.get(key, ()):
+            self._backward[i, s, e] = seconds + (self._sending if i else 0.0)
+
+    @property
+    def _sending(self) -> float:
+        return self.chain.transfer_s if self.chain.sends_itself else 0.0
+
+    def _relax(self) -> tuple[float, tuple[int, ...]]:
+        """The least bound of a cut at what is known of the stages, and that cut; no cut where none is better."""
+        from dovetail.placement.cut_kernels import labels_of_cuts, values
+
+        for key in self._alike:
+            if self._options.is_exact(*key):
+                self._bounded(key)
+        self._labels = labels_of_cuts(self._sums, self._backward, self._held, self._pipeline, self.seconds)
+        places, labels, notes = self._labels
+        start, count = places[0, 0].tolist()
+        if count == 0:
+            return float("inf"), ()
+        bounds = values(labels[start : start + count], self._sums, self._stages, self._pipeline, 0.0)
+        label, ends = start + int(np.argmin(bounds)), list[int]()
+        for _ in range(self._stages):
+            end, label = notes[label].tolist()
+            ends.append(end)
+        return float(bounds.min()), tuple(ends)
+
+    def _best_first(self) -> float:
+        """Goes through cuts in the order of their bounds until none is below the best step time, or too many."""
+        queue: list[tuple[float, tuple[int, ...], _Begun]] = []
+        begun = _Begun((), 0.0, -np.inf, -np.inf, 0.0)
+        heapq.heappush(queue, (0.0, (), begun))
+        for _ in range(MAX_CUTS):
+            if not queue or queue[0][0] >= self.seconds * (1 - ROUNDING):
+                return self.seconds
+            _, _, begun = heapq.heappop(queue)
+            for longer in self._longer(begun):
+                if longer.ends[-1] == self._layers:
+                    self._try(longer.ends)
+                    continue
+                bound = self._bound(longer)
+                if bound < self.seconds * (1 - ROUNDING):
+                    heapq.heappush(queue, (bound, longer.ends, longer))
+        return min(queue[0][0], self.seconds) if queue else self.seconds
+
+    def _longer(self, begun: _Begun) -> Iterator[_Begun]:
+        """The same with one stage more."""
+        from dovetail.placement.cut_kernels import STAY, with_stage
+
+        i, s = len(begun.ends), begun.ends[-1] if begun.ends else 0
+        m, held = self.chain.pipeline.num_microbatches, self._held[i]
+        delay = 0.0 if self.chain.sends_itself else self.chain.transfer_s
+        turns_there = self.chain.pipeline.schedule is PipelineSchedule.ONE_F_ONE_B and held < m
+        for e in np.flatnonzero(self._backward[i, s] < np.inf).tolist():
+            backward = float(self._backward[i, s, e])
+            whole = float(self._sums[0, e] - self._sums[0, s]) + backward
+            whole += self._sending if i < self._stages - 1 else 0.0
+            stay, whole_stay = begun.stay + whole, begun.whole_stay
+            if turns_there:
+                stay = max(stay, (m - held) * whole + 2 * (self._stages - 1 - i) * delay)
+            else:
+                alone = with_stage(i, s, e, backward, np.zeros((1, 3)), self._sums, self._held, self._pipeline)
+                whole_stay = max(whole_stay, float(alone[0, STAY]))
+            once = max(begun.once, float(self._sums[2, e] - self._sums[2, s]))
+            yield _Begun((*begun.ends, e), begun.backward + backward, stay, whole_stay, once)
+
+    def _bound(self, begun: _Begun) -> float:
+        """Seconds a step takes at least that begins with these stages."""
+        from dovetail.placement.cut_kernels import BACKWARD, ONCE, STAY, values
+
+        i, e = len(begun.ends), begun.ends[-1]
+        places, labels, _ = self._labels
+        start, count = places[i, e].tolist()
+        if count == 0:
+            return float("inf")
+        joined = labels[start : start + count].copy()
+        way = joined[:, BACKWARD] + self._sums[0, -1] - self._sums[0, e] + (self._stages - 1 - i) * self._sending
+        joined[:, STAY] = np.maximum(np.maximum(joined[:, STAY], begun.stay + way), begun.whole_stay)
+        joined[:, ONCE] = np.maximum(joined[:, ONCE], begun.once)
+        return float(values(joined, self._sums, self._stages, self._pipeline, begun.backward).min())
+
+
+def _sums(chain: LayerChain) -> Floats:
+    """The rows cut_kernels names."""
+    classes = [chain.classes[c] for c in chain.order]
+    backward = [float(c.input_gradient_s.min()) + c.weight_gradient_s for c in classes]
+    rows = np.array([[c.forward_s for c in classes], backward, [c.once_s for c in classes]])
+    return np.concatenate([np.zeros((3, 1)), np.cumsum(rows, axis=1)], axis=1)
+
+
+def _pipeline(chain: LayerChain) -> Floats:
+    """The entries cut_kernels names."""
+    from dovetail.placement.cut_kernels import GPIPE, ONE_F_ONE_B, OTHER
+
+    known = {PipelineSchedule.ONE_F_ONE_B: ONE_F_ONE_B, PipelineSchedule.GPIPE: GPIPE}
+    times = (0.0, chain.transfer_s) if chain.sends_itself else (chain.transfer_s, 0.0)
+    return np.array([known.get(chain.pipeline.schedule, OTHER), chain.pipeline.num_microbatches, *times])

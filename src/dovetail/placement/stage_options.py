@@ -1,0 +1,109 @@
+"""The best options for the layers of one stage: with its forward fixed, the least seconds of backward that fit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.placement.layer_chain import LayerChain, working_bytes
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+#: Which layers a stage holds: class and number, in order of classes, and whether it holds the whole chain.
+Content = tuple[tuple[tuple[int, int], ...], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class StageChoice:
+    """Input-gradient seconds of a stage's layers, and for each class the options its layers take, dearest first."""
+
+    seconds: float
+    options: dict[int, tuple[int, ...]]
+
+
+class StageOptions:
+    """Bounds and exact choices for the stages of a chain, each found once.
+
+    The options of a layer change only its backward, and a step never gets shorter when a stage's backward gets longer:
+    so the best options of a stage, given its layers, are those with the least seconds that fit its memory.
+    """
+
+    def __init__(self, chain: LayerChain) -> None:
+        self.chain = chain
+        #: options of a class in order of bytes kept
+        self._order = [np.lexsort((c.input_gradient_s, c.kept_bytes)) for c in chain.classes]
+        self._bounds: dict[tuple[Content, float], float] = {}
+        self._choices: dict[tuple[Content, float], StageChoice | None] = {}
+
+    def content(self, layers: Sequence[int]) -> Content:
+        """The content of a stage of these layers."""
+        counts = Counter(self.chain.order[i] for i in layers)
+        return tuple(sorted(counts.items())), len(layers) == len(self.chain.order) > 1
+
+    def bound(self, content: Content, flights: float) -> float:
+        """Input-gradient seconds the stage takes at least; infinite where no options fit."""
+        from dovetail.placement.stage_kernels import least_bound
+
+        key = (content, flights)
+        if key not in self._bounds:
+            self._bounds[key] = least_bound(*self._arrays(content, flights)) if self._room(content) >= 0 else np.inf
+        return self._bounds[key]
+
+    def is_exact(self, content: Content, flights: float) -> bool:
+        """Whether the bound is the least seconds."""
+        return (content, flights) in self._choices
+
+    def choice(self, content: Content, flights: float) -> StageChoice | None:
+        """The best options, none where nothing fits; from then on the bound is exact."""
+        from dovetail.placement.stage_kernels import least_seconds
+
+        key = (content, flights)
+        if key not in self._choices:
+            self._choices[key] = None
+            if self.bound(content, flights) < np.inf:
+                seconds, taken = least_seconds(*self._arrays(content, flights))
+                self._choices[key] = StageChoice(float(seconds), self._taken(content, taken))
+                self._bounds[key] = float(seconds)
+        return self._choices[key]
+
+    def _room(self, content: Content) -> float:
+        """Bytes that are left for activations."""
+        counts, whole = content
+        classes = self.chain.classes
+        state = sum(n * classes[c].state_bytes for c, n in counts) - (self.chain.shared_bytes if whole else 0.0)
+        # no memory of activations is in use when the optimizer runs
+        if state + sum(n * classes[c].step_bytes for c, n in counts) > self.chain.device_bytes:
+            return -np.inf
+        return self.chain.device_bytes - state - max(classes[c].gathered_bytes for c, _ in counts)
+
+    def _arrays(self, content: Content, flights: float) -> tuple[Floats, Ints, Ints, Floats]:
+        """What the kernels take: options of all classes of the stage, where each begins, how many layers, limits."""
+        counts, _ = content
+        classes = [self.chain.classes[c] for c, _ in counts]
+        orders = [self._order[c] for c, _ in counts]
+        options = np.concatenate(
+            [
+                np.stack([flights * c.kept_bytes[o], c.workspace_bytes[o], c.input_gradient_s[o]])
+                for c, o in zip(classes, orders, strict=True)
+            ],
+            axis=1,
+        )
+        starts = np.cumsum([0, *(len(o) for o in orders)])
+        limits = np.array([self._room(content), working_bytes(classes), max(c.loss_bytes for c in classes)])
+        return options, starts, np.array([n for _, n in counts]), limits
+
+    def _taken(self, content: Content, taken: Ints) -> dict[int, tuple[int, ...]]:
+        """How many layers take each option, as a list of options per class."""
+        chosen: dict[int, tuple[int, ...]] = {}
+        start = 0
+        for c, _ in content[0]:
+            order, seconds = self._order[c], self.chain.classes[c].input_gradient_s
+            picked = [int(k) for place, k in enumerate(order) for _ in range(int(taken[start + place]))]
+            chosen[c] = tuple(sorted(picked, key=lambda k: (-seconds[k], k)))
+            start += len(order)
+        return chosen
