@@ -9,6 +9,7 @@ import numpy as np
 
 from dovetail import __version__
 from dovetail.cost.calibration import Efficiencies, calibration
+from dovetail.cost.operators import ChipUnits
 from dovetail.cost.shapes import Array, summed
 from dovetail.cost.units import OPERANDS, chip_units
 from dovetail.evaluation.facts import FrameworkFacts, facts_of
@@ -23,15 +24,23 @@ from dovetail.evaluation.times import (
     update_seconds,
 )
 from dovetail.frameworks import Framework
+from dovetail.graph import LayerGraph, Role
 from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.placement.in_flight import in_flight
-from dovetail.placement.memory import stage_memory
+from dovetail.placement.memory import ParameterBytes, stage_memory
 from dovetail.placement.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.placement.plan import Plan
-from dovetail.placement.stages import ChunkContent, Stage, chunk_contents, runs_per_chunk, stage_contents
+from dovetail.placement.stages import (
+    ChunkContent,
+    Stage,
+    chunk_contents,
+    layer_variants,
+    runs_per_chunk,
+    stage_contents,
+)
 from dovetail.placement.step_time import step_time
-from dovetail.profile import Recompute, recompute
+from dovetail.profile import LayerProfile, Recompute, recompute
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +104,30 @@ def evaluation_of(
     return _answer(plan, job, cluster, seconds, memory, joules, basis)
 
 
+@dataclass(frozen=True, slots=True)
+class ProfiledJob:
+    """A job's layers on a cluster under the degrees of a plan: the same however it is cut and what it recomputes."""
+
+    profiles: JobProfiles
+    chip: ChipUnits
+    #: width of gradients as they are reduced
+    gradient_bytes: float
+    cluster: Cluster
+    facts: FrameworkFacts
+    efficiencies: Efficiencies
+
+
 def step_of(
     plan: Plan, job: Job, cluster: Cluster, facts: FrameworkFacts, efficiencies: Efficiencies, *, energy: bool = False
 ) -> Step:
     """The step at given efficiencies and overheads; arrays of them give arrays of seconds."""
+    return step_from(plan, profiled_job(plan, job, cluster, facts, efficiencies, energy=energy))
+
+
+def profiled_job(
+    plan: Plan, job: Job, cluster: Cluster, facts: FrameworkFacts, efficiencies: Efficiencies, *, energy: bool = False
+) -> ProfiledJob:
+    """What the layers cost; of the plan only its degrees, microbatch and state sharding matter."""
     gradient_bytes = facts.sharded_reduction_bytes if plan.zero_stage == 3 else facts.reduction_bytes
     added = facts.overheads
     chip = chip_units(
@@ -116,10 +145,21 @@ def step_of(
         one_copy_per_node=facts.one_copy_per_node,
         energy=energy,
     )
-    contents = chunk_contents(profiles.graph, plan)
-    pipeline = _pipeline(plan)
+    return ProfiledJob(profiles, chip, gradient_bytes, cluster, facts, efficiencies)
+
+
+def step_from(plan: Plan, job: ProfiledJob) -> Step:
+    """The step of layers whose costs are known."""
+    facts, cluster, efficiencies, added = job.facts, job.cluster, job.efficiencies, job.facts.overheads
+    contents = chunk_contents(job.profiles.graph, plan)
+    pipeline = pipeline_of(plan)
     stages = stage_contents(contents, pipeline)
-    kept = {name: _kept(profiles, name, plan, facts) for name in profiles.layers}
+    variants = layer_variants(job.profiles.graph, plan, contents)
+    kept = {
+        name: _kept(job.profiles, layer, choice, plan.recompute_share, facts)
+        for name, (layer, choice) in variants.items()
+    }
+    profiles = replace(job.profiles, layers={name: job.profiles.layers[layer] for name, (layer, _) in variants.items()})
     layers = {n: layer_times(profiles.layers[n], kept[n], facts.overlaps, added.host_s) for n in profiles.layers}
     transfer = transfer_seconds(plan, profiles, cluster, efficiencies)
     sending = not facts.overlaps.transfers
@@ -132,8 +172,8 @@ def step_of(
         "pipeline bubble": np.maximum(pipelined - summed(parts.values()), 0.0),
         "gradient reduction": reduction,
         "updated weights": gathering,
-        "tied embeddings": tied_seconds(plan, profiles, stages, cluster, efficiencies, gradient_bytes),
-        "optimizer": update_seconds(profiles, stages, chip.vector.memory_bytes_per_s, facts.update_bytes),
+        "tied embeddings": tied_seconds(plan, profiles, stages, cluster, efficiencies, job.gradient_bytes),
+        "optimizer": update_seconds(profiles, stages, job.chip.vector.memory_bytes_per_s, facts.update_bytes),
         "between steps": added.step_s,
     }
     return Step(breakdown, profiles, contents, stages, kept, pipeline)
@@ -162,21 +202,47 @@ def _energy(
     return total * plan.chips / plan.pipeline_parallel, basis
 
 
-def _kept(profiles: JobProfiles, name: str, plan: Plan, facts: FrameworkFacts) -> Recompute:
-    graph, profile = profiles.graph.layers[name], profiles.layers[name]
-    # embedding and head are never recomputed (Narayanan et al. 2021, eq. 3 and its note)
-    is_block = bool(graph.stream(graph.inputs)) and any(t.name == "x" for t in graph.stream(graph.inputs))
-    has_loss = any(graph.tensors[o].role == "loss" for o in graph.outputs)
-    choice = plan.recompute if is_block and not has_loss else "none"
-    # embedding and head multiply in the wide format, and hold the loss apart from what a microbatch keeps
-    share = facts.operand_share if is_block and not has_loss else 1.0
-    chosen = recompute(graph, profile, choice, share, stops_early=facts.stops_early)
-    return chosen.mixed(recompute(graph, profile, "none", share), plan.recompute_share)
+def _kept(
+    profiles: JobProfiles, layer: str, choice: str | tuple[str, ...], share: float, facts: FrameworkFacts
+) -> Recompute:
+    """What a layer keeps where a share of its class makes this choice and the rest keeps everything."""
+    graph, profile = profiles.graph.layers[layer], profiles.layers[layer]
+    if not is_block(graph):
+        # embedding and head are never recomputed (Narayanan et al. 2021, eq. 3 and its note), multiply in the wide
+        # format, and hold the loss apart from what a microbatch keeps
+        return recompute(graph, profile, "none")
+    chosen = recompute(graph, profile, choice, facts.operand_share, stops_early=facts.stops_early)
+    return chosen.mixed(recompute(graph, profile, "none", facts.operand_share), share)
 
 
-def _pipeline(plan: Plan) -> Pipeline:
+def is_block(graph: LayerGraph) -> bool:
+    """Whether a layer takes the stream and hands it on: neither embedding nor head."""
+    takes_stream = any(tensor.name == "x" for tensor in graph.stream(graph.inputs))
+    return takes_stream and not any(graph.tensors[name].role is Role.LOSS for name in graph.outputs)
+
+
+def pipeline_of(plan: Plan) -> Pipeline:
+    """The pipeline of a plan."""
     schedule = PipelineSchedule(plan.pipeline_schedule)
     return Pipeline(schedule, plan.pipeline_parallel, plan.num_microbatches, plan.virtual_stages)
+
+
+def loss_bytes(layers: Mapping[str, LayerProfile], facts: FrameworkFacts) -> dict[str, Array]:
+    """What the losses hold at once, by the layers that have one."""
+    return {
+        name: profile.logits * facts.logits_bytes / facts.loss_chunks
+        for name, profile in layers.items()
+        if float(np.max(profile.logits))
+    }
+
+
+def state_kept(plan: Plan, facts: FrameworkFacts) -> tuple[ParameterBytes, int]:
+    """Bytes per parameter, and the ZeRO stage that is in effect."""
+    sizes = facts.parameter_bytes
+    if plan.pipeline_parallel > 1 and sizes.pipeline_gradient is not None:
+        sizes = replace(sizes, gradient=sizes.pipeline_gradient)
+    # gradients of a pipeline are whole until its one reduction
+    return sizes, 1 if plan.zero_stage == 2 and plan.pipeline_parallel > 1 else plan.zero_stage
 
 
 def _memory(
@@ -187,16 +253,8 @@ def _memory(
     pipeline: Pipeline,
     facts: FrameworkFacts,
 ) -> tuple[dict[str, float], ...]:
-    losses = {
-        name: profile.logits * facts.logits_bytes / facts.loss_chunks
-        for name, profile in profiles.layers.items()
-        if float(np.max(profile.logits))
-    }
-    sizes = facts.parameter_bytes
-    if plan.pipeline_parallel > 1 and sizes.pipeline_gradient is not None:
-        sizes = replace(sizes, gradient=sizes.pipeline_gradient)
-    # gradients of a pipeline are whole until its one reduction
-    zero_stage = 1 if plan.zero_stage == 2 and plan.pipeline_parallel > 1 else plan.zero_stage
+    losses = loss_bytes(profiles.layers, facts)
+    sizes, zero_stage = state_kept(plan, facts)
     every: list[dict[str, float]] = []
     for stage, held in zip(stages, in_flight(pipeline), strict=True):
         # a stage's chunk runs at its worst moment, spread evenly over its chunks

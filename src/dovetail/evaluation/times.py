@@ -195,8 +195,7 @@ def reduction_seconds(
     as many microbatches as the pipeline has stages (Megatron Core, pipeline_parallel/schedules.py, interleaving).
     """
     none: Array = np.zeros(())
-    chunks, together = pipeline.num_chunks, min(pipeline.num_stages, pipeline.num_microbatches)
-    rooms = 1 + (together - 1) * (chunks - 1) / chunks
+    rooms = reduction_rooms(pipeline)
     reduced, gathered = none, none
     for stage in stages:
         totals = dict.fromkeys(("reduction", "gathering", "backward", "forward"), none)
@@ -212,6 +211,12 @@ def reduction_seconds(
         )
         gathered = np.maximum(gathered, _left(totals["gathering"], overlaps.updated_weights, rooms * totals["forward"]))
     return reduced, gathered
+
+
+def reduction_rooms(pipeline: Pipeline) -> float:
+    """Microbatches of a stage's work that its reductions can hide behind."""
+    chunks, together = pipeline.num_chunks, min(pipeline.num_stages, pipeline.num_microbatches)
+    return 1 + (together - 1) * (chunks - 1) / chunks
 
 
 def _left(seconds: Array, hidden: Array | float, room_s: Array) -> Array:

@@ -19,8 +19,9 @@ Ints = NDArray[np.int64]
 #: Columns of a label, of the stages from one on: seconds of their backwards, the longest stay at one of them, the
 #: most seconds one of them takes once a step.
 BACKWARD, STAY, ONCE = range(3)
-#: Rows of a chain's sums over layers, each with a 0 ahead: forwards, least backwards, seconds once a step.
-FORWARD, LEAST_BACKWARD, ONCE_SUM = range(3)
+#: Rows of a chain's sums over layers, each with a 0 ahead: forwards, least backwards, and from the third on the
+#: alternatives of what a stage takes once a step, of which the longest counts.
+FORWARD, LEAST_BACKWARD, FIRST_ONCE = range(3)
 #: Entries of a pipeline: schedule, microbatches, seconds that a transfer delays the next stage, or takes the sender.
 SCHEDULE, MICROBATCHES, DELAY, SENDING = range(4)
 #: Schedules as the kernels tell them apart.
@@ -107,7 +108,7 @@ def with_stage(
         trip = labels[n, BACKWARD] + sums[FORWARD, -1] - sums[FORWARD, e] + ways
         labels[n, STAY] = max(labels[n, STAY], _stay(forward, backward, trip, ahead, held[i], pipeline))
         labels[n, BACKWARD] += backward
-        labels[n, ONCE] = max(labels[n, ONCE], sums[ONCE_SUM, e] - sums[ONCE_SUM, s])
+        labels[n, ONCE] = max(labels[n, ONCE], np.max(sums[FIRST_ONCE:, e] - sums[FIRST_ONCE:, s]))
     return labels
 
 

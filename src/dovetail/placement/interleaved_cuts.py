@@ -5,22 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dovetail.placement.chunk_times import ChunkTimes
-from dovetail.placement.layer_chain import LayerChain, LayerPlacement, flights_per_chunk, placement_seconds
-from dovetail.placement.lower_bound import lower_bound
+from dovetail.placement.layer_chain import (
+    LayerChain,
+    LayerPlacement,
+    flights_per_chunk,
+    placement_seconds,
+)
+from dovetail.placement.lower_bound import stage_bounds
 from dovetail.placement.stage_options import StageOptions
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 #: Gains below this part of a step time are rounding.
 ROUNDING = 1e-12
+#: Cuts looked at before the proof is given up and the gap reported.
+MAX_CUTS = 1000
 
 
 class InterleavedCuts:
-    """The best of all cuts into equal chunks, between an embedding and a head that stand with the first and the last.
+    """The best of all cuts into chunks alike, between an embedding and a head that stand with the first and the last.
 
-    A stage's options are those with the least seconds in all that fit. They are dealt to its chunks in turn, the
-    dearest first, so that its chunks differ little. Another way to deal them might give a shorter step: the bound
-    allows for any.
+    The first and the last chunk hold any number of blocks. Those between hold equally many, or some one more: then
+    these come first of them, or last. A stage's options are those with the least seconds in all that fit. They are
+    dealt to its chunks in turn, the dearest first, so that its chunks differ little. Another way to deal them might
+    give a shorter step: the bound allows for any.
     """
 
     def __init__(self, chain: LayerChain) -> None:
@@ -29,25 +41,58 @@ class InterleavedCuts:
         self.placement: LayerPlacement | None = None
         self._options = StageOptions(chain)
         self._flights = flights_per_chunk(chain.pipeline)
+        classes = [chain.classes[c] for c in chain.order]
+        self._fastest = [float(c.input_gradient_s.min()) for c in classes]
+        rows = np.array(
+            [[c.forward_s for c in classes], self._fastest, [c.weight_gradient_s for c in classes],
+             *zip(*(c.once_s for c in classes), strict=True)]
+        )  # fmt: skip
+        #: running sums over layers with a 0 ahead: forwards, fastest input gradients, weight gradients, once a step
+        self._sums = np.concatenate([np.zeros((len(rows), 1)), np.cumsum(rows, axis=1)], axis=1)
 
     def solve(self) -> float:
         """Finds the best placement; returns what no placement takes less than."""
-        bounds = sorted((self._bound(ends), ends) for ends in self._cuts())
-        for bound, ends in bounds:
-            if bound >= self.seconds * (1 - ROUNDING):
-                break
-            self._try(ends)
-        return bounds[0][0] if bounds else self.seconds
+        cuts = np.array(sorted(set(self._cuts())), np.int64)
+        if not len(cuts):
+            return self.seconds
+        by_stage, once = self._stage_seconds(cuts)
+        fastest = by_stage.max(axis=0) + once
+        least = float("inf")
+        for cut in np.argsort(fastest, kind="stable")[:MAX_CUTS].tolist():
+            if fastest[cut] >= self.seconds * (1 - ROUNDING):
+                return min(least, self.seconds)
+            ends = tuple(cuts[cut].tolist())
+            bound = self._bound(ends, by_stage[:, cut]) + float(once[cut])
+            least = min(least, bound)
+            if bound < self.seconds * (1 - ROUNDING):
+                self._try(ends)
+        return min([least, self.seconds, *np.sort(fastest)[MAX_CUTS : MAX_CUTS + 1].tolist()])
 
     def _cuts(self) -> Iterator[tuple[int, ...]]:
         """Where chunks end, of every cut."""
-        places, blocks = self.chain.pipeline.num_places, len(self.chain.order) - 2
-        # with two chunks there are none between: how many blocks each of those would have makes no difference
-        for each in range(1, 2 if places == 2 else blocks + 1):
-            left = blocks - each * (places - 2)
-            for first in range(left + 1):
-                sizes = [1 + first, *(each for _ in range(places - 2)), left - first + 1]
-                yield tuple(np.cumsum(sizes).tolist())
+        between, blocks = self.chain.pipeline.num_places - 2, len(self.chain.order) - 2
+        for first in range(blocks - between + 1):
+            for last in range(blocks - between - first + 1):
+                if between == 0 and first + last < blocks:
+                    continue
+                each, more = divmod(blocks - first - last, between) if between else (0, 0)
+                larger, equal = [each + 1] * more, [each] * (between - more)
+                for sizes in (larger + equal, equal + larger):
+                    yield tuple(np.cumsum([1 + first, *sizes, last + 1]).tolist())
+
+    def _stage_seconds(self, cuts: Ints) -> tuple[Floats, Floats]:
+        """Of every cut, had each layer its fastest option: bounds by stage, and what the slowest takes once a step."""
+        chain, starts = self.chain, np.concatenate([np.zeros((len(cuts), 1), np.int64), cuts[:, :-1]], axis=1)
+        chunks = self._sums[:, cuts] - self._sums[:, starts]
+        forward, of_input, of_weight = chunks[:3]
+        delay = chain.transfer_s
+        if chain.sends_itself:
+            forward[:, :-1] += delay
+            of_input[:, 1:] += delay
+            delay = 0.0
+        by_stage = stage_bounds(chain.pipeline, ChunkTimes(forward, of_input, of_weight, delay))
+        stages = chunks[3:].reshape(len(chunks) - 3, len(cuts), chain.pipeline.num_chunks, chain.pipeline.num_stages)
+        return by_stage, stages.sum(axis=2).max(axis=(0, 2))
 
     def _layers(self, ends: Sequence[int], stage: int) -> list[list[int]]:
         """The layers of a stage's chunks."""
@@ -55,41 +100,15 @@ class InterleavedCuts:
         places = range(stage, len(ends), self.chain.pipeline.num_stages)
         return [list(range(starts[place], ends[place])) for place in places]
 
-    def _bound(self, ends: tuple[int, ...]) -> float:
-        """No options of this cut take less: each stage does its work between the ways in and out of it.
-
-        Nor less than the pipeline with every layer's fastest option.
-        """
-        chain = self.chain
-        classes = [chain.classes[c] for c in chain.order]
-        starts = (0, *ends[:-1])
-        forward, of_input, of_weight = (
-            np.array([sum(part[s:e]) for s, e in zip(starts, ends, strict=True)])
-            for part in (
-                [c.forward_s for c in classes],
-                [float(c.input_gradient_s.min()) for c in classes],
-                [c.weight_gradient_s for c in classes],
-            )
-        )
-        delay = chain.transfer_s
-        if chain.sends_itself:
-            forward[:-1] += delay
-            of_input[1:] += delay
-            delay = 0.0
-        longest, once = 0.0, 0.0
+    def _bound(self, ends: tuple[int, ...], by_stage: Floats) -> float:
+        """No options of this cut take less: every stage does at least what fits it, each microbatch."""
+        longest = 0.0
         for stage, flights in enumerate(self._flights):
             layers = [i for chunk in self._layers(ends, stage) for i in chunk]
             least = self._options.bound(self._options.content(layers), flights)
-            if least == np.inf:
-                return np.inf
-            places = range(stage, len(ends), chain.pipeline.num_stages)
-            fastest = sum(float(classes[i].input_gradient_s.min()) for i in layers)
-            work = sum(forward[r] + of_input[r] + of_weight[r] for r in places) + least - fastest
-            ways = float((forward + of_input + of_weight)[:stage].sum()) + 2 * stage * delay
-            longest = max(longest, ways + chain.pipeline.num_microbatches * work)
-            once = max(once, sum(classes[i].once_s for i in layers))
-        times = ChunkTimes(forward, of_input, of_weight, delay)
-        return max(longest, float(lower_bound(chain.pipeline, times))) + once
+            more = least - sum(self._fastest[i] for i in layers)
+            longest = max(longest, float(by_stage[stage]) + self.chain.pipeline.num_microbatches * max(more, 0.0))
+        return longest
 
     def _try(self, ends: tuple[int, ...]) -> None:
         """Solves the stages of a cut and keeps it if it is better."""

@@ -42,8 +42,9 @@ class LayerOptions:
     loss_bytes: float = 0.0
     #: weights that are whole for a while; a stage has room for the largest
     gathered_bytes: float = 0.0
-    #: seconds of this layer once a step, after the pipeline
-    once_s: float = 0.0
+    #: seconds of this layer once a step, after the pipeline, in alternatives: a stage takes the one that is longest
+    #: for all its layers together. So communication is said that work hides, up to a share of it and up to the work.
+    once_s: tuple[float, ...] = (0.0,)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,6 +94,11 @@ def working_bytes(classes: Sequence[LayerOptions]) -> float:
     return sum(max(kind) for kind in zip_longest(*(c.working_bytes for c in classes), fillvalue=0.0))
 
 
+def once_seconds(classes: Sequence[LayerOptions]) -> float:
+    """Seconds of a stage once a step."""
+    return max(sum(parts) for parts in zip(*(c.once_s for c in classes), strict=True))
+
+
 def flights_per_chunk(pipeline: Pipeline) -> list[float]:
     """Microbatches of every chunk that a stage has in flight at its worst moment, spread evenly over its chunks."""
     return [float(held) / pipeline.num_chunks for held in in_flight(pipeline)]
@@ -107,7 +113,7 @@ def placement_seconds(chain: LayerChain, placement: LayerPlacement) -> float:
         options = [placement.options[i] for i in layers]
         if stage_bytes(chain, layers, options, flights) > chain.device_bytes * (1 + ROUNDING):
             return float("inf")
-        once = max(once, sum(chain.classes[chain.order[i]].once_s for i in layers))
+        once = max(once, once_seconds([chain.classes[chain.order[i]] for i in layers]))
     return pipeline_seconds(chain, placement) + once
 
 

@@ -33,8 +33,18 @@ def lower_bound(pipeline: Pipeline, times: ChunkTimes) -> Floats:
 
         bound = fill_and_drain(columns.forward, columns.backward, columns.transfer, pipeline.num_microbatches)
     else:
-        bound = _one_stage_paths(_outline(pipeline), columns)
+        bound = _one_stage_paths(_outline(pipeline), columns).max(axis=0)
     return bound.reshape(columns.plans) * (1 - ROUNDING)
+
+
+def stage_bounds(pipeline: Pipeline, times: ChunkTimes) -> Floats:
+    """The same by each stage alone (first axis), for schedules that interleave or split: all it does is counted.
+
+    A stage that works longer in all, however that spreads over its chunks, lengthens its bound by as much.
+    """
+    columns = times.columns(pipeline)
+    paths = _one_stage_paths(_outline(pipeline), columns)
+    return paths.reshape(pipeline.num_stages, *columns.plans) * (1 - ROUNDING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,4 +105,4 @@ def _one_stage_paths(outline: _Outline, columns: Columns) -> Floats:
     enter = there[begin] + way[reverse[0], begin]
     turned = turn - (back + gradient)[arrival] - way[reverse[1], arrival]
     leave = back[departure] + way[reverse[2], departure] - after + after[-reverse[2]]
-    return (np.maximum(enter, turned - before) + total + np.maximum(0.0, leave)).max(axis=0)
+    return np.maximum(enter, turned - before) + total + np.maximum(0.0, leave)

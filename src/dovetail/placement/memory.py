@@ -76,16 +76,16 @@ def stage_memory(
     loss = np.max([(loss_bytes or {}).get(n, none) for n in names], axis=0)
     workspace = np.max([kept[n].workspace_bytes for n in names], axis=0)
     transient = np.max([profiles[n].transient_bytes for n in names if n not in (loss_bytes or {})] or [none], axis=0)
-    gradients = _layer_gradients(names, profiles, parameter_bytes, zero_stage)
+    gradients = layer_gradients(names, profiles, parameter_bytes, zero_stage)
     in_loss = loss > workspace + transient + gradients
     used, home = stage_parameters(contents, profiles)
-    parts = {**_state(used, home, parameter_bytes, zero_stage), "activations": activations}
+    parts = {**state_bytes(used, home, parameter_bytes, zero_stage), "activations": activations}
     parts["recompute workspace"] = np.where(in_loss, 0.0, workspace)
     parts["transient"] = np.where(in_loss, 0.0, transient)
     parts["layer gradients"] = np.where(in_loss, 0.0, gradients)
     parts["loss"] = np.where(in_loss, loss, 0.0)
     if zero_stage == 3:
-        parts["gathered weights"] = _gathered(names, profiles, by_weight=parameter_bytes.by_weight) * (
+        parts["gathered weights"] = gathered_parameters(names, profiles, by_weight=parameter_bytes.by_weight) * (
             parameter_bytes.weight
         )
     # activations are gone when the optimizer runs: its copies need room only beyond theirs
@@ -95,7 +95,7 @@ def stage_memory(
     return parts
 
 
-def _gathered(names: Sequence[str], profiles: Mapping[str, LayerProfile], *, by_weight: bool) -> Array:
+def gathered_parameters(names: Sequence[str], profiles: Mapping[str, LayerProfile], *, by_weight: bool) -> Array:
     """Parameters that are whole at once: what is at work and what is fetched ahead."""
     if not by_weight:
         return 2 * np.max([profiles[n].parameters for n in names], axis=0)
@@ -106,7 +106,7 @@ def _gathered(names: Sequence[str], profiles: Mapping[str, LayerProfile], *, by_
     return np.asarray(sizes[-2:].sum(axis=0))
 
 
-def _state(used: Array, home: Array, parameter_bytes: ParameterBytes, zero_stage: int) -> Parts:
+def state_bytes(used: Array, home: Array, parameter_bytes: ParameterBytes, zero_stage: int) -> Parts:
     """What is there from the first step to the last: no plan runs without it."""
     return {
         "weights": home * parameter_bytes.sharded_weight if zero_stage == 3 else used * parameter_bytes.weight,
@@ -115,7 +115,7 @@ def _state(used: Array, home: Array, parameter_bytes: ParameterBytes, zero_stage
     }
 
 
-def _layer_gradients(
+def layer_gradients(
     names: Sequence[str], profiles: Mapping[str, LayerProfile], parameter_bytes: ParameterBytes, zero_stage: int
 ) -> Array:
     """Weight gradients of the layer at work.

@@ -159,7 +159,7 @@ class PlainCuts:
 
     def _longer(self, begun: _Begun) -> Iterator[_Begun]:
         """The same with one stage more."""
-        from dovetail.placement.cut_kernels import STAY, with_stage
+        from dovetail.placement.cut_kernels import FIRST_ONCE, STAY, with_stage
 
         i, s = len(begun.ends), begun.ends[-1] if begun.ends else 0
         m, held = self.chain.pipeline.num_microbatches, self._held[i]
@@ -175,7 +175,7 @@ class PlainCuts:
             else:
                 alone = with_stage(i, s, e, backward, np.zeros((1, 3)), self._sums, self._held, self._pipeline)
                 whole_stay = max(whole_stay, float(alone[0, STAY]))
-            once = max(begun.once, float(self._sums[2, e] - self._sums[2, s]))
+            once = max(begun.once, float((self._sums[FIRST_ONCE:, e] - self._sums[FIRST_ONCE:, s]).max()))
             yield _Begun((*begun.ends, e), begun.backward + backward, stay, whole_stay, once)
 
     def _bound(self, begun: _Begun) -> float:
@@ -198,8 +198,9 @@ def _sums(chain: LayerChain) -> Floats:
     """The rows cut_kernels names."""
     classes = [chain.classes[c] for c in chain.order]
     backward = [float(c.input_gradient_s.min()) + c.weight_gradient_s for c in classes]
-    rows = np.array([[c.forward_s for c in classes], backward, [c.once_s for c in classes]])
-    return np.concatenate([np.zeros((3, 1)), np.cumsum(rows, axis=1)], axis=1)
+    once = zip(*(c.once_s for c in classes), strict=True)
+    rows = np.array([[c.forward_s for c in classes], backward, *once])
+    return np.concatenate([np.zeros((len(rows), 1)), np.cumsum(rows, axis=1)], axis=1)
 
 
 def _pipeline(chain: LayerChain) -> Floats:

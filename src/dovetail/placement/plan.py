@@ -18,6 +18,19 @@ Blocks = Annotated[int, Field(ge=0, le=2**24)]
 OperatorName = Annotated[str, Field(min_length=1, max_length=100)]
 
 
+#: What blocks compute again: a word, or operators and modules by name.
+RecomputeChoice = (
+    Literal["none", "selective", "full"] | Annotated[tuple[OperatorName, ...], Field(strict=False, max_length=1000)]
+)
+
+
+class RecomputeRun(Spec):
+    """Blocks that follow each other and compute the same again."""
+
+    blocks: Annotated[int, Field(ge=1, le=2**24)]
+    again: RecomputeChoice
+
+
 class PlanSpec(Spec):
     """The `plan` part of a plan file; what is left out is derived where it can be."""
 
@@ -39,11 +52,11 @@ class PlanSpec(Spec):
     micro_batch: Degree = 1
     pipeline_schedule: Literal["gpipe", "1f1b", "interleaved", "zb_h1", "dualpipe"] | None = None
     """1f1b, or interleaved where there are several virtual stages, when left out"""
-    recompute: (
-        Literal["none", "selective", "full"] | Annotated[tuple[OperatorName, ...], Field(strict=False, max_length=1000)]
-    ) = "none"
+    recompute: RecomputeChoice = "none"
     recompute_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     """part of the blocks `recompute` holds for; the others keep everything"""
+    recompute_by_block: Annotated[tuple[RecomputeRun, ...], Field(strict=False, max_length=100_000)] | None = None
+    """instead of `recompute`: runs of blocks in the order of the model, and what each of them computes again"""
     layers_per_stage: Annotated[tuple[Blocks, ...], Field(strict=False, max_length=100_000)] | None = None
     """blocks per stage (per chunk, chunk by chunk, when interleaved); even where left out; 0 only at the two ends"""
 
@@ -69,6 +82,15 @@ class Plan:
     recompute: str | tuple[str, ...]
     recompute_share: float
     layers_per_stage: tuple[int, ...]
+    #: what each run of blocks computes again, where they differ; `recompute` is "none" then
+    recompute_by_block: tuple[tuple[int, str | tuple[str, ...]], ...] | None = None
+
+    @property
+    def recompute_choices(self) -> tuple[str | tuple[str, ...], ...]:
+        """Every choice that some block makes, once."""
+        if self.recompute_by_block is None:
+            return (self.recompute,)
+        return tuple(dict.fromkeys(choice for _, choice in self.recompute_by_block))
 
     @property
     def chips(self) -> int:
@@ -113,6 +135,7 @@ def resolve_plan(spec: PlanSpec, *, chips: int, global_batch: int, num_layers: i
         recompute=spec.recompute,
         recompute_share=spec.recompute_share,
         layers_per_stage=_layers_per_stage(spec, p * v, num_layers),
+        recompute_by_block=_recompute_by_block(spec, num_layers),
     )
 
 
@@ -177,6 +200,17 @@ def _zero_group(spec: PlanSpec, ranks: int) -> int:
     if group < ranks and not spec.zero_stage:
         raise InputError("plan: zero_group", f"is {group} with zero_stage 0", "shard something or leave it out")
     return group
+
+
+def _recompute_by_block(spec: PlanSpec, num_layers: int) -> tuple[tuple[int, str | tuple[str, ...]], ...] | None:
+    if spec.recompute_by_block is None:
+        return None
+    if spec.recompute != "none" or spec.recompute_share < 1:
+        raise InputError("plan: recompute_by_block", "stands beside recompute", "give one of them")
+    blocks = sum(run.blocks for run in spec.recompute_by_block)
+    if blocks != num_layers:
+        raise InputError("plan: recompute_by_block", f"is for {blocks} blocks", f"it should be for {num_layers}")
+    return tuple((run.blocks, run.again) for run in spec.recompute_by_block)
 
 
 def _layers_per_stage(spec: PlanSpec, parts: int, num_layers: int) -> tuple[int, ...]:

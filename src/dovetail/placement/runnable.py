@@ -20,8 +20,8 @@ def check_runnable(plan: Plan, framework: Framework, precision: str) -> None:
     if precision not in known:
         what = f"is {precision}, which {framework.name} ({framework.version}) does not run"
         raise InputError("job: precision", what, _one_of(known))
-    for obstacles in (_pipeline(plan, framework), _sharding(plan, framework), _experts(plan, framework)):
-        for field, what, fix in obstacles:
+    for check in (_pipeline, _sharding, _recompute, _experts):
+        for field, what, fix in check(plan, framework):
             raise InputError(
                 f"plan: {field}", f"{what}, which {framework.name} ({framework.version}) does not run", fix
             )
@@ -56,17 +56,24 @@ def _sharding(plan: Plan, framework: Framework) -> Iterator[Obstacle]:
             yield "context_parallel", f"is {plan.context_parallel}", "set it to 1"
         elif plan.context_kind not in framework.context_parallel:
             yield "context_kind", f"is {plan.context_kind}", _one_of(framework.context_parallel)
-    if isinstance(plan.recompute, str):
-        if plan.recompute not in framework.recompute:
-            yield "recompute", f"is {plan.recompute}", _one_of(framework.recompute)
-    elif "operators" not in framework.recompute:
-        modules = [name for name in framework.recompute_modules if name in MODULES]
-        menu = f"name modules ({', '.join(modules)})" if modules else "name none, selective or full"
-        for name in plan.recompute:
-            if name not in modules:
-                yield "recompute", f"lists {name}", f"{menu}, or use the framework ideal"
+
+
+def _recompute(plan: Plan, framework: Framework) -> Iterator[Obstacle]:
+    field = "recompute" if plan.recompute_by_block is None else "recompute_by_block"
+    modules = [name for name in framework.recompute_modules if name in MODULES]
+    menu = f"name modules ({', '.join(modules)})" if modules else "name none, selective or full"
+    for choice in plan.recompute_choices:
+        if isinstance(choice, str):
+            if choice not in framework.recompute:
+                yield field, f"is {choice}", _one_of(framework.recompute)
+        elif "operators" not in framework.recompute:
+            for name in choice:
+                if name not in modules:
+                    yield field, f"lists {name}", f"{menu}, or use the framework ideal"
     if plan.recompute_share < 1 and not framework.recompute_some_layers:
         yield "recompute_share", f"is {plan.recompute_share:g}", "recompute all blocks or none"
+    if plan.recompute_by_block is not None and "operators" not in framework.recompute:
+        yield field, "tells blocks apart", "give recompute, and recompute_share for a part of the blocks"
 
 
 def _experts(plan: Plan, framework: Framework) -> Iterator[Obstacle]:

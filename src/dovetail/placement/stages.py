@@ -21,6 +21,10 @@ def chunk_contents(graph: ModelGraph, plan: Plan) -> tuple[ChunkContent, ...]:
     num_blocks = sum(plan.layers_per_stage)
     # the chain is one embedding, the blocks, then everything that reads the finished stream
     blocks, after = order[1 : 1 + num_blocks], order[1 + num_blocks :]
+    if plan.recompute_by_block is not None:
+        numbers = {choice: number for number, choice in enumerate(plan.recompute_choices)}
+        again = [numbers[choice] for count, choice in plan.recompute_by_block for _ in range(count)]
+        blocks = [variant_name(layer, number) for layer, number in zip(blocks, again, strict=True)]
     contents: list[ChunkContent] = []
     start = 0
     for count in plan.layers_per_stage:
@@ -30,6 +34,23 @@ def chunk_contents(graph: ModelGraph, plan: Plan) -> tuple[ChunkContent, ...]:
     for layer in after:
         contents[-1][layer] = contents[-1].get(layer, 0) + 1
     return tuple(contents)
+
+
+def variant_name(layer: str, choice: int) -> str:
+    """What blocks of a layer class are called that make this one of a plan's recompute choices."""
+    return f"{layer} ({choice})"
+
+
+def layer_variants(
+    graph: ModelGraph, plan: Plan, contents: Sequence[ChunkContent]
+) -> dict[str, tuple[str, str | tuple[str, ...]]]:
+    """Every name in the chunks' contents, the layer class it is of, and what that computes again."""
+    variants: dict[str, tuple[str, str | tuple[str, ...]]] = {layer: (layer, plan.recompute) for layer in graph.layers}
+    if plan.recompute_by_block is not None:
+        for number, choice in enumerate(plan.recompute_choices):
+            variants |= {variant_name(layer, number): (layer, choice) for layer in graph.layers}
+    used = {name for content in contents for name in content}
+    return {name: variant for name, variant in variants.items() if name in used}
 
 
 def stage_contents(contents: Sequence[ChunkContent], pipeline: Pipeline) -> tuple[Stage, ...]:

@@ -63,13 +63,12 @@ def _check_experts(plan: Plan, graph: ModelGraph) -> None:
 
 
 def _check_recompute(plan: Plan, graph: ModelGraph) -> None:
-    if isinstance(plan.recompute, str):
-        return
     known = {operator.name for layer in graph.layers.values() for operator in layer.operators}
-    for name in plan.recompute:
+    field = "recompute" if plan.recompute_by_block is None else "recompute_by_block"
+    for name in (name for choice in plan.recompute_choices if not isinstance(choice, str) for name in choice):
         if name not in known and name not in MODULES:
             what = f"{quoted(name)} is no operator of the model and no module"
-            raise InputError("plan: recompute", what, one_of({*known, *MODULES}, name))
+            raise InputError(f"plan: {field}", what, one_of({*known, *MODULES}, name))
 
 
 def _check_nesting(plan: Plan) -> None:
