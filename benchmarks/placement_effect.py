@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain, combinations
 
+import numpy as np
+
 from dovetail import frameworks, hardware, models
 from dovetail.cost.calibration import calibration
 from dovetail.evaluation.evaluate import Evaluation, ProfiledJob, evaluation_of, profiled_job, step_from
@@ -72,15 +74,18 @@ def menu(cut: tuple[int, ...]) -> Iterator[dict[str, object]]:
         yield {"recompute": "full", "recompute_share": some / max(cut)}
 
 
-def best_of_menu(plan: Plan, job: Job, profiled: ProfiledJob) -> Evaluation | None:
-    """The fastest plan of these degrees that Megatron's options allow and that fits."""
+def best_of_menu(plan: Plan, job: Job, profiled: ProfiledJob, limit_s: float) -> Evaluation | None:
+    """The fastest plan of these degrees that Megatron's options allow, that fits and takes less than the limit."""
     best: Evaluation | None = None
     for cut in even_cuts(plan):
         for choice in menu(cut):
             tried = replace(plan, layers_per_stage=cut, **choice)
             found = evaluation_of(step_from(tried, profiled), tried, job, profiled.cluster, profiled.facts, "")
-            if found.fits and (best is None or found.step_time_s < best.step_time_s):
-                best = found
+            if found.step_time_s >= limit_s and choice["recompute"] == "none":
+                # whatever is computed again only takes longer
+                break
+            if found.fits and found.step_time_s < limit_s:
+                best, limit_s = found, found.step_time_s
     return best
 
 
@@ -89,29 +94,24 @@ def compared(name: str, seq_len: int, batch: int, chip: str, count: int) -> tupl
     job = Job(models.load(name), seq_len=seq_len, global_batch=batch)
     cluster, framework = hardware.cluster(chip, chips=count), frameworks.load("megatron")
     known = calibration(cluster.chip, job.precision)
-    theirs: Evaluation | None = None
     candidates: list[tuple[float, Plan, ProfiledJob]] = []
     for spec in degrees(job, count):
         plan = resolve_plan(spec, chips=count, global_batch=batch, num_layers=job.model.num_layers)
         facts = facts_of(framework, job, schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel)
         profiled = profiled_job(plan, job, cluster, facts, known.efficiencies)
-        fastest = evaluation_of(step_from(plan, profiled), plan, job, cluster, facts, "")
-        candidates.append((fastest.step_time_s, plan, profiled))
-        found = best_of_menu(plan, job, profiled)
-        if found is not None and (theirs is None or found.step_time_s < theirs.step_time_s):
-            theirs = found
+        candidates.append((float(np.ravel(step_from(plan, profiled).seconds)[0]), plan, profiled))
+    candidates.sort(key=lambda candidate: candidate[0])
+    theirs: Evaluation | None = None
+    for _, plan, profiled in candidates:
+        theirs = best_of_menu(plan, job, profiled, theirs.step_time_s if theirs else float("inf")) or theirs
     ours: PlacedPlan | None = None
-    for fastest_s, plan, profiled in sorted(candidates, key=lambda c: c[0]):
+    for fastest_s, plan, profiled in candidates:
         limit = ours.evaluation.step_time_s if ours else theirs.step_time_s if theirs else float("inf")
         if fastest_s >= limit * MARGIN:
             continue
-        placed = place_profiled(plan, job, profiled, str(known))
-        if (
-            placed
-            and placed.evaluation.fits
-            and (ours is None or placed.evaluation.step_time_s < ours.evaluation.step_time_s)
-        ):
-            ours = placed
+        found = place_profiled(plan, job, profiled, str(known))
+        if found and found.evaluation.fits and (ours is None or found.evaluation.step_time_s < limit):
+            ours = found
     return theirs, ours
 
 
