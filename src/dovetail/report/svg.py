@@ -1,4 +1,4 @@
-"""Plots as SVG text without any dependency: scatter panels, histograms and horizontal bars.
+"""Plots as SVG text without any dependency: scatter panels, curves of growth, histograms and horizontal bars.
 
 Text and lines are `currentColor`, by default a grey that reads on light and on dark pages: a picture in a page does
 not know the page's colours. Equal input gives equal bytes, so that a regenerated plot differs only where figures do.
@@ -37,7 +37,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One of several scatter plots side by side."""
+    """One of several scatter plots or curves side by side."""
 
     title: str
     series: tuple[Series, ...]
@@ -79,6 +79,32 @@ def scatter(title: str, panels: Sequence[Panel], x_label: str, y_label: str, ban
     drawing.text(WIDTH / 2, height - 30, x_label, "middle")
     entries = [("line", "equal"), ("area", f"within {band:.0%} of measured".replace("%", " %"))]
     drawing.legend(WIDTH / 2 - 110, height - 10, [(kind, INK, name) for kind, name in entries])
+    return drawing.done()
+
+
+def growth(title: str, panels: Sequence[Panel], y_label: str) -> str:
+    """Positive values against what they grow with, which each panel's title names; one logarithmic axis for all."""
+    left, gap, top, bottom = 58.0, 32.0, TITLE_HEIGHT + 30, TITLE_HEIGHT + 250
+    side = (WIDTH - left - 14 - (len(panels) - 1) * gap) / len(panels)
+    drawing = Drawing(title, f"{y_label} in {len(panels)} panels, logarithmic axes", bottom + 44)
+    low, high, up = _log_axis([y for panel in panels for s in panel.series for _, y in s.points], bottom, top)
+    for tick in log_ticks(low, high):
+        drawing.rule(left, up(tick), WIDTH - 14, up(tick))
+        drawing.text(left - 5, up(tick) + 4, f"{tick:,.10g}", "end", size=FONT - 1)
+    for index, panel in enumerate(panels):
+        x, right = left + index * (side + gap), left + index * (side + gap) + side
+        low, high, across = _log_axis([x for series in panel.series for x, _ in series.points], x, right)
+        for tick in log_ticks(low, high):
+            drawing.rule(across(tick), top, across(tick), bottom)
+            drawing.text(across(tick), bottom + 15, f"{tick:,.10g}", "middle", size=FONT - 1)
+        drawing.line([(x, top), (x, bottom), (right, bottom)])
+        drawing.text((x + right) / 2, bottom + 34, panel.title, "middle")
+        for colour, series in zip(PALETTE, panel.series, strict=False):
+            drawing.line([(across(x), up(y)) for x, y in series.points], colour, 2)
+            drawing.dots([(across(x), up(y)) for x, y in series.points], colour)
+    drawing.text(16, (top + bottom) / 2, y_label, "middle", turned=True)
+    names = [series.name for series in panels[0].series]
+    drawing.legend(left, TITLE_HEIGHT + 14, [("line", PALETTE[i], name) for i, name in enumerate(names)])
     return drawing.done()
 
 
@@ -301,10 +327,9 @@ def log_ticks(low: float, high: float) -> list[float]:
     """Round values within a range: 1, 2 and 5 of each decade where few decades are shown, fewer of many."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     decades = math.log10(high / low)
-    if decades <= 1.6:
+    found = [10.0**power for power in range(first, last + 1, math.ceil(decades / 5))]
+    if decades <= 1.6 or sum(low <= tick <= high for tick in found) < 2:
         found = [factor * 10.0**power for power in range(first, last + 1) for factor in (1, 2, 5)]
-    else:
-        found = [10.0**power for power in range(first, last + 1, math.ceil(decades / 5))]
     return [tick for tick in found if low <= tick <= high]
 
 
@@ -325,17 +350,12 @@ def text_width(text: str) -> float:
 
 def _panel(drawing: Drawing, panel: Panel, box: Box, band: float) -> None:
     values = [value for series in panel.series for point in series.points for value in point]
-    assert min(values) > 0
-    # one run alone needs some room for ticks too
-    spread = max(1.25, math.sqrt(6 * min(values) / max(values)))
-    low, high = min(values) / spread, max(values) * spread
-    across = Scale(math.log(low), math.log(high), box.x, box.right)
-    up = Scale(math.log(low), math.log(high), box.bottom, box.y)
-    start, end, above, below = math.log(low), math.log(high), math.log1p(band), math.log1p(-band)
-    corners = [(start, start), (start, start + above), (end - above, end), (end, end), (end, end + below)]
-    drawing.area([(across(x), up(y)) for x, y in (*corners, (start - below, start))])
+    low, high, across = _log_axis(values, box.x, box.right)
+    _, _, up = _log_axis(values, box.bottom, box.y)
+    corners = [(low, low), (low, low * (1 + band)), (high / (1 + band), high), (high, high), (high, high * (1 - band))]
+    drawing.area([(across(x), up(y)) for x, y in (*corners, (low / (1 - band), low))])
     for tick in log_ticks(low, high):
-        x, y = across(math.log(tick)), up(math.log(tick))
+        x, y = across(tick), up(tick)
         drawing.rule(x, box.y, x, box.bottom)
         drawing.rule(box.x, y, box.right, y)
         drawing.text(x, box.bottom + 15, f"{tick:,.10g}", "middle", size=FONT - 1)
@@ -344,13 +364,23 @@ def _panel(drawing: Drawing, panel: Panel, box: Box, band: float) -> None:
     drawing.line([(box.x, box.y), (box.x, box.bottom), (box.right, box.bottom)])
     drawing.text(box.x, box.y - 8, panel.title)
     for colour, series in zip(PALETTE, panel.series, strict=False):
-        drawing.dots([(across(math.log(x)), up(math.log(y))) for x, y in series.points], colour)
+        drawing.dots([(across(x), up(y)) for x, y in series.points], colour)
     # points lie near the rising diagonal, so the corner below it is free
     room = int(0.5 * box.width / text_width("x"))
     for line, (colour, series) in enumerate(reversed([*zip(PALETTE, panel.series, strict=False)])):
         y = box.bottom - 8 - 14 * line
         drawing.text(box.right - 18, y, shortened(series.name, room), "end", size=FONT - 1, whole=series.name)
         drawing.mark(box.right - 16, y, "dot", colour)
+
+
+def _log_axis(values: Sequence[float], start: float, end: float) -> tuple[float, float, Callable[[float], float]]:
+    """The ends of an axis around positive values, and the coordinate of each."""
+    assert min(values) > 0
+    # one value alone needs some room for ticks too
+    spread = max(1.25, math.sqrt(6 * min(values) / max(values)))
+    low, high = min(values) / spread, max(values) * spread
+    scale = Scale(math.log(low), math.log(high), start, end)
+    return low, high, lambda value: scale(math.log(value))
 
 
 def _tick(value: float) -> str:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -51,6 +52,47 @@ def test_layers_follow_the_edges_whatever_their_order():
     turned["edges"]["1"].reverse()
     assert chain_of(turned, "case").layers[0].ids == (0, 1, 2)
     assert solve_chain(chain_of(turned, "case")).seconds == solve_chain(chain_of(straight, "case")).seconds
+
+
+def test_of_equal_placements_the_smallest_width_and_the_fewest_stages():
+    equal = document(6, maxDevices=64)
+    nodes = [
+        node | {"optimalLatencyFw": 0.0, "optimalLatencyBw": 0.0, "parameterSize": 0.0} for node in equal["nodes"]["1"]
+    ]
+    edges = [edge | {"communicationCost": 0.0} for edge in equal["edges"]["1"]]
+    equal |= {"nodes": {"4": nodes, "2": nodes, "8": nodes}, "edges": {"4": edges, "2": edges, "8": edges}}
+    placement = solve_chain(chain_of(equal, "case")).placement
+    assert placement is not None
+    assert (placement.layers.width, placement.ends) == (2, (6,))
+
+
+@pytest.mark.parametrize("layers", range(2, 60, 2))
+def test_memory_that_two_stages_fill_to_the_last_byte_is_enough(layers):
+    whole = document(layers, maxDevices=2, maxMemoryPerDevice=0.3 * (layers // 2), activationRecomputation=True)
+    for node in whole["nodes"]["1"]:
+        node |= {"parameterSize": 0.1, "activationSize": 0.1}
+    for edge in whole["edges"]["1"]:
+        edge["communicationCost"] = 0.0
+    solution = solve_chain(chain_of(whole, "case"))
+    assert solution.placement is not None
+    assert solution.placement.ends == (layers // 2, layers)
+    assert np.isfinite(solution.seconds)
+
+
+def test_many_layers_on_one_device_each_are_solved_in_time_and_memory():
+    mixed = document(700, maxDevices=2000, maxMemoryPerDevice=400.0, mbsInBatch=512)
+    mixed["activationRecomputation"] = True
+    for k, node in enumerate(mixed["nodes"]["1"]):
+        node |= {"isTensorParallelized": k % 2 == 0, "optimalLatencyFw": 1.0 + k % 7 / 10}
+    mixed |= {"nodes": {"4": mixed["nodes"]["1"]}, "edges": {"4": mixed["edges"]["1"]}}
+    chain = chain_of(mixed, "case")
+    solve_chain(chain)
+    before = time.process_time()
+    solution = solve_chain(chain)
+    # a tenth of that; tables by every number of such stages take seconds and gigabytes
+    assert time.process_time() - before < 1
+    assert solution.placement is not None
+    assert chain_seconds(chain, solution.placement) == solution.seconds
 
 
 @pytest.mark.parametrize(

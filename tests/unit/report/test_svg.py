@@ -19,6 +19,7 @@ from dovetail.report.svg import (
     Series,
     bars,
     counted,
+    growth,
     histogram,
     linear_ticks,
     log_ticks,
@@ -43,7 +44,12 @@ def bars_of(name: str = "bloom") -> str:
     return bars(name, [Bars(name, (0.1, 0.2)), Bars("other", (0.05, None))], (name, "left out"), "MAPE")
 
 
-PLOTS = (scatter_of, histogram_of, bars_of)
+def growth_of(name: str = "layers") -> str:
+    curves = Series(name, ((10.0, 0.5), (100.0, 5.0), (1000.0, 50.0))), Series("more", ((10.0, 2.0), (1000.0, 90.0)))
+    return growth(name, [Panel(name, curves), Panel("widths", (Series(name, ((1.0, 1.0), (8.0, 4.0))),))], "ms")
+
+
+PLOTS = (scatter_of, histogram_of, bars_of, growth_of)
 
 
 def elements(text: str, tag: str) -> list[ElementTree.Element]:
@@ -108,6 +114,26 @@ def test_equal_values_lie_on_the_line_and_larger_predictions_above():
 def test_a_single_point_has_an_axis():
     numbers = [word for word in words(scatter_of("a", (1.3, 1.3))) if word.replace(".", "").isdigit()]
     assert len(numbers) >= 4
+
+
+def test_equal_factors_are_equal_steps_and_panels_share_their_height():
+    lines = [e.get("points", "").split() for e in elements(growth_of(), "polyline") if e.get("stroke") == PALETTE[0]]
+    # the legend's line comes last
+    rising, other = ([tuple(float(v) for v in point.split(",")) for point in line] for line in lines[:2])
+    (x1, y1), (x2, y2), (x3, y3) = rising
+    assert x3 - x2 == pytest.approx(x2 - x1, abs=0.2)
+    assert y3 - y2 == pytest.approx(y2 - y1, abs=0.2)
+    assert x2 > x1
+    assert y2 < y1
+    # 1 and 4 milliseconds, on the scale of the first panel's 0.5 to 5
+    per_decade = y1 - y2
+    assert y1 - other[0][1] == pytest.approx(per_decade * math.log10(2), abs=0.2)
+    assert y1 - other[1][1] == pytest.approx(per_decade * math.log10(8), abs=0.2)
+
+
+def test_curves_are_named_and_their_axes_numbered():
+    found = words(growth_of())
+    assert {"10", "100", "1,000", "1", "2", "5", "layers", "widths", "more", "ms"} <= set(found)
 
 
 def test_every_panel_has_its_legend():
