@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain, combinations
 
 import numpy as np
@@ -89,8 +89,17 @@ def best_of_menu(plan: Plan, job: Job, profiled: ProfiledJob, limit_s: float) ->
     return best
 
 
-def compared(name: str, seq_len: int, batch: int, chip: str, count: int) -> tuple[Evaluation | None, PlacedPlan | None]:
-    """The best of Megatron's options and ours, over all degrees."""
+@dataclass(frozen=True)
+class Comparison:
+    """The best of Megatron's options, the best placement, and Megatron's options at that one's degrees."""
+
+    theirs: Evaluation | None
+    ours: PlacedPlan | None
+    theirs_there: Evaluation | None
+
+
+def compared(name: str, seq_len: int, batch: int, chip: str, count: int) -> Comparison:
+    """Both, each over all degrees."""
     job = Job(models.load(name), seq_len=seq_len, global_batch=batch)
     cluster, framework = hardware.cluster(chip, chips=count), frameworks.load("megatron")
     known = calibration(cluster.chip, job.precision)
@@ -105,61 +114,70 @@ def compared(name: str, seq_len: int, batch: int, chip: str, count: int) -> tupl
     for _, plan, profiled in candidates:
         theirs = best_of_menu(plan, job, profiled, theirs.step_time_s if theirs else float("inf")) or theirs
     ours: PlacedPlan | None = None
+    there: Evaluation | None = None
     for fastest_s, plan, profiled in candidates:
         limit = ours.evaluation.step_time_s if ours else theirs.step_time_s if theirs else float("inf")
         if fastest_s >= limit * MARGIN:
             continue
         found = place_profiled(plan, job, profiled, str(known))
         if found and found.evaluation.fits and (ours is None or found.evaluation.step_time_s < limit):
-            ours = found
-    return theirs, ours
+            ours, there = found, best_of_menu(plan, job, profiled, float("inf"))
+    return Comparison(theirs, ours, there)
 
 
 def words(evaluation: Evaluation) -> str:
-    """A plan in short: degrees, interleaving, microbatch, what it recomputes."""
+    """A plan in short: degrees, interleaving, microbatch, what it recomputes, whether its chunks differ."""
     plan = evaluation.plan
-    again = plan.recompute if isinstance(plan.recompute, str) else "+".join(plan.recompute)
+    size = f"t{plan.tensor_parallel} p{plan.pipeline_parallel} v{plan.virtual_stages} b{plan.micro_batch}"
+    return f"{size}, {recomputed(plan)}"
+
+
+def recomputed(plan: Plan) -> str:
+    """What a plan recomputes, in short."""
+    again = plan.recompute if isinstance(plan.recompute, str) else " + ".join(plan.recompute)
     if plan.recompute_by_block is not None:
         blocks = sum(count for count, choice in plan.recompute_by_block if choice != "none")
         again = f"operators of {blocks} blocks" if blocks else "none"
     elif plan.recompute_share < 1:
-        again += f" {plan.recompute_share:.0%}"
-    size = f"t{plan.tensor_parallel} p{plan.pipeline_parallel} v{plan.virtual_stages} b{plan.micro_batch}"
-    even = "" if len(set(plan.layers_per_stage[1:-1])) <= 1 else ", uneven"
-    return f"{size}, {again}{even}"
+        again += f" of {plan.recompute_share:.0%}"
+    return again
 
 
-def seconds(evaluation: Evaluation) -> str:
-    """Where the difference comes from."""
+def where(evaluation: Evaluation) -> str:
+    """Seconds of a step, and how many of them are recompute and bubble."""
     part = evaluation.breakdown
-    return f"{part['recompute']:.2f} + {part['pipeline bubble']:.2f}"
+    return f"{evaluation.step_time_s:.2f} ({part['recompute']:.2f} + {part['pipeline bubble']:.2f})"
+
+
+def row(found: Comparison) -> str:
+    """Both plans, and what Megatron's options make of ours."""
+    theirs, ours, there = found.theirs, found.ours, found.theirs_there
+    left = f"{words(theirs)} | {where(theirs)}" if theirs else "nothing fits |"
+    if ours is None:
+        return f"{left} | nothing {'better' if theirs else 'fits'} | | | |"
+    gain = f"{theirs.step_time_s / ours.evaluation.step_time_s - 1:.1%}" if theirs else "fits"
+    same = f"{where(there)}, {recomputed(there.plan)}" if there else "nothing fits"
+    cut = ours.evaluation.plan.layers_per_stage
+    uneven = f", {min(cut)} to {max(cut)} blocks" if cut not in even_cuts(ours.evaluation.plan) else ""
+    return (
+        f"{left} | {words(ours.evaluation)}{uneven} | {where(ours.evaluation)} | {same} | {gain}, gap {ours.gap:.2%} |"
+    )
 
 
 def main() -> None:
     """Prints one row of a table for every model, chip and number of chips."""
-    print("| model | chips | Megatron's best | s | recompute + bubble, s | Dovetail's best | s | recompute + bubble, s "
-          "| gain | gap |")  # fmt: skip
-    print("|---|---|---|---|---|---|---|---|---|---|")
-    wanted = sys.argv[1:]
+    print("Seconds of a step; in brackets those of recompute and of the bubble.\n")
+    print("| model | chips | Megatron's best | seconds | Dovetail's best | seconds | Megatron at its degrees | gain |")
+    print("|---|---|---|---|---|---|---|---|")
+    wanted = set(sys.argv[1:])
     for name, seq_len, batch in JOBS:
         for chip in CHIPS:
             for count in COUNTS:
-                if wanted and not {name, chip, str(count)} >= set(wanted):
-                    continue
-                before = time.process_time()
-                theirs, ours = compared(name, seq_len, batch, chip, count)
-                left = (
-                    f"{words(theirs)} | {theirs.step_time_s:.3f} | {seconds(theirs)}" if theirs else "nothing fits | |"
-                )
-                right = "nothing fits | | | | |"
-                if ours is not None:
-                    gain = f"{theirs.step_time_s / ours.evaluation.step_time_s - 1:.1%}" if theirs else "fits"
-                    right = (
-                        f"{words(ours.evaluation)} | {ours.evaluation.step_time_s:.3f} | {seconds(ours.evaluation)} "
-                    )
-                    right += f"| {gain} | {ours.gap:.2%} |"
-                print(f"| {name} | {count} {chip} | {left} | {right}", flush=True)
-                print(f"{time.process_time() - before:.0f} s CPU", file=sys.stderr, flush=True)
+                if wanted <= {name, chip, str(count)}:
+                    before = time.process_time()
+                    found = compared(name, seq_len, batch, chip, count)
+                    print(f"| {name} | {count} {chip} | {row(found)}", flush=True)
+                    print(f"{time.process_time() - before:.0f} s CPU", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -163,3 +163,20 @@ def test_memory_by_hand():
     assert bytes_needed(chain, [0, 1], [1, 0], 0) == 10 - 3 + (2 + 10) + (8 + 3 + 4) + 2
     assert bytes_needed(chain, [0], [0], 0) == 5 + 10 + 9 + 2
     assert bytes_needed(chain, [0, 1], [1, 1], 0) == 10 - 3 + (14 + 14.5)
+
+
+@pytest.mark.parametrize("byte", [0.1, 1 / 3, 0.7, 1.0])
+@pytest.mark.parametrize("schedule", PLAIN)
+def test_memory_that_is_met_exactly_is_enough_however_its_sums_round(byte, schedule):
+    layers = [
+        LayerOptions(0.0, np.array([0.0]), 0.0, np.array([kept * byte]), np.array([workspace * byte]))
+        for kept, workspace in ((0, 0), (1, 3))
+    ]
+    chain = row(Pipeline(schedule, 2, 1), 4 * byte, *layers)
+    assert placement_seconds(chain, LayerPlacement((1, 2), (0, 0))) == 0.0
+    assert place_layers(chain).status == "optimal"
+    thirds = block(
+        kept_bytes=np.array([7.0]), workspace_bytes=np.zeros(1), input_gradient_s=np.ones(1), state_bytes=2.0
+    )
+    interleaved = row(Pipeline(PipelineSchedule.INTERLEAVED, 2, 4, 3), 55.0, *[thirds] * 6)
+    assert place_layers(interleaved).status != "infeasible"

@@ -30,9 +30,9 @@ class InterleavedCuts:
     """The best of all cuts into chunks alike, between an embedding and a head that stand with the first and the last.
 
     The first and the last chunk hold any number of blocks. Those between hold equally many, or some one more: then
-    these come first of them, or last. A stage's options are those with the least seconds in all that fit. They are
-    dealt to its chunks in turn, the dearest first, so that its chunks differ little. Another way to deal them might
-    give a shorter step: the bound allows for any.
+    these come first of them, or last. A stage's options are those with the least seconds in all that fit, dealt to its
+    layers from the dearest on: to chunks in turn, or one chunk after the other from the first or from the last.
+    Another way to deal them might give a shorter step: the bound allows for any.
     """
 
     def __init__(self, chain: LayerChain) -> None:
@@ -111,19 +111,37 @@ class InterleavedCuts:
         return longest
 
     def _try(self, ends: tuple[int, ...]) -> None:
-        """Solves the stages of a cut and keeps it if it is better."""
-        options = [0] * len(self.chain.order)
-        for stage, flights in enumerate(self._flights):
-            chunks = self._layers(ends, stage)
-            choice = self._options.choice(self._options.content([i for chunk in chunks for i in chunk]), flights)
-            if choice is None:
-                return
-            picks = {c: iter(taken) for c, taken in choice.options.items()}
-            for turn in range(max(len(chunk) for chunk in chunks)):
-                for chunk in chunks:
-                    if turn < len(chunk):
-                        options[chunk[turn]] = next(picks[self.chain.order[chunk[turn]]])
-        placement = LayerPlacement(ends, tuple(options))
-        seconds = placement_seconds(self.chain, placement)
-        if seconds < self.seconds * (1 - ROUNDING):
-            self.seconds, self.placement = seconds, placement
+        """Solves the stages of a cut, deals their options in several ways and keeps what is better."""
+        chunks = [self._layers(ends, stage) for stage in range(self.chain.pipeline.num_stages)]
+        choices = [
+            self._options.choice(self._options.content([i for chunk in held for i in chunk]), flights)
+            for held, flights in zip(chunks, self._flights, strict=True)
+        ]
+        for deal in (_in_turn, _from_the_first, _from_the_last):
+            options = [0] * len(self.chain.order)
+            for held, choice in zip(chunks, choices, strict=True):
+                if choice is None:
+                    return
+                picks = {c: iter(taken) for c, taken in choice.options.items()}
+                for layer in deal(held):
+                    options[layer] = next(picks[self.chain.order[layer]])
+            placement = LayerPlacement(ends, tuple(options))
+            seconds = placement_seconds(self.chain, placement)
+            if seconds < self.seconds * (1 - ROUNDING):
+                self.seconds, self.placement = seconds, placement
+
+
+def _in_turn(chunks: Sequence[Sequence[int]]) -> list[int]:
+    """The first layer of every chunk, the second of every chunk, and so on: chunks differ little."""
+    most = max(len(chunk) for chunk in chunks)
+    return [chunk[turn] for turn in range(most) for chunk in chunks if turn < len(chunk)]
+
+
+def _from_the_first(chunks: Sequence[Sequence[int]]) -> list[int]:
+    """One chunk after the other."""
+    return [layer for chunk in chunks for layer in chunk]
+
+
+def _from_the_last(chunks: Sequence[Sequence[int]]) -> list[int]:
+    """The same from the last chunk on."""
+    return [layer for chunk in reversed(chunks) for layer in chunk]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.placement.layer_chain import LayerChain, working_bytes
+from dovetail.placement.layer_chain import ROUNDING, LayerChain, working_bytes
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -76,10 +76,12 @@ class StageOptions:
         counts, whole = content
         classes = self.chain.classes
         state = sum(n * classes[c].state_bytes for c, n in counts) - (self.chain.shared_bytes if whole else 0.0)
+        # sums in another order may differ by a rounding: half of what the definition allows
+        limit = self.chain.device_bytes * (1 + ROUNDING / 2)
         # no memory of activations is in use when the optimizer runs
-        if state + sum(n * classes[c].step_bytes for c, n in counts) > self.chain.device_bytes:
+        if state + sum(n * classes[c].step_bytes for c, n in counts) > limit:
             return -np.inf
-        return self.chain.device_bytes - state - max(classes[c].gathered_bytes for c, _ in counts)
+        return limit - state - max(classes[c].gathered_bytes for c, _ in counts)
 
     def _arrays(self, content: Content, flights: float) -> tuple[Floats, Ints, Ints, Floats]:
         """What the kernels take: options of all classes of the stage, where each begins, how many layers, limits."""
