@@ -118,6 +118,7 @@ class _Pass:
                     self.give(operand.tensor, _home(needed, homes.get(operand.tensor)))
                 if _streams(self.strategy, operand):
                     self.streamed.add(operand.tensor)
+                self._readers.setdefault((operand.tensor, needed), []).append(operator.name)
                 self.require(operand.tensor, needed, operator.name)
             self.placed.append(PlacedOperator(operator, cuts))
             for exchange in operator.exchanges:
@@ -130,7 +131,6 @@ class _Pass:
     def require(self, name: str, layout: Layout, user: str) -> None:
         """Converts a tensor unless it exists in this layout already."""
         available = self._available[name]
-        self._readers.setdefault((name, layout), []).append(user)
         if layout in available:
             return
         reachable = [a for a in available if _reachable(a, layout)]

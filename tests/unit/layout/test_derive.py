@@ -4,7 +4,7 @@ import pytest
 from placed_layers import Traffic, layers, llama, mixture
 
 from dovetail.graph import Element, LayerBuilder
-from dovetail.layout import CollectiveKind, Layout, Mesh, Moment, Strategy, place_layer
+from dovetail.layout import PARTIAL, CollectiveKind, Layout, Mesh, Moment, Strategy, place_layer
 from dovetail.models.assembly import STREAM, normalise, project
 
 B, S, H = 4, 96, 64
@@ -124,3 +124,23 @@ def test_statistics_are_float32():
 def test_a_mesh_is_consistent(wrong):
     with pytest.raises(AssertionError):
         Mesh(**wrong)
+
+
+def test_versions_of_a_tensor_say_how_they_are_made_and_who_reads_them():
+    """A layer that is called like one of its operators: handing a result on is no reading of it."""
+    builder = LayerBuilder("down", {"hidden": H, "ffn": 3 * H})
+    normed = normalise(builder, "norm", builder.input("x", STREAM), "rms")
+    wide = project(builder, "up", normed, ("ffn",))
+    graph = builder.build(project(builder, "down", wide, ("hidden",), over=("ffn",)))
+    found = {
+        (v.tensor.name, v.layout): v for v in place_layer(graph, Strategy(TENSOR, sequence_parallel=True)).versions
+    }
+    cut, partial, whole = Layout.of({"t": "seq"}), Layout.of({"t": PARTIAL}), Layout()
+    assert [c.kind for c in found["norm", whole].collectives] == [CollectiveKind.ALL_GATHER]
+    assert (found["norm", whole].made_of, found["norm", whole].gathered) == (cut, True)
+    assert (found["norm", whole].readers, found["norm", cut].readers) == (("up",), ())
+    assert (found["norm", whole].saved, found["norm", cut].saved) == (False, True)
+    assert found["down", partial].made_of is None
+    assert [c.kind for c in found["down", cut].collectives] == [CollectiveKind.REDUCE_SCATTER]
+    assert (found["down", cut].gathered, found["down", cut].readers) == (False, ())
+    assert "norm.weight" not in {name for name, _ in found}
