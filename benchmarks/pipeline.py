@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Callable
-
 import numpy as np
+from cpu_time import cpu_seconds
 
 from dovetail.placement import ChunkTimes, Pipeline, PipelineSchedule, WorkKind, lower_bound, step_time, work_order
 from dovetail.placement.step_time import compiled
@@ -21,17 +18,6 @@ CASES = [
     (Pipeline(PipelineSchedule.DUAL_PIPE, 16, 64), 0.05),
 ]
 PLANS = 1000
-
-
-def cpu_seconds(work: Callable[[], object], repeats: int) -> float:
-    """Median CPU time of a warm call."""
-    work()
-    spent: list[float] = []
-    for _ in range(repeats):
-        before = time.process_time()
-        work()
-        spent.append(time.process_time() - before)
-    return statistics.median(spent)
 
 
 def plain_step_time(pipeline: Pipeline, stages: list, seconds: dict[WorkKind, list[float]], link: float) -> float:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import argparse
 import math
-import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from cpu_time import cpu_seconds
 
 from dovetail.placement.chain import Chain, Layers, read_chain
 from dovetail.placement.chain_solver import solve_chain
@@ -28,17 +28,6 @@ DEVICES = (100, 300, 1000, 3000, 10_000, 30_000, 100_000)
 WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8)
 #: Layers, devices and widths while one of them grows.
 BASES = ((100, 1000, 4), (1000, 100_000, 8))
-
-
-def cpu_seconds(work: Callable[[], object], repeats: int = REPEATS) -> float:
-    """Median CPU time of a warm call."""
-    work()
-    spent: list[float] = []
-    for _ in range(repeats):
-        before = time.process_time()
-        work()
-        spent.append(time.process_time() - before)
-    return statistics.median(spent)
 
 
 def plain_seconds(chain: Chain) -> float:

@@ -6,14 +6,14 @@ With `--plot FOLDER` it draws two frontiers for the documentation instead.
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
+from cpu_time import cpu_seconds
 
 from dovetail.graph import LayerGraph
 from dovetail.profile import LayerProfile, Recompute, recompute
@@ -46,17 +46,6 @@ CASES = [
     ("glm-5", 1, "prediction"),
 ]
 MOST_OPERATORS = 16
-
-
-def cpu_seconds(work: Callable[[], object], repeats: int) -> float:
-    """Median CPU time of a warm call."""
-    work()
-    spent: list[float] = []
-    for _ in range(repeats):
-        before = time.process_time()
-        work()
-        spent.append(time.process_time() - before)
-    return statistics.median(spent)
 
 
 def every_subset(graph: LayerGraph, profile: LayerProfile) -> float:

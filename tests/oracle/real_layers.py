@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 
@@ -11,13 +11,15 @@ from numpy.typing import NDArray
 
 from dovetail import models
 from dovetail.cost.calibration import calibration
+from dovetail.errors import InputError
 from dovetail.evaluation import task_of
 from dovetail.evaluation.evaluate import step_of
 from dovetail.evaluation.facts import facts_of
 from dovetail.graph import LayerGraph
 from dovetail.profile import LayerProfile
 
-Layers = dict[str, tuple[LayerGraph, LayerProfile]]
+Layer = tuple[LayerGraph, LayerProfile]
+Layers = dict[str, Layer]
 
 CHIPS = 8
 SEQ_LEN = 4096
@@ -48,6 +50,17 @@ def blocks_of(name: str, tensor_parallel: int = 1, attention: str = "fused") -> 
     """Those of the layers that are blocks."""
     layers = layers_of(name, tensor_parallel, attention)
     return {layer: both for layer, both in layers.items() if layer not in ENDS}
+
+
+def every_block(name: str) -> Iterator[Layer]:
+    """The blocks of a model, whole and, where it can be so cut, over eight chips."""
+    for tensor_parallel in (1, 8):
+        try:
+            blocks = blocks_of(name, tensor_parallel)
+        except InputError:
+            assert tensor_parallel > 1
+            continue
+        yield from blocks.values()
 
 
 def in_ticks(profile: LayerProfile) -> LayerProfile:

@@ -8,10 +8,9 @@ from itertools import combinations
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from real_layers import blocks_of
+from real_layers import blocks_of, every_block
 
 from dovetail import models
-from dovetail.errors import InputError
 from dovetail.graph import LayerGraph
 from dovetail.profile import LayerProfile, Recompute, recompute
 from dovetail.profile.frontier import recompute_frontier
@@ -75,19 +74,13 @@ def test_a_whole_forward_again_is_behind_the_frontier_by_what_nothing_needs(mode
 
 @pytest.mark.parametrize("model", models.names())
 def test_the_ends_of_the_frontier_are_nothing_again_and_everything_needed_again(model):
-    for tensor_parallel in (1, 8):
-        try:
-            blocks = blocks_of(model, tensor_parallel)
-        except InputError:
-            assert tensor_parallel > 1
-            continue
-        for graph, profile in blocks.values():
-            rows = rows_of(graph, profile)
-            none = label_of(recompute(graph, profile, "none"))
-            assert none[2] == 0
-            assert is_point(none, rows[-1])
-            # not so in every graph, where a result may be smaller than what it is computed of; in these blocks
-            assert is_point(label_of(recompute(graph, profile, "full", stops_early=True)), rows[0])
+    for graph, profile in every_block(model):
+        rows = rows_of(graph, profile)
+        none = label_of(recompute(graph, profile, "none"))
+        assert none[2] == 0
+        assert is_point(none, rows[-1])
+        # not so in every graph, where a result may be smaller than what it is computed of; in these blocks
+        assert is_point(label_of(recompute(graph, profile, "full", stops_early=True)), rows[0])
 
 
 def test_selective_recompute_is_on_the_frontier_where_attention_is_written_out():

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from real_layers import TICK, blocks_of, in_ticks
+from real_layers import TICK, blocks_of, every_block, in_ticks
 from recompute_oracle import Forward, undominated
 from recompute_program import Label, Program, empty_boxes
 
 from dovetail import models
-from dovetail.errors import InputError
 from dovetail.graph import LayerGraph
 from dovetail.profile import LayerProfile
 from dovetail.profile.frontier import recompute_frontier
@@ -61,14 +60,8 @@ def test_no_choice_of_operators_is_better_than_the_frontier(model, attention, la
 @pytest.mark.slow
 @pytest.mark.parametrize("model", models.names())
 def test_the_frontier_of_every_block_of_the_catalogue_is_complete(model):
-    for tensor_parallel in (1, 8):
-        try:
-            blocks = blocks_of(model, tensor_parallel)
-        except InputError:
-            assert tensor_parallel > 1
-            continue
-        for graph, profile in blocks.values():
-            prove(graph, profile, minima=64)
+    for graph, profile in every_block(model):
+        prove(graph, profile, minima=64)
 
 
 @pytest.mark.parametrize("layer", ["dense", "sparse"])
