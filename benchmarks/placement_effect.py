@@ -156,9 +156,11 @@ def row(found: Comparison) -> str:
     if ours is None:
         return f"{left} | nothing {'better' if theirs else 'fits'} | | | |"
     gain = f"{theirs.step_time_s / ours.evaluation.step_time_s - 1:.1%}" if theirs else "fits"
-    same = f"{where(there)}, {recomputed(there.plan)}" if there else "nothing fits"
-    cut = ours.evaluation.plan.layers_per_stage
-    uneven = f", {min(cut)} to {max(cut)} blocks" if cut not in even_cuts(ours.evaluation.plan) else ""
+    cut, even = ours.evaluation.plan.layers_per_stage, even_cuts(ours.evaluation.plan)
+    same = "nothing fits" if even else "no even cut"
+    if there is not None:
+        same = f"{where(there)}, {recomputed(there.plan)}"
+    uneven = f", {min(cut)} to {max(cut)} blocks a chunk" if cut not in even else ""
     return (
         f"{left} | {words(ours.evaluation)}{uneven} | {where(ours.evaluation)} | {same} | {gain}, gap {ours.gap:.2%} |"
     )
@@ -166,7 +168,7 @@ def row(found: Comparison) -> str:
 
 def main() -> None:
     """Prints one row of a table for every model, chip and number of chips."""
-    print("Seconds of a step; in brackets those of recompute and of the bubble.\n")
+    print("Seconds of a step; in brackets those of recompute and of waiting, on the stage with most work.\n")
     print("| model | chips | Megatron's best | seconds | Dovetail's best | seconds | Megatron at its degrees | gain |")
     print("|---|---|---|---|---|---|---|---|")
     wanted = set(sys.argv[1:])

@@ -67,12 +67,15 @@ def atomic_axes(degrees: Degrees, tier_sizes: Sequence[int]) -> AtomicAxes:
     sizes: dict[str, int] = {}
     tiers: dict[str, int] = {}
     for low, high in pairwise(cuts):
-        axis = f"{low}-{high}"
+        tier = next((i for i, size in enumerate(tier_sizes) if high <= size), len(tier_sizes) - 1)
+        kinds = [kind for kind, (start, end) in spans.items() if start <= low and high <= end]
+        # named by what it serves, not by its size: degrees that differ in sizes alone share one derivation
+        axis = f"{'+'.join(kinds)}@{tier}"
+        assert axis not in sizes, f"{axis} stands twice in {degrees} on {tier_sizes}"
         sizes[axis] = high // low
-        tiers[axis] = next((i for i, size in enumerate(tier_sizes) if high <= size), len(tier_sizes) - 1)
-        for kind, (start, end) in spans.items():
-            if start <= low and high <= end:
-                members[kind].append(axis)
+        tiers[axis] = tier
+        for kind in kinds:
+            members[kind].append(axis)
     tensor = (*members["heads"], *members["group"])
     mesh = Mesh(
         data=tuple(members["data"]),
