@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,11 @@ def summed(values: Iterable[Array]) -> Array:
     for value in values:
         total = total + value
     return total
+
+
+def largest(values: Iterable[Array]) -> Array:
+    """The largest of arrays that broadcast; zero where there are none."""
+    return reduce(np.maximum, values, np.zeros(()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +62,10 @@ def gemm_of(operator: Operator, sizes: Sizes) -> Gemm:
 
 def stacked(gemms: Sequence[Gemm], chip_dims: int) -> Gemm:
     """Several products as one, along a new first axis ahead of the axes that chips have."""
+    shape = np.broadcast_shapes(*(np.shape(x) for gemm in gemms for x in (gemm.batch, gemm.m, gemm.n, gemm.k)))
 
     def together(values: list[Array]) -> Array:
-        found = np.stack(np.broadcast_arrays(*values))
+        found = np.stack([np.broadcast_to(value, shape) for value in values])
         return found.reshape(len(values), *[1] * max(chip_dims - found.ndim + 1, 0), *found.shape[1:])
 
     return Gemm(

@@ -135,7 +135,7 @@ def profiled_job(
     )
     chip = replace(chip, loss_bytes=facts.loss_traffic)
     profiles = profile_job(
-        plan,
+        [plan],
         job,
         cluster,
         chip,

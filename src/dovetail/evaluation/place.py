@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.cost.calibration import calibration
-from dovetail.cost.shapes import Array, summed
+from dovetail.cost.shapes import Array, largest, summed
 from dovetail.evaluation.evaluate import (
     Evaluation,
     ProfiledJob,
@@ -136,7 +136,7 @@ class _ChainBuilder:
             input_gradient_s=_row(summed(t.input_gradient_s for t in times)),
             weight_gradient_s=sum(_number(t.weight_gradient_s) for t in times),
             kept_bytes=_row(summed(a.saved_bytes for a in again)),
-            workspace_bytes=_row(np.max([_row(a.workspace_bytes) for a in again], axis=0)),
+            workspace_bytes=_row(largest(a.workspace_bytes for a in again)),
             state_bytes=sum(kept for kept, _ in state),
             step_bytes=sum(step for _, step in state),
             working_bytes=(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
@@ -17,7 +17,7 @@ from dovetail.cost.shapes import Array
 from dovetail.cost.units import tier_arrays
 from dovetail.graph import Element, LayerGraph, ModelGraph
 from dovetail.graph.routing import TOP_K
-from dovetail.graph.size import as_array
+from dovetail.graph.size import Size, as_array
 from dovetail.hardware import Cluster
 from dovetail.layout import Collective, PlacedLayer, Strategy, place_layer
 from dovetail.layout.axes import AtomicAxes
@@ -32,17 +32,16 @@ UPDATED_WEIGHTS = "updated weights"
 
 @dataclass(frozen=True, slots=True)
 class JobProfiles:
-    """What the layers of a job cost under a plan, and the axes they lie on."""
+    """What the layers of a job cost under a plan; of several plans, arrays over them."""
 
     graph: ModelGraph
     layers: Mapping[str, LayerProfile]
-    axes: AtomicAxes
     #: energies of the chip's technology, where it gives them
     rates: EnergyRates | None
 
 
 def profile_job(
-    plan: Plan,
+    plans: Sequence[Plan],
     job: Job,
     cluster: Cluster,
     chip: ChipUnits,
@@ -53,13 +52,16 @@ def profile_job(
     one_copy_per_node: bool,
     energy: bool = True,
 ) -> JobProfiles:
-    """Profiles of every layer class of the job.
+    """Profiles of every layer class of the job, under plans that cut it along the same axes: `alike`.
 
     Gradients are reduced `gradient_bytes` wide, updated weights gathered `weight_bytes` wide.
     """
     graph = job.graph()
-    arranged = arrange(plan, graph, cluster)
-    axes, strategy = arranged.axes, arranged.strategy
+    arranged = [arrange(plan, graph, cluster) for plan in plans]
+    axes, strategy = arranged[0].axes, arranged[0].strategy
+    assert all(found.strategy == strategy for found in arranged), "plans along the same axes"
+    axis_sizes = {axis: _together([found.axes.sizes[axis] for found in arranged]) for axis in axes.sizes}
+    batch = _together([plan.micro_batch * plan.data_parallel for plan in plans])
     tiers = [tier_arrays(cluster.chip, tier, efficiencies) for tier in cluster.tiers]
     technology = cluster.chip.technology
     rates = energy_rates(hardware.technology(technology)) if energy and technology is not None else None
@@ -70,11 +72,11 @@ def profile_job(
     }
 
     def price(collective: Collective, size: Array, copies: float) -> Array:
-        groups: dict[int, float] = {}
+        groups: dict[int, Array] = {}
         for axis in collective.axes:
-            groups[axes.tiers[axis]] = groups.get(axes.tiers[axis], 1.0) * axes.sizes[axis]
+            groups[axes.tiers[axis]] = groups.get(axes.tiers[axis], np.ones(())) * as_array(axis_sizes[axis])
         wide = size * widening.get(collective.user, 1.0)
-        joined = [(np.asarray(n), tiers[t]) for t, n in sorted(groups.items())]
+        joined = [(n, tiers[t]) for t, n in sorted(groups.items())]
         return tiered_seconds(collective.kind, joined, wide, copies=copies)
 
     def group_of(collective: Collective) -> str:
@@ -82,13 +84,26 @@ def profile_job(
 
     layers: dict[str, LayerProfile] = {}
     for name, layer in graph.layers.items():
-        sizes = layer.resolve(batch=plan.micro_batch * plan.data_parallel, seq=job.seq_len)
+        sizes = layer.resolve(batch=batch, seq=job.seq_len)
         placed = _placed(_Key(layer.name, id(layer), layer), strategy)
         # tokens for several experts of one node can travel together
         copies = float(as_array(sizes[TOP_K])) if one_copy_per_node and TOP_K in sizes else 1.0
         pricing = partial(price, copies=copies)
-        layers[name] = profile_layer(layer, placed, sizes, axes.sizes, chip, widths, pricing, group_of, rates)
-    return JobProfiles(graph, layers, axes, rates)
+        layers[name] = profile_layer(layer, placed, sizes, axis_sizes, chip, widths, pricing, group_of, rates)
+    return JobProfiles(graph, layers, rates)
+
+
+def alike(plans: Sequence[Plan], job: Job, cluster: Cluster) -> list[list[int]]:
+    """Which plans can be profiled together: those whose axes serve the same ends on the same tiers, of any size."""
+    groups: dict[Strategy, list[int]] = {}
+    for number, plan in enumerate(plans):
+        groups.setdefault(arrange(plan, job.graph(), cluster).strategy, []).append(number)
+    return list(groups.values())
+
+
+def _together(values: Sequence[int]) -> Size:
+    """One number as it is, several as an array."""
+    return values[0] if len(values) == 1 else np.array(values, np.float64)
 
 
 @dataclass(frozen=True, slots=True)

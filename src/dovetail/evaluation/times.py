@@ -9,7 +9,7 @@ import numpy as np
 
 from dovetail.cost.calibration import Efficiencies
 from dovetail.cost.collective import seconds as collective_seconds
-from dovetail.cost.shapes import Array, summed
+from dovetail.cost.shapes import Array, largest, summed
 from dovetail.cost.units import tier_arrays
 from dovetail.evaluation.profiles import UPDATED_WEIGHTS, JobProfiles
 from dovetail.hardware import Cluster, Tier
@@ -172,7 +172,7 @@ def transfer_seconds(plan: Plan, profiles: JobProfiles, cluster: Cluster, effici
     if plan.pipeline_parallel == 1:
         return np.zeros(())
     arrays = tier_arrays(cluster.chip, _tier_at(cluster, 2 * plan.chips // plan.pipeline_parallel), efficiencies)
-    stream = np.max(np.stack(np.broadcast_arrays(*(p.stream_bytes for p in profiles.layers.values()))), axis=0)
+    stream = largest(p.stream_bytes for p in profiles.layers.values())
     sent = stream if plan.sequence_parallel else stream / plan.tensor_parallel
     return sent / (arrays.bytes_per_s * arrays.efficiency) + arrays.latency_s + arrays.launch_s
 
@@ -228,8 +228,7 @@ def update_seconds(
     profiles: JobProfiles, stages: Sequence[Stage], memory_bytes_per_s: Array, update_bytes: float
 ) -> Array:
     """The optimizer: it streams the state of the parameters a chip owns."""
-    owned = [stage_parameters(stage, profiles.layers)[1] for stage in stages]
-    most = np.max(np.stack(np.broadcast_arrays(*owned)), axis=0)
+    most = largest(stage_parameters(stage, profiles.layers)[1] for stage in stages)
     return most * update_bytes / memory_bytes_per_s
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail.cost.shapes import Array, summed
+from dovetail.cost.shapes import Array, largest, summed
 from dovetail.placement.stages import ChunkContent
 from dovetail.profile import LayerProfile, Recompute
 
@@ -73,9 +73,9 @@ def stage_memory(
         for name, number in content.items()
     )
     none = np.zeros(())
-    loss = np.max([(loss_bytes or {}).get(n, none) for n in names], axis=0)
-    workspace = np.max([kept[n].workspace_bytes for n in names], axis=0)
-    transient = np.max([profiles[n].transient_bytes for n in names if n not in (loss_bytes or {})] or [none], axis=0)
+    loss = largest((loss_bytes or {}).get(n, none) for n in names)
+    workspace = largest(kept[n].workspace_bytes for n in names)
+    transient = largest(profiles[n].transient_bytes for n in names if n not in (loss_bytes or {}))
     gradients = layer_gradients(names, profiles, parameter_bytes, zero_stage)
     in_loss = loss > workspace + transient + gradients
     used, home = stage_parameters(contents, profiles)
@@ -98,7 +98,7 @@ def stage_memory(
 def gathered_parameters(names: Sequence[str], profiles: Mapping[str, LayerProfile], *, by_weight: bool) -> Array:
     """Parameters that are whole at once: what is at work and what is fetched ahead."""
     if not by_weight:
-        return 2 * np.max([profiles[n].parameters for n in names], axis=0)
+        return 2 * largest(profiles[n].parameters for n in names)
     # a weight that embedding and head share is fetched once
     own = [profiles[n].largest_weight for n in names if not profiles[n].tied_parameters]
     shared = [profiles[n].largest_weight for n in names if profiles[n].tied_parameters]
@@ -125,6 +125,6 @@ def layer_gradients(
     """
     whole = zero_stage >= 2
     if whole and parameter_bytes.by_weight:
-        return np.max([profiles[n].largest_weight for n in names], axis=0) * parameter_bytes.layer_gradient
+        return largest(profiles[n].largest_weight for n in names) * parameter_bytes.layer_gradient
     sizes = [profiles[n].parameters if whole else profiles[n].dense_parameters for n in names]
-    return np.max(sizes, axis=0) * parameter_bytes.layer_gradient
+    return largest(sizes) * parameter_bytes.layer_gradient

@@ -9,7 +9,7 @@ import numpy as np
 
 from dovetail.cost.energy import EnergyRates, operator_joules
 from dovetail.cost.operators import ChipUnits, kernel_counts, operator_seconds
-from dovetail.cost.shapes import Array, summed
+from dovetail.cost.shapes import Array, largest, summed
 from dovetail.graph import DerivedSize, Kind, LayerGraph, Phase, Role, Tensor
 from dovetail.graph.routing import EXPERT_TOKENS
 from dovetail.graph.size import Size, Sizes, as_array
@@ -122,9 +122,9 @@ def profile_layer(
         parameters=summed(used),
         home_parameters=summed(home),
         dense_parameters=summed(n for n, w in zip(used, placed.weights, strict=True) if w.tensor.active_share == 1),
-        largest_weight=np.max(used or [np.zeros(())], axis=0),
+        largest_weight=largest(used),
         tied_parameters=_tied(placed, sizes, axis_sizes),
-        transient_bytes=np.max(written, axis=0) if written else np.zeros(()),
+        transient_bytes=largest(written),
         logits=_logits(placed, sizes, axis_sizes),
         stream_bytes=summed(stream),
         forward_j=joules[Moment.FORWARD],

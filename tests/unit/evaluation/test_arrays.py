@@ -1,12 +1,16 @@
 """The arithmetic of an evaluation is array code: many chips or plans at once give what single calls give."""
 
+from dataclasses import fields, is_dataclass
+
 import numpy as np
 import pytest
 
 from dovetail import frameworks, hardware, models
 from dovetail.cost.calibration import Efficiencies, calibration
+from dovetail.cost.units import chip_units
 from dovetail.evaluation.evaluate import step_of
 from dovetail.evaluation.facts import Overheads, facts_of, overheads_of
+from dovetail.evaluation.profiles import alike, profile_job
 from dovetail.evaluation.times import LayerTimes, busy_parts, chunk_times
 from dovetail.models import Job
 from dovetail.placement.pipeline_schedule import Pipeline, PipelineSchedule
@@ -67,3 +71,56 @@ def test_many_calibrations_at_once_give_what_each_gives(model, spec):
         alone = seconds({n: v[i] for n, v in variants.items()}, {n: v[i] for n, v in overheads.items()})
         for name, part in alone.breakdown.items():
             assert np.broadcast_to(together.breakdown[name], (4,))[i] == pytest.approx(float(part), rel=1e-12), name
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "mixtral-8x7b", "deepseek-v2-lite"])
+def test_plans_along_the_same_axes_are_profiled_together(model):
+    """Every field of every layer, for plans that differ in degrees and microbatch."""
+    cluster = hardware.cluster("h100-sxm", chips=64)
+    job = Job(models.load(model), seq_len=4096, global_batch=64)
+    experts = [1, 2, 4] if model != "llama-3.1-8b" else [1]
+    plans = [
+        resolve_plan(
+            PlanSpec(tensor_parallel=t, context_parallel=c, micro_batch=b, zero_stage=z, sequence_parallel=t > 1,
+                     expert_parallel=e, expert_tensor_parallel=1 if e > 1 else None),
+            chips=64, global_batch=64, num_layers=job.model.num_layers,
+        )
+        for t in (1, 2, 4) for c in (1, 2) for b in (1, 2) for z in (0, 1, 3) for e in experts if b <= t * c
+    ]  # fmt: skip
+    known = calibration(cluster.chip, "bf16").efficiencies
+    chip = chip_units(cluster.chip, "bf16", known)
+    groups = alike(plans, job, cluster)
+    assert sorted(i for group in groups for i in group) == list(range(len(plans)))
+    assert max(len(group) for group in groups) > 1
+    for group in groups:
+        together = profile_job([plans[i] for i in group], job, cluster, chip, known, 4, 2, one_copy_per_node=True)
+        for place, i in enumerate(group):
+            alone = profile_job([plans[i]], job, cluster, chip, known, 4, 2, one_copy_per_node=True)
+            for name, layer in alone.layers.items():
+                one, many = flat(layer), flat(together.layers[name])
+                assert list(one) == list(many)
+                for field, value in one.items():
+                    assert np.broadcast_to(many[field], len(group))[place] == pytest.approx(float(value), rel=1e-12), (
+                        field
+                    )
+
+
+def flat(layer):
+    """The numbers of a profile by where they stand."""
+    found = {}
+
+    def walk(where, value):
+        if isinstance(value, np.ndarray | float | np.floating):
+            found[where] = value
+        elif isinstance(value, dict):
+            for key, part in value.items():
+                walk((*where, key), part)
+        elif isinstance(value, tuple):
+            for number, part in enumerate(value):
+                walk((*where, number), part)
+        elif is_dataclass(value):
+            for field in fields(value):
+                walk((*where, field.name), getattr(value, field.name))
+
+    walk((), layer)
+    return found
