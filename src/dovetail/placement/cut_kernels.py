@@ -52,7 +52,7 @@ def labels_of_cuts(
                     continue
                 first, count = (0, 1) if last else (places[i + 1, e, 0], places[i + 1, e, 1])
                 behind = np.zeros((1, 3)) if last else labels[first : first + count]
-                part = with_stage(i, s, e, backward[i, s, e], behind, sums, held, pipeline)
+                part = _with_stage(i, s, e, backward[i, s, e], behind, sums, held, pipeline)
                 note = np.empty((count, 2), np.int64)
                 note[:, 0] = e
                 note[:, 1] = first + np.arange(count)
@@ -72,15 +72,16 @@ def least_values(sums: Floats, held: Floats, pipeline: Floats) -> Floats:
     """What a step takes at least with stage i of layers s to e, had every layer its fastest option."""
     stages, layers = len(held), sums.shape[1] - 1
     least = np.full((stages, layers, layers + 1), np.inf)
+    label, total = np.zeros((1, 3)), sums[LEAST_BACKWARD, -1]
     for i in range(stages):
+        sent = pipeline[SENDING] if i else 0.0
+        label[0, BACKWARD] = total + sent
         for s in range(i, (layers - stages + i if i else 0) + 1):
             for e in range(layers if i == stages - 1 else s + 1, layers - (stages - 1 - i) + 1):
-                sent = pipeline[SENDING] if i else 0.0
-                behind = np.zeros((1, 3))
-                behind[0, BACKWARD] = sums[LEAST_BACKWARD, -1] - sums[LEAST_BACKWARD, e]
                 own = sums[LEAST_BACKWARD, e] - sums[LEAST_BACKWARD, s] + sent
-                label = with_stage(i, s, e, own, behind, sums, held, pipeline)
-                least[i, s, e] = values(label, sums, stages, pipeline, sums[LEAST_BACKWARD, s])[0]
+                label[0, STAY] = stay(i, s, e, own, total - sums[LEAST_BACKWARD, e], sums, held, pipeline)
+                label[0, ONCE] = _once(s, e, sums)
+                least[i, s, e] = values(label, sums, stages, pipeline, 0.0)[0]
     return least
 
 
@@ -95,21 +96,36 @@ def values(labels: Floats, sums: Floats, stages: int, pipeline: Floats, backward
 
 
 @njit(cache=True)
-def with_stage(
+def _with_stage(
     i: int, s: int, e: int, backward: float, behind: Floats, sums: Floats, held: Floats, pipeline: Floats
 ) -> Floats:
     """Labels with stage i, of layers s to e, ahead of them."""
-    labels = behind.copy()
+    labels, once = behind.copy(), _once(s, e, sums)
+    for n in range(len(labels)):
+        labels[n, STAY] = max(labels[n, STAY], stay(i, s, e, backward, labels[n, BACKWARD], sums, held, pipeline))
+        labels[n, BACKWARD] += backward
+        labels[n, ONCE] = max(labels[n, ONCE], once)
+    return labels
+
+
+@njit(cache=True)
+def _once(s: int, e: int, sums: Floats) -> float:
+    """Seconds of a stage of layers s to e once a step: the longest of the alternatives."""
+    longest = -np.inf
+    for row in range(FIRST_ONCE, len(sums)):
+        longest = max(longest, sums[row, e] - sums[row, s])
+    return longest
+
+
+@njit(cache=True)
+def stay(i: int, s: int, e: int, backward: float, behind: float, sums: Floats, held: Floats, pipeline: Floats) -> float:
+    """The stay at stage i, of layers s to e, given the seconds of its backward and of those behind it."""
     links = len(held) - 1 - i
     forward = sums[FORWARD, e] - sums[FORWARD, s] + min(1, links) * pipeline[SENDING]
     ahead = sums[FORWARD, s] + i * (pipeline[DELAY] + pipeline[SENDING])
     ways = 2 * links * pipeline[DELAY] + max(0, links - 1) * pipeline[SENDING]
-    for n in range(len(labels)):
-        trip = labels[n, BACKWARD] + sums[FORWARD, -1] - sums[FORWARD, e] + ways
-        labels[n, STAY] = max(labels[n, STAY], _stay(forward, backward, trip, ahead, held[i], pipeline))
-        labels[n, BACKWARD] += backward
-        labels[n, ONCE] = max(labels[n, ONCE], np.max(sums[FIRST_ONCE:, e] - sums[FIRST_ONCE:, s]))
-    return labels
+    trip = behind + sums[FORWARD, -1] - sums[FORWARD, e] + ways
+    return _stay(forward, backward, trip, ahead, held[i], pipeline)
 
 
 @njit(cache=True)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.placement.chunk_times import ChunkTimes
 from dovetail.placement.in_flight import in_flight
 from dovetail.placement.layer_chain import LayerChain, LayerPlacement, flights_per_chunk, placement_seconds
 from dovetail.placement.pipeline_schedule import PipelineSchedule
-from dovetail.placement.stage_options import Content, StageOptions
+from dovetail.placement.stage_options import Content, StageChoice, StageOptions
+from dovetail.placement.step_time import step_time
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -83,18 +85,32 @@ class PlainCuts:
 
     def _try(self, ends: tuple[int, ...]) -> None:
         """Solves the stages of a cut and keeps it if it is better."""
-        options = [0] * self._layers
-        for (s, e), (content, flights) in zip(zip((0, *ends[:-1]), ends, strict=True), self._keys(ends), strict=True):
-            choice = self._options.choice(content, flights)
+        choices: list[StageChoice] = []
+        for key in self._keys(ends):
+            choice = self._options.choice(*key)
             if choice is None:
                 return
+            choices.append(choice)
+        if self._seconds(ends, choices) >= self.seconds * (1 - ROUNDING):
+            return
+        options: list[int] = []
+        for s, e, choice in zip((0, *ends[:-1]), ends, choices, strict=True):
             picks = {c: iter(taken) for c, taken in choice.options.items()}
-            for i in range(s, e):
-                options[i] = next(picks[self.chain.order[i]])
-        placement = LayerPlacement(ends, tuple(options))
-        seconds = placement_seconds(self.chain, placement)
-        if seconds < self.seconds * (1 - ROUNDING):
-            self.seconds, self.placement = seconds, placement
+            options += [next(picks[self.chain.order[i]]) for i in range(s, e)]
+        self.placement = LayerPlacement(ends, tuple(options))
+        self.seconds = placement_seconds(self.chain, self.placement)
+
+    def _seconds(self, ends: tuple[int, ...], choices: Sequence[StageChoice]) -> float:
+        """The step time of a cut, of what is known of its stages."""
+        from dovetail.placement.cut_kernels import FIRST_ONCE, FORWARD
+
+        parts = np.diff(self._sums[:, [0, *ends]], axis=1)
+        forward, of_input = parts[FORWARD], np.array([choice.seconds for choice in choices])
+        of_weight = np.array([self._of_weight(content) for content, _ in self._keys(ends)])
+        forward[:-1] += self._sending
+        of_input[1:] += self._sending
+        times = ChunkTimes(forward, of_input, of_weight, self._delay)
+        return float(step_time(self.chain.pipeline, times)) + float(parts[FIRST_ONCE:].max())
 
     def _fill(self) -> None:
         """Bounds of the backwards of all stages that could be part of a better cut."""
@@ -102,19 +118,29 @@ class PlainCuts:
 
         could = least_values(self._sums, self._held, self._pipeline) < self.seconds
         self._backward = np.full(could.shape, np.inf)
+        i, s, e = np.nonzero(could)
+        rows = np.column_stack([i, self._counts[e] - self._counts[s]])
+        _, kinds = np.unique(rows, axis=0, return_inverse=True)
+        order = np.argsort(kinds, kind="stable")
         #: content and microbatches in flight → the stages that have them
-        self._alike: dict[tuple[Content, float], list[tuple[int, int, int]]] = {}
-        for i, s, e in np.argwhere(could).tolist():
-            self._alike.setdefault((self._content(s, e), self._flights[i]), []).append((i, s, e))
+        self._alike: dict[tuple[Content, float], list[tuple[Ints, Ints, Ints]]] = {}
+        for found in np.split(order, np.flatnonzero(np.diff(kinds[order])) + 1) if len(order) else []:
+            key = (self._content(int(s[found[0]]), int(e[found[0]])), self._flights[int(i[found[0]])])
+            self._alike.setdefault(key, []).append((i[found], s[found], e[found]))
         for key in self._alike:
             self._bounded(key)
 
     def _bounded(self, key: tuple[Content, float]) -> None:
-        (counts, _), _ = key
-        of_weight = sum(n * self.chain.classes[c].weight_gradient_s for c, n in counts)
-        seconds = self._options.bound(*key) + of_weight
+        seconds = self._options.bound(*key) + self._of_weight(key[0])
         for i, s, e in self._alike.get(key, ()):
-            self._backward[i, s, e] = seconds + (self._sending if i else 0.0)
+            self._backward[i, s, e] = seconds + self._sending * (i > 0)
+
+    def _of_weight(self, content: Content) -> float:
+        return sum(n * self.chain.classes[c].weight_gradient_s for c, n in content[0])
+
+    @property
+    def _delay(self) -> float:
+        return 0.0 if self.chain.sends_itself else self.chain.transfer_s
 
     @property
     def _sending(self) -> float:
@@ -159,24 +185,23 @@ class PlainCuts:
 
     def _longer(self, begun: _Begun) -> Iterator[_Begun]:
         """The same with one stage more."""
-        from dovetail.placement.cut_kernels import FIRST_ONCE, STAY, with_stage
+        from dovetail.placement.cut_kernels import FIRST_ONCE, stay
 
         i, s = len(begun.ends), begun.ends[-1] if begun.ends else 0
         m, held = self.chain.pipeline.num_microbatches, self._held[i]
-        delay = 0.0 if self.chain.sends_itself else self.chain.transfer_s
         turns_there = self.chain.pipeline.schedule is PipelineSchedule.ONE_F_ONE_B and held < m
         for e in np.flatnonzero(self._backward[i, s] < np.inf).tolist():
             backward = float(self._backward[i, s, e])
             whole = float(self._sums[0, e] - self._sums[0, s]) + backward
             whole += self._sending if i < self._stages - 1 else 0.0
-            stay, whole_stay = begun.stay + whole, begun.whole_stay
+            longest, whole_stay = begun.stay + whole, begun.whole_stay
             if turns_there:
-                stay = max(stay, (m - held) * whole + 2 * (self._stages - 1 - i) * delay)
+                longest = max(longest, (m - held) * whole + 2 * (self._stages - 1 - i) * self._delay)
             else:
-                alone = with_stage(i, s, e, backward, np.zeros((1, 3)), self._sums, self._held, self._pipeline)
-                whole_stay = max(whole_stay, float(alone[0, STAY]))
+                alone = stay(i, s, e, backward, 0.0, self._sums, self._held, self._pipeline)
+                whole_stay = max(whole_stay, alone)
             once = max(begun.once, float((self._sums[FIRST_ONCE:, e] - self._sums[FIRST_ONCE:, s]).max()))
-            yield _Begun((*begun.ends, e), begun.backward + backward, stay, whole_stay, once)
+            yield _Begun((*begun.ends, e), begun.backward + backward, longest, whole_stay, once)
 
     def _bound(self, begun: _Begun) -> float:
         """Seconds a step takes at least that begins with these stages."""
