@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dovetail.cost.calibration import calibration
 from dovetail.cost.shapes import Array, largest, summed
+from dovetail.errors import InputError
 from dovetail.evaluation.evaluate import (
     Evaluation,
     ProfiledJob,
@@ -30,6 +31,7 @@ from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.placement.layer_chain import LayerChain, LayerOptions
 from dovetail.placement.memory import gathered_parameters, layer_gradients, state_bytes
+from dovetail.placement.pipeline_schedule import PipelineSchedule
 from dovetail.placement.place_layers import TOLERANCE, PlacementSolution, place_layers
 from dovetail.placement.plan import Plan
 from dovetail.profile import LayerProfile, Recompute, recompute
@@ -60,6 +62,9 @@ def place_plan(plan: Plan, job: Job, cluster: Cluster, framework: Framework) -> 
 
     What the plan says of both is replaced. Embedding and head compute nothing again.
     """
+    if plan.pipeline_schedule == PipelineSchedule.DUAL_PIPE:
+        what = "is dualpipe, whose stages hold two chunks of one cut"
+        raise InputError("plan: pipeline_schedule", what, "place plans of one of the other schedules")
     facts = facts_of(framework, job, schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel)
     known = calibration(cluster.chip, job.precision)
     return place_profiled(plan, job, profiled_job(plan, job, cluster, facts, known.efficiencies), str(known))

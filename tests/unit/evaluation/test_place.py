@@ -178,6 +178,12 @@ def test_modules_are_megatrons_to_name():
                                                                             "data_parallel": 8}))  # fmt: skip
 
 
+def test_plans_of_two_directions_are_refused():
+    found = task(with_changes(SMALL, plan={"pipeline_schedule": "dualpipe"}))
+    with pytest.raises(InputError, match=r"plan: pipeline_schedule: is dualpipe"):
+        placed(found)
+
+
 def test_hardware_is_left_as_it_was():
     before = hardware.cluster("h100-sxm", chips=8)
     placed(task(SMALL, 3.2))
