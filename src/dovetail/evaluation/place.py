@@ -149,13 +149,7 @@ class _ChainBuilder:
                 _number(layer_gradients(names, layers, sizes, zero_stage)),
             ),
             loss_bytes=max((_number(size) for size in losses.values()), default=0.0),
-            # weights fetched one by one: as many as the largest two of the whole model, wherever they are
-            gathered_bytes=0.0
-            if zero_stage < 3
-            else sizes.weight
-            * _number(
-                gathered_parameters(list(layers) if sizes.by_weight else names, layers, by_weight=sizes.by_weight)
-            ),
+            gathered_bytes=self._gathered(names),
             once_s=(),
         )
         longest = float(options.input_gradient_s.max()) + options.weight_gradient_s
@@ -187,6 +181,18 @@ class _ChainBuilder:
         parts = state_bytes(profile.parameters, profile.home_parameters, sizes, zero_stage)
         stepped = profile.home_parameters if zero_stage >= 1 else profile.parameters
         return sum(_number(part) for part in parts.values()), _number(stepped) * sizes.step_copy
+
+    def _gathered(self, names: Sequence[str]) -> float:
+        """Bytes of weights kept in shards that are whole at once.
+
+        Weights fetched one by one count as the largest two of the whole model, wherever these are.
+        """
+        sizes, zero_stage = state_kept(self.plan, self.job.facts)
+        layers = self.job.profiles.layers
+        if zero_stage < 3:
+            return 0.0
+        held = list(layers) if sizes.by_weight else names
+        return sizes.weight * _number(gathered_parameters(held, layers, by_weight=sizes.by_weight))
 
     def _shared(self) -> float:
         """State that embedding and head have in common."""
