@@ -59,8 +59,6 @@ def bytes_needed(chain: LayerChain, layers: Sequence[int], options: Sequence[int
         loss, gathered = max(loss, one.loss_bytes), max(gathered, one.gathered_bytes)
         for kind, size in enumerate(one.working_bytes):
             working[kind] = max(working.get(kind, 0.0), size)
-    if len(chain.order) > 1 and {0, len(chain.order) - 1} <= set(layers):
-        state -= chain.shared_bytes
     kept_by_all = runs_in_flight(chain.pipeline, stage) * kept / chain.pipeline.num_chunks
     activations = kept_by_all + max(workspace + sum(working.values()), loss) + gathered
     return state + max(activations, step)
@@ -232,11 +230,7 @@ def chains_of(draw: Any, pipeline: Pipeline, order: Sequence[int], most_options:
     """A chain with layers of these classes, its limit near what some placement of it takes."""
     byte = draw(st.sampled_from([2.0**-10, 1.0, 2.0**30]))
     classes = tuple(draw(layer_options(most_options, byte)) for _ in range(max(order) + 1))
-    tied = min(classes[order[0]].state_bytes, classes[order[-1]].state_bytes)
-    chain = LayerChain(
-        classes, tuple(order), pipeline, math.inf, draw(RARE) * SECOND, draw(st.booleans()),
-        draw(st.sampled_from([0.0, tied])),
-    )  # fmt: skip
+    chain = LayerChain(classes, tuple(order), pipeline, math.inf, draw(RARE) * SECOND, draw(st.booleans()))
     return replace(chain, device_bytes=draw(limits(chain, byte)))
 
 

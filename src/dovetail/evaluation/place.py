@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -25,14 +26,14 @@ from dovetail.evaluation.evaluate import (
 )
 from dovetail.evaluation.facts import facts_of
 from dovetail.evaluation.profiles import UPDATED_WEIGHTS
-from dovetail.evaluation.times import Overlaps, layer_times, reduction_rooms, transfer_seconds
+from dovetail.evaluation.times import Overlaps, layer_times, least_input_gradient, reduction_rooms, transfer_seconds
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job
-from dovetail.placement.layer_chain import LayerChain, LayerOptions
-from dovetail.placement.memory import gathered_parameters, layer_gradients, state_bytes
+from dovetail.placement.layer_chain import LayerChain, LayerOptions, LayerPlacement
+from dovetail.placement.memory import gathered_parameters, layer_gradients, stage_parameters, state_bytes
 from dovetail.placement.pipeline_schedule import PipelineSchedule
-from dovetail.placement.place_layers import TOLERANCE, PlacementSolution, place_layers
+from dovetail.placement.place_layers import TOLERANCE, place_layers
 from dovetail.placement.plan import Plan
 from dovetail.profile import LayerProfile, Recompute, recompute
 from dovetail.profile.frontier import recompute_frontier
@@ -40,12 +41,17 @@ from dovetail.profile.frontier import recompute_frontier
 Floats = NDArray[np.float64]
 
 #: Taken off a chip's memory, so that no placement misses it by rounding.
-ROUNDING = 1e-9
+ROUNDING = 1e-12
+#: Times of options that differ by no more than this part lead to one answer; the bound is not affected.
+ALIKE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedPlan:
-    """A plan with the best cut and recompute found, and what no other takes less than."""
+    """A plan with the best cut and recompute found, and what no other takes less than.
+
+    An interleaved plan's bound is of cuts into chunks that are alike (`InterleavedCuts`).
+    """
 
     evaluation: Evaluation
     status: str
@@ -71,21 +77,30 @@ def place_plan(plan: Plan, job: Job, cluster: Cluster, framework: Framework) -> 
 
 
 def place_profiled(plan: Plan, job: Job, profiled: ProfiledJob, basis: str) -> PlacedPlan | None:
-    """The same where the layers are profiled already."""
-    builder = _ChainBuilder(plan, profiled)
-    solution = place_layers(builder.chain())
-    if solution.placement is None:
+    """The same where the layers are profiled already.
+
+    Two chains are solved where they differ: one that never takes more, in time or memory, than an evaluation would
+    say, for the bound, and one that never takes less memory, for the answer.
+    """
+    builder = ChainBuilder(plan, profiled)
+    least = place_layers(builder.chain(least=True))
+    if least.placement is None:
         return None
-    placed = builder.placed(solution)
-    step = step_from(placed, profiled)
-    answer = evaluation_of(step, placed, job, profiled.cluster, profiled.facts, basis)
-    # the chain leaves out what no cut or option changes, and counts of exposed reductions what is always exposed
-    bound = min(solution.lower_bound_s + builder.constant_s(step.breakdown), answer.step_time_s)
+    solutions = [least] if builder.agrees else [place_layers(builder.chain(least=False)), least]
+    answers: list[Evaluation] = []
+    for placement in (solution.placement for solution in solutions if solution.placement is not None):
+        placed = builder.placed(placement)
+        answers.append(evaluation_of(step_from(placed, profiled), placed, job, profiled.cluster, profiled.facts, basis))
+    fitting = [answer for answer in answers if answer.fits]
+    if not fitting:
+        return None
+    answer = min(fitting, key=lambda found: found.step_time_s)
+    bound = min(least.lower_bound_s + builder.constant_s(answer.breakdown), answer.step_time_s)
     proven = bound >= answer.step_time_s * (1 - TOLERANCE)
-    return PlacedPlan(answer, "optimal" if proven and answer.fits else "feasible", bound)
+    return PlacedPlan(answer, "optimal" if proven else "feasible", bound)
 
 
-class _ChainBuilder:
+class ChainBuilder:
     """A plan's layers as a chain with options, and a solution of it as a plan."""
 
     def __init__(self, plan: Plan, job: ProfiledJob) -> None:
@@ -97,67 +112,88 @@ class _ChainBuilder:
         self.blocks = order[1 : 1 + blocks]
         #: the first layer, the classes of blocks, and all that reads the finished stream as one layer
         self.parts = [(order[0],), *((name,) for name in dict.fromkeys(self.blocks)), tuple(order[1 + blocks :])]
-        self.choices: list[list[str | tuple[str, ...]]] = []
+        built = [self._options(names) for names in self.parts]
+        self._least = tuple(least for least, _, _ in built)
+        self._most = tuple(most for _, most, _ in built)
+        self._choices = [choices for _, _, choices in built]
 
-    def chain(self) -> LayerChain:
+    @property
+    def agrees(self) -> bool:
+        """Whether both chains are so alike that solving the second would not be worth it."""
+        return all(
+            np.allclose(least.input_gradient_s, most.input_gradient_s, rtol=ALIKE, atol=0)
+            and least.gathered_bytes == most.gathered_bytes
+            for least, most in zip(self._least, self._most, strict=True)
+        )
+
+    def chain(self, *, least: bool) -> LayerChain:
         """The problem: blocks with the options of their frontier between an embedding and a head with none."""
         plan, job = self.plan, self.job
-        classes: list[LayerOptions] = []
-        for names in self.parts:
-            options, choices = self._options(names)
-            classes.append(options)
-            self.choices.append(choices)
         numbers = {names[0]: number for number, names in enumerate(self.parts)}
         order = (0, *(numbers[name] for name in self.blocks), len(self.parts) - 1)
         chip, facts = job.cluster.chip, job.facts
         capacity = ((chip.hbm_bytes or chip.sram_bytes) - facts.context_bytes) / (1 + facts.allocator_overhead)
         return LayerChain(
-            tuple(classes),
+            self._least if least else self._most,
             order,
             pipeline_of(plan),
             device_bytes=capacity * (1 - ROUNDING),
             transfer_s=_number(transfer_seconds(plan, job.profiles, job.cluster, job.efficiencies)),
             sends_itself=not facts.overlaps.transfers and plan.pipeline_parallel > 1,
-            shared_bytes=self._shared(),
         )
 
-    def _options(self, names: Sequence[str]) -> tuple[LayerOptions, list[str | tuple[str, ...]]]:
-        """The options of a block, or the one of layers that are placed together."""
-        profiles = [self.job.profiles.layers[name] for name in names]
+    def _options(self, names: Sequence[str]) -> tuple[LayerOptions, LayerOptions, list[str | tuple[str, ...]]]:
+        """What a block's options, or the one of layers placed together, take at least and at most; and the choices."""
+        layers, facts = self.job.profiles.layers, self.job.facts
+        profiles = [layers[name] for name in names]
         choices: list[str | tuple[str, ...]] = ["none"]
+        fastest: Array | None = None
         if is_block(self.graph.layers[names[0]]):
-            choices, again = self._frontier(names[0])
+            choices, again, added = self._frontier(names[0])
+            fastest = least_input_gradient(profiles[0], added, facts.overlaps, facts.overheads.host_s)
         else:
-            again = [recompute(self.graph.layers[name], self.job.profiles.layers[name], "none") for name in names]
-        host_s = self.job.facts.overheads.host_s
-        times = [layer_times(p, a, self.job.facts.overlaps, host_s) for p, a in zip(profiles, again, strict=True)]
-        state = [self._state(p) for p in profiles]
-        sizes, zero_stage = state_kept(self.plan, self.job.facts)
-        losses = loss_bytes(dict(zip(names, profiles, strict=True)), self.job.facts)
-        transients = [p.transient_bytes for name, p in zip(names, profiles, strict=True) if name not in losses]
-        layers: Mapping[str, LayerProfile] = self.job.profiles.layers
-        options = LayerOptions(
+            again = [recompute(self.graph.layers[name], layers[name], "none") for name in names]
+        times = [
+            layer_times(p, a, facts.overlaps, facts.overheads.host_s) for p, a in zip(profiles, again, strict=True)
+        ]
+        sizes, zero_stage = state_kept(self.plan, facts)
+        losses = loss_bytes(dict(zip(names, profiles, strict=True)), facts)
+        used, home = self._owned(names)
+        most = LayerOptions(
             forward_s=sum(_number(t.forward_s) for t in times),
             input_gradient_s=_row(summed(t.input_gradient_s for t in times)),
             weight_gradient_s=sum(_number(t.weight_gradient_s) for t in times),
             kept_bytes=_row(summed(a.saved_bytes for a in again)),
             workspace_bytes=_row(largest(a.workspace_bytes for a in again)),
-            state_bytes=sum(kept for kept, _ in state),
-            step_bytes=sum(step for _, step in state),
+            state_bytes=sum(_number(part) for part in state_bytes(used, home, sizes, zero_stage).values()),
+            step_bytes=_number(home if zero_stage >= 1 else used) * sizes.step_copy,
             working_bytes=(
-                max((_number(size) for size in transients), default=0.0),
+                _number(largest(layers[name].transient_bytes for name in names if name not in losses)),
                 _number(layer_gradients(names, layers, sizes, zero_stage)),
             ),
-            loss_bytes=max((_number(size) for size in losses.values()), default=0.0),
-            gathered_bytes=self._gathered(names),
-            once_s=(),
+            loss_bytes=_number(largest(losses.values())),
+            # weights fetched one by one: the largest two of a stage are never more than those of the model
+            gathered_bytes=self._gathered(list(layers) if sizes.by_weight else names),
         )
-        longest = float(options.input_gradient_s.max()) + options.weight_gradient_s
-        options = replace(options, once_s=self._once(profiles, options.forward_s, longest))
-        return options, choices
+        longest = float(most.input_gradient_s.max()) + most.weight_gradient_s
+        most = replace(most, once_s=self._once(profiles, _number(home), most.forward_s, longest))
+        least = replace(most, gathered_bytes=self._gathered(names))
+        return (least if fastest is None else replace(least, input_gradient_s=_row(fastest))), most, choices
 
-    def _frontier(self, name: str) -> tuple[list[str | tuple[str, ...]], list[Recompute]]:
-        """A block's choices, and what they take as arrays over choices."""
+    def _owned(self, names: Sequence[str]) -> tuple[Array, Array]:
+        """Parameters that layers placed together use, and those they keep the state of; tied ones count once.
+
+        Where one stage holds all layers, what the last share with the first counts with the first.
+        """
+        layers = self.job.profiles.layers
+        alone = self.plan.pipeline_parallel == 1 and names == self.parts[-1]
+        before = self.parts[0] if alone else ()
+        together = stage_parameters([dict(Counter((*before, *names)))], layers)
+        first = stage_parameters([dict(Counter(before))], layers)
+        return together[0] - first[0], together[1] - first[1]
+
+    def _frontier(self, name: str) -> tuple[list[str | tuple[str, ...]], list[Recompute], Floats]:
+        """A block's choices, what they take as arrays over choices, and the seconds they add at least."""
         graph, profile, facts = self.graph.layers[name], self.job.profiles.layers[name], self.job.facts
         found = recompute_frontier(graph, profile, facts.operand_share, _exposed(facts.overlaps))
         choices = [found.again(i) for i in range(len(found.seconds))]
@@ -173,38 +209,18 @@ class _ChainBuilder:
                 g: np.array([_number(a.added_collective_s.get(g, none)) for a in each]) for g in sorted(groups)
             },
         )
-        return [choice or "none" for choice in choices], [again]
-
-    def _state(self, profile: LayerProfile) -> tuple[float, float]:
-        """Bytes of a layer's state, and of what its optimizer's step adds."""
-        sizes, zero_stage = state_kept(self.plan, self.job.facts)
-        parts = state_bytes(profile.parameters, profile.home_parameters, sizes, zero_stage)
-        stepped = profile.home_parameters if zero_stage >= 1 else profile.parameters
-        return sum(_number(part) for part in parts.values()), _number(stepped) * sizes.step_copy
+        return [choice or "none" for choice in choices], [again], found.seconds
 
     def _gathered(self, names: Sequence[str]) -> float:
-        """Bytes of weights kept in shards that are whole at once.
-
-        Weights fetched one by one count as the largest two of the whole model, wherever these are.
-        """
+        """Bytes of weights kept in shards that are whole at once in a stage of these layers."""
         sizes, zero_stage = state_kept(self.plan, self.job.facts)
-        layers = self.job.profiles.layers
         if zero_stage < 3:
             return 0.0
-        held = list(layers) if sizes.by_weight else names
-        return sizes.weight * _number(gathered_parameters(held, layers, by_weight=sizes.by_weight))
+        return sizes.weight * _number(gathered_parameters(names, self.job.profiles.layers, by_weight=sizes.by_weight))
 
-    def _shared(self) -> float:
-        """State that embedding and head have in common."""
-        sizes, zero_stage = state_kept(self.plan, self.job.facts)
-        held: dict[str, list[float]] = {}
-        for name in (name for names in (self.parts[0], self.parts[-1]) for name in names):
-            for weight, tied in self.job.profiles.layers[name].tied_parameters.items():
-                parts = state_bytes(tied.parameters, tied.home_parameters, sizes, zero_stage)
-                held.setdefault(weight, []).append(sum(_number(part) for part in parts.values()))
-        return sum(sum(found[1:]) for found in held.values())
-
-    def _once(self, profiles: Sequence[LayerProfile], forward_s: float, backward_s: float) -> tuple[float, ...]:
+    def _once(
+        self, profiles: Sequence[LayerProfile], owned: float, forward_s: float, backward_s: float
+    ) -> tuple[float, ...]:
         """Seconds of layers once a step: their optimizer, and of their reductions and gatherings what is not hidden.
 
         Of each either the part that nothing hides, or what is longer than the work beside it (`reduction_seconds`).
@@ -213,23 +229,22 @@ class _ChainBuilder:
         updated = sum(_number(p.step_collective_s.get(UPDATED_WEIGHTS, none)) for p in profiles)
         reduced = sum(_number(summed(p.step_collective_s.values())) for p in profiles) - updated
         rate = self.job.facts.update_bytes / self.job.chip.vector.memory_bytes_per_s
-        update = _number(summed(p.home_parameters for p in profiles) * rate)
+        update = owned * _number(rate)
         reductions = (reduced * (1 - _number(overlaps.gradient_reduction)), reduced - rooms * backward_s)
         gatherings = (updated * (1 - _number(overlaps.updated_weights)), updated - rooms * forward_s)
         return tuple(update + r + g for r in reductions for g in gatherings)
 
-    def constant_s(self, breakdown: Mapping[str, Array]) -> float:
+    def constant_s(self, breakdown: Mapping[str, float]) -> float:
         """What a step takes beside its pipeline and its layers' own seconds, however it is cut."""
-        return sum(_number(breakdown[name]) for name in ("tied embeddings", "between steps"))
+        return sum(breakdown[name] for name in ("tied embeddings", "between steps"))
 
-    def placed(self, solution: PlacementSolution) -> Plan:
-        """The plan that a solution means."""
-        assert solution.placement is not None
+    def placed(self, placement: LayerPlacement) -> Plan:
+        """The plan that a placement means."""
         numbers = {names[0]: number for number, names in enumerate(self.parts)}
-        taken = solution.placement.options[1:-1]
-        again = [self.choices[numbers[name]][option] for name, option in zip(self.blocks, taken, strict=True)]
+        taken = placement.options[1:-1]
+        again = [self._choices[numbers[name]][option] for name, option in zip(self.blocks, taken, strict=True)]
         runs = tuple((len(list(run)), choice) for choice, run in groupby(again))
-        sizes = [len(chunk) for chunk in solution.placement.chunks]
+        sizes = [len(chunk) for chunk in placement.chunks]
         sizes[0] -= 1
         sizes[-1] -= 1
         return replace(

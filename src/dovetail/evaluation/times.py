@@ -81,6 +81,20 @@ def layer_times(profile: LayerProfile, again: Recompute, overlaps: Overlaps, hos
     )
 
 
+def least_input_gradient(
+    profile: LayerProfile, added_s: Array, overlaps: Overlaps, host_s: Array | float = 0.0
+) -> Array:
+    """What a layer's input gradient takes at least with recompute that adds such seconds, as `layer_times` counts.
+
+    Collectives are hidden by their full share, however little computation there is beside them, and what runs again
+    launches nothing.
+    """
+    hidden = _shares(overlaps, overlaps.tensor_backward)
+    exposed = summed(seconds * (1 - hidden[name]) for name, seconds in profile.backward_collective_s.items())
+    busy = profile.input_gradient_s + profile.weight_gradient_s + exposed + added_s
+    return busy + _wait(busy, profile.backward_kernels * host_s) - profile.weight_gradient_s
+
+
 #: How sharply a layer turns from bound by its chip to bound by its host. A layer mixes kernels longer and shorter
 #: than their launch, so the one does not quite hide the other where both take about as long.
 HOST_SHARPNESS = 4
@@ -97,13 +111,7 @@ def _exposed(
     collectives: Mapping[str, Array], compute_s: Array, overlaps: Overlaps, tensor: Array | float
 ) -> tuple[Array, dict[str, Array]]:
     """Seconds of collectives that computation does not hide, in all and by kind."""
-    hidden = {
-        "tensor-parallel": tensor,
-        "context-parallel": overlaps.context,
-        "expert-parallel": overlaps.expert,
-        "weight-gather": overlaps.weight_gather,
-        "data-parallel": overlaps.gradient_reduction,
-    }
+    hidden = _shares(overlaps, tensor)
     parts: dict[str, Array] = {}
     room = compute_s
     for name, seconds in collectives.items():
@@ -111,6 +119,17 @@ def _exposed(
         room = room - could
         parts[name] = seconds - could
     return summed(parts.values()), parts
+
+
+def _shares(overlaps: Overlaps, tensor: Array | float) -> dict[str, Array | float]:
+    """The part of a collective that can be hidden, by kind of group."""
+    return {
+        "tensor-parallel": tensor,
+        "context-parallel": overlaps.context,
+        "expert-parallel": overlaps.expert,
+        "weight-gather": overlaps.weight_gather,
+        "data-parallel": overlaps.gradient_reduction,
+    }
 
 
 def chunk_times(

@@ -22,7 +22,7 @@ Ints = NDArray[np.int64]
 
 #: Gains below this part of a step time are rounding.
 ROUNDING = 1e-12
-#: Cuts looked at before the proof is given up and the gap reported.
+#: Cuts that fit looked at before the proof is given up and the gap reported.
 MAX_CUTS = 1000
 
 
@@ -57,16 +57,17 @@ class InterleavedCuts:
             return self.seconds
         by_stage, once = self._stage_seconds(cuts)
         fastest = by_stage.max(axis=0) + once
-        least = float("inf")
-        for cut in np.argsort(fastest, kind="stable")[:MAX_CUTS].tolist():
-            if fastest[cut] >= self.seconds * (1 - ROUNDING):
-                return min(least, self.seconds)
+        least, tried = float("inf"), 0
+        for cut in np.argsort(fastest, kind="stable").tolist():
+            if fastest[cut] >= self.seconds * (1 - ROUNDING) or tried == MAX_CUTS:
+                return min(least, self.seconds, float(fastest[cut]))
             ends = tuple(cuts[cut].tolist())
             bound = self._bound(ends, by_stage[:, cut]) + float(once[cut])
             least = min(least, bound)
             if bound < self.seconds * (1 - ROUNDING):
                 self._try(ends)
-        return min([least, self.seconds, *np.sort(fastest)[MAX_CUTS : MAX_CUTS + 1].tolist()])
+                tried += 1
+        return min(least, self.seconds)
 
     def _cuts(self) -> Iterator[tuple[int, ...]]:
         """Where chunks end, of every cut."""

@@ -59,8 +59,6 @@ class LayerChain:
     transfer_s: float = 0.0
     #: a stage waits while it sends: transfers are its own time instead of a delay
     sends_itself: bool = False
-    #: state that the first and the last layer share: taken off where one stage holds both
-    shared_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +78,6 @@ def stage_bytes(chain: LayerChain, layers: Sequence[int], options: Sequence[int]
     """Bytes of a stage that holds these layers with these options, so many microbatches of each in flight."""
     classes = [chain.classes[chain.order[i]] for i in layers]
     state = sum(c.state_bytes for c in classes)
-    if 0 in layers and len(chain.order) - 1 in layers and len(chain.order) > 1:
-        state -= chain.shared_bytes
     kept = sum(c.kept_bytes[k] for c, k in zip(classes, options, strict=True))
     workspace = max(c.workspace_bytes[k] for c, k in zip(classes, options, strict=True))
     moment = max(workspace + working_bytes(classes), max(c.loss_bytes for c in classes))

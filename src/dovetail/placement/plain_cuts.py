@@ -81,7 +81,7 @@ class PlainCuts:
 
     def _content(self, s: int, e: int) -> Content:
         counts: list[int] = (self._counts[e] - self._counts[s]).tolist()
-        return tuple((c, n) for c, n in enumerate(counts) if n), e - s == self._layers > 1
+        return tuple((c, n) for c, n in enumerate(counts) if n)
 
     def _try(self, ends: tuple[int, ...]) -> None:
         """Solves the stages of a cut and keeps it if it is better."""
@@ -136,7 +136,7 @@ class PlainCuts:
             self._backward[i, s, e] = seconds + self._sending * (i > 0)
 
     def _of_weight(self, content: Content) -> float:
-        return sum(n * self.chain.classes[c].weight_gradient_s for c, n in content[0])
+        return sum(n * self.chain.classes[c].weight_gradient_s for c, n in content)
 
     @property
     def _delay(self) -> float:

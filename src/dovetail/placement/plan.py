@@ -206,7 +206,7 @@ def _recompute_by_block(spec: PlanSpec, num_layers: int) -> tuple[tuple[int, str
     if spec.recompute_by_block is None:
         return None
     if spec.recompute != "none" or spec.recompute_share < 1:
-        raise InputError("plan: recompute_by_block", "stands beside recompute", "give one of them")
+        raise InputError("plan: recompute_by_block", "stands beside recompute or its share", "leave those out")
     blocks = sum(run.blocks for run in spec.recompute_by_block)
     if blocks != num_layers:
         raise InputError("plan: recompute_by_block", f"is for {blocks} blocks", f"it should be for {num_layers}")

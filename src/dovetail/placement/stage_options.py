@@ -14,8 +14,8 @@ from dovetail.placement.layer_chain import ROUNDING, LayerChain, working_bytes
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-#: Which layers a stage holds: class and number, in order of classes, and whether it holds the whole chain.
-Content = tuple[tuple[tuple[int, int], ...], bool]
+#: Which layers a stage holds: class and number, in order of classes.
+Content = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class StageOptions:
     def content(self, layers: Sequence[int]) -> Content:
         """The content of a stage of these layers."""
         counts = Counter(self.chain.order[i] for i in layers)
-        return tuple(sorted(counts.items())), len(layers) == len(self.chain.order) > 1
+        return tuple(sorted(counts.items()))
 
     def bound(self, content: Content, flights: float) -> float:
         """Input-gradient seconds the stage takes at least; infinite where no options fit."""
@@ -73,21 +73,19 @@ class StageOptions:
 
     def _room(self, content: Content) -> float:
         """Bytes that are left for activations."""
-        counts, whole = content
         classes = self.chain.classes
-        state = sum(n * classes[c].state_bytes for c, n in counts) - (self.chain.shared_bytes if whole else 0.0)
+        state = sum(n * classes[c].state_bytes for c, n in content)
         # sums in another order may differ by a rounding: half of what the definition allows
         limit = self.chain.device_bytes * (1 + ROUNDING / 2)
         # no memory of activations is in use when the optimizer runs
-        if state + sum(n * classes[c].step_bytes for c, n in counts) > limit:
+        if state + sum(n * classes[c].step_bytes for c, n in content) > limit:
             return -np.inf
-        return limit - state - max(classes[c].gathered_bytes for c, _ in counts)
+        return limit - state - max(classes[c].gathered_bytes for c, _ in content)
 
     def _arrays(self, content: Content, flights: float) -> tuple[Floats, Ints, Ints, Floats]:
         """What the kernels take: options of all classes of the stage, where each begins, how many layers, limits."""
-        counts, _ = content
-        classes = [self.chain.classes[c] for c, _ in counts]
-        orders = [self._order[c] for c, _ in counts]
+        classes = [self.chain.classes[c] for c, _ in content]
+        orders = [self._order[c] for c, _ in content]
         options = np.concatenate(
             [
                 np.stack([flights * c.kept_bytes[o], c.workspace_bytes[o], c.input_gradient_s[o]])
@@ -97,13 +95,13 @@ class StageOptions:
         )
         starts = np.cumsum([0, *(len(o) for o in orders)])
         limits = np.array([self._room(content), working_bytes(classes), max(c.loss_bytes for c in classes)])
-        return options, starts, np.array([n for _, n in counts]), limits
+        return options, starts, np.array([n for _, n in content]), limits
 
     def _taken(self, content: Content, taken: Ints) -> dict[int, tuple[int, ...]]:
         """How many layers take each option, as a list of options per class."""
         chosen: dict[int, tuple[int, ...]] = {}
         start = 0
-        for c, _ in content[0]:
+        for c, _ in content:
             order, seconds = self._order[c], self.chain.classes[c].input_gradient_s
             picked = [int(k) for place, k in enumerate(order) for _ in range(int(taken[start + place]))]
             chosen[c] = tuple(sorted(picked, key=lambda k: (-seconds[k], k)))

@@ -66,8 +66,9 @@ def _check_recompute(plan: Plan, graph: ModelGraph) -> None:
     known = {operator.name for layer in graph.layers.values() for operator in layer.operators}
     field = "recompute" if plan.recompute_by_block is None else "recompute_by_block"
     for name in (name for choice in plan.recompute_choices if not isinstance(choice, str) for name in choice):
-        if name not in known and name not in MODULES:
-            what = f"{quoted(name)} is no operator of the model and no module"
+        in_a_module = name in MODULES and any(any(MODULES[name].operators(layer)) for layer in graph.layers.values())
+        if name not in known and not in_a_module:
+            what = f"{quoted(name)} is no operator of the model and no module with any"
             raise InputError(f"plan: {field}", what, one_of({*known, *MODULES}, name))
 
 

@@ -8,6 +8,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from dovetail.profile.frontier import WORD
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -116,7 +118,7 @@ def _moved(
         part[i, FOOTPRINT] += footprint
         part[i, SECONDS] += seconds
         if bit >= 0:
-            choice[i, bit // 62] |= 1 << (bit % 62)
+            choice[i, bit // WORD] |= 1 << (bit % WORD)
     return part, choice
 
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from valid_plans import EXPERTS, Document, model, with_changes
 
 from dovetail import hardware
+from dovetail.cost.calibration import calibration
 from dovetail.errors import InputError
 from dovetail.evaluation import Task, evaluate, task_of
-from dovetail.evaluation.place import PlacedPlan, place_plan
+from dovetail.evaluation.evaluate import profiled_job
+from dovetail.evaluation.facts import facts_of
+from dovetail.evaluation.place import ChainBuilder, PlacedPlan, place_plan
+from dovetail.placement.layer_chain import LayerPlacement, flights_per_chunk, placement_seconds, stage_bytes
 from dovetail.placement.plan import Plan
 
 SMALL: Document = {
@@ -144,7 +149,10 @@ def test_blocks_count_where_they_stand():
     ("changes", "sentence"),
     [
         ({"recompute_by_block": [{"blocks": 15, "again": "none"}]}, "plan.recompute_by_block: is for 15 blocks"),
-        ({"recompute_by_block": [{"blocks": 16, "again": "full"}], "recompute": "full"}, "stands beside recompute"),
+        (
+            {"recompute_by_block": [{"blocks": 16, "again": "full"}], "recompute": "full"},
+            "stands beside recompute or its share",
+        ),
         ({"recompute_by_block": [{"blocks": 0, "again": "none"}]}, "plan.recompute_by_block.0.blocks"),
         ({"recompute_by_block": [{"blocks": 16}]}, "plan.recompute_by_block.0.again: is missing"),
         ({"recompute_by_block": [{"blocks": 16, "again": ["nonsense"]}]}, "plan.recompute_by_block: 'nonsense' is no"),
@@ -176,6 +184,80 @@ def test_modules_are_megatrons_to_name():
     with pytest.raises(InputError, match=r"recompute: lists layernorm, which deepspeed"):
         task(with_changes(named, cluster={"framework": "deepspeed"}, plan={"zero_stage": 3, "pipeline_parallel": 1,
                                                                             "data_parallel": 8}))  # fmt: skip
+
+
+#: Kinds of state and of work that a chain must count as an evaluation does.
+COUNTED: dict[str, Document] = {
+    "plain": SMALL,
+    "interleaved": KINDS["interleaved"][0],
+    "one stage, tied": with_changes(
+        SMALL, job={"model": model(4) | {"head": {"tied": True}}}, plan={"pipeline_parallel": 1, "data_parallel": 8}
+    ),
+    "tied": with_changes(SMALL, job={"model": model(16) | {"head": {"tied": True}}}),
+    "prediction modules": with_changes(
+        SMALL, job={"model": model(16) | {"multi_token_prediction": {"modules": 2, "block": "block"}}}
+    ),
+    "fp8": with_changes(SMALL, job={"precision": "fp8"}, cluster={"framework": "megatron"}),
+    "megatron": with_changes(SMALL, cluster={"framework": "megatron"}, plan={"tensor_parallel": 2, "data_parallel": 1}),
+    "zero 3": with_changes(
+        SMALL, cluster={"framework": "torchtitan"}, plan={"pipeline_parallel": 1, "data_parallel": 8, "zero_stage": 3}
+    ),
+    "deepspeed": with_changes(
+        SMALL, cluster={"framework": "deepspeed"}, plan={"pipeline_parallel": 1, "data_parallel": 8, "zero_stage": 2}
+    ),
+    "mixture": KINDS["mixture"][0],
+}
+
+
+@pytest.mark.parametrize("kind", COUNTED)
+def test_a_chain_counts_what_an_evaluation_counts(kind):
+    """Bytes of every stage to the last, and of the step's seconds never more."""
+    found = task(COUNTED[kind])
+    facts = facts_of(found.framework, found.job, schedule=found.plan.pipeline_schedule,
+                     stages=found.plan.pipeline_parallel)  # fmt: skip
+    known = calibration(found.cluster.chip, found.job.precision)
+    builder = ChainBuilder(found.plan, profiled_job(found.plan, found.job, found.cluster, facts, known.efficiencies))
+    chain = builder.chain(least=False)
+    stages = found.plan.pipeline_parallel
+    random = np.random.default_rng(7)
+    for _ in range(5):
+        ends = np.cumsum([1 + found.plan.layers_per_stage[0], *found.plan.layers_per_stage[1:]])
+        ends[-1] += 1
+        options = tuple(int(random.integers(len(chain.classes[c].kept_bytes))) for c in chain.order)
+        placement = LayerPlacement(tuple(int(end) for end in ends), options)
+        plan = builder.placed(placement)
+        answer = evaluate(plan, found.job, found.cluster, found.framework)
+        for stage, (flights, parts) in enumerate(
+            zip(flights_per_chunk(chain.pipeline), answer.memory_by_stage, strict=True)
+        ):
+            layers = [i for place in range(stage, len(ends), stages) for i in placement.chunks[place]]
+            counted = stage_bytes(chain, layers, [options[i] for i in layers], flights)
+            assert counted * (1 + facts.allocator_overhead) + facts.context_bytes == pytest.approx(sum(parts.values()))
+        seconds = placement_seconds(chain, placement) + builder.constant_s(answer.breakdown)
+        assert seconds <= answer.step_time_s * (1 + 1e-12)
+        assert seconds >= answer.step_time_s * 0.9
+        least = placement_seconds(builder.chain(least=True), placement) + builder.constant_s(answer.breakdown)
+        assert least <= seconds * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("kind", COUNTED)
+def test_no_choice_of_operators_for_all_blocks_is_below_the_bound(kind):
+    whole = task(COUNTED[kind])
+    peak = evaluate(whole.plan, whole.job, whole.cluster, whole.framework).peak_bytes
+    found = task(COUNTED[kind], 0.9 * peak / 1e9)
+    best = placed(found)
+    graph = found.job.graph()
+    names = sorted({o.name for layer in graph.layers.values() for o in layer.operators})
+    random, fitting = np.random.default_rng(3), 0
+    for _ in range(60):
+        share = random.uniform(0.2, 1.0)
+        again = tuple(name for name in names if random.uniform() < share) or "none"
+        answer = evaluate(replace(found.plan, recompute=again), found.job, found.cluster, found.framework, energy=False)
+        if answer.fits:
+            fitting += 1
+            assert best is not None
+            assert best.lower_bound_s <= answer.step_time_s * (1 + 1e-9)
+    assert fitting
 
 
 def test_plans_of_two_directions_are_refused():
