@@ -22,6 +22,8 @@ Ints = NDArray[np.int64]
 
 #: Gains below this part of a step time are rounding.
 ROUNDING = 1e-12
+#: More than sums in another order can differ: what exceeds memory by less is looked at closely.
+LOOSE = 1e-9
 #: Cuts that fit looked at before the proof is given up and the gap reported.
 MAX_CUTS = 1000
 
@@ -52,7 +54,8 @@ class InterleavedCuts:
 
     def solve(self) -> float:
         """Finds the best placement; returns what no placement takes less than."""
-        cuts = np.array(sorted(set(self._cuts())), np.int64)
+        cuts = np.array(sorted(set(self._cuts())), np.int64).reshape(-1, self.chain.pipeline.num_places)
+        cuts = cuts[self._may_fit(cuts)]
         if not len(cuts):
             return self.seconds
         by_stage, once = self._stage_seconds(cuts)
@@ -80,6 +83,16 @@ class InterleavedCuts:
                 larger, equal = [each + 1] * more, [each] * (between - more)
                 for sizes in (larger + equal, equal + larger):
                     yield tuple(np.cumsum([1 + first, *sizes, last + 1]).tolist())
+
+    def _may_fit(self, cuts: Ints) -> NDArray[np.bool_]:
+        """Whether a cut's stages have room for their state and the least their layers can keep."""
+        pipeline, classes = self.chain.pipeline, [self.chain.classes[c] for c in self.chain.order]
+        rows = np.array([[c.state_bytes for c in classes], [float(c.kept_bytes.min()) for c in classes]])
+        sums = np.concatenate([np.zeros((2, 1)), np.cumsum(rows, axis=1)], axis=1)
+        starts = np.concatenate([np.zeros((len(cuts), 1), np.int64), cuts[:, :-1]], axis=1)
+        chunks = (sums[:, cuts] - sums[:, starts]).reshape(2, len(cuts), pipeline.num_chunks, pipeline.num_stages)
+        state, kept = chunks.sum(axis=2)
+        return ((state + kept * np.array(self._flights)) <= self.chain.device_bytes * (1 + LOOSE)).all(axis=1)
 
     def _stage_seconds(self, cuts: Ints) -> tuple[Floats, Floats]:
         """Of every cut, had each layer its fastest option: bounds by stage, and what the slowest takes once a step."""
