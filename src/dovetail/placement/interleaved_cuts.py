@@ -8,27 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.placement.chunk_times import ChunkTimes
-from dovetail.placement.layer_chain import (
-    LayerChain,
-    LayerPlacement,
-    flights_per_chunk,
-    placement_seconds,
-)
+from dovetail.placement.cut_search import CutSearch, running_sums
+from dovetail.placement.layer_chain import LayerChain, LayerPlacement, placement_seconds
 from dovetail.placement.lower_bound import stage_bounds
-from dovetail.placement.stage_options import StageOptions
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-#: Gains below this part of a step time are rounding.
-ROUNDING = 1e-12
 #: More than sums in another order can differ: what exceeds memory by less is looked at closely.
 LOOSE = 1e-9
 #: Cuts that fit looked at before the proof is given up and the gap reported.
 MAX_CUTS = 1000
 
 
-class InterleavedCuts:
+class InterleavedCuts(CutSearch):
     """The best of all cuts into chunks alike, between an embedding and a head that stand with the first and the last.
 
     The first and the last chunk hold any number of blocks. Those between hold equally many, or some one more: then
@@ -38,19 +31,17 @@ class InterleavedCuts:
     """
 
     def __init__(self, chain: LayerChain) -> None:
-        self.chain = chain
-        self.seconds = float("inf")
-        self.placement: LayerPlacement | None = None
-        self._options = StageOptions(chain)
-        self._flights = flights_per_chunk(chain.pipeline)
-        classes = [chain.classes[c] for c in chain.order]
-        self._fastest = [float(c.input_gradient_s.min()) for c in classes]
-        rows = np.array(
-            [[c.forward_s for c in classes], self._fastest, [c.weight_gradient_s for c in classes],
-             *zip(*(c.once_s for c in classes), strict=True)]
-        )  # fmt: skip
-        #: running sums over layers with a 0 ahead: forwards, fastest input gradients, weight gradients, once a step
-        self._sums = np.concatenate([np.zeros((len(rows), 1)), np.cumsum(rows, axis=1)], axis=1)
+        super().__init__(chain)
+        self._fastest = [float(c.input_gradient_s.min()) for c in self._classes]
+        #: forwards, fastest input gradients, weight gradients, once a step
+        self._sums = running_sums(
+            [
+                [c.forward_s for c in self._classes],
+                self._fastest,
+                [c.weight_gradient_s for c in self._classes],
+                *zip(*(c.once_s for c in self._classes), strict=True),
+            ]
+        )
 
     def solve(self) -> float:
         """Finds the best placement; returns what no placement takes less than."""
@@ -62,12 +53,12 @@ class InterleavedCuts:
         fastest = by_stage.max(axis=0) + once
         least, tried = float("inf"), 0
         for cut in np.argsort(fastest, kind="stable").tolist():
-            if fastest[cut] >= self.seconds * (1 - ROUNDING) or tried == MAX_CUTS:
+            if not self._improves(fastest[cut]) or tried == MAX_CUTS:
                 return min(least, self.seconds, float(fastest[cut]))
             ends = tuple(cuts[cut].tolist())
             bound = self._bound(ends, by_stage[:, cut]) + float(once[cut])
             least = min(least, bound)
-            if bound < self.seconds * (1 - ROUNDING):
+            if self._improves(bound):
                 self._try(ends)
                 tried += 1
         return min(least, self.seconds)
@@ -86,18 +77,13 @@ class InterleavedCuts:
 
     def _may_fit(self, cuts: Ints) -> NDArray[np.bool_]:
         """Whether a cut's stages have room for their state and the least their layers can keep."""
-        pipeline, classes = self.chain.pipeline, [self.chain.classes[c] for c in self.chain.order]
-        rows = np.array([[c.state_bytes for c in classes], [float(c.kept_bytes.min()) for c in classes]])
-        sums = np.concatenate([np.zeros((2, 1)), np.cumsum(rows, axis=1)], axis=1)
-        starts = np.concatenate([np.zeros((len(cuts), 1), np.int64), cuts[:, :-1]], axis=1)
-        chunks = (sums[:, cuts] - sums[:, starts]).reshape(2, len(cuts), pipeline.num_chunks, pipeline.num_stages)
-        state, kept = chunks.sum(axis=2)
+        least = [float(c.kept_bytes.min()) for c in self._classes]
+        state, kept = self._by_stage(_by_chunk(running_sums([[c.state_bytes for c in self._classes], least]), cuts))
         return ((state + kept * np.array(self._flights)) <= self.chain.device_bytes * (1 + LOOSE)).all(axis=1)
 
     def _stage_seconds(self, cuts: Ints) -> tuple[Floats, Floats]:
         """Of every cut, had each layer its fastest option: bounds by stage, and what the slowest takes once a step."""
-        chain, starts = self.chain, np.concatenate([np.zeros((len(cuts), 1), np.int64), cuts[:, :-1]], axis=1)
-        chunks = self._sums[:, cuts] - self._sums[:, starts]
+        chain, chunks = self.chain, _by_chunk(self._sums, cuts)
         forward, of_input, of_weight = chunks[:3]
         delay = chain.transfer_s
         if chain.sends_itself:
@@ -105,8 +91,12 @@ class InterleavedCuts:
             of_input[:, 1:] += delay
             delay = 0.0
         by_stage = stage_bounds(chain.pipeline, ChunkTimes(forward, of_input, of_weight, delay))
-        stages = chunks[3:].reshape(len(chunks) - 3, len(cuts), chain.pipeline.num_chunks, chain.pipeline.num_stages)
-        return by_stage, stages.sum(axis=2).max(axis=(0, 2))
+        return by_stage, self._by_stage(chunks[3:]).max(axis=(0, 2))
+
+    def _by_stage(self, chunks: Floats) -> Floats:
+        """Values of chunks, by their place along the model, added up over the chunks of every stage."""
+        pipeline = self.chain.pipeline
+        return chunks.reshape(*chunks.shape[:2], pipeline.num_chunks, pipeline.num_stages).sum(axis=2)
 
     def _layers(self, ends: Sequence[int], stage: int) -> list[list[int]]:
         """The layers of a stage's chunks."""
@@ -141,8 +131,14 @@ class InterleavedCuts:
                     options[layer] = next(picks[self.chain.order[layer]])
             placement = LayerPlacement(ends, tuple(options))
             seconds = placement_seconds(self.chain, placement)
-            if seconds < self.seconds * (1 - ROUNDING):
+            if self._improves(seconds):
                 self.seconds, self.placement = seconds, placement
+
+
+def _by_chunk(sums: Floats, cuts: Ints) -> Floats:
+    """Running sums over layers as values of every cut's chunks: rows × cuts × places."""
+    starts = np.concatenate([np.zeros((len(cuts), 1), np.int64), cuts[:, :-1]], axis=1)
+    return sums[:, cuts] - sums[:, starts]
 
 
 def _in_turn(chunks: Sequence[Sequence[int]]) -> list[int]:

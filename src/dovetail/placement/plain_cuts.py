@@ -10,17 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.placement.chunk_times import ChunkTimes
+from dovetail.placement.cut_search import CutSearch, running_sums
 from dovetail.placement.in_flight import in_flight
-from dovetail.placement.layer_chain import LayerChain, LayerPlacement, flights_per_chunk, placement_seconds
+from dovetail.placement.layer_chain import LayerChain, LayerPlacement, placement_seconds
 from dovetail.placement.pipeline_schedule import PipelineSchedule
-from dovetail.placement.stage_options import Content, StageChoice, StageOptions
+from dovetail.placement.stage_options import Content, StageChoice
 from dovetail.placement.step_time import step_time
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-#: Gains below this part of a step time are rounding.
-ROUNDING = 1e-12
 #: Cuts begun best-first before the proof is given up and the gap reported.
 MAX_CUTS = 5000
 
@@ -38,7 +37,7 @@ class _Begun:
     once: float
 
 
-class PlainCuts:
+class PlainCuts(CutSearch):
     """The best cut of a chain and options of its layers.
 
     Stages enter with a bound of their backward; only those of the best cut are solved exactly, until the best cut has
@@ -47,13 +46,15 @@ class PlainCuts:
     """
 
     def __init__(self, chain: LayerChain) -> None:
-        self.chain = chain
-        self.seconds = float("inf")
-        self.placement: LayerPlacement | None = None
-        self._options = StageOptions(chain)
-        self._flights = flights_per_chunk(chain.pipeline)
+        super().__init__(chain)
         self._stages, self._layers = chain.pipeline.num_stages, len(chain.order)
-        self._sums = _sums(chain)
+        self._sums = running_sums(
+            [
+                [c.forward_s for c in self._classes],
+                [float(c.input_gradient_s.min()) + c.weight_gradient_s for c in self._classes],
+                *zip(*(c.once_s for c in self._classes), strict=True),
+            ]
+        )
         self._held = in_flight(chain.pipeline).astype(np.float64)
         self._pipeline = _pipeline(chain)
         one_each = np.eye(len(chain.classes), dtype=np.int64)[list(chain.order)]
@@ -67,7 +68,7 @@ class PlainCuts:
         self._fill()
         while True:
             bound, ends = self._relax()
-            if not ends or bound >= self.seconds * (1 - ROUNDING):
+            if not ends or not self._improves(bound):
                 return min(bound, self.seconds)
             solved = all(self._options.is_exact(*key) for key in self._keys(ends))
             self._try(ends)
@@ -91,7 +92,7 @@ class PlainCuts:
             if choice is None:
                 return
             choices.append(choice)
-        if self._seconds(ends, choices) >= self.seconds * (1 - ROUNDING):
+        if not self._improves(self._seconds(ends, choices)):
             return
         options: list[int] = []
         for s, e, choice in zip((0, *ends[:-1]), ends, choices, strict=True):
@@ -171,7 +172,7 @@ class PlainCuts:
         begun = _Begun((), 0.0, -np.inf, -np.inf, 0.0)
         heapq.heappush(queue, (0.0, (), begun))
         for _ in range(MAX_CUTS):
-            if not queue or queue[0][0] >= self.seconds * (1 - ROUNDING):
+            if not queue or not self._improves(queue[0][0]):
                 return self.seconds
             _, _, begun = heapq.heappop(queue)
             for longer in self._longer(begun):
@@ -179,7 +180,7 @@ class PlainCuts:
                     self._try(longer.ends)
                     continue
                 bound = self._bound(longer)
-                if bound < self.seconds * (1 - ROUNDING):
+                if self._improves(bound):
                     heapq.heappush(queue, (bound, longer.ends, longer))
         return min(queue[0][0], self.seconds) if queue else self.seconds
 
@@ -217,15 +218,6 @@ class PlainCuts:
         joined[:, STAY] = np.maximum(np.maximum(joined[:, STAY], begun.stay + way), begun.whole_stay)
         joined[:, ONCE] = np.maximum(joined[:, ONCE], begun.once)
         return float(values(joined, self._sums, self._stages, self._pipeline, begun.backward).min())
-
-
-def _sums(chain: LayerChain) -> Floats:
-    """The rows cut_kernels names."""
-    classes = [chain.classes[c] for c in chain.order]
-    backward = [float(c.input_gradient_s.min()) + c.weight_gradient_s for c in classes]
-    once = zip(*(c.once_s for c in classes), strict=True)
-    rows = np.array([[c.forward_s for c in classes], backward, *once])
-    return np.concatenate([np.zeros((len(rows), 1)), np.cumsum(rows, axis=1)], axis=1)
 
 
 def _pipeline(chain: LayerChain) -> Floats:

@@ -63,13 +63,15 @@ def _check_experts(plan: Plan, graph: ModelGraph) -> None:
 
 
 def _check_recompute(plan: Plan, graph: ModelGraph) -> None:
-    known = {operator.name for layer in graph.layers.values() for operator in layer.operators}
+    layers = graph.layers.values()
+    known = {operator.name for layer in layers for operator in layer.operators}
+    known |= {name for name, module in MODULES.items() if any(any(module.operators(layer)) for layer in layers)}
     field = "recompute" if plan.recompute_by_block is None else "recompute_by_block"
     for name in (name for choice in plan.recompute_choices if not isinstance(choice, str) for name in choice):
-        in_a_module = name in MODULES and any(any(MODULES[name].operators(layer)) for layer in graph.layers.values())
-        if name not in known and not in_a_module:
-            what = f"{quoted(name)} is no operator of the model and no module with any"
-            raise InputError(f"plan: {field}", what, one_of({*known, *MODULES}, name))
+        if name not in known:
+            raise InputError(
+                f"plan: {field}", f"{quoted(name)} is no operator or module of the model", one_of(known, name)
+            )
 
 
 def _check_nesting(plan: Plan) -> None:
