@@ -66,14 +66,15 @@ def tiered_seconds(
 
     Chunks follow each other through all tiers at once, so the slowest tier decides, while latencies add up.
     Every chip of an inner group has its own way out: the tier outside carries 1/n of the bytes per chip. An exchange
-    that holds `copies` of everything sends one of them to each group outside that needs any.
+    that holds `copies` of everything sends one of them to each group outside that needs any. A tier that joins one
+    group alone is as if it were not there, so arrays can mix collectives that use it and others.
     """
     if not groups:
         return np.zeros_like(size)
     way = _way(groups)
     match kind:
         case CollectiveKind.ALL_REDUCE:
-            depths = [_depth(chips, i) for i, (chips, _) in enumerate(groups)]
+            depths = [_depth(chips, inside) for chips, inside in zip(way.chips, way.inside, strict=True)]
             body = np.minimum(_ring(way, 2.0, size, transport), _tree(way, depths, size, transport))
             if any(way.adding):
                 body = np.minimum(body, _switch_tree(way, depths, size, transport))
@@ -122,7 +123,7 @@ def _way(groups: Groups) -> _Way:
         [tier.latency_s for _, tier in groups],
         [tier.in_network_reduction for _, tier in groups],
         total,
-        reduce(np.maximum, [tier.launch_s for _, tier in groups]),
+        reduce(np.maximum, [tier.launch_s * (chips > 1) for chips, tier in groups]),
     )
 
 
@@ -158,10 +159,12 @@ def _switch_tree(way: _Way, depths: Sequence[Array], size: Array, transport: Tra
 def _exchange(way: _Way, ring: bool, size: Array, transport: Transport, copies: float) -> Array:
     """Each chip sends to all others, at once or to one neighbour after another round a ring."""
     sizes: list[Array] = []
-    for i, (n, inside) in enumerate(zip(way.chips, way.inside, strict=True)):
-        own = 0.0 if i or ring else transport.copy
+    for n, inside in zip(way.chips, way.inside, strict=True):
+        innermost = inside == 1
+        own = 0.0 if ring else np.where(innermost, transport.copy, 0.0)
+        distinct = np.where(innermost, 1.0, _distinct(n, copies))
         # what goes to chips of the same group of this tier; the rest crosses the tiers outside meanwhile
-        sizes.append((n - 1 + own) * inside * inside / way.total * size * (_distinct(n, copies) if i else 1.0))
+        sizes.append((n - 1 + own) * inside * inside / way.total * size * distinct)
     hops = [n - 1 if ring else np.ceil(np.log2(n)) for n in way.chips]
     return way.hops(hops) + _chunked(way.slowest(sizes), way.launch, transport)
 
@@ -188,7 +191,7 @@ def _chunked(work: Array, launch: Array, transport: Transport) -> Array:
     return work + 2 * np.sqrt(work * (transport.chunk * launch))
 
 
-def _depth(chips: Array, tier: int) -> Array:
-    """Hops from the leaves of a tree to its root."""
-    chain = CHAIN if tier == 0 else 1
+def _depth(chips: Array, inside: Array) -> Array:
+    """Hops from the leaves of a tree to its root, in a tier that joins groups of so many chips."""
+    chain = np.where(inside == 1, CHAIN, 1)
     return np.minimum(chips - 1, chain - 1) + np.ceil(np.log2(np.maximum(chips / chain, 1.0)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache, partial, reduce
 
 import numpy as np
 
@@ -61,6 +61,7 @@ def profile_job(
     axes, strategy = arranged[0].axes, arranged[0].strategy
     assert all(found.strategy == strategy for found in arranged), "plans along the same axes"
     axis_sizes = {axis: _together([found.axes.sizes[axis] for found in arranged]) for axis in axes.sizes}
+    by_tier = {axis: np.array([found.axes.by_tier[axis] for found in arranged], np.float64).T for axis in axes.sizes}
     batch = _together([plan.micro_batch * plan.data_parallel for plan in plans])
     tiers = [tier_arrays(cluster.chip, tier, efficiencies) for tier in cluster.tiers]
     technology = cluster.chip.technology
@@ -72,11 +73,10 @@ def profile_job(
     }
 
     def price(collective: Collective, size: Array, copies: float) -> Array:
-        groups: dict[int, Array] = {}
-        for axis in collective.axes:
-            groups[axes.tiers[axis]] = groups.get(axes.tiers[axis], np.ones(())) * as_array(axis_sizes[axis])
+        # groups joined in each tier: an array over plans, or a number where there is one plan
+        joins = [by_tier[axis] if len(plans) > 1 else by_tier[axis][:, 0] for axis in collective.axes]
         wide = size * widening.get(collective.user, 1.0)
-        joined = [(n, tiers[t]) for t, n in sorted(groups.items())]
+        joined = [(n, tiers[t]) for t, n in enumerate(reduce(np.multiply, joins)) if np.any(n > 1)]
         return tiered_seconds(collective.kind, joined, wide, copies=copies)
 
     def group_of(collective: Collective) -> str:
@@ -94,7 +94,7 @@ def profile_job(
 
 
 def alike(plans: Sequence[Plan], job: Job, cluster: Cluster) -> list[list[int]]:
-    """Which plans can be profiled together: those whose axes serve the same ends on the same tiers, of any size."""
+    """Which plans can be profiled together: those whose axes serve the same ends, of any size on any tier."""
     groups: dict[Strategy, list[int]] = {}
     for number, plan in enumerate(plans):
         groups.setdefault(arrange(plan, job.graph(), cluster).strategy, []).append(number)

@@ -1,4 +1,4 @@
-"""Degrees become atomic axes: chips of a stage on one ruler, cut wherever a group or a network tier ends."""
+"""Degrees become atomic axes: chips of a stage on one ruler, cut wherever a group ends."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Degrees:
 
 @dataclass(frozen=True, slots=True)
 class AtomicAxes:
-    """The mesh, each axis's size, and the network tier it lies on (0 innermost)."""
+    """The mesh, each axis's size, and how many groups it joins in each network tier, innermost first."""
 
     mesh: Mesh
     sizes: Mapping[str, int]
-    tiers: Mapping[str, int]
+    by_tier: Mapping[str, tuple[int, ...]]
 
 
 def atomic_axes(degrees: Degrees, tier_sizes: Sequence[int]) -> AtomicAxes:
@@ -45,7 +45,7 @@ def atomic_axes(degrees: Degrees, tier_sizes: Sequence[int]) -> AtomicAxes:
 
     On a ruler of chip counts tensor is [1, t], context [t, t·c], data [t·c, t·c·d]; experts are
     [e_t, e_t·e] from the expert-tensor degree on, so they fold over tensor axes when e_t < t; ZeRO is
-    [t, t·z]. Every end is a cut, as is every tier, and each piece between two cuts is an atomic axis.
+    [t, t·z]. Every end is a cut, and each piece between two cuts is an atomic axis.
     """
     t, c, d = degrees.tensor, degrees.context, degrees.data
     expert_tensor = t if degrees.expert_tensor is None else degrees.expert_tensor
@@ -62,18 +62,16 @@ def atomic_axes(degrees: Degrees, tier_sizes: Sequence[int]) -> AtomicAxes:
     }
     ends = sorted({1, degrees.chips, *(end for span in spans.values() for end in span)})
     _check_chain(ends, degrees)
-    cuts = _with_tiers(ends, tier_sizes)
     members: dict[str, list[str]] = {kind: [] for kind in spans}
     sizes: dict[str, int] = {}
-    tiers: dict[str, int] = {}
-    for low, high in pairwise(cuts):
-        tier = next((i for i, size in enumerate(tier_sizes) if high <= size), len(tier_sizes) - 1)
+    by_tier: dict[str, tuple[int, ...]] = {}
+    for low, high in pairwise(ends):
         kinds = [kind for kind, (start, end) in spans.items() if start <= low and high <= end]
-        # named by what it serves, not by its size: degrees that differ in sizes alone share one derivation
-        axis = f"{'+'.join(kinds)}@{tier}"
-        assert axis not in sizes, f"{axis} stands twice in {degrees} on {tier_sizes}"
+        # named by what it serves, not by its size or place: degrees that differ in those alone share one derivation
+        axis = "+".join(kinds)
+        assert axis not in sizes, f"{axis} stands twice in {degrees}"
         sizes[axis] = high // low
-        tiers[axis] = tier
+        by_tier[axis] = _by_tier(low, high, tier_sizes)
         for kind in kinds:
             members[kind].append(axis)
     tensor = (*members["heads"], *members["group"])
@@ -86,7 +84,7 @@ def atomic_axes(degrees: Degrees, tier_sizes: Sequence[int]) -> AtomicAxes:
         zero=tuple(members["zero"]),
         group=tuple(members["group"]),
     )
-    return AtomicAxes(mesh, sizes, tiers)
+    return AtomicAxes(mesh, sizes, by_tier)
 
 
 def _shared_heads(tensor: int, kv_heads: int) -> int:
@@ -113,12 +111,13 @@ def _check_chain(ends: Sequence[int], degrees: Degrees) -> None:
             )
 
 
-def _with_tiers(ends: Sequence[int], tier_sizes: Sequence[int]) -> list[int]:
-    cuts = set(ends)
-    for size in tier_sizes:
-        below = max((e for e in cuts if e <= size), default=1)
-        above = min((e for e in cuts if e >= size), default=size)
+def _by_tier(low: int, high: int, tier_sizes: Sequence[int]) -> tuple[int, ...]:
+    """How many groups the chips from low to high on the ruler join in each tier."""
+    parts = [1] * len(tier_sizes)
+    for tier, size in enumerate(tier_sizes[:-1]):
         # a tier that ends inside a group cuts it where the numbers nest; otherwise the group lies on the outer tier
-        if below < size < above and size % below == 0 and above % size == 0:
-            cuts.add(size)
-    return sorted(cuts)
+        if low < size < high and size % low == 0 and high % size == 0:
+            parts[tier] = size // low
+            low = size
+    parts[next((i for i, size in enumerate(tier_sizes) if high <= size), len(tier_sizes) - 1)] = high // low
+    return tuple(parts)
