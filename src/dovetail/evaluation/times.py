@@ -110,14 +110,15 @@ def _wait(busy_s: Array, host_s: Array | float) -> Array:
 def _exposed(
     collectives: Mapping[str, Array], compute_s: Array, overlaps: Overlaps, tensor: Array | float
 ) -> tuple[Array, dict[str, Array]]:
-    """Seconds of collectives that computation does not hide, in all and by kind."""
-    hidden = _shares(overlaps, tensor)
+    """Seconds of collectives that computation does not hide, in all and by kind; kinds use up its room in turn."""
     parts: dict[str, Array] = {}
     room = compute_s
-    for name, seconds in collectives.items():
-        could = np.minimum(seconds * hidden[name], room)
-        room = room - could
-        parts[name] = seconds - could
+    for name, hidden in _shares(overlaps, tensor).items():
+        if name in collectives:
+            could = np.minimum(collectives[name] * hidden, room)
+            room = room - could
+            parts[name] = collectives[name] - could
+    assert parts.keys() == collectives.keys(), "every kind of group has a share"
     return summed(parts.values()), parts
 
 
@@ -183,14 +184,16 @@ def _stage_parts(layers: Mapping[str, LayerTimes], stage: Stage, names: Sequence
 
 
 def transfer_seconds(plan: Plan, profiles: JobProfiles, cluster: Cluster, efficiencies: Efficiencies) -> Array:
-    """One stage's output to the next: over the tier that a stage's width reaches.
+    """One stage's output to the next: over the tier that two neighbouring stages share.
 
     Without sequence parallelism every tensor-parallel chip has the whole: each sends its part, and the receivers
     gather (Narayanan et al. 2021, section 4.1). That gather stays inside a node and is left out.
     """
     if plan.pipeline_parallel == 1:
         return np.zeros(())
-    arrays = tier_arrays(cluster.chip, _tier_at(cluster, 2 * plan.chips // plan.pipeline_parallel), efficiencies)
+    copies = 1 if plan.stages_inside else plan.data_parallel
+    neighbours = 2 * plan.tensor_parallel * plan.context_parallel * copies
+    arrays = tier_arrays(cluster.chip, _tier_at(cluster, neighbours), efficiencies)
     stream = largest(p.stream_bytes for p in profiles.layers.values())
     sent = stream if plan.sequence_parallel else stream / plan.tensor_parallel
     return sent / (arrays.bytes_per_s * arrays.efficiency) + arrays.latency_s + arrays.launch_s

@@ -28,6 +28,9 @@ ExpertAxis = Literal["data", "context", "tensor"]
 Recompute = Literal["none", "selective", "operators", "full"]
 """selective: a menu of modules; operators: any list of them; full: whole layers"""
 
+AxisOrder = Literal["tp-cp-dp-pp", "tp-cp-pp-dp"]
+"""which chips are neighbours, innermost first: a pipeline's stages lie outside its copies, or inside them"""
+
 Gathered = Literal["layer", "weight"]
 """layer: a unit of FSDP; weight: a compiler gathers each weight for its product"""
 
@@ -104,6 +107,7 @@ class Framework:
     """what the selective menu offers"""
     recompute_some_layers: bool
     """full recompute of only some layers of a stage"""
+    axis_orders: tuple[AxisOrder, ...]
     recompute_stops_early: bool
     """full recompute leaves out what the backward does not need"""
     states: tuple[tuple[Precision, StateBytes], ...]
@@ -209,6 +213,7 @@ class FrameworkSpec(Spec):
     recompute: Several[Recompute]
     recompute_modules: Several[Annotated[str, Field(max_length=100)]] = ()
     recompute_some_layers: bool = False
+    axis_orders: Several[AxisOrder] = ("tp-cp-dp-pp",)
     recompute_stops_early: bool = False
     states: Annotated[dict[Precision, StateBytesSpec], Field(min_length=1)]
     overlaps: OverlapsSpec

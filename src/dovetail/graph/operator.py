@@ -118,11 +118,14 @@ class Operator:
     #: operators with the same non-empty label run as one kernel
     fusion: str = ""
     attributes: Mapping[str, Attribute] = field(default_factory=_no_attributes)
+    #: the iteration space: every dim that indexes an operand, in order of appearance
+    dims: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    #: `split` of every dim asked for so far: layouts ask again and again
+    _splits: dict[str, Split | None] = field(init=False, repr=False, compare=False)
 
-    @property
-    def dims(self) -> tuple[str, ...]:
-        """The iteration space: every dim that indexes an operand, in order of appearance."""
-        return union(o.indices for o in (*self.inputs, *self.outputs))
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dims", union(o.indices for o in (*self.inputs, *self.outputs)))
+        object.__setattr__(self, "_splits", {})
 
     def split(self, dim: str) -> Split | None:
         """The one sharding rule (None: this dim cannot be split).
@@ -130,6 +133,11 @@ class Operator:
         Indexing inputs and output: no communication. Reduced: a partial output, unless the
         operator is nonlinear over the dim and states an exchange. Absent from an operand: replicated.
         """
+        if dim not in self._splits:
+            self._splits[dim] = self._split(dim)
+        return self._splits[dim]
+
+    def _split(self, dim: str) -> Split | None:
         if dim in self.indivisible or dim not in self.dims:
             return None
         same = {dim} | {b for a, b in self.regroups if a == dim} | {a for a, b in self.regroups if b == dim}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,9 +34,9 @@ class DerivedSize:
         value = divided(times(product(sizes, self.numerator), self.factor), product(sizes, self.denominator))
         if self.at_most is None:
             return value
-        if isinstance(value, int | Fraction):
+        if is_exact(value):
             return min(value, self.at_most)
-        return np.minimum(value, float(self.at_most))
+        return np.minimum(as_array(value), float(self.at_most))
 
 
 DimSize: TypeAlias = "int | DerivedSize"
@@ -54,7 +54,7 @@ def times(left: Size, right: Size) -> Size:
     """The product, exact for Python numbers."""
     if type(left) is int and type(right) is int:  # by far the most common, so first
         return left * right
-    if isinstance(left, int | Fraction) and isinstance(right, int | Fraction):
+    if is_exact(left) and is_exact(right):
         return exact(left * right)
     return as_array(left) * as_array(right)
 
@@ -63,7 +63,7 @@ def divided(left: Size, right: Size) -> Size:
     """The quotient, exact for Python numbers."""
     if type(left) is int and type(right) is int and left % right == 0:
         return left // right
-    if isinstance(left, int | Fraction) and isinstance(right, int | Fraction):
+    if is_exact(left) and is_exact(right):
         return exact(Fraction(left) / right)
     return as_array(left) / as_array(right)
 
@@ -72,15 +72,22 @@ def total(values: Iterable[Size]) -> Size:
     """The sum, exact while every value is."""
     result: Size = 0
     for value in values:
-        if isinstance(result, int | Fraction) and isinstance(value, int | Fraction):
+        if is_exact(result) and is_exact(value):
             result = exact(result + value)
         else:
             result = as_array(result) + as_array(value)
     return result
 
 
+def is_exact(value: Size) -> TypeGuard[int | Fraction]:
+    """Whether a size is a Python number; by type, since asking a Fraction's abstract class takes ten times as long."""
+    return type(value) is int or type(value) is Fraction
+
+
 def as_array(value: Size) -> NDArray[np.float64]:
     """A size as float64, scalar or array."""
+    if type(value) is np.ndarray:
+        return value
     return np.asarray(float(value) if isinstance(value, Fraction) else value, dtype=np.float64)
 
 

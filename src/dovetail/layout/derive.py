@@ -24,11 +24,12 @@ class PlacedOperator:
 
 @dataclass(frozen=True, slots=True)
 class PlacedWeight:
-    """A weight: as operators use it, and where its gradient and optimizer state live."""
+    """A weight: as operators use it, where its gradient and optimizer state live, and its gradient as written."""
 
     tensor: Tensor
     use: Layout
     home: Layout
+    gradient: tuple[Tensor, Layout] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +65,11 @@ def place_layer(graph: LayerGraph, strategy: Strategy) -> PlacedLayer:
     saved = _saved_layouts(graph, strategy, forward_pass)
     weights = _placed_weights(graph, strategy, forward_pass)
     backward_pass = _backward_pass(graph, backward, strategy, saved, weights)
-    step = _gradient_collectives(backward, weights, backward_pass, strategy)
+    weights = tuple(replace(w, gradient=_gradient(w, backward, backward_pass)) for w in weights)
     return PlacedLayer(
         tuple(forward_pass.placed),
         tuple(backward_pass.placed),
-        (*forward_pass.collectives, *backward_pass.collectives, *step),
+        (*forward_pass.collectives, *backward_pass.collectives, *state_collectives(weights, strategy.zero_stage)),
         tuple((graph.tensors[name], layout) for name, layout in saved),
         weights,
         {**backward_pass.written, **forward_pass.written},
@@ -278,23 +279,55 @@ def _home_layouts(graph: LayerGraph, strategy: Strategy) -> dict[str, Layout]:
     return {w.name: flat for w in graph.weights()}
 
 
-def _gradient_collectives(
-    backward: Backward, weights: tuple[PlacedWeight, ...], done: _Pass, strategy: Strategy
-) -> list[Collective]:
+def _gradient(weight: PlacedWeight, backward: Backward, done: _Pass) -> tuple[Tensor, Layout] | None:
+    name = backward.gradients.get(weight.tensor.name)
+    return None if name is None else (backward.graph.tensors[name], done.written[name])
+
+
+def state_collectives(weights: Iterable[PlacedWeight], zero_stage: int) -> list[Collective]:
     """Reduction of weight gradients to their homes, and ZeRO-1/2's gathering of updated weights."""
     collectives: list[Collective] = []
     # whole gradients can be accumulated first; shards of them only after each microbatch is reduced
-    moment = Moment.BACKWARD if strategy.zero_stage >= 2 else Moment.STEP
+    moment = Moment.BACKWARD if zero_stage >= 2 else Moment.STEP
     for weight in weights:
-        gradient = backward.gradients.get(weight.tensor.name)
-        if gradient is None:
+        if weight.gradient is None:
             continue
-        written = done.written[gradient]
-        home = weight.home if strategy.zero_stage else weight.use
-        collectives += _collectives(backward.graph.tensors[gradient], convert(written, home), "gradient", moment)
-        if strategy.zero_stage in (1, 2):
+        tensor, written = weight.gradient
+        home = weight.home if zero_stage else weight.use
+        collectives += _collectives(tensor, convert(written, home), "gradient", moment)
+        if zero_stage in (1, 2):
             collectives += _collectives(weight.tensor, convert(weight.home, weight.use), "updated", Moment.STEP)
     return collectives
+
+
+def gather_collectives(weights: Iterable[PlacedWeight], moment: Moment) -> list[Collective]:
+    """ZeRO-3's gathering of weights for one direction of a layer."""
+    return [c for w in weights for c in _collectives(w.tensor, convert(w.home, w.use), w.tensor.name, moment)]
+
+
+def with_state_axes(
+    weights: Iterable[PlacedWeight], axes: Mapping[str, str | None], zero: Collection[str]
+) -> tuple[PlacedWeight, ...]:
+    """Weights on a mesh whose axes each do what one of the derived mesh does, or (None) cut the batch alone.
+
+    What an axis does to a weight does not depend on the other axes: a weight is whole along copies of the model, and
+    its gradient a sum over them.
+    """
+    return tuple(_with_state_axes(weight, axes, zero) for weight in weights)
+
+
+def _with_state_axes(weight: PlacedWeight, axes: Mapping[str, str | None], zero: Collection[str]) -> PlacedWeight:
+    use = _renamed(weight.use, axes, None)
+    home = Layout.of(use.as_dict() | _flat(use, zero))
+    if weight.gradient is None:
+        return PlacedWeight(weight.tensor, use, home)
+    tensor, written = weight.gradient
+    return PlacedWeight(weight.tensor, use, home, (tensor, _renamed(written, axes, PARTIAL)))
+
+
+def _renamed(layout: Layout, axes: Mapping[str, str | None], copies: str | None) -> Layout:
+    placements = {axis: copies if source is None else layout[source] for axis, source in axes.items()}
+    return Layout.of({axis: placement for axis, placement in placements.items() if placement is not None})
 
 
 def _collectives(tensor: Tensor, steps: Iterable[Step], user: str, moment: Moment) -> Iterator[Collective]:

@@ -21,7 +21,7 @@ class Arrangement:
 
 def arrange(plan: Plan, graph: ModelGraph, cluster: Cluster) -> Arrangement:
     """How the chips of a stage share the layers of a model."""
-    axes = atomic_axes(plan.degrees(_kv_heads(graph)), [tier.size for tier in cluster.tiers] or [1])
+    axes = atomic_axes(plan.degrees(_kv_heads(graph)), _stage_tiers(plan, cluster))
     strategy = Strategy(
         axes.mesh,
         sequence_parallel=plan.sequence_parallel,
@@ -30,6 +30,15 @@ def arrange(plan: Plan, graph: ModelGraph, cluster: Cluster) -> Arrangement:
         zero_stage=1 if plan.zero_stage == 2 and plan.pipeline_parallel > 1 else plan.zero_stage,
     )
     return Arrangement(axes, strategy)
+
+
+def _stage_tiers(plan: Plan, cluster: Cluster) -> list[int]:
+    """How many chips of one stage every tier holds; with stages inside, copies lie the whole pipeline apart."""
+    sizes = [tier.size for tier in cluster.tiers] or [1]
+    if not plan.stages_inside:
+        return sizes
+    copy, p = plan.tensor_parallel * plan.context_parallel, plan.pipeline_parallel
+    return [size if size <= copy else size // p if size >= copy * p and size % p == 0 else copy for size in sizes]
 
 
 def _kv_heads(graph: ModelGraph) -> int:

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from dovetail.documents import Spec
 from dovetail.errors import InputError
+from dovetail.frameworks.framework import AxisOrder
 from dovetail.layout.axes import Degrees
 from dovetail.layout.strategy import ContextKind
 from dovetail.placement.pipeline_schedule import Pipeline, PipelineSchedule
@@ -59,6 +60,8 @@ class PlanSpec(Spec):
     """instead of `recompute`: runs of blocks in the order of the model, and what each of them computes again"""
     layers_per_stage: Annotated[tuple[Blocks, ...], Field(strict=False, max_length=100_000)] | None = None
     """blocks per stage (per chunk, chunk by chunk, when interleaved); even where left out; 0 only at the two ends"""
+    axis_order: AxisOrder = "tp-cp-dp-pp"
+    """which chips are neighbours, innermost first"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,12 @@ class Plan:
     layers_per_stage: tuple[int, ...]
     #: what each run of blocks computes again, where they differ; `recompute` is "none" then
     recompute_by_block: tuple[tuple[int, str | tuple[str, ...]], ...] | None = None
+    axis_order: AxisOrder = "tp-cp-dp-pp"
+
+    @property
+    def stages_inside(self) -> bool:
+        """Whether a pipeline's stages are neighbours, and its copies lie outside them."""
+        return self.axis_order == "tp-cp-pp-dp"
 
     @property
     def recompute_choices(self) -> tuple[str | tuple[str, ...], ...]:
@@ -136,6 +145,7 @@ def resolve_plan(spec: PlanSpec, *, chips: int, global_batch: int, num_layers: i
         recompute_share=spec.recompute_share,
         layers_per_stage=_layers_per_stage(spec, p * v, num_layers),
         recompute_by_block=_recompute_by_block(spec, num_layers),
+        axis_order=spec.axis_order,
     )
 
 

@@ -35,6 +35,8 @@ def _pipeline(plan: Plan, framework: Framework) -> Iterator[Obstacle]:
     if plan.pipeline_schedule == "interleaved" and not framework.can_interleave(m, p):
         fix = "choose a micro_batch whose number of microbatches is a multiple of the stages"
         yield "micro_batch", f"makes {m} microbatches for {p} interleaved stages", fix
+    if plan.axis_order not in framework.axis_orders:
+        yield "axis_order", f"is {plan.axis_order}", _one_of(framework.axis_orders)
     layers = plan.layers_per_stage
     if framework.uneven_stages == "never" and len(set(layers)) > 1:
         yield "layers_per_stage", "are uneven", "use a number of stages that divides the layers"
