@@ -77,7 +77,8 @@ def tiered_seconds(
             depths = [_depth(chips, inside) for chips, inside in zip(way.chips, way.inside, strict=True)]
             body = np.minimum(_ring(way, 2.0, size, transport), _tree(way, depths, size, transport))
             if any(way.adding):
-                body = np.minimum(body, _switch_tree(way, depths, size, transport))
+                adds = reduce(np.logical_or, [n > 1 for n, adds in zip(way.chips, way.adding, strict=True) if adds])
+                body = np.where(adds, np.minimum(body, _switch_tree(way, depths, size, transport)), body)
         case CollectiveKind.ALL_GATHER | CollectiveKind.REDUCE_SCATTER:
             body = _ring(way, 1.0, size, transport)
         case CollectiveKind.ALL_TO_ALL | CollectiveKind.PERMUTE:

@@ -13,7 +13,7 @@ from dovetail.cost.operators import ChipUnits
 from dovetail.cost.shapes import Array, summed
 from dovetail.cost.units import OPERANDS, chip_units
 from dovetail.evaluation.facts import FrameworkFacts, facts_of
-from dovetail.evaluation.profiles import JobProfiles, profile_job
+from dovetail.evaluation.profiles import Arrangements, JobProfiles, pricing_of, profile_job, rates_of
 from dovetail.evaluation.times import (
     busy_parts,
     chunk_times,
@@ -27,6 +27,7 @@ from dovetail.frameworks import Framework
 from dovetail.graph import LayerGraph, Role
 from dovetail.hardware import Cluster
 from dovetail.models import Job
+from dovetail.placement.arrange import arrange
 from dovetail.placement.in_flight import in_flight
 from dovetail.placement.memory import ParameterBytes, stage_memory
 from dovetail.placement.pipeline_schedule import Pipeline, PipelineSchedule
@@ -129,23 +130,21 @@ def profiled_job(
 ) -> ProfiledJob:
     """What the layers cost; of the plan only its degrees, microbatch and state sharding matter."""
     gradient_bytes = facts.sharded_reduction_bytes if plan.zero_stage == 3 else facts.reduction_bytes
+    chip = units_of(job, cluster, facts, efficiencies)
+    arranged = Arrangements.of([arrange(plan, job.graph(), cluster)], [plan.micro_batch * plan.data_parallel])
+    pricing = pricing_of(job, cluster, efficiencies, gradient_bytes, facts.gathered_weight_bytes)
+    rates = rates_of(cluster) if energy else None
+    profiles = profile_job(arranged, job, chip, pricing, rates, one_copy_per_node=facts.one_copy_per_node)
+    return ProfiledJob(profiles, chip, gradient_bytes, cluster, facts, efficiencies)
+
+
+def units_of(job: Job, cluster: Cluster, facts: FrameworkFacts, efficiencies: Efficiencies) -> ChipUnits:
+    """The chip as operator models see it under a framework."""
     added = facts.overheads
     chip = chip_units(
         cluster.chip, job.precision, efficiencies, added.traffic, added.attention, synchronous=facts.synchronous
     )
-    chip = replace(chip, loss_bytes=facts.loss_traffic)
-    profiles = profile_job(
-        [plan],
-        job,
-        cluster,
-        chip,
-        efficiencies,
-        gradient_bytes,
-        facts.gathered_weight_bytes,
-        one_copy_per_node=facts.one_copy_per_node,
-        energy=energy,
-    )
-    return ProfiledJob(profiles, chip, gradient_bytes, cluster, facts, efficiencies)
+    return replace(chip, loss_bytes=facts.loss_traffic)
 
 
 def step_from(plan: Plan, job: ProfiledJob) -> Step:
@@ -156,7 +155,7 @@ def step_from(plan: Plan, job: ProfiledJob) -> Step:
     stages = stage_contents(contents, pipeline)
     variants = layer_variants(job.profiles.graph, plan, contents)
     kept = {
-        name: _kept(job.profiles, layer, choice, plan.recompute_share, facts)
+        name: recompute_of(job.profiles, layer, choice, plan.recompute_share, facts)
         for name, (layer, choice) in variants.items()
     }
     profiles = replace(job.profiles, layers={name: job.profiles.layers[layer] for name, (layer, _) in variants.items()})
@@ -202,7 +201,7 @@ def _energy(
     return total * plan.chips / plan.pipeline_parallel, basis
 
 
-def _kept(
+def recompute_of(
     profiles: JobProfiles, layer: str, choice: str | tuple[str, ...], share: float, facts: FrameworkFacts
 ) -> Recompute:
     """What a layer keeps where a share of its class makes this choice and the rest keeps everything."""

@@ -21,6 +21,7 @@ from dovetail.evaluation.evaluate import (
     loss_bytes,
     pipeline_of,
     profiled_job,
+    recompute_of,
     state_kept,
     step_from,
 )
@@ -76,13 +77,15 @@ def place_plan(plan: Plan, job: Job, cluster: Cluster, framework: Framework) -> 
     return place_profiled(plan, job, profiled_job(plan, job, cluster, facts, known.efficiencies), str(known))
 
 
-def place_profiled(plan: Plan, job: Job, profiled: ProfiledJob, basis: str) -> PlacedPlan | None:
-    """The same where the layers are profiled already.
+def place_profiled(
+    plan: Plan, job: Job, profiled: ProfiledJob, basis: str, *, by_block: bool = True
+) -> PlacedPlan | None:
+    """The same where the layers are profiled already; not `by_block`, all blocks compute again what the plan says.
 
     Two chains are solved where they differ: one that never takes more, in time or memory, than an evaluation would
     say, for the bound, and one that never takes less memory, for the answer.
     """
-    builder = ChainBuilder(plan, profiled)
+    builder = ChainBuilder(plan, profiled, by_block=by_block)
     least = place_layers(builder.chain(least=True))
     if least.placement is None:
         return None
@@ -103,8 +106,9 @@ def place_profiled(plan: Plan, job: Job, profiled: ProfiledJob, basis: str) -> P
 class ChainBuilder:
     """A plan's layers as a chain with options, and a solution of it as a plan."""
 
-    def __init__(self, plan: Plan, job: ProfiledJob) -> None:
+    def __init__(self, plan: Plan, job: ProfiledJob, *, by_block: bool = True) -> None:
         self.plan = plan
+        self.by_block = by_block
         self.job = job
         self.graph = job.profiles.graph
         order = [run.layer for run in self.graph.chain for _ in range(run.count)]
@@ -148,7 +152,12 @@ class ChainBuilder:
         profiles = [layers[name] for name in names]
         choices: list[str | tuple[str, ...]] = ["none"]
         fastest: Array | None = None
-        if is_block(self.graph.layers[names[0]]):
+        if not self.by_block:
+            again = [
+                recompute_of(self.job.profiles, name, self.plan.recompute, self.plan.recompute_share, facts)
+                for name in names
+            ]
+        elif is_block(self.graph.layers[names[0]]):
             choices, again, added = self._frontier(names[0])
             fastest = least_input_gradient(profiles[0], added, facts.overlaps, facts.overheads.host_s)
         else:
@@ -240,13 +249,15 @@ class ChainBuilder:
 
     def placed(self, placement: LayerPlacement) -> Plan:
         """The plan that a placement means."""
+        sizes = [len(chunk) for chunk in placement.chunks]
+        sizes[0] -= 1
+        sizes[-1] -= 1
+        if not self.by_block:
+            return replace(self.plan, layers_per_stage=tuple(sizes))
         numbers = {names[0]: number for number, names in enumerate(self.parts)}
         taken = placement.options[1:-1]
         again = [self._choices[numbers[name]][option] for name, option in zip(self.blocks, taken, strict=True)]
         runs = tuple((len(list(run)), choice) for choice, run in groupby(again))
-        sizes = [len(chunk) for chunk in placement.chunks]
-        sizes[0] -= 1
-        sizes[-1] -= 1
         return replace(
             self.plan,
             layers_per_stage=tuple(sizes),

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from functools import lru_cache, partial, reduce
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dovetail import hardware
 from dovetail.cost.calibration import Efficiencies
-from dovetail.cost.collective import tiered_seconds
+from dovetail.cost.collective import TierArrays, tiered_seconds
 from dovetail.cost.energy import EnergyRates, energy_rates
 from dovetail.cost.operators import ChipUnits
 from dovetail.cost.shapes import Array
@@ -22,8 +23,7 @@ from dovetail.hardware import Cluster
 from dovetail.layout import Collective, PlacedLayer, Strategy, place_layer
 from dovetail.layout.axes import AtomicAxes
 from dovetail.models import Job
-from dovetail.placement.arrange import arrange
-from dovetail.placement.plan import Plan
+from dovetail.placement.arrange import Arrangement
 from dovetail.profile import WEIGHT_GATHER, LayerProfile, profile_layer
 
 #: The kind of group whose collectives bring updated weights to every copy (ZeRO 1 and 2).
@@ -40,65 +40,104 @@ class JobProfiles:
     rates: EnergyRates | None
 
 
-def profile_job(
-    plans: Sequence[Plan],
-    job: Job,
-    cluster: Cluster,
-    chip: ChipUnits,
-    efficiencies: Efficiencies,
-    gradient_bytes: float,
-    weight_bytes: float,
-    *,
-    one_copy_per_node: bool,
-    energy: bool = True,
-) -> JobProfiles:
-    """Profiles of every layer class of the job, under plans that cut it along the same axes: `alike`.
+@dataclass(frozen=True, slots=True)
+class Arrangements:
+    """Arrangements along the same axes, side by side: what differs between them is arrays, or a number for one."""
 
-    Gradients are reduced `gradient_bytes` wide, updated weights gathered `weight_bytes` wide.
-    """
-    graph = job.graph()
-    arranged = [arrange(plan, graph, cluster) for plan in plans]
-    axes, strategy = arranged[0].axes, arranged[0].strategy
-    assert all(found.strategy == strategy for found in arranged), "plans along the same axes"
-    axis_sizes = {axis: _together([found.axes.sizes[axis] for found in arranged]) for axis in axes.sizes}
-    by_tier = {axis: np.array([found.axes.by_tier[axis] for found in arranged], np.float64).T for axis in axes.sizes}
-    batch = _together([plan.micro_batch * plan.data_parallel for plan in plans])
-    tiers = [tier_arrays(cluster.chip, tier, efficiencies) for tier in cluster.tiers]
-    technology = cluster.chip.technology
-    rates = energy_rates(hardware.technology(technology)) if energy and technology is not None else None
-    widths = job.element_bytes()
-    widening = {
-        "gradient": gradient_bytes / widths[Element.COMPUTE],
-        "updated": weight_bytes / widths[Element.COMPUTE],
-    }
+    axes: AtomicAxes
+    strategy: Strategy
+    axis_sizes: Mapping[str, Size]
+    #: groups each axis joins in every tier: tiers × arrangements
+    by_tier: Mapping[str, Array]
+    #: sequences of a microbatch on all copies
+    batch: Size
 
-    def price(collective: Collective, size: Array, copies: float) -> Array:
-        # groups joined in each tier: an array over plans, or a number where there is one plan
-        joins = [by_tier[axis] if len(plans) > 1 else by_tier[axis][:, 0] for axis in collective.axes]
-        wide = size * widening.get(collective.user, 1.0)
-        joined = [(n, tiers[t]) for t, n in enumerate(reduce(np.multiply, joins)) if np.any(n > 1)]
+    @staticmethod
+    def of(arranged: Sequence[Arrangement], batches: Sequence[int]) -> Arrangements:
+        """Arrangements of plans and the sequences of their microbatches."""
+        axes, strategy = arranged[0].axes, arranged[0].strategy
+        assert all(found.strategy == strategy for found in arranged), "plans along the same axes"
+        by_tier = {a: np.array([found.axes.by_tier[a] for found in arranged], np.float64).T for a in axes.sizes}
+        return Arrangements(
+            axes,
+            strategy,
+            {axis: _together([found.axes.sizes[axis] for found in arranged]) for axis in axes.sizes},
+            {axis: joins if len(arranged) > 1 else joins[:, 0] for axis, joins in by_tier.items()},
+            _together(batches),
+        )
+
+    def taken(self, rows: NDArray[np.int64], times: NDArray[np.int64]) -> Arrangements:
+        """Some of them, each with so many times the sequences."""
+        return Arrangements(
+            self.axes,
+            self.strategy,
+            {axis: np.broadcast_to(as_array(size), self._count)[rows] for axis, size in self.axis_sizes.items()},
+            {axis: np.broadcast_to(j.T, (*self._count, j.shape[0])).T[:, rows] for axis, j in self.by_tier.items()},
+            np.broadcast_to(as_array(self.batch), self._count)[rows] * times,
+        )
+
+    @property
+    def _count(self) -> tuple[int, ...]:
+        return (np.size(as_array(self.batch)),)
+
+
+@dataclass(frozen=True, slots=True)
+class Pricing:
+    """What the collectives of arrangements cost on a cluster's tiers."""
+
+    tiers: tuple[TierArrays, ...]
+    #: how much wider than the job's elements gradients are reduced, and updated weights gathered
+    widening: Mapping[str, float]
+
+    def seconds(self, arrangements: Arrangements, collective: Collective, size: Array, copies: float = 1.0) -> Array:
+        """One collective; `copies` of what it holds can travel together to a node."""
+        joins: Array = reduce(np.multiply, [arrangements.by_tier[axis] for axis in collective.axes])
+        wide = size * self.widening.get(collective.user, 1.0)
+        joined = [(n, self.tiers[t]) for t, n in enumerate(joins) if np.any(n > 1)]
         return tiered_seconds(collective.kind, joined, wide, copies=copies)
 
+
+def pricing_of(
+    job: Job, cluster: Cluster, efficiencies: Efficiencies, gradient_bytes: float, weight_bytes: float
+) -> Pricing:
+    """Gradients are reduced `gradient_bytes` wide, updated weights gathered `weight_bytes` wide."""
+    width = job.element_bytes()[Element.COMPUTE]
+    tiers = tuple(tier_arrays(cluster.chip, tier, efficiencies) for tier in cluster.tiers)
+    return Pricing(tiers, {"gradient": gradient_bytes / width, "updated": weight_bytes / width})
+
+
+def profile_job(
+    arrangements: Arrangements,
+    job: Job,
+    chip: ChipUnits,
+    pricing: Pricing,
+    rates: EnergyRates | None = None,
+    *,
+    one_copy_per_node: bool,
+) -> JobProfiles:
+    """Profiles of every layer class of the job, under arrangements along the same axes."""
+    graph, widths = job.graph(), job.element_bytes()
+
     def group_of(collective: Collective) -> str:
-        return _group_name(collective, axes)
+        return group_name(collective, arrangements.axes)
 
     layers: dict[str, LayerProfile] = {}
     for name, layer in graph.layers.items():
-        sizes = layer.resolve(batch=batch, seq=job.seq_len)
-        placed = _placed(_Key(layer.name, id(layer), layer), strategy)
+        sizes = layer.resolve(batch=arrangements.batch, seq=job.seq_len)
+        placed = placed_layer(layer, arrangements.strategy)
         # tokens for several experts of one node can travel together
         copies = float(as_array(sizes[TOP_K])) if one_copy_per_node and TOP_K in sizes else 1.0
-        pricing = partial(price, copies=copies)
-        layers[name] = profile_layer(layer, placed, sizes, axis_sizes, chip, widths, pricing, group_of, rates)
+        price = partial(pricing.seconds, arrangements, copies=copies)
+        layers[name] = profile_layer(
+            layer, placed, sizes, arrangements.axis_sizes, chip, widths, price, group_of, rates
+        )
     return JobProfiles(graph, layers, rates)
 
 
-def alike(plans: Sequence[Plan], job: Job, cluster: Cluster) -> list[list[int]]:
-    """Which plans can be profiled together: those whose axes serve the same ends, of any size on any tier."""
-    groups: dict[Strategy, list[int]] = {}
-    for number, plan in enumerate(plans):
-        groups.setdefault(arrange(plan, job.graph(), cluster).strategy, []).append(number)
-    return list(groups.values())
+def rates_of(cluster: Cluster) -> EnergyRates | None:
+    """Energies of the cluster's technology, where it is known."""
+    technology = cluster.chip.technology
+    return None if technology is None else energy_rates(hardware.technology(technology))
 
 
 def _together(values: Sequence[int]) -> Size:
@@ -121,12 +160,17 @@ class _Key:
         return isinstance(other, _Key) and other.graph is self.graph
 
 
+def placed_layer(layer: LayerGraph, strategy: Strategy) -> PlacedLayer:
+    """A layer under a strategy, derived once."""
+    return _placed(_Key(layer.name, id(layer), layer), strategy)
+
+
 @lru_cache(maxsize=4096)
 def _placed(key: _Key, strategy: Strategy) -> PlacedLayer:
     return place_layer(key.graph, strategy)
 
 
-def _group_name(collective: Collective, axes: AtomicAxes) -> str:
+def group_name(collective: Collective, axes: AtomicAxes) -> str:
     """Which parallelism a collective belongs to, for the breakdown."""
     mesh, used = axes.mesh, set(collective.axes)
     if collective.user == "gradient":

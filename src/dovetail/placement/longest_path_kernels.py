@@ -99,13 +99,13 @@ def fill_and_drain(forward: Floats, backward: Floats, transfer: Floats, num_micr
                 rest[lane] = max(rest[lane], drain[i, lane])
                 whole = forward[i, low + lane] + backward[i, low + lane]
                 trip[lane] += whole
-                path = _through(begin[lane], rest[lane], fill[i, lane], drain[i, lane], trip[lane], whole, m, p - i)
+                path = through(begin[lane], rest[lane], fill[i, lane], drain[i, lane], trip[lane], whole, m, p - i)
                 step[low + lane] = max(step[low + lane], path)
     return step
 
 
 @njit(cache=True, inline="always")
-def _through(
+def through(
     begin: float, rest: float, fill: float, drain: float, trip: float, whole: float, num_microbatches: int, held: int
 ) -> float:
     """The longest way from a stage's first backward to its last forward, with what comes before and after."""

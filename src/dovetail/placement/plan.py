@@ -230,11 +230,7 @@ def _layers_per_stage(spec: PlanSpec, parts: int, num_layers: int) -> tuple[int,
             raise InputError(
                 "plan: pipeline_parallel", f"makes {parts} parts of {num_layers} layers", "use fewer stages"
             )
-        base, more = divmod(num_layers, parts)
-        # embedding and head make the first and last part heavier: spare layers go to the middle
-        order = sorted(range(parts), key=lambda i: (min(i, parts - 1 - i) == 0, i))
-        extra = set(order[:more])
-        return tuple(base + (i in extra) for i in range(parts))
+        return even_layers(parts, num_layers)
     if len(spec.layers_per_stage) != parts or sum(spec.layers_per_stage) != num_layers:
         raise InputError(
             "plan: layers_per_stage",
@@ -246,3 +242,11 @@ def _layers_per_stage(spec: PlanSpec, parts: int, num_layers: int) -> tuple[int,
             "plan: layers_per_stage", "has 0 between the first and the last", "only embedding or head stand alone"
         )
     return spec.layers_per_stage
+
+
+def even_layers(parts: int, num_layers: int) -> tuple[int, ...]:
+    """Layers dealt evenly; embedding and head make the first and last part heavier, so spare ones go to the middle."""
+    base, more = divmod(num_layers, parts)
+    order = sorted(range(parts), key=lambda i: (min(i, parts - 1 - i) == 0, i))
+    extra = set(order[:more])
+    return tuple(base + (i in extra) for i in range(parts))

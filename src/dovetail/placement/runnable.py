@@ -20,7 +20,7 @@ def check_runnable(plan: Plan, framework: Framework, precision: str) -> None:
     if precision not in known:
         what = f"is {precision}, which {framework.name} ({framework.version}) does not run"
         raise InputError("job: precision", what, _one_of(known))
-    for check in (_pipeline, _sharding, _recompute, _experts):
+    for check in (_pipeline, _sharding, _recompute, expert_obstacles):
         for field, what, fix in check(plan, framework):
             raise InputError(
                 f"plan: {field}", f"{what}, which {framework.name} ({framework.version}) does not run", fix
@@ -78,7 +78,8 @@ def _recompute(plan: Plan, framework: Framework) -> Iterator[Obstacle]:
         yield field, "tells blocks apart", "give recompute, and recompute_share for a part of the blocks"
 
 
-def _experts(plan: Plan, framework: Framework) -> Iterator[Obstacle]:
+def expert_obstacles(plan: Plan, framework: Framework) -> Iterator[Obstacle]:
+    """What of a plan's experts the framework does not run."""
     t, c, e = plan.tensor_parallel, plan.context_parallel, plan.expert_parallel
     inner = plan.expert_tensor_parallel
     if not framework.expert_tensor_parallel and inner not in (1, t):

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
 from dovetail.errors import InputError, one_of, quoted
-from dovetail.graph import ModelGraph, Operator
+from dovetail.graph import ModelGraph
 from dovetail.graph.routing import EXPERT_TOKENS
-from dovetail.graph.size import DimSize
 from dovetail.hardware import Cluster
+from dovetail.layout import Strategy
 from dovetail.models import Job
-from dovetail.placement.arrange import Arrangement, arrange
+from dovetail.placement.arrange import arrange
 from dovetail.placement.plan import Plan
 from dovetail.profile.modules import MODULES
 
@@ -45,9 +45,41 @@ def check_suitable(plan: Plan, job: Job, cluster: Cluster) -> None:
     except InputError as error:
         # all groups nest but those that share key heads
         raise InputError("plan: expert_tensor_parallel", error.what, error.fix) from None
+    for cut in dim_cuts(graph, job.seq_len, arranged.strategy):
+        chips = prod(arranged.axes.sizes[axis] for axis in cut.axes)
+        if cut.size % chips:
+            tensor = arranged.strategy.mesh.tensor
+            inner = prod(arranged.axes.sizes[axis] for axis in cut.axes if axis in tensor)
+            field = _field(plan, cut.dim, cut.size, inner)
+            what = f"leaves {chips} chips to share {cut.size} {_WORDS.get(cut.dim, cut.dim)} ({cut.layer})"
+            raise InputError(f"plan: {field}", what, "choose a degree that divides them")
+
+
+@dataclass(frozen=True, slots=True)
+class DimCut:
+    """A dim of some operator, the axes that cut it, and a layer where that is so."""
+
+    dim: str
+    size: int
+    axes: tuple[str, ...]
+    layer: str
+
+
+def dim_cuts(graph: ModelGraph, seq_len: int, strategy: Strategy) -> tuple[DimCut, ...]:
+    """Every dim that chips share equally, and the axes it is cut along."""
+    found: dict[tuple[str, int, tuple[str, ...]], str] = {}
     for name, layer in graph.layers.items():
+        sizes = {**layer.sizes, "seq": seq_len}
         for operator in layer.operators:
-            _check_operator(plan, name, operator, {**layer.sizes, "seq": job.seq_len}, arranged)
+            cuts: dict[str, list[str]] = {}
+            for axis, dim in strategy.cut(operator).items():
+                if operator.split(dim) is not None:
+                    cuts.setdefault(dim, []).append(axis)
+            for dim, axes in cuts.items():
+                size = sizes.get(dim)
+                if dim not in _UNEVEN and isinstance(size, int):
+                    found.setdefault((dim, size, tuple(axes)), name)
+    return tuple(DimCut(*cut, name) for cut, name in found.items())
 
 
 def _check_experts(plan: Plan, graph: ModelGraph) -> None:
@@ -95,29 +127,6 @@ def _check_nesting(plan: Plan) -> None:
             field = max(groups[low], groups[high], key=list(groups.values()).index)
             what = f"makes groups of {low} and {high} chips, which do not nest"
             raise InputError(f"plan: {field}", what, "each group should divide the next larger one")
-
-
-def _check_operator(
-    plan: Plan, layer: str, operator: Operator, sizes: Mapping[str, DimSize], arranged: Arrangement
-) -> None:
-    cut: dict[str, list[str]] = {}
-    for axis, dim in arranged.strategy.cut(operator).items():
-        if operator.split(dim) is not None:
-            cut.setdefault(dim, []).append(axis)
-    for dim, axes in cut.items():
-        size = sizes.get(dim)
-        if dim in _UNEVEN or not isinstance(size, int):
-            continue
-        chips = _chips(axes, arranged)
-        if size % chips:
-            inner = _chips([axis for axis in axes if axis in arranged.strategy.mesh.tensor], arranged)
-            field = _field(plan, dim, size, inner)
-            what = f"leaves {chips} chips to share {size} {_WORDS.get(dim, dim)} ({layer})"
-            raise InputError(f"plan: {field}", what, "choose a degree that divides them")
-
-
-def _chips(axes: Iterable[str], arranged: Arrangement) -> int:
-    return prod(arranged.axes.sizes[axis] for axis in axes)
 
 
 def _field(plan: Plan, dim: str, size: int, tensor_chips: int) -> str:

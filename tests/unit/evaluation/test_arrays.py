@@ -10,9 +10,10 @@ from dovetail.cost.calibration import Efficiencies, calibration
 from dovetail.cost.units import chip_units
 from dovetail.evaluation.evaluate import step_of
 from dovetail.evaluation.facts import Overheads, facts_of, overheads_of
-from dovetail.evaluation.profiles import alike, profile_job
+from dovetail.evaluation.profiles import Arrangements, pricing_of, profile_job
 from dovetail.evaluation.times import LayerTimes, busy_parts, chunk_times
 from dovetail.models import Job
+from dovetail.placement.arrange import arrange
 from dovetail.placement.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.placement.plan import PlanSpec, resolve_plan
 from dovetail.placement.stages import stage_contents
@@ -89,13 +90,21 @@ def test_plans_along_the_same_axes_are_profiled_together(model):
     ]  # fmt: skip
     known = calibration(cluster.chip, "bf16").efficiencies
     chip = chip_units(cluster.chip, "bf16", known)
-    groups = alike(plans, job, cluster)
-    assert sorted(i for group in groups for i in group) == list(range(len(plans)))
-    assert max(len(group) for group in groups) > 1
-    for group in groups:
-        together = profile_job([plans[i] for i in group], job, cluster, chip, known, 4, 2, one_copy_per_node=True)
+    arranged = [arrange(plan, job.graph(), cluster) for plan in plans]
+    groups = {}
+    for i, found in enumerate(arranged):
+        groups.setdefault(found.strategy, []).append(i)
+    assert max(len(group) for group in groups.values()) > 1
+
+    def profiles(group):
+        batches = [plans[i].micro_batch * plans[i].data_parallel for i in group]
+        together = Arrangements.of([arranged[i] for i in group], batches)
+        return profile_job(together, job, chip, pricing_of(job, cluster, known, 4, 2), one_copy_per_node=True)
+
+    for group in groups.values():
+        together = profiles(group)
         for place, i in enumerate(group):
-            alone = profile_job([plans[i]], job, cluster, chip, known, 4, 2, one_copy_per_node=True)
+            alone = profiles([i])
             for name, layer in alone.layers.items():
                 one, many = flat(layer), flat(together.layers[name])
                 assert list(one) == list(many)

@@ -1,0 +1,81 @@
+"""The answer of a search: the best plan, a certificate, and what else was close."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from dovetail.evaluation import Evaluation
+from dovetail.frameworks import Framework
+from dovetail.hardware import Cluster
+from dovetail.models import Job
+from dovetail.placement.plan import Plan
+from dovetail.search.space import Space
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """What is proven of an answer, and over which space.
+
+    Plans are counted apart from their cuts into stages (and from what single blocks compute again, where they choose):
+    of these each stands with its best.
+    """
+
+    status: Literal["optimal", "feasible", "infeasible"]
+    #: no plan of the space takes less; None where none fits
+    lower_bound_s: float | None
+    gap: float | None
+    space: str
+    counted: int
+    #: never evaluated: their bound is not below the answer
+    pruned: int
+    #: proven not to fit
+    infeasible: int
+    evaluated: int
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """The best plan with other degrees, and what it loses as a part of the best."""
+
+    plan: Plan
+    step_time_s: float
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The best plan of a space; nothing but the certificate where no plan fits."""
+
+    job: Job
+    cluster: Cluster
+    framework: Framework
+    #: as it was narrowed
+    space: Space
+    evaluation: Evaluation | None
+    certificate: Certificate
+    alternatives: tuple[Alternative, ...]
+    #: seconds the search took; no part of the answer
+    timing: Mapping[str, float]
+
+    @property
+    def best(self) -> Evaluation:
+        """What the best plan takes."""
+        assert self.evaluation is not None, "no plan fits: see the certificate"
+        return self.evaluation
+
+    @property
+    def plan(self) -> Plan:
+        """The best plan."""
+        return self.best.plan
+
+    @property
+    def step_time_s(self) -> float:
+        """Seconds of a step."""
+        return self.best.step_time_s
+
+    @property
+    def mfu(self) -> float:
+        """Useful FLOPs over the chips' peak."""
+        return self.best.mfu

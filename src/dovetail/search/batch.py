@@ -1,0 +1,243 @@
+"""A batch of plans: shapes with their options, states and cuts as rows of the tables, bounded and evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.placement.chunk_times import ChunkTimes
+from dovetail.placement.pipeline_schedule import Pipeline, PipelineSchedule
+from dovetail.placement.step_time import step_time
+from dovetail.search.bound_kernels import least_seconds
+from dovetail.search.plan_kernels import GPIPE, ONE_F_ONE_B, Cells, Layers, Plans, evaluate_plans
+from dovetail.search.shapes import NAMES, Shapes, group_sizes
+from dovetail.search.tables import Tables, numbers
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+#: Taken off bounds, so that rounding lifts none above the step time it bounds.
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Plans but for their cut: numbers of a batch's shapes, of options and of states."""
+
+    shape: Ints
+    option: Ints
+    state: Ints
+
+    def __len__(self) -> int:
+        return len(self.shape)
+
+    def take(self, which: Ints | Bools) -> Candidates:
+        """Some of them."""
+        return Candidates(self.shape[which], self.option[which], self.state[which])
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """Plans of candidates with cuts: seconds of the pipeline, exact or at least, and of the rest; bytes of a stage."""
+
+    candidate: Ints
+    cut: Ints
+    pipeline_s: Floats
+    rest_s: Floats
+    exact: Bools
+    peak_bytes: Floats
+
+    @property
+    def seconds(self) -> Floats:
+        """Of the whole step."""
+        return self.pipeline_s + self.rest_s
+
+
+class Batch:
+    """Shapes that are worked on together."""
+
+    def __init__(self, tables: Tables, shapes: Shapes) -> None:
+        self.tables = tables
+        self.shapes = shapes
+        self.cell = tables.cells(shapes)
+        self._cells: Cells = tables.cell_arrays()
+        unique, position = np.unique(self.cell, return_inverse=True)
+        self._position = position.reshape(-1)
+        self._unique = unique
+        self._layers: Layers = tables.layer_rows(unique)
+        self._sending_s, self._delay_s = tables.transfers(shapes, self._cells.stream[self.cell])
+        self._group = group_sizes(shapes.stages, shapes.microbatches, shapes.chunks)
+        self._tied_s = tables.tied_seconds(shapes, self.cell, self._cells)
+        self._between_s = float(tables.setting.alone.overheads.step_s)
+        #: codes of (cell, option, state) whose state works with every microbatch, sorted, and their layer rows
+        self._sharded: tuple[Ints, Ints] = (np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+    def screen(self, state_bytes: Floats, least: int | None) -> Floats:
+        """What each shape takes at least under each option, whatever its cut; infinite where none fits.
+
+        `state_bytes` (shapes × classes) is the least that any sharding keeps. Where blocks choose by themselves, bytes
+        are those of the option `least`.
+        """
+        n, options = len(self.shapes), len(self.tables.options)
+        shape, option = np.repeat(np.arange(n), options), np.tile(np.arange(options), n)
+        candidates = Candidates(shape, option, np.zeros(n * options, np.int64))
+        layer = self._position[shape] * options + option
+        memory = layer if least is None else layer - option + least
+        found = self._least(self._plans(candidates, layer), memory, state_bytes[shape])
+        return (found + self._tied_s[shape].min(axis=1) + self._between_s).reshape(n, options)
+
+    def bound(self, candidates: Candidates, least: int | None) -> Floats:
+        """The same of candidates, whose state is known: with what follows the pipeline, spread over stages evenly."""
+        self._work_with(candidates)
+        tables, states = self.tables, self.tables.state_arrays()
+        plans = self._plans(candidates, self._rows(candidates))
+        memory = plans.layer
+        if least is not None:
+            memory = self._position[candidates.shape] * len(tables.options) + least
+        counts = tables.cuts.block_counts + sum(tables.cuts.end_counts)
+        staged = np.minimum(plans.stages - 1, 1)
+        seen = 1 - np.stack([tables.facts.hidden_reduction[staged], tables.facts.hidden_gathering[staged]])
+        once = states.reduction_s[candidates.state] * seen[0][:, None]
+        once += states.gathering_s[candidates.state] * seen[1][:, None]
+        once += states.own[candidates.state] * tables.facts.update_s
+        after = (once * counts).sum(axis=1) / plans.stages
+        found = self._least(plans, memory, self._state_bytes(plans))
+        return found + after * (1 - ROUNDING) + self._fixed_s(candidates)
+
+    def _least(self, plans: Plans, memory: Ints, state_bytes: Floats) -> Floats:
+        cuts = self.tables.cuts
+        found = least_seconds(
+            plans,
+            memory,
+            self._layers,
+            self._cells,
+            np.ascontiguousarray(state_bytes),
+            cuts.block_counts,
+            np.asarray(sum(cuts.end_counts)),
+            self.tables.facts,
+            self.tables.setting.capacity_bytes,
+        )
+        return found * (1 - ROUNDING)
+
+    def _state_bytes(self, plans: Plans) -> Floats:
+        """What the state of one layer of every class takes, tied weights apart (`memory.state_bytes`)."""
+        facts = self.tables.facts
+        used, home = self._cells.own[plans.cell], self.tables.state_arrays().own[plans.state]
+        zero = np.where((plans.zero_stage == 2) & (plans.stages > 1), 1, plans.zero_stage)[:, None]
+        gradient = facts.gradient[np.minimum(plans.stages - 1, 1)][:, None]
+        return (
+            np.where(zero == 3, home * facts.sharded_weight, used * facts.weight)
+            + np.where(zero >= 2, home, used) * gradient
+            + np.where(zero >= 1, home, used) * facts.optimizer
+        )
+
+    def evaluate(self, candidates: Candidates, cuts: Sequence[Sequence[int]]) -> Evaluated:
+        """Every candidate with every cut listed for its shape."""
+        self._work_with(candidates)
+        lists = [np.array(rows, np.int64) for rows in cuts]
+        candidate = np.repeat(
+            np.arange(len(candidates)), np.array([len(rows) for rows in lists], np.int64)[candidates.shape]
+        )
+        cut = np.concatenate([np.zeros(0, np.int64), *(lists[shape] for shape in numbers(candidates.shape))])
+        chosen = candidates.take(candidate)
+        plans = self._plans(chosen, self._rows(chosen), cut)
+        pipeline, after, peak = self.plan_seconds(plans)
+        exact = (plans.schedule == GPIPE) | ((plans.schedule == ONE_F_ONE_B) & (plans.delay_s == 0))
+        return Evaluated(candidate, cut, pipeline, after + self._fixed_s(chosen), exact | (plans.stages == 1), peak)
+
+    def plan_seconds(self, plans: Plans) -> tuple[Floats, Floats, Floats]:
+        """Seconds of pipelines, exact or at least, and of what follows them; bytes of the fullest stage."""
+        tables = self.tables
+        return evaluate_plans(
+            plans,
+            self._layers,
+            self._cells,
+            tables.state_arrays(),
+            tables.cuts.arrays(),
+            tables.facts,
+            tables.has_loss,
+            tables.cuts.most_places,
+        )
+
+    def pipeline_seconds(self, candidates: Candidates, found: Evaluated, which: Ints) -> Floats:
+        """Pipelines of some evaluated plans by the longest path through their order: each one that differs once."""
+        chosen = candidates.take(found.candidate[which])
+        plans = self._plans(chosen, self._rows(chosen), found.cut[which])
+        keys = np.stack(
+            [plans.schedule, plans.stages, plans.microbatches, plans.chunks, plans.layer, plans.cut], axis=1
+        )
+        keys = np.concatenate([keys, np.stack([plans.sending_s, plans.delay_s], axis=1).view(np.int64)], axis=1)
+        _, first, back = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        steps = np.empty(len(first))
+        pipelines, group = np.unique(keys[first][:, :4], axis=0, return_inverse=True)
+        for number, (schedule, *sizes) in enumerate(pipelines.tolist()):
+            (rows,) = np.nonzero(group.reshape(-1) == number)
+            pipeline = Pipeline(PipelineSchedule(NAMES[schedule]), *sizes)
+            steps[rows] = self._longest_paths(pipeline, plans, first[rows])
+        return steps[back.reshape(-1)]
+
+    def _longest_paths(self, pipeline: Pipeline, plans: Plans, rows: Ints) -> Floats:
+        counts = np.stack([self.tables.cuts.places(cut) for cut in numbers(plans.cut[rows])]).astype(np.float64)
+        forward, of_input, of_weight = (
+            np.einsum("npc,nc->np", counts, part[plans.layer[rows]]) for part in self._layers[:3]
+        )
+        forward[:, :-1] += plans.sending_s[rows][:, None]
+        of_input[:, 1:] += plans.sending_s[rows][:, None]
+        delays = np.repeat(plans.delay_s[rows][:, None], pipeline.num_links, axis=1)
+        return step_time(pipeline, ChunkTimes(forward, of_input, of_weight, transfer_s=delays))
+
+    def _fixed_s(self, candidates: Candidates) -> Floats:
+        sharded = (self.tables.zero_stages()[candidates.state] == 3).astype(np.int64)
+        return self._tied_s[candidates.shape, sharded] + self._between_s
+
+    def _plans(self, candidates: Candidates, layer: Ints, cut: Ints | None = None) -> Plans:
+        shapes, shape = self.shapes, candidates.shape
+        zero = self.tables.zero_stages()
+        return Plans(
+            layer=layer,
+            cell=self.cell[shape],
+            state=candidates.state,
+            cut=np.zeros(len(shape), np.int64) if cut is None else cut,
+            schedule=shapes.schedule[shape],
+            stages=shapes.stages[shape],
+            microbatches=shapes.microbatches[shape],
+            chunks=shapes.chunks[shape],
+            group=self._group[shape],
+            zero_stage=zero[candidates.state] if len(zero) else np.zeros(len(shape), np.int64),
+            sending_s=self._sending_s[shape],
+            delay_s=self._delay_s[shape],
+        )
+
+    def _rows(self, candidates: Candidates) -> Ints:
+        """Layer rows of candidates."""
+        rows = self._position[candidates.shape] * len(self.tables.options) + candidates.option
+        sharded = self.tables.sharded_work()[candidates.state]
+        if sharded.any():
+            codes, places = self._sharded
+            rows[sharded] = places[np.searchsorted(codes, self._codes(candidates.take(sharded)))]
+        return rows
+
+    def _codes(self, candidates: Candidates) -> Ints:
+        row = self._position[candidates.shape] * len(self.tables.options) + candidates.option
+        return row * 2**32 + candidates.state
+
+    def _work_with(self, candidates: Candidates) -> None:
+        """Adds layer rows for states that gather or reduce with every microbatch."""
+        sharded = candidates.take(self.tables.sharded_work()[candidates.state])
+        known, places = self._sharded
+        codes, first = np.unique(self._codes(sharded), return_index=True)
+        new = ~np.isin(codes, known)
+        if not new.any():
+            return
+        added = sharded.take(first[new])
+        rows = self.tables.sharded_rows(self.cell[added.shape], added.option, added.state)
+        start = len(self._layers.kept)
+        self._layers = Layers(*(np.concatenate(parts) for parts in zip(self._layers, rows, strict=True)))
+        joined = np.concatenate([known, codes[new]])
+        order = np.argsort(joined)
+        places = np.concatenate([places, start + np.arange(int(new.sum()))])
+        self._sharded = joined[order], places[order]

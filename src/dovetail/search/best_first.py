@@ -1,0 +1,366 @@
+"""Best first: the least bounds are looked at first, until nothing is left below the best plan found."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.evaluation.evaluate import profiled_job
+from dovetail.evaluation.facts import facts_of
+from dovetail.evaluation.place import PlacedPlan, place_profiled
+from dovetail.placement.plan import Plan, even_layers
+from dovetail.search.batch import Batch, Candidates, Evaluated
+from dovetail.search.cut_tables import is_free, listed_cuts
+from dovetail.search.layer_tables import Option, Setting
+from dovetail.search.pair_bounds import PairBounds
+from dovetail.search.shapes import AXIS_ORDERS, NAMES, Shapes, shapes, shardings
+from dovetail.search.space import BY_BLOCK, WholeSpace
+from dovetail.search.splits import splits
+from dovetail.search.state_tables import StateKey
+from dovetail.search.tables import Tables, numbers, plan_of
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+#: Times that differ by no more than this part of them are the same.
+TIE = 1e-9
+#: Pairs of a split and a number of stages that are opened together: first few, to have a plan to beat, then more.
+ROUNDS = (64, 512, 4096)
+#: Shapes that are profiled together, those of them that are expanded together, and pipelines timed together.
+OPENED, BATCH, TIMED = 2048, 64, 256
+
+
+@dataclass(slots=True)
+class Counts:
+    """Plans apart from their cuts, by what became of them."""
+
+    counted: int = 0
+    infeasible: int = 0
+    evaluated: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A plan and its step time by the tables."""
+
+    seconds: float
+    plan: Plan
+
+
+@dataclass(slots=True)
+class Progress:
+    """The best plans so far, by what makes them differ, and counts."""
+
+    best: Found | None = None
+    #: best plan of each combination of degrees
+    by_degrees: dict[tuple[int, ...], Found] = field(default_factory=dict[tuple[int, ...], Found])
+    counts: Counts = field(default_factory=Counts)
+    #: the least bound of what was left aside when time ran out
+    left_s: float = float("inf")
+
+    @property
+    def limit_s(self) -> float:
+        """What a plan has to stay below to matter."""
+        return float("inf") if self.best is None else self.best.seconds * (1 - TIE)
+
+    def offer(self, seconds: float, plan: Plan) -> None:
+        """Keeps a plan that fits, if it is better than those alike."""
+        found = Found(seconds, plan)
+        key = (plan.tensor_parallel, plan.context_parallel, plan.pipeline_parallel, plan.expert_parallel)
+        if key not in self.by_degrees or _better(found, self.by_degrees[key]):
+            self.by_degrees[key] = found
+        if self.best is None or _better(found, self.best):
+            self.best = found
+
+
+def _better(new: Found, old: Found) -> bool:
+    if abs(new.seconds - old.seconds) > TIE * old.seconds:
+        return new.seconds < old.seconds
+    return simplicity(new.plan) < simplicity(old.plan)
+
+
+def simplicity(plan: Plan) -> tuple[object, ...]:
+    """How plans of equal time are ordered: less of everything first, in this order."""
+    return (
+        plan.pipeline_parallel,
+        plan.virtual_stages,
+        plan.tensor_parallel,
+        plan.context_parallel,
+        plan.expert_parallel,
+        plan.zero_stage,
+        str(plan.recompute),
+        plan.recompute_share,
+        plan.micro_batch,
+        -plan.zero_group,
+        plan.axis_order,
+        plan.expert_tensor_parallel,
+        plan.context_kind,
+        plan.sequence_parallel,
+        plan.pipeline_schedule,
+        plan.layers_per_stage,
+        str(plan.recompute_by_block),
+    )
+
+
+class BestFirst:
+    """The search over one space."""
+
+    def __init__(self, setting: Setting, space: WholeSpace, deadline: float | None = None) -> None:
+        self.setting = setting
+        self.space = space
+        self.deadline = deadline
+        self.progress = Progress()
+        self.by_block = BY_BLOCK in space.recompute
+        self.splits = splits(setting.job, setting.cluster, setting.framework, space)
+        self.tables = Tables(setting, self.splits, options_of(space))
+        #: where blocks choose by themselves, the option that keeps least
+        self._least = len(self.tables.options) - 1 if self.by_block else None
+        self._shardings: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+        self._listed: dict[tuple[int, int, int], list[int]] = {}
+        #: plans whose cut the placement may better: bound, plan, and whether it was evaluated with another cut
+        self._open: list[tuple[float, Plan, bool]] = []
+
+    def run(self) -> Progress:
+        """Opens splits and stages in the order of their bounds."""
+        if not self.splits:
+            return self.progress
+        pairs = PairBounds(self.setting, self.space, self.splits, self.tables)
+        self._pairs = pairs
+        bounds = pairs.seconds.ravel()
+        self._count_all(pairs)
+        order = np.argsort(bounds, kind="stable")
+        order = order[np.isfinite(bounds[order])]
+        start, sizes, size = 0, iter(ROUNDS), ROUNDS[-1]
+        while start < len(order):
+            size = next(sizes, size)
+            chosen = order[start : start + size]
+            if bounds[chosen[0]] >= self.progress.limit_s or self._late(float(bounds[chosen[0]])):
+                break
+            wanted = np.zeros(bounds.shape, np.bool_)
+            wanted[chosen[bounds[chosen] < self.progress.limit_s]] = True
+            self._round(wanted.reshape(pairs.seconds.shape))
+            self._refine()
+            start += size
+        return self.progress
+
+    def _count_all(self, pairs: PairBounds) -> None:
+        counts, options = self.progress.counts, len(self.tables.options)
+        for split, position in np.argwhere(pairs.exists).tolist():
+            stages = self.space.pipeline_parallel[position]
+            copies = self.setting.cluster.chips // (self.splits[split].copy_chips * stages)
+            plans = pairs.num_shapes(split, position) * options * len(self._states_of(split, copies, stages))
+            counts.counted += plans
+            if not np.isfinite(pairs.seconds[split, position]):
+                counts.infeasible += plans
+
+    def _states_of(self, split: int, copies: int, stages: int) -> list[tuple[int, int]]:
+        plan = self.splits[split].plan
+        inner = plan.expert_tensor_parallel
+        experts = inner * plan.expert_parallel
+        key = (plan.tensor_parallel, plan.context_parallel, inner, experts, copies, min(stages, 2))
+        if key not in self._shardings:
+            self._shardings[key] = shardings(self.setting.framework, self.space, self.splits[split], copies, stages)
+        return self._shardings[key]
+
+    def _late(self, bound: float) -> bool:
+        """Whether time is over; then nothing is known of what takes at least so long."""
+        if self.deadline is None or time.monotonic() < self.deadline:
+            return False
+        self.progress.left_s = min(self.progress.left_s, float(bound))
+        return True
+
+    def _round(self, wanted: NDArray[np.bool_]) -> None:
+        """All shapes of some splits and stages, in the order of what they take at least."""
+        setting, counts = self.setting, self.progress.counts
+        found = shapes(setting.job, setting.cluster, setting.framework, self.space, self.splits, wanted)
+        bounds = self._pairs.shape_bounds(found)
+        for row in np.nonzero(~np.isfinite(bounds))[0].tolist():
+            counts.infeasible += len(self.tables.options) * self._num_states(found, row)
+        order = np.argsort(bounds, kind="stable")
+        for start in range(0, len(order), OPENED):
+            rows = order[start : start + OPENED]
+            rows = rows[bounds[rows] < self.progress.limit_s]
+            if not len(rows) or self._late(float(bounds[rows[0]])):
+                return
+            self._open_shapes(found.take(rows))
+
+    def _num_states(self, found: Shapes, row: int) -> int:
+        return len(self._states_of(int(found.split[row]), int(found.copies[row]), int(found.stages[row])))
+
+    def _open_shapes(self, found: Shapes) -> None:
+        """Profiles shapes and expands them, those with the least bound first."""
+        batch = Batch(self.tables, found)
+        bounds = batch.screen(self._pairs.state_bytes(found), self._least)
+        for row, option in np.argwhere(~np.isfinite(bounds)).tolist():
+            del option
+            self.progress.counts.infeasible += self._num_states(found, row)
+        least = bounds.min(axis=1)
+        order = np.argsort(least, kind="stable")
+        for start in range(0, len(order), BATCH):
+            rows = order[start : start + BATCH]
+            rows = rows[least[rows] < self.progress.limit_s]
+            if not len(rows) or self._late(float(least[rows[0]])):
+                return
+            self._expand(batch, rows, bounds)
+
+    def _expand(self, batch: Batch, rows: Ints, bounds: Floats) -> None:
+        """Every option and state of some shapes with the cuts that are listed for them."""
+        candidates = self._candidates(batch, rows, bounds)
+        least = batch.bound(candidates, self._least)
+        self.progress.counts.infeasible += int((~np.isfinite(least)).sum())
+        keep = least < self.progress.limit_s
+        candidates, least = candidates.take(keep), least[keep]
+        if not len(candidates):
+            return
+        cuts: list[list[int]] = [[] for _ in range(len(batch.shapes))]
+        for row in numbers(rows):
+            cuts[row] = self._cuts(batch.shapes, row)
+        found = batch.evaluate(candidates, cuts)
+        fits = found.peak_bytes <= self.setting.capacity_bytes
+        exact = self._exact(batch, candidates, found, fits)
+        self._offer(batch, candidates, found, exact, fits)
+        self._sort_out(batch, candidates, least, found, exact, fits)
+
+    def _candidates(self, batch: Batch, rows: Ints, bounds: Floats) -> Candidates:
+        parts: list[NDArray[np.int64]] = []
+        for row in numbers(rows):
+            options = np.nonzero(bounds[row] < self.progress.limit_s)[0]
+            found = batch.shapes
+            split, copies, stages = int(found.split[row]), int(found.copies[row]), int(found.stages[row])
+            order = AXIS_ORDERS[int(found.inside[row])]
+            keys = [
+                StateKey(split, copies, stages, order, stage, group)
+                for stage, group in self._states_of(split, copies, stages)
+            ]
+            states = self.tables.states.rows(keys)
+            option, state = np.repeat(options, len(states)), np.tile(states, len(options))
+            parts.append(np.stack([np.full(len(option), row), option, state]))
+        return Candidates(*np.concatenate([np.zeros((3, 0), np.int64), *parts], axis=1))
+
+    def _cuts(self, found: Shapes, row: int) -> list[int]:
+        stages, chunks, schedule = int(found.stages[row]), int(found.chunks[row]), int(found.schedule[row])
+        key = (stages, chunks, schedule)
+        if key not in self._listed:
+            cuts = listed_cuts(
+                self.setting.job.model.num_layers,
+                stages,
+                chunks,
+                NAMES[schedule],
+                self.space.cuts,
+                uneven=self.setting.framework.uneven_stages != "never",
+            )
+            self._listed[key] = [self.tables.cuts.row(layers, stages, NAMES[schedule]) for layers in cuts]
+        return self._listed[key]
+
+    def _exact(self, batch: Batch, candidates: Candidates, found: Evaluated, fits: NDArray[np.bool_]) -> Floats:
+        """Exact seconds of what may matter; infinite for the rest."""
+        seconds = np.where(found.exact & fits, found.seconds, np.inf)
+        limit = min(self.progress.limit_s, float(seconds.min(initial=np.inf)) * (1 + TIE))
+        (open_rows,) = np.nonzero(~found.exact & fits & (found.seconds < limit))
+        open_rows = open_rows[np.argsort(found.seconds[open_rows], kind="stable")]
+        for start in range(0, len(open_rows), TIMED):
+            rows = open_rows[start : start + TIMED]
+            rows = rows[found.seconds[rows] < limit * (1 + TIE)]
+            if not len(rows):
+                break
+            seconds[rows] = batch.pipeline_seconds(candidates, found, rows) + found.rest_s[rows]
+            limit = min(limit, float(seconds[rows].min()))
+        return seconds
+
+    def _offer(
+        self, batch: Batch, candidates: Candidates, found: Evaluated, exact: Floats, fits: NDArray[np.bool_]
+    ) -> None:
+        """The best plan of every combination of degrees."""
+        (rows,) = np.nonzero(fits & np.isfinite(exact))
+        rows = rows[np.argsort(exact[rows], kind="stable")]
+        shape = candidates.shape[found.candidate[rows]]
+        degrees = batch.shapes.split[shape] * 2**20 + batch.shapes.stages[shape]
+        best: dict[int, float] = {}
+        for row, key in zip(numbers(rows), numbers(degrees), strict=True):
+            seconds = float(exact[row])
+            if seconds <= best.setdefault(key, seconds) * (1 + TIE):
+                candidate = int(found.candidate[row])
+                layers = self.tables.cuts.layers[int(found.cut[row])]
+                self.progress.offer(seconds, self._plan(batch.shapes, candidates, candidate, layers))
+
+    def _plan(self, found: Shapes, candidates: Candidates, candidate: int, layers: tuple[int, ...]) -> Plan:
+        row = int(candidates.shape[candidate])
+        return plan_of(
+            self.splits[int(found.split[row])],
+            found,
+            row,
+            self.tables.options[int(candidates.option[candidate])],
+            self.tables.states.keys[int(candidates.state[candidate])],
+            layers,
+        )
+
+    def _sort_out(
+        self,
+        batch: Batch,
+        candidates: Candidates,
+        least: Floats,
+        found: Evaluated,
+        exact: Floats,
+        fits: NDArray[np.bool_],
+    ) -> None:
+        """What of the candidates is evaluated, what does not fit, and what the placement is to look at."""
+        evaluated = np.zeros(len(candidates), np.bool_)
+        evaluated[found.candidate[np.isfinite(exact)]] = True
+        some_fit = np.zeros(len(candidates), np.bool_)
+        some_fit[found.candidate[fits]] = True
+        free = np.array([self._is_free(batch.shapes, row) for row in numbers(candidates.shape)], np.bool_)
+        counts = self.progress.counts
+        counts.evaluated += int(evaluated.sum())
+        counts.infeasible += int((~some_fit & ~free).sum())
+        for candidate in np.nonzero(free & (least < self.progress.limit_s))[0].tolist():
+            if self.by_block and int(candidates.option[candidate]):
+                continue  # blocks choose by themselves: one of the options stands for all
+            plan = self._plan(batch.shapes, candidates, candidate, ())
+            self._open.append((float(least[candidate]), plan, bool(evaluated[candidate])))
+
+    def _is_free(self, found: Shapes, row: int) -> bool:
+        schedule, stages = NAMES[int(found.schedule[row])], int(found.stages[row])
+        if self.by_block:
+            return schedule != "dualpipe" and (stages == 1 or self.space.cuts == "any")
+        return is_free(schedule, self.space.cuts, stages)
+
+    def _refine(self) -> None:
+        """The placement chooses cuts, and what blocks compute again, for whatever may still be better."""
+        counts = self.progress.counts
+        self._open.sort(key=lambda entry: (entry[0], simplicity(entry[1])))
+        for bound, plan, evaluated in self._open:
+            if bound >= self.progress.limit_s or self._late(bound):
+                break
+            placed = place_setting(self.setting, plan, by_block=self.by_block)
+            if placed is None:
+                counts.infeasible += not evaluated
+                continue
+            counts.evaluated += not evaluated
+            self.progress.offer(placed.evaluation.step_time_s, placed.evaluation.plan)
+            if placed.status != "optimal":
+                self.progress.left_s = min(self.progress.left_s, placed.lower_bound_s)
+        self._open.clear()
+
+
+def options_of(space: WholeSpace) -> list[Option]:
+    """Recompute choices and the shares they hold for; those that let blocks choose are bounded by none and full."""
+    if BY_BLOCK in space.recompute:
+        return [("none", 1.0), ("full", 1.0)]
+    options: list[Option] = []
+    for choice in space.recompute:
+        shares = sorted(set(space.recompute_share)) if choice == "full" else [1.0]
+        options += [(choice, share) for share in shares]
+    return options
+
+
+def place_setting(setting: Setting, plan: Plan, *, by_block: bool) -> PlacedPlan | None:
+    """The plan with its best cut, and with the best choice of every block where blocks choose."""
+    facts = facts_of(setting.framework, setting.job, schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel)
+    layers = even_layers(plan.pipeline_parallel * plan.virtual_stages, setting.job.model.num_layers)
+    profiled = profiled_job(plan, setting.job, setting.cluster, facts, setting.efficiencies)
+    return place_profiled(
+        replace(plan, layers_per_stage=layers), setting.job, profiled, setting.basis, by_block=by_block
+    )

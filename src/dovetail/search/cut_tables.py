@@ -1,0 +1,135 @@
+"""Cut tables: how the blocks of a model are dealt to stages and chunks, as counts of layer classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.graph import ModelGraph
+from dovetail.placement.pipeline_schedule import PipelineSchedule
+from dovetail.placement.plan import even_layers
+from dovetail.search.plan_kernels import Cuts as CutArrays
+from dovetail.search.space import Cuts
+
+Ints = NDArray[np.int64]
+
+Blocks = tuple[int, ...]
+
+#: Schedules whose cuts the placement can choose freely.
+FREE = frozenset({PipelineSchedule.GPIPE, PipelineSchedule.ONE_F_ONE_B, PipelineSchedule.ZB_H1})
+
+
+def listed_cuts(blocks: int, stages: int, chunks: int, schedule: str, cuts: Cuts, *, uneven: bool) -> list[Blocks]:
+    """The cuts that are looked at one by one: the even one, and those whose first and last part differ.
+
+    Parts between the first and the last are alike: as many blocks as even parts would have, rounded up, or one more;
+    the first and the last have no more than that.
+    """
+    parts = stages * chunks
+    even = even_layers(parts, blocks)
+    found = [even] if uneven or len(set(even)) == 1 else []
+    if cuts == "even" or schedule == PipelineSchedule.DUAL_PIPE or parts == 1:
+        return found
+    least = -(-blocks // parts)
+    for size in (least, least + 1):
+        ends = blocks - (parts - 2) * size
+        found += [
+            (first, *[size] * (parts - 2), ends - first)
+            for first in range(max(0, ends - size), min(size, ends) + 1)
+            if ends >= 0
+        ]
+    return list(dict.fromkeys(found))
+
+
+def is_free(schedule: str, cuts: Cuts, stages: int) -> bool:
+    """Whether any cut is allowed: then the placement chooses."""
+    return cuts == "any" and schedule in FREE and stages > 1
+
+
+class CutTable:
+    """Cuts as rows, made when they are first asked for."""
+
+    def __init__(self, graph: ModelGraph, classes: Sequence[str], blocks: int) -> None:
+        order = [run.layer for run in graph.chain for _ in range(run.count)]
+        numbers = {name: i for i, name in enumerate(classes)}
+        self._first = numbers[order[0]]
+        self._blocks = [numbers[name] for name in order[1 : 1 + blocks]]
+        self._after = [numbers[name] for name in order[1 + blocks :]]
+        self._classes = len(classes)
+        self._rows: dict[tuple[Blocks, int, str], int] = {}
+        self.layers: list[Blocks] = []
+        self._contents: list[Ints] = []
+        self._stages: list[Ints] = []
+        self._chunks: list[Ints] = []
+        self._places: list[Ints] = []
+        running = np.zeros((blocks + 1, self._classes), np.int64)
+        for place, block in enumerate(self._blocks):
+            running[place + 1] = running[place]
+            running[place + 1, block] += 1
+        self._running = running
+
+    @property
+    def block_counts(self) -> Ints:
+        """How many blocks of every class the model has."""
+        return self._running[-1]
+
+    @property
+    def end_counts(self) -> tuple[Ints, Ints]:
+        """How many layers of every class stand before and after the blocks."""
+        first, after = np.zeros((2, self._classes), np.int64)
+        first[self._first] += 1
+        np.add.at(after, self._after, 1)
+        return first, after
+
+    def row(self, layers: Blocks, stages: int, schedule: str) -> int:
+        """The row of a cut on so many stages."""
+        key = (layers, stages, "dualpipe" if schedule == PipelineSchedule.DUAL_PIPE else "")
+        if key not in self._rows:
+            self._rows[key] = len(self.layers)
+            self._add(layers, stages, both_ways=bool(key[2]))
+        return self._rows[key]
+
+    def _add(self, layers: Blocks, stages: int, *, both_ways: bool) -> None:
+        ends = np.concatenate([[0], np.cumsum(layers)])
+        places = self._running[ends[1:]] - self._running[ends[:-1]]
+        first, after = self.end_counts
+        places[0] += first
+        places[-1] += after
+        by_stage = places.reshape(-1, stages, self._classes).sum(axis=0)
+        if both_ways:
+            by_stage = by_stage + by_stage[::-1]
+        self.layers.append(layers)
+        for table, rows, values in (
+            (self._contents, self._stages, by_stage),
+            (self._chunks, self._places, places),
+        ):
+            unique, inverse = np.unique(values, axis=0, return_inverse=True)
+            table.append(unique)
+            rows.append(inverse.reshape(-1))
+
+    def arrays(self) -> CutArrays:
+        """All rows so far, for kernels."""
+        return CutArrays(
+            *_joined(self._contents, self._classes),
+            *_joined(self._stages),
+            *_joined(self._chunks, self._classes),
+            *_joined(self._places),
+        )
+
+    def places(self, row: int) -> Ints:
+        """Layers of every class at each place along the model."""
+        return self._chunks[row][self._places[row]]
+
+    @property
+    def most_places(self) -> int:
+        """Places of the cut with most."""
+        return max(len(places) for places in self._places)
+
+
+def _joined(parts: Sequence[Ints], width: int | None = None) -> tuple[Ints, Ints]:
+    """Rows one after the other, and where each part begins."""
+    starts = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
+    shape = (0,) if width is None else (0, width)
+    return np.ascontiguousarray(np.concatenate([*parts, np.zeros(shape, np.int64)])), starts

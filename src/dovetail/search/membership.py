@@ -1,0 +1,191 @@
+"""Whether a plan, such as a published one, lies in the space that is searched; where not, what the space lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import groupby
+
+from dovetail.errors import InputError
+from dovetail.frameworks import Framework
+from dovetail.graph import LayerGraph, ModelGraph
+from dovetail.hardware import Cluster
+from dovetail.models import Job
+from dovetail.placement.plan import Plan
+from dovetail.placement.runnable import check_runnable
+from dovetail.placement.suitable import check_suitable
+from dovetail.profile.modules import MODULES, Module
+from dovetail.search.cut_tables import is_free, listed_cuts
+from dovetail.search.space import BY_BLOCK, Choice, WholeSpace, whole_space
+
+#: Fields whose values the space lists, whatever the rest of the plan is.
+_LISTED: tuple[str, ...] = (
+    "tensor_parallel",
+    "context_parallel",
+    "pipeline_parallel",
+    "virtual_stages",
+    "expert_parallel",
+    "sequence_parallel",
+    "micro_batch",
+    "zero_stage",
+    "axis_order",
+)
+
+#: A sentence that lists more values than this is no help.
+_LISTED_AT_MOST = 12
+
+
+def missing_feature(plan: Plan, job: Job, cluster: Cluster, framework: Framework) -> str | None:
+    """What the space lacks to hold a plan; None where it holds it, or one that is the same by the model.
+
+    Where every block has a choice of its own, it holds whatever blocks compute again: the placement chooses no worse,
+    up to rounding a share to whole blocks.
+    """
+    space = whole_space(job, cluster, framework)
+    return next(_lacking(canonical(plan, job, cluster, framework), job, cluster, framework, space), None)
+
+
+def _lacking(plan: Plan, job: Job, cluster: Cluster, framework: Framework, space: WholeSpace) -> Iterator[str]:
+    if plan.chips != cluster.chips:
+        yield f"{plan.chips} of {cluster.chips} chips are used"
+    yield from _values(plan, space)
+    if any("experts" in layer.sizes for layer in job.graph().layers.values()):
+        yield from _expert_chips(plan, space)
+    yield from _cut(plan, framework, space)
+    if space.recompute != (BY_BLOCK,):
+        yield from _recompute(plan, framework, space)
+    try:
+        check_suitable(plan, job, cluster)
+        # what blocks compute again is the placement's where they choose by themselves
+        blank = replace(plan, recompute=(), recompute_share=1.0, recompute_by_block=None)
+        check_runnable(blank if space.recompute == (BY_BLOCK,) else plan, framework, job.precision)
+    except InputError as error:
+        yield f"{error.where.removeprefix('plan: ')} {error.what}"
+
+
+def canonical(plan: Plan, job: Job, cluster: Cluster, framework: Framework) -> Plan:
+    """The plan of the space that is the same by the model, where there is one."""
+    p, d = plan.pipeline_parallel, plan.data_parallel
+    same = _shared_state(plan, framework)
+    if p == 1:
+        # the microbatches of one stage follow each other in every schedule; 1f1b keeps the fewest of them
+        same = replace(same, pipeline_schedule="1f1b", virtual_stages=1)
+    if p == 1 or d == 1 or len(cluster.tiers) < 2:
+        same = replace(same, axis_order="tp-cp-dp-pp")
+    return same if "operators" in framework.recompute else _of_the_menu(same, job.graph(), framework)
+
+
+def _shared_state(plan: Plan, framework: Framework) -> Plan:
+    """State sharded as the framework calls it: of a pipeline, stages 1 and 2 are one; over one chip, none of both."""
+    stage, staged = plan.zero_stage, plan.pipeline_parallel > 1
+    optimizer_alone = stage == 1 or (stage == 2 and staged)
+    if optimizer_alone and plan.zero_group == 1:
+        return replace(plan, zero_stage=0, zero_group=plan.data_parallel * plan.context_parallel)
+    if optimizer_alone and staged and stage not in framework.zero_stages_with_pipeline:
+        return replace(plan, zero_stage=3 - stage)
+    return plan
+
+
+def _of_the_menu(plan: Plan, graph: ModelGraph, framework: Framework) -> Plan:
+    """What is computed again, in the words of the framework's menu."""
+    choices = plan.recompute_choices
+    if len(choices) != 1:
+        return plan
+    choice = _menu_choice(choices[0], graph, framework)
+    share = 1.0 if choice == "none" else plan.recompute_share
+    return replace(plan, recompute=choice, recompute_share=share, recompute_by_block=None)
+
+
+def _menu_choice(choice: Choice, graph: ModelGraph, framework: Framework) -> Choice:
+    """A choice by its modules: in the order of the menu, operators of a whole module by the module's name."""
+    if isinstance(choice, str):
+        return choice
+    named, layers = set(choice), tuple(graph.layers.values())
+    for name in framework.recompute_modules:
+        if name in MODULES and not MODULES[name].whole:
+            operators = _operators_by_name(MODULES[name], layers)
+            if operators and operators <= named:
+                named = (named - operators) | {name}
+    ordered = [name for name in framework.recompute_modules if name in named]
+    found = (*ordered, *sorted(named.difference(ordered)))
+    if found == ("core_attn",) and "selective" in framework.recompute:
+        return "selective"
+    return found or "none"
+
+
+def _operators_by_name(module: Module, layers: tuple[LayerGraph, ...]) -> frozenset[str]:
+    """Operators that name a module as a whole; none where one of them is in some layer without being the module's."""
+    owned = frozenset(name for layer in layers for name in module.operators(layer))
+    alike = all({o.name for o in layer.operators} & owned == set(module.operators(layer)) for layer in layers)
+    return owned if alike else frozenset()
+
+
+def _values(plan: Plan, space: WholeSpace) -> Iterator[str]:
+    """Values that the space does not list, or does not join."""
+    fields = list(_LISTED)
+    if plan.context_parallel > 1:
+        fields.append("context_kind")
+    if plan.pipeline_parallel > 1:
+        fields.append("pipeline_schedule")
+    if plan.zero_stage:
+        fields.append("zero_group")
+    for field in fields:
+        value, listed = getattr(plan, field), getattr(space, field)
+        if value not in listed:
+            yield f"{field} {value} is none of {_list(listed)}"
+    if plan.zero_stage and plan.zero_group == 1:
+        yield f"zero_stage {plan.zero_stage} with zero_group 1 shards over one chip"
+
+
+def _expert_chips(plan: Plan, space: WholeSpace) -> Iterator[str]:
+    """Experts cut over other chips than the space cuts them over."""
+    inner, t, listed = plan.expert_tensor_parallel, plan.tensor_parallel, space.expert_tensor_parallel
+    if t % inner:
+        yield f"expert_tensor_parallel {inner} does not divide tensor_parallel {t}"
+    elif listed is None and inner not in (1, t):
+        yield f"expert_tensor_parallel {inner} is neither 1 nor tensor_parallel {t}"
+    elif listed is not None and inner not in listed:
+        yield f"expert_tensor_parallel {inner} is none of {_list(listed)}"
+    if plan.stages_inside and inner * plan.expert_parallel > t * plan.context_parallel:
+        yield f"axis_order {plan.axis_order} with experts spread over copies"
+
+
+def _cut(plan: Plan, framework: Framework, space: WholeSpace) -> Iterator[str]:
+    """A cut that is neither listed nor the placement's to find."""
+    cut, p, schedule = plan.layers_per_stage, plan.pipeline_parallel, plan.pipeline_schedule
+    uneven = framework.uneven_stages != "never"
+    listed = listed_cuts(sum(cut), p, plan.virtual_stages, schedule, space.cuts, uneven=uneven)
+    if cut in listed or is_free(schedule, space.cuts, p):
+        return
+    runs = [(size, len(list(run))) for size, run in groupby(cut)]
+    blocks = ", ".join(f"{count} × {size}" if count > 1 else f"{size}" for size, count in runs)
+    if space.cuts == "even" or schedule == "dualpipe":
+        yield f"stages of {blocks} blocks are not even"
+    else:
+        least = -(-sum(cut) // len(cut))
+        yield f"chunks of {blocks} blocks are not {least} or {least + 1} each between ends no larger"
+
+
+def _recompute(plan: Plan, framework: Framework, space: WholeSpace) -> Iterator[str]:
+    """What is computed again that the menu does not offer."""
+    choice, share = plan.recompute, plan.recompute_share
+    if plan.recompute_by_block is not None:
+        yield "blocks that compute different things again"
+        return
+    if choice not in space.recompute:
+        names = (choice,) if isinstance(choice, str) else choice
+        others = [name for name in names if name not in framework.recompute_modules]
+        yield f"recompute of {', '.join(others or names)} is not on the menu"
+    if share == 1:
+        return
+    if choice != "full":
+        yield f"share {share:g} of another recompute than full"
+    elif not framework.recompute_some_layers:
+        yield f"share {share:g} where blocks are recomputed all or none"
+    elif share not in space.recompute_share:
+        yield f"share {share:g} is no eighth"
+
+
+def _list(values: tuple[object, ...]) -> str:
+    shown = ", ".join(map(str, values[:_LISTED_AT_MOST]))
+    return shown if len(values) <= _LISTED_AT_MOST else f"{shown}, … {values[-1]}"

@@ -1,0 +1,123 @@
+"""Bounds before anything of a microbatch is known: of splits with a number of stages, and of shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.search.bound_kernels import least_seconds
+from dovetail.search.layer_tables import Setting
+from dovetail.search.plan_kernels import Cells, Layers, Plans
+from dovetail.search.shapes import Shapes, group_sizes, shapes
+from dovetail.search.space import WholeSpace
+from dovetail.search.splits import Split
+from dovetail.search.tables import Tables
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+#: Taken off bounds, so that rounding lifts none above the step time it bounds.
+ROUNDING = 1e-9
+
+
+class PairBounds:
+    """What splits with a number of stages take at least: the seconds of endless microbatches, and their state."""
+
+    def __init__(self, setting: Setting, space: WholeSpace, splits: Sequence[Split], tables: Tables) -> None:
+        self.setting = setting
+        self.space = space
+        self.splits = splits
+        self.tables = tables
+        forward, backward, self.parameters = tables.endless()
+        self._layers = forward, backward
+        stages = np.array(space.pipeline_parallel, np.int64)
+        copy = np.array([split.copy_chips for split in splits], np.int64)[:, None]
+        least = np.array([split.least_copies for split in splits], np.int64)[:, None]
+        chips = setting.cluster.chips
+        copies = np.maximum(chips // (copy * stages), 1)
+        fits = (chips % (copy * stages) == 0) & (copies % least == 0)
+        counts = tables.cuts.block_counts + sum(tables.cuts.end_counts)
+        per_sequence = ((forward + backward) * counts).sum(axis=1)
+        seconds = setting.job.global_batch / (copies * stages) * per_sequence[:, None]
+        between = float(setting.alone.overheads.step_s)
+        self._num_shapes: dict[tuple[int, int, bool], int] = {}
+        self.exists = fits.copy()
+        for split, position in np.argwhere(fits).tolist():
+            self.exists[split, position] = self.num_shapes(split, position) > 0
+        room = (setting.capacity_bytes - tables.facts.context_bytes) / (1 + tables.facts.allocator)
+        context = np.array([split.plan.context_parallel for split in splits])[:, None]
+        kept = self._least_bytes(copies * context, stages)
+        state = (self.parameters * counts).sum(axis=1)[:, None] * kept / stages
+        #: splits × stages; infinite where not even the state fits
+        self.seconds = np.where(
+            self.exists & (state <= room * (1 + ROUNDING)), seconds * (1 - ROUNDING) + between, np.inf
+        )
+
+    def _least_bytes(self, ranks: Ints, stages: Ints) -> Floats:
+        """Bytes per parameter that every sharding keeps, over so many chips."""
+        facts, framework = self.tables.facts, self.setting.framework
+        found = np.full(np.broadcast_shapes(ranks.shape, stages.shape), np.inf)
+        gradient = facts.gradient[np.minimum(stages - 1, 1)]
+        for zero in self.space.zero_stage:
+            offered = np.where(stages == 1, zero in framework.zero_stages, zero in framework.zero_stages_with_pipeline)
+            effective = np.where((stages > 1) & (zero == 2), 1, zero)
+            weight = np.where(effective == 3, facts.sharded_weight / ranks, facts.weight)
+            gradients = np.where(effective >= 2, gradient / ranks, gradient)
+            optimizer = facts.optimizer / ranks if zero >= 1 else facts.optimizer
+            found = np.where(offered, np.minimum(found, weight + gradients + optimizer), found)
+        return found
+
+    def num_shapes(self, split: int, position: int) -> int:
+        """Shapes of a split with a number of stages: the same for all with as many copies."""
+        stages = self.space.pipeline_parallel[position]
+        found = self.splits[split]
+        key = (stages, self.setting.cluster.chips // (found.copy_chips * stages), found.least_copies == 1)
+        if key not in self._num_shapes:
+            wanted = np.zeros((1, len(self.space.pipeline_parallel)), np.bool_)
+            wanted[0, position] = True
+            setting = self.setting
+            every = shapes(setting.job, setting.cluster, setting.framework, self.space, [found], wanted)
+            self._num_shapes[key] = len(every)
+        return self._num_shapes[key]
+
+    def state_bytes(self, found: Shapes) -> Floats:
+        """What the state of one layer of every class keeps at least: shapes × classes."""
+        context = np.array([split.plan.context_parallel for split in self.splits])[found.split]
+        return self.parameters[found.split] * self._least_bytes(found.copies * context, found.stages)[:, None]
+
+    def shape_bounds(self, found: Shapes) -> Floats:
+        """What shapes take at least, were their microbatches endless but for the pipeline's filling and draining."""
+        n, classes = len(found), self.parameters.shape[1]
+        forward, backward = (part[found.split] * found.micro_batch[:, None] for part in self._layers)
+        none, zero = np.zeros((n, classes)), np.zeros(n, np.int64)
+        rows = np.arange(n)
+        plans = Plans(
+            layer=rows,
+            cell=zero,
+            state=zero,
+            cut=zero,
+            schedule=found.schedule,
+            stages=found.stages,
+            microbatches=found.microbatches,
+            chunks=found.chunks,
+            group=group_sizes(found.stages, found.microbatches, found.chunks),
+            zero_stage=zero,
+            sending_s=np.zeros(n),
+            delay_s=np.zeros(n),
+        )
+        nothing = np.zeros((1, classes))
+        cells = Cells(nothing, np.zeros((1, classes, 0)), nothing, nothing, nothing, nothing, nothing, np.zeros(1))
+        bounds = least_seconds(
+            plans,
+            rows,
+            Layers(forward, backward, none, none, none),
+            cells,
+            self.state_bytes(found),
+            self.tables.cuts.block_counts,
+            np.asarray(sum(self.tables.cuts.end_counts)),
+            self.tables.facts,
+            self.setting.capacity_bytes,
+        )
+        return bounds * (1 - ROUNDING) + float(self.setting.alone.overheads.step_s)

@@ -1,0 +1,94 @@
+"""`plan`: the best plan of a job on a cluster under a framework, proven."""
+
+from __future__ import annotations
+
+import time
+
+from dovetail import frameworks
+from dovetail.errors import InputError
+from dovetail.evaluation import evaluate
+from dovetail.frameworks import Framework
+from dovetail.hardware import Cluster
+from dovetail.models import Job
+from dovetail.placement.runnable import check_runnable
+from dovetail.placement.suitable import check_suitable
+from dovetail.search.answer import Alternative, Answer, Certificate
+from dovetail.search.best_first import TIE, BestFirst, Found, Progress, simplicity
+from dovetail.search.layer_tables import Setting
+from dovetail.search.space import Space, check_space, in_words, whole_space
+
+#: Plans with other degrees that an answer lists.
+ALTERNATIVES = 5
+
+
+def plan(
+    job: Job,
+    cluster: Cluster,
+    framework: Framework | str = "megatron",
+    *,
+    space: Space | None = None,
+    time_limit_s: float | None = None,
+) -> Answer:
+    """The fastest plan that fits, of all that the framework can run, or of those in a narrower space.
+
+    With a time limit the answer may be unproven: then its status is `feasible`, and the gap says how far off it can
+    be. Plans of equal time are ordered by `simplicity`.
+    """
+    framework = frameworks.load(framework) if isinstance(framework, str) else framework
+    if job.precision not in dict(framework.states):
+        known = ", ".join(name for name, _ in framework.states)
+        raise InputError("job: precision", f"{job.precision} is not run by {framework.name}", f"choose one of {known}")
+    narrowed = space or Space()
+    check_space(narrowed, framework)
+    start, cpu = time.monotonic(), time.process_time()
+    whole = whole_space(job, cluster, framework, narrowed)
+    deadline = None if time_limit_s is None else start + time_limit_s
+    progress = BestFirst(Setting.of(job, cluster, framework), whole, deadline).run()
+    evaluation = None
+    if progress.best is not None:
+        best = progress.best.plan
+        check_suitable(best, job, cluster)
+        check_runnable(best, framework, job.precision)
+        evaluation = evaluate(best, job, cluster, framework)
+        assert evaluation.fits, "the tables say that it fits"
+        assert abs(evaluation.step_time_s / progress.best.seconds - 1) < TIE, "the tables and the model agree"
+    certificate = _certificate(progress, evaluation.step_time_s if evaluation else None, in_words(whole, framework))
+    timing = {"seconds": time.monotonic() - start, "cpu_s": time.process_time() - cpu}
+    return Answer(job, cluster, framework, narrowed, evaluation, certificate, _alternatives(progress), timing)
+
+
+def _certificate(progress: Progress, step_time_s: float | None, words: str) -> Certificate:
+    counts = progress.counts
+    pruned = counts.counted - counts.infeasible - counts.evaluated
+    if step_time_s is None:
+        status = "infeasible" if progress.left_s == float("inf") else "feasible"
+        return Certificate(status, None, None, words, counts.counted, pruned, counts.infeasible, counts.evaluated)
+    bound = min(progress.left_s, step_time_s)
+    proven = bound >= step_time_s * (1 - TIE)
+    bound = step_time_s if proven else bound
+    return Certificate(
+        "optimal" if proven else "feasible",
+        bound,
+        1 - bound / step_time_s,
+        words,
+        counts.counted,
+        pruned,
+        counts.infeasible,
+        counts.evaluated,
+    )
+
+
+def _alternatives(progress: Progress) -> tuple[Alternative, ...]:
+    best = progress.best
+    if best is None:
+        return ()
+    others = [found for found in progress.by_degrees.values() if _degrees(found) != _degrees(best)]
+    others.sort(key=lambda found: (found.seconds, simplicity(found.plan)))
+    return tuple(
+        Alternative(found.plan, found.seconds, found.seconds / best.seconds - 1) for found in others[:ALTERNATIVES]
+    )
+
+
+def _degrees(found: Found) -> tuple[int, ...]:
+    plan = found.plan
+    return (plan.tensor_parallel, plan.context_parallel, plan.pipeline_parallel, plan.expert_parallel)

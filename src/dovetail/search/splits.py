@@ -1,0 +1,101 @@
+"""Splits: every way the chips of a stage can share a layer, whatever pipeline and copies stand around them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise, product
+from math import prod
+
+from dovetail.frameworks import Framework
+from dovetail.graph import ModelGraph
+from dovetail.hardware import Cluster
+from dovetail.layout.strategy import ContextKind, Strategy
+from dovetail.models import Job
+from dovetail.placement.arrange import Arrangement, arrange
+from dovetail.placement.plan import Plan
+from dovetail.placement.runnable import expert_obstacles
+from dovetail.placement.suitable import DimCut, dim_cuts
+from dovetail.search.space import WholeSpace
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Degrees inside a stage; as a plan with as few copies as its experts lie on."""
+
+    plan: Plan
+    arranged: Arrangement
+
+    @property
+    def copy_chips(self) -> int:
+        """Chips of one copy of a stage."""
+        return self.plan.tensor_parallel * self.plan.context_parallel
+
+    @property
+    def least_copies(self) -> int:
+        """Copies its experts are spread over: the number of copies is a multiple of it."""
+        return self.plan.data_parallel
+
+
+def splits(job: Job, cluster: Cluster, framework: Framework, space: WholeSpace) -> list[Split]:
+    """Every split that suits the model and the framework."""
+    graph = job.graph()
+    cuts: dict[Strategy, tuple[DimCut, ...]] = {}
+    found: list[Split] = []
+    for plan in _degrees(graph, cluster.chips, space):
+        if cluster.chips % plan.chips or not _nests(plan) or any(expert_obstacles(plan, framework)):
+            continue
+        arranged = arrange(plan, graph, cluster)
+        if arranged.strategy not in cuts:
+            cuts[arranged.strategy] = dim_cuts(graph, job.seq_len, arranged.strategy)
+        sizes = arranged.axes.sizes
+        if all(cut.size % prod(sizes[axis] for axis in cut.axes) == 0 for cut in cuts[arranged.strategy]):
+            found.append(Split(plan, arranged))
+    return found
+
+
+def _degrees(graph: ModelGraph, chips: int, space: WholeSpace) -> Iterator[Plan]:
+    has_experts = any("experts" in layer.sizes for layer in graph.layers.values())
+    for t, c in product(space.tensor_parallel, space.context_parallel):
+        if chips % (t * c):
+            continue
+        kinds: tuple[ContextKind, ...] = space.context_kind if c > 1 else ("all_gather",)
+        along_sequence = space.sequence_parallel if t > 1 else (False,)
+        for kind, sequence in product(kinds, along_sequence):
+            for e, inner in _experts(space, t) if has_experts else [(1, t)]:
+                yield _plan(t, c, kind, sequence, e, inner)
+
+
+def _experts(space: WholeSpace, t: int) -> Iterator[tuple[int, int]]:
+    inner = {1, t} if space.expert_tensor_parallel is None else {n for n in space.expert_tensor_parallel if t % n == 0}
+    yield from product(space.expert_parallel, sorted(inner))
+
+
+def _plan(t: int, c: int, kind: ContextKind, sequence: bool, e: int, inner: int) -> Plan:
+    copies = max(1, e * inner // (t * c))
+    return Plan(
+        data_parallel=copies,
+        tensor_parallel=t,
+        pipeline_parallel=1,
+        virtual_stages=1,
+        context_parallel=c,
+        context_kind=kind,
+        expert_parallel=e,
+        expert_tensor_parallel=inner,
+        zero_stage=0,
+        zero_group=1,
+        sequence_parallel=sequence,
+        micro_batch=1,
+        num_microbatches=1,
+        pipeline_schedule="1f1b",
+        recompute="none",
+        recompute_share=1.0,
+        layers_per_stage=(),
+    )
+
+
+def _nests(plan: Plan) -> bool:
+    """Whether groups of chips lie in each other like boxes."""
+    t, c, inner = plan.tensor_parallel, plan.context_parallel, plan.expert_tensor_parallel
+    groups = sorted({1, t, t * c, inner, inner * plan.expert_parallel, t * c * plan.data_parallel})
+    return all(high % low == 0 for low, high in pairwise(groups))

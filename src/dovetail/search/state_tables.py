@@ -1,0 +1,187 @@
+"""State tables: where the state of weights lies for every number of copies and every sharding, and what that costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.cost.shapes import Array, summed
+from dovetail.evaluation.profiles import UPDATED_WEIGHTS, Arrangements, group_name, placed_layer
+from dovetail.frameworks.framework import AxisOrder
+from dovetail.graph import LayerGraph
+from dovetail.graph.size import Sizes, as_array
+from dovetail.graph.tensor import Element
+from dovetail.layout import Collective, Moment, PlacedWeight, local_bytes
+from dovetail.layout.derive import gather_collectives, state_collectives, with_state_axes
+from dovetail.layout.strategy import Strategy
+from dovetail.placement.arrange import Arrangement, arrange
+from dovetail.placement.plan import Plan
+from dovetail.profile.version import by_group
+from dovetail.search.layer_tables import Setting, Work
+from dovetail.search.splits import Split
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+#: One byte per parameter: bytes then count parameters.
+_PARAMETERS = dict.fromkeys(Element, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class StateKey:
+    """A split, copies of it, stages around it, and how the state is sharded among the copies."""
+
+    split: int
+    copies: int
+    stages: int
+    axis_order: AxisOrder
+    zero_stage: int
+    zero_group: int
+
+    @property
+    def sharded_work(self) -> bool:
+        """Whether every microbatch gathers weights or reduces gradients."""
+        return self.zero_stage == 3 or (self.zero_stage == 2 and self.stages == 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Class:
+    """One layer class of a batch of keys: arrays over keys."""
+
+    home: Array
+    tied_home: Mapping[str, Array]
+    reduction_s: Array
+    gathering_s: Array
+    #: per microbatch, by kind of group: forward and backward; and kernels launched for it
+    forward_s: Mapping[str, Array]
+    backward_s: Mapping[str, Array]
+    forward_kernels: int
+    backward_kernels: int
+
+
+class StateTable:
+    """Rows for states, made when they are first asked for; columns are arrays of rows × classes."""
+
+    def __init__(self, setting: Setting, splits: Sequence[Split]) -> None:
+        self.setting = setting
+        self.splits = splits
+        graph = setting.graph
+        #: weights that several classes share
+        self.tied_weights = tuple(
+            sorted({w.tied for layer in graph.layers.values() for w in layer.weights() if w.tied})
+        )
+        self._rows: dict[StateKey, int] = {}
+        self.keys: list[StateKey] = []
+        count = len(graph.layers)
+        self.home = np.zeros((0, count))
+        self.tied_home = np.zeros((0, count, len(self.tied_weights)))
+        self.reduction_s = np.zeros((0, count))
+        self.gathering_s = np.zeros((0, count))
+        #: of states that work every microbatch: row → what each class adds
+        self.work: dict[int, dict[str, Work]] = {}
+
+    def rows(self, keys: Sequence[StateKey]) -> Ints:
+        """The rows of states, in order."""
+        new = [key for key in dict.fromkeys(keys) if key not in self._rows]
+        groups: dict[tuple[Strategy, Strategy, bool], list[tuple[StateKey, Arrangement]]] = {}
+        for key in new:
+            arranged = arrange(self._plan(key), self.setting.graph, self.setting.cluster)
+            base = replace(self.splits[key.split].arranged.strategy, context="all_gather")
+            groups.setdefault((arranged.strategy, base, key.stages > 1), []).append((key, arranged))
+        for found in groups.values():
+            self._add([key for key, _ in found], [arranged for _, arranged in found])
+        return np.array([self._rows[key] for key in keys], np.int64)
+
+    def _plan(self, key: StateKey) -> Plan:
+        return replace(
+            self.splits[key.split].plan,
+            data_parallel=key.copies,
+            pipeline_parallel=key.stages,
+            axis_order=key.axis_order,
+            zero_stage=key.zero_stage,
+            zero_group=key.zero_group,
+            # kinds of context parallelism differ in activations alone
+            context_kind="all_gather",
+        )
+
+    def _add(self, keys: Sequence[StateKey], arranged: Sequence[Arrangement]) -> None:
+        together = Arrangements.of(arranged, [1] * len(keys))
+        graph = self.setting.graph
+        classes = {name: self._class(graph.layers[name], keys[0], together) for name in self.setting.classes}
+        first, count = len(self.keys), len(keys)
+        for number, key in enumerate(keys):
+            self._rows[key] = first + number
+            if key.sharded_work:
+                self.work[first + number] = {name: _work(found, number, count) for name, found in classes.items()}
+        self.keys += keys
+        columns = [_columns(found, self.tied_weights, count) for found in classes.values()]
+        home, tied, reduction, gathering = (np.stack(part, axis=1) for part in zip(*columns, strict=True))
+        self.home = np.concatenate([self.home, home])
+        self.tied_home = np.concatenate([self.tied_home, tied])
+        self.reduction_s = np.concatenate([self.reduction_s, reduction])
+        self.gathering_s = np.concatenate([self.gathering_s, gathering])
+
+    def _class(self, layer: LayerGraph, key: StateKey, together: Arrangements) -> _Class:
+        setting, strategy = self.setting, together.strategy
+        base = replace(self.splits[key.split].arranged.strategy, context="all_gather")
+        placed = placed_layer(layer, base)
+        known = set(base.mesh.axes)
+        axes = {axis: source if (source := _without_zero(axis)) in known else None for axis in strategy.mesh.axes}
+        zero = strategy.mesh.zero if strategy.zero_stage else ()
+        weights = with_state_axes(placed.weights, axes, zero)
+        sizes = layer.resolve(batch=1, seq=setting.job.seq_len)
+        pricing = setting.pricing(key.stages, key.zero_stage)
+
+        def seconds(collective: Collective) -> Array:
+            size = as_array(collective.bytes(sizes, together.axis_sizes, setting.job.element_bytes()))
+            return pricing.seconds(together, collective, size)
+
+        state = state_collectives(weights, strategy.zero_stage)
+        step = [c for c in state if c.moment is Moment.STEP]
+        gathers = strategy.zero_stage == 3
+        forward = gather_collectives(weights, Moment.FORWARD) if gathers else []
+        backward = gather_collectives(weights, Moment.BACKWARD) if gathers else []
+        backward += [c for c in state if c.moment is Moment.BACKWARD]
+        grouped = {id(c): group_name(c, together.axes) for c in (*step, *forward, *backward)}
+        updated = [c for c in step if grouped[id(c)] == UPDATED_WEIGHTS]
+        return _Class(
+            home=summed(_parameters(w, sizes, together) for w in weights),
+            tied_home={w.tensor.tied: _parameters(w, sizes, together) for w in weights if w.tensor.tied},
+            reduction_s=summed(seconds(c) for c in step if grouped[id(c)] != UPDATED_WEIGHTS),
+            gathering_s=summed(seconds(c) for c in updated),
+            forward_s=by_group((grouped[id(c)], seconds(c)) for c in forward),
+            backward_s=by_group((grouped[id(c)], seconds(c)) for c in backward),
+            forward_kernels=len(forward),
+            backward_kernels=len(backward),
+        )
+
+
+def _work(found: _Class, number: int, count: int) -> Work:
+    def pick(parts: Mapping[str, Array]) -> dict[str, float]:
+        return {group: float(np.broadcast_to(s, (count,))[number]) for group, s in parts.items()}
+
+    return Work(pick(found.forward_s), pick(found.backward_s), found.forward_kernels, found.backward_kernels)
+
+
+def _columns(found: _Class, tied_weights: Sequence[str], count: int) -> tuple[Floats, Floats, Floats, Floats]:
+    def wide(values: Array) -> Floats:
+        return np.broadcast_to(np.asarray(values, np.float64), (count,))
+
+    tied = [wide(found.tied_home.get(weight, np.zeros(()))) for weight in tied_weights]
+    return (
+        wide(found.home),
+        np.stack(tied, axis=1) if tied else np.zeros((count, 0)),
+        wide(found.reduction_s),
+        wide(found.gathering_s),
+    )
+
+
+def _parameters(weight: PlacedWeight, sizes: Sizes, together: Arrangements) -> Array:
+    return as_array(local_bytes(weight.tensor, weight.home, sizes, together.axis_sizes, _PARAMETERS))
+
+
+def _without_zero(axis: str) -> str:
+    return "+".join(role for role in axis.split("+") if role != "zero")
