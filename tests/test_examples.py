@@ -1,5 +1,6 @@
-"""README and documentation run: every `$ dovetail` command and every Python example."""
+"""README and documentation run: every `$ dovetail` command, shell and Python example."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -36,6 +37,17 @@ def test_commands_run(page, tmp_path):
             [sys.executable, "-m", "dovetail", *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
         )
         assert (done.returncode, done.stderr) == (0, ""), arguments
+        assert done.stdout
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "bash")], ids=lambda p: p.name)
+def test_shell_examples_run(page, tmp_path):
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    for code in blocks(page, "bash"):
+        done = subprocess.run(
+            ["bash", "-ec", code], cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"PATH": path}
+        )
+        assert (done.returncode, done.stderr) == (0, ""), code
         assert done.stdout
 
 

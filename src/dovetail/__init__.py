@@ -10,20 +10,30 @@ if TYPE_CHECKING:
     from dovetail import frameworks as frameworks
     from dovetail import hardware as hardware
     from dovetail import models as models
+    from dovetail import search as search
     from dovetail.models import Job as Job
+    from dovetail.report.explanation import explain as explain
+    from dovetail.search import Space as Space
+    from dovetail.search import plan as plan
 
 __version__ = "0.1.0"
 
 #: Public names and where they live; resolved on first use, so `import dovetail` costs nothing.
 _PUBLIC = {
     "Job": "dovetail.models:Job",
+    "Space": "dovetail.search:Space",
     "evaluation": "dovetail.evaluation",
+    "explain": "dovetail.report.explanation:explain",
     "frameworks": "dovetail.frameworks",
     "hardware": "dovetail.hardware",
     "models": "dovetail.models",
+    "plan": "dovetail.search:plan",
+    "search": "dovetail.search",
 }
 
-__all__ = ["Job", "__version__", "evaluation", "frameworks", "hardware", "models"]
+__all__ = [
+    "Job", "Space", "__version__", "evaluation", "explain", "frameworks", "hardware", "models", "plan", "search",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:

@@ -112,6 +112,20 @@ def parse_document(
     return cast("dict[str, Any]", document)
 
 
+def to_yaml(document: Mapping[str, Any]) -> str:
+    """A document as a file holds it, the same bytes every time."""
+    return yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file the user asked for."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        fix = "name a file in a folder that exists"
+        raise InputError(str(path), f"cannot be written ({error.strerror})", fix) from None
+
+
 class _PlainLoader(yaml.SafeLoader):
     """Safe YAML without aliases (a short file must not expand into a huge one), tags and repeated fields."""
 

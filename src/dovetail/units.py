@@ -95,6 +95,11 @@ def seconds_text(number: float) -> str:
     return _scaled_text(number, "s", _SECOND_STEPS)
 
 
+def percent_text(part: float) -> str:
+    """A part of a whole for a reader."""
+    return f"{100 * part:.1f} %"
+
+
 def flop_text(number: float) -> str:
     """A count of floating-point operations for a reader."""
     return _scaled_text(number, "FLOP", _LARGE_STEPS)

@@ -17,6 +17,7 @@ from dovetail.evaluation import Evaluation, evaluate
 from dovetail.frameworks import Framework
 from dovetail.frameworks.framework import AxisOrder
 from dovetail.hardware import Cluster
+from dovetail.layout.axes import joined_by_tier
 from dovetail.layout.strategy import ContextKind
 from dovetail.models import Job
 from dovetail.placement.pipeline_schedule import Pipeline, PipelineSchedule
@@ -65,17 +66,17 @@ def _suitable_choices(job: Job, cluster: Cluster, framework: Framework, space: S
                 _sequence_parallel(degrees, space),
                 _context_kinds(degrees, space),
                 _experts(degrees, job, space),
-                _states(degrees, framework, space),
-                _axis_orders(degrees, cluster, space),
+                _states(degrees, framework, cluster, space),
                 _list(space.recompute),
             )
-            for sequence, kind, experts, state, order, again in inside:
-                choice = Plan(
-                    **degrees, **pipeline, **experts, **state, sequence_parallel=sequence, context_kind=kind,
-                    axis_order=order, recompute=again, recompute_share=1.0,
-                )  # fmt: skip
-                if _suits(choice, job, cluster):
-                    yield choice
+            for sequence, kind, experts, state, again in inside:
+                for order in _axis_orders(degrees | experts, cluster, space):
+                    choice = Plan(
+                        **degrees, **pipeline, **experts, **state, sequence_parallel=sequence, context_kind=kind,
+                        axis_order=order, recompute=again, recompute_share=1.0,
+                    )  # fmt: skip
+                    if _suits(choice, job, cluster):
+                        yield choice
 
 
 def _list(values: tuple[Any, ...] | None) -> tuple[Any, ...]:
@@ -144,7 +145,7 @@ def _experts(degrees: Fields, job: Job, space: Space) -> Iterator[Fields]:
             yield {"expert_parallel": e, "expert_tensor_parallel": inner}
 
 
-def _states(degrees: Fields, framework: Framework, space: Space) -> Iterator[Fields]:
+def _states(degrees: Fields, framework: Framework, cluster: Cluster, space: Space) -> Iterator[Fields]:
     """Which state is sharded, and over how many chips."""
     staged, ranks = degrees["pipeline_parallel"] > 1, degrees["data_parallel"] * degrees["context_parallel"]
     for stage in _list(space.zero_stage):
@@ -155,15 +156,28 @@ def _states(degrees: Fields, framework: Framework, space: Space) -> Iterator[Fie
         if staged and stage == 2 and 1 in _list(space.zero_stage) and 1 in framework.zero_stages_with_pipeline:
             continue
         for group in _list(space.zero_group):
-            if group > 1 and ranks % group == 0:
+            if group > 1 and ranks % group == 0 and _keeps_tiers(degrees, group, cluster):
                 yield {"zero_stage": stage, "zero_group": group}
 
 
+def _keeps_tiers(degrees: Fields, group: int, cluster: Cluster) -> bool:
+    """Whether context-parallel chips that a group of shards divides stay on the network tiers they are on."""
+    t, end = degrees["tensor_parallel"], degrees["tensor_parallel"] * degrees["context_parallel"]
+    tiers = [tier.size for tier in cluster.tiers]
+    if t * group >= end:
+        return True
+    inner, outer = joined_by_tier(t, t * group, tiers), joined_by_tier(t * group, end, tiers)
+    return all(a * b == whole for a, b, whole in zip(inner, outer, joined_by_tier(t, end, tiers), strict=True))
+
+
 def _axis_orders(degrees: Fields, cluster: Cluster, space: Space) -> Iterator[AxisOrder]:
-    yield "tp-cp-dp-pp"
     several = degrees["pipeline_parallel"] > 1 and degrees["data_parallel"] > 1 and len(cluster.tiers) > 1
-    if several and "tp-cp-pp-dp" in _list(space.axis_order):
-        yield "tp-cp-pp-dp"
+    copy = degrees["tensor_parallel"] * degrees["context_parallel"]
+    # experts that lie on several copies keep these inside the stages
+    if several and degrees["expert_parallel"] * degrees["expert_tensor_parallel"] <= copy:
+        yield from (order for order in ("tp-cp-dp-pp", "tp-cp-pp-dp") if order in _list(space.axis_order))
+    else:
+        yield "tp-cp-dp-pp"
 
 
 def _suits(plan: Plan, job: Job, cluster: Cluster) -> bool:
@@ -189,9 +203,11 @@ def _cuts(plan: Plan, blocks: int, space: Space) -> tuple[Cut, ...]:
     p, v = plan.pipeline_parallel, plan.virtual_stages
     if p == 1:
         return ((blocks,),)
+    if plan.pipeline_schedule == "dualpipe":
+        return (even_cut(p, v, blocks),)
     if space.cuts == "ends" or (space.cuts == "any" and plan.pipeline_schedule == "interleaved"):
         return cuts_alike_inside(p, v, blocks)
-    if space.cuts == "any" and plan.pipeline_schedule != "dualpipe":
+    if space.cuts == "any":
         return every_cut(p, blocks)
     return (even_cut(p, v, blocks),)
 

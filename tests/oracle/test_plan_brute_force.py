@@ -49,7 +49,8 @@ def test_plans_of_a_mixture_are_as_many_as_by_hand():
     )  # fmt: skip
     where = (hardware.cluster("h100-sxm", chips=16), frameworks.load("ideal"))
     # an expert on one or two chips; state whole or sharded over two or four; none, half or all computed again
-    choices = 3 * 2 * 3 * 3 * 2
+    # and stages inside copies or outside them where experts lie on one copy
+    choices = (3 * 2 + 3) * 3 * 3
     assert count(job, *where, space) == choices
     # each end of the two stages holds from none to all of eight blocks
     assert len(list(every_plan(job, *where, space))) == 9 * choices

@@ -19,6 +19,9 @@ class ScoreboardRecord(Spec):
     """of step time, mean over families"""
     left_out_macro_mape: float
     """the same where every family is predicted by what was fitted to the others"""
+    macro_p90: float
+    """nine in ten runs are closer, mean over families"""
+    left_out_macro_p90: float
     mean_regret: float
     """over groups of plans measured under equal conditions"""
     date: datetime.date
@@ -45,6 +48,8 @@ def write_scoreboard_record(path: Path | str, scoreboard: Scoreboard) -> None:
         "# The shipped calibration's score on published_runs.csv, as fractions; written by write_scoreboard_record.",
         f"macro_mape: {scoreboard.macro.mape:.6f}",
         f"left_out_macro_mape: {left_out.macro.mape:.6f}",
+        f"macro_p90: {scoreboard.macro.p90_ape:.6f}",
+        f"left_out_macro_p90: {left_out.macro.p90_ape:.6f}",
         f"mean_regret: {regret:.6f}",
         f"date: {datetime.datetime.now(datetime.UTC).date().isoformat()}",
     )

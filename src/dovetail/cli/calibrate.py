@@ -108,7 +108,8 @@ def _targets(chip: Chip, out: Path, *, force: bool) -> tuple[Path, Path]:
 
 
 def _write(found: OwnFit, chip_path: Path, cluster_path: Path) -> list[str]:
-    from dovetail.hardware.write import chip_document, cluster_document, to_yaml
+    from dovetail.documents import to_yaml
+    from dovetail.hardware.write import chip_document, cluster_document
 
     texts = {chip_path: to_yaml(chip_document(found.chip))}
     if found.cluster is not None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dovetail.cli.output import print_table
+from dovetail.errors import InputError, quoted
 from dovetail.units import seconds_text
 
 if TYPE_CHECKING:
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
+#: More than anybody trains; larger is a slip.
+MOST_TOKENS = 1e18
+_COUNTS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 _PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -22,6 +27,32 @@ def quantity_text(number: float, unit: str) -> str:
     """A figure in decimal multiples of its unit, with the digits it was published with."""
     factor, prefix = next(((f, p) for f, p in _PREFIXES if number >= f), (1.0, ""))
     return f"{number / factor:.4g} {prefix}{unit}"
+
+
+def parse_tokens(text: str) -> float:
+    """A number of tokens as people write it: 15T, 300B, 1.5e12."""
+    match = re.fullmatch(r"\s*(\d[\d_]*\.?\d*(?:[eE]\+?\d{1,2})?)\s*([kKMBGT]?)\s*", text[:64])
+    number = float(match[1].replace("_", "")) * _COUNTS[match[2].upper()] if match else 0.0
+    if not 1 <= number <= MOST_TOKENS:
+        raise InputError("--tokens", f"is {quoted(text)}", "it should be a number such as 15T, 300B or 1.5e12")
+    return number
+
+
+def duration_text(seconds: float) -> str:
+    """A long time for a reader: hours below two days, then days, then years."""
+    hours = seconds / 3600
+    if hours < 48:
+        return f"{hours:.3g} h" if hours >= 1 else seconds_text(seconds)
+    days = hours / 24
+    return f"{days:,.3g} days" if days < 730 else f"{days / 365.25:,.1f} years"
+
+
+def dollars_text(dollars: float) -> str:
+    """Dollars for a reader, to three digits or so."""
+    for factor, suffix in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if dollars >= factor:
+            return f"{dollars / factor:,.4g}{suffix}USD"
+    return f"{dollars:,.2f} USD"
 
 
 def doubts_facts(doubts: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:

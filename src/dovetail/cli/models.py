@@ -62,12 +62,9 @@ def import_config(
     model = dt.models.from_huggingface(config)
     summary = dt.models.summarise(model, seq_len)
     if out is not None:
-        try:
-            out.write_text(dt.models.to_yaml(model), encoding="utf-8")
-        except OSError as error:
-            raise InputError(
-                str(out), f"cannot be written ({error.strerror})", "name a file in a folder that exists"
-            ) from None
+        from dovetail.documents import write_text
+
+        write_text(out, dt.models.to_yaml(model))
     _present(summary, as_json)
 
 

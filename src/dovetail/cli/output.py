@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -37,10 +38,26 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
 
 
 def print_bars(parts: Mapping[str, float], text: Callable[[float], str], width: int = 40) -> None:
-    """Parts of a whole as bars, largest first; parts of nothing are left out."""
+    """Parts of a whole as bars, largest first; nothing, and what is no more than rounding, is left out."""
     total = sum(parts.values()) or 1.0
-    shown = sorted(((v, n) for n, v in parts.items() if v > 0), reverse=True)
+    shown = sorted(((v, n) for n, v in parts.items() if v > 1e-9 * total), reverse=True)
     label = max((len(name) for _, name in shown), default=0)
     for value, name in shown:
         bar = "█" * max(round(width * value / total), 1)
         typer.echo(f"  {name:<{label}}  {text(value):>10}  {value / total:6.1%}  {bar}")
+
+
+def print_scale(rows: Sequence[tuple[str, float | None]], text: Callable[[float], str], width: int = 40) -> None:
+    """Figures one under the other as bars of one scale; a row without a figure says so."""
+    most = max((value for _, value in rows if value is not None), default=0.0) or 1.0
+    label = max((len(name) for name, _ in rows), default=0)
+    for name, value in rows:
+        if value is None:
+            typer.echo(f"  {name:>{label}}  {'-':>12}")
+        else:
+            typer.echo(f"  {name:>{label}}  {text(value):>12}  {'█' * max(round(width * value / most), 1)}")
+
+
+def wrapped(name: str, value: str, width: int = 100) -> list[tuple[str, str]]:
+    """A long fact as several lines."""
+    return [(name if position == 0 else "", line) for position, line in enumerate(textwrap.wrap(value, width))]

@@ -2,6 +2,20 @@
 
 from dovetail.evaluation.evaluate import Evaluation, evaluate
 from dovetail.evaluation.place import PlacedPlan, place_plan
-from dovetail.evaluation.plan_file import PlanFile, Task, load_task, schema, task_of
+from dovetail.evaluation.plan_file import PlanFile, Question, Task, load_task, question_of, schema, task_of
+from dovetail.evaluation.write import plan_document
 
-__all__ = ["Evaluation", "PlacedPlan", "PlanFile", "Task", "evaluate", "load_task", "place_plan", "schema", "task_of"]
+__all__ = [
+    "Evaluation",
+    "PlacedPlan",
+    "PlanFile",
+    "Question",
+    "Task",
+    "evaluate",
+    "load_task",
+    "place_plan",
+    "plan_document",
+    "question_of",
+    "schema",
+    "task_of",
+]

@@ -17,11 +17,10 @@ from dovetail.evaluation.profiles import Arrangements, JobProfiles, pricing_of, 
 from dovetail.evaluation.times import (
     busy_parts,
     chunk_times,
+    closing_seconds,
     layer_times,
-    reduction_seconds,
     tied_seconds,
     transfer_seconds,
-    update_seconds,
 )
 from dovetail.frameworks import Framework
 from dovetail.graph import LayerGraph, Role
@@ -165,14 +164,15 @@ def step_from(plan: Plan, job: ProfiledJob) -> Step:
     chunks = chunk_times(layers, contents, transfer, pipeline.num_links, sending=sending)
     pipelined = step_time(pipeline, chunks)
     parts = busy_parts(layers, stages, runs_per_chunk(pipeline))
-    reduction, gathering = reduction_seconds(profiles, stages, layers, facts.overlaps, pipeline)
+    update_s = facts.update_bytes / job.chip.vector.memory_bytes_per_s
+    reduction, gathering, update = closing_seconds(profiles, stages, layers, facts.overlaps, pipeline, update_s)
     breakdown: dict[str, Array] = {
         **parts,
         "pipeline bubble": np.maximum(pipelined - summed(parts.values()), 0.0),
         "gradient reduction": reduction,
         "updated weights": gathering,
         "tied embeddings": tied_seconds(plan, profiles, stages, cluster, efficiencies, job.gradient_bytes),
-        "optimizer": update_seconds(profiles, stages, job.chip.vector.memory_bytes_per_s, facts.update_bytes),
+        "optimizer": update,
         "between steps": added.step_s,
     }
     return Step(breakdown, profiles, contents, stages, kept, pipeline)

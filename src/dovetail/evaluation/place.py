@@ -232,7 +232,7 @@ class ChainBuilder:
     ) -> tuple[float, ...]:
         """Seconds of layers once a step: their optimizer, and of their reductions and gatherings what is not hidden.
 
-        Of each either the part that nothing hides, or what is longer than the work beside it (`reduction_seconds`).
+        Of each either the part that nothing hides, or what is longer than the work beside it (`closing_seconds`).
         """
         overlaps, none, rooms = self.job.facts.overlaps, np.zeros(()), reduction_rooms(pipeline_of(self.plan))
         updated = sum(_number(p.step_collective_s.get(UPDATED_WEIGHTS, none)) for p in profiles)

@@ -79,6 +79,15 @@ class Task:
     plan: Plan
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A task whose plan is asked for: what is trained, on what, by which framework."""
+
+    job: Job
+    cluster: Cluster
+    framework: Framework
+
+
 def load_task(path: Path | str) -> Task:
     """The task a plan file describes."""
     path = Path(path)
@@ -94,10 +103,23 @@ def task_of(document: Mapping[str, Any], where: str, folder: Path = Path()) -> T
         raise InputError(f"{where}: {_field(error.where)}", error.what, error.fix) from None
 
 
-def _task(file: PlanFile, folder: Path) -> Task:
-    job = _job(file.job, folder)
-    cluster = _cluster(file.cluster, folder)
+def question_of(document: Mapping[str, Any], where: str, folder: Path = Path()) -> Question:
+    """What a document asks, whatever plan stands in it."""
+    file = validate(PlanFile, document, where)
+    try:
+        return _question(file, folder)
+    except InputError as error:
+        raise InputError(f"{where}: {_field(error.where)}", error.what, error.fix) from None
+
+
+def _question(file: PlanFile, folder: Path) -> Question:
     framework = frameworks.load(_beside(file.cluster.framework, folder))
+    return Question(_job(file.job, folder), _cluster(file.cluster, folder), framework)
+
+
+def _task(file: PlanFile, folder: Path) -> Task:
+    asked = _question(file, folder)
+    job, cluster, framework = asked.job, asked.cluster, asked.framework
     plan = resolve_plan(
         file.plan,
         chips=cluster.chips,
@@ -160,7 +182,7 @@ def _described(part: ClusterPart, folder: Path) -> Cluster:
     chip: object = part.chip
     if isinstance(chip, str) and part.tiers is None:
         return hardware.cluster(hardware.chip(_beside(chip, folder)), part.chips)
-    if isinstance(chip, str) and _is_path(chip):
+    if isinstance(chip, str) and is_path(chip):
         chip = read_document(_beside(chip, folder))
     document: dict[str, Any] = {"name": "described", "chip": chip, "chips": part.chips}
     if part.tiers is not None:
@@ -168,13 +190,14 @@ def _described(part: ClusterPart, folder: Path) -> Cluster:
     return cluster_from(document, "cluster")
 
 
-def _is_path(name: str) -> bool:
+def is_path(name: str) -> bool:
+    """Whether a name is that of a file and not of a catalogue."""
     return Path(name).suffix in (".yaml", ".yml", ".json")
 
 
 def _beside(name: str, folder: Path) -> str:
     """A path is taken from the plan file's folder; a catalogue name stays as it is."""
-    return str(folder / name) if _is_path(name) else name
+    return str(folder / name) if is_path(name) else name
 
 
 def schema() -> dict[str, Any]:

@@ -16,7 +16,7 @@ from dovetail.cost.energy import EnergyRates, energy_rates
 from dovetail.cost.operators import ChipUnits
 from dovetail.cost.shapes import Array
 from dovetail.cost.units import tier_arrays
-from dovetail.graph import Element, LayerGraph, ModelGraph
+from dovetail.graph import Backward, Element, LayerGraph, ModelGraph, differentiate
 from dovetail.graph.routing import TOP_K
 from dovetail.graph.size import Size, as_array
 from dovetail.hardware import Cluster
@@ -167,7 +167,12 @@ def placed_layer(layer: LayerGraph, strategy: Strategy) -> PlacedLayer:
 
 @lru_cache(maxsize=4096)
 def _placed(key: _Key, strategy: Strategy) -> PlacedLayer:
-    return place_layer(key.graph, strategy)
+    return place_layer(key.graph, strategy, _backward(key))
+
+
+@lru_cache(maxsize=1024)
+def _backward(key: _Key) -> Backward:
+    return differentiate(key.graph)
 
 
 def group_name(collective: Collective, axes: AtomicAxes) -> str:

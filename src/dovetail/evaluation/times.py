@@ -203,22 +203,25 @@ def _tier_at(cluster: Cluster, chips: int) -> Tier:
     return next((t for t in cluster.tiers if t.size >= chips), cluster.tiers[-1])
 
 
-def reduction_seconds(
+def closing_seconds(
     profiles: JobProfiles,
     stages: Sequence[Stage],
     layers: Mapping[str, LayerTimes],
     overlaps: Overlaps,
     pipeline: Pipeline,
-) -> tuple[Array, Array]:
-    """What a step adds to its microbatches: reduction of gradients, and gathering of weights updated in shards.
+    update_s: Array | float,
+) -> tuple[Array, Array, Array]:
+    """What a step adds to its microbatches at the stage that takes longest for it, `update_s` per parameter.
 
-    The one can hide behind the last microbatch's backward, the other behind the next step's first forward. A stage
-    of several chunks has more room: every chunk but its last to finish is reduced while the others still work on
-    as many microbatches as the pipeline has stages (Megatron Core, pipeline_parallel/schedules.py, interleaving).
+    Reduction of gradients, gathering of weights updated in shards, and the optimizer, which streams the state of the
+    parameters a chip owns. The first can hide behind the last microbatch's backward, the second behind the next step's
+    first forward. A stage of several chunks has more room: every chunk but its last to finish is reduced while the
+    others still work on as many microbatches as the pipeline has stages (Megatron Core, pipeline_parallel/schedules.py,
+    interleaving).
     """
     none: Array = np.zeros(())
     rooms = reduction_rooms(pipeline)
-    reduced, gathered = none, none
+    every: list[tuple[Array, Array, Array]] = []
     for stage in stages:
         totals = dict.fromkeys(("reduction", "gathering", "backward", "forward"), none)
         for name, count in layer_counts(stage).items():
@@ -228,11 +231,13 @@ def reduction_seconds(
             totals["gathering"] = totals["gathering"] + count * updated
             totals["backward"] = totals["backward"] + count * (times.input_gradient_s + times.weight_gradient_s)
             totals["forward"] = totals["forward"] + count * times.forward_s
-        reduced = np.maximum(
-            reduced, _left(totals["reduction"], overlaps.gradient_reduction, rooms * totals["backward"])
-        )
-        gathered = np.maximum(gathered, _left(totals["gathering"], overlaps.updated_weights, rooms * totals["forward"]))
-    return reduced, gathered
+        reduced = _left(totals["reduction"], overlaps.gradient_reduction, rooms * totals["backward"])
+        gathered = _left(totals["gathering"], overlaps.updated_weights, rooms * totals["forward"])
+        every.append((reduced, gathered, stage_parameters(stage, profiles.layers)[1] * update_s))
+    parts = np.stack([np.stack(np.broadcast_arrays(*part)) for part in zip(*every, strict=True)])
+    slowest = np.argmax(parts.sum(axis=0), axis=0)[None]
+    reduction, gathering, update = (np.take_along_axis(part, slowest, axis=0)[0] for part in parts)
+    return reduction, gathering, update
 
 
 def reduction_rooms(pipeline: Pipeline) -> float:
@@ -244,14 +249,6 @@ def reduction_rooms(pipeline: Pipeline) -> float:
 def _left(seconds: Array, hidden: Array | float, room_s: Array) -> Array:
     """What of a communication is not hidden, given the part that can be and the work beside it."""
     return seconds - np.minimum(seconds * hidden, room_s)
-
-
-def update_seconds(
-    profiles: JobProfiles, stages: Sequence[Stage], memory_bytes_per_s: Array, update_bytes: float
-) -> Array:
-    """The optimizer: it streams the state of the parameters a chip owns."""
-    most = largest(stage_parameters(stage, profiles.layers)[1] for stage in stages)
-    return most * update_bytes / memory_bytes_per_s
 
 
 def tied_seconds(

@@ -102,6 +102,8 @@ class Framework:
     """the axes experts may be spread over; empty: no expert parallelism"""
     expert_tensor_parallel: bool
     """an expert may be cut further, in another way than the layers around it"""
+    experts_along_sequence: bool
+    """experts spread over chips beside tensor parallelism need sequence parallelism"""
     recompute: tuple[Recompute, ...]
     recompute_modules: tuple[str, ...]
     """what the selective menu offers"""
@@ -210,6 +212,7 @@ class FrameworkSpec(Spec):
     context_parallel: Several[ContextParallel]
     expert_parallel: Several[ExpertAxis]
     expert_tensor_parallel: bool
+    experts_along_sequence: bool = False
     recompute: Several[Recompute]
     recompute_modules: Several[Annotated[str, Field(max_length=100)]] = ()
     recompute_some_layers: bool = False

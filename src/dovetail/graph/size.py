@@ -88,7 +88,7 @@ def as_array(value: Size) -> NDArray[np.float64]:
     """A size as float64, scalar or array."""
     if type(value) is np.ndarray:
         return value
-    return np.asarray(float(value) if isinstance(value, Fraction) else value, dtype=np.float64)
+    return np.asarray(float(value) if type(value) is Fraction else value, dtype=np.float64)
 
 
 def exact(value: int | Fraction) -> int | Fraction:

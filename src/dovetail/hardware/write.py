@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, fields, replace
 from typing import Any
 
-import yaml
-
 from dovetail.hardware.chip import Chip, ChipSpec
 from dovetail.hardware.cluster import Cluster
 from dovetail.hardware.network import MAX_CHIPS, Tier
@@ -41,9 +39,9 @@ def cluster_document(cluster: Cluster, name: str, source: str = "") -> dict[str,
     return {field: value for field, value in document.items() if value not in ("", [])}
 
 
-def to_yaml(document: dict[str, Any]) -> str:
-    """A document as a file holds it, the same bytes every time."""
-    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
+def tier_documents(cluster: Cluster) -> list[dict[str, Any]]:
+    """The tiers of just this cluster, as its file would have them."""
+    return [_tier(tier) for tier in cluster.tiers]
 
 
 def _reaching(cluster: Cluster) -> list[Tier]:

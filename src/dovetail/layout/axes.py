@@ -71,7 +71,7 @@ def atomic_axes(degrees: Degrees, tier_sizes: Sequence[int]) -> AtomicAxes:
         axis = "+".join(kinds)
         assert axis not in sizes, f"{axis} stands twice in {degrees}"
         sizes[axis] = high // low
-        by_tier[axis] = _by_tier(low, high, tier_sizes)
+        by_tier[axis] = joined_by_tier(low, high, tier_sizes)
         for kind in kinds:
             members[kind].append(axis)
     tensor = (*members["heads"], *members["group"])
@@ -111,7 +111,7 @@ def _check_chain(ends: Sequence[int], degrees: Degrees) -> None:
             )
 
 
-def _by_tier(low: int, high: int, tier_sizes: Sequence[int]) -> tuple[int, ...]:
+def joined_by_tier(low: int, high: int, tier_sizes: Sequence[int]) -> tuple[int, ...]:
     """How many groups the chips from low to high on the ruler join in each tier."""
     parts = [1] * len(tier_sizes)
     for tier, size in enumerate(tier_sizes[:-1]):

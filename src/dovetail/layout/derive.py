@@ -50,9 +50,9 @@ class PlacedLayer:
     handed_on: tuple[tuple[Tensor, Layout], ...]
 
 
-def place_layer(graph: LayerGraph, strategy: Strategy) -> PlacedLayer:
-    """Forward, backward and step of one layer class under a strategy."""
-    backward = differentiate(graph)
+def place_layer(graph: LayerGraph, strategy: Strategy, backward: Backward | None = None) -> PlacedLayer:
+    """Forward, backward and step of one layer class under a strategy; a backward known already is not derived again."""
+    backward = backward or differentiate(graph)
     forward_pass = _Pass(graph.operators, graph.tensors, strategy, Moment.FORWARD)
     stream, tokens = Layout.of(strategy.stream_cut()), Layout.of(strategy.token_cut())
     for name in graph.inputs:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
-import yaml
-
+from dovetail import documents
 from dovetail.documents import parse_document, read_document, validate
 from dovetail.errors import InputError, one_of, quoted
 from dovetail.models.model import Model
@@ -35,8 +35,12 @@ def load(name: str) -> Model:
 
 def to_yaml(model: Model) -> str:
     """The model as a model file: only what differs from the defaults."""
-    fields = model.model_dump(mode="json", exclude_defaults=True)
-    return yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
+    return documents.to_yaml(document_of(model))
+
+
+def document_of(model: Model) -> dict[str, Any]:
+    """The fields of a model file."""
+    return model.model_dump(mode="json", exclude_defaults=True)
 
 
 @lru_cache(maxsize=256)

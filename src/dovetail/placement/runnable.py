@@ -88,6 +88,8 @@ def expert_obstacles(plan: Plan, framework: Framework) -> Iterator[Obstacle]:
         return
     if not framework.expert_parallel:
         yield "expert_parallel", f"is {e}", "set it to 1"
+    if framework.experts_along_sequence and t > 1 and not plan.sequence_parallel:
+        yield "sequence_parallel", "is false beside experts and tensor parallelism", "set it to true"
     # neighbouring chips are tensor, then context, then data parallel; experts start where an expert's chips end
     spans = {"tensor": (1, t), "context": (t, t * c), "data": (t * c, t * c * plan.data_parallel)}
     for axis, (start, end) in spans.items():

@@ -68,7 +68,7 @@ class Batch:
         unique, position = np.unique(self.cell, return_inverse=True)
         self._position = position.reshape(-1)
         self._unique = unique
-        self._layers: Layers = tables.layer_rows(unique)
+        self._menu: Layers | None = None
         self._sending_s, self._delay_s = tables.transfers(shapes, self._cells.stream[self.cell])
         self._group = group_sizes(shapes.stages, shapes.microbatches, shapes.chunks)
         self._tied_s = tables.tied_seconds(shapes, self.cell, self._cells)
@@ -76,7 +76,21 @@ class Batch:
         #: codes of (cell, option, state) whose state works with every microbatch, sorted, and their layer rows
         self._sharded: tuple[Ints, Ints] = (np.zeros(0, np.int64), np.zeros(0, np.int64))
 
-    def screen(self, state_bytes: Floats, least: int | None) -> Floats:
+    @property
+    def _layers(self) -> Layers:
+        """Rows of the shapes' cells under every option, and of what states add to them."""
+        if self._menu is None:
+            self._menu = self.tables.layer_rows(self._unique)
+        return self._menu
+
+    def fastest(self, state_bytes: Floats, limit_s: float) -> Floats:
+        """What each shape takes at least under any option, without a look at the options."""
+        n = len(self.shapes)
+        plans = self._plans(Candidates(np.arange(n), np.zeros(n, np.int64), np.zeros(n, np.int64)), self.cell)
+        fixed = self._tied_s.min(axis=1) + self._between_s
+        return self._least(plans, self.cell, state_bytes, self.tables.fastest_rows(), limit_s - fixed) + fixed
+
+    def screen(self, state_bytes: Floats, least: int | None, limit_s: float) -> Floats:
         """What each shape takes at least under each option, whatever its cut; infinite where none fits.
 
         `state_bytes` (shapes × classes) is the least that any sharding keeps. Where blocks choose by themselves, bytes
@@ -87,10 +101,12 @@ class Batch:
         candidates = Candidates(shape, option, np.zeros(n * options, np.int64))
         layer = self._position[shape] * options + option
         memory = layer if least is None else layer - option + least
-        found = self._least(self._plans(candidates, layer), memory, state_bytes[shape])
-        return (found + self._tied_s[shape].min(axis=1) + self._between_s).reshape(n, options)
+        fixed = self._tied_s[shape].min(axis=1) + self._between_s
+        plans = self._plans(candidates, layer)
+        found = self._least(plans, memory, state_bytes[shape], self._layers, limit_s - fixed)
+        return (found + fixed).reshape(n, options)
 
-    def bound(self, candidates: Candidates, least: int | None) -> Floats:
+    def bound(self, candidates: Candidates, least: int | None, limit_s: float) -> Floats:
         """The same of candidates, whose state is known: with what follows the pipeline, spread over stages evenly."""
         self._work_with(candidates)
         tables, states = self.tables, self.tables.state_arrays()
@@ -105,21 +121,23 @@ class Batch:
         once += states.gathering_s[candidates.state] * seen[1][:, None]
         once += states.own[candidates.state] * tables.facts.update_s
         after = (once * counts).sum(axis=1) / plans.stages
-        found = self._least(plans, memory, self._state_bytes(plans))
-        return found + after * (1 - ROUNDING) + self._fixed_s(candidates)
+        fixed = after * (1 - ROUNDING) + self._fixed_s(candidates)
+        return self._least(plans, memory, self._state_bytes(plans), self._layers, limit_s - fixed) + fixed
 
-    def _least(self, plans: Plans, memory: Ints, state_bytes: Floats) -> Floats:
-        cuts = self.tables.cuts
+    def _least(
+        self, plans: Plans, memory: Ints, state_bytes: Floats, layers: Layers, limits_s: Floats | float
+    ) -> Floats:
         found = least_seconds(
             plans,
             memory,
-            self._layers,
+            layers,
             self._cells,
             np.ascontiguousarray(state_bytes),
-            cuts.block_counts,
-            np.asarray(sum(cuts.end_counts)),
+            self.tables.cuts.chain,
             self.tables.facts,
             self.tables.setting.capacity_bytes,
+            # rounding is taken off once more, so what just reaches a limit is looked at closely
+            np.broadcast_to(limits_s * (1 + 2 * ROUNDING), len(memory)).copy(),
         )
         return found * (1 - ROUNDING)
 
@@ -236,7 +254,7 @@ class Batch:
         added = sharded.take(first[new])
         rows = self.tables.sharded_rows(self.cell[added.shape], added.option, added.state)
         start = len(self._layers.kept)
-        self._layers = Layers(*(np.concatenate(parts) for parts in zip(self._layers, rows, strict=True)))
+        self._menu = Layers(*(np.concatenate(parts) for parts in zip(self._layers, rows, strict=True)))
         joined = np.concatenate([known, codes[new]])
         order = np.argsort(joined)
         places = np.concatenate([places, start + np.arange(int(new.sum()))])

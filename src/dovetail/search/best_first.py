@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +30,8 @@ Ints = NDArray[np.int64]
 TIE = 1e-9
 #: Pairs of a split and a number of stages that are opened together: first few, to have a plan to beat, then more.
 ROUNDS = (64, 512, 4096)
-#: Shapes that are profiled together, those of them that are expanded together, and pipelines timed together.
-OPENED, BATCH, TIMED = 2048, 64, 256
+#: Shapes whose options are looked at together, how many of them are expanded first, and pipelines timed together.
+OPENED, BATCH, TIMED = 512, 64, 256
 
 
 @dataclass(slots=True)
@@ -142,8 +143,8 @@ class BestFirst:
             wanted = np.zeros(bounds.shape, np.bool_)
             wanted[chosen[bounds[chosen] < self.progress.limit_s]] = True
             self._round(wanted.reshape(pairs.seconds.shape))
-            self._refine()
             start += size
+        self._refine()
         return self.progress
 
     def _count_all(self, pairs: PairBounds) -> None:
@@ -162,7 +163,10 @@ class BestFirst:
         experts = inner * plan.expert_parallel
         key = (plan.tensor_parallel, plan.context_parallel, inner, experts, copies, min(stages, 2))
         if key not in self._shardings:
-            self._shardings[key] = shardings(self.setting.framework, self.space, self.splits[split], copies, stages)
+            tiers = [tier.size for tier in self.setting.cluster.tiers]
+            self._shardings[key] = shardings(
+                self.setting.framework, self.space, self.splits[split], copies, stages, tiers
+            )
         return self._shardings[key]
 
     def _late(self, bound: float) -> bool:
@@ -176,9 +180,15 @@ class BestFirst:
         """All shapes of some splits and stages, in the order of what they take at least."""
         setting, counts = self.setting, self.progress.counts
         found = shapes(setting.job, setting.cluster, setting.framework, self.space, self.splits, wanted)
-        bounds = self._pairs.shape_bounds(found)
-        for row in np.nonzero(~np.isfinite(bounds))[0].tolist():
-            counts.infeasible += len(self.tables.options) * self._num_states(found, row)
+        bounds = self._pairs.shape_bounds(found, self.progress.limit_s)
+        states = self._num_states(found)
+        counts.infeasible += len(self.tables.options) * int(states[~np.isfinite(bounds)].sum())
+        found = found.take(bounds < self.progress.limit_s)
+        if not len(found):
+            return
+        bounds = Batch(self.tables, found).fastest(self._pairs.state_bytes(found), self.progress.limit_s)
+        states = self._num_states(found)
+        counts.infeasible += len(self.tables.options) * int(states[~np.isfinite(bounds)].sum())
         order = np.argsort(bounds, kind="stable")
         for start in range(0, len(order), OPENED):
             rows = order[start : start + OPENED]
@@ -187,29 +197,34 @@ class BestFirst:
                 return
             self._open_shapes(found.take(rows))
 
-    def _num_states(self, found: Shapes, row: int) -> int:
-        return len(self._states_of(int(found.split[row]), int(found.copies[row]), int(found.stages[row])))
+    def _num_states(self, found: Shapes) -> Ints:
+        """How many shardings every shape has."""
+        keys = np.stack([found.split, found.copies, found.stages], axis=1)
+        unique, back = np.unique(keys, axis=0, return_inverse=True)
+        counts = [len(self._states_of(*key)) for key in cast("list[list[int]]", unique.tolist())]
+        return np.array(counts, np.int64)[back.reshape(-1)]
 
     def _open_shapes(self, found: Shapes) -> None:
         """Profiles shapes and expands them, those with the least bound first."""
         batch = Batch(self.tables, found)
-        bounds = batch.screen(self._pairs.state_bytes(found), self._least)
-        for row, option in np.argwhere(~np.isfinite(bounds)).tolist():
-            del option
-            self.progress.counts.infeasible += self._num_states(found, row)
+        bounds = batch.screen(self._pairs.state_bytes(found), self._least, self.progress.limit_s)
+        self.progress.counts.infeasible += int((self._num_states(found)[:, None] * ~np.isfinite(bounds)).sum())
         least = bounds.min(axis=1)
         order = np.argsort(least, kind="stable")
-        for start in range(0, len(order), BATCH):
-            rows = order[start : start + BATCH]
+        start, size = 0, BATCH
+        while start < len(order):
+            rows = order[start : start + size]
             rows = rows[least[rows] < self.progress.limit_s]
             if not len(rows) or self._late(float(least[rows[0]])):
                 return
             self._expand(batch, rows, bounds)
+            # the first few find a plan to beat; what is still below it then is worked off in larger parts
+            start, size = start + size, 2 * size
 
     def _expand(self, batch: Batch, rows: Ints, bounds: Floats) -> None:
         """Every option and state of some shapes with the cuts that are listed for them."""
         candidates = self._candidates(batch, rows, bounds)
-        least = batch.bound(candidates, self._least)
+        least = batch.bound(candidates, self._least, self.progress.limit_s)
         self.progress.counts.infeasible += int((~np.isfinite(least)).sum())
         keep = least < self.progress.limit_s
         candidates, least = candidates.take(keep), least[keep]
@@ -225,17 +240,17 @@ class BestFirst:
         self._sort_out(batch, candidates, least, found, exact, fits)
 
     def _candidates(self, batch: Batch, rows: Ints, bounds: Floats) -> Candidates:
-        parts: list[NDArray[np.int64]] = []
+        found, keys = batch.shapes, list[list[StateKey]]()
         for row in numbers(rows):
-            options = np.nonzero(bounds[row] < self.progress.limit_s)[0]
-            found = batch.shapes
             split, copies, stages = int(found.split[row]), int(found.copies[row]), int(found.stages[row])
             order = AXIS_ORDERS[int(found.inside[row])]
-            keys = [
-                StateKey(split, copies, stages, order, stage, group)
-                for stage, group in self._states_of(split, copies, stages)
-            ]
-            states = self.tables.states.rows(keys)
+            shardings = self._states_of(split, copies, stages)
+            keys.append([StateKey(split, copies, stages, order, stage, group) for stage, group in shardings])
+        every = self.tables.states.rows([key for some in keys for key in some])
+        ends = np.cumsum([len(some) for some in keys])
+        parts: list[Ints] = []
+        for row, states in zip(numbers(rows), np.split(every, ends[:-1]), strict=True):
+            (options,) = np.nonzero(bounds[row] < self.progress.limit_s)
             option, state = np.repeat(options, len(states)), np.tile(states, len(options))
             parts.append(np.stack([np.full(len(option), row), option, state]))
         return Candidates(*np.concatenate([np.zeros((3, 0), np.int64), *parts], axis=1))

@@ -4,14 +4,36 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from dovetail.search.plan_kernels import DUAL_PIPE, GPIPE, ONE_F_ONE_B, Cells, Facts, Layers, Plans, flights_of
+from dovetail.search.plan_kernels import (
+    DUAL_PIPE,
+    INTERLEAVED,
+    ONE_F_ONE_B,
+    ZB_H1,
+    Cells,
+    Facts,
+    Layers,
+    Plans,
+    flights_of,
+)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+
+class Chain(NamedTuple):
+    """The layers of a model: blocks in runs of one class, and how many of every class stand before and after them."""
+
+    run_class: Ints
+    run_length: Ints
+    blocks: Ints
+    first: Ints
+    after: Ints
 
 
 @njit(cache=True)
@@ -21,92 +43,212 @@ def least_seconds(
     layers: Layers,
     cells: Cells,
     state_bytes: Floats,
-    blocks: Ints,
-    ends: Ints,
+    chain: Chain,
     facts: Facts,
     capacity: float,
+    limit_s: Floats,
 ) -> Floats:
     """Seconds that the pipeline of a plan takes at least however its blocks are cut; infinite where no cut fits.
 
-    Bytes are those of the layer rows `memory`, beside `state_bytes` (plans × classes) that every layer keeps. Some
-    stage has a p-th of all seconds, and of every class's blocks a p-th, rounded up, or more where others are full:
-    1F1B's step is then no shorter than T + (m − 1 − (h − 1)·φ)·t, with T all seconds of a microbatch, t that stage's,
-    h the microbatches in flight and φ the largest part of a layer's seconds that its forward takes
-    (`bottleneck_bound`, with every F at most φ·t).
+    Bytes are those of the layer rows `memory`, beside `state_bytes` (plans × classes) that every layer keeps. Where
+    nothing below `limit_s` (by plan) is possible, that is all that is found out.
     """
-    n, classes = len(plans.layer), len(blocks)
+    n, classes = len(plans.layer), len(chain.blocks)
     found = np.empty(n)
-    room = np.empty(plans.stages.max() if n else 1, np.int64)
+    most = plans.stages.max() if n else 1
+    room, moments, seconds = np.empty(most, np.int64), np.empty(classes), np.empty(classes)
+    bytes_left = (capacity - facts.context_bytes) / (1 + facts.allocator) * (1 + 1e-9)
     for i in range(n):
-        row, cell, p, m = plans.layer[i], plans.cell[i], plans.stages[i], plans.microbatches[i]
-        total, share, lightest = 0.0, 0.0, np.inf
+        row, p = plans.layer[i], plans.stages[i]
         sending = plans.sending_s[i] if p > 1 else 0.0
+        total, share = p * sending, 0.0
         for c in range(classes):
-            seconds = layers.forward_s[row, c] + layers.input_gradient_s[row, c] + layers.weight_gradient_s[row, c]
-            total += (blocks[c] + ends[c]) * seconds
-            if blocks[c]:
-                share = max(share, (layers.forward_s[row, c] + sending) / (seconds + sending))
-                lightest = min(lightest, seconds)
-            elif ends[c] and seconds > 0:
-                share = max(share, (layers.forward_s[row, c] + sending) / (seconds + sending))
-        total += p * sending
-        fullest = _fullest_stage(
-            plans, i, memory[i], layers, cells, cell, state_bytes[i], blocks, facts, capacity, room
-        )
-        if fullest < 0:
-            found[i] = np.inf
-            continue
-        slowest = total / p
-        # stages of two directions share their blocks
-        alone = plans.schedule[i] != DUAL_PIPE
-        if alone:
-            slowest = max(slowest, fullest * lightest + sending)
-        for c in range(classes):
-            if blocks[c] and alone:
-                seconds = layers.forward_s[row, c] + layers.input_gradient_s[row, c] + layers.weight_gradient_s[row, c]
-                slowest = max(slowest, -(-blocks[c] // p) * seconds + sending)
-        found[i] = m * slowest
-        if plans.schedule[i] == ONE_F_ONE_B:
-            found[i] = max(found[i], total + max(0.0, m - 1 - (min(m, p) - 1) * share) * slowest)
-        elif plans.schedule[i] == GPIPE:
-            found[i] = total + (m - 1) * slowest
+            seconds[c] = layers.forward_s[row, c] + layers.input_gradient_s[row, c] + layers.weight_gradient_s[row, c]
+            total += (chain.blocks[c] + chain.first[c] + chain.after[c]) * seconds[c]
+            if seconds[c] > 0:
+                share = max(share, (layers.forward_s[row, c] + sending) / (seconds[c] + sending))
+            moments[c] = _moment_of(c, layers.workspace[memory[i], c], cells, plans.cell[i], facts)
+        kept, state = layers.kept[memory[i]], state_bytes[i]
+        if plans.schedule[i] in (INTERLEAVED, DUAL_PIPE):
+            pipeline = (total, sending)
+            found[i] = _by_class(plans, i, kept, moments, state, seconds, pipeline, chain, bytes_left, room)
+        else:
+            pipeline = (total, sending, share if plans.schedule[i] == ONE_F_ONE_B else 0.0)
+            found[i] = _by_stage(plans, i, kept, moments, state, seconds, pipeline, chain, bytes_left, limit_s[i])
     return found
+
+
+@njit(cache=True)
+def _by_class(
+    plans: Plans,
+    i: int,
+    kept: Floats,
+    moments: Floats,
+    state: Floats,
+    seconds: Floats,
+    pipeline: tuple[float, float],
+    chain: Chain,
+    bytes_left: float,
+    room: Ints,
+) -> float:
+    """A bound where stages hold several chunks: some stage has a p-th of all seconds, and of each class what it must.
+
+    Stages of two directions share their blocks: for them the first alone holds.
+    """
+    total, sending = pipeline
+    p, m = plans.stages[i], plans.microbatches[i]
+    slowest = total / p
+    for c in range(len(seconds)):
+        if chain.blocks[c]:
+            fullest = _fullest_stage(
+                plans, i, kept, moments, state, c, chain.blocks[c], chain.first, chain.after, bytes_left, room
+            )
+            if fullest < 0:
+                return np.inf
+            if plans.schedule[i] == INTERLEAVED:
+                slowest = max(slowest, fullest * seconds[c] + sending)
+    return m * slowest
+
+
+#: Halvings of the span between what is possible and what is not.
+HALVINGS = 12
+
+
+@njit(cache=True)
+def _by_stage(
+    plans: Plans,
+    i: int,
+    kept: Floats,
+    moments: Floats,
+    state: Floats,
+    seconds: Floats,
+    pipeline: tuple[float, float, float],
+    chain: Chain,
+    bytes_left: float,
+    limit: float,
+) -> float:
+    """The shortest step in which all blocks find room where stages are contiguous, by bisection.
+
+    With t seconds of a microbatch, h of them in flight and F forward seconds at a stage, T seconds at all stages, the
+    step is at least before + m·t + max(0, after − (h − 1)·F) for 1F1B (`bottleneck_bound`), where before and after
+    are the seconds at the other stages. F is at most `share`·t, so (m − 1 − (h − 1)·share)·t ≤ step − T, as with a
+    share of 0 for GPipe, and m·t ≤ step. Both leave every stage some seconds, and its memory some bytes: blocks are
+    put into stages in their order, as many as fit, and no other way places more.
+    """
+    total = pipeline[0]
+    p, m = plans.stages[i], plans.microbatches[i]
+    low = m * total / p
+    if plans.schedule[i] != ZB_H1:
+        low = max(low, total)
+    if limit < np.inf and not _within(limit, plans, i, kept, moments, state, seconds, pipeline, chain, bytes_left):
+        # nothing below the limit; whether anything fits at all is worth knowing
+        fits = _within(1e300, plans, i, kept, moments, state, seconds, pipeline, chain, bytes_left)
+        return max(low, limit) if fits else np.inf
+    high = limit
+    if limit == np.inf:
+        if not _within(1e300, plans, i, kept, moments, state, seconds, pipeline, chain, bytes_left):
+            return np.inf
+        high = 2 * low
+        while not _within(high, plans, i, kept, moments, state, seconds, pipeline, chain, bytes_left):
+            high *= 2
+    if low >= high or _within(low, plans, i, kept, moments, state, seconds, pipeline, chain, bytes_left):
+        return low
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        if _within(middle, plans, i, kept, moments, state, seconds, pipeline, chain, bytes_left):
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+@njit(cache=True)
+def _within(
+    step: float,
+    plans: Plans,
+    i: int,
+    kept: Floats,
+    moments: Floats,
+    state: Floats,
+    seconds: Floats,
+    pipeline: tuple[float, float, float],
+    chain: Chain,
+    bytes_left: float,
+) -> bool:
+    """Whether all blocks find room in stages that a step of so many seconds leaves time for."""
+    total, sending, share = pipeline
+    p, m = plans.stages[i], plans.microbatches[i]
+    run, left = 0, chain.run_length[0]
+    for k in range(p):
+        flights = flights_of(plans, i, k)
+        time_left, free, moment = step / m, bytes_left, 0.0
+        rate = m - 1 - (min(m, p - k) - 1) * share
+        if rate > 0 and plans.schedule[i] != ZB_H1:
+            time_left = min(time_left, (step - total) / rate)
+        time_left = time_left * (1 + 1e-9) - sending
+        for c in range(len(kept)):
+            number = (chain.first[c] if k == 0 else 0) + (chain.after[c] if k == p - 1 else 0)
+            if number:
+                time_left -= number * seconds[c]
+                free -= number * (state[c] + flights * kept[c])
+                moment = max(moment, moments[c])
+        if free < moment or time_left < -1e-9 * step:
+            return False
+        while run < len(chain.run_length):
+            c = chain.run_class[run]
+            each = state[c] + flights * kept[c]
+            fits = float(left)
+            if seconds[c] > 0:
+                fits = min(fits, np.floor(time_left / seconds[c] + 1e-9))
+            if each > 0:
+                fits = min(fits, np.floor((free - max(moment, moments[c])) / each + 1e-9))
+            if fits < 1:
+                break
+            taken = int(fits)
+            time_left -= taken * seconds[c]
+            free -= taken * each
+            moment = max(moment, moments[c])
+            left -= taken
+            if left > 0:
+                break
+            run += 1
+            left = chain.run_length[run] if run < len(chain.run_length) else 0
+    return run == len(chain.run_length)
 
 
 @njit(cache=True)
 def _fullest_stage(
     plans: Plans,
     i: int,
-    row: int,
-    layers: Layers,
-    cells: Cells,
-    cell: int,
+    kept: Floats,
+    moments: Floats,
     state: Floats,
-    blocks: Ints,
-    facts: Facts,
-    capacity: float,
+    block: int,
+    number: int,
+    first: Ints,
+    after: Ints,
+    bytes_left: float,
     room: Ints,
 ) -> int:
-    """Blocks that some stage has at least, given what fits in the others; -1 where blocks are left over."""
-    kept, fixed, moment, number = np.inf, np.inf, np.inf, 0
-    for c in range(len(blocks)):
-        if blocks[c]:
-            kept = min(kept, layers.kept[row, c])
-            fixed = min(fixed, state[c])
-            at_work = layers.workspace[row, c] + cells.transient[cell, c]
-            moment = min(moment, at_work)
-            number += blocks[c]
-    bytes_left = ((capacity - facts.context_bytes) / (1 + facts.allocator)) * (1 + 1e-9)
+    """Blocks of a class that some stage has at least, given what fits in the others; -1 where some are left over.
+
+    `room` says how many fit in each stage, beside what stands at the ends.
+    """
     p = plans.stages[i]
     in_all, most = 0, 0
     for k in range(p):
-        each = fixed + flights_of(plans, i, k) * kept
-        held = number if each <= 0 else int(max(min((bytes_left - moment) / each, number), -1.0))
-        if k == 0 or k == p - 1:
-            # embedding or head alone need no room for a block's backward
-            held = max(held, 0)
-        if held < 0:
+        flights = flights_of(plans, i, k)
+        free, moment = bytes_left, 0.0
+        for c in range(len(kept)):
+            # stages of two directions hold a part of both ends
+            held_here = (first[c] if k == 0 else 0) + (after[c] if k == p - 1 else 0)
+            if held_here and plans.schedule[i] != DUAL_PIPE:
+                free -= held_here * (state[c] + flights * kept[c])
+                moment = max(moment, moments[c])
+        if free < moment:
             return -1
+        each, moment = state[block] + flights * kept[block], max(moment, moments[block])
+        held = number if each <= 0 else int(max(min((free - moment) / each, float(number)), 0.0))
         room[k] = held
         in_all += held
         most = max(most, held)
@@ -123,3 +265,12 @@ def _fullest_stage(
         else:
             low = middle + 1
     return low
+
+
+@njit(cache=True)
+def _moment_of(c: int, workspace: float, cells: Cells, cell: int, facts: Facts) -> float:
+    """Bytes that a stage with a layer of this class has at its fullest moment, at least (`stage_memory`)."""
+    gradients = min(cells.dense[cell, c], cells.largest[cell, c]) * facts.layer_gradient
+    if cells.loss[cell, c] > 0:
+        return max(cells.loss[cell, c], workspace + gradients)
+    return workspace + cells.transient[cell, c] + gradients

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from dovetail.graph import ModelGraph
 from dovetail.placement.pipeline_schedule import PipelineSchedule
 from dovetail.placement.plan import even_layers
+from dovetail.search.bound_kernels import Chain
 from dovetail.search.plan_kernels import Cuts as CutArrays
 from dovetail.search.space import Cuts
 
@@ -74,6 +76,14 @@ class CutTable:
     def block_counts(self) -> Ints:
         """How many blocks of every class the model has."""
         return self._running[-1]
+
+    @property
+    def chain(self) -> Chain:
+        """The model's layers, for bounds."""
+        runs = [(block, len(list(run))) for block, run in groupby(self._blocks)]
+        first, after = self.end_counts
+        numbers = np.array(runs, np.int64).reshape(-1, 2)
+        return Chain(numbers[:, 0].copy(), numbers[:, 1].copy(), self.block_counts, first, after)
 
     @property
     def end_counts(self) -> tuple[Ints, Ints]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,12 +95,12 @@ class ChoiceTimes:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one class adds to every microbatch under one state."""
+    """What states add to every microbatch, by kind of group: states × classes; and the kernels launched for it."""
 
-    forward_s: Mapping[str, float]
-    backward_s: Mapping[str, float]
-    forward_kernels: int
-    backward_kernels: int
+    forward_s: Mapping[str, Floats]
+    backward_s: Mapping[str, Floats]
+    forward_kernels: Floats
+    backward_kernels: Floats
 
 
 class LayerTable:
@@ -119,6 +118,8 @@ class LayerTable:
             one_copy_per_node=setting.alone.one_copy_per_node,
         )
         self.cells = len(rows)
+        self._cache: dict[tuple[str, Choice], Recompute] = {}
+        self._found: dict[tuple[str, Choice, float], tuple[Floats, ...]] = {}
 
     def column(self, field: str) -> Floats:
         """A field of the profiles: cells × classes."""
@@ -137,26 +138,21 @@ class LayerTable:
     def _layers(self) -> list[LayerProfile]:
         return [self.profiles.layers[name] for name in self.setting.classes]
 
-    def recomputes(self, choice: Choice) -> dict[str, Recompute]:
-        """What each class keeps under a choice; embedding and head compute nothing again."""
-        graph, facts = self.setting.graph, self.setting.alone
-        found: dict[str, Recompute] = {}
-        for name, layer in graph.layers.items():
-            profile = self.profiles.layers[name]
-            if is_block(layer):
-                key = (name, _effect(layer, choice))
-                if key not in self._cache:
-                    self._cache[key] = recompute(
-                        layer, profile, key[1], facts.operand_share, stops_early=facts.stops_early
-                    )
-                found[name] = self._cache[key]
-            else:
-                found[name] = recompute(layer, profile, "none")
-        return found
+    def _again(self, name: str, choice: Choice, share: float) -> Recompute:
+        """What a class keeps where a share of its blocks makes a choice; embedding and head compute nothing again."""
+        layer = self.setting.graph.layers[name]
+        if not is_block(layer):
+            return self._chosen(name, "none", 1.0)
+        operands = self.setting.alone.operand_share
+        chosen = self._chosen(name, _effect(layer, choice), operands)
+        return chosen if share == 1 else chosen.mixed(self._chosen(name, "none", operands), share)
 
-    @cached_property
-    def _cache(self) -> dict[tuple[str, Choice], Recompute]:
-        return {}
+    def _chosen(self, name: str, choice: Choice, operand_share: float) -> Recompute:
+        key = (name, choice)
+        if key not in self._cache:
+            layer, early = self.setting.graph.layers[name], self.setting.alone.stops_early
+            self._cache[key] = recompute(layer, self.profiles.layers[name], choice, operand_share, stops_early=early)
+        return self._cache[key]
 
     def choice_times(self, options: Sequence[Option]) -> ChoiceTimes:
         """Seconds and bytes under every choice and the share of blocks it holds for."""
@@ -164,34 +160,40 @@ class LayerTable:
         return ChoiceTimes(*(np.stack([part[i] for part in every], axis=1) for i in range(5)))
 
     def _option(self, choice: Choice, share: float) -> list[Floats]:
-        kept, none = self.recomputes(choice), self.recomputes("none")
-        overlaps, host_s = self.setting.alone.overlaps, self.setting.alone.overheads.host_s
-        graph = self.setting.graph
-        columns: list[list[Floats]] = []
-        for name, profile in zip(self.setting.classes, self._layers, strict=True):
-            again = kept[name].mixed(none[name], share) if is_block(graph.layers[name]) else kept[name]
-            times = layer_times(profile, again, overlaps, host_s)
-            parts = (times.forward_s, times.input_gradient_s, times.weight_gradient_s)
-            columns.append([self._wide(part) for part in (*parts, again.saved_bytes, again.workspace_bytes)])
+        columns: list[tuple[Floats, ...]] = []
+        for name in self.setting.classes:
+            layer = self.setting.graph.layers[name]
+            # several choices are one to a class that lacks what they differ in
+            key = (name, _effect(layer, choice), share) if is_block(layer) else (name, "none", 1.0)
+            if key not in self._found:
+                self._found[key] = self._class_times(*key)
+            columns.append(self._found[key])
         return [np.stack([column[i] for column in columns], axis=1) for i in range(5)]
 
+    def _class_times(self, name: str, choice: Choice, share: float) -> tuple[Floats, ...]:
+        overlaps, host_s = self.setting.alone.overlaps, self.setting.alone.overheads.host_s
+        again = self._again(name, choice, share)
+        times = layer_times(self.profiles.layers[name], again, overlaps, host_s)
+        parts = (times.forward_s, times.input_gradient_s, times.weight_gradient_s)
+        return tuple(self._wide(part) for part in (*parts, again.saved_bytes, again.workspace_bytes))
+
     def sharded_option(
-        self, choice: Choice, share: float, row: int, work: Mapping[str, Work], stages: int
+        self, choice: Choice, share: float, rows: Ints, work: Work, states: Ints, stages: int
     ) -> list[Floats]:
-        """The same of one cell where its state gathers weights or reduces gradients with every microbatch."""
-        facts, graph = self.setting.facts(stages), self.setting.graph
-        kept, none = self.recomputes(choice), self.recomputes("none")
-        columns: list[list[float]] = []
-        for name, profile in zip(self.setting.classes, self._layers, strict=True):
-            again = kept[name].mixed(none[name], share) if is_block(graph.layers[name]) else kept[name]
-            cell, again = _cell_of(profile, row, self.cells, work[name]), _recompute_of(again, row, self.cells)
-            if choice == "full" and not facts.stops_early and is_block(graph.layers[name]):
+        """The same of some cells, each under a state that gathers or reduces with every microbatch."""
+        facts = self.setting.facts(stages)
+        columns: list[list[Floats]] = []
+        for number, (name, profile) in enumerate(zip(self.setting.classes, self._layers, strict=True)):
+            again = _taken_recompute(self._again(name, choice, share), rows, self.cells)
+            if choice == "full" and not facts.stops_early and is_block(self.setting.graph.layers[name]):
                 # a forward that runs again as a whole launches what gathers its weights too
-                again = replace(again, added_kernels=again.added_kernels + share * work[name].forward_kernels)
-            times = layer_times(cell, again, facts.overlaps, facts.overheads.host_s)
+                launches = share * work.forward_kernels[states, number]
+                again = replace(again, added_kernels=again.added_kernels + launches)
+            cells = _taken_profile(profile, rows, self.cells, work, states, number)
+            times = layer_times(cells, again, facts.overlaps, facts.overheads.host_s)
             parts = (times.forward_s, times.input_gradient_s, times.weight_gradient_s)
-            columns.append([float(part) for part in (*parts, again.saved_bytes, again.workspace_bytes)])
-        return [np.array(part) for part in zip(*columns, strict=True)]
+            columns.append([np.broadcast_to(p, len(rows)) for p in (*parts, again.saved_bytes, again.workspace_bytes)])
+        return [np.stack([column[i] for column in columns], axis=1) for i in range(5)]
 
     def _wide(self, values: Array | float) -> Floats:
         return np.broadcast_to(np.asarray(values, np.float64), (self.cells,))
@@ -213,36 +215,38 @@ def by_structure(splits: Sequence[Split]) -> Mapping[Strategy, list[int]]:
     return groups
 
 
-def _at(values: Array | float, row: int, cells: int) -> Array:
-    return np.broadcast_to(np.asarray(values, np.float64), (cells,))[row]
+def _taken(values: Array | float, rows: Ints, cells: int) -> Floats:
+    return np.broadcast_to(np.asarray(values, np.float64), (cells,))[rows]
 
 
-def _cell_of(profile: LayerProfile, row: int, cells: int, work: Work) -> LayerProfile:
-    """What `layer_times` reads of one cell's profile, with what the state adds to every microbatch."""
+def _taken_profile(
+    profile: LayerProfile, rows: Ints, cells: int, work: Work, states: Ints, number: int
+) -> LayerProfile:
+    """What `layer_times` reads of some cells' profiles, with what their states add to every microbatch."""
 
-    def joined(own: Mapping[str, Array], more: Mapping[str, float]) -> dict[str, Array]:
-        sums = {name: _at(seconds, row, cells) for name, seconds in own.items()}
+    def joined(own: Mapping[str, Array], more: Mapping[str, Floats]) -> dict[str, Array]:
+        sums: dict[str, Array] = {name: _taken(seconds, rows, cells) for name, seconds in own.items()}
         for name, seconds in more.items():
-            sums[name] = sums.get(name, np.zeros(())) + seconds
+            sums[name] = sums.get(name, np.zeros(())) + seconds[states, number]
         return sums
 
     return replace(
         profile,
-        forward_s=_at(profile.forward_s, row, cells),
-        input_gradient_s=_at(profile.input_gradient_s, row, cells),
-        weight_gradient_s=_at(profile.weight_gradient_s, row, cells),
-        forward_kernels=_at(profile.forward_kernels, row, cells) + work.forward_kernels,
-        backward_kernels=_at(profile.backward_kernels, row, cells) + work.backward_kernels,
+        forward_s=_taken(profile.forward_s, rows, cells),
+        input_gradient_s=_taken(profile.input_gradient_s, rows, cells),
+        weight_gradient_s=_taken(profile.weight_gradient_s, rows, cells),
+        forward_kernels=_taken(profile.forward_kernels, rows, cells) + work.forward_kernels[states, number],
+        backward_kernels=_taken(profile.backward_kernels, rows, cells) + work.backward_kernels[states, number],
         forward_collective_s=joined(profile.forward_collective_s, work.forward_s),
         backward_collective_s=joined(profile.backward_collective_s, work.backward_s),
     )
 
 
-def _recompute_of(again: Recompute, row: int, cells: int) -> Recompute:
+def _taken_recompute(again: Recompute, rows: Ints, cells: int) -> Recompute:
     return Recompute(
-        saved_bytes=_at(again.saved_bytes, row, cells),
-        added_s=_at(again.added_s, row, cells),
-        workspace_bytes=_at(again.workspace_bytes, row, cells),
-        added_kernels=_at(again.added_kernels, row, cells),
-        added_collective_s={name: _at(s, row, cells) for name, s in again.added_collective_s.items()},
+        saved_bytes=_taken(again.saved_bytes, rows, cells),
+        added_s=_taken(again.added_s, rows, cells),
+        workspace_bytes=_taken(again.workspace_bytes, rows, cells),
+        added_kernels=_taken(again.added_kernels, rows, cells),
+        added_collective_s={name: _taken(s, rows, cells) for name, s in again.added_collective_s.items()},
     )

@@ -87,9 +87,10 @@ class PairBounds:
         context = np.array([split.plan.context_parallel for split in self.splits])[found.split]
         return self.parameters[found.split] * self._least_bytes(found.copies * context, found.stages)[:, None]
 
-    def shape_bounds(self, found: Shapes) -> Floats:
+    def shape_bounds(self, found: Shapes, limit_s: float) -> Floats:
         """What shapes take at least, were their microbatches endless but for the pipeline's filling and draining."""
         n, classes = len(found), self.parameters.shape[1]
+        between = float(self.setting.alone.overheads.step_s)
         forward, backward = (part[found.split] * found.micro_batch[:, None] for part in self._layers)
         none, zero = np.zeros((n, classes)), np.zeros(n, np.int64)
         rows = np.arange(n)
@@ -115,9 +116,9 @@ class PairBounds:
             Layers(forward, backward, none, none, none),
             cells,
             self.state_bytes(found),
-            self.tables.cuts.block_counts,
-            np.asarray(sum(self.tables.cuts.end_counts)),
+            self.tables.cuts.chain,
             self.tables.facts,
             self.setting.capacity_bytes,
+            np.full(n, (limit_s - between) * (1 + 2 * ROUNDING)),
         )
-        return bounds * (1 - ROUNDING) + float(self.setting.alone.overheads.step_s)
+        return bounds * (1 - ROUNDING) + between

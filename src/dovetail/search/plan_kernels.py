@@ -229,7 +229,7 @@ def _stages(
     rooms = 1 + (min(p, m) - 1) * (v - 1) / v
     first, count = cuts.first_content[cut], cuts.first_content[cut + 1] - cuts.first_content[cut]
     stage = cuts.first_stage[cut]
-    reduced, gathered, updated, peak = 0.0, 0.0, 0.0, 0.0
+    closing, peak = 0.0, 0.0
     for content in range(count):
         counts = cuts.contents[first + content]
         forward, backward, kept, reduction, gathering = 0.0, 0.0, 0.0, 0.0, 0.0
@@ -242,9 +242,9 @@ def _stages(
                 kept += number * layers.kept[row, c]
                 reduction += number * states.reduction_s[state, c]
                 gathering += number * states.gathering_s[state, c]
-        reduced = max(reduced, reduction - min(reduction * facts.hidden_reduction[staged], rooms * backward))
-        gathered = max(gathered, gathering - min(gathering * facts.hidden_gathering[staged], rooms * forward))
-        updated = max(updated, home * facts.update_s)
+        reduced = reduction - min(reduction * facts.hidden_reduction[staged], rooms * backward)
+        gathered = gathering - min(gathering * facts.hidden_gathering[staged], rooms * forward)
+        closing = max(closing, reduced + gathered + home * facts.update_s)
         moment = _moment(counts, layers.workspace[row], cells, cell, facts, has_loss, zero)
         fixed = (home * facts.sharded_weight if zero == 3 else used * facts.weight) + (
             (home if zero >= 2 else used) * facts.gradient[staged] + (home if zero >= 1 else used) * facts.optimizer
@@ -256,7 +256,7 @@ def _stages(
                 flights = max(flights, flights_of(plans, i, k))
         tensors = fixed + max(flights * kept + moment, step)
         peak = max(peak, tensors * (1 + facts.allocator) + facts.context_bytes)
-    return reduced + gathered + updated, peak
+    return closing, peak
 
 
 @njit(cache=True)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dovetail.frameworks import Framework
 from dovetail.frameworks.framework import AxisOrder
 from dovetail.hardware import Cluster
+from dovetail.layout.axes import joined_by_tier
 from dovetail.models import Job
 from dovetail.placement.pipeline_schedule import MAX_CHUNK_RUNS, Pipeline, PipelineSchedule
 from dovetail.search.cut_tables import is_free, listed_cuts
@@ -80,8 +81,11 @@ def shapes(
         m = batch // (sizes[size] * d[split])
         for schedule, v in _pipelines(job.model.num_layers, framework, space, p):
             runs = _runs(framework, p, m, v, schedule)
-            for inside in (0, 1) if _may_turn(cluster, space, p) else (0,):
-                chosen = runs & (d[split] > 1) & (least[split] == 1) if inside else runs
+            # which of them lies inside matters where there are several stages, copies and tiers, and is open where
+            # experts do not lie on copies
+            turns = (d[split] > 1) & (least[split] == 1) & (p > 1 and len(cluster.tiers) > 1)
+            for inside, order in enumerate(AXIS_ORDERS):
+                chosen = runs & ((turns & (order in space.axis_order)) | (~turns & (inside == 0)))
                 s = split[chosen]
                 rest = (np.full(len(s), value, np.int64) for value in (inside, SCHEDULES[schedule], v))
                 columns.append(np.stack([s, np.full(len(s), p), d[s], sizes[size[chosen]], m[chosen], *rest]))
@@ -112,14 +116,12 @@ def _runs(framework: Framework, p: int, m: Ints, v: int, schedule: PipelineSched
     if p > 1 and schedule.value not in framework.pipeline_schedules:
         return np.zeros(len(m), np.bool_)
     if schedule is PipelineSchedule.INTERLEAVED:
-        return fits & np.array([framework.can_interleave(int(n), p) for n in m.tolist()], np.bool_)
+        counts, back = np.unique(m, return_inverse=True)
+        taken = np.array([framework.can_interleave(int(n), p) for n in counts.tolist()], np.bool_)
+        return fits & taken[back.reshape(-1)]
     if schedule is PipelineSchedule.DUAL_PIPE:
         return fits & (p % 2 == 0) & (m % 2 == 0) & (m >= 2 * p)
     return fits
-
-
-def _may_turn(cluster: Cluster, space: WholeSpace, p: int) -> bool:
-    return p > 1 and len(cluster.tiers) > 1 and "tp-cp-pp-dp" in space.axis_order
 
 
 def group_sizes(stages: Ints, microbatches: Ints, chunks: Ints) -> Ints:
@@ -134,7 +136,9 @@ def group_sizes(stages: Ints, microbatches: Ints, chunks: Ints) -> Ints:
     return groups
 
 
-def shardings(framework: Framework, space: WholeSpace, split: Split, copies: int, stages: int) -> list[tuple[int, int]]:
+def shardings(
+    framework: Framework, space: WholeSpace, split: Split, copies: int, stages: int, tiers: Sequence[int]
+) -> list[tuple[int, int]]:
     """ZeRO stages and groups for so many copies of a split in so many stages, that differ in what they do."""
     plan = split.plan
     ranks = copies * plan.context_parallel
@@ -145,8 +149,18 @@ def shardings(framework: Framework, space: WholeSpace, split: Split, copies: int
     groups = [ranks] if ranks in space.zero_group else []
     if framework.zero_group:
         groups = [g for g in sorted(set(space.zero_group)) if ranks % g == 0]
-    groups = [g for g in groups if g > 1 and _nests(split, copies, g)]
+    groups = [g for g in groups if g > 1 and _nests(split, copies, g) and _keeps_tiers(split, g, tiers)]
     return [(stage, g) for stage in zero_stages for g in ((ranks,) if stage == 0 else groups)]
+
+
+def _keeps_tiers(split: Split, zero_group: int, tiers: Sequence[int]) -> bool:
+    """Whether a group that ends among context-parallel chips leaves them on the tiers they are on."""
+    t, end = split.plan.tensor_parallel, split.copy_chips
+    middle = t * zero_group
+    if middle >= end:
+        return True
+    parts = (joined_by_tier(low, high, tiers) for low, high in ((t, middle), (middle, end)))
+    return tuple(a * b for a, b in zip(*parts, strict=True)) == joined_by_tier(t, end, tiers)
 
 
 def _nests(split: Split, copies: int, zero_group: int) -> bool:

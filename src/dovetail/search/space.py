@@ -133,7 +133,7 @@ def _cuts(framework: Framework) -> Cuts:
 
 def menu(job: Job, framework: Framework) -> tuple[Choice, ...]:
     """What blocks may compute again: a choice for each of them, or the same of the framework's menu for all."""
-    if "operators" in framework.recompute:
+    if "operators" in framework.recompute and "none" in framework.recompute:
         return (BY_BLOCK,)
     layers = job.graph().layers.values()
     offered = [

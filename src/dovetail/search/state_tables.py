@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.cost.shapes import Array, summed
-from dovetail.evaluation.profiles import UPDATED_WEIGHTS, Arrangements, group_name, placed_layer
+from dovetail.evaluation.profiles import UPDATED_WEIGHTS, Arrangements, Pricing, group_name, placed_layer
 from dovetail.frameworks.framework import AxisOrder
 from dovetail.graph import LayerGraph
 from dovetail.graph.size import Sizes, as_array
 from dovetail.graph.tensor import Element
-from dovetail.layout import Collective, Moment, PlacedWeight, local_bytes
+from dovetail.layout import Collective, CollectiveKind, Moment, PlacedWeight, local_bytes
 from dovetail.layout.derive import gather_collectives, state_collectives, with_state_axes
 from dovetail.layout.strategy import Strategy
 from dovetail.placement.arrange import Arrangement, arrange
@@ -80,8 +80,7 @@ class StateTable:
         self.tied_home = np.zeros((0, count, len(self.tied_weights)))
         self.reduction_s = np.zeros((0, count))
         self.gathering_s = np.zeros((0, count))
-        #: of states that work every microbatch: row → what each class adds
-        self.work: dict[int, dict[str, Work]] = {}
+        self.work = Work({}, {}, np.zeros((0, count)), np.zeros((0, count)))
 
     def rows(self, keys: Sequence[StateKey]) -> Ints:
         """The rows of states, in order."""
@@ -112,11 +111,9 @@ class StateTable:
         graph = self.setting.graph
         classes = {name: self._class(graph.layers[name], keys[0], together) for name in self.setting.classes}
         first, count = len(self.keys), len(keys)
-        for number, key in enumerate(keys):
-            self._rows[key] = first + number
-            if key.sharded_work:
-                self.work[first + number] = {name: _work(found, number, count) for name, found in classes.items()}
+        self._rows |= {key: first + number for number, key in enumerate(keys)}
         self.keys += keys
+        self.work = _joined(self.work, list(classes.values()), first, count)
         columns = [_columns(found, self.tied_weights, count) for found in classes.values()]
         home, tied, reduction, gathering = (np.stack(part, axis=1) for part in zip(*columns, strict=True))
         self.home = np.concatenate([self.home, home])
@@ -135,47 +132,86 @@ class StateTable:
         sizes = layer.resolve(batch=1, seq=setting.job.seq_len)
         pricing = setting.pricing(key.stages, key.zero_stage)
 
-        def seconds(collective: Collective) -> Array:
-            size = as_array(collective.bytes(sizes, together.axis_sizes, setting.job.element_bytes()))
-            return pricing.seconds(together, collective, size)
-
         state = state_collectives(weights, strategy.zero_stage)
-        step = [c for c in state if c.moment is Moment.STEP]
         gathers = strategy.zero_stage == 3
         forward = gather_collectives(weights, Moment.FORWARD) if gathers else []
         backward = gather_collectives(weights, Moment.BACKWARD) if gathers else []
         backward += [c for c in state if c.moment is Moment.BACKWARD]
-        grouped = {id(c): group_name(c, together.axes) for c in (*step, *forward, *backward)}
-        updated = [c for c in step if grouped[id(c)] == UPDATED_WEIGHTS]
+        widths = setting.job.element_bytes()
+
+        def seconds(collectives: Sequence[Collective]) -> dict[str, Array]:
+            return _by_group(collectives, together, pricing, sizes, widths)
+
+        step = seconds([c for c in state if c.moment is Moment.STEP])
+        updated = step.pop(UPDATED_WEIGHTS, np.zeros(()))
         return _Class(
             home=summed(_parameters(w, sizes, together) for w in weights),
             tied_home={w.tensor.tied: _parameters(w, sizes, together) for w in weights if w.tensor.tied},
-            reduction_s=summed(seconds(c) for c in step if grouped[id(c)] != UPDATED_WEIGHTS),
-            gathering_s=summed(seconds(c) for c in updated),
-            forward_s=by_group((grouped[id(c)], seconds(c)) for c in forward),
-            backward_s=by_group((grouped[id(c)], seconds(c)) for c in backward),
+            reduction_s=summed(step.values()),
+            gathering_s=updated,
+            forward_s=seconds(forward),
+            backward_s=seconds(backward),
             forward_kernels=len(forward),
             backward_kernels=len(backward),
         )
 
 
-def _work(found: _Class, number: int, count: int) -> Work:
-    def pick(parts: Mapping[str, Array]) -> dict[str, float]:
-        return {group: float(np.broadcast_to(s, (count,))[number]) for group, s in parts.items()}
+def _by_group(
+    collectives: Sequence[Collective],
+    together: Arrangements,
+    pricing: Pricing,
+    sizes: Sizes,
+    widths: Mapping[Element, int],
+) -> dict[str, Array]:
+    """Seconds by kind of group; collectives that differ in bytes alone are priced side by side."""
+    alike: dict[tuple[str, CollectiveKind, tuple[str, ...], str], list[Collective]] = {}
+    for c in collectives:
+        user = c.user if c.user in pricing.widening else ""
+        alike.setdefault((group_name(c, together.axes), c.kind, c.axes, user), []).append(c)
+    found: list[tuple[str, Array]] = []
+    for (group, *_), members in alike.items():
+        bytes_of = [as_array(c.bytes(sizes, together.axis_sizes, widths)) for c in members]
+        stacked = np.stack(np.broadcast_arrays(*bytes_of)).reshape(len(members), -1)
+        found.append((group, pricing.seconds(together, members[0], stacked).sum(axis=0)))
+    return by_group(found)
 
-    return Work(pick(found.forward_s), pick(found.backward_s), found.forward_kernels, found.backward_kernels)
+
+def _joined(work: Work, classes: Sequence[_Class], first: int, count: int) -> Work:
+    """Work of the rows so far and of new ones; what a class lacks is nothing."""
+
+    def seconds(known: Mapping[str, Floats], parts: Sequence[Mapping[str, Array]]) -> dict[str, Floats]:
+        none = np.zeros(())
+        groups = dict.fromkeys([*known, *(group for part in parts for group in part)])
+        old = np.zeros((first, len(classes)))
+        return {
+            group: np.concatenate(
+                [known.get(group, old), np.stack([_wide(part.get(group, none), count) for part in parts], axis=1)]
+            )
+            for group in groups
+        }
+
+    def launches(known: Floats, numbers: Sequence[int]) -> Floats:
+        return np.concatenate([known, np.tile(np.array(numbers, np.float64), (count, 1))])
+
+    return Work(
+        seconds(work.forward_s, [found.forward_s for found in classes]),
+        seconds(work.backward_s, [found.backward_s for found in classes]),
+        launches(work.forward_kernels, [found.forward_kernels for found in classes]),
+        launches(work.backward_kernels, [found.backward_kernels for found in classes]),
+    )
+
+
+def _wide(values: Array, count: int) -> Floats:
+    return np.broadcast_to(np.asarray(values, np.float64), (count,))
 
 
 def _columns(found: _Class, tied_weights: Sequence[str], count: int) -> tuple[Floats, Floats, Floats, Floats]:
-    def wide(values: Array) -> Floats:
-        return np.broadcast_to(np.asarray(values, np.float64), (count,))
-
-    tied = [wide(found.tied_home.get(weight, np.zeros(()))) for weight in tied_weights]
+    tied = [_wide(found.tied_home.get(weight, np.zeros(())), count) for weight in tied_weights]
     return (
-        wide(found.home),
+        _wide(found.home, count),
         np.stack(tied, axis=1) if tied else np.zeros((count, 0)),
-        wide(found.reduction_s),
-        wide(found.gathering_s),
+        _wide(found.reduction_s, count),
+        _wide(found.gathering_s, count),
     )
 
 

@@ -50,6 +50,7 @@ class Tables:
         #: of every cell: its table, and its row there
         self._place: list[tuple[int, int]] = []
         self._columns: list[Cells] = []
+        self._fastest: list[Layers] = []
 
     def endless(self) -> tuple[Floats, Floats, Floats]:
         """Of every split: forward and backward seconds per sequence of every class, and parameters, tied ones apart.
@@ -88,6 +89,7 @@ class Tables:
                 self._place.append((len(self._tables), row))
             self._tables.append(table)
             self._columns.append(self._cell_columns(table))
+            self._fastest.append(_fastest(table))
         return np.array([self._cells[pair] for pair in pairs], np.int64)
 
     def _cell_columns(self, table: LayerTable) -> Cells:
@@ -108,6 +110,10 @@ class Tables:
         """All cells so far, for kernels."""
         return Cells(*(np.concatenate(parts) for parts in zip(*self._columns, strict=True)))
 
+    def fastest_rows(self) -> Layers:
+        """Of all cells so far, the least that any option takes, in seconds and in bytes."""
+        return Layers(*(np.concatenate(parts) for parts in zip(*self._fastest, strict=True)))
+
     def layer_rows(self, cells: Ints) -> Layers:
         """Rows of these cells under every option: row i · options + j is cell i under option j."""
         parts: list[list[Floats]] = [[] for _ in range(5)]
@@ -122,14 +128,19 @@ class Tables:
 
     def sharded_rows(self, cells: Ints, options: Ints, states: Ints) -> Layers:
         """Rows of cells under an option and a state that gathers or reduces with every microbatch, one of each."""
-        rows: list[list[Floats]] = [[] for _ in range(5)]
-        for cell, option, state in zip(numbers(cells), numbers(options), numbers(states), strict=True):
-            number, row = self._place[cell]
-            stages = self.states.keys[state].stages
-            found = self._tables[number].sharded_option(*self.options[option], row, self.states.work[state], stages)
-            for part, values in zip(rows, found, strict=True):
-                part.append(values)
-        return Layers(*(np.stack(part) if part else np.zeros((0, len(self.setting.classes))) for part in rows))
+        found = [np.zeros((len(cells), len(self.setting.classes))) for _ in range(5)]
+        places = np.array([self._place[cell] for cell in numbers(cells)], np.int64).reshape(-1, 2)
+        staged = np.array([min(self.states.keys[state].stages, 2) for state in numbers(states)], np.int64)
+        keys = np.stack([places[:, 0], options, staged], axis=1)
+        unique, group = np.unique(keys, axis=0, return_inverse=True)
+        for number, (table, option, stages) in enumerate(cast("list[list[int]]", unique.tolist())):
+            (chosen,) = np.nonzero(group.reshape(-1) == number)
+            columns = self._tables[table].sharded_option(
+                *self.options[option], places[chosen, 1], self.states.work, states[chosen], stages
+            )
+            for part, values in zip(found, columns, strict=True):
+                part[chosen] = values
+        return Layers(*found)
 
     def transfers(self, shapes: Shapes, streams: Floats) -> tuple[Floats, Floats]:
         """Seconds that stages spend on sending, and seconds that receivers wait (`transfer_seconds`)."""
@@ -190,6 +201,18 @@ class Tables:
     def has_loss(self) -> NDArray[np.bool_]:
         """Whether a class has a loss."""
         return np.any(self._columns[0].loss > 0, axis=0, keepdims=True)[0]
+
+
+def _fastest(table: LayerTable) -> Layers:
+    """Seconds of blocks that compute nothing again, bytes of blocks that keep what they are handed alone."""
+    none, full = (table.choice_times([(choice, 1.0)]) for choice in ("none", "full"))
+    return Layers(
+        none.forward_s[:, 0],
+        none.input_gradient_s[:, 0],
+        none.weight_gradient_s[:, 0],
+        np.minimum(full.kept_bytes, none.kept_bytes)[:, 0],
+        np.minimum(full.workspace_bytes, none.workspace_bytes)[:, 0],
+    )
 
 
 def _facts(setting: Setting) -> Facts:

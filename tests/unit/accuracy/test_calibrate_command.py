@@ -232,8 +232,9 @@ def test_wrong_input_is_one_sentence(call, arguments, words):
 
 
 def test_a_written_chip_is_the_catalogues_but_for_what_was_measured(call):
+    from dovetail.documents import to_yaml
     from dovetail.hardware.chip import ChipSpec
-    from dovetail.hardware.write import chip_document, cluster_document, to_yaml
+    from dovetail.hardware.write import chip_document, cluster_document
 
     for name in dt.hardware.chip_names():
         chip = dt.hardware.chip(name)

@@ -209,6 +209,7 @@ def test_a_record_is_read_as_written(plain, tmp_path, monkeypatch):
     monkeypatch.setattr(published, "_data", lambda name: tmp_path / name)
     record = scoreboard_record()
     assert (record.macro_mape, record.left_out_macro_mape, record.mean_regret) == (0.25, 0.5, 0.0)
+    assert (record.macro_p90, record.left_out_macro_p90) == (0.25, 0.5)
     assert abs(record.date - datetime.datetime.now(datetime.UTC).date()) <= datetime.timedelta(days=1)
 
 

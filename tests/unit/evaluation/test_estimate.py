@@ -16,7 +16,7 @@ import yaml
 from valid_plans import PLAN_FILES, with_changes
 
 from dovetail import hardware
-from dovetail.cli.estimate import fields
+from dovetail.cli.evaluation import evaluation_fields
 from dovetail.evaluation import Evaluation, evaluate, task_of
 
 PUBLISHED = Path(__file__).parents[2] / "published"
@@ -75,7 +75,7 @@ def plan_file(tmp_path):
 @pytest.mark.parametrize("name", PLAN_FILES)
 def test_the_fields_of_the_answer(name):
     result = estimate(PLAN_FILES[name])
-    answer = json.loads(json.dumps(fields(result), allow_nan=False))
+    answer = json.loads(json.dumps(evaluation_fields(result), allow_nan=False))
     for field, kind in CONTRACT.items():
         assert isinstance(answer[field], kind), field
     memory = answer["memory_bytes"]

@@ -20,8 +20,8 @@ from dovetail.evaluation.times import (
     Overlaps,
     _wait,
     chunk_times,
+    closing_seconds,
     layer_times,
-    reduction_seconds,
     transfer_seconds,
 )
 from dovetail.placement.pipeline_schedule import Pipeline, PipelineSchedule
@@ -53,7 +53,7 @@ def step_for(task: Task) -> Step:
 
 def profile(**values: Any) -> LayerProfile:
     """A layer of which only these fields are known."""
-    mappings = ("forward_collective_s", "backward_collective_s", "step_collective_s")
+    mappings = ("forward_collective_s", "backward_collective_s", "step_collective_s", "tied_parameters")
     known: dict[str, Any] = {field.name: {} if field.name in mappings else ZERO for field in fields(LayerProfile)}
     known |= {name: value if isinstance(value, dict) else np.asarray(float(value)) for name, value in values.items()}
     return LayerProfile(**known)
@@ -212,7 +212,7 @@ def reduced(schedule: str, stages: int, microbatches: int, chunks: int, overlaps
     contents = tuple({"block": 1} for _ in range(pipeline.num_places))
     step = {"data-parallel": np.asarray(100.0), "updated weights": np.asarray(50.0)}
     profiles: Any = SimpleNamespace(layers={"block": profile(step_collective_s=step)})
-    found = reduction_seconds(profiles, stage_contents(contents, pipeline), LAYERS, overlaps, pipeline)
+    found = closing_seconds(profiles, stage_contents(contents, pipeline), LAYERS, overlaps, pipeline, 0.0)
     return float(found[0]), float(found[1])
 
 

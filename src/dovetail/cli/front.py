@@ -1,0 +1,210 @@
+"""The front over numbers of chips, as `dovetail plan --chips 256..4096` shows it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from dovetail.cli.evaluation import EXIT_INFEASIBLE
+from dovetail.cli.figures import dollars_text, duration_text, quantity_text
+from dovetail.cli.output import print_facts, print_json, print_scale, print_table
+from dovetail.cli.plan_view import PLAN_LETTERS
+from dovetail.errors import InputError
+from dovetail.units import count_text, seconds_text
+
+if TYPE_CHECKING:
+    from dovetail.cli.plan import Objective, Wanted
+    from dovetail.cli.question import Asked
+    from dovetail.evaluation import Question
+    from dovetail.search import Answer
+    from dovetail.search.front import FrontPoint, Training
+
+#: What is trained where nobody says.
+USUAL_TOKENS = 1e12
+ON_COST_FRONT, ON_FRONT = "◆", "●"
+
+
+def answer_front(asked: Asked, wanted: Wanted) -> None:
+    """The best plan for every number of chips, and the choice between them."""
+    from dovetail.search.front import best_of, front
+
+    for flag, given in (("--explain", wanted.explain), ("--ideal", wanted.ideal)):
+        if given:
+            raise InputError(flag, "is for one number of chips", "give one with --chips")
+    question = asked.any_question()
+    objective: Objective = wanted.objective or "time"
+    _check_objective(objective, question, wanted)
+    start = time.monotonic()
+    points = front(
+        question.job,
+        asked.cluster,
+        question.framework,
+        _with_progress(asked.counts),
+        USUAL_TOKENS if wanted.tokens is None else wanted.tokens,
+        space=wanted.space,
+        price_per_chip_hour=wanted.price_per_chip_hour,
+        time_limit_s=wanted.time_limit_s,
+    )
+    best = best_of(points, objective)
+    if best is not None and wanted.out is not None:
+        from dovetail.cli.plan import write_plan
+
+        write_plan(_answered(best), asked, wanted.out)
+    if wanted.as_json:
+        print_json(front_fields(points, best, objective) | {"timing": {"seconds": time.monotonic() - start}})
+    elif best is not None:
+        _print(question, points, best, objective)
+        if wanted.out is not None:
+            typer.echo(f"written {wanted.out}")
+    if best is None:
+        typer.echo(str(_nowhere(question, points)), err=True)
+        raise typer.Exit(EXIT_INFEASIBLE)
+
+
+def front_fields(points: Sequence[FrontPoint], best: FrontPoint | None, objective: str) -> dict[str, Any]:
+    """The JSON fields others rely on; without a plan its fields are null."""
+    return {
+        "objective": objective,
+        "best_chips": None if best is None else best.chips,
+        "front": [_point_fields(point) for point in points],
+    }
+
+
+def _point_fields(point: FrontPoint) -> dict[str, Any]:
+    answer, training = point.answer, point.training
+    best = None if answer is None else answer.evaluation
+    run = ("tokens", "steps", "train_s", "chip_hours", "cost_usd", "energy_j")
+    return {
+        "chips": point.chips,
+        "step_time_s": None if best is None else best.step_time_s,
+        "mfu": None if best is None else best.mfu,
+        **{name: None if training is None else getattr(training, name) for name in run},
+        "on_front": point.on_front,
+        "on_cost_front": point.on_cost_front,
+        "reason": point.reason or None,
+        "plan": None if best is None else asdict(best.plan),
+        "certificate": None if answer is None else asdict(answer.certificate),
+    }
+
+
+def _check_objective(objective: Objective, question: Question, wanted: Wanted) -> None:
+    """Refuses before the search what could not be compared after it."""
+    from dovetail.evaluation.profiles import rates_of
+    from dovetail.search.front import price
+
+    chip = question.cluster.chip
+    if objective == "cost" and price(question.cluster, wanted.price_per_chip_hour) is None:
+        raise InputError("--objective", f"is cost, but {chip.name} has no rent", "give --price-per-chip-hour")
+    if objective == "energy" and chip.tdp_w is None and rates_of(question.cluster) is None:
+        what = f"is energy, but neither power nor energies of {chip.name} are known"
+        raise InputError("--objective", what, "choose time or cost")
+
+
+def _with_progress(counts: Sequence[int]) -> Iterable[int]:
+    """The numbers, with a bar on a terminal that goes when all are searched."""
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    return track(counts, "searching", console=console, transient=True, disable=not console.is_terminal)
+
+
+def _print(question: Question, points: Sequence[FrontPoint], best: FrontPoint, objective: Objective) -> None:
+    from dovetail.report.plan_words import plan_words
+
+    job, chosen = question.job, _trained(best)
+    print_facts(
+        [
+            ("job", f"{job.model.name}, {job.global_batch} sequences of {job.seq_len} a step, {job.precision}"),
+            ("chips", f"{question.cluster.chip.name}, {question.framework.name}"),
+            ("training", f"{count_text(chosen.tokens)} tokens, {chosen.steps:,} steps"),
+            ("best", f"{best.chips:,} chips by {objective}: {plan_words(_answered(best).plan)}"),
+            ("proof", _proof_text(points)),
+        ]
+    )
+    figures = "energy" if objective == "energy" else "cost"
+    print_table(
+        ("chips", "step", "MFU", "time", "chip-hours", figures, "plan"),
+        [_row(point, best, figures) for point in points if point.training],
+    )
+    typer.echo(f"plan: {PLAN_LETTERS}\n")
+    name, figure, text = _drawn(objective)
+    typer.echo(f"{name} against chips")
+    rows = [(_label(point, best), figure(point.training) if point.training else None) for point in points]
+    print_scale(rows, text)
+    typer.echo(f"\n{ON_FRONT} no other number of chips is as small and as fast")
+    typer.echo(f"{ON_COST_FRONT} nor is any other as cheap and as fast   < best by {objective}")
+    for point in points:
+        if point.training is None:
+            typer.echo(f"{point.chips:,} chips: {point.reason.rstrip('.')}")
+
+
+def _proof_text(points: Sequence[FrontPoint]) -> str:
+    answers = [_answered(point) for point in points if point.training]
+    counted = sum(answer.certificate.counted for answer in answers)
+    if all(answer.certificate.status == "optimal" for answer in answers):
+        return f"proven at every number of chips: none of {counted:,} plans is faster"
+    gap = max(answer.certificate.gap or 0.0 for answer in answers)
+    return f"at most {gap:.1%} from the best at every number of chips ({counted:,} plans)"
+
+
+def _row(point: FrontPoint, best: FrontPoint, figures: str) -> tuple[str, ...]:
+    from dovetail.report.plan_words import plan_words
+
+    answer, training = _answered(point), _trained(point)
+    _, figure, text = _drawn("energy" if figures == "energy" else "cost")
+    value = figure(training)
+    return (
+        _label(point, best),
+        seconds_text(answer.step_time_s),
+        f"{answer.mfu:.1%}",
+        duration_text(training.train_s),
+        f"{training.chip_hours:,.0f}",
+        "?" if value is None else text(value),
+        _degrees_text(plan_words(answer.plan)),
+    )
+
+
+def _degrees_text(words: str) -> str:
+    """Of a plan in a line the degrees above 1: a table has little room."""
+    letters = [word for word in words.split(",")[0].split() if word[0] in "tcpvde" and word[1:] != "1"]
+    return " ".join(letters) or "one chip"
+
+
+def _label(point: FrontPoint, best: FrontPoint) -> str:
+    mark = ON_COST_FRONT if point.on_cost_front else ON_FRONT if point.on_front else " "
+    return f"{point.chips:,} {mark}{'<' if point is best else ' '}"
+
+
+def _drawn(objective: Objective) -> tuple[str, Callable[[Training], float | None], Callable[[float], str]]:
+    match objective:
+        case "time":
+            return "time", lambda run: run.train_s, duration_text
+        case "cost":
+            return "cost", lambda run: run.cost_usd, dollars_text
+        case "energy":
+            return "energy", lambda run: run.energy_j, _energy_text
+
+
+def _energy_text(joules: float) -> str:
+    return quantity_text(joules / 3600, "Wh")
+
+
+def _nowhere(question: Question, points: Sequence[FrontPoint]) -> InputError:
+    last = points[-1]
+    where = f"{question.job.model.name} on {points[0].chips:,} to {last.chips:,} × {question.cluster.chip.name}"
+    return InputError(where, f"no number of chips has a plan; at {last.chips:,}: {last.reason}", "ask for more chips")
+
+
+def _answered(point: FrontPoint) -> Answer:
+    assert point.answer is not None, "the point has a plan"
+    return point.answer
+
+
+def _trained(point: FrontPoint) -> Training:
+    assert point.training is not None, "the point has a plan"
+    return point.training

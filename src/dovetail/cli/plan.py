@@ -1,0 +1,167 @@
+"""`dovetail plan`: the best plan for a job on a cluster, proven; or the front over numbers of chips."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from dovetail.cli.evaluation import EXIT_INFEASIBLE
+from dovetail.cli.figures import parse_tokens
+from dovetail.cli.output import print_json
+from dovetail.cli.plan_view import answer_fields, infeasible, print_answer
+from dovetail.cli.question import Asked, asked
+from dovetail.errors import InputError, quoted
+
+if TYPE_CHECKING:
+    from dovetail.evaluation import Question
+    from dovetail.search import Answer, Space
+    from dovetail.search.front import Training
+
+Objective = Literal["time", "cost", "energy"]
+#: How long `--ideal` searches where no time limit is given: its space is far larger.
+IDEAL_SECONDS = 30.0
+
+_FIX = "Values a field of the plan may take, as tensor_parallel=4,8; may be repeated."
+_CHIPS = "How many chips; several as 256,512 or 256..4096 (doubling) or 256..4096:256 (steps) give the front over them."
+_MODEL = "A model of the catalogue, a model file, or a Hugging Face config.json."
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is wanted beyond the question."""
+
+    space: Space
+    time_limit_s: float | None
+    explain: bool
+    ideal: bool
+    out: Path | None
+    tokens: float | None
+    objective: Objective | None
+    price_per_chip_hour: float | None
+    as_json: bool
+
+
+def plan(
+    file: Annotated[Path | None, typer.Argument(help="A plan file whose job and cluster are used.")] = None,
+    model: Annotated[str | None, typer.Option("--model", help=_MODEL)] = None,
+    cluster: Annotated[str | None, typer.Option("--cluster", help="A cluster of the catalogue or its file.")] = None,
+    chip: Annotated[str | None, typer.Option("--chip", help="A chip of the catalogue or its file.")] = None,
+    chips: Annotated[str | None, typer.Option("--chips", help=_CHIPS)] = None,
+    global_batch: Annotated[int | None, typer.Option("--global-batch", help="Sequences a step.")] = None,
+    seq_len: Annotated[int | None, typer.Option("--seq-len", help="Tokens of a sequence.")] = None,
+    framework: Annotated[str | None, typer.Option("--framework", help="Whose plans; default megatron.")] = None,
+    precision: Annotated[str | None, typer.Option("--precision", help="Default bf16.")] = None,
+    optimizer: Annotated[str | None, typer.Option("--optimizer", help="Default adamw.")] = None,
+    fix: Annotated[list[str] | None, typer.Option("--fix", metavar="FIELD=VALUE[,VALUE]", help=_FIX)] = None,
+    time_limit: Annotated[float | None, typer.Option("--time-limit", help="Seconds to search at most.")] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Say what binds and what more would gain.")] = False,
+    ideal: Annotated[bool, typer.Option("--ideal", help="Also what plans no framework runs would gain.")] = False,
+    out: Annotated[Path | None, typer.Option("--out", help="Write the plan file here (YAML).")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Let --out replace a file.")] = False,
+    tokens: Annotated[str | None, typer.Option("--tokens", help="Tokens to train, as 15T or 1.5e12.")] = None,
+    objective: Annotated[Objective | None, typer.Option("--objective", help="What is best over chips.")] = None,
+    price: Annotated[float | None, typer.Option("--price-per-chip-hour", help="In USD; default the chip's.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a view.")] = False,
+) -> None:
+    """The fastest plan that fits, of all the framework can run, and a proof of it."""
+    given = {"job.model": model, "job.seq_len": seq_len, "job.global_batch": global_batch, "job.precision": precision}
+    given |= {"job.optimizer": optimizer, "cluster.name": cluster, "cluster.chip": chip, "cluster.framework": framework}
+    question = asked(file, given, chips)
+    if out is not None:
+        _check_out(out, force=force)
+    from dovetail.search.narrow import narrowed
+
+    count = None if tokens is None else parse_tokens(tokens)
+    wanted = Wanted(
+        narrowed(fix or ()), _at_least_0("--time-limit", time_limit), explain, ideal, out, count, objective,
+        _at_least_0("--price-per-chip-hour", price), as_json,
+    )  # fmt: skip
+    if question.counts:
+        from dovetail.cli.front import answer_front
+
+        answer_front(question, wanted)
+    else:
+        _answer_plan(question, wanted)
+
+
+def _answer_plan(asked_for: Asked, wanted: Wanted) -> None:
+    from dovetail.search import plan as best_plan
+    from dovetail.search.narrow import within
+
+    question = asked_for.question()
+    job, cluster, framework = question.job, question.cluster, question.framework
+    if wanted.objective is not None:
+        raise InputError("--objective", "chooses a number of chips", "give several, as --chips 256..4096")
+    if wanted.ideal and framework.name == "ideal":
+        raise InputError("--ideal", "stands beside the framework ideal", "leave one of them out")
+    space = within(wanted.space, job, cluster, framework)
+    answer = best_plan(job, cluster, framework, space=space, time_limit_s=wanted.time_limit_s)
+    if answer.evaluation is None:
+        explanation = _explained(answer, wanted)
+        if wanted.as_json:
+            print_json(answer_fields(answer, explanation=explanation))
+        elif explanation is not None:
+            typer.echo(str(explanation))
+        typer.echo(str(infeasible(answer)), err=True)
+        proven = answer.certificate.status == "infeasible"
+        raise typer.Exit(EXIT_INFEASIBLE if proven else 2)
+    if wanted.out is not None:
+        write_plan(answer, asked_for, wanted.out)
+    training = None if wanted.tokens is None else _training(answer, wanted.tokens, wanted.price_per_chip_hour)
+    ideal = _ideal(question, wanted) if wanted.ideal else None
+    if wanted.as_json:
+        print_json(answer_fields(answer, training=training, ideal=ideal, explanation=_explained(answer, wanted)))
+    else:
+        print_answer(answer, training=training, ideal=ideal, explanation=_explained(answer, wanted))
+        if wanted.out is not None:
+            typer.echo(f"\nwritten {wanted.out}")
+
+
+def _training(answer: Answer, tokens: float, price_per_chip_hour: float | None) -> Training:
+    from dovetail.search.front import price, training_of
+
+    return training_of(answer.best, answer.job, tokens, price(answer.cluster, price_per_chip_hour))
+
+
+def _ideal(question: Question, wanted: Wanted) -> Answer:
+    """The same job where no framework stands in the way."""
+    from dovetail.search import plan as best_plan
+
+    limit = IDEAL_SECONDS if wanted.time_limit_s is None else wanted.time_limit_s
+    return best_plan(question.job, question.cluster, "ideal", time_limit_s=limit)
+
+
+def _explained(answer: Answer, wanted: Wanted) -> Any:
+    if not wanted.explain:
+        return None
+    from dovetail.report.explanation import explain
+
+    return explain(answer, time_limit_s=wanted.time_limit_s)
+
+
+def write_plan(answer: Answer, asked_for: Asked, out: Path) -> None:
+    """The plan as a file that `dovetail estimate` reads."""
+    from dovetail.documents import to_yaml, write_text
+    from dovetail.evaluation import plan_document
+
+    framework = asked_for.framework_beside(out)
+    write_text(out, to_yaml(plan_document(answer.plan, answer.job, answer.cluster, framework)))
+
+
+def _check_out(out: Path, *, force: bool) -> None:
+    if out.suffix.lower() not in (".yaml", ".yml"):
+        raise InputError(str(out), "does not end in .yaml", "a plan file is YAML: name it so")
+    if not out.parent.is_dir():
+        raise InputError(str(out), "stands in no folder there is", "name a file in a folder that exists")
+    if out.exists() and not force:
+        raise InputError(str(out), "exists already", "name another file or add --force")
+
+
+def _at_least_0(flag: str, value: float | None) -> float | None:
+    if value is not None and not (math.isfinite(value) and value >= 0):
+        raise InputError(flag, f"is {quoted(value)}", "it should be a number of 0 or more")
+    return value

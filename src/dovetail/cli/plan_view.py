@@ -1,0 +1,195 @@
+"""How the answer of a search is shown: JSON fields, the plan, its certificate, and what else was close."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from dovetail.cli.evaluation import (
+    Facts,
+    evaluation_fields,
+    plan_facts,
+    print_parts,
+    question_facts,
+    result_facts,
+)
+from dovetail.cli.figures import dollars_text, duration_text, quantity_text
+from dovetail.cli.output import print_facts, wrapped
+from dovetail.errors import InputError
+from dovetail.units import count_text, seconds_text
+
+if TYPE_CHECKING:
+    from dovetail.search import Answer, Certificate
+    from dovetail.search.front import Training
+
+#: What the letters of a plan in a line stand for.
+PLAN_LETTERS = "t tensor, c context, p pipeline, v chunks a stage, d data, e expert"
+#: How long each search for what would help may take.
+RELIEF_SECONDS = 5.0
+#: Fields that need a plan.
+_OF_PLAN = (
+    "step_time_s",
+    "mfu",
+    "tokens_per_s_per_chip",
+    "breakdown",
+    "memory_bytes",
+    "energy_j",
+    "provenance",
+    "plan",
+)
+
+
+def answer_fields(
+    answer: Answer, *, training: Training | None = None, ideal: Answer | None = None, explanation: Any = None
+) -> dict[str, Any]:
+    """The JSON fields others rely on; without a plan those of the plan are null."""
+    best = answer.evaluation
+    fields = {"fits": False} | dict.fromkeys(_OF_PLAN) if best is None else evaluation_fields(best)
+    fields |= question_fields(answer)
+    fields |= {
+        "certificate": asdict(answer.certificate),
+        "alternatives": [
+            {"plan": asdict(other.plan), "step_time_s": other.step_time_s, "loss": other.loss}
+            for other in answer.alternatives
+        ],
+    }
+    timing = dict(answer.timing)
+    if training is not None:
+        fields["training"] = asdict(training)
+    if ideal is not None:
+        fields["ideal"] = _ideal_fields(answer, ideal)
+        timing |= {f"ideal_{name}": value for name, value in ideal.timing.items()}
+    if explanation is not None:
+        fields["explanation"] = explanation_fields(explanation)
+    return fields | {"timing": timing}
+
+
+def question_fields(answer: Answer) -> dict[str, Any]:
+    """What was asked, as a plan file would have it."""
+    from dovetail.evaluation.write import cluster_part, job_part
+
+    cluster = cluster_part(answer.cluster) | {"framework": answer.framework.name}
+    return {"job": job_part(answer.job), "cluster": cluster}
+
+
+def explanation_fields(explanation: Any) -> Any:
+    """An explanation as JSON has it."""
+    fields = getattr(explanation, "fields", None)
+    return fields() if callable(fields) else str(explanation)
+
+
+def _ideal_fields(answer: Answer, ideal: Answer) -> dict[str, Any]:
+    best, certificate = ideal.evaluation, ideal.certificate
+    bound = certificate.lower_bound_s
+    return {
+        "step_time_s": None if best is None else best.step_time_s,
+        "gain": None if best is None else answer.step_time_s / best.step_time_s - 1,
+        "gain_at_most": None if bound is None else answer.step_time_s / bound - 1,
+        "status": certificate.status,
+        "plan": None if best is None else asdict(best.plan),
+        "certificate": asdict(certificate),
+    }
+
+
+def print_answer(
+    answer: Answer, *, training: Training | None = None, ideal: Answer | None = None, explanation: Any = None
+) -> None:
+    """The view for reading."""
+    facts = [
+        *question_facts(answer.job, answer.cluster, answer.framework),
+        *plan_facts(answer.plan),
+        *result_facts(answer.best),
+        *certificate_facts(answer.certificate),
+    ]
+    if training is not None:
+        facts.append(("training", training_text(training)))
+    if ideal is not None:
+        facts.append(("ideal", _ideal_text(answer, ideal)))
+    print_facts(facts)
+    if explanation is not None:
+        typer.echo(f"\n{explanation}")
+        return
+    print_parts(answer.best, answer.cluster)
+    _print_alternatives(answer)
+
+
+def certificate_facts(certificate: Certificate) -> Facts:
+    """What is proven, and over which space."""
+    return [
+        ("proof", proof_text(certificate)),
+        ("", counts_text(certificate)),
+        *wrapped("space", certificate.space),
+    ]
+
+
+def proof_text(certificate: Certificate) -> str:
+    """What is proven, in a sentence."""
+    if certificate.status == "optimal":
+        return f"proven: none of {certificate.counted:,} plans is faster"
+    least = seconds_text(certificate.lower_bound_s or 0.0)
+    return f"at most {certificate.gap or 0.0:.1%} from the best: no plan takes less than {least}"
+
+
+def counts_text(certificate: Certificate) -> str:
+    """What became of the plans."""
+    return (
+        f"{certificate.evaluated:,} evaluated, {certificate.infeasible:,} do not fit, "
+        f"{certificate.pruned:,} not evaluated: none of them can be faster"
+        if certificate.status == "optimal"
+        else f"{certificate.evaluated:,} evaluated, {certificate.infeasible:,} do not fit, {certificate.pruned:,} left"
+    )
+
+
+def training_text(training: Training) -> str:
+    """What a whole run takes."""
+    parts = [
+        f"{count_text(training.tokens)} tokens in {duration_text(training.train_s)} ({training.steps:,} steps)",
+        f"{training.chip_hours:,.0f} chip-hours",
+    ]
+    if training.cost_usd is not None:
+        parts.append(dollars_text(training.cost_usd))
+    if training.energy_j is not None:
+        parts.append(quantity_text(training.energy_j / 3600, "Wh"))
+    return ", ".join(parts)
+
+
+def _ideal_text(answer: Answer, ideal: Answer) -> str:
+    fields = _ideal_fields(answer, ideal)
+    most = "" if fields["gain_at_most"] is None else f"; at most {max(fields['gain_at_most'], 0.0):.1%} could be gained"
+    if fields["gain"] is None or fields["gain"] <= 0:
+        return f"no faster plan was found among all that the model can express{most}"
+    step = seconds_text(fields["step_time_s"])
+    proven = ", proven the best" if fields["status"] == "optimal" else most
+    return f"plans that no framework runs would gain {fields['gain']:.1%} ({step} a step{proven})"
+
+
+def _print_alternatives(answer: Answer) -> None:
+    if not answer.alternatives:
+        return
+    from dovetail.report.plan_words import plan_words
+
+    typer.echo("\nthe best plans with other degrees, and what they lose")
+    for other in answer.alternatives:
+        typer.echo(f"  {seconds_text(other.step_time_s):>8}  {other.loss:+6.1%}  {plan_words(other.plan)}")
+    typer.echo(f"  ({PLAN_LETTERS}, b micro-batch, z ZeRO)")
+
+
+def infeasible(answer: Answer) -> InputError:
+    """Why there is no plan, by how much, and what would help."""
+    from dovetail.search.explain import lacking
+    from dovetail.search.relief import reliefs
+
+    chips, certificate = answer.cluster.chips, answer.certificate
+    where = f"{answer.job.model.name} on {chips:,} × {answer.cluster.chip.name}"
+    if certificate.status != "infeasible":
+        return InputError(where, "no plan that fits was found in time", "give a longer --time-limit")
+    if certificate.counted == 0:
+        return InputError(where, lacking(answer, ()), "choose another number of chips or sequences, or fix less")
+    found = reliefs(answer, RELIEF_SECONDS)
+    what = f"none of {certificate.counted:,} plans fits the {lacking(answer, found)}"
+    more = next((relief for relief in found if relief.what == "chips"), None)
+    if more is None:
+        return InputError(where, what, "use more chips, chips with more memory, or shorter sequences")
+    return InputError(where, what, f"{more.after:,.0f} chips would do, at {seconds_text(more.step_time_s)} a step")

@@ -1,0 +1,197 @@
+"""What `dovetail plan` is asked: flags, or a plan file whose absent fields flags fill."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import dovetail as dt
+from dovetail.errors import InputError, quoted
+
+if TYPE_CHECKING:
+    from dovetail.evaluation import Question
+    from dovetail.hardware import Cluster
+    from dovetail.models import Model
+
+COMMAND = "dovetail plan"
+#: Field of a plan file → the flag that fills it.
+FLAGS = {
+    "job.model": "--model",
+    "job.seq_len": "--seq-len",
+    "job.global_batch": "--global-batch",
+    "job.precision": "--precision",
+    "job.optimizer": "--optimizer",
+    "cluster.name": "--cluster",
+    "cluster.chip": "--chip",
+    "cluster.chips": "--chips",
+    "cluster.framework": "--framework",
+}
+_NEEDED = ("job.model", "job.seq_len", "job.global_batch")
+MOST_COUNTS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question that still leaves the number of chips open."""
+
+    document: Mapping[str, Any]
+    where: str
+    folder: Path
+    #: fields that flags gave
+    flagged: frozenset[str]
+    #: several numbers of chips: one question each
+    counts: tuple[int, ...]
+
+    def question(self, chips: int | None = None) -> Question:
+        """The question for one number of chips, or for the document's own."""
+        cluster = self.document["cluster"] | ({} if chips is None else {"chips": chips})
+        try:
+            return dt.evaluation.question_of({**self.document, "cluster": cluster}, self.where, self.folder)
+        except InputError as error:
+            raise self._by_flag(error) from None
+
+    def any_question(self) -> Question:
+        """The question for the first number of chips that makes one."""
+        first: InputError | None = None
+        for chips in self.counts:
+            try:
+                return self.question(chips)
+            except InputError as error:
+                first = first or error
+        assert first is not None, "there are several numbers of chips"
+        raise first
+
+    def cluster(self, chips: int) -> Cluster:
+        """The cluster with so many chips."""
+        return self.question(chips).cluster
+
+    def framework_beside(self, out: Path) -> str:
+        """The framework as a plan file written there names it."""
+        from dovetail.evaluation.plan_file import is_path
+
+        name = str(self.document["cluster"].get("framework", "megatron"))
+        return os.path.relpath(self.folder / name, out.parent) if is_path(name) else name
+
+    def _by_flag(self, error: InputError) -> InputError:
+        """The error at the flag where the user wrote what is wrong."""
+        field = error.where.removeprefix(f"{self.where}: ")
+        if field in self.flagged:
+            return InputError(FLAGS[field], error.what, error.fix)
+        return InputError(field, error.what, error.fix) if self.where == COMMAND else error
+
+
+def asked(file: Path | None, given: Mapping[str, str | int | None], chips: str | None) -> Asked:
+    """The question a plan file and flags make together; `given` is by field of the plan file."""
+    if given.get("cluster.name") and given.get("cluster.chip"):
+        raise InputError("--cluster", "stands beside --chip", "give one of them: a cluster has its chip")
+    where, folder = (COMMAND, Path()) if file is None else (str(file), file.parent)
+    counts = None if chips is None else chip_counts(chips)
+    flags: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
+    if counts is not None and len(counts) == 1:
+        flags["cluster.chips"] = counts[0]
+    for field in flags.keys() & {"job.model", "cluster.name", "cluster.chip", "cluster.framework"}:
+        flags[field] = _model(flags[field], folder) if field == "job.model" else _from(folder, flags[field])
+    document = _merged({} if file is None else _parts(file), flags, where)
+    if counts is not None and len(counts) > 1 and "chips" in document["cluster"]:
+        raise _contradiction(where, "cluster.chips", document["cluster"]["chips"], chips)
+    _check_complete(document, where, has_counts=counts is not None)
+    several = counts if counts is not None and len(counts) > 1 else ()
+    return Asked(document, where, folder, frozenset({*flags, "cluster.chips"} if counts else flags), several)
+
+
+def chip_counts(text: str) -> tuple[int, ...]:
+    """Numbers of chips: 256; 256,512,768; 256..4096 by doubling; 256..4096:256 by steps."""
+    span = re.fullmatch(r"(\d{1,7})\.\.(\d{1,7})(?::(\d{1,7}))?", text.strip())
+    if span is not None:
+        low, high, step = int(span[1]), int(span[2]), int(span[3] or 0)
+        if low < 1 or low > high or (span[3] and not step):
+            raise InputError("--chips", f"{quoted(text)} holds no number", "write it from low to high, 256..4096")
+        counts = list(range(low, high + 1, step)) if step else _doubled(low, high)
+    else:
+        words = [word.strip().replace("_", "") for word in text.split(",")]
+        if not all(re.fullmatch(r"\d{1,7}", word) for word in words):
+            fix = "write it as 256, as 256,512,768, as 256..4096 (doubling) or as 256..4096:256 (by steps)"
+            raise InputError("--chips", f"is {quoted(text)}", fix)
+        counts = [int(word) for word in words]
+    if len(counts) > MOST_COUNTS:
+        raise InputError("--chips", f"are {len(counts)} numbers", f"ask for at most {MOST_COUNTS}")
+    return tuple(sorted(set(counts)))
+
+
+def _doubled(low: int, high: int) -> list[int]:
+    counts = [low]
+    while counts[-1] * 2 <= high:
+        counts.append(counts[-1] * 2)
+    return counts
+
+
+def _model(name: str, folder: Path) -> str | Model:
+    """A name or path as the document has it; a Hugging Face config becomes the model it describes."""
+    if name in dt.models.names():
+        return name
+    path = Path(name)
+    if path.is_dir() or (path.suffix.lower() == ".json" and _is_config(path)):
+        return dt.models.from_huggingface(path)
+    return _from(folder, name)
+
+
+def _is_config(path: Path) -> bool:
+    from dovetail.documents import read_document
+
+    return path.name == "config.json" or not {"model_type", "architectures"}.isdisjoint(
+        read_document(path, finite=False)
+    )
+
+
+def _from(folder: Path, name: str) -> str:
+    """A path of the command line as a document in that folder would write it."""
+    from dovetail.evaluation.plan_file import is_path
+
+    if not is_path(name) or folder == Path():
+        return name
+    return os.path.relpath(name, folder)
+
+
+def _parts(file: Path) -> dict[str, Any]:
+    from dovetail.documents import read_document
+
+    return read_document(file)
+
+
+def _merged(document: Mapping[str, Any], flags: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The document with what flags add; what both say must be the same."""
+    merged: dict[str, Any] = dict(document)
+    for part in ("job", "cluster"):
+        fields: object = merged.get(part) or {}
+        if not isinstance(fields, Mapping):
+            raise InputError(f"{where}: {part}", f"is {quoted(fields)}", "it should hold a mapping of fields")
+        merged[part] = dict(cast("Mapping[str, Any]", fields))
+    for field, value in flags.items():
+        part, name = field.split(".")
+        if name in merged[part] and merged[part][name] != value:
+            raise _contradiction(where, field, merged[part][name], value)
+        merged[part][name] = value
+    return merged
+
+
+def _contradiction(where: str, field: str, in_file: object, by_flag: object) -> InputError:
+    said = by_flag if isinstance(by_flag, str | int) else "another model"
+    what = f"is {quoted(in_file)}, but {FLAGS[field]} says {said}"
+    return InputError(f"{where}: {field}", what, "leave one of them out")
+
+
+def _check_complete(document: Mapping[str, Any], where: str, *, has_counts: bool) -> None:
+    job, cluster = document["job"], document["cluster"]
+    missing = [FLAGS[field] for field in _NEEDED if field.removeprefix("job.") not in job]
+    if "name" not in cluster and "chip" not in cluster:
+        missing.append("--cluster or --chip")
+    elif "chip" in cluster and "name" not in cluster and "chips" not in cluster and not has_counts:
+        missing.append("--chips")
+    if missing:
+        named = missing[0] if len(missing) == 1 else f"{', '.join(missing[:-1])} and {missing[-1]}"
+        fix = "give them" if len(missing) > 1 else "give it"
+        raise InputError(where, f"needs {named}", f"{fix}, or a plan file that says so" if where == COMMAND else fix)

@@ -1,0 +1,78 @@
+"""A plan back into a plan file: what `load_task` reads from it takes exactly as long."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from dovetail import hardware, models
+from dovetail.errors import InputError
+from dovetail.hardware import Cluster
+from dovetail.hardware.write import chip_document, tier_documents
+from dovetail.models import Job, Model
+from dovetail.models.catalogue import document_of
+from dovetail.placement.plan import Plan
+
+
+def plan_document(plan: Plan, job: Job, cluster: Cluster, framework: str) -> dict[str, Any]:
+    """The three parts of a plan file; what is not in the catalogue stands there in full.
+
+    `framework` is a name of the catalogue, or the path of a framework file from the plan file's folder.
+    """
+    return {
+        "job": job_part(job),
+        "cluster": cluster_part(cluster) | {"framework": framework},
+        "plan": plan_part(plan),
+    }
+
+
+def job_part(job: Job) -> dict[str, Any]:
+    """The `job` part."""
+    return {
+        "model": job.model.name if _is_known(job.model) else document_of(job.model),
+        "seq_len": job.seq_len,
+        "global_batch": job.global_batch,
+        "precision": job.precision,
+        "optimizer": job.optimizer,
+        "attention": "fused" if job.fused_attention else "unfused",
+    }
+
+
+def cluster_part(cluster: Cluster) -> dict[str, Any]:
+    """The `cluster` part without its framework: by name where the catalogue has it, otherwise in full."""
+    chip, chips = cluster.chip, cluster.chips
+    if cluster.name in hardware.cluster_names() and _alike(cluster, cluster.name):
+        return {"name": cluster.name, "chips": chips}
+    known = chip.name in hardware.chip_names() and hardware.chip(chip.name) == chip
+    if known and _alike(cluster, chip.name):
+        return {"chip": chip.name, "chips": chips}
+    tiers = {"tiers": tier_documents(cluster)} if cluster.tiers else {}
+    return {"chip": chip.name if known else chip_document(chip), "chips": chips} | tiers
+
+
+def plan_part(plan: Plan) -> dict[str, Any]:
+    """The `plan` part, every field of it."""
+    fields = asdict(plan)
+    # follows from the batch
+    del fields["num_microbatches"]
+    runs = fields.pop("recompute_by_block")
+    if runs is not None:
+        fields["recompute_by_block"] = [{"blocks": blocks, "again": _plain(again)} for blocks, again in runs]
+    return {name: _plain(value) for name, value in fields.items()}
+
+
+def _is_known(model: Model) -> bool:
+    return model.name in models.names() and models.load(model.name) == model
+
+
+def _alike(cluster: Cluster, name: str) -> bool:
+    """Whether the catalogue has the same chips and network under a name."""
+    try:
+        known = hardware.cluster(name, cluster.chips)
+    except InputError:
+        return False
+    return (known.chip, known.tiers) == (cluster.chip, cluster.tiers)
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]
