@@ -12,6 +12,7 @@ from dovetail.placement.chunk_times import ChunkTimes
 from dovetail.placement.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.placement.step_time import step_time
 from dovetail.search.bound_kernels import least_seconds
+from dovetail.search.physical_bound import physical_bound
 from dovetail.search.plan_kernels import GPIPE, ONE_F_ONE_B, Cells, Layers, Plans, evaluate_plans
 from dovetail.search.shapes import NAMES, Shapes, group_sizes
 from dovetail.search.tables import Tables, numbers
@@ -122,7 +123,32 @@ class Batch:
         once += states.own[candidates.state] * tables.facts.update_s
         after = (once * counts).sum(axis=1) / plans.stages
         fixed = after * (1 - ROUNDING) + self._fixed_s(candidates)
-        return self._least(plans, memory, self._state_bytes(plans), self._layers, limit_s - fixed) + fixed
+        found = self._least(plans, memory, self._state_bytes(plans), self._layers, limit_s - fixed) + fixed
+        return np.maximum(found, self._physical(candidates))
+
+    def _physical(self, candidates: Candidates) -> Floats:
+        """What the hardware allows at best (L0): above the tables' bound where the network is all that counts."""
+        setting, shapes, shape = self.tables.setting, self.shapes, candidates.shape
+        plans = [self.tables.splits[split].plan for split in numbers(shapes.split)]
+
+        def inside(field: str) -> Floats:
+            return np.array([getattr(plan, field) for plan in plans])[shape]
+
+        return physical_bound(
+            setting.job,
+            setting.cluster,
+            tensor_parallel=inside("tensor_parallel"),
+            context_parallel=inside("context_parallel"),
+            data_parallel=shapes.copies[shape],
+            pipeline_parallel=shapes.stages[shape],
+            pipeline_schedule=np.array([NAMES[number] for number in range(len(NAMES))])[shapes.schedule[shape]],
+            micro_batch=shapes.micro_batch[shape],
+            expert_parallel=inside("expert_parallel"),
+            expert_tensor_parallel=inside("expert_tensor_parallel"),
+            sequence_parallel=inside("sequence_parallel"),
+            zero_stage=self.tables.zero_stages()[candidates.state],
+            zero_group=np.array([key.zero_group for key in self.tables.states.keys])[candidates.state],
+        )
 
     def _least(
         self, plans: Plans, memory: Ints, state_bytes: Floats, layers: Layers, limits_s: Floats | float
@@ -156,13 +182,18 @@ class Batch:
     def evaluate(self, candidates: Candidates, cuts: Sequence[Sequence[int]]) -> Evaluated:
         """Every candidate with every cut listed for its shape."""
         self._work_with(candidates)
-        lists = [np.array(rows, np.int64) for rows in cuts]
-        candidate = np.repeat(
-            np.arange(len(candidates)), np.array([len(rows) for rows in lists], np.int64)[candidates.shape]
-        )
-        cut = np.concatenate([np.zeros(0, np.int64), *(lists[shape] for shape in numbers(candidates.shape))])
+        listed = np.array([row for rows in cuts for row in rows], np.int64)
+        lengths = np.array([len(rows) for rows in cuts], np.int64)
+        counts = lengths[candidates.shape]
+        candidate = np.repeat(np.arange(len(candidates)), counts)
+        starts = (np.cumsum(lengths) - lengths)[candidates.shape] - (np.cumsum(counts) - counts)
+        cut = listed[np.repeat(starts, counts) + np.arange(len(candidate))]
+        # plans with one pipeline follow each other, so that it is looked at once
+        layer = self._rows(candidates)
+        order = np.lexsort((candidate, cut, layer[candidate]))
+        candidate, cut = candidate[order], cut[order]
         chosen = candidates.take(candidate)
-        plans = self._plans(chosen, self._rows(chosen), cut)
+        plans = self._plans(chosen, layer[candidate], cut)
         pipeline, after, peak = self.plan_seconds(plans)
         exact = (plans.schedule == GPIPE) | ((plans.schedule == ONE_F_ONE_B) & (plans.delay_s == 0))
         return Evaluated(candidate, cut, pipeline, after + self._fixed_s(chosen), exact | (plans.stages == 1), peak)

@@ -119,10 +119,21 @@ def evaluate_plans(
     forward, backward = np.empty(most), np.empty(most)
     fill, drain = np.empty(most), np.empty(most)
     for i in range(n):
-        _chunk_seconds(plans, layers, cuts, i, forward, backward)
-        pipeline[i] = _pipeline(plans, i, forward, backward, fill, drain)
+        if i > 0 and _same_pipeline(plans, i):
+            pipeline[i] = pipeline[i - 1]
+        else:
+            _chunk_seconds(plans, layers, cuts, i, forward, backward)
+            pipeline[i] = _pipeline(plans, i, forward, backward, fill, drain)
         after[i], peak[i] = _stages(plans, layers, cells, states, cuts, facts, has_loss, i)
     return pipeline, after, peak
+
+
+@njit(cache=True)
+def _same_pipeline(plans: Plans, i: int) -> bool:
+    """Whether a plan differs from the one before it in its state alone."""
+    same = plans.layer[i] == plans.layer[i - 1] and plans.cut[i] == plans.cut[i - 1]
+    same = same and plans.schedule[i] == plans.schedule[i - 1] and plans.microbatches[i] == plans.microbatches[i - 1]
+    return same and plans.sending_s[i] == plans.sending_s[i - 1] and plans.delay_s[i] == plans.delay_s[i - 1]
 
 
 @njit(cache=True)
@@ -228,14 +239,14 @@ def _stages(
     zero = 1 if plans.zero_stage[i] == 2 and p > 1 else plans.zero_stage[i]
     rooms = 1 + (min(p, m) - 1) * (v - 1) / v
     first, count = cuts.first_content[cut], cuts.first_content[cut + 1] - cuts.first_content[cut]
-    stage = cuts.first_stage[cut]
+    stage, classes = cuts.first_stage[cut], cuts.contents.shape[1]
     closing, peak = 0.0, 0.0
     for content in range(count):
-        counts = cuts.contents[first + content]
+        place = int(first + content)
         forward, backward, kept, reduction, gathering = 0.0, 0.0, 0.0, 0.0, 0.0
-        used, home = _parameters(counts, cells.own[cell], cells.tied[cell], states.own[state], states.tied[state])
-        for c in range(len(counts)):
-            number = counts[c]
+        used, home = _parameters(cuts, place, cells, cell, states, state)
+        for c in range(classes):
+            number = cuts.contents[place, c]
             if number:
                 forward += number * layers.forward_s[row, c]
                 backward += number * (layers.input_gradient_s[row, c] + layers.weight_gradient_s[row, c])
@@ -245,7 +256,7 @@ def _stages(
         reduced = reduction - min(reduction * facts.hidden_reduction[staged], rooms * backward)
         gathered = gathering - min(gathering * facts.hidden_gathering[staged], rooms * forward)
         closing = max(closing, reduced + gathered + home * facts.update_s)
-        moment = _moment(counts, layers.workspace[row], cells, cell, facts, has_loss, zero)
+        moment = _moment(cuts, place, layers, row, cells, cell, facts, has_loss, zero)
         fixed = (home * facts.sharded_weight if zero == 3 else used * facts.weight) + (
             (home if zero >= 2 else used) * facts.gradient[staged] + (home if zero >= 1 else used) * facts.optimizer
         )
@@ -275,32 +286,42 @@ def flights_of(plans: Plans, i: int, k: int) -> float:
 
 
 @njit(cache=True)
-def _parameters(counts: Ints, own: Floats, tied: Floats, home: Floats, tied_home: Floats) -> tuple[float, float]:
+def _parameters(cuts: Cuts, place: int, cells: Cells, cell: int, states: States, state: int) -> tuple[float, float]:
     """Parameters a stage uses and those it keeps the state of; tied ones once (`stage_parameters`)."""
     used, kept = 0.0, 0.0
-    for c in range(len(counts)):
-        if counts[c]:
-            used += counts[c] * own[c]
-            kept += counts[c] * home[c]
-    for w in range(tied.shape[1]):
-        for c in range(len(counts)):
-            if counts[c] and tied[c, w] > 0:
-                used += tied[c, w]
-                kept += tied_home[c, w]
+    classes = cuts.contents.shape[1]
+    for c in range(classes):
+        number = cuts.contents[place, c]
+        if number:
+            used += number * cells.own[cell, c]
+            kept += number * states.own[state, c]
+    for w in range(cells.tied.shape[2]):
+        for c in range(classes):
+            if cuts.contents[place, c] and cells.tied[cell, c, w] > 0:
+                used += cells.tied[cell, c, w]
+                kept += states.tied[state, c, w]
                 break
     return used, kept
 
 
 @njit(cache=True)
 def _moment(
-    counts: Ints, workspace: Floats, cells: Cells, cell: int, facts: Facts, has_loss: Bools, zero: int
+    cuts: Cuts,
+    place: int,
+    layers: Layers,
+    row: int,
+    cells: Cells,
+    cell: int,
+    facts: Facts,
+    has_loss: Bools,
+    zero: int,
 ) -> float:
     """Bytes of the fullest moment beside state and activations in flight (`stage_memory`)."""
     loss, work, transient, gradients = 0.0, 0.0, 0.0, 0.0
     whole, first, second, shared = 0.0, 0.0, 0.0, -1.0
-    for c in range(len(counts)):
-        if counts[c]:
-            work = max(work, workspace[c])
+    for c in range(cuts.contents.shape[1]):
+        if cuts.contents[place, c]:
+            work = max(work, layers.workspace[row, c])
             if has_loss[c]:
                 loss = max(loss, cells.loss[cell, c])
             else:

@@ -118,6 +118,8 @@ def whole_space(job: Job, cluster: Cluster, framework: Framework, narrowed: Spac
         cuts=_cuts(framework),
     )
     chosen = {f.name: getattr(given, f.name) for f in fields(given) if getattr(given, f.name) is not None}
+    if framework.uneven_stages in ("never", "ends") and given.cuts is not None:
+        chosen["cuts"] = min(given.cuts, everything.cuts, key=get_args(Cuts).index)
     return replace(everything, **chosen)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 from math import prod
 
+from dovetail.errors import InputError
 from dovetail.frameworks import Framework
 from dovetail.graph import ModelGraph
 from dovetail.hardware import Cluster
@@ -45,7 +46,10 @@ def splits(job: Job, cluster: Cluster, framework: Framework, space: WholeSpace) 
     for plan in _degrees(graph, cluster.chips, space):
         if cluster.chips % plan.chips or not _nests(plan) or any(expert_obstacles(plan, framework)):
             continue
-        arranged = arrange(plan, graph, cluster)
+        try:
+            arranged = arrange(plan, graph, cluster)
+        except InputError:
+            continue  # groups that share key heads do not nest with those that share experts
         if arranged.strategy not in cuts:
             cuts[arranged.strategy] = dim_cuts(graph, job.seq_len, arranged.strategy)
         sizes = arranged.axes.sizes
