@@ -170,7 +170,7 @@ def _print_alternatives(answer: Answer) -> None:
         return
     from dovetail.report.plan_words import plan_words
 
-    typer.echo("\nthe best plans with other degrees, and what they lose")
+    typer.echo("\nplans with other degrees that were looked at, and what they lose")
     for other in answer.alternatives:
         typer.echo(f"  {seconds_text(other.step_time_s):>8}  {other.loss:+6.1%}  {plan_words(other.plan)}")
     typer.echo(f"  ({PLAN_LETTERS}, b micro-batch, z ZeRO)")

@@ -37,7 +37,10 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """The best plan with other degrees, and what it loses as a part of the best."""
+    """The best plan looked at with other degrees, and what it loses as a part of the best.
+
+    One with the same degrees may lose less: what cannot win is not looked at.
+    """
 
     plan: Plan
     step_time_s: float
