@@ -19,7 +19,7 @@ from dovetail.hardware import Cluster
 from dovetail.models import Job, Model
 from dovetail.models.job import Precision
 from dovetail.placement.plan import Plan
-from dovetail.search.space import Space, whole_space
+from dovetail.search.space import Space, WholeSpace, whole_space
 
 Document = dict[str, Any]
 Random = np.random.Generator
@@ -181,7 +181,7 @@ def _offered(rng: Random, job: Job, cluster: Cluster, framework: Framework) -> S
     return space
 
 
-def _with_pipelines(rng: Random, space: Space, whole: Space) -> Space:
+def _with_pipelines(rng: Random, space: Space, whole: WholeSpace) -> Space:
     """Pipelines alone, often of one schedule: they are few among all plans, and hardest to search."""
     stages = tuple(p for p in whole.pipeline_parallel or () if p > 1)
     space = replace(space, pipeline_parallel=stages or None)
@@ -192,12 +192,12 @@ def _with_pipelines(rng: Random, space: Space, whole: Space) -> Space:
     return replace(space, pipeline_schedule=(schedule,), virtual_stages=chunks or None)
 
 
-def _combinations(space: Space) -> int:
+def _combinations(space: WholeSpace) -> int:
     values = (getattr(space, field.name) for field in fields(space))
     return prod(len(v) for v in values if isinstance(v, tuple))
 
 
-def _narrower(rng: Random, whole: Space, space: Space, *, keeps_cuts: bool) -> Space:
+def _narrower(rng: Random, whole: WholeSpace, space: Space, *, keeps_cuts: bool) -> Space:
     """The space with fewer values for one field."""
     wide = [f.name for f in fields(whole) if isinstance(v := getattr(whole, f.name), tuple) and len(v) > 1]
     if whole.cuts != "even" and (not wide or (not keeps_cuts and _chance(rng, 0.1))):

@@ -48,6 +48,7 @@ def check(seed: int, most_plans: int) -> None:
     assert answer is not None
     assert answer.fits
     assert answer.step_time_s == same(min(evaluation.step_time_s for evaluation in fitting))
+    assert certificate.lower_bound_s is not None
     assert certificate.lower_bound_s <= answer.step_time_s
     assert answer.plan in {evaluation.plan for evaluation in tried}
     assert evaluate(answer.plan, *where, energy=False).step_time_s == same(answer.step_time_s)

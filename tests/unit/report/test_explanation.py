@@ -70,6 +70,7 @@ def test_a_chip_without_runs_is_predicted_less_surely():
     answer = planned("h100-sxm", 8)
     unknown = replace(answer, cluster=replace(answer.cluster, chip=replace(answer.cluster.chip, name="unheard-of")))
     found = explain(unknown, time_limit_s=0)
+    assert found.interval is not None
     assert found.interval.left_out
     assert found.interval.error == scoreboard_record().left_out_macro_p90
     assert "assumed" in found.doubts[0]

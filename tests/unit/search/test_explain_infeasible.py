@@ -51,10 +51,8 @@ def test_memory_is_the_least_that_does(answer, found):
 def test_chips_are_the_fewest_in_steps_of_two(answer, found):
     chips = next(relief for relief in found.relief if relief.what == "chips")
     assert chips.plan.chips == chips.after
-    enough, less = (
-        plan(answer.job, with_chips(answer.cluster, int(count)), "megatron", space=SPACE)
-        for count in (chips.after, chips.after // 2)
-    )
+    clusters = [with_chips(answer.cluster, int(count)) for count in (chips.after, chips.after // 2)]
+    enough, less = (plan(answer.job, cluster, "megatron", space=SPACE) for cluster in clusters if cluster is not None)
     assert enough.step_time_s == pytest.approx(chips.step_time_s)
     assert less.evaluation is None
 
