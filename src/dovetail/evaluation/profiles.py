@@ -17,10 +17,10 @@ from dovetail.cost.operators import ChipUnits
 from dovetail.cost.shapes import Array
 from dovetail.cost.units import tier_arrays
 from dovetail.graph import Backward, Element, LayerGraph, ModelGraph, differentiate
-from dovetail.graph.routing import TOP_K
+from dovetail.graph.routing import EXPERT_TOKENS, TOP_K
 from dovetail.graph.size import Size, as_array
 from dovetail.hardware import Cluster
-from dovetail.layout import Collective, PlacedLayer, Strategy, place_layer
+from dovetail.layout import Collective, CollectiveKind, PlacedLayer, Strategy, place_layer
 from dovetail.layout.axes import AtomicAxes
 from dovetail.models import Job
 from dovetail.placement.arrange import Arrangement
@@ -184,6 +184,9 @@ def group_name(collective: Collective, axes: AtomicAxes) -> str:
         return UPDATED_WEIGHTS
     if used <= set(mesh.zero) and collective.tensor.name.endswith((".weight", "_table", ".bias")):
         return WEIGHT_GATHER
+    if collective.kind is CollectiveKind.ALL_TO_ALL and EXPERT_TOKENS in collective.tensor.dims:
+        # tokens on their way to experts and back, whichever chips these lie on
+        return "expert-parallel"
     if used <= set(mesh.tensor):
         return "tensor-parallel"
     if used <= set(mesh.context):
