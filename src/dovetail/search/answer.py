@@ -23,12 +23,12 @@ class Certificate:
     """
 
     status: Literal["optimal", "feasible", "infeasible"]
-    #: no plan of the space takes less; None where none fits
+    #: no plan of the space takes less; None where none fits. Known before a plan is, where time ran out
     lower_bound_s: float | None
     gap: float | None
     space: str
     counted: int
-    #: never evaluated: their bound is not below the answer
+    #: never evaluated: their bound is not below the answer, or time ran out
     pruned: int
     #: proven not to fit
     infeasible: int

@@ -119,6 +119,8 @@ class BestFirst:
         self.tables = Tables(setting, self.splits, options_of(space))
         #: where blocks choose by themselves, the option that keeps least
         self._least = len(self.tables.options) - 1 if self.by_block else None
+        #: plans of a shape and a sharding: what blocks choose by themselves is not counted
+        self._choices = 1 if self.by_block else len(self.tables.options)
         self._shardings: dict[tuple[int, ...], list[tuple[int, int]]] = {}
         self._listed: dict[tuple[int, int, int], list[int]] = {}
         #: plans whose cut the placement may better: bound, plan, and whether it was evaluated with another cut
@@ -148,11 +150,11 @@ class BestFirst:
         return self.progress
 
     def _count_all(self, pairs: PairBounds) -> None:
-        counts, options = self.progress.counts, len(self.tables.options)
+        counts = self.progress.counts
         for split, position in np.argwhere(pairs.exists).tolist():
             stages = self.space.pipeline_parallel[position]
             copies = self.setting.cluster.chips // (self.splits[split].copy_chips * stages)
-            plans = pairs.num_shapes(split, position) * options * len(self._states_of(split, copies, stages))
+            plans = pairs.num_shapes(split, position) * self._choices * len(self._states_of(split, copies, stages))
             counts.counted += plans
             if not np.isfinite(pairs.seconds[split, position]):
                 counts.infeasible += plans
@@ -182,13 +184,13 @@ class BestFirst:
         found = shapes(setting.job, setting.cluster, setting.framework, self.space, self.splits, wanted)
         bounds = self._pairs.shape_bounds(found, self.progress.limit_s)
         states = self._num_states(found)
-        counts.infeasible += len(self.tables.options) * int(states[~np.isfinite(bounds)].sum())
+        counts.infeasible += self._choices * int(states[~np.isfinite(bounds)].sum())
         found = found.take(bounds < self.progress.limit_s)
         if not len(found):
             return
         bounds = Batch(self.tables, found).fastest(self._pairs.state_bytes(found), self.progress.limit_s)
         states = self._num_states(found)
-        counts.infeasible += len(self.tables.options) * int(states[~np.isfinite(bounds)].sum())
+        counts.infeasible += self._choices * int(states[~np.isfinite(bounds)].sum())
         order = np.argsort(bounds, kind="stable")
         for start in range(0, len(order), OPENED):
             rows = order[start : start + OPENED]
@@ -208,7 +210,8 @@ class BestFirst:
         """Profiles shapes and expands them, those with the least bound first."""
         batch = Batch(self.tables, found)
         bounds = batch.screen(self._pairs.state_bytes(found), self._least, self.progress.limit_s)
-        self.progress.counts.infeasible += int((self._num_states(found)[:, None] * ~np.isfinite(bounds)).sum())
+        none_fits = ~np.isfinite(bounds[:, : self._choices])
+        self.progress.counts.infeasible += int((self._num_states(found)[:, None] * none_fits).sum())
         least = bounds.min(axis=1)
         order = np.argsort(least, kind="stable")
         start, size = 0, BATCH
@@ -225,7 +228,7 @@ class BestFirst:
         """Every option and state of some shapes with the cuts that are listed for them."""
         candidates = self._candidates(batch, rows, bounds)
         least = batch.bound(candidates, self._least, self.progress.limit_s)
-        self.progress.counts.infeasible += int((~np.isfinite(least)).sum())
+        self.progress.counts.infeasible += self._counted(candidates, ~np.isfinite(least))
         keep = least < self.progress.limit_s
         candidates, least = candidates.take(keep), least[keep]
         if not len(candidates):
@@ -328,13 +331,22 @@ class BestFirst:
         some_fit[found.candidate[fits]] = True
         free = np.array([self._is_free(batch.shapes, row) for row in numbers(candidates.shape)], np.bool_)
         counts = self.progress.counts
-        counts.evaluated += int(evaluated.sum())
-        counts.infeasible += int((~some_fit & ~free).sum())
+        counts.evaluated += self._counted(candidates, evaluated)
+        counts.infeasible += self._counted(candidates, ~free) - self._counted(candidates, some_fit & ~free)
+        codes = candidates.shape * 2**32 + candidates.state
+        known = set(numbers(codes[evaluated])) if self.by_block else set(numbers(np.nonzero(evaluated)[0]))
         for candidate in np.nonzero(free & (least < self.progress.limit_s))[0].tolist():
             if self.by_block and int(candidates.option[candidate]):
                 continue  # blocks choose by themselves: one of the options stands for all
             plan = self._plan(batch.shapes, candidates, candidate, ())
-            self._open.append((float(least[candidate]), plan, bool(evaluated[candidate])))
+            key = int(codes[candidate]) if self.by_block else candidate
+            self._open.append((float(least[candidate]), plan, key in known))
+
+    def _counted(self, candidates: Candidates, which: NDArray[np.bool_]) -> int:
+        """How many plans these are: options that only stand for what blocks choose make one."""
+        if not self.by_block:
+            return int(which.sum())
+        return len(np.unique(candidates.shape[which] * 2**32 + candidates.state[which]))
 
     def _is_free(self, found: Shapes, row: int) -> bool:
         schedule, stages = NAMES[int(found.schedule[row])], int(found.stages[row])

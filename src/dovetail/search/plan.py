@@ -31,8 +31,9 @@ def plan(
 ) -> Answer:
     """The fastest plan that fits, of all that the framework can run, or of those in a narrower space.
 
-    With a time limit the answer may be unproven: then its status is `feasible`, and the gap says how far off it can
-    be. Plans of equal time are ordered by `simplicity`.
+    An answer may be unproven, with a time limit or where the placement of blocks that choose by themselves is: then
+    its status is `feasible`, and the gap says how far off it can be. Of the plans of equal time that are looked at the
+    first by `simplicity` is taken.
     """
     framework = frameworks.load(framework) if isinstance(framework, str) else framework
     if job.precision not in dict(framework.states):
@@ -62,7 +63,8 @@ def _certificate(progress: Progress, step_time_s: float | None, words: str) -> C
     pruned = counts.counted - counts.infeasible - counts.evaluated
     if step_time_s is None:
         status = "infeasible" if progress.left_s == float("inf") else "feasible"
-        return Certificate(status, None, None, words, counts.counted, pruned, counts.infeasible, counts.evaluated)
+        known = None if status == "infeasible" else progress.left_s
+        return Certificate(status, known, None, words, counts.counted, pruned, counts.infeasible, counts.evaluated)
     bound = min(progress.left_s, step_time_s)
     proven = bound >= step_time_s * (1 - TIE)
     bound = step_time_s if proven else bound

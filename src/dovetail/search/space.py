@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from typing import Literal, cast, get_args
 
-from dovetail.errors import InputError, quoted
+from dovetail.errors import InputError, one_of, quoted
 from dovetail.frameworks import Framework
 from dovetail.frameworks.framework import AxisOrder
 from dovetail.hardware import Cluster
@@ -135,7 +135,7 @@ def _cuts(framework: Framework) -> Cuts:
 
 def menu(job: Job, framework: Framework) -> tuple[Choice, ...]:
     """What blocks may compute again: a choice for each of them, or the same of the framework's menu for all."""
-    if "operators" in framework.recompute and "none" in framework.recompute:
+    if _chooses_by_block(framework):
         return (BY_BLOCK,)
     layers = job.graph().layers.values()
     offered = [
@@ -153,10 +153,32 @@ def menu(job: Job, framework: Framework) -> tuple[Choice, ...]:
 
 def check_space(space: Space, framework: Framework) -> None:
     """Refuses values that no plan of the framework has."""
-    for choice in cast("tuple[Choice, ...]", space.recompute or ()):
-        if choice == BY_BLOCK and "operators" not in framework.recompute:
-            what = f"is {quoted(choice)}, which {framework.name} does not run"
-            raise InputError("space: recompute", what, "name choices of its menu")
+    for field in fields(space):
+        for value in cast("tuple[object, ...]", getattr(space, field.name) or ()) if field.name != "cuts" else ():
+            if isinstance(value, int) and not isinstance(value, bool) and field.name != "zero_stage" and value < 1:
+                raise InputError(f"space: {field.name}", f"has {value}", "it should be 1 or more")
+    for kind in space.context_kind or ():
+        if framework.context_parallel and kind not in framework.context_parallel:
+            _refuse("context_kind", kind, framework, one_of(framework.context_parallel, kind))
+    for share in space.recompute_share or ():
+        if not 0 < share <= 1 or (share < 1 and not framework.recompute_some_layers):
+            most = "above 0 and at most 1" if framework.recompute_some_layers else "1"
+            _refuse("recompute_share", share, framework, f"it should be {most}")
+    for choice in space.recompute or ():
+        if choice == BY_BLOCK:
+            if not _chooses_by_block(framework):
+                _refuse("recompute", choice, framework, "name choices of its menu")
+        elif isinstance(choice, str) and choice not in framework.recompute:
+            _refuse("recompute", choice, framework, one_of(framework.recompute, choice))
+
+
+def _refuse(field: str, value: object, framework: Framework, fix: str) -> None:
+    raise InputError(f"space: {field}", f"has {quoted(value)}, which {framework.name} does not run", fix)
+
+
+def _chooses_by_block(framework: Framework) -> bool:
+    """Whether every block can be told by itself what to compute again, and to compute nothing again."""
+    return "operators" in framework.recompute and "none" in framework.recompute
 
 
 def in_words(space: WholeSpace, framework: Framework) -> str:
@@ -175,7 +197,11 @@ def in_words(space: WholeSpace, framework: Framework) -> str:
         f"expert {_range(space.expert_parallel)}",
         f"data the rest, micro-batch {_range(space.micro_batch)}",
         f"ZeRO {', '.join(map(str, space.zero_stage))} over groups that nest",
-        "any recompute of each block" if BY_BLOCK in space.recompute else f"{len(space.recompute)} recompute choices",
+        (
+            "any recompute of each block where cuts are free or there is one stage, none or full elsewhere"
+            if BY_BLOCK in space.recompute
+            else f"{len(space.recompute)} recompute choices"
+        ),
         cuts,
         f"axes {' or '.join(space.axis_order)}",
     ]
