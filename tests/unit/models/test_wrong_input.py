@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable
 from typing import Any
@@ -344,9 +345,13 @@ def _mixture_of_ten_trillion() -> Document:
     ids=["10T parameters", "1M tokens", "1M tokens scanned", "100k layers", "100k names", "100k parts"],
 )
 def test_a_huge_but_right_model_is_summarised_in_two_seconds(document, seq_len, parameters):
+    # what tests before this one left in memory is none of its time
+    gc.freeze()
     start = time.process_time()
     summary = summarise(as_file(document), seq_len)
-    assert time.process_time() - start < 2
+    spent = time.process_time() - start
+    gc.unfreeze()
+    assert spent < 2
     assert summary.parameters >= parameters
     assert summary.flops_per_token > 6 * summary.hidden
 

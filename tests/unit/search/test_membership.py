@@ -140,7 +140,7 @@ def test_other_chips_than_the_clusters():
 
 def test_experts_are_whole_or_cut_as_the_layers_around_them():
     assert lacking("megatron", EXPERTS, {"expert_parallel": 8}) is None
-    wide = {"tensor_parallel": 4, "expert_parallel": 2}
+    wide = {"tensor_parallel": 4, "expert_parallel": 2, "sequence_parallel": True}
     assert lacking("megatron", EXPERTS, {**wide, "expert_tensor_parallel": 1}) is None
     assert lacking("megatron", EXPERTS, {**wide, "expert_tensor_parallel": 4}) is None
     between = lacking("megatron", EXPERTS, {**wide, "expert_tensor_parallel": 2})
@@ -148,7 +148,8 @@ def test_experts_are_whole_or_cut_as_the_layers_around_them():
     wider = lacking("megatron", EXPERTS, {**wide, "expert_tensor_parallel": 8})
     assert wider == "expert_tensor_parallel 8 does not divide tensor_parallel 4"
     inside = {"pipeline_parallel": 2, "axis_order": "tp-cp-pp-dp", "expert_parallel": 4}
-    assert lacking("megatron", EXPERTS, {**inside, "tensor_parallel": 4, "expert_tensor_parallel": 1}) is None
+    along = {**inside, "tensor_parallel": 4, "expert_tensor_parallel": 1, "sequence_parallel": True}
+    assert lacking("megatron", EXPERTS, along) is None
     assert lacking("megatron", EXPERTS, inside) == "axis_order tp-cp-pp-dp with experts spread over copies"
     assert lacking("megatron", EXPERTS, {"expert_parallel": 16}) == "expert_parallel 16 is none of 1, 2, 4, 8"
     assert lacking("fsdp", EXPERTS, {"expert_parallel": 2}) == "expert_parallel 2 is none of 1"
