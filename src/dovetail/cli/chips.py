@@ -10,6 +10,8 @@ import typer
 import dovetail as dt
 from dovetail.cli.figures import AsJson, doubts_facts, print_tiers, quantity_text
 from dovetail.cli.output import print_facts, print_json, print_table
+from dovetail.cli.silicon import show_silicon
+from dovetail.errors import InputError
 from dovetail.units import bytes_text
 
 if TYPE_CHECKING:
@@ -32,10 +34,17 @@ def list_chips(as_json: AsJson = False) -> None:
 @app.command("show")
 def show(
     name: Annotated[str, typer.Argument(help="A name of the catalogue, or the path of a chip file.")],
+    silicon: Annotated[bool, typer.Option("--silicon", help="Estimate area, power and cost.")] = False,
+    technology: Annotated[str, typer.Option(help="For --silicon: another technology than the chip's.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Units, memories, links and doubts of one chip."""
+    """Units, memories, links and doubts of one chip; with --silicon what it takes to make it."""
     chip = dt.hardware.chip(name)
+    if technology and not silicon:
+        raise InputError("--technology", "stands without --silicon", "add --silicon")
+    if silicon:
+        show_silicon(chip, technology, as_json)
+        return
     if as_json:
         print_json(chip_fields(chip))
         return
@@ -63,6 +72,7 @@ def chip_fields(chip: Chip) -> dict[str, object]:
     fields = asdict(chip)
     fields["dense_flops"] = chip.dense_flops.published()
     fields["doubts"] = dict(chip.doubts)
+    fields["on_die"] = {field: made for field, made in asdict(chip.on_die).items() if made is not None}
     if chip.calibration is not None:
         fields["calibration"] = {"values": dict(chip.calibration.values), "source": chip.calibration.source}
     return {**fields, "macs_per_cycle": chip.macs_per_cycle, "link_bytes_per_s": chip.link_bytes_per_s}

@@ -1,38 +1,63 @@
-"""Energy from operations and bytes, where a technology gives both; leakage and clocks are not in it."""
+"""Energy from operations, bytes and leakage, where a chip's technology gives what each takes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from dovetail import hardware
 from dovetail.cost.contraction import off_chip_bytes
 from dovetail.cost.operators import local_sizes
 from dovetail.cost.shapes import Array, gemm_of, summed
 from dovetail.graph import Kind, Tensor, Unit, bytes_read, bytes_written, flops
 from dovetail.graph.size import Size, Sizes, as_array
 from dovetail.graph.tensor import Element
-from dovetail.hardware import Technology
+from dovetail.hardware import Chip
+from dovetail.hardware.design import design_of
+from dovetail.hardware.silicon import Silicon
+from dovetail.hardware.silicon.power import link_joules_per_byte, mac_joules, vector_joules
 from dovetail.layout import PlacedOperator
 
 
 @dataclass(frozen=True, slots=True)
 class EnergyRates:
-    """Joules per multiply-accumulate, vector operation, byte from memory and byte over a link."""
+    """Joules per multiply-accumulate, vector operation, byte from memory and byte over a link; watts whatever runs."""
 
     mac_j: float
     vector_j: float
     memory_j_per_byte: float
     link_j_per_byte: float
+    leakage_w: float
     source: str
 
 
-def energy_rates(technology: Technology) -> EnergyRates | None:
-    """A technology's energies; None unless it gives those of products, vectors and memory."""
-    mac, vector, memory = technology.mac_energy_j, technology.vector_energy_j, technology.hbm_energy_j_per_byte
-    if mac is None or vector is None or memory is None:
+#: Coefficients without which a technology says nothing of energy.
+NEEDED = (
+    "mac_energy_j", "vector_energy_j", "core_sram_energy_j_per_byte", "shared_sram_energy_j_per_byte",
+    "hbm_energy_j_per_byte", "link_energy_j_per_byte", "package_link_energy_j_per_byte", "nominal_clock_hz",
+    "clock_energy_share", "leakage_w_per_mm2",
+)  # fmt: skip
+
+
+def energy_rates(chip: Chip) -> EnergyRates | None:
+    """A chip's energies by the silicon model; None unless its technology gives all of them."""
+    technology = hardware.technology(chip.technology) if chip.technology else None
+    if technology is None or any(getattr(technology, name) is None for name in NEEDED):
         return None
-    link = technology.link_energy_j_per_byte
-    return EnergyRates(mac.value, vector.value, memory.value, link.value if link is not None else 0.0, technology.name)
+    silicon = Silicon(design_of(chip), technology)
+    designs, numbers = silicon.designs, silicon.numbers
+    shared, core = numbers.shared_sram_energy_j_per_byte, numbers.core_sram_energy_j_per_byte
+    # what comes from memory comes through the memory on the die
+    memory = (shared if chip.shared_sram_bytes else core) + (numbers.hbm_energy_j_per_byte if chip.hbm_bytes else 0.0)
+    area = float(silicon.area_mm2) if chip.area_mm2 is None else chip.area_mm2
+    return EnergyRates(
+        mac_j=float(mac_joules(designs, numbers)),
+        vector_j=float(vector_joules(designs, numbers)),
+        memory_j_per_byte=memory,
+        link_j_per_byte=link_joules_per_byte(designs, numbers),
+        leakage_w=area * numbers.leakage_w_per_mm2,
+        source=technology.name,
+    )
 
 
 def operator_joules(

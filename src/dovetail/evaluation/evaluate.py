@@ -197,8 +197,9 @@ def _energy(
             again = float(kept[name].added_s / profile.forward_s) if float(profile.forward_s) else 0.0
             microbatch = float(profile.forward_j) * (1 + min(again, 1.0)) + float(profile.backward_j)
             total += count * (plan.num_microbatches * microbatch + float(profile.step_j))
-    basis = f"operations and bytes at {profiles.rates.source}, without leakage and clocks"
-    return total * plan.chips / plan.pipeline_parallel, basis
+    idle = step_s * plan.chips * profiles.rates.leakage_w
+    basis = f"operations, bytes and leakage at {profiles.rates.source}"
+    return total * plan.chips / plan.pipeline_parallel + idle, basis
 
 
 def recompute_of(

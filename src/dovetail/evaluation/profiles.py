@@ -9,7 +9,6 @@ from functools import lru_cache, partial, reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail import hardware
 from dovetail.cost.calibration import Efficiencies
 from dovetail.cost.collective import TierArrays, tiered_seconds
 from dovetail.cost.energy import EnergyRates, energy_rates
@@ -135,9 +134,8 @@ def profile_job(
 
 
 def rates_of(cluster: Cluster) -> EnergyRates | None:
-    """Energies of the cluster's technology, where it is known."""
-    technology = cluster.chip.technology
-    return None if technology is None else energy_rates(hardware.technology(technology))
+    """Energies of the cluster's chips, where their technology is known."""
+    return energy_rates(cluster.chip)
 
 
 def _together(values: Sequence[int]) -> Size:

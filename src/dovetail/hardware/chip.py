@@ -33,6 +33,8 @@ ChipKind = Literal["gpu", "systolic", "many_core"]
 Dataflow = Literal["weight", "output"]
 """which operand stays in a systolic array"""
 
+LinkReach = Literal["board", "package"]
+
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp4"]
 
 EfficiencyName = Literal[
@@ -48,6 +50,7 @@ EFFICIENCY_NAMES: tuple[EfficiencyName, ...] = get_args(EfficiencyName)
 class Rates:
     """Dense peak FLOP/s (operations for int8) by the precision of the operands; None: the chip does not multiply it."""
 
+    fp64: float | None = None
     fp32: float | None = None
     tf32: float | None = None
     bf16: float | None = None
@@ -63,6 +66,17 @@ class Rates:
 
 
 RATE_NAMES = tuple(Rates.__dataclass_fields__)
+
+
+@dataclass(frozen=True, slots=True)
+class OnDie:
+    """What dies have where some of it is switched off, so that those with defects can be sold; None: what works."""
+
+    vector_cores: int | None = None
+    """with their matrix units and memories"""
+    shared_sram_bytes: float | None = None
+    hbm_stacks: int | None = None
+    link_ports: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +139,12 @@ class Chip:
     doubts: Doubts = ()
     calibration: OwnCalibration | None = None
     """None: the figures of its generation hold"""
+    register_bytes: float = 0.0
+    """register files of one vector core"""
+    link_reach: LinkReach = "board"
+    """how far its own links go: to other packages, or a few millimetres inside a package or on a wafer"""
+    on_die: OnDie = OnDie()
+    """what its dies have, over what works; of all dies together"""
 
     @property
     def macs_per_cycle(self) -> int:
@@ -154,6 +174,7 @@ class Chip:
 class RatesSpec(Spec):
     """Dense peaks as a file has them."""
 
+    fp64: Flops | None = None
     fp32: Flops | None = None
     tf32: Flops | None = None
     bf16: Flops | None = None
@@ -179,6 +200,15 @@ class OwnCalibrationSpec(Spec):
     def calibration(self) -> OwnCalibration:
         """The same, hashable and in one order whatever the file's."""
         return OwnCalibration(tuple((n, self.values[n]) for n in EFFICIENCY_NAMES if n in self.values), self.source)
+
+
+class OnDieSpec(Spec):
+    """What the dies have, as a file has it."""
+
+    vector_cores: Count | None = None
+    shared_sram_bytes: Bytes | None = None
+    hbm_stacks: Annotated[int, Field(ge=1, le=4096)] | None = None
+    link_ports: Annotated[int, Field(ge=1, le=4096)] | None = None
 
 
 class ChipSpec(Spec):
@@ -213,6 +243,9 @@ class ChipSpec(Spec):
     tdp_w: Watts | None = None
     price_usd: Dollars | None = None
     rent_usd_per_h: Dollars | None = None
+    register_bytes: Bytes = 0.0
+    link_reach: LinkReach = "board"
+    on_die: OnDieSpec = OnDieSpec()
     source: Text = ""
     doubts: DoubtTexts = Field(default_factory=dict)
     calibration: OwnCalibrationSpec | None = None
@@ -228,6 +261,10 @@ class ChipSpec(Spec):
             raise InputError("hbm_bytes_per_s", "contradicts hbm_bytes", "both should be 0 or neither")
         if self.hbm_bytes == 0 and self.core_sram_bytes == 0 and self.shared_sram_bytes == 0:
             raise InputError("hbm_bytes", "is 0 and so is all SRAM", "give the chip a memory")
+        for name, made in self.on_die.model_dump(exclude_none=True).items():
+            works = getattr(self, name)
+            if works is None or made < works:
+                raise InputError(f"on_die.{name}", f"is {made:g}", f"it should be at least what works, {works}")
         doubts_of(self.doubts, type(self).model_fields)
         return self
 
@@ -256,6 +293,7 @@ class ChipSpec(Spec):
         fields["macs_per_core"] = self.macs_per_core or self._array
         fields["dense_flops"] = Rates(**self.dense_flops.model_dump())
         fields["tiers"] = tuple(tier.tier() for tier in self.tiers)
+        fields["on_die"] = OnDie(**self.on_die.model_dump())
         fields["doubts"] = tuple(self.doubts.items())
         fields["calibration"] = self.calibration.calibration() if self.calibration else None
         return Chip(**fields)

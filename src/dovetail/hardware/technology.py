@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, create_model, model_validator
 
 from dovetail.documents import Spec
 from dovetail.errors import InputError
@@ -28,19 +28,58 @@ class Coefficient:
 
 @dataclass(frozen=True, slots=True)
 class Technology:
-    """A node; a coefficient nobody has published is None."""
+    """A node; a coefficient nobody has published is None.
+
+    The unit of a coefficient is the last part of its name: files give those in mm2, j and usd as numbers or as texts.
+    """
 
     name: str
     node_nm: float
+
+    # area
     mac_area_mm2: Coefficient | None = None
-    """one bf16 multiplier and float32 adder with its registers"""
+    """one bf16 multiplier and float32 adder with its registers and wires"""
+    narrow_mac_share: Coefficient | None = None
+    """what each halving of the operands' bits below 16 adds to a multiply-accumulate unit, of its area"""
+    double_area_mm2: Coefficient | None = None
+    """one float64 multiply-accumulate unit, beside the 16-bit ones"""
+    vector_lane_area_mm2: Coefficient | None = None
+    """one float32 lane with its part of registers, issue and load-store, where a core is lanes and little else"""
+    gpu_core_area_mm2: Coefficient | None = None
+    """schedulers, load-store, texture and special units of a GPU's core, without lanes, matrix units and memories"""
+    gpu_lane_area_mm2: Coefficient | None = None
+    """one float32 lane of a GPU, the arithmetic alone"""
+    core_sram_area_mm2_per_byte: Coefficient | None = None
+    """tens to thousands of kilobytes beside a core, and register files"""
+    core_port_area_mm2_per_byte_per_s: Coefficient | None = None
+    """banks and wires that give a core's memory its bandwidth"""
     sram_area_mm2_per_byte: Coefficient | None = None
     """large arrays, with their decoders and wires"""
+    noc_area_mm2_per_byte_per_s: Coefficient | None = None
+    """crossbar or mesh between cores, shared memory, memory controllers and links"""
     logic_transistors_per_mm2: Coefficient | None = None
     hbm_phy_area_mm2: Coefficient | None = None
     """of one HBM stack's 1,024 data bits"""
-    link_phy_area_mm2: Coefficient | None = None
-    """of one port of a chip-to-chip link"""
+    hbm_controller_area_mm2: Coefficient | None = None
+    """of one HBM stack"""
+    link_area_mm2_per_byte_per_s: Coefficient | None = None
+    """PHY and controller of serial links to other packages, per byte sent and received"""
+    package_link_area_mm2_per_byte_per_s: Coefficient | None = None
+    """the same for links of a few millimetres, inside a package or on a wafer"""
+    host_area_mm2: Coefficient | None = None
+    """host interface, PHY and controller"""
+    other_area_share: Coefficient | None = None
+    """of all the rest: pads, clocks, test, management, what is left white"""
+
+    # edge of the die
+    hbm_shoreline_mm: Coefficient | None = None
+    """of one stack"""
+    link_shoreline_mm_per_byte_per_s: Coefficient | None = None
+    package_link_shoreline_mm_per_byte_per_s: Coefficient | None = None
+
+    # energy and power
+    nominal_clock_hz: Coefficient | None = None
+    """at which the energies of logic hold"""
     mac_energy_j: Coefficient | None = None
     """one bf16 multiplication and float32 addition, the datapath alone"""
     vector_energy_j: Coefficient | None = None
@@ -52,11 +91,57 @@ class Technology:
     hbm_energy_j_per_byte: Coefficient | None = None
     link_energy_j_per_byte: Coefficient | None = None
     """off the package, both ends"""
+    package_link_energy_j_per_byte: Coefficient | None = None
     wire_energy_j_per_byte_mm: Coefficient | None = None
     """on-die network"""
+    leakage_w_per_mm2: Coefficient | None = None
+    clock_energy_share: Coefficient | None = None
+    """clock tree, instructions and control, of the energy of what they drive"""
+
+    # money
     wafer_price_usd: Coefficient | None = None
     defects_per_mm2: Coefficient | None = None
+    defect_clustering: Coefficient | None = None
+    """alpha of the negative binomial yield: the smaller, the more defects share a die"""
+    die_test_usd_per_mm2: Coefficient | None = None
+    """finding the good dies of a wafer"""
+    package_price_usd_per_mm2: Coefficient | None = None
+    """substrate, interposer and assembly, per area of what stands on it"""
+    bond_yield: Coefficient | None = None
+    """of placing one die or stack on the package"""
     hbm_price_usd_per_byte: Coefficient | None = None
+    system_price_usd_per_w: Coefficient | None = None
+    """power delivery, cooling, rack"""
+    system_price_usd_per_byte_per_s: Coefficient | None = None
+    """switches, cables and network cards, per byte a chip's own links send"""
+    system_price_usd: Coefficient | None = None
+    """a chip's part of host and board"""
+
+    def numbers(self, end: End = "value") -> Numbers:
+        """The coefficients as plain numbers, at their values or all at one end."""
+        return Numbers(self, end)
+
+
+End = Literal["value", "low", "high"]
+
+#: More of these is less silicon, power or money: their low end belongs to the others' high end.
+BETTER_HIGH = frozenset({"logic_transistors_per_mm2", "nominal_clock_hz", "defect_clustering", "bond_yield"})
+
+
+class Numbers:
+    """A technology's coefficients at one end; one that is asked for and missing is the user's to give."""
+
+    def __init__(self, technology: Technology, end: End) -> None:
+        self._technology, self._end = technology, end
+
+    def __getattr__(self, name: str) -> float:
+        found: object = getattr(self._technology, name)
+        if not isinstance(found, Coefficient):
+            fix = "give it a value; a silicon estimate needs it"
+            raise InputError(f"technology {self._technology.name}: {name}", "is missing", fix)
+        opposite = {"low": found.high, "high": found.low}
+        ends = {"value": found.value, "low": found.low, "high": found.high}
+        return opposite.get(self._end, found.value) if name in BETTER_HIGH else ends[self._end]
 
 
 class CoefficientSpec(Spec):
@@ -107,26 +192,22 @@ class PriceSpec(CoefficientSpec):
     high: Dollars | None = None
 
 
-class TechnologySpec(Spec):
-    """A technology file."""
+def _spec_of(name: str) -> Any:
+    """How a file gives a coefficient: by the unit at the end of its name, before what it is given per."""
+    units = {"mm2": AreaSpec, "j": EnergySpec, "usd": PriceSpec}
+    return units.get(name.partition("_per_")[0].rpartition("_")[2], CoefficientSpec)
+
+
+_COEFFICIENTS: dict[str, Any] = {
+    field.name: (_spec_of(field.name) | None, None) for field in fields(Technology) if "Coefficient" in str(field.type)
+}
+
+
+class _Named(Spec):
+    """What a technology file has beside coefficients."""
 
     name: Name
     node_nm: Annotated[float, Field(gt=0, le=1000)]
-    mac_area_mm2: AreaSpec | None = None
-    sram_area_mm2_per_byte: AreaSpec | None = None
-    logic_transistors_per_mm2: CoefficientSpec | None = None
-    hbm_phy_area_mm2: AreaSpec | None = None
-    link_phy_area_mm2: AreaSpec | None = None
-    mac_energy_j: EnergySpec | None = None
-    vector_energy_j: EnergySpec | None = None
-    core_sram_energy_j_per_byte: EnergySpec | None = None
-    shared_sram_energy_j_per_byte: EnergySpec | None = None
-    hbm_energy_j_per_byte: EnergySpec | None = None
-    link_energy_j_per_byte: EnergySpec | None = None
-    wire_energy_j_per_byte_mm: EnergySpec | None = None
-    wafer_price_usd: PriceSpec | None = None
-    defects_per_mm2: CoefficientSpec | None = None
-    hbm_price_usd_per_byte: PriceSpec | None = None
 
     def technology(self) -> Technology:
         """The technology a file describes."""
@@ -135,3 +216,7 @@ class TechnologySpec(Spec):
             if isinstance(value, CoefficientSpec):
                 given[name] = value.coefficient()
         return Technology(**given)
+
+
+#: A technology file.
+TechnologySpec = create_model("TechnologySpec", __base__=_Named, **_COEFFICIENTS)

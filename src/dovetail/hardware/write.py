@@ -18,6 +18,10 @@ def chip_document(chip: Chip) -> dict[str, Any]:
         if value is not None and value != () and (spec.is_required() or value != spec.default):
             document[name] = _plain(value)
     document["dense_flops"] = {name: _plain(rate) for name, rate in chip.dense_flops.published().items()}
+    on_die = {name: _plain(made) for name, made in asdict(chip.on_die).items() if made is not None}
+    document.pop("on_die", None)
+    if on_die:
+        document["on_die"] = on_die
     if chip.tiers:
         document["tiers"] = [_tier(tier) for tier in chip.tiers]
     if chip.doubts:

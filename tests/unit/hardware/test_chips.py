@@ -16,7 +16,7 @@ from dovetail.hardware.write import chip_document
 
 NAMES = [
     "a100-40gb", "a100-80gb", "a800-80gb", "b200", "b300", "dojo-d1", "gaudi2", "gaudi3", "gb200", "gb300",
-    "groq-tsp1", "h100-96gb-hbm2e-500w", "h100-sxm", "h200-sxm", "h800-sxm", "ipu-mk2", "mi250x", "mi300x",
+    "groq-tsp1", "h100-96gb-hbm2e-500w", "h100-sxm", "h200-sxm", "h800-sxm", "ipu-mk2", "mi210", "mi250x", "mi300x",
     "tpu-v3", "tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-v7x", "trainium1", "trainium2", "wse-2", "wse-3",
 ]  # fmt: skip
 

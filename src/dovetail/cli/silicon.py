@@ -1,0 +1,133 @@
+"""`dovetail chips show --silicon`: what a chip takes to make, beside what is published of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+import dovetail as dt
+from dovetail.cli.figures import dollars_text
+from dovetail.cli.output import print_bars, print_facts, print_json, print_table
+from dovetail.errors import InputError, one_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from dovetail.hardware import Chip, Coefficient, Technology
+    from dovetail.hardware.silicon import Silicon
+
+ENDS = ("value", "low", "high")
+
+
+def show_silicon(chip: Chip, technology: str, as_json: bool) -> None:
+    """The estimate of one chip with its range, beside the published figures."""
+    from dovetail.hardware.design import design_of
+    from dovetail.hardware.silicon import Silicon
+
+    name = technology or chip.technology
+    if name is None:
+        what = f"is missing, and that of {chip.name} is not known"
+        raise InputError("--technology", what, one_of(dt.hardware.technology_names()))
+    node = dt.hardware.technology(name)
+    estimates = {end: Silicon(design_of(chip), node, end) for end in ENDS}
+    if as_json:
+        print_json(_fields(chip, node, estimates))
+    else:
+        _print(chip, node, estimates)
+
+
+def _published(chip: Chip) -> dict[str, float | None]:
+    return {"area_mm2": chip.area_mm2, "peak_power_w": chip.tdp_w, "cost_usd": chip.price_usd}
+
+
+def _fields(chip: Chip, node: Technology, estimates: Mapping[str, Silicon]) -> dict[str, Any]:
+    from dovetail.hardware.silicon import ESTIMATES, PEAK, TYPICAL
+
+    value = estimates["value"]
+    return {
+        "name": chip.name,
+        "technology": node.name,
+        "estimate": {name: {end: float(getattr(e, name)) for end, e in estimates.items()} for name in ESTIMATES},
+        "published": {"area_mm2": chip.area_mm2, "tdp_w": chip.tdp_w, "price_usd": chip.price_usd},
+        "area_mm2_by_part": _plain(value.area_parts),
+        "peak_power_w_by_part": _plain(value.power_parts(PEAK)),
+        "typical_power_w_by_part": _plain(value.power_parts(TYPICAL)),
+        "coefficients": {name: asdict(found) for name, found in _coefficients(node).items()},
+    }
+
+
+def _plain(parts: Mapping[str, NDArray[Any]]) -> dict[str, float]:
+    return {name: float(part) for name, part in parts.items()}
+
+
+def _coefficients(node: Technology) -> dict[str, Coefficient]:
+    every = {field.name: getattr(node, field.name) for field in fields(node)}
+    return {name: found for name, found in every.items() if isinstance(found, dt.hardware.Coefficient)}
+
+
+def _print(chip: Chip, node: Technology, estimates: Mapping[str, Silicon]) -> None:
+    from dovetail.hardware.silicon import PEAK
+
+    published = _published(chip)
+    rows = [_row(name, label, text, estimates, published.get(name)) for name, (label, text) in _SHOWN.items()]
+    typer.echo(f"{chip.name} ({chip.title}) in {node.name}: an estimate, and with all coefficients at one end")
+    print_table(("", "estimate", "low", "high", "published"), rows)
+    value = estimates["value"]
+    typer.echo("area by part")
+    print_bars(_plain(value.area_parts), _area)
+    typer.echo("\npower by part, at its peak")
+    print_bars(_plain(value.power_parts(PEAK)), _power)
+    typer.echo()
+    print_facts(
+        [*_impossible(value), ("cost", "is what it takes to make one; a price has margin and development in it")]
+    )
+
+
+def _area(value: float) -> str:
+    return f"{value:,.0f} mm2"
+
+
+def _power(value: float) -> str:
+    return f"{value:,.0f} W"
+
+
+def _share(value: float) -> str:
+    return f"{value:.0%}"
+
+
+_SHOWN: dict[str, tuple[str, Callable[[float], str]]] = {
+    "area_mm2": ("area", _area),
+    "die_area_mm2": ("one die", _area),
+    "reticle_share": ("of the reticle", _share),
+    "shoreline_share": ("edge in use", _share),
+    "peak_power_w": ("peak power", _power),
+    "typical_power_w": ("typical power", _power),
+    "die_yield": ("dies that work", _share),
+    "cost_usd": ("cost", dollars_text),
+    "system_cost_usd": ("with its system", dollars_text),
+}
+
+
+def _row(
+    name: str, label: str, text: Callable[[float], str], estimates: Mapping[str, Silicon], published: float | None
+) -> tuple[str, ...]:
+    found = [float(getattr(estimates[end], name)) for end in ENDS]
+    beside = ""
+    if published is not None:
+        beside = (
+            f"price {text(published)}" if name == "cost_usd" else f"{text(published)} ({found[0] / published - 1:+.1%})"
+        )
+    return (label, *(text(value) for value in found), beside)
+
+
+def _impossible(silicon: Silicon) -> list[tuple[str, str]]:
+    """What the estimate says cannot be made."""
+    found: list[tuple[str, str]] = []
+    if float(silicon.reticle_share) > 1:
+        found.append(("reticle", "a die is larger than a scanner exposes at once, 858 mm2"))
+    if float(silicon.shoreline_share) > 1:
+        found.append(("edge", "memory and links do not fit the edge of a die"))
+    return found
