@@ -3,45 +3,40 @@
 It holds for every framework, recompute choice and cut into stages, and is the largest of what each of these takes by
 itself, everything else hidden behind it:
 
-- matrix work: every product of the graph and of its derived backward, without what a causal mask leaves out, at the
-  peak rate of the format it runs in, spread evenly over the chips of a stage. No operator is cut along an axis of the
-  mesh twice, so a chip has at least its even part;
-- memory: every weight of a product is streamed from memory once by the forward and by each of the two gradients. What
-  products hand to each other may stay on the chip (maximal fusion) and is left out;
-- tensor parallelism: the sums over the stream that the layout derivation finds with a tensor axis alone. Other axes
-  cut what is summed but save no sum, and experts, however they are spread, only add exchanges;
+- matrix work and vector work: all that `least_work` counts, at the peak rate of its format and of the lanes, spread
+  evenly over the chips of a stage. No operator is cut along an axis of the mesh twice, so a chip has at least its even
+  part;
+- memory: the weights that products stream;
+- tensor parallelism: the sums over the stream. Other axes cut what is summed but save no sum, and experts, however they
+  are spread, only add exchanges;
 - weights kept in shards (ZeRO 3): gathered for the forward and for the backward, and their gradients reduced;
 - gradients: summed over all copies of the weights and brought back to them, once a step.
 
-Weights that all tokens use and those of experts are looked at apart: they lie on different chips.
+All but the last are times of a microbatch; `Pipelines` says what a pipeline makes of them whatever its cut, and
+`crossing` what of a chip's bytes crosses each part of a network.
 
-The first four are times of a microbatch; `Pipelines` says what a pipeline makes of them whatever its cut, and
-`seconds_per_byte` how fast a network can be crossed.
+What a plan asks of a chip (`Demands`) and what a chip does in a second (`Pace`) are told apart: the bound is the
+largest of the one over the other, so what is asked is counted once for any number of chips that differ in pace.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dovetail.cost.calibration import Efficiencies
-from dovetail.cost.operators import ChipUnits, runs_narrow
-from dovetail.cost.shapes import Array
+from dovetail.cost.operators import ChipUnits
+from dovetail.cost.shapes import Array, summed
 from dovetail.cost.units import chip_units, tier_arrays
-from dovetail.graph import Kind, LayerGraph, ModelGraph, Operator, Phase, Role, Tensor, Unit, differentiate, flops
-from dovetail.graph.routing import EXPERT_TOKENS
-from dovetail.graph.size import Sizes, as_array
-from dovetail.graph.tensor import Element
 from dovetail.hardware import Cluster
-from dovetail.layout import CollectiveKind, Moment, Strategy, place_layer
-from dovetail.layout.mesh import Mesh
 from dovetail.models import Job
 from dovetail.placement.plan import Plan
+from dovetail.search.least_work import LeastWork, forward_shares, least_work
 
 #: Taken off the bound, so that rounding does not lift it above a step time it equals.
 ROUNDING = 1e-9
@@ -52,18 +47,28 @@ LEAST_STATE_BYTES = 1.0
 #: Shares of the forward below this are taken as none, and as this where they would be divided by.
 LEAST_SHARE = 1e-3
 
-#: The fields of a plan that the bound depends on.
-FIELDS = (
-    "tensor_parallel", "context_parallel", "data_parallel", "pipeline_parallel", "pipeline_schedule", "micro_batch",
-    "expert_parallel", "expert_tensor_parallel", "sequence_parallel", "zero_stage", "zero_group",
-)  # fmt: skip
-
 #: Nothing lost and nothing waited for.
-_PEAKS = Efficiencies(*(np.ones(()) for _ in range(7)), launch_s=np.zeros(()), collective_launch_s=np.zeros(()))
+PEAKS = Efficiencies(*(np.ones(()) for _ in range(7)), launch_s=np.zeros(()), collective_launch_s=np.zeros(()))
 
-_PHASES = (Phase.FORWARD, Phase.INPUT_GRADIENT, Phase.WEIGHT_GRADIENT)
-#: Dims of what layers hand on.
-_STREAM = ("batch", "seq", "hidden")
+
+@dataclass(frozen=True, slots=True)
+class BoundFields:
+    """The fields of plans that the bound depends on: arrays that broadcast."""
+
+    tensor_parallel: Array
+    context_parallel: Array
+    data_parallel: Array
+    pipeline_parallel: Array
+    pipeline_schedule: NDArray[np.str_]
+    micro_batch: Array
+    expert_parallel: Array
+    expert_tensor_parallel: Array
+    sequence_parallel: NDArray[np.bool_]
+    zero_stage: Array
+    zero_group: Array
+
+
+FIELDS = tuple(field.name for field in fields(BoundFields))
 
 
 def bound_fields(plans: Sequence[Plan]) -> dict[str, Any]:
@@ -94,37 +99,132 @@ def physical_bound(
     `state_bytes` is the width of a parameter's gradient as it is reduced, or of the weight as it is gathered, the
     smaller of the two; `efficiencies` put what a calibration says is sustained in the place of published peaks.
     """
-    t, c, d, p = (_floats(n) for n in (tensor_parallel, context_parallel, data_parallel, pipeline_parallel))
-    size, state = _floats(micro_batch), _floats(state_bytes)
-    known = efficiencies or _PEAKS
-    network, units = _network(cluster, known), chip_units(cluster.chip, job.precision, known)
-    counts = _counts(_Shared(job.graph()), job.seq_len, units.narrow_bytes, job.element_bytes()[Element.COMPUTE])
-    # a batch that does not divide has no plan; its bound means nothing, but is a number
-    pipelines = Pipelines(np.maximum(job.global_batch / (size * d), 1.0), p, np.asarray(pipeline_schedule))
-
-    matrix = counts.matrix_seconds(units)
-    worked = [size / (t * c) * part for part in counts.over_layers(matrix)]
-    expert_chips = _floats(expert_parallel) * _floats(expert_tensor_parallel)
-    streamed = counts.streamed_seconds(units, t, expert_chips)
-    shares = _forward_shares(matrix, counts.dense_bytes, counts.expert_bytes)
-    on_chips = pipelines.least_seconds([worked, streamed], shares)
-
-    width, reduction, sums = counts.width, np.zeros(()), list[list[Array]]()
-    for held, apart, alike in counts.copied_parameters(t, expert_chips):
-        sharded = seconds_per_byte(network, np.maximum(t * _floats(zero_group) / apart, 1.0), apart, alike)
-        sharded = np.where(_floats(zero_stage) == 3, held * sharded, 0.0)
-        sums.append([sharded * wide for wide in (width, 0.0, width + state)])
-        copied = seconds_per_byte(network, np.maximum(t * c * d / apart, 1.0), apart, alike, all_reduce=True)
-        reduction = np.maximum(reduction, held / p * state * copied)
-    sums.append(counts.summed_seconds(network, t, size / c, np.asarray(sequence_parallel, np.bool_)))
-    widths = np.array([[width, 0.0, width + end] for end in (state.min(), state.max())])
-    shares = _forward_shares(counts.reduced_bytes, counts.scattered_bytes, widths)
-    between_chips = pipelines.least_seconds(sums, shares)
-    return np.maximum(np.maximum(on_chips, between_chips), reduction) * (1 - ROUNDING)
+    plans = BoundFields(
+        tensor_parallel=_floats(tensor_parallel),
+        context_parallel=_floats(context_parallel),
+        data_parallel=_floats(data_parallel),
+        pipeline_parallel=_floats(pipeline_parallel),
+        pipeline_schedule=np.asarray(pipeline_schedule),
+        micro_batch=_floats(micro_batch),
+        expert_parallel=_floats(expert_parallel),
+        expert_tensor_parallel=_floats(expert_tensor_parallel),
+        sequence_parallel=np.asarray(sequence_parallel, np.bool_),
+        zero_stage=_floats(zero_stage),
+        zero_group=_floats(zero_group),
+    )
+    known = efficiencies or PEAKS
+    units = chip_units(cluster.chip, job.precision, known)
+    asked = demands(job, formats_of(units), blocks_of(cluster), plans, _floats(state_bytes))
+    return asked.seconds(_pace(cluster, units, known)) * (1 - ROUNDING)
 
 
 def _floats(values: ArrayLike) -> Array:
     return np.asarray(values, np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What a chip does in a second at best; numbers, or arrays over chips."""
+
+    #: products in the job's format
+    matrix_flops: Array
+    vector_flops: Array
+    memory_bytes_per_s: Array
+    #: what it sends beyond the blocks of each tier
+    sent_bytes_per_s: tuple[Array, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Demands:
+    """What a step of a plan asks of a chip at least; arrays over plans."""
+
+    #: products, as FLOPs that the job's format would make in the same time
+    matrix_flops: Array
+    vector_flops: Array
+    memory_bytes: Array
+    #: what it sends beyond the blocks of each tier
+    sent_bytes: tuple[Array, ...]
+
+    def seconds(self, pace: Pace) -> Array:
+        """The longest that any of them takes alone."""
+        least = np.maximum(self.matrix_flops / pace.matrix_flops, self.vector_flops / pace.vector_flops)
+        least = np.maximum(least, self.memory_bytes / pace.memory_bytes_per_s)
+        for sent, bytes_per_s in zip(self.sent_bytes, pace.sent_bytes_per_s, strict=True):
+            least = np.maximum(least, sent / bytes_per_s)
+        return least
+
+
+@dataclass(frozen=True, slots=True)
+class Formats:
+    """The numbers a chip multiplies for a job: all of a chip that its demands depend on."""
+
+    #: the peak of the job's format over that of products in it, in half precision, and inside attention; by phase
+    slowness: Array
+    #: of an element in the job's narrow format; None where there is none
+    narrow_bytes: float | None
+
+
+def formats_of(units: ChipUnits) -> Formats:
+    """How a chip runs the products of a job."""
+    narrow, half = (float(part.peak_flops * part.sustained) for part in (units.matrix, units.half))
+    attention = units.attention
+    forward = float(attention.matrix_flops * attention.forward_efficiency)
+    backward = float(attention.matrix_flops * attention.backward_efficiency)
+    rates = np.array([[narrow, half, forward], [narrow, half, backward], [narrow, half, backward]])
+    return Formats(narrow / rates, units.narrow_bytes)
+
+
+def demands(
+    job: Job, formats: Formats, blocks: Blocks, plans: BoundFields, state: Array | float = LEAST_STATE_BYTES
+) -> Demands:
+    """What plans ask of the chips of a cluster, whatever these do in a second."""
+    work, size = least_work(job, formats.narrow_bytes), plans.micro_batch
+    t, c, d, p = plans.tensor_parallel, plans.context_parallel, plans.data_parallel, plans.pipeline_parallel
+    # a batch that does not divide has no plan; its bound means nothing, but is a number
+    pipelines = Pipelines(np.maximum(job.global_batch / (size * d), 1.0), p, plans.pipeline_schedule)
+
+    def on_chip(counted: Array) -> Array:
+        parts = [size / (t * c) * part for part in work.over_layers(counted)]
+        return pipelines.least(parts, forward_shares(counted))
+
+    expert_chips = plans.expert_parallel * plans.expert_tensor_parallel
+    streamed = pipelines.least(
+        work.streamed_bytes(t, expert_chips), forward_shares(work.dense_bytes, work.expert_bytes)
+    )
+    return Demands(
+        matrix_flops=on_chip((work.matrix_flops * formats.slowness).sum(axis=-1)),
+        vector_flops=on_chip(work.vector_flops),
+        memory_bytes=streamed,
+        sent_bytes=_sent_bytes(work, blocks, plans, pipelines, np.asarray(state)),
+    )
+
+
+def _sent_bytes(
+    work: LeastWork, blocks: Blocks, plans: BoundFields, pipelines: Pipelines, state: Array
+) -> tuple[Array, ...]:
+    """Bytes a chip sends beyond the blocks of each tier, by whatever makes it send most."""
+    t, p, width, in_sequence = plans.tensor_parallel, plans.pipeline_parallel, work.width, plans.sequence_parallel
+    copies = t * plans.context_parallel * plans.data_parallel
+    widths = np.array([[width, 0.0, width + end] for end in (state.min(), state.max())])
+    gathered = np.where(
+        plans.zero_stage == 3, pipelines.least([width, 0.0, width + state], forward_shares(widths)), 0.0
+    )
+    stream = zip(work.over_layers(work.reduced_bytes), work.over_layers(work.scattered_bytes), strict=True)
+    summed = [np.where(in_sequence, shards, whole) for whole, shards in stream]
+    shares = forward_shares(work.reduced_bytes, work.scattered_bytes)
+    sums = plans.micro_batch / plans.context_parallel * pipelines.least(summed, shares)
+    expert_chips = plans.expert_parallel * plans.expert_tensor_parallel
+    copied = work.copied_parameters(t, expert_chips)
+    every: list[Array] = []
+    for block, adding in blocks:
+        # outside parts of the sequence the stream is all-reduced, inside them gathered and scattered
+        sent = sums * crossing(block, t, 1.0, times=np.where(in_sequence | adding, 1.0, 2.0))
+        for held, apart, alike in copied:
+            sharded = crossing(block, np.maximum(t * plans.zero_group / apart, 1.0), apart, alike)
+            reduced = crossing(block, np.maximum(copies / apart, 1.0), apart, alike, times=1.0 if adding else 2.0)
+            sent = np.maximum(sent, held * np.maximum(gathered * sharded, state / p * reduced))
+        every.append(sent)
+    return tuple(every)
 
 
 @dataclass(frozen=True)
@@ -135,18 +235,14 @@ class Pipelines:
     num_stages: Array
     schedule: NDArray[np.str_]
 
-    def least_seconds(self, works: Sequence[Sequence[Array]], forward_shares: tuple[float, float]) -> Array:
-        """What a step takes at least by each of several works alone, given the shares of any layer's that are forward.
+    def least(self, work: Sequence[Array | float], forward_shares: tuple[float, float]) -> Array:
+        """What a step has of a work at least, one after the other, given the shares of any layer's that are forward.
 
-        A work is a microbatch's forward, input gradient and weight gradient through all layers.
+        The work is a microbatch's forward, input gradient and weight gradient through all layers.
         """
-        factor = self._factor(*forward_shares)
-        least: Array = np.zeros(())
-        for forward, of_input, of_weight in works:
-            # a microbatch passes all layers and its gradient comes back; weight gradients may wait
-            least = np.maximum(least, forward + of_input)
-            least = np.maximum(least, factor * (forward + of_input + of_weight))
-        return least
+        forward, of_input, of_weight = work
+        # a microbatch passes all layers and its gradient comes back; weight gradients may wait
+        return np.maximum(forward + of_input, self._factor(*forward_shares) * (forward + of_input + of_weight))
 
     def _factor(self, least_share: float, most_share: float) -> Array:
         """Times a microbatch's work T on m microbatches takes at least, whatever the cut into p stages.
@@ -166,9 +262,9 @@ class Pipelines:
         """
         m, p = self.num_microbatches, self.num_stages
         factor = m / p
-        factor = np.where((self.schedule == "interleaved") & (factor < 1), 1.0, factor)
-        factor = np.where(self.schedule == "gpipe", (m + p - 1) / p, factor)
-        zero_bubble, plain = self.schedule == "zb_h1", self.schedule == "1f1b"
+        interleaved, g_pipe, zero_bubble, plain = self._runs
+        factor = np.where(interleaved & (factor < 1), 1.0, factor)
+        factor = np.where(g_pipe, (m + p - 1) / p, factor)
         if np.any(zero_bubble) and least_share > LEAST_SHARE:
             late = least_share / (1 - _power(1 - least_share / m, p))
             factor = np.where(zero_bubble, np.maximum(factor, late), factor)
@@ -176,6 +272,11 @@ class Pipelines:
             held = 1 + 1 / _waits(m, p, max(most_share, LEAST_SHARE))
             factor = np.where(plain, np.maximum(self._filled, held), factor)
         return factor
+
+    @cached_property
+    def _runs(self) -> tuple[NDArray[np.bool_], ...]:
+        """Which of them are interleaved, GPipe, ZB-H1 and 1F1B: comparing texts takes longer than the rest."""
+        return tuple(self.schedule == name for name in ("interleaved", "gpipe", "zb_h1", "1f1b"))
 
     @cached_property
     def _filled(self) -> Array:
@@ -205,191 +306,39 @@ def _waits(m: Array, p: Array, share: float) -> Array:
     return (ratio - 1) / np.sqrt(ratio) / share + (p - held) / rest
 
 
-def seconds_per_byte(
-    network: Network, group: Array, spacing: Array, alike: Array | float = 1.0, *, all_reduce: bool = False
+#: For the blocks of chips inside each tier: their size, and whether switches beyond them add up.
+Blocks = Sequence[tuple[int, bool]]
+
+
+def blocks_of(cluster: Cluster) -> Blocks:
+    """Single chips, and the groups of every tier but the last."""
+    tiers = cluster.tiers
+    sizes = [1, *(tier.size for tier in tiers)]
+    return [(sizes[j], any(tier.in_network_reduction for tier in tiers[j:])) for j in range(len(tiers))]
+
+
+def crossing(
+    block: float, group: Array, spacing: Array | float, alike: Array | float = 1.0, times: Array | float = 1.0
 ) -> Array:
-    """Seconds per byte each chip of a group holds whole, to sum or to gather it, by the tightest cut of the network.
+    """What a chip of a group sends beyond its block, per byte each of them holds whole, to sum or to gather it.
 
-    A block of neighbouring chips inside tier j has at most `inside` of the group's n chips, `spacing` apart. A sum
-    over the group is brought to all of them, or what is spread over them gathered, only if (1 − inside/n) of the bytes
-    enter every block on average, over its chips' links of tier j and beyond: those of the `inside` chips, and of others
-    that hold the same (`alike` for each). To sum, as much leaves to be added up elsewhere; where no switch adds up or
-    hands out, each byte of either is a chip's own to send, so an all-reduce needs both (Patarasuk, Yuan 2009).
+    A block of neighbouring chips has at most `inside` of the group's n chips, `spacing` apart. A sum over the group is
+    brought to all of them, or what is spread over them gathered, only if (1 − inside/n) of the bytes enter every block
+    on average, over its chips' links of the tiers beyond: those of the `inside` chips, and of others that hold the same
+    (`alike` for each). To sum, as much leaves to be added up elsewhere; where no switch adds up or hands out, each byte
+    of either is a chip's own to send, so an all-reduce needs both (2 `times`; Patarasuk, Yuan 2009).
     """
-    worst: Array = np.zeros(())
-    for block, bytes_per_s, adding in network:
-        inside = np.clip(block / spacing, 1.0, group)
-        carriers = np.clip(block * alike / spacing, 1.0, group * alike)
-        times = 2.0 if all_reduce and not adding else 1.0
-        worst = np.maximum(worst, times * (1 - inside / group) / (carriers * bytes_per_s))
-    return worst
+    inside = np.clip(block / spacing, 1.0, group)
+    carriers = np.clip(block * alike / spacing, 1.0, group * alike)
+    return times * (1 - inside / group) / carriers
 
 
-#: For the blocks of chips inside each tier: their size, what a chip sends beyond them, and whether switches add up.
-Network = Sequence[tuple[float, float, bool]]
-
-
-def _network(cluster: Cluster, efficiencies: Efficiencies) -> Network:
+def _pace(cluster: Cluster, units: ChipUnits, efficiencies: Efficiencies) -> Pace:
     arrays = [tier_arrays(cluster.chip, tier, efficiencies) for tier in cluster.tiers]
-    rates = [float(tier.bytes_per_s * tier.efficiency) for tier in arrays]
-    blocks = [1, *(tier.size for tier in cluster.tiers)]
-    return [
-        (float(blocks[j]), sum(rates[j:]), any(tier.in_network_reduction for tier in arrays[j:]))
-        for j in range(len(arrays))
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class _Counts:
-    """Work and bytes of one sequence; the first axis is the layer class, the second the phase."""
-
-    #: how often each layer class occurs
-    layers: Array
-    #: matrix FLOPs; the last axis: products in the job's format, in half precision, and inside attention kernels
-    matrix_flops: Array
-    #: of the weights that products read and the gradients they write: those all tokens use, and those of experts
-    dense_bytes: Array
-    expert_bytes: Array
-    #: of the stream where tensor-parallel chips reduce it, and where they gather and scatter parts of the sequence
-    reduced_bytes: Array
-    scattered_bytes: Array
-    #: that have gradients, tied ones once: those all tokens use, and those of experts
-    dense_parameters: float
-    expert_parameters: float
-    #: bytes of an element as layers hand it on
-    width: float
-
-    def matrix_seconds(self, units: ChipUnits) -> Array:
-        """Seconds of the products on one chip, by layer class and phase."""
-        narrow, half = (float(part.peak_flops * part.sustained) for part in (units.matrix, units.half))
-        attention = units.attention
-        forward = float(attention.matrix_flops * attention.forward_efficiency)
-        backward = float(attention.matrix_flops * attention.backward_efficiency)
-        rates = np.array([[narrow, half, forward], [narrow, half, backward], [narrow, half, backward]])
-        return (self.matrix_flops / rates).sum(axis=-1)
-
-    def streamed_seconds(self, units: ChipUnits, tensor: Array, expert_chips: Array) -> list[Array]:
-        """Seconds of a chip's memory for one microbatch's weights, by phase."""
-        parts = zip(self.over_layers(self.dense_bytes), self.over_layers(self.expert_bytes), strict=True)
-        return [(dense / tensor + routed / expert_chips) / units.matrix.memory_bytes_per_s for dense, routed in parts]
-
-    def summed_seconds(
-        self, network: Network, tensor: Array, sequences: Array, in_sequence: NDArray[np.bool_]
-    ) -> list[Array]:
-        """Seconds of tensor-parallel sums over so many sequences, by phase."""
-        alone = np.ones(())
-        reduced = sequences * seconds_per_byte(network, tensor, alone, all_reduce=True)
-        scattered = sequences * seconds_per_byte(network, tensor, alone)
-        parts = zip(self.over_layers(self.reduced_bytes), self.over_layers(self.scattered_bytes), strict=True)
-        return [np.where(in_sequence, scattered * shards, reduced * whole) for whole, shards in parts]
-
-    def copied_parameters(self, tensor: Array, expert_chips: Array) -> list[tuple[Array, Array, Array]]:
-        """Weights all tokens use, and experts: how many a chip holds, how far copies are apart, chips alike in a copy.
-
-        Where fewer chips share the experts than are tensor parallel, several of these hold the same.
-        """
-        found = [(self.dense_parameters / tensor, tensor, np.ones(()))]
-        if self.expert_parameters:
-            apart = np.maximum(tensor, expert_chips)
-            found.append((self.expert_parameters / expert_chips, apart, apart / expert_chips))
-        return found
-
-    def over_layers(self, work: Array) -> list[float]:
-        """All layers together, by phase."""
-        return (self.layers @ work).tolist()
-
-
-def _forward_shares(*works: Array) -> tuple[float, float]:
-    """The least and the most that the forward is of any layer class's work."""
-    rows = np.concatenate(works)
-    totals = rows.sum(axis=1)
-    shares = rows[totals > 0, 0] / totals[totals > 0]
-    return (float(shares.min()), float(shares.max())) if len(shares) else (0.0, 1.0)
-
-
-@dataclass(frozen=True, slots=True)
-class _Shared:
-    """A graph as a cache key: graphs are built once per model and shared, so identity serves."""
-
-    graph: ModelGraph
-
-    def __hash__(self) -> int:
-        return id(self.graph)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Shared) and other.graph is self.graph
-
-
-@lru_cache(maxsize=64)
-def _counts(shared: _Shared, seq_len: int, narrow_bytes: float | None, width: int) -> _Counts:
-    graph = shared.graph
-    classes = [_layer_counts(layer, seq_len, narrow_bytes or width, width) for layer in graph.layers.values()]
-    matrix, dense, routed = (np.stack(parts) for parts in zip(*classes, strict=True))
-    layers = np.array([graph.counts()[name] for name in graph.layers], np.float64)
-    reduced, scattered = (seq_len * width * part for part in _stream_elements(shared))
-    return _Counts(layers, matrix, dense, routed, reduced, scattered, *_parameters(shared), float(width))
-
-
-def _layer_counts(graph: LayerGraph, seq_len: int, narrow_width: float, width: float) -> tuple[Array, Array, Array]:
-    """Of one layer and sequence, by phase: matrix FLOPs by how they are run, bytes of dense and of routed weights."""
-    backward = differentiate(graph).graph
-    tensors = {**backward.tensors, **graph.tensors}
-    sizes = graph.resolve(batch=1, seq=seq_len)
-    matrix, dense, routed = np.zeros((3, 3)), np.zeros(3), np.zeros(3)
-    for operator in (*graph.operators, *backward.operators):
-        phase, narrow = _PHASES.index(operator.phase), runs_narrow(operator, tensors)
-        unit = (0 if narrow else 1) if operator.kind is Kind.CONTRACTION else 2
-        matrix[phase, unit] += float(as_array(flops(operator, sizes, Unit.MATRIX, causal=True)))
-        if operator.kind is Kind.CONTRACTION:
-            weights = routed if EXPERT_TOKENS in operator.dims else dense
-            weights[phase] += _weight_points(operator, tensors, sizes) * (narrow_width if narrow else width)
-    return matrix, dense, routed
-
-
-def _weight_points(operator: Operator, tensors: Mapping[str, Tensor], sizes: Sizes) -> float:
-    """Elements of weights and of their gradients among a product's operands."""
-    operands = [tensors[operand.tensor] for operand in (*operator.inputs, *operator.outputs)]
-    return sum(
-        float(as_array(tensor.points(sizes)))
-        for tensor in operands
-        if tensor.role in (Role.WEIGHT, Role.WEIGHT_GRADIENT)
+    rates = [tier.bytes_per_s * tier.efficiency for tier in arrays]
+    return Pace(
+        units.matrix.peak_flops * units.matrix.sustained,
+        units.vector.vector_flops,
+        units.matrix.memory_bytes_per_s,
+        tuple(summed(rates[j:]) for j in range(len(rates))),
     )
-
-
-@lru_cache(maxsize=64)
-def _stream_elements(shared: _Shared) -> tuple[Array, Array]:
-    """What tensor-parallel chips sum of a token's stream by layer class and phase, and what they gather and scatter."""
-    layers = shared.graph.layers.values()
-    whole, parts = ([_layer_stream(layer, in_sequence) for layer in layers] for in_sequence in (False, True))
-    return np.stack(whole), np.stack(parts)
-
-
-def _layer_stream(graph: LayerGraph, in_sequence: bool) -> Array:
-    """Those of one layer; none where they go one way only, as at the ends of the chain.
-
-    All that a backward exchanges is its weight gradients': the input gradients alone may take less, hidden behind them.
-    """
-    placed = place_layer(graph, Strategy(Mesh(tensor=("tensor",)), sequence_parallel=in_sequence))
-    kinds = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER) if in_sequence else (CollectiveKind.ALL_REDUCE,)
-    token = graph.resolve(batch=1, seq=1)
-    found = np.zeros(3)
-    for collective in placed.collectives:
-        if collective.kind in kinds and collective.tensor.dims == _STREAM:
-            phase = 0 if collective.moment is Moment.FORWARD else 2
-            found[phase] += float(as_array(collective.tensor.points(token)))
-    return found if found[0] and found[2] else np.zeros(3)
-
-
-@lru_cache(maxsize=64)
-def _parameters(shared: _Shared) -> tuple[float, float]:
-    """Parameters with gradients, tied ones counted once: those that all tokens use, and those of routed experts."""
-    counts, seen, totals = shared.graph.counts(), set[str](), [0.0, 0.0]
-    for name, layer in shared.graph.layers.items():
-        routed = {operand.tensor for o in layer.operators if EXPERT_TOKENS in o.dims for operand in o.inputs}
-        trained = differentiate(layer).gradients
-        for weight in layer.weights():
-            if weight.name in trained and weight.tied not in seen:
-                points = float(as_array(weight.points(layer.fixed_sizes())))
-                totals[weight.name in routed] += points * (1 if weight.tied else counts[name])
-                seen |= {weight.tied} if weight.tied else set()
-    return totals[0], totals[1]
