@@ -264,7 +264,9 @@ def _item(container: object, part: int | str) -> tuple[object] | None:
         fields = cast("Mapping[object, object]", container)
         return (fields[part],) if part in fields else None
     if isinstance(container, list | tuple) and isinstance(part, int):
-        return (cast("list[object]", container)[part],)
+        # a list that is too short misses the part an error is about
+        entries = cast("list[object]", container)
+        return (entries[part],) if part < len(entries) else None
     return None
 
 

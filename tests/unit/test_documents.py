@@ -212,6 +212,16 @@ def test_the_sentence_names_the_field_as_the_file_has_it(change, sentence, refus
     assert refusal(validate, Cart, CART | change, "x") == sentence
 
 
+class Ends(Spec):
+    """Two numbers, no more and no less."""
+
+    ends: Annotated[tuple[int, int], Field(strict=False)]
+
+
+def test_a_list_that_is_too_short_is_refused(refusal):
+    assert refusal(validate, Ends, {"ends": [1]}, "x.yaml").startswith("x.yaml: ends")
+
+
 def test_a_right_document_becomes_a_frozen_spec():
     cart = validate(Cart, CART, "x")
     assert cart.parts["a"] == Wheel(kind="wheel", size=3)

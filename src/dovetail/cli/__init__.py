@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import dovetail as dt
-from dovetail.cli import calibrate, chips, clusters, estimate, frameworks, models, place, plan, validate
+from dovetail.cli import calibrate, chips, clusters, estimate, frameworks, models, place, plan, spaces, validate
 from dovetail.errors import InputError
 
 EXIT_WRONG_INPUT = 2
@@ -24,6 +24,7 @@ app = typer.Typer(
 app.add_typer(models.app, name="models")
 app.add_typer(chips.app, name="chips")
 app.add_typer(clusters.app, name="clusters")
+app.add_typer(spaces.app, name="spaces")
 app.add_typer(frameworks.app, name="frameworks")
 app.command("estimate")(estimate.estimate)
 app.command("plan")(plan.plan)

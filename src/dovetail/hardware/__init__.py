@@ -1,4 +1,4 @@
-"""Technology, chips, network tiers and clusters, and the catalogue of those people build and rent."""
+"""Technology, chips, network tiers, clusters and design spaces, and the catalogue of those people build and rent."""
 
 from dovetail.hardware.catalogue import (
     chip,
@@ -6,6 +6,9 @@ from dovetail.hardware.catalogue import (
     cluster,
     cluster_from,
     cluster_names,
+    space,
+    space_from,
+    space_names,
     technology,
     technology_names,
 )
@@ -31,6 +34,9 @@ __all__ = [
     "cluster",
     "cluster_from",
     "cluster_names",
+    "space",
+    "space_from",
+    "space_names",
     "technology",
     "technology_names",
 ]

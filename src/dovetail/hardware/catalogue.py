@@ -1,4 +1,4 @@
-"""Chips, clusters and technologies by name, and files of the user's own."""
+"""Chips, clusters, technologies and design spaces by name, and files of the user's own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from dovetail.documents import parse_document, read_document, validate
 from dovetail.errors import InputError, one_of, quoted
@@ -14,6 +14,9 @@ from dovetail.hardware.chip import Chip, ChipSpec
 from dovetail.hardware.cluster import Cluster, ClusterSpec, check_chips
 from dovetail.hardware.network import fit_tiers
 from dovetail.hardware.technology import Technology, TechnologySpec
+
+if TYPE_CHECKING:
+    from dovetail.hardware.design_space import DesignSpace
 
 _FILES = (".yaml", ".yml", ".json")
 
@@ -47,6 +50,11 @@ def cluster_names() -> tuple[str, ...]:
 def technology_names() -> tuple[str, ...]:
     """Every technology of the catalogue, in alphabetical order."""
     return _names("technologies")
+
+
+def space_names() -> tuple[str, ...]:
+    """Every design space of the catalogue, in alphabetical order."""
+    return _names("spaces")
 
 
 def chip(name: str) -> Chip:
@@ -93,6 +101,39 @@ def cluster_from(document: Mapping[str, Any], where: str, chips: int | None = No
             f"{where}: chip", f"{quoted(spec.chip)} is not in the catalogue", one_of(chip_names(), spec.chip)
         )
     return spec.cluster(own or _chip(spec.chip), chips, where)
+
+
+def space(name: str) -> DesignSpace:
+    """A design space of the catalogue, or the one a file describes."""
+    if Path(name).suffix in _FILES:
+        return space_from(read_document(name), name, Path(name).parent)
+    _check_known("design space", name, space_names())
+    return space_from(_document("spaces", name), name)
+
+
+def space_from(document: Mapping[str, Any], where: str, folder: Path = Path()) -> DesignSpace:
+    """The design space a document describes; paths in it begin at `folder`, its base may stand there in full."""
+    from dovetail.hardware.design_space.file import SpaceSpec  # arrays, which chips and clusters do without
+
+    fields = dict(document)
+    inner: object = fields.get("base")
+    own: Chip | None = None
+    if isinstance(inner, Mapping):
+        own = validate(ChipSpec, cast("Mapping[str, Any]", inner), f"{where}: base").chip()
+        fields["base"] = own.name
+    spec = validate(SpaceSpec, fields, where)
+    base = own or chip(_beside(spec.base, f"{where}: base", folder, chip_names()))
+    node = spec.technology or base.technology
+    made_in = technology(_beside(node, f"{where}: technology", folder, technology_names())) if node else None
+    return spec.space(base, made_in, where, folder)
+
+
+def _beside(name: str, where: str, folder: Path, known: tuple[str, ...]) -> str:
+    """A name of the catalogue, or the path of a file from a folder."""
+    if Path(name).suffix in _FILES:
+        return str(folder / name)
+    _check_known(where, name, known)
+    return name
 
 
 def _around(chip: Chip, chips: int | None) -> Cluster:

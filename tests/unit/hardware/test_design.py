@@ -34,6 +34,7 @@ def test_designs_differ_in_what_is_varied_alone():
     assert (half.hbm_bytes, twice.hbm_bytes) == (16 * 2**30, 64 * 2**30)
     assert (half.hbm_bytes_per_s, twice.hbm_bytes_per_s) == pytest.approx((0.6e12, 2.4e12))
     assert (half.dense_flops.bf16, twice.dense_flops.bf16) == pytest.approx((137.5e12, 550e12))
+    assert (half.hbm_stacks, twice.hbm_stacks) == (2, 8)
     assert half.vector_cores == twice.vector_cores == 2
     assert {"rows": twice.rows, "cols": twice.cols, "dataflow": twice.dataflow} == {
         "rows": 128, "cols": 128, "dataflow": "weight",

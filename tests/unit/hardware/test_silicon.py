@@ -100,6 +100,13 @@ def test_areas_by_hand():
     assert float(parts["links"]) == pytest.approx(300e9 * 1.065e-10)
 
 
+def test_edge_and_reticle_by_hand():
+    found = estimate(design_of(hardware.chip("tpu-v4")))
+    needed = 4 * 8 + 300e9 * 1.67e-11
+    assert float(found.shoreline_share) == pytest.approx(needed / (4 * float(found.area_mm2) ** 0.5))
+    assert float(found.reticle_share) == pytest.approx(float(found.area_mm2) / 858)
+
+
 def test_units_that_are_switched_off_take_area_but_no_power():
     chip = hardware.chip("a100-80gb")
     whole = estimate(design_of(chip))

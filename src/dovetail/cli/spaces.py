@@ -1,0 +1,201 @@
+"""`dovetail spaces`: design spaces, their axes and limits, how many designs each limit leaves out, some designs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import dovetail as dt
+from dovetail.cli.figures import AsJson, quantity_text
+from dovetail.cli.output import print_facts, print_json, print_table, wrapped
+from dovetail.units import bytes_text, percent_text
+
+if TYPE_CHECKING:
+    from dovetail.hardware.design import Designs
+    from dovetail.hardware.design_space import Axis, Counts, DesignSpace
+
+app = typer.Typer(help="Design spaces: list the catalogue, show one.")
+
+#: Designs that are counted without being asked: some seconds.
+COUNTED_AT_ONCE = 5 * 10**7
+#: Values of an axis that JSON lists.
+LISTED_VALUES = 1000
+EXAMPLES = 4
+_SHOWN_CHARACTERS = 40
+
+#: What a reader wants to know of a design besides its variables; all but the first needs a technology.
+_FIGURES = ("peak_flops", "area_mm2", "shoreline_share", "peak_power_w", "cost_usd")
+_UNITS = {"area_mm2": " mm2", "peak_power_w": " W", "cost_usd": " USD"}
+
+
+@app.command("list")
+def list_spaces(as_json: AsJson = False) -> None:
+    """Every design space of the catalogue."""
+    spaces = [dt.hardware.space(name) for name in dt.hardware.space_names()]
+    if as_json:
+        print_json([space_fields(space) for space in spaces])
+        return
+    rows = [(s.name, s.base.name, f"{len(s.axes)}", f"{len(s.limits)}", f"{s.size:,}") for s in spaces]
+    print_table(("design space", "base", "axes", "limits", "designs before limits"), rows)
+
+
+@app.command("show")
+def show(
+    name: Annotated[str, typer.Argument(help="A name of the catalogue, or the path of a design-space file.")],
+    count: Annotated[
+        bool, typer.Option("--count", help="Look at every design even where there are more than fifty million.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Axes, limits and what they leave of one design space."""
+    space = dt.hardware.space(name)
+    figures = _FIGURES if space.formulas.technology else _FIGURES[:1]
+    counts = space.count(figures) if count or space.size <= COUNTED_AT_ONCE else None
+    examples = _examples(space, figures)
+    if as_json:
+        print_json({**space_fields(space), "counts": asdict(counts) if counts else None, "examples": examples})
+        return
+    _print_space(space)
+    _print_limits(space, counts)
+    if counts and counts.kept:
+        ends = [(name, *(_text(name, end) for end in pair)) for name, pair in counts.ranges.items()]
+        print_table(("of the designs kept", "least", "greatest"), ends)
+    if examples:
+        columns = ("some, by index", *(f"{example['index']:,}" for example in examples))
+        names = [name for name in examples[0] if name != "index"]
+        print_table(columns, [(_label(name), *(_text(name, example[name]) for example in examples)) for name in names])
+
+
+def space_fields(space: DesignSpace) -> dict[str, object]:
+    """A design space as JSON has it: what its file says, in SI, and its size."""
+    from dovetail.hardware.design import design_of
+
+    formulas = space.formulas
+    return {
+        "name": space.name,
+        "base": space.base.name,
+        "technology": formulas.technology.name if formulas.technology else None,
+        "coefficients": formulas.end,
+        "size": space.size,
+        "set": _differences(space.fixed, design_of(space.base)),
+        "axes": [_axis_fields(axis) for axis in space.axes],
+        "references": {name: _differences(one, space.fixed) for name, one in formulas.references.items()},
+        "derive": {name: expression.text for name, expression in formulas.derived},
+        "define": {name: expression.text for name, expression in formulas.defined.items()},
+        "limits": [limit.text for limit in space.limits],
+        "source": space.source,
+    }
+
+
+def _axis_fields(axis: Axis) -> dict[str, object]:
+    columns = axis.values.items()
+    return {
+        "name": axis.name,
+        "size": len(axis),
+        "ends": {name: [float(column.min()), float(column.max())] for name, column in columns},
+        "values": {name: column.tolist() for name, column in columns} if len(axis) <= LISTED_VALUES else None,
+    }
+
+
+def _differences(one: Designs, other: Designs) -> dict[str, float]:
+    """Variables in which a design differs from another."""
+    from dovetail.hardware.design import VARIABLES
+
+    pairs = {name: (one.value(name).item(), other.value(name).item()) for name in VARIABLES}
+    return {name: value for name, (value, usual) in pairs.items() if value != usual}
+
+
+def _examples(space: DesignSpace, figures: tuple[str, ...]) -> list[dict[str, float]]:
+    batch = space.sample(EXAMPLES, seed=0)
+    names = (*space.variables, *figures)
+    columns = {name: space.values(name, batch.designs) for name in names} if len(batch) else {}
+    return [
+        {"index": int(batch.index[n]), **{name: float(column[n]) for name, column in columns.items()}}
+        for n in range(len(batch))
+    ]
+
+
+def _print_space(space: DesignSpace) -> None:
+    from dovetail.hardware.design import design_of
+
+    formulas = space.formulas
+    technology = f", in {formulas.technology.name}" if formulas.technology else ""
+    end = f", coefficients at their {formulas.end} end" if formulas.end != "value" else ""
+    grid = " x ".join(f"{len(axis):,}" for axis in space.axes)
+    facts = [
+        ("space", space.name),
+        ("base", f"{space.base.name} ({space.base.title}){technology}{end}"),
+        ("designs", f"{space.size:,}" + (f" = {grid}" if len(space.axes) > 1 else "")),
+        ("set", _values_text(_differences(space.fixed, design_of(space.base)))),
+        *(("derived", f"{name} = {expression.text}") for name, expression in formulas.derived),
+        *(
+            ("reference", f"{name}: {_values_text(_differences(one, space.fixed)) or 'the base'}")
+            for name, one in formulas.references.items()
+        ),
+        *(("defined", f"{name} = {expression.text}") for name, expression in formulas.defined.items()),
+        *wrapped("source", space.source),
+    ]
+    print_facts([(label, text) for label, text in facts if text])
+    rows = [row for axis in space.axes for row in _axis_rows(axis)]
+    print_table(("axis", "values", ""), rows)
+
+
+def _axis_rows(axis: Axis) -> list[tuple[str, str, str]]:
+    rows: list[tuple[str, str, str]] = []
+    for n, (name, column) in enumerate(axis.values.items()):
+        own = axis.name in (name, _label(name))
+        label = _label(name) if own else f"{axis.name}: {name}" if n == 0 else f"{' ' * len(axis.name)}  {name}"
+        rows.append((label, f"{len(column):,}" if n == 0 else "", _column_text(name, column.tolist(), ordered=own)))
+    return rows
+
+
+def _column_text(name: str, values: list[float], *, ordered: bool) -> str:
+    """All values where they are short, else the first few and the last, or the ends of those in no order."""
+    text = ", ".join(_text(name, value) for value in values[:_SHOWN_CHARACTERS])
+    if len(values) <= _SHOWN_CHARACTERS and len(text) <= _SHOWN_CHARACTERS:
+        return text
+    if ordered:
+        return f"{', '.join(_text(name, value) for value in values[:3])}, ... {_text(name, values[-1])}"
+    return f"{_text(name, min(values))} ... {_text(name, max(values))}"
+
+
+def _values_text(values: dict[str, float]) -> str:
+    return ", ".join(f"{_label(name)} {_text(name, value)}" for name, value in values.items())
+
+
+def _label(name: str) -> str:
+    return "dataflow" if name == "output_stationary" else name
+
+
+def _print_limits(space: DesignSpace, counts: Counts | None) -> None:
+    if not space.rules:
+        return
+    if counts is None:
+        rows = [(limit.text, "?", "?") for limit in space.limits]
+        rows.append(("kept (--count looks at every design)", "?", "?"))
+    else:
+        limits = {limit.text for limit in space.limits}
+        # a derived variable's bounds are worth a line only where they are left
+        shown = {text: number for text, number in counts.left_out.items() if number or text in limits}
+        rows = [(text, f"{number:,}", percent_text(number / counts.size)) for text, number in shown.items()]
+        rows.append(("kept", f"{counts.kept:,}", percent_text(counts.kept / counts.size)))
+    print_table(("limit", "designs left out", "of all"), rows)
+
+
+def _text(name: str, value: float) -> str:
+    """A value of a variable or figure for a reader."""
+    if name == "output_stationary":
+        return "output" if value else "weight"
+    if name.endswith("_bytes_per_s"):
+        return quantity_text(value, "B/s")
+    if name.endswith("_bytes"):
+        return bytes_text(value)
+    if name.endswith("_hz"):
+        return quantity_text(value, "Hz")
+    if name == "shoreline_share":
+        return percent_text(value)
+    if name == "peak_flops":
+        return quantity_text(value, "FLOPS")
+    return f"{value:,.0f}{_UNITS[name]}" if name in _UNITS else f"{value:,.15g}"

@@ -1,0 +1,129 @@
+"""What a name stands for in the expressions of a design space, over many designs at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dovetail.errors import InputError, one_of, quoted
+from dovetail.hardware.design import VARIABLES, Array, Designs
+from dovetail.hardware.design_space.expression import Expression
+from dovetail.hardware.silicon import ESTIMATES, Silicon
+from dovetail.hardware.technology import End, Technology
+
+#: Factors for quantities within expressions, such as 16 * MiB and, in bytes per second, 4 * TB.
+UNITS: Mapping[str, float] = {
+    "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "GB": 1e9, "TB": 1e12, "MHz": 1e6, "GHz": 1e9, "TFLOPS": 1e12,
+}  # fmt: skip
+
+#: Figures that follow from variables, and from which.
+PROPERTIES: Mapping[str, tuple[Callable[[Designs], Array], tuple[str, ...]]] = {
+    "macs_per_core": (lambda d: d.macs_per_core, ("rows", "cols")),
+    "macs_per_cycle": (lambda d: d.macs_per_cycle, ("tensor_cores", "rows", "cols")),
+    "peak_flops": (lambda d: d.peak_flops("bf16"), ("tensor_cores", "rows", "cols", "clock_hz")),
+    "hbm_bytes": (lambda d: d.hbm_bytes, ("hbm_stacks", "hbm_stack_bytes")),
+    "hbm_bytes_per_s": (lambda d: d.hbm_bytes_per_s, ("hbm_stacks", "hbm_stack_bytes_per_s")),
+    "link_bytes_per_s": (lambda d: d.link_bytes_per_s, ("link_ports", "link_port_bytes_per_s")),
+}
+
+KNOWN = (*VARIABLES, *PROPERTIES, *ESTIMATES, *UNITS)
+
+
+@dataclass(frozen=True, slots=True)
+class Formulas:
+    """The expressions of a space and what they may refer to."""
+
+    derived: tuple[tuple[str, Expression], ...] = ()
+    """variables computed from others, in order"""
+    defined: Mapping[str, Expression] = field(default_factory=dict[str, Expression])
+    references: Mapping[str, Designs] = field(default_factory=dict[str, Designs])
+    technology: Technology | None = None
+    end: End = "value"
+    _attributes: dict[str, Array] = field(default_factory=dict[str, Array], compare=False)
+    """figures of references that were asked for"""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What an expression may name besides attributes of references."""
+        return (*KNOWN, *self.defined)
+
+    def check_names(self, expression: Expression, where: str) -> None:
+        """Refuses a name nobody defines."""
+        for name in expression.names:
+            self.check_name(name, where)
+
+    def check_name(self, name: str, where: str) -> None:
+        """Refuses a name nobody defines, or one that needs a technology where there is none."""
+        reference, dot, attribute = name.partition(".")
+        figure = attribute if dot else name
+        if dot and reference not in self.references:
+            raise InputError(where, f"{quoted(reference)} is no reference", one_of(self.references, reference))
+        if dot and (figure not in self.names or self.uses(figure) & set(self.references)):
+            own = [n for n in self.names if not self.uses(n) & set(self.references)]
+            raise InputError(where, f"{quoted(figure)} is no figure of a reference", one_of(own, figure))
+        if not dot and name in self.references:
+            raise InputError(where, f"{quoted(name)} is a whole design", f"name a figure, as {name}.rows")
+        if figure not in self.names:
+            raise InputError(where, f"{quoted(figure)} is no name known here", one_of(self.names, figure))
+        if self.technology is None and self.uses(figure) & set(ESTIMATES):
+            raise InputError(where, f"{figure} needs a technology", "name one: the base has none")
+
+    def uses(self, name: str) -> set[str]:
+        """The variables, silicon figures and references a name follows from."""
+        if "." in name:
+            return {name.partition(".")[0]}
+        if name in self.defined:
+            return {used for inner in self.defined[name].names for used in self.uses(inner)}
+        return set(PROPERTIES[name][1]) if name in PROPERTIES else {name} - UNITS.keys()
+
+    def attribute(self, name: str) -> Array:
+        """A figure of a reference, `reference.figure`."""
+        if name not in self._attributes:
+            reference, _, figure = name.partition(".")
+            self._attributes[name] = Scope(self.references[reference], self)(figure).reshape(())
+        return self._attributes[name]
+
+    def completed(self, designs: Designs, given: Mapping[str, object] | None = None) -> Designs:
+        """Designs with the derived variables computed, except those that are given."""
+        for name, expression in self.derived:
+            if name not in (given or {}):
+                designs = designs.varied({name: expression.number(Scope(designs, self))})
+        return designs
+
+
+class Scope:
+    """Looks up names over designs; each value is computed when first asked for, and once."""
+
+    def __init__(self, designs: Designs, formulas: Formulas) -> None:
+        self.designs = designs
+        self._formulas = formulas
+        self._values: dict[str, Array] = {}
+        self._silicon: Silicon | None = None
+
+    def __call__(self, name: str) -> Array:
+        """The value of a name, over the designs."""
+        if name not in self._values:
+            with np.errstate(all="ignore"):
+                self._values[name] = self._value(name)
+        return self._values[name]
+
+    def _value(self, name: str) -> Array:
+        if "." in name:
+            return self._formulas.attribute(name)
+        if name in VARIABLES:
+            return self.designs.value(name)
+        if name in PROPERTIES:
+            return PROPERTIES[name][0](self.designs)
+        if name in UNITS:
+            return np.asarray(UNITS[name])
+        if name in self._formulas.defined:
+            return self._formulas.defined[name].number(self)
+        return np.asarray(getattr(self._estimate(), name))
+
+    def _estimate(self) -> Silicon:
+        if self._silicon is None:
+            assert self._formulas.technology is not None
+            self._silicon = Silicon(self.designs, self._formulas.technology, self._formulas.end)
+        return self._silicon

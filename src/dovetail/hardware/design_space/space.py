@@ -1,0 +1,261 @@
+"""Design spaces: every combination of some variables' values, numbered once and for all, sieved in bounded memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.errors import InputError, one_of, quoted
+from dovetail.hardware.chip import Chip
+from dovetail.hardware.design import Array, Designs
+from dovetail.hardware.design_space.expression import Expression
+from dovetail.hardware.design_space.scope import Formulas, Scope
+from dovetail.hardware.design_space.sieve import Rule, Sieve
+from dovetail.hardware.design_space.variable import read_value, variable_of
+
+Index = NDArray[np.int64]
+
+#: Designs looked at together: arrays of this length stay in a core's cache.
+BATCH_ROWS = 2**17
+MAX_ROWS = 2**24
+#: Up to this size a sample looks at every design; in larger spaces designs are drawn until enough are kept.
+_SMALL = 2**20
+_DRAWS = 2**16
+_ROUNDS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Values a design takes one of: of one variable, or of several that go together."""
+
+    name: str
+    values: Mapping[str, Array]
+    """variable → its values, as many for each"""
+
+    def __len__(self) -> int:
+        return len(next(iter(self.values.values())))
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Designs a space keeps, and their indices."""
+
+    designs: Designs
+    """variables that differ within the space as arrays of one dimension, the others as single numbers"""
+    index: Index
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What became of the designs of a space."""
+
+    size: int
+    kept: int
+    left_out: dict[str, int]
+    """limit → designs that keep all limits above it and break this one"""
+    ranges: dict[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
+    """figure → its least and greatest value over the designs kept"""
+
+
+@dataclass(frozen=True, slots=True)
+class DesignSpace:
+    """Designs around a base chip: the index counts through the axes, the last one fastest, whatever the limits."""
+
+    name: str
+    fixed: Designs
+    """one design: what no axis and no formula changes"""
+    axes: tuple[Axis, ...]
+    formulas: Formulas
+    limits: tuple[Expression, ...] = ()
+    source: str = ""
+
+    @property
+    def base(self) -> Chip:
+        """The chip all designs start from."""
+        return self.fixed.base
+
+    @property
+    def size(self) -> int:
+        """Designs before any limit."""
+        return math.prod(len(axis) for axis in self.axes)
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """What differs between designs: the variables of axes, and those derived."""
+        return tuple(dict.fromkeys([*(n for axis in self.axes for n in axis.values), *dict(self.formulas.derived)]))
+
+    def designs(self, indices: Sequence[int] | Index) -> Designs:
+        """Any designs by their indices, kept or not."""
+        return self.formulas.completed(self.fixed.varied(self._columns(self._checked(indices))))
+
+    def batches(self, rows: int = BATCH_ROWS, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
+        """The designs kept, in order of their index, from `start` to before `stop`; at most `rows` looked at a time."""
+        for first, sieve in self._sieved(rows, start, stop):
+            if sieve.kept:
+                designs, positions = sieve.survivors(self.variables)
+                yield Batch(designs, first + positions)
+
+    def count(
+        self, ranges: Iterable[str] = (), rows: int = BATCH_ROWS, start: int = 0, stop: int | None = None
+    ) -> Counts:
+        """How many designs each limit leaves out, how many are kept, and the ends between which some figures lie."""
+        names = [self._known(name) for name in ranges]
+        left_out = {rule.text: 0 for rule in self.rules}
+        ends = dict.fromkeys(names, (math.inf, -math.inf))
+        size = kept = 0
+        for _, sieve in self._sieved(rows, start, stop):
+            size, kept = size + sieve.size, kept + sieve.kept
+            for text, number in sieve.left_out.items():
+                left_out[text] += number
+            for name in names if sieve.kept else ():
+                low, high = sieve.ends(name)
+                ends[name] = min(ends[name][0], low), max(ends[name][1], high)
+        return Counts(size, kept, left_out, {name: (low, high) for name, (low, high) in ends.items() if low <= high})
+
+    def keeps(self, indices: Sequence[int] | Index) -> NDArray[np.bool_]:
+        """Whether designs keep every limit."""
+        designs = self.designs(indices)
+        sieve = Sieve(designs, (len(indices),), self.rules, self.formulas)
+        result = np.zeros(len(indices), np.bool_)
+        result[sieve.positions()] = True
+        return result
+
+    def values(self, name: str, designs: Designs) -> Array:
+        """A figure of designs of this space, by any name its limits could use."""
+        return np.broadcast_to(Scope(designs, self.formulas)(self._known(name)), designs.shape)
+
+    def index_of(self, values: Mapping[str, object]) -> int:
+        """The index of the design with these values of the variables that are varied; texts with units are read too."""
+        wanted = {variable_of(name, name): read_value(name, value, name) for name, value in values.items()}
+        varied = [name for axis in self.axes for name in axis.values]
+        for name in (n for n in wanted if n not in varied):
+            raise InputError(name, f"is not varied in {self.name}", one_of(varied, name))
+        index = 0
+        for axis in self.axes:
+            match = np.ones(len(axis), np.bool_)
+            for name, column in axis.values.items():
+                if name not in wanted:
+                    raise InputError(name, "is missing", f"say which value of {axis.name} the design has")
+                match &= column == wanted[name]
+            if not match.any():
+                given = ", ".join(f"{name} {wanted[name]:.15g}" for name in axis.values)
+                raise InputError(axis.name, f"{given} is none of its values", _choices(axis))
+            index = index * len(axis) + int(match.argmax())
+        return index
+
+    def sample(self, number: int, seed: int) -> Batch:
+        """Designs drawn at random from those kept, each at most once, by index; fewer where fewer are found."""
+        if number < 1:
+            raise InputError("number", f"is {number}", "draw at least one design")
+        random = np.random.default_rng(seed)
+        if self.size <= _SMALL:
+            kept = np.concatenate([np.empty(0, np.int64), *(batch.index for batch in self.batches())])
+            found = random.choice(kept, min(number, len(kept)), replace=False)
+        else:
+            found = np.empty(0, np.int64)
+            for _ in range(_ROUNDS + number // _DRAWS):
+                drawn = random.integers(0, self.size, _DRAWS)
+                both = np.concatenate([found, drawn[self.keeps(drawn)]])
+                found = both[np.sort(np.unique(both, return_index=True)[1])]
+                if len(found) >= number:
+                    break
+        chosen = np.sort(found[:number])
+        return Batch(self.designs(chosen), chosen)
+
+    def chip(self, index: int) -> Chip:
+        """One design as a chip, with area and power of the silicon estimate; what a seller would ask nobody knows."""
+        designs = self.designs([index])
+        chip = designs.chip(0, f"{self.name}-{index}")
+        chip = replace(chip, source=f"design {index} of the design space {self.name}, from {self.base.name}")
+        technology = self.formulas.technology
+        if technology is None:
+            return chip
+        area_mm2, power_w = (float(self.values(name, designs)[0]) for name in ("area_mm2", "peak_power_w"))
+        node = chip.node if technology.name == self.base.technology else technology.name
+        return replace(chip, node=node, technology=technology.name, area_mm2=area_mm2, tdp_w=power_w)
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """What a design must keep, in order: derived variables within their bounds, then the limits."""
+        return (*(Rule.bounds(name) for name, _ in self.formulas.derived), *map(Rule.limit, self.limits))
+
+    def _known(self, name: str) -> str:
+        self.formulas.check_name(name, self.name)
+        return name
+
+    def _checked(self, indices: Sequence[int] | Index) -> Index:
+        array = np.asarray(indices)
+        wrong = array.ndim != 1 or (array.size and array.dtype.kind not in "iu")
+        if wrong or (array.size and not (array.min() >= 0 and array.max() < self.size)):
+            raise InputError(
+                "index", f"is {quoted(indices)}", f"they should be whole numbers from 0 to {self.size - 1}"
+            )
+        return array.astype(np.int64)
+
+    def _columns(self, index: Index) -> dict[str, Array]:
+        columns: dict[str, Array] = {}
+        for axis in reversed(self.axes):
+            index, position = np.divmod(index, len(axis))
+            columns |= {name: column.take(position) for name, column in axis.values.items()}
+        return columns
+
+    def _sieved(self, rows: int, start: int, stop: int | None) -> Iterator[tuple[int, Sieve]]:
+        """The space block after block: the index of a block's first design, and what is left of its designs."""
+        if not 1 <= rows <= MAX_ROWS:
+            raise InputError("rows", f"is {rows}", f"look at 1 to {MAX_ROWS:,} designs at a time")
+        stop = self.size if stop is None else stop
+        if not 0 <= start <= stop <= self.size:
+            raise InputError("start, stop", f"are {start} and {stop}", f"they should lie within 0 and {self.size}")
+        rules = self.rules
+        for first, shape, columns in self._blocks(rows, start, stop):
+            designs = self.formulas.completed(self.fixed.varied(columns))
+            inside = (max(start - first, 0), min(stop - first, math.prod(shape)))
+            yield first, Sieve(designs, shape, rules, self.formulas, inside)
+
+    def _blocks(self, rows: int, start: int, stop: int) -> Iterator[tuple[int, tuple[int, ...], dict[str, Array]]]:
+        """Blocks of the grid: single values of the outer axes, a run of one axis, all values of the inner ones.
+
+        An inner axis has a dimension of its own, so what depends on few axes is computed for few designs.
+        """
+        sizes = [len(axis) for axis in self.axes]
+        cut = len(sizes) - 1
+        while cut > 0 and math.prod(sizes[cut:]) <= rows:
+            cut -= 1
+        inner = math.prod(sizes[cut + 1 :])
+        pieces = -(-sizes[cut] // max(rows // inner, 1))
+        run = -(-sizes[cut] // pieces)
+        within: dict[str, Array] = {}
+        for beyond, axis in enumerate(reversed(self.axes[cut + 1 :])):
+            within |= _along(axis, beyond)
+        stride = sizes[cut] * inner
+        for outer in range(start // stride, -(-stop // stride)):
+            columns, rest = dict(within), outer
+            for axis in reversed(self.axes[:cut]):
+                rest, position = divmod(rest, len(axis))
+                columns |= {name: column[position] for name, column in axis.values.items()}
+            for low in range(0, sizes[cut], run):
+                high = min(low + run, sizes[cut])
+                first = outer * stride + low * inner
+                if start < first + (high - low) * inner and first < stop:
+                    piece = _along(self.axes[cut], len(sizes) - cut - 1, low, high)
+                    yield first, (high - low, *sizes[cut + 1 :]), columns | piece
+
+
+def _along(axis: Axis, beyond: int, low: int = 0, high: int | None = None) -> dict[str, Array]:
+    """Values of an axis, with so many dimensions after their own."""
+    return {name: column[low:high].reshape(-1, *[1] * beyond) for name, column in axis.values.items()}
+
+
+def _choices(axis: Axis) -> str:
+    """What to write instead, for a sentence: some values of an axis."""
+    rows = list(zip(*(column[:6] for column in axis.values.values()), strict=True))
+    texts = [" with ".join(f"{value:.15g}" for value in row) for row in rows]
+    more = f" and {len(axis) - len(rows):,} more" if len(axis) > len(rows) else ""
+    return f"it should be one of {', '.join(texts)}{more}"
