@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
 from dovetail.cost.shapes import Array, Gemm, summed
+from dovetail.cost.systolic import array_cycles, streamed_elements
 
 #: Thread-block tiles of stock kernels (CUTLASS and cuBLAS name these sizes), largest first.
 GPU_TILES: tuple[tuple[int, int], ...] = (
@@ -52,14 +53,19 @@ class MatrixUnits:
     #: part of the peak that clocks and power leave to products however large
     sustained: Array
     launch_s: Array
+    #: 1 where results stay in a systolic array, 0 where weights do
+    output_stationary: Array = field(default_factory=lambda: np.zeros(()))
+    #: of the memory all cores share; infinite where there is none or nothing is known to limit it
+    shared_sram_bytes_per_s: Array = field(default_factory=lambda: np.full((), np.inf))
+    #: beside one core; 0 where there is none
+    core_sram_bytes: Array = field(default_factory=lambda: np.zeros(()))
+    #: of all cores' own memories together; infinite as that of the shared one
+    core_sram_bytes_per_s: Array = field(default_factory=lambda: np.full((), np.inf))
 
     @property
     def dims(self) -> int:
         """Axes of the fields: 0 for one chip."""
-        return max(
-            np.ndim(field)
-            for field in (self.peak_flops, self.units, self.memory_bytes_per_s, self.sustained, self.launch_s)
-        )
+        return max(np.ndim(getattr(self, each.name)) for each in fields(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +122,15 @@ def _overlapped(*limits: Array) -> Array:
 
 
 def systolic_seconds(gemm: Gemm, chip: MatrixUnits, element_bytes: float = 2) -> Array:
-    """Weight stationary: ceil(k/rows)·ceil(n/cols) weight tiles, each streaming m rows; fill and drain once each."""
-    tiles = gemm.batch * np.ceil(gemm.k / chip.rows) * np.ceil(gemm.n / chip.cols)
-    # the next tile's weights load while rows stream, so a tile costs m cycles or the load, whichever is longer
-    per_tile = np.maximum(gemm.m, chip.rows)
-    cycles = np.ceil(tiles / chip.units) * per_tile + chip.rows + chip.cols
+    """The longest of the arrays' cycles at the sustained clock and of each memory's bytes at its bandwidth."""
+    rows, cols, stays = chip.rows, chip.cols, chip.output_stationary
+    arrays = array_cycles(gemm, rows, cols, chip.units, stays) / (chip.clock_hz * chip.sustained)
     memory = off_chip_bytes(gemm, chip.buffer_bytes, element_bytes) / chip.memory_bytes_per_s
-    return np.maximum(cycles / (chip.clock_hz * chip.sustained), memory) + chip.launch_s
+    streamed = element_bytes * streamed_elements(gemm, rows, cols, stays)
+    # blocks in a core's memory save traffic to it, but never cost more than streaming past that memory
+    entering = np.minimum(streamed, off_chip_bytes(gemm, chip.core_sram_bytes, element_bytes))
+    on_chip = np.maximum(entering / chip.shared_sram_bytes_per_s, streamed / chip.core_sram_bytes_per_s)
+    return np.maximum(np.maximum(arrays, memory), on_chip) + chip.launch_s
 
 
 def off_chip_bytes(

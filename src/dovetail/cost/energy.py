@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dovetail import hardware
-from dovetail.cost.contraction import off_chip_bytes
-from dovetail.cost.operators import local_sizes
-from dovetail.cost.shapes import Array, gemm_of, summed
-from dovetail.graph import Kind, Tensor, Unit, bytes_read, bytes_written, flops
+from dovetail.cost.operators import ChipUnits, local_sizes, operator_bytes
+from dovetail.cost.shapes import Array, summed
+from dovetail.graph import Tensor, Unit, flops
 from dovetail.graph.size import Size, Sizes, as_array
 from dovetail.graph.tensor import Element
 from dovetail.hardware import Chip
@@ -65,22 +64,18 @@ def operator_joules(
     tensors: Mapping[str, Tensor],
     sizes: Sizes,
     axis_sizes: Mapping[str, Size],
-    buffer_bytes: Array,
+    chip: ChipUnits,
     widths: Mapping[Element, int],
     rates: EnergyRates,
 ) -> Array:
     """Joules one chip spends on these operators."""
+    moved = operator_bytes(operators, tensors, sizes, axis_sizes, chip, widths)
     parts: list[Array] = []
     for placed in operators:
         operator = placed.operator
         local = local_sizes(placed, sizes, axis_sizes)
         matrix = as_array(flops(operator, local, Unit.MATRIX, causal=True))
         vector = as_array(flops(operator, local, Unit.VECTOR, causal=True))
-        if operator.kind is Kind.CONTRACTION:
-            moved = off_chip_bytes(gemm_of(operator, local), buffer_bytes, widths[Element.COMPUTE])
-        else:
-            moved = as_array(bytes_read(operator, tensors, local, widths)) + as_array(
-                bytes_written(operator, tensors, local, widths)
-            )
-        parts += [matrix / 2 * rates.mac_j, vector * rates.vector_j, moved * rates.memory_j_per_byte]
+        spent = (matrix / 2 * rates.mac_j, vector * rates.vector_j, moved[operator.name] * rates.memory_j_per_byte)
+        parts += spent
     return summed(parts)

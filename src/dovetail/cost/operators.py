@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail.cost.contraction import MatrixUnits, gpu_seconds, systolic_seconds
+from dovetail.cost.contraction import MatrixUnits, gpu_seconds, off_chip_bytes, systolic_seconds
 from dovetail.cost.shapes import Array, Gemm, gemm_of, stacked, summed
 from dovetail.cost.vector import ATTENTION_BLOCK, AttentionUnits, VectorUnits, attention_seconds, vector_seconds
 from dovetail.graph import Kind, Operator, Phase, Role, Tensor, Unit, bytes_read, bytes_written, flops
@@ -16,6 +16,15 @@ from dovetail.graph.routing import EXPERT_TOKENS
 from dovetail.graph.size import Size, Sizes, as_array, divided, product
 from dovetail.graph.tensor import Element
 from dovetail.layout import PlacedOperator, degree
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """How many cores of each kind a chip has, and what a cycle is."""
+
+    tensor_cores: int
+    vector_cores: int
+    clock_hz: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +37,9 @@ class ChipUnits:
     attention: AttentionUnits
     vector: VectorUnits
     systolic: bool
+    cores: Cores
+    #: whether operators of a layer run side by side on parts of the cores
+    shares_cores: bool = False
     #: bytes of an operand's element in the job's narrow format; None where there is none
     narrow_bytes: float | None = None
     #: bytes that change hands per element of an operand that is cast for a product; 0 where none is
@@ -96,6 +108,31 @@ def kernel_counts(
         if operator.kind is Kind.CONTRACTION and EXPERT_TOKENS in operator.dims:
             counts[operator.name] = gemm_of(operator, local_sizes(placed, sizes, axis_sizes)).batch
     return counts
+
+
+def operator_bytes(
+    operators: Sequence[PlacedOperator],
+    tensors: Mapping[str, Tensor],
+    sizes: Sizes,
+    axis_sizes: Mapping[str, Size],
+    chip: ChipUnits,
+    widths: Mapping[Element, int],
+) -> dict[str, Array]:
+    """Operator name → bytes it moves from and to memory; none where it runs inside the kernel of its consumer."""
+    internal = _internal_tensors([p.operator for p in operators], tensors)
+    moved: dict[str, Array] = {}
+    for placed in operators:
+        operator, local = placed.operator, local_sizes(placed, sizes, axis_sizes)
+        if operator.kind is Kind.CONTRACTION:
+            narrow = chip.narrow_bytes if runs_narrow(operator, tensors) else None
+            width = narrow or widths[Element.COMPUTE]
+            moved[operator.name] = off_chip_bytes(gemm_of(operator, local), chip.matrix.buffer_bytes, width)
+        elif operator.outputs[0].tensor in internal:
+            moved[operator.name] = np.zeros(())
+        else:
+            times = PERMUTATIONS if operator.kind in (Kind.DISPATCH, Kind.COMBINE) else 1
+            moved[operator.name] = times * _moved_bytes(operator, tensors, local, widths, internal)
+    return moved
 
 
 def _product_seconds(

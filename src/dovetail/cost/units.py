@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
 
 import numpy as np
 
 from dovetail.cost.calibration import Efficiencies, calibration, power_share
 from dovetail.cost.collective import TierArrays
 from dovetail.cost.contraction import MatrixUnits
-from dovetail.cost.operators import ChipUnits
+from dovetail.cost.operators import ChipUnits, Cores
 from dovetail.cost.shapes import Array
 from dovetail.cost.vector import AttentionUnits, VectorUnits
 from dovetail.errors import InputError
@@ -54,27 +54,9 @@ def chip_units(
     peak = rates.get(OPERANDS[precision], half)
     memory = _streaming_bytes_per_s(chip) * known.memory
     vector = _number(2 * chip.vector_cores * chip.vector_lanes * chip.clock_hz)
-    systolic = chip.kind == "systolic"
-    rows, cols = chip.rows or 1, chip.cols or 1
-    units = chip.tensor_cores if systolic else chip.vector_cores
-    matrix = MatrixUnits(
-        peak_flops=_number(peak),
-        units=_number(units),
-        rows=_number(rows),
-        cols=_number(cols),
-        # full arrays reach the published peak of the precision, whatever part of their cells it uses
-        clock_hz=_number(peak / (2 * units * rows * cols)),
-        memory_bytes_per_s=memory,
-        buffer_bytes=_number(max(chip.shared_sram_bytes, chip.vector_cores * chip.core_sram_bytes, 2.0**20)),
-        sustained=known.matrix * power_share(chip),
-        launch_s=known.launch_s,
-    )
-    slower = replace(
-        matrix,
-        peak_flops=_number(min(half, peak)),
-        clock_hz=_number(min(half, peak) / (2 * units * rows * cols)),
-        sustained=known.matrix_half * power_share(chip),
-    )
+    units = _matrix_count(chip)
+    matrix = _matrix_units(chip, peak, known.matrix * power_share(chip), memory, known.launch_s)
+    slower = _matrix_units(chip, min(half, peak), known.matrix_half * power_share(chip), memory, known.launch_s)
     reached = power_share(chip) * attention * (SYNCHRONOUS_SHARE if synchronous and _asynchronous(chip) else 1.0)
     fused = AttentionUnits(
         # its products keep half precision in narrower jobs
@@ -91,7 +73,41 @@ def chip_units(
     # a chip without the format multiplies in half precision, and nothing is cast
     narrow = precision if OPERANDS[precision] in rates else "bf16"
     casts = CAST_BYTES.get(narrow, 0.0)
-    return ChipUnits(matrix, slower, fused, lanes, systolic, NARROW_BYTES.get(narrow), casts)
+    cores = Cores(chip.tensor_cores, chip.vector_cores, chip.clock_hz)
+    systolic, width = chip.kind == "systolic", NARROW_BYTES.get(narrow)
+    return ChipUnits(matrix, slower, fused, lanes, systolic, cores, chip.shares_cores, width, casts)
+
+
+def _matrix_count(chip: Chip) -> int:
+    """Units that products are spread over: systolic arrays, or cores with all their small matrix units."""
+    return chip.tensor_cores if chip.kind == "systolic" else chip.vector_cores
+
+
+def _matrix_units(chip: Chip, peak_flops: float, sustained: Array, memory: Array, launch_s: Array) -> MatrixUnits:
+    """One chip's matrix units at one precision's peak."""
+    rows, cols, units = chip.rows or 1, chip.cols or 1, _matrix_count(chip)
+    core_bytes_per_s = chip.vector_cores * chip.core_sram_bytes_per_s if chip.core_sram_bytes_per_s else None
+    return MatrixUnits(
+        peak_flops=_number(peak_flops),
+        units=_number(units),
+        rows=_number(rows),
+        cols=_number(cols),
+        # full arrays reach the published peak of the precision, whatever part of their cells it uses
+        clock_hz=_number(peak_flops / (2 * units * rows * cols)),
+        memory_bytes_per_s=memory,
+        buffer_bytes=_number(max(chip.shared_sram_bytes, chip.vector_cores * chip.core_sram_bytes, 2.0**20)),
+        sustained=sustained,
+        launch_s=launch_s,
+        output_stationary=_number(chip.dataflow == "output"),
+        shared_sram_bytes_per_s=_level_bytes_per_s(chip.shared_sram_bytes, chip.shared_sram_bytes_per_s),
+        core_sram_bytes=_number(chip.core_sram_bytes),
+        core_sram_bytes_per_s=_level_bytes_per_s(chip.core_sram_bytes, core_bytes_per_s),
+    )
+
+
+def _level_bytes_per_s(held_bytes: float, bytes_per_s: float | None) -> Array:
+    """What a memory on the chip lets through; no limit where it holds nothing or has no figure."""
+    return _number(bytes_per_s if held_bytes and bytes_per_s else math.inf)
 
 
 def _asynchronous(chip: Chip) -> bool:

@@ -143,6 +143,8 @@ class Chip:
     """register files of one vector core"""
     link_reach: LinkReach = "board"
     """how far its own links go: to other packages, or a few millimetres inside a package or on a wafer"""
+    shares_cores: bool = False
+    """operators of a layer run side by side on parts of its cores; otherwise one after the other on all of them"""
     on_die: OnDie = OnDie()
     """what its dies have, over what works; of all dies together"""
 
@@ -245,6 +247,7 @@ class ChipSpec(Spec):
     rent_usd_per_h: Dollars | None = None
     register_bytes: Bytes = 0.0
     link_reach: LinkReach = "board"
+    shares_cores: bool = False
     on_die: OnDieSpec = OnDieSpec()
     source: Text = ""
     doubts: DoubtTexts = Field(default_factory=dict)
@@ -276,6 +279,8 @@ class ChipSpec(Spec):
             raise InputError("macs_per_core", f"is {self.macs_per_core}", f"the array holds rows x cols, {self._array}")
 
     def _check_no_array(self) -> None:
+        if self.shares_cores:
+            raise InputError("shares_cores", f"stands beside kind {self.kind}", "keep it for a systolic chip")
         for name in ("rows", "cols", "dataflow"):
             if getattr(self, name) is not None:
                 raise InputError(name, f"stands beside kind {self.kind}", "keep it for a systolic chip")

@@ -172,8 +172,7 @@ def _joules(
         return dict.fromkeys(Moment, np.zeros(()))
     result: dict[Moment, Array] = {Moment.STEP: np.zeros(())}
     for moment, operators in ((Moment.FORWARD, placed.forward), (Moment.BACKWARD, placed.backward)):
-        buffer = chip.matrix.buffer_bytes
-        result[moment] = operator_joules(operators, tensors, sizes, axis_sizes, buffer, widths, rates)
+        result[moment] = operator_joules(operators, tensors, sizes, axis_sizes, chip, widths, rates)
     for collective in placed.collectives:
         # an all-reduce sends what it holds twice, everything else once
         times = 2.0 if collective.kind is CollectiveKind.ALL_REDUCE else 1.0

@@ -7,6 +7,8 @@ import pytest
 
 from dovetail import hardware
 from dovetail.cost.calibration import OTHERS, Figures, calibration, generation_of, power_share, shipped
+from dovetail.cost.contraction import systolic_seconds
+from dovetail.cost.shapes import Gemm
 from dovetail.cost.units import NETWORK_STARTS, SYNCHRONOUS_SHARE, chip_units, tier_arrays
 from dovetail.documents import validate
 from dovetail.hardware.chip import OwnCalibration
@@ -175,3 +177,35 @@ def test_nothing_is_sustained_beyond_a_peak(name):
         known = calibration(hardware.chip(name), precision).efficiencies
         for field in ("matrix", "matrix_half", *OTHERS):
             assert 0 < float(np.max(getattr(known, field))) <= 1
+
+
+@pytest.mark.parametrize("name", CHIPS)
+def test_arrays_keep_what_their_chip_keeps(name):
+    chip = hardware.chip(name)
+    for precision in PRECISIONS:
+        found = chip_units(chip, precision)
+        for matrix in (found.matrix, found.half):
+            assert float(matrix.output_stationary) == (chip.dataflow == "output")
+            assert float(matrix.core_sram_bytes) == chip.core_sram_bytes
+
+
+def test_memories_on_the_chip_limit_at_the_bandwidth_they_have():
+    def limits(**fields):
+        found = chip_units(replace(hardware.chip("tpu-v4"), **fields), "bf16")
+        assert found.half.core_sram_bytes_per_s == found.matrix.core_sram_bytes_per_s
+        return float(found.matrix.shared_sram_bytes_per_s), float(found.matrix.core_sram_bytes_per_s)
+
+    unknown = {"shared_sram_bytes_per_s": None, "core_sram_bytes_per_s": None}
+    known = {"shared_sram_bytes_per_s": 4e12, "core_sram_bytes_per_s": 9e12}
+    none = {"shared_sram_bytes": 0.0, "core_sram_bytes": 0.0}
+    # it has two cores
+    assert limits(**known) == (4e12, 18e12)
+    assert limits(**unknown) == limits(**none, **known) == (np.inf, np.inf)
+
+
+def test_a_chip_whose_results_stay_is_priced_so():
+    units = chip_units(hardware.chip("gaudi2"), "bf16").matrix
+    shape = Gemm(*(np.asarray(size) for size in (1.0, 300.0, 8192.0, 8192.0)))
+    seconds = float(systolic_seconds(shape, units) - units.launch_s)
+    # 2 · 32 tiles of results on two arrays of 256 × 256, 8,192 steps each
+    assert seconds * float(units.clock_hz * units.sustained) == pytest.approx(32 * 8192 + 512, rel=1e-12)

@@ -173,7 +173,9 @@ class DesignSpace:
         """One design as a chip, with area and power of the silicon estimate; what a seller would ask nobody knows."""
         designs = self.designs([index])
         chip = designs.chip(0, f"{self.name}-{index}")
-        chip = replace(chip, source=f"design {index} of the design space {self.name}, from {self.base.name}")
+        source = f"design {index} of the design space {self.name}, from {self.base.name}"
+        # nothing built before binds a design to one operator at a time
+        chip = replace(chip, source=source, shares_cores=self.base.kind == "systolic")
         technology = self.formulas.technology
         if technology is None:
             return chip

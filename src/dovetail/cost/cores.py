@@ -1,0 +1,58 @@
+"""Part of a chip's cores, and many chips at once: the units that operator models take, as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import TypeVar
+
+import numpy as np
+
+from dovetail.cost.contraction import MatrixUnits
+from dovetail.cost.operators import ChipUnits
+from dovetail.cost.shapes import Array
+from dovetail.cost.vector import AttentionUnits, VectorUnits
+
+_Units = TypeVar("_Units", MatrixUnits, AttentionUnits, VectorUnits)
+
+
+def together(chips: Sequence[ChipUnits]) -> ChipUnits:
+    """Chips of one kind along the first of two axes; the second is for parts of their cores."""
+    first = chips[0]
+    alike = {(chip.systolic, chip.narrow_bytes, chip.cast_bytes, chip.loss_bytes) for chip in chips}
+    assert len(alike) == 1, "chips priced at once run a job in the same formats"
+    return replace(
+        first,
+        matrix=_columns([chip.matrix for chip in chips]),
+        half=_columns([chip.half for chip in chips]),
+        attention=_columns([chip.attention for chip in chips]),
+        vector=_columns([chip.vector for chip in chips]),
+    )
+
+
+def _columns(units: Sequence[_Units]) -> _Units:
+    values = {field.name: [getattr(unit, field.name) for unit in units] for field in fields(units[0])}
+    return replace(units[0], **{name: np.asarray(found, np.float64)[:, None] for name, found in values.items()})
+
+
+def part_of(chip: ChipUnits, tensor_share: Array, vector_share: Array) -> ChipUnits:
+    """A chip with a share of its matrix and vector units, and all of its memory bandwidth.
+
+    Operators that run at once share that bandwidth; whoever schedules them sees to it.
+    """
+
+    def matrix(units: MatrixUnits) -> MatrixUnits:
+        return replace(
+            units,
+            units=units.units * tensor_share,
+            peak_flops=units.peak_flops * tensor_share,
+            core_sram_bytes_per_s=units.core_sram_bytes_per_s * tensor_share,
+        )
+
+    attention = replace(
+        chip.attention,
+        matrix_flops=chip.attention.matrix_flops * tensor_share,
+        vector_flops=chip.attention.vector_flops * vector_share,
+    )
+    lanes = replace(chip.vector, vector_flops=chip.vector.vector_flops * vector_share)
+    return replace(chip, matrix=matrix(chip.matrix), half=matrix(chip.half), attention=attention, vector=lanes)
