@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from dovetail import hardware
 from dovetail.cost.operators import ChipUnits, local_sizes, operator_bytes
 from dovetail.cost.shapes import Array, summed
+from dovetail.errors import InputError
 from dovetail.graph import Tensor, Unit, flops
 from dovetail.graph.size import Size, Sizes, as_array
 from dovetail.graph.tensor import Element
@@ -48,7 +49,10 @@ def energy_rates(chip: Chip) -> EnergyRates | None:
     shared, core = numbers.shared_sram_energy_j_per_byte, numbers.core_sram_energy_j_per_byte
     # what comes from memory comes through the memory on the die
     memory = (shared if chip.shared_sram_bytes else core) + (numbers.hbm_energy_j_per_byte if chip.hbm_bytes else 0.0)
-    area = float(silicon.area_mm2) if chip.area_mm2 is None else chip.area_mm2
+    try:
+        area = float(silicon.area_mm2) if chip.area_mm2 is None else chip.area_mm2
+    except InputError:  # the technology has no areas
+        return None
     return EnergyRates(
         mac_j=float(mac_joules(designs, numbers)),
         vector_j=float(vector_joules(designs, numbers)),

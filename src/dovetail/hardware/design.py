@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.hardware.chip import Chip, Rates
+from dovetail.hardware.chip import Chip, OnDie, Rates
 
 Array = NDArray[np.float64]
 
@@ -99,6 +99,11 @@ class Designs:
         """A variable by its name."""
         return getattr(self, name)
 
+    def made(self, name: str) -> float:
+        """How many times what works the dies have of something, as those of the base do."""
+        on_die, works = getattr(self.base.on_die, name), getattr(self.base, name)
+        return on_die / works if on_die else 1.0
+
     def varied(self, values: Mapping[str, Array]) -> Designs:
         """The same designs with other values of some variables."""
         return replace(self, **{name: np.asarray(value, np.float64) for name, value in values.items()})
@@ -128,11 +133,13 @@ class Designs:
             link_ports=int(row["link_ports"]) if base.link_ports else None,
             tiers=_tiers(one),
             dies=int(row["dies"]),
+            on_die=_on_die(one),
             **_array_fields(one),
             **_UNKNOWN,
         )
 
 
+ON_DIE = tuple(field.name for field in fields(OnDie))
 VARIABLES = tuple(field.name for field in fields(Designs) if field.name != "base")
 
 #: What a design that nobody built has no published figure for.
@@ -184,6 +191,12 @@ def _rates(one: Designs) -> Rates:
     published = [name for name in one.base.dense_flops.published() if name not in NARROW_RATES]
     narrow = [name for name, (bits, _) in NARROW_RATES.items() if one.narrowest_bits <= bits]
     return Rates(**{name: float(one.peak_flops(name)) for name in (*published, *narrow)})
+
+
+def _on_die(one: Designs) -> OnDie:
+    """As much more than works as the base has."""
+    made: dict[str, Any] = {name: one.made(name) * float(one.value(name)) for name in ON_DIE if one.made(name) > 1}
+    return OnDie(**{name: amount if name.endswith("bytes") else round(amount) for name, amount in made.items()})
 
 
 def _array_fields(one: Designs) -> dict[str, Any]:

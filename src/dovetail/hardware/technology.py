@@ -102,7 +102,7 @@ class Technology:
     wafer_price_usd: Coefficient | None = None
     defects_per_mm2: Coefficient | None = None
     defect_clustering: Coefficient | None = None
-    """alpha of the negative binomial yield: the smaller, the more defects share a die"""
+    """alpha of the negative binomial yield: the larger, the fewer defects share a die"""
     die_test_usd_per_mm2: Coefficient | None = None
     """finding the good dies of a wafer"""
     package_price_usd_per_mm2: Coefficient | None = None
@@ -125,7 +125,7 @@ class Technology:
 End = Literal["value", "low", "high"]
 
 #: More of these is less silicon, power or money: their low end belongs to the others' high end.
-BETTER_HIGH = frozenset({"logic_transistors_per_mm2", "nominal_clock_hz", "defect_clustering", "bond_yield"})
+BETTER_HIGH = frozenset({"logic_transistors_per_mm2", "nominal_clock_hz", "bond_yield"})
 
 
 class Numbers:
@@ -135,6 +135,8 @@ class Numbers:
         self._technology, self._end = technology, end
 
     def __getattr__(self, name: str) -> float:
+        if name.startswith("_"):  # asked for before there is anything, when it is copied
+            raise AttributeError(name)
         found: object = getattr(self._technology, name)
         if not isinstance(found, Coefficient):
             fix = "give it a value; a silicon estimate needs it"
@@ -192,9 +194,17 @@ class PriceSpec(CoefficientSpec):
     high: Dollars | None = None
 
 
+class ShareSpec(CoefficientSpec):
+    """A part of something."""
+
+    value: Annotated[float, Field(ge=0.001, le=1)]
+    low: Annotated[float, Field(ge=0.001, le=1)] | None = None
+    high: Annotated[float, Field(ge=0.001, le=1)] | None = None
+
+
 def _spec_of(name: str) -> Any:
     """How a file gives a coefficient: by the unit at the end of its name, before what it is given per."""
-    units = {"mm2": AreaSpec, "j": EnergySpec, "usd": PriceSpec}
+    units = {"mm2": AreaSpec, "j": EnergySpec, "usd": PriceSpec, "share": ShareSpec, "yield": ShareSpec}
     return units.get(name.partition("_per_")[0].rpartition("_")[2], CoefficientSpec)
 
 

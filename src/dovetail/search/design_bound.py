@@ -26,7 +26,7 @@ from dovetail.cost.units import OPERANDS, chip_units
 from dovetail.graph.count import whole
 from dovetail.graph.size import product as points
 from dovetail.hardware import Cluster
-from dovetail.hardware.design import NARROW_RATES, Designs
+from dovetail.hardware.design import NARROW_RATES, Designs, design_of
 from dovetail.models import Job
 from dovetail.placement.pipeline_schedule import MAX_CHUNK_RUNS, PipelineSchedule
 from dovetail.search.physical_bound import PEAKS, ROUNDING, BoundFields, Demands, blocks_of, demands, formats_of
@@ -51,7 +51,9 @@ def design_bounds(jobs: Sequence[Job], cluster: Cluster, designs: Designs, micro
         times = _Times.of(designs, cluster, job)
         for rows in _alike(designs, job):
             # all of them multiply the same numbers, at paces in the same proportions
-            formats = formats_of(chip_units(designs.chip(int(rows[0]), "design"), job.precision, PEAKS))
+            bits = np.broadcast_to(designs.narrowest_bits, designs.shape).reshape(-1)[rows[0]]
+            alike = design_of(designs.base).varied({"narrowest_bits": bits}).chip(0, "design")
+            formats = formats_of(chip_units(alike, job.precision, PEAKS))
             asked = _terms(demands(job, formats, blocks_of(cluster), plans), times)
             for size, least in zip(micro_batches, found, strict=True):
                 decisive = least_terms(asked[:, plans.micro_batch == size])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -65,12 +67,27 @@ def test_more_of_a_resource_never_takes_less(name, data):
     assert float(more.die_yield) <= float(less.die_yield) * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("name", ["a100-80gb", "h100-sxm", "tpu-v4", "mi210", "dojo-d1", "b200", "trainium2"])
+@pytest.mark.parametrize("name", [name for name in hardware.chip_names() if hardware.chip(name).technology])
 def test_figures_lie_between_their_ends(name):
     chip = design_of(hardware.chip(name))
     low, value, high = (estimate(chip, end) for end in ("low", "value", "high"))
     for figure in ("area_mm2", "peak_power_w", "typical_power_w", "cost_usd", "system_cost_usd"):
         assert float(getattr(low, figure)) < float(getattr(value, figure)) < float(getattr(high, figure)), figure
+
+
+@pytest.mark.parametrize("times", [0.5, 1, 2])
+def test_a_design_made_a_chip_takes_the_same_silicon(times):
+    chip = hardware.chip("h100-sxm")
+    changed = {name: np.asarray(times * getattr(chip, name)) for name in ("vector_cores", "tensor_cores")}
+    designs = design_of(chip).varied(changed)
+    one, again = estimate(designs), estimate(design_of(designs.chip(0, "x")))
+    assert float(again.area_mm2) == pytest.approx(float(one.area_mm2), rel=1e-12)
+    assert float(again.cost_usd) == pytest.approx(float(one.cost_usd), rel=1e-12)
+
+
+def test_an_estimate_can_be_sent_elsewhere():
+    found = estimate(design_of(hardware.chip("tpu-v4")))
+    assert found.area_mm2 == copy.deepcopy(found).area_mm2 == pickle.loads(pickle.dumps(found)).area_mm2  # noqa: S301
 
 
 def test_arrays_equal_one_by_one():

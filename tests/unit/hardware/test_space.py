@@ -7,6 +7,7 @@ import math
 import pickle
 import tracemalloc
 from collections.abc import Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -320,3 +321,48 @@ def test_wrong_questions(refusal):
     assert "rows" in refusal(list, space.batches(rows=0))
     assert "start" in refusal(list, space.batches(start=5, stop=4))
     assert "number" in refusal(space.sample, 0, 0)
+
+
+def test_steps_that_are_no_exact_numbers_are_found_by_their_text():
+    document = {
+        "name": "mine",
+        "base": "tpu-v4",
+        "vary": {"clock_hz": {"range": ["0.55 GHz", "3.5 GHz"], "step": "0.05 GHz"}},
+    }
+    space = dt.hardware.space_from(document, "mine.yaml")
+    assert [space.index_of({"clock_hz": f"{0.55 + 0.05 * n:.2f} GHz"}) for n in range(60)] == list(range(60))
+
+
+def test_long_chains_of_definitions_take_no_time():
+    define = {"d0": "rows", "d1": "cols"} | {f"d{n}": f"(d{n - 1} + d{n - 2}) / 2" for n in range(2, 100)}
+    document = {"name": "mine", "base": "groq-tsp1", "vary": {"rows": [2, 4]}, "define": define, "limits": ["d99 > 1"]}
+    assert dt.hardware.space_from(document, "mine.yaml").count().kept == 2
+    deep = {"d0": "rows"} | {f"d{n}": "(" * 50 + f"d{n - 1}" + " + 1)" * 50 for n in range(1, 100)}
+    document = {"name": "mine", "base": "tpu-v4", "vary": {"rows": [2, 4]}, "define": deep, "limits": ["d99 > 4953"]}
+    assert dt.hardware.space_from(document, "mine.yaml").count().kept == 1
+
+
+def test_chips_of_a_space_with_a_technology_of_its_own_can_be_priced(tmp_path):
+    shipped = Path(dt.__file__).parent / "hardware/data/technologies/7nm.yaml"
+    own = shipped.read_text().replace("name: 7nm", "name: own")
+    (tmp_path / "own.yaml").write_text(own)
+    (tmp_path / "space.yaml").write_text("name: mine\nbase: tpu-v4\ntechnology: own.yaml\nvary: {rows: [64, 128]}\n")
+    chip = dt.hardware.space(str(tmp_path / "space.yaml")).chip(0)
+    assert (chip.technology, chip.node) == (None, "own")
+    assert chip.area_mm2
+    assert chip.tdp_w
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"set": {"dataflow": "weight", "output_stationary": 1}}, "keep one"),
+        ({"references": {"a": {"dataflow": "output"}}, "base": "h100-sxm"}, "systolic"),
+        ({"define": {"ｒows": "2"}}, "cannot stand"),
+        ({"limits": [int("f" * 5000, 16)]}, "limits.0"),
+        ({"vary": {"hbm_stack_bytes": [0]}}, "hbm_stack_bytes"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(change, named, refusal):
+    document = {"name": "mine", "base": "tpu-v4", "vary": {"rows": [2, 4]}} | change
+    assert named in refusal(dt.hardware.space_from, document, "mine.yaml")

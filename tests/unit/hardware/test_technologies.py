@@ -69,3 +69,15 @@ def test_a_value_outside_its_ends_is_refused(refusal):
 
 def test_a_file_has_the_fields_of_a_technology():
     assert set(TechnologySpec.model_fields) == {field.name for field in fields(Technology)}
+
+
+def test_a_field_nobody_knows_is_refused_by_the_nearest(refusal):
+    assert "did you mean 'mac_area_mm2'" in refusal(
+        validate, TechnologySpec, {"name": "t", "node_nm": 7.0, "mac_area": 3.0}, "t.yaml"
+    )
+
+
+@pytest.mark.parametrize(("name", "value"), [("bond_yield", 1.5), ("other_area_share", 2.0), ("bond_yield", 1e-200)])
+def test_a_part_is_a_part(name, value, refusal):
+    document = {"name": "t", "node_nm": 7.0, name: {"value": value, "source": "a guess", "status": "assumed"}}
+    assert name in refusal(validate, TechnologySpec, document, "t.yaml")

@@ -208,3 +208,11 @@ def test_what_is_left_of_terms_decides_like_all_of_them():
     assert left.shape[1] < 100
     assert (terms * times).max(axis=1).min(axis=1).tolist() == (left * times).max(axis=1).min(axis=1).tolist()
     assert all((left[:, [i]] > np.delete(left, i, axis=1)).any(axis=0).all() for i in range(left.shape[1]))
+
+
+def test_designs_without_memory_are_bounded_in_any_order():
+    base = design_of(hardware.chip("tpu-v5p"))
+    cluster, job = hardware.cluster("tpu-v5p", chips=64), Job(models.load("llama-2-7b"), 4096, 64)
+    orders = [np.array([2.0, 0.0]), np.array([0.0, 2.0])]
+    one, other = (design_bounds([job], cluster, base.varied({"hbm_stacks": o}), [1]).reshape(-1) for o in orders)
+    assert np.array_equal(one, other[::-1])

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.errors import InputError, one_of, quoted
+from dovetail.hardware.design import Array
 
-Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Lookup = Callable[[str], Array]
 """what a name stands for; an attribute's name is `reference.attribute`"""
@@ -75,7 +75,8 @@ class Expression:
 def parse_expression(text: object, where: str, kind: Kind) -> Expression:
     """The expression a file holds, of the kind that belongs there; a plain number is one too."""
     if isinstance(text, int | float) and not isinstance(text, bool):
-        text = repr(text)
+        # no float is as large, and Python writes no whole number of thousands of digits
+        text = repr(text) if abs(text) < 1e300 else "1e300"
     if not isinstance(text, str) or not text.strip():
         raise InputError(where, f"is {quoted(text)}", "it should be an expression such as '2 * rows'")
     if len(text) > MAX_CHARACTERS:

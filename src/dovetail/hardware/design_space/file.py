@@ -63,23 +63,23 @@ class SpaceSpec(Spec):
     source: Text = ""
 
     def space(self, base: Chip, technology: Technology | None, where: str, folder: Path) -> DesignSpace:
-        """The design space, its tables read from paths below `folder`."""
+        """The design space; paths of its tables begin at `folder`."""
         axes = tuple(_axis(name, entry, f"{where}: vary.{name}", folder) for name, entry in self.vary.items())
         changed = _values(self.set, f"{where}: set")
         fixed = design_of(base).varied({name: np.asarray(value) for name, value in changed.items()})
         once = [(f"vary.{axis.name}", name) for axis in axes for name in axis.values]
         once += [(f"set.{name}", name) for name in changed] + [(f"derive.{name}", name) for name in self.derive]
         _check_once(once, where)
-        if base.kind != "systolic" and any(name in ("output_stationary", DATAFLOW) for _, name in once):
+        every = [name for _, name in once] + [name for values in self.references.values() for name in values]
+        if base.kind != "systolic" and any(name in ("output_stationary", DATAFLOW) for name in every):
             fix = f"leave it out: {base.name} is a {base.kind} chip"
             raise InputError(f"{where}: {DATAFLOW}", "belongs to systolic arrays", fix)
-        space = DesignSpace(self.name, fixed, axes, self._formulas(technology, fixed, where), (), self.source)
-        if space.size > MAX_DESIGNS:
+        size = math.prod(len(axis) for axis in axes)
+        if size > MAX_DESIGNS:
             fix = f"keep it to {MAX_DESIGNS:.0e}: fewer values or axes"
-            raise InputError(f"{where}: vary", f"makes {space.size:.3g} designs", fix)
-        return DesignSpace(
-            self.name, fixed, axes, space.formulas, _limits(self.limits, space.formulas, where), self.source
-        )
+            raise InputError(f"{where}: vary", f"makes {size:.3g} designs", fix)
+        formulas = self._formulas(technology, fixed, where)
+        return DesignSpace(self.name, fixed, axes, formulas, _limits(self.limits, formulas, where), self.source)
 
     def _formulas(self, technology: Technology | None, fixed: Designs, where: str) -> Formulas:
         """Every expression but the limits, each checked against the names it may use."""
@@ -109,7 +109,10 @@ def _single(fixed: Designs) -> dict[str, float]:
 
 def _values(written: Mapping[str, object], where: str) -> dict[str, float]:
     """Values of variables as a file writes them, by the variable's own name."""
-    return {variable_of(n, f"{where}.{n}"): read_value(n, value, f"{where}.{n}") for n, value in written.items()}
+    found = {variable_of(n, f"{where}.{n}"): read_value(n, value, f"{where}.{n}") for n, value in written.items()}
+    if len(found) < len(written):
+        raise InputError(where, f"gives {DATAFLOW} and output_stationary", "keep one of them")
+    return found
 
 
 def _check_once(names: Iterable[tuple[str, str]], where: str) -> None:
@@ -127,7 +130,7 @@ def _check_once(names: Iterable[tuple[str, str]], where: str) -> None:
 def _check_own_names(names: Iterable[str], where: str) -> None:
     taken = {*KNOWN, *FUNCTIONS}
     for name in names:
-        if not name.isidentifier() or keyword.iskeyword(name) or len(name) > 100:
+        if not (name.isidentifier() and name.isascii()) or keyword.iskeyword(name) or len(name) > 100:
             fix = "use letters, digits and underscores"
             raise InputError(f"{where}: {quoted(name)}", "cannot stand in an expression", fix)
         if name in taken:

@@ -37,12 +37,15 @@ class Formulas:
 
     derived: tuple[tuple[str, Expression], ...] = ()
     """variables computed from others, in order"""
-    defined: Mapping[str, Expression] = field(default_factory=dict[str, Expression])
+    defined: dict[str, Expression] = field(default_factory=dict[str, Expression])
+    """in the order of the file: each uses those above it"""
     references: Mapping[str, Designs] = field(default_factory=dict[str, Designs])
     technology: Technology | None = None
     end: End = "value"
     _attributes: dict[str, Array] = field(default_factory=dict[str, Array], compare=False)
     """figures of references that were asked for"""
+    _uses: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]], compare=False)
+    """of definitions, once found"""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -70,13 +73,24 @@ class Formulas:
         if self.technology is None and self.uses(figure) & set(ESTIMATES):
             raise InputError(where, f"{figure} needs a technology", "name one: the base has none")
 
-    def uses(self, name: str) -> set[str]:
+    def uses(self, name: str) -> frozenset[str]:
         """The variables, silicon figures and references a name follows from."""
         if "." in name:
-            return {name.partition(".")[0]}
+            return frozenset({name.partition(".")[0]})
         if name in self.defined:
-            return {used for inner in self.defined[name].names for used in self.uses(inner)}
-        return set(PROPERTIES[name][1]) if name in PROPERTIES else {name} - UNITS.keys()
+            if name not in self._uses:
+                inner = [self.uses(part) for part in self.defined[name].names]
+                self._uses[name] = frozenset[str]().union(*inner)
+            return self._uses[name]
+        return frozenset(PROPERTIES[name][1] if name in PROPERTIES else {name} - UNITS.keys())
+
+    def definitions(self, name: str) -> list[str]:
+        """The definitions a definition follows from, in the order of the file."""
+        needed = {name}
+        for above in reversed(self.defined):
+            if above in needed:
+                needed.update(self.defined[above].names)
+        return [above for above in self.defined if above in needed and above != name]
 
     def attribute(self, name: str) -> Array:
         """A figure of a reference, `reference.figure`."""
@@ -119,6 +133,10 @@ class Scope:
         if name in UNITS:
             return np.asarray(UNITS[name])
         if name in self._formulas.defined:
+            for above in self._formulas.definitions(name):
+                # in the order of the file, so that a long chain of them is no deep one
+                if above not in self._values:
+                    self._values[above] = self._formulas.defined[above].number(self)
             return self._formulas.defined[name].number(self)
         return np.asarray(getattr(self._estimate(), name))
 

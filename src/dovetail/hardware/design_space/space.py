@@ -143,7 +143,8 @@ class DesignSpace:
             for name, column in axis.values.items():
                 if name not in wanted:
                     raise InputError(name, "is missing", f"say which value of {axis.name} the design has")
-                match &= column == wanted[name]
+                # values in steps of 0.05 GHz are no exact numbers
+                match &= np.isclose(column, wanted[name], rtol=1e-12, atol=0.0)
             if not match.any():
                 given = ", ".join(f"{name} {wanted[name]:.15g}" for name in axis.values)
                 raise InputError(axis.name, f"{given} is none of its values", _choices(axis))
@@ -176,12 +177,16 @@ class DesignSpace:
         source = f"design {index} of the design space {self.name}, from {self.base.name}"
         # nothing built before binds a design to one operator at a time
         chip = replace(chip, source=source, shares_cores=self.base.kind == "systolic")
+        from dovetail.hardware.catalogue import technology_names  # which knows spaces too
+
         technology = self.formulas.technology
         if technology is None:
             return chip
         area_mm2, power_w = (float(self.values(name, designs)[0]) for name in ("area_mm2", "peak_power_w"))
         node = chip.node if technology.name == self.base.technology else technology.name
-        return replace(chip, node=node, technology=technology.name, area_mm2=area_mm2, tdp_w=power_w)
+        # a chip names a technology of the catalogue, or none
+        known = technology.name if technology.name in technology_names() else None
+        return replace(chip, node=node, technology=known, area_mm2=area_mm2, tdp_w=power_w)
 
     @property
     def rules(self) -> tuple[Rule, ...]:

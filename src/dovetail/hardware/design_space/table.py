@@ -41,12 +41,15 @@ def read_table(spec: TableSpec, where: str, folder: Path) -> dict[str, Array]:
         raise InputError(f"{where}.columns", "name a variable twice", "keep one of them")
     text = _text(path)
     none: list[str] = []
-    header = next(csv.reader([text.readline()]), none)
+    try:
+        header = next(csv.reader([text.readline()]), none)
+    except csv.Error:
+        raise InputError(f"{path}, header", "is no line of column names", "end lines with a line feed") from None
     for column in names.values():
         if column not in header:
             raise InputError(f"{path}, header", f"has no column {quoted(column)}", one_of(header, column))
     start = text.tell()
-    if not text.readline().strip():
+    if not text.read().strip():
         raise InputError(str(path), "has no rows", "list at least one design below the header")
     text.seek(start)
     try:

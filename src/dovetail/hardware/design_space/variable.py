@@ -46,7 +46,7 @@ class Bounds:
         return inside & (np.floor(values) == values) if self.quantity is None else inside
 
 
-#: Rates of a memory or link that is there are above 0; sizes may be 0, which leaves the memory out.
+#: Rates of a memory or link that is there are above 0; sizes may be 0, which leaves the memory out, as no stacks do.
 BOUNDS: Mapping[str, Bounds] = {
     "tensor_cores": Bounds(1, 4096),
     "rows": Bounds(2, 512),
@@ -61,8 +61,8 @@ BOUNDS: Mapping[str, Bounds] = {
     "shared_sram_bytes": Bounds(0, 2.0**36, "bytes"),
     "shared_sram_bytes_per_s": Bounds(1e9, 1e16, "bytes_per_s"),
     "hbm_stacks": Bounds(0, 64),
-    "hbm_stack_bytes": Bounds(0, 2.0**40, "bytes"),
-    "hbm_stack_bytes_per_s": Bounds(0, 1e14, "bytes_per_s"),
+    "hbm_stack_bytes": Bounds(2.0**20, 2.0**40, "bytes"),
+    "hbm_stack_bytes_per_s": Bounds(1e9, 1e14, "bytes_per_s"),
     "link_ports": Bounds(1, 1024),
     "link_port_bytes_per_s": Bounds(0, 1e14, "bytes_per_s"),
     "dies": Bounds(1, 64),

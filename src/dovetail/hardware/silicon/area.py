@@ -16,8 +16,8 @@ CORE_PARTS = ("tensor", "vector", "core memory")
 
 def area_parts(designs: Designs, numbers: Numbers) -> dict[str, Array]:
     """Square millimetres of all dies of a package by part, units that are switched off included."""
-    shared = made(designs, "shared_sram_bytes") * designs.shared_sram_bytes
-    stacks = made(designs, "hbm_stacks") * designs.hbm_stacks
+    shared = designs.made("shared_sram_bytes") * designs.shared_sram_bytes
+    stacks = designs.made("hbm_stacks") * designs.hbm_stacks
     parts = {
         "tensor": _tensor(designs, numbers),
         "vector": _vector(designs, numbers),
@@ -34,16 +34,10 @@ def area_parts(designs: Designs, numbers: Numbers) -> dict[str, Array]:
 
 def shoreline_mm(designs: Designs, numbers: Numbers) -> Array:
     """Millimetres of a die's edge that its memory and links stand on."""
-    stacks = made(designs, "hbm_stacks") * designs.hbm_stacks * numbers.hbm_shoreline_mm
+    stacks = designs.made("hbm_stacks") * designs.hbm_stacks * numbers.hbm_shoreline_mm
     near, far = numbers.package_link_shoreline_mm_per_byte_per_s, numbers.link_shoreline_mm_per_byte_per_s
-    links = designs.link_bytes_per_s * (near if designs.base.link_reach == "package" else far)
+    links = _made_links(designs) * (near if designs.base.link_reach == "package" else far)
     return (stacks + links + 2 * die_to_die_bytes_per_s(designs) * near) / designs.dies
-
-
-def made(designs: Designs, name: str) -> float:
-    """How many times what works a die has of something, as the base of its design does."""
-    on_die, works = getattr(designs.base.on_die, name), getattr(designs.base, name)
-    return on_die / works if on_die else 1.0
 
 
 def noc_bytes_per_s(designs: Designs) -> Array:
@@ -71,7 +65,7 @@ def _tensor(designs: Designs, numbers: Numbers) -> Array:
         # as many float64 units beside the 16-bit ones as the base has
         each = base.dense_flops.fp64 / (2 * base.clock_hz * base.macs_per_cycle)
         units = units + each * designs.macs_per_cycle * numbers.double_area_mm2
-    return made(designs, "vector_cores") * units
+    return designs.made("vector_cores") * units
 
 
 def _vector(designs: Designs, numbers: Numbers) -> Array:
@@ -79,19 +73,23 @@ def _vector(designs: Designs, numbers: Numbers) -> Array:
         core = numbers.gpu_core_area_mm2 + designs.vector_lanes * numbers.gpu_lane_area_mm2
     else:
         core = designs.vector_lanes * numbers.vector_lane_area_mm2
-    return made(designs, "vector_cores") * designs.vector_cores * core
+    return designs.made("vector_cores") * designs.vector_cores * core
 
 
 def _core_memory(designs: Designs, numbers: Numbers) -> Array:
     held = (designs.core_sram_bytes + designs.base.register_bytes) * numbers.core_sram_area_mm2_per_byte
     known = np.where(np.isinf(designs.core_sram_bytes_per_s), 0.0, designs.core_sram_bytes_per_s)
     ports = known * numbers.core_port_area_mm2_per_byte_per_s
-    return made(designs, "vector_cores") * designs.vector_cores * (held + ports)
+    return designs.made("vector_cores") * designs.vector_cores * (held + ports)
+
+
+def _made_links(designs: Designs) -> Array:
+    return designs.made("link_ports") * designs.link_bytes_per_s
 
 
 def _links(designs: Designs, numbers: Numbers) -> Array:
     near, far = numbers.package_link_area_mm2_per_byte_per_s, numbers.link_area_mm2_per_byte_per_s
-    own = made(designs, "link_ports") * designs.link_bytes_per_s
+    own = _made_links(designs)
     # both ends of what crosses between dies stand in this package
     between = 2 * die_to_die_bytes_per_s(designs)
     return own * (near if designs.base.link_reach == "package" else far) + between * near

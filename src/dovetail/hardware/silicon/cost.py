@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from dovetail.hardware.design import Array, Designs
-from dovetail.hardware.silicon.area import CORE_PARTS, made
+from dovetail.hardware.silicon.area import CORE_PARTS
 from dovetail.hardware.technology import Numbers
 
 WAFER_MM = 300.0
@@ -28,7 +28,7 @@ def die_yield(designs: Designs, numbers: Numbers, parts: Mapping[str, Array]) ->
 
     Dies of a base with spare cores lose none to defects in cores: there are far fewer of these than spares.
     """
-    spare = made(designs, "vector_cores") > 1
+    spare = designs.made("vector_cores") > 1
     fatal = sum((area for name, area in parts.items() if not (spare and name in CORE_PARTS)), np.zeros(()))
     alpha = numbers.defect_clustering
     return (1 + fatal / designs.dies * numbers.defects_per_mm2 / alpha) ** -alpha
