@@ -8,7 +8,19 @@ from typing import Annotated
 import typer
 
 import dovetail as dt
-from dovetail.cli import calibrate, chips, clusters, estimate, frameworks, models, place, plan, spaces, validate
+from dovetail.cli import (
+    calibrate,
+    chips,
+    clusters,
+    estimate,
+    frameworks,
+    models,
+    place,
+    plan,
+    schedule,
+    spaces,
+    validate,
+)
 from dovetail.errors import InputError
 
 EXIT_WRONG_INPUT = 2
@@ -28,6 +40,7 @@ app.add_typer(spaces.app, name="spaces")
 app.add_typer(frameworks.app, name="frameworks")
 app.command("estimate")(estimate.estimate)
 app.command("plan")(plan.plan)
+app.command("schedule")(schedule.schedule)
 app.command("place")(place.place)
 app.command("validate")(validate.validate)
 app.command("calibrate")(calibrate.calibrate)

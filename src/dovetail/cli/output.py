@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import typer
+
+from dovetail.errors import InputError
 
 
 def print_json(answer: Sequence[Any] | dict[str, Any]) -> None:
@@ -56,6 +59,14 @@ def print_scale(rows: Sequence[tuple[str, float | None]], text: Callable[[float]
             typer.echo(f"  {name:>{label}}  {'-':>12}")
         else:
             typer.echo(f"  {name:>{label}}  {text(value):>12}  {'█' * max(round(width * value / most), 1)}")
+
+
+def check_target(out: Path, *, force: bool) -> None:
+    """Refuses a file that cannot be written, or that exists unless it may be replaced."""
+    if not out.parent.is_dir():
+        raise InputError(str(out), "stands in no folder there is", "name a file in a folder that exists")
+    if out.exists() and not force:
+        raise InputError(str(out), "exists already", "name another file or add --force")
 
 
 def wrapped(name: str, value: str, width: int = 100) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ import typer
 
 from dovetail.cli.evaluation import EXIT_INFEASIBLE
 from dovetail.cli.figures import parse_tokens
-from dovetail.cli.output import print_json
+from dovetail.cli.output import check_target, print_json
 from dovetail.cli.plan_view import answer_fields, infeasible, print_answer
 from dovetail.cli.question import Asked, asked
 from dovetail.errors import InputError, quoted
@@ -155,10 +155,7 @@ def write_plan(answer: Answer, asked_for: Asked, out: Path) -> None:
 def _check_out(out: Path, *, force: bool) -> None:
     if out.suffix.lower() not in (".yaml", ".yml"):
         raise InputError(str(out), "does not end in .yaml", "a plan file is YAML: name it so")
-    if not out.parent.is_dir():
-        raise InputError(str(out), "stands in no folder there is", "name a file in a folder that exists")
-    if out.exists() and not force:
-        raise InputError(str(out), "exists already", "name another file or add --force")
+    check_target(out, force=force)
 
 
 def _at_least_0(flag: str, value: float | None) -> float | None:

@@ -16,6 +16,8 @@ from dovetail.graph.size import Size, Sizes, as_array
 from dovetail.graph.tensor import Element
 from dovetail.layout import Collective, CollectiveKind, Moment, PlacedLayer, local_bytes
 from dovetail.profile.version import Version, by_group, exchanges, profile_versions
+from dovetail.schedule.layer import LayerWork
+from dovetail.schedule.side_by_side import side_by_side_share
 
 #: The kind of group whose collectives bring sharded weights together (ZeRO 3).
 WEIGHT_GATHER = "weight-gather"
@@ -89,8 +91,10 @@ def profile_layer(
     tensors = placed.tensors
     tokens = graph.sizes.get(EXPERT_TOKENS)
     imbalance = tokens.imbalance if isinstance(tokens, DerivedSize) else 1.0
-    forward = operator_seconds(placed.forward, tensors, sizes, axis_sizes, chip, widths, imbalance)
-    backward = operator_seconds(placed.backward, tensors, sizes, axis_sizes, chip, widths, imbalance)
+    forward, backward = (
+        _operator_seconds(LayerWork(operators, tensors, sizes, axis_sizes, widths, imbalance), chip)
+        for operators in (placed.forward, placed.backward)
+    )
     phase = {p.operator.name: p.operator.phase for p in placed.backward}
     priced = [
         (collective, group_of(collective), price(collective, as_array(collective.bytes(sizes, axis_sizes, widths))))
@@ -131,6 +135,17 @@ def profile_layer(
         backward_j=joules[Moment.BACKWARD],
         step_j=joules[Moment.STEP],
     )
+
+
+def _operator_seconds(work: LayerWork, chip: ChipUnits) -> dict[str, Array]:
+    """Seconds of every operator; side by side each takes its part of the schedule's, so that they add up to it."""
+    seconds = operator_seconds(
+        work.operators, work.tensors, work.sizes, work.axis_sizes, chip, work.widths, work.expert_imbalance
+    )
+    if not chip.shares_cores:
+        return seconds
+    share = side_by_side_share(work, chip)
+    return {name: share * own for name, own in seconds.items()}
 
 
 def _parameters(placed: PlacedLayer, sizes: Sizes, axis_sizes: Mapping[str, Size]) -> tuple[list[Array], list[Array]]:

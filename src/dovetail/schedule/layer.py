@@ -1,0 +1,189 @@
+"""Schedule problems of a layer's forward or backward: of many chips, or of many sizes on one chip, at once.
+
+Every operator may run on any divisor of its kind's cores. Attention has a part on each kind: fused into one phase that
+holds both, or apart, products first. Costs are those of `operator_seconds` with so many cores; memory bandwidth is
+counted in parts, of which an operator takes what it moves over the time it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dovetail.cost.cores import part_of, together
+from dovetail.cost.operators import ChipUnits, operator_bytes, operator_seconds
+from dovetail.cost.shapes import Array
+from dovetail.graph import Kind, Tensor
+from dovetail.graph.size import Size, Sizes, as_array
+from dovetail.graph.tensor import Element
+from dovetail.layout import PlacedOperator
+from dovetail.schedule.arrays import Arrays, Ints, graph_of
+from dovetail.schedule.problem import MAX_CYCLES, RESOURCES, Mode, Phase, Problem, Task
+
+#: Parts that memory bandwidth is counted in.
+BANDWIDTH = 1000
+
+#: Bandwidth an operator may be held to, so that others get some: all of it, and parts.
+LEVELS = (BANDWIDTH, 3 * BANDWIDTH // 4, BANDWIDTH // 2, BANDWIDTH // 4)
+
+#: Kinds with products and lanes in one kernel.
+_BOTH = (Kind.ATTENTION, Kind.LINEAR_ATTENTION, Kind.STATE_SPACE, Kind.INDEXER)
+
+#: Cycles are seconds × clock, rounded up but for what floats add.
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWork:
+    """The operators of a forward or backward under a layout, and the sizes they have there.
+
+    Sizes are numbers, or arrays over cases with a last axis of 1, which is for parts of a chip's cores.
+    """
+
+    operators: Sequence[PlacedOperator]
+    tensors: Mapping[str, Tensor]
+    sizes: Sizes
+    axis_sizes: Mapping[str, Size]
+    widths: Mapping[Element, int]
+    expert_imbalance: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LayerProblems:
+    """One graph in many cases: chips, or sizes."""
+
+    names: tuple[str, ...]
+    arrays: Arrays
+    serial: Ints
+    """cases: cycles of one operator after the other on all cores"""
+    clock_hz: Array
+    """cases"""
+    after: tuple[tuple[int, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.serial)
+
+    def problem(self, case: int) -> Problem:
+        """That of one case."""
+        tasks = tuple(self._task(case, number) for number in range(len(self.names)))
+        tensor, vector, bandwidth = self.arrays.capacities[case].tolist()
+        return Problem(tasks, tensor, vector, bandwidth)
+
+    def _task(self, case: int, number: int) -> Task:
+        cycles, uses = self.arrays.cycles[case, number].tolist(), self.arrays.uses[case, number].tolist()
+        modes: list[Mode] = []
+        for mode in range(self.arrays.modes[case, number]):
+            rows = zip(cycles[mode], uses[mode], strict=True)
+            modes.append(Mode(tuple(Phase(length, *used) for length, used in rows if length)))
+        # parts of the cores that are the same for a chip with fewer divisors
+        return Task(self.names[number], tuple(dict.fromkeys(modes)), self.after[number])
+
+
+def layer_problems(work: LayerWork, chips: Sequence[ChipUnits]) -> LayerProblems:
+    """The problems of a layer on chips that run it in the same formats, or of many sizes of it on one chip."""
+    units, every = together(chips), [chip.cores for chip in chips]
+    tensor, vector = (_divisors([getattr(cores, kind) for cores in every]) for kind in RESOURCES[:2])
+    # as many columns for both kinds: the k-th of each go together where an operator uses both
+    width = max(tensor.shape[1], vector.shape[1])
+    tensor, vector = (np.pad(d, ((0, 0), (0, width - d.shape[1])), mode="edge") for d in (tensor, vector))
+    given = (as_array(size) for size in (*work.sizes.values(), *work.axis_sizes.values()))
+    count = np.broadcast_shapes((len(chips),), *(size.shape[:1] for size in given))
+    tensor, vector = (np.broadcast_to(cores, (*count, width)) for cores in (tensor, vector))
+    clock = np.broadcast_to(np.array([cores.clock_hz for cores in every]), count)
+    pricing = _Pricing(work, units, clock, tensor, vector)
+    modes = [pricing.modes(placed) for placed in work.operators]
+    counts = np.array([cycles.shape[1] for cycles, _ in modes], np.int64)
+    after = _needs(work.operators)
+    arrays = Arrays(
+        graph_of(after),
+        capacities=np.stack([tensor.max(axis=1), vector.max(axis=1), np.full(count, BANDWIDTH)], axis=1),
+        modes=np.tile(counts, (*count, 1)),
+        cycles=np.stack([_widened(cycles, counts.max()) for cycles, _ in modes], axis=1),
+        uses=np.stack([_widened(uses, counts.max()) for _, uses in modes], axis=1),
+    )
+    names = tuple(placed.operator.name for placed in work.operators)
+    return LayerProblems(names, arrays, pricing.serial(), clock, after)
+
+
+class _Pricing:
+    """Cycles and uses of operators on the k-th largest part of the cores, cases × parts."""
+
+    def __init__(self, work: LayerWork, units: ChipUnits, clock_hz: Array, tensor: Ints, vector: Ints) -> None:
+        self._clock, self._tensor, self._vector = clock_hz[:, None], tensor, vector
+        shares = [cores / cores.max(axis=1, keepdims=True) for cores in (tensor, vector)]
+        unlimited = np.full_like(shares[0], np.inf)
+        parts = {"fused": shares, "products": [shares[0], unlimited], "lanes": [unlimited, shares[1]]}
+        self._seconds = {
+            part: operator_seconds(
+                work.operators, work.tensors, work.sizes, work.axis_sizes, part_of(units, *both), work.widths,
+                work.expert_imbalance,
+            )
+            for part, both in parts.items()
+        }  # fmt: skip
+        self._bytes = operator_bytes(work.operators, work.tensors, work.sizes, work.axis_sizes, units, work.widths)
+        self._memory = units.matrix.memory_bytes_per_s
+
+    def serial(self) -> Ints:
+        """All operators one after the other on all cores."""
+        return sum((self._cycles(found)[:, 0] for found in self._seconds["fused"].values()), np.zeros((), np.int64))
+
+    def modes(self, placed: PlacedOperator) -> tuple[Ints, Ints]:
+        """Cases × modes: cycles by phase, and uses by phase and resource."""
+        operator = placed.operator
+        name, none = operator.name, np.zeros_like(self._tensor)
+        if operator.kind in _BOTH:
+            fused = _two_phases(*self._one(name, "fused", self._tensor, self._vector))
+            first, second = (
+                self._one(name, "products", self._tensor, none),
+                self._one(name, "lanes", none, self._vector),
+            )
+            apart = [np.concatenate(both, axis=2) for both in zip(first, second, strict=True)]
+            cycles, uses = (np.concatenate(both, axis=1) for both in zip(fused, apart, strict=True))
+            return cycles, uses
+        on_tensor = operator.kind is Kind.CONTRACTION
+        cores = (self._tensor, none) if on_tensor else (none, self._vector)
+        every = [_two_phases(*self._one(name, "fused", *cores, most)) for most in LEVELS]
+        cycles, uses = (np.concatenate(both, axis=1) for both in zip(*every, strict=True))
+        return cycles, uses
+
+    def _one(self, name: str, part: str, tensor: Ints, vector: Ints, most: int = BANDWIDTH) -> tuple[Ints, Ints]:
+        """One phase, with so much bandwidth at most: cycles with an axis of phases, uses also with one of resources."""
+        least = self._cycles(self._bytes[name] * (BANDWIDTH / most) / self._memory)
+        cycles = np.maximum(self._cycles(self._seconds[part][name]), least)
+        moved = self._bytes[name] * self._clock / (self._memory * cycles)
+        bandwidth = np.minimum(np.ceil(BANDWIDTH * moved * (1 - _ROUNDING)), most).astype(np.int64)
+        return cycles[..., None], np.stack([tensor, vector, bandwidth], axis=-1)[:, :, None, :]
+
+    def _cycles(self, seconds: Array) -> Ints:
+        cycles = np.ceil(seconds * self._clock * (1 - _ROUNDING))
+        return np.broadcast_to(np.clip(cycles, 1, MAX_CYCLES).astype(np.int64), self._tensor.shape)
+
+
+def _divisors(cores: Sequence[int]) -> Ints:
+    """Of every number its divisors, largest first, filled up with 1."""
+    lists = [[d for d in range(n, 0, -1) if n % d == 0] for n in cores]
+    most = max(len(found) for found in lists)
+    return np.array([found + [1] * (most - len(found)) for found in lists], np.int64)
+
+
+def _two_phases(cycles: Ints, uses: Ints) -> tuple[Ints, Ints]:
+    """With an empty second phase."""
+    return np.pad(cycles, ((0, 0), (0, 0), (0, 1))), np.pad(uses, ((0, 0), (0, 0), (0, 1), (0, 0)))
+
+
+def _widened(values: Ints, modes: int) -> Ints:
+    """With so many modes, the last of them empty."""
+    return np.pad(values, ((0, 0), (0, modes - values.shape[1]), *[(0, 0)] * (values.ndim - 2)))
+
+
+def _needs(operators: Sequence[PlacedOperator]) -> tuple[tuple[int, ...], ...]:
+    """Which operators make what each one reads."""
+    made: dict[str, int] = {}
+    needs: list[tuple[int, ...]] = []
+    for number, placed in enumerate(operators):
+        operator = placed.operator
+        needs.append(tuple(sorted({made[o.tensor] for o in operator.inputs if o.tensor in made})))
+        made |= {operand.tensor: number for operand in operator.outputs}
+    return tuple(needs)

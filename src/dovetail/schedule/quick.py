@@ -1,0 +1,220 @@
+"""Schedules and bounds without a solver: list schedules, improved until a bound meets them or tries run out."""
+# numba ships no types
+# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from dovetail.schedule.arrays import Arrays, Group, Ints, arrays_of, group_of
+from dovetail.schedule.bound_kernels import (
+    CHOSEN,
+    Weights,
+    Windows,
+    refuted,
+    simple_bound,
+    weighed,
+    weights_for,
+    windows_for,
+)
+from dovetail.schedule.list_kernels import Room, arrange, by_tail, justify, room_for, serial
+from dovetail.schedule.problem import Problem, Schedule, Solution
+
+#: List schedules that a group gets at most, and steps of the weights of its bounds.
+TRIES = 200
+ROUNDS = 40
+#: Rules that give tasks their modes.
+RULES = 10 + 2 * CHOSEN
+
+
+class Best(NamedTuple):
+    """The best schedule of a group, and its makespan and bound."""
+
+    starts: Ints
+    modes: Ints
+    keys: Ints
+    waiting: Ints
+    #: makespan, bound, tries made
+    numbers: Ints
+
+
+MAKESPAN, BOUND, MADE = range(3)
+
+
+def quick(problem: Problem, tries: int = TRIES) -> Solution:
+    """A schedule and a bound of one problem, within about a millisecond."""
+    if not problem.tasks:
+        return Solution(Schedule((), ()), 0, 0, "optimal")
+    makespans, bounds, starts, modes = quick_many(arrays_of(problem), tries)
+    schedule = Schedule(tuple(starts[0].tolist()), tuple(modes[0].tolist()))
+    makespan, bound = int(makespans[0]), int(bounds[0])
+    return Solution(schedule, makespan, bound, "optimal" if makespan == bound else "feasible")
+
+
+@njit(cache=True)
+def quick_many(arrays: Arrays, tries: int) -> tuple[Ints, Ints, Ints, Ints]:
+    """Makespans and bounds of problems, and (problems × tasks) starts and modes of the schedules.
+
+    A problem with a task none of whose modes fits has no schedule: both are −1.
+    """
+    problems, n = arrays.modes.shape
+    makespans, bounds = np.zeros(problems, np.int64), np.zeros(problems, np.int64)
+    starts, modes = np.zeros((problems, n), np.int64), np.zeros((problems, n), np.int64)
+    graph = arrays.graph
+    for p in range(problems):
+        for number in range(len(graph.first_member) - 1):
+            group = group_of(arrays, p, number)
+            if group.choices.min() == 0:
+                makespans[p], bounds[p] = -1, -1
+                break
+            low = graph.first_member[number]
+            best = _solved(group, tries)
+            for i in range(len(group.choices)):
+                task = graph.order[low + i]
+                starts[p, task] = makespans[p] + best.starts[i]
+                modes[p, task] = group.source[i, best.modes[i]]
+            makespans[p] += best.numbers[MAKESPAN]
+            bounds[p] += best.numbers[BOUND]
+    return makespans, bounds, starts, modes
+
+
+@njit(cache=True)
+def _solved(group: Group, tries: int) -> Best:
+    """The best schedule found of a group, and the best bound."""
+    n = len(group.choices)
+    empty = np.zeros(n, np.int64)
+    best = Best(empty, empty.copy(), empty.copy(), empty.copy(), np.zeros(3, np.int64))
+    if n == 1:
+        best.numbers[MAKESPAN] = group.cycles[0, 0]
+        best.numbers[BOUND] = group.cycles[0, 0]
+        return best
+    windows, weights, room = windows_for(group), weights_for(group), room_for(group)
+    best.numbers[MAKESPAN] = np.iinfo(np.int64).max
+    best.numbers[BOUND] = simple_bound(group, windows)
+    mean = weighed(group, windows, weights, np.iinfo(np.int64).max, ROUNDS)
+    best.numbers[BOUND] = max(best.numbers[BOUND], int(np.ceil(mean)))
+    _by_rules(group, room, windows, weights, best)
+    _raise_bound(group, windows, weights, best, 0)
+    if best.numbers[BOUND] < best.numbers[MAKESPAN]:
+        _by_changes(group, room, best, tries)
+        _raise_bound(group, windows, weights, best, 8)
+    return best
+
+
+@njit(cache=True)
+def _raise_bound(group: Group, windows: Windows, weights: Weights, best: Best, steps: int) -> None:
+    """Refutes makespans: first all shorter ones, then by halving."""
+    low, high = best.numbers[BOUND], best.numbers[MAKESPAN]
+    if low < high and refuted(group, windows, weights, high - 1, ROUNDS):
+        best.numbers[BOUND] = high
+        return
+    for _ in range(steps):
+        if high - low <= 1:
+            break
+        middle = (low + high) // 2
+        if refuted(group, windows, weights, middle, ROUNDS):
+            low = middle + 1
+        else:
+            high = middle
+    best.numbers[BOUND] = low
+
+
+@njit(cache=True)
+def _keep(room: Room, best: Best, makespan: int) -> None:
+    if makespan < best.numbers[MAKESPAN]:
+        best.numbers[MAKESPAN] = makespan
+        best.starts[:] = room.starts
+        best.modes[:] = room.modes
+
+
+@njit(cache=True)
+def _try(group: Group, room: Room, windows: Windows, best: Best, low: Ints, high: Ints, urgency: int) -> None:
+    """Schedules forward by an urgency, from long tails first (0) to early heads first (4); then both ways."""
+    by_tail(group, low, best.keys)
+    for i in range(len(best.keys)):
+        best.keys[i] = (4 - urgency) * best.keys[i] - urgency * windows.heads[i]
+    arrange(group, room, best.keys, best.waiting)
+    _keep(room, best, serial(group, room, low, high, False))
+    _keep(room, best, justify(group, room))
+    best.numbers[MADE] += 3
+
+
+@njit(cache=True)
+def _by_rules(group: Group, room: Room, windows: Windows, weights: Weights, best: Best) -> None:
+    """Schedules by every rule that gives tasks modes, and three urgencies, until the bound is met."""
+    n = len(group.choices)
+    low, high = np.zeros(n, np.int64), np.zeros(n, np.int64)
+    for rule in range(RULES):
+        _modes_by_rule(group, weights, rule, low, high)
+        for urgency in range(0, 5, 2):
+            if best.numbers[MAKESPAN] > best.numbers[BOUND]:
+                _try(group, room, windows, best, low, high, urgency)
+
+
+@njit(cache=True)
+def _modes_by_rule(group: Group, weights: Weights, rule: int, low: Ints, high: Ints) -> None:
+    """The modes of every task among which the first to end is taken.
+
+    The shortest; all within some times the shortest, or of these the longest alone; all; those that weights chose, or
+    with their neighbours.
+    """
+    for i in range(len(group.choices)):
+        last = group.choices[i] - 1
+        low[i], high[i] = 0, last
+        if rule == 0:
+            high[i] = 0
+        elif rule <= 8:
+            # within 3/2, 5/2, 9/2 and 17/2 of the shortest
+            times = 1 + (1 << ((rule + 1) // 2))
+            while 2 * group.cycles[i, high[i]] > times * group.cycles[i, 0]:
+                high[i] -= 1
+            if rule % 2 == 0:
+                low[i] = high[i]
+        elif rule > 9:
+            chosen, reach = weights.chosen[(rule - 10) // 2, i], rule % 2
+            low[i], high[i] = max(0, chosen - reach), min(last, chosen + reach)
+
+
+@njit(cache=True)
+def _by_changes(group: Group, room: Room, best: Best, tries: int) -> None:
+    """Changes modes and keys of the best schedule, and keeps what is not longer."""
+    n = len(group.choices)
+    modes, keys = best.modes.copy(), -best.starts
+    changed, changed_keys = modes.copy(), keys.copy()
+    current, draw = best.numbers[MAKESPAN], 1
+    best.numbers[MADE] = 0
+    while best.numbers[MADE] < tries and best.numbers[BOUND] < best.numbers[MAKESPAN]:
+        changed[:] = modes
+        changed_keys[:] = keys
+        draw = _drawn(draw)
+        for _ in range(1 + draw % 2):
+            draw = _drawn(draw)
+            i, kind = draw % n, (draw >> 12) % 4
+            if kind == 0:
+                changed_keys[i] = changed_keys[(draw >> 14) % n] + 1
+            elif kind == 1:
+                changed[i] = (draw >> 14) % group.choices[i]
+            else:
+                changed[i] = min(max(0, modes[i] + 2 * kind - 5), group.choices[i] - 1)
+        arrange(group, room, changed_keys, best.waiting)
+        makespan = serial(group, room, changed, changed, False)
+        best.numbers[MADE] += 1
+        if makespan < current + current // 16:
+            _keep(room, best, makespan)
+            makespan = justify(group, room)
+            best.numbers[MADE] += 2
+        if makespan <= current:
+            current = makespan
+            _keep(room, best, makespan)
+            modes[:] = changed
+            for j in range(n):
+                keys[j] = -room.starts[j]
+
+
+@njit(cache=True)
+def _drawn(last: int) -> int:
+    """The next of a fixed row of numbers below 2^32 (Knuth's MMIX generator, its upper half)."""
+    return ((last * 6364136223846793005 + 1442695040888963407) >> 16) & 0xFFFFFFFF

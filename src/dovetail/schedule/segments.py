@@ -1,0 +1,92 @@
+"""A problem in parts that run one after the other: their least makespans add up to that of the whole, exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from dovetail.schedule.arrays import graph_of
+from dovetail.schedule.problem import Mode, Problem, Schedule, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Tasks that all need every task of the segments before: a problem of its own, without what cannot help."""
+
+    problem: Problem
+    positions: tuple[int, ...]
+    """by task: its position in the whole problem"""
+    modes: tuple[tuple[int, ...], ...]
+    """by task and mode: the mode's number in the whole problem"""
+
+
+def segments(problem: Problem) -> list[Segment]:
+    """The finest parts of a problem, with needs that others imply and modes that others beat left out."""
+    graph = graph_of([task.after for task in problem.tasks])
+    order: list[int] = graph.order.tolist()
+    found: list[Segment] = []
+    bounds = graph.first_member.tolist()
+    for low, high in pairwise(bounds):
+        tasks: list[Task] = []
+        kept: list[tuple[int, ...]] = []
+        for place in range(low, high):
+            task: Task = problem.tasks[order[place]]
+            needs = graph.needs[graph.first_need[place] : graph.first_need[place + 1]].tolist()
+            numbers = efficient(task.modes, problem.capacities)
+            kept.append(numbers)
+            modes = tuple(task.modes[number] for number in numbers)
+            tasks.append(Task(task.name, modes, tuple(sorted(need - low for need in needs))))
+        part = Problem(tuple(tasks), *problem.capacities)
+        found.append(Segment(part, tuple(order[low:high]), tuple(kept)))
+    return found
+
+
+def joined(problem: Problem, parts: Sequence[Segment], schedules: Sequence[Schedule]) -> Schedule:
+    """The schedule of the whole: each part starts when the one before has ended."""
+    starts, modes = [0] * len(problem.tasks), [0] * len(problem.tasks)
+    begin = 0
+    for part, schedule in zip(parts, schedules, strict=True):
+        for place, position in enumerate(part.positions):
+            starts[position] = begin + schedule.starts[place]
+            modes[position] = part.modes[place][schedule.modes[place]]
+        begin += schedule.makespan(part.problem)
+    return Schedule(tuple(starts), tuple(modes))
+
+
+def efficient(modes: Sequence[Mode], capacities: Sequence[int]) -> tuple[int, ...]:
+    """Numbers of the modes that fit and that no other beats, the shortest first; of equal ones the first."""
+    fitting = [number for number, mode in enumerate(modes) if _fits(mode, capacities)]
+    fitting.sort(key=lambda number: (modes[number].cycles, number))
+    kept: list[int] = []
+    for number in fitting:
+        others = [other for other in fitting if other != number and replaces(modes[other], modes[number])]
+        # modes that replace each other are equal
+        if not any(other < number or not replaces(modes[number], modes[other]) for other in others):
+            kept.append(number)
+    return tuple(kept)
+
+
+def replaces(mode: Mode, other: Mode) -> bool:
+    """Whether a mode, from the same start, is never longer and never uses more of anything at any moment."""
+    if mode.cycles > other.cycles:
+        return False
+    starts = {0, mode.phases[0].cycles, other.phases[0].cycles}
+    for moment in starts:
+        if moment < mode.cycles:
+            mine, its = _uses_at(mode, moment), _uses_at(other, moment)
+            if any(a > b for a, b in zip(mine, its, strict=True)):
+                return False
+    return True
+
+
+def _fits(mode: Mode, capacities: Sequence[int]) -> bool:
+    return all(use <= most for phase in mode.phases for use, most in zip(phase.uses, capacities, strict=True))
+
+
+def _uses_at(mode: Mode, moment: int) -> tuple[int, int, int]:
+    for phase in mode.phases:
+        if moment < phase.cycles:
+            return phase.uses
+        moment -= phase.cycles
+    return 0, 0, 0

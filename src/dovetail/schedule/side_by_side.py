@@ -1,0 +1,46 @@
+"""What a layer gains where its operators run side by side: cycles of a schedule over those one after the other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from dovetail.cost.operators import ChipUnits
+from dovetail.cost.shapes import Array
+from dovetail.graph.size import Size, as_array
+from dovetail.schedule.arrays import Arrays, Ints
+from dovetail.schedule.layer import LayerWork, layer_problems
+from dovetail.schedule.quick import TRIES, quick_many
+
+
+def side_by_side_share(work: LayerWork, chip: ChipUnits) -> Array:
+    """At most 1: list schedules of a forward or backward on one chip, over one operator after the other on all cores.
+
+    Sizes are numbers, or arrays over cases.
+    """
+    cases = {name: _column(size) for name, size in work.sizes.items()}
+    axes = {name: _column(size) for name, size in work.axis_sizes.items()}
+    problems = layer_problems(replace(work, sizes=cases, axis_sizes=axes), [chip])
+    makespans = _makespans(problems.arrays)
+    share = np.minimum(makespans / problems.serial, 1.0)
+    many = any(as_array(size).ndim for size in (*work.sizes.values(), *work.axis_sizes.values()))
+    return share if many else share[0]
+
+
+def _makespans(arrays: Arrays) -> Ints:
+    """Of every case; many are the same to a chip, and scheduled once."""
+    first: dict[bytes, int] = {}
+    alike = np.array(
+        [first.setdefault(arrays.cycles[n].tobytes() + arrays.uses[n].tobytes(), n) for n in range(len(arrays.cycles))]
+    )
+    rows = np.array(list(first.values()))
+    parts = (arrays.capacities, arrays.modes, arrays.cycles, arrays.uses)
+    makespans, _, _, _ = quick_many(Arrays(arrays.graph, *(part[rows] for part in parts)), TRIES)
+    return makespans[np.searchsorted(rows, alike)]
+
+
+def _column(size: Size) -> Size:
+    """With the last axis that parts of the cores need."""
+    array = as_array(size)
+    return array[:, None] if array.ndim else size
