@@ -13,10 +13,10 @@ from collections.abc import Iterator
 import numpy as np
 
 import dovetail as dt
-from dovetail.cost.operators import ChipUnits
+from dovetail.cost.operators import ChipUnits, PlacedWork
 from dovetail.cost.units import chip_units
 from dovetail.models import Job
-from dovetail.schedule.layer import LayerProblems, LayerWork, layer_problems
+from dovetail.schedule.layer import LayerProblems, layer_problems
 from dovetail.schedule.model_layer import Direction, commonest_layer, model_layer_work
 from dovetail.schedule.quick import TRIES, quick_many
 
@@ -31,7 +31,7 @@ def random_chips() -> list[ChipUnits]:
     return [chip_units(space.chip(int(index)), "bf16") for index in space.sample(DESIGNS, SEED).index]
 
 
-def layer_works(model: str, tensor_parallel: int) -> dict[Direction, LayerWork]:
+def layer_works(model: str, tensor_parallel: int) -> dict[Direction, PlacedWork]:
     """A layer's forward and backward, one sequence of 2,048 tokens (BERT: 512)."""
     job = Job(dt.models.load(model), 512 if model.startswith("bert") else 2048, 64)
     directions: tuple[Direction, ...] = ("forward", "backward")

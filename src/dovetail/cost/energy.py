@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dovetail import hardware
-from dovetail.cost.operators import ChipUnits, local_sizes, operator_bytes
+from dovetail.cost.operators import ChipUnits, PlacedWork, operator_bytes
 from dovetail.cost.shapes import Array, summed
 from dovetail.errors import InputError
-from dovetail.graph import Tensor, Unit, flops
-from dovetail.graph.size import Size, Sizes, as_array
-from dovetail.graph.tensor import Element
+from dovetail.graph import Unit, flops
+from dovetail.graph.size import as_array
 from dovetail.hardware import Chip
 from dovetail.hardware.design import design_of
 from dovetail.hardware.silicon import Silicon
 from dovetail.hardware.silicon.power import link_joules_per_byte, mac_joules, vector_joules
-from dovetail.layout import PlacedOperator
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +60,13 @@ def energy_rates(chip: Chip) -> EnergyRates | None:
     )
 
 
-def operator_joules(
-    operators: Sequence[PlacedOperator],
-    tensors: Mapping[str, Tensor],
-    sizes: Sizes,
-    axis_sizes: Mapping[str, Size],
-    chip: ChipUnits,
-    widths: Mapping[Element, int],
-    rates: EnergyRates,
-) -> Array:
+def operator_joules(work: PlacedWork, chip: ChipUnits, rates: EnergyRates) -> Array:
     """Joules one chip spends on these operators."""
-    moved = operator_bytes(operators, tensors, sizes, axis_sizes, chip, widths)
+    moved, locals_of = operator_bytes(work, chip), work.local
     parts: list[Array] = []
-    for placed in operators:
-        operator = placed.operator
-        local = local_sizes(placed, sizes, axis_sizes)
+    for operator in (placed.operator for placed in work.operators):
+        local = locals_of[operator.name]
         matrix = as_array(flops(operator, local, Unit.MATRIX, causal=True))
         vector = as_array(flops(operator, local, Unit.VECTOR, causal=True))
-        spent = (matrix / 2 * rates.mac_j, vector * rates.vector_j, moved[operator.name] * rates.memory_j_per_byte)
-        parts += spent
+        parts += (matrix / 2 * rates.mac_j, vector * rates.vector_j, moved[operator.name] * rates.memory_j_per_byte)
     return summed(parts)

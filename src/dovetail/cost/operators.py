@@ -48,6 +48,29 @@ class ChipUnits:
     loss_bytes: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class PlacedWork:
+    """Operators under a layout and the sizes they have there: numbers, or arrays over cases."""
+
+    operators: Sequence[PlacedOperator]
+    tensors: Mapping[str, Tensor]
+    sizes: Sizes
+    axis_sizes: Mapping[str, Size]
+    widths: Mapping[Element, int]
+    expert_imbalance: float = 1.0
+    """tokens of the fullest expert over those of the average one"""
+
+    @property
+    def local(self) -> dict[str, dict[str, Size]]:
+        """Operator name → the sizes one chip sees."""
+        return {p.operator.name: local_sizes(p, self.sizes, self.axis_sizes) for p in self.operators}
+
+    @property
+    def internal(self) -> frozenset[str]:
+        """Tensors that never reach memory."""
+        return _internal_tensors([p.operator for p in self.operators], self.tensors)
+
+
 def local_sizes(placed: PlacedOperator, sizes: Sizes, axis_sizes: Mapping[str, Size]) -> dict[str, Size]:
     """The sizes one chip sees: each dim divided by the axes that cut it."""
     local = dict(sizes)
@@ -64,74 +87,55 @@ def local_sizes(placed: PlacedOperator, sizes: Sizes, axis_sizes: Mapping[str, S
     return local
 
 
-def operator_seconds(
-    operators: Sequence[PlacedOperator],
-    tensors: Mapping[str, Tensor],
-    sizes: Sizes,
-    axis_sizes: Mapping[str, Size],
-    chip: ChipUnits,
-    widths: Mapping[Element, int],
-    expert_imbalance: float = 1.0,
-) -> dict[str, Array]:
+def operator_seconds(work: PlacedWork, chip: ChipUnits) -> dict[str, Array]:
     """Operator name → seconds on one chip; the fullest expert decides where tokens lie by expert."""
-    internal = _internal_tensors([p.operator for p in operators], tensors)
-    locals_of = {p.operator.name: local_sizes(p, sizes, axis_sizes) for p in operators}
-    products = _product_seconds([p.operator for p in operators], tensors, locals_of, chip, widths)
+    internal, locals_of, tensors = work.internal, work.local, work.tensors
+    products = _product_seconds([p.operator for p in work.operators], tensors, locals_of, chip, work.widths)
     seconds: dict[str, Array] = {}
     cast: set[str] = set()
-    for placed in operators:
-        operator, local = placed.operator, locals_of[placed.operator.name]
-        factor = expert_imbalance if EXPERT_TOKENS in operator.dims else 1.0
+    for operator in (placed.operator for placed in work.operators):
+        local = locals_of[operator.name]
+        factor = work.expert_imbalance if EXPERT_TOKENS in operator.dims else 1.0
         if operator.name in products:
             own = products[operator.name]
         else:
-            own = _seconds(operator, tensors, local, chip, widths, internal)
+            own = _seconds(operator, tensors, local, chip, work.widths, internal)
         if chip.cast_bytes and runs_narrow(operator, tensors):
             own = own + _cast_seconds(operator, tensors, local, chip, cast)
         seconds[operator.name] = factor * own
     return seconds
 
 
-def kernel_counts(
-    operators: Sequence[PlacedOperator], tensors: Mapping[str, Tensor], sizes: Sizes, axis_sizes: Mapping[str, Size]
-) -> dict[str, Array]:
+def kernel_counts(work: PlacedWork) -> dict[str, Array]:
     """Operator name → kernels it launches; none where it runs inside the kernel of its consumer.
 
     Experts have as many tokens as happen to reach them, so their products are launched one by one (Transformer
     Engine, GroupedLinear; one matrix product per expert on several streams).
     """
-    internal = _internal_tensors([p.operator for p in operators], tensors)
+    internal, locals_of = work.internal, work.local
     counts: dict[str, Array] = {}
-    for placed in operators:
-        operator = placed.operator
+    for operator in (placed.operator for placed in work.operators):
         counts[operator.name] = np.asarray(float(operator.outputs[0].tensor not in internal))
         if operator.kind is Kind.CONTRACTION and EXPERT_TOKENS in operator.dims:
-            counts[operator.name] = gemm_of(operator, local_sizes(placed, sizes, axis_sizes)).batch
+            counts[operator.name] = gemm_of(operator, locals_of[operator.name]).batch
     return counts
 
 
-def operator_bytes(
-    operators: Sequence[PlacedOperator],
-    tensors: Mapping[str, Tensor],
-    sizes: Sizes,
-    axis_sizes: Mapping[str, Size],
-    chip: ChipUnits,
-    widths: Mapping[Element, int],
-) -> dict[str, Array]:
+def operator_bytes(work: PlacedWork, chip: ChipUnits) -> dict[str, Array]:
     """Operator name → bytes it moves from and to memory; none where it runs inside the kernel of its consumer."""
-    internal = _internal_tensors([p.operator for p in operators], tensors)
+    internal, locals_of, tensors = work.internal, work.local, work.tensors
     moved: dict[str, Array] = {}
-    for placed in operators:
-        operator, local = placed.operator, local_sizes(placed, sizes, axis_sizes)
+    for operator in (placed.operator for placed in work.operators):
+        local = locals_of[operator.name]
         if operator.kind is Kind.CONTRACTION:
             narrow = chip.narrow_bytes if runs_narrow(operator, tensors) else None
-            width = narrow or widths[Element.COMPUTE]
+            width = narrow or work.widths[Element.COMPUTE]
             moved[operator.name] = off_chip_bytes(gemm_of(operator, local), chip.matrix.buffer_bytes, width)
         elif operator.outputs[0].tensor in internal:
             moved[operator.name] = np.zeros(())
         else:
             times = PERMUTATIONS if operator.kind in (Kind.DISPATCH, Kind.COMBINE) else 1
-            moved[operator.name] = times * _moved_bytes(operator, tensors, local, widths, internal)
+            moved[operator.name] = times * _moved_bytes(operator, tensors, local, work.widths, internal)
     return moved
 
 

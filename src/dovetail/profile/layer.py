@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dovetail.cost.energy import EnergyRates, operator_joules
-from dovetail.cost.operators import ChipUnits, kernel_counts, operator_seconds
+from dovetail.cost.operators import ChipUnits, PlacedWork, kernel_counts, operator_seconds
 from dovetail.cost.shapes import Array, largest, summed
-from dovetail.graph import DerivedSize, Kind, LayerGraph, Phase, Role, Tensor
+from dovetail.graph import DerivedSize, Kind, LayerGraph, Phase, Role
 from dovetail.graph.routing import EXPERT_TOKENS
 from dovetail.graph.size import Size, Sizes, as_array
 from dovetail.graph.tensor import Element
 from dovetail.layout import Collective, CollectiveKind, Moment, PlacedLayer, local_bytes
 from dovetail.profile.version import Version, by_group, exchanges, profile_versions
-from dovetail.schedule.layer import LayerWork
 from dovetail.schedule.side_by_side import side_by_side_share
 
 #: The kind of group whose collectives bring sharded weights together (ZeRO 3).
@@ -89,20 +88,16 @@ def profile_layer(
 ) -> LayerProfile:
     """Costs of every operator and collective of a layer, on one chip."""
     tensors = placed.tensors
-    tokens = graph.sizes.get(EXPERT_TOKENS)
-    imbalance = tokens.imbalance if isinstance(tokens, DerivedSize) else 1.0
-    forward, backward = (
-        _operator_seconds(LayerWork(operators, tensors, sizes, axis_sizes, widths, imbalance), chip)
-        for operators in (placed.forward, placed.backward)
-    )
+    works = _works(graph, placed, sizes, axis_sizes, widths)
+    forward, backward = (_operator_seconds(each, chip) for each in works.values())
     phase = {p.operator.name: p.operator.phase for p in placed.backward}
     priced = [
         (collective, group_of(collective), price(collective, as_array(collective.bytes(sizes, axis_sizes, widths))))
         for collective in placed.collectives
     ]
     by_moment = {moment: by_group((g, s) for c, g, s in priced if c.moment is moment) for moment in Moment}
-    launched = kernel_counts((*placed.forward, *placed.backward), tensors, sizes, axis_sizes)
-    joules = _joules(placed, tensors, sizes, axis_sizes, chip, widths, rates)
+    launched = kernel_counts(replace(works[Moment.FORWARD], operators=(*placed.forward, *placed.backward)))
+    joules = _joules(placed, works, chip, rates)
     used, home = _parameters(placed, sizes, axis_sizes)
     written = [
         as_array(local_bytes(tensors[name], layout, sizes, axis_sizes, widths))
@@ -137,11 +132,26 @@ def profile_layer(
     )
 
 
-def _operator_seconds(work: LayerWork, chip: ChipUnits) -> dict[str, Array]:
+def _works(
+    graph: LayerGraph,
+    placed: PlacedLayer,
+    sizes: Sizes,
+    axis_sizes: Mapping[str, Size],
+    widths: Mapping[Element, int],
+) -> dict[Moment, PlacedWork]:
+    """What a microbatch has a chip do, forward and backward."""
+    tokens = graph.sizes.get(EXPERT_TOKENS)
+    imbalance = tokens.imbalance if isinstance(tokens, DerivedSize) else 1.0
+    directions = {Moment.FORWARD: placed.forward, Moment.BACKWARD: placed.backward}
+    return {
+        moment: PlacedWork(operators, placed.tensors, sizes, axis_sizes, widths, imbalance)
+        for moment, operators in directions.items()
+    }
+
+
+def _operator_seconds(work: PlacedWork, chip: ChipUnits) -> dict[str, Array]:
     """Seconds of every operator; side by side each takes its part of the schedule's, so that they add up to it."""
-    seconds = operator_seconds(
-        work.operators, work.tensors, work.sizes, work.axis_sizes, chip, work.widths, work.expert_imbalance
-    )
+    seconds = operator_seconds(work, chip)
     if not chip.shares_cores:
         return seconds
     share = side_by_side_share(work, chip)
@@ -175,23 +185,17 @@ def _tied(placed: PlacedLayer, sizes: Sizes, axis_sizes: Mapping[str, Size]) -> 
 
 
 def _joules(
-    placed: PlacedLayer,
-    tensors: Mapping[str, Tensor],
-    sizes: Sizes,
-    axis_sizes: Mapping[str, Size],
-    chip: ChipUnits,
-    widths: Mapping[Element, int],
-    rates: EnergyRates | None,
+    placed: PlacedLayer, works: Mapping[Moment, PlacedWork], chip: ChipUnits, rates: EnergyRates | None
 ) -> dict[Moment, Array]:
     if rates is None:
         return dict.fromkeys(Moment, np.zeros(()))
     result: dict[Moment, Array] = {Moment.STEP: np.zeros(())}
-    for moment, operators in ((Moment.FORWARD, placed.forward), (Moment.BACKWARD, placed.backward)):
-        result[moment] = operator_joules(operators, tensors, sizes, axis_sizes, chip, widths, rates)
+    result |= {moment: operator_joules(work, chip, rates) for moment, work in works.items()}
+    work = works[Moment.FORWARD]
     for collective in placed.collectives:
         # an all-reduce sends what it holds twice, everything else once
         times = 2.0 if collective.kind is CollectiveKind.ALL_REDUCE else 1.0
-        sent = times * as_array(collective.bytes(sizes, axis_sizes, widths))
+        sent = times * as_array(collective.bytes(work.sizes, work.axis_sizes, work.widths))
         result[collective.moment] = result[collective.moment] + sent * rates.link_j_per_byte
     return result
 

@@ -7,17 +7,16 @@ counted in parts, of which an operator takes what it moves over the time it runs
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from dovetail.cost.cores import part_of, together
-from dovetail.cost.operators import ChipUnits, operator_bytes, operator_seconds
+from dovetail.cost.operators import ChipUnits, PlacedWork, operator_bytes, operator_seconds
 from dovetail.cost.shapes import Array
-from dovetail.graph import Kind, Tensor
-from dovetail.graph.size import Size, Sizes, as_array
-from dovetail.graph.tensor import Element
+from dovetail.graph import Kind
+from dovetail.graph.size import as_array
 from dovetail.layout import PlacedOperator
 from dovetail.schedule.arrays import Arrays, Ints, graph_of
 from dovetail.schedule.problem import MAX_CYCLES, RESOURCES, Mode, Phase, Problem, Task
@@ -33,21 +32,6 @@ _BOTH = (Kind.ATTENTION, Kind.LINEAR_ATTENTION, Kind.STATE_SPACE, Kind.INDEXER)
 
 #: Cycles are seconds × clock, rounded up but for what floats add.
 _ROUNDING = 1e-9
-
-
-@dataclass(frozen=True, slots=True)
-class LayerWork:
-    """The operators of a forward or backward under a layout, and the sizes they have there.
-
-    Sizes are numbers, or arrays over cases with a last axis of 1, which is for parts of a chip's cores.
-    """
-
-    operators: Sequence[PlacedOperator]
-    tensors: Mapping[str, Tensor]
-    sizes: Sizes
-    axis_sizes: Mapping[str, Size]
-    widths: Mapping[Element, int]
-    expert_imbalance: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +65,11 @@ class LayerProblems:
         return Task(self.names[number], tuple(dict.fromkeys(modes)), self.after[number])
 
 
-def layer_problems(work: LayerWork, chips: Sequence[ChipUnits]) -> LayerProblems:
-    """The problems of a layer on chips that run it in the same formats, or of many sizes of it on one chip."""
+def layer_problems(work: PlacedWork, chips: Sequence[ChipUnits]) -> LayerProblems:
+    """The problems of a layer on chips that run it in the same formats, or of many sizes of it on one chip.
+
+    Sizes that are arrays have a last axis of 1, which is for parts of a chip's cores.
+    """
     units, every = together(chips), [chip.cores for chip in chips]
     tensor, vector = (_divisors([getattr(cores, kind) for cores in every]) for kind in RESOURCES[:2])
     # as many columns for both kinds: the k-th of each go together where an operator uses both
@@ -110,19 +97,13 @@ def layer_problems(work: LayerWork, chips: Sequence[ChipUnits]) -> LayerProblems
 class _Pricing:
     """Cycles and uses of operators on the k-th largest part of the cores, cases × parts."""
 
-    def __init__(self, work: LayerWork, units: ChipUnits, clock_hz: Array, tensor: Ints, vector: Ints) -> None:
+    def __init__(self, work: PlacedWork, units: ChipUnits, clock_hz: Array, tensor: Ints, vector: Ints) -> None:
         self._clock, self._tensor, self._vector = clock_hz[:, None], tensor, vector
         shares = [cores / cores.max(axis=1, keepdims=True) for cores in (tensor, vector)]
         unlimited = np.full_like(shares[0], np.inf)
         parts = {"fused": shares, "products": [shares[0], unlimited], "lanes": [unlimited, shares[1]]}
-        self._seconds = {
-            part: operator_seconds(
-                work.operators, work.tensors, work.sizes, work.axis_sizes, part_of(units, *both), work.widths,
-                work.expert_imbalance,
-            )
-            for part, both in parts.items()
-        }  # fmt: skip
-        self._bytes = operator_bytes(work.operators, work.tensors, work.sizes, work.axis_sizes, units, work.widths)
+        self._seconds = {part: operator_seconds(work, part_of(units, *both)) for part, both in parts.items()}
+        self._bytes = operator_bytes(work, units)
         self._memory = units.matrix.memory_bytes_per_s
 
     def serial(self) -> Ints:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from dovetail.cost.operators import local_sizes
+from dovetail.cost.operators import PlacedWork, local_sizes
 from dovetail.errors import InputError, one_of, quoted
 from dovetail.graph.size import as_array
 from dovetail.layout import Strategy, place_layer
 from dovetail.layout.mesh import Mesh
 from dovetail.models import Job
-from dovetail.schedule.layer import LayerWork
 
 Direction = Literal["forward", "backward"]
 
@@ -21,7 +20,7 @@ def commonest_layer(job: Job) -> str:
     return max(counts, key=lambda name: counts[name])
 
 
-def model_layer_work(job: Job, layer: str, direction: Direction, tensor_parallel: int, micro_batch: int) -> LayerWork:
+def model_layer_work(job: Job, layer: str, direction: Direction, tensor_parallel: int, micro_batch: int) -> PlacedWork:
     """The operators of a layer class on one chip, with the sizes they have there."""
     layers = job.graph().layers
     if layer not in layers:
@@ -35,4 +34,4 @@ def model_layer_work(job: Job, layer: str, direction: Direction, tensor_parallel
         if uneven is not None:
             what = f"{tensor_parallel} does not divide {uneven}, {float(as_array(sizes[uneven])):,.0f}"
             raise InputError("tensor_parallel", what, "give a divisor of what it cuts")
-    return LayerWork(operators, placed.tensors, sizes, axes, job.element_bytes())
+    return PlacedWork(operators, placed.tensors, sizes, axes, job.element_bytes())

@@ -12,7 +12,7 @@ from dovetail.schedule.segments import joined, segments
 #: Steps of the exact solver per segment, as it counts them: one takes about five seconds of CPU time.
 DETERMINISTIC_LIMIT = 2.0
 #: List schedules before the exact solver: a shorter first schedule spares it more than they cost.
-TRIES = 3000
+TRIES = 20000
 #: Segments whose solutions are kept.
 KEPT = 4096
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dovetail import hardware
-from dovetail.cost.operators import ChipUnits, kernel_counts, local_sizes, operator_seconds
+from dovetail.cost.operators import ChipUnits, PlacedWork, kernel_counts, local_sizes, operator_seconds
 from dovetail.cost.shapes import Array, Gemm, gemm_of
 from dovetail.cost.units import chip_units
 from dovetail.documents import validate
@@ -73,7 +73,7 @@ class Priced:
         """Operator → seconds on one chip or several."""
         found: dict[str, Array] = {}
         for operators in (self.placed.forward, self.placed.backward):
-            found |= operator_seconds(operators, self.tensors, self.sizes, self.axes, self.chip, HALF_PRECISION)
+            found |= operator_seconds(self._work(operators), self.chip)
         return found
 
     @property
@@ -84,7 +84,10 @@ class Priced:
     @property
     def kernels(self) -> dict[str, float]:
         """Operator → kernels."""
-        return {n: float(k) for n, k in kernel_counts(self._every, self.tensors, self.sizes, self.axes).items()}
+        return {n: float(k) for n, k in kernel_counts(self._work(self._every)).items()}
+
+    def _work(self, operators: Sequence[PlacedOperator]) -> PlacedWork:
+        return PlacedWork(operators, self.tensors, self.sizes, self.axes, HALF_PRECISION)
 
     def gemm(self, name: str) -> Gemm:
         """A product as one chip sees it."""

@@ -9,12 +9,12 @@ import pytest
 
 import dovetail as dt
 from dovetail import frameworks
-from dovetail.cost.operators import operator_seconds
+from dovetail.cost.operators import PlacedWork, operator_seconds
 from dovetail.cost.units import chip_units
 from dovetail.evaluation import evaluate
 from dovetail.models import Job
 from dovetail.placement.plan import PlanSpec, resolve_plan
-from dovetail.schedule.layer import BANDWIDTH, LayerWork, layer_problems
+from dovetail.schedule.layer import BANDWIDTH, layer_problems
 from dovetail.schedule.model_layer import Direction, commonest_layer, model_layer_work
 from dovetail.schedule.problem import faults
 from dovetail.schedule.quick import quick
@@ -25,7 +25,7 @@ SPACE = dt.hardware.space("phaze-grid")
 INDICES = [1000, 37091, 75000]
 
 
-def work(direction: Direction = "forward", tensor_parallel: int = 1, micro_batch: int = 1) -> LayerWork:
+def work(direction: Direction = "forward", tensor_parallel: int = 1, micro_batch: int = 1) -> PlacedWork:
     return model_layer_work(JOB, commonest_layer(JOB), direction, tensor_parallel, micro_batch)
 
 
@@ -45,7 +45,7 @@ def test_many_chips_equal_one_by_one(direction):
 def test_operators_on_all_cores_take_what_they_cost():
     chip, layer = units(INDICES[1]), work()
     problem = layer_problems(layer, [chip]).problem(0)
-    seconds = operator_seconds(layer.operators, layer.tensors, layer.sizes, layer.axis_sizes, chip, layer.widths)
+    seconds = operator_seconds(layer, chip)
     for task in problem.tasks:
         shortest = min(mode.cycles for mode in task.modes)
         assert shortest == pytest.approx(float(seconds[task.name]) * chip.cores.clock_hz, abs=1.01)
