@@ -16,7 +16,6 @@ from dovetail.graph.size import Size, Sizes, as_array
 from dovetail.graph.tensor import Element
 from dovetail.layout import Collective, CollectiveKind, Moment, PlacedLayer, local_bytes
 from dovetail.profile.version import Version, by_group, exchanges, profile_versions
-from dovetail.schedule.side_by_side import side_by_side_share
 
 #: The kind of group whose collectives bring sharded weights together (ZeRO 3).
 WEIGHT_GATHER = "weight-gather"
@@ -154,6 +153,8 @@ def _operator_seconds(work: PlacedWork, chip: ChipUnits) -> dict[str, Array]:
     seconds = operator_seconds(work, chip)
     if not chip.shares_cores:
         return seconds
+    from dovetail.schedule.side_by_side import side_by_side_share  # compiled code, which few chips need
+
     share = side_by_side_share(work, chip)
     return {name: share * own for name, own in seconds.items()}
 
