@@ -16,7 +16,7 @@ from dovetail.documents import Spec, read_document, validate
 from dovetail.errors import InputError
 
 MAX_TASKS = 1000
-MAX_MODES = 64
+MAX_MODES = 1024
 MAX_PHASES = 2
 MAX_CYCLES = 10**12
 MAX_AMOUNT = 2**20
