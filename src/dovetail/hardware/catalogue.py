@@ -89,12 +89,7 @@ def cluster(name: str | Chip, chips: int | None = None) -> Cluster:
 
 def cluster_from(document: Mapping[str, Any], where: str, chips: int | None = None) -> Cluster:
     """The cluster a document describes; its chip may be a name of the catalogue or stand there in full."""
-    fields = dict(document)
-    inner: object = fields.get("chip")
-    own: Chip | None = None
-    if isinstance(inner, Mapping):
-        own = validate(ChipSpec, cast("Mapping[str, Any]", inner), f"{where}: chip").chip()
-        fields["chip"] = own.name
+    fields, own = _written_out(document, "chip", where)
     spec = validate(ClusterSpec, fields, where)
     if own is None and spec.chip not in chip_names():
         raise InputError(
@@ -115,17 +110,22 @@ def space_from(document: Mapping[str, Any], where: str, folder: Path = Path()) -
     """The design space a document describes; paths in it begin at `folder`, its base may stand there in full."""
     from dovetail.hardware.design_space.file import SpaceSpec  # arrays, which chips and clusters do without
 
-    fields = dict(document)
-    inner: object = fields.get("base")
-    own: Chip | None = None
-    if isinstance(inner, Mapping):
-        own = validate(ChipSpec, cast("Mapping[str, Any]", inner), f"{where}: base").chip()
-        fields["base"] = own.name
+    fields, own = _written_out(document, "base", where)
     spec = validate(SpaceSpec, fields, where)
     base = own or chip(_beside(spec.base, f"{where}: base", folder, chip_names()))
     node = spec.technology or base.technology
     made_in = technology(_beside(node, f"{where}: technology", folder, technology_names())) if node else None
     return spec.space(base, made_in, where, folder)
+
+
+def _written_out(document: Mapping[str, Any], field: str, where: str) -> tuple[dict[str, Any], Chip | None]:
+    """A document with the chip of a field by its name, and that chip where it stands there in full."""
+    fields = dict(document)
+    inner: object = fields.get(field)
+    if not isinstance(inner, Mapping):
+        return fields, None
+    own = validate(ChipSpec, cast("Mapping[str, Any]", inner), f"{where}: {field}").chip()
+    return {**fields, field: own.name}, own
 
 
 def _beside(name: str, where: str, folder: Path, known: tuple[str, ...]) -> str:

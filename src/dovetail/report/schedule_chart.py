@@ -49,7 +49,7 @@ def chart(problem: Problem, schedule: Schedule, width: int = 60) -> list[str]:
         first = piece.start * width // makespan
         last = max(-(-piece.end * width // makespan), first + 1)
         bar = " " * first + "█" * (last - first)
-        lines.append(f"{piece.task:<{names}}  {cores_text(piece.phase):>11}  |{bar:<{width}}|")
+        lines.append(f"{piece.task:<{names}}  {_cores_text(piece.phase):>11}  |{bar:<{width}}|")
     for number, (name, most) in enumerate(zip(RESOURCES, problem.capacities, strict=True)):
         if most:
             level = "".join(_LEVELS[round(8 * share)] for share in _filled(every, number, most, makespan, width))
@@ -57,7 +57,7 @@ def chart(problem: Problem, schedule: Schedule, width: int = 60) -> list[str]:
     return lines
 
 
-def cores_text(phase: Phase) -> str:
+def _cores_text(phase: Phase) -> str:
     """Cores of a phase in short: 4T for tensor cores, 2V for vector cores."""
     kinds = ((phase.tensor_cores, "T"), (phase.vector_cores, "V"))
     return " ".join(f"{cores}{letter}" for cores, letter in kinds if cores) or "no core"

@@ -42,8 +42,6 @@ class LayerProblems:
     arrays: Arrays
     serial: Ints
     """cases: cycles of one operator after the other on all cores"""
-    clock_hz: Array
-    """cases"""
     after: tuple[tuple[int, ...], ...]
 
     def __len__(self) -> int:
@@ -91,7 +89,7 @@ def layer_problems(work: PlacedWork, chips: Sequence[ChipUnits]) -> LayerProblem
         uses=np.stack([_widened(uses, counts.max()) for _, uses in modes], axis=1),
     )
     names = tuple(placed.operator.name for placed in work.operators)
-    return LayerProblems(names, arrays, pricing.serial(), clock, after)
+    return LayerProblems(names, arrays, pricing.serial(), after)
 
 
 class _Pricing:
