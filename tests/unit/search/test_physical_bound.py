@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -23,6 +22,7 @@ from dovetail.placement.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.placement.plan import Plan
 from dovetail.placement.step_time import ChunkTimes, step_time
 from dovetail.search.physical_bound import Pipelines, bound_fields, crossing, physical_bound
+from timing import least_cpu_seconds
 
 #: Dense, mixtures, latent, sliding, sparse and linear attention, state spaces, tied tables, parallel blocks.
 MODELS = (
@@ -278,12 +278,8 @@ def test_a_plan_costs_less_than_a_microsecond():
     for name in ("tensor_parallel", "pipeline_parallel", "context_parallel"):
         fields[name] = rng.choice([1, 2, 4, 8], count)
     fields["pipeline_schedule"] = rng.choice(["1f1b", "interleaved", "zb_h1"], count)
-    taken: list[float] = []
-    for _ in range(4):
-        start = time.process_time()
-        physical_bound(task.job, task.cluster, **fields)
-        taken.append(time.process_time() - start)
-    assert min(taken) < 1e-6 * count
+    most = 1e-6 * count
+    assert least_cpu_seconds(lambda: physical_bound(task.job, task.cluster, **fields), most) < most
 
 
 def test_every_field_is_a_plans():
