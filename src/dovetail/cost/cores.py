@@ -7,13 +7,31 @@ from dataclasses import fields, replace
 from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dovetail.cost.contraction import MatrixUnits
-from dovetail.cost.operators import ChipUnits
+from dovetail.cost.operators import ChipUnits, Cores
 from dovetail.cost.shapes import Array
 from dovetail.cost.vector import AttentionUnits, VectorUnits
 
-_Units = TypeVar("_Units", MatrixUnits, AttentionUnits, VectorUnits)
+_Units = TypeVar("_Units", MatrixUnits, AttentionUnits, VectorUnits, Cores)
+
+
+def lined_up(chips: Sequence[ChipUnits], rows: NDArray[np.int64]) -> ChipUnits:
+    """Chips of one kind along one axis, each as often as `rows` names it."""
+    joined = together(chips)
+    return replace(
+        joined,
+        matrix=_taken(joined.matrix, rows),
+        half=_taken(joined.half, rows),
+        attention=_taken(joined.attention, rows),
+        vector=_taken(joined.vector, rows),
+        cores=_taken(_columns([chip.cores for chip in chips]), rows),
+    )
+
+
+def _taken(units: _Units, rows: NDArray[np.int64]) -> _Units:
+    return replace(units, **{field.name: getattr(units, field.name)[rows, 0] for field in fields(units)})
 
 
 def together(chips: Sequence[ChipUnits]) -> ChipUnits:

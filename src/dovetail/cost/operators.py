@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -22,9 +23,13 @@ from dovetail.layout import PlacedOperator, degree
 class Cores:
     """How many cores of each kind a chip has, and what a cycle is."""
 
-    tensor_cores: int
-    vector_cores: int
-    clock_hz: float
+    tensor_cores: Array
+    vector_cores: Array
+    clock_hz: Array
+
+
+#: Whether a layer's operators run side by side on parts of the cores: as a list schedule has it, or as none beats.
+Sharing = Literal["none", "scheduled", "least"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +43,7 @@ class ChipUnits:
     vector: VectorUnits
     systolic: bool
     cores: Cores
-    #: whether operators of a layer run side by side on parts of the cores
-    shares_cores: bool = False
+    sharing: Sharing = "none"
     #: bytes of an operand's element in the job's narrow format; None where there is none
     narrow_bytes: float | None = None
     #: bytes that change hands per element of an operand that is cast for a product; 0 where none is

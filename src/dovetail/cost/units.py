@@ -73,9 +73,10 @@ def chip_units(
     # a chip without the format multiplies in half precision, and nothing is cast
     narrow = precision if OPERANDS[precision] in rates else "bf16"
     casts = CAST_BYTES.get(narrow, 0.0)
-    cores = Cores(chip.tensor_cores, chip.vector_cores, chip.clock_hz)
+    cores = Cores(_number(chip.tensor_cores), _number(chip.vector_cores), _number(chip.clock_hz))
+    sharing = "scheduled" if chip.shares_cores else "none"
     systolic, width = chip.kind == "systolic", NARROW_BYTES.get(narrow)
-    return ChipUnits(matrix, slower, fused, lanes, systolic, cores, chip.shares_cores, width, casts)
+    return ChipUnits(matrix, slower, fused, lanes, systolic, cores, sharing, width, casts)
 
 
 def _matrix_count(chip: Chip) -> int:

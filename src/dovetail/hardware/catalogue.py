@@ -100,10 +100,15 @@ def cluster_from(document: Mapping[str, Any], where: str, chips: int | None = No
 
 def space(name: str) -> DesignSpace:
     """A design space of the catalogue, or the one a file describes."""
+    return space_from(*space_document(name))
+
+
+def space_document(name: str) -> tuple[Mapping[str, Any], str, Path]:
+    """The document of a design space, what to call it, and the folder its paths begin at."""
     if Path(name).suffix in _FILES:
-        return space_from(read_document(name), name, Path(name).parent)
+        return read_document(name), name, Path(name).parent
     _check_known("design space", name, space_names())
-    return space_from(_document("spaces", name), name)
+    return _document("spaces", name), name, Path()
 
 
 def space_from(document: Mapping[str, Any], where: str, folder: Path = Path()) -> DesignSpace:

@@ -110,7 +110,8 @@ class Designs:
 
     def chip(self, position: int, name: str) -> Chip:
         """One of them as a chip; area, power and price are for a silicon model to say."""
-        row = {n: float(np.broadcast_to(self.value(n), self.shape).reshape(-1)[position]) for n in VARIABLES}
+        shape = self.shape
+        row = {n: float(np.broadcast_to(self.value(n), shape).reshape(-1)[position]) for n in VARIABLES}
         one = self.varied({n: np.asarray(v) for n, v in row.items()})
         base = self.base
         return replace(

@@ -151,11 +151,17 @@ def _works(
 def _operator_seconds(work: PlacedWork, chip: ChipUnits) -> dict[str, Array]:
     """Seconds of every operator; side by side each takes its part of the schedule's, so that they add up to it."""
     seconds = operator_seconds(work, chip)
-    if not chip.shares_cores:
-        return seconds
-    from dovetail.schedule.side_by_side import side_by_side_share  # compiled code, which few chips need
+    match chip.sharing:
+        case "none":
+            return seconds
+        case "scheduled":
+            from dovetail.schedule.side_by_side import side_by_side_share  # compiled code, which few chips need
 
-    share = side_by_side_share(work, chip)
+            share = side_by_side_share(work, chip)
+        case "least":
+            from dovetail.schedule.least_share import least_share
+
+            share = least_share(work, chip, seconds)
     return {name: share * own for name, own in seconds.items()}
 
 

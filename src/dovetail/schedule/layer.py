@@ -28,10 +28,10 @@ BANDWIDTH = 1000
 LEVELS = (BANDWIDTH, 3 * BANDWIDTH // 4, BANDWIDTH // 2, BANDWIDTH // 4)
 
 #: Kinds with products and lanes in one kernel.
-_BOTH = (Kind.ATTENTION, Kind.LINEAR_ATTENTION, Kind.STATE_SPACE, Kind.INDEXER)
+BOTH = (Kind.ATTENTION, Kind.LINEAR_ATTENTION, Kind.STATE_SPACE, Kind.INDEXER)
 
 #: Cycles are seconds × clock, rounded up but for what floats add.
-_ROUNDING = 1e-9
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +69,18 @@ def layer_problems(work: PlacedWork, chips: Sequence[ChipUnits]) -> LayerProblem
     Sizes that are arrays have a last axis of 1, which is for parts of a chip's cores.
     """
     units, every = together(chips), [chip.cores for chip in chips]
-    tensor, vector = (_divisors([getattr(cores, kind) for cores in every]) for kind in RESOURCES[:2])
+    tensor, vector = (_divisors([int(getattr(cores, kind)) for cores in every]) for kind in RESOURCES[:2])
     # as many columns for both kinds: the k-th of each go together where an operator uses both
     width = max(tensor.shape[1], vector.shape[1])
     tensor, vector = (np.pad(d, ((0, 0), (0, width - d.shape[1])), mode="edge") for d in (tensor, vector))
     given = (as_array(size) for size in (*work.sizes.values(), *work.axis_sizes.values()))
     count = np.broadcast_shapes((len(chips),), *(size.shape[:1] for size in given))
     tensor, vector = (np.broadcast_to(cores, (*count, width)) for cores in (tensor, vector))
-    clock = np.broadcast_to(np.array([cores.clock_hz for cores in every]), count)
+    clock = np.broadcast_to(np.array([float(cores.clock_hz) for cores in every]), count)
     pricing = _Pricing(work, units, clock, tensor, vector)
     modes = [pricing.modes(placed) for placed in work.operators]
     counts = np.array([cycles.shape[1] for cycles, _ in modes], np.int64)
-    after = _needs(work.operators)
+    after = needs(work.operators)
     arrays = Arrays(
         graph_of(after),
         capacities=np.stack([tensor.max(axis=1), vector.max(axis=1), np.full(count, BANDWIDTH)], axis=1),
@@ -112,7 +112,7 @@ class _Pricing:
         """Cases × modes: cycles by phase, and uses by phase and resource."""
         operator = placed.operator
         name, none = operator.name, np.zeros_like(self._tensor)
-        if operator.kind in _BOTH:
+        if operator.kind in BOTH:
             fused = _two_phases(*self._one(name, "fused", self._tensor, self._vector))
             first, second = (
                 self._one(name, "products", self._tensor, none),
@@ -132,11 +132,11 @@ class _Pricing:
         least = self._cycles(self._bytes[name] * (BANDWIDTH / most) / self._memory)
         cycles = np.maximum(self._cycles(self._seconds[part][name]), least)
         moved = self._bytes[name] * self._clock / (self._memory * cycles)
-        bandwidth = np.minimum(np.ceil(BANDWIDTH * moved * (1 - _ROUNDING)), most).astype(np.int64)
+        bandwidth = np.minimum(np.ceil(BANDWIDTH * moved * (1 - ROUNDING)), most).astype(np.int64)
         return cycles[..., None], np.stack([tensor, vector, bandwidth], axis=-1)[:, :, None, :]
 
     def _cycles(self, seconds: Array) -> Ints:
-        cycles = np.ceil(seconds * self._clock * (1 - _ROUNDING))
+        cycles = np.ceil(seconds * self._clock * (1 - ROUNDING))
         return np.broadcast_to(np.clip(cycles, 1, MAX_CYCLES).astype(np.int64), self._tensor.shape)
 
 
@@ -157,12 +157,12 @@ def _widened(values: Ints, modes: int) -> Ints:
     return np.pad(values, ((0, 0), (0, modes - values.shape[1]), *[(0, 0)] * (values.ndim - 2)))
 
 
-def _needs(operators: Sequence[PlacedOperator]) -> tuple[tuple[int, ...], ...]:
+def needs(operators: Sequence[PlacedOperator]) -> tuple[tuple[int, ...], ...]:
     """Which operators make what each one reads."""
     made: dict[str, int] = {}
-    needs: list[tuple[int, ...]] = []
+    found: list[tuple[int, ...]] = []
     for number, placed in enumerate(operators):
         operator = placed.operator
-        needs.append(tuple(sorted({made[o.tensor] for o in operator.inputs if o.tensor in made})))
+        found.append(tuple(sorted({made[o.tensor] for o in operator.inputs if o.tensor in made})))
         made |= {operand.tensor: number for operand in operator.outputs}
-    return tuple(needs)
+    return tuple(found)

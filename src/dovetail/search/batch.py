@@ -97,15 +97,19 @@ class Batch:
         `state_bytes` (shapes × classes) is the least that any sharding keeps. Where blocks choose by themselves, bytes
         are those of the option `least`.
         """
+        plans, memory, fixed = self.open_plans(least)
+        options = len(self.tables.options)
+        found = self._least(plans, memory, np.repeat(state_bytes, options, axis=0), self._layers, limit_s - fixed)
+        return (found + fixed).reshape(len(self.shapes), options)
+
+    def open_plans(self, least: int | None) -> tuple[Plans, Ints, Floats]:
+        """Every shape under every option, cut and state left open; the layer rows of their bytes, and fixed seconds."""
         n, options = len(self.shapes), len(self.tables.options)
         shape, option = np.repeat(np.arange(n), options), np.tile(np.arange(options), n)
         candidates = Candidates(shape, option, np.zeros(n * options, np.int64))
         layer = self._position[shape] * options + option
         memory = layer if least is None else layer - option + least
-        fixed = self._tied_s[shape].min(axis=1) + self._between_s
-        plans = self._plans(candidates, layer)
-        found = self._least(plans, memory, state_bytes[shape], self._layers, limit_s - fixed)
-        return (found + fixed).reshape(n, options)
+        return self._plans(candidates, layer), memory, self._tied_s[shape].min(axis=1) + self._between_s
 
     def bound(self, candidates: Candidates, least: int | None, limit_s: float) -> Floats:
         """The same of candidates, whose state is known: with what follows the pipeline, spread over stages evenly."""

@@ -61,11 +61,13 @@ class Progress:
     counts: Counts = field(default_factory=Counts)
     #: the least bound of what was left aside when time ran out
     left_s: float = float("inf")
+    #: plans that take as long are of no interest, whatever is found
+    wanted_s: float = float("inf")
 
     @property
     def limit_s(self) -> float:
         """What a plan has to stay below to matter."""
-        return float("inf") if self.best is None else self.best.seconds * (1 - TIE)
+        return self.wanted_s if self.best is None else min(self.wanted_s, self.best.seconds * (1 - TIE))
 
     def offer(self, seconds: float, plan: Plan) -> None:
         """Keeps a plan that fits, if it is better than those alike."""
@@ -109,11 +111,13 @@ def simplicity(plan: Plan) -> tuple[object, ...]:
 class BestFirst:
     """The search over one space."""
 
-    def __init__(self, setting: Setting, space: WholeSpace, deadline: float | None = None) -> None:
+    def __init__(
+        self, setting: Setting, space: WholeSpace, deadline: float | None = None, limit_s: float = float("inf")
+    ) -> None:
         self.setting = setting
         self.space = space
         self.deadline = deadline
-        self.progress = Progress()
+        self.progress = Progress(wanted_s=limit_s)
         self.by_block = BY_BLOCK in space.recompute
         self.splits = splits(setting.job, setting.cluster, setting.framework, space)
         self.tables = Tables(setting, self.splits, options_of(space))

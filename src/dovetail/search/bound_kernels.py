@@ -62,6 +62,8 @@ def least_seconds(
         row, p = plans.layer[i], plans.stages[i]
         sending = plans.sending_s[i] if p > 1 else 0.0
         total, share = p * sending, 0.0
+        # the first microbatch waits for every transfer on its way there and back
+        waiting = 2 * (p - 1) * plans.delay_s[i]
         for c in range(classes):
             seconds[c] = layers.forward_s[row, c] + layers.input_gradient_s[row, c] + layers.weight_gradient_s[row, c]
             total += (chain.blocks[c] + chain.first[c] + chain.after[c]) * seconds[c]
@@ -73,7 +75,7 @@ def least_seconds(
             pipeline = (total, sending)
             found[i] = _by_class(plans, i, kept, moments, state, seconds, pipeline, chain, bytes_left, room)
         else:
-            pipeline = (total, sending, share if plans.schedule[i] == ONE_F_ONE_B else 0.0)
+            pipeline = (total, waiting, sending, share if plans.schedule[i] == ONE_F_ONE_B else 0.0)
             found[i] = _by_stage(plans, i, kept, moments, state, seconds, pipeline, chain, bytes_left, limit_s[i])
     return found
 
@@ -122,7 +124,7 @@ def _by_stage(
     moments: Floats,
     state: Floats,
     seconds: Floats,
-    pipeline: tuple[float, float, float],
+    pipeline: tuple[float, float, float, float],
     chain: Chain,
     bytes_left: float,
     limit: float,
@@ -131,15 +133,16 @@ def _by_stage(
 
     With t seconds of a microbatch, h of them in flight and F forward seconds at a stage, T seconds at all stages, the
     step is at least before + m·t + max(0, after − (h − 1)·F) for 1F1B (`bottleneck_bound`), where before and after
-    are the seconds at the other stages. F is at most `share`·t, so (m − 1 − (h − 1)·share)·t ≤ step − T, as with a
-    share of 0 for GPipe, and m·t ≤ step. Both leave every stage some seconds, and its memory some bytes: blocks are
-    put into stages in their order, as many as fit, and no other way places more.
+    are the seconds at the other stages and of the transfers between, which are in T too. F is at most `share`·t, so
+    (m − 1 − (h − 1)·share)·t ≤ step − T, as with a share of 0 for GPipe, and m·t ≤ step. Both leave every stage some
+    seconds, and its memory some bytes: blocks are put into stages in their order, as many as fit, and no other way
+    places more.
     """
-    total = pipeline[0]
+    total, waiting = pipeline[:2]
     p, m = plans.stages[i], plans.microbatches[i]
     low = m * total / p
     if plans.schedule[i] != ZB_H1:
-        low = max(low, total)
+        low = max(low, total + waiting)
     if limit < np.inf and not _within(limit, plans, i, kept, moments, state, seconds, pipeline, chain, bytes_left):
         # nothing below the limit; whether anything fits at all is worth knowing
         fits = _within(1e300, plans, i, kept, moments, state, seconds, pipeline, chain, bytes_left)
@@ -171,12 +174,12 @@ def _within(
     moments: Floats,
     state: Floats,
     seconds: Floats,
-    pipeline: tuple[float, float, float],
+    pipeline: tuple[float, float, float, float],
     chain: Chain,
     bytes_left: float,
 ) -> bool:
     """Whether all blocks find room in stages that a step of so many seconds leaves time for."""
-    total, sending, share = pipeline
+    total, waiting, sending, share = pipeline
     p, m = plans.stages[i], plans.microbatches[i]
     run, left = 0, chain.run_length[0]
     for k in range(p):
@@ -184,7 +187,7 @@ def _within(
         time_left, free, moment = step / m, bytes_left, 0.0
         rate = m - 1 - (min(m, p - k) - 1) * share
         if rate > 0 and plans.schedule[i] != ZB_H1:
-            time_left = min(time_left, (step - total) / rate)
+            time_left = min(time_left, (step - total - waiting) / rate)
         time_left = time_left * (1 + 1e-9) - sending
         for c in range(len(kept)):
             number = (chain.first[c] if k == 0 else 0) + (chain.after[c] if k == p - 1 else 0)

@@ -28,8 +28,12 @@ def plan(
     *,
     space: Space | None = None,
     time_limit_s: float | None = None,
+    below_s: float = float("inf"),
 ) -> Answer:
     """The fastest plan that fits, of all that the framework can run, or of those in a narrower space.
+
+    Plans whose step takes `below_s` or longer are of no interest: where there are no others the answer has none, and
+    `below_s` is the bound that is proven.
 
     An answer may be unproven, with a time limit or where the placement of blocks that choose by themselves is: then
     its status is `feasible`, and the gap says how far off it can be. Of the plans of equal time that are looked at the
@@ -44,9 +48,9 @@ def plan(
     start, cpu = time.monotonic(), time.process_time()
     whole = whole_space(job, cluster, framework, narrowed)
     deadline = None if time_limit_s is None else start + time_limit_s
-    progress = BestFirst(Setting.of(job, cluster, framework), whole, deadline).run()
+    progress = BestFirst(Setting.of(job, cluster, framework), whole, deadline, below_s).run()
     evaluation = None
-    if progress.best is not None:
+    if progress.best is not None and progress.best.seconds < below_s:
         best = progress.best.plan
         check_suitable(best, job, cluster)
         check_runnable(best, framework, job.precision)
@@ -62,8 +66,9 @@ def _certificate(progress: Progress, step_time_s: float | None, words: str) -> C
     counts = progress.counts
     pruned = counts.counted - counts.infeasible - counts.evaluated
     if step_time_s is None:
-        status = "infeasible" if progress.left_s == float("inf") else "feasible"
-        known = None if status == "infeasible" else progress.left_s
+        least = min(progress.left_s, progress.wanted_s)
+        status = "infeasible" if least == float("inf") else "feasible"
+        known = None if status == "infeasible" else least
         return Certificate(status, known, None, words, counts.counted, pruned, counts.infeasible, counts.evaluated)
     bound = min(progress.left_s, step_time_s)
     proven = bound >= step_time_s * (1 - TIE)

@@ -104,6 +104,10 @@ class Plans(NamedTuple):
     sending_s: Floats
     delay_s: Floats
 
+    def take(self, rows: Ints) -> Plans:
+        """Some of them."""
+        return Plans._make(part[rows] for part in self)
+
 
 @njit(cache=True)
 def evaluate_plans(

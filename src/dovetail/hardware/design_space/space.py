@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -172,21 +173,28 @@ class DesignSpace:
 
     def chip(self, index: int) -> Chip:
         """One design as a chip, with area and power of the silicon estimate; what a seller would ask nobody knows."""
-        designs = self.designs([index])
-        chip = designs.chip(0, f"{self.name}-{index}")
-        source = f"design {index} of the design space {self.name}, from {self.base.name}"
-        # nothing built before binds a design to one operator at a time
-        chip = replace(chip, source=source, shares_cores=self.base.kind == "systolic")
-        from dovetail.hardware.catalogue import technology_names  # which knows spaces too
+        return self.chips([index])[0]
 
-        technology = self.formulas.technology
-        if technology is None:
-            return chip
-        area_mm2, power_w = (float(self.values(name, designs)[0]) for name in ("area_mm2", "peak_power_w"))
-        node = chip.node if technology.name == self.base.technology else technology.name
-        # a chip names a technology of the catalogue, or none
-        known = technology.name if technology.name in technology_names() else None
-        return replace(chip, node=node, technology=known, area_mm2=area_mm2, tdp_w=power_w)
+    def chips(self, indices: Sequence[int] | Index) -> list[Chip]:
+        """Designs as chips."""
+        designs, technology = self.designs(indices), self.formulas.technology
+        # nothing built before binds a design to one operator at a time
+        common: dict[str, Any] = {"shares_cores": self.base.kind == "systolic"}
+        figures: dict[str, Array] = {}
+        if technology is not None:
+            from dovetail.hardware.catalogue import technology_names  # which knows spaces too
+
+            figures = {"area_mm2": self.values("area_mm2", designs), "tdp_w": self.values("peak_power_w", designs)}
+            # a chip names a technology of the catalogue, or none
+            common["technology"] = technology.name if technology.name in technology_names() else None
+            common["node"] = self.base.node if technology.name == self.base.technology else technology.name
+        found: list[Chip] = []
+        for position, index in enumerate(np.asarray(indices).tolist()):
+            source = f"design {index} of the design space {self.name}, from {self.base.name}"
+            own = {name: float(values[position]) for name, values in figures.items()}
+            chip = designs.chip(position, f"{self.name}-{index}")
+            found.append(replace(chip, source=source, **common, **own))
+        return found
 
     @property
     def rules(self) -> tuple[Rule, ...]:

@@ -1,0 +1,70 @@
+"""What follows the pipelines of shapes at least, whatever shards their state: reduction, gathering, optimizer."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.evaluation.times import reduction_rooms
+from dovetail.placement.pipeline_schedule import Pipeline, PipelineSchedule
+from dovetail.search.pair_bounds import ROUNDING
+from dovetail.search.shapes import AXIS_ORDERS, NAMES, Shapes, shardings
+from dovetail.search.space import WholeSpace
+from dovetail.search.state_tables import StateKey
+from dovetail.search.tables import Tables, numbers
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class Closing:
+    """Of the mean stage of every shape under every state it can have; the slowest stage takes no less."""
+
+    def __init__(self, tables: Tables, space: WholeSpace, found: Shapes) -> None:
+        states = [_states(tables, space, found, row) for row in range(len(found))]
+        #: shapes that have a state, and where theirs begin
+        self._shapes = np.array([row for row, some in enumerate(states) if some], np.int64)
+        lengths = np.array([len(states[row]) for row in numbers(self._shapes)], np.int64)
+        self._starts = np.cumsum(lengths) - lengths
+        self._count = len(found)
+        keys = [key for some in states for key in some]
+        rows, arrays = tables.states.rows(keys), tables.state_arrays()
+        stages = np.array([key.stages for key in keys], np.int64)
+        counts = (tables.cuts.block_counts + sum(tables.cuts.end_counts)) / stages[:, None]
+        reduced, gathered, self._owned = (
+            (part[rows] * counts).sum(axis=1) for part in (arrays.reduction_s, arrays.gathering_s, arrays.own)
+        )
+        facts, staged = tables.facts, np.minimum(stages - 1, 1)
+        self._whole_s = reduced + gathered
+        self._seen_s = reduced * (1 - facts.hidden_reduction[staged]) + gathered * (1 - facts.hidden_gathering[staged])
+        rooms = np.array([_rooms(found, row) for row in numbers(self._shapes)])
+        #: work that can hide it, as a part of all microbatches'
+        self._room = np.repeat(rooms, lengths)
+
+    def seconds(self, limit_s: float, update_s: Floats) -> Floats:
+        """Chips × shapes, of plans whose steps take less than the limit; infinite where no state is allowed.
+
+        So a stage's work on a microbatch, which is all that hides what follows, takes less than its part of the limit.
+        `update_s` is what a chip takes for a parameter.
+        """
+        with np.errstate(invalid="ignore"):
+            seen = np.fmax(self._seen_s, self._whole_s - self._room * limit_s)
+        found = np.full((len(update_s), self._count), np.inf)
+        if len(self._shapes):
+            every = seen + self._owned * update_s[:, None]
+            found[:, self._shapes] = np.minimum.reduceat(every, self._starts, axis=1) * (1 - ROUNDING)
+        return found
+
+
+def _states(tables: Tables, space: WholeSpace, found: Shapes, row: int) -> list[StateKey]:
+    setting = tables.setting
+    split, copies, stages = int(found.split[row]), int(found.copies[row]), int(found.stages[row])
+    tiers = [tier.size for tier in setting.cluster.tiers]
+    states = shardings(setting.framework, space, tables.splits[split], copies, stages, tiers)
+    return [StateKey(split, copies, stages, AXIS_ORDERS[int(found.inside[row])], *state) for state in states]
+
+
+def _rooms(found: Shapes, row: int) -> float:
+    sizes = (int(found.stages[row]), int(found.microbatches[row]), int(found.chunks[row]))
+    pipeline = Pipeline(PipelineSchedule(NAMES[int(found.schedule[row])]), *sizes)
+    return reduction_rooms(pipeline) / pipeline.num_microbatches
