@@ -19,7 +19,7 @@ MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 
 #: Packages behind one module each, so that the rest of the tree does not depend on them.
-ADAPTED = ("torch", "ray", "ortools", "duckdb")
+ADAPTED = ("torch", "ray", "ortools", "duckdb", "pandas", "pyarrow", "optuna")
 
 #: Ways to run what a file says.
 UNSAFE_NAMES = {"eval", "exec", "compile", "__import__"}

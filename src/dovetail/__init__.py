@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from dovetail import hardware as hardware
     from dovetail import models as models
     from dovetail import search as search
+    from dovetail.exploration.study import Study as Study
     from dovetail.models import Job as Job
     from dovetail.report.explanation import explain as explain
     from dovetail.search import Space as Space
@@ -22,6 +23,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "Job": "dovetail.models:Job",
     "Space": "dovetail.search:Space",
+    "Study": "dovetail.exploration.study:Study",
     "evaluation": "dovetail.evaluation",
     "explain": "dovetail.report.explanation:explain",
     "frameworks": "dovetail.frameworks",
@@ -32,7 +34,8 @@ _PUBLIC = {
 }
 
 __all__ = [
-    "Job", "Space", "__version__", "evaluation", "explain", "frameworks", "hardware", "models", "plan", "search",
+    "Job", "Space", "Study", "__version__", "evaluation", "explain", "frameworks", "hardware", "models", "plan",
+    "search",
 ]  # fmt: skip
 
 

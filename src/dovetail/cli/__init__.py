@@ -13,6 +13,7 @@ from dovetail.cli import (
     chips,
     clusters,
     estimate,
+    explore,
     frameworks,
     models,
     place,
@@ -40,6 +41,7 @@ app.add_typer(spaces.app, name="spaces")
 app.add_typer(frameworks.app, name="frameworks")
 app.command("estimate")(estimate.estimate)
 app.command("plan")(plan.plan)
+app.command("explore")(explore.explore)
 app.command("schedule")(schedule.schedule)
 app.command("place")(place.place)
 app.command("validate")(validate.validate)

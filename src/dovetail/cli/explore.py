@@ -1,0 +1,135 @@
+"""`dovetail explore`: the best design with its best plans, or the front of several objectives, proven."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from dovetail.cli.evaluation import EXIT_INFEASIBLE
+from dovetail.cli.output import print_facts, print_json, print_table, wrapped
+from dovetail.errors import InputError
+from dovetail.units import count_text, percent_text, seconds_text
+
+if TYPE_CHECKING:
+    from dovetail.exploration.result import StudyResult
+
+_OUT = "The run directory: a path, or an address such as s3://bucket/run; default what the study says."
+_ADDRESS = "Where Ray is: local (started here), auto (the cluster this machine is in), or ray://host:port."
+#: Points of a front that are shown; all are in the JSON.
+_SHOWN = 20
+
+
+def explore(
+    file: Annotated[Path, typer.Argument(help="A study file (YAML).")],
+    out: Annotated[str | None, typer.Option("--out", help=_OUT)] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that the directory holds.")] = False,
+    executor: Annotated[
+        Literal["inline", "ray"] | None, typer.Option("--executor", help="Where batches run; default the study's.")
+    ] = None,
+    address: Annotated[str | None, typer.Option("--address", help=_ADDRESS)] = None,
+    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Of a local Ray; default all cores.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON; progress as JSON lines on stderr.")] = False,
+) -> None:
+    """Searches hardware and plans together: what no design within the limits beats."""
+    from dovetail.cli.progress import listener_for
+    from dovetail.exploration.study import Study
+
+    study = Study.load(file)
+    where = out or study.output
+    if where is None:
+        raise InputError("--out", "is missing", "name a run directory, or give the study an `output`")
+    if executor != "ray" and study.executor.name != "ray" and (address or workers):
+        raise InputError("--address" if address else "--workers", "belongs to Ray", "add --executor ray")
+    with listener_for(as_json) as listener:
+        result = study.run(where, resume=resume, executor=executor, address=address, workers=workers, listener=listener)
+    for sentence in result.repairs:
+        typer.echo(sentence, err=True)
+    plans = _write_plans(result, where)
+    if as_json:
+        print_json({**result.document, "run_dir": where, "plans": plans, "timing": dict(result.timing)})
+    else:
+        _print_result(result, plans)
+    if result.certificate["status"] == "infeasible":
+        typer.echo(_infeasible(result), err=True)
+        raise typer.Exit(EXIT_INFEASIBLE)
+
+
+def _write_plans(result: StudyResult, where: str) -> dict[str, str]:
+    """Plan files of the best design, beside the run; none for a front, nor where the run is on no disk of ours."""
+    best = result.document.get("best")
+    if best is None or "://" in where:
+        return {}
+    from dovetail.documents import to_yaml, write_text
+
+    folder = Path(where) / "best"
+    folder.mkdir(exist_ok=True)
+    written: dict[str, str] = {}
+    for name in best["jobs"]:
+        path = folder / f"{name}.yaml"
+        write_text(path, to_yaml(result.plan_file(best, name)))
+        written[name] = str(path)
+    return written
+
+
+def _print_result(result: StudyResult, plans: dict[str, str]) -> None:
+    points, study = result.pareto_front(), result.study
+    if "best" in result.document and points:
+        _print_best(result, points[0])
+    elif points:
+        shown = points[:_SHOWN]
+        print_table(
+            ("design", "chips", *study.objectives, *points[0]["variables"]),
+            [_front_row(point) for point in shown],
+        )
+        if len(points) > len(shown):
+            typer.echo(f"and {len(points) - len(shown)} more on the front: --json has all")
+    certificate, counts = result.certificate, result.document["counts"]
+    gap = "" if certificate["gap"] is None else f", gap {percent_text(certificate['gap'])}"
+    lines = [("certificate", f"{certificate['status']}{gap}"), *wrapped("over", certificate["space"])]
+    lines += [("designs", _levels(counts)), ("run", str(result.run_dir))]
+    lines += [("plan" if n == 0 else "", path) for n, path in enumerate(plans.values())]
+    print_facts(lines)
+
+
+def _print_best(result: StudyResult, best: dict[str, Any]) -> None:
+    from dovetail.report.plan_words import plan_words
+
+    lines = [("design", f"{best['design']:,} of {result.study.space.name}, {best['chips']:,} chips")]
+    lines += [(name, _number(value)) for name, value in best["variables"].items()]
+    lines += [(name, _number(value)) for name, value in best["silicon"].items()]
+    lines += [(name, _number(value)) for name, value in best["objectives"].items()]
+    for name, found in best["jobs"].items():
+        plan = result.plan_of(best, name)
+        lines.append((name, f"{seconds_text(found['step_time_s'])} a step: {plan_words(plan)}"))
+    print_facts(lines)
+    typer.echo("")
+
+
+def _front_row(point: dict[str, Any]) -> list[str]:
+    figures = [*point["objectives"].values(), *point["variables"].values()]
+    return [f"{point['design']:,}", f"{point['chips']:,}", *(_number(value) for value in figures)]
+
+
+def _number(value: float) -> str:
+    if value == int(value) and abs(value) < 1e6:
+        return f"{int(value):,}"
+    return f"{value:,.4g}" if abs(value) < 1e6 else count_text(value)
+
+
+def _levels(counts: dict[str, int]) -> str:
+    """How many designs each level left, in the order they go through them."""
+    words = {"designs": "in the space", "kept": "within limits", "physical": "left by physics"}
+    words |= {"profile": "left by profiles", "searched": "searched", "evaluated": "evaluated to the end"}
+    return ", ".join(f"{counts[name]:,} {text}" for name, text in words.items() if name in counts)
+
+
+def _infeasible(result: StudyResult) -> str:
+    counts = result.document["counts"]
+    if not counts["kept"]:
+        error = InputError("limits", f"leave none of {counts['designs']:,} designs", "raise one of them")
+    else:
+        fix = "give designs more memory, more chips, or plans more freedom"
+        error = InputError("study", f"no plan fits on any of {counts['kept']:,} designs", fix)
+    return str(error)

@@ -1,0 +1,292 @@
+"""The driver of a study: level after level in fixed batches, on any executor, kept in a run directory as it goes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.errors import InputError
+from dovetail.exploration.events import Listener, Progress
+from dovetail.exploration.executor import Executor
+from dovetail.exploration.floors import candidate_floors
+from dovetail.exploration.front import Front
+from dovetail.exploration.levels import Range, Scouts, Some, Task, Worker
+from dovetail.exploration.memory import Memory
+from dovetail.exploration.objective import OBJECTIVES, Floats
+from dovetail.exploration.ordered import run_ordered
+from dovetail.exploration.pareto import dominated
+from dovetail.exploration.resolved import ResolvedStudy
+from dovetail.exploration.result import result_document
+from dovetail.exploration.samplers import SAMPLERS
+from dovetail.exploration.store import Part, Store
+
+Ints = NDArray[np.int64]
+
+#: Candidates of a batch, by level: about a second of work.
+PHYSICAL, PROFILED = 2**20, 512
+#: Candidates that a space may have to look at all of them.
+MAX_ENUMERATED = 10**10
+#: Candidates of a generation where they are sampled.
+GENERATION = 64
+
+
+class Drive:
+    """One run of a study."""
+
+    def __init__(
+        self, study: ResolvedStudy, store: Store | Memory, executor: Executor, listener: Listener | None
+    ) -> None:
+        self.study = study
+        self.store = store
+        self.executor = executor
+        self.listener = listener
+        self.counts = {"designs": study.size, "kept": 0, "physical": 0, "profile": 0, "searched": 0, "evaluated": 0}
+        self.counted = 0
+        self.batches = 0
+        self.pruned: dict[str, int] = {}
+        self.bound: float | None = None
+        self.start = time.monotonic()
+
+    def result(self) -> dict[str, Any]:
+        """The result of the whole study, kept."""
+        search = self.study.search
+        if search.method == "exact":
+            front, searched, rest = self._exact()
+        else:
+            front, searched, rest = self._sampled()
+        document = result_document(self.study, front, searched, self.counts, rest)
+        self.store.note_time("study", 0, time.monotonic() - self.start)
+        self.store.finish(document)
+        return document
+
+    # levels -------------------------------------------------------------------------------------------------------
+
+    def _exact(self) -> tuple[Front, list[Part], Floats | None]:
+        if self.study.size > MAX_ENUMERATED:
+            what = f"has {self.study.size:,} designs, too many to look at all"
+            raise InputError("hardware", what, "narrow it, or set search.method to evolutionary")
+        scouts: list[Part] = []
+        front = self._level("scout", 1, lambda k, _: Scouts(k) if k == 0 else None, self._empty, scouts.append)
+        codes, least = self._physical(front)
+        codes, least = self._profile(codes, least, front)
+        known = np.isin(codes, np.concatenate([np.asarray(part.columns["code"]) for part in scouts]))
+        front, searched = self._search(codes[~known], least[~known], front)
+        return front, [*scouts, *searched], None
+
+    def _physical(self, front: Front) -> tuple[Ints, Floats]:
+        size = self.study.space.size
+        starts = [(p, first) for p in range(len(self.study.counts)) for first in range(0, size, PHYSICAL)]
+
+        def task_of(k: int, _: Front) -> Task | None:
+            if k >= len(starts):
+                return None
+            position, first = starts[k]
+            return Range(k, position, first, min(first + PHYSICAL, size), front.points)
+
+        def absorb(part: Part) -> None:
+            self.counts["kept"] += part.facts["kept"]
+            self.counts["physical"] += part.facts["left"]
+            self.counted += part.facts["counted"]
+            self.pruned["limits"] = self.counted - self.counts["kept"]
+            self.pruned["physical"] = self.counts["kept"] - self.counts["physical"]
+
+        return self._candidates("physical", len(starts), task_of, front, absorb)
+
+    def _profile(self, codes: Ints, least: Floats, front: Front) -> tuple[Ints, Floats]:
+        order = np.lexsort((codes, least @ self.study.weights))
+        total = -(-len(order) // PROFILED)
+
+        def task_of(k: int, _: Front) -> Task | None:
+            rows = order[k * PROFILED : (k + 1) * PROFILED]
+            return Some("profile", k, codes[rows], least[rows], front.points) if len(rows) else None
+
+        def absorb(part: Part) -> None:
+            self.counts["profile"] += part.facts["left"]
+            self.pruned["profile"] = self.pruned.get("profile", 0) + part.facts["counted"] - part.facts["left"]
+
+        return self._candidates("profile", total, task_of, front, absorb)
+
+    def _search(self, codes: Ints, least: Floats, front: Front) -> tuple[Front, list[Part]]:
+        """Candidates in the order of their bounds, as long as nothing on the front beats them."""
+        study, size = self.study, self.study.search.batch
+        points = candidate_floors(study, codes).points(least @ study.weights)
+        order = np.lexsort((codes, points[:, 0]))
+        left = _Left(points[order])
+        searched: list[Part] = []
+
+        def task_of(k: int, known: Front) -> Task | None:
+            rows = order[left.following(size, known.points)]
+            self.bound = None if left.least is None else float(left.least)
+            return Some("search", k, codes[rows], least[rows], known.points) if len(rows) else None
+
+        final = self._level("search", None, task_of, front, searched.append)
+        self.pruned["search"] = len(codes) - sum(len(part.columns["code"]) for part in searched)
+        return final, searched
+
+    def _sampled(self) -> tuple[Front, list[Part], Floats | None]:
+        """Generations of a sampler, each told before the next is asked."""
+        study = self.study
+        if len(study.counts) > 1:
+            raise InputError("cluster.chips", "has several numbers", "give one where designs are sampled")
+        worker = Worker(study)
+        space, budget = study.spaces[0], study.search.evaluations
+        sampler = SAMPLERS[study.search.method](space, len(study.objectives), study.seed)
+        front, searched, asked, first = self._empty, list[Part](), 0, 0
+        self.counts["kept"] = self.counts["physical"] = 0
+        while asked < budget:
+            designs = sampler.ask(min(GENERATION, budget - asked))
+            if not len(designs):
+                break
+            asked += len(designs)
+            codes, least = np.asarray(designs, np.int64), worker.physical_of(0, designs)
+            found: list[Part] = []
+            front = self._generation(codes, least, front, first, found)
+            first += -(-len(codes) // study.search.batch)
+            sampler.tell(designs, self._told(codes, least, found))
+            searched += found
+            self.counted = asked
+        self.counts["kept"] = asked
+        return front, searched, worker.ideal_points()
+
+    def _generation(self, codes: Ints, least: Floats, front: Front, first: int, found: list[Part]) -> Front:
+        size, before = self.study.search.batch, front.points
+
+        def task_of(k: int, _: Front) -> Task | None:
+            rows = slice((k - first) * size, (k - first + 1) * size)
+            return Some("sample", k, codes[rows], least[rows], before) if len(codes[rows]) else None
+
+        return self._level("sample", None, task_of, front, found.append, first)
+
+    def _told(self, codes: Ints, least: Floats, found: list[Part]) -> Floats:
+        """What a sampler is told: figures, or where a candidate was given up what they are at least."""
+        study = self.study
+        told = candidate_floors(study, codes).points(least @ study.weights)
+        row_of = {int(code): row for row, code in enumerate(codes.tolist())}
+        for part in found:
+            done = np.asarray(part.columns["evaluated"], np.bool_)
+            figures = np.stack([np.asarray(part.columns[f"figure.{name}"]) for name in study.objectives], axis=1)
+            rows = [row_of[int(code)] for code in np.asarray(part.columns["code"])[done].tolist()]
+            told[rows] = figures[done]
+        return told
+
+    # batches ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _empty(self) -> Front:
+        return Front.empty(len(self.study.objectives))
+
+    def _candidates(
+        self,
+        level: str,
+        total: int,
+        task_of: Callable[[int, Front], Task | None],
+        front: Front,
+        absorb: Callable[[Part], None],
+    ) -> tuple[Ints, Floats]:
+        """Candidates that a level leaves, with their least seconds."""
+        left: list[tuple[Ints, Floats]] = []
+
+        def keep(part: Part) -> None:
+            absorb(part)
+            bounds = [np.asarray(part.columns[f"least_s.{job.name}"]) for job in self.study.jobs]
+            left.append((np.asarray(part.columns["code"]), np.stack(bounds, axis=1)))
+
+        self._level(level, total, task_of, front, keep)
+        codes = np.concatenate([np.zeros(0, np.int64), *(codes for codes, _ in left)])
+        return codes, np.concatenate([np.zeros((0, len(self.study.jobs))), *(least for _, least in left)])
+
+    def _level(
+        self,
+        level: str,
+        total: int | None,
+        task_of: Callable[[int, Front], Task | None],
+        front: Front,
+        keep: Callable[[Part], None],
+        first: int = 0,
+    ) -> Front:
+        """All batches of a level: known ones are read, the others run and kept; the front after them."""
+        done = 0
+
+        def absorb(known: Front, _number: int, part: Part) -> Front:
+            nonlocal done
+            done += 1
+            self.batches += 1
+            keep(part)
+            if "evaluated" in part.columns:
+                evaluated = np.asarray(part.columns["evaluated"])
+                self.counts["searched"] += len(evaluated)
+                self.counts["evaluated"] += int(evaluated.sum())
+                known = known.with_part(part, self.study.objectives)
+            self._say(level, known, done, total)
+            return known
+
+        return run_ordered(
+            self.executor,
+            task_of,
+            front,
+            absorb,
+            self.study.search.window,
+            known=lambda number: self.store.read(level, number),
+            first=first,
+            on_result=lambda _number, part: self.store.write(part),
+        )
+
+    def _say(self, level: str, front: Front, done: int, total: int | None) -> None:
+        if self.listener is None:
+            return
+        name = self.study.objectives[0]
+        single = len(self.study.objectives) == 1
+        best = float(front.points.min()) if single and len(front) else None
+        bound = None if best is None or self.bound is None else min(self.bound, best)
+        elapsed = time.monotonic() - self.start
+        shown = OBJECTIVES[name].shown
+        self.listener(
+            Progress(
+                level=level,
+                counted=self.counted,
+                total=self.study.size,
+                pruned=dict(self.pruned),
+                evaluated=self.counts["evaluated"],
+                incumbent=None if best is None else shown(best),
+                objective=OBJECTIVES[name].title,
+                unit=OBJECTIVES[name].unit,
+                bound=None if bound is None else shown(bound),
+                gap=None if bound is None or best is None else 1 - bound / best,
+                front=len(front),
+                batches=done,
+                batches_total=total,
+                workers=self.executor.workers,
+                elapsed_s=elapsed,
+                eta_s=elapsed / done * (total - done) if total else None,
+            )
+        )
+
+
+class _Left:
+    """Candidates in the order of their bounds, given out once each, those that a front beats never."""
+
+    AHEAD = 4096
+
+    def __init__(self, points: Floats) -> None:
+        self._points = points
+        self._next = 0
+
+    @property
+    def least(self) -> float | None:
+        """The least bound, in the first objective, of what was not given out."""
+        return float(self._points[self._next, 0]) if self._next < len(self._points) else None
+
+    def following(self, number: int, front: Floats) -> Ints:
+        """The next ones that the front does not beat."""
+        found: list[int] = []
+        while len(found) < number and self._next < len(self._points):
+            ahead = self._points[self._next : self._next + self.AHEAD]
+            (rows,) = np.nonzero(~dominated(ahead, front))
+            taken = rows[: number - len(found)]
+            found += (self._next + taken).tolist()
+            self._next += int(taken[-1]) + 1 if len(found) == number else len(ahead)
+        return np.array(found, np.int64)

@@ -1,0 +1,64 @@
+"""What candidates of a study cost whatever plan runs on them, as arrays: the floors of its objectives."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.cost.energy import NEEDED
+from dovetail.exploration.objective import Floats, Floors, Prices, floors
+from dovetail.exploration.resolved import ResolvedStudy
+from dovetail.hardware.design import Designs
+from dovetail.hardware.design_space.space import DesignSpace
+from dovetail.hardware.silicon import Silicon
+from dovetail.hardware.silicon.power import mac_joules, vector_joules
+from dovetail.search.least_work import least_work
+
+Ints = NDArray[np.int64]
+
+#: Taken off energies, so that rounding lifts none above that of a plan.
+ROUNDING = 1e-9
+
+
+def candidate_floors(study: ResolvedStudy, codes: Ints) -> Floors:
+    """The floors of candidates."""
+    count = len(codes)
+    columns = {name: np.zeros(count) for name in ("chips", "area_mm2", "system_usd", "least_j", "idle_w")}
+    for position, rows, designs in study.candidates(codes):
+        chips = float(study.counts[position])
+        columns["chips"][rows] = chips
+        found = study.space.designs(designs)
+        if "area" in study.objectives:
+            columns["area_mm2"][rows] = study.space.values("area_mm2", found)
+        if "tokens_per_dollar" in study.objectives:
+            columns["system_usd"][rows] = chips * study.space.values("system_cost_usd", found)
+        if "tokens_per_joule" in study.objectives:
+            columns["least_j"][rows], watts = _energy(study, study.space, found)
+            columns["idle_w"][rows] = chips * watts
+    return floors(study.objectives, Prices(**columns), study.tokens)
+
+
+def _energy(study: ResolvedStudy, space: DesignSpace, designs: Designs) -> tuple[Floats, Floats]:
+    """Joules of a weighted step that every plan spends on operations, and watts of a chip whatever runs.
+
+    As `energy_rates` has it: by the technology, or where that gives no energies at peak power.
+    """
+    technology = space.formulas.technology
+    chip = space.chip(0)
+    if technology is None or chip.technology is None or any(getattr(technology, name) is None for name in NEEDED):
+        return np.zeros(designs.shape), np.broadcast_to(space.values("peak_power_w", designs), designs.shape)
+    silicon = Silicon(designs, technology)
+    macs, lanes = _work(study)
+    joules = macs * mac_joules(designs, silicon.numbers) + lanes * vector_joules(designs, silicon.numbers)
+    leakage = space.values("area_mm2", designs) * silicon.numbers.leakage_w_per_mm2
+    return np.broadcast_to(joules * (1 - ROUNDING), designs.shape), np.broadcast_to(leakage, designs.shape)
+
+
+def _work(study: ResolvedStudy) -> tuple[float, float]:
+    """Multiply-accumulates and vector operations of a weighted step, at least."""
+    macs = lanes = 0.0
+    for job in study.jobs:
+        work, sequences = least_work(job.job, None), job.weight * job.job.global_batch
+        macs += sequences * sum(work.over_layers(work.matrix_flops.sum(axis=-1))) / 2
+        lanes += sequences * sum(work.over_layers(work.vector_flops))
+    return macs, lanes

@@ -1,0 +1,55 @@
+"""The front of a study while it runs: points that nothing beats, and the candidates they belong to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.exploration.objective import Floats
+from dovetail.exploration.pareto import pareto
+from dovetail.exploration.store import Part
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """Points in the order of their candidates; one point where there is one objective."""
+
+    points: Floats
+    codes: Ints
+
+    @staticmethod
+    def empty(objectives: int) -> Front:
+        """Before anything is known."""
+        return Front(np.zeros((0, objectives)), np.zeros(0, np.int64))
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def joined(self, points: Floats, codes: Ints) -> Front:
+        """With further points; of equal ones that of the first candidate stays."""
+        every, whose = np.concatenate([self.points, points]), np.concatenate([self.codes, codes])
+        order = np.argsort(whose, kind="stable")
+        kept = order[pareto(every[order])]
+        return Front(every[kept], whose[kept])
+
+    def with_part(self, part: Part, objectives: tuple[str, ...]) -> Front:
+        """With what a batch of searched candidates found."""
+        done = np.asarray(part.columns["evaluated"], np.bool_)
+        points = np.stack([np.asarray(part.columns[f"figure.{name}"])[done] for name in objectives], axis=1)
+        return self.joined(points, np.asarray(part.columns["code"])[done])
+
+
+def gap_between(open_points: Floats, front: Floats) -> float:
+    """How much better than a front what is open could be: the least part to take off the front to beat all of it."""
+    if not len(open_points) or not len(front):
+        return 0.0 if not len(open_points) else 1.0
+    worst = 0.0
+    for point in open_points:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            part = np.where(front > 0, 1 - point / front, 0.0)
+        worst = max(worst, float(part.max(axis=1).min()))
+    return min(max(worst, 0.0), 1.0)

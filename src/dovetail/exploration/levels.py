@@ -1,0 +1,235 @@
+"""The levels of a study: what workers do with a batch of candidates, given the front so far.
+
+- physical: what the hardware allows at best (L0), for a range of designs as arrays;
+- profile: what no plan of the space beats (L1⁻), with the layers of the jobs profiled on every design;
+- search: the best plan of every job (L1), for one candidate after the other.
+
+At each level a candidate is dropped when some point of the front beats its bound. A batch depends on its task alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.exploration.best_plans import columns_of, limits, searched
+from dovetail.exploration.floors import candidate_floors
+from dovetail.exploration.objective import Floats
+from dovetail.exploration.pareto import dominated
+from dovetail.exploration.resolved import ResolvedStudy
+from dovetail.exploration.store import Part
+from dovetail.hardware import Chip, Cluster
+from dovetail.hardware.design import Designs
+from dovetail.hardware.design_space.variable import BOUNDS
+from dovetail.search.design_bound import design_bounds
+from dovetail.search.design_tables import DesignTables
+from dovetail.search.space import whole_space
+
+Ints = NDArray[np.int64]
+
+#: Candidates that are looked at before any other: drawn, bounded by physics, bounded by profiles, searched.
+DRAWN, PROFILED, SEARCHED = 4096, 256, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Designs with one number of chips, by their numbers in the space."""
+
+    number: int
+    position: int
+    start: int
+    stop: int
+    front: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Some:
+    """Candidates with what is known of them: least step times of jobs."""
+
+    level: str
+    number: int
+    codes: Ints
+    #: candidates × jobs
+    least_s: Floats
+    front: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Scouts:
+    """The candidates to look at first."""
+
+    number: int
+
+
+Task = Range | Some | Scouts
+
+
+class Worker:
+    """Runs tasks of a study; tables are made once in every process."""
+
+    def __init__(self, study: ResolvedStudy) -> None:
+        self.study = study
+        self._tables = lru_cache(maxsize=256)(self._new_tables)
+
+    def __getstate__(self) -> ResolvedStudy:
+        return self.study
+
+    def __setstate__(self, study: ResolvedStudy) -> None:
+        self.__init__(study)
+
+    def __call__(self, task: Task) -> Part:
+        """What a batch finds."""
+        match task:
+            case Range():
+                return self._physical(task)
+            case Scouts():
+                return self._scouts(task)
+            case Some(level="profile"):
+                return self._profile(task)
+            case Some():
+                rows = searched(self.study, task.codes, task.least_s, task.front)
+                return Part(task.level, task.number, columns_of(self.study, rows), {"searched": len(rows)})
+
+    # physical -----------------------------------------------------------------------------------------------------
+
+    def _physical(self, task: Range) -> Part:
+        study, space = self.study, self.study.spaces[task.position]
+        found: list[tuple[Ints, Floats]] = []
+        kept = 0
+        for batch in space.batches(start=task.start, stop=task.stop):
+            kept += len(batch)
+            codes = study.codes(task.position, batch.index)
+            least = self._physical_s(task.position, batch.designs)
+            left = self._left(codes, least, task.front)
+            found.append((codes[left], least[left]))
+        codes = np.concatenate([np.zeros(0, np.int64), *(codes for codes, _ in found)])
+        least = np.concatenate([np.zeros((0, len(study.jobs))), *(least for _, least in found)])
+        facts = {"counted": task.stop - task.start, "kept": kept, "left": len(codes)}
+        return Part("physical", task.number, self._columns(codes, least), facts)
+
+    def physical_of(self, position: int, designs: Ints) -> Floats:
+        """Least seconds of designs by their numbers: candidates × jobs."""
+        return self._physical_s(position, self.study.spaces[position].designs(designs))
+
+    def ideal_points(self) -> Floats:
+        """A point no worse than any design, whether in its limits or not: the best of every variable at once."""
+        space = self.study.space
+        most = {name: np.asarray(values.max()) for axis in space.axes for name, values in axis.values.items()}
+        most |= {name: np.asarray(BOUNDS[name].high, np.float64) for name, _ in space.formulas.derived}
+        if "narrowest_bits" in most:
+            most["narrowest_bits"] = np.asarray(4.0)
+        ideal = space.fixed.varied({name: value[None] for name, value in most.items()})
+        weighted = self._physical_s(0, ideal) @ self.study.weights
+        # what a design costs at least is not bounded: nothing is cheaper than nothing
+        lines = [1.0 if name == "step_time" else 0.0 for name in self.study.objectives]
+        return np.array(lines)[None] * weighted[:, None]
+
+    def _physical_s(self, position: int, designs: Designs) -> Floats:
+        """Least seconds of every job: candidates × jobs."""
+        study, count = self.study, self.study.counts[position]
+        cluster = study.cluster(study.space.base, count)
+        if study.tiers is not None and cluster.tiers:
+            # the network is the cluster's, whatever links a design has
+            rate = np.asarray(cluster.tiers[0].bytes_per_s)
+            designs = designs.varied({"link_ports": np.ones(()), "link_port_bytes_per_s": rate})
+        parts: list[Floats] = []
+        for job in (job.job for job in study.jobs):
+            sizes = whole_space(job, cluster, study.framework, study.plans).micro_batch
+            parts.append(design_bounds([job], cluster, designs, sizes)[..., 0, :].min(axis=-1))
+        return np.stack(parts, axis=-1)
+
+    def _points(self, codes: Ints, least: Floats) -> Floats:
+        return candidate_floors(self.study, codes).points(least @ self.study.weights)
+
+    def _left(self, codes: Ints, least: Floats, front: Floats) -> NDArray[np.bool_]:
+        """Which candidates may still add to a front."""
+        return ~dominated(self._points(codes, least), front) & np.isfinite(least).all(axis=1)
+
+    def _columns(self, codes: Ints, least: Floats) -> dict[str, NDArray[Any]]:
+        names = [f"least_s.{job.name}" for job in self.study.jobs]
+        return {"code": codes, **{name: np.ascontiguousarray(least[:, n]) for n, name in enumerate(names)}}
+
+    # profile ------------------------------------------------------------------------------------------------------
+
+    def _profile(self, task: Some) -> Part:
+        least = self._profiled(task.codes, task.least_s, task.front)
+        left = self._left(task.codes, least, task.front)
+        facts = {"counted": len(task.codes), "left": int(left.sum())}
+        return Part("profile", task.number, self._columns(task.codes[left], least[left]), facts)
+
+    def _profiled(self, codes: Ints, least_s: Floats, front: Floats) -> Floats:
+        """Least seconds by profiles; those of jobs that no longer matter stay as they are."""
+        study, least = self.study, least_s.copy()
+        latest = candidate_floors(study, codes).latest(front)
+        for position, rows, designs in study.candidates(codes):
+            chips = study.spaces[position].chips(designs)
+            for number in range(len(study.jobs)):
+                most_s = limits(latest[rows], least[rows], study.weights, number)
+                (open_rows,) = np.nonzero(least[rows, number] < most_s)
+                for tables, members in self._by_network(number, position, [chips[i] for i in open_rows.tolist()]):
+                    some = open_rows[members]
+                    chosen: list[Chip] = [chips[int(i)] for i in some]
+                    seconds = tables.least_seconds(chosen, most_s[some])
+                    least[rows[some], number] = np.maximum(least[rows[some], number], seconds)
+        return least
+
+    def _by_network(self, number: int, position: int, chips: Sequence[Chip]) -> list[tuple[DesignTables, Ints]]:
+        """Tables for chips, and which of them each is for: a network, in which links differ at most."""
+        rates = np.array([chip.link_bytes_per_s if self.study.tiers is None else 0.0 for chip in chips])
+        found: list[tuple[DesignTables, Ints]] = []
+        for rate in np.unique(rates).tolist():
+            (members,) = np.nonzero(rates == rate)
+            cluster = self.study.cluster(chips[int(members[0])], self.study.counts[position])
+            found.append((self._tables(_Network(number, position, rate, cluster)), members))
+        return found
+
+    def _new_tables(self, network: _Network) -> DesignTables:
+        study = self.study
+        return DesignTables(study.jobs[network.number].job, network.cluster, study.framework, study.plans)
+
+    # scouts -------------------------------------------------------------------------------------------------------
+
+    def _scouts(self, task: Scouts) -> Part:
+        """Candidates with good bounds out of a sample, for each objective: a front to beat."""
+        study = self.study
+        codes: list[Ints] = []
+        least: list[Floats] = []
+        for position, space in enumerate(study.spaces):
+            sample = space.sample(max(DRAWN // len(study.counts), 1), study.seed)
+            codes.append(study.codes(position, sample.index))
+            least.append(self._physical_s(position, sample.designs))
+        drawn, bounds = np.concatenate(codes), np.concatenate(least)
+        nothing = np.zeros((0, len(study.objectives)))
+        chosen = self._best(drawn, bounds, PROFILED)
+        drawn, bounds = drawn[chosen], self._profiled(drawn[chosen], bounds[chosen], nothing)
+        chosen = self._best(drawn, bounds, SEARCHED)
+        rows = searched(study, drawn[chosen], bounds[chosen], nothing)
+        return Part("scout", task.number, columns_of(study, rows), {"searched": len(rows)})
+
+    def _best(self, codes: Ints, least: Floats, number: int) -> Ints:
+        """Those with the least bound of each objective."""
+        points = self._points(codes, least)
+        orders = [np.lexsort((codes, points[:, n])) for n in range(points.shape[1])]
+        some = [order[np.isfinite(points[order, n])][:number] for n, order in enumerate(orders)]
+        return np.unique(np.concatenate(some))
+
+
+@dataclass(frozen=True, slots=True)
+class _Network:
+    """What tables depend on; clusters of equal rates differ in their chips alone."""
+
+    number: int
+    position: int
+    bytes_per_s: float
+    cluster: Cluster
+
+    def __hash__(self) -> int:
+        return hash((self.number, self.position, self.bytes_per_s))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Network) and hash(self) == hash(other)

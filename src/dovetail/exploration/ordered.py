@@ -1,0 +1,69 @@
+"""Numbered batches in a fixed order on any executor: workers and timing change how long it takes, never what comes out.
+
+Batch k is made from the state after batch k − W, the window W being fixed. Whatever order batches finish in, their
+results are absorbed in the order of their numbers; so each task, and each state, is a function of the study alone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from dovetail.exploration.executor import Executor
+
+S = TypeVar("S")
+R = TypeVar("R")
+
+
+def run_ordered(
+    executor: Executor,
+    task_of: Callable[[int, S], Any | None],
+    state: S,
+    absorb: Callable[[S, int, R], S],
+    window: int,
+    known: Callable[[int], R | None] = lambda _: None,
+    first: int = 0,
+    on_result: Callable[[int, R], None] = lambda _number, _result: None,
+) -> S:
+    """The state after all batches from `first` on; `state` is that before them, and states are never changed in place.
+
+    `task_of(k, state after batch k - window)` makes a batch; None says that neither it nor any later one exists. It is
+    called for every number in turn, with the same arguments whether or not `known(k)` has the result of an earlier
+    run; such a batch is not run again. `on_result` gets each new result as soon as it is there. To go on with a study
+    that was interrupted, start at the same `first` and give what is known.
+    """
+    assert window >= 1, "a batch cannot wait for itself"
+    #: what is left of the states after batches (following - window) to (absorbed - 1), the state before all standing
+    #: for those before the first
+    states: deque[S] = deque([state])
+    arrived: dict[int, R] = {}
+    absorbed = following = first
+    under_way = 0
+    ended = False
+    while True:
+        while absorbed in arrived:
+            state = absorb(state, absorbed, arrived.pop(absorbed))
+            states.append(state)
+            absorbed += 1
+        if not ended and following < absorbed + window and under_way < max(1, executor.in_flight):
+            task = task_of(following, states[0])
+            if task is None:
+                ended = True
+                continue
+            result = known(following)
+            if result is None:
+                executor.submit(following, task)
+                under_way += 1
+            else:
+                arrived[following] = result
+            following += 1
+            if following - first >= window:
+                states.popleft()
+        elif under_way:
+            number, result = executor.take()
+            under_way -= 1
+            on_result(number, result)
+            arrived[number] = result
+        else:
+            return state

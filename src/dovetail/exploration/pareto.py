@@ -1,0 +1,171 @@
+"""Which points nothing dominates: exact, by arrays, in bounded memory; every objective is minimised.
+
+An objective of +inf or nan says that nothing fits: such a point loses against any other, and is on no front.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Points = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+#: Points looked at together: with the sets of front points below each they stay in a core's cache.
+_ROWS = 2**13
+#: Front points compared at once, as one set of bits for each rank in each objective.
+_FRONT_ROWS = 1024
+_WORD = 64
+#: Points of which a first front is made, that leaves few of the others to be sorted.
+_PILOT = 4096
+
+
+def dominated(points: Points, front: Points, *, strict: bool = False) -> Mask:
+    """Whether some front point is no greater in every objective.
+
+    A point equal to one of the front counts as dominated, for it adds nothing: a design whose lower bounds equal a
+    front point cannot improve the front. With `strict` the front point must be less in at least one objective.
+    """
+    points, front = _checked(points), _checked(front)
+    assert points.shape[1] == front.shape[1], "points and front have different objectives"
+    front = front[_fits(front)]
+    if not len(front):
+        return np.zeros(len(points), np.bool_)
+    result = np.empty(len(points), np.bool_)
+    match points.shape[1]:
+        case 1:
+            least = front.min()
+            # what does not fit compares as false, so both tests are turned round
+            np.logical_not(points[:, 0] <= least if strict else points[:, 0] < least, out=result)
+        case 2:
+            steps = front[pareto(front)]
+            steps = steps[np.argsort(steps[:, 0])]
+            for first in range(0, len(points), _ROWS):
+                rows = slice(first, first + _ROWS)
+                result[rows] = _above_steps(points[rows], steps, strict)
+        case _:
+            result[:] = ~_fits(points)
+            for first in range(0, len(front), _FRONT_ROWS):
+                _mark(result, points, _Table(front[first : first + _FRONT_ROWS]), strict)
+    return result
+
+
+def pareto(points: Points) -> NDArray[np.int64]:
+    """Positions of the points that no other dominates, in ascending order; of equal points the first."""
+    points = _checked(points)
+    positions = np.flatnonzero(_fits(points))
+    if not len(positions):
+        return positions
+    match points.shape[1]:
+        case 1:
+            return positions[[points[positions, 0].argmin()]]
+        case 2:
+            order = np.lexsort((points[positions, 1], points[positions, 0]))
+            second = points[positions[order], 1]
+            least = np.minimum.accumulate(second)
+            first = np.ones(len(order), np.bool_)
+            first[1:] = second[1:] < least[:-1]
+            return np.sort(positions[order[first]])
+        case _:
+            return _many(points, positions)
+
+
+def _checked(points: Points) -> Points:
+    points = np.asarray(points, np.float64)
+    assert points.ndim == 2, "points are rows of objectives"
+    assert points.shape[1] > 0, "points have an objective at least"
+    return points
+
+
+def _fits(points: Points) -> Mask:
+    """Rows without +inf and nan."""
+    # column after column: a reduction along short rows is several times slower
+    result = points[:, 0] < np.inf
+    for column in points.T[1:]:
+        result &= column < np.inf
+    return result
+
+
+def _above_steps(points: Points, steps: Points, strict: bool) -> Mask:
+    """Two objectives: the front is a staircase, and the step left of a point is the only one to look at."""
+    step = np.searchsorted(steps[:, 0], points[:, 0], side="right") - 1
+    second = steps[step, 1]
+    above = (step >= 0) & (second <= points[:, 1])
+    if strict:
+        # no other step dominates a point that is a step itself
+        above &= (second != points[:, 1]) | (steps[step, 0] != points[:, 0])
+    return above | ~_fits(points)
+
+
+class _Table:
+    """Some front points as bits: for each objective and rank, which of them are among so many least."""
+
+    def __init__(self, front: Points) -> None:
+        rows, objectives = front.shape
+        self.values = [np.sort(front[:, objective]) for objective in range(objectives)]
+        self.below = [_prefixes(np.argsort(front[:, objective]), rows) for objective in range(objectives)]
+
+    def above(self, points: Points, strict: bool) -> Mask:
+        """Points that some front point dominates: its bit stands in the sets of every objective."""
+        found = self._sets(points, 0, "right")
+        for objective in range(1, points.shape[1]):
+            found &= self._sets(points, objective, "right")
+        result = np.any(found, axis=1)
+        if strict and result.any():
+            some, found = points[result], found[result]
+            less = self._sets(some, 0, "left")
+            for objective in range(1, points.shape[1]):
+                less |= self._sets(some, objective, "left")
+            result[result] = np.any(found & less, axis=1)
+        return result
+
+    def _sets(self, points: Points, objective: int, side: str) -> NDArray[np.uint64]:
+        """For each point the front points not greater (right) or less (left) in an objective."""
+        values, column = self.values[objective], points[:, objective]
+        rank = np.searchsorted(values, column, side="right" if side == "right" else "left")
+        return self.below[objective].take(rank, axis=0)
+
+
+def _prefixes(order: NDArray[np.int64], rows: int) -> NDArray[np.uint64]:
+    """The sets of the 0, 1, 2, ... first of an order, one row each, a bit for each member."""
+    words = -(-rows // _WORD)
+    result = np.zeros((rows + 1, words), np.uint64)
+    result[np.arange(1, rows + 1), order // _WORD] = np.uint64(1) << (order % _WORD).astype(np.uint64)
+    return np.bitwise_or.accumulate(result, axis=0)
+
+
+def _mark(result: Mask, points: Points, table: _Table, strict: bool = False) -> None:
+    """Marks the points a table dominates, looking at those alone that are not marked yet."""
+    for first in range(0, len(points), _ROWS):
+        left = first + np.flatnonzero(~result[first : first + _ROWS])
+        if len(left):
+            result[left] = table.above(points[left], strict)
+
+
+def _many(points: Points, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Three objectives and more: in order of the objectives no point is dominated by a later one."""
+    if len(positions) > 2 * _PILOT:
+        pilot = points[positions[:: len(positions) // _PILOT]]
+        # equal points stay, for the first of them may be no pilot
+        positions = positions[~dominated(points[positions], pilot[pareto(pilot)], strict=True)]
+    positions = positions[np.lexsort(points[positions].T[::-1])]
+    rows = points[positions]
+    new = np.ones(len(rows), np.bool_)
+    new[1:] = (rows[1:] != rows[:-1]).any(axis=1)
+    rows, positions = rows[new], positions[new]
+    tables: list[_Table] = []
+    rest, found = rows[:0], [positions[:0]]
+    for first in range(0, len(rows), _FRONT_ROWS):
+        block, numbers = rows[first : first + _FRONT_ROWS], positions[first : first + _FRONT_ROWS]
+        marked = np.zeros(len(block), np.bool_)
+        for table in (*tables, _Table(rest)):
+            _mark(marked, block, table)
+        block, numbers = block[~marked], numbers[~marked]
+        left = ~_Table(block).above(block, strict=True)
+        rest = np.concatenate([rest, block[left]])
+        found.append(numbers[left])
+        # few tables that are full: a block may add a single point
+        if len(rest) >= _FRONT_ROWS:
+            tables.append(_Table(rest))
+            rest = rows[:0]
+    return np.sort(np.concatenate(found))

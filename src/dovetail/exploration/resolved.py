@@ -1,0 +1,236 @@
+"""A study, resolved: candidates are designs × numbers of chips, numbered once and for all."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail import __version__, frameworks
+from dovetail.documents import validate
+from dovetail.errors import InputError, one_of
+from dovetail.evaluation.plan_file import beside, job_of
+from dovetail.exploration.objective import Floats
+from dovetail.exploration.study_file import (
+    ExecutorPart,
+    HardwarePart,
+    LimitsPart,
+    SearchPart,
+    StudyFile,
+    StudyJobSpec,
+)
+from dovetail.frameworks import Framework
+from dovetail.hardware import Chip, Cluster, Tier
+from dovetail.hardware.catalogue import space_document, space_from
+from dovetail.hardware.design_space.expression import parse_expression
+from dovetail.hardware.design_space.space import DesignSpace
+from dovetail.hardware.network import TierSpec, fit_tiers
+from dovetail.models import Job
+from dovetail.search.space import Space, check_space
+
+Ints = NDArray[np.int64]
+
+#: Where batches run and results go is no part of what a study asks.
+_NOT_ASKED = {"executor", "output"}
+
+
+@dataclass(frozen=True, slots=True)
+class StudyJob:
+    """A job and its part of the weights."""
+
+    name: str
+    job: Job
+    weight: float
+
+
+@dataclass(frozen=True)
+class ResolvedStudy:
+    """What a study asks, everything looked up."""
+
+    name: str
+    jobs: tuple[StudyJob, ...]
+    space: DesignSpace
+    #: numbers of chips, and the space with the limits that hold for each
+    counts: tuple[int, ...]
+    spaces: tuple[DesignSpace, ...]
+    #: None: each design's own links
+    tiers: tuple[Tier, ...] | None
+    framework: Framework
+    plans: Space
+    objectives: tuple[str, ...]
+    search: SearchPart
+    executor: ExecutorPart
+    seed: int
+    output: str | None
+    #: all of the above that decides the answer, as JSON
+    document: Mapping[str, Any]
+
+    @property
+    def size(self) -> int:
+        """Candidates before any limit."""
+        return len(self.counts) * self.space.size
+
+    @cached_property
+    def weights(self) -> Floats:
+        """Of the jobs; together 1."""
+        return np.array([job.weight for job in self.jobs])
+
+    @property
+    def tokens(self) -> float:
+        """Of a step, weighted as step times are."""
+        return sum(job.weight * job.job.tokens_per_step for job in self.jobs)
+
+    def candidates(self, codes: Ints) -> list[tuple[int, Ints, Ints]]:
+        """Candidates by their number of chips: its position, which of them have it, and their designs."""
+        positions, designs = np.divmod(np.asarray(codes, np.int64), self.space.size)
+        found = [(p, np.nonzero(positions == p)[0]) for p in range(len(self.counts))]
+        return [(position, rows, designs[rows]) for position, rows in found if len(rows)]
+
+    def codes(self, position: int, designs: Ints) -> Ints:
+        """Candidates with one number of chips."""
+        return position * self.space.size + designs
+
+    def cluster(self, chip: Chip, count: int) -> Cluster:
+        """So many of a chip."""
+        tiers = chip.tiers if self.tiers is None else self.tiers
+        return Cluster(f"{count} {chip.name}", chip, count, fit_tiers(tiers, count, "cluster.chips"))
+
+
+def study_of(document: Mapping[str, Any], where: str, folder: Path = Path()) -> ResolvedStudy:
+    """The study a document describes; paths in it begin at `folder`."""
+    file = validate(StudyFile, document, where)
+    try:
+        return _study(file, where, folder)
+    except InputError as error:
+        place = error.where if error.where.startswith(where) else f"{where}: {error.where}"
+        raise InputError(place, error.what, error.fix) from None
+
+
+def _study(file: StudyFile, where: str, folder: Path) -> ResolvedStudy:
+    jobs = _jobs(file.jobs, folder)
+    framework = frameworks.load(beside(file.cluster.framework, folder))
+    known = dict(framework.states)
+    for job in jobs:
+        if job.job.precision not in known:
+            what = f"{job.job.precision} is not run by {framework.name}"
+            raise InputError(f"jobs.{job.name}.precision", what, one_of(known, job.job.precision))
+    plans = Space(**{name: value for name, value in file.plans if value is not None})
+    check_space(plans, framework)
+    space = _space(file.hardware, f"{where}: hardware", folder)
+    chips = file.cluster.chips
+    counts = tuple(sorted(set(chips if isinstance(chips, tuple) else (chips,))))
+    most = file.limits.chips
+    counts = tuple(count for count in counts if most is None or count <= most)
+    if not counts:
+        raise InputError("limits.chips", f"is {most}", "it should leave a number of chips of cluster.chips")
+    tiers = None
+    if file.cluster.tiers is not None:
+        tiers = tuple(validate(TierSpec, tier, "cluster.tiers").tier() for tier in file.cluster.tiers)
+    study = ResolvedStudy(
+        name=file.name,
+        jobs=jobs,
+        space=space,
+        counts=counts,
+        spaces=tuple(_limited(space, file.limits, count) for count in counts),
+        tiers=tiers,
+        framework=framework,
+        plans=plans,
+        objectives=file.objectives,
+        search=file.search,
+        executor=file.executor,
+        seed=file.seed,
+        output=file.output,
+        document={},
+    )
+    for count in counts:
+        study.cluster(space.base, count)
+    asked = file.model_dump(mode="json", exclude_none=True, exclude=_NOT_ASKED)
+    return replace(study, document={**asked, "content": _content(study), "version": __version__})
+
+
+def _jobs(specs: Sequence[StudyJobSpec], folder: Path) -> tuple[StudyJob, ...]:
+    total = sum(spec.weight for spec in specs)
+    found: list[StudyJob] = []
+    for position, spec in enumerate(specs):
+        try:
+            job = job_of(spec, folder)
+        except InputError as error:
+            place = error.where.removeprefix("job: ")
+            raise InputError(f"jobs.{position}.{place}", error.what, error.fix) from None
+        found.append(StudyJob(spec.name or job.model.name, job, spec.weight / total))
+    names = [job.name for job in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError("jobs", f"has {name} more than once", "give each job a `name` of its own")
+    return tuple(found)
+
+
+def _space(part: HardwarePart, where: str, folder: Path) -> DesignSpace:
+    """The space of a name, path or fields; fields beside a name are added to it."""
+    own = {name: value for name, value in part if value is not None and name != "space"}
+    if "limits" in own:
+        own["limits"] = list(own["limits"])
+    if part.space is None:
+        return space_from({"name": "designs", **own}, where, folder)
+    document, known_as, beside_it = space_document(beside(part.space, folder))
+    if not own:
+        return space_from(document, known_as, beside_it)
+    merged = dict(document)
+    for name, value in own.items():
+        held: object = merged.get(name)
+        if isinstance(value, dict) and isinstance(held, Mapping):
+            merged[name] = {**cast("Mapping[str, Any]", held), **cast("dict[str, Any]", value)}
+        elif isinstance(value, list) and isinstance(held, Sequence):
+            merged[name] = [*cast("Sequence[Any]", held), *cast("list[Any]", value)]
+        else:
+            merged[name] = value
+    return space_from(merged, where, beside_it)
+
+
+#: Limit → what it bounds, of a chip; those of all chips are divided by their number.
+_LIMITED = {
+    "area_mm2": "area_mm2",
+    "power_w": "peak_power_w",
+    "cost_usd": "cost_usd",
+    "total_power_w": "peak_power_w",
+    "total_price_usd": "system_cost_usd",
+}
+
+
+def _limited(space: DesignSpace, limits: LimitsPart, count: int) -> DesignSpace:
+    added = [
+        parse_expression(f"{name} <= {value / (count if limit.startswith('total') else 1)!r}", limit, "condition")
+        for limit, name in _LIMITED.items()
+        if (value := getattr(limits, limit)) is not None
+    ]
+    for expression in added:
+        space.formulas.check_names(expression, "limits")
+    return replace(space, limits=(*space.limits, *added))
+
+
+def _content(study: ResolvedStudy) -> dict[str, str]:
+    """Digests of what names and paths stood for, so that a file that changed under a run is noticed."""
+    space = study.space
+    axes = [(axis.name, {name: values.tobytes() for name, values in axis.values.items()}) for axis in space.axes]
+    parts: dict[str, object] = {
+        "jobs": study.jobs,
+        "framework": study.framework,
+        "space": (space.fixed, axes, _texts(space)),
+        "tiers": study.tiers,
+    }
+    formulas = space.formulas
+    parts["technology"] = (formulas.references, formulas.technology, formulas.end)
+    return {name: hashlib.sha256(repr(part).encode()).hexdigest()[:16] for name, part in parts.items()}
+
+
+def _texts(space: DesignSpace) -> list[object]:
+    """The expressions of a space as they were written."""
+    formulas = space.formulas
+    named = [(name, expression.text) for name, expression in (*formulas.derived, *formulas.defined.items())]
+    return [space.name, named, [limit.text for limit in space.limits]]

@@ -1,0 +1,162 @@
+"""What a study found: the best design or the front, each with its plans; what is proven; and how it was found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.evaluation.write import plan_document
+from dovetail.exploration.floors import candidate_floors
+from dovetail.exploration.front import Front, gap_between
+from dovetail.exploration.objective import OBJECTIVES, Floats
+from dovetail.exploration.pareto import dominated
+from dovetail.exploration.resolved import ResolvedStudy
+from dovetail.exploration.store import Part, Store
+from dovetail.models import Job
+from dovetail.placement.plan import Plan, PlanSpec, resolve_plan
+from dovetail.search.space import in_words, whole_space
+
+Ints = NDArray[np.int64]
+
+#: Bounds that differ from a figure by no more than this part of it are proofs of it.
+TIE = 1e-9
+#: Estimates that a point carries.
+SILICON = ("area_mm2", "peak_power_w", "cost_usd", "system_cost_usd")
+
+
+@dataclass(frozen=True, slots=True)
+class StudyResult:
+    """The answer of a study, as JSON and by name."""
+
+    study: ResolvedStudy
+    document: Mapping[str, Any]
+    run_dir: str | None
+    #: sentences about what was found damaged in the run directory, and done again
+    repairs: tuple[str, ...] = ()
+    #: seconds this run took; no part of the answer
+    timing: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    def pareto_front(self) -> list[dict[str, Any]]:
+        """The points that nothing beats; with one objective the best alone."""
+        if "front" in self.document:
+            return list(self.document["front"])
+        best = self.document["best"]
+        return [] if best is None else [best]
+
+    @property
+    def certificate(self) -> Mapping[str, Any]:
+        """What is proven."""
+        return self.document["certificate"]
+
+    def plan_of(self, point: Mapping[str, Any], name: str) -> Plan:
+        """The plan of one job on one point's design."""
+        job = self._job(name)
+        spec = PlanSpec.model_validate(point["jobs"][name]["plan"])
+        blocks = job.model.num_layers
+        return resolve_plan(spec, chips=point["chips"], global_batch=job.global_batch, num_layers=blocks)
+
+    def plan_file(self, point: Mapping[str, Any], name: str) -> dict[str, Any]:
+        """A plan file of the same, for `dovetail estimate` and what follows it."""
+        study = self.study
+        position = study.counts.index(point["chips"])
+        cluster = study.cluster(study.spaces[position].chip(point["design"]), point["chips"])
+        return plan_document(self.plan_of(point, name), self._job(name), cluster, study.framework.name)
+
+    def _job(self, name: str) -> Job:
+        return next(each.job for each in self.study.jobs if each.name == name)
+
+    def to_pandas(self, level: str = "search") -> Any:
+        """The rows of a level as a pandas data frame."""
+        from dovetail.exploration.views import to_pandas
+
+        assert self.run_dir is not None, "a study that is kept nowhere has no tables"
+        return to_pandas(Store.view(self.run_dir), level)
+
+
+def result_document(
+    study: ResolvedStudy, front: Front, searched: Sequence[Part], counts: Mapping[str, int], rest: Floats | None
+) -> dict[str, Any]:
+    """The result as JSON; `rest` bounds what was never looked at, where not all was."""
+    rows = {
+        int(code): (part, row)
+        for part in searched
+        for row, code in enumerate(np.asarray(part.columns["code"]).tolist())
+    }
+    points = [_point(study, int(code), *rows[int(code)]) for code in front.codes.tolist()]
+    single = len(study.objectives) == 1
+    found: dict[str, Any] = {"best": points[0] if points else None} if single else {"front": points}
+    return {
+        "study": study.name,
+        **found,
+        "certificate": _certificate(study, front, searched, rest),
+        "counts": dict(counts),
+    }
+
+
+def _point(study: ResolvedStudy, code: int, part: Part, row: int) -> dict[str, Any]:
+    position, design = divmod(code, study.space.size)
+    space = study.spaces[position]
+    designs = space.designs([design])
+    estimated = SILICON if space.formulas.technology is not None else ()
+    figures = {name: float(np.asarray(part.columns[f"figure.{name}"])[row]) for name in study.objectives}
+    return {
+        "design": design,
+        "chips": study.counts[position],
+        "objectives": {name: OBJECTIVES[name].shown(figure) for name, figure in figures.items()},
+        "variables": {name: float(np.ravel(designs.value(name))[0]) for name in space.variables},
+        "silicon": {name: float(space.values(name, designs)[0]) for name in estimated},
+        "jobs": {
+            job.name: {
+                "step_time_s": float(np.asarray(part.columns[f"step_s.{job.name}"])[row]),
+                "lower_bound_s": float(np.asarray(part.columns[f"least_s.{job.name}"])[row]),
+                "plan": json.loads(str(part.columns[f"plan.{job.name}"][row])),
+            }
+            for job in study.jobs
+        },
+    }
+
+
+def _certificate(study: ResolvedStudy, front: Front, searched: Sequence[Part], rest: Floats | None) -> dict[str, Any]:
+    """Proven when nothing that is open has a bound which the front does not beat."""
+    unproven = [_open_points(study, part) for part in searched]
+    every = np.concatenate([np.zeros((0, len(study.objectives))), *unproven, *([] if rest is None else [rest])])
+    every = every[np.isfinite(every).all(axis=1)]
+    every = every[~dominated(every * (1 + TIE), front.points)]
+    if len(every):
+        status = "feasible"
+    else:
+        status = "optimal" if len(front) else "infeasible"
+    document: dict[str, Any] = {"status": status}
+    if len(study.objectives) == 1:
+        best = float(front.points[0, 0]) if len(front) else None
+        least = float(min(every[:, 0].min(initial=np.inf), np.inf if best is None else best))
+        document["lower_bound"] = OBJECTIVES[study.objectives[0]].shown(least) if np.isfinite(least) else None
+    document["gap"] = gap_between(every, front.points) if len(front) else None
+    document["space"] = _words(study)
+    return document
+
+
+def _open_points(study: ResolvedStudy, part: Part) -> Floats:
+    """What candidates could still come to whose plans are not proven best, or were given up."""
+    codes = np.asarray(part.columns["code"], np.int64)
+    least = np.stack([np.asarray(part.columns[f"least_s.{job.name}"]) for job in study.jobs], axis=1)
+    taken = np.stack([np.asarray(part.columns[f"step_s.{job.name}"]) for job in study.jobs], axis=1)
+    proven = np.asarray(part.columns["evaluated"], np.bool_) & (least >= taken * (1 - TIE)).all(axis=1)
+    rows = np.nonzero(~proven)[0]
+    return candidate_floors(study, codes[rows]).points(least[rows] @ study.weights)
+
+
+def _words(study: ResolvedStudy) -> str:
+    """The space that a certificate holds over."""
+    cluster = study.cluster(study.space.base, study.counts[-1])
+    plans = in_words(whole_space(study.jobs[0].job, cluster, study.framework, study.plans), study.framework)
+    counts = f"{study.counts[0]:,}" if len(study.counts) == 1 else f"{study.counts[0]:,} to {study.counts[-1]:,}"
+    return (
+        f"{study.space.size:,} designs of {study.space.name} within their limits, {counts} chips, "
+        f"each with its fastest plans: {plans}"
+    )

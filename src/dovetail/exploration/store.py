@@ -1,0 +1,370 @@
+"""The run directory of a study: the resolved study, a Parquet part for each batch, their index, the result.
+
+A file is there whole or not at all, and a part counts only with its index entry, which holds its digest. Batches give
+the same bytes whenever they are run, so what is missing or damaged is simply run again.
+"""
+# the types of pyarrow are unknown
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.errors import InputError
+from dovetail.exploration.folder import Folder, LocalFolder, not_read, not_written
+from dovetail.exploration.records import SCHEMA_VERSION, STUDY, DamagedError, fields, may_resume, study_of, to_json
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+RESULT, TIMING = "result.json", "timing.json"
+PARTS, INDEX = "parts", "index"
+
+_LEVEL = re.compile(r"[a-z][a-z_]*")
+_ENTRY = re.compile(r"([a-z][a-z_]*)-(\d{6,})\.json")
+_COLUMN_TYPES = ("int64", "float64", "bool")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one batch found."""
+
+    level: str
+    number: int
+    #: at least one, all of one length: arrays of int64, float64 or bool, or texts
+    columns: Mapping[str, NDArray[Any] | Sequence[str | None]]
+    #: JSON: counts and the like, finite numbers only
+    facts: Mapping[str, Any]
+
+
+class Store:
+    """A run directory; `open` takes it for writing, `view` only looks."""
+
+    def __init__(self, where: str, folder: Folder, study: dict[str, Any], *, writes: bool) -> None:
+        self.where = where
+        #: the resolved study
+        self.study = study
+        #: sentences about what was found damaged and will be done again
+        self.repairs: list[str] = []
+        self._folder = folder
+        self._writes = writes
+        self._index: dict[str, set[int]] | None = None
+        self._times: list[tuple[str, int, float]] = []
+
+    @staticmethod
+    def open(where: str | Path, study: Mapping[str, Any], *, resume: bool) -> Store:
+        """Starts a run in a new or empty directory, or goes on with the run of the same study that it holds."""
+        folder = _folder(str(where))
+        wanted = cast("dict[str, Any]", json.loads(to_json(study)))
+        # before the lock too: nothing of ours may come among a user's files
+        may_resume(folder, wanted, resume=resume)
+        folder.claim()
+        try:
+            if not may_resume(folder, wanted, resume=resume):
+                folder.put(STUDY, to_json({"schema": SCHEMA_VERSION, "study": wanted}))
+            folder.prepare(PARTS)
+            folder.prepare(INDEX)
+        except BaseException:
+            folder.close()
+            raise
+        return Store(str(where), folder, wanted, writes=True)
+
+    @staticmethod
+    def view(where: str | Path) -> Store:
+        """A run to look at, which may be going on in another process."""
+        folder = _folder(str(where))
+        study = study_of(folder) if folder.sizes() is not None else None
+        if study is None:
+            raise InputError(folder.where, "holds no run", "name the directory of a study's run")
+        return Store(str(where), folder, study, writes=False)
+
+    @property
+    def path(self) -> Path | None:
+        """The directory, where it is on this machine."""
+        return self._folder.path
+
+    def close(self) -> None:
+        """Lets other processes write; the end of the process does so too."""
+        self._folder.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def levels(self) -> tuple[str, ...]:
+        """The levels that have finished batches."""
+        return tuple(sorted(level for level, numbers in self._entries().items() if numbers))
+
+    def numbers(self, level: str) -> frozenset[int]:
+        """The finished batches of a level, by the index."""
+        return frozenset(self._entries().get(level, ()))
+
+    def read(self, level: str, number: int) -> Part | None:
+        """What a finished batch found; None when it is not finished or, as `repairs` says then, damaged."""
+        checked = self._checked(level, number)
+        if checked is None:
+            return None
+        table, facts = checked
+        texts = {name: str(table.schema.field(name).type) == "string" for name in table.column_names}
+        columns = {n: table.column(n).to_pylist() if text else table.column(n).to_numpy() for n, text in texts.items()}
+        return Part(level, number, columns, facts)
+
+    def write(self, part: Part) -> None:
+        """Keeps what a batch found: its part first, then the index entry that makes it count."""
+        assert self._writes, "this run is only looked at"
+        stem = _stem(part.level, part.number)
+        rows, content = _parquet(part)
+        digest = hashlib.sha256(content).hexdigest()
+        entry = {"rows": rows, "bytes": len(content), "sha256": digest, "facts": dict(part.facts)}
+        self._folder.put(f"{PARTS}/{stem}.parquet", content)
+        self._folder.put(f"{INDEX}/{stem}.json", to_json(entry))
+        self._entries().setdefault(part.level, set()).add(part.number)
+
+    def note_time(self, level: str, number: int, seconds: float) -> None:
+        """Notes how long a batch took; kept with the result, apart from what must be the same in every run."""
+        self._times.append((level, number, seconds))
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Keeps the result of the whole study; from now on the run is finished."""
+        assert self._writes, "this run is only looked at"
+        times = [{"level": level, "number": number, "seconds": seconds} for level, number, seconds in self._times]
+        self._folder.put(TIMING, to_json({"schema": SCHEMA_VERSION, "batches": times}))
+        digest = hashlib.sha256(to_json(result)).hexdigest()
+        document = {"schema": SCHEMA_VERSION, "parts": self._parts(), "sha256": digest, "result": dict(result)}
+        self._folder.put(RESULT, to_json(document))
+
+    def result(self) -> dict[str, Any] | None:
+        """The result of a finished study; None when it is not finished or, as `repairs` says then, damaged."""
+        content = self._folder.get(RESULT)
+        if content is None:
+            return None
+        try:
+            document = fields(content, schema=int, parts=dict, sha256=str, result=dict)
+        except DamagedError as damage:
+            self.repairs.append(f"{self._folder.where}: {RESULT} is made again, for it {damage}.")
+            return None
+        result = cast("dict[str, Any]", document["result"])
+        if hashlib.sha256(to_json(result)).hexdigest() != document["sha256"]:
+            self.repairs.append(f"{self._folder.where}: {RESULT} is made again, for it is not as it was written.")
+            return None
+        if document["parts"] != self._parts():
+            # one listing tells that a part was cut or lost, reading all of them tells which
+            for level in self.levels():
+                for number in self.numbers(level):
+                    self._checked(level, number)
+            self.repairs.append(f"{self._folder.where}: {RESULT} is made again, for parts were cut or lost.")
+            return None
+        return result
+
+    def table(self, level: str) -> pa.Table:
+        """All finished and undamaged parts of a level, in the order of their numbers."""
+        import pyarrow as pa
+
+        checked = (self._checked(level, number) for number in sorted(self.numbers(level)))
+        tables = [found[0].replace_schema_metadata(None) for found in checked if found is not None]
+        return pa.concat_tables(tables) if tables else pa.table({})
+
+    def _entries(self) -> dict[str, set[int]]:
+        """The numbers of finished batches by level: listed once, for nobody else writes."""
+        if self._index is None:
+            self._index = {}
+            for name in self._folder.sizes(INDEX) or {}:
+                found = _ENTRY.fullmatch(name)
+                if found and name == f"{_stem(found[1], int(found[2]))}.json":
+                    self._index.setdefault(found[1], set()).add(int(found[2]))
+        return self._index
+
+    def _parts(self) -> dict[str, int]:
+        sizes = [size for name, size in (self._folder.sizes(PARTS) or {}).items() if name.endswith(".parquet")]
+        return {"files": len(sizes), "bytes": sum(sizes)}
+
+    def _checked(self, level: str, number: int) -> tuple[pa.Table, dict[str, Any]] | None:
+        """The rows and facts of a finished batch, every byte of them checked; a damaged one is no longer finished."""
+        if number not in self._entries().get(level, ()):
+            return None
+        stem = _stem(level, number)
+        try:
+            entry = _entry(self._folder.get(f"{INDEX}/{stem}.json"))
+            return _rows(self._folder.get(f"{PARTS}/{stem}.parquet"), entry, level, number)
+        except DamagedError as damage:
+            self._entries()[level].discard(number)
+            self.repairs.append(
+                f"{self._folder.where}: batch {number} of level {level} is run again, for its {damage}."
+            )
+            if self._writes:
+                # what is on top first: a run with a result is finished, a batch with an entry is
+                for name in (RESULT, f"{INDEX}/{stem}.json", f"{PARTS}/{stem}.parquet"):
+                    self._folder.remove(name)
+            return None
+
+
+def _stem(level: str, number: int) -> str:
+    assert _LEVEL.fullmatch(level), level
+    assert number >= 0, number
+    return f"{level}-{number:06d}"
+
+
+def _entry(content: bytes | None) -> dict[str, Any]:
+    try:
+        return fields(content or b"", rows=int, bytes=int, sha256=str, facts=dict)
+    except DamagedError as damage:
+        raise DamagedError(f"index entry {damage}") from None
+
+
+def _parquet(part: Part) -> tuple[int, bytes]:
+    """Rows and bytes of a part: the same for the same columns and facts, for nothing in it tells of time or place."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    texts = [name for name, values in part.columns.items() if not isinstance(values, np.ndarray)]
+    arrays: list[Any] = []
+    for values in part.columns.values():
+        if isinstance(values, np.ndarray):
+            assert values.dtype.name in _COLUMN_TYPES, values.dtype
+            arrays.append(pa.array(values, from_pandas=False))
+        else:
+            arrays.append(pa.array(list(values), pa.string()))
+    assert len({len(array) for array in arrays}) == 1, "a part has columns, all of one length"
+    about = {"schema": str(SCHEMA_VERSION), "level": part.level, "number": str(part.number)}
+    # the facts stand in the index too: here the digest guards them
+    about["facts"] = to_json(part.facts).decode()
+    table = pa.Table.from_arrays(arrays, names=list(part.columns))
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(
+        sink,
+        table.schema,
+        version="2.6",
+        data_page_version="1.0",
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=cast("Any", texts),  # numbers rarely repeat within a batch
+        store_schema=False,  # these few types need no description of their own
+    ) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({f"dovetail.{name}": text for name, text in about.items()})
+    return table.num_rows, sink.getvalue().to_pybytes()
+
+
+def _rows(content: bytes | None, entry: dict[str, Any], level: str, number: int) -> tuple[pa.Table, dict[str, Any]]:
+    """The rows of a part as its index entry says they are."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if content is None:
+        raise DamagedError("part is missing")
+    if len(content) != entry["bytes"]:
+        raise DamagedError(f"part has {len(content)} bytes instead of {entry['bytes']}")
+    if hashlib.sha256(content).hexdigest() != entry["sha256"]:
+        raise DamagedError("part does not have the digest that the index gives")
+    try:
+        # half the time of `read_table`, which looks for a data set of many files
+        file = pq.ParquetFile(pa.BufferReader(content))
+        table = file.read(use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        raise DamagedError(f"part cannot be read ({str(error)[:100]})") from None
+    metadata = cast("dict[bytes, bytes]", file.metadata.metadata or {})
+    about = [metadata.get(f"dovetail.{name}".encode(), b"").decode() for name in ("level", "number", "facts")]
+    if table.num_rows != entry["rows"] or about != [level, str(number), to_json(entry["facts"]).decode()]:
+        raise DamagedError("index entry is not that of its part")
+    return table, entry["facts"]
+
+
+def _folder(where: str) -> Folder:
+    if "://" not in where:
+        return LocalFolder(Path(where), where)
+    from pyarrow import fs
+
+    # a URI may hold a password, which is nothing for a sentence
+    shown = re.sub(r"//[^/]*@", "//...@", where)
+    fix = "name a local directory, or a URI such as file:///runs/a or s3://bucket/runs/a"
+    try:
+        system, path = fs.FileSystem.from_uri(where)
+    except Exception as error:  # those that are written in Python have errors of their own
+        reason = str(error).replace(where, shown)[:200]
+        raise InputError(shown, f"leads to no file system ({reason})", fix) from None
+    if isinstance(system, fs.LocalFileSystem):
+        return LocalFolder(Path(path), shown)
+    return _RemoteFolder(system, path, shown)
+
+
+class _RemoteFolder:
+    """A directory in any other file system of pyarrow, such as an object store, where a file is put as a whole.
+
+    It has no lock, for such file systems have none: who writes must see to it that nobody else does.
+    """
+
+    def __init__(self, system: Any, root: str, where: str) -> None:
+        self.where = where
+        self.path: Path | None = None
+        self._system = system
+        self._root = PurePosixPath(root)
+
+    def sizes(self, inner: str = "") -> dict[str, int] | None:
+        """Names and bytes of what it, or a directory in it, holds; None when that does not exist."""
+        from pyarrow import fs
+
+        found = self._ask(not_read, inner, self._system.get_file_info)
+        if found.type == fs.FileType.NotFound:
+            return None
+        if found.type == fs.FileType.File:
+            raise InputError(self.where, "is a file", "name a directory")
+        infos = self._ask(not_read, inner, lambda path: self._system.get_file_info(fs.FileSelector(path)))
+        return {info.base_name: info.size or 0 for info in infos}
+
+    def claim(self) -> None:
+        """Makes it, if it does not exist."""
+        self.prepare("")
+
+    def prepare(self, inner: str) -> None:
+        """Makes a directory in it."""
+        self._ask(not_written, inner, lambda path: self._system.create_dir(path, recursive=True))
+
+    def get(self, name: str) -> bytes | None:
+        """What a file holds; None when there is none."""
+
+        def read(path: str) -> bytes:
+            with self._system.open_input_stream(path, compression=None) as stream:
+                return stream.read()
+
+        # asked first, for not every file system has an error of its own for this
+        return self._ask(not_read, name, read) if self._holds(name) else None
+
+    def put(self, name: str, content: bytes) -> None:
+        """Writes a file in one put; where that can be torn, the digests tell."""
+
+        def write(path: str) -> None:
+            with self._system.open_output_stream(path, compression=None) as stream:
+                stream.write(content)
+
+        self._ask(not_written, name, write)
+
+    def remove(self, name: str) -> None:
+        """Removes a file, if it is there."""
+        if self._holds(name):
+            self._ask(not_written, name, self._system.delete_file)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _holds(self, name: str) -> bool:
+        from pyarrow import fs
+
+        return self._ask(not_read, name, self._system.get_file_info).type != fs.FileType.NotFound
+
+    def _ask(self, refused: Callable[[str, str, Exception], InputError], name: str, act: Callable[[str], Any]) -> Any:
+        try:
+            return act(str(self._root / name))
+        except Exception as error:  # those that are written in Python have errors of their own
+            raise refused(self.where, name, error) from None

@@ -1,0 +1,153 @@
+"""Study files: jobs, a hardware space, a cluster, plans, limits, objectives and how to search, in one YAML."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from dovetail.documents import Spec
+from dovetail.errors import InputError
+from dovetail.evaluation.plan_file import Count, JobSpec, Text
+from dovetail.exploration.objective import OBJECTIVES
+from dovetail.hardware.fields import Name
+
+Positive = Annotated[float, Field(gt=0, le=1e18, strict=False)]
+Numbers = Annotated[
+    tuple[Annotated[int, Field(ge=0, le=2**20)], ...], Field(strict=False, min_length=1, max_length=100)
+]
+Words = Annotated[tuple[Text, ...], Field(strict=False, min_length=1, max_length=100)]
+Flags = Annotated[tuple[bool, ...], Field(strict=False, min_length=1, max_length=2)]
+Document = dict[str, Any]
+
+
+class StudyJobSpec(JobSpec):
+    """One job of a study: that of a plan file, and how much it counts."""
+
+    name: Name | None = None
+    """what the job is called in results; left out: its model's name"""
+    weight: Positive = 1.0
+    """how much its step time counts; weights are divided by their sum"""
+
+
+class HardwarePart(Spec):
+    """Which chips: a design space by name or path, or its fields; fields beside a name change it."""
+
+    space: Text | None = None
+    """a design space of the catalogue, or the path of a file"""
+    base: Text | Document | None = None
+    technology: Text | None = None
+    coefficients: Literal["value", "low", "high"] | None = None
+    set: Document | None = None
+    vary: Document | None = None
+    """axes; beside a named space they are further ones"""
+    derive: Document | None = None
+    define: Document | None = None
+    references: Document | None = None
+    limits: Annotated[tuple[Any, ...], Field(strict=False, max_length=100)] | None = None
+    source: Text | None = None
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> HardwarePart:
+        if (self.space is None) == (self.base is None):
+            raise InputError("", "names both a space and a base, or neither", "give `space`, or `base` and `vary`")
+        if self.base is not None and not self.vary:
+            raise InputError("vary", "is missing", "say which variables of the base take which values")
+        return self
+
+
+class StudyClusterPart(Spec):
+    """How many chips, and the network between them."""
+
+    chips: Count | Annotated[tuple[Count, ...], Field(strict=False, min_length=1, max_length=100)]
+    """a number, or several to choose from"""
+    tiers: Annotated[tuple[Document, ...], Field(strict=False, min_length=1, max_length=8)] | None = None
+    """network tiers, innermost first; left out: the links of the chip, as each design has them"""
+    framework: Text = "megatron"
+
+
+class PlansPart(Spec):
+    """What plans may be; a field that is left out is as free as the framework leaves it."""
+
+    tensor_parallel: Numbers | None = None
+    context_parallel: Numbers | None = None
+    context_kind: Words | None = None
+    pipeline_parallel: Numbers | None = None
+    virtual_stages: Numbers | None = None
+    pipeline_schedule: Words | None = None
+    expert_parallel: Numbers | None = None
+    expert_tensor_parallel: Numbers | None = None
+    sequence_parallel: Flags | None = None
+    micro_batch: Numbers | None = None
+    zero_stage: Numbers | None = None
+    zero_group: Numbers | None = None
+    recompute: Annotated[tuple[Text | Words, ...], Field(strict=False, min_length=1, max_length=200)] | None = None
+    recompute_share: Annotated[tuple[Positive, ...], Field(strict=False, min_length=1, max_length=100)] | None = None
+    axis_order: Words | None = None
+    cuts: Literal["even", "ends", "any"] | None = None
+
+
+class LimitsPart(Spec):
+    """What a design, or all chips of it together, may take at most."""
+
+    area_mm2: Positive | None = None
+    power_w: Positive | None = None
+    """peak power of a chip"""
+    cost_usd: Positive | None = None
+    """of a chip, its package and memory"""
+    chips: Count | None = None
+    total_power_w: Positive | None = None
+    """peak power of all chips"""
+    total_price_usd: Positive | None = None
+    """of all chips with their share of the system"""
+
+
+class SearchPart(Spec):
+    """How designs are chosen."""
+
+    method: Literal["exact", "evolutionary", "random"] = "exact"
+    evaluations: Annotated[int, Field(ge=1, le=10**7)] = 1000
+    """designs that are asked for where the space is not enumerated"""
+    window: Annotated[int, Field(ge=1, le=10**5)] = 16
+    """a batch is pruned against what is known after the batch so many before it: at least the number of workers"""
+    batch: Annotated[int, Field(ge=1, le=10**4)] = 4
+    """designs of a batch whose plans are searched: about a second of work"""
+
+
+class ExecutorPart(Spec):
+    """Where batches run; no part of the answer."""
+
+    name: Literal["inline", "ray"] = "inline"
+    address: Text = "local"
+    workers: Annotated[int, Field(ge=1, le=10**5)] | None = None
+
+
+class StudyFile(Spec):
+    """A study file."""
+
+    name: Name
+    jobs: Annotated[tuple[StudyJobSpec, ...], Field(strict=False, min_length=1, max_length=20)]
+    hardware: HardwarePart
+    cluster: StudyClusterPart
+    plans: PlansPart = PlansPart()
+    limits: LimitsPart = LimitsPart()
+    objectives: Annotated[tuple[Text, ...], Field(strict=False, min_length=1, max_length=4)] = ("step_time",)
+    """one: the design with the least (or most) of it; several: their front"""
+    search: SearchPart = SearchPart()
+    executor: ExecutorPart = ExecutorPart()
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    output: Text | None = None
+    """the run directory; left out: what the command line says"""
+    source: Text | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> StudyFile:
+        for name in self.objectives:
+            if name not in OBJECTIVES:
+                raise InputError("objectives", f"has {name!r:.60}", f"choose from {', '.join(OBJECTIVES)}")
+        if len(set(self.objectives)) < len(self.objectives):
+            raise InputError("objectives", "names one twice", "give each once")
+        names = [job.name for job in self.jobs if job.name]
+        if len(set(names)) < len(names):
+            raise InputError("jobs", f"have the names {', '.join(names)}", "give each job a name of its own")
+        return self
