@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from dovetail.cli.evaluation import EXIT_INFEASIBLE
+from dovetail.cli.figures import variable_label, variable_text, variables_text
 from dovetail.cli.output import print_facts, print_json, print_table, wrapped
 from dovetail.errors import InputError
+from dovetail.exploration.objective import OBJECTIVES
 from dovetail.units import count_text, percent_text, seconds_text
 
 if TYPE_CHECKING:
@@ -74,21 +76,15 @@ def _write_plans(result: StudyResult, where: str) -> dict[str, str]:
 
 
 def _print_result(result: StudyResult, plans: dict[str, str]) -> None:
-    points, study = result.pareto_front(), result.study
+    points = result.pareto_front()
     if "best" in result.document and points:
         _print_best(result, points[0])
     elif points:
-        shown = points[:_SHOWN]
-        print_table(
-            ("design", "chips", *study.objectives, *points[0]["variables"]),
-            [_front_row(point) for point in shown],
-        )
-        if len(points) > len(shown):
-            typer.echo(f"and {len(points) - len(shown)} more on the front: --json has all")
+        _print_front(result, points)
     certificate, counts = result.certificate, result.document["counts"]
     gap = "" if certificate["gap"] is None else f", gap {percent_text(certificate['gap'])}"
     lines = [("certificate", f"{certificate['status']}{gap}"), *wrapped("over", certificate["space"])]
-    lines += [("designs", _levels(counts)), ("run", str(result.run_dir))]
+    lines += [*wrapped("designs", _levels(counts)), ("run", str(result.run_dir))]
     lines += [("plan" if n == 0 else "", path) for n, path in enumerate(plans.values())]
     print_facts(lines)
 
@@ -97,39 +93,49 @@ def _print_best(result: StudyResult, best: dict[str, Any]) -> None:
     from dovetail.report.plan_words import plan_words
 
     lines = [("design", f"{best['design']:,} of {result.study.space.name}, {best['chips']:,} chips")]
-    lines += [(name, _number(value)) for name, value in best["variables"].items()]
-    lines += [(name, _number(value)) for name, value in best["silicon"].items()]
-    lines += [(name, _number(value)) for name, value in best["objectives"].items()]
+    figures = {**best["variables"], **best["silicon"]}
+    lines += [(variable_label(name), variable_text(name, value)) for name, value in figures.items()]
+    lines += [(OBJECTIVES[name].title, _objective_text(name, value)) for name, value in best["objectives"].items()]
     for name, found in best["jobs"].items():
-        plan = result.plan_of(best, name)
-        lines.append((name, f"{seconds_text(found['step_time_s'])} a step: {plan_words(plan)}"))
+        words = plan_words(result.plan_of(best, name))
+        lines.append((name, f"{seconds_text(found['step_time_s'])} a step: {words}"))
     print_facts(lines)
     typer.echo("")
 
 
-def _front_row(point: dict[str, Any]) -> list[str]:
-    figures = [*point["objectives"].values(), *point["variables"].values()]
-    return [f"{point['design']:,}", f"{point['chips']:,}", *(_number(value) for value in figures)]
+def _print_front(result: StudyResult, points: list[dict[str, Any]]) -> None:
+    """The front in the order of its first objective, variables in one column: there may be many."""
+    first, *_ = names = result.study.objectives
+    ordered = sorted(points, key=lambda point: point["objectives"][first], reverse=OBJECTIVES[first].better == "most")
+    several = len(result.study.counts) > 1
+    rows: list[list[str]] = []
+    for point in ordered[:_SHOWN]:
+        figures = [_objective_text(name, point["objectives"][name]) for name in names]
+        chips = [f"{point['chips']:,}"] if several else []
+        rows.append([f"{point['design']:,}", *chips, *figures, variables_text(point["variables"])])
+    chips = ["chips"] if several else []
+    print_table(("design", *chips, *(OBJECTIVES[name].title for name in names), "variables"), rows)
+    if len(points) > len(rows):
+        typer.echo(f"and {len(points) - len(rows)} more on the front: --json has all")
 
 
-def _number(value: float) -> str:
-    if value == int(value) and abs(value) < 1e6:
-        return f"{int(value):,}"
-    return f"{value:,.4g}" if abs(value) < 1e6 else count_text(value)
+def _objective_text(name: str, value: float) -> str:
+    unit = OBJECTIVES[name].unit
+    return seconds_text(value) if unit == "s" else f"{count_text(value) if value >= 1e4 else f'{value:,.4g}'} {unit}"
 
 
 def _levels(counts: dict[str, int]) -> str:
     """How many designs each level left, in the order they go through them."""
-    words = {"designs": "in the space", "kept": "within limits", "physical": "left by physics"}
+    words = {"designs": "in the space", "kept": "within limits", "sampled": "sampled", "physical": "left by physics"}
     words |= {"profile": "left by profiles", "searched": "searched", "evaluated": "evaluated to the end"}
     return ", ".join(f"{counts[name]:,} {text}" for name, text in words.items() if name in counts)
 
 
 def _infeasible(result: StudyResult) -> str:
     counts = result.document["counts"]
-    if not counts["kept"]:
+    if counts.get("kept") == 0:
         error = InputError("limits", f"leave none of {counts['designs']:,} designs", "raise one of them")
     else:
         fix = "give designs more memory, more chips, or plans more freedom"
-        error = InputError("study", f"no plan fits on any of {counts['kept']:,} designs", fix)
+        error = InputError("study", f"no plan fits on any of {counts.get('kept', counts['searched']):,} designs", fix)
     return str(error)

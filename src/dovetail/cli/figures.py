@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dovetail.cli.output import print_table
 from dovetail.errors import InputError, quoted
-from dovetail.units import seconds_text
+from dovetail.units import bytes_text, percent_text, seconds_text
 
 if TYPE_CHECKING:
     from dovetail.hardware import Tier
@@ -79,3 +79,33 @@ def _tier_row(tier: Tier) -> tuple[str, ...]:
         seconds_text(tier.latency_s),
         ", ".join(notes),
     )
+
+
+_UNITS = {"area_mm2": " mm2", "peak_power_w": " W", "cost_usd": " USD", "system_cost_usd": " USD"}
+
+
+def variables_text(values: Mapping[str, float]) -> str:
+    """Variables of a design and their values, in a line."""
+    return ", ".join(f"{variable_label(name)} {variable_text(name, value)}" for name, value in values.items())
+
+
+def variable_label(name: str) -> str:
+    """What a variable is called where its value is shown."""
+    return "dataflow" if name == "output_stationary" else name
+
+
+def variable_text(name: str, value: float) -> str:
+    """A value of a variable or figure for a reader."""
+    if name == "output_stationary":
+        return "output" if value else "weight"
+    if name.endswith("_bytes_per_s"):
+        return quantity_text(value, "B/s")
+    if name.endswith("_bytes"):
+        return bytes_text(value)
+    if name.endswith("_hz"):
+        return quantity_text(value, "Hz")
+    if name == "shoreline_share":
+        return percent_text(value)
+    if name == "peak_flops":
+        return quantity_text(value, "FLOPS")
+    return f"{value:,.0f}{_UNITS[name]}" if name in _UNITS else f"{value:,.15g}"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import dovetail as dt
-from dovetail.cli.figures import AsJson, quantity_text
+from dovetail.cli.figures import AsJson, variable_label, variable_text, variables_text
 from dovetail.cli.output import print_facts, print_json, print_table, wrapped
-from dovetail.units import bytes_text, percent_text
+from dovetail.units import percent_text
 
 if TYPE_CHECKING:
     from dovetail.hardware.design import Designs
@@ -27,7 +27,6 @@ _SHOWN_CHARACTERS = 40
 
 #: What a reader wants to know of a design besides its variables; all but the first needs a technology.
 _FIGURES = ("peak_flops", "area_mm2", "shoreline_share", "peak_power_w", "cost_usd")
-_UNITS = {"area_mm2": " mm2", "peak_power_w": " W", "cost_usd": " USD"}
 
 
 @app.command("list")
@@ -60,12 +59,15 @@ def show(
     _print_space(space)
     _print_limits(space, counts)
     if counts and counts.kept:
-        ends = [(name, *(_text(name, end) for end in pair)) for name, pair in counts.ranges.items()]
+        ends = [(name, *(variable_text(name, end) for end in pair)) for name, pair in counts.ranges.items()]
         print_table(("of the designs kept", "least", "greatest"), ends)
     if examples:
         columns = ("some, by index", *(f"{example['index']:,}" for example in examples))
         names = [name for name in examples[0] if name != "index"]
-        print_table(columns, [(_label(name), *(_text(name, example[name]) for example in examples)) for name in names])
+        print_table(
+            columns,
+            [(variable_label(name), *(variable_text(name, example[name]) for example in examples)) for name in names],
+        )
 
 
 def space_fields(space: DesignSpace) -> dict[str, object]:
@@ -128,10 +130,10 @@ def _print_space(space: DesignSpace) -> None:
         ("space", space.name),
         ("base", f"{space.base.name} ({space.base.title}){technology}{end}"),
         ("designs", f"{space.size:,}" + (f" = {grid}" if len(space.axes) > 1 else "")),
-        ("set", _values_text(_differences(space.fixed, design_of(space.base)))),
+        ("set", variables_text(_differences(space.fixed, design_of(space.base)))),
         *(("derived", f"{name} = {expression.text}") for name, expression in formulas.derived),
         *(
-            ("reference", f"{name}: {_values_text(_differences(one, space.fixed)) or 'the base'}")
+            ("reference", f"{name}: {variables_text(_differences(one, space.fixed)) or 'the base'}")
             for name, one in formulas.references.items()
         ),
         *(("defined", f"{name} = {expression.text}") for name, expression in formulas.defined.items()),
@@ -145,28 +147,20 @@ def _print_space(space: DesignSpace) -> None:
 def _axis_rows(axis: Axis) -> list[tuple[str, str, str]]:
     rows: list[tuple[str, str, str]] = []
     for n, (name, column) in enumerate(axis.values.items()):
-        own = axis.name in (name, _label(name))
-        label = _label(name) if own else f"{axis.name}: {name}" if n == 0 else f"{' ' * len(axis.name)}  {name}"
+        own = axis.name in (name, variable_label(name))
+        label = variable_label(name) if own else f"{axis.name}: {name}" if n == 0 else f"{' ' * len(axis.name)}  {name}"
         rows.append((label, f"{len(column):,}" if n == 0 else "", _column_text(name, column.tolist(), ordered=own)))
     return rows
 
 
 def _column_text(name: str, values: list[float], *, ordered: bool) -> str:
     """All values where they are short, else the first few and the last, or the ends of those in no order."""
-    text = ", ".join(_text(name, value) for value in values[:_SHOWN_CHARACTERS])
+    text = ", ".join(variable_text(name, value) for value in values[:_SHOWN_CHARACTERS])
     if len(values) <= _SHOWN_CHARACTERS and len(text) <= _SHOWN_CHARACTERS:
         return text
     if ordered:
-        return f"{', '.join(_text(name, value) for value in values[:3])}, ... {_text(name, values[-1])}"
-    return f"{_text(name, min(values))} ... {_text(name, max(values))}"
-
-
-def _values_text(values: dict[str, float]) -> str:
-    return ", ".join(f"{_label(name)} {_text(name, value)}" for name, value in values.items())
-
-
-def _label(name: str) -> str:
-    return "dataflow" if name == "output_stationary" else name
+        return f"{', '.join(variable_text(name, value) for value in values[:3])}, ... {variable_text(name, values[-1])}"
+    return f"{variable_text(name, min(values))} ... {variable_text(name, max(values))}"
 
 
 def _print_limits(space: DesignSpace, counts: Counts | None) -> None:
@@ -182,20 +176,3 @@ def _print_limits(space: DesignSpace, counts: Counts | None) -> None:
         rows = [(text, f"{number:,}", percent_text(number / counts.size)) for text, number in shown.items()]
         rows.append(("kept", f"{counts.kept:,}", percent_text(counts.kept / counts.size)))
     print_table(("limit", "designs left out", "of all"), rows)
-
-
-def _text(name: str, value: float) -> str:
-    """A value of a variable or figure for a reader."""
-    if name == "output_stationary":
-        return "output" if value else "weight"
-    if name.endswith("_bytes_per_s"):
-        return quantity_text(value, "B/s")
-    if name.endswith("_bytes"):
-        return bytes_text(value)
-    if name.endswith("_hz"):
-        return quantity_text(value, "Hz")
-    if name == "shoreline_share":
-        return percent_text(value)
-    if name == "peak_flops":
-        return quantity_text(value, "FLOPS")
-    return f"{value:,.0f}{_UNITS[name]}" if name in _UNITS else f"{value:,.15g}"

@@ -41,6 +41,9 @@ def searched(study: ResolvedStudy, codes: Ints, least_s: Floats, front: Floats) 
     every, rows = candidate_floors(study, codes), list[Row]()
     for i in np.lexsort((codes, least_s @ study.weights)).tolist():
         latest = float(every.take(np.array([i])).latest(front)[0])
+        if least_s[i] @ study.weights >= latest:
+            rows.append(Row(int(codes[i]), tuple(least_s[i].tolist())))
+            continue
         row = _best_plans(study, int(codes[i]), least_s[i], latest)
         rows.append(row)
         if row.figures is not None:

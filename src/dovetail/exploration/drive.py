@@ -44,7 +44,8 @@ class Drive:
         self.store = store
         self.executor = executor
         self.listener = listener
-        self.counts = {"designs": study.size, "kept": 0, "physical": 0, "profile": 0, "searched": 0, "evaluated": 0}
+        through = ("kept", "physical", "profile") if study.search.method == "exact" else ("sampled",)
+        self.counts = {"designs": study.size, **dict.fromkeys((*through, "searched", "evaluated"), 0)}
         self.counted = 0
         self.batches = 0
         self.pruned: dict[str, int] = {}
@@ -136,7 +137,6 @@ class Drive:
         space, budget = study.spaces[0], study.search.evaluations
         sampler = SAMPLERS[study.search.method](space, len(study.objectives), study.seed)
         front, searched, asked, first = self._empty, list[Part](), 0, 0
-        self.counts["kept"] = self.counts["physical"] = 0
         while asked < budget:
             designs = sampler.ask(min(GENERATION, budget - asked))
             if not len(designs):
@@ -148,8 +148,7 @@ class Drive:
             first += -(-len(codes) // study.search.batch)
             sampler.tell(designs, self._told(codes, least, found))
             searched += found
-            self.counted = asked
-        self.counts["kept"] = asked
+            self.counted = self.counts["sampled"] = asked
         return front, searched, worker.ideal_points()
 
     def _generation(self, codes: Ints, least: Floats, front: Front, first: int, found: list[Part]) -> Front:

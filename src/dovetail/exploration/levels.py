@@ -10,7 +10,7 @@ At each level a candidate is dropped when some point of the front beats its boun
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -91,9 +91,15 @@ class Worker:
                 return self._scouts(task)
             case Some(level="profile"):
                 return self._profile(task)
+            case Some(level="sample"):
+                least = self._profiled(task.codes, task.least_s, task.front)
+                return self._searched(replace(task, least_s=least))
             case Some():
-                rows = searched(self.study, task.codes, task.least_s, task.front)
-                return Part(task.level, task.number, columns_of(self.study, rows), {"searched": len(rows)})
+                return self._searched(task)
+
+    def _searched(self, task: Some) -> Part:
+        rows = searched(self.study, task.codes, task.least_s, task.front)
+        return Part(task.level, task.number, columns_of(self.study, rows), {"searched": len(rows)})
 
     # physical -----------------------------------------------------------------------------------------------------
 

@@ -122,7 +122,7 @@ def _study(file: StudyFile, where: str, folder: Path) -> ResolvedStudy:
             raise InputError(f"jobs.{job.name}.precision", what, one_of(known, job.job.precision))
     plans = Space(**{name: value for name, value in file.plans if value is not None})
     check_space(plans, framework)
-    space = _space(file.hardware, f"{where}: hardware", folder)
+    space = _space(file.hardware, file.name, f"{where}: hardware", folder)
     chips = file.cluster.chips
     counts = tuple(sorted(set(chips if isinstance(chips, tuple) else (chips,))))
     most = file.limits.chips
@@ -171,25 +171,25 @@ def _jobs(specs: Sequence[StudyJobSpec], folder: Path) -> tuple[StudyJob, ...]:
     return tuple(found)
 
 
-def _space(part: HardwarePart, where: str, folder: Path) -> DesignSpace:
+def _space(part: HardwarePart, name: str, where: str, folder: Path) -> DesignSpace:
     """The space of a name, path or fields; fields beside a name are added to it."""
-    own = {name: value for name, value in part if value is not None and name != "space"}
+    own = {field: value for field, value in part if value is not None and field != "space"}
     if "limits" in own:
         own["limits"] = list(own["limits"])
     if part.space is None:
-        return space_from({"name": "designs", **own}, where, folder)
+        return space_from({"name": name, **own}, where, folder)
     document, known_as, beside_it = space_document(beside(part.space, folder))
     if not own:
         return space_from(document, known_as, beside_it)
     merged = dict(document)
-    for name, value in own.items():
-        held: object = merged.get(name)
+    for field, value in own.items():
+        held: object = merged.get(field)
         if isinstance(value, dict) and isinstance(held, Mapping):
-            merged[name] = {**cast("Mapping[str, Any]", held), **cast("dict[str, Any]", value)}
+            merged[field] = {**cast("Mapping[str, Any]", held), **cast("dict[str, Any]", value)}
         elif isinstance(value, list) and isinstance(held, Sequence):
-            merged[name] = [*cast("Sequence[Any]", held), *cast("list[Any]", value)]
+            merged[field] = [*cast("Sequence[Any]", held), *cast("list[Any]", value)]
         else:
-            merged[name] = value
+            merged[field] = value
     return space_from(merged, where, beside_it)
 
 
