@@ -134,7 +134,10 @@ def _levels(counts: dict[str, int]) -> str:
 def _infeasible(result: StudyResult) -> str:
     counts = result.document["counts"]
     if counts.get("kept") == 0:
-        error = InputError("limits", f"leave none of {counts['designs']:,} designs", "raise one of them")
+        left_out = result.study.spaces[-1].count().left_out
+        binding = max(left_out, key=lambda text: left_out[text])
+        what = f"leave none of {counts['designs']:,} designs, {binding} alone leaves out {left_out[binding]:,}"
+        error = InputError("limits", what, "raise it")
     else:
         fix = "give designs more memory, more chips, or plans more freedom"
         error = InputError("study", f"no plan fits on any of {counts.get('kept', counts['searched']):,} designs", fix)

@@ -186,31 +186,24 @@ class RayExecutor:
             self._send(number)
 
     def _collect(self) -> None:
-        """Waits until a task finished or a lost one is due; sorts all that finished into results and losses."""
+        """Waits until a task finished or a lost one is due; what finished is a result or a loss."""
         patience_s = None if not self._lost else max(0.0, min(self._lost)[0] - time.monotonic())
         refs = list(self._numbers)
         if not refs:
             time.sleep(patience_s or 0.0)
             return
-        # most often several are there, and one call for all costs little more than one for one
-        ready, _ = self._ray.wait(refs, num_returns=len(refs), timeout=0)
-        if not ready:
-            ready, _ = self._ray.wait(refs, num_returns=1, timeout=patience_s)
-        for ref, value in zip(ready, self._values(ready), strict=True):
+        # measured (benchmarks/engine.py): asking for all that finished costs the driver more than one at a time
+        ready, _ = self._ray.wait(refs, num_returns=1, timeout=patience_s)
+        for ref in ready:
+            value = self._value(ref)
             number = self._numbers.pop(ref)
             if isinstance(value, self._ray.exceptions.RayError):
                 self._lose(number, value)
             else:
                 self._done.append((number, value.whole() if isinstance(value, _Raised) else value))
 
-    def _values(self, refs: list[Any]) -> list[Any]:
-        """Results, in one call where none is lost; else the reason in its place."""
-        try:
-            return self._ray.get(refs)
-        except self._ray.exceptions.RayError:
-            return [self._value(ref) for ref in refs]
-
     def _value(self, ref: Any) -> Any:
+        """The result of a task that finished, or why there is none."""
         try:
             return self._ray.get(ref)
         except self._ray.exceptions.RayTaskError as error:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from dovetail.exploration.study_file import (
     ExecutorPart,
     HardwarePart,
     LimitsPart,
+    PlansPart,
     SearchPart,
     StudyFile,
     StudyJobSpec,
@@ -28,13 +29,16 @@ from dovetail.exploration.study_file import (
 from dovetail.frameworks import Framework
 from dovetail.hardware import Chip, Cluster, Tier
 from dovetail.hardware.catalogue import space_document, space_from
+from dovetail.hardware.cluster import check_chips
 from dovetail.hardware.design_space.expression import parse_expression
 from dovetail.hardware.design_space.space import DesignSpace
 from dovetail.hardware.network import TierSpec, fit_tiers
 from dovetail.models import Job
+from dovetail.search.narrow import within
 from dovetail.search.space import Space, check_space
 
 Ints = NDArray[np.int64]
+T = TypeVar("T")
 
 #: Where batches run and results go is no part of what a study asks.
 _NOT_ASKED = {"executor", "output"}
@@ -114,24 +118,21 @@ def study_of(document: Mapping[str, Any], where: str, folder: Path = Path()) -> 
 
 def _study(file: StudyFile, where: str, folder: Path) -> ResolvedStudy:
     jobs = _jobs(file.jobs, folder)
-    framework = frameworks.load(beside(file.cluster.framework, folder))
+    framework = _named("cluster.framework", lambda: frameworks.load(beside(file.cluster.framework, folder)))
     known = dict(framework.states)
     for job in jobs:
         if job.job.precision not in known:
             what = f"{job.job.precision} is not run by {framework.name}"
             raise InputError(f"jobs.{job.name}.precision", what, one_of(known, job.job.precision))
-    plans = Space(**{name: value for name, value in file.plans if value is not None})
-    check_space(plans, framework)
     space = _space(file.hardware, file.name, f"{where}: hardware", folder)
-    chips = file.cluster.chips
-    counts = tuple(sorted(set(chips if isinstance(chips, tuple) else (chips,))))
+    counts = tuple(sorted({_named("cluster.chips", partial(check_chips, chips)) for chips in file.cluster.chips}))
     most = file.limits.chips
     counts = tuple(count for count in counts if most is None or count <= most)
     if not counts:
         raise InputError("limits.chips", f"is {most}", "it should leave a number of chips of cluster.chips")
     tiers = None
     if file.cluster.tiers is not None:
-        tiers = tuple(validate(TierSpec, tier, "cluster.tiers").tier() for tier in file.cluster.tiers)
+        tiers = tuple(validate(TierSpec, t, f"cluster.tiers.{n}").tier() for n, t in enumerate(file.cluster.tiers))
     study = ResolvedStudy(
         name=file.name,
         jobs=jobs,
@@ -140,7 +141,7 @@ def _study(file: StudyFile, where: str, folder: Path) -> ResolvedStudy:
         spaces=tuple(_limited(space, file.limits, count) for count in counts),
         tiers=tiers,
         framework=framework,
-        plans=plans,
+        plans=Space(),
         objectives=file.objectives,
         search=file.search,
         executor=file.executor,
@@ -148,10 +149,49 @@ def _study(file: StudyFile, where: str, folder: Path) -> ResolvedStudy:
         output=file.output,
         document={},
     )
-    for count in counts:
-        study.cluster(space.base, count)
+    for name in file.objectives:
+        _check_estimate(space, name)
+    study = replace(study, plans=_plans(file.plans, study))
     asked = file.model_dump(mode="json", exclude_none=True, exclude=_NOT_ASKED)
     return replace(study, document={**asked, "content": _content(study), "version": __version__})
+
+
+def _named(where: str, read: Callable[[], T]) -> T:
+    """What is read, or a sentence that names the field of the study."""
+    try:
+        return read()
+    except InputError as error:
+        raise InputError(where, error.what, error.fix) from None
+
+
+def _plans(part: PlansPart, study: ResolvedStudy) -> Space:
+    """The space of plans; each value must be in a plan of some job on some number of chips."""
+    clusters = [study.cluster(study.space.base, count) for count in study.counts]
+    cases = [(job.job, cluster) for job in study.jobs for cluster in clusters]
+    chosen: dict[str, Any] = {}
+    for field, values in part:
+        if values is None:
+            continue
+        if field == "cuts":
+            chosen[field] = _settled(field, values, cases, study.framework)
+        else:
+            chosen[field] = tuple(_settled(field, (value,), cases, study.framework)[0] for value in values)
+    plans = Space(**chosen)
+    for job, cluster in cases:
+        _named("plans", lambda job=job, cluster=cluster: within(plans, job, cluster, study.framework, some=True))
+    return plans
+
+
+def _settled(field: str, value: Any, cases: Sequence[tuple[Job, Cluster]], framework: Framework) -> Any:
+    """A value as the first case that knows it has it."""
+    refused = InputError("", "", "")
+    for job, cluster in cases:
+        try:
+            check_space(Space(**{field: value}), framework)
+            return getattr(within(Space(**{field: value}), job, cluster, framework), field)
+        except InputError as error:
+            refused = error
+    raise InputError(f"plans.{field}", refused.what, refused.fix)
 
 
 def _jobs(specs: Sequence[StudyJobSpec], folder: Path) -> tuple[StudyJob, ...]:
@@ -161,7 +201,8 @@ def _jobs(specs: Sequence[StudyJobSpec], folder: Path) -> tuple[StudyJob, ...]:
         try:
             job = job_of(spec, folder)
         except InputError as error:
-            place = error.where.removeprefix("job: ")
+            field = error.where.removeprefix("job: ")
+            place = field if field in StudyJobSpec.model_fields else f"model: {field}"
             raise InputError(f"jobs.{position}.{place}", error.what, error.fix) from None
         found.append(StudyJob(spec.name or job.model.name, job, spec.weight / total))
     names = [job.name for job in found]
@@ -178,7 +219,8 @@ def _space(part: HardwarePart, name: str, where: str, folder: Path) -> DesignSpa
         own["limits"] = list(own["limits"])
     if part.space is None:
         return space_from({"name": name, **own}, where, folder)
-    document, known_as, beside_it = space_document(beside(part.space, folder))
+    wanted = beside(part.space, folder)
+    document, known_as, beside_it = _named("hardware.space", lambda: space_document(wanted))
     if not own:
         return space_from(document, known_as, beside_it)
     merged = dict(document)
@@ -212,6 +254,19 @@ def _limited(space: DesignSpace, limits: LimitsPart, count: int) -> DesignSpace:
     for expression in added:
         space.formulas.check_names(expression, "limits")
     return replace(space, limits=(*space.limits, *added))
+
+
+#: Objective → the estimate it needs of a design.
+_ESTIMATED = {"area": "area_mm2", "tokens_per_dollar": "system_cost_usd", "tokens_per_joule": "peak_power_w"}
+
+
+def _check_estimate(space: DesignSpace, objective: str) -> None:
+    """Refuses an objective for which the technology lacks figures."""
+    if objective in _ESTIMATED:
+        try:
+            space.values(_ESTIMATED[objective], space.designs([0]))
+        except InputError as error:
+            raise InputError(f"objectives.{objective}", f"needs an estimate: {error.what}", error.fix) from None
 
 
 def _content(study: ResolvedStudy) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from dovetail.documents import Spec
 from dovetail.errors import InputError
@@ -12,13 +12,18 @@ from dovetail.evaluation.plan_file import Count, JobSpec, Text
 from dovetail.exploration.objective import OBJECTIVES
 from dovetail.hardware.fields import Name
 
-Positive = Annotated[float, Field(gt=0, le=1e18, strict=False)]
+Positive = Annotated[float, Field(gt=0, le=1e18)]
 Numbers = Annotated[
     tuple[Annotated[int, Field(ge=0, le=2**20)], ...], Field(strict=False, min_length=1, max_length=100)
 ]
 Words = Annotated[tuple[Text, ...], Field(strict=False, min_length=1, max_length=100)]
 Flags = Annotated[tuple[bool, ...], Field(strict=False, min_length=1, max_length=2)]
 Document = dict[str, Any]
+
+
+def _listed(value: object) -> object:
+    """One number is a list of one."""
+    return (value,) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 class StudyJobSpec(JobSpec):
@@ -59,7 +64,7 @@ class HardwarePart(Spec):
 class StudyClusterPart(Spec):
     """How many chips, and the network between them."""
 
-    chips: Count | Annotated[tuple[Count, ...], Field(strict=False, min_length=1, max_length=100)]
+    chips: Annotated[tuple[Count, ...], BeforeValidator(_listed), Field(strict=False, min_length=1, max_length=100)]
     """a number, or several to choose from"""
     tiers: Annotated[tuple[Document, ...], Field(strict=False, min_length=1, max_length=8)] | None = None
     """network tiers, innermost first; left out: the links of the chip, as each design has them"""

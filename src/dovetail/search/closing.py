@@ -21,7 +21,8 @@ class Closing:
     """Of the mean stage of every shape under every state it can have; the slowest stage takes no less."""
 
     def __init__(self, tables: Tables, space: WholeSpace, found: Shapes) -> None:
-        states = [_states(tables, space, found, row) for row in range(len(found))]
+        known: dict[tuple[int, ...], list[StateKey]] = {}
+        states = [_states(tables, space, found, row, known) for row in range(len(found))]
         #: shapes that have a state, and where theirs begin
         self._shapes = np.array([row for row, some in enumerate(states) if some], np.int64)
         lengths = np.array([len(states[row]) for row in numbers(self._shapes)], np.int64)
@@ -37,7 +38,7 @@ class Closing:
         facts, staged = tables.facts, np.minimum(stages - 1, 1)
         self._whole_s = reduced + gathered
         self._seen_s = reduced * (1 - facts.hidden_reduction[staged]) + gathered * (1 - facts.hidden_gathering[staged])
-        rooms = np.array([_rooms(found, row) for row in numbers(self._shapes)])
+        rooms = np.array([_room(found, row) for row in numbers(self._shapes)])
         #: work that can hide it, as a part of all microbatches'
         self._room = np.repeat(rooms, lengths)
 
@@ -56,15 +57,19 @@ class Closing:
         return found
 
 
-def _states(tables: Tables, space: WholeSpace, found: Shapes, row: int) -> list[StateKey]:
-    setting = tables.setting
-    split, copies, stages = int(found.split[row]), int(found.copies[row]), int(found.stages[row])
-    tiers = [tier.size for tier in setting.cluster.tiers]
-    states = shardings(setting.framework, space, tables.splits[split], copies, stages, tiers)
-    return [StateKey(split, copies, stages, AXIS_ORDERS[int(found.inside[row])], *state) for state in states]
+def _states(
+    tables: Tables, space: WholeSpace, found: Shapes, row: int, known: dict[tuple[int, ...], list[StateKey]]
+) -> list[StateKey]:
+    key = (int(found.split[row]), int(found.copies[row]), int(found.stages[row]), int(found.inside[row]))
+    if key not in known:
+        split, copies, stages, inside = key
+        tiers = [tier.size for tier in tables.setting.cluster.tiers]
+        states = shardings(tables.setting.framework, space, tables.splits[split], copies, stages, tiers)
+        known[key] = [StateKey(split, copies, stages, AXIS_ORDERS[inside], *state) for state in states]
+    return known[key]
 
 
-def _rooms(found: Shapes, row: int) -> float:
+def _room(found: Shapes, row: int) -> float:
     sizes = (int(found.stages[row]), int(found.microbatches[row]), int(found.chunks[row]))
     pipeline = Pipeline(PipelineSchedule(NAMES[int(found.schedule[row])]), *sizes)
     return reduction_rooms(pipeline) / pipeline.num_microbatches

@@ -38,6 +38,8 @@ Ints = NDArray[np.int64]
 
 #: Rows of layers profiled together: some hundred bytes each, in tens of arrays at a time.
 ROWS = 2**14
+#: Chips × plans bounded together, and plans of a chip looked at closely before it is known which others matter.
+BOUNDED, FIRST = 2**22, 512
 
 
 class DesignTables:
@@ -77,7 +79,7 @@ class DesignTables:
         if not self._cells:
             return np.full(len(chips), np.inf)
         limits = np.broadcast_to(np.asarray(limit_s, np.float64), len(chips))
-        at_once = max(ROWS // len(self._cells), 1)
+        at_once = max(min(ROWS // len(self._cells), BOUNDED // len(self._memory)), 1)
         parts = [
             self._together(chips[start : start + at_once], limits[start : start + at_once])
             for start in range(0, len(chips), at_once)
@@ -97,18 +99,36 @@ class DesignTables:
         closing = self._closing.seconds(float(limits.max()), updates)
         fixed = self._fixed + np.repeat(closing, len(self._options), axis=1)
         least += fixed
-        chip, row = np.nonzero(least < limits[:, None])
         rows = [np.ascontiguousarray(part.reshape(-1, part.shape[-1])) for part in seconds]
         layers = Layers(rows[0], rows[1], rows[2], self._bytes.kept, self._bytes.workspace)
-        capacities = np.array([capacity_bytes(each) for each in chips])[chip]
-        first = chip * (len(rows[0]) // len(chips))
-        for capacity in np.unique(capacities).tolist():
-            (some,) = np.nonzero(capacities == capacity)
+        capacities = np.array([capacity_bytes(chip) for chip in chips])
+        # those with the least bounds are looked at closely, then what is still below all that they turn out to take
+        near = (
+            least <= np.partition(least, FIRST, axis=1)[:, FIRST : FIRST + 1] if least.shape[1] > FIRST else least > 0
+        )
+        self._refine(least, near & (least < limits[:, None]), layers, capacities, limits, fixed)
+        found = np.where(near, least, np.inf).min(axis=1)
+        self._refine(least, ~near & (least < np.minimum(limits, found)[:, None]), layers, capacities, limits, fixed)
+        return least.min(axis=1)
+
+    def _refine(
+        self,
+        least: Floats,
+        which: NDArray[np.bool_],
+        layers: Layers,
+        capacities: Floats,
+        limits: Floats,
+        fixed: Floats,
+    ) -> None:
+        """Puts what the bound of open plans says in the place of some of `least`, chips × plans."""
+        chip, row = np.nonzero(which)
+        first = chip * (len(layers.forward_s) // len(capacities))
+        for capacity in np.unique(capacities[chip]).tolist():
+            (some,) = np.nonzero(capacities[chip] == capacity)
             where = (chip[some], row[some])
             least[where] = self._open_seconds(
                 layers, first[some], row[some], capacity, limits[chip[some]], fixed[where]
             )
-        return least.min(axis=1)
 
     def _open_seconds(
         self, layers: Layers, first: Ints, rows: Ints, capacity: float, limits: Floats, fixed: Floats
