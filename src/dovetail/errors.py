@@ -15,6 +15,10 @@ class InputError(ValueError):
         self.fix = _one_line(fix).rstrip(".")
         super().__init__(f"{self.where}: {self.what}; {self.fix}.")
 
+    def __reduce__(self) -> tuple[type[InputError], tuple[str, str, str]]:
+        """Taken apart and made again where it crosses to another process."""
+        return type(self), (self.where, self.what, self.fix)
+
 
 def quoted(value: object, limit: int = 60) -> str:
     """The user's value as it may stand in a sentence: on one line, quoted, shortened."""

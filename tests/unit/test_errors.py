@@ -76,3 +76,12 @@ def test_of_many_choices_some_are_named():
 
 def test_no_choice_at_all_is_a_sentence_too():
     assert one_of([], "x") == "there is none to choose from"
+
+
+def test_a_mistake_is_the_same_in_another_process():
+    import copy
+    import pickle
+
+    error = InputError("here", "is wrong", "make it right")
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):  # noqa: S301
+        assert (again.where, again.what, again.fix, str(again)) == (error.where, error.what, error.fix, str(error))

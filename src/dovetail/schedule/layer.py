@@ -149,12 +149,17 @@ def _divisors(cores: Sequence[int]) -> Ints:
 
 def _two_phases(cycles: Ints, uses: Ints) -> tuple[Ints, Ints]:
     """With an empty second phase."""
-    return np.pad(cycles, ((0, 0), (0, 0), (0, 1))), np.pad(uses, ((0, 0), (0, 0), (0, 1), (0, 0)))
+    # np.pad takes most of the time of small problems
+    both, used = np.zeros((*cycles.shape[:2], 2), np.int64), np.zeros((*uses.shape[:2], 2, uses.shape[3]), np.int64)
+    both[:, :, :1], used[:, :, :1] = cycles, uses
+    return both, used
 
 
 def _widened(values: Ints, modes: int) -> Ints:
     """With so many modes, the last of them empty."""
-    return np.pad(values, ((0, 0), (0, modes - values.shape[1]), *[(0, 0)] * (values.ndim - 2)))
+    wide = np.zeros((len(values), modes, *values.shape[2:]), np.int64)
+    wide[:, : values.shape[1]] = values
+    return wide
 
 
 def needs(operators: Sequence[PlacedOperator]) -> tuple[tuple[int, ...], ...]:
