@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -47,15 +48,21 @@ def explore(
     with listener_for(as_json) as listener:
         result = study.run(where, resume=resume, executor=executor, address=address, workers=workers, listener=listener)
     for sentence in result.repairs:
-        typer.echo(sentence, err=True)
+        _say("repair", sentence, as_json=as_json)
     plans = _write_plans(result, where)
     if as_json:
         print_json({**result.document, "run_dir": where, "plans": plans, "timing": dict(result.timing)})
     else:
         _print_result(result, plans)
     if result.certificate["status"] == "infeasible":
-        typer.echo(_infeasible(result), err=True)
+        _say("infeasible", _infeasible(result), as_json=as_json)
         raise typer.Exit(EXIT_INFEASIBLE)
+
+
+def _say(event: str, sentence: str, *, as_json: bool) -> None:
+    """A sentence beside the answer; a program that reads along gets it as an event."""
+    text = json.dumps({"event": event, "sentence": sentence}, ensure_ascii=False) if as_json else sentence
+    typer.echo(text, err=True)
 
 
 def _write_plans(result: StudyResult, where: str) -> dict[str, str]:
@@ -66,7 +73,10 @@ def _write_plans(result: StudyResult, where: str) -> dict[str, str]:
     from dovetail.documents import to_yaml, write_text
 
     folder = Path(where) / "best"
-    folder.mkdir(exist_ok=True)
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise InputError(str(folder), f"cannot be made: {error.strerror}", "let it be written to") from None
     written: dict[str, str] = {}
     for name in best["jobs"]:
         path = folder / f"{name}.yaml"

@@ -53,8 +53,12 @@ def searched(study: ResolvedStudy, codes: Ints, least_s: Floats, front: Floats) 
 
 def limits(latest_s: Floats, least_s: Floats, weights: Floats, number: int) -> Floats:
     """What one job may take, if the others take their least and all together no longer than they may."""
-    others = least_s @ np.where(np.arange(len(weights)) == number, 0.0, weights)
-    return (latest_s - others) / weights[number]
+    rest = np.arange(len(weights)) != number
+    others = least_s[:, rest] @ weights[rest]
+    with np.errstate(invalid="ignore"):
+        left = (latest_s - others) / weights[number]
+    # where another job fits nowhere there is nothing to win
+    return np.where(np.isfinite(others), left, -np.inf)
 
 
 def _best_plans(study: ResolvedStudy, code: int, least_s: Floats, latest_s: float) -> Row:
