@@ -1,11 +1,12 @@
 """What the engine of studies costs: its throughput beside bare Ray calls, and how many workers one driver keeps busy.
 
-`python benchmarks/engine.py [throughput|ceiling|all] [--repeats 7] [--most 64]`
+`python benchmarks/engine.py [throughput|ceiling|all] [--repeats 7] [--least 1] [--most 64] [--store]`
 
 Throughput: the same function of fixed work, in the engine (`run_ordered` on `RayExecutor`) and in bare `ray.remote`
 calls with as many in flight, in turns on the same Ray; the ratio of the medians is the figure. Ceiling: workers that
-sleep instead of compute, so that a small machine can hold many; batches per second beside workers / seconds. With both
-the CPU time that the driver spends on a batch, whose inverse no number of workers can exceed.
+sleep instead of compute, so that a small machine can hold many; batches per second beside workers / seconds; with
+`--store` each batch is also kept in a run directory, as studies do. With both the CPU time that the driver spends on a
+batch, whose inverse no number of workers can exceed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +24,7 @@ import numpy as np
 
 from dovetail.exploration.ordered import run_ordered
 from dovetail.exploration.ray_executor import RayExecutor
+from dovetail.exploration.store import Part, Store
 
 #: Batches ahead of the state they are pruned against: more than are ever in flight here.
 WINDOW = 256
@@ -30,7 +33,7 @@ SIDE = 64
 #: Seconds of a batch, and batches of a repeat.
 COMPUTED = ((0.02, 200), (1.0, 8))
 #: Seconds slept, and how many sleeps each worker has in a run.
-SLEPT = ((0.25, 16), (1.0, 6))
+SLEPT = ((0.05, 40), (0.25, 16), (1.0, 6))
 #: Memory of a worker that has imported numpy, and what is left to the rest of the machine.
 WORKER_BYTES, REST_BYTES = 140e6, 3e9
 WARM_UP_S = 180.0
@@ -44,16 +47,18 @@ def main() -> None:
     parser.add_argument("part", nargs="?", default="all", choices=("throughput", "ceiling", "all"))
     parser.add_argument("--repeats", type=int, default=7, help="of each way, in turns")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="that compute")
-    parser.add_argument("--most", type=int, default=64, help="workers that sleep")
+    parser.add_argument("--least", type=int, default=1, help="workers that sleep, doubled up to --most")
+    parser.add_argument("--most", type=int, default=64)
+    parser.add_argument("--store", action="store_true", help="keep every batch in a run directory")
     options = parser.parse_args()
     if options.part in ("throughput", "all"):
         for seconds, batches in COMPUTED:
             throughput(seconds, batches, options.repeats, options.workers)
     if options.part in ("ceiling", "all"):
         print(f"{'workers':>7} {'sleep s':>8} {'batches/s':>10} {'ideal':>8} {'ratio':>7} {'driver CPU ms/batch':>20}")
-        workers = 1
+        workers = options.least
         while workers <= options.most and room(workers):
-            ceiling(workers)
+            ceiling(workers, stored=options.store)
             workers *= 2
 
 
@@ -102,14 +107,39 @@ def bare_calls(ray: Any, remote: Any, batches: int, in_flight: int) -> int:
     return done
 
 
-def ceiling(workers: int) -> None:
+def ceiling(workers: int, *, stored: bool) -> None:
     """Batches per second of workers that sleep."""
-    for seconds, rounds in SLEPT:
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store.open(Path(folder) / "run", {"study": "none"}, resume=False) if stored else None
+        keep = (lambda number, _: store.write(a_part(number))) if store else (lambda _, __: None)
+        if store:
+            store.write(a_part(10**6))  # what writes is loaded
+        sleep_all(workers, keep)
+
+
+def a_part(number: int) -> Part:
+    """Of the size that a batch of searched designs has."""
+    columns = {f"figure.{n}": np.arange(4.0) for n in range(8)} | {"code": np.arange(4), "plan": ["p" * 500] * 4}
+    return Part("search", number, columns, {"searched": 4})
+
+
+def sleep_all(workers: int, keep: Callable[[int, Any], None]) -> None:
+    """Each of the sleeps, with what becomes of results."""
+    for position, (seconds, rounds) in enumerate(SLEPT):
         executor = RayExecutor(sleeping(seconds), "local", workers)
         warm_up(executor, workers)
         batches = workers * rounds
         cpu, before = time.process_time(), time.perf_counter()
-        done = run_ordered(executor, tasks(batches), 0, lambda state, _, __: state + 1, WINDOW)
+        first = position * 10**5
+        done = run_ordered(
+            executor,
+            lambda k, _, last=first + batches: k if k < last else None,
+            0,
+            lambda state, _, __: state + 1,
+            WINDOW,
+            first=first,
+            on_result=keep,
+        )
         spent, cpu = time.perf_counter() - before, time.process_time() - cpu
         executor.close()
         assert done == batches
