@@ -12,6 +12,7 @@ from dovetail.cli import (
     calibrate,
     chips,
     clusters,
+    diff,
     estimate,
     explore,
     frameworks,
@@ -41,6 +42,7 @@ app.add_typer(spaces.app, name="spaces")
 app.add_typer(frameworks.app, name="frameworks")
 app.command("estimate")(estimate.estimate)
 app.command("plan")(plan.plan)
+app.command("diff")(diff.diff)
 app.command("explore")(explore.explore)
 app.command("schedule")(schedule.schedule)
 app.command("place")(place.place)

@@ -43,7 +43,7 @@ def explore(
     where = out or study.output
     if where is None:
         raise InputError("--out", "is missing", "name a run directory, or give the study an `output`")
-    if executor != "ray" and study.executor.name != "ray" and (address or workers):
+    if (executor or study.executor.name) != "ray" and (address or workers):
         raise InputError("--address" if address else "--workers", "belongs to Ray", "add --executor ray")
     with listener_for(as_json) as listener:
         result = study.run(where, resume=resume, executor=executor, address=address, workers=workers, listener=listener)
