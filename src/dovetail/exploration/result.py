@@ -108,7 +108,7 @@ def _point(study: ResolvedStudy, code: int, part: Part, row: int) -> dict[str, A
         "design": design,
         "chips": study.counts[position],
         "objectives": {name: OBJECTIVES[name].shown(figure) for name, figure in figures.items()},
-        "variables": {name: float(np.ravel(designs.value(name))[0]) for name in space.variables},
+        "variables": {name: _plain(np.ravel(designs.value(name))[0]) for name in space.variables},
         "silicon": {name: float(space.values(name, designs)[0]) for name in estimated},
         "jobs": {
             job.name: {
@@ -119,6 +119,11 @@ def _point(study: ResolvedStudy, code: int, part: Part, row: int) -> dict[str, A
             for job in study.jobs
         },
     }
+
+
+def _plain(value: float) -> float | int:
+    """A number as a file would have it: whole ones without a point, so that a space finds the design again by them."""
+    return int(value) if float(value).is_integer() else float(value)
 
 
 def _certificate(study: ResolvedStudy, front: Front, searched: Sequence[Part], rest: Floats | None) -> dict[str, Any]:
