@@ -10,7 +10,7 @@ At each level a candidate is dropped when some point of the front beats its boun
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -23,7 +23,7 @@ from dovetail.exploration.objective import Floats
 from dovetail.exploration.pareto import dominated
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.store import Part
-from dovetail.hardware import Chip, Cluster
+from dovetail.hardware import Chip
 from dovetail.hardware.design import Designs
 from dovetail.hardware.design_space.variable import BOUNDS
 from dovetail.search.design_bound import design_bounds
@@ -177,26 +177,26 @@ class Worker:
             for number in range(len(study.jobs)):
                 most_s = limits(latest[rows], least[rows], study.weights, number)
                 (open_rows,) = np.nonzero(least[rows, number] < most_s)
-                for tables, members in self._by_network(number, position, [chips[i] for i in open_rows.tolist()]):
+                for tables, members in self._tables_for(number, position, [chips[i] for i in open_rows.tolist()]):
                     some = open_rows[members]
                     chosen: list[Chip] = [chips[int(i)] for i in some]
                     seconds = tables.least_seconds(chosen, most_s[some])
                     least[rows[some], number] = np.maximum(least[rows[some], number], seconds)
         return least
 
-    def _by_network(self, number: int, position: int, chips: Sequence[Chip]) -> list[tuple[DesignTables, Ints]]:
-        """Tables for chips, and which of them each is for: a network, in which links differ at most."""
-        rates = np.array([chip.link_bytes_per_s if self.study.tiers is None else 0.0 for chip in chips])
-        found: list[tuple[DesignTables, Ints]] = []
-        for rate in np.unique(rates).tolist():
-            (members,) = np.nonzero(rates == rate)
-            cluster = self.study.cluster(chips[int(members[0])], self.study.counts[position])
-            found.append((self._tables(_Network(number, position, rate, cluster)), members))
-        return found
+    def _tables_for(self, number: int, position: int, chips: Sequence[Chip]) -> list[tuple[DesignTables, Ints]]:
+        """Tables for chips, and which of them each is for: those with the same links and formats."""
+        alike: dict[_Alike, list[int]] = {}
+        for row, chip in enumerate(chips):
+            links = chip.link_bytes_per_s if self.study.tiers is None else 0.0
+            key = _Alike(number, position, links, tuple(chip.dense_flops.published()), chip)
+            alike.setdefault(key, []).append(row)
+        return [(self._tables(key), np.array(rows, np.int64)) for key, rows in alike.items()]
 
-    def _new_tables(self, network: _Network) -> DesignTables:
+    def _new_tables(self, key: _Alike) -> DesignTables:
         study = self.study
-        return DesignTables(study.jobs[network.number].job, network.cluster, study.framework, study.plans)
+        cluster = study.cluster(key.chip, study.counts[key.position])
+        return DesignTables(study.jobs[key.job].job, cluster, study.framework, study.plans)
 
     # scouts -------------------------------------------------------------------------------------------------------
 
@@ -226,16 +226,12 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True)
-class _Network:
-    """What tables depend on; clusters of equal rates differ in their chips alone."""
+class _Alike:
+    """What tables depend on: a job, a number of chips, their links and the formats they multiply in."""
 
-    number: int
+    job: int
     position: int
-    bytes_per_s: float
-    cluster: Cluster
-
-    def __hash__(self) -> int:
-        return hash((self.number, self.position, self.bytes_per_s))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Network) and hash(self) == hash(other)
+    link_bytes_per_s: float
+    formats: tuple[str, ...]
+    #: one of them
+    chip: Chip = field(compare=False)
