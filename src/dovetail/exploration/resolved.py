@@ -220,7 +220,7 @@ def _space(part: HardwarePart, name: str, where: str, folder: Path) -> DesignSpa
     if part.space is None:
         return space_from({"name": name, **own}, where, folder)
     wanted = beside(part.space, folder)
-    document, known_as, beside_it = _named("hardware.space", lambda: space_document(wanted))
+    document, known_as, beside_it = _named(f"hardware.space: {wanted}", lambda: space_document(wanted))
     if not own:
         return space_from(document, known_as, beside_it)
     merged = dict(document)
