@@ -15,7 +15,9 @@ from dovetail.cli import (
     diff,
     estimate,
     explore,
+    export,
     frameworks,
+    import_launch,
     models,
     place,
     plan,
@@ -42,6 +44,8 @@ app.add_typer(spaces.app, name="spaces")
 app.add_typer(frameworks.app, name="frameworks")
 app.command("estimate")(estimate.estimate)
 app.command("plan")(plan.plan)
+app.command("export")(export.export)
+app.command("import")(import_launch.import_launch)
 app.command("diff")(diff.diff)
 app.command("explore")(explore.explore)
 app.command("schedule")(schedule.schedule)

@@ -103,6 +103,18 @@ def asked(file: Path | None, given: Mapping[str, str | int | None], chips: str |
     return Asked(document, where, folder, frozenset({*flags, "cluster.chips"} if counts else flags), several)
 
 
+def complete(document: Mapping[str, Any], given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A document of a plan file with what flags add; what is still missing is asked for in one sentence."""
+    flags = {field: value for field, value in given.items() if value is not None}
+    if "cluster.name" in flags and "cluster.chip" in flags:
+        raise InputError("--cluster", "stands beside --chip", "give one of them: a cluster has its chip")
+    if "job.model" in flags:
+        flags["job.model"] = _model(flags["job.model"], Path())
+    merged = _merged(document, flags, where)
+    _check_complete(merged, where, has_counts=False)
+    return merged
+
+
 def chip_counts(text: str) -> tuple[int, ...]:
     """Numbers of chips: 256; 256,512,768; 256..4096 by doubling; 256..4096:256 by steps."""
     span = re.fullmatch(r"(\d{1,7})\.\.(\d{1,7})(?::(\d{1,7}))?", text.strip())

@@ -39,7 +39,7 @@ def test_every_single_change_is_an_evaluation():
         assert found[name].step_time_s == pytest.approx(changed, rel=1e-12)
         assert found[name].gain == pytest.approx(1 - changed / seconds(PLAN), rel=1e-9)
     assert comparison.other.step_time_s == pytest.approx(seconds(PLAN | changes), rel=1e-12)
-    gains = [each.gain for each in comparison.differences if each.fits]
+    gains = [each.gain or 0.0 for each in comparison.differences if each.fits]
     assert gains == sorted(gains, reverse=True)
 
 

@@ -1,0 +1,75 @@
+"""`dovetail import`: an existing launch file as a plan file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+import dovetail as dt
+from dovetail.cli.evaluation import plan_facts, question_facts
+from dovetail.cli.output import check_target, print_facts, print_json, wrapped
+from dovetail.cli.question import complete
+from dovetail.errors import InputError
+
+#: Launch files are short; what is longer is something else.
+MAX_BYTES = 2**20
+
+
+def import_launch(
+    file: Annotated[Path, typer.Argument(help="A launch script, arguments, or a configuration.")],
+    out: Annotated[Path | None, typer.Option("--out", help="Write the plan file here (YAML).")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Let --out replace a file.")] = False,
+    form: Annotated[
+        Literal["megatron", "torchtitan", "deepspeed"] | None,
+        typer.Option("--format", help="Whose launch file it is; default what it looks like."),
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Where the file names no model.")] = None,
+    cluster: Annotated[str | None, typer.Option("--cluster", help="A cluster of the catalogue or its file.")] = None,
+    chip: Annotated[str | None, typer.Option("--chip", help="A chip of the catalogue or its file.")] = None,
+    chips: Annotated[int | None, typer.Option("--chips", min=1, help="Where the file does not say how many.")] = None,
+    global_batch: Annotated[int | None, typer.Option("--global-batch", help="Sequences a step.")] = None,
+    seq_len: Annotated[int | None, typer.Option("--seq-len", help="Tokens of a sequence.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a view.")] = False,
+) -> None:
+    """Reads an existing launch as a plan; what it leaves open is asked for, what nobody knows is listed."""
+    from dovetail.report.launch.targets import read_launch
+
+    reading = read_launch(_text(file), str(file), form, chips)
+    given: dict[str, Any] = {"job.model": model, "job.seq_len": seq_len, "job.global_batch": global_batch}
+    given |= {"cluster.name": cluster, "cluster.chip": chip, "cluster.chips": chips}
+    parts = {
+        "job": dict(reading.job),
+        "cluster": {**reading.cluster, "framework": reading.framework},
+        "plan": dict(reading.plan),
+    }
+    document = complete(parts, given, str(file))
+    task = dt.evaluation.task_of(document, str(file))
+    written = dt.evaluation.plan_document(task.plan, task.job, task.cluster, task.framework.name)
+    if out is not None:
+        from dovetail.documents import to_yaml, write_text
+
+        check_target(out, force=force)
+        write_text(out, to_yaml(written))
+    if as_json:
+        extra = {"unknown": list(reading.unknown), "passed_over": list(reading.passed_over)}
+        print_json({**written, **extra, "out": None if out is None else str(out)})
+        return
+    print_facts([*question_facts(task.job, task.cluster, task.framework), *plan_facts(task.plan)])
+    if reading.unknown:
+        print_facts(wrapped("unknown", f"{', '.join(reading.unknown)}: nobody here knows them; the plan is without"))
+    typer.echo(f"written {out}" if out is not None else "add --out plan.yaml to keep it, and ask `dovetail estimate`")
+
+
+def _text(file: Path) -> str:
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise InputError(str(file), f"has more than {MAX_BYTES} bytes", "give a launch script or its arguments")
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise InputError(str(file), "is no text", "give a launch script, arguments or a configuration") from None
+    except OSError as error:
+        raise InputError(str(file), f"cannot be read ({error.strerror})", "name a file that exists") from None

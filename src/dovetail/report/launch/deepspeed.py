@@ -1,0 +1,219 @@
+"""A plan as DeepSpeed's JSON configuration, and a configuration as parts of a plan file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from dovetail import frameworks
+from dovetail.documents import parse_document
+from dovetail.errors import InputError, quoted
+from dovetail.evaluation import Task
+from dovetail.placement.plan import Plan
+from dovetail.placement.runnable import check_runnable
+from dovetail.report.launch.deepspeed_keys import HARMLESS, READ, SECTIONS, TOP_LEVEL
+from dovetail.report.launch.launch import Launch, Reading, refuse
+
+VERSION = "DeepSpeed 0.19.8"
+
+_MAX_COUNT = 2**40
+_OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "lion": "lion"}
+
+
+def export(task: Task) -> Launch:
+    """The configuration for a plan; one that DeepSpeed cannot be configured for is refused."""
+    plan, job = task.plan, task.job
+    if plan.pipeline_parallel > 1:
+        what = f"is {plan.pipeline_parallel}, which {VERSION} has no key for: PipelineModule makes stages in code"
+        raise InputError("plan: pipeline_parallel", what, "set it to 1, or choose another target")
+    check_runnable(plan, frameworks.load("deepspeed"), job.precision)
+    for field, what, fix in _obstacles(plan):
+        raise refuse("DeepSpeed", VERSION, field, what, fix)
+    text = json.dumps(_document(task), indent=2) + "\n"
+    return Launch("ds_config.json", text, tuple(_notes(task)))
+
+
+def _obstacles(plan: Plan) -> Iterator[tuple[str, str, str]]:
+    t, c, e = plan.tensor_parallel, plan.context_parallel, plan.expert_parallel
+    if plan.sequence_parallel:
+        yield "sequence_parallel", "is true beside AutoTP", "set it to false"
+    if t > 1 and c > 1:
+        yield "context_parallel", f"is {c} beside tensor_parallel {t}", "use one of the two"
+    if plan.zero_stage and plan.zero_group < plan.data_parallel * c:
+        # MiCS is gone, and hpZ keeps a second copy of the weights without making the group smaller
+        yield "zero_group", f"is {plan.zero_group} of {plan.data_parallel * c} chips", "leave it out"
+    if e == 1 and plan.expert_tensor_parallel != t:
+        yield "expert_tensor_parallel", "is 1 where experts are not spread", "leave it out, or spread the experts"
+    if e > 1 and plan.expert_tensor_parallel != 1:
+        yield "expert_tensor_parallel", f"is {plan.expert_tensor_parallel} where experts are spread", "set it to 1"
+    if plan.recompute_share < 1:
+        yield "recompute_share", f"is {plan.recompute_share:g}, which is code without a pipeline", "set it to 1"
+
+
+def _document(task: Task) -> dict[str, Any]:
+    plan, job = task.plan, task.job
+    document: dict[str, Any] = {
+        "train_batch_size": job.global_batch,
+        "train_micro_batch_size_per_gpu": plan.micro_batch,
+        "gradient_accumulation_steps": plan.num_microbatches,
+        "bf16": {"enabled": job.precision == "bf16"},
+        "fp16": {"enabled": job.precision == "fp16"},
+        "zero_optimization": {"stage": plan.zero_stage}
+        | ({"overlap_comm": True, "contiguous_gradients": True} if plan.zero_stage else {}),
+    }
+    if plan.tensor_parallel > 1:
+        # DeepSpeed counts all chips of a tensor-parallel group in it, or one, by how the engine is started
+        del document["train_batch_size"]
+        document["tensor_parallel"] = {"autotp_size": plan.tensor_parallel}
+    if plan.context_parallel > 1:
+        document["sequence_parallel_size"] = plan.context_parallel
+        document["data_parallel_size"] = plan.data_parallel
+    if plan.expert_parallel > 1:
+        document["expert_parallel"] = {"enabled": True, "autoep_size": plan.expert_parallel}
+    if plan.recompute == "full":
+        document["activation_checkpointing"] = {"number_checkpoints": job.model.num_layers}
+    return document
+
+
+def _notes(task: Task) -> Iterator[str]:
+    plan, job = task.plan, task.job
+    yield f"written for {VERSION}; start it on {task.cluster.chips} chips"
+    yield f"the model ({job.model.name}, sequences of {job.seq_len}), {job.optimizer} and its learning rate are code"
+    if plan.tensor_parallel > 1:
+        yield f"train_batch_size is left out: DeepSpeed takes {plan.tensor_parallel} times {job.global_batch} for it"
+    if plan.context_parallel > 1:
+        yield "attention has to be wrapped for Ulysses in code (UlyssesSPAttentionHF or DistributedAttention)"
+    if plan.expert_parallel > 1:
+        yield "AutoEP knows Mixtral, Qwen3, DeepSeek and MiniMax; for other models add moe_layer_pattern and its kin"
+    if plan.recompute == "full":
+        yield "activation_checkpointing says how; that layers are checkpointed is code (gradient_checkpointing_enable)"
+
+
+def read(text: str, where: str) -> Reading:
+    """What a configuration says; the model, its sequences and the number of chips are not in it."""
+    document = parse_document(text, where, json_only=True)
+    if not TOP_LEVEL & set(document):
+        fix = "it should be a DeepSpeed configuration, with train_micro_batch_size_per_gpu and zero_optimization"
+        raise InputError(where, "holds no key of DeepSpeed", fix)
+    unknown = [key for key in document if key not in TOP_LEVEL]
+    passed_over = [key for key in document if key in TOP_LEVEL - READ]
+    for name, keys in SECTIONS.items():
+        section = _section(document, name, where)
+        unknown += [f"{name}.{key}" for key in section if key not in keys]
+    for (name, key), harmless in HARMLESS.items():
+        value = _section(document, name, where).get(key, harmless[0])
+        if value not in harmless and not _is_no_device(value):
+            raise InputError(f"{where}: {name}.{key}", f"is {quoted(value)}, which no plan has", "leave it out")
+    if _section(document, "activation_checkpointing", where).get("partition_activations") is True:
+        unknown.append("activation_checkpointing.partition_activations (no plan has it)")
+    plan = _plan(document, where)
+    job = _job(document, where, unknown)
+    _batch(document, where, plan, job)
+    return Reading("deepspeed", job, {}, plan, tuple(passed_over), tuple(unknown))
+
+
+def _is_no_device(value: object) -> bool:
+    return isinstance(value, Mapping) and cast("Mapping[str, object]", value).get("device") in (None, "none")
+
+
+def _section(document: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
+    value = document.get(name)
+    if name == "zero_optimization" and isinstance(value, bool):
+        return {"stage": int(value)}  # as the first versions had it
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise InputError(f"{where}: {name}", f"is {quoted(value)}", "it should be a mapping of keys")
+    return cast("Mapping[str, Any]", value)
+
+
+def _count(fields: Mapping[str, Any], key: str, where: str, least: int = 1, most: int = _MAX_COUNT) -> int | None:
+    """A whole number; none where it is missing or left to the program that starts DeepSpeed."""
+    value = fields.get(key)
+    if value is None or value == "auto":
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        fix = f"it should be a whole number from {least} to {most}"
+        raise InputError(f"{where}: {key}", f"is {quoted(value)}", fix)
+    return value
+
+
+def _plan(document: Mapping[str, Any], where: str) -> dict[str, Any]:
+    zero = _section(document, "zero_optimization", where)
+    tensor = _section(document, "tensor_parallel", where)
+    experts = _section(document, "expert_parallel", where)
+    plan: dict[str, Any] = {
+        "zero_stage": _count(zero, "stage", f"{where}: zero_optimization", 0, 3) or 0,
+        "tensor_parallel": _count(tensor, "autotp_size", f"{where}: tensor_parallel", 0, 2**24) or 1,
+    }
+    context = _count(document, "sequence_parallel_size", where, 1, 2**24) or 1
+    if context > 1:
+        plan |= {"context_parallel": context, "context_kind": "ulysses"}
+    spread = _count(experts, "autoep_size", f"{where}: expert_parallel", 1, 2**24) or 1
+    if experts.get("enabled") is True and spread > 1:
+        plan |= {"expert_parallel": spread, "expert_tensor_parallel": 1}
+    stages = _count(_section(document, "pipeline", where), "stages", f"{where}: pipeline", 1, 2**24)
+    if stages is not None:
+        plan["pipeline_parallel"] = stages
+    elif "pipeline" in document:
+        fix = "add stages there, as many as PipelineModule makes"
+        raise InputError(f"{where}: pipeline", "stands there without its stages, which are code", fix)
+    if "activation_checkpointing" in document:
+        plan["recompute"] = "full"
+    return plan
+
+
+def _job(document: Mapping[str, Any], where: str, unknown: list[str]) -> dict[str, Any]:
+    enabled: list[str] = []
+    for name, precision in (("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16")):
+        value = _section(document, name, where).get("enabled", False)
+        if value not in (True, False, "auto"):
+            raise InputError(f"{where}: {name}.enabled", f"is {quoted(value)}", "it should be true or false")
+        enabled += [precision] if value is True else ["auto"] if value == "auto" else []
+    if set(enabled) >= {"bf16", "fp16"}:
+        raise InputError(f"{where}: fp16", "is enabled beside bf16", "enable one of them")
+    job: dict[str, Any] = {}
+    if "auto" not in enabled:
+        job["precision"] = enabled[0] if enabled else "fp32"
+    elif set(enabled) != {"auto"}:
+        job["precision"] = next(name for name in enabled if name != "auto")
+    optimizer = _section(document, "optimizer", where)
+    if "type" in optimizer:
+        name = str(optimizer["type"]).casefold()
+        momentum = _section(optimizer, "params", f"{where}: optimizer").get("momentum")
+        if name in _OPTIMIZERS:
+            job["optimizer"] = _OPTIMIZERS[name]
+        elif name == "sgd":
+            job["optimizer"] = "momentum" if momentum else "sgd"
+        else:
+            unknown.append(f"optimizer.type {quoted(optimizer['type'])}")
+    return job
+
+
+def _batch(document: Mapping[str, Any], where: str, plan: dict[str, Any], job: dict[str, Any]) -> None:
+    """Adds the batch's fields; copies are what the batch has beyond microbatches and accumulation."""
+    train = _count(document, "train_batch_size", where)
+    micro = _count(document, "train_micro_batch_size_per_gpu", where, 1, 2**24)
+    steps = _count(document, "gradient_accumulation_steps", where)
+    copies = _count(document, "data_parallel_size", where, 1, 2**24)
+    if micro is None and train is not None and copies is not None and train % (copies * (steps or 1)) == 0:
+        micro = train // (copies * (steps or 1))
+    if micro is None:
+        fix = "add it: the number of chips, which it would follow from, is not in a configuration"
+        raise InputError(f"{where}: train_micro_batch_size_per_gpu", "is missing or auto", fix)
+    plan["micro_batch"] = micro
+    if copies is not None:
+        plan["data_parallel"] = copies
+    if plan["tensor_parallel"] > 1 or train is None:
+        if copies is not None and steps is not None:
+            job["global_batch"] = micro * steps * copies
+        # with AutoTP it may count each sequence once or once per chip of its group
+        return
+    job["global_batch"] = train
+    if steps is None:
+        return
+    if train % (micro * steps) or (copies is not None and train != micro * steps * copies):
+        what = f"is {train}, which microbatches of {micro} in {steps} steps do not make"
+        raise InputError(f"{where}: train_batch_size", what, "it should be their product with the copies")
+    plan["data_parallel"] = train // (micro * steps)

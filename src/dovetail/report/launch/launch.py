@@ -1,0 +1,41 @@
+"""What exporters and importers have in common: a launch file written, and one read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dovetail.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A launch file."""
+
+    #: what to call it where nobody says
+    name: str
+    text: str
+    #: what it leaves to whoever launches: paths, tokenizers, things the format has no word for
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a launch file says, as parts of a plan file; what it does not say is absent."""
+
+    #: a framework of the catalogue
+    framework: str
+    #: fields of the `job`, `cluster` and `plan` parts
+    job: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    cluster: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    plan: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    #: options that are known and change nothing a plan has: paths, logging, schedules of learning rates
+    passed_over: tuple[str, ...] = ()
+    #: options nobody here knows: listed, never dropped in silence
+    unknown: tuple[str, ...] = ()
+
+
+def refuse(target: str, version: str, field_name: str, what: str, fix: str) -> InputError:
+    """The sentence for a plan that a target cannot run, to be raised."""
+    return InputError(f"plan: {field_name}", f"{what}, which {target} ({version}) does not run", fix)
