@@ -23,7 +23,8 @@ MEGATRON = (
     ("narayanan", "145B"), ("narayanan", "1T"), ("korthikanti", "175B"), ("mt-nlg", "530B"), ("bloom", "BLOOM-176B"),
     ("megatron-bridge", "LLAMA3_70B"), ("mlperf", "GPT-3 175B"), ("mlperf", "Llama 3.1 405B"),
 )  # fmt: skip
-TORCHTITAN = {"Llama 3.1 8B": "llama3_8b", "Llama 3.1 70B": "llama3_70b"}
+#: Runs by their id, and the recipe they start from.
+TORCHTITAN = {"torchtitan-T1-8B-8g-FSDP": "llama3_8b", "torchtitan-a100-64g-llama3-70b-full": "llama3_70b"}
 
 Row = dict[str, str]
 
@@ -47,8 +48,8 @@ def launches() -> list[tuple[Row, str]]:
     for family, name in MEGATRON:
         row = next(r for r in rows if r["source_family"] == family and name in r["model"])
         found.append((row, megatron_text(row)))
-    for model, config in TORCHTITAN.items():
-        row = next(r for r in rows if r["model"] == model and r["source_family"] == "torchtitan")
+    for name, config in TORCHTITAN.items():
+        row = next(r for r in rows if r["id"] == name)
         found.append((row, torchtitan_text(row, config)))
     return found
 
@@ -142,7 +143,8 @@ def best_change(task: Task, best: Task) -> tuple[str, str]:
 
 
 def _shown(value: object) -> str:
-    return "+".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    text = "+".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 if __name__ == "__main__":
