@@ -47,10 +47,15 @@ def _energy(study: ResolvedStudy, space: DesignSpace, designs: Designs) -> tuple
     chip = space.chip(0)
     if technology is None or chip.technology is None or any(getattr(technology, name) is None for name in NEEDED):
         return np.zeros(designs.shape), np.broadcast_to(space.values("peak_power_w", designs), designs.shape)
-    silicon = Silicon(designs, technology)
+    shaped = designs
+    if space.base.kind != "systolic":
+        # chips without arrays are priced by the squarest that hold their products; nothing is cheaper than a square
+        side = np.sqrt(designs.macs_per_core)
+        shaped = designs.varied({"rows": side, "cols": side})
+    numbers = Silicon(shaped, technology).numbers
     macs, lanes = _work(study)
-    joules = macs * mac_joules(designs, silicon.numbers) + lanes * vector_joules(designs, silicon.numbers)
-    leakage = space.values("area_mm2", designs) * silicon.numbers.leakage_w_per_mm2
+    joules = macs * mac_joules(shaped, numbers) + lanes * vector_joules(shaped, numbers)
+    leakage = space.values("area_mm2", designs) * numbers.leakage_w_per_mm2
     return np.broadcast_to(joules * (1 - ROUNDING), designs.shape), np.broadcast_to(leakage, designs.shape)
 
 
