@@ -129,8 +129,12 @@ class Worker:
         most |= {name: np.asarray(BOUNDS[name].high, np.float64) for name, _ in space.formulas.derived}
         if "narrowest_bits" in most:
             most["narrowest_bits"] = np.asarray(4.0)
-        ideal = space.fixed.varied({name: value[None] for name, value in most.items()})
-        weighted = self._physical_s(0, ideal) @ self.study.weights
+        stacks = [axis.values["hbm_stacks"].min() for axis in space.axes if "hbm_stacks" in axis.values]
+        stacks += [0.0] if "hbm_stacks" in dict(space.formulas.derived) else []
+        # a design without stacks streams from its own memory, which may be faster than any stack
+        both = np.array([float(most.get("hbm_stacks", space.fixed.hbm_stacks)), *stacks])
+        ideal = space.fixed.varied({**most, "hbm_stacks": both})
+        weighted = (self._physical_s(0, ideal) @ self.study.weights).min(keepdims=True)
         # what a design costs at least is not bounded: nothing is cheaper than nothing
         lines = [1.0 if name == "step_time" else 0.0 for name in self.study.objectives]
         return np.array(lines)[None] * weighted[:, None]

@@ -140,7 +140,8 @@ def _certificate(study: ResolvedStudy, front: Front, searched: Sequence[Part], r
     if len(study.objectives) == 1:
         best = float(front.points[0, 0]) if len(front) else None
         least = float(min(every[:, 0].min(initial=np.inf), np.inf if best is None else best))
-        document["lower_bound"] = OBJECTIVES[study.objectives[0]].shown(least) if np.isfinite(least) else None
+        shown = OBJECTIVES[study.objectives[0]].shown(least)
+        document["lower_bound"] = shown if np.isfinite(shown) else None
     document["gap"] = gap_between(every, front.points) if len(front) else None
     document["space"] = _words(study)
     return document
