@@ -182,11 +182,13 @@ class DesignSpace:
         common: dict[str, Any] = {"shares_cores": self.base.kind == "systolic"}
         figures: dict[str, Array] = {}
         if technology is not None:
-            from dovetail.hardware.catalogue import technology_names  # which knows spaces too
+            from dovetail.hardware import catalogue  # which knows spaces too
 
             figures = {"area_mm2": self.values("area_mm2", designs), "tdp_w": self.values("peak_power_w", designs)}
-            # a chip names a technology of the catalogue, or none
-            common["technology"] = technology.name if technology.name in technology_names() else None
+            # a chip names a technology of the catalogue, or none: a file may have one of the same name
+            shipped = technology.name in catalogue.technology_names()
+            same = shipped and catalogue.technology(technology.name) == technology
+            common["technology"] = technology.name if same else None
             common["node"] = self.base.node if technology.name == self.base.technology else technology.name
         found: list[Chip] = []
         for position, index in enumerate(np.asarray(indices).tolist()):
