@@ -29,7 +29,8 @@ class Cores:
 
 
 #: Whether a layer's operators run side by side on parts of the cores: as a list schedule has it, or as none beats.
-Sharing = Literal["none", "scheduled", "least"]
+#: Endless: the latter for microbatches so large that nobody schedules them.
+Sharing = Literal["none", "scheduled", "least", "endless"]
 
 
 @dataclass(frozen=True, slots=True)

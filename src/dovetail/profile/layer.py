@@ -158,7 +158,7 @@ def _operator_seconds(work: PlacedWork, chip: ChipUnits) -> dict[str, Array]:
             from dovetail.schedule.side_by_side import side_by_side_share  # compiled code, which few chips need
 
             share = side_by_side_share(work, chip)
-        case "least":
+        case "least" | "endless":
             from dovetail.schedule.least_share import least_share
 
             share = least_share(work, chip, seconds)

@@ -34,10 +34,11 @@ def least_share(work: PlacedWork, chip: ChipUnits, seconds: Mapping[str, Array])
         moved / chip.matrix.memory_bytes_per_s,
     ]
     cycles = {name: np.ceil(own * cores.clock_hz * (1 - ROUNDING)) for name, own in seconds.items()}
-    serial = summed(np.clip(own, 1, MAX_CYCLES) for own in cycles.values())
+    longest = MAX_CYCLES if chip.sharing == "least" else np.inf
+    serial = summed(np.clip(own, 1, longest) for own in cycles.values())
     share = np.minimum(largest(limits) * cores.clock_hz * (1 - 2 * ROUNDING) / serial, 1.0)
     # beyond the longest times that schedules are made of nothing is known
-    return np.where(largest(products.values()) * cores.clock_hz < MAX_CYCLES, share, 0.0)
+    return np.where(largest(products.values()) * cores.clock_hz < longest, share, 0.0)
 
 
 def _longest_chain(work: PlacedWork, seconds: Mapping[str, Array]) -> Array:

@@ -119,10 +119,12 @@ def test_no_list_schedule_is_shorter_than_the_least_share(model, direction):
     for tensor_parallel in (1, 4):
         work = model_layer_work(job, commonest_layer(job), direction, tensor_parallel, 2)
         units = [units_of(job, cluster_of(chip, 8, 1e11), facts, _efficiencies(chip, job)) for chip in chips]
-        many = lined_up(units, np.arange(len(units)))
+        many = replace(lined_up(units, np.arange(len(units))), sharing="least")
         together = np.broadcast_to(least_share(work, many, operator_seconds(work, many)), len(units))
         for unit, share in zip(units, together.tolist(), strict=True):
             assert 0 < share <= float(side_by_side_share(work, unit)) <= 1
+        endless = replace(many, sharing="endless")
+        assert np.all(least_share(work, endless, operator_seconds(work, many)) == pytest.approx(together, rel=1e-12))
 
 
 def _efficiencies(chip: Chip, job: Job):
