@@ -12,7 +12,6 @@ from dovetail.cli.evaluation import EXIT_INFEASIBLE
 from dovetail.cli.figures import variable_label, variable_text, variables_text
 from dovetail.cli.output import print_facts, print_json, print_table, wrapped
 from dovetail.errors import InputError
-from dovetail.exploration.objective import OBJECTIVES
 from dovetail.units import count_text, percent_text, seconds_text
 
 if TYPE_CHECKING:
@@ -100,6 +99,7 @@ def _print_result(result: StudyResult, plans: dict[str, str]) -> None:
 
 
 def _print_best(result: StudyResult, best: dict[str, Any]) -> None:
+    from dovetail.exploration.objective import OBJECTIVES
     from dovetail.report.plan_words import plan_words
 
     lines = [("design", f"{best['design']:,} of {result.study.space.name}, {best['chips']:,} chips")]
@@ -115,6 +115,8 @@ def _print_best(result: StudyResult, best: dict[str, Any]) -> None:
 
 def _print_front(result: StudyResult, points: list[dict[str, Any]]) -> None:
     """The front in the order of its first objective, variables in one column: there may be many."""
+    from dovetail.exploration.objective import OBJECTIVES
+
     first, *_ = names = result.study.objectives
     ordered = sorted(points, key=lambda point: point["objectives"][first], reverse=OBJECTIVES[first].better == "most")
     several = len(result.study.counts) > 1
@@ -130,6 +132,8 @@ def _print_front(result: StudyResult, points: list[dict[str, Any]]) -> None:
 
 
 def _objective_text(name: str, value: float) -> str:
+    from dovetail.exploration.objective import OBJECTIVES
+
     unit = OBJECTIVES[name].unit
     return seconds_text(value) if unit == "s" else f"{count_text(value) if value >= 1e4 else f'{value:,.4g}'} {unit}"
 
