@@ -23,6 +23,7 @@ from dovetail.documents import validate
 from dovetail.models import Model, summarise
 from dovetail.models.huggingface import import_config
 from made_wrong import Path, changed, nodes, replaced
+from timing import least_cpu_seconds
 
 #: Beyond every bound: sequences end at 2^40 tokens, all other sizes earlier.
 HUGE = st.integers(min_value=2**41, max_value=10**40)
@@ -358,7 +359,9 @@ def test_a_huge_but_right_model_is_summarised_in_two_seconds(document, seq_len, 
 
 def test_a_config_of_a_hundred_thousand_layers_is_imported_in_two_seconds():
     kinds = ["sliding_attention", "full_attention"] * 50_000
-    start = time.process_time()
-    model = as_config(CONFIGS["gpt_oss"] | {"num_hidden_layers": 100_000, "layer_types": kinds})
-    assert summarise(model).layers == 100_000
-    assert time.process_time() - start < 2
+
+    def imported() -> None:
+        model = as_config(CONFIGS["gpt_oss"] | {"num_hidden_layers": 100_000, "layer_types": kinds})
+        assert summarise(model).layers == 100_000
+
+    assert least_cpu_seconds(imported, 2) < 2
