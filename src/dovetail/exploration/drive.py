@@ -64,8 +64,6 @@ class Drive:
         self.store.finish(document)
         return document
 
-    # levels -------------------------------------------------------------------------------------------------------
-
     def _exact(self) -> tuple[Front, list[Part], Floats | None]:
         if self.study.size > MAX_ENUMERATED:
             what = f"has {self.study.size:,} designs, too many to look at all"
@@ -171,8 +169,6 @@ class Drive:
             rows = [row_of[int(code)] for code in np.asarray(part.columns["code"])[done].tolist()]
             told[rows] = figures[done]
         return told
-
-    # batches ------------------------------------------------------------------------------------------------------
 
     @property
     def _empty(self) -> Front:

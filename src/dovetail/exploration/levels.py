@@ -101,8 +101,6 @@ class Worker:
         rows = searched(self.study, task.codes, task.least_s, task.front)
         return Part(task.level, task.number, columns_of(self.study, rows), {"searched": len(rows)})
 
-    # physical -----------------------------------------------------------------------------------------------------
-
     def _physical(self, task: Range) -> Part:
         study, space = self.study, self.study.spaces[task.position]
         found: list[tuple[Ints, Floats]] = []
@@ -164,8 +162,6 @@ class Worker:
         names = [f"least_s.{job.name}" for job in self.study.jobs]
         return {"code": codes, **{name: np.ascontiguousarray(least[:, n]) for n, name in enumerate(names)}}
 
-    # profile ------------------------------------------------------------------------------------------------------
-
     def _profile(self, task: Some) -> Part:
         least = self._profiled(task.codes, task.least_s, task.front)
         left = self._left(task.codes, least, task.front)
@@ -201,8 +197,6 @@ class Worker:
         study = self.study
         cluster = study.cluster(key.chip, study.counts[key.position])
         return DesignTables(study.jobs[key.job].job, cluster, study.framework, study.plans)
-
-    # scouts -------------------------------------------------------------------------------------------------------
 
     def _scouts(self, task: Scouts) -> Part:
         """Candidates with good bounds out of a sample, for each objective: a front to beat."""
