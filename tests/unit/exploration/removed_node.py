@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from ray_scenarios import Counting, small_cluster
@@ -15,21 +16,34 @@ from ray_scenarios import Counting, small_cluster
 from dovetail.exploration import study as study_module
 from dovetail.exploration.events import Progress
 from dovetail.exploration.executor import EXECUTORS
+from dovetail.exploration.levels import Some
 from dovetail.exploration.study import Study
 
-#: Search batches that are done when the node goes: some of the next are under way.
+#: Search batches that are done when the node goes.
 DONE = 1
+#: Seconds after which no one waits any longer.
+PATIENCE_S = 60.0
 
 
-class Slow:
-    """Work that takes so long that a node which goes is in the middle of it."""
+class Held:
+    """Work whose later search batches end only once the node is gone, so that one is under way when it goes."""
 
     def __init__(self, work: Any) -> None:
         self._work = work
+        self.begun, self.gone = Path("begun").absolute(), Path("gone").absolute()
 
     def __call__(self, task: Any) -> Any:
-        time.sleep(0.4)
+        if isinstance(task, Some) and task.level == "search" and task.number >= DONE and not self.gone.exists():
+            self.begun.touch()
+            time.sleep(PATIENCE_S)  # its process dies with the node
         return self._work(task)
+
+
+def wait_for(path: Path) -> None:
+    """Returns when the file is there, or after a while."""
+    until = time.monotonic() + PATIENCE_S
+    while not path.exists() and time.monotonic() < until:
+        time.sleep(0.02)
 
 
 def main() -> None:
@@ -39,15 +53,18 @@ def main() -> None:
     cluster.wait_for_nodes()
     made: list[Counting] = []
     workers: list[int] = []
+    begun, gone = Path("begun"), Path("gone")
 
     def counting(work: Any, where: str | None, number: int | None) -> Counting:
-        made.append(Counting(Slow(work), where or address, number))
+        made.append(Counting(Held(work), where or address, number))
         return made[-1]
 
     def listener(progress: Progress) -> None:
         workers.append(progress.workers)
         if progress.level == "search" and progress.batches == DONE:
+            wait_for(begun)
             cluster.remove_node(doomed, allow_graceful=False)
+            gone.touch()
             cluster.add_node(num_cpus=1)
 
     study_module.EXECUTORS = {**EXECUTORS, "ray": counting}
