@@ -8,7 +8,7 @@ import json
 import math
 import textwrap
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -123,8 +123,14 @@ def to_yaml(document: Mapping[str, Any]) -> str:
 
 def write_text(path: Path, text: str) -> None:
     """Writes a file the user asked for."""
+    write_parts(path, (text,))
+
+
+def write_parts(path: Path, parts: Iterable[str]) -> None:
+    """Writes a file the user asked for, part by part as they come."""
     try:
-        path.write_text(text, encoding="utf-8")
+        with path.open("w", encoding="utf-8") as file:
+            file.writelines(parts)
     except OSError as error:
         fix = "name a file in a folder that exists"
         raise InputError(str(path), f"cannot be written ({error.strerror})", fix) from None

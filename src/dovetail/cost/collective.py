@@ -62,6 +62,21 @@ def seconds(
 def tiered_seconds(
     kind: CollectiveKind, groups: Groups, size: Array, transport: Transport = TRANSPORT, copies: float = 1.0
 ) -> Array:
+    """One collective over several tiers; see `tiered_time`."""
+    return tiered_time(kind, groups, size, transport, copies).seconds
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveTime:
+    """What a collective takes alone, and for how much of it each tier's links are busy."""
+
+    seconds: Array
+    busy_s: Sequence[Array]
+
+
+def tiered_time(
+    kind: CollectiveKind, groups: Groups, size: Array, transport: Transport = TRANSPORT, copies: float = 1.0
+) -> CollectiveTime:
     """One collective over several tiers, innermost first, each with how many of the groups inside it it joins.
 
     Chunks follow each other through all tiers at once, so the slowest tier decides, while latencies add up.
@@ -70,20 +85,27 @@ def tiered_seconds(
     group alone is as if it were not there, so arrays can mix collectives that use it and others.
     """
     if not groups:
-        return np.zeros_like(size)
+        return CollectiveTime(np.zeros_like(size), ())
     way = _way(groups)
     match kind:
         case CollectiveKind.ALL_REDUCE:
             depths = [_depth(chips, inside) for chips, inside in zip(way.chips, way.inside, strict=True)]
-            body = np.minimum(_ring(way, 2.0, size, transport), _tree(way, depths, size, transport))
+            body = _faster(_ring(way, 2.0, size, transport), _tree(way, depths, size, transport))
             if any(way.adding):
                 adds = reduce(np.logical_or, [n > 1 for n, adds in zip(way.chips, way.adding, strict=True) if adds])
-                body = np.where(adds, np.minimum(body, _switch_tree(way, depths, size, transport)), body)
+                body = _faster(body, _switch_tree(way, depths, size, transport), adds)
         case CollectiveKind.ALL_GATHER | CollectiveKind.REDUCE_SCATTER:
             body = _ring(way, 1.0, size, transport)
         case CollectiveKind.ALL_TO_ALL | CollectiveKind.PERMUTE:
             body = _exchange(way, kind is CollectiveKind.PERMUTE, size, transport, copies)
-    return np.where(way.total > 1, way.launch + body, 0.0)
+    return CollectiveTime(np.where(way.total > 1, way.launch + body.seconds, 0.0), body.busy_s)
+
+
+def _faster(one: CollectiveTime, other: CollectiveTime, possible: Array | bool = True) -> CollectiveTime:
+    """Of two algorithms the one that takes less, where the other is possible."""
+    chosen = (other.seconds < one.seconds) & possible
+    busy = [np.where(chosen, theirs, mine) for mine, theirs in zip(one.busy_s, other.busy_s, strict=True)]
+    return CollectiveTime(np.where(chosen, other.seconds, one.seconds), busy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +122,9 @@ class _Way:
     total: Array
     launch: Array
 
-    def slowest(self, sizes: Sequence[Array]) -> Array:
-        """The longest time any tier's links are busy, with the bytes of each group of the tiers inside."""
-        return reduce(np.maximum, [size * cost for size, cost in zip(sizes, self.per_byte, strict=True)])
+    def busy(self, sizes: Sequence[Array]) -> list[Array]:
+        """How long each tier's links are busy, with the bytes of each group of the tiers inside."""
+        return [size * cost for size, cost in zip(sizes, self.per_byte, strict=True)]
 
     def hops(self, counts: Sequence[Array]) -> Array:
         """Seconds of so many hops in each tier."""
@@ -128,22 +150,23 @@ def _way(groups: Groups) -> _Way:
     )
 
 
-def _ring(way: _Way, rounds: float, size: Array, transport: Transport) -> Array:
+def _ring(way: _Way, rounds: float, size: Array, transport: Transport) -> CollectiveTime:
     """Round a ring through all chips, one share after another: twice to reduce and gather (Patarasuk, Yuan 2009)."""
     carried = (rounds * (way.total - 1) + transport.copy) / way.total * size
     # a ring enters and leaves each group of a tier once
     hops = [(n - 1) * way.total / (n * inside) for n, inside in zip(way.chips, way.inside, strict=True)]
-    return rounds * way.hops(hops) + _low_latency(way.slowest([carried] * len(hops)), way.launch, transport)
+    busy = way.busy([carried] * len(hops))
+    return CollectiveTime(rounds * way.hops(hops) + _low_latency(_longest(busy), way.launch, transport), busy)
 
 
-def _tree(way: _Way, depths: Sequence[Array], size: Array, transport: Transport) -> Array:
+def _tree(way: _Way, depths: Sequence[Array], size: Array, transport: Transport) -> CollectiveTime:
     """Up a tree and down again: whoever has two neighbours receives everything twice."""
     own = transport.copy / way.total
-    work = way.slowest([(np.minimum(2.0, n - 1) + own) * size for n in way.chips])
-    return 2 * way.hops(depths) + _low_latency(work, way.launch, transport)
+    busy = way.busy([(np.minimum(2.0, n - 1) + own) * size for n in way.chips])
+    return CollectiveTime(2 * way.hops(depths) + _low_latency(_longest(busy), way.launch, transport), busy)
 
 
-def _switch_tree(way: _Way, depths: Sequence[Array], size: Array, transport: Transport) -> Array:
+def _switch_tree(way: _Way, depths: Sequence[Array], size: Array, transport: Transport) -> CollectiveTime:
     """A tree whose switches add up where they can.
 
     A chip lets its switch read everything once and sends its sum to all, or receives all sums and its share of
@@ -153,11 +176,11 @@ def _switch_tree(way: _Way, depths: Sequence[Array], size: Array, transport: Tra
     parts = [(1 + 1 / n) / transport.switch if adds else np.minimum(2.0, n - 1) for n, adds in adding]
     hops = [np.minimum(depth, 1.0) if adds else depth for depth, adds in zip(depths, way.adding, strict=True)]
     start = SWITCH_STARTS * way.launch
-    work = way.slowest([part * size for part in parts])
-    return start - way.launch + 2 * way.hops(hops) + _chunked(work, start, transport)
+    busy = way.busy([part * size for part in parts])
+    return CollectiveTime(start - way.launch + 2 * way.hops(hops) + _chunked(_longest(busy), start, transport), busy)
 
 
-def _exchange(way: _Way, ring: bool, size: Array, transport: Transport, copies: float) -> Array:
+def _exchange(way: _Way, ring: bool, size: Array, transport: Transport, copies: float) -> CollectiveTime:
     """Each chip sends to all others, at once or to one neighbour after another round a ring."""
     sizes: list[Array] = []
     for n, inside in zip(way.chips, way.inside, strict=True):
@@ -167,7 +190,13 @@ def _exchange(way: _Way, ring: bool, size: Array, transport: Transport, copies: 
         # what goes to chips of the same group of this tier; the rest crosses the tiers outside meanwhile
         sizes.append((n - 1 + own) * inside * inside / way.total * size * distinct)
     hops = [n - 1 if ring else np.ceil(np.log2(n)) for n in way.chips]
-    return way.hops(hops) + _chunked(way.slowest(sizes), way.launch, transport)
+    busy = way.busy(sizes)
+    return CollectiveTime(way.hops(hops) + _chunked(_longest(busy), way.launch, transport), busy)
+
+
+def _longest(busy_s: Sequence[Array]) -> Array:
+    """Tiers pass chunks on at once: the one busy longest decides."""
+    return reduce(np.maximum, busy_s)
 
 
 def _distinct(groups: Array, copies: float) -> Array:

@@ -92,6 +92,13 @@ def evaluate(plan: Plan, job: Job, cluster: Cluster, framework: Framework, *, en
     return evaluation_of(step, plan, job, cluster, facts, str(known), energy=energy)
 
 
+def least_step_s(plan: Plan, job: Job, cluster: Cluster, framework: Framework) -> float:
+    """Seconds that no simulated step of the plan falls below (L1⁻)."""
+    schedule, stages = plan.pipeline_schedule, plan.pipeline_parallel
+    facts = facts_of(framework, job, schedule=schedule, stages=stages).at_least(schedule=schedule, stages=stages)
+    return float(step_of(plan, job, cluster, facts, calibration(cluster.chip, job.precision).efficiencies).seconds)
+
+
 def evaluation_of(
     step: Step, plan: Plan, job: Job, cluster: Cluster, facts: FrameworkFacts, basis: str, *, energy: bool = False
 ) -> Evaluation:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from dovetail.frameworks import Availability, Framework
 from dovetail.graph import OPTIMIZERS, Element
 from dovetail.models import Job
 from dovetail.placement.memory import ParameterBytes
+
+#: Longer than anything that is hidden.
+ENDLESS_S = 1e30
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,20 @@ class FrameworkFacts:
     synchronous: bool
     #: bytes the loss moves per logit, forward and backward together
     loss_traffic: float
+
+    def at_least(self, *, schedule: str = "", stages: int = 1) -> FrameworkFacts:
+        """Figures under which no step takes longer than one that is simulated (L1⁻).
+
+        What can be hidden is, however little there is to hide it. A stage that is done early closes its step while
+        others still work, so with several stages nothing of that is sure to be seen. DualPipe's pairs hide each
+        other's messages.
+        """
+        overlaps = replace(self.overlaps, least_room_s=ENDLESS_S)
+        if stages > 1:
+            overlaps = replace(overlaps, gradient_reduction=1.0, updated_weights=1.0)
+        if schedule == "dualpipe":
+            overlaps = replace(overlaps, tensor_forward=1.0, tensor_backward=1.0, context=1.0, expert=1.0)
+        return replace(self, overlaps=overlaps)
 
 
 def facts_of(

@@ -239,8 +239,9 @@ class ChainBuilder:
         reduced = sum(_number(summed(p.step_collective_s.values())) for p in profiles) - updated
         rate = self.job.facts.update_bytes / self.job.chip.vector.memory_bytes_per_s
         update = owned * _number(rate)
-        reductions = (reduced * (1 - _number(overlaps.gradient_reduction)), reduced - rooms * backward_s)
-        gatherings = (updated * (1 - _number(overlaps.updated_weights)), updated - rooms * forward_s)
+        behind, ahead = (max(rooms * work_s, overlaps.least_room_s) for work_s in (backward_s, forward_s))
+        reductions = (reduced * (1 - _number(overlaps.gradient_reduction)), reduced - behind)
+        gatherings = (updated * (1 - _number(overlaps.updated_weights)), updated - ahead)
         return tuple(update + r + g for r in reductions for g in gatherings)
 
     def constant_s(self, breakdown: Mapping[str, float]) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.cost.calibration import Efficiencies
-from dovetail.cost.collective import TierArrays, tiered_seconds
+from dovetail.cost.collective import CollectiveTime, TierArrays, tiered_time
 from dovetail.cost.energy import EnergyRates, energy_rates
 from dovetail.cost.operators import ChipUnits
 from dovetail.cost.shapes import Array
@@ -90,10 +90,16 @@ class Pricing:
 
     def seconds(self, arrangements: Arrangements, collective: Collective, size: Array, copies: float = 1.0) -> Array:
         """One collective; `copies` of what it holds can travel together to a node."""
+        return self.time(arrangements, collective, size, copies)[0].seconds
+
+    def time(
+        self, arrangements: Arrangements, collective: Collective, size: Array, copies: float = 1.0
+    ) -> tuple[CollectiveTime, list[int]]:
+        """One collective, and the tiers its links lie in."""
         joins: Array = reduce(np.multiply, [arrangements.by_tier[axis] for axis in collective.axes])
         wide = size * self.widening.get(collective.user, 1.0)
-        joined = [(n, self.tiers[t]) for t, n in enumerate(joins) if np.any(n > 1)]
-        return tiered_seconds(collective.kind, joined, wide, copies=copies)
+        used = [t for t, n in enumerate(joins) if np.any(n > 1)]
+        return tiered_time(collective.kind, [(joins[t], self.tiers[t]) for t in used], wide, copies=copies), used
 
 
 def pricing_of(

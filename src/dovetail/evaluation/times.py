@@ -37,6 +37,8 @@ class Overlaps:
     gradient_reduction: Array | float = 1.0
     #: whether stages work on while what they hand on is sent
     transfers: bool = True
+    #: computation hides at least so many seconds, however short it is: endless in a bound
+    least_room_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,9 @@ class LayerTimes:
     input_gradient_s: Array
     weight_gradient_s: Array
     parts: Mapping[str, Array]
+    #: of these, waits for the host in the forward, and in the input gradient
+    forward_wait_s: Array | float = 0.0
+    backward_wait_s: Array | float = 0.0
 
 
 def layer_times(profile: LayerProfile, again: Recompute, overlaps: Overlaps, host_s: Array | float = 0.0) -> LayerTimes:
@@ -78,6 +83,8 @@ def layer_times(profile: LayerProfile, again: Recompute, overlaps: Overlaps, hos
         input_gradient_s=profile.input_gradient_s + backward + added + wait_backward,
         weight_gradient_s=profile.weight_gradient_s,
         parts=parts,
+        forward_wait_s=wait_forward,
+        backward_wait_s=wait_backward,
     )
 
 
@@ -89,7 +96,7 @@ def least_input_gradient(
     Collectives are hidden by their full share, however little computation there is beside them, and what runs again
     launches nothing.
     """
-    hidden = _shares(overlaps, overlaps.tensor_backward)
+    hidden = hidden_shares(overlaps, overlaps.tensor_backward)
     exposed = summed(seconds * (1 - hidden[name]) for name, seconds in profile.backward_collective_s.items())
     busy = profile.input_gradient_s + profile.weight_gradient_s + exposed + added_s
     return busy + _wait(busy, profile.backward_kernels * host_s) - profile.weight_gradient_s
@@ -112,8 +119,8 @@ def _exposed(
 ) -> tuple[Array, dict[str, Array]]:
     """Seconds of collectives that computation does not hide, in all and by kind; kinds use up its room in turn."""
     parts: dict[str, Array] = {}
-    room = compute_s
-    for name, hidden in _shares(overlaps, tensor).items():
+    room = np.maximum(compute_s, overlaps.least_room_s)
+    for name, hidden in hidden_shares(overlaps, tensor).items():
         if name in collectives:
             could = np.minimum(collectives[name] * hidden, room)
             room = room - could
@@ -122,7 +129,7 @@ def _exposed(
     return summed(parts.values()), parts
 
 
-def _shares(overlaps: Overlaps, tensor: Array | float) -> dict[str, Array | float]:
+def hidden_shares(overlaps: Overlaps, tensor: Array | float) -> dict[str, Array | float]:
     """The part of a collective that can be hidden, by kind of group."""
     return {
         "tensor-parallel": tensor,
@@ -193,13 +200,14 @@ def transfer_seconds(plan: Plan, profiles: JobProfiles, cluster: Cluster, effici
         return np.zeros(())
     copies = 1 if plan.stages_inside else plan.data_parallel
     neighbours = 2 * plan.tensor_parallel * plan.context_parallel * copies
-    arrays = tier_arrays(cluster.chip, _tier_at(cluster, neighbours), efficiencies)
+    arrays = tier_arrays(cluster.chip, tier_at(cluster, neighbours), efficiencies)
     stream = largest(p.stream_bytes for p in profiles.layers.values())
     sent = stream if plan.sequence_parallel else stream / plan.tensor_parallel
     return sent / (arrays.bytes_per_s * arrays.efficiency) + arrays.latency_s + arrays.launch_s
 
 
-def _tier_at(cluster: Cluster, chips: int) -> Tier:
+def tier_at(cluster: Cluster, chips: int) -> Tier:
+    """The innermost tier that holds so many neighbouring chips."""
     return next((t for t in cluster.tiers if t.size >= chips), cluster.tiers[-1])
 
 
@@ -231,8 +239,9 @@ def closing_seconds(
             totals["gathering"] = totals["gathering"] + count * updated
             totals["backward"] = totals["backward"] + count * (times.input_gradient_s + times.weight_gradient_s)
             totals["forward"] = totals["forward"] + count * times.forward_s
-        reduced = _left(totals["reduction"], overlaps.gradient_reduction, rooms * totals["backward"])
-        gathered = _left(totals["gathering"], overlaps.updated_weights, rooms * totals["forward"])
+        behind, ahead = (np.maximum(rooms * totals[work], overlaps.least_room_s) for work in ("backward", "forward"))
+        reduced = _left(totals["reduction"], overlaps.gradient_reduction, behind)
+        gathered = _left(totals["gathering"], overlaps.updated_weights, ahead)
         every.append((reduced, gathered, stage_parameters(stage, profiles.layers)[1] * update_s))
     parts = np.stack([np.stack(np.broadcast_arrays(*part)) for part in zip(*every, strict=True)])
     slowest = np.argmax(parts.sum(axis=0), axis=0)[None]
@@ -260,17 +269,22 @@ def tied_seconds(
     gradient_bytes: float,
 ) -> Array:
     """Gradients of weights that several stages hold (embedding and head), summed once a step."""
+    shared = tied_weights(profiles, stages)
+    if not shared:
+        return np.zeros(())
+    tier = tier_arrays(cluster.chip, tier_at(cluster, plan.chips), efficiencies)
+    return summed(
+        collective_seconds(CollectiveKind.ALL_REDUCE, np.asarray(len(holders)), parameters * gradient_bytes, tier)
+        for holders, parameters in shared
+    )
+
+
+def tied_weights(profiles: JobProfiles, stages: Sequence[Stage]) -> list[tuple[tuple[int, ...], Array]]:
+    """Weights that several stages hold: the stages, and the parameters on a chip."""
     holders: dict[str, set[int]] = {}
     for position, stage in enumerate(stages):
         for name in layer_counts(stage):
             for weight in profiles.layers[name].tied_parameters:
                 holders.setdefault(weight, set()).add(position)
-    shared = {weight: len(found) for weight, found in holders.items() if len(found) > 1}
-    if not shared:
-        return np.zeros(())
-    tier = tier_arrays(cluster.chip, _tier_at(cluster, plan.chips), efficiencies)
     held = {weight: tied for p in profiles.layers.values() for weight, tied in p.tied_parameters.items()}
-    return summed(
-        collective_seconds(CollectiveKind.ALL_REDUCE, np.asarray(n), held[weight].parameters * gradient_bytes, tier)
-        for weight, n in shared.items()
-    )
+    return [(tuple(sorted(found)), held[weight].parameters) for weight, found in holders.items() if len(found) > 1]

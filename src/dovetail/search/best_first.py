@@ -63,20 +63,42 @@ class Progress:
     left_s: float = float("inf")
     #: plans that take as long are of no interest, whatever is found
     wanted_s: float = float("inf")
+    #: how many plans are asked for
+    keep: int = 1
+    #: these, where it is more than one, the best first: of each with the cut that is best for it
+    leading: list[Found] = field(default_factory=list[Found])
 
     @property
     def limit_s(self) -> float:
         """What a plan has to stay below to matter."""
+        if self.keep > 1:
+            last = self.leading[-1].seconds if len(self.leading) == self.keep else float("inf")
+            return min(self.wanted_s, last * (1 - TIE))
         return self.wanted_s if self.best is None else min(self.wanted_s, self.best.seconds * (1 - TIE))
 
     def offer(self, seconds: float, plan: Plan) -> None:
         """Keeps a plan that fits, if it is better than those alike."""
         found = Found(seconds, plan)
+        if self.keep > 1:
+            self._lead(found)
         key = (plan.tensor_parallel, plan.context_parallel, plan.pipeline_parallel, plan.expert_parallel)
         if key not in self.by_degrees or _better(found, self.by_degrees[key]):
             self.by_degrees[key] = found
         if self.best is None or _better(found, self.best):
             self.best = found
+
+    def _lead(self, found: Found) -> None:
+        apart = _uncut(found.plan)
+        alike = next((other for other in self.leading if _uncut(other.plan) == apart), None)
+        if alike is not None and not _better(found, alike):
+            return
+        others = [other for other in self.leading if other is not alike]
+        self.leading = sorted([*others, found], key=lambda each: (each.seconds, simplicity(each.plan)))[: self.keep]
+
+
+def _uncut(plan: Plan) -> Plan:
+    """A plan apart from its cut, and from what single blocks compute again."""
+    return replace(plan, layers_per_stage=(), recompute_by_block=None)
 
 
 def _better(new: Found, old: Found) -> bool:
@@ -112,12 +134,17 @@ class BestFirst:
     """The search over one space."""
 
     def __init__(
-        self, setting: Setting, space: WholeSpace, deadline: float | None = None, limit_s: float = float("inf")
+        self,
+        setting: Setting,
+        space: WholeSpace,
+        deadline: float | None = None,
+        limit_s: float = float("inf"),
+        keep: int = 1,
     ) -> None:
         self.setting = setting
         self.space = space
         self.deadline = deadline
-        self.progress = Progress(wanted_s=limit_s)
+        self.progress = Progress(wanted_s=limit_s, keep=keep)
         self.by_block = BY_BLOCK in space.recompute
         self.splits = splits(setting.job, setting.cluster, setting.framework, space)
         self.tables = Tables(setting, self.splits, options_of(space))
@@ -280,7 +307,7 @@ class BestFirst:
     def _exact(self, batch: Batch, candidates: Candidates, found: Evaluated, fits: NDArray[np.bool_]) -> Floats:
         """Exact seconds of what may matter; infinite for the rest."""
         seconds = np.where(found.exact & fits, found.seconds, np.inf)
-        limit = min(self.progress.limit_s, float(seconds.min(initial=np.inf)) * (1 + TIE))
+        limit = min(self.progress.limit_s, self._last_kept(seconds) * (1 + TIE))
         (open_rows,) = np.nonzero(~found.exact & fits & (found.seconds < limit))
         open_rows = open_rows[np.argsort(found.seconds[open_rows], kind="stable")]
         for start in range(0, len(open_rows), TIMED):
@@ -289,8 +316,14 @@ class BestFirst:
             if not len(rows):
                 break
             seconds[rows] = batch.pipeline_seconds(candidates, found, rows) + found.rest_s[rows]
-            limit = min(limit, float(seconds[rows].min()))
+            limit = min(limit, self._last_kept(seconds))
         return seconds
+
+    def _last_kept(self, seconds: Floats) -> float:
+        """The longest of as many as are asked for; cuts of one plan are several here."""
+        if self.progress.keep > 1:
+            return float("inf")
+        return float(seconds.min(initial=np.inf))
 
     def _offer(
         self, batch: Batch, candidates: Candidates, found: Evaluated, exact: Floats, fits: NDArray[np.bool_]
@@ -303,7 +336,9 @@ class BestFirst:
         best: dict[int, float] = {}
         for row, key in zip(numbers(rows), numbers(degrees), strict=True):
             seconds = float(exact[row])
-            if seconds <= best.setdefault(key, seconds) * (1 + TIE):
+            if self.progress.keep > 1 and seconds >= self.progress.limit_s:
+                break
+            if self.progress.keep > 1 or seconds <= best.setdefault(key, seconds) * (1 + TIE):
                 candidate = int(found.candidate[row])
                 layers = self.tables.cuts.layers[int(found.cut[row])]
                 self.progress.offer(seconds, self._plan(batch.shapes, candidates, candidate, layers))

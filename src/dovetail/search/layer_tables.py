@@ -50,10 +50,10 @@ class Setting:
     staged: FrameworkFacts
 
     @staticmethod
-    def of(job: Job, cluster: Cluster, framework: Framework) -> Setting:
-        """Everything looked up once."""
+    def of(job: Job, cluster: Cluster, framework: Framework, *, at_least: bool = False) -> Setting:
+        """Everything looked up once; `at_least`, what no simulated step falls below (L1⁻) instead of the model's."""
         known = calibration(cluster.chip, job.precision)
-        alone, staged = (facts_of(framework, job, stages=stages) for stages in (1, 2))
+        alone, staged = (_facts(framework, job, stages, at_least=at_least) for stages in (1, 2))
         chip = units_of(job, cluster, alone, known.efficiencies)
         return Setting(job, cluster, framework, job.graph(), known.efficiencies, str(known), chip, alone, staged)
 
@@ -76,6 +76,15 @@ class Setting:
         facts = self.facts(stages)
         gradient = facts.sharded_reduction_bytes if zero_stage == 3 else facts.reduction_bytes
         return pricing_of(self.job, self.cluster, self.efficiencies, gradient, facts.gathered_weight_bytes)
+
+
+def _facts(framework: Framework, job: Job, stages: int, *, at_least: bool) -> FrameworkFacts:
+    facts = facts_of(framework, job, stages=stages)
+    if not at_least:
+        return facts
+    # tables are shared by all schedules a framework has
+    schedule = "dualpipe" if "dualpipe" in framework.pipeline_schedules else ""
+    return facts.at_least(schedule=schedule, stages=stages)
 
 
 @dataclass(frozen=True, slots=True)

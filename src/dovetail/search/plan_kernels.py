@@ -81,6 +81,7 @@ class Facts(NamedTuple):
     by_weight: bool
     hidden_reduction: Floats
     hidden_gathering: Floats
+    least_room_s: float
     update_s: float
     context_bytes: float
     allocator: float
@@ -257,8 +258,9 @@ def _stages(
                 kept += number * layers.kept[row, c]
                 reduction += number * states.reduction_s[state, c]
                 gathering += number * states.gathering_s[state, c]
-        reduced = reduction - min(reduction * facts.hidden_reduction[staged], rooms * backward)
-        gathered = gathering - min(gathering * facts.hidden_gathering[staged], rooms * forward)
+        behind, ahead = max(rooms * backward, facts.least_room_s), max(rooms * forward, facts.least_room_s)
+        reduced = reduction - min(reduction * facts.hidden_reduction[staged], behind)
+        gathered = gathering - min(gathering * facts.hidden_gathering[staged], ahead)
         closing = max(closing, reduced + gathered + home * facts.update_s)
         moment = _moment(cuts, place, layers, row, cells, cell, facts, has_loss, zero)
         fixed = (home * facts.sharded_weight if zero == 3 else used * facts.weight) + (

@@ -232,6 +232,7 @@ def _facts(setting: Setting) -> Facts:
         by_weight=sizes.by_weight,
         hidden_reduction=np.array([float(o.gradient_reduction) for o in overlaps]),
         hidden_gathering=np.array([float(o.updated_weights) for o in overlaps]),
+        least_room_s=setting.alone.overlaps.least_room_s,
         update_s=setting.alone.update_bytes / float(setting.chip.vector.memory_bytes_per_s),
         context_bytes=setting.alone.context_bytes,
         allocator=setting.alone.allocator_overhead,

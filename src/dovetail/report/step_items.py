@@ -1,0 +1,98 @@
+"""When the items of a simulated step ran: a microbatch's forward or backward through a chunk, on one chip of its stage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.placement.work_order import WorkKind, WorkOrder
+from dovetail.simulation.layer_steps import StepKind
+from dovetail.simulation.simulate import Simulation
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+#: In short, as papers write them; a backward that leaves weight gradients for later is one all the same.
+LETTERS = {
+    WorkKind.FORWARD: "F",
+    WorkKind.BACKWARD: "B",
+    WorkKind.INPUT_GRADIENT: "B",
+    WorkKind.WEIGHT_GRADIENT: "W",
+}
+
+WORDS = {
+    WorkKind.FORWARD: "forward",
+    WorkKind.BACKWARD: "backward",
+    WorkKind.INPUT_GRADIENT: "input gradient",
+    WorkKind.WEIGHT_GRADIENT: "weight gradient",
+}
+
+#: What a chip computes; the other kinds are waits and messages.
+COMPUTING = (
+    StepKind.FORWARD,
+    StepKind.RECOMPUTE,
+    StepKind.INPUT_GRADIENT,
+    StepKind.WEIGHT_GRADIENT,
+    StepKind.OPTIMIZER,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ItemSpans:
+    """Items in the order of their stages and times; two that run together are one, called after the first."""
+
+    item: Ints
+    stage: Ints
+    #: items × simulated chips of a stage
+    begin_s: Floats
+    end_s: Floats
+
+
+def item_spans(simulation: Simulation) -> ItemSpans:
+    """When each item began and ended."""
+    tasks, timeline = simulation.tasks, simulation.timeline
+    order = tasks.order
+    (item,) = np.nonzero(~np.append(False, order.joined[:-1]))
+    return ItemSpans(item, order.stage[item], timeline.start_s[tasks.begin[item]], timeline.end_s[tasks.end[item]])
+
+
+def item_name(order: WorkOrder, item: int) -> str:
+    """An item in short, F3 or B3; with its partner where two run together."""
+    name = f"{LETTERS[WorkKind(int(order.kind[item]))]}{order.microbatch[item]}"
+    return f"{name} & {item_name(order, item + 1)}" if order.joined[item] else name
+
+
+def num_stages(simulation: Simulation) -> int:
+    """Stages of the pipeline."""
+    return simulation.tasks.order.pipeline.num_stages
+
+
+def stage_chips(simulation: Simulation) -> int:
+    """Chips of a stage that are simulated."""
+    return simulation.tasks.begin.shape[1]
+
+
+def stage_names(simulation: Simulation) -> list[str]:
+    """What every simulated chip is called."""
+    chips = stage_chips(simulation)
+    stages = range(num_stages(simulation))
+    if chips == 1:
+        return [f"stage {stage}" for stage in stages]
+    return [f"stage {stage} chip {chip}" for stage in stages for chip in range(chips)]
+
+
+def computing_s(simulation: Simulation) -> Floats:
+    """Seconds in which kernels run, by simulated chip and kind of step."""
+    labels, timeline = simulation.tasks.labels, simulation.timeline
+    chips = num_stages(simulation) * stage_chips(simulation)
+    key = labels.chip * len(StepKind) + labels.kind
+    found = np.bincount(key, timeline.end_s - timeline.start_s, chips * len(StepKind)).reshape(chips, len(StepKind))
+    return found[:, list(COMPUTING)]
+
+
+def busy_shares(simulation: Simulation) -> Floats:
+    """By stage the part of the step in which kernels run, the mean of its chips."""
+    seconds = computing_s(simulation).sum(axis=1)
+    return seconds.reshape(num_stages(simulation), -1).mean(axis=1) / simulation.step_time_s

@@ -1,0 +1,100 @@
+"""The best plan by simulation: leading plans are replayed in the order of what they take at least."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from dovetail.frameworks import Framework
+from dovetail.hardware import Cluster
+from dovetail.models import Job
+from dovetail.placement.plan import Plan
+from dovetail.search.answer import Certificate
+from dovetail.search.best_first import TIE, BestFirst, Found, simplicity
+from dovetail.search.layer_tables import Setting
+from dovetail.search.physical_bound import bound_fields, physical_bound
+from dovetail.search.space import WholeSpace, in_words
+from dovetail.simulation import simulate
+
+#: More are not simulated.
+MOST = 1000
+CUTS = "each with the cut that takes least before messages meet"
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedPlan:
+    """A plan as it was replayed."""
+
+    plan: Plan
+    #: no simulation takes less (L1⁻)
+    least_s: float
+    model_s: float
+    step_time_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedPlans:
+    """Leading plans replayed, the best first, and what is proven of it: in simulated time."""
+
+    plans: tuple[SimulatedPlan, ...]
+    certificate: Certificate
+    cpu_s: float
+
+    @property
+    def best(self) -> SimulatedPlan:
+        """The fastest."""
+        return self.plans[0]
+
+
+def simulated_plans(
+    job: Job,
+    cluster: Cluster,
+    framework: Framework,
+    whole: WholeSpace,
+    top: int,
+    deadline: float | None = None,
+) -> SimulatedPlans | None:
+    """Replays up to `top` plans until none that is left can be faster; None where no plan fits.
+
+    Everything not replayed takes at least as long as the last of the plans found, by the bound they are ordered by.
+    """
+    start = time.process_time()
+    setting = Setting.of(job, cluster, framework, at_least=True)
+    progress = BestFirst(setting, whole, deadline, keep=max(top, 2)).run()
+    candidates = [Found(_least_s(found, job, cluster), found.plan) for found in progress.leading]
+    if not candidates:
+        return None
+    candidates.sort(key=lambda found: (found.seconds, simplicity(found.plan)))
+    left = [found.seconds for found in candidates]
+    # beyond the plans found nothing is known but that it takes as long as the last of them
+    beyond_s = progress.leading[-1].seconds if len(progress.leading) == progress.keep else float("inf")
+    beyond_s = min(beyond_s, progress.left_s)
+    found: list[SimulatedPlan] = []
+    for number, candidate in enumerate(candidates[:top]):
+        best_s = min((plan.step_time_s for plan in found), default=float("inf"))
+        if best_s <= candidate.seconds:
+            break
+        replayed = simulate(candidate.plan, job, cluster, framework)
+        found.append(SimulatedPlan(candidate.plan, candidate.seconds, replayed.model_step_time_s, replayed.step_time_s))
+        left[number] = float("inf")
+    found.sort(key=lambda plan: (plan.step_time_s, simplicity(plan.plan)))
+    counts, best_s = progress.counts, found[0].step_time_s
+    bound = min(*left, beyond_s, best_s)
+    proven = bound >= best_s * (1 - TIE)
+    certificate = Certificate(
+        "optimal" if proven else "feasible",
+        best_s if proven else bound,
+        0.0 if proven else 1 - bound / best_s,
+        f"{in_words(whole, framework)}; {CUTS}",
+        counts.counted,
+        counts.counted - counts.infeasible - len(found),
+        counts.infeasible,
+        len(found),
+    )
+    return SimulatedPlans(tuple(found), certificate, time.process_time() - start)
+
+
+def _least_s(found: Found, job: Job, cluster: Cluster) -> float:
+    """The larger of what layers and what the network need."""
+    physical = float(physical_bound(job, cluster, **bound_fields([found.plan]))[0])
+    return max(found.seconds, physical)

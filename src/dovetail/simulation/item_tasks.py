@@ -1,0 +1,179 @@
+"""The tasks of one work item of a pipeline stage (a microbatch's forward or backward through a chunk), as a pattern."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from dovetail.placement.stages import ChunkContent
+from dovetail.placement.work_order import WorkKind
+from dovetail.simulation.layer_steps import LayerStep, LayerSteps
+
+
+@dataclass(slots=True)
+class Pattern:
+    """Tasks with what they need of each other, to be laid out as often as the item comes.
+
+    Task 0 is the item's beginning, the last one its end; neither takes time.
+    """
+
+    steps: list[LayerStep | None] = field(default_factory=list[LayerStep | None])
+    #: pairs of tasks: the first is needed by the second
+    edges: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    #: the first and the last task of each of its layers, in the order of the work
+    first: list[int] = field(default_factory=list[int])
+    last: list[int] = field(default_factory=list[int])
+    #: messages that the end does not wait for: the end of the next item does
+    loose: list[int] = field(default_factory=list[int])
+    #: layers in the order of the work
+    layers: list[str] = field(default_factory=list[str])
+
+    def add(self, step: LayerStep | None, needs: Sequence[int]) -> int:
+        """A task that needs others; its number."""
+        self.steps.append(step)
+        number = len(self.steps) - 1
+        self.edges += [(before, number) for before in dict.fromkeys(needs)]
+        return number
+
+
+class _Writer:
+    """Writes a pattern layer by layer."""
+
+    def __init__(self) -> None:
+        self.pattern = Pattern()
+        #: what the next step of the chip needs
+        self.front = [self.pattern.add(None, ())]
+        #: by kind of group: the message before on the stream that runs beside computation
+        self.streams: dict[str, int] = {}
+        #: what the layer before began with
+        self.earlier = list(self.front)
+        #: reductions of the layer before, which the end of this one waits for
+        self.reductions: list[int] = []
+
+    def step(self, step: LayerStep) -> int:
+        """One step after all before it."""
+        task = self.pattern.add(step, self.front)
+        self.front = [task]
+        return task
+
+    def beside(self, step: LayerStep, needs: Sequence[int]) -> int:
+        """A message beside computation, after those of its kind before it."""
+        before = [self.streams[step.group]] if step.group in self.streams else []
+        task = self.pattern.add(step, [*needs, *before])
+        self.streams[step.group] = task
+        return task
+
+    def layer(
+        self, name: str, steps: Sequence[LayerStep], gather: Sequence[LayerStep], reduce: Sequence[LayerStep]
+    ) -> None:
+        """A layer: its weights gathered while the one before it works, its gradients reduced while the next does."""
+        started, gathered = list(self.front), list[int]()
+        for collective in gather:
+            seen, unseen = parted(collective)
+            if unseen is not None:
+                gathered.append(self.beside(unseen, self.earlier))
+            if seen is not None:
+                self.step(seen)
+        self.front += gathered
+        self.earlier = started
+        count, aside = len(self.pattern.steps), list[int]()
+        for step in steps:
+            if step.message is None:
+                self.step(step)
+                continue
+            seen, unseen = parted(step)
+            if unseen is not None:
+                aside.append(self.beside(unseen, self.front))
+            if seen is not None:
+                self.step(seen)
+        self.front += [*aside, *self.reductions]
+        self.reductions = []
+        ended = list(self.front)
+        for collective in reduce:
+            seen, unseen = parted(collective)
+            if unseen is not None:
+                self.reductions.append(self.beside(unseen, ended))
+            if seen is not None:
+                self.step(seen)
+        self.pattern.layers.append(name)
+        self.pattern.first.append(min(count, len(self.pattern.steps) - 1))
+        self.pattern.last.append(self.front[0])
+
+    def end(self) -> Pattern:
+        """The finished pattern."""
+        self.pattern.loose = list(self.reductions)
+        self.pattern.add(None, self.front)
+        return self.pattern
+
+
+def parted(step: LayerStep) -> tuple[LayerStep | None, LayerStep | None]:
+    """The part of a collective that computation waits for, and the part that runs beside it."""
+    assert step.message is not None, step
+    if step.hidden <= 0:
+        return step, None
+    if step.hidden >= 1:
+        return None, step
+    seen = LayerStep(step.name, step.kind, message=step.message.times(1 - step.hidden), group=step.group)
+    return seen, LayerStep(step.name, step.kind, message=step.message.times(step.hidden), group=step.group)
+
+
+def item_pattern(kind: WorkKind, content: ChunkContent, layers: Mapping[str, LayerSteps]) -> Pattern:
+    """One microbatch through a chunk: its layers in order, or in reverse for gradients."""
+    writer = _Writer()
+    names = [name for name, count in content.items() for _ in range(count)]
+    for name in names if kind is WorkKind.FORWARD else reversed(names):
+        found = layers[name]
+        match kind:
+            case WorkKind.FORWARD:
+                writer.layer(name, found.forward, found.forward_gather, ())
+            case WorkKind.BACKWARD:
+                writer.layer(name, found.backward, found.backward_gather, found.microbatch_reduction)
+            case WorkKind.INPUT_GRADIENT:
+                writer.layer(name, found.input_gradient, found.backward_gather, found.microbatch_reduction)
+            case WorkKind.WEIGHT_GRADIENT:
+                writer.layer(name, found.weight_gradient, (), ())
+    return writer.end()
+
+
+def joined_pattern(forward: Pattern, backward: Pattern) -> Pattern:
+    """Two items that run together: their kernels take turns, each item's share of its work done alike.
+
+    A message of one then travels while the other computes (DeepSeek-AI 2024, section 3.2.1).
+    """
+    both = Pattern()
+    begin = both.add(None, ())
+    offsets: list[int] = []
+    for pattern in (forward, backward):
+        offset = len(both.steps) - 1
+        offsets.append(offset)
+        both.steps += pattern.steps[1:-1]
+        last = len(pattern.steps) - 1
+        for a, b in pattern.edges:
+            if b != last:
+                both.edges.append((offset + a if a else begin, offset + b))
+        both.first += [offset + task for task in pattern.first]
+        both.last += [offset + task for task in pattern.last]
+        both.layers += pattern.layers
+        both.loose += [offset + task for task in pattern.loose]
+    order = sorted((*_progress(forward, offsets[0]), *_progress(backward, offsets[1])))
+    both.edges += [(a, b) for (_, a), (_, b) in pairwise(order)]
+    ends = [
+        offset + a
+        for pattern, offset in zip((forward, backward), offsets, strict=True)
+        for a, b in pattern.edges
+        if b == len(pattern.steps) - 1 and a
+    ]
+    both.add(None, [*ends, begin])
+    return both
+
+
+def _progress(pattern: Pattern, offset: int) -> list[tuple[float, int]]:
+    """Kernels of an item, and the part of its work that is done when each is halfway."""
+    kernels = [(n, step) for n, step in enumerate(pattern.steps) if step is not None and step.message is None]
+    total = sum(step.seconds for _, step in kernels) or 1.0
+    found, done = list[tuple[float, int]](), 0.0
+    for number, step in kernels:
+        found.append(((done + step.seconds / 2) / total, offset + number))
+        done += step.seconds
+    return found

@@ -1,0 +1,249 @@
+"""What a chip does for one layer and microbatch, one step after another: kernels, collectives, waits."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from functools import partial
+
+from dovetail.cost.shapes import Array
+from dovetail.evaluation.evaluate import ProfiledJob, Step
+from dovetail.evaluation.facts import ENDLESS_S
+from dovetail.evaluation.profiles import (
+    UPDATED_WEIGHTS,
+    Arrangements,
+    Pricing,
+    group_name,
+    placed_layer,
+    pricing_of,
+)
+from dovetail.evaluation.times import LayerTimes, hidden_shares, layer_times
+from dovetail.graph import LayerGraph, Phase
+from dovetail.graph.routing import TOP_K
+from dovetail.graph.size import as_array
+from dovetail.layout import Collective, Moment, PlacedLayer
+from dovetail.models import Job
+from dovetail.placement.arrange import Arrangement, arrange
+from dovetail.placement.plan import Plan
+from dovetail.profile import WEIGHT_GATHER, LayerProfile, Recompute
+
+#: The kind of group that reduces gradients.
+GRADIENTS = "data-parallel"
+
+
+class StepKind(IntEnum):
+    """What a step of a chip is."""
+
+    FORWARD = 0
+    RECOMPUTE = 1
+    INPUT_GRADIENT = 2
+    WEIGHT_GRADIENT = 3
+    OPTIMIZER = 4
+    WAIT = 5
+    COLLECTIVE = 6
+    TRANSFER = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What a collective sends: seconds before and between its bytes, and bytes through each chip's ports by tier."""
+
+    wait_s: float
+    bytes_by_tier: tuple[tuple[int, float], ...]
+    #: the axes whose chips take part; empty for one chip that stands for all
+    axes: tuple[str, ...]
+
+    def times(self, factor: float) -> Message:
+        """A part of it, or several."""
+        return Message(self.wait_s * factor, tuple((t, sent * factor) for t, sent in self.bytes_by_tier), self.axes)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerStep:
+    """A kernel, a collective or a wait."""
+
+    name: str
+    kind: StepKind
+    seconds: float = 0.0
+    message: Message | None = None
+    #: kind of group of a collective, and the part of it that runs beside computation
+    group: str = ""
+    hidden: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSteps:
+    """The steps of one layer; collectives of weights and their gradients apart."""
+
+    forward: tuple[LayerStep, ...]
+    #: input and weight gradients in the order in which they are computed
+    backward: tuple[LayerStep, ...]
+    forward_gather: tuple[LayerStep, ...]
+    backward_gather: tuple[LayerStep, ...]
+    #: of gradients, in every microbatch or once a step
+    microbatch_reduction: tuple[LayerStep, ...]
+    step_reduction: tuple[LayerStep, ...]
+    #: of weights that were updated in shards, ahead of a step's first forward
+    updated_gather: tuple[LayerStep, ...]
+
+    @property
+    def input_gradient(self) -> tuple[LayerStep, ...]:
+        """The backward where weight gradients come later."""
+        return tuple(step for step in self.backward if step.kind is not StepKind.WEIGHT_GRADIENT)
+
+    @property
+    def weight_gradient(self) -> tuple[LayerStep, ...]:
+        """What comes later."""
+        return tuple(step for step in self.backward if step.kind is StepKind.WEIGHT_GRADIENT)
+
+
+def steps_of_layers(
+    plan: Plan, job: Job, profiled: ProfiledJob, step: Step, variants: Mapping[str, str]
+) -> dict[str, LayerSteps]:
+    """By name of a layer as chunks have it; `variants` says of which class of the model it is."""
+    arrangement = arrange(plan, job.graph(), profiled.cluster)
+    arranged = Arrangements.of([arrangement], [plan.micro_batch * plan.data_parallel])
+    facts = profiled.facts
+    pricing = pricing_of(
+        job, profiled.cluster, profiled.efficiencies, profiled.gradient_bytes, facts.gathered_weight_bytes
+    )
+    found: dict[str, LayerSteps] = {}
+    for name, layer in variants.items():
+        graph, profile = job.graph().layers[layer], step.profiles.layers[name]
+        # waits are those of a chip that waits for nothing else: whatever else it waits for comes to it later
+        alone = replace(facts.overlaps, least_room_s=ENDLESS_S)
+        times = layer_times(profile, step.kept[name], alone, facts.overheads.host_s)
+        placed = placed_layer(graph, arranged.strategy)
+        messages = _Messages(graph, placed, job, arrangement, arranged, pricing, profiled)
+        found[name] = _layer_steps(placed, profile, step.kept[name], times, messages, profiled)
+    return found
+
+
+class _Messages:
+    """Collectives of a layer as messages, with the kind of their group."""
+
+    def __init__(
+        self,
+        graph: LayerGraph,
+        placed: PlacedLayer,
+        job: Job,
+        arrangement: Arrangement,
+        arranged: Arrangements,
+        pricing: Pricing,
+        profiled: ProfiledJob,
+    ) -> None:
+        sizes, widths = graph.resolve(batch=arranged.batch, seq=job.seq_len), job.element_bytes()
+        copies = float(as_array(sizes[TOP_K])) if profiled.facts.one_copy_per_node and TOP_K in sizes else 1.0
+        time = partial(pricing.time, arranged, copies=copies)
+        self.found: list[tuple[Collective, str, Message]] = []
+        for collective in placed.collectives:
+            spent, used = time(collective, as_array(collective.bytes(sizes, arranged.axis_sizes, widths)))
+            busy = {tier: float(s) for tier, s in zip(used, spent.busy_s, strict=True)}
+            seconds = float(spent.seconds)
+            rates = {t: float(pricing.tiers[t].bytes_per_s * pricing.tiers[t].efficiency) for t in busy}
+            message = Message(
+                max(seconds - max(busy.values(), default=0.0), 0.0),
+                tuple((tier, s * rates[tier]) for tier, s in busy.items() if s > 0),
+                collective.axes,
+            )
+            if seconds > 0:
+                self.found.append((collective, group_name(collective, arrangement.axes), message))
+
+    def of(self, moment: Moment) -> Iterable[tuple[Collective, str, Message]]:
+        """Those of a moment."""
+        return (entry for entry in self.found if entry[0].moment is moment)
+
+    def steps(self, moment: Moment, groups: Collection[str], hidden: Mapping[str, float]) -> tuple[LayerStep, ...]:
+        """Those of a moment and of some kinds of groups as steps."""
+        return tuple(
+            _collective_step(collective, group, message, hidden)
+            for collective, group, message in self.of(moment)
+            if group in groups
+        )
+
+
+def _collective_step(
+    collective: Collective, group: str, message: Message, hidden: Mapping[str, float], again: str = ""
+) -> LayerStep:
+    name = f"{collective.kind.value.replace('_', ' ')} {collective.tensor.name}{again}"
+    return LayerStep(name, StepKind.COLLECTIVE, message=message, group=group, hidden=hidden[group])
+
+
+def _layer_steps(
+    placed: PlacedLayer,
+    profile: LayerProfile,
+    again: Recompute,
+    times: LayerTimes,
+    messages: _Messages,
+    profiled: ProfiledJob,
+) -> LayerSteps:
+    overlaps = profiled.facts.overlaps
+    shares = {
+        Moment.FORWARD: _numbers(hidden_shares(overlaps, overlaps.tensor_forward)),
+        Moment.BACKWARD: _numbers(hidden_shares(overlaps, overlaps.tensor_backward)),
+    }
+    forward = _direction(placed, profile, messages, Moment.FORWARD, shares[Moment.FORWARD])
+    backward = _direction(placed, profile, messages, Moment.BACKWARD, shares[Moment.BACKWARD])
+    repeated = _repeated(again, profile, messages, shares[Moment.BACKWARD])
+    waits = [
+        [LayerStep("waiting for the host", StepKind.WAIT, float(s))] if float(s) > 0 else []
+        for s in (times.forward_wait_s, times.backward_wait_s)
+    ]
+    at_step: dict[str, float] = {GRADIENTS: shares[Moment.BACKWARD][GRADIENTS]}
+    at_step[UPDATED_WEIGHTS] = float(overlaps.updated_weights)
+    ahead, behind = (messages.steps(m, (WEIGHT_GATHER,), shares[m]) for m in (Moment.FORWARD, Moment.BACKWARD))
+    return LayerSteps(
+        (*forward, *waits[0]),
+        (*repeated, *backward, *waits[1]),
+        ahead,
+        behind,
+        messages.steps(Moment.BACKWARD, (GRADIENTS,), shares[Moment.BACKWARD]),
+        messages.steps(Moment.STEP, (GRADIENTS,), at_step),
+        messages.steps(Moment.STEP, (UPDATED_WEIGHTS,), at_step),
+    )
+
+
+def _numbers(shares: Mapping[str, Array | float]) -> dict[str, float]:
+    return {name: float(share) for name, share in shares.items()}
+
+
+def _direction(
+    placed: PlacedLayer, profile: LayerProfile, messages: _Messages, moment: Moment, hidden: Mapping[str, float]
+) -> list[LayerStep]:
+    """Operators of a direction, each after the collectives that it needs."""
+    operators = placed.forward if moment is Moment.FORWARD else placed.backward
+    by_user: dict[str, list[LayerStep]] = {}
+    known = {p.operator.name for p in operators}
+    for collective, group, message in messages.of(moment):
+        if group in (WEIGHT_GATHER, GRADIENTS):
+            continue
+        user = collective.user if collective.user in known else ""
+        by_user.setdefault(user, []).append(_collective_step(collective, group, message, hidden))
+    kinds = {
+        Phase.FORWARD: StepKind.FORWARD,
+        Phase.INPUT_GRADIENT: StepKind.INPUT_GRADIENT,
+        Phase.WEIGHT_GRADIENT: StepKind.WEIGHT_GRADIENT,
+    }
+    steps: list[LayerStep] = []
+    for operator in (p.operator for p in operators):
+        steps += by_user.get(operator.name, ())
+        steps.append(LayerStep(operator.name, kinds[operator.phase], float(profile.operator_s[operator.name])))
+    return [*steps, *by_user.get("", ())]
+
+
+def _repeated(
+    again: Recompute, profile: LayerProfile, messages: _Messages, hidden: Mapping[str, float]
+) -> list[LayerStep]:
+    """What runs again ahead of the backward: its kernels as one step, its collectives by kind of group."""
+    steps: list[LayerStep] = []
+    if float(again.added_s) > 0:
+        steps.append(LayerStep("recompute", StepKind.RECOMPUTE, float(again.added_s)))
+    for group, seconds in again.added_collective_s.items():
+        # those of the forward, as much of them as takes so long
+        whole = float(profile.forward_collective_s[group])
+        part = float(seconds) / whole if whole else 0.0
+        for collective, kind, message in messages.of(Moment.FORWARD):
+            if kind == group and part > 0:
+                steps.append(_collective_step(collective, group, message.times(part), hidden, " again"))
+    return steps

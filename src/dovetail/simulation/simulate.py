@@ -1,0 +1,113 @@
+"""THE FLOW: a plan, a job and a cluster in; the step replayed, task by task and message by message, out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dovetail import frameworks
+from dovetail.cost.calibration import calibration
+from dovetail.cost.collective import tiered_time
+from dovetail.cost.shapes import largest
+from dovetail.evaluation.evaluate import ProfiledJob, Step, profiled_job, step_from
+from dovetail.evaluation.facts import facts_of
+from dovetail.evaluation.times import tied_weights, tier_at
+from dovetail.frameworks import Framework
+from dovetail.hardware import Cluster
+from dovetail.layout import CollectiveKind
+from dovetail.models import Job
+from dovetail.placement.arrange import arrange
+from dovetail.placement.memory import stage_parameters
+from dovetail.placement.plan import Plan
+from dovetail.placement.stages import layer_variants
+from dovetail.placement.work_order import work_order
+from dovetail.simulation.chips import Chips
+from dovetail.simulation.layer_steps import Message, steps_of_layers
+from dovetail.simulation.memory_over_time import MemoryOverTime, memory_over_time
+from dovetail.simulation.step_tasks import StepParts, StepTasks, step_tasks
+from dovetail.simulation.task_graph import Timeline, run
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """A replayed step."""
+
+    plan: Plan
+    step_time_s: float
+    #: what the model says of the same plan
+    model_step_time_s: float
+    events: int
+    #: by stage
+    memory: tuple[MemoryOverTime, ...]
+    tasks: StepTasks
+    timeline: Timeline
+
+    @property
+    def ratio(self) -> float:
+        """Simulated over modelled."""
+        return self.step_time_s / self.model_step_time_s
+
+    @property
+    def peak_memory_bytes(self) -> float:
+        """Of the fullest stage's chips."""
+        return max(stage.peak_bytes for stage in self.memory)
+
+
+def simulate(
+    plan: Plan,
+    job: Job,
+    cluster: Cluster,
+    framework: Framework | str = "megatron",
+    *,
+    exact: bool = False,
+    rates: bool = False,
+) -> Simulation:
+    """One step of a plan, folded to one chip for each stage of the pipeline, or `exact` with every chip for itself.
+
+    `rates` keeps when the rate of each message changed.
+    """
+    framework = frameworks.load(framework) if isinstance(framework, str) else framework
+    facts = facts_of(framework, job, schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel)
+    known = calibration(cluster.chip, job.precision)
+    profiled = profiled_job(plan, job, cluster, facts, known.efficiencies)
+    step = step_from(plan, profiled)
+    tasks = tasks_of(plan, job, profiled, step, exact=exact)
+    timeline = run(tasks.graph, rates=rates)
+    memory = memory_over_time(tasks, timeline, plan, step, facts)
+    return Simulation(plan, timeline.seconds, float(step.seconds), timeline.events, memory, tasks, timeline)
+
+
+def tasks_of(plan: Plan, job: Job, profiled: ProfiledJob, step: Step, *, exact: bool = False) -> StepTasks:
+    """The tasks of a step whose costs are known."""
+    facts, cluster = profiled.facts, profiled.cluster
+    arrangement = arrange(plan, job.graph(), cluster)
+    chips = Chips.of(plan, cluster, arrangement.axes, profiled.efficiencies, exact=exact)
+    variants = {name: layer for name, (layer, _) in layer_variants(job.graph(), plan, step.contents).items()}
+    stream = float(largest(p.stream_bytes for p in step.profiles.layers.values()))
+    update_s = facts.update_bytes / float(profiled.chip.vector.memory_bytes_per_s)
+    parts = StepParts(
+        work_order(step.pipeline),
+        step.contents,
+        steps_of_layers(plan, job, profiled, step, variants),
+        stream if plan.sequence_parallel else stream / plan.tensor_parallel,
+        sending=not facts.overlaps.transfers,
+        tied=_tied(plan, profiled, step, chips),
+        optimizer_s=[float(stage_parameters(stage, step.profiles.layers)[1]) * update_s for stage in step.stages],
+        between_s=float(facts.overheads.step_s),
+    )
+    return step_tasks(parts, chips)
+
+
+def _tied(plan: Plan, profiled: ProfiledJob, step: Step, chips: Chips) -> Sequence[tuple[tuple[int, ...], Message]]:
+    """Gradients of weights that several stages hold, summed between them."""
+    found: list[tuple[tuple[int, ...], Message]] = []
+    for holders, parameters in tied_weights(step.profiles, step.stages):
+        tier = profiled.cluster.tiers.index(tier_at(profiled.cluster, plan.chips))
+        size = parameters * profiled.gradient_bytes
+        spent = tiered_time(CollectiveKind.ALL_REDUCE, [(np.asarray(len(holders)), chips.tiers[tier])], size)
+        busy = float(spent.busy_s[0])
+        rate = float(chips.tiers[tier].bytes_per_s * chips.tiers[tier].efficiency)
+        found.append((holders, Message(float(spent.seconds) - busy, ((tier, busy * rate),), ())))
+    return found

@@ -1,0 +1,87 @@
+"""What is simulated: tasks, what each waits for, how long it takes and what it sends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dovetail.simulation.network import Floats, Ints, Network
+
+
+@dataclass(frozen=True, slots=True)
+class TaskGraph:
+    """Tasks as arrays. A task begins when all it needs have ended, waits its seconds, then sends its bytes, and ends.
+
+    Whatever runs one after another on a chip (kernels of a stream, messages of a copy engine) needs each other in this
+    order. So nothing is left to choose while time passes, and links are all that tasks compete for.
+    """
+
+    seconds: Floats
+    #: of the message over the link of its route that carries most; 0 where nothing is sent
+    bytes: Floats
+    #: -1 where nothing is sent
+    route: Ints
+    #: edges: task `after[e]` needs task `before[e]`
+    before: Ints
+    after: Ints
+    network: Network
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class RateChanges:
+    """When a message's rate changed, in order of time; a rate of 0 is its end."""
+
+    at_s: Floats
+    task: Ints
+    bytes_per_s: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """When every task began and ended."""
+
+    start_s: Floats
+    end_s: Floats
+    #: moments at which a task's wait or message ended, and those at which a message's rate changed
+    events: int
+    rates: RateChanges | None
+
+    @property
+    def seconds(self) -> float:
+        """From the first beginning to the last end."""
+        return float(self.end_s.max(initial=0.0))
+
+
+def run(graph: TaskGraph, *, ranks: Sequence[int] | Ints | None = None, rates: bool = False) -> Timeline:
+    """Plays all tasks. `ranks` order what happens at the same moment, which changes nothing but the last digits."""
+    from dovetail.simulation.event_kernels import play
+
+    count = len(graph)
+    order = np.argsort(graph.before, kind="stable")
+    successors = np.ascontiguousarray(graph.after[order])
+    starts = np.zeros(count + 1, np.int64)
+    np.cumsum(np.bincount(graph.before, minlength=count), out=starts[1:])
+    waiting = np.bincount(graph.after, minlength=count).astype(np.int64)
+    network = graph.network
+    start_s, end_s, events, ended, log = play(
+        graph.seconds,
+        graph.bytes,
+        graph.route,
+        starts,
+        successors,
+        waiting,
+        network.bytes_per_s,
+        network.starts,
+        network.link,
+        network.part,
+        np.arange(count) if ranks is None else np.asarray(ranks, np.int64),
+        rates,
+    )
+    assert ended == count, f"{count - ended} of {count} tasks wait for each other"
+    changes = RateChanges(log[0], log[1].astype(np.int64), log[2]) if rates else None
+    return Timeline(start_s, end_s, int(events), changes)
