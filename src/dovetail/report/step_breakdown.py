@@ -45,30 +45,31 @@ def busiest_stage(simulation: Simulation) -> int:
     return int(np.argmax(busy_shares(simulation)))
 
 
-def stage_breakdown(simulation: Simulation, stage: int) -> dict[str, float]:
-    """Seconds of a stage's first chip by what it does; they add up to the step."""
-    tasks, timeline = simulation.tasks, simulation.timeline
-    chip = stage * stage_chips(simulation)
-    kernels = dict(zip(COMPUTING, computing_s(simulation)[chip].tolist(), strict=True))
+def stage_breakdowns(simulation: Simulation) -> list[dict[str, float]]:
+    """Seconds of every stage's first chip by what it does; they add up to the step."""
+    timeline, labels = simulation.timeline, simulation.tasks.labels
+    stages, chips = num_stages(simulation), stage_chips(simulation)
+    kernels = computing_s(simulation)[::chips]
     spans = item_spans(simulation)
-    mine = spans.stage == stage
-    inside = float((spans.end_s[mine, 0] - spans.begin_s[mine, 0]).sum())
-    labels = tasks.labels
-    of_chip = labels.chip == chip
-    waits = of_chip & (labels.kind == StepKind.WAIT) & (labels.microbatch >= 0)
-    host = float((timeline.end_s[waits] - timeline.start_s[waits]).sum())
-    worked = sum(seconds for kind, seconds in kernels.items() if kind is not StepKind.OPTIMIZER)
-    update = of_chip & (labels.kind == StepKind.OPTIMIZER)
-    last, updating = float(spans.end_s[mine, 0].max()), float(timeline.start_s[update].min())
-    rest = simulation.step_time_s - updating - kernels[StepKind.OPTIMIZER]
-    return {
-        **{KERNELS[kind]: seconds for kind, seconds in kernels.items()},
-        "waiting for messages": max(inside - worked - host, 0.0),
+    inside = np.bincount(spans.stage, spans.end_s[:, 0] - spans.begin_s[:, 0], stages)
+    lasts = spans.end_s[np.append(spans.stage[1:] != spans.stage[:-1], True), 0]
+    (waits,) = np.nonzero((labels.kind == StepKind.WAIT) & (labels.microbatch >= 0))
+    host = np.bincount(labels.chip[waits], (timeline.end_s - timeline.start_s)[waits], stages * chips)[::chips]
+    updating = np.full(stages * chips, np.inf)
+    (updates,) = np.nonzero(labels.kind == StepKind.OPTIMIZER)
+    np.minimum.at(updating, labels.chip[updates], timeline.start_s[updates])
+    updating = updating[::chips]
+    optimizer = kernels[:, COMPUTING.index(StepKind.OPTIMIZER)]
+    parts = {
+        **{name: kernels[:, COMPUTING.index(kind)] for kind, name in KERNELS.items()},
+        "waiting for messages": inside - (kernels.sum(axis=1) - optimizer) - host,
         "waiting for the host": host,
-        "idle between microbatches": max(last - inside, 0.0),
-        "gradients of the step": max(updating - last, 0.0),
-        "until the next step": max(rest, 0.0),
+        "idle in the pipeline": lasts - inside,
+        "reducing gradients": updating - lasts,
+        "between steps": simulation.step_time_s - updating - optimizer,
     }
+    # differences of sums may be below nothing by their last digits
+    return [{name: max(float(seconds[stage]), 0.0) for name, seconds in parts.items()} for stage in range(stages)]
 
 
 def link_shares(simulation: Simulation) -> list[LinkShare]:

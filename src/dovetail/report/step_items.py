@@ -1,4 +1,4 @@
-"""When the items of a simulated step ran: a microbatch's forward or backward through a chunk, on one chip of its stage."""
+"""When the items of a simulated step ran: a microbatch's forward or backward through a chunk of layers."""
 
 from __future__ import annotations
 

@@ -58,12 +58,13 @@ def memory_over_time(
     chunks = [_held(content, step, losses, sizes, zero_stage) for content in step.contents]
     begin, end = timeline.start_s[tasks.begin[:, 0]], timeline.end_s[tasks.end[:, 0]]
     updates = tasks.labels.kind == StepKind.OPTIMIZER
+    places: list[int] = order.place.tolist()
     found: list[MemoryOverTime] = []
     for stage, content in enumerate(step.stages):
         parts = stage_memory(content, step.profiles.layers, step.kept, [0.0] * len(content), sizes, zero_stage, losses)
         changes = [(0.0, float(summed(part for name, part in parts.items() if name not in PASSING)))]
         for item in range(int(order.starts[stage]), int(order.starts[stage + 1])):
-            held, at_s, until_s = chunks[int(order.place[item])], float(begin[item]), float(end[item])
+            held, at_s, until_s = chunks[places[item]], float(begin[item]), float(end[item])
             match WorkKind(int(order.kind[item])):
                 case WorkKind.FORWARD:
                     changes += [(at_s, held.saved + held.loss), (until_s, -held.loss)]

@@ -12,6 +12,10 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
+#: Smaller parts would drown in the rounding of others.
+SMALLEST_PART = 2e-12
+
+
 @dataclass(frozen=True, slots=True)
 class Network:
     """Directed links with their bytes per second, and fixed routes over them.
@@ -26,6 +30,11 @@ class Network:
     starts: Ints
     link: Ints
     part: Floats
+
+    def __post_init__(self) -> None:
+        assert (np.isfinite(self.bytes_per_s) & (self.bytes_per_s > 0)).all(), "a link carries something"
+        assert (np.diff(self.starts) > 0).all(), "a route has links"
+        assert (self.part > SMALLEST_PART).all(), "a link carries a part that matters"
 
     @property
     def num_routes(self) -> int:

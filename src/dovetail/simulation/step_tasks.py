@@ -109,6 +109,8 @@ class _StepWriter:
 
     def __init__(self, parts: StepParts, chips: Chips) -> None:
         self.parts, self.chips, self.order = parts, chips, parts.order
+        self._places: list[int] = self.order.place.tolist()
+        self._kinds = [WorkKind(kind) for kind in self.order.kind.tolist()]
         self._blocks: list[tuple[_Block, int, int]] = []
         self._edges: list[tuple[Ints, Ints]] = []
         self._count = 0
@@ -148,8 +150,7 @@ class _StepWriter:
             self._done[stage] += [before[1].at[task] + before[2] for task in before[0].loose]
 
     def _item(self, stage: int, item: int, width: int) -> tuple[Pattern, _Block, int]:
-        places: list[int] = self.order.place[item : item + width].tolist()
-        kinds = [WorkKind(kind) for kind in self.order.kind[item : item + width].tolist()]
+        places, kinds = self._places[item : item + width], self._kinds[item : item + width]
         key = (stage, *places, *kinds)
         if key not in self._known:
             patterns = [
@@ -220,7 +221,7 @@ class _StepWriter:
         for stage in range(self.order.pipeline.num_stages):
             ahead, blocking = list[Ints](), list[LayerStep]()
             for item in self._items_of(stage, (WorkKind.FORWARD,)):
-                place = int(self.order.place[item])
+                place = self._places[item]
                 if (stage, place) in seen:
                     continue
                 seen.add((stage, place))
@@ -267,7 +268,7 @@ class _StepWriter:
     def _reductions(self, stage: int) -> None:
         """Of each layer after its last gradient, beside what is left to do; the rest of it after everything."""
         gradients = (WorkKind.BACKWARD, WorkKind.WEIGHT_GRADIENT)
-        last = {int(self.order.place[item]): item for item in self._items_of(stage, gradients)}
+        last = {self._places[item]: item for item in self._items_of(stage, gradients)}
         behind, blocking = list[Ints](), list[LayerStep]()
         for item in sorted(last.values()):
             laid = self._laid[item]
@@ -285,7 +286,7 @@ class _StepWriter:
 
     def _items_of(self, stage: int, kinds: tuple[WorkKind, ...]) -> Iterable[int]:
         span = range(int(self.order.starts[stage]), int(self.order.starts[stage + 1]))
-        return (item for item in span if self.order.kind[item] in kinds)
+        return (item for item in span if self._kinds[item] in kinds)
 
     # -- tasks
 

@@ -28,6 +28,10 @@ class TaskGraph:
     after: Ints
     network: Network
 
+    def __post_init__(self) -> None:
+        sends = self.bytes > 0
+        assert ((self.route >= 0) & (self.route < self.network.num_routes))[sends].all(), "a message without a route"
+
     def __len__(self) -> int:
         return len(self.seconds)
 
