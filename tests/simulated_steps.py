@@ -1,4 +1,4 @@
-"""Small steps that are simulated in a fraction of a second, one for every way a step can look in pictures and traces."""
+"""Small steps that are simulated in a fraction of a second, for pictures and traces of every kind."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dovetail.report.explanation import explain as explain
     from dovetail.search import Space as Space
     from dovetail.search import plan as plan
+    from dovetail.simulation import simulate as simulate
 
 __version__ = "0.1.0"
 
@@ -31,11 +32,12 @@ _PUBLIC = {
     "models": "dovetail.models",
     "plan": "dovetail.search:plan",
     "search": "dovetail.search",
+    "simulate": "dovetail.simulation:simulate",
 }
 
 __all__ = [
     "Job", "Space", "Study", "__version__", "evaluation", "explain", "frameworks", "hardware", "models", "plan",
-    "search",
+    "search", "simulate",
 ]  # fmt: skip
 
 

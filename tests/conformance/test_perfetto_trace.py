@@ -7,11 +7,11 @@ from collections import Counter
 import numpy as np
 import pytest
 from perfetto_processor import processor
-from simulated_steps import PLANS, simulated
 
 from dovetail.report.step_breakdown import carried_bytes
 from dovetail.report.step_trace import step_trace
 from dovetail.simulation.layer_steps import StepKind
+from simulated_steps import PLANS, simulated
 
 #: Beginnings and ends are whole nanoseconds.
 NANOSECOND = 1.0
@@ -57,7 +57,8 @@ def test_threads_are_as_busy_as_simulated(read):
     labels, timeline = step.tasks.labels, step.timeline
     chips = step.tasks.begin.shape[1]
     rows = perfetto.query(
-        "select process.name as process, sum(slice.dur) as busy, count(*) as slices from slice join thread_track on slice.track_id = thread_track.id "
+        "select process.name as process, sum(slice.dur) as busy, count(*) as slices from slice "
+        "join thread_track on slice.track_id = thread_track.id "
         "join thread using (utid) join process using (upid) "
         "where thread.name = 'kernels' and slice.category != 'item' group by process.name"
     )
@@ -82,7 +83,7 @@ def test_streams_have_their_order(read):
 
 
 def test_kernels_lie_in_their_items(read):
-    step, _, perfetto = read
+    _, _, perfetto = read
     outside = perfetto.query(
         "select slice.name, slice.category from slice join thread_track on slice.track_id = thread_track.id "
         "join thread using (utid) where thread.name = 'kernels' and slice.depth = 0 and slice.category != 'item'"
@@ -120,7 +121,7 @@ def test_counters_are_what_was_simulated(read):
     step, trace, perfetto = read
     chips = step.tasks.begin.shape[1]
     rows = perfetto.query(
-        f"select process.name as process, t.name as counter, max(value) as peak from {COUNTERS} group by 1, 2"
+        f"select process.name as process, t.name as counter, max(value) as peak from {COUNTERS} group by 1, 2"  # noqa: S608
     )
     peaks = {process: peak for process, counter, peak in rows if counter == "memory GiB"}
     for stage, memory in enumerate(step.memory):
@@ -136,7 +137,7 @@ def test_counters_are_what_was_simulated(read):
         chip = int(words[1]) * chips + (int(words[3]) if chips > 1 else 0)
         (port,) = [n for n in range(ports) if step.tasks.link_names[n] == link_name]
         levels = perfetto.query(
-            f"select ts, value from {COUNTERS} where process.name = '{process}' and t.name = '{counter}' order by ts"
+            f"select ts, value from {COUNTERS} where process.name = '{process}' and t.name = '{counter}' order by ts"  # noqa: S608
         )
         at, share = np.array(levels, float).T
         full = step.tasks.graph.network.bytes_per_s[chip * ports + port]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dovetail.accuracy.rows import MeasuredRun
 from dovetail.cost.calibration import PRECISION_ROWS, calibration, generation_of
 from dovetail.cost.shapes import Array
-from dovetail.evaluation.evaluate import Step, step_of
+from dovetail.evaluation.evaluate import ProfiledJob, Step, profiled_job, step_from
 from dovetail.evaluation.facts import FrameworkFacts, Overheads, facts_of, overheads_of
 
 Floats = NDArray[np.float64]
@@ -78,6 +78,12 @@ def priced(run: MeasuredRun, values: Mapping[str, Array]) -> Floats:
 
 def step_at(run: MeasuredRun, values: Mapping[str, Array]) -> tuple[Step, FrameworkFacts]:
     """The step of a run at given numbers, the others as shipped, and what its framework means for it."""
+    profiled = profiled_at(run, values)
+    return step_from(run.task.plan, profiled), profiled.facts
+
+
+def profiled_at(run: MeasuredRun, values: Mapping[str, Array]) -> ProfiledJob:
+    """The layers of a run at given numbers, the others as shipped."""
     task = run.task
     known = calibration(task.cluster.chip, task.job.precision).efficiencies
     efficiencies = replace(known, **{name: values[name] for name in FITTED_EFFICIENCIES if name in values})
@@ -87,4 +93,4 @@ def step_at(run: MeasuredRun, values: Mapping[str, Array]) -> tuple[Step, Framew
     facts = facts_of(
         task.framework, task.job, overheads, schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel
     )
-    return step_of(task.plan, task.job, task.cluster, facts, efficiencies), facts
+    return profiled_job(plan, task.job, task.cluster, facts, efficiencies)

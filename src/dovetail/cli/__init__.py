@@ -22,6 +22,7 @@ from dovetail.cli import (
     place,
     plan,
     schedule,
+    simulate,
     spaces,
     validate,
 )
@@ -43,6 +44,7 @@ app.add_typer(clusters.app, name="clusters")
 app.add_typer(spaces.app, name="spaces")
 app.add_typer(frameworks.app, name="frameworks")
 app.command("estimate")(estimate.estimate)
+app.command("simulate")(simulate.simulate)
 app.command("plan")(plan.plan)
 app.command("export")(export.export)
 app.command("import")(import_launch.import_launch)

@@ -9,17 +9,14 @@ import typer
 
 import dovetail as dt
 from dovetail.cli.evaluation import (
-    EXIT_INFEASIBLE,
     evaluation_fields,
-    fullest_stage,
+    exit_unless_fits,
     plan_facts,
     print_parts,
     question_facts,
     result_facts,
 )
 from dovetail.cli.output import print_facts, print_json
-from dovetail.errors import InputError
-from dovetail.units import bytes_text
 
 
 def estimate(
@@ -35,8 +32,4 @@ def estimate(
         asked = question_facts(task.job, task.cluster, task.framework)
         print_facts([*asked, *plan_facts(task.plan), *result_facts(result)])
         print_parts(result, task.cluster)
-    if not result.fits:
-        what = f"does not fit by {bytes_text(result.missing_bytes)} per chip"
-        sentence = InputError(f"{plan}: stage {fullest_stage(result)}", what, "use more chips, more recompute or ZeRO")
-        typer.echo(str(sentence), err=True)
-        raise typer.Exit(EXIT_INFEASIBLE)
+    exit_unless_fits(result, str(plan))

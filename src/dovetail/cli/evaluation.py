@@ -11,6 +11,7 @@ import typer
 
 from dovetail.cli.figures import quantity_text
 from dovetail.cli.output import print_bars
+from dovetail.errors import InputError
 from dovetail.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
@@ -120,6 +121,15 @@ def print_parts(result: Evaluation, cluster: Cluster) -> None:
 def fullest_stage(result: Evaluation) -> int:
     """The stage whose chips need most memory."""
     return max(range(len(result.memory_by_stage)), key=lambda i: sum(result.memory_by_stage[i].values()))
+
+
+def exit_unless_fits(result: Evaluation, where: str) -> None:
+    """Ends a command whose plan does not fit, with the stage and the missing bytes."""
+    if not result.fits:
+        what = f"does not fit by {bytes_text(result.missing_bytes)} per chip"
+        sentence = InputError(f"{where}: stage {fullest_stage(result)}", what, "use more chips, more recompute or ZeRO")
+        typer.echo(str(sentence), err=True)
+        raise typer.Exit(EXIT_INFEASIBLE)
 
 
 def _energy(result: Evaluation) -> str:

@@ -1,28 +1,34 @@
-"""`dovetail export`: a plan as the launch file of a training framework."""
+"""`dovetail export`: a plan as the launch file of a training framework, or its simulated step as a trace."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 import dovetail as dt
 from dovetail.cli.output import check_target, print_json
+from dovetail.cli.simulate import trace_fields, trace_text, write_trace
+from dovetail.errors import InputError
 
-Target = Literal["megatron", "torchtitan", "deepspeed", "accelerate", "maxtext"]
+if TYPE_CHECKING:
+    from dovetail.evaluation import Task
+
+Target = Literal["megatron", "torchtitan", "deepspeed", "accelerate", "maxtext", "perfetto"]
 
 
 def export(
     plan: Annotated[Path, typer.Argument(help="A plan file: job, cluster and plan in YAML.")],
-    to: Annotated[Target, typer.Option("--to", help="The framework to write for.")],
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Write the launch file here; default standard output.")
-    ] = None,
+    to: Annotated[Target, typer.Option("--to", help="The framework to write for; perfetto: a trace of a step.")],
+    out: Annotated[Path | None, typer.Option("--out", help="Write the file here; default standard output.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Let --out replace a file.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: target, version, text, notes, out.")] = False,
 ) -> None:
     """Writes a plan as the framework's own launch file; what the framework cannot run is refused, with the reason."""
+    if to == "perfetto":
+        _export_trace(plan, out, force=force, as_json=as_json)
+        return
     from dovetail.documents import write_text
     from dovetail.report.launch.targets import EXPORTERS
 
@@ -40,3 +46,18 @@ def export(
     typer.echo(launch.text.rstrip() if out is None else f"written {out} for {exporter.version}")
     for note in launch.notes:
         typer.echo(note, err=True)
+
+
+def _export_trace(plan: Path, out: Path | None, *, force: bool, as_json: bool) -> None:
+    """The simulated step of a plan; too long for a screen, so always a file."""
+    if out is None:
+        raise InputError("--out", "is missing", "name a file for the trace")
+    check_target(out, force=force)
+    from dovetail.simulation.simulate import simulate
+
+    task: Task = dt.evaluation.load_task(plan)
+    trace = write_trace(simulate(task.plan, task.job, task.cluster, task.framework, rates=True), out)
+    if as_json:
+        print_json({"target": "perfetto", "version": "Trace Event Format", **trace_fields(trace), "out": str(out)})
+    else:
+        typer.echo(f"written {out}: {trace_text(trace)}")

@@ -27,6 +27,7 @@ IDEAL_SECONDS = 30.0
 
 _FIX = "Values a field of the plan may take, as tensor_parallel=4,8; may be repeated."
 _CHIPS = "How many chips; several as 256,512 or 256..4096 (doubling) or 256..4096:256 (steps) give the front over them."
+_SIMULATE = "Replay so many leading plans at most, and take the fastest by simulation."
 _MODEL = "A model of the catalogue, a model file, or a Hugging Face config.json."
 
 
@@ -42,6 +43,7 @@ class Wanted:
     tokens: float | None
     objective: Objective | None
     price_per_chip_hour: float | None
+    simulate_top: int
     as_json: bool
 
 
@@ -65,6 +67,7 @@ def plan(
     tokens: Annotated[str | None, typer.Option("--tokens", help="Tokens to train, as 15T or 1.5e12.")] = None,
     objective: Annotated[Objective | None, typer.Option("--objective", help="What is best over chips.")] = None,
     price: Annotated[float | None, typer.Option("--price-per-chip-hour", help="In USD; default the chip's.")] = None,
+    simulate_top: Annotated[int, typer.Option("--simulate-top", min=0, max=1000, help=_SIMULATE)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a view.")] = False,
 ) -> None:
     """The fastest plan that fits, of all the framework can run, and a proof of it."""
@@ -78,8 +81,10 @@ def plan(
     count = None if tokens is None else parse_tokens(tokens)
     wanted = Wanted(
         narrowed(fix or ()), _at_least_0("--time-limit", time_limit), explain, ideal, out, count, objective,
-        _at_least_0("--price-per-chip-hour", price), as_json,
+        _at_least_0("--price-per-chip-hour", price), simulate_top, as_json,
     )  # fmt: skip
+    if question.counts and simulate_top:
+        raise InputError("--simulate-top", "stands beside several numbers of chips", "give one, as --chips 256")
     if question.counts:
         from dovetail.cli.front import answer_front
 
@@ -99,7 +104,8 @@ def _answer_plan(asked_for: Asked, wanted: Wanted) -> None:
     if wanted.ideal and framework.name == "ideal":
         raise InputError("--ideal", "stands beside the framework ideal", "leave one of them out")
     space = within(wanted.space, job, cluster, framework)
-    answer = best_plan(job, cluster, framework, space=space, time_limit_s=wanted.time_limit_s)
+    limit, top = wanted.time_limit_s, wanted.simulate_top
+    answer = best_plan(job, cluster, framework, space=space, time_limit_s=limit, simulate_top=top)
     if answer.evaluation is None:
         explanation = _explained(answer, wanted)
         if wanted.as_json:

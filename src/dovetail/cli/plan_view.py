@@ -56,6 +56,8 @@ def answer_fields(
         ],
     }
     timing = dict(answer.timing)
+    if answer.simulated:
+        fields["simulation"] = _simulation_fields(answer)
     if training is not None:
         fields["training"] = asdict(training)
     if ideal is not None:
@@ -64,6 +66,16 @@ def answer_fields(
     if explanation is not None:
         fields["explanation"] = explanation_fields(explanation)
     return fields | {"timing": timing}
+
+
+def _simulation_fields(answer: Answer) -> dict[str, Any]:
+    best = answer.simulated[0]
+    return {
+        "step_time_s": best.step_time_s,
+        "model_step_time_s": best.model_s,
+        "ratio": best.step_time_s / best.model_s,
+        "plans": [asdict(replayed) for replayed in answer.simulated],
+    }
 
 
 def question_fields(answer: Answer) -> dict[str, Any]:
@@ -101,6 +113,7 @@ def print_answer(
         *question_facts(answer.job, answer.cluster, answer.framework),
         *plan_facts(answer.plan),
         *result_facts(answer.best),
+        *_simulation_facts(answer),
         *certificate_facts(answer.certificate),
     ]
     if training is not None:
@@ -115,6 +128,16 @@ def print_answer(
     _print_alternatives(answer)
 
 
+def _simulation_facts(answer: Answer) -> Facts:
+    if not answer.simulated:
+        return []
+    best, modelled = answer.simulated[0], min(answer.simulated, key=lambda replayed: replayed.model_s)
+    text = f"{seconds_text(best.step_time_s)} a step ({best.step_time_s / best.model_s - 1:+.1%} over the model)"
+    loss = modelled.step_time_s / best.step_time_s - 1
+    choice = "the model's own choice" if modelled is best else f"the model's own choice loses {loss:.1%}"
+    return [("simulated", text), ("", f"best of {len(answer.simulated):,} replayed; {choice}")]
+
+
 def certificate_facts(certificate: Certificate) -> Facts:
     """What is proven, and over which space."""
     return [
@@ -126,20 +149,18 @@ def certificate_facts(certificate: Certificate) -> Facts:
 
 def proof_text(certificate: Certificate) -> str:
     """What is proven, in a sentence."""
+    simulated = " when simulated" if certificate.time == "simulated" else ""
     if certificate.status == "optimal":
-        return f"proven: none of {certificate.counted:,} plans is faster"
+        return f"proven: none of {certificate.counted:,} plans is faster{simulated}"
     least = seconds_text(certificate.lower_bound_s or 0.0)
-    return f"at most {certificate.gap or 0.0:.1%} from the best: no plan takes less than {least}"
+    return f"at most {certificate.gap or 0.0:.1%} from the best: no plan takes less than {least}{simulated}"
 
 
 def counts_text(certificate: Certificate) -> str:
     """What became of the plans."""
-    return (
-        f"{certificate.evaluated:,} evaluated, {certificate.infeasible:,} do not fit, "
-        f"{certificate.pruned:,} not evaluated: none of them can be faster"
-        if certificate.status == "optimal"
-        else f"{certificate.evaluated:,} evaluated, {certificate.infeasible:,} do not fit, {certificate.pruned:,} left"
-    )
+    done = "replayed" if certificate.time == "simulated" else "evaluated"
+    start = f"{certificate.evaluated:,} {done}, {certificate.infeasible:,} do not fit, {certificate.pruned:,}"
+    return f"{start} not {done}: none of them can be faster" if certificate.status == "optimal" else f"{start} left"
 
 
 def training_text(training: Training) -> str:

@@ -14,11 +14,12 @@ from dovetail.exploration.events import Listener, Progress
 from dovetail.exploration.executor import Executor
 from dovetail.exploration.floors import candidate_floors
 from dovetail.exploration.front import Front
-from dovetail.exploration.levels import Range, Scouts, Some, Task, Worker
+from dovetail.exploration.levels import Range, Replay, Scouts, Some, Task, Worker
 from dovetail.exploration.memory import Memory
 from dovetail.exploration.objective import OBJECTIVES, Floats
 from dovetail.exploration.ordered import run_ordered
 from dovetail.exploration.pareto import dominated
+from dovetail.exploration.replays import codes_of, plans_of, simulation_document, weighted
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.result import result_document
 from dovetail.exploration.samplers import SAMPLERS
@@ -50,6 +51,8 @@ class Drive:
         self.batches = 0
         self.pruned: dict[str, int] = {}
         self.bound: float | None = None
+        #: what replayed designs say, where the study asks for it
+        self.simulation: dict[str, Any] | None = None
         self.start = time.monotonic()
 
     def result(self) -> dict[str, Any]:
@@ -60,6 +63,8 @@ class Drive:
         else:
             front, searched, rest = self._sampled()
         document = result_document(self.study, front, searched, self.counts, rest)
+        if self.simulation is not None:
+            document["simulation"] = self.simulation
         self.store.note_time("study", 0, time.monotonic() - self.start)
         self.store.finish(document)
         return document
@@ -70,13 +75,62 @@ class Drive:
             raise InputError("hardware", what, "narrow it, or set search.method to evolutionary")
         scouts: list[Part] = []
         front = self._level("scout", 1, lambda k, _: Scouts(k) if k == 0 else None, self._empty, scouts.append)
-        codes, least = self._physical(front)
-        codes, least = self._profile(codes, least, front)
+        top, replays = self.study.search.simulate_top, list[Part]()
+        to_beat, simulated = front.points, self._empty
+        if top is not None:
+            self.counts["replayed"] = 0
+            simulated = self._replay_best(0, front, scouts, simulated, replays)
+            # what is dropped must be slower in simulated time too; only where something was simulated is that known
+            to_beat = np.maximum(front.points, simulated.points) if len(simulated) else simulated.points
+        codes, least = self._physical(front, to_beat)
+        codes, least = self._profile(codes, least, front, to_beat)
         known = np.isin(codes, np.concatenate([np.asarray(part.columns["code"]) for part in scouts]))
         front, searched = self._search(codes[~known], least[~known], front)
+        if top is not None:
+            floors_s, self.bound = least @ self.study.weights, None
+            simulated = self._replay_best(1, front, [*scouts, *searched], simulated, replays)
+            self._replay(top, codes, floors_s, [*scouts, *searched], simulated, replays)
+            self.simulation = simulation_document(self.study, replays, codes, floors_s)
         return front, [*scouts, *searched], None
 
-    def _physical(self, front: Front) -> tuple[Ints, Floats]:
+    def _replay_best(
+        self, number: int, front: Front, searched: list[Part], simulated: Front, replays: list[Part]
+    ) -> Front:
+        """The best design by the model replayed, unless there is none or it is known; the best simulated after it."""
+        seen = codes_of(replays)
+        if not len(front) or int(front.codes[0]) in seen:
+            return simulated
+        code = int(front.codes[0])
+
+        def task_of(k: int, _: Front) -> Task | None:
+            return Replay(k, code, plans_of(self.study, searched, code)) if k == number else None
+
+        return self._level("replay", None, task_of, simulated, replays.append, number)
+
+    def _replay(
+        self, top: int, codes: Ints, floors_s: Floats, searched: list[Part], simulated: Front, replays: list[Part]
+    ) -> None:
+        """Candidates in the order of their floors, as long as the best simulated does not beat them: `top` in all.
+
+        The scout that was replayed to have something to beat is not counted, unless the model takes it for the best.
+        """
+        order = np.lexsort((codes, floors_s))
+        order = order[~np.isin(codes[order], np.array(codes_of(replays), np.int64))]
+        # where the model's search found nothing that fits, nothing does
+        left, given = _Left(floors_s[order, None]), 1 if len(simulated) else top
+
+        def task_of(k: int, known: Front) -> Task | None:
+            nonlocal given
+            rows = order[left.following(1, known.points)] if given < top else order[:0]
+            if not len(rows):
+                return None
+            given += 1
+            code = int(codes[rows[0]])
+            return Replay(k, code, plans_of(self.study, searched, code))
+
+        self._level("replay", None, task_of, simulated, replays.append, 2)
+
+    def _physical(self, front: Front, to_beat: Floats) -> tuple[Ints, Floats]:
         size = self.study.space.size
         starts = [(p, first) for p in range(len(self.study.counts)) for first in range(0, size, PHYSICAL)]
 
@@ -84,7 +138,7 @@ class Drive:
             if k >= len(starts):
                 return None
             position, first = starts[k]
-            return Range(k, position, first, min(first + PHYSICAL, size), front.points)
+            return Range(k, position, first, min(first + PHYSICAL, size), to_beat)
 
         def absorb(part: Part) -> None:
             self.counts["kept"] += part.facts["kept"]
@@ -95,13 +149,13 @@ class Drive:
 
         return self._candidates("physical", len(starts), task_of, front, absorb)
 
-    def _profile(self, codes: Ints, least: Floats, front: Front) -> tuple[Ints, Floats]:
+    def _profile(self, codes: Ints, least: Floats, front: Front, to_beat: Floats) -> tuple[Ints, Floats]:
         order = np.lexsort((codes, least @ self.study.weights))
         total = -(-len(order) // PROFILED)
 
         def task_of(k: int, _: Front) -> Task | None:
             rows = order[k * PROFILED : (k + 1) * PROFILED]
-            return Some("profile", k, codes[rows], least[rows], front.points) if len(rows) else None
+            return Some("profile", k, codes[rows], least[rows], to_beat) if len(rows) else None
 
         def absorb(part: Part) -> None:
             self.counts["profile"] += part.facts["left"]
@@ -216,6 +270,10 @@ class Drive:
                 self.counts["searched"] += len(evaluated)
                 self.counts["evaluated"] += int(evaluated.sum())
                 known = known.with_part(part, self.study.objectives)
+            elif level == "replay":
+                self.counts["replayed"] += 1
+                found = weighted(self.study, part, "step_s")
+                known = known.joined(found[:, None], np.asarray(part.columns["code"]))
             self._say(level, known, done, total)
             return known
 

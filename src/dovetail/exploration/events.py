@@ -13,7 +13,7 @@ class Progress:
     """How far a search has come: numbers of designs, the best value known and how much better any could be."""
 
     level: str
-    """what designs are looked at with now: "scout", "physical", "profile" or "search", from cheap to thorough"""
+    """what designs are looked at with now: "scout", "physical", "profile", "search" or "replay" """
     counted: int
     """designs of the space dealt with so far, by whatever level"""
     total: int

@@ -2,7 +2,8 @@
 
 - physical: what the hardware allows at best (L0), for a range of designs as arrays;
 - profile: what no plan of the space beats (L1⁻), with the layers of the jobs profiled on every design;
-- search: the best plan of every job (L1), for one candidate after the other.
+- search: the best plan of every job (L1), for one candidate after the other;
+- replay: the leading plans of every job simulated (L2), where a study asks for it.
 
 At each level a candidate is dropped when some point of the front beats its bound. A batch depends on its task alone.
 """
@@ -21,6 +22,7 @@ from dovetail.exploration.best_plans import columns_of, limits, searched
 from dovetail.exploration.floors import candidate_floors
 from dovetail.exploration.objective import Floats
 from dovetail.exploration.pareto import dominated
+from dovetail.exploration.replays import replay_columns, replayed
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.store import Part
 from dovetail.hardware import Chip
@@ -66,7 +68,16 @@ class Scouts:
     number: int
 
 
-Task = Range | Some | Scouts
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A candidate to simulate, with the best plan of every job by the model where they are known."""
+
+    number: int
+    code: int
+    plans: tuple[str, ...] = ()
+
+
+Task = Range | Some | Scouts | Replay
 
 
 class Worker:
@@ -89,6 +100,9 @@ class Worker:
                 return self._physical(task)
             case Scouts():
                 return self._scouts(task)
+            case Replay():
+                columns = replay_columns(self.study, replayed(self.study, task.code, task.plans))
+                return Part("replay", task.number, columns, {"replayed": 1})
             case Some(level="profile"):
                 return self._profile(task)
             case Some(level="sample"):
@@ -196,7 +210,9 @@ class Worker:
     def _new_tables(self, key: _Alike) -> DesignTables:
         study = self.study
         cluster = study.cluster(key.chip, study.counts[key.position])
-        return DesignTables(study.jobs[key.job].job, cluster, study.framework, study.plans)
+        # a study that simulates must not drop a design that only the model finds slow
+        at_least = study.search.simulate_top is not None
+        return DesignTables(study.jobs[key.job].job, cluster, study.framework, study.plans, at_least=at_least)
 
     def _scouts(self, task: Scouts) -> Part:
         """Candidates with good bounds out of a sample, for each objective: a front to beat."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,7 @@ from dovetail.hardware.design_space.space import DesignSpace
 from dovetail.hardware.network import TierSpec, fit_tiers
 from dovetail.models import Job
 from dovetail.search.narrow import within
+from dovetail.search.simulated import MOST
 from dovetail.search.space import Space, check_space
 
 Ints = NDArray[np.int64]
@@ -105,6 +106,25 @@ class ResolvedStudy:
         tiers = chip.tiers if self.tiers is None else self.tiers
         return Cluster(f"{count} {chip.name}", chip, count, fit_tiers(tiers, count, "cluster.chips"))
 
+    def simulating(self, top: int) -> Self:
+        """The same study with so many leading designs replayed."""
+        if not 1 <= top <= MOST:
+            raise InputError("simulate_top", f"is {top}", f"it should be from 1 to {MOST}")
+        check_simulated(self.objectives, self.search.method)
+        search = self.search.model_copy(update={"simulate_top": top})
+        document = {**self.document, "search": {**self.document["search"], "simulate_top": top}}
+        return replace(self, search=search, document=document)
+
+
+def check_simulated(objectives: Sequence[str], method: str) -> None:
+    """Refuses to replay designs where simulated seconds decide nothing, or bound nothing."""
+    if tuple(objectives) != ("step_time",):
+        what = f"stands beside the objectives {', '.join(objectives)}"
+        raise InputError("search.simulate_top", what, "set objectives to [step_time] alone, or leave it out")
+    if method != "exact":
+        what = f"stands beside the method {method}"
+        raise InputError("search.simulate_top", what, "set search.method to exact, or leave it out")
+
 
 def study_of(document: Mapping[str, Any], where: str, folder: Path = Path()) -> ResolvedStudy:
     """The study a document describes; paths in it begin at `folder`."""
@@ -151,6 +171,8 @@ def _study(file: StudyFile, where: str, folder: Path) -> ResolvedStudy:
     )
     for name in file.objectives:
         _check_estimate(space, name)
+    if file.search.simulate_top is not None:
+        check_simulated(file.objectives, file.search.method)
     study = replace(study, plans=_plans(file.plans, study))
     asked = file.model_dump(mode="json", exclude_none=True, exclude=_NOT_ASKED)
     return replace(study, document={**asked, "content": _content(study), "version": __version__})

@@ -17,6 +17,7 @@ from dovetail.exploration.objective import OBJECTIVES, Floats
 from dovetail.exploration.pareto import dominated
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.store import Part, Store
+from dovetail.hardware.design_space.space import DesignSpace
 from dovetail.models import Job
 from dovetail.placement.plan import Plan, PlanSpec, resolve_plan
 from dovetail.search.space import in_words, whole_space
@@ -108,7 +109,7 @@ def _point(study: ResolvedStudy, code: int, part: Part, row: int) -> dict[str, A
         "design": design,
         "chips": study.counts[position],
         "objectives": {name: OBJECTIVES[name].shown(figure) for name, figure in figures.items()},
-        "variables": {name: _plain(np.ravel(designs.value(name))[0]) for name in space.variables},
+        "variables": variables_of(space, design),
         "silicon": {name: float(space.values(name, designs)[0]) for name in estimated},
         "jobs": {
             job.name: {
@@ -119,6 +120,12 @@ def _point(study: ResolvedStudy, code: int, part: Part, row: int) -> dict[str, A
             for job in study.jobs
         },
     }
+
+
+def variables_of(space: DesignSpace, design: int) -> dict[str, float | int]:
+    """What makes a design differ from others of its space."""
+    designs = space.designs([design])
+    return {name: _plain(np.ravel(designs.value(name))[0]) for name in space.variables}
 
 
 def _plain(value: float) -> float | int:
@@ -143,7 +150,7 @@ def _certificate(study: ResolvedStudy, front: Front, searched: Sequence[Part], r
         shown = OBJECTIVES[study.objectives[0]].shown(least)
         document["lower_bound"] = shown if np.isfinite(shown) else None
     document["gap"] = gap_between(every, front.points) if len(front) else None
-    document["space"] = _words(study)
+    document["space"] = space_words(study)
     return document
 
 
@@ -157,7 +164,7 @@ def _open_points(study: ResolvedStudy, part: Part) -> Floats:
     return candidate_floors(study, codes[rows]).points(least[rows] @ study.weights)
 
 
-def _words(study: ResolvedStudy) -> str:
+def space_words(study: ResolvedStudy) -> str:
     """The space that a certificate holds over."""
     cluster = study.cluster(study.space.base, study.counts[-1])
     plans = in_words(whole_space(study.jobs[0].job, cluster, study.framework, study.plans), study.framework)

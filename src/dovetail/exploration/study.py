@@ -38,11 +38,18 @@ class Study(ResolvedStudy):
         address: str | None = None,
         workers: int | None = None,
         listener: Listener | None = None,
+        simulate_top: int | None = None,
     ) -> StudyResult:
         """The best design or the front, kept in a run directory, or where none is named nowhere.
 
         `executor`, `address` and `workers` stand in the place of what the study says: they change nothing but the time.
+        So does `simulate_top`, which is part of the question: so many leading designs are replayed, and the result says
+        which of all is fastest when simulated.
         """
+        if simulate_top is not None:
+            return self.simulating(simulate_top).run(
+                where, resume=resume, executor=executor, address=address, workers=workers, listener=listener
+            )
         place, asked = where if where is not None else self.output, self.executor
         store = Memory() if place is None else Store.open(place, self.document, resume=resume)
         try:

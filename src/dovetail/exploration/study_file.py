@@ -11,6 +11,7 @@ from dovetail.errors import InputError
 from dovetail.evaluation.plan_file import Count, JobSpec, Text
 from dovetail.exploration.objective import OBJECTIVES
 from dovetail.hardware.fields import Name
+from dovetail.search.simulated import MOST
 
 Positive = Annotated[float, Field(gt=0, le=1e18)]
 Numbers = Annotated[
@@ -117,6 +118,8 @@ class SearchPart(Spec):
     """a batch is pruned against what is known after the batch so many before it: at least the number of workers"""
     batch: Annotated[int, Field(ge=1, le=10**4)] = 4
     """designs of a batch whose plans are searched: about a second of work"""
+    simulate_top: Annotated[int, Field(ge=1, le=MOST)] | None = None
+    """leading designs, and of each leading plans, that are replayed at most; left out: none"""
 
 
 class ExecutorPart(Spec):

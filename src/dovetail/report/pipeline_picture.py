@@ -143,11 +143,12 @@ def _columns(bars: _Bars, panel: _Panel) -> tuple[Floats, Ints]:
     shown = np.full(panel.columns, ord(_IDLE))
     lows = np.clip(np.searchsorted(edges, bars.start_s, "right") - 1, 0, panel.columns)
     highs = np.clip(np.searchsorted(edges, bars.end_s, "left"), 0, panel.columns)
+    bar: int
     for bar in np.nonzero(highs > lows)[0].tolist():
         low, high = int(lows[bar]), int(highs[bar])
         overlap = np.minimum(edges[low + 1 : high + 1], bars.end_s[bar])
         overlap -= np.maximum(edges[low:high], bars.start_s[bar])
-        character = np.where(np.arange(low, high) % 2, bars.odd[bar], bars.even[bar])
+        character = np.where(np.arange(low, high) % 2, int(bars.odd[bar]), int(bars.even[bar]))
         shown[low:high] = np.where(overlap > most[low:high], character, shown[low:high])
         most[low:high] = np.maximum(most[low:high], overlap)
         taken[low:high] += overlap

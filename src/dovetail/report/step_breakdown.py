@@ -15,6 +15,7 @@ from dovetail.report.step_items import (
     item_spans,
     num_stages,
     stage_chips,
+    summed_by,
 )
 from dovetail.simulation.layer_steps import StepKind
 from dovetail.simulation.simulate import Simulation
@@ -51,10 +52,10 @@ def stage_breakdowns(simulation: Simulation) -> list[dict[str, float]]:
     stages, chips = num_stages(simulation), stage_chips(simulation)
     kernels = computing_s(simulation)[::chips]
     spans = item_spans(simulation)
-    inside = np.bincount(spans.stage, spans.end_s[:, 0] - spans.begin_s[:, 0], stages)
+    inside = summed_by(spans.stage, spans.end_s[:, 0] - spans.begin_s[:, 0], stages)
     lasts = spans.end_s[np.append(spans.stage[1:] != spans.stage[:-1], True), 0]
     (waits,) = np.nonzero((labels.kind == StepKind.WAIT) & (labels.microbatch >= 0))
-    host = np.bincount(labels.chip[waits], (timeline.end_s - timeline.start_s)[waits], stages * chips)[::chips]
+    host = summed_by(labels.chip[waits], (timeline.end_s - timeline.start_s)[waits], stages * chips)[::chips]
     updating = np.full(stages * chips, np.inf)
     (updates,) = np.nonzero(labels.kind == StepKind.OPTIMIZER)
     np.minimum.at(updating, labels.chip[updates], timeline.start_s[updates])
@@ -65,7 +66,7 @@ def stage_breakdowns(simulation: Simulation) -> list[dict[str, float]]:
         "waiting for messages": inside - (kernels.sum(axis=1) - optimizer) - host,
         "waiting for the host": host,
         "idle in the pipeline": lasts - inside,
-        "reducing gradients": updating - lasts,
+        "until all gradients are reduced": updating - lasts,
         "between steps": simulation.step_time_s - updating - optimizer,
     }
     # differences of sums may be below nothing by their last digits
@@ -90,8 +91,8 @@ def link_shares(simulation: Simulation) -> list[LinkShare]:
 def carried_bytes(simulation: Simulation) -> Floats:
     """Bytes that cross every link in the step."""
     graph = simulation.tasks.graph
-    sent = np.bincount(graph.route[graph.route >= 0], graph.bytes[graph.route >= 0], graph.network.num_routes)
-    return np.bincount(
+    sent = summed_by(graph.route[graph.route >= 0], graph.bytes[graph.route >= 0], graph.network.num_routes)
+    return summed_by(
         graph.network.link, sent[entry_routes(simulation)] * graph.network.part, len(graph.network.bytes_per_s)
     )
 

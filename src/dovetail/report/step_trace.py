@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,7 +105,7 @@ class StepTrace:
                 f'"chunk":{order.chunk[item]},"place":{order.place[item]}'
             )
             for chip in range(chips):
-                number = stage * chips + chip
+                number: int = stage * chips + chip
                 tid = self.threads.kernels[number]
                 yield _slice(name, "item", number + 1, tid, begin[row][chip], end[row][chip], args)
 
@@ -118,9 +119,10 @@ class StepTrace:
             graph.bytes[task], graph.seconds[task] * 1e6,
         )  # fmt: skip
         kinds = [_KINDS[StepKind(kind)] for kind in range(len(StepKind))]
-        for chip, tid, name, kind, batch, place, start, end, sent, wait in zip(
-            *(column.tolist() for column in columns), strict=True
-        ):
+        lists: list[list[Any]] = [column.tolist() for column in columns]
+        name: int
+        kind: int
+        for chip, tid, name, kind, batch, place, start, end, sent, wait in zip(*lists, strict=True):
             args = f'"kind":"{kinds[kind]}"'
             if batch >= 0:
                 args += f',"microbatch":{batch},"place":{place}'
@@ -141,7 +143,7 @@ class StepTrace:
         tasks, stage = self.simulation.tasks, self.simulation.tasks.order.stage
         begin = nanoseconds(self.simulation.timeline.start_s[tasks.begin])
         for number, (item, chip) in enumerate(zip(items.tolist(), chips.tolist(), strict=True)):
-            at = int(stage[item]) * stage_chips(self.simulation) + chip
+            at: int = int(stage[item]) * stage_chips(self.simulation) + chip
             yield _arrow("f", number, at + 1, self.threads.kernels[at], int(begin[item, chip]))
 
     def _counters(self) -> Iterator[str]:
@@ -151,10 +153,11 @@ class StepTrace:
             for at, level in zip(nanoseconds(memory.at_s).tolist(), levels, strict=True):
                 yield _counter("memory", stage * chips + 1, at, "GiB", level)
         names, use = self.simulation.tasks.link_names, self.use
+        links: list[int] = use.link.tolist()
         rates = self.simulation.tasks.graph.network.bytes_per_s
         ports = len(names) // (num_stages(self.simulation) * chips)
         at, share = nanoseconds(use.at_s).tolist(), (100 * use.share).tolist()
-        for link, low, high in zip(use.link.tolist(), use.starts[:-1].tolist(), use.starts[1:].tolist(), strict=True):
+        for link, low, high in zip(links, use.starts[:-1].tolist(), use.starts[1:].tolist(), strict=True):
             unit = f"% of {rates[link] / 1e9:.4g} GB/s"
             for row in range(low, high):
                 yield _counter(names[link], link // ports + 1, at[row], unit, share[row])

@@ -77,7 +77,8 @@ def _on_chips(simulation: Simulation, tasks: Ints) -> tuple[Ints, Ints]:
     ]
     sizes = np.array([len(chips) for chips in members], np.int64)
     together = tasks[shared]
-    found = [members[route] for route in graph.route[together].tolist()]
+    routes: list[int] = graph.route[together].tolist()
+    found = [members[route] for route in routes]
     chips = np.concatenate([labels.chip[tasks[~shared]], *found])
     return np.append(tasks[~shared], np.repeat(together, sizes[graph.route[together]])), chips
 

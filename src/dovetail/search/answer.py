@@ -33,6 +33,8 @@ class Certificate:
     #: proven not to fit
     infeasible: int
     evaluated: int
+    #: whose seconds these are
+    time: Literal["modelled", "simulated"] = "modelled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,17 @@ class Alternative:
     plan: Plan
     step_time_s: float
     loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedPlan:
+    """A plan as it was replayed."""
+
+    plan: Plan
+    #: no simulation takes less (L1⁻)
+    least_s: float
+    model_s: float
+    step_time_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +74,8 @@ class Answer:
     alternatives: tuple[Alternative, ...]
     #: seconds the search took; no part of the answer
     timing: Mapping[str, float]
+    #: where leading plans were replayed: all of them, the fastest first
+    simulated: tuple[SimulatedPlan, ...] = ()
 
     @property
     def best(self) -> Evaluation:

@@ -424,7 +424,10 @@ def options_of(space: WholeSpace) -> list[Option]:
 
 def place_setting(setting: Setting, plan: Plan, *, by_block: bool) -> PlacedPlan | None:
     """The plan with its best cut, and with the best choice of every block where blocks choose."""
-    facts = facts_of(setting.framework, setting.job, schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel)
+    schedule, stages = plan.pipeline_schedule, plan.pipeline_parallel
+    facts = facts_of(setting.framework, setting.job, schedule=schedule, stages=stages)
+    if setting.at_least:
+        facts = facts.at_least(schedule=schedule, stages=stages)
     layers = even_layers(plan.pipeline_parallel * plan.virtual_stages, setting.job.model.num_layers)
     profiled = profiled_job(plan, setting.job, setting.cluster, facts, setting.efficiencies)
     return place_profiled(

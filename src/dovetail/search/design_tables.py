@@ -43,11 +43,22 @@ BOUNDED, FIRST = 2**22, 512
 
 
 class DesignTables:
-    """The plans of a space on clusters that differ in their chips alone."""
+    """The plans of a space on clusters that differ in their chips alone.
 
-    def __init__(self, job: Job, cluster: Cluster, framework: Framework, space: Space | None = None) -> None:
+    `at_least`: their bounds hold for simulated steps too, not for those of the model alone.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        cluster: Cluster,
+        framework: Framework,
+        space: Space | None = None,
+        *,
+        at_least: bool = False,
+    ) -> None:
         whole = whole_space(job, cluster, framework, space)
-        setting = Setting.of(job, cluster, framework)
+        setting = Setting.of(job, cluster, framework, at_least=at_least)
         # bytes and parameters do not depend on how operators share cores
         self._setting = replace(setting, chip=replace(setting.chip, sharing="none"))
         self._splits = splits(job, cluster, framework, whole)

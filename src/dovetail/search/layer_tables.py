@@ -48,6 +48,8 @@ class Setting:
     #: with one stage, and with several
     alone: FrameworkFacts
     staged: FrameworkFacts
+    #: whether these are figures that no simulated step falls below
+    at_least: bool = False
 
     @staticmethod
     def of(job: Job, cluster: Cluster, framework: Framework, *, at_least: bool = False) -> Setting:
@@ -55,7 +57,8 @@ class Setting:
         known = calibration(cluster.chip, job.precision)
         alone, staged = (_facts(framework, job, stages, at_least=at_least) for stages in (1, 2))
         chip = units_of(job, cluster, alone, known.efficiencies)
-        return Setting(job, cluster, framework, job.graph(), known.efficiencies, str(known), chip, alone, staged)
+        graph, basis = job.graph(), str(known)
+        return Setting(job, cluster, framework, graph, known.efficiencies, basis, chip, alone, staged, at_least)
 
     @property
     def classes(self) -> tuple[str, ...]:

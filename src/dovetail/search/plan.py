@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from dovetail import frameworks
 from dovetail.errors import InputError
@@ -10,12 +11,13 @@ from dovetail.evaluation import evaluate
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job
+from dovetail.placement.plan import Plan
 from dovetail.placement.runnable import check_runnable
 from dovetail.placement.suitable import check_suitable
 from dovetail.search.answer import Alternative, Answer, Certificate
-from dovetail.search.best_first import TIE, BestFirst, Found, Progress, simplicity
+from dovetail.search.best_first import TIE, BestFirst, Progress, simplicity
 from dovetail.search.layer_tables import Setting
-from dovetail.search.space import Space, check_space, in_words, whole_space
+from dovetail.search.space import Space, WholeSpace, check_space, in_words, whole_space
 
 #: Plans with other degrees that an answer lists.
 ALTERNATIVES = 5
@@ -29,8 +31,12 @@ def plan(
     space: Space | None = None,
     time_limit_s: float | None = None,
     below_s: float = float("inf"),
+    simulate_top: int = 0,
 ) -> Answer:
     """The fastest plan that fits, of all that the framework can run, or of those in a narrower space.
+
+    With `simulate_top` the fastest by simulation: as many plans are replayed at most, in the order of what they take
+    at least, and the certificate is about simulated time.
 
     Plans whose step takes `below_s` or longer are of no interest: where there are no others the answer has none, and
     `below_s` is the bound that is proven.
@@ -48,6 +54,10 @@ def plan(
     start, cpu = time.monotonic(), time.process_time()
     whole = whole_space(job, cluster, framework, narrowed)
     deadline = None if time_limit_s is None else start + time_limit_s
+    if simulate_top:
+        replayed = _simulated(job, cluster, framework, narrowed, whole, simulate_top, deadline)
+        if replayed is not None:
+            return replace(replayed, timing=_timing(start, cpu))
     progress = BestFirst(Setting.of(job, cluster, framework), whole, deadline, below_s).run()
     evaluation = None
     if progress.best is not None and progress.best.seconds < below_s:
@@ -58,8 +68,47 @@ def plan(
         assert evaluation.fits, "the tables say that it fits"
         assert abs(evaluation.step_time_s / progress.best.seconds - 1) < TIE, "the tables and the model agree"
     certificate = _certificate(progress, evaluation.step_time_s if evaluation else None, in_words(whole, framework))
-    timing = {"seconds": time.monotonic() - start, "cpu_s": time.process_time() - cpu}
-    return Answer(job, cluster, framework, narrowed, evaluation, certificate, _alternatives(progress), timing)
+    found = _alternatives(progress)
+    return Answer(job, cluster, framework, narrowed, evaluation, certificate, found, _timing(start, cpu))
+
+
+def _timing(start: float, cpu: float) -> dict[str, float]:
+    return {"seconds": time.monotonic() - start, "cpu_s": time.process_time() - cpu}
+
+
+def _simulated(
+    job: Job,
+    cluster: Cluster,
+    framework: Framework,
+    space: Space,
+    whole: WholeSpace,
+    top: int,
+    deadline: float | None,
+) -> Answer | None:
+    """The answer by simulation; None where there is no plan to replay."""
+    from dovetail.search.simulated import MOST, simulated_plans
+
+    if not 1 <= top <= MOST:
+        raise InputError("simulate_top", f"is {top}", f"it should be from 1 to {MOST}")
+    found = simulated_plans(job, cluster, framework, whole, top, deadline)
+    if found is None:
+        return None
+    best = found.plans[0]
+    evaluation = evaluate(best.plan, job, cluster, framework)
+    others = [plan for plan in found.plans if _degrees(plan.plan) != _degrees(best.plan)]
+    kept = {_degrees(plan.plan): plan for plan in reversed(others)}
+    alternatives = sorted(kept.values(), key=lambda plan: (plan.step_time_s, simplicity(plan.plan)))[:ALTERNATIVES]
+    return Answer(
+        job,
+        cluster,
+        framework,
+        space,
+        evaluation,
+        found.certificate,
+        tuple(Alternative(p.plan, p.step_time_s, p.step_time_s / best.step_time_s - 1) for p in alternatives),
+        {},
+        found.plans,
+    )
 
 
 def _certificate(progress: Progress, step_time_s: float | None, words: str) -> Certificate:
@@ -89,13 +138,12 @@ def _alternatives(progress: Progress) -> tuple[Alternative, ...]:
     best = progress.best
     if best is None:
         return ()
-    others = [found for found in progress.by_degrees.values() if _degrees(found) != _degrees(best)]
+    others = [found for found in progress.by_degrees.values() if _degrees(found.plan) != _degrees(best.plan)]
     others.sort(key=lambda found: (found.seconds, simplicity(found.plan)))
     return tuple(
         Alternative(found.plan, found.seconds, found.seconds / best.seconds - 1) for found in others[:ALTERNATIVES]
     )
 
 
-def _degrees(found: Found) -> tuple[int, ...]:
-    plan = found.plan
+def _degrees(plan: Plan) -> tuple[int, ...]:
     return (plan.tensor_parallel, plan.context_parallel, plan.pipeline_parallel, plan.expert_parallel)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job
-from dovetail.placement.plan import Plan
-from dovetail.search.answer import Certificate
+from dovetail.search.answer import Certificate, SimulatedPlan
 from dovetail.search.best_first import TIE, BestFirst, Found, simplicity
 from dovetail.search.layer_tables import Setting
 from dovetail.search.physical_bound import bound_fields, physical_bound
@@ -22,23 +20,11 @@ CUTS = "each with the cut that takes least before messages meet"
 
 
 @dataclass(frozen=True, slots=True)
-class SimulatedPlan:
-    """A plan as it was replayed."""
-
-    plan: Plan
-    #: no simulation takes less (L1⁻)
-    least_s: float
-    model_s: float
-    step_time_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class SimulatedPlans:
     """Leading plans replayed, the best first, and what is proven of it: in simulated time."""
 
     plans: tuple[SimulatedPlan, ...]
     certificate: Certificate
-    cpu_s: float
 
     @property
     def best(self) -> SimulatedPlan:
@@ -54,11 +40,10 @@ def simulated_plans(
     top: int,
     deadline: float | None = None,
 ) -> SimulatedPlans | None:
-    """Replays up to `top` plans until none that is left can be faster; None where no plan fits.
+    """Replays up to `top` plans until none that is left can be faster; None where none fits or was found in time.
 
     Everything not replayed takes at least as long as the last of the plans found, by the bound they are ordered by.
     """
-    start = time.process_time()
     setting = Setting.of(job, cluster, framework, at_least=True)
     progress = BestFirst(setting, whole, deadline, keep=max(top, 2)).run()
     candidates = [Found(_least_s(found, job, cluster), found.plan) for found in progress.leading]
@@ -90,8 +75,9 @@ def simulated_plans(
         counts.counted - counts.infeasible - len(found),
         counts.infeasible,
         len(found),
+        time="simulated",
     )
-    return SimulatedPlans(tuple(found), certificate, time.process_time() - start)
+    return SimulatedPlans(tuple(found), certificate)
 
 
 def _least_s(found: Found, job: Job, cluster: Cluster) -> float:

@@ -1,0 +1,134 @@
+"""`dovetail simulate`: a step of a given plan replayed, event by event, and where its time goes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import dovetail as dt
+from dovetail.cli.evaluation import Facts, exit_unless_fits, plan_facts, question_facts
+from dovetail.cli.output import check_target, print_bars, print_facts, print_json
+from dovetail.units import bytes_text, percent_text, seconds_text
+
+if TYPE_CHECKING:
+    from dovetail.evaluation import Evaluation
+    from dovetail.hardware import Cluster
+    from dovetail.report.step_trace import StepTrace
+    from dovetail.simulation.simulate import Simulation
+
+_EXACT = "Simulate every chip, not one for each stage."
+
+
+def simulate(
+    plan: Annotated[Path, typer.Argument(help="A plan file: job, cluster and plan in YAML.")],
+    trace: Annotated[Path | None, typer.Option("--trace", help="Write a trace for Perfetto and Chrome here.")] = None,
+    exact: Annotated[bool, typer.Option("--exact", help=_EXACT)] = False,
+    force: Annotated[bool, typer.Option("--force", help="Let --trace replace a file.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a view.")] = False,
+) -> None:
+    """Replays a step of a plan, kernel by kernel and message by message, and draws it."""
+    if trace is not None:
+        check_target(trace, force=force)
+    from dovetail.simulation.simulate import simulate as simulated
+
+    task = dt.evaluation.load_task(plan)
+    result = dt.evaluation.evaluate(task.plan, task.job, task.cluster, task.framework)
+    start = time.process_time()
+    step = simulated(task.plan, task.job, task.cluster, task.framework, exact=exact, rates=trace is not None)
+    timing = {"simulate_s": time.process_time() - start}
+    written = None
+    if trace is not None:
+        written = write_trace(step, trace)
+        timing["trace_s"] = time.process_time() - start - timing["simulate_s"]
+    if as_json:
+        shown = None if written is None else {"path": str(trace), **trace_fields(written)}
+        print_json({**_fields(step, result, exact=exact), "trace": shown, "timing": timing})
+    else:
+        asked = question_facts(task.job, task.cluster, task.framework)
+        print_facts([*asked, *plan_facts(task.plan), *_facts(step, task.cluster, exact=exact)])
+        _print_parts(step)
+        if written is not None:
+            typer.echo(f"\nwritten {trace}: {trace_text(written)}")
+    exit_unless_fits(result, str(plan))
+
+
+def write_trace(step: Simulation, out: Path) -> StepTrace:
+    """Writes the trace of a step that was simulated with rates."""
+    from dovetail.documents import write_parts
+    from dovetail.report.step_trace import step_trace
+
+    found = step_trace(step)
+    write_parts(out, found.parts())
+    return found
+
+
+def trace_fields(trace: StepTrace) -> dict[str, Any]:
+    """What a trace holds, as JSON fields."""
+    return {"events": trace.events, "operators": trace.operators}
+
+
+def trace_text(trace: StepTrace) -> str:
+    """What a trace holds, in words."""
+    left = "" if trace.operators else ", items without their operators (with them there would be too many)"
+    return f"{trace.events:,} events for ui.perfetto.dev or chrome://tracing{left}"
+
+
+def _fields(step: Simulation, result: Evaluation, *, exact: bool) -> dict[str, Any]:
+    """The JSON fields others rely on."""
+    from dovetail.report.step_breakdown import link_shares, stage_breakdowns
+    from dovetail.report.step_items import busy_shares
+
+    stages = zip(busy_shares(step).tolist(), stage_breakdowns(step), step.memory, strict=True)
+    return {
+        "step_time_s": step.step_time_s,
+        "model_step_time_s": step.model_step_time_s,
+        "ratio": step.ratio,
+        "events": step.events,
+        "peak_memory_bytes": step.peak_memory_bytes,
+        "fits": result.fits,
+        "exact": exact,
+        "tasks": len(step.tasks.graph),
+        "stages": [
+            {"busy_share": busy, "seconds": seconds, "peak_memory_bytes": memory.peak_bytes}
+            for busy, seconds, memory in stages
+        ],
+        "links": [asdict(link) for link in link_shares(step)],
+        "plan": asdict(step.plan),
+    }
+
+
+def _facts(step: Simulation, cluster: Cluster, *, exact: bool) -> Facts:
+    """What was simulated and what came out."""
+    apart = f"{abs(step.ratio - 1):.1%} {'longer' if step.ratio >= 1 else 'shorter'}"
+    chips = f"all {cluster.chips} chips" if exact else "one chip a stage"
+    capacity = cluster.chip.hbm_bytes or cluster.chip.sram_bytes
+    return [
+        ("step", f"{seconds_text(step.step_time_s)} simulated, {apart} than the model's "
+                 f"{seconds_text(step.model_step_time_s)} (ratio {step.ratio:.4f})"),
+        ("events", f"{step.events:,} of {len(step.tasks.graph):,} tasks on {chips}"),
+        ("memory", f"{bytes_text(step.peak_memory_bytes)} of {bytes_text(capacity)} at the fullest moment"),
+    ]  # fmt: skip
+
+
+def _print_parts(step: Simulation) -> None:
+    """Where the busiest stage's time goes, how full links are, and the picture."""
+    from dovetail.report.pipeline_picture import picture
+    from dovetail.report.step_breakdown import busiest_stage, link_shares, stage_breakdowns
+
+    stage = busiest_stage(step)
+    typer.echo(f"\nwhere each second of stage {stage}, the busiest, goes")
+    print_bars(stage_breakdowns(step)[stage], seconds_text)
+    links = link_shares(step)
+    if links:
+        typer.echo("\nwhat links carry of what they could")
+        label = max(len(link.name) for link in links)
+        for link in links:
+            most = f"{percent_text(link.busiest_share):>7} at stage {link.busiest_stage}"
+            typer.echo(f"  {link.name:<{label}}  {most}, {percent_text(link.mean_share)} on average")
+    typer.echo()
+    for line in picture(step):
+        typer.echo(line)

@@ -1,0 +1,179 @@
+"""Leading designs of a study, simulated (L2): what workers replay, and what is then proven of simulated time.
+
+Why the bound holds. Every bound a study has prunes by is one of simulated time too: physics (L0) always, profiles
+because their tables are made with what no simulated step falls below (L1⁻). A candidate is then one of
+
+- dropped by physics or profiles. They compare with a time that is no less than that simulated of the best scout, which
+  is replayed before them; so a dropped candidate takes, simulated, no less than the best that is replayed;
+- left by profiles and not replayed. Its floor is known and counted, whatever the model's search says of it;
+- replayed. Of each job's plans the leading ones are simulated in the order of their own bounds, so that the rest takes
+  no less than the certificate of that search says; the weighted sum of these is the candidate's bound.
+
+The least of these and of the best simulated time bounds every simulated time, over designs and plans, each plan with
+the cut (and choice of blocks) that takes least before messages meet.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.evaluation.evaluate import least_step_s
+from dovetail.evaluation.write import plan_part
+from dovetail.exploration.objective import Floats
+from dovetail.exploration.resolved import ResolvedStudy
+from dovetail.exploration.result import space_words, variables_of
+from dovetail.exploration.store import Part
+from dovetail.hardware import Cluster
+from dovetail.models import Job
+from dovetail.placement.plan import Plan, PlanSpec, resolve_plan
+from dovetail.search.answer import SimulatedPlan
+from dovetail.search.best_first import TIE, simplicity
+from dovetail.search.simulated import CUTS, simulated_plans
+from dovetail.search.space import whole_space
+from dovetail.simulation import simulate
+
+Ints = NDArray[np.int64]
+
+#: Columns of a job, in the order of `Replayed.figures`.
+FIGURES = ("least_s", "plan_least_s", "model_s", "step_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A candidate as it was replayed; without plans where none fits."""
+
+    code: int
+    #: plans that were simulated, of all jobs
+    simulated: int
+    #: of every job: bound of all its plans, bound of the fastest, what the model says of it, simulated seconds
+    figures: tuple[tuple[float, float, float, float], ...] = ()
+    plans: tuple[str, ...] = ()
+
+
+def replayed(study: ResolvedStudy, code: int, modelled: Sequence[str] = ()) -> Replayed:
+    """The fastest plan of every job by simulation, among the leading ones and the best by the model if it is given."""
+    position, design = divmod(code, study.space.size)
+    cluster = study.cluster(study.spaces[position].chip(design), study.counts[position])
+    figures: list[tuple[float, float, float, float]] = []
+    plans: list[str] = []
+    top, simulated = study.search.simulate_top or 1, 0
+    for number, job in enumerate(each.job for each in study.jobs):
+        whole = whole_space(job, cluster, study.framework, study.plans)
+        found = simulated_plans(job, cluster, study.framework, whole, top)
+        if found is None:
+            return Replayed(code, simulated)
+        every = list(found.plans)
+        if modelled:
+            own = _plan(modelled[number], job, cluster)
+            if all(each.plan != own for each in every):
+                every.append(_simulated(study, own, job, cluster))
+        best = min(every, key=lambda each: (each.step_time_s, simplicity(each.plan)))
+        bound = found.certificate.lower_bound_s
+        assert bound is not None, "a plan fits"
+        # the model's best may have another cut, and so be faster than all that the certificate is about
+        figures.append((min(bound, best.step_time_s), best.least_s, best.model_s, best.step_time_s))
+        plans.append(json.dumps(plan_part(best.plan), sort_keys=True))
+        simulated += len(every)
+    return Replayed(code, simulated, tuple(figures), tuple(plans))
+
+
+def _plan(text: str, job: Job, cluster: Cluster) -> Plan:
+    spec = PlanSpec.model_validate(json.loads(text))
+    blocks = job.model.num_layers
+    return resolve_plan(spec, chips=cluster.chips, global_batch=job.global_batch, num_layers=blocks)
+
+
+def _simulated(study: ResolvedStudy, plan: Plan, job: Job, cluster: Cluster) -> SimulatedPlan:
+    found = simulate(plan, job, cluster, study.framework)
+    least = least_step_s(plan, job, cluster, study.framework)
+    return SimulatedPlan(plan, least, found.model_step_time_s, found.step_time_s)
+
+
+def replay_columns(study: ResolvedStudy, row: Replayed) -> dict[str, Any]:
+    """A replayed candidate as columns of a part."""
+    columns: dict[str, Any] = {"code": np.array([row.code], np.int64)}
+    columns["simulated"] = np.array([row.simulated], np.int64)
+    figures = np.array(row.figures or [(np.inf,) * len(FIGURES)] * len(study.jobs), np.float64)
+    for n, job in enumerate(study.jobs):
+        for m, name in enumerate(FIGURES):
+            columns[f"{name}.{job.name}"] = figures[n, m : m + 1].copy()
+        columns[f"plan.{job.name}"] = [row.plans[n] if row.plans else None]
+    return columns
+
+
+def weighted(study: ResolvedStudy, part: Part, name: str) -> Floats:
+    """A figure of replayed candidates over all jobs; infinite where no plan fits."""
+    return np.stack([np.asarray(part.columns[f"{name}.{job.name}"]) for job in study.jobs], axis=1) @ study.weights
+
+
+def codes_of(parts: Sequence[Part]) -> list[int]:
+    """The candidates of parts."""
+    return [int(code) for part in parts for code in np.asarray(part.columns["code"]).tolist()]
+
+
+def plans_of(study: ResolvedStudy, searched: Sequence[Part], code: int) -> tuple[str, ...]:
+    """The best plan of every job by the model; none where the search for them was given up, or never begun."""
+    for part in searched:
+        rows = np.nonzero(np.asarray(part.columns["code"]) == code)[0].tolist()
+        if rows and bool(np.asarray(part.columns["evaluated"])[rows[0]]):
+            return tuple(str(part.columns[f"plan.{job.name}"][rows[0]]) for job in study.jobs)
+    return ()
+
+
+def simulation_document(study: ResolvedStudy, parts: Sequence[Part], codes: Ints, floors_s: Floats) -> dict[str, Any]:
+    """What was replayed, the fastest first, and the certificate; `floors_s` are of all candidates left by profiles."""
+    rows = [_row(study, part) for part in parts]
+    found = sorted((row for row in rows if row), key=lambda row: (row["step_time_s"], row["chips"], row["design"]))
+    best = None
+    if found:
+        best = {key: value for key, value in found[0].items() if key not in ("plans", "lower_bound_s")}
+    unseen = floors_s[~np.isin(codes, np.array(codes_of(parts), np.int64))]
+    open_s = min([*unseen.tolist(), *(row["lower_bound_s"] for row in found)], default=float("inf"))
+    return {
+        "best": best,
+        "replayed": [{key: value for key, value in row.items() if key not in ("variables", "jobs")} for row in found],
+        "certificate": _certificate(open_s, found[0]["step_time_s"] if found else None, space_words(study)),
+    }
+
+
+def _certificate(open_s: float, best_s: float | None, words: str) -> dict[str, Any]:
+    space = f"{words}; {CUTS}"
+    if best_s is None:
+        return {"status": "infeasible", "time": "simulated", "lower_bound": None, "gap": None, "space": space}
+    proven = open_s >= best_s * (1 - TIE)
+    bound = best_s if proven else open_s
+    status = "optimal" if proven else "feasible"
+    return {"status": status, "time": "simulated", "lower_bound": bound, "gap": 1 - bound / best_s, "space": space}
+
+
+def _row(study: ResolvedStudy, part: Part) -> dict[str, Any]:
+    """A replayed candidate as JSON; empty where no plan fits."""
+    sums = {name: float(weighted(study, part, name)[0]) for name in FIGURES}
+    if not np.isfinite(sums["step_s"]):
+        return {}
+    position, design = divmod(int(np.asarray(part.columns["code"])[0]), study.space.size)
+    return {
+        "design": design,
+        "chips": study.counts[position],
+        "variables": variables_of(study.spaces[position], design),
+        "least_s": sums["plan_least_s"],
+        "model_s": sums["model_s"],
+        "step_time_s": sums["step_s"],
+        "lower_bound_s": sums["least_s"],
+        "plans": int(np.asarray(part.columns["simulated"])[0]),
+        "jobs": {
+            job.name: {
+                "least_s": float(np.asarray(part.columns[f"plan_least_s.{job.name}"])[0]),
+                "model_s": float(np.asarray(part.columns[f"model_s.{job.name}"])[0]),
+                "step_time_s": float(np.asarray(part.columns[f"step_s.{job.name}"])[0]),
+                "plan": json.loads(str(part.columns[f"plan.{job.name}"][0])),
+            }
+            for job in study.jobs
+        },
+    }
