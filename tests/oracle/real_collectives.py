@@ -68,14 +68,14 @@ def real_collectives(
             for collective, group, message in messages:
                 size = float(np.asarray(collective.bytes(sizes, arrangement.axes.sizes, widths)))
                 size *= wide.get(collective.user, widths[Element.COMPUTE]) / widths[Element.COMPUTE]
-                joins = [prod(arrangement.axes.by_tier[a][t] for a in collective.axes) for t in range(len(tiers))]
+                joins = [prod(arrangement.joins[a][t] for a in collective.axes) for t in range(len(tiers))]
                 groups = [(np.asarray(float(n)), tier) for n, tier in zip(joins, tiers, strict=True) if n > 1]
                 seconds = float(tiered_seconds(collective.kind, groups, np.asarray(size), copies=copies))
                 name = f"{layer}: {group} {collective.kind.value} {collective.tensor.name} {collective.moment.value}"
                 algorithm = algorithm_of(collective.kind, groups, size)
                 yield RealCollective(name, collective.kind, algorithm, len(groups), message, seconds)
 
-    return Chips.of(plan, cluster, arrangement.axes, efficiencies, exact=exact), list(found())
+    return Chips.of(plan, cluster, arrangement, efficiencies, exact=exact), list(found())
 
 
 def algorithm_of(kind: CollectiveKind, groups: Any, size: float) -> str:

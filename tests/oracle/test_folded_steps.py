@@ -97,8 +97,8 @@ def test_a_folded_step_is_the_exact_one(case):
 
 def folds(task: Task) -> bool:
     """Whether all chips of a stage lie alike to those of its neighbours."""
-    axes = arrange(task.plan, task.job.graph(), task.cluster).axes
-    return Chips(task.plan, task.cluster, (), axes, exact=False).folds()
+    arrangement = arrange(task.plan, task.job.graph(), task.cluster)
+    return Chips(task.plan, task.cluster, (), arrangement, exact=False).folds()
 
 
 @pytest.mark.slow
@@ -134,13 +134,15 @@ def test_the_same_plan_twice_gives_the_same_arrays(case):
 
 
 def test_another_process_gives_the_same_arrays():
-    script = "import sys; from test_folded_steps import digest_of; sys.stdout.write(digest_of('experts folded over tensor'))"
-    here = os.path.dirname(os.path.abspath(__file__))
+    script = (
+        "import sys; from test_folded_steps import digest_of; sys.stdout.write(digest_of('experts folded over tensor'))"
+    )
+    paths = [os.path.dirname(os.path.abspath(__file__)), *filter(None, [os.environ.get("PYTHONPATH")])]
     # sets and dictionaries of texts come in another order
     found = [
         subprocess.run(
             [sys.executable, "-c", script],
-            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": here},
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(paths)},
             capture_output=True,
             text=True,
             check=True,

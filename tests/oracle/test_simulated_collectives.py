@@ -77,7 +77,7 @@ def step_with(collective: LayerStep, role: str) -> LayerSteps:
 
 
 def collective_step(message: Message, hidden: float = 0.0, group: str = "some") -> LayerStep:
-    return LayerStep("collective", StepKind.COLLECTIVE, message=message, group=group, hidden=hidden)
+    return LayerStep("collective", StepKind.COLLECTIVE, message=message, group=group, beside=hidden)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -165,15 +165,13 @@ def test_a_ring_message_by_message_takes_the_bandwidth_of_one_message(chips, kin
     # and as the simulator has it: one message over the ports of all
     for exact in (False, True):
         whole = chips_of(plan_of(1, tensor=chips), [(chips, tier)], exact=exact)
-        message = Message(0.0, ((0, float(spent.busy_s[0]) * bytes_per_s),), tuple(whole.axes.sizes))
+        message = Message(0.0, ((0, float(spent.busy_s[0]) * bytes_per_s),), tuple(whole.arrangement.axes.sizes))
         assert seconds_of(whole, layer_of([collective_step(message)])) == pytest.approx(found, rel=1e-9)
 
 
 def test_the_latency_of_a_ring_message_by_message_is_that_of_its_formula():
     tier = links_of(7e10, wait_s=3e-6)
-    seconds = tiered_seconds(
-        CollectiveKind.ALL_GATHER, [(np.asarray(8.0), tier)], np.asarray(3e8), Transport(copy=0.0)
-    )
+    seconds = tiered_seconds(CollectiveKind.ALL_GATHER, [(np.asarray(8.0), tier)], np.asarray(3e8), Transport(copy=0.0))
     assert ring_of_messages(8, 3e8 / 8, 7e10, 7, hop_s=3e-6) == pytest.approx(float(seconds), rel=1e-9)
 
 
@@ -204,7 +202,7 @@ def together(chips: Chips, *messages: Message) -> list[float]:
 def test_two_collectives_on_the_same_ports_share_them(one, other, exact):
     rate = 2e11
     chips = chips_of(plan_of(1, tensor=4, data=2), [(8, links_of(rate))], exact=exact)
-    along, across = (tuple(group) for group in (chips.axes.mesh.tensor, chips.axes.mesh.data))
+    along, across = (tuple(group) for group in (chips.arrangement.axes.mesh.tensor, chips.arrangement.axes.mesh.data))
     found = together(chips, Message(0.0, ((0, one),), along), Message(0.0, ((0, other),), across))
     # half the ports each until the smaller is through; then the other has them to itself
     small, large = min(one, other), max(one, other)
@@ -219,7 +217,11 @@ def test_collectives_over_two_tiers_share_the_one_that_is_short(exact):
     # inside nodes 10 bytes a second, between them 1
     tiers = [(4, links_of(10.0)), (8, links_of(1.0))]
     chips = chips_of(plan_of(1, tensor=4, data=2), tiers, exact=exact)
-    inside, every, between = chips.axes.mesh.tensor, (*chips.axes.mesh.tensor, *chips.axes.mesh.data), chips.axes.mesh.data
+    inside, every, between = (
+        chips.arrangement.axes.mesh.tensor,
+        (*chips.arrangement.axes.mesh.tensor, *chips.arrangement.axes.mesh.data),
+        chips.arrangement.axes.mesh.data,
+    )
     # alone: the outer tier takes 2 s of the second, the inner one 0.8 s of it
     both = Message(0.0, ((0, 8.0), (1, 2.0)), tuple(every))
     assert together(chips, both) == pytest.approx([2.0])
@@ -232,5 +234,8 @@ def test_collectives_over_two_tiers_share_the_one_that_is_short(exact):
 
 def test_messages_of_different_tiers_do_not_meet():
     chips = chips_of(plan_of(1, tensor=4, data=2), [(4, links_of(10.0)), (8, links_of(1.0))])
-    one, other = Message(0.0, ((0, 8.0),), chips.axes.mesh.tensor), Message(0.0, ((1, 2.0),), chips.axes.mesh.data)
+    one, other = (
+        Message(0.0, ((0, 8.0),), chips.arrangement.axes.mesh.tensor),
+        Message(0.0, ((1, 2.0),), chips.arrangement.axes.mesh.data),
+    )
     assert together(chips, one, other) == pytest.approx([0.8, 2.0])

@@ -96,7 +96,7 @@ def score(
     transfer = _transfer(predictions)
     by: dict[Key, dict[str, Slice]] = {
         key: {name: _slice(part, transfer, left_out or {}) for name, part in _parts(predictions, name_of).items()}
-        for key, name_of in _NAMES.items()
+        for key, name_of in NAMES.items()
     }
     return Scoreboard(
         rows_read=measured.rows_read,
@@ -151,7 +151,8 @@ def _nothing_to_score(measured: MeasuredRuns, refused: Sequence[Refusal]) -> Inp
     return InputError("runs", what, "a row is scored where its tier is A, B or empty")
 
 
-_NAMES: Mapping[Key, Callable[[MeasuredRun], str]] = {
+#: What a run is called in a split.
+NAMES: Mapping[Key, Callable[[MeasuredRun], str]] = {
     "family": lambda run: run.family or "unnamed",
     "chip": lambda run: run.task.cluster.chip.name,
     "framework": lambda run: run.task.framework.name,
@@ -172,7 +173,7 @@ def _transfer(predictions: Iterable[Prediction]) -> frozenset[str]:
     families: defaultdict[tuple[Key, str], set[str]] = defaultdict(set)
     held: dict[str, list[tuple[Key, str]]] = {}
     for prediction in predictions:
-        found: list[tuple[Key, str]] = [(key, _NAMES[key](prediction.run)) for key in ("chip", "framework")]
+        found: list[tuple[Key, str]] = [(key, NAMES[key](prediction.run)) for key in ("chip", "framework")]
         held[prediction.run.id] = found
         for name in found:
             families[name].add(prediction.run.family)
@@ -199,7 +200,7 @@ def _step_time(predictions: Iterable[Prediction]) -> Errors:
 
 
 def _macro(predictions: Iterable[Prediction]) -> Errors:
-    return macro_average([_step_time(part) for part in _parts(predictions, _NAMES["family"]).values()])
+    return macro_average([_step_time(part) for part in _parts(predictions, NAMES["family"]).values()])
 
 
 def _memory(predictions: Sequence[Prediction]) -> dict[str, Errors]:
@@ -217,7 +218,7 @@ def _called_infeasible(prediction: Prediction) -> bool:
 
 
 def _worst(predictions: Sequence[Prediction]) -> tuple[WorstGroup, ...]:
-    parts = _parts(predictions, lambda run: (_NAMES["family"](run), _NAMES["chip"](run), _NAMES["model"](run)))
+    parts = _parts(predictions, lambda run: (NAMES["family"](run), NAMES["chip"](run), NAMES["model"](run)))
     groups = [WorstGroup(*name, _step_time(part)) for name, part in parts.items()]
     return tuple(sorted(groups, key=lambda group: -group.step_time.mape)[:WORST])
 

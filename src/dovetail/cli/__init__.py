@@ -25,6 +25,7 @@ from dovetail.cli import (
     simulate,
     spaces,
     validate,
+    wafers,
 )
 from dovetail.errors import InputError
 
@@ -41,6 +42,7 @@ app = typer.Typer(
 app.add_typer(models.app, name="models")
 app.add_typer(chips.app, name="chips")
 app.add_typer(clusters.app, name="clusters")
+app.add_typer(wafers.app, name="wafers")
 app.add_typer(spaces.app, name="spaces")
 app.add_typer(frameworks.app, name="frameworks")
 app.command("estimate")(estimate.estimate)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _OUT = "The run directory: a path, or an address such as s3://bucket/run; default what the study says."
 _ADDRESS = "Where Ray is: local (started here), auto (the cluster this machine is in), or ray://host:port."
+_SIMULATE = "Replay so many leading designs at most, each with as many plans, and say which is fastest by simulation."
 #: Points of a front that are shown; all are in the JSON.
 _SHOWN = 20
 
@@ -32,6 +34,9 @@ def explore(
     ] = None,
     address: Annotated[str | None, typer.Option("--address", help=_ADDRESS)] = None,
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="Of a local Ray; default all cores.")] = None,
+    simulate_top: Annotated[
+        int | None, typer.Option("--simulate-top", min=1, max=1000, help=_SIMULATE, show_default=False)
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; progress as JSON lines on stderr.")] = False,
 ) -> None:
     """Searches hardware and plans together: what no design within the limits beats."""
@@ -39,6 +44,7 @@ def explore(
     from dovetail.exploration.study import Study
 
     study = Study.load(file)
+    study = study if simulate_top is None else study.simulating(simulate_top)
     where = out or study.output
     if where is None:
         raise InputError("--out", "is missing", "name a run directory, or give the study an `output`")
@@ -48,9 +54,12 @@ def explore(
         result = study.run(where, resume=resume, executor=executor, address=address, workers=workers, listener=listener)
     for sentence in result.repairs:
         _say("repair", sentence, as_json=as_json)
-    plans = _write_plans(result, where)
+    plans = _write_plans(result, where, "best", result.document.get("best"))
+    simulation = result.document.get("simulation")
+    fastest = {} if simulation is None else _write_plans(result, where, "simulated", simulation["best"])
     if as_json:
-        print_json({**result.document, "run_dir": where, "plans": plans, "timing": dict(result.timing)})
+        replayed = {} if simulation is None else {"simulated_plans": fastest}
+        print_json({**result.document, "run_dir": where, "plans": plans, **replayed, "timing": dict(result.timing)})
     else:
         _print_result(result, plans)
     if result.certificate["status"] == "infeasible":
@@ -64,23 +73,22 @@ def _say(event: str, sentence: str, *, as_json: bool) -> None:
     typer.echo(text, err=True)
 
 
-def _write_plans(result: StudyResult, where: str) -> dict[str, str]:
-    """Plan files of the best design, beside the run; none for a front, nor where the run is on no disk of ours."""
-    best = result.document.get("best")
+def _write_plans(result: StudyResult, where: str, name: str, best: dict[str, Any] | None) -> dict[str, str]:
+    """Plan files of a design, beside the run; none for a front, nor where the run is on no disk of ours."""
     if best is None or "://" in where:
         return {}
     from dovetail.documents import to_yaml, write_text
 
-    folder = Path(where) / "best"
+    folder = Path(where) / name
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
         raise InputError(str(folder), f"cannot be made: {error.strerror}", "let it be written to") from None
     written: dict[str, str] = {}
-    for name in best["jobs"]:
-        path = folder / f"{name}.yaml"
-        write_text(path, to_yaml(result.plan_file(best, name)))
-        written[name] = str(path)
+    for job in best["jobs"]:
+        path = folder / f"{job}.yaml"
+        write_text(path, to_yaml(result.plan_file(best, job)))
+        written[job] = str(path)
     return written
 
 
@@ -93,9 +101,37 @@ def _print_result(result: StudyResult, plans: dict[str, str]) -> None:
     certificate, counts = result.certificate, result.document["counts"]
     gap = "" if certificate["gap"] is None else f", gap {percent_text(certificate['gap'])}"
     lines = [("certificate", f"{certificate['status']}{gap}"), *wrapped("over", certificate["space"])]
+    lines += _simulation_facts(result.document)
     lines += [*wrapped("designs", _levels(counts)), ("run", str(result.run_dir))]
     lines += [("plan" if n == 0 else "", path) for n, path in enumerate(plans.values())]
     print_facts(lines)
+
+
+def _simulation_facts(document: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The fastest design by simulation, whether the model has the same, and what is proven."""
+    simulation = document.get("simulation")
+    if simulation is None or simulation["best"] is None:
+        return []
+    best, modelled, certificate = simulation["best"], document["best"], simulation["certificate"]
+    text = (
+        f"{seconds_text(best['step_time_s'])} a step ({best['step_time_s'] / best['model_s'] - 1:+.1%} over the model)"
+    )
+    own = next(row for row in simulation["replayed"] if _candidate(row) == _candidate(modelled))
+    choice = "the model's own choice"
+    if own is not simulation["replayed"][0]:
+        loss = own["step_time_s"] / best["step_time_s"] - 1
+        text = f"design {best['design']:,}, {best['chips']:,} chips: {text}"
+        choice = f"{choice} loses {loss:.1%}"
+    proof = "proven: no design is faster when simulated"
+    if certificate["status"] != "optimal":
+        least = seconds_text(certificate["lower_bound"])
+        proof = f"at most {certificate['gap']:.1%} from the best: no design takes less than {least} when simulated"
+    said = f"best of {len(simulation['replayed']):,} replayed; {choice}; {proof}"
+    return [("simulated", text), *(("", line) for _, line in wrapped("", said))]
+
+
+def _candidate(point: Mapping[str, Any]) -> tuple[int, int]:
+    return point["chips"], point["design"]
 
 
 def _print_best(result: StudyResult, best: dict[str, Any]) -> None:
@@ -142,6 +178,7 @@ def _levels(counts: dict[str, int]) -> str:
     """How many designs each level left, in the order they go through them."""
     words = {"designs": "in the space", "kept": "within limits", "sampled": "sampled", "physical": "left by physics"}
     words |= {"profile": "left by profiles", "searched": "searched", "evaluated": "evaluated to the end"}
+    words |= {"replayed": "replayed"}
     return ", ".join(f"{counts[name]:,} {text}" for name, text in words.items() if name in counts)
 
 

@@ -71,6 +71,7 @@ def _tier_row(tier: Tier) -> tuple[str, ...]:
 
     notes = [f"{tier.oversubscription:g}:1"] if tier.oversubscription > 1 else []
     notes += ["reduces"] if tier.in_network_reduction else []
+    notes += ["routed"] if tier.routed else []
     return (
         tier.name,
         "any number" if tier.size == MAX_CHIPS else f"{tier.size:,}",
@@ -81,7 +82,14 @@ def _tier_row(tier: Tier) -> tuple[str, ...]:
     )
 
 
-_UNITS = {"area_mm2": " mm2", "peak_power_w": " W", "cost_usd": " USD", "system_cost_usd": " USD"}
+_UNITS = {
+    "wafer_power_w": " W",
+    "power_limit_w": " W",
+    "area_mm2": " mm2",
+    "peak_power_w": " W",
+    "cost_usd": " USD",
+    "system_cost_usd": " USD",
+}
 
 
 def variables_text(values: Mapping[str, float]) -> str:
@@ -104,8 +112,10 @@ def variable_text(name: str, value: float) -> str:
         return bytes_text(value)
     if name.endswith("_hz"):
         return quantity_text(value, "Hz")
-    if name == "shoreline_share":
+    if name.endswith(("_share", "_yield")):
         return percent_text(value)
-    if name == "peak_flops":
+    if name.endswith("_mm"):
+        return f"{value:g} mm"
+    if name in ("peak_flops", "wafer_flops"):
         return quantity_text(value, "FLOPS")
     return f"{value:,.0f}{_UNITS[name]}" if name in _UNITS else f"{value:,.15g}"

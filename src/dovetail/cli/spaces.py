@@ -13,6 +13,7 @@ from dovetail.cli.output import print_facts, print_json, print_table, wrapped
 from dovetail.units import percent_text
 
 if TYPE_CHECKING:
+    from dovetail.hardware import Chip, Wafer
     from dovetail.hardware.design import Designs
     from dovetail.hardware.design_space import Axis, Counts, DesignSpace
 
@@ -27,6 +28,7 @@ _SHOWN_CHARACTERS = 40
 
 #: What a reader wants to know of a design besides its variables; all but the first needs a technology.
 _FIGURES = ("peak_flops", "area_mm2", "shoreline_share", "peak_power_w", "cost_usd")
+_WAFER_FIGURES = ("wafer_flops", "wafer_hbm_bytes", "die_share", "shoreline_share", "wafer_power_w", "wafer_yield")
 
 
 @app.command("list")
@@ -36,7 +38,7 @@ def list_spaces(as_json: AsJson = False) -> None:
     if as_json:
         print_json([space_fields(space) for space in spaces])
         return
-    rows = [(s.name, s.base.name, f"{len(s.axes)}", f"{len(s.limits)}", f"{s.size:,}") for s in spaces]
+    rows = [(s.name, (s.wafer or s.base).name, f"{len(s.axes)}", f"{len(s.limits)}", f"{s.size:,}") for s in spaces]
     print_table(("design space", "base", "axes", "limits", "designs before limits"), rows)
 
 
@@ -50,14 +52,22 @@ def show(
 ) -> None:
     """Axes, limits and what they leave of one design space."""
     space = dt.hardware.space(name)
-    figures = _FIGURES if space.formulas.technology else _FIGURES[:1]
+    figures = _figures(space)
     counts = space.count(figures) if count or space.size <= COUNTED_AT_ONCE else None
+    broken = space.broken() if counts else None
     examples = _examples(space, figures)
     if as_json:
-        print_json({**space_fields(space), "counts": asdict(counts) if counts else None, "examples": examples})
+        print_json(
+            {
+                **space_fields(space),
+                "counts": asdict(counts) if counts else None,
+                "broken": broken,
+                "examples": examples,
+            }
+        )
         return
     _print_space(space)
-    _print_limits(space, counts)
+    _print_limits(space, counts, broken)
     if counts and counts.kept:
         ends = [(name, *(variable_text(name, end) for end in pair)) for name, pair in counts.ranges.items()]
         print_table(("of the designs kept", "least", "greatest"), ends)
@@ -70,18 +80,31 @@ def show(
         )
 
 
+def _figures(space: DesignSpace) -> tuple[str, ...]:
+    if space.wafer is not None:
+        return _WAFER_FIGURES
+    return _FIGURES if space.formulas.technology else _FIGURES[:1]
+
+
+def _start(space: DesignSpace) -> Designs:
+    """The chip or wafer all designs start from, as a design."""
+    from dovetail.hardware.design import design_of
+    from dovetail.hardware.wafer_design import wafer_design_of
+
+    return design_of(space.base) if space.wafer is None else wafer_design_of(space.wafer)
+
+
 def space_fields(space: DesignSpace) -> dict[str, object]:
     """A design space as JSON has it: what its file says, in SI, and its size."""
-    from dovetail.hardware.design import design_of
-
     formulas = space.formulas
     return {
         "name": space.name,
         "base": space.base.name,
+        "wafer": space.wafer.name if space.wafer else None,
         "technology": formulas.technology.name if formulas.technology else None,
         "coefficients": formulas.end,
         "size": space.size,
-        "set": _differences(space.fixed, design_of(space.base)),
+        "set": _differences(space.fixed, _start(space)),
         "axes": [_axis_fields(axis) for axis in space.axes],
         "references": {name: _differences(one, space.fixed) for name, one in formulas.references.items()},
         "derive": {name: expression.text for name, expression in formulas.derived},
@@ -103,9 +126,7 @@ def _axis_fields(axis: Axis) -> dict[str, object]:
 
 def _differences(one: Designs, other: Designs) -> dict[str, float]:
     """Variables in which a design differs from another."""
-    from dovetail.hardware.design import VARIABLES
-
-    pairs = {name: (one.value(name).item(), other.value(name).item()) for name in VARIABLES}
+    pairs = {name: (one.value(name).item(), other.value(name).item()) for name in one.variables}
     return {name: value for name, (value, usual) in pairs.items() if value != usual}
 
 
@@ -120,17 +141,16 @@ def _examples(space: DesignSpace, figures: tuple[str, ...]) -> list[dict[str, fl
 
 
 def _print_space(space: DesignSpace) -> None:
-    from dovetail.hardware.design import design_of
-
     formulas = space.formulas
+    base: Chip | Wafer = space.wafer or space.base
     technology = f", in {formulas.technology.name}" if formulas.technology else ""
     end = f", coefficients at their {formulas.end} end" if formulas.end != "value" else ""
     grid = " x ".join(f"{len(axis):,}" for axis in space.axes)
     facts = [
         ("space", space.name),
-        ("base", f"{space.base.name} ({space.base.title}){technology}{end}"),
+        ("wafer" if space.wafer else "base", f"{base.name} ({base.title}){technology}{end}"),
         ("designs", f"{space.size:,}" + (f" = {grid}" if len(space.axes) > 1 else "")),
-        ("set", variables_text(_differences(space.fixed, design_of(space.base)))),
+        ("set", variables_text(_differences(space.fixed, _start(space)))),
         *(("derived", f"{name} = {expression.text}") for name, expression in formulas.derived),
         *(
             ("reference", f"{name}: {variables_text(_differences(one, space.fixed)) or 'the base'}")
@@ -163,16 +183,20 @@ def _column_text(name: str, values: list[float], *, ordered: bool) -> str:
     return f"{variable_text(name, min(values))} ... {variable_text(name, max(values))}"
 
 
-def _print_limits(space: DesignSpace, counts: Counts | None) -> None:
+def _print_limits(space: DesignSpace, counts: Counts | None, broken: dict[str, int] | None) -> None:
     if not space.rules:
         return
-    if counts is None:
-        rows = [(limit.text, "?", "?") for limit in space.limits]
-        rows.append(("kept (--count looks at every design)", "?", "?"))
+    if counts is None or broken is None:
+        rows = [(limit.text, "?", "?", "?") for limit in space.limits]
+        rows.append(("kept (--count looks at every design)", "?", "?", "?"))
     else:
         limits = {limit.text for limit in space.limits}
         # a derived variable's bounds are worth a line only where they are left
         shown = {text: number for text, number in counts.left_out.items() if number or text in limits}
-        rows = [(text, f"{number:,}", percent_text(number / counts.size)) for text, number in shown.items()]
-        rows.append(("kept", f"{counts.kept:,}", percent_text(counts.kept / counts.size)))
-    print_table(("limit", "designs left out", "of all"), rows)
+        size = counts.size
+        rows = [
+            (text, f"{number:,}", percent_text(number / size), percent_text(broken[text] / size))
+            for text, number in shown.items()
+        ]
+        rows.append(("kept", f"{counts.kept:,}", percent_text(counts.kept / size), ""))
+    print_table(("limit", "designs left out", "of all", "alone"), rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -12,12 +12,14 @@ from dovetail.cli.output import print_facts, print_json, print_table
 from dovetail.errors import InputError
 
 if TYPE_CHECKING:
-    from dovetail.accuracy import Errors, MeasuredRun, MeasuredRuns, Ranking, Scoreboard
+    from dovetail.accuracy import Errors, Prediction, Ranking, Refusal, Scoreboard
     from dovetail.accuracy.scoreboard import Slice
+    from dovetail.accuracy.simulated import Compared, SimulatedScore
 
 #: Of ids and reasons the view names a few; JSON has all.
 SHOWN = 5
 Key = Literal["family", "chip", "framework", "model"]  # the scoreboard's, which is slow to import
+ItemT = TypeVar("ItemT")
 _FIGURES = ("runs", "MAPE", "median", "p90", "bias")
 
 
@@ -26,6 +28,9 @@ def validate(
         Path | None, typer.Option("--runs", help="A CSV file of measured runs; the published ones where left out.")
     ] = None,
     by: Annotated[Key, typer.Option("--by", help="What the table is split by.")] = "family",
+    simulate: Annotated[
+        bool, typer.Option("--simulate", help="Also replay the runs of tier A, and hold that against the model.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a view.")] = False,
 ) -> None:
     """How far predictions are from measured runs: step time, memory, and which plan is fastest."""
@@ -34,24 +39,41 @@ def validate(
 
     measured = accuracy.published_runs() if runs is None else accuracy.read_runs(runs)
     try:
-        answers = accuracy.predict(_with_progress(measured))
+        answers = accuracy.predict(_with_progress(measured.runs, "predicting"))
         board = accuracy.score(measured, answers, accuracy.left_out_predictions(answers))
+        replayed = _replayed(answers) if simulate else None
     except InputError as error:
         raise InputError(str(runs or error.where), error.what, error.fix) from None
     if as_json:
-        print_json(fields(board, by))
+        print_json(fields(board, by) | _simulated_fields(replayed))
     else:
         _print(board, by, "the published runs" if runs is None else str(runs))
+        if replayed is not None:
+            _print_simulated(replayed)
 
 
-def _with_progress(measured: MeasuredRuns) -> Iterable[MeasuredRun]:
-    """The runs, with a bar on a terminal that goes when all are done: thousands take half a minute."""
+def _replayed(answers: Iterable[Prediction | Refusal]) -> SimulatedScore:
+    from dovetail.accuracy import Prediction
+    from dovetail.accuracy.simulated import TIER, score_simulated, simulate_runs
+
+    chosen = [answer for answer in answers if isinstance(answer, Prediction) and answer.run.tier == TIER]
+    return score_simulated(simulate_runs(_with_progress(chosen, "simulating")))
+
+
+def _simulated_fields(replayed: SimulatedScore | None) -> dict[str, Any]:
+    from dovetail.accuracy.simulated import simulated_fields
+
+    return {} if replayed is None else {"simulated": simulated_fields(replayed)}
+
+
+def _with_progress(items: Sequence[ItemT], what: str) -> Iterable[ItemT]:
+    """The items, with a bar on a terminal that goes when all are done: thousands take half a minute and more."""
     from rich.console import Console
     from rich.progress import track
 
     console = Console(stderr=True)
     off = not console.is_terminal
-    return track(measured.runs, "predicting", console=console, transient=True, disable=off)
+    return track(items, what, console=console, transient=True, disable=off)
 
 
 def _print(board: Scoreboard, by: Key, where: str) -> None:
@@ -93,6 +115,48 @@ def _print_slices(board: Scoreboard, by: Key) -> None:
 def _slice_row(name: str, errors: Errors, left_out: Errors | None, ranked: tuple[str, str]) -> tuple[str, ...]:
     rows, mape, median, _, bias = _figures(errors)
     return (name, rows, mape, "" if left_out is None else f"{left_out.mape:.1%}", median, bias, *ranked)
+
+
+def _print_simulated(found: SimulatedScore) -> None:
+    from dovetail.accuracy.simulated import TIER
+
+    every, number = found.all_runs, _many(len(found.families), "family", "families")
+    regrets = every.simulation.ranking.mean_regret, every.model.ranking.mean_regret
+    facts = [
+        ("simulated", f"{_many(every.rows, 'run')} of tier {TIER}, {every.ratio - 1:+.1%} to the model's time (mean)"),
+        ("", f"{found.macro.mape:.1%} off (MAPE, mean over {number}), the model {found.model_macro.mape:.1%}"),
+    ]
+    if regrets[0] is not None and regrets[1] is not None:
+        facts.append(("", f"choice {regrets[0]:.1%} slower than the best measured, the model's {regrets[1]:.1%}"))
+    print_facts(facts)
+    rows = [_compared_row(name, each) for name, each in found.families.items()]
+    columns = ("family", "runs", "MAPE", "sim.", "bias", "sim.", "regret", "sim.")
+    rows.append(("",) * len(columns))
+    rows.append(_compared_row("all runs", every))
+    rows.append(("family mean", f"{every.rows:,}", *_both(found.model_macro, found.macro), "", ""))
+    print_table(columns, rows)
+    for title, groups in (("where simulation helps", found.nearer), ("where it is further off", found.further)):
+        shown = [
+            (
+                f"{g.family}, {g.chip}, {g.model}",
+                f"{g.rows:,}",
+                f"{g.model_mape:.1%}",
+                f"{g.simulation_mape:.1%}",
+                f"{g.ratio - 1:+.1%}",
+            )
+            for g in groups
+        ]
+        print_table((title, "runs", "model", "simulated", "longer"), shown or [("nowhere", "", "", "", "")])
+
+
+def _compared_row(name: str, each: Compared) -> tuple[str, ...]:
+    regrets = (each.model.ranking.mean_regret, each.simulation.ranking.mean_regret)
+    ranked = ("" if regret is None else f"{regret:.1%}" for regret in regrets)
+    return (name, f"{each.rows:,}", *_both(each.model.step_time, each.simulation.step_time), *ranked)
+
+
+def _both(model: Errors, simulation: Errors) -> tuple[str, ...]:
+    return f"{model.mape:.1%}", f"{simulation.mape:.1%}", f"{model.bias:+.1%}", f"{simulation.bias:+.1%}"
 
 
 def _print_worst(board: Scoreboard) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dovetail.cost.shapes import Array
 from dovetail.layout import CollectiveKind
@@ -15,6 +16,17 @@ from dovetail.layout import CollectiveKind
 CHAIN = 8
 #: Starts of an all-reduce that the switches add up: itself, and the barriers of its reduction and its broadcast.
 SWITCH_STARTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class GridAxis:
+    """One axis of a mesh or torus."""
+
+    #: which grid of the network it belongs to
+    grid: int
+    #: chips along it
+    length: int
+    wraps: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +43,10 @@ class TierArrays:
     efficiency: Array
     #: whether switches add up all-reduces (NVLink SHARP)
     in_network_reduction: bool = False
+    #: an axis of a grid whose messages are routed along its links: `bytes_per_s` is then that of a chip's two links
+    #: along it, and neighbours of a group lie `stride` chips apart
+    grid: GridAxis | None = None
+    stride: Array | float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +102,8 @@ def tiered_time(
     """
     if not groups:
         return CollectiveTime(np.zeros_like(size), ())
+    if any(tier.grid is not None for _, tier in groups):
+        return _on_grids(kind, groups, size, transport, copies)
     way = _way(groups)
     match kind:
         case CollectiveKind.ALL_REDUCE:
@@ -101,9 +119,22 @@ def tiered_time(
     return CollectiveTime(np.where(way.total > 1, way.launch + body.seconds, 0.0), body.busy_s)
 
 
-def _faster(one: CollectiveTime, other: CollectiveTime, possible: Array | bool = True) -> CollectiveTime:
+def _on_grids(kind: CollectiveKind, groups: Groups, size: Array, transport: Transport, copies: float) -> CollectiveTime:
+    """The same where tiers are grids: all axes of a grid a group lies along work at once, as one tier."""
+    from dovetail.cost.grid import as_tier
+
+    numbers = [position if tier.grid is None else -1 - tier.grid.grid for position, (_, tier) in enumerate(groups)]
+    together = [[pair for pair, n in zip(groups, numbers, strict=True) if n == key] for key in dict.fromkeys(numbers)]
+    joined = [as_tier(kind, axes) if axes[0][1].grid is not None else axes[0] for axes in together]
+    found = tiered_time(kind, joined, size, transport, copies)
+    busy = dict(zip(dict.fromkeys(numbers), found.busy_s, strict=True))
+    # an axis that a group does not lie along carries nothing of it
+    return CollectiveTime(found.seconds, [busy[n] * (chips > 1) for n, (chips, _) in zip(numbers, groups, strict=True)])
+
+
+def _faster(one: CollectiveTime, other: CollectiveTime, possible: NDArray[np.bool_] | bool = True) -> CollectiveTime:
     """Of two algorithms the one that takes less, where the other is possible."""
-    chosen = (other.seconds < one.seconds) & possible
+    chosen = np.logical_and(other.seconds < one.seconds, possible)
     busy = [np.where(chosen, theirs, mine) for mine, theirs in zip(one.busy_s, other.busy_s, strict=True)]
     return CollectiveTime(np.where(chosen, other.seconds, one.seconds), busy)
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from dovetail.cost.calibration import Efficiencies, calibration, power_share
-from dovetail.cost.collective import TierArrays
+from dovetail.cost.collective import GridAxis, TierArrays
 from dovetail.cost.contraction import MatrixUnits
 from dovetail.cost.operators import ChipUnits, Cores
 from dovetail.cost.shapes import Array
 from dovetail.cost.vector import AttentionUnits, VectorUnits
 from dovetail.errors import InputError
-from dovetail.hardware import Chip, Tier
+from dovetail.hardware import Chip, Cluster, Tier
+from dovetail.hardware.network import ways
 
 #: A chunk that leaves a node passes through the host's proxy at both ends: so many starts instead of one. Assumed,
 #: with a look at training runs; messages up to 1 MiB between four B200 nodes take 360 µs, which this does not explain.
@@ -136,6 +138,21 @@ def tier_arrays(chip: Chip, tier: Tier, efficiencies: Efficiencies | None = None
         efficiency=known.link if inside else known.network,
         in_network_reduction=tier.in_network_reduction,
     )
+
+
+def way_arrays(cluster: Cluster, efficiencies: Efficiencies | None = None) -> tuple[TierArrays, ...]:
+    """The ways of a cluster's network: tiers, and the axes of grids whose messages are routed."""
+    found: list[TierArrays] = []
+    for way in ways(cluster.tiers):
+        tier = cluster.tiers[way.tier]
+        arrays = tier_arrays(cluster.chip, tier, efficiencies)
+        if way.axis is not None:
+            # all links of a chip are alike, two for each axis
+            share = arrays.bytes_per_s / len(tier.shape)
+            axis = GridAxis(way.tier, tier.shape[way.axis], wraps=tier.topology == "torus")
+            arrays = replace(arrays, bytes_per_s=share, grid=axis)
+        found.append(arrays)
+    return tuple(found)
 
 
 def _number(value: float) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial, reduce
 
 import numpy as np
@@ -14,7 +14,7 @@ from dovetail.cost.collective import CollectiveTime, TierArrays, tiered_time
 from dovetail.cost.energy import EnergyRates, energy_rates
 from dovetail.cost.operators import ChipUnits
 from dovetail.cost.shapes import Array
-from dovetail.cost.units import tier_arrays
+from dovetail.cost.units import way_arrays
 from dovetail.graph import Backward, Element, LayerGraph, ModelGraph, differentiate
 from dovetail.graph.routing import EXPERT_TOKENS, TOP_K
 from dovetail.graph.size import Size, as_array
@@ -46,8 +46,9 @@ class Arrangements:
     axes: AtomicAxes
     strategy: Strategy
     axis_sizes: Mapping[str, Size]
-    #: groups each axis joins in every tier: tiers × arrangements
-    by_tier: Mapping[str, Array]
+    #: groups each axis joins along every way of the network, and how far they lie apart: ways × arrangements
+    joins: Mapping[str, Array]
+    strides: Mapping[str, Array]
     #: sequences of a microbatch on all copies
     batch: Size
 
@@ -56,12 +57,16 @@ class Arrangements:
         """Arrangements of plans and the sequences of their microbatches."""
         axes, strategy = arranged[0].axes, arranged[0].strategy
         assert all(found.strategy == strategy for found in arranged), "plans along the same axes"
-        by_tier = {a: np.array([found.axes.by_tier[a] for found in arranged], np.float64).T for a in axes.sizes}
+        joins, strides = (
+            {a: np.array([getattr(found, field)[a] for found in arranged], np.float64).T for a in axes.sizes}
+            for field in ("joins", "strides")
+        )
         return Arrangements(
             axes,
             strategy,
             {axis: _together([found.axes.sizes[axis] for found in arranged]) for axis in axes.sizes},
-            {axis: joins if len(arranged) > 1 else joins[:, 0] for axis, joins in by_tier.items()},
+            {axis: n if len(arranged) > 1 else n[:, 0] for axis, n in joins.items()},
+            {axis: n if len(arranged) > 1 else n[:, 0] for axis, n in strides.items()},
             _together(batches),
         )
 
@@ -71,9 +76,13 @@ class Arrangements:
             self.axes,
             self.strategy,
             {axis: np.broadcast_to(as_array(size), self._count)[rows] for axis, size in self.axis_sizes.items()},
-            {axis: np.broadcast_to(j.T, (*self._count, j.shape[0])).T[:, rows] for axis, j in self.by_tier.items()},
+            {axis: self._wide(n)[:, rows] for axis, n in self.joins.items()},
+            {axis: self._wide(n)[:, rows] for axis, n in self.strides.items()},
             np.broadcast_to(as_array(self.batch), self._count)[rows] * times,
         )
+
+    def _wide(self, by_way: Array) -> Array:
+        return np.broadcast_to(by_way.T, (*self._count, by_way.shape[0])).T
 
     @property
     def _count(self) -> tuple[int, ...]:
@@ -82,9 +91,9 @@ class Arrangements:
 
 @dataclass(frozen=True, slots=True)
 class Pricing:
-    """What the collectives of arrangements cost on a cluster's tiers."""
+    """What the collectives of arrangements cost on the ways of a cluster's network."""
 
-    tiers: tuple[TierArrays, ...]
+    ways: tuple[TierArrays, ...]
     #: how much wider than the job's elements gradients are reduced, and updated weights gathered
     widening: Mapping[str, float]
 
@@ -95,11 +104,22 @@ class Pricing:
     def time(
         self, arrangements: Arrangements, collective: Collective, size: Array, copies: float = 1.0
     ) -> tuple[CollectiveTime, list[int]]:
-        """One collective, and the tiers its links lie in."""
-        joins: Array = reduce(np.multiply, [arrangements.by_tier[axis] for axis in collective.axes])
+        """One collective, and the ways its links lie along."""
+        joins: Array = reduce(np.multiply, [arrangements.joins[axis] for axis in collective.axes])
         wide = size * self.widening.get(collective.user, 1.0)
-        used = [t for t, n in enumerate(joins) if np.any(n > 1)]
-        return tiered_time(collective.kind, [(joins[t], self.tiers[t]) for t in used], wide, copies=copies), used
+        used = [way for way, n in enumerate(joins) if np.any(n > 1)]
+        groups = [(joins[way], self._apart(arrangements, collective, way)) for way in used]
+        return tiered_time(collective.kind, groups, wide, copies=copies), used
+
+    def _apart(self, arrangements: Arrangements, collective: Collective, way: int) -> TierArrays:
+        """A way as a collective finds it: on a grid, with the distance between its neighbours."""
+        if self.ways[way].grid is None:
+            return self.ways[way]
+        strides = [
+            np.where(arrangements.joins[axis][way] > 1, arrangements.strides[axis][way], np.inf)
+            for axis in collective.axes
+        ]
+        return replace(self.ways[way], stride=reduce(np.minimum, strides))
 
 
 def pricing_of(
@@ -107,8 +127,9 @@ def pricing_of(
 ) -> Pricing:
     """Gradients are reduced `gradient_bytes` wide, updated weights gathered `weight_bytes` wide."""
     width = job.element_bytes()[Element.COMPUTE]
-    tiers = tuple(tier_arrays(cluster.chip, tier, efficiencies) for tier in cluster.tiers)
-    return Pricing(tiers, {"gradient": gradient_bytes / width, "updated": weight_bytes / width})
+    return Pricing(
+        way_arrays(cluster, efficiencies), {"gradient": gradient_bytes / width, "updated": weight_bytes / width}
+    )
 
 
 def profile_job(

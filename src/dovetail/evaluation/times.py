@@ -8,12 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from dovetail.cost.calibration import Efficiencies
+from dovetail.cost.collective import TierArrays
 from dovetail.cost.collective import seconds as collective_seconds
 from dovetail.cost.shapes import Array, largest, summed
-from dovetail.cost.units import tier_arrays
+from dovetail.cost.units import tier_arrays, way_arrays
 from dovetail.evaluation.profiles import UPDATED_WEIGHTS, JobProfiles
 from dovetail.hardware import Cluster, Tier
 from dovetail.layout import CollectiveKind
+from dovetail.placement.arrange import arrange, stage_hops
 from dovetail.placement.memory import stage_parameters
 from dovetail.placement.pipeline_schedule import Pipeline
 from dovetail.placement.plan import Plan
@@ -198,12 +200,26 @@ def transfer_seconds(plan: Plan, profiles: JobProfiles, cluster: Cluster, effici
     """
     if plan.pipeline_parallel == 1:
         return np.zeros(())
+    stream = largest(p.stream_bytes for p in profiles.layers.values())
+    sent = stream if plan.sequence_parallel else stream / plan.tensor_parallel
     copies = 1 if plan.stages_inside else plan.data_parallel
     neighbours = 2 * plan.tensor_parallel * plan.context_parallel * copies
     arrays = tier_arrays(cluster.chip, tier_at(cluster, neighbours), efficiencies)
-    stream = largest(p.stream_bytes for p in profiles.layers.values())
-    sent = stream if plan.sequence_parallel else stream / plan.tensor_parallel
+    hops = stage_hops(arrange(plan, profiles.graph, cluster), cluster) if is_routed(cluster) else None
+    if hops is not None:
+        return hop_seconds(sent, hops, way_arrays(cluster, efficiencies))
     return sent / (arrays.bytes_per_s * arrays.efficiency) + arrays.latency_s + arrays.launch_s
+
+
+def is_routed(cluster: Cluster) -> bool:
+    """Whether messages take the links of a grid."""
+    return any(tier.routed for tier in cluster.tiers)
+
+
+def hop_seconds(sent: Array, hops: Array | int, along: Sequence[TierArrays]) -> Array:
+    """What every chip sends to one so many links on, all at once: each link carries as many messages."""
+    axis = next(way for way in along if way.grid is not None)
+    return sent * hops / (axis.bytes_per_s / 2 * axis.efficiency) + hops * axis.latency_s + axis.launch_s
 
 
 def tier_at(cluster: Cluster, chips: int) -> Tier:

@@ -33,7 +33,7 @@ from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.placement.plan import Plan, PlanSpec, resolve_plan
 from dovetail.search.answer import SimulatedPlan
-from dovetail.search.best_first import TIE, simplicity
+from dovetail.search.progress import TIE, simplicity
 from dovetail.search.simulated import CUTS, simulated_plans
 from dovetail.search.space import whole_space
 from dovetail.simulation import simulate

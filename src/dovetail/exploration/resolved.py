@@ -145,6 +145,9 @@ def _study(file: StudyFile, where: str, folder: Path) -> ResolvedStudy:
             what = f"{job.job.precision} is not run by {framework.name}"
             raise InputError(f"jobs.{job.name}.precision", what, one_of(known, job.job.precision))
     space = _space(file.hardware, file.name, f"{where}: hardware", folder)
+    if space.wafer is not None:
+        # its dies would be priced with a network they do not have
+        raise InputError(f"{where}: hardware", f"{space.name} is a space of wafers", "name a space of chips")
     counts = tuple(sorted({_named("cluster.chips", partial(check_chips, chips)) for chips in file.cluster.chips}))
     most = file.limits.chips
     counts = tuple(count for count in counts if most is None or count <= most)

@@ -1,4 +1,4 @@
-"""Technology, chips, network tiers, clusters and design spaces, and the catalogue of those people build and rent."""
+"""Technology, chips, network tiers, clusters, wafers, design spaces, and a catalogue of what people build and rent."""
 
 from dovetail.hardware.catalogue import (
     chip,
@@ -6,16 +6,23 @@ from dovetail.hardware.catalogue import (
     cluster,
     cluster_from,
     cluster_names,
+    integration,
+    integration_names,
     space,
     space_from,
     space_names,
     technology,
     technology_names,
+    wafer,
+    wafer_from,
+    wafer_names,
 )
 from dovetail.hardware.chip import Chip, ChipKind, Dataflow, Precision, Rates
 from dovetail.hardware.cluster import Cluster
+from dovetail.hardware.integration import Integration
 from dovetail.hardware.network import MAX_CHIPS, Tier, Topology
 from dovetail.hardware.technology import Coefficient, Technology
+from dovetail.hardware.wafer import DefectMap, Wafer
 
 __all__ = [
     "MAX_CHIPS",
@@ -24,19 +31,27 @@ __all__ = [
     "Cluster",
     "Coefficient",
     "Dataflow",
+    "DefectMap",
+    "Integration",
     "Precision",
     "Rates",
     "Technology",
     "Tier",
     "Topology",
+    "Wafer",
     "chip",
     "chip_names",
     "cluster",
     "cluster_from",
     "cluster_names",
+    "integration",
+    "integration_names",
     "space",
     "space_from",
     "space_names",
     "technology",
     "technology_names",
+    "wafer",
+    "wafer_from",
+    "wafer_names",
 ]

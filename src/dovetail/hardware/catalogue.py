@@ -1,4 +1,4 @@
-"""Chips, clusters, technologies and design spaces by name, and files of the user's own."""
+"""Chips, clusters, wafers, technologies and design spaces by name, and files of the user's own."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from dovetail.documents import parse_document, read_document, validate
 from dovetail.errors import InputError, one_of, quoted
 from dovetail.hardware.chip import Chip, ChipSpec
 from dovetail.hardware.cluster import Cluster, ClusterSpec, check_chips
+from dovetail.hardware.integration import Integration, IntegrationSpec
 from dovetail.hardware.network import fit_tiers
 from dovetail.hardware.technology import Technology, TechnologySpec
+from dovetail.hardware.wafer import Wafer
+from dovetail.hardware.wafer_file import WaferSpec
 
 if TYPE_CHECKING:
     from dovetail.hardware.design_space import DesignSpace
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 _FILES = (".yaml", ".yml", ".json")
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def _names(kind: str) -> tuple[str, ...]:
     folder = files("dovetail.hardware") / "data" / kind
     return tuple(sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")))
@@ -57,6 +60,16 @@ def space_names() -> tuple[str, ...]:
     return _names("spaces")
 
 
+def wafer_names() -> tuple[str, ...]:
+    """Every wafer of the catalogue, in alphabetical order."""
+    return _names("wafers")
+
+
+def integration_names() -> tuple[str, ...]:
+    """Every way to join dies of the catalogue, in alphabetical order."""
+    return _names("integrations")
+
+
 def chip(name: str) -> Chip:
     """A chip of the catalogue, or the one a chip file (a path ending in .yaml, .yml or .json) describes."""
     if Path(name).suffix in _FILES:
@@ -73,17 +86,56 @@ def technology(name: str) -> Technology:
     return _technology(name)
 
 
+def integration(name: str) -> Integration:
+    """A way to join dies of the catalogue, or the one a file describes."""
+    if Path(name).suffix in _FILES:
+        return validate(IntegrationSpec, read_document(name), name).integration()
+    _check_known("integration", name, integration_names())
+    return _integration(name)
+
+
+def wafer(name: str) -> Wafer:
+    """A wafer of the catalogue, or the one a wafer file describes."""
+    if Path(name).suffix in _FILES:
+        return wafer_from(read_document(name), name)
+    _check_known("wafer", name, wafer_names())
+    return _wafer(name)
+
+
+def wafer_from(document: Mapping[str, Any], where: str) -> Wafer:
+    """The wafer a document describes; die and integration may be names of the catalogue or stand there in full."""
+    fields, own_die = _written_out(document, "die", where)
+    inner: object = fields.get("integration")
+    own: Integration | None = None
+    if isinstance(inner, Mapping):
+        written = cast("Mapping[str, Any]", inner)
+        own = validate(IntegrationSpec, written, f"{where}: integration").integration()
+        fields["integration"] = own.name
+    spec = validate(WaferSpec, fields, where)
+    if own_die is None:
+        _check_known(f"{where}: die", spec.die, chip_names())
+    if own is None:
+        _check_known(f"{where}: integration", spec.integration, integration_names())
+    return spec.wafer(own_die or _chip(spec.die), own or _integration(spec.integration))
+
+
 def cluster(name: str | Chip, chips: int | None = None) -> Cluster:
-    """A cluster of the catalogue or of a file, with `chips` of its chips; or `chips` of one chip with its own links."""
+    """A cluster of the catalogue or of a file, with `chips` of its chips; or of one chip's own links, or of wafers."""
     if chips is not None:
         check_chips(chips)
     if isinstance(name, Chip):
         return _around(name, chips)
     if Path(name).suffix in _FILES:
-        return cluster_from(read_document(name), name, chips)
+        document = read_document(name)
+        # what no cluster file has and every wafer file does
+        if "integration" in document:
+            return _of_wafers(wafer_from(document, name), chips)
+        return cluster_from(document, name, chips)
     if name in chip_names():
         return _around(_chip(name), chips)
-    _check_known("cluster", name, (*cluster_names(), *chip_names()))
+    if name in wafer_names():
+        return _of_wafers(_wafer(name), chips)
+    _check_known("cluster", name, (*cluster_names(), *chip_names(), *wafer_names()))
     return cluster_from(_document("clusters", name), name, chips)
 
 
@@ -113,14 +165,24 @@ def space_document(name: str) -> tuple[Mapping[str, Any], str, Path]:
 
 def space_from(document: Mapping[str, Any], where: str, folder: Path = Path()) -> DesignSpace:
     """The design space a document describes; paths in it begin at `folder`, its base may stand there in full."""
-    from dovetail.hardware.design_space.file import SpaceSpec  # arrays, which chips and clusters do without
+    from dovetail.hardware.design import design_of  # arrays, which chips and clusters do without
+    from dovetail.hardware.design_space.file import SpaceSpec
+    from dovetail.hardware.wafer_design import wafer_design_of
 
     fields, own = _written_out(document, "base", where)
+    inner: object = fields.get("wafer")
+    own_wafer: Wafer | None = None
+    if isinstance(inner, Mapping):
+        own_wafer = wafer_from(cast("Mapping[str, Any]", inner), f"{where}: wafer")
+        fields["wafer"] = own_wafer.name
     spec = validate(SpaceSpec, fields, where)
-    base = own or chip(_beside(spec.base, f"{where}: base", folder, chip_names()))
-    node = spec.technology or base.technology
+    if spec.wafer is not None:
+        start = wafer_design_of(own_wafer or wafer(_beside(spec.wafer, f"{where}: wafer", folder, wafer_names())))
+    else:
+        start = design_of(own or chip(_beside(spec.base or "", f"{where}: base", folder, chip_names())))
+    node = spec.technology or start.base.technology
     made_in = technology(_beside(node, f"{where}: technology", folder, technology_names())) if node else None
-    return spec.space(base, made_in, where, folder)
+    return spec.space(start, made_in, where, folder)
 
 
 def _written_out(document: Mapping[str, Any], field: str, where: str) -> tuple[dict[str, Any], Chip | None]:
@@ -150,9 +212,28 @@ def _around(chip: Chip, chips: int | None) -> Cluster:
     return Cluster(f"{chip.name}-{chips}", chip, chips, tiers, chip.source, doubts)
 
 
+def _of_wafers(wafer: Wafer, chips: int | None) -> Cluster:
+    """As many wafers as have that many dies; one where nobody says."""
+    wafers, rest = divmod(wafer.dies if chips is None else chips, wafer.dies)
+    if rest:
+        fix = f"it should be a multiple of the {wafer.dies} dies of a wafer"
+        raise InputError(f"wafer {wafer.name}: chips", f"is {chips}", fix)
+    return wafer.cluster(wafers)
+
+
 @lru_cache(maxsize=256)
 def _chip(name: str) -> Chip:
     return validate(ChipSpec, _document("chips", name), name).chip()
+
+
+@lru_cache(maxsize=16)
+def _integration(name: str) -> Integration:
+    return validate(IntegrationSpec, _document("integrations", name), name).integration()
+
+
+@lru_cache(maxsize=64)
+def _wafer(name: str) -> Wafer:
+    return wafer_from(_document("wafers", name), name)
 
 
 @lru_cache(maxsize=64)

@@ -91,9 +91,14 @@ class Designs:
         return self.speedup * rates.get(precision, half)
 
     @property
+    def variables(self) -> tuple[str, ...]:
+        """Names of the arrays."""
+        return VARIABLES
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Of the arrays together."""
-        return np.broadcast_shapes(*(np.shape(self.value(name)) for name in VARIABLES))
+        return np.broadcast_shapes(*(np.shape(self.value(name)) for name in self.variables))
 
     def value(self, name: str) -> Array:
         """A variable by its name."""

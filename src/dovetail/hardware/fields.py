@@ -32,6 +32,8 @@ Flops = Annotated[float, Field(gt=0, le=1e21), _measured_in("flops"), _TEXT_OR_N
 Watts = Annotated[float, Field(gt=0, le=1e6), _measured_in("w"), _TEXT_OR_NUMBER]
 Joules = Annotated[float, Field(gt=0, le=1.0), _measured_in("j"), _TEXT_OR_NUMBER]
 SquareMillimetres = Annotated[float, Field(gt=0, le=1e6), _measured_in("mm2"), _TEXT_OR_NUMBER]
+Millimetres = Annotated[float, Field(le=1e4), _measured_in("mm"), _TEXT_OR_NUMBER]
+SomeMillimetres = Annotated[float, Field(gt=0, le=1e4), _measured_in("mm"), _TEXT_OR_NUMBER]
 Dollars = Annotated[float, Field(gt=0, le=1e9), _measured_in("usd"), _TEXT_OR_NUMBER]
 
 Count = Annotated[int, Field(ge=1, le=2**24)]

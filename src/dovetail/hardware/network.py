@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Literal
@@ -43,6 +43,9 @@ class Tier:
     """how many times less than `bytes_per_s` a chip gets when all send out of the groups of the tier inside"""
     in_network_reduction: bool = False
     """switches add up what they forward"""
+    routed: bool = False
+    """groups of a mesh or torus have only the links between their chips; otherwise they reach `bytes_per_s` whatever
+    axes they lie along"""
 
     def resized(self, size: int) -> Tier:
         """The same links for groups of another size; a grid takes the shape nearest to a cube that wraps."""
@@ -51,6 +54,22 @@ class Tier:
         shape = balanced_shape(size, len(self.shape), self.wrap_multiple)
         wraps = self.topology == "torus" and all(axis % self.wrap_multiple == 0 for axis in shape)
         return replace(self, size=size, shape=shape, topology="torus" if wraps else "mesh")
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What a group's messages share: a tier, or one axis of a grid whose messages are routed along its links."""
+
+    tier: int
+    axis: int | None = None
+
+
+def ways(tiers: Sequence[Tier]) -> tuple[Way, ...]:
+    """The ways of a network, innermost first."""
+    found: list[Way] = []
+    for number, tier in enumerate(tiers):
+        found += [Way(number, axis) for axis in range(len(tier.shape))] if tier.routed else [Way(number)]
+    return tuple(found)
 
 
 class TierSpec(Spec):
@@ -66,6 +85,7 @@ class TierSpec(Spec):
     wrap_multiple: Annotated[int, Field(ge=1, le=MAX_CHIPS)] = 1
     oversubscription: Annotated[float, Field(ge=1, le=1000)] = 1.0
     in_network_reduction: bool = False
+    routed: bool = False
 
     @model_validator(mode="after")
     def _consistent(self) -> TierSpec:
@@ -73,6 +93,8 @@ class TierSpec(Spec):
             self._check_shape()
         elif self.shape:
             raise InputError("shape", f"stands beside topology {self.topology}", "keep it for a mesh or torus")
+        if self.routed and self.topology not in GRIDS:
+            raise InputError("routed", f"stands beside topology {self.topology}", "keep it for a mesh or torus")
         if self.topology != "torus" and self.wrap_multiple != 1:
             raise InputError("wrap_multiple", f"stands beside topology {self.topology}", "keep it for a torus")
         return self

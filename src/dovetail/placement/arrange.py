@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dovetail.graph import ModelGraph
 from dovetail.hardware import Cluster
+from dovetail.hardware.network import ways
 from dovetail.layout import Strategy
-from dovetail.layout.axes import AtomicAxes, atomic_axes
+from dovetail.layout.axes import AtomicAxes, atomic_axes, joined_by_tier
+from dovetail.layout.rectangles import rectangles
 from dovetail.placement.plan import Plan
+
+#: The axis between stages, where those inside a stage are named by what they serve.
+PIPELINE = "pipeline"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +23,9 @@ class Arrangement:
 
     axes: AtomicAxes
     strategy: Strategy
+    #: by axis (and PIPELINE): how many groups it joins along every way of the network, and how far these lie apart
+    joins: Mapping[str, tuple[int, ...]]
+    strides: Mapping[str, tuple[int, ...]]
 
 
 def arrange(plan: Plan, graph: ModelGraph, cluster: Cluster) -> Arrangement:
@@ -29,7 +38,56 @@ def arrange(plan: Plan, graph: ModelGraph, cluster: Cluster) -> Arrangement:
         # a pipeline accumulates the gradients of its microbatches before it reduces them, sharded or not
         zero_stage=1 if plan.zero_stage == 2 and plan.pipeline_parallel > 1 else plan.zero_stage,
     )
-    return Arrangement(axes, strategy)
+    joins, strides = _along_ways(plan, cluster, axes)
+    return Arrangement(axes, strategy, joins, strides)
+
+
+def _along_ways(
+    plan: Plan, cluster: Cluster, axes: AtomicAxes
+) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
+    """Groups by way of the network: in tiers as they nest, on routed grids as rectangles inside rectangles."""
+    tiers = cluster.tiers
+    by_tier = dict(axes.by_tier)
+    sizes = [tier.size for tier in tiers] or [1]
+    inside, whole = plan.tensor_parallel * plan.context_parallel, plan.chips // plan.pipeline_parallel
+    low = inside if plan.stages_inside else whole
+    by_tier[PIPELINE] = joined_by_tier(low, low * plan.pipeline_parallel, sizes)
+    if not any(tier.routed for tier in tiers):
+        return by_tier, {axis: (1,) * len(sizes) for axis in by_tier}
+    order = _from_inside(axes, inside if plan.stages_inside else None)
+    joins: dict[str, list[int]] = {axis: [] for axis in order}
+    strides: dict[str, list[int]] = {axis: [] for axis in order}
+    for number, tier in enumerate(tiers):
+        here = tuple(by_tier[axis][number] for axis in order)
+        parts = rectangles(here, tier.shape) if tier.routed else tuple((n,) for n in here)
+        apart = [1] * len(parts[0])
+        for axis, part in zip(order, parts, strict=True):
+            joins[axis] += part
+            strides[axis] += apart if tier.routed else [1]
+            apart = [stride * factor for stride, factor in zip(apart, part, strict=True)]
+    return {axis: tuple(n) for axis, n in joins.items()}, {axis: tuple(n) for axis, n in strides.items()}
+
+
+def stage_hops(arrangement: Arrangement, cluster: Cluster) -> int | None:
+    """How many links of a routed grid lie between a chip and its fellow of the next stage; None in other networks.
+
+    Stages follow each other in a snake, so that neighbours in the pipeline are neighbours on the grid.
+    """
+    along = zip(ways(cluster.tiers), arrangement.joins[PIPELINE], arrangement.strides[PIPELINE], strict=True)
+    hops = [stride for way, n, stride in along if way.axis is not None and n > 1]
+    return min(hops) if hops else None
+
+
+def _from_inside(axes: AtomicAxes, copy: int | None) -> list[str]:
+    """Axes from the innermost outwards, the pipeline behind those of one copy, or behind all."""
+    order: list[str] = []
+    low = 1
+    for axis, size in axes.sizes.items():
+        if low == copy:
+            order.append(PIPELINE)
+        order.append(axis)
+        low *= size
+    return order if PIPELINE in order else [*order, PIPELINE]
 
 
 def _stage_tiers(plan: Plan, cluster: Cluster) -> list[int]:

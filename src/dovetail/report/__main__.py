@@ -4,7 +4,8 @@ import datetime
 import sys
 from pathlib import Path
 
-from dovetail.accuracy import left_out_predictions, predict, read_runs, score
+from dovetail.accuracy import Prediction, left_out_predictions, predict, read_runs, score
+from dovetail.accuracy.simulated import TIER, score_simulated, simulate_runs
 from dovetail.report import write_accuracy_page
 
 
@@ -13,8 +14,10 @@ def main(runs: Path, docs: Path) -> None:
     measured = read_runs(runs)
     answers = predict(measured.runs)
     left_out = left_out_predictions(answers)
+    replayed = simulate_runs(a for a in answers if isinstance(a, Prediction) and a.run.tier == TIER)
     today = datetime.datetime.now(datetime.UTC).date()
-    write_accuracy_page(docs, measured, score(measured, answers, left_out), answers, left_out, today)
+    scored = score(measured, answers, left_out), answers, left_out
+    write_accuracy_page(docs, measured, *scored, today, score_simulated(replayed))
 
 
 if __name__ == "__main__":

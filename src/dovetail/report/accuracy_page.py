@@ -8,9 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from dovetail.accuracy import MeasuredRuns, Prediction, Refusal, Scoreboard, errors_of
+from dovetail.accuracy.simulated import SimulatedScore
 from dovetail.cost.calibration import generation_of
 from dovetail.errors import InputError
 from dovetail.report.accuracy_tables import LeftOutFigures, family_of, page_tables, percent, readme_table
+from dovetail.report.simulated_tables import simulated_tables
 from dovetail.report.svg import PALETTE, Bars, Panel, Sample, Series, bars, histogram, scatter
 
 BEGIN = "<!-- scoreboard:begin -->"
@@ -31,16 +33,20 @@ def write_accuracy_page(
     predictions: Iterable[Prediction | Refusal],
     left_out: Mapping[str, Prediction] | None,
     date: datetime.date,
+    simulated: SimulatedScore | None = None,
 ) -> tuple[Path, ...]:
     """Writes the plots, and the marked parts of accuracy.md and of the README beside the folder; returns the paths.
 
     `left_out` has by run id what was predicted without the run's family; nothing is written where a marker is missing.
+    Without `simulated` the page says nothing of simulation.
     """
     docs = Path(docs_dir)
     answers = [answer for answer in predictions if isinstance(answer, Prediction)]
     rest = [left_out[run.id] for run in measured.runs if run.id in left_out] if left_out else []
     apart = LeftOutFigures.of(rest)
     figures = page_tables(measured, scoreboard, apart, date)
+    if simulated is not None:
+        figures["simulated"] = simulated_tables(simulated)
     page, readme = docs / "accuracy.md", docs.parent / "README.md"
     texts = {
         page: replaced(page, _arranged(figures, scoreboard)),
@@ -83,6 +89,7 @@ def _arranged(figures: Mapping[str, str], scoreboard: Scoreboard) -> str:
             *(("### Memory", figures["memory"]) if scoreboard.memory else ()),
             "### Choice of plan",
             figures["ranking"],
+            *(("### Simulated", figures["simulated"]) if "simulated" in figures else ()),
             "### Furthest off",
             figures["worst"],
             "### What is scored",

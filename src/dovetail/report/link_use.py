@@ -30,9 +30,8 @@ def link_use(graph: TaskGraph, rates: RateChanges) -> LinkUse:
     network = graph.network
     by_task = np.argsort(rates.task, kind="stable")
     task, rate = rates.task[by_task], rates.bytes_per_s[by_task]
-    before = np.append(0.0, rate[:-1])
-    before[np.append(True, task[1:] != task[:-1])] = 0.0
-    change, at = rate - before, rates.at_s[by_task]
+    # the last change of every message is to 0, so each begins from there
+    change, at = np.diff(rate, prepend=0.0), rates.at_s[by_task]
     route = graph.route[task]
     lengths = np.diff(network.starts)[route]
     entry = _spread(network, route, lengths)
@@ -52,7 +51,7 @@ def link_use(graph: TaskGraph, rates: RateChanges) -> LinkUse:
     counts = np.bincount(np.searchsorted(used, link[kept]), minlength=len(used))
     starts = np.append(0, np.cumsum(counts)).astype(np.int64)
     # what is left of sums that cancel is no use
-    return LinkUse(used, starts, at[kept], np.clip(np.round(level[kept], 9), 0.0, 1.0))
+    return LinkUse(used, starts, at[kept], np.maximum(np.round(level[kept], 9), 0.0))
 
 
 def averaged(use: LinkUse, until_s: float, windows: int) -> LinkUse:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -17,6 +17,7 @@ from dovetail.search.batch import Batch, Candidates, Evaluated
 from dovetail.search.cut_tables import is_free, listed_cuts
 from dovetail.search.layer_tables import Option, Setting
 from dovetail.search.pair_bounds import PairBounds
+from dovetail.search.progress import TIE, Progress, simplicity
 from dovetail.search.shapes import AXIS_ORDERS, NAMES, Shapes, shapes, shardings
 from dovetail.search.space import BY_BLOCK, WholeSpace
 from dovetail.search.splits import splits
@@ -26,108 +27,10 @@ from dovetail.search.tables import Tables, numbers, plan_of
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-#: Times that differ by no more than this part of them are the same.
-TIE = 1e-9
 #: Pairs of a split and a number of stages that are opened together: first few, to have a plan to beat, then more.
 ROUNDS = (64, 512, 4096)
 #: Shapes whose options are looked at together, how many of them are expanded first, and pipelines timed together.
 OPENED, BATCH, TIMED = 512, 64, 256
-
-
-@dataclass(slots=True)
-class Counts:
-    """Plans apart from their cuts, by what became of them."""
-
-    counted: int = 0
-    infeasible: int = 0
-    evaluated: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A plan and its step time by the tables."""
-
-    seconds: float
-    plan: Plan
-
-
-@dataclass(slots=True)
-class Progress:
-    """The best plans so far, by what makes them differ, and counts."""
-
-    best: Found | None = None
-    #: best plan of each combination of degrees
-    by_degrees: dict[tuple[int, ...], Found] = field(default_factory=dict[tuple[int, ...], Found])
-    counts: Counts = field(default_factory=Counts)
-    #: the least bound of what was left aside when time ran out
-    left_s: float = float("inf")
-    #: plans that take as long are of no interest, whatever is found
-    wanted_s: float = float("inf")
-    #: how many plans are asked for
-    keep: int = 1
-    #: these, where it is more than one, the best first: of each with the cut that is best for it
-    leading: list[Found] = field(default_factory=list[Found])
-
-    @property
-    def limit_s(self) -> float:
-        """What a plan has to stay below to matter."""
-        if self.keep > 1:
-            last = self.leading[-1].seconds if len(self.leading) == self.keep else float("inf")
-            return min(self.wanted_s, last * (1 - TIE))
-        return self.wanted_s if self.best is None else min(self.wanted_s, self.best.seconds * (1 - TIE))
-
-    def offer(self, seconds: float, plan: Plan) -> None:
-        """Keeps a plan that fits, if it is better than those alike."""
-        found = Found(seconds, plan)
-        if self.keep > 1:
-            self._lead(found)
-        key = (plan.tensor_parallel, plan.context_parallel, plan.pipeline_parallel, plan.expert_parallel)
-        if key not in self.by_degrees or _better(found, self.by_degrees[key]):
-            self.by_degrees[key] = found
-        if self.best is None or _better(found, self.best):
-            self.best = found
-
-    def _lead(self, found: Found) -> None:
-        apart = _uncut(found.plan)
-        alike = next((other for other in self.leading if _uncut(other.plan) == apart), None)
-        if alike is not None and not _better(found, alike):
-            return
-        others = [other for other in self.leading if other is not alike]
-        self.leading = sorted([*others, found], key=lambda each: (each.seconds, simplicity(each.plan)))[: self.keep]
-
-
-def _uncut(plan: Plan) -> Plan:
-    """A plan apart from its cut, and from what single blocks compute again."""
-    return replace(plan, layers_per_stage=(), recompute_by_block=None)
-
-
-def _better(new: Found, old: Found) -> bool:
-    if abs(new.seconds - old.seconds) > TIE * old.seconds:
-        return new.seconds < old.seconds
-    return simplicity(new.plan) < simplicity(old.plan)
-
-
-def simplicity(plan: Plan) -> tuple[object, ...]:
-    """How plans of equal time are ordered: less of everything first, in this order."""
-    return (
-        plan.pipeline_parallel,
-        plan.virtual_stages,
-        plan.tensor_parallel,
-        plan.context_parallel,
-        plan.expert_parallel,
-        plan.zero_stage,
-        str(plan.recompute),
-        plan.recompute_share,
-        plan.micro_batch,
-        -plan.zero_group,
-        plan.axis_order,
-        plan.expert_tensor_parallel,
-        plan.context_kind,
-        plan.sequence_parallel,
-        plan.pipeline_schedule,
-        plan.layers_per_stage,
-        str(plan.recompute_by_block),
-    )
 
 
 class BestFirst:

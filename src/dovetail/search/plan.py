@@ -15,8 +15,9 @@ from dovetail.placement.plan import Plan
 from dovetail.placement.runnable import check_runnable
 from dovetail.placement.suitable import check_suitable
 from dovetail.search.answer import Alternative, Answer, Certificate
-from dovetail.search.best_first import TIE, BestFirst, Progress, simplicity
+from dovetail.search.best_first import BestFirst
 from dovetail.search.layer_tables import Setting
+from dovetail.search.progress import TIE, Progress, simplicity
 from dovetail.search.space import Space, WholeSpace, check_space, in_words, whole_space
 
 #: Plans with other degrees that an answer lists.

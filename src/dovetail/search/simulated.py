@@ -8,9 +8,10 @@ from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.search.answer import Certificate, SimulatedPlan
-from dovetail.search.best_first import TIE, BestFirst, Found, simplicity
+from dovetail.search.best_first import BestFirst
 from dovetail.search.layer_tables import Setting
 from dovetail.search.physical_bound import bound_fields, physical_bound
+from dovetail.search.progress import TIE, Found, simplicity
 from dovetail.search.space import WholeSpace, in_words
 from dovetail.simulation import simulate
 

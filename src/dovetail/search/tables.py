@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.cost.collective import seconds as collective_seconds
-from dovetail.cost.units import tier_arrays
+from dovetail.cost.units import tier_arrays, way_arrays
+from dovetail.evaluation.times import hop_seconds, is_routed
 from dovetail.layout import CollectiveKind
 from dovetail.layout.strategy import Strategy
+from dovetail.placement.arrange import arrange, stage_hops
 from dovetail.placement.plan import Plan
 from dovetail.search.cut_tables import CutTable
 from dovetail.search.layer_tables import ChoiceTimes, LayerTable, Option, Setting, by_structure
@@ -159,10 +161,27 @@ class Tables:
         tier = np.minimum(np.searchsorted(sizes, neighbours), len(sizes) - 1)
         rates = np.array([float(t.bytes_per_s * t.efficiency) for t in tiers])[tier]
         waits = np.array([float(t.latency_s + t.launch_s) for t in tiers])[tier]
-        seconds = np.where(shapes.stages > 1, streams / parts / rates + waits, 0.0)
+        seconds = streams / parts / rates + waits
+        if is_routed(cluster):
+            hops = self._stage_hops(shapes)
+            routed = hop_seconds(streams / parts, np.maximum(hops, 1), way_arrays(cluster, self.setting.efficiencies))
+            seconds = np.where(hops > 0, routed, seconds)
+        seconds = np.where(shapes.stages > 1, seconds, 0.0)
         hidden = np.array([NAMES[s] in self.setting.framework.overlaps.pipeline_transfers for s in range(len(NAMES))])
         beside = hidden[shapes.schedule] | (shapes.stages == 1)
         return np.where(beside, 0.0, seconds), np.where(beside, seconds, 0.0)
+
+    def _stage_hops(self, shapes: Shapes) -> Ints:
+        """Links of a grid between neighbouring stages; 0 where they lie on no grid."""
+        columns = (shapes.split, shapes.copies, shapes.stages, shapes.inside)
+        keys, back = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+        found: list[int] = []
+        for split, copies, stages, inside in cast("list[list[int]]", keys.tolist()):
+            plan, order = self.splits[split].plan, AXIS_ORDERS[inside]
+            plan = replace(plan, data_parallel=copies, pipeline_parallel=stages, axis_order=order, zero_stage=0)
+            plan = replace(plan, zero_group=copies * plan.context_parallel)
+            found.append(stage_hops(arrange(plan, self.setting.graph, self.setting.cluster), self.setting.cluster) or 0)
+        return np.array(found, np.int64)[back.reshape(-1)]
 
     def tied_seconds(self, shapes: Shapes, cells: Ints, arrays: Cells) -> Floats:
         """Seconds of weights that several stages hold, summed once a step (`tied_seconds`).

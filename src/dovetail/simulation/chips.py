@@ -9,15 +9,26 @@ import numpy as np
 
 from dovetail.cost.calibration import Efficiencies
 from dovetail.cost.collective import TierArrays
-from dovetail.cost.units import tier_arrays
+from dovetail.cost.units import way_arrays
 from dovetail.hardware import Cluster
-from dovetail.layout.axes import AtomicAxes
+from dovetail.hardware.network import ways
+from dovetail.placement.arrange import PIPELINE, Arrangement
 from dovetail.placement.plan import Plan
 from dovetail.simulation.layer_steps import Message
 from dovetail.simulation.network import Ints, Network, Routes
 
 #: What a chip has for every tier: a port it sends through and one it receives through.
 DIRECTIONS = ("out", "in")
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """From a chip to its fellow of another stage."""
+
+    wait_s: float
+    #: bytes on the busiest port for each byte that is sent
+    times: float
+    route: int
 
 
 @dataclass(slots=True)
@@ -30,17 +41,17 @@ class Chips:
 
     plan: Plan
     cluster: Cluster
-    tiers: tuple[TierArrays, ...]
-    axes: AtomicAxes
+    #: of the network: tiers, and axes of routed grids
+    ways: tuple[TierArrays, ...]
+    arrangement: Arrangement
     exact: bool
     routes: Routes = field(default_factory=Routes)
     _groups: dict[tuple[str, ...], Ints] = field(default_factory=dict[tuple[str, ...], "Ints"])
 
     @staticmethod
-    def of(plan: Plan, cluster: Cluster, axes: AtomicAxes, efficiencies: Efficiencies, *, exact: bool) -> Chips:
+    def of(plan: Plan, cluster: Cluster, arrangement: Arrangement, efficiencies: Efficiencies, *, exact: bool) -> Chips:
         """The chips of a plan on a cluster."""
-        tiers = tuple(tier_arrays(cluster.chip, tier, efficiencies) for tier in cluster.tiers)
-        return Chips(plan, cluster, tiers, axes, exact)
+        return Chips(plan, cluster, way_arrays(cluster, efficiencies), arrangement, exact)
 
     @property
     def stage_chips(self) -> int:
@@ -52,9 +63,9 @@ class Chips:
         """Chips of a stage that are simulated."""
         return self.stage_chips if self.exact else 1
 
-    def port(self, stage: int, chip: int, tier: int, direction: int) -> int:
-        """The link that a simulated chip's port is."""
-        return ((stage * self.simulated + chip) * len(self.tiers) + tier) * len(DIRECTIONS) + direction
+    def port(self, stage: int, chip: int, way: int, direction: int) -> int:
+        """The link that a simulated chip's port is; along an axis of a grid a port is both links of that axis."""
+        return ((stage * self.simulated + chip) * len(self.ways) + way) * len(DIRECTIONS) + direction
 
     def groups(self, axes: tuple[str, ...]) -> Ints:
         """Of every simulated chip of a stage the group it is in, of those along axes."""
@@ -62,7 +73,7 @@ class Chips:
             return np.zeros(1, np.int64)
         if axes not in self._groups:
             place, fixed, low = np.arange(self.stage_chips), np.zeros(self.stage_chips, np.int64), 1
-            for axis, size in self.axes.sizes.items():
+            for axis, size in self.arrangement.axes.sizes.items():
                 if axis not in axes:
                     fixed += place // low % size * low
                 low *= size
@@ -71,27 +82,45 @@ class Chips:
 
     def collective(self, message: Message, stage: int) -> tuple[list[int], float]:
         """The routes of a collective, one for each of its groups in a stage, and the bytes of its busiest port."""
-        most = max(sent for _, sent in message.bytes_by_tier)
+        most = max(sent for _, sent in message.bytes_by_way)
         groups = self.groups(message.axes)
         loads: list[dict[int, float]] = [{} for _ in range(int(groups.max()) + 1)]
         for chip, group in enumerate(groups.tolist()):
-            for tier, sent in message.bytes_by_tier:
+            for way, sent in message.bytes_by_way:
                 for direction in range(len(DIRECTIONS)):
-                    loads[group][self.port(stage, chip, tier, direction)] = sent / most
+                    loads[group][self.port(stage, chip, way, direction)] = sent / most
         return [self.routes.add(load) for load in loads], most
 
-    def transfer(self, source: int, target: int) -> tuple[Ints, list[int]]:
-        """From the chips of a stage to those of another: the tier of every message, and its route.
+    def transfer(self, source: int, target: int) -> list[Transfer]:
+        """From the chips of a stage to those of another.
 
         Folded, chips whose ways lie on different tiers are stood for by one on the outermost of these.
         """
         tiers = self._tiers_between(source, target)
         if not self.exact:
             tiers = tiers.max(keepdims=True)
-        return tiers, [
-            self.routes.add({self.port(source, chip, tier, 0): 1.0, self.port(target, chip, tier, 1): 1.0})
-            for chip, tier in enumerate(tiers.tolist())
-        ]
+        return [self._transfer(source, target, chip, tier) for chip, tier in enumerate(tiers.tolist())]
+
+    def _transfer(self, source: int, target: int, chip: int, tier: int) -> Transfer:
+        along = [n for n, way in enumerate(ways(self.cluster.tiers)) if way.tier == tier]
+        first = self.ways[along[0]]
+        if first.grid is None:
+            parts = {self.port(source, chip, along[0], 0): 1.0, self.port(target, chip, along[0], 1): 1.0}
+            return Transfer(float(first.latency_s + first.launch_s), 1.0, self.routes.add(parts))
+        hops = dict(zip(along, self._hops(source, target, along), strict=True))
+        # all chips of a stage send at once, so a link carries a message of each of its hops; and of a port's two links
+        # one is used
+        most = max(hops.values())
+        loads = {way: n / most for way, n in hops.items() if n}
+        parts = {self.port(s, chip, w, d): part for w, part in loads.items() for d, s in enumerate((source, target))}
+        wait_s = sum(hops.values()) * float(first.latency_s) + float(first.launch_s)
+        return Transfer(wait_s, 2.0 * most, self.routes.add(parts))
+
+    def _hops(self, source: int, target: int, along: Sequence[int]) -> list[int]:
+        """Links between stages along the axes of a grid, on which they follow each other in a snake."""
+        joins, strides = (getattr(self.arrangement, field)[PIPELINE] for field in ("joins", "strides"))
+        one, other = (_snake(stage, [joins[way] for way in along]) for stage in (source, target))
+        return [abs(a - b) * strides[way] for a, b, way in zip(one, other, along, strict=True)]
 
     def folds(self) -> bool:
         """Whether neighbouring stages lie alike for all chips, so that one can stand for all."""
@@ -99,23 +128,30 @@ class Chips:
         pairs = [(stage, (stage + 1) % p) for stage in range(p)] if p > 1 else []
         return all(np.ptp(self._tiers_between(*pair)) == 0 for pair in pairs)
 
-    def across(self, stages: Sequence[int], tier: int) -> list[int]:
+    def across(self, stages: Sequence[int], way: int) -> list[int]:
         """Routes of collectives between the same chips of several stages."""
         return [
-            self.routes.add({self.port(s, chip, tier, d): 1.0 for s in stages for d in range(len(DIRECTIONS))})
+            self.routes.add({self.port(s, chip, way, d): 1.0 for s in stages for d in range(len(DIRECTIONS))})
             for chip in range(self.simulated)
         ]
 
     def network(self) -> Network:
         """All ports with their rates, and all routes that were asked for."""
         chips = self.plan.pipeline_parallel * self.simulated
-        rates = [float(tier.bytes_per_s * tier.efficiency) for tier in self.tiers]
+        rates = [float(way.bytes_per_s * way.efficiency) for way in self.ways]
         return self.routes.network(rate for _ in range(chips) for rate in rates for _ in DIRECTIONS)
 
     def link_names(self) -> list[str]:
         """What every link is called."""
-        names = [f"{tier.name} {direction}" for tier in self.cluster.tiers for direction in DIRECTIONS]
+        names = [f"{name} {direction}" for name in self._way_names() for direction in DIRECTIONS]
         return names * (self.plan.pipeline_parallel * self.simulated)
+
+    def _way_names(self) -> list[str]:
+        tiers = self.cluster.tiers
+        return [
+            tiers[way.tier].name if way.axis is None else f"{tiers[way.tier].name} axis {way.axis}"
+            for way in ways(tiers)
+        ]
 
     def _tiers_between(self, source: int, target: int) -> Ints:
         """For every chip of a stage, the innermost tier that also holds its fellow of another stage."""
@@ -131,3 +167,12 @@ class Chips:
         if not self.plan.stages_inside:
             return stage * self.stage_chips + place
         return (place // copy * self.plan.pipeline_parallel + stage) * copy + place % copy
+
+
+def _snake(number: int, box: Sequence[int]) -> list[int]:
+    """Where the numbered place of a box is, when every line of it is walked in the direction against the one before."""
+    found: list[int] = []
+    for length in box:
+        number, place = divmod(number, length)
+        found.append(length - 1 - place if number % 2 else place)
+    return found

@@ -5,7 +5,7 @@ that share links, directly or through others, with one that begins or ends get n
 """
 # numba ships no types
 # pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
-# pyright: reportArgumentType=false
+# pyright: reportArgumentType=false, reportReturnType=false
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from dovetail.simulation.fair_share_kernels import fill
 from dovetail.simulation.network import Floats, Ints
+
+Bools = NDArray[np.bool_]
 
 #: Moments this close, as a part of the time, are one: what should be equal differs by rounding.
 SAME = 1e-14
@@ -48,7 +51,59 @@ class Flights(NamedTuple):
     rate: Floats
 
 
-@njit(cache=True, inline="always")
+class Tasks(NamedTuple):
+    """What there is to do: task i is followed by successors[successor_starts[i]:successor_starts[i + 1]]."""
+
+    seconds: Floats
+    size: Floats
+    route: Ints
+    successor_starts: Ints
+    successors: Ints
+    #: how many others each still waits for
+    waiting: Ints
+    begin: Floats
+    end: Floats
+
+
+class Links(NamedTuple):
+    """The network: route r has the entries starts[r] to starts[r + 1] of `link` and `part`."""
+
+    bytes_per_s: Floats
+    starts: Ints
+    link: Ints
+    part: Floats
+
+
+class Pile(NamedTuple):
+    """Numbers put aside, `held[0]` of them."""
+
+    number: Ints
+    held: Ints
+
+
+class Now(NamedTuple):
+    """What happens at one moment: tasks that can begin, have waited, are over; links whose messages change."""
+
+    ready: Pile
+    waited: Pile
+    over: Pile
+    changed: Pile
+    is_changed: Bools
+
+
+class Reached(NamedTuple):
+    """Scratch of the search for all that new rates touch; what was seen in this search bears its stamp."""
+
+    link_seen: Ints
+    task_seen: Ints
+    links: Ints
+    messages: Ints
+    room: Floats
+    load: Floats
+    rate: Floats
+
+
+@njit(cache=True)
 def _earlier(queue: Queue, task: int, other: int) -> bool:
     if queue.at[task] != queue.at[other]:
         return queue.at[task] < queue.at[other]
@@ -99,196 +154,212 @@ def _next(queue: Queue) -> int:
 
 
 @njit(cache=True)
-def _join(flights: Flights, link: Ints, low: int, high: int, task: int) -> None:
-    """A message enters its links."""
-    for entry in range(low, high):
-        node, head = flights.node[task] + entry - low, flights.first[link[entry]]
-        flights.following[node], flights.before[node] = head, -1
-        if head >= 0:
-            flights.before[head] = node
-        flights.first[link[entry]] = node
+def _put(pile: Pile, number: int) -> None:
+    pile.number[pile.held[0]] = number
+    pile.held[0] += 1
 
 
 @njit(cache=True)
-def _leave(flights: Flights, link: Ints, low: int, high: int, task: int) -> None:
+def _pull(pile: Pile) -> int:
+    pile.held[0] -= 1
+    return pile.number[pile.held[0]]
+
+
+@njit(cache=True)
+def _change(now: Now, links: Links, route: int) -> None:
+    """The links of a route have other messages from now on."""
+    for entry in range(links.starts[route], links.starts[route + 1]):
+        if not now.is_changed[links.link[entry]]:
+            now.is_changed[links.link[entry]] = True
+            _put(now.changed, links.link[entry])
+
+
+@njit(cache=True)
+def _join(flights: Flights, links: Links, route: int, task: int) -> None:
+    """A message enters its links."""
+    low = links.starts[route]
+    for entry in range(low, links.starts[route + 1]):
+        found = links.link[entry]
+        node, head = flights.node[task] + entry - low, flights.first[found]
+        flights.following[node], flights.before[node] = head, -1
+        if head >= 0:
+            flights.before[head] = node
+        flights.first[found] = node
+
+
+@njit(cache=True)
+def _leave(flights: Flights, links: Links, route: int, task: int) -> None:
     """A message leaves its links."""
-    for entry in range(low, high):
+    low = links.starts[route]
+    for entry in range(low, links.starts[route + 1]):
         node = flights.node[task] + entry - low
         after, ahead = flights.following[node], flights.before[node]
         if ahead >= 0:
             flights.following[ahead] = after
         else:
-            flights.first[link[entry]] = after
+            flights.first[links.link[entry]] = after
         if after >= 0:
             flights.before[after] = ahead
 
 
 @njit(cache=True)
-def _reach(
-    origin: int, stamp: int, flights: Flights, route: Ints, starts: Ints, link: Ints, link_seen: Ints, task_seen: Ints,
-    links: Ints, messages: Ints,
-) -> tuple[int, int]:  # fmt: skip
+def _proceed(at: float, tasks: Tasks, links: Links, queue: Queue, flights: Flights, now: Now) -> int:
+    """Everything that follows at once from what happens at a moment; how many tasks end."""
+    ended = 0
+    while now.ready.held[0] + now.waited.held[0] + now.over.held[0] > 0:
+        if now.over.held[0] > 0:
+            task = _pull(now.over)
+            tasks.end[task] = at
+            ended += 1
+            for position in range(tasks.successor_starts[task], tasks.successor_starts[task + 1]):
+                follower = tasks.successors[position]
+                tasks.waiting[follower] -= 1
+                if tasks.waiting[follower] == 0:
+                    _put(now.ready, follower)
+        elif now.ready.held[0] > 0:
+            task = _pull(now.ready)
+            tasks.begin[task] = at
+            if tasks.seconds[task] > 0.0:
+                _expect(queue, task, at + tasks.seconds[task])
+            else:
+                _put(now.waited, task)
+        else:
+            task = _pull(now.waited)
+            if tasks.size[task] > 0.0:
+                flights.since[task] = at
+                _join(flights, links, tasks.route[task], task)
+                _change(now, links, tasks.route[task])
+            else:
+                _put(now.over, task)
+    return ended
+
+
+@njit(cache=True)
+def _reach(origin: int, stamp: int, flights: Flights, route: Ints, links: Links, reached: Reached) -> tuple[int, int]:
     """Links and messages that share links with those of a link, directly or through others; how many of each."""
-    link_seen[origin] = stamp
-    links[0] = origin
+    reached.link_seen[origin] = stamp
+    reached.links[0] = origin
     num_links, head, num_messages = 1, 0, 0
     while head < num_links:
-        node = flights.first[links[head]]
+        node = flights.first[reached.links[head]]
         head += 1
         while node >= 0:
             task = flights.task[node]
-            if task_seen[task] != stamp:
-                task_seen[task] = stamp
-                messages[num_messages] = task
+            if reached.task_seen[task] != stamp:
+                reached.task_seen[task] = stamp
+                reached.messages[num_messages] = task
                 num_messages += 1
-                for entry in range(starts[route[task]], starts[route[task] + 1]):
-                    if link_seen[link[entry]] != stamp:
-                        link_seen[link[entry]] = stamp
-                        links[num_links] = link[entry]
+                for entry in range(links.starts[route[task]], links.starts[route[task] + 1]):
+                    found = links.link[entry]
+                    if reached.link_seen[found] != stamp:
+                        reached.link_seen[found] = stamp
+                        reached.links[num_links] = found
                         num_links += 1
             node = flights.following[node]
     return num_links, num_messages
 
 
 @njit(cache=True)
-def _logged(log: Floats, count: int, at: float, task: int, rate: float) -> Floats:
+def _share(
+    at: float, stamp: int, tasks: Tasks, links: Links, queue: Queue, flights: Flights, now: Now, reached: Reached,
+    log: Floats, logged: int,
+) -> tuple[int, Floats, int]:  # fmt: skip
+    """New rates where messages began or ended; how many changed, and the log with them."""
+    events = 0
+    for position in range(now.changed.held[0]):
+        origin = now.changed.number[position]
+        now.is_changed[origin] = False
+        if reached.link_seen[origin] == stamp or flights.first[origin] < 0:
+            continue
+        num_links, num_messages = _reach(origin, stamp, flights, tasks.route, links, reached)
+        found, touched = reached.links[:num_links], reached.messages[:num_messages]
+        reached.room[found] = links.bytes_per_s[found]
+        fill(
+            touched, tasks.route, found, links.starts, links.link, links.part, reached.room, reached.load, reached.rate
+        )
+        for task in touched:
+            rate = reached.rate[task]
+            if rate == flights.rate[task]:
+                continue
+            flights.left[task] -= flights.rate[task] * (at - flights.since[task])
+            flights.since[task], flights.rate[task] = at, rate
+            _expect(queue, task, at + max(flights.left[task], 0.0) / rate)
+            events += 1
+            log, logged = _logged(log, logged, at, task, rate)
+    now.changed.held[0] = 0
+    return events, log, logged
+
+
+@njit(cache=True)
+def _logged(log: Floats, count: int, at: float, task: int, rate: float) -> tuple[Floats, int]:
+    """The log with one more change; one without room is not kept."""
+    if log.shape[1] == 0:
+        return log, count
     if count == log.shape[1]:
         wider = np.empty((3, 2 * count))
         wider[:, :count] = log
         log = wider
     log[0, count], log[1, count], log[2, count] = at, task, rate
-    return log
+    return log, count + 1
 
 
 @njit(cache=True)
-def play(
-    seconds: Floats,
-    size: Floats,
-    route: Ints,
-    successor_starts: Ints,
-    successors: Ints,
-    waiting: Ints,
-    bytes_per_s: Floats,
-    starts: Ints,
-    link: Ints,
-    part: Floats,
-    ranks: Ints,
-    logs: bool,
-) -> tuple[Floats, Floats, int, int, Floats]:
-    """Start and end of every task, events, tasks that ended, and changes of rates (time, task, rate).
-
-    Task i is followed by successors[successor_starts[i]:successor_starts[i + 1]] and waits for waiting[i] others,
-    which are counted down. Route r has the entries starts[r] to starts[r + 1] of `link` and `part`.
-    """
-    count, num_links = len(seconds), len(bytes_per_s)
-    begin, end = np.full(count, np.nan), np.full(count, np.nan)
-    queue = Queue(np.empty(count, np.int64), np.zeros(1, np.int64), np.full(count, -1), np.zeros(count), ranks)
+def _flights(tasks: Tasks, links: Links) -> Flights:
+    """No message yet, and a node for each link of every one there will be."""
+    count = len(tasks.seconds)
     node = np.zeros(count + 1, np.int64)
     for task in range(count):
-        node[task + 1] = node[task] + (starts[route[task] + 1] - starts[route[task]] if size[task] > 0.0 else 0)
+        route = tasks.route[task]
+        length = links.starts[route + 1] - links.starts[route] if tasks.size[task] > 0.0 else 0
+        node[task + 1] = node[task] + length
     owner = np.empty(node[count], np.int64)
     for task in range(count):
         owner[node[task] : node[task + 1]] = task
     following, before = np.empty(node[count], np.int64), np.empty(node[count], np.int64)
-    flights = Flights(
-        np.full(num_links, -1), following, before, owner, node, size.copy(), np.zeros(count), np.zeros(count)
-    )
-    # links whose messages changed now, and scratch for the search of all they touch
-    changed, num_changed, is_changed = np.empty(num_links, np.int64), 0, np.zeros(num_links, np.bool_)
-    link_seen, task_seen, stamp = np.zeros(num_links, np.int64), np.zeros(count, np.int64), 0
-    links, messages = np.empty(num_links, np.int64), np.empty(count, np.int64)
-    room, load, rate = np.zeros(num_links), np.zeros(num_links), np.zeros(count)
-    log, log_count = np.empty((3, 1024)), 0
-    # tasks that can begin; those whose wait is over; those that are over
-    ready, num_ready = np.empty(count, np.int64), 0
-    waited, num_waited = np.empty(count, np.int64), 0
-    over, num_over = np.empty(count, np.int64), 0
-    events = ended = 0
+    first = np.full(len(links.bytes_per_s), -1)
+    return Flights(first, following, before, owner, node, tasks.size.copy(), np.zeros(count), np.zeros(count))
+
+
+@njit(cache=True)
+def _pile(most: int) -> Pile:
+    return Pile(np.empty(most, np.int64), np.zeros(1, np.int64))
+
+
+@njit(cache=True)
+def play(tasks: Tasks, links: Links, ranks: Ints, log: Floats) -> tuple[int, int, Floats]:
+    """Plays all tasks, whose start and end are written; events, tasks that ended, and the log.
+
+    The log has a row each for the times, tasks and rates of changes; one of no width stays empty.
+    """
+    count, num_links = len(tasks.seconds), len(links.bytes_per_s)
+    queue = Queue(np.empty(count, np.int64), np.zeros(1, np.int64), np.full(count, -1), np.zeros(count), ranks)
+    flights = _flights(tasks, links)
+    now = Now(_pile(count), _pile(count), _pile(count), _pile(num_links), np.zeros(num_links, np.bool_))
+    reached = Reached(
+        np.zeros(num_links, np.int64), np.zeros(count, np.int64), np.empty(num_links, np.int64),
+        np.empty(count, np.int64), np.zeros(num_links), np.zeros(num_links), np.zeros(count),
+    )  # fmt: skip
+    events = ended = logged = stamp = 0
     for task in range(count):
-        if waiting[task] == 0:
-            ready[num_ready] = task
-            num_ready += 1
-    now = 0.0
+        if tasks.waiting[task] == 0:
+            _put(now.ready, task)
+    at = 0.0
     while True:
-        while num_ready + num_waited + num_over > 0:
-            if num_over > 0:
-                num_over -= 1
-                task = over[num_over]
-                end[task] = now
-                ended += 1
-                for position in range(successor_starts[task], successor_starts[task + 1]):
-                    follower = successors[position]
-                    waiting[follower] -= 1
-                    if waiting[follower] == 0:
-                        ready[num_ready] = follower
-                        num_ready += 1
-            elif num_ready > 0:
-                num_ready -= 1
-                task = ready[num_ready]
-                begin[task] = now
-                if seconds[task] > 0.0:
-                    _expect(queue, task, now + seconds[task])
-                else:
-                    waited[num_waited] = task
-                    num_waited += 1
-            else:
-                num_waited -= 1
-                task = waited[num_waited]
-                if size[task] <= 0.0:
-                    over[num_over] = task
-                    num_over += 1
-                    continue
-                flights.since[task] = now
-                low, high = starts[route[task]], starts[route[task] + 1]
-                _join(flights, link, low, high, task)
-                for entry in range(low, high):
-                    if not is_changed[link[entry]]:
-                        is_changed[link[entry]] = True
-                        changed[num_changed] = link[entry]
-                        num_changed += 1
+        ended += _proceed(at, tasks, links, queue, flights, now)
         stamp += 1
-        for position in range(num_changed):
-            origin = changed[position]
-            is_changed[origin] = False
-            if link_seen[origin] == stamp or flights.first[origin] < 0:
-                continue
-            num_reached, num_messages = _reach(
-                origin, stamp, flights, route, starts, link, link_seen, task_seen, links, messages
-            )
-            reached, touched = links[:num_reached], messages[:num_messages]
-            room[reached] = bytes_per_s[reached]
-            fill(touched, route, reached, starts, link, part, room, load, rate)
-            for task in touched:
-                if rate[task] == flights.rate[task]:
-                    continue
-                flights.left[task] -= flights.rate[task] * (now - flights.since[task])
-                flights.since[task], flights.rate[task] = now, rate[task]
-                _expect(queue, task, now + max(flights.left[task], 0.0) / rate[task])
-                events += 1
-                if logs:
-                    log = _logged(log, log_count, now, task, rate[task])
-                    log_count += 1
-        num_changed = 0
+        changes, log, logged = _share(at, stamp, tasks, links, queue, flights, now, reached, log, logged)
+        events += changes
         if queue.size[0] == 0:
             break
-        now = queue.at[queue.task[0]]
-        while queue.size[0] > 0 and queue.at[queue.task[0]] <= now * (1.0 + SAME):
+        at = queue.at[queue.task[0]]
+        while queue.size[0] > 0 and queue.at[queue.task[0]] <= at * (1.0 + SAME):
             task = _next(queue)
             events += 1
             if flights.rate[task] == 0.0:
-                waited[num_waited] = task
-                num_waited += 1
+                _put(now.waited, task)
                 continue
-            over[num_over] = task
-            num_over += 1
-            low, high = starts[route[task]], starts[route[task] + 1]
-            _leave(flights, link, low, high, task)
-            for entry in range(low, high):
-                if not is_changed[link[entry]]:
-                    is_changed[link[entry]] = True
-                    changed[num_changed] = link[entry]
-                    num_changed += 1
-            if logs:
-                log = _logged(log, log_count, now, task, 0.0)
-                log_count += 1
-    return begin, end, events, ended, log[:, :log_count]
+            _put(now.over, task)
+            _leave(flights, links, tasks.route[task], task)
+            _change(now, links, tasks.route[task])
+            log, logged = _logged(log, logged, at, task, 0.0)
+    return events, ended, log[:, :logged]

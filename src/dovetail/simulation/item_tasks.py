@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from dovetail.placement.stages import ChunkContent
 from dovetail.placement.work_order import WorkKind
-from dovetail.simulation.layer_steps import LayerStep, LayerSteps
+from dovetail.simulation.layer_steps import LayerStep, LayerSteps, StepKind
 
 
 @dataclass(slots=True)
@@ -70,35 +70,33 @@ class _Writer:
         """A layer: its weights gathered while the one before it works, its gradients reduced while the next does."""
         started, gathered = list(self.front), list[int]()
         for collective in gather:
-            seen, unseen = parted(collective)
-            if unseen is not None:
-                gathered.append(self.beside(unseen, self.earlier))
-            if seen is not None:
-                self.step(seen)
+            gathered += self._collective(collective, self.earlier)
         self.front += gathered
         self.earlier = started
         count, aside = len(self.pattern.steps), list[int]()
         for step in steps:
             if step.message is None:
                 self.step(step)
-                continue
-            seen, unseen = parted(step)
-            if unseen is not None:
-                aside.append(self.beside(unseen, self.front))
-            if seen is not None:
-                self.step(seen)
+            else:
+                aside += self._collective(step, None)
         self.front += [*aside, *self.reductions]
         self.reductions = []
         ended = list(self.front)
         for collective in reduce:
-            seen, unseen = parted(collective)
-            if unseen is not None:
-                self.reductions.append(self.beside(unseen, ended))
-            if seen is not None:
-                self.step(seen)
+            self.reductions += self._collective(collective, ended)
         self.pattern.layers.append(name)
         self.pattern.first.append(min(count, len(self.pattern.steps) - 1))
         self.pattern.last.append(self.front[0])
+
+    def _collective(self, step: LayerStep, needs: Sequence[int] | None) -> list[int]:
+        """A collective's part beside computation, after what it needs, or after the part that computation waits for."""
+        parts = parted(step)
+        if parts.seen is not None:
+            self.step(parts.seen)
+        beside = [] if parts.beside is None else [self.beside(parts.beside, self.front if needs is None else needs)]
+        if parts.lost is not None:
+            self.step(parts.lost)
+        return beside
 
     def end(self) -> Pattern:
         """The finished pattern."""
@@ -107,15 +105,33 @@ class _Writer:
         return self.pattern
 
 
-def parted(step: LayerStep) -> tuple[LayerStep | None, LayerStep | None]:
-    """The part of a collective that computation waits for, and the part that runs beside it."""
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A collective taken apart."""
+
+    #: the part that computation waits for
+    seen: LayerStep | None
+    #: the part that runs beside computation, and what computation loses to it
+    beside: LayerStep | None
+    lost: LayerStep | None
+
+
+def parted(step: LayerStep) -> Parts:
+    """What computation waits for of a collective, and what runs beside it.
+
+    Kernels that send need cores and memory too, so computation is slower beside them: it waits for as long as it loses.
+    The links carry every byte once.
+    """
     assert step.message is not None, step
-    if step.hidden <= 0:
-        return step, None
-    if step.hidden >= 1:
-        return None, step
-    seen = LayerStep(step.name, step.kind, message=step.message.times(1 - step.hidden), group=step.group)
-    return seen, LayerStep(step.name, step.kind, message=step.message.times(step.hidden), group=step.group)
+    if step.beside <= 0:
+        return Parts(step, None, None)
+    seen = lost = None
+    if step.beside < 1:
+        seen = LayerStep(step.name, step.kind, message=step.message.times(1 - step.beside), group=step.group)
+    if step.lost > 0:
+        lost = LayerStep(f"beside {step.name}", StepKind.WAIT, step.beside * step.lost * step.message.seconds)
+    beside = LayerStep(step.name, step.kind, message=step.message.times(step.beside), group=step.group)
+    return Parts(seen, beside, lost)
 
 
 def item_pattern(kind: WorkKind, content: ChunkContent, layers: Mapping[str, LayerSteps]) -> Pattern:

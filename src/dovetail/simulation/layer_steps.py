@@ -47,16 +47,19 @@ class StepKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a collective sends: seconds before and between its bytes, and bytes through each chip's ports by tier."""
+    """What a collective sends: seconds before and between its bytes, and bytes through a chip's ports by way."""
 
     wait_s: float
-    bytes_by_tier: tuple[tuple[int, float], ...]
+    bytes_by_way: tuple[tuple[int, float], ...]
     #: the axes whose chips take part; empty for one chip that stands for all
     axes: tuple[str, ...]
+    #: all of it when nothing else is sent
+    seconds: float = 0.0
 
     def times(self, factor: float) -> Message:
         """A part of it, or several."""
-        return Message(self.wait_s * factor, tuple((t, sent * factor) for t, sent in self.bytes_by_tier), self.axes)
+        sent = tuple((way, sent * factor) for way, sent in self.bytes_by_way)
+        return Message(self.wait_s * factor, sent, self.axes, self.seconds * factor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +70,11 @@ class LayerStep:
     kind: StepKind
     seconds: float = 0.0
     message: Message | None = None
-    #: kind of group of a collective, and the part of it that runs beside computation
+    #: kind of group of a collective
     group: str = ""
-    hidden: float = 0.0
+    #: the part of it that runs beside computation, and the part of that part which computation loses all the same
+    beside: float = 0.0
+    lost: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,16 +141,19 @@ class _Messages:
         sizes, widths = graph.resolve(batch=arranged.batch, seq=job.seq_len), job.element_bytes()
         copies = float(as_array(sizes[TOP_K])) if profiled.facts.one_copy_per_node and TOP_K in sizes else 1.0
         time = partial(pricing.time, arranged, copies=copies)
+        #: of what runs beside computation, the part that costs time all the same
+        self.lost = float(profiled.facts.overheads.exposed)
         self.found: list[tuple[Collective, str, Message]] = []
         for collective in placed.collectives:
             spent, used = time(collective, as_array(collective.bytes(sizes, arranged.axis_sizes, widths)))
             busy = {tier: float(s) for tier, s in zip(used, spent.busy_s, strict=True)}
             seconds = float(spent.seconds)
-            rates = {t: float(pricing.tiers[t].bytes_per_s * pricing.tiers[t].efficiency) for t in busy}
+            rates = {t: float(pricing.ways[t].bytes_per_s * pricing.ways[t].efficiency) for t in busy}
             message = Message(
                 max(seconds - max(busy.values(), default=0.0), 0.0),
                 tuple((tier, s * rates[tier]) for tier, s in busy.items() if s > 0),
                 collective.axes,
+                seconds,
             )
             if seconds > 0:
                 self.found.append((collective, group_name(collective, arrangement.axes), message))
@@ -157,17 +165,18 @@ class _Messages:
     def steps(self, moment: Moment, groups: Collection[str], hidden: Mapping[str, float]) -> tuple[LayerStep, ...]:
         """Those of a moment and of some kinds of groups as steps."""
         return tuple(
-            _collective_step(collective, group, message, hidden)
+            self.step(collective, group, message, hidden)
             for collective, group, message in self.of(moment)
             if group in groups
         )
 
-
-def _collective_step(
-    collective: Collective, group: str, message: Message, hidden: Mapping[str, float], again: str = ""
-) -> LayerStep:
-    name = f"{collective.kind.value.replace('_', ' ')} {collective.tensor.name}{again}"
-    return LayerStep(name, StepKind.COLLECTIVE, message=message, group=group, hidden=hidden[group])
+    def step(
+        self, collective: Collective, group: str, message: Message, hidden: Mapping[str, float], again: str = ""
+    ) -> LayerStep:
+        """One of them, or a part of it, as a step; `hidden` is what the model takes off, what is lost included."""
+        name = f"{collective.kind.value.replace('_', ' ')} {collective.tensor.name}{again}"
+        beside = hidden[group] / (1 - self.lost) if self.lost < 1 else 0.0
+        return LayerStep(name, StepKind.COLLECTIVE, 0.0, message, group, beside, self.lost)
 
 
 def _layer_steps(
@@ -219,7 +228,7 @@ def _direction(
         if group in (WEIGHT_GATHER, GRADIENTS):
             continue
         user = collective.user if collective.user in known else ""
-        by_user.setdefault(user, []).append(_collective_step(collective, group, message, hidden))
+        by_user.setdefault(user, []).append(messages.step(collective, group, message, hidden))
     kinds = {
         Phase.FORWARD: StepKind.FORWARD,
         Phase.INPUT_GRADIENT: StepKind.INPUT_GRADIENT,
@@ -245,5 +254,5 @@ def _repeated(
         part = float(seconds) / whole if whole else 0.0
         for collective, kind, message in messages.of(Moment.FORWARD):
             if kind == group and part > 0:
-                steps.append(_collective_step(collective, group, message.times(part), hidden, " again"))
+                steps.append(messages.step(collective, group, message.times(part), hidden, " again"))
     return steps

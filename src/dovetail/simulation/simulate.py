@@ -11,11 +11,13 @@ from dovetail import frameworks
 from dovetail.cost.calibration import calibration
 from dovetail.cost.collective import tiered_time
 from dovetail.cost.shapes import largest
+from dovetail.cost.units import tier_arrays
 from dovetail.evaluation.evaluate import ProfiledJob, Step, profiled_job, step_from
 from dovetail.evaluation.facts import facts_of
 from dovetail.evaluation.times import tied_weights, tier_at
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
+from dovetail.hardware.network import ways
 from dovetail.layout import CollectiveKind
 from dovetail.models import Job
 from dovetail.placement.arrange import arrange
@@ -83,7 +85,7 @@ def tasks_of(plan: Plan, job: Job, profiled: ProfiledJob, step: Step, *, exact: 
     """The tasks of a step whose costs are known."""
     facts, cluster = profiled.facts, profiled.cluster
     arrangement = arrange(plan, job.graph(), cluster)
-    chips = Chips.of(plan, cluster, arrangement.axes, profiled.efficiencies, exact=exact)
+    chips = Chips.of(plan, cluster, arrangement, profiled.efficiencies, exact=exact)
     variants = {name: layer for name, (layer, _) in layer_variants(job.graph(), plan, step.contents).items()}
     stream = float(largest(p.stream_bytes for p in step.profiles.layers.values()))
     update_s = facts.update_bytes / float(profiled.chip.vector.memory_bytes_per_s)
@@ -105,9 +107,12 @@ def _tied(plan: Plan, profiled: ProfiledJob, step: Step, chips: Chips) -> Sequen
     found: list[tuple[tuple[int, ...], Message]] = []
     for holders, parameters in tied_weights(step.profiles, step.stages):
         tier = profiled.cluster.tiers.index(tier_at(profiled.cluster, plan.chips))
-        size = parameters * profiled.gradient_bytes
-        spent = tiered_time(CollectiveKind.ALL_REDUCE, [(np.asarray(len(holders)), chips.tiers[tier])], size)
+        way = next(n for n, way in enumerate(ways(profiled.cluster.tiers)) if way.tier == tier)
+        arrays = tier_arrays(profiled.cluster.chip, profiled.cluster.tiers[tier], profiled.efficiencies)
+        spent = tiered_time(
+            CollectiveKind.ALL_REDUCE, [(np.asarray(len(holders)), arrays)], parameters * profiled.gradient_bytes
+        )
         busy = float(spent.busy_s[0])
-        rate = float(chips.tiers[tier].bytes_per_s * chips.tiers[tier].efficiency)
-        found.append((holders, Message(float(spent.seconds) - busy, ((tier, busy * rate),), ())))
+        rate = float(chips.ways[way].bytes_per_s * chips.ways[way].efficiency)
+        found.append((holders, Message(float(spent.seconds) - busy, ((way, busy * rate),), ())))
     return found

@@ -196,20 +196,16 @@ class _StepWriter:
     def _transfer_block(self, source: int, target: int) -> _Block:
         key = ("transfer", source, target)
         if key not in self._known:
-            tiers, routes = self.chips.transfer(source, target)
-            numbers: list[int] = tiers.tolist()
-            known = [self.chips.tiers[tier] for tier in numbers]
-            waits = np.array([float(tier.latency_s + tier.launch_s) for tier in known])
-            copies = len(routes)
+            found = self.chips.transfer(source, target)
+            waits = np.array([transfer.wait_s for transfer in found])
+            sent = np.array([transfer.times * self.parts.stream_bytes for transfer in found])
+            routes, copies = np.array([transfer.route for transfer in found]), len(found)
             chip = source * self.chips.simulated + np.arange(copies)
             name = self._texts.number(f"to stage {target}")
             labels = (StepKind.TRANSFER, self._streams.number(TRANSFERS), name)
             kind, stream, names = (np.full(copies, number) for number in labels)
-            sent = np.full(copies, self.parts.stream_bytes)
             none = np.zeros(0, np.int64)
-            block = _Block(
-                waits, sent, np.array(routes), chip, kind, stream, names, (none, none), np.arange(copies)[None]
-            )
+            block = _Block(waits, sent, routes, chip, kind, stream, names, (none, none), np.arange(copies)[None])
             self._known[key] = Pattern(), block
         return self._known[key][1]
 
@@ -229,10 +225,10 @@ class _StepWriter:
                 assert laid is not None, "items are laid first"
                 for name, task in zip(laid[0].layers, laid[0].first, strict=True):
                     for collective in self.parts.layers[name].updated_gather:
-                        exposed, beside = parted(collective)
-                        blocking += [] if exposed is None else [exposed]
-                        if beside is not None:
-                            ahead.append(self._message(beside, stage, ahead[-1:]))
+                        found = parted(collective)
+                        blocking += [step for step in (found.seen, found.lost) if step is not None]
+                        if found.beside is not None:
+                            ahead.append(self._message(found.beside, stage, ahead[-1:]))
                             self._edge(ahead[-1], laid[1].at[task] + laid[2])
             before: list[Ints] = []
             for step in blocking:
@@ -275,10 +271,11 @@ class _StepWriter:
             assert laid is not None, "items are laid first"
             for name, task in zip(laid[0].layers, laid[0].last, strict=True):
                 for collective in self.parts.layers[name].step_reduction:
-                    exposed, beside = parted(collective)
-                    blocking += [] if exposed is None else [exposed]
-                    if beside is not None:
-                        behind.append(self._message(beside, stage, [*behind[-1:], laid[1].at[task] + laid[2]]))
+                    found = parted(collective)
+                    blocking += [step for step in (found.seen, found.lost) if step is not None]
+                    if found.beside is not None:
+                        needed = [*behind[-1:], laid[1].at[task] + laid[2]]
+                        behind.append(self._message(found.beside, stage, needed))
         before = list(self._done[stage])
         for step in blocking:
             before = [self._message(step, stage, before)]
@@ -310,8 +307,8 @@ class _StepWriter:
         return np.array([self._lay(block, -1)])
 
     def _tied_block(self, stages: Sequence[int], message: Message) -> _Block:
-        ((tier, each),) = message.bytes_by_tier
-        routes = np.array(self.chips.across(stages, tier))
+        ((way, each),) = message.bytes_by_way
+        routes = np.array(self.chips.across(stages, way))
         copies = len(routes)
         numbers = (StepKind.COLLECTIVE, self._streams.number("data-parallel"), self._texts.number("tied embeddings"))
         kind, stream, names = (np.full(copies, number) for number in numbers)
@@ -334,7 +331,7 @@ class _StepWriter:
                 if step.message is not None:
                     seconds, groups = step.message.wait_s, chips.groups(step.message.axes)
                     routes = [-1] * (int(groups.max()) + 1)
-                    if step.message.bytes_by_tier:
+                    if step.message.bytes_by_way:
                         routes, sent = chips.collective(step.message, stage)
             copies = len(routes)
             at.append(len(columns[0]) + groups)

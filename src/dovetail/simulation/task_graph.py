@@ -63,29 +63,20 @@ class Timeline:
 
 def run(graph: TaskGraph, *, ranks: Sequence[int] | Ints | None = None, rates: bool = False) -> Timeline:
     """Plays all tasks. `ranks` order what happens at the same moment, which changes nothing but the last digits."""
-    from dovetail.simulation.event_kernels import play
+    from dovetail.simulation.event_kernels import Links, Tasks, play
 
-    count = len(graph)
+    count, network = len(graph), graph.network
     order = np.argsort(graph.before, kind="stable")
-    successors = np.ascontiguousarray(graph.after[order])
     starts = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount(graph.before, minlength=count), out=starts[1:])
     waiting = np.bincount(graph.after, minlength=count).astype(np.int64)
-    network = graph.network
-    start_s, end_s, events, ended, log = play(
-        graph.seconds,
-        graph.bytes,
-        graph.route,
-        starts,
-        successors,
-        waiting,
-        network.bytes_per_s,
-        network.starts,
-        network.link,
-        network.part,
-        np.arange(count) if ranks is None else np.asarray(ranks, np.int64),
-        rates,
-    )
+    tasks = Tasks(
+        graph.seconds, graph.bytes, graph.route, starts, np.ascontiguousarray(graph.after[order]), waiting,
+        np.full(count, np.nan), np.full(count, np.nan),
+    )  # fmt: skip
+    links = Links(network.bytes_per_s, network.starts, network.link, network.part)
+    first = np.arange(count) if ranks is None else np.asarray(ranks, np.int64)
+    events, ended, log = play(tasks, links, first, np.empty((3, 1024 if rates else 0)))
     assert ended == count, f"{count - ended} of {count} tasks wait for each other"
     changes = RateChanges(log[0], log[1].astype(np.int64), log[2]) if rates else None
-    return Timeline(start_s, end_s, int(events), changes)
+    return Timeline(tasks.begin, tasks.end, int(events), changes)

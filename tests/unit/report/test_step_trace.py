@@ -15,7 +15,8 @@ from dovetail.report.link_use import averaged, link_use
 from dovetail.report.step_breakdown import carried_bytes
 from dovetail.report.step_trace import StepTrace, step_trace
 from dovetail.simulation.layer_steps import StepKind
-from dovetail.simulation.task_graph import RateChanges
+from dovetail.simulation.network import Network
+from dovetail.simulation.task_graph import RateChanges, TaskGraph
 from simulated_steps import PLANS, simulated
 
 #: What events of each phase must have (Trace Event Format, "Event Descriptions").
@@ -173,14 +174,19 @@ def test_link_use_carries_all_bytes(case):
         assert means.mean() * step.step_time_s * rate[link] == pytest.approx(carried[link], rel=1e-6)
 
 
-def test_links_that_two_messages_share_are_as_full_as_both(folder):
-    graph = simulated("1f1b", folder).tasks.graph
-    tasks = np.nonzero(graph.route >= 0)[0][:2]
-    assert graph.route[tasks[0]] == graph.route[tasks[1]]
-    full = graph.network.bytes_per_s[graph.network.link[graph.network.starts[graph.route[tasks[0]]]]]
-    times, rates = np.array([0.0, 1.0, 2.0, 3.0]), np.array([0.5, 0.25, 0.0, 0.0]) * full
-    use = link_use(graph, RateChanges(times, np.array([tasks[0], tasks[1], tasks[0], tasks[1]]), rates))
-    assert use.share[: use.starts[1]].tolist() == pytest.approx([0.5, 0.75, 0.25, 0.0])
+def test_links_that_two_messages_share_are_as_full_as_both():
+    # two routes: over both links, of which the second carries half of it, and over the second alone
+    network = Network(np.array([10.0, 4.0]), np.array([0, 2, 3]), np.array([0, 1, 1]), np.array([1.0, 0.5, 1.0]))
+    none = np.zeros(0, np.int64)
+    graph = TaskGraph(np.zeros(3), np.array([1.0, 0.0, 1.0]), np.array([0, -1, 1]), none, none, network)
+    at, task = np.array([0.0, 1.0, 2.0, 3.0]), np.array([0, 2, 0, 2])
+    use = link_use(graph, RateChanges(at, task, np.array([4.0, 1.0, 0.0, 0.0])))
+    assert use.link.tolist() == [0, 1]
+    assert use.at_s.tolist() == [0, 2, 0, 1, 2, 3]
+    assert use.share.tolist() == pytest.approx([0.4, 0, 0.5, 0.75, 0.25, 0])
+    mean = averaged(use, 4.0, 2)
+    assert mean.at_s.tolist() == [0, 2, 0, 2]
+    assert mean.share.tolist() == pytest.approx([0.4, 0, 0.625, 0.125])
 
 
 def test_two_hundred_thousand_events_are_written_in_two_seconds(folder):

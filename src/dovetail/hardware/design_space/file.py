@@ -1,4 +1,4 @@
-"""A design-space file: a base chip, axes of values, formulas and limits."""
+"""A design-space file: a base chip or wafer, axes of values, formulas and limits."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ from pathlib import Path
 from typing import Annotated, Any, cast
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from dovetail.documents import Spec, validate
 from dovetail.errors import InputError, one_of, quoted
-from dovetail.hardware.chip import Chip
-from dovetail.hardware.design import Array, Designs, design_of
+from dovetail.hardware.design import Array, Designs
 from dovetail.hardware.design_space.expression import FUNCTIONS, Expression, parse_expression
-from dovetail.hardware.design_space.scope import KNOWN, Formulas
+from dovetail.hardware.design_space.scope import KNOWN, SILICON, WAFER_KNOWN, Formulas
 from dovetail.hardware.design_space.space import Axis, DesignSpace
 from dovetail.hardware.design_space.table import TableSpec, read_table
 from dovetail.hardware.design_space.variable import (
-    BOUNDS,
     DATAFLOW,
     WRITTEN,
     is_power_of_two,
@@ -29,8 +27,9 @@ from dovetail.hardware.design_space.variable import (
     variable_of,
 )
 from dovetail.hardware.fields import Name, Text
-from dovetail.hardware.silicon import ESTIMATES
+from dovetail.hardware.silicon.wafer_check import RULES
 from dovetail.hardware.technology import End, Technology
+from dovetail.hardware.wafer_design import WAFER_VARIABLES, WaferDesigns
 
 MAX_AXIS_VALUES = 10**6
 MAX_DESIGNS = 10**15
@@ -42,8 +41,10 @@ class SpaceSpec(Spec):
     """A design-space file as it stands; what is in its parts is read one by one, for a sentence about each."""
 
     name: Name
-    base: Words
+    base: Words | None = None
     """a chip of the catalogue, a path of a chip file, or a chip written out (which is read before this)"""
+    wafer: Words | None = None
+    """the same for a wafer: designs are wafers, and keep every physical rule before any limit"""
     technology: Words | None = None
     """of the catalogue, or a path; left out: that of the base"""
     coefficients: End = "value"
@@ -62,11 +63,22 @@ class SpaceSpec(Spec):
     """conditions every design kept fulfils"""
     source: Text = ""
 
-    def space(self, base: Chip, technology: Technology | None, where: str, folder: Path) -> DesignSpace:
-        """The design space; paths of its tables begin at `folder`."""
+    @model_validator(mode="after")
+    def _based(self) -> SpaceSpec:
+        if self.base is None and self.wafer is None:
+            raise InputError("base", "is missing", "add this field")
+        if self.base is not None and self.wafer is not None:
+            raise InputError("wafer", "stands beside base", "keep one of them")
+        return self
+
+    def space(self, start: Designs, technology: Technology | None, where: str, folder: Path) -> DesignSpace:
+        """The design space around a chip or wafer; paths of its tables begin at `folder`."""
+        base = start.base
         axes = tuple(_axis(name, entry, f"{where}: vary.{name}", folder) for name, entry in self.vary.items())
         changed = _values(self.set, f"{where}: set")
-        fixed = design_of(base).varied({name: np.asarray(value) for name, value in changed.items()})
+        named = [*(n for axis in axes for n in axis.values), *changed, *self.derive]
+        _check_wafers([*named, *(n for one in self.references.values() for n in one)], start, technology, where)
+        fixed = start.varied({name: np.asarray(value) for name, value in changed.items()})
         once = [(f"vary.{axis.name}", name) for axis in axes for name in axis.values]
         once += [(f"set.{name}", name) for name in changed] + [(f"derive.{name}", name) for name in self.derive]
         _check_once(once, where)
@@ -79,11 +91,14 @@ class SpaceSpec(Spec):
             fix = f"keep it to {MAX_DESIGNS:.0e}: fewer values or axes"
             raise InputError(f"{where}: vary", f"makes {size:.3g} designs", fix)
         formulas = self._formulas(technology, fixed, where)
-        return DesignSpace(self.name, fixed, axes, formulas, _limits(self.limits, formulas, where), self.source)
+        physics = [f"{figure} <= 1" for figure in RULES.values()] if formulas.wafer else []
+        limits = _limits((*physics, *self.limits), formulas, where, len(physics))
+        return DesignSpace(self.name, fixed, axes, formulas, limits, self.source)
 
     def _formulas(self, technology: Technology | None, fixed: Designs, where: str) -> Formulas:
         """Every expression but the limits, each checked against the names it may use."""
-        _check_own_names([*self.define, *self.references], where)
+        wafer = isinstance(fixed, WaferDesigns)
+        _check_own_names([*self.define, *self.references], WAFER_KNOWN if wafer else KNOWN, where)
         derived = {
             name: parse_expression(text, f"{where}: derive.{name}", "number") for name, text in self.derive.items()
         }
@@ -96,15 +111,27 @@ class SpaceSpec(Spec):
             name: fixed.varied({n: np.asarray([value]) for n, value in (_single(fixed) | values).items()})
             for name, values in given.items()
         }
-        bare = Formulas(tuple(derived.items()), defined, designs, technology, self.coefficients)
+        bare = Formulas(tuple(derived.items()), defined, designs, technology, self.coefficients, wafer)
         _check_defined(bare, where)
         _check_derived(bare, where)
         completed = {name: bare.completed(one, given[name]) for name, one in designs.items()}
-        return Formulas(bare.derived, defined, completed, technology, self.coefficients)
+        return Formulas(bare.derived, defined, completed, technology, self.coefficients, wafer)
 
 
 def _single(fixed: Designs) -> dict[str, float]:
-    return {name: float(fixed.value(name)) for name in BOUNDS}
+    return {name: float(fixed.value(name)) for name in fixed.variables}
+
+
+def _check_wafers(names: Iterable[str], start: Designs, technology: Technology | None, where: str) -> None:
+    """Variables of wafers stand in spaces of wafers, which need a technology and whose dies have four edges."""
+    wafer = isinstance(start, WaferDesigns)
+    if wafer and technology is None:
+        raise InputError(f"{where}: technology", "is missing", "name one: what wafers can be built rests on it")
+    for name in names:
+        if name in WAFER_VARIABLES and not wafer:
+            raise InputError(f"{where}: {name}", "belongs to wafers", "name a wafer instead of a base")
+        if name in ("link_ports", "dies") and wafer:
+            raise InputError(f"{where}: {name}", "is the same of all wafers", "leave it out: a die has four edges")
 
 
 def _values(written: Mapping[str, object], where: str) -> dict[str, float]:
@@ -127,8 +154,8 @@ def _check_once(names: Iterable[tuple[str, str]], where: str) -> None:
         seen[name] = place
 
 
-def _check_own_names(names: Iterable[str], where: str) -> None:
-    taken = {*KNOWN, *FUNCTIONS}
+def _check_own_names(names: Iterable[str], known: Iterable[str], where: str) -> None:
+    taken = {*known, *FUNCTIONS}
     for name in names:
         if not (name.isidentifier() and name.isascii()) or keyword.iskeyword(name) or len(name) > 100:
             fix = "use letters, digits and underscores"
@@ -142,7 +169,7 @@ def _check_defined(formulas: Formulas, where: str) -> None:
     """A definition uses what is known and definitions above it, so none goes round in a circle."""
     above: dict[str, Expression] = {}
     for name, expression in formulas.defined.items():
-        known = Formulas(formulas.derived, above, formulas.references, formulas.technology)
+        known = Formulas(formulas.derived, above, formulas.references, formulas.technology, wafer=formulas.wafer)
         known.check_names(expression, f"{where}: define.{name}")
         above = {**above, name: expression}
 
@@ -156,15 +183,16 @@ def _check_derived(formulas: Formulas, where: str) -> None:
         for used in (u for part in expression.names for u in formulas.uses(part)):
             if used in later:
                 raise InputError(at, f"needs {used}, which is not known by then", "derive it further up")
-            if used in ESTIMATES or used in formulas.references:
+            if used in SILICON or used in formulas.references:
                 fix = "use variables and what follows from them"
                 raise InputError(at, f"needs {used}, which is known only of finished designs", fix)
         later.remove(name)
 
 
-def _limits(texts: Iterable[object], formulas: Formulas, where: str) -> tuple[Expression, ...]:
+def _limits(texts: Iterable[object], formulas: Formulas, where: str, ours: int) -> tuple[Expression, ...]:
+    """Limits, of which the first so many are not the file's."""
     limits: list[Expression] = []
-    for number, text in enumerate(texts):
+    for number, text in enumerate(texts, -ours):
         at = f"{where}: limits.{number}"
         limit = parse_expression(text, at, "condition")
         formulas.check_names(limit, at)

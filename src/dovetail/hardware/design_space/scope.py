@@ -11,7 +11,9 @@ from dovetail.errors import InputError, one_of, quoted
 from dovetail.hardware.design import VARIABLES, Array, Designs
 from dovetail.hardware.design_space.expression import Expression
 from dovetail.hardware.silicon import ESTIMATES, Silicon
+from dovetail.hardware.silicon.wafer_estimate import WAFER_ESTIMATES, WaferSilicon
 from dovetail.hardware.technology import End, Technology
+from dovetail.hardware.wafer_design import WAFER_VARIABLES, WaferDesigns
 
 #: Factors for quantities within expressions, such as 16 * MiB and, in bytes per second, 4 * TB.
 UNITS: Mapping[str, float] = {
@@ -28,7 +30,32 @@ PROPERTIES: Mapping[str, tuple[Callable[[Designs], Array], tuple[str, ...]]] = {
     "link_bytes_per_s": (lambda d: d.link_bytes_per_s, ("link_ports", "link_port_bytes_per_s")),
 }
 
+#: The same for wafers.
+WAFER_PROPERTIES: Mapping[str, tuple[Callable[[Designs], Array], tuple[str, ...]]] = {
+    "d2d_bytes_per_s": (lambda d: d.link_port_bytes_per_s, ("link_port_bytes_per_s",)),
+    "grid_dies": (lambda d: _wafers(d).grid_dies, ("grid_rows", "grid_cols")),
+    "die_mm2": (lambda d: _wafers(d).die_mm2, ("die_width_mm", "die_height_mm")),
+    "wafer_flops": (
+        lambda d: _wafers(d).wafer_flops,
+        ("grid_rows", "grid_cols", "spare_dies", *PROPERTIES["peak_flops"][1]),
+    ),
+    "wafer_hbm_bytes": (
+        lambda d: _wafers(d).wafer_hbm_bytes,
+        ("grid_rows", "grid_cols", "spare_dies", *PROPERTIES["hbm_bytes"][1]),
+    ),
+}
+_EVERY_PROPERTY = {**PROPERTIES, **WAFER_PROPERTIES}
+
 KNOWN = (*VARIABLES, *PROPERTIES, *ESTIMATES, *UNITS)
+WAFER_KNOWN = (*KNOWN, *WAFER_VARIABLES, *WAFER_PROPERTIES, *WAFER_ESTIMATES)
+
+#: Figures that need a technology.
+SILICON = frozenset((*ESTIMATES, *WAFER_ESTIMATES))
+
+
+def _wafers(designs: Designs) -> WaferDesigns:
+    assert isinstance(designs, WaferDesigns), "names of wafers are refused where a space has none"
+    return designs
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +69,8 @@ class Formulas:
     references: Mapping[str, Designs] = field(default_factory=dict[str, Designs])
     technology: Technology | None = None
     end: End = "value"
+    wafer: bool = False
+    """designs are wafers, which have names of their own"""
     _attributes: dict[str, Array] = field(default_factory=dict[str, Array], compare=False)
     """figures of references that were asked for"""
     _uses: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]], compare=False)
@@ -50,7 +79,7 @@ class Formulas:
     @property
     def names(self) -> tuple[str, ...]:
         """What an expression may name besides attributes of references."""
-        return (*KNOWN, *self.defined)
+        return (*(WAFER_KNOWN if self.wafer else KNOWN), *self.defined)
 
     def check_names(self, expression: Expression, where: str) -> None:
         """Refuses a name nobody defines."""
@@ -70,7 +99,7 @@ class Formulas:
             raise InputError(where, f"{quoted(name)} is a whole design", f"name a figure, as {name}.rows")
         if figure not in self.names:
             raise InputError(where, f"{quoted(figure)} is no name known here", one_of(self.names, figure))
-        if self.technology is None and self.uses(figure) & set(ESTIMATES):
+        if self.technology is None and self.uses(figure) & SILICON:
             raise InputError(where, f"{figure} needs a technology", "name one: the base has none")
 
     def uses(self, name: str) -> frozenset[str]:
@@ -82,7 +111,7 @@ class Formulas:
                 inner = [self.uses(part) for part in self.defined[name].names]
                 self._uses[name] = frozenset[str]().union(*inner)
             return self._uses[name]
-        return frozenset(PROPERTIES[name][1] if name in PROPERTIES else {name} - UNITS.keys())
+        return frozenset(_EVERY_PROPERTY[name][1] if name in _EVERY_PROPERTY else {name} - UNITS.keys())
 
     def definitions(self, name: str) -> list[str]:
         """The definitions a definition follows from, in the order of the file."""
@@ -126,22 +155,27 @@ class Scope:
     def _value(self, name: str) -> Array:
         if "." in name:
             return self._formulas.attribute(name)
-        if name in VARIABLES:
+        if name in self.designs.variables:
             return self.designs.value(name)
-        if name in PROPERTIES:
-            return PROPERTIES[name][0](self.designs)
         if name in UNITS:
             return np.asarray(UNITS[name])
+        # before properties: spaces of chips may define what means something of wafers alone
         if name in self._formulas.defined:
             for above in self._formulas.definitions(name):
                 # in the order of the file, so that a long chain of them is no deep one
                 if above not in self._values:
                     self._values[above] = self._formulas.defined[above].number(self)
             return self._formulas.defined[name].number(self)
+        if name in _EVERY_PROPERTY:
+            return _EVERY_PROPERTY[name][0](self.designs)
         return np.asarray(getattr(self._estimate(), name))
 
     def _estimate(self) -> Silicon:
         if self._silicon is None:
             assert self._formulas.technology is not None
-            self._silicon = Silicon(self.designs, self._formulas.technology, self._formulas.end)
+            technology, end = self._formulas.technology, self._formulas.end
+            if isinstance(self.designs, WaferDesigns):
+                self._silicon = WaferSilicon(self.designs, technology, end)
+            else:
+                self._silicon = Silicon(self.designs, technology, end)
         return self._silicon

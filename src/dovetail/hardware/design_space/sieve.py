@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.hardware.design import VARIABLES, Designs
+from dovetail.hardware.design import Designs
 from dovetail.hardware.design_space.expression import Expression, Mask
 from dovetail.hardware.design_space.scope import Formulas, Scope
 from dovetail.hardware.design_space.variable import BOUNDS
@@ -85,7 +85,7 @@ class Sieve:
     def _packed(self) -> Designs:
         """The designs left, in one dimension; what they have in common stays a single number."""
         designs, shape = self._scope.designs, self._alive.shape
-        columns = {name: designs.value(name) for name in VARIABLES}
+        columns = {name: designs.value(name) for name in designs.variables}
         spread = {name: np.broadcast_to(column, shape) for name, column in columns.items() if column.ndim}
         return designs.varied({name: column[self._alive] for name, column in spread.items()})
 

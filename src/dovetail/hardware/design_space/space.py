@@ -17,6 +17,8 @@ from dovetail.hardware.design_space.expression import Expression
 from dovetail.hardware.design_space.scope import Formulas, Scope
 from dovetail.hardware.design_space.sieve import Rule, Sieve
 from dovetail.hardware.design_space.variable import read_value, variable_of
+from dovetail.hardware.wafer import Wafer
+from dovetail.hardware.wafer_design import WaferDesigns
 
 Index = NDArray[np.int64]
 
@@ -67,7 +69,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class DesignSpace:
-    """Designs around a base chip: the index counts through the axes, the last one fastest, whatever the limits."""
+    """Designs around a chip or wafer: the index counts through the axes, the last one fastest, whatever the limits."""
 
     name: str
     fixed: Designs
@@ -81,6 +83,11 @@ class DesignSpace:
     def base(self) -> Chip:
         """The chip all designs start from."""
         return self.fixed.base
+
+    @property
+    def wafer(self) -> Wafer | None:
+        """The wafer all designs start from; None where they are chips."""
+        return self.fixed.wafer if isinstance(self.fixed, WaferDesigns) else None
 
     @property
     def size(self) -> int:
@@ -119,6 +126,16 @@ class DesignSpace:
                 low, high = sieve.ends(name)
                 ends[name] = min(ends[name][0], low), max(ends[name][1], high)
         return Counts(size, kept, left_out, {name: (low, high) for name, (low, high) in ends.items() if low <= high})
+
+    def broken(self, rows: int = BATCH_ROWS) -> dict[str, int]:
+        """Limit → designs that break it, whatever else they break."""
+        found = {rule.text: 0 for rule in self.rules}
+        for _, shape, columns in self._blocks(self._looked_at(rows), 0, self.size):
+            scope = Scope(self.formulas.completed(self.fixed.varied(columns)), self.formulas)
+            for rule in self.rules:
+                kept = np.broadcast_to(rule.holds(scope), shape)
+                found[rule.text] += kept.size - int(np.count_nonzero(kept))
+        return found
 
     def keeps(self, indices: Sequence[int] | Index) -> NDArray[np.bool_]:
         """Whether designs keep every limit."""
@@ -198,6 +215,23 @@ class DesignSpace:
             found.append(replace(chip, source=source, **common, **own))
         return found
 
+    def wafers(self, indices: Sequence[int] | Index) -> list[Wafer]:
+        """Designs of a space of wafers as wafers without defects."""
+        designs, base = self.designs(indices), self.wafer
+        if base is None or not isinstance(designs, WaferDesigns):
+            raise InputError(self.name, "is a space of chips", "ask for its chips")
+        # in proportion to what was published of the base's die, as the limits have it; else a check estimates them
+        known = {"area_mm2": "area_mm2", "tdp_w": "die_power_w"}
+        published = {name: figure for name, figure in known.items() if getattr(base.die, name) is not None}
+        figures = {name: self.values(figure, designs) for name, figure in published.items()}
+        found: list[Wafer] = []
+        for position, index in enumerate(np.asarray(indices).tolist()):
+            wafer = designs.wafer_at(position, f"{self.name}-{index}")
+            source = f"design {index} of the design space {self.name}, from {base.name}"
+            own: dict[str, Any] = {name: float(values[position]) for name, values in figures.items()}
+            found.append(replace(wafer, die=replace(wafer.die, source=source, **own), source=source))
+        return found
+
     @property
     def rules(self) -> tuple[Rule, ...]:
         """What a design must keep, in order: derived variables within their bounds, then the limits."""
@@ -225,8 +259,7 @@ class DesignSpace:
 
     def _sieved(self, rows: int, start: int, stop: int | None) -> Iterator[tuple[int, Sieve]]:
         """The space block after block: the index of a block's first design, and what is left of its designs."""
-        if not 1 <= rows <= MAX_ROWS:
-            raise InputError("rows", f"is {rows}", f"look at 1 to {MAX_ROWS:,} designs at a time")
+        rows = self._looked_at(rows)
         stop = self.size if stop is None else stop
         if not 0 <= start <= stop <= self.size:
             raise InputError("start, stop", f"are {start} and {stop}", f"they should lie within 0 and {self.size}")
@@ -235,6 +268,11 @@ class DesignSpace:
             designs = self.formulas.completed(self.fixed.varied(columns))
             inside = (max(start - first, 0), min(stop - first, math.prod(shape)))
             yield first, Sieve(designs, shape, rules, self.formulas, inside)
+
+    def _looked_at(self, rows: int) -> int:
+        if not 1 <= rows <= MAX_ROWS:
+            raise InputError("rows", f"is {rows}", f"look at 1 to {MAX_ROWS:,} designs at a time")
+        return rows
 
     def _blocks(self, rows: int, start: int, stop: int) -> Iterator[tuple[int, tuple[int, ...], dict[str, Array]]]:
         """Blocks of the grid: single values of the outer axes, a run of one axis, all values of the inner ones.

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dovetail.errors import InputError, one_of, quoted
 from dovetail.hardware.design import VARIABLES, Array
+from dovetail.hardware.wafer_design import WAFER_VARIABLES
 from dovetail.units import parse
 
 #: A word for a variable that files and people prefer, and its words for values.
@@ -66,11 +67,18 @@ BOUNDS: Mapping[str, Bounds] = {
     "link_ports": Bounds(1, 1024),
     "link_port_bytes_per_s": Bounds(0, 1e14, "bytes_per_s"),
     "dies": Bounds(1, 64),
+    "grid_rows": Bounds(1, 256),
+    "grid_cols": Bounds(1, 256),
+    "die_width_mm": Bounds(1, 100, "mm"),
+    "die_height_mm": Bounds(1, 100, "mm"),
+    "edge_bytes_per_s": Bounds(0, 1e15, "bytes_per_s"),
+    "power_limit_w": Bounds(1, 1e6, "w"),
+    "spare_dies": Bounds(0, 4096),
 }
-assert tuple(BOUNDS) == VARIABLES
+assert tuple(BOUNDS) == (*VARIABLES, *WAFER_VARIABLES)
 
 #: As files spell them.
-WRITTEN = (*VARIABLES, DATAFLOW)
+WRITTEN = (*BOUNDS, DATAFLOW)
 
 
 def variable_of(name: str, where: str) -> str:

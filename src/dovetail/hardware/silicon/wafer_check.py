@@ -1,0 +1,159 @@
+"""What stands against building a wafer: every physical rule with its figure, its limit and a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from dovetail.errors import InputError
+from dovetail.hardware.silicon import wafer_geometry
+from dovetail.hardware.silicon.wafer_estimate import WaferSilicon
+from dovetail.hardware.technology import End, Technology
+from dovetail.hardware.wafer import DefectMap, Wafer
+from dovetail.hardware.wafer_design import wafer_design_of
+
+ENDS: tuple[End, ...] = ("value", "low", "high")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One rule about one wafer; figures are parts of what there is, so the limit is 1."""
+
+    rule: str
+    value: float
+    low: float
+    """with every coefficient at its favourable end"""
+    high: float
+    limit: float
+    passes: bool
+    certain: bool
+    """the verdict is the same with every coefficient at either end"""
+    sentence: str
+    source: str
+
+
+#: Rule → the figure that must not be above 1, in the order in which a space applies them.
+RULES: Mapping[str, str] = {
+    "reticle": "reticle_share",
+    "area": "grid_share",
+    "wire": "wire_share",
+    "die": "die_share",
+    "shoreline": "shoreline_share",
+    "power": "power_share",
+    "yield": "yield_share",
+}
+
+
+def check(wafer: Wafer, technology: Technology | None = None) -> tuple[Finding, ...]:
+    """Every rule about a wafer, in the technology of its die or in another."""
+    estimates = {end: estimate(wafer, technology, end) for end in ENDS}
+    found: list[Finding] = []
+    for rule, figure in RULES.items():
+        value, low, high = (float(getattr(estimates[end], figure)) for end in ENDS)
+        certain = (value <= 1) == (low <= 1) == (high <= 1)
+        sentence, source = _SENTENCES[rule](estimates["value"])
+        found.append(Finding(rule, value, low, high, 1.0, value <= 1, certain, sentence, source))
+    return tuple(found)
+
+
+def estimate(wafer: Wafer, technology: Technology | None = None, end: End = "value") -> WaferSilicon:
+    """The silicon estimate of one wafer."""
+    if technology is None:
+        from dovetail.hardware import catalogue  # which knows design spaces, and they know this
+
+        if wafer.die.technology is None:
+            fix = "give the die a technology of the catalogue"
+            raise InputError(f"wafer {wafer.name}: die.technology", "is missing", fix)
+        technology = catalogue.technology(wafer.die.technology)
+    return WaferSilicon(wafer_design_of(wafer), technology, end)
+
+
+def sampled_defects(wafer: Wafer, seed: int, technology: Technology | None = None) -> DefectMap:
+    """A map of dead dies and links, drawn with the yields of the estimate."""
+    found = estimate(wafer, technology)
+    return DefectMap.sampled(wafer.rows, wafer.cols, float(found.site_yield), found.links.link_yield, seed)
+
+
+def _reticle(found: WaferSilicon) -> tuple[str, str]:
+    wafer = found.designs.wafer
+    text = f"a die of {wafer.die_width_mm:g} x {wafer.die_height_mm:g} mm on an exposure field of 26 x 33 mm"
+    return text, "what a scanner exposes at once"
+
+
+def _area(found: WaferSilicon) -> tuple[str, str]:
+    wafer = found.designs.wafer
+    along, down = (float(pitch) for pitch in wafer_geometry.pitches_mm(found.designs))
+    taken = f"{wafer.cols * along - wafer.gap_mm:.1f} x {wafer.rows * down - wafer.gap_mm:.1f} mm"
+    memory = f", {wafer.hbm_stacks} stacks beside each" if wafer.hbm_stacks else ""
+    text = f"{wafer.dies} dies{memory} take {taken} of {wafer.width_mm:g} x {wafer.height_mm:g} mm"
+    return text, "usable square of a 300 mm wafer (Theseus); stacks of 11 x 10 mm"
+
+
+def _wire(found: WaferSilicon) -> tuple[str, str]:
+    longest, reach = float(wafer_geometry.wire_mm(found.designs)), found.links.wire_reach_mm
+    return f"the longest wire between centres is {longest:.1f} mm of {reach:g}", _of(found, "wire_reach_mm")
+
+
+def _die(found: WaferSilicon) -> tuple[str, str]:
+    wafer, area = found.designs.wafer, float(found.die_area_mm2)
+    room = f"{float(found.designs.die_mm2):.0f} mm2 of a die"
+    if wafer.die.area_mm2:
+        return f"{area:.0f} mm2 as published on {room}", wafer.die.source
+    largest = max(found.area_parts.items(), key=lambda part: float(part[1]))
+    text = f"cores, memories and interfaces take {area:.0f} mm2 ({largest[0]} {float(largest[1]):.0f}) of {room}"
+    return text, f"silicon estimate in {found.technology.name}"
+
+
+def _shoreline(found: WaferSilicon) -> tuple[str, str]:
+    wafer = found.designs.wafer
+    link = wafer.d2d_bytes_per_s * found.links.link_shoreline_mm_per_byte_per_s
+    stacks = wafer.hbm_stacks * found.numbers.hbm_shoreline_mm
+    parts = [f"{link:.1f} mm of link on each edge"]
+    parts += [f"{stacks:.1f} mm of memory interface"] if stacks else []
+    if wafer.edge_bytes_per_s:
+        rim = 2 * (wafer.cols * wafer.die_width_mm + wafer.rows * wafer.die_height_mm)
+        off = wafer.edge_bytes_per_s * found.numbers.link_shoreline_mm_per_byte_per_s
+        parts.append(f"{off:.0f} mm of {rim:.0f} mm of rim for what leaves the wafer")
+    edges = f"on edges of {wafer.die_width_mm:g} and {wafer.die_height_mm:g} mm"
+    return f"{', '.join(parts)}, {edges}", _of(found, "link_shoreline_mm_per_byte_per_s")
+
+
+def _power(found: WaferSilicon) -> tuple[str, str]:
+    wafer = found.designs.wafer
+    each, whole = float(found.peak_power_w), float(found.wafer_power_w)
+    text = f"{wafer.dies - wafer.spare_dies} dies of {each:.0f} W with memory and links are {whole / 1e3:.1f} kW"
+    source = wafer.die.source if wafer.die.tdp_w else f"silicon estimate in {found.technology.name}"
+    return f"{text} of {wafer.power_limit_w / 1e3:g} kW", source
+
+
+def _yield(found: WaferSilicon) -> tuple[str, str]:
+    wafer = found.designs.wafer
+    made, kgd, one = (float(y) for y in (found.monolithic_yield, found.known_good_yield, found.die_yield))
+    without = float(found.unharvested_yield)
+    cores = f", {_percent(without)} if all cores had to" if without < one else ""
+    text = (
+        f"{_percent(float(found.wafer_yield))} of wafers have at most {wafer.spare_dies} dead dies, of at least "
+        f"{_percent(wafer.least_yield)} ({_percent(one)} of dies work{cores}; wafers would be {_percent(made)} of dies "
+        f"left where they are exposed, {_percent(kgd)} of known good dies)"
+    )
+    return text, _of(found, "fatal_share" if wafer.integration.monolithic else "bond_yield")
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.3g} %" if part >= 1e-4 else "less than 0.01 %"
+
+
+def _of(found: WaferSilicon, name: str) -> str:
+    return getattr(found.designs.wafer.integration, name).source
+
+
+_SENTENCES: Mapping[str, Callable[[WaferSilicon], tuple[str, str]]] = {
+    "reticle": _reticle,
+    "area": _area,
+    "wire": _wire,
+    "die": _die,
+    "shoreline": _shoreline,
+    "power": _power,
+    "yield": _yield,
+}
+assert tuple(_SENTENCES) == tuple(RULES)

@@ -1,0 +1,203 @@
+"""Wafers: a grid of dies with memory beside them, the links between neighbours, and what of it is dead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from dovetail.errors import InputError
+from dovetail.hardware.chip import Chip
+from dovetail.hardware.cluster import Cluster
+from dovetail.hardware.fields import Doubts
+from dovetail.hardware.integration import Integration
+from dovetail.hardware.network import MAX_CHIPS, Tier
+
+Position = tuple[int, int]
+"""row and column of a die, from 0"""
+
+Link = tuple[Position, Position]
+"""two neighbours, the smaller position first"""
+
+#: A square that a wafer of 300 mm holds (Theseus; the side of Cerebras' wafers).
+USABLE_MM = 215.0
+#: Between the dies of a wafer (wafer templates).
+GAP_MM = 0.8
+#: One HBM stack: along the edge of the die it stands at, and away from it.
+STACK_ALONG_MM = 10.0
+STACK_DEPTH_MM = 11.0
+
+#: Edges of a die, each with a link to a neighbour.
+EDGES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class DefectMap:
+    """Dies and links of a wafer that do not work; kept in one order, links with their smaller end first."""
+
+    dead_dies: tuple[Position, ...] = ()
+    dead_links: tuple[Link, ...] = ()
+
+    def __post_init__(self) -> None:
+        links = {(min(link), max(link)) for link in self.dead_links}
+        object.__setattr__(self, "dead_dies", tuple(sorted(set(self.dead_dies))))
+        object.__setattr__(self, "dead_links", tuple(sorted(links)))
+
+    @classmethod
+    def sampled(cls, rows: int, cols: int, die_yield: float, link_yield: float, seed: int) -> DefectMap:
+        """Every die and every link works with its probability, whatever the others do; the same map for a seed."""
+        import numpy as np  # which reading wafers does without
+
+        for name, chance in (("die_yield", die_yield), ("link_yield", link_yield)):
+            if not 0 <= chance <= 1:
+                raise InputError(name, f"is {chance:g}", "it should be from 0 to 1")
+        random = np.random.default_rng(seed)
+        dies, links = grid_positions(rows, cols), grid_links(rows, cols)
+        # dies first: maps of one seed have the same dead dies whatever the yield of links
+        dead_dies = [die for die, drawn in zip(dies, random.random(len(dies)), strict=True) if drawn >= die_yield]
+        dead_links = [link for link, drawn in zip(links, random.random(len(links)), strict=True) if drawn >= link_yield]
+        return cls(tuple(dead_dies), tuple(dead_links))
+
+
+@dataclass(frozen=True, slots=True)
+class Wafer:
+    """A grid of equal dies on one wafer; lengths in millimetres, rates in one direction."""
+
+    name: str
+    die: Chip
+    """one die with the memory beside it; its own network does not count here"""
+    integration: Integration
+    rows: int
+    cols: int
+    die_width_mm: float
+    die_height_mm: float
+    d2d_bytes_per_s: float
+    """what a die sends, and at the same time receives, over one of its four edges"""
+    d2d_latency_s: float
+    """one hop, from a die to its neighbour"""
+    power_limit_w: float
+    """what the wafer can be supplied with and cooled by"""
+    title: str = ""
+    width_mm: float = USABLE_MM
+    """of the part of the wafer that dies and memory may take"""
+    height_mm: float = USABLE_MM
+    gap_mm: float = GAP_MM
+    stack_along_mm: float = STACK_ALONG_MM
+    """of one HBM stack, along the edge of its die; stacks stand in columns east of the die, then west"""
+    stack_depth_mm: float = STACK_DEPTH_MM
+    edge_bytes_per_s: float = 0.0
+    """off the wafer, all its rim together"""
+    edge_latency_s: float = 0.0
+    store_bytes: float = 0.0
+    """memory off the wafer that it streams from"""
+    store_bytes_per_s: float = 0.0
+    spare_dies: int = 0
+    """dies that may be dead: the wafer is sold with as many less"""
+    least_yield: float = 0.5
+    """part of the wafers that must come out as sold for it to be worth making"""
+    defects: DefectMap = field(default_factory=DefectMap)
+    source: str = ""
+    doubts: Doubts = ()
+
+    def __post_init__(self) -> None:
+        where = f"wafer {self.name}"
+        if self.rows < 1 or self.cols < 1 or self.rows * self.cols > MAX_CHIPS:
+            fix = f"it should have 1 to {MAX_CHIPS} dies"
+            raise InputError(f"{where}: rows, cols", f"are {self.rows} and {self.cols}", fix)
+        if not 0 <= self.spare_dies < self.dies:
+            fix = f"it should be from 0 to {self.dies - 1}"
+            raise InputError(f"{where}: spare_dies", f"is {self.spare_dies}", fix)
+        check_defects(self.defects, self.rows, self.cols, f"{where}: defects")
+
+    @property
+    def dies(self) -> int:
+        """Places of the grid, dead or not."""
+        return self.rows * self.cols
+
+    @property
+    def hbm_stacks(self) -> int:
+        """Beside each die."""
+        return (self.die.hbm_stacks or 1) if self.die.hbm_bytes else 0
+
+    def live_dies(self) -> tuple[Position, ...]:
+        """The dies that work, row by row."""
+        dead = set(self.defects.dead_dies)
+        return tuple(die for die in grid_positions(self.rows, self.cols) if die not in dead)
+
+    def links(self) -> tuple[Link, ...]:
+        """The links that work, between dies that work."""
+        dead, gone = set(self.defects.dead_dies), set(self.defects.dead_links)
+        every = grid_links(self.rows, self.cols)
+        return tuple((a, b) for a, b in every if a not in dead and b not in dead and (a, b) not in gone)
+
+    def connected_dies(self) -> tuple[Position, ...]:
+        """The largest set of working dies that reach each other; of equal ones the first; row by row."""
+        parts = components(self.live_dies(), self.links())
+        return max(parts, key=len, default=())
+
+    def with_defects(self, defects: DefectMap) -> Wafer:
+        """The same wafer with another map of defects."""
+        return replace(self, defects=defects)
+
+    def cluster(self, wafers: int = 1) -> Cluster:
+        """The whole grid as a cluster of its dies: a mesh of them, and edge links between several wafers.
+
+        A cluster knows no defects: it has every die of the grid.
+        """
+        if wafers < 1 or wafers * self.dies > MAX_CHIPS:
+            raise InputError("wafers", f"is {wafers}", f"it should be from 1 to {MAX_CHIPS // self.dies}")
+        if wafers > 1 and not self.edge_bytes_per_s:
+            raise InputError(f"wafer {self.name}: edge_bytes_per_s", "is 0", "several wafers need links between them")
+        shape, rate = (self.rows, self.cols), EDGES * self.d2d_bytes_per_s
+        mesh = Tier("d2d", self.dies, "mesh", rate, self.d2d_latency_s, shape=shape, routed=True)
+        # each die has its part of what leaves the wafer
+        edge = Tier("edge", wafers * self.dies, "switch", self.edge_bytes_per_s / self.dies, self.edge_latency_s)
+        tiers = (*([mesh] if self.dies > 1 else []), *([edge] if wafers > 1 else []))
+        chip = replace(self.die, tiers=tiers, link_ports=EDGES, link_reach="package")
+        name = self.name if wafers == 1 else f"{self.name}-{wafers}"
+        return Cluster(name, chip, wafers * self.dies, tiers, self.source)
+
+
+def grid_positions(rows: int, cols: int) -> tuple[Position, ...]:
+    """Places of a grid, row by row."""
+    return tuple((row, col) for row in range(rows) for col in range(cols))
+
+
+def grid_links(rows: int, cols: int) -> tuple[Link, ...]:
+    """Pairs of neighbours of a grid: of each die, in order, the one to the east and the one to the south."""
+    found: list[Link] = []
+    for row, col in grid_positions(rows, cols):
+        found += [((row, col), (row, col + 1))] if col + 1 < cols else []
+        found += [((row, col), (row + 1, col))] if row + 1 < rows else []
+    return tuple(found)
+
+
+def components(dies: Iterable[Position], links: Iterable[Link]) -> tuple[tuple[Position, ...], ...]:
+    """Dies by who reaches whom, each part and the parts in order."""
+    leader = {die: die for die in dies}
+
+    def find(die: Position) -> Position:
+        while leader[die] != die:
+            leader[die] = leader[leader[die]]
+            die = leader[die]
+        return die
+
+    for a, b in links:
+        first, second = sorted((find(a), find(b)))
+        leader[second] = first
+    parts: dict[Position, list[Position]] = {}
+    for die in leader:
+        parts.setdefault(find(die), []).append(die)
+    return tuple(sorted(tuple(sorted(part)) for part in parts.values()))
+
+
+def check_defects(defects: DefectMap, rows: int, cols: int, where: str) -> None:
+    """Refuses dead dies outside a grid, and dead links between dies that are no neighbours."""
+    for row, col in defects.dead_dies:
+        if not (0 <= row < rows and 0 <= col < cols):
+            fix = f"it should be [row, col] below [{rows}, {cols}]"
+            raise InputError(f"{where}.dead_dies", f"has [{row}, {col}]", fix)
+    known = set(grid_links(rows, cols))
+    for a, b in defects.dead_links:
+        if (a, b) not in known:
+            fix = f"it should join two neighbours of the {rows} x {cols} grid"
+            raise InputError(f"{where}.dead_links", f"has [{list(a)}, {list(b)}]", fix)

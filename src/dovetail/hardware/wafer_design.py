@@ -1,0 +1,96 @@
+"""Wafers as variables: many wafers at once, every figure an array; a wafer of the catalogue is a design of no axes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from dovetail.hardware.design import VARIABLES, Array, Designs, design_of
+from dovetail.hardware.wafer import EDGES, DefectMap, Wafer
+
+
+@dataclass(frozen=True, slots=True)
+class WaferDesigns(Designs):
+    """Wafers that differ in figures alone; a die's `link_port_bytes_per_s` is what one of its four edges sends."""
+
+    wafer: Wafer
+    """what all have in common: integration, room, stacks, what the wafers must yield"""
+    grid_rows: Array
+    grid_cols: Array
+    die_width_mm: Array
+    die_height_mm: Array
+    edge_bytes_per_s: Array
+    """off the wafer"""
+    power_limit_w: Array
+    spare_dies: Array
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Names of the arrays."""
+        return (*VARIABLES, *WAFER_VARIABLES)
+
+    @property
+    def grid_dies(self) -> Array:
+        """Places of the grid."""
+        return self.grid_rows * self.grid_cols
+
+    @property
+    def die_mm2(self) -> Array:
+        """The room on one die."""
+        return self.die_width_mm * self.die_height_mm
+
+    @property
+    def wafer_flops(self) -> Array:
+        """16-bit peak of all dies but the spare ones."""
+        return (self.grid_dies - self.spare_dies) * self.peak_flops("bf16")
+
+    @property
+    def wafer_hbm_bytes(self) -> Array:
+        """Of all dies but the spare ones."""
+        return (self.grid_dies - self.spare_dies) * self.hbm_bytes
+
+    def wafer_at(self, position: int, name: str) -> Wafer:
+        """One of them as a wafer without defects; what nobody has built has no published figure."""
+        shape = self.shape
+        row = {n: float(np.broadcast_to(self.value(n), shape).reshape(-1)[position]) for n in self.variables}
+        return replace(
+            self.wafer,
+            name=name,
+            title=name,
+            die=self.chip(position, f"{name}-die"),
+            rows=int(row["grid_rows"]),
+            cols=int(row["grid_cols"]),
+            die_width_mm=row["die_width_mm"],
+            die_height_mm=row["die_height_mm"],
+            d2d_bytes_per_s=row["link_port_bytes_per_s"],
+            edge_bytes_per_s=row["edge_bytes_per_s"],
+            power_limit_w=row["power_limit_w"],
+            spare_dies=int(row["spare_dies"]),
+            defects=DefectMap(),
+            doubts=(),
+        )
+
+
+WAFER_VARIABLES = tuple(field.name for field in fields(WaferDesigns) if field.name not in ("base", "wafer", *VARIABLES))
+
+
+def wafer_design_of(wafer: Wafer) -> WaferDesigns:
+    """A wafer as a design of no axes."""
+    die = design_of(replace(wafer.die, link_ports=EDGES, link_reach="package"))
+    values = {name: die.value(name) for name in VARIABLES}
+    values |= {
+        "link_ports": np.asarray(EDGES, np.float64),
+        "link_port_bytes_per_s": np.asarray(wafer.d2d_bytes_per_s, np.float64),
+    }
+    own = {
+        "grid_rows": wafer.rows,
+        "grid_cols": wafer.cols,
+        "die_width_mm": wafer.die_width_mm,
+        "die_height_mm": wafer.die_height_mm,
+        "edge_bytes_per_s": wafer.edge_bytes_per_s,
+        "power_limit_w": wafer.power_limit_w,
+        "spare_dies": wafer.spare_dies,
+    }
+    values |= {name: np.asarray(value, np.float64) for name, value in own.items()}
+    return WaferDesigns(base=die.base, wafer=wafer, **values)

@@ -1,0 +1,65 @@
+"""The operator-centric encoding: how every operator of every stage runs on its tile of dies."""
+
+from dovetail.layout.encoding.canonical import canonical_operator, canonical_strings, canonicalise
+from dovetail.layout.encoding.cuts import AxesOnTile, TileAxes, decode, encode, gradient_cuts, tile_axes
+from dovetail.layout.encoding.document import from_json, read_encoding, to_json
+from dovetail.layout.encoding.encoded_strategy import EncodedStrategy, as_strategy, stream_cuts
+from dovetail.layout.encoding.factor import REPLICATE, Factor, MeshAxis, String, Strings
+from dovetail.layout.encoding.job_encoding import Encoding, Interval, StageEncoding, Tile, WaferSchedule
+from dovetail.layout.encoding.job_space import EncodingSpace
+from dovetail.layout.encoding.named import encode_strategy
+from dovetail.layout.encoding.operator_encoding import Activation, Home, OperatorEncoding, Store
+from dovetail.layout.encoding.operator_space import OperatorSpace, count_operator, dominated, enumerate_operator
+from dovetail.layout.encoding.reshard import Reshard, placed, reshards
+from dovetail.layout.encoding.rules import RULES, Violation, operator_violations
+from dovetail.layout.encoding.stream import stream_buffer_bytes, streamed_operand
+from dovetail.layout.encoding.validate import validate_encoding
+from dovetail.layout.encoding.wafer_grid import WaferGrid
+
+__all__ = [
+    "REPLICATE",
+    "RULES",
+    "Activation",
+    "AxesOnTile",
+    "EncodedStrategy",
+    "Encoding",
+    "EncodingSpace",
+    "Factor",
+    "Home",
+    "Interval",
+    "MeshAxis",
+    "OperatorEncoding",
+    "OperatorSpace",
+    "Reshard",
+    "StageEncoding",
+    "Store",
+    "String",
+    "Strings",
+    "Tile",
+    "TileAxes",
+    "Violation",
+    "WaferGrid",
+    "WaferSchedule",
+    "as_strategy",
+    "canonical_operator",
+    "canonical_strings",
+    "canonicalise",
+    "count_operator",
+    "decode",
+    "dominated",
+    "encode",
+    "encode_strategy",
+    "enumerate_operator",
+    "from_json",
+    "gradient_cuts",
+    "operator_violations",
+    "placed",
+    "read_encoding",
+    "reshards",
+    "stream_buffer_bytes",
+    "stream_cuts",
+    "streamed_operand",
+    "tile_axes",
+    "to_json",
+    "validate_encoding",
+]

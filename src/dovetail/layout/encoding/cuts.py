@@ -1,0 +1,179 @@
+"""Strings and layouts: factors as cuts along atomic axes, and cuts along axes as strings."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from dovetail.errors import InputError
+from dovetail.graph import Backward, LayerGraph, Operator, Phase
+from dovetail.layout.encoding.factor import REPLICATE, Factor, MeshAxis, Strings, extent, places
+from dovetail.layout.encoding.operator_encoding import OperatorEncoding
+
+
+@dataclass(frozen=True, slots=True)
+class TileAxes:
+    """The atomic axes of a tile: along each mesh axis the ends of groups of dies, from 1 on."""
+
+    rows: tuple[int, ...] = (1,)
+    cols: tuple[int, ...] = (1,)
+
+    def ends(self, axis: MeshAxis) -> tuple[int, ...]:
+        """Where groups end along a mesh axis."""
+        return self.rows if axis is MeshAxis.ROWS else self.cols
+
+    def sizes(self) -> dict[str, int]:
+        """Each atomic axis under its name, `rows.2` for the dies that lie 2 apart along the rows, and its size."""
+        return {
+            axis_name(axis, low): high // low for axis in MeshAxis for low, high in pairwise(self.ends(axis))
+        }  # fmt: skip
+
+
+def axis_name(axis: MeshAxis, low: int) -> str:
+    """The name of the atomic axis whose parts lie `low` dies apart."""
+    return f"{axis}.{low}"
+
+
+def tile_axes(strings: Iterable[Strings]) -> TileAxes:
+    """The fewest atomic axes all these strings can be written along."""
+    ends: dict[MeshAxis, set[int]] = {axis: {1} for axis in MeshAxis}
+    for each in strings:
+        for axis in MeshAxis:
+            ends[axis] |= {place.high for place in places(each.along(axis))}
+    for axis, found in ends.items():
+        for low, high in pairwise(sorted(found)):
+            if high % low:
+                raise InputError(
+                    f"strings along {axis}",
+                    f"groups of {low} and {high} dies do not nest",
+                    "the first factors of one string should multiply to a divisor or multiple of another's",
+                )
+    return TileAxes(tuple(sorted(ends[MeshAxis.ROWS])), tuple(sorted(ends[MeshAxis.COLS])))
+
+
+def stage_strings(operators: Mapping[str, OperatorEncoding]) -> list[Strings]:
+    """Every string of a layer class, gradients' own included."""
+    found = [o.forward for o in operators.values()]
+    found += [s for o in operators.values() for s in (o.input_gradient, o.weight_gradient) if s is not None]
+    return found
+
+
+def decode(operator: Operator, strings: Strings, axes: TileAxes | None = None) -> dict[str, str]:
+    """Atomic axis → the dim of the operator it cuts: what a layout is derived from.
+
+    A dim that this operator (a gradient of the one the strings were written for) lacks or cannot cut is none.
+    """
+    axes = tile_axes([strings]) if axes is None else axes
+    cuts: dict[str, str] = {}
+    for axis in MeshAxis:
+        lying = places(strings.along(axis))
+        for low, high in pairwise(axes.ends(axis)):
+            place = next((p for p in lying if p.low <= low and high <= p.high), None)
+            assert place is not None, "the axes are none of this string"
+            dim = place.factor.dim
+            if dim != REPLICATE and operator.split(dim) is not None:
+                cuts[axis_name(axis, low)] = dim
+    return cuts
+
+
+def streamed_axes(strings: Strings, axes: TileAxes) -> tuple[str, ...]:
+    """The atomic axes along which an operand travels."""
+    found: list[str] = []
+    for axis in MeshAxis:
+        streamed = [p for p in places(strings.along(axis)) if p.factor.streamed]
+        for low, high in pairwise(axes.ends(axis)):
+            if any(p.low <= low and high <= p.high for p in streamed):
+                found.append(axis_name(axis, low))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class AxesOnTile:
+    """Where the axes of a mesh lie on a tile: name and size of each, innermost first."""
+
+    rows: tuple[tuple[str, int], ...] = ()
+    cols: tuple[tuple[str, int], ...] = ()
+
+    def along(self, axis: MeshAxis) -> tuple[tuple[str, int], ...]:
+        """The axes along one axis of the tile."""
+        return self.rows if axis is MeshAxis.ROWS else self.cols
+
+    def names(self) -> dict[str, str]:
+        """Each mesh axis's atomic axis on the tile; axes of one die have none."""
+        found: dict[str, str] = {}
+        for axis in MeshAxis:
+            low = 1
+            for name, size in self.along(axis):
+                if size > 1:
+                    found[name] = axis_name(axis, low)
+                low *= size
+        return found
+
+    def axes(self) -> TileAxes:
+        """The atomic axes of the tile that are the mesh's."""
+        return tile_axes([encode({}, self)])
+
+
+def encode(cuts: Mapping[str, str], on: AxesOnTile, streamed: Collection[str] = ()) -> Strings:
+    """Cuts along the axes of a mesh as strings; an axis that cuts nothing replicates."""
+    return Strings(_string(cuts, on.rows, streamed), _string(cuts, on.cols, streamed))
+
+
+def _string(cuts: Mapping[str, str], axes: Sequence[tuple[str, int]], streamed: Collection[str]) -> tuple[Factor, ...]:
+    return tuple(
+        Factor(size, cuts.get(name, REPLICATE), name in streamed and name in cuts) for name, size in axes if size > 1
+    )
+
+
+def owner(graph: LayerGraph, gradient: Operator) -> str | None:
+    """The forward operator whose encoding a gradient operator follows; None for a sum of several gradients."""
+    if gradient.function == "sum":
+        return None
+    return max((o.name for o in graph.operators if gradient.name.startswith(f"{o.name}.")), key=len)
+
+
+def gradients(graph: LayerGraph, backward: Backward) -> dict[tuple[str, Phase], tuple[Operator, ...]]:
+    """The gradient operators of each forward operator by phase; sums of several gradients are nobody's."""
+    found: dict[tuple[str, Phase], tuple[Operator, ...]] = {}
+    for operator in backward.graph.operators:
+        name = owner(graph, operator)
+        if name is not None:
+            found[name, operator.phase] = (*found.get((name, operator.phase), ()), operator)
+    return found
+
+
+def gradient_cuts(
+    graph: LayerGraph, operators: Mapping[str, OperatorEncoding], gradient: Operator, axes: TileAxes
+) -> dict[str, str]:
+    """What each atomic axis cuts of an operator of the backward."""
+    name = owner(graph, gradient)
+    if name is None:
+        return tensor_cuts(graph, operators, gradient.name.removesuffix(".grad.sum"), axes)
+    return decode(gradient, operators[name].strings(gradient.phase), axes)
+
+
+def tensor_cuts(
+    graph: LayerGraph, operators: Mapping[str, OperatorEncoding], name: str, axes: TileAxes
+) -> dict[str, str]:
+    """How a tensor lies where all that use it meet: cut along an axis as the first of its users that cuts it there.
+
+    Users are its readers in order, then its writer. So lies a sum of its gradients, and the residual stream: what
+    is cut by one of them need not be whole for all.
+    """
+    cuts: dict[str, str] = {}
+    users = [(o, i) for o in graph.operators for i in o.inputs if i.tensor == name]
+    users += [(o, i) for o in graph.operators for i in o.outputs if i.tensor == name]
+    for operator, operand in users:
+        own = dict(zip(operand.indices, graph.tensors[name].dims, strict=True))
+        for axis, dim in decode(operator, operators[operator.name].forward, axes).items():
+            same = (dim, *(b for a, b in operator.regroups if a == dim), *(a for a, b in operator.regroups if b == dim))
+            found = next((own[d] for d in same if d in own), None)
+            if found is not None:
+                cuts.setdefault(axis, found)
+    return cuts
+
+
+def tile_extent(strings: Strings) -> tuple[int, int]:
+    """Rows and columns of the tile the strings are written for."""
+    return extent(strings.rows), extent(strings.cols)

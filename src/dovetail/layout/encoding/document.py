@@ -1,0 +1,218 @@
+"""An encoding as a JSON document, versioned: the same encoding is always the same bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from dovetail.documents import MAX_FILE_BYTES, Spec, parse_document, read_bytes, validate
+from dovetail.layout.encoding.factor import Factor, MeshAxis, String, Strings
+from dovetail.layout.encoding.job_encoding import Encoding, Interval, StageEncoding, Tile, WaferSchedule
+from dovetail.layout.encoding.operator_encoding import Activation, Home, OperatorEncoding, Store
+
+FORMAT = "dovetail-encoding/1"
+
+Count = Annotated[int, Field(ge=1, le=2**24)]
+Place = Annotated[int, Field(ge=0, le=2**24)]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class FactorSpec(Spec):
+    """A factor of a string."""
+
+    factor: Count
+    """dies, or groups of dies, along the axis"""
+    dim: Name
+    """the dim they cut; `replicate`: none; `+`: the terms of a sum"""
+    streamed: bool = False
+    """the operand that is not cut travels from die to die"""
+
+
+FactorList = Annotated[tuple[FactorSpec, ...], Field(strict=False, max_length=64)]
+
+
+class StringsSpec(Spec):
+    """One string per axis of the tile, innermost factor first."""
+
+    rows: FactorList = ()
+    cols: FactorList = ()
+
+
+class PositionSpec(Spec):
+    """A factor of the operator's own strings."""
+
+    axis: Annotated[MeshAxis, Field(strict=False)]
+    position: Place
+    """from 0, innermost first"""
+
+
+class HomeSpec(Spec):
+    """Where a state lives."""
+
+    store: Annotated[Store, Field(strict=False)] = Store.SRAM
+    sharded: Annotated[tuple[PositionSpec, ...], Field(strict=False, max_length=64)] = ()
+    """factors along which each die keeps a part alone"""
+
+
+class OperatorSpec(StringsSpec):
+    """An operator on the tile."""
+
+    input_gradient: StringsSpec | None = None
+    weight_gradient: StringsSpec | None = None
+    activation: Annotated[Activation, Field(strict=False)] = Activation.STASH
+    weights: HomeSpec = HomeSpec()
+    gradients: HomeSpec = HomeSpec()
+    optimizer: HomeSpec = HomeSpec()
+
+
+class TileSpec(Spec):
+    """A rectangle of dies."""
+
+    x: Place
+    y: Place
+    rows: Count
+    cols: Count
+
+
+class IntervalSpec(Spec):
+    """Layers of the chain, `end` not included."""
+
+    first: Place
+    end: Count
+
+
+class StageSpec(Spec):
+    """A pipeline stage."""
+
+    tile: TileSpec
+    layers: Annotated[tuple[IntervalSpec, ...], Field(strict=False, min_length=1, max_length=4096)]
+    helper: Place | None = None
+    """the stage that keeps what operators with the policy `helper` write"""
+    classes: dict[str, dict[str, OperatorSpec]]
+    """layer class, then operator"""
+
+
+class EncodingSpec(Spec):
+    """An encoding file."""
+
+    format: Literal["dovetail-encoding/1"]
+    microbatch: Count
+    microbatches: Count
+    schedule: Annotated[WaferSchedule, Field(strict=False)] = WaferSchedule.ONE_F_ONE_B
+    stages: Annotated[tuple[StageSpec, ...], Field(strict=False, min_length=1, max_length=65536)]
+
+
+def to_json(encoding: Encoding) -> str:
+    """The document; what has its default is left out, classes and operators stand in order of their names."""
+    head = {
+        "format": FORMAT,
+        "microbatch": encoding.microbatch,
+        "microbatches": encoding.microbatches,
+        "schedule": str(encoding.schedule),
+    }
+    stages = ",\n".join(_stage_text(stage) for stage in encoding.stages)
+    fields = "".join(f" {_dump(name)}: {_dump(value)},\n" for name, value in head.items())
+    return f'{{\n{fields} "stages": [\n{stages}\n ]\n}}\n'
+
+
+def from_json(text: str, where: str = "encoding") -> Encoding:
+    """The encoding a document holds; one that is no encoding is refused with one sentence."""
+    spec = validate(EncodingSpec, parse_document(text, where, json_only=True), where)
+    return Encoding(spec.microbatch, spec.microbatches, tuple(_stage(s) for s in spec.stages), spec.schedule)
+
+
+def read_encoding(path: Path | str) -> Encoding:
+    """The encoding of a file."""
+    content = read_bytes(Path(path), MAX_FILE_BYTES)
+    return from_json(content.decode("utf-8", errors="replace"), str(path))
+
+
+def _stage_text(stage: StageEncoding) -> str:
+    """A stage, an operator on a line: readable, and quick to write."""
+    tile = stage.tile
+    head = {
+        "tile": {"x": tile.x, "y": tile.y, "rows": tile.rows, "cols": tile.cols},
+        "layers": [{"first": part.first, "end": part.end} for part in stage.layers],
+        **({} if stage.helper is None else {"helper": stage.helper}),
+    }
+    fields = "".join(f"   {_dump(name)}: {_dump(value)},\n" for name, value in head.items())
+    classes = ",\n".join(_class_text(name, stage.classes[name]) for name in sorted(stage.classes))
+    return f'  {{\n{fields}   "classes": {{\n{classes}\n   }}\n  }}'
+
+
+def _class_text(name: str, operators: Mapping[str, OperatorEncoding]) -> str:
+    lines = ",\n".join(f"     {_dump(o)}: {_dump(operator_document(operators[o]))}" for o in sorted(operators))
+    return f"    {_dump(name)}: {{\n{lines}\n    }}"
+
+
+def _dump(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def operator_document(operator: OperatorEncoding) -> dict[str, Any]:
+    """One operator's part of the document."""
+    document: dict[str, Any] = _strings_document(operator.forward)
+    for name in ("input_gradient", "weight_gradient"):
+        own: Strings | None = getattr(operator, name)
+        if own is not None:
+            document[name] = _strings_document(own)
+    if operator.activation is not Activation.STASH:
+        document["activation"] = str(operator.activation)
+    for name, home in operator.homes.items():
+        if home != Home():
+            document[name] = _home_document(home)
+    return document
+
+
+def operator_from_document(document: dict[str, Any], where: str = "operator") -> OperatorEncoding:
+    """One operator of its part of the document."""
+    return _operator(validate(OperatorSpec, document, where))
+
+
+def _strings_document(strings: Strings) -> dict[str, Any]:
+    return {
+        str(axis): [
+            {"factor": f.size, "dim": f.dim, **({"streamed": True} if f.streamed else {})} for f in strings.along(axis)
+        ]
+        for axis in MeshAxis
+    }
+
+
+def _home_document(home: Home) -> dict[str, Any]:
+    sharded = [{"axis": str(axis), "position": position} for axis, position in home.sharded]
+    return {"store": str(home.store), **({"sharded": sharded} if sharded else {})}
+
+
+def _stage(spec: StageSpec) -> StageEncoding:
+    tile = Tile(spec.tile.x, spec.tile.y, spec.tile.rows, spec.tile.cols)
+    layers = tuple(Interval(part.first, part.end) for part in spec.layers)
+    classes = {name: {o: _operator(s) for o, s in operators.items()} for name, operators in spec.classes.items()}
+    return StageEncoding(tile, layers, classes, spec.helper)
+
+
+def _operator(spec: OperatorSpec) -> OperatorEncoding:
+    return OperatorEncoding(
+        _strings(spec),
+        None if spec.input_gradient is None else _strings(spec.input_gradient),
+        None if spec.weight_gradient is None else _strings(spec.weight_gradient),
+        spec.activation,
+        _home(spec.weights),
+        _home(spec.gradients),
+        _home(spec.optimizer),
+    )
+
+
+def _strings(spec: StringsSpec) -> Strings:
+    return Strings(_string(spec.rows), _string(spec.cols))
+
+
+def _string(factors: tuple[FactorSpec, ...]) -> String:
+    return tuple(Factor(f.factor, f.dim, f.streamed) for f in factors)
+
+
+def _home(spec: HomeSpec) -> Home:
+    return Home(spec.store, tuple((p.axis, p.position) for p in spec.sharded))

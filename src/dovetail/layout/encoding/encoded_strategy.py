@@ -1,0 +1,121 @@
+"""A layer class's encoding as a strategy: so collectives, saved bytes and homes are derived as for any other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dovetail.errors import InputError
+from dovetail.graph import Backward, LayerGraph, Operator, Role, differentiate
+from dovetail.layout.encoding.cuts import TileAxes, axis_name, decode, gradient_cuts, streamed_axes, tensor_cuts
+from dovetail.layout.encoding.factor import MeshAxis, places
+from dovetail.layout.encoding.operator_encoding import OperatorEncoding
+from dovetail.layout.mesh import Mesh
+from dovetail.layout.strategy import Strategy
+
+
+def _nothing() -> dict[str, str]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedStrategy(Strategy):
+    """Cuts by operator's name instead of a rule; axes are atomic axes of the tile."""
+
+    cuts_of: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+    stream: Mapping[str, str] = field(default_factory=_nothing)
+    tokens: Mapping[str, str] = field(default_factory=_nothing)
+
+    def cut(self, operator: Operator) -> dict[str, str]:
+        """Axis → the dim of this operator it cuts."""
+        return dict(self.cuts_of[operator.name])
+
+    def stream_cut(self) -> dict[str, str]:
+        """How the residual stream lies between layers."""
+        return dict(self.stream)
+
+    def token_cut(self) -> dict[str, str]:
+        """How token ids and labels lie."""
+        return dict(self.tokens)
+
+
+def stream_cuts(graph: LayerGraph, operators: Mapping[str, OperatorEncoding], axes: TileAxes) -> dict[str, str]:
+    """How a layer class takes the residual stream: cut as any of its readers cuts it."""
+    cuts: dict[str, str] = {}
+    for tensor in graph.stream(graph.inputs):
+        cuts = tensor_cuts(graph, operators, tensor.name, axes) | cuts
+    return cuts
+
+
+def as_strategy(
+    graph: LayerGraph,
+    operators: Mapping[str, OperatorEncoding],
+    axes: TileAxes,
+    *,
+    stream: Mapping[str, str] | None = None,
+    rule: str = "megatron",
+    keep_gathered: bool = False,
+    backward: Backward | None = None,
+) -> EncodedStrategy:
+    """A layer class's encoding for `place_layer`.
+
+    `stream` says how the residual stream lies where the class is handed none (an embedding); `rule` and
+    `keep_gathered` say what is kept of gathered activations and weights, as of a named strategy.
+    """
+    backward = backward or differentiate(graph)
+    cuts = {o.name: decode(o, operators[o.name].forward, axes) for o in graph.operators}
+    cuts |= {o.name: gradient_cuts(graph, operators, o, axes) for o in backward.graph.operators}
+    ring = {a for o in graph.operators for a in streamed_axes(operators[o.name].forward, axes) if "key_seq" in o.dims}
+    group = {a for found in cuts.values() for a, dim in found.items() if dim == "group"} - ring
+    zero, stage = _zero(operators, axes)
+    names = tuple(axes.sizes())
+    if zero & group:
+        raise InputError("encoding", "shards homes along an axis that cuts query groups", "derive its homes apart")
+    mesh = Mesh(
+        data=tuple(a for a in names if a not in ring | group),
+        tensor=tuple(a for a in names if a in group),
+        context=tuple(a for a in names if a in ring),
+        zero=tuple(a for a in names if a in zero),
+        group=tuple(a for a in names if a in group),
+    )
+    return EncodedStrategy(
+        mesh,
+        rule=rule,
+        context="ring" if ring else "all_gather",
+        zero_stage=stage,
+        keep_gathered=keep_gathered,
+        cuts_of=cuts,
+        stream=stream_cuts(graph, operators, axes) if stream is None else stream,
+        tokens=_token_cuts(graph, operators, axes),
+    )
+
+
+def _token_cuts(graph: LayerGraph, operators: Mapping[str, OperatorEncoding], axes: TileAxes) -> dict[str, str]:
+    """How ids and labels lie, as their readers need them; whole along an axis where one that has the dim is."""
+    cuts: dict[str, str] = {}
+    whole: set[tuple[str, str]] = set()
+    for name in (n for n in graph.inputs if graph.tensors[n].role is Role.INDEX):
+        seen = tensor_cuts(graph, operators, name, axes)
+        whole |= {(axis, dim) for axis in axes.sizes() for dim in graph.tensors[name].dims if axis not in seen}
+        cuts |= seen
+    return {axis: dim for axis, dim in cuts.items() if (axis, dim) not in whole}
+
+
+def _zero(operators: Mapping[str, OperatorEncoding], axes: TileAxes) -> tuple[set[str], int]:
+    """The axes along which homes are sharded, and the ZeRO stage that says which homes are."""
+    along: dict[str, set[str]] = {name: set() for name in ("optimizer", "gradients", "weights")}
+    for operator in operators.values():
+        for name, home in operator.homes.items():
+            for axis, position in home.sharded:
+                place = places(operator.forward.along(axis))[position]
+                lows = [low for low in axes.ends(axis) if place.low <= low < place.high]
+                along[name] |= {axis_name(MeshAxis(axis), low) for low in lows}
+    used = [name for name in along if along[name]]
+    stage = len(used)
+    if used != list(along)[:stage] or any(along[name] != along["optimizer"] for name in used):
+        raise InputError(
+            "encoding",
+            "shards weights or gradients along other factors than optimizer state",
+            "ZeRO's stages shard optimizer state, then gradients, then weights, along the same factors",
+        )
+    return along["optimizer"], stage

@@ -1,0 +1,122 @@
+"""Strings of factors: how the dies along one axis of a tile share out the dims of an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from math import prod
+from typing import TypeAlias
+
+#: What a factor that cuts no dim says: its dies hold and do the same.
+REPLICATE = "replicate"
+
+
+class MeshAxis(StrEnum):
+    """An axis of a tile: along `rows` the row number of a die changes, along `cols` its column."""
+
+    ROWS = "rows"
+    COLS = "cols"
+
+    @property
+    def other(self) -> MeshAxis:
+        """The axis across."""
+        return MeshAxis.COLS if self is MeshAxis.ROWS else MeshAxis.ROWS
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Factor:
+    """So many dies (or groups of dies) along an axis, and the dim of the operator they cut."""
+
+    size: int
+    #: a dim, REPLICATE, or the layout's PARTIAL where a sum runs on terms that are not complete
+    dim: str
+    #: whether the operand that is not cut travels from die to die instead of lying whole on each
+    streamed: bool = False
+
+    def __post_init__(self) -> None:
+        assert self.size >= 1, "a factor has dies"
+
+    @property
+    def label(self) -> tuple[str, bool]:
+        """What the factor does, its size apart."""
+        return self.dim, self.streamed
+
+
+#: Factors innermost first: the first one's parts lie on neighbouring dies, the others' are strided by all before.
+String: TypeAlias = "tuple[Factor, ...]"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Strings:
+    """An operator on a tile: one string along its rows, one along its columns."""
+
+    rows: String = ()
+    cols: String = ()
+
+    def along(self, axis: MeshAxis) -> String:
+        """The string of one axis."""
+        return self.rows if axis is MeshAxis.ROWS else self.cols
+
+    def transposed(self) -> Strings:
+        """The same on the tile mirrored along its diagonal."""
+        return Strings(self.cols, self.rows)
+
+    def __iter__(self) -> Iterator[Factor]:
+        return iter((*self.rows, *self.cols))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A factor and the dies it spans: those from `low` apart to `high` apart along its axis."""
+
+    low: int
+    high: int
+    factor: Factor
+
+
+def extent(string: Iterable[Factor]) -> int:
+    """How many dies a string lies along."""
+    return prod(factor.size for factor in string)
+
+
+def places(string: String) -> tuple[Place, ...]:
+    """Where each factor lies on the ruler of its axis."""
+    result: list[Place] = []
+    low = 1
+    for factor in string:
+        result.append(Place(low, low * factor.size, factor))
+        low *= factor.size
+    return tuple(result)
+
+
+def merged(string: String) -> String:
+    """The same die for die, with equal neighbours as one factor and no factor of 1."""
+    result: list[Factor] = []
+    for factor in string:
+        if factor.size == 1:
+            continue
+        if result and result[-1].label == factor.label:
+            factor = Factor(result.pop().size * factor.size, *factor.label)
+        result.append(factor)
+    return tuple(result)
+
+
+def cut_by(factors: Iterable[Factor]) -> dict[str, int]:
+    """Into how many parts each dim is cut; copies count under REPLICATE."""
+    parts: dict[str, int] = {}
+    for factor in factors:
+        parts[factor.dim] = parts.get(factor.dim, 1) * factor.size
+    return parts
+
+
+def primes(number: int) -> tuple[int, ...]:
+    """The prime factors of a number, smallest first, each as often as it divides."""
+    found: list[int] = []
+    divisor = 2
+    while divisor * divisor <= number:
+        while number % divisor == 0:
+            found.append(divisor)
+            number //= divisor
+        divisor += 1
+    return (*found, number) if number > 1 else tuple(found)

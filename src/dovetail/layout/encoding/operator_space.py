@@ -1,0 +1,227 @@
+"""Every canonical way to run one operator on a tile: counted, listed, sampled, varied."""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate, pairwise, product
+from random import Random
+from typing import TypeAlias
+
+from dovetail.graph import Operator
+from dovetail.graph.size import Sizes
+from dovetail.layout.encoding.canonical import canonical_strings
+from dovetail.layout.encoding.factor import REPLICATE, Factor, MeshAxis, String, Strings, cut_by, extent, primes
+from dovetail.layout.encoding.rules import divides, is_free, may_cut
+from dovetail.layout.encoding.stream import streamed_operand
+
+Label: TypeAlias = "tuple[str, bool]"
+
+#: Tries of a random change before a fresh sample is taken instead.
+TRIES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class _Signature:
+    """What a string means for the rules: strings that share it can stand for each other."""
+
+    parts: tuple[tuple[str, int], ...]
+    #: the operand it streams, if any
+    streams: tuple[str, ...]
+
+
+class OperatorSpace:
+    """The canonical encodings of one operator on a tile of rows × cols dies.
+
+    `dominated` keeps replication where a free shard would do the same work in parts (see `dominated`).
+    """
+
+    def __init__(self, operator: Operator, sizes: Sizes, rows: int, cols: int, *, dominated: bool = True) -> None:
+        self.operator = operator
+        self.sizes = sizes
+        self.rows = rows
+        self.cols = cols
+        self._keeps_dominated = dominated
+        self._free = tuple(dim for dim in operator.dims if is_free(operator, dim))
+        self._labels = tuple(self._all_labels())
+        self._strings = {size: self._along(size) for size in {rows, cols}}
+        self._pairs: list[tuple[_Signature, _Signature]] | None = None
+
+    def __iter__(self) -> Iterator[Strings]:
+        ways = {size: [(s, string) for s, strings in by.items() for string in strings] for size, by in self._each()}
+        for (one, rows), (other, cols) in product(ways[self.rows], ways[self.cols]):
+            if (self.rows != self.cols or rows <= cols) and self._fits(one, other):
+                yield Strings(rows, cols)
+
+    def __contains__(self, strings: Strings) -> bool:
+        if canonical_strings(strings, self.rows, self.cols) != strings:
+            return False
+        if (extent(strings.rows), extent(strings.cols)) != (self.rows, self.cols):
+            return False
+        neighbours = (pair for axis in MeshAxis for pair in pairwise(strings.along(axis)))
+        if any(later.streamed and not earlier.streamed for earlier, later in neighbours):
+            return False
+        one, other = self._signature(strings.rows), self._signature(strings.cols)
+        return one is not None and other is not None and self._fits(one, other)
+
+    def count(self) -> int:
+        """How many there are, counted without listing them: strings that mean the same to the rules count at once."""
+        rows, cols = self._strings[self.rows], self._strings[self.cols]
+        found = sum(len(rows[one]) * len(cols[other]) for one, other in self._fitting())
+        if self.rows != self.cols:
+            return found
+        # Burnside: a pair and its transpose are one, a pair of equal strings is its own transpose
+        return (found + sum(len(strings) for one, strings in rows.items() if self._fits(one, one))) // 2
+
+    def sample(self, random: Random) -> Strings:
+        """One of them, each as likely as any other."""
+        pairs, (rows, cols) = self._fitting(), (self._strings[self.rows], self._strings[self.cols])
+        assert pairs, f"{self.operator.name} cannot run on {self.rows} × {self.cols} dies"
+        weights = list(accumulate(len(rows[one]) * len(cols[other]) for one, other in pairs))
+        while True:
+            one, other = pairs[bisect(weights, random.randrange(weights[-1]))]
+            found = Strings(random.choice(rows[one]), random.choice(cols[other]))
+            # of a pair and its transpose one is canonical: half of either is taken, so both count once
+            if self.rows != self.cols or found.rows == found.cols or random.random() < 0.5:
+                return canonical_strings(found, self.rows, self.cols)
+
+    def mutate(self, strings: Strings, random: Random) -> Strings:
+        """Another of them, one step away where there is one: one prime part relabelled, or two parts changed over."""
+        for _ in range(TRIES):
+            parts = _prime_parts(strings)
+            one = random.randrange(len(parts)) if parts else 0
+            if len(parts) > 1 and random.random() < 0.5:
+                other = random.randrange(len(parts))
+                changed = self._swapped(parts, one, other)
+            elif parts:
+                changed = self._relabelled(parts, one, random.choice(self._labels))
+            else:
+                return strings
+            if changed != strings and changed in self:
+                return changed
+        return self.sample(random)
+
+    def neighbours(self, strings: Strings) -> tuple[Strings, ...]:
+        """Everything one step away, in order."""
+        parts = _prime_parts(strings)
+        numbers = range(len(parts))
+        found = {self._relabelled(parts, one, label) for one in numbers for label in self._labels}
+        found |= {self._swapped(parts, one, other) for one in numbers for other in numbers if one < other}
+        return tuple(sorted(s for s in found if s != strings and s in self))
+
+    def _all_labels(self) -> Iterator[Label]:
+        yield REPLICATE, False
+        for dim in self.operator.dims:
+            if may_cut(self.operator, dim):
+                yield dim, False
+                if streamed_operand(self.operator, dim, self.sizes):
+                    yield dim, True
+
+    def _along(self, size: int) -> dict[_Signature, list[String]]:
+        """Merged strings of an axis that break no rule by themselves, by what they mean for the rules."""
+        found: dict[_Signature, list[String]] = {}
+        waiting: list[tuple[String, int]] = [((), size)]
+        while waiting:
+            string, left = waiting.pop()
+            signature = self._signature(string)
+            if signature is None:
+                continue
+            if left == 1:
+                found.setdefault(signature, []).append(string)
+            for factor in (f for f in range(2, left + 1) if left % f == 0):
+                for dim, streamed in self._labels:
+                    last = string[-1] if string else None
+                    if last is None or (last.label != (dim, streamed) and (last.streamed or not streamed)):
+                        waiting.append(((*string, Factor(factor, dim, streamed)), left // factor))
+        for strings in found.values():
+            strings.sort()
+        return dict(sorted(found.items(), key=lambda item: (item[0].parts, item[0].streams)))
+
+    def _each(self) -> Iterator[tuple[int, dict[_Signature, list[String]]]]:
+        return iter(self._strings.items())
+
+    def _signature(self, string: String) -> _Signature | None:
+        """What a string means for the rules; None where it breaks one."""
+        if any(factor.label not in self._labels for factor in string):
+            return None
+        parts = cut_by(string)
+        if any(dim != REPLICATE and not divides(dim, self.sizes, n) for dim, n in parts.items()):
+            return None
+        streams = {streamed_operand(self.operator, f.dim, self.sizes) for f in string if f.streamed}
+        if len(streams) > 1:
+            return None
+        return _Signature(tuple(sorted(parts.items())), next(iter(streams), ()))
+
+    def _fits(self, one: _Signature, other: _Signature) -> bool:
+        if one.streams and other.streams and one.streams != other.streams:
+            return False
+        parts = dict(one.parts)
+        for dim, number in other.parts:
+            parts[dim] = parts.get(dim, 1) * number
+        if any(dim != REPLICATE and not divides(dim, self.sizes, n) for dim, n in parts.items()):
+            return False
+        return self._keeps_dominated or not self._dominated(parts)
+
+    def _dominated(self, parts: dict[str, int]) -> bool:
+        copies = set(primes(parts.get(REPLICATE, 1)))
+        return any(divides(dim, self.sizes, parts.get(dim, 1) * p) for p in copies for dim in self._free)
+
+    def _fitting(self) -> list[tuple[_Signature, _Signature]]:
+        if self._pairs is None:
+            every = product(self._strings[self.rows], self._strings[self.cols])
+            self._pairs = [(one, other) for one, other in every if self._fits(one, other)]
+        return self._pairs
+
+    def _relabelled(self, parts: list[tuple[MeshAxis, Factor]], one: int, label: Label) -> Strings:
+        axis, factor = parts[one]
+        return self._joined([*parts[:one], (axis, Factor(factor.size, *label)), *parts[one + 1 :]])
+
+    def _swapped(self, parts: list[tuple[MeshAxis, Factor]], one: int, other: int) -> Strings:
+        """Two parts change labels, or sizes too where they lie along one axis."""
+        changed = list(parts)
+        (axis, first), (across, second) = parts[one], parts[other]
+        if axis is across:
+            changed[one], changed[other] = (axis, second), (axis, first)
+        else:
+            changed[one] = (axis, Factor(first.size, *second.label))
+            changed[other] = (across, Factor(second.size, *first.label))
+        return self._joined(changed)
+
+    def _joined(self, parts: list[tuple[MeshAxis, Factor]]) -> Strings:
+        by_axis = {axis: tuple(factor for where, factor in parts if where is axis) for axis in MeshAxis}
+        return canonical_strings(Strings(by_axis[MeshAxis.ROWS], by_axis[MeshAxis.COLS]), self.rows, self.cols)
+
+
+def dominated(operator: Operator, sizes: Sizes, strings: Strings) -> bool:
+    """Whether dies copy work that a free shard would share out.
+
+    A prime part of a replicate factor could cut a dim that every output has, whose split makes the operator send
+    nothing, and which is still long enough: the dies would do less, hold less and send nothing more. What reads
+    the output may have to gather it, which is why deletion is a choice and not a rule.
+    """
+    parts = cut_by(strings)
+    copies = set(primes(parts.get(REPLICATE, 1)))
+    free = [dim for dim in operator.dims if is_free(operator, dim)]
+    return any(divides(dim, sizes, parts.get(dim, 1) * prime) for prime in copies for dim in free)
+
+
+def enumerate_operator(
+    operator: Operator, sizes: Sizes, rows: int, cols: int, *, dominated: bool = True
+) -> Iterator[Strings]:
+    """The canonical encodings of an operator on a tile, one after the other."""
+    return iter(OperatorSpace(operator, sizes, rows, cols, dominated=dominated))
+
+
+def count_operator(operator: Operator, sizes: Sizes, rows: int, cols: int, *, dominated: bool = True) -> int:
+    """How many canonical encodings an operator has on a tile."""
+    return OperatorSpace(operator, sizes, rows, cols, dominated=dominated).count()
+
+
+def _prime_parts(strings: Strings) -> list[tuple[MeshAxis, Factor]]:
+    return [
+        (axis, Factor(prime, *factor.label))
+        for axis in MeshAxis
+        for factor in strings.along(axis)
+        for prime in primes(factor.size)
+    ]

@@ -1,0 +1,231 @@
+"""Every rule an encoding breaks, from the wafer down to the factors of a string."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
+
+from dovetail.errors import InputError
+from dovetail.graph import HALF_PRECISION, LayerGraph, ModelGraph, Operator, Phase, Role, differentiate
+from dovetail.graph.size import Sizes, as_array
+from dovetail.graph.tensor import Element
+from dovetail.layout.encoding.cuts import TileAxes, axis_name, gradients, stage_strings, tile_axes
+from dovetail.layout.encoding.factor import MeshAxis, Strings, places
+from dovetail.layout.encoding.job_encoding import Encoding, Interval, StageEncoding, Tile, WaferSchedule
+from dovetail.layout.encoding.operator_encoding import Activation, Home, OperatorEncoding, Store
+from dovetail.layout.encoding.reshard import placed
+from dovetail.layout.encoding.rules import Violation, operator_violations
+from dovetail.layout.encoding.stream import stream_buffer_bytes
+from dovetail.layout.encoding.wafer_grid import WaferGrid
+from dovetail.layout.layout import PARTIAL
+
+#: Peak bytes on a die of a stage, stream buffers apart; who knows costs knows this.
+Memory = Callable[[StageEncoding], int]
+#: Gradient operators by forward operator and phase.
+Gradients = Mapping[tuple[str, Phase], tuple[Operator, ...]]
+
+
+def validate_encoding(
+    encoding: Encoding,
+    model: ModelGraph,
+    wafer: WaferGrid,
+    *,
+    seq: int,
+    memory: Memory | None = None,
+    widths: Mapping[Element, int] = HALF_PRECISION,
+    known_gradients: Mapping[str, Gradients] | None = None,
+) -> tuple[Violation, ...]:
+    """The rules an encoding of a model on a wafer breaks; none where it is valid.
+
+    Gradient operators of layer classes that are known already are not derived again.
+    """
+    known = dict(known_gradients or {})
+    found = [Violation("physical", "wafer", limit.rstrip(".")) for limit in wafer.broken_limits]
+    found += _tile_violations(encoding, wafer)
+    chain = [run.layer for run in model.chain for _ in range(run.count)]
+    found += _layer_violations(encoding, len(chain))
+    for number, stage in enumerate(encoding.stages):
+        check = _StageCheck(encoding, number, model, wafer, seq, widths, known)
+        wanted = {name for part in stage.layers for name in chain[part.first : part.end]}
+        found += check.violations(wanted)
+        if memory is not None and wafer.capacity_bytes is not None:
+            found += check.memory_violations(memory, wafer.capacity_bytes)
+    return tuple(found)
+
+
+def _tile_violations(encoding: Encoding, wafer: WaferGrid) -> Iterator[Violation]:
+    taken: dict[tuple[int, int], int] = {}
+    for number, stage in enumerate(encoding.stages):
+        where, tile = f"stage {number}", stage.tile
+        if not wafer.holds(tile):
+            yield Violation("inside", where, f"{_text(tile)} reaches beyond {wafer.rows} × {wafer.cols} dies")
+            continue
+        dead = sorted(set(tile.dies()) & wafer.dead)
+        if dead:
+            yield Violation("live", where, f"die {dead[0]} of {_text(tile)} is dead")
+        elif not wafer.is_connected(tile):
+            yield Violation("connected", where, f"dead links cut {_text(tile)} into parts")
+        others = {taken[die] for die in tile.dies() if die in taken}
+        if others:
+            yield Violation("disjoint", where, f"{_text(tile)} shares dies with stage {min(others)}")
+        taken |= dict.fromkeys(tile.dies(), number)
+
+
+def _layer_violations(encoding: Encoding, layers: int) -> Iterator[Violation]:
+    longest = max(len(stage.layers) for stage in encoding.stages)
+    if (longest > 1) != (encoding.schedule is WaferSchedule.INTERLEAVED):
+        sentence = f"{encoding.schedule} has up to {longest} intervals of layers on a stage"
+        yield Violation("layers", "job", f"{sentence}; interleaved has several, the others one")
+    order: list[tuple[int, Interval]] = []
+    for chunk in range(longest):
+        order += [(n, stage.layers[chunk]) for n, stage in enumerate(encoding.stages) if chunk < len(stage.layers)]
+    ends = [0, *(end for _, interval in order for end in (interval.first, interval.end)), layers]
+    # ends come in pairs that meet: 0 and the first beginning, an end and the next beginning, the last end and the total
+    for position, (before, after) in enumerate(list(pairwise(ends))[::2]):
+        if before != after:
+            where = f"stage {order[min(position, len(order) - 1)][0]}"
+            yield Violation("layers", where, f"the layers so far end at {before}, the next begin at {after}")
+    for number, interval in order:
+        if interval.first >= interval.end:
+            yield Violation("layers", f"stage {number}", f"layers {interval.first} to {interval.end} are none")
+
+
+class _StageCheck:
+    """The rules of one stage."""
+
+    def __init__(
+        self,
+        encoding: Encoding,
+        number: int,
+        model: ModelGraph,
+        wafer: WaferGrid,
+        seq: int,
+        widths: Mapping[Element, int],
+        known: dict[str, Gradients],
+    ) -> None:
+        self.encoding, self.number, self.stage = encoding, number, encoding.stages[number]
+        self.model, self.wafer, self.seq, self.widths = model, wafer, seq, widths
+        self._gradients = known
+        self._known_sizes: dict[str, Sizes] = {}
+
+    def violations(self, wanted: set[str]) -> Iterator[Violation]:
+        """The rules of layer classes, operators and homes."""
+        where, classes = f"stage {self.number}", self.stage.classes
+        for name in sorted(wanted ^ set(classes)):
+            what = "has layers here and no encoding" if name in wanted else "is encoded and has no layer here"
+            yield Violation("operators", f"{where}, {name}", f"the layer class {what}")
+        for name in sorted(wanted & set(classes)):
+            yield from self._class_violations(name, f"{where}, {name}")
+        helper = self.stage.helper
+        if helper is not None and (helper == self.number or not 0 <= helper < len(self.encoding.stages)):
+            yield Violation("helper", where, f"stage {helper} cannot help it")
+
+    def memory_violations(self, memory: Memory, capacity: int) -> Iterator[Violation]:
+        """Peak bytes and stream buffers against a die's memory."""
+        buffers = max((self._buffers(name) for name in self.stage.classes if name in self.model.layers), default=0.0)
+        needed = memory(self.stage) + buffers
+        if needed > capacity:
+            sentence = f"a die needs {needed:.0f} bytes, {buffers:.0f} of them for streams, and has {capacity}"
+            yield Violation("memory", f"stage {self.number}", sentence)
+
+    def _buffers(self, name: str) -> float:
+        graph = self.model.layers[name]
+        sizes, encoded = self._sizes(graph), self.stage.classes[name]
+        each = [
+            stream_buffer_bytes(graph, o, encoded[o.name].forward, sizes, self.widths)
+            for o in graph.operators
+            if o.name in encoded
+        ]
+        return max((float(as_array(size)) for size in each), default=0.0)
+
+    def _sizes(self, graph: LayerGraph) -> Sizes:
+        if graph.name not in self._known_sizes:
+            self._known_sizes[graph.name] = graph.resolve(batch=self.encoding.microbatch, seq=self.seq)
+        return self._known_sizes[graph.name]
+
+    def _class_violations(self, name: str, where: str) -> Iterator[Violation]:
+        graph, encoded = self.model.layers[name], self.stage.classes[name]
+        operators = {o.name: o for o in graph.operators}
+        for operator in sorted(set(operators) ^ set(encoded)):
+            what = "is not encoded" if operator in operators else "is none of the layer's operators"
+            yield Violation("operators", f"{where}, {operator}", f"the operator {what}")
+        found: list[Violation] = []
+        for operator in (o for n, o in operators.items() if n in encoded):
+            found += self._operator_violations(graph, operator, encoded[operator.name], f"{where}, {operator.name}")
+        yield from found
+        try:
+            axes = tile_axes(stage_strings(encoded))
+        except InputError as error:
+            yield Violation("nested", where, error.what)
+            return
+        if not found and set(operators) == set(encoded):
+            yield from _open_sums(graph, encoded, axes, where)
+
+    def _operator_violations(
+        self, graph: LayerGraph, operator: Operator, encoded: OperatorEncoding, where: str
+    ) -> Iterator[Violation]:
+        tile, sizes = self.stage.tile, self._sizes(graph)
+        yield from operator_violations(operator, sizes, encoded.forward, tile.rows, tile.cols, where)
+        for phase, own in (
+            (Phase.INPUT_GRADIENT, encoded.input_gradient),
+            (Phase.WEIGHT_GRADIENT, encoded.weight_gradient),
+        ):
+            if own is not None:
+                yield from self._gradient_violations(graph, operator, own, phase, where)
+        if encoded.activation is Activation.HELPER and self.stage.helper is None:
+            yield Violation("helper", where, "is kept on a helper, and the stage names none")
+        weights = [o.indices for o in operator.inputs if graph.tensors[o.tensor].role is Role.WEIGHT]
+        for state, home in encoded.homes.items():
+            for sentence in _home_faults(home, weights, encoded.forward, hbm=self.wafer.hbm):
+                yield Violation("home", f"{where}, {state}", sentence)
+
+    def _gradient_violations(
+        self, graph: LayerGraph, operator: Operator, own: Strings, phase: Phase, where: str
+    ) -> Iterator[Violation]:
+        where, tile = f"{where}, {phase}", self.stage.tile
+        if graph.name not in self._gradients:
+            self._gradients[graph.name] = gradients(graph, differentiate(graph))
+        found = self._gradients[graph.name].get((operator.name, phase), ())
+        if not found:
+            yield Violation("operators", where, "the operator has no such gradient")
+        for gradient in found:
+            yield from operator_violations(gradient, self._sizes(graph), own, tile.rows, tile.cols, where)
+
+
+def _home_faults(home: Home, weights: list[tuple[str, ...]], strings: Strings, *, hbm: bool) -> Iterator[str]:
+    if home != Home() and not weights:
+        yield "the operator has no weights"
+        return
+    if home.store is Store.HBM and not hbm:
+        yield "the wafer has no HBM"
+    if len(set(home.sharded)) < len(home.sharded):
+        yield "a factor stands twice"
+    for axis, position in home.sharded:
+        string = strings.along(axis)
+        if not 0 <= position < len(string):
+            yield f"there is no factor {position} along {axis}"
+        elif all(string[position].dim in indices for indices in weights):
+            yield f"factor {position} along {axis} cuts the weights along {string[position].dim} already"
+
+
+def _open_sums(
+    graph: LayerGraph, encoded: Mapping[str, OperatorEncoding], axes: TileAxes, where: str
+) -> Iterator[Violation]:
+    """A sum may stay open only along axes where every term is one."""
+    claims = {
+        name: [(axis, p) for axis in MeshAxis for p in places(o.forward.along(axis)) if p.factor.dim == PARTIAL]
+        for name, o in encoded.items()
+    }
+    if not any(claims.values()):
+        return
+    cuts = {p.operator.name: p.cuts for p in placed(graph, encoded, axes).forward}
+    for name, claimed in claims.items():
+        for axis, place in claimed:
+            lows = [low for low in axes.ends(axis) if place.low <= low < place.high]
+            if any(cuts[name].get(axis_name(axis, low)) != PARTIAL for low in lows):
+                sentence = f"not every term is a partial sum along {axis}, {place.low} dies apart"
+                yield Violation("partial_sums", f"{where}, {name}", sentence)
+
+
+def _text(tile: Tile) -> str:
+    return f"the tile of {tile.rows} × {tile.cols} dies at ({tile.x}, {tile.y})"

@@ -1,0 +1,38 @@
+"""Groups of neighbouring chips as rectangles of a grid: each degree of a plan takes a factor along every axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import product
+
+
+@lru_cache(maxsize=65536)
+def rectangles(sizes: tuple[int, ...], shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """For every size, innermost first, its factor along each axis of the grid.
+
+    The chips of the first size lie next to each other in the box with the shortest edges, copies of that box make the
+    box of the second, and so on. A box depends on the sizes inside it alone, so what is known of a stage holds however
+    many stages there are. The product of all sizes divides the grid's chips; they then always fit.
+    """
+    assert math.prod(shape) % math.prod(sizes) == 0, f"groups of {sizes} do not fill {shape}"
+    left, box = list(shape), [1] * len(shape)
+    found: list[tuple[int, ...]] = []
+    for size in sizes:
+        chosen = min(_factors(size, left), key=lambda factors: _edges(box, factors))
+        found.append(chosen)
+        left = [room // factor for room, factor in zip(left, chosen, strict=True)]
+        box = [edge * factor for edge, factor in zip(box, chosen, strict=True)]
+    return tuple(found)
+
+
+def _factors(size: int, room: Sequence[int]) -> list[tuple[int, ...]]:
+    """Ways to write a size as factors that divide what is left of each axis."""
+    divisors = [[n for n in range(1, axis + 1) if axis % n == 0 and size % n == 0] for axis in room]
+    return [factors for factors in product(*divisors) if math.prod(factors) == size]
+
+
+def _edges(box: Sequence[int], factors: Sequence[int]) -> tuple[int, tuple[int, ...]]:
+    edges = [edge * factor for edge, factor in zip(box, factors, strict=True)]
+    return sum(edges), tuple(-factor for factor in factors)

@@ -1,0 +1,161 @@
+"""Memory over time: its peak is what the model says, it is never negative, and a step ends with what it began with."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dovetail.cost.calibration import calibration
+from dovetail.evaluation import Task
+from dovetail.evaluation.evaluate import Step, evaluate, loss_bytes, state_kept, step_of
+from dovetail.evaluation.facts import facts_of
+from dovetail.placement import PipelineSchedule, WorkKind, work_order
+from dovetail.placement.memory import layer_gradients
+from dovetail.simulation.memory_over_time import MemoryOverTime
+from dovetail.simulation.simulate import Simulation, simulate
+
+sys.path.append(str(Path(__file__).parents[2] / "oracle"))
+from random_step_plans import random_tasks  # type: ignore[import-not-found]
+
+FEW, MANY = 20, 300
+#: what is not there from the first moment to the last
+PASSING = {"activations", "recompute workspace", "transient", "layer gradients", "loss", "optimizer step"}
+
+
+@dataclass
+class Case:
+    """A simulated plan and what the model says of it."""
+
+    task: Task
+    simulation: Simulation
+    step: Step
+    #: by stage
+    model: list[dict[str, float]]
+
+    @property
+    def text(self) -> str:
+        task = self.task
+        return f"{task.job.model.name} on {task.cluster.name} by {task.framework.name}: {task.plan}"
+
+
+def case_of(task: Task) -> Case:
+    plan, job, cluster, framework = task.plan, task.job, task.cluster, task.framework
+    facts = facts_of(framework, job, schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel)
+    step = step_of(plan, job, cluster, facts, calibration(cluster.chip, job.precision).efficiencies)
+    model = evaluate(plan, job, cluster, framework, energy=False).memory_by_stage
+    return Case(task, simulate(plan, job, cluster, framework), step, [dict(parts) for parts in model])
+
+
+@pytest.fixture(scope="module")
+def cases() -> list[Case]:
+    return [case_of(task) for task in random_tasks(seed=11, count=FEW)]
+
+
+def chunk_bytes(case: Case) -> list[tuple[float, float, float]]:
+    """By place: what a microbatch leaves in a chunk, what its loss holds, and what a layer's gradients need besides."""
+    task, layers = case.task, case.step.profiles.layers
+    plan = task.plan
+    facts = facts_of(task.framework, task.job, schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel)
+    losses = loss_bytes(layers, facts)
+    found = []
+    for content in case.step.contents:
+        kept = [case.step.kept[name] for name in content]
+        saved = sum(number * float(again.saved_bytes) for number, again in zip(content.values(), kept, strict=True))
+        loss = max((float(losses[name]) for name in content if name in losses), default=0.0)
+        transient = max((float(layers[name].transient_bytes) for name in content if name not in losses), default=0.0)
+        gradients = float(layer_gradients(list(content), layers, *state_kept(plan, facts)))
+        workspace = max(float(again.workspace_bytes) for again in kept)
+        found.append((saved, loss, workspace + transient + gradients))
+    return found
+
+
+def fullest_moments(case: Case) -> list[float]:
+    """By stage, the most that comes and goes with its items: these in order, no matter when each of them runs."""
+    pipeline, chunks = case.step.pipeline, chunk_bytes(case)
+    order, most = work_order(pipeline), []
+    for stage in range(pipeline.num_stages):
+        held = peak = beside = freed = 0.0
+        for item in order.items(stage):
+            saved, loss, gradients = chunks[int(pipeline.places()[stage, item.chunk])]
+            if item.kind is WorkKind.FORWARD:
+                held, beside = held + saved, beside + loss
+            elif item.kind is not WorkKind.WEIGHT_GRADIENT:
+                beside += gradients
+            if item.kind in (WorkKind.BACKWARD, WorkKind.WEIGHT_GRADIENT):
+                freed += saved
+            if item.joined:
+                # both at once, and nothing of them goes before both are done
+                continue
+            peak = max(peak, held + beside)
+            held, beside, freed = held - freed, 0.0, 0.0
+        assert held == pytest.approx(0.0, abs=1e-6 * peak)
+        most.append(peak)
+    return most
+
+
+def always_there(parts: dict[str, float]) -> tuple[float, float]:
+    """Of the model's bytes those of the whole step, and by how much all tensors are more in the allocator."""
+    tensors = sum(parts.values()) - parts["allocator"] - parts["context"]
+    overhead = 1 + parts["allocator"] / tensors
+    kept = sum(part for name, part in parts.items() if name not in {*PASSING, "allocator", "context"})
+    return kept * overhead + parts["context"], overhead
+
+
+def one_chunk_a_stage(case: Case) -> bool:
+    return case.step.pipeline.schedule not in (PipelineSchedule.INTERLEAVED, PipelineSchedule.DUAL_PIPE)
+
+
+def check_peaks(case: Case) -> None:
+    peaks = [stage.peak_bytes for stage in case.simulation.memory]
+    model = [sum(parts.values()) for parts in case.model]
+    if one_chunk_a_stage(case):
+        assert peaks == pytest.approx(model, rel=0.02), case.text
+    # the model spreads microbatches evenly over the chunks of a stage, and takes the worst of all of them at a moment
+    for peak, parts, moment in zip(peaks, case.model, fullest_moments(case), strict=True):
+        always, overhead = always_there(parts)
+        expected = always + moment * overhead
+        assert peak >= expected * (1 - 1e-9), case.text
+        if not parts["optimizer step"]:
+            assert peak == pytest.approx(expected, rel=1e-9), case.text
+    assert case.simulation.peak_memory_bytes == max(peaks)
+
+
+def check_ends(case: Case) -> None:
+    step_s = case.simulation.step_time_s
+    for number, (stage, parts) in enumerate(zip(case.simulation.memory, case.model, strict=True)):
+        always, _ = always_there(parts)
+        assert (stage.bytes >= always * (1 - 1e-9)).all(), case.text
+        assert stage.bytes[-1] == pytest.approx(always, rel=1e-9), case.text
+        assert before(stage, case.simulation, number) == pytest.approx(always, rel=1e-9), case.text
+        assert (np.diff(stage.at_s) > 0).all()
+        assert stage.at_s[0] == 0.0
+        assert stage.at_s[-1] <= step_s * (1 + 1e-12)
+
+
+def before(memory: MemoryOverTime, simulation: Simulation, stage: int) -> float:
+    """Bytes ahead of a stage's first item, where it does not begin at once; otherwise those at the end."""
+    tasks = simulation.tasks
+    first = simulation.timeline.start_s[tasks.begin[int(tasks.order.starts[stage]), 0]]
+    return float(memory.bytes[0] if first > 0 else memory.bytes[-1])
+
+
+def test_peaks_are_those_of_the_model(cases):
+    for case in cases:
+        check_peaks(case)
+
+
+def test_memory_ends_where_it_began_and_is_never_less(cases):
+    for case in cases:
+        check_ends(case)
+
+
+@pytest.mark.slow
+def test_memory_of_many_plans_is_that_of_the_model():
+    for task in random_tasks(seed=2027, count=MANY):
+        case = case_of(task)
+        check_peaks(case)
+        check_ends(case)
