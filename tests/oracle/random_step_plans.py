@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,10 @@ ItemT = TypeVar("ItemT")
 MODELS = ("gpt3-13b", "llama-3.1-8b", "llama-3.1-70b", "mixtral-8x7b", "qwen3-30b-a3b", "bert-large")
 CLUSTERS = ("hgx-h100", "dgx-a100-80gb", "gb200-nvl72", "tpu-v5p-pod")
 FRAMEWORKS = ("megatron", "megatron", "ideal", "ideal", "fsdp", "deepspeed", "torchtitan", "megatron-2022", "maxtext")
+
+
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zb_h1", "dualpipe"]
+SCHEDULES: tuple[Schedule, ...] = ("gpipe", "1f1b", "interleaved", "zb_h1", "dualpipe")
 
 
 @lru_cache(maxsize=64)
@@ -59,8 +63,8 @@ def _attempt(rng: np.random.Generator) -> Task | None:
     seq_len = {"bert-large": 512, "gpt3-13b": 2048}.get(name) or one((2048, 4096, 8192))
     job = Job(_model(name), seq_len=seq_len, global_batch=chips * one((1, 2, 4)))
     tensor, stages = one((1, 1, 2, 4, 8)), one((1, 1, 2, 4, 8))
-    schedules = [s for s in ("gpipe", "1f1b", "interleaved", "zb_h1", "dualpipe") if s in framework.pipeline_schedules]
-    schedule = one(tuple(schedules)) if stages > 1 and schedules else None
+    schedules: list[Schedule] = [schedule for schedule in SCHEDULES if schedule in framework.pipeline_schedules]
+    schedule = one(schedules) if stages > 1 and schedules else None
     spec = PlanSpec(
         tensor_parallel=tensor,
         pipeline_parallel=stages,

@@ -12,30 +12,40 @@ import typer
 import dovetail as dt
 from dovetail.cli.evaluation import Facts, exit_unless_fits, plan_facts, question_facts
 from dovetail.cli.output import check_target, print_bars, print_facts, print_json
+from dovetail.errors import InputError
 from dovetail.units import bytes_text, percent_text, seconds_text
 
 if TYPE_CHECKING:
     from dovetail.evaluation import Evaluation
+    from dovetail.evaluation.plan_file import Task
     from dovetail.hardware import Cluster
     from dovetail.report.step_trace import StepTrace
+    from dovetail.report.wafer_picture import WaferPicture
     from dovetail.simulation.simulate import Simulation
 
+_PICTURE = "Draw the wafer here as SVG: stages, and how full links are."
 _EXACT = "Simulate every chip, not one for each stage."
 
 
 def simulate(
     plan: Annotated[Path, typer.Argument(help="A plan file: job, cluster and plan in YAML.")],
     trace: Annotated[Path | None, typer.Option("--trace", help="Write a trace for Perfetto and Chrome here.")] = None,
+    picture: Annotated[Path | None, typer.Option("--picture", help=_PICTURE)] = None,
     exact: Annotated[bool, typer.Option("--exact", help=_EXACT)] = False,
-    force: Annotated[bool, typer.Option("--force", help="Let --trace replace a file.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Let --trace and --picture replace a file.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a view.")] = False,
 ) -> None:
     """Replays a step of a plan, kernel by kernel and message by message, and draws it."""
-    if trace is not None:
-        check_target(trace, force=force)
+    for out in (trace, picture):
+        if out is not None:
+            check_target(out, force=force)
     from dovetail.simulation.simulate import simulate as simulated
 
     task = dt.evaluation.load_task(plan)
+    if picture is not None:
+        from dovetail.placement.wafer_tiles import wafer_shape
+
+        wafer_shape(task.cluster)  # refused before the work
     result = dt.evaluation.evaluate(task.plan, task.job, task.cluster, task.framework)
     start = time.process_time()
     step = simulated(task.plan, task.job, task.cluster, task.framework, exact=exact, rates=trace is not None)
@@ -44,15 +54,24 @@ def simulate(
     if trace is not None:
         written = write_trace(step, trace)
         timing["trace_s"] = time.process_time() - start - timing["simulate_s"]
+    if picture is not None:
+        from dovetail.documents import write_text
+        from dovetail.report.wafer_picture import wafer_svg
+
+        write_text(picture, wafer_svg(_wafers(step, task)))
     if as_json:
         shown = None if written is None else {"path": str(trace), **trace_fields(written)}
-        print_json({**_fields(step, result, exact=exact), "trace": shown, "timing": timing})
+        drawn = None if picture is None else str(picture)
+        print_json({**_fields(step, result, exact=exact), "trace": shown, "picture": drawn, "timing": timing})
     else:
         asked = question_facts(task.job, task.cluster, task.framework)
         print_facts([*asked, *plan_facts(task.plan), *_facts(step, task.cluster, exact=exact)])
         _print_parts(step)
+        _print_wafers(step, task)
         if written is not None:
             typer.echo(f"\nwritten {trace}: {trace_text(written)}")
+        if picture is not None:
+            typer.echo(f"\nwritten {picture}")
     exit_unless_fits(result, str(plan))
 
 
@@ -64,6 +83,14 @@ def write_trace(step: Simulation, out: Path) -> StepTrace:
     found = step_trace(step)
     write_parts(out, found.parts())
     return found
+
+
+def _wafers(step: Simulation, task: Task) -> list[WaferPicture]:
+    """The wafers that a simulated plan lies on."""
+    from dovetail.placement.arrange import arrange
+    from dovetail.report.wafer_picture import wafer_pictures
+
+    return wafer_pictures(step, arrange(task.plan, task.job.graph(), task.cluster), task.cluster)
 
 
 def trace_fields(trace: StepTrace) -> dict[str, Any]:
@@ -103,13 +130,14 @@ def _fields(step: Simulation, result: Evaluation, *, exact: bool) -> dict[str, A
 
 def _facts(step: Simulation, cluster: Cluster, *, exact: bool) -> Facts:
     """What was simulated and what came out."""
-    apart = f"{abs(step.ratio - 1):.1%} {'longer' if step.ratio >= 1 else 'shorter'}"
+    share = f"{abs(step.ratio - 1):.1%}"
+    apart = f"{share} {'longer than' if step.ratio >= 1 else 'shorter than'}" if share != "0.0%" else "as long as"
     chips = f"all {cluster.chips} chips" if exact else "one chip a stage"
     capacity = cluster.chip.hbm_bytes or cluster.chip.sram_bytes
     return [
-        ("step", f"{seconds_text(step.step_time_s)} simulated, {apart} than the model's "
+        ("step", f"{seconds_text(step.step_time_s)} simulated, {apart} the model's "
                  f"{seconds_text(step.model_step_time_s)} (ratio {step.ratio:.4f})"),
-        ("events", f"{step.events:,} of {len(step.tasks.graph):,} tasks on {chips}"),
+        ("events", f"{step.events:,}, of {len(step.tasks.graph):,} tasks on {chips}"),
         ("memory", f"{bytes_text(step.peak_memory_bytes)} of {bytes_text(capacity)} at the fullest moment"),
     ]  # fmt: skip
 
@@ -131,4 +159,22 @@ def _print_parts(step: Simulation) -> None:
             typer.echo(f"  {link.name:<{label}}  {most}, {percent_text(link.mean_share)} on average")
     typer.echo()
     for line in picture(step):
+        typer.echo(line)
+
+
+def _print_wafers(step: Simulation, task: Task) -> None:
+    """The dies of wafers, where the plan lies on some."""
+    from dovetail.placement.wafer_tiles import is_wafer
+
+    if not is_wafer(task.cluster):
+        return
+    from dovetail.report.wafer_picture import wafer_lines
+
+    typer.echo()
+    try:
+        lines = wafer_lines(_wafers(step, task))
+    except InputError as error:
+        # a plan that cannot be drawn has been simulated all the same
+        lines = [f"no picture of the wafer: {error}"]
+    for line in lines:
         typer.echo(line)

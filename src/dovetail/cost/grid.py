@@ -22,17 +22,24 @@ def as_tier(kind: CollectiveKind, axes: Sequence[tuple[Array, TierArrays]]) -> t
     chips = reduce(np.multiply, [extent for extent, _ in axes])
     several = np.maximum(chips, 2.0)  # a group of one chip needs no rate
     links = [_links(extent, tier) for extent, tier in axes]
+    each = list(zip(axes, links, strict=True))
     match kind:
         case CollectiveKind.ALL_REDUCE:
             # the optimum of packed spanning trees, (N − 1) · M over all links (docs/wafer-collectives.md), as the rate
             # at which a ring's 2 (N − 1)/N · M would take as long
             rate = 2 * reduce(np.add, [link * edges for link, _, edges in links])
+            # everything crosses every axis once
+            across = [2 * (several - 1) / extent * link * ends for (extent, _), (link, ends, _) in each]
+            rate = reduce(np.minimum, [rate, *_lying(across, axes)])
         case CollectiveKind.ALL_GATHER | CollectiveKind.REDUCE_SCATTER:
             # the links of a chip in the corner
             rate = reduce(np.add, [link * ends for link, ends, _ in links])
+            # all but its own comes to the line of chips at the end of an axis
+            across = [(several - 1) / np.maximum(extent - 1, 1) * link * ends for (extent, _), (link, ends, _) in each]
+            rate = reduce(np.minimum, [rate, *_lying(across, axes)])
         case CollectiveKind.ALL_TO_ALL:
             # the middle of each axis: half of what is sent crosses it
-            middle = [_middle(extent, link * ends) for (extent, _), (link, ends, _) in zip(axes, links, strict=True)]
+            middle = [_middle(extent, link * ends) for (extent, _), (link, ends, _) in each]
             rate = (several - 1) / several * reduce(np.minimum, middle)
         case CollectiveKind.PERMUTE:
             # round a ring, over the slowest of its links
@@ -46,6 +53,11 @@ def as_tier(kind: CollectiveKind, axes: Sequence[tuple[Array, TierArrays]]) -> t
         first.launch_s,
         first.efficiency,
     )
+
+
+def _lying(rates: Sequence[Array], axes: Sequence[tuple[Array, TierArrays]]) -> list[Array]:
+    """Rates along the axes a group lies along; no limit along the others."""
+    return [np.where(extent > 1, rate, np.inf) for rate, (extent, _) in zip(rates, axes, strict=True)]
 
 
 def _stride(extent: Array, tier: TierArrays) -> Array:

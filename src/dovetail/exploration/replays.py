@@ -34,7 +34,7 @@ from dovetail.models import Job
 from dovetail.placement.plan import Plan, PlanSpec, resolve_plan
 from dovetail.search.answer import SimulatedPlan
 from dovetail.search.progress import TIE, simplicity
-from dovetail.search.simulated import CUTS, simulated_plans
+from dovetail.search.simulated import simulated_plans
 from dovetail.search.space import whole_space
 from dovetail.simulation import simulate
 
@@ -142,8 +142,7 @@ def simulation_document(study: ResolvedStudy, parts: Sequence[Part], codes: Ints
     }
 
 
-def _certificate(open_s: float, best_s: float | None, words: str) -> dict[str, Any]:
-    space = f"{words}; {CUTS}"
+def _certificate(open_s: float, best_s: float | None, space: str) -> dict[str, Any]:
     if best_s is None:
         return {"status": "infeasible", "time": "simulated", "lower_bound": None, "gap": None, "space": space}
     proven = open_s >= best_s * (1 - TIE)

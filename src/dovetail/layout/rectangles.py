@@ -14,13 +14,17 @@ def rectangles(sizes: tuple[int, ...], shape: tuple[int, ...]) -> tuple[tuple[in
 
     The chips of the first size lie next to each other in the box with the shortest edges, copies of that box make the
     box of the second, and so on. A box depends on the sizes inside it alone, so what is known of a stage holds however
-    many stages there are. The product of all sizes divides the grid's chips; they then always fit.
+    many stages there are. Where the product of all sizes divides the grid's chips they always fit; a size that fits
+    nowhere (a pipeline that ends inside a wafer) is taken to lie along the first axis.
     """
-    assert math.prod(shape) % math.prod(sizes) == 0, f"groups of {sizes} do not fill {shape}"
     left, box = list(shape), [1] * len(shape)
     found: list[tuple[int, ...]] = []
     for size in sizes:
-        chosen = min(_factors(size, left), key=lambda factors: _edges(box, factors))
+        ways = _factors(size, left)
+        if not ways:
+            found.append((size, *[1] * (len(shape) - 1)))
+            continue
+        chosen = min(ways, key=lambda factors: _edges(box, factors))
         found.append(chosen)
         left = [room // factor for room, factor in zip(left, chosen, strict=True)]
         box = [edge * factor for edge, factor in zip(box, chosen, strict=True)]

@@ -54,8 +54,12 @@ def stage_breakdowns(simulation: Simulation) -> list[dict[str, float]]:
     spans = item_spans(simulation)
     inside = summed_by(spans.stage, spans.end_s[:, 0] - spans.begin_s[:, 0], stages)
     lasts = spans.end_s[np.append(spans.stage[1:] != spans.stage[:-1], True), 0]
-    (waits,) = np.nonzero((labels.kind == StepKind.WAIT) & (labels.microbatch >= 0))
-    host = summed_by(labels.chip[waits], (timeline.end_s - timeline.start_s)[waits], stages * chips)[::chips]
+    took = timeline.end_s - timeline.start_s
+    found: list[Floats] = []
+    for kind in (StepKind.WAIT, StepKind.SLOWED):
+        (tasks,) = np.nonzero((labels.kind == kind) & (labels.microbatch >= 0))
+        found.append(summed_by(labels.chip[tasks], took[tasks], stages * chips)[::chips])
+    host, slowed = found
     updating = np.full(stages * chips, np.inf)
     (updates,) = np.nonzero(labels.kind == StepKind.OPTIMIZER)
     np.minimum.at(updating, labels.chip[updates], timeline.start_s[updates])
@@ -63,7 +67,8 @@ def stage_breakdowns(simulation: Simulation) -> list[dict[str, float]]:
     optimizer = kernels[:, COMPUTING.index(StepKind.OPTIMIZER)]
     parts = {
         **{name: kernels[:, COMPUTING.index(kind)] for kind, name in KERNELS.items()},
-        "waiting for messages": inside - (kernels.sum(axis=1) - optimizer) - host,
+        "slowed beside messages": slowed,
+        "waiting for messages": inside - (kernels.sum(axis=1) - optimizer) - host - slowed,
         "waiting for the host": host,
         "idle in the pipeline": lasts - inside,
         "until all gradients are reduced": updating - lasts,

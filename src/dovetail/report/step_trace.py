@@ -45,6 +45,7 @@ _KINDS = {
     StepKind.WEIGHT_GRADIENT: "weight gradient",
     StepKind.OPTIMIZER: "optimizer",
     StepKind.WAIT: "wait",
+    StepKind.SLOWED: "slowed beside messages",
     StepKind.COLLECTIVE: "collective",
     StepKind.TRANSFER: "transfer",
 }

@@ -55,6 +55,8 @@ def plan(
     start, cpu = time.monotonic(), time.process_time()
     whole = whole_space(job, cluster, framework, narrowed)
     deadline = None if time_limit_s is None else start + time_limit_s
+    if simulate_top and below_s < float("inf"):
+        raise InputError("below_s", "stands beside simulate_top", "leave one of them out")
     if simulate_top:
         replayed = _simulated(job, cluster, framework, narrowed, whole, simulate_top, deadline)
         if replayed is not None:

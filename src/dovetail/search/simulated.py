@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job
+from dovetail.placement.plan import Plan
 from dovetail.search.answer import Certificate, SimulatedPlan
 from dovetail.search.best_first import BestFirst
 from dovetail.search.layer_tables import Setting
 from dovetail.search.physical_bound import bound_fields, physical_bound
 from dovetail.search.progress import TIE, Found, simplicity
-from dovetail.search.space import WholeSpace, in_words
+from dovetail.search.space import BY_BLOCK, WholeSpace, in_words
 from dovetail.simulation import simulate
 
 #: More are not simulated.
 MOST = 1000
-CUTS = "each with the cut that takes least before messages meet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +27,6 @@ class SimulatedPlans:
 
     plans: tuple[SimulatedPlan, ...]
     certificate: Certificate
-
-    @property
-    def best(self) -> SimulatedPlan:
-        """The fastest."""
-        return self.plans[0]
 
 
 def simulated_plans(
@@ -43,7 +39,8 @@ def simulated_plans(
 ) -> SimulatedPlans | None:
     """Replays up to `top` plans until none that is left can be faster; None where none fits or was found in time.
 
-    Everything not replayed takes at least as long as the last of the plans found, by the bound they are ordered by.
+    Everything not replayed takes at least as long as the last of the plans found, by the bound they are ordered by. Of
+    a plan that can be cut in several ways one cut is replayed, that of the least bound; for the others its bound stays.
     """
     setting = Setting.of(job, cluster, framework, at_least=True)
     progress = BestFirst(setting, whole, deadline, keep=max(top, 2)).run()
@@ -62,7 +59,10 @@ def simulated_plans(
             break
         replayed = simulate(candidate.plan, job, cluster, framework)
         found.append(SimulatedPlan(candidate.plan, candidate.seconds, replayed.model_step_time_s, replayed.step_time_s))
-        left[number] = float("inf")
+        if not _has_variants(candidate.plan, whole):
+            left[number] = float("inf")
+        if deadline is not None and time.monotonic() > deadline:
+            break
     found.sort(key=lambda plan: (plan.step_time_s, simplicity(plan.plan)))
     counts, best_s = progress.counts, found[0].step_time_s
     bound = min(*left, beyond_s, best_s)
@@ -71,7 +71,7 @@ def simulated_plans(
         "optimal" if proven else "feasible",
         best_s if proven else bound,
         0.0 if proven else 1 - bound / best_s,
-        f"{in_words(whole, framework)}; {CUTS}",
+        in_words(whole, framework),
         counts.counted,
         counts.counted - counts.infeasible - len(found),
         counts.infeasible,
@@ -79,6 +79,11 @@ def simulated_plans(
         time="simulated",
     )
     return SimulatedPlans(tuple(found), certificate)
+
+
+def _has_variants(plan: Plan, whole: WholeSpace) -> bool:
+    """Whether the space has the plan with other cuts, or other choices of single blocks, too."""
+    return BY_BLOCK in whole.recompute or (plan.pipeline_parallel > 1 and whole.cuts != "even")
 
 
 def _least_s(found: Found, job: Job, cluster: Cluster) -> float:

@@ -14,6 +14,7 @@ from dovetail.hardware import Cluster
 from dovetail.hardware.network import ways
 from dovetail.placement.arrange import PIPELINE, Arrangement
 from dovetail.placement.plan import Plan
+from dovetail.placement.wafer_tiles import snake
 from dovetail.simulation.layer_steps import Message
 from dovetail.simulation.network import Ints, Network, Routes
 
@@ -119,7 +120,7 @@ class Chips:
     def _hops(self, source: int, target: int, along: Sequence[int]) -> list[int]:
         """Links between stages along the axes of a grid, on which they follow each other in a snake."""
         joins, strides = (getattr(self.arrangement, field)[PIPELINE] for field in ("joins", "strides"))
-        one, other = (_snake(stage, [joins[way] for way in along]) for stage in (source, target))
+        one, other = (snake(stage, [joins[way] for way in along]) for stage in (source, target))
         return [abs(a - b) * strides[way] for a, b, way in zip(one, other, along, strict=True)]
 
     def folds(self) -> bool:
@@ -167,12 +168,3 @@ class Chips:
         if not self.plan.stages_inside:
             return stage * self.stage_chips + place
         return (place // copy * self.plan.pipeline_parallel + stage) * copy + place % copy
-
-
-def _snake(number: int, box: Sequence[int]) -> list[int]:
-    """Where the numbered place of a box is, when every line of it is walked in the direction against the one before."""
-    found: list[int] = []
-    for length in box:
-        number, place = divmod(number, length)
-        found.append(length - 1 - place if number % 2 else place)
-    return found

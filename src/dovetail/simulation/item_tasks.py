@@ -129,7 +129,7 @@ def parted(step: LayerStep) -> Parts:
     if step.beside < 1:
         seen = LayerStep(step.name, step.kind, message=step.message.times(1 - step.beside), group=step.group)
     if step.lost > 0:
-        lost = LayerStep(f"beside {step.name}", StepKind.WAIT, step.beside * step.lost * step.message.seconds)
+        lost = LayerStep(f"beside {step.name}", StepKind.SLOWED, step.beside * step.lost * step.message.seconds)
     beside = LayerStep(step.name, step.kind, message=step.message.times(step.beside), group=step.group)
     return Parts(seen, beside, lost)
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
 
 from dovetail.cost.shapes import Array
 from dovetail.evaluation.evaluate import ProfiledJob, Step
-from dovetail.evaluation.facts import ENDLESS_S
 from dovetail.evaluation.profiles import (
     UPDATED_WEIGHTS,
     Arrangements,
@@ -41,8 +40,10 @@ class StepKind(IntEnum):
     WEIGHT_GRADIENT = 3
     OPTIMIZER = 4
     WAIT = 5
-    COLLECTIVE = 6
-    TRANSFER = 7
+    #: what kernels take longer beside messages
+    SLOWED = 6
+    COLLECTIVE = 7
+    TRANSFER = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,7 @@ def steps_of_layers(
     arrangement = arrange(plan, job.graph(), profiled.cluster)
     arranged = Arrangements.of([arrangement], [plan.micro_batch * plan.data_parallel])
     facts = profiled.facts
+    alone = facts.at_least(schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel)
     pricing = pricing_of(
         job, profiled.cluster, profiled.efficiencies, profiled.gradient_bytes, facts.gathered_weight_bytes
     )
@@ -117,8 +119,7 @@ def steps_of_layers(
     for name, layer in variants.items():
         graph, profile = job.graph().layers[layer], step.profiles.layers[name]
         # waits are those of a chip that waits for nothing else: whatever else it waits for comes to it later
-        alone = replace(facts.overlaps, least_room_s=ENDLESS_S)
-        times = layer_times(profile, step.kept[name], alone, facts.overheads.host_s)
+        times = layer_times(profile, step.kept[name], alone.overlaps, facts.overheads.host_s)
         placed = placed_layer(graph, arranged.strategy)
         messages = _Messages(graph, placed, job, arrangement, arranged, pricing, profiled)
         found[name] = _layer_steps(placed, profile, step.kept[name], times, messages, profiled)

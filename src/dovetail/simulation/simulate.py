@@ -12,6 +12,7 @@ from dovetail.cost.calibration import calibration
 from dovetail.cost.collective import tiered_time
 from dovetail.cost.shapes import largest
 from dovetail.cost.units import tier_arrays
+from dovetail.errors import InputError
 from dovetail.evaluation.evaluate import ProfiledJob, Step, profiled_job, step_from
 from dovetail.evaluation.facts import facts_of
 from dovetail.evaluation.times import tied_weights, tier_at
@@ -30,6 +31,9 @@ from dovetail.simulation.layer_steps import Message, steps_of_layers
 from dovetail.simulation.memory_over_time import MemoryOverTime, memory_over_time
 from dovetail.simulation.step_tasks import StepParts, StepTasks, step_tasks
 from dovetail.simulation.task_graph import Timeline, run
+
+#: Tasks of a simulation of every chip: some five gigabytes and half a minute.
+MOST_TASKS = 20_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,13 @@ def simulate(
     known = calibration(cluster.chip, job.precision)
     profiled = profiled_job(plan, job, cluster, facts, known.efficiencies)
     step = step_from(plan, profiled)
-    tasks = tasks_of(plan, job, profiled, step, exact=exact)
+    tasks = tasks_of(plan, job, profiled, step)
+    if exact:
+        most = len(tasks.graph) * (plan.chips // plan.pipeline_parallel)
+        if most > MOST_TASKS:
+            fix = f"at most {MOST_TASKS:,} are possible: simulate one chip a stage, or fewer chips or microbatches"
+            raise InputError("exact", f"would be up to {most:,} tasks", fix)
+        tasks = tasks_of(plan, job, profiled, step, exact=True)
     timeline = run(tasks.graph, rates=rates)
     memory = memory_over_time(tasks, timeline, plan, step, facts)
     return Simulation(plan, timeline.seconds, float(step.seconds), timeline.events, memory, tasks, timeline)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+from plan_brute_force import every_plan
 from typer.testing import CliRunner
 
 import dovetail as dt
@@ -16,9 +15,6 @@ from dovetail.cli import app
 from dovetail.errors import InputError
 from dovetail.evaluation import evaluate
 from dovetail.search import Space
-
-sys.path.append(str(Path(__file__).parents[2] / "oracle"))
-from plan_brute_force import every_plan
 
 COMMON = {"cuts": "even", "context_parallel": (1,), "recompute": ("none", "full"), "recompute_share": (1.0,)}
 CASES: dict[str, dict[str, Any]] = {

@@ -1,0 +1,111 @@
+"""Where a plan lies on a wafer: of every die its stage, its copy of the model and its place in a tensor group."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dovetail.errors import InputError
+from dovetail.hardware import Cluster
+from dovetail.hardware.network import ways
+from dovetail.placement.arrange import PIPELINE, Arrangement
+from dovetail.placement.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class DieTile:
+    """A die of one of the wafers, and the chip of a plan that it is."""
+
+    wafer: int
+    row: int
+    col: int
+    stage: int
+    #: of its stage, counted from the inside: tensor, then context, then data parallel
+    chip: int
+    copy: int
+    context: int
+    tensor: int
+
+    @property
+    def tensor_group(self) -> tuple[int, int, int]:
+        """The dies that share its layers have the same."""
+        return self.stage, self.copy, self.context
+
+
+def is_wafer(cluster: Cluster) -> bool:
+    """Whether a cluster is one or several grids of dies with links between neighbours."""
+    tier = cluster.tiers[0] if cluster.tiers else None
+    return tier is not None and tier.routed and tier.topology == "mesh" and len(tier.shape) == 2
+
+
+def wafer_shape(cluster: Cluster) -> tuple[int, int]:
+    """Rows and columns of the grid of dies that a cluster's wafers are."""
+    if not is_wafer(cluster):
+        raise InputError(f"cluster {cluster.name}", "is no wafer", "take one with rows and columns of dies")
+    rows, cols = cluster.tiers[0].shape
+    return rows, cols
+
+
+def die_tiles(plan: Plan, arrangement: Arrangement, cluster: Cluster) -> tuple[DieTile, ...]:
+    """The dies of a plan, stage by stage and chip by chip; stages follow each other in a snake.
+
+    The factors of an axis along rows and columns are walked one after another, and those beyond the wafer last.
+    """
+    shape = wafer_shape(cluster)
+    filled = [math.prod(joins[way] for joins in arrangement.joins.values()) for way in range(len(shape))]
+    if tuple(filled) != shape:
+        what = f"have groups that do not nest in {shape[0]} × {shape[1]} dies"
+        raise InputError("plan: degrees", what, "the product of the inner ones should divide the dies of a wafer")
+    beyond = _strides_beyond(arrangement, len(shape), len(ways(cluster.tiers)))
+    group = plan.tensor_parallel * plan.context_parallel
+    found: list[DieTile] = []
+    for stage in range(plan.pipeline_parallel):
+        for chip in range(group * plan.data_parallel):
+            row, col, wafer = _place(arrangement, stage, chip, beyond)
+            tensor, context = chip % plan.tensor_parallel, chip // plan.tensor_parallel % plan.context_parallel
+            found.append(DieTile(wafer, row, col, stage, chip, chip // group, context, tensor))
+    return tuple(found)
+
+
+def snake(number: int, box: Sequence[int]) -> list[int]:
+    """Where the numbered place of a box is, when every line of it is walked in the direction against the one before."""
+    found: list[int] = []
+    for length in box:
+        number, place = divmod(number, length)
+        found.append(length - 1 - place if number % 2 else place)
+    return found
+
+
+def _place(arrangement: Arrangement, stage: int, chip: int, beyond: dict[str, tuple[int, ...]]) -> tuple[int, int, int]:
+    """Row, column and wafer of a chip: what each axis adds along each way."""
+    where = [0, 0, 0]
+    for axis, joins in arrangement.joins.items():
+        if axis == PIPELINE:
+            places = snake(stage, joins)
+        else:
+            chip, number = divmod(chip, arrangement.axes.sizes[axis])
+            places = _walked(number, joins)
+        for way, place in enumerate(places):
+            where[min(way, 2)] += place * (arrangement.strides[axis][way] if way < 2 else beyond[axis][way - 2])
+    return where[0], where[1], where[2]
+
+
+def _walked(number: int, box: Sequence[int]) -> list[int]:
+    """Where the numbered place of a box is, when every line of it is walked in the same direction."""
+    found: list[int] = []
+    for length in box:
+        number, place = divmod(number, length)
+        found.append(place)
+    return found
+
+
+def _strides_beyond(arrangement: Arrangement, inside: int, count: int) -> dict[str, tuple[int, ...]]:
+    """How many wafers the groups of every axis lie apart, by way beyond the wafer."""
+    found: dict[str, list[int]] = {axis: [] for axis in arrangement.joins}
+    apart = 1
+    for way in range(inside, count):
+        for axis, joins in arrangement.joins.items():
+            found[axis].append(apart)
+            apart *= joins[way]
+    return {axis: tuple(strides) for axis, strides in found.items()}
