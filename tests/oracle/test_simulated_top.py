@@ -30,8 +30,9 @@ CASES: dict[str, dict[str, Any]] = {
     "shards": {
         "tensor_parallel": (2,),
         "pipeline_parallel": (1,),
-        "micro_batch": (1, 2),
-        "zero_stage": (1, 2, 3),
+        "micro_batch": (1,),
+        "zero_stage": (1, 3),
+        "zero_group": (8,),
         "axis_order": ("tp-cp-dp-pp",),
     },
 }
@@ -44,7 +45,7 @@ def test_the_fastest_of_all_plans_is_found_and_nothing_is_below_the_bound(name):
     space = Space(**COMMON, **CASES[name])
     plans = every_plan(job, cluster, framework, space)
     fitting = [p for p in plans if evaluate(p, job, cluster, framework, energy=False).fits]
-    assert len(fitting) > 10
+    assert len(fitting) > 5
     every = sorted(dt.simulate(plan, job, cluster, framework).step_time_s for plan in fitting)
     answer = dt.plan(job, cluster, framework, space=space, simulate_top=200)
     assert answer.simulated[0].step_time_s == pytest.approx(every[0], rel=1e-9)

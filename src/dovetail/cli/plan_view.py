@@ -49,7 +49,7 @@ def answer_fields(
     fields = {"fits": False} | dict.fromkeys(_OF_PLAN) if best is None else evaluation_fields(best)
     fields |= question_fields(answer)
     fields |= {
-        "certificate": asdict(answer.certificate),
+        "certificate": certificate_fields(answer.certificate),
         "alternatives": [
             {"plan": asdict(other.plan), "step_time_s": other.step_time_s, "loss": other.loss}
             for other in answer.alternatives
@@ -66,6 +66,14 @@ def answer_fields(
     if explanation is not None:
         fields["explanation"] = explanation_fields(explanation)
     return fields | {"timing": timing}
+
+
+def certificate_fields(certificate: Certificate) -> dict[str, Any]:
+    """A certificate as JSON has it; whose time it is about is said where it is not the model's."""
+    fields = asdict(certificate)
+    if certificate.time == "modelled":
+        del fields["time"]
+    return fields
 
 
 def _simulation_fields(answer: Answer) -> dict[str, Any]:
@@ -101,7 +109,7 @@ def _ideal_fields(answer: Answer, ideal: Answer) -> dict[str, Any]:
         "gain_at_most": None if bound is None else answer.step_time_s / bound - 1,
         "status": certificate.status,
         "plan": None if best is None else asdict(best.plan),
-        "certificate": asdict(certificate),
+        "certificate": certificate_fields(certificate),
     }
 
 

@@ -89,7 +89,7 @@ def every_design(name: str) -> dict[int, tuple[float, float]]:
     return found
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ["one job", pytest.param("two jobs", marks=pytest.mark.slow)])
 def test_the_fastest_of_all_designs_is_found_and_nothing_is_below_the_bound(tmp_path, name):
     study = load(tmp_path, CASES[name])
     every = every_design(name)
