@@ -12,7 +12,7 @@ import typer
 from dovetail.cli.evaluation import EXIT_INFEASIBLE
 from dovetail.cli.figures import dollars_text, duration_text, quantity_text
 from dovetail.cli.output import print_facts, print_json, print_scale, print_table
-from dovetail.cli.plan_view import PLAN_LETTERS
+from dovetail.cli.plan_view import PLAN_LETTERS, certificate_fields
 from dovetail.errors import InputError
 from dovetail.units import count_text, seconds_text
 
@@ -87,7 +87,7 @@ def _point_fields(point: FrontPoint) -> dict[str, Any]:
         "on_cost_front": point.on_cost_front,
         "reason": point.reason or None,
         "plan": None if best is None else asdict(best.plan),
-        "certificate": None if answer is None else asdict(answer.certificate),
+        "certificate": None if answer is None else certificate_fields(answer.certificate),
     }
 
 
