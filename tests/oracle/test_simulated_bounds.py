@@ -10,7 +10,7 @@ from dovetail.evaluation.evaluate import least_step_s
 from dovetail.search.physical_bound import bound_fields, physical_bound
 from dovetail.simulation.simulate import simulate
 
-FEW, MANY = 20, 2000
+FEW, MANY = 8, 2000
 ROUNDING = 1e-9
 
 

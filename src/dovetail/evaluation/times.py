@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dovetail.cost.calibration import Efficiencies
-from dovetail.cost.collective import TierArrays
-from dovetail.cost.collective import seconds as collective_seconds
+from dovetail.cost.collective import CollectiveTime, TierArrays, tiered_time
 from dovetail.cost.shapes import Array, largest, summed
 from dovetail.cost.units import tier_arrays, way_arrays
 from dovetail.evaluation.profiles import UPDATED_WEIGHTS, JobProfiles
@@ -285,17 +284,32 @@ def tied_seconds(
     gradient_bytes: float,
 ) -> Array:
     """Gradients of weights that several stages hold (embedding and head), summed once a step."""
-    shared = tied_weights(profiles, stages)
+    return summed(time.seconds for _, time in tied_times(plan, profiles, stages, cluster, efficiencies, gradient_bytes))
+
+
+def tied_times(
+    plan: Plan,
+    profiles: JobProfiles,
+    stages: Sequence[Stage],
+    cluster: Cluster,
+    efficiencies: Efficiencies,
+    gradient_bytes: float,
+) -> list[tuple[tuple[int, ...], CollectiveTime]]:
+    """The same for every such weight: the stages that hold it, and what its sum takes on the tier that spans them."""
+    shared = _tied_weights(profiles, stages)
     if not shared:
-        return np.zeros(())
+        return []
     tier = tier_arrays(cluster.chip, tier_at(cluster, plan.chips), efficiencies)
-    return summed(
-        collective_seconds(CollectiveKind.ALL_REDUCE, np.asarray(len(holders)), parameters * gradient_bytes, tier)
+    return [
+        (
+            holders,
+            tiered_time(CollectiveKind.ALL_REDUCE, [(np.asarray(len(holders)), tier)], parameters * gradient_bytes),
+        )
         for holders, parameters in shared
-    )
+    ]
 
 
-def tied_weights(profiles: JobProfiles, stages: Sequence[Stage]) -> list[tuple[tuple[int, ...], Array]]:
+def _tied_weights(profiles: JobProfiles, stages: Sequence[Stage]) -> list[tuple[tuple[int, ...], Array]]:
     """Weights that several stages hold: the stages, and the parameters on a chip."""
     holders: dict[str, set[int]] = {}
     for position, stage in enumerate(stages):

@@ -115,6 +115,11 @@ class Parts:
     beside: LayerStep | None
     lost: LayerStep | None
 
+    @property
+    def waited_for(self) -> list[LayerStep]:
+        """All that computation waits for."""
+        return [step for step in (self.seen, self.lost) if step is not None]
+
 
 def parted(step: LayerStep) -> Parts:
     """What computation waits for of a collective, and what runs beside it.

@@ -5,21 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from dovetail import frameworks
 from dovetail.cost.calibration import calibration
-from dovetail.cost.collective import tiered_time
 from dovetail.cost.shapes import largest
-from dovetail.cost.units import tier_arrays
 from dovetail.errors import InputError
 from dovetail.evaluation.evaluate import ProfiledJob, Step, profiled_job, step_from
 from dovetail.evaluation.facts import facts_of
-from dovetail.evaluation.times import tied_weights, tier_at
+from dovetail.evaluation.times import tied_times, tier_at
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.hardware.network import ways
-from dovetail.layout import CollectiveKind
 from dovetail.models import Job
 from dovetail.placement.arrange import arrange
 from dovetail.placement.memory import stage_parameters
@@ -115,13 +110,12 @@ def tasks_of(plan: Plan, job: Job, profiled: ProfiledJob, step: Step, *, exact: 
 def _tied(plan: Plan, profiled: ProfiledJob, step: Step, chips: Chips) -> Sequence[tuple[tuple[int, ...], Message]]:
     """Gradients of weights that several stages hold, summed between them."""
     found: list[tuple[tuple[int, ...], Message]] = []
-    for holders, parameters in tied_weights(step.profiles, step.stages):
-        tier = profiled.cluster.tiers.index(tier_at(profiled.cluster, plan.chips))
-        way = next(n for n, way in enumerate(ways(profiled.cluster.tiers)) if way.tier == tier)
-        arrays = tier_arrays(profiled.cluster.chip, profiled.cluster.tiers[tier], profiled.efficiencies)
-        spent = tiered_time(
-            CollectiveKind.ALL_REDUCE, [(np.asarray(len(holders)), arrays)], parameters * profiled.gradient_bytes
-        )
+    cluster = profiled.cluster
+    for holders, spent in tied_times(
+        plan, step.profiles, step.stages, cluster, profiled.efficiencies, profiled.gradient_bytes
+    ):
+        tier = cluster.tiers.index(tier_at(cluster, plan.chips))
+        way = next(n for n, way in enumerate(ways(cluster.tiers)) if way.tier == tier)
         busy = float(spent.busy_s[0])
         rate = float(chips.ways[way].bytes_per_s * chips.ways[way].efficiency)
         found.append((holders, Message(float(spent.seconds) - busy, ((way, busy * rate),), ())))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,9 @@ from dovetail.placement.stages import ChunkContent
 from dovetail.placement.work_order import WorkKind, WorkOrder, needs
 from dovetail.simulation.chips import Chips
 from dovetail.simulation.item_tasks import Pattern, item_pattern, joined_pattern, parted
-from dovetail.simulation.layer_steps import LayerStep, LayerSteps, Message, StepKind
+from dovetail.simulation.layer_steps import GRADIENTS, LayerStep, LayerSteps, Message, StepKind
 from dovetail.simulation.network import Floats, Ints
+from dovetail.simulation.task_blocks import Block, Laid, Texts
 from dovetail.simulation.task_graph import TaskGraph
 
 #: The stream of kernels; the others are called after the kind of group whose messages they carry.
@@ -68,32 +69,6 @@ class StepParts:
     between_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """Tasks of a pattern on the chips of a stage: columns, edges, and where each chip finds a step."""
-
-    seconds: Floats
-    bytes: Floats
-    route: Ints
-    chip: Ints
-    kind: Ints
-    stream: Ints
-    name: Ints
-    edges: tuple[Ints, Ints]
-    #: steps × chips
-    at: Ints
-
-
-@dataclass(slots=True)
-class _Texts:
-    """Texts by number."""
-
-    numbers: dict[str, int] = field(default_factory=dict[str, int])
-
-    def number(self, text: str) -> int:
-        return self.numbers.setdefault(text, len(self.numbers))
-
-
 def step_tasks(parts: StepParts, chips: Chips) -> StepTasks:
     """All tasks of a step, and what they wait for."""
     writer = _StepWriter(parts, chips)
@@ -111,19 +86,19 @@ class _StepWriter:
         self.parts, self.chips, self.order = parts, chips, parts.order
         self._places: list[int] = self.order.place.tolist()
         self._kinds = [WorkKind(kind) for kind in self.order.kind.tolist()]
-        self._blocks: list[tuple[_Block, int, int]] = []
+        self._blocks: list[tuple[Block, int, int]] = []
         self._edges: list[tuple[Ints, Ints]] = []
         self._count = 0
-        self._texts, self._streams = _Texts(), _Texts()
+        self._texts, self._streams = Texts(), Texts()
         self._streams.number(KERNELS)
-        self._known: dict[tuple[object, ...], tuple[Pattern, _Block]] = {}
+        self._known: dict[tuple[object, ...], tuple[Pattern, Block]] = {}
         items = len(self.order.kind)
         self.begin = np.zeros((items, chips.simulated), np.int64)
         self.end = np.zeros((items, chips.simulated), np.int64)
-        #: by item: its pattern, block and where this begins
-        self._laid: list[tuple[Pattern, _Block, int] | None] = [None] * items
+        self._laid: dict[int, Laid] = {}
         #: by stage: tasks after which its part of the pipeline is done
         self._done: list[list[Ints]] = [[] for _ in range(self.order.pipeline.num_stages)]
+        #: by item: what the item after it begins with
         self._next: dict[int, Ints] = {}
 
     # -- the pipeline
@@ -132,24 +107,22 @@ class _StepWriter:
         """Every item of every stage, one after another."""
         for stage in range(self.order.pipeline.num_stages):
             low, high = int(self.order.starts[stage]), int(self.order.starts[stage + 1])
-            before: tuple[Pattern, _Block, int] | None = None
+            before: Laid | None = None
             item = low
             while item < high:
                 width = 2 if self.order.joined[item] else 1
                 laid = self._item(stage, item, width)
-                pattern, block, offset = laid
                 if before is not None:
-                    self._edge(before[1].at[-1] + before[2], block.at[0] + offset)
-                    self._next[item - 1] = block.at[0] + offset
-                    for task in before[0].loose:
-                        self._edge(before[1].at[task] + before[2], block.at[-1] + offset)
-                before = pattern, block, offset
+                    self._edge(before.end, laid.begin)
+                    self._next[item - 1] = laid.begin
+                    for task in before.loose:
+                        self._edge(task, laid.end)
+                before = laid
                 item += width
             assert before is not None, "every stage has items"
-            self._done[stage].append(before[1].at[-1] + before[2])
-            self._done[stage] += [before[1].at[task] + before[2] for task in before[0].loose]
+            self._done[stage] += [before.end, *before.loose]
 
-    def _item(self, stage: int, item: int, width: int) -> tuple[Pattern, _Block, int]:
+    def _item(self, stage: int, item: int, width: int) -> Laid:
         places, kinds = self._places[item : item + width], self._kinds[item : item + width]
         key = (stage, *places, *kinds)
         if key not in self._known:
@@ -160,11 +133,11 @@ class _StepWriter:
             pattern = patterns[0] if width == 1 else joined_pattern(*patterns)
             self._known[key] = pattern, self._block(pattern, stage)
         pattern, block = self._known[key]
-        offset = self._lay(block, item)
+        laid = Laid(pattern, block, self._lay(block, item))
         for member in range(item, item + width):
-            self.begin[member], self.end[member] = block.at[0] + offset, block.at[-1] + offset
-            self._laid[member] = pattern, block, offset
-        return pattern, block, offset
+            self.begin[member], self.end[member] = laid.begin, laid.end
+            self._laid[member] = laid
+        return laid
 
     def transfers(self) -> None:
         """What stages hand to each other, in the order in which each has it; a copy engine for every direction."""
@@ -193,47 +166,34 @@ class _StepWriter:
                 else:
                     self._done[way[0]].append(at)
 
-    def _transfer_block(self, source: int, target: int) -> _Block:
+    def _transfer_block(self, source: int, target: int) -> Block:
         key = ("transfer", source, target)
         if key not in self._known:
             found = self.chips.transfer(source, target)
             waits = np.array([transfer.wait_s for transfer in found])
             sent = np.array([transfer.times * self.parts.stream_bytes for transfer in found])
-            routes, copies = np.array([transfer.route for transfer in found]), len(found)
-            chip = source * self.chips.simulated + np.arange(copies)
-            name = self._texts.number(f"to stage {target}")
-            labels = (StepKind.TRANSFER, self._streams.number(TRANSFERS), name)
-            kind, stream, names = (np.full(copies, number) for number in labels)
-            none = np.zeros(0, np.int64)
-            block = _Block(waits, sent, routes, chip, kind, stream, names, (none, none), np.arange(copies)[None])
-            self._known[key] = Pattern(), block
+            routes = np.array([transfer.route for transfer in found])
+            labels = (StepKind.TRANSFER, TRANSFERS, f"to stage {target}")
+            self._known[key] = Pattern(), self._messages(source, waits, sent, routes, labels)
         return self._known[key][1]
 
     # -- before and after
 
     def updated_weights(self) -> None:
         """Weights updated in shards come together ahead of the first forward that needs them."""
-        seen: set[tuple[int, int]] = set()
         for stage in range(self.order.pipeline.num_stages):
-            ahead, blocking = list[Ints](), list[LayerStep]()
+            first: dict[int, int] = {}
             for item in self._items_of(stage, (WorkKind.FORWARD,)):
-                place = self._places[item]
-                if (stage, place) in seen:
-                    continue
-                seen.add((stage, place))
-                laid = self._laid[item]
-                assert laid is not None, "items are laid first"
-                for name, task in zip(laid[0].layers, laid[0].first, strict=True):
-                    for collective in self.parts.layers[name].updated_gather:
-                        found = parted(collective)
-                        blocking += [step for step in (found.seen, found.lost) if step is not None]
+                first.setdefault(self._places[item], item)
+            ahead, blocking = list[Ints](), list[LayerStep]()
+            for laid in (self._laid[item] for item in sorted(first.values())):
+                for name, task in zip(laid.pattern.layers, laid.pattern.first, strict=True):
+                    for found in map(parted, self.parts.layers[name].updated_gather):
+                        blocking += found.waited_for
                         if found.beside is not None:
                             ahead.append(self._message(found.beside, stage, ahead[-1:]))
-                            self._edge(ahead[-1], laid[1].at[task] + laid[2])
-            before: list[Ints] = []
-            for step in blocking:
-                before = [self._message(step, stage, before)]
-            for task in before:
+                            self._edge(ahead[-1], laid.at(task))
+            for task in self._one_by_one(blocking, stage, ()):
                 self._edge(task, self.begin[int(self.order.starts[stage])])
 
     def closing(self) -> None:
@@ -266,20 +226,20 @@ class _StepWriter:
         gradients = (WorkKind.BACKWARD, WorkKind.WEIGHT_GRADIENT)
         last = {self._places[item]: item for item in self._items_of(stage, gradients)}
         behind, blocking = list[Ints](), list[LayerStep]()
-        for item in sorted(last.values()):
-            laid = self._laid[item]
-            assert laid is not None, "items are laid first"
-            for name, task in zip(laid[0].layers, laid[0].last, strict=True):
-                for collective in self.parts.layers[name].step_reduction:
-                    found = parted(collective)
-                    blocking += [step for step in (found.seen, found.lost) if step is not None]
+        for laid in (self._laid[item] for item in sorted(last.values())):
+            for name, task in zip(laid.pattern.layers, laid.pattern.last, strict=True):
+                for found in map(parted, self.parts.layers[name].step_reduction):
+                    blocking += found.waited_for
                     if found.beside is not None:
-                        needed = [*behind[-1:], laid[1].at[task] + laid[2]]
-                        behind.append(self._message(found.beside, stage, needed))
-        before = list(self._done[stage])
-        for step in blocking:
-            before = [self._message(step, stage, before)]
-        self._done[stage] += [*behind[-1:], *(before if blocking else [])]
+                        behind.append(self._message(found.beside, stage, [*behind[-1:], laid.at(task)]))
+        self._done[stage] += [*behind[-1:], *self._one_by_one(blocking, stage, self._done[stage])]
+
+    def _one_by_one(self, steps: Sequence[LayerStep], stage: int, needed: Sequence[Ints]) -> list[Ints]:
+        """Steps after each other, the first after what is needed; the last of them, where there is any."""
+        last: list[Ints] = []
+        for step in steps:
+            last = [self._message(step, stage, last or needed)]
+        return last
 
     def _items_of(self, stage: int, kinds: tuple[WorkKind, ...]) -> Iterable[int]:
         span = range(int(self.order.starts[stage]), int(self.order.starts[stage + 1]))
@@ -303,21 +263,26 @@ class _StepWriter:
         ones = np.ones(1, np.int64)
         texts = self._texts.number(name) * ones
         none = (np.zeros(0, np.int64), np.zeros(0, np.int64))
-        block = _Block(seconds * np.ones(1), np.zeros(1), -ones, 0 * ones, kind * ones, 0 * ones, texts, none, 0 * ones)
+        block = Block(seconds * np.ones(1), np.zeros(1), -ones, 0 * ones, kind * ones, 0 * ones, texts, none, 0 * ones)
         return np.array([self._lay(block, -1)])
 
-    def _tied_block(self, stages: Sequence[int], message: Message) -> _Block:
+    def _tied_block(self, stages: Sequence[int], message: Message) -> Block:
         ((way, each),) = message.bytes_by_way
         routes = np.array(self.chips.across(stages, way))
-        copies = len(routes)
-        numbers = (StepKind.COLLECTIVE, self._streams.number("data-parallel"), self._texts.number("tied embeddings"))
-        kind, stream, names = (np.full(copies, number) for number in numbers)
-        chip = stages[0] * self.chips.simulated + np.arange(copies)
-        none = np.zeros(0, np.int64)
-        waits, sent = np.full(copies, message.wait_s), np.full(copies, each)
-        return _Block(waits, sent, routes, chip, kind, stream, names, (none, none), np.arange(copies)[None])
+        waits, sent = np.full(len(routes), message.wait_s), np.full(len(routes), each)
+        return self._messages(stages[0], waits, sent, routes, (StepKind.COLLECTIVE, GRADIENTS, "tied embeddings"))
 
-    def _block(self, pattern: Pattern, stage: int) -> _Block:
+    def _messages(
+        self, stage: int, waits: Floats, sent: Floats, routes: Ints, labels: tuple[StepKind, str, str]
+    ) -> Block:
+        """A message of every chip of a stage: its kind, stream and name are the same for all."""
+        copies, none = np.arange(len(routes)), np.zeros(0, np.int64)
+        numbers = (labels[0], self._streams.number(labels[1]), self._texts.number(labels[2]))
+        kind, stream, name = (np.full(len(copies), number) for number in numbers)
+        chip = stage * self.chips.simulated + copies
+        return Block(waits, sent, routes, chip, kind, stream, name, (none, none), copies[None])
+
+    def _block(self, pattern: Pattern, stage: int) -> Block:
         """A pattern on the chips of a stage: a task for every chip, or for every group where it is a collective."""
         chips = self.chips
         first = stage * chips.simulated
@@ -349,9 +314,9 @@ class _StepWriter:
         edges = where[pairs[:, 0]].ravel(), where[pairs[:, 1]].ravel()
         floats = [np.array(column, np.float64) for column in columns[:2]]
         ints = [np.array(column, np.int64) for column in columns[2:]]
-        return _Block(*floats, *ints, edges, where)  # type: ignore[call-arg]
+        return Block(*floats, *ints, edges, where)  # type: ignore[call-arg]
 
-    def _lay(self, block: _Block, item: int) -> int:
+    def _lay(self, block: Block, item: int) -> int:
         """Adds a block's tasks, of an item or of none; where they begin."""
         offset = self._count
         self._blocks.append((block, offset, item))

@@ -106,6 +106,7 @@ def test_what_the_work_raises_comes_as_itself_and_once(scratch):
 
 
 @needs_ray
+@pytest.mark.slow
 def test_killed_workers_lose_nothing(scratch):
     found = run("killed_worker", scratch)
     assert found["killed"] >= 1
@@ -113,6 +114,7 @@ def test_killed_workers_lose_nothing(scratch):
 
 
 @needs_ray
+@pytest.mark.slow
 def test_a_killed_node_loses_nothing_and_one_that_joins_is_counted(scratch):
     found = run("killed_node", scratch)
     assert found["workers"] == [2, 1]

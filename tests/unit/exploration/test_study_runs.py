@@ -21,7 +21,7 @@ from dovetail.exploration import study as study_module
 from dovetail.exploration.store import Store
 from dovetail.exploration.study import Study
 
-KILLS = 20
+KILLS = 9
 #: Of one run, before it is let go on to its end.
 KILLS_IN_A_ROW = 4
 
