@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -42,8 +41,15 @@ def evaluation_fields(result: Evaluation) -> dict[str, Any]:
         },
         "energy_j": result.energy_j,
         "provenance": dict(result.provenance),
-        "plan": asdict(result.plan),
+        "plan": plan_fields(result.plan),
     }
+
+
+def plan_fields(plan: Plan) -> dict[str, Any]:
+    """A plan as JSON has it."""
+    from dovetail.evaluation import write
+
+    return write.plan_fields(plan)
 
 
 def question_facts(job: Job, cluster: Cluster, framework: Framework) -> Facts:
@@ -74,6 +80,9 @@ def plan_facts(plan: Plan) -> Facts:
         f"tensor {plan.tensor_parallel} × context {plan.context_parallel} × pipeline {plan.pipeline_parallel} "
         f"× data {plan.data_parallel}{experts}"
     )
+    if plan.layouts is not None:
+        tile = f"{plan.layouts.rows} × {plan.layouts.cols}"
+        degrees = f"every operator cut by itself on a tile of {tile} × pipeline {plan.pipeline_parallel}"
     kinds = [f"context by {plan.context_kind.replace('_', '-')}"] if plan.context_parallel > 1 else []
     kinds += ["sequence-parallel"] if plan.sequence_parallel else []
     batch = f"micro-batch {plan.micro_batch} × {plan.num_microbatches}"
@@ -84,6 +93,8 @@ def plan_facts(plan: Plan) -> Facts:
 
 
 def _zero_text(plan: Plan) -> str:
+    if plan.layouts is not None and plan.zero_stage:
+        return f"ZeRO-{plan.zero_stage} wherever weights are copied"
     return f"ZeRO-{plan.zero_stage} over {plan.zero_group}" if plan.zero_stage else "no ZeRO"
 
 

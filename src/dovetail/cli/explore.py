@@ -12,6 +12,7 @@ import typer
 from dovetail.cli.evaluation import EXIT_INFEASIBLE
 from dovetail.cli.figures import variable_label, variable_text, variables_text
 from dovetail.cli.output import print_facts, print_json, print_table, wrapped
+from dovetail.cli.wafer_facts import SHOWN_VARIABLES, wafer_facts
 from dovetail.errors import InputError
 from dovetail.units import count_text, percent_text, seconds_text
 
@@ -102,7 +103,10 @@ def _print_result(result: StudyResult, plans: dict[str, str]) -> None:
     gap = "" if certificate["gap"] is None else f", gap {percent_text(certificate['gap'])}"
     lines = [("certificate", f"{certificate['status']}{gap}"), *wrapped("over", certificate["space"])]
     lines += _simulation_facts(result.document)
-    lines += [*wrapped("designs", _levels(counts)), ("run", str(result.run_dir))]
+    lines += wrapped("designs", _levels(counts))
+    left_out = {text: number for text, number in result.document.get("left_out", {}).items() if number}
+    lines += wrapped("left out", ", ".join(f"{number:,} by {text}" for text, number in left_out.items()))
+    lines.append(("run", str(result.run_dir)))
     lines += [("plan" if n == 0 else "", path) for n, path in enumerate(plans.values())]
     print_facts(lines)
 
@@ -120,7 +124,7 @@ def _simulation_facts(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     choice = "the model's own choice"
     if own is not simulation["replayed"][0]:
         loss = own["step_time_s"] / best["step_time_s"] - 1
-        text = f"design {best['design']:,}, {best['chips']:,} chips: {text}"
+        text = f"design {best['design']:,}, {_number_text(best)}: {text}"
         choice = f"{choice} loses {loss:.1%}"
     proof = "proven: no design is faster when simulated"
     if certificate["status"] != "optimal":
@@ -138,8 +142,11 @@ def _print_best(result: StudyResult, best: dict[str, Any]) -> None:
     from dovetail.exploration.objective import OBJECTIVES
     from dovetail.report.plan_words import plan_words
 
-    lines = [("design", f"{best['design']:,} of {result.study.space.name}, {best['chips']:,} chips")]
+    lines = [("design", f"{best['design']:,} of {result.study.space.name}, {_number_text(best)}")]
     figures = {**best["variables"], **best["silicon"]}
+    if "wafer" in best:
+        lines += wafer_facts(best["wafer"], best["silicon"])
+        figures = {name: value for name, value in best["variables"].items() if name not in SHOWN_VARIABLES}
     lines += [(variable_label(name), variable_text(name, value)) for name, value in figures.items()]
     lines += [(OBJECTIVES[name].title, _objective_text(name, value)) for name, value in best["objectives"].items()]
     for name, found in best["jobs"].items():
@@ -147,6 +154,13 @@ def _print_best(result: StudyResult, best: dict[str, Any]) -> None:
         lines.append((name, f"{seconds_text(found['step_time_s'])} a step: {words}"))
     print_facts(lines)
     typer.echo("")
+
+
+def _number_text(point: Mapping[str, Any]) -> str:
+    """How many chips, or wafers."""
+    if "wafers" not in point:
+        return f"{point['chips']:,} chips"
+    return f"{point['wafers']:,} {'wafer' if point['wafers'] == 1 else 'wafers'}"
 
 
 def _print_front(result: StudyResult, points: list[dict[str, Any]]) -> None:
@@ -159,9 +173,9 @@ def _print_front(result: StudyResult, points: list[dict[str, Any]]) -> None:
     rows: list[list[str]] = []
     for point in ordered[:_SHOWN]:
         figures = [_objective_text(name, point["objectives"][name]) for name in names]
-        chips = [f"{point['chips']:,}"] if several else []
+        chips = [f"{point.get('wafers', point['chips']):,}"] if several else []
         rows.append([f"{point['design']:,}", *chips, *figures, variables_text(point["variables"])])
-    chips = ["chips"] if several else []
+    chips = ["wafers" if result.study.of_wafers else "chips"] if several else []
     print_table(("design", *chips, *(OBJECTIVES[name].title for name in names), "variables"), rows)
     if len(points) > len(rows):
         typer.echo(f"and {len(points) - len(rows)} more on the front: --json has all")
@@ -176,7 +190,8 @@ def _objective_text(name: str, value: float) -> str:
 
 def _levels(counts: dict[str, int]) -> str:
     """How many designs each level left, in the order they go through them."""
-    words = {"designs": "in the space", "kept": "within limits", "sampled": "sampled", "physical": "left by physics"}
+    words = {"designs": "in the space", "kept": "within limits", "holding": "that hold the state", "sampled": "sampled"}
+    words |= {"physical": "left by physics"}
     words |= {"profile": "left by profiles", "searched": "searched", "evaluated": "evaluated to the end"}
     words |= {"replayed": "replayed"}
     return ", ".join(f"{counts[name]:,} {text}" for name, text in words.items() if name in counts)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dovetail.cli.evaluation import EXIT_INFEASIBLE
+from dovetail.cli.evaluation import EXIT_INFEASIBLE, plan_fields
 from dovetail.cli.figures import dollars_text, duration_text, quantity_text
 from dovetail.cli.output import print_facts, print_json, print_scale, print_table
 from dovetail.cli.plan_view import PLAN_LETTERS, certificate_fields
@@ -86,7 +85,7 @@ def _point_fields(point: FrontPoint) -> dict[str, Any]:
         "on_front": point.on_front,
         "on_cost_front": point.on_cost_front,
         "reason": point.reason or None,
-        "plan": None if best is None else asdict(best.plan),
+        "plan": None if best is None else plan_fields(best.plan),
         "certificate": None if answer is None else certificate_fields(answer.certificate),
     }
 

@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from dovetail.search.front import Training
 
 Objective = Literal["time", "cost", "energy"]
+Strategy = Literal["named", "free"]
 #: How long `--ideal` searches where no time limit is given: its space is far larger.
 IDEAL_SECONDS = 30.0
 
 _FIX = "Values a field of the plan may take, as tensor_parallel=4,8; may be repeated."
 _CHIPS = "How many chips; several as 256,512 or 256..4096 (doubling) or 256..4096:256 (steps) give the front over them."
 _SIMULATE = "Replay so many leading plans at most, and take the fastest by simulation."
+_STRATEGY = "named: degrees of known strategies; free: every operator cut in its own way (framework wafer or ideal)."
 _MODEL = "A model of the catalogue, a model file, or a Hugging Face config.json."
 
 
@@ -44,6 +46,7 @@ class Wanted:
     objective: Objective | None
     price_per_chip_hour: float | None
     simulate_top: int
+    strategy: Strategy
     as_json: bool
 
 
@@ -68,6 +71,7 @@ def plan(
     objective: Annotated[Objective | None, typer.Option("--objective", help="What is best over chips.")] = None,
     price: Annotated[float | None, typer.Option("--price-per-chip-hour", help="In USD; default the chip's.")] = None,
     simulate_top: Annotated[int, typer.Option("--simulate-top", min=0, max=1000, help=_SIMULATE)] = 0,
+    strategy: Annotated[Strategy, typer.Option("--strategy", help=_STRATEGY)] = "named",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a view.")] = False,
 ) -> None:
     """The fastest plan that fits, of all the framework can run, and a proof of it."""
@@ -81,8 +85,10 @@ def plan(
     count = None if tokens is None else parse_tokens(tokens)
     wanted = Wanted(
         narrowed(fix or ()), _at_least_0("--time-limit", time_limit), explain, ideal, out, count, objective,
-        _at_least_0("--price-per-chip-hour", price), simulate_top, as_json,
+        _at_least_0("--price-per-chip-hour", price), simulate_top, strategy, as_json,
     )  # fmt: skip
+    if strategy == "free":
+        _check_free(bool(fix), explain=explain, ideal=ideal, several=bool(question.counts))
     if question.counts and simulate_top:
         raise InputError("--simulate-top", "stands beside several numbers of chips", "give one, as --chips 256")
     if question.counts:
@@ -103,9 +109,14 @@ def _answer_plan(asked_for: Asked, wanted: Wanted) -> None:
         raise InputError("--objective", "chooses a number of chips", "give several, as --chips 256..4096")
     if wanted.ideal and framework.name == "ideal":
         raise InputError("--ideal", "stands beside the framework ideal", "leave one of them out")
-    space = within(wanted.space, job, cluster, framework)
     limit, top = wanted.time_limit_s, wanted.simulate_top
-    answer = best_plan(job, cluster, framework, space=space, time_limit_s=limit, simulate_top=top)
+    if wanted.strategy == "free":
+        from dovetail.search.tiles.free_plan import free_plan
+
+        answer = free_plan(job, cluster, framework, time_limit_s=limit, simulate_top=top)
+    else:
+        space = within(wanted.space, job, cluster, framework)
+        answer = best_plan(job, cluster, framework, space=space, time_limit_s=limit, simulate_top=top)
     if answer.evaluation is None:
         explanation = _explained(answer, wanted)
         if wanted.as_json:
@@ -125,6 +136,14 @@ def _answer_plan(asked_for: Asked, wanted: Wanted) -> None:
         print_answer(answer, training=training, ideal=ideal, explanation=_explained(answer, wanted))
         if wanted.out is not None:
             typer.echo(f"\nwritten {wanted.out}")
+
+
+def _check_free(fixed: bool, *, explain: bool, ideal: bool, several: bool) -> None:
+    """Refuses what only plans of named strategies have."""
+    refused = {"--fix": fixed, "--explain": explain, "--ideal": ideal, "--chips": several}
+    for flag in (flag for flag, given in refused.items() if given):
+        fix = "give one number" if flag == "--chips" else "leave it out"
+        raise InputError(flag, "stands beside --strategy free", fix)
 
 
 def _training(answer: Answer, tokens: float, price_per_chip_hour: float | None) -> Training:

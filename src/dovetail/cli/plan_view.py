@@ -11,6 +11,7 @@ from dovetail.cli.evaluation import (
     Facts,
     evaluation_fields,
     plan_facts,
+    plan_fields,
     print_parts,
     question_facts,
     result_facts,
@@ -51,7 +52,7 @@ def answer_fields(
     fields |= {
         "certificate": certificate_fields(answer.certificate),
         "alternatives": [
-            {"plan": asdict(other.plan), "step_time_s": other.step_time_s, "loss": other.loss}
+            {"plan": plan_fields(other.plan), "step_time_s": other.step_time_s, "loss": other.loss}
             for other in answer.alternatives
         ],
     }
@@ -82,7 +83,7 @@ def _simulation_fields(answer: Answer) -> dict[str, Any]:
         "step_time_s": best.step_time_s,
         "model_step_time_s": best.model_s,
         "ratio": best.step_time_s / best.model_s,
-        "plans": [asdict(replayed) for replayed in answer.simulated],
+        "plans": [asdict(replayed) | {"plan": plan_fields(replayed.plan)} for replayed in answer.simulated],
     }
 
 
@@ -108,7 +109,7 @@ def _ideal_fields(answer: Answer, ideal: Answer) -> dict[str, Any]:
         "gain": None if best is None else answer.step_time_s / best.step_time_s - 1,
         "gain_at_most": None if bound is None else answer.step_time_s / bound - 1,
         "status": certificate.status,
-        "plan": None if best is None else asdict(best.plan),
+        "plan": None if best is None else plan_fields(best.plan),
         "certificate": certificate_fields(certificate),
     }
 

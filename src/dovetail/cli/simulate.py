@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import dovetail as dt
-from dovetail.cli.evaluation import Facts, exit_unless_fits, plan_facts, question_facts
+from dovetail.cli.evaluation import Facts, exit_unless_fits, plan_facts, plan_fields, question_facts
 from dovetail.cli.output import check_target, print_bars, print_facts, print_json
 from dovetail.errors import InputError
 from dovetail.units import bytes_text, percent_text, seconds_text
@@ -124,7 +124,7 @@ def _fields(step: Simulation, result: Evaluation, *, exact: bool) -> dict[str, A
             for busy, seconds, memory in stages
         ],
         "links": [asdict(link) for link in link_shares(step)],
-        "plan": asdict(step.plan),
+        "plan": plan_fields(step.plan),
     }
 
 

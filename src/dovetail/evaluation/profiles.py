@@ -15,7 +15,7 @@ from dovetail.cost.energy import EnergyRates, energy_rates
 from dovetail.cost.operators import ChipUnits
 from dovetail.cost.shapes import Array
 from dovetail.cost.units import way_arrays
-from dovetail.graph import Backward, Element, LayerGraph, ModelGraph, differentiate
+from dovetail.graph import Backward, Element, LayerGraph, ModelGraph, Role, differentiate
 from dovetail.graph.routing import EXPERT_TOKENS, TOP_K
 from dovetail.graph.size import Size, as_array
 from dovetail.hardware import Cluster
@@ -192,7 +192,7 @@ def placed_layer(layer: LayerGraph, strategy: Strategy) -> PlacedLayer:
 
 @lru_cache(maxsize=4096)
 def _placed(key: _Key, strategy: Strategy) -> PlacedLayer:
-    return place_layer(key.graph, strategy, _backward(key))
+    return place_layer(key.graph, strategy.of(key.graph), _backward(key))
 
 
 @lru_cache(maxsize=1024)
@@ -207,7 +207,7 @@ def group_name(collective: Collective, axes: AtomicAxes) -> str:
         return "data-parallel"
     if collective.user == "updated":
         return UPDATED_WEIGHTS
-    if used <= set(mesh.zero) and collective.tensor.name.endswith((".weight", "_table", ".bias")):
+    if collective.tensor.role is Role.WEIGHT:
         return WEIGHT_GATHER
     if collective.kind is CollectiveKind.ALL_TO_ALL and EXPERT_TOKENS in collective.tensor.dims:
         # tokens on their way to experts and back, whichever chips these lie on

@@ -200,7 +200,7 @@ def transfer_seconds(plan: Plan, profiles: JobProfiles, cluster: Cluster, effici
     if plan.pipeline_parallel == 1:
         return np.zeros(())
     stream = largest(p.stream_bytes for p in profiles.layers.values())
-    sent = stream if plan.sequence_parallel else stream / plan.tensor_parallel
+    sent = stream / plan.stream_copies
     copies = 1 if plan.stages_inside else plan.data_parallel
     neighbours = 2 * plan.tensor_parallel * plan.context_parallel * copies
     arrays = tier_arrays(cluster.chip, tier_at(cluster, neighbours), efficiencies)

@@ -9,6 +9,8 @@ from dovetail import hardware, models
 from dovetail.errors import InputError
 from dovetail.hardware import Cluster
 from dovetail.hardware.write import chip_document, tier_documents
+from dovetail.layout.encoding import MeshAxis, Strings, TileLayouts
+from dovetail.layout.encoding.tile_layouts import string_text
 from dovetail.models import Job, Model
 from dovetail.models.catalogue import document_of
 from dovetail.placement.plan import Plan
@@ -50,15 +52,36 @@ def cluster_part(cluster: Cluster) -> dict[str, Any]:
     return {"chip": chip.name if known else chip_document(chip), "chips": chips} | tiers
 
 
+def plan_fields(plan: Plan) -> dict[str, Any]:
+    """Every field of a plan; layouts, where it has them, as a plan file has them."""
+    fields = asdict(plan)
+    del fields["layouts"]
+    if plan.layouts is not None:
+        fields["layouts"] = _layouts_part(plan.layouts)
+    return fields
+
+
 def plan_part(plan: Plan) -> dict[str, Any]:
     """The `plan` part, every field of it."""
-    fields = asdict(plan)
+    fields = plan_fields(plan)
     # follows from the batch
     del fields["num_microbatches"]
     runs = fields.pop("recompute_by_block")
     if runs is not None:
         fields["recompute_by_block"] = [{"blocks": blocks, "again": _plain(again)} for blocks, again in runs]
     return {name: _plain(value) for name, value in fields.items()}
+
+
+def _layouts_part(layouts: TileLayouts) -> dict[str, Any]:
+    classes = {
+        layer: {name: _strings_part(strings) for name, strings in operators} for layer, operators in layouts.classes
+    }
+    return {"tile": [layouts.rows, layouts.cols], "stream": _strings_part(layouts.stream), "classes": classes}
+
+
+def _strings_part(strings: Strings) -> dict[str, str]:
+    texts = {str(axis): string_text(strings.along(axis)) for axis in MeshAxis}
+    return {axis: text for axis, text in texts.items() if text}
 
 
 def _is_known(model: Model) -> bool:

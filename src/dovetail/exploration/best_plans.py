@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.evaluation.write import plan_part
+from dovetail.exploration import wafers
 from dovetail.exploration.floors import candidate_floors
 from dovetail.exploration.objective import Floats
 from dovetail.exploration.resolved import ResolvedStudy
@@ -63,8 +64,7 @@ def limits(latest_s: Floats, least_s: Floats, weights: Floats, number: int) -> F
 
 def _best_plans(study: ResolvedStudy, code: int, least_s: Floats, latest_s: float) -> Row:
     """The best plan of every job, as long as all together can stay below a weighted step time."""
-    position, design = divmod(code, study.space.size)
-    cluster = study.cluster(study.spaces[position].chip(design), study.counts[position])
+    cluster = study.cluster_of(code)
     least, answers = least_s.copy(), list[Answer]()
     for number, job in enumerate(study.jobs):
         limit = float(limits(np.array([latest_s]), least[None], study.weights, number)[0])
@@ -95,6 +95,8 @@ def columns_of(study: ResolvedStudy, rows: Sequence[Row]) -> dict[str, Any]:
     """Rows as columns of a part."""
     empty = (float("nan"),) * max(len(study.objectives), len(study.jobs))
     columns: dict[str, Any] = {"code": np.array([row.code for row in rows], np.int64)}
+    if study.of_wafers:
+        columns |= wafers.columns_of(study.space, columns["code"] % study.space.size)
     columns["evaluated"] = np.array([row.figures is not None for row in rows], np.bool_)
     for n, name in enumerate(study.objectives):
         columns[f"figure.{name}"] = np.array([(row.figures or empty)[n] for row in rows], np.float64)

@@ -24,6 +24,7 @@ from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.result import result_document
 from dovetail.exploration.samplers import SAMPLERS
 from dovetail.exploration.store import Part, Store
+from dovetail.exploration.wafers import network_key, wafer_designs
 
 Ints = NDArray[np.int64]
 
@@ -45,11 +46,14 @@ class Drive:
         self.store = store
         self.executor = executor
         self.listener = listener
-        through = ("kept", "physical", "profile") if study.search.method == "exact" else ("sampled",)
+        holding = ("holding",) if study.of_wafers else ()
+        through = ("kept", *holding, "physical", "profile") if study.search.method == "exact" else ("sampled",)
         self.counts = {"designs": study.size, **dict.fromkeys((*through, "searched", "evaluated"), 0)}
         self.counted = 0
         self.batches = 0
         self.pruned: dict[str, int] = {}
+        #: limit → designs that keep all limits above it and break this one, where designs are wafers
+        self.left_out: dict[str, int] = {}
         self.bound: float | None = None
         #: what replayed designs say, where the study asks for it
         self.simulation: dict[str, Any] | None = None
@@ -63,6 +67,8 @@ class Drive:
         else:
             front, searched, rest = self._sampled()
         document = result_document(self.study, front, searched, self.counts, rest)
+        if self.study.of_wafers:
+            document["left_out"] = self.left_out
         if self.simulation is not None:
             document["simulation"] = self.simulation
         self.store.note_time("study", 0, time.monotonic() - self.start)
@@ -144,13 +150,19 @@ class Drive:
             self.counts["kept"] += part.facts["kept"]
             self.counts["physical"] += part.facts["left"]
             self.counted += part.facts["counted"]
+            if self.study.of_wafers:
+                self.counts["holding"] += part.facts["holding"]
+                for text, number in part.facts["left_out"].items():
+                    self.left_out[text] = self.left_out.get(text, 0) + number
             self.pruned["limits"] = self.counted - self.counts["kept"]
             self.pruned["physical"] = self.counts["kept"] - self.counts["physical"]
 
         return self._candidates("physical", len(starts), task_of, front, absorb)
 
     def _profile(self, codes: Ints, least: Floats, front: Front, to_beat: Floats) -> tuple[Ints, Floats]:
-        order = np.lexsort((codes, least @ self.study.weights))
+        # tables are made once for each grid, so its designs are profiled one after the other
+        network = network_of(self.study, codes) if self.study.of_wafers else ()
+        order = np.lexsort((codes, least @ self.study.weights, *network))
         total = -(-len(order) // PROFILED)
 
         def task_of(k: int, _: Front) -> Task | None:
@@ -317,6 +329,12 @@ class Drive:
                 eta_s=elapsed / done * (total - done) if total else None,
             )
         )
+
+
+def network_of(study: ResolvedStudy, codes: Ints) -> tuple[Floats, ...]:
+    """What the networks of wafers follow from, an array of each, and the number of wafers."""
+    positions, designs = np.divmod(codes, study.space.size)
+    return (*network_key(wafer_designs(study.space, designs)), positions.astype(np.float64))
 
 
 class _Left:

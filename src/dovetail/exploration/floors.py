@@ -12,6 +12,7 @@ from dovetail.hardware.design import Designs
 from dovetail.hardware.design_space.space import DesignSpace
 from dovetail.hardware.silicon import Silicon
 from dovetail.hardware.silicon.power import mac_joules, vector_joules
+from dovetail.hardware.wafer_design import WaferDesigns
 from dovetail.search.least_work import least_work
 
 Ints = NDArray[np.int64]
@@ -28,13 +29,18 @@ def candidate_floors(study: ResolvedStudy, codes: Ints) -> Floors:
         chips = float(study.counts[position])
         columns["chips"][rows] = chips
         found = study.space.designs(designs)
+        made = at_work = np.asarray(chips)
+        if isinstance(found, WaferDesigns):
+            made, at_work = chips * found.grid_dies, chips * found.planned_dies
         if "area" in study.objectives:
-            columns["area_mm2"][rows] = study.space.values("area_mm2", found)
+            # of one chip, or of all dies of a wafer with the room they have
+            area = found.grid_dies * found.die_mm2 if isinstance(found, WaferDesigns) else None
+            columns["area_mm2"][rows] = study.space.values("area_mm2", found) if area is None else area
         if "tokens_per_dollar" in study.objectives:
-            columns["system_usd"][rows] = chips * study.space.values("system_cost_usd", found)
+            columns["system_usd"][rows] = made * study.space.values("system_cost_usd", found)
         if "tokens_per_joule" in study.objectives:
             columns["least_j"][rows], watts = _energy(study, study.space, found)
-            columns["idle_w"][rows] = chips * watts
+            columns["idle_w"][rows] = at_work * watts
     return floors(study.objectives, Prices(**columns), study.tokens)
 
 

@@ -10,7 +10,7 @@ At each level a candidate is dropped when some point of the front beats its boun
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.exploration import wafers
 from dovetail.exploration.best_plans import columns_of, limits, searched
 from dovetail.exploration.floors import candidate_floors
 from dovetail.exploration.objective import Floats
@@ -25,9 +26,10 @@ from dovetail.exploration.pareto import dominated
 from dovetail.exploration.replays import replay_columns, replayed
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.store import Part
-from dovetail.hardware import Chip
+from dovetail.hardware import Chip, Cluster, Tier
 from dovetail.hardware.design import Designs
 from dovetail.hardware.design_space.variable import BOUNDS
+from dovetail.hardware.wafer_design import WaferDesigns
 from dovetail.search.design_bound import design_bounds
 from dovetail.search.design_tables import DesignTables
 from dovetail.search.space import whole_space
@@ -36,6 +38,8 @@ Ints = NDArray[np.int64]
 
 #: Candidates that are looked at before any other: drawn, bounded by physics, bounded by profiles, searched.
 DRAWN, PROFILED, SEARCHED = 4096, 256, 4
+#: Of wafers: few of those that keep the rules hold a large model, and each grid that is profiled takes tables.
+WAFERS_DRAWN, WAFERS_PROFILED = 2**16, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,8 @@ class Worker:
 
     def __init__(self, study: ResolvedStudy) -> None:
         self.study = study
-        self._tables = lru_cache(maxsize=256)(self._new_tables)
+        # wafers come grid by grid, and each grid has tables of its own, large ones
+        self._tables = lru_cache(maxsize=len(study.jobs) if study.of_wafers else 256)(self._new_tables)
 
     def __getstate__(self) -> ResolvedStudy:
         return self.study
@@ -118,16 +123,19 @@ class Worker:
     def _physical(self, task: Range) -> Part:
         study, space = self.study, self.study.spaces[task.position]
         found: list[tuple[Ints, Floats]] = []
-        kept = 0
-        for batch in space.batches(start=task.start, stop=task.stop):
+        kept, holding, left_out = 0, 0, dict[str, int]()
+        for batch in space.batches(start=task.start, stop=task.stop, left_out=left_out):
             kept += len(batch)
             codes = study.codes(task.position, batch.index)
             least = self._physical_s(task.position, batch.designs)
+            holding += int(np.isfinite(least).all(axis=1).sum())
             left = self._left(codes, least, task.front)
             found.append((codes[left], least[left]))
         codes = np.concatenate([np.zeros(0, np.int64), *(codes for codes, _ in found)])
         least = np.concatenate([np.zeros((0, len(study.jobs))), *(least for _, least in found)])
-        facts = {"counted": task.stop - task.start, "kept": kept, "left": len(codes)}
+        facts: dict[str, Any] = {"counted": task.stop - task.start, "kept": kept, "left": len(codes)}
+        if study.of_wafers:
+            facts |= {"left_out": left_out, "holding": holding}
         return Part("physical", task.number, self._columns(codes, least), facts)
 
     def physical_of(self, position: int, designs: Ints) -> Floats:
@@ -154,15 +162,18 @@ class Worker:
     def _physical_s(self, position: int, designs: Designs) -> Floats:
         """Least seconds of every job: candidates × jobs."""
         study, count = self.study, self.study.counts[position]
+        cluster = study.usual_clusters[0]
+        sizes = [whole_space(job.job, cluster, study.framework, study.plans).micro_batch for job in study.jobs]
+        if isinstance(designs, WaferDesigns):
+            return wafers.least_seconds([job.job for job in study.jobs], study.framework, designs, count, sizes)
         cluster = study.cluster(study.space.base, count)
         if study.tiers is not None and cluster.tiers:
             # the network is the cluster's, whatever links a design has
             rate = np.asarray(cluster.tiers[0].bytes_per_s)
             designs = designs.varied({"link_ports": np.ones(()), "link_port_bytes_per_s": rate})
         parts: list[Floats] = []
-        for job in (job.job for job in study.jobs):
-            sizes = whole_space(job, cluster, study.framework, study.plans).micro_batch
-            parts.append(design_bounds([job], cluster, designs, sizes)[..., 0, :].min(axis=-1))
+        for job, micro_batches in zip(study.jobs, sizes, strict=True):
+            parts.append(design_bounds([job.job], cluster, designs, micro_batches)[..., 0, :].min(axis=-1))
         return np.stack(parts, axis=-1)
 
     def _points(self, codes: Ints, least: Floats) -> Floats:
@@ -187,45 +198,48 @@ class Worker:
         study, least = self.study, least_s.copy()
         latest = candidate_floors(study, codes).latest(front)
         for position, rows, designs in study.candidates(codes):
-            chips = study.spaces[position].chips(designs)
+            clusters = study.clusters(position, designs)
             for number in range(len(study.jobs)):
                 most_s = limits(latest[rows], least[rows], study.weights, number)
                 (open_rows,) = np.nonzero(least[rows, number] < most_s)
-                for tables, members in self._tables_for(number, position, [chips[i] for i in open_rows.tolist()]):
+                alike = self._tables_for(number, position, [clusters[i] for i in open_rows.tolist()])
+                for tables, members in alike:
                     some = open_rows[members]
-                    chosen: list[Chip] = [chips[int(i)] for i in some]
+                    chosen: list[Chip] = [clusters[int(i)].chip for i in some]
                     seconds = tables.least_seconds(chosen, most_s[some])
                     least[rows[some], number] = np.maximum(least[rows[some], number], seconds)
         return least
 
-    def _tables_for(self, number: int, position: int, chips: Sequence[Chip]) -> list[tuple[DesignTables, Ints]]:
-        """Tables for chips, and which of them each is for: those with the same links and formats."""
+    def _tables_for(
+        self, number: int, position: int, clusters: Sequence[Cluster]
+    ) -> Iterator[tuple[DesignTables, Ints]]:
+        """Tables for clusters, and which of them each is for: those with the same network and formats."""
         alike: dict[_Alike, list[int]] = {}
-        for row, chip in enumerate(chips):
-            links = chip.link_bytes_per_s if self.study.tiers is None else 0.0
-            key = _Alike(number, position, links, tuple(chip.dense_flops.published()), chip)
+        for row, cluster in enumerate(clusters):
+            key = _Alike(number, position, cluster.tiers, tuple(cluster.chip.dense_flops.published()), cluster)
             alike.setdefault(key, []).append(row)
-        return [(self._tables(key), np.array(rows, np.int64)) for key, rows in alike.items()]
+        for key, rows in alike.items():
+            yield self._tables(key), np.array(rows, np.int64)
 
     def _new_tables(self, key: _Alike) -> DesignTables:
         study = self.study
-        cluster = study.cluster(key.chip, study.counts[key.position])
         # a study that simulates must not drop a design that only the model finds slow
         at_least = study.search.simulate_top is not None
-        return DesignTables(study.jobs[key.job].job, cluster, study.framework, study.plans, at_least=at_least)
+        return DesignTables(study.jobs[key.job].job, key.cluster, study.framework, study.plans, at_least=at_least)
 
     def _scouts(self, task: Scouts) -> Part:
         """Candidates with good bounds out of a sample, for each objective: a front to beat."""
         study = self.study
         codes: list[Ints] = []
         least: list[Floats] = []
+        drawn_at_most, profiled = (WAFERS_DRAWN, WAFERS_PROFILED) if study.of_wafers else (DRAWN, PROFILED)
         for position, space in enumerate(study.spaces):
-            sample = space.sample(max(DRAWN // len(study.counts), 1), study.seed)
+            sample = space.sample(max(drawn_at_most // len(study.counts), 1), study.seed)
             codes.append(study.codes(position, sample.index))
             least.append(self._physical_s(position, sample.designs))
         drawn, bounds = np.concatenate(codes), np.concatenate(least)
         nothing = np.zeros((0, len(study.objectives)))
-        chosen = self._best(drawn, bounds, PROFILED)
+        chosen = self._best(drawn, bounds, profiled)
         drawn, bounds = drawn[chosen], self._profiled(drawn[chosen], bounds[chosen], nothing)
         chosen = self._best(drawn, bounds, SEARCHED)
         rows = searched(study, drawn[chosen], bounds[chosen], nothing)
@@ -241,11 +255,11 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class _Alike:
-    """What tables depend on: a job, a number of chips, their links and the formats they multiply in."""
+    """What tables depend on: a job, a number of chips, their network and the formats they multiply in."""
 
     job: int
     position: int
-    link_bytes_per_s: float
+    tiers: tuple[Tier, ...]
     formats: tuple[str, ...]
     #: one of them
-    chip: Chip = field(compare=False)
+    cluster: Cluster = field(compare=False)

@@ -58,8 +58,7 @@ class Replayed:
 
 def replayed(study: ResolvedStudy, code: int, modelled: Sequence[str] = ()) -> Replayed:
     """The fastest plan of every job by simulation, among the leading ones and the best by the model if it is given."""
-    position, design = divmod(code, study.space.size)
-    cluster = study.cluster(study.spaces[position].chip(design), study.counts[position])
+    cluster = study.cluster_of(code)
     figures: list[tuple[float, float, float, float]] = []
     plans: list[str] = []
     top, simulated = study.search.simulate_top or 1, 0
@@ -156,11 +155,10 @@ def _row(study: ResolvedStudy, part: Part) -> dict[str, Any]:
     sums = {name: float(weighted(study, part, name)[0]) for name in FIGURES}
     if not np.isfinite(sums["step_s"]):
         return {}
-    position, design = divmod(int(np.asarray(part.columns["code"])[0]), study.space.size)
+    code = int(np.asarray(part.columns["code"])[0])
     return {
-        "design": design,
-        "chips": study.counts[position],
-        "variables": variables_of(study.spaces[position], design),
+        **study.numbers_of(code),
+        "variables": variables_of(study.space, code % study.space.size),
         "least_s": sums["plan_least_s"],
         "model_s": sums["model_s"],
         "step_time_s": sums["step_s"],

@@ -1,4 +1,4 @@
-"""A study, resolved: candidates are designs × numbers of chips, numbered once and for all."""
+"""A study, resolved: candidates are designs × numbers of chips or wafers, numbered once and for all."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from dovetail import __version__, frameworks
 from dovetail.documents import validate
 from dovetail.errors import InputError, one_of
 from dovetail.evaluation.plan_file import beside, job_of
+from dovetail.exploration import wafers
 from dovetail.exploration.objective import Floats
 from dovetail.exploration.study_file import (
     ExecutorPart,
@@ -23,6 +24,7 @@ from dovetail.exploration.study_file import (
     LimitsPart,
     PlansPart,
     SearchPart,
+    StudyClusterPart,
     StudyFile,
     StudyJobSpec,
 )
@@ -61,7 +63,7 @@ class ResolvedStudy:
     name: str
     jobs: tuple[StudyJob, ...]
     space: DesignSpace
-    #: numbers of chips, and the space with the limits that hold for each
+    #: numbers of chips or wafers, and the space with the limits that hold for each
     counts: tuple[int, ...]
     spaces: tuple[DesignSpace, ...]
     #: None: each design's own links
@@ -91,6 +93,11 @@ class ResolvedStudy:
         """Of a step, weighted as step times are."""
         return sum(job.weight * job.job.tokens_per_step for job in self.jobs)
 
+    @property
+    def of_wafers(self) -> bool:
+        """Designs are wafers, and are counted as such."""
+        return self.space.wafer is not None
+
     def candidates(self, codes: Ints) -> list[tuple[int, Ints, Ints]]:
         """Candidates by their number of chips: its position, which of them have it, and their designs."""
         positions, designs = np.divmod(np.asarray(codes, np.int64), self.space.size)
@@ -105,6 +112,38 @@ class ResolvedStudy:
         """So many of a chip."""
         tiers = chip.tiers if self.tiers is None else self.tiers
         return Cluster(f"{count} {chip.name}", chip, count, fit_tiers(tiers, count, "cluster.chips"))
+
+    def clusters(self, position: int, designs: Sequence[int] | Ints) -> list[Cluster]:
+        """What plans of designs are for, with one number of chips or wafers."""
+        space, count = self.spaces[position], self.counts[position]
+        if self.of_wafers:
+            return wafers.clusters_of(space, designs, count)
+        return [self.cluster(chip, count) for chip in space.chips(designs)]
+
+    def cluster_of(self, code: int) -> Cluster:
+        """What plans of a candidate are for."""
+        position, design = divmod(code, self.space.size)
+        return self.clusters(position, [design])[0]
+
+    def code_of(self, point: Mapping[str, Any]) -> int:
+        """The candidate that a point of a result is about."""
+        count = point["wafers" if self.of_wafers else "chips"]
+        return self.counts.index(count) * self.space.size + int(point["design"])
+
+    def numbers_of(self, code: int) -> dict[str, int]:
+        """A candidate as points of results name it; the chips of wafers are the dies that plans are for."""
+        position, design = divmod(code, self.space.size)
+        if not self.of_wafers:
+            return {"design": design, "chips": self.counts[position]}
+        dies = int(wafers.wafer_designs(self.space, [design]).planned_dies[0])
+        return {"design": design, "chips": self.counts[position] * dies, "wafers": self.counts[position]}
+
+    @cached_property
+    def usual_clusters(self) -> tuple[Cluster, ...]:
+        """The base with every number of chips, or on every grid: what the space of plans is checked and told for."""
+        if self.of_wafers:
+            return tuple(cluster for count in self.counts for cluster in wafers.grid_clusters(self.space, count))
+        return tuple(self.cluster(self.space.base, count) for count in self.counts)
 
     def simulating(self, top: int) -> Self:
         """The same study with so many leading designs replayed."""
@@ -145,14 +184,7 @@ def _study(file: StudyFile, where: str, folder: Path) -> ResolvedStudy:
             what = f"{job.job.precision} is not run by {framework.name}"
             raise InputError(f"jobs.{job.name}.precision", what, one_of(known, job.job.precision))
     space = _space(file.hardware, file.name, f"{where}: hardware", folder)
-    if space.wafer is not None:
-        # its dies would be priced with a network they do not have
-        raise InputError(f"{where}: hardware", f"{space.name} is a space of wafers", "name a space of chips")
-    counts = tuple(sorted({_named("cluster.chips", partial(check_chips, chips)) for chips in file.cluster.chips}))
-    most = file.limits.chips
-    counts = tuple(count for count in counts if most is None or count <= most)
-    if not counts:
-        raise InputError("limits.chips", f"is {most}", "it should leave a number of chips of cluster.chips")
+    counts = _counts(file, space)
     tiers = None
     if file.cluster.tiers is not None:
         tiers = tuple(validate(TierSpec, t, f"cluster.tiers.{n}").tier() for n, t in enumerate(file.cluster.tiers))
@@ -181,6 +213,40 @@ def _study(file: StudyFile, where: str, folder: Path) -> ResolvedStudy:
     return replace(study, document={**asked, "content": _content(study), "version": __version__})
 
 
+def _counts(file: StudyFile, space: DesignSpace) -> tuple[int, ...]:
+    """Numbers of chips, or of wafers where designs are wafers."""
+    of_wafers = space.wafer is not None
+    word, other = ("wafers", "chips") if of_wafers else ("chips", "wafers")
+    for part, name in ((file.cluster, "cluster"), (file.limits, "limits")):
+        if getattr(part, other) is not None:
+            what = f"stands beside {space.name}, a space of {word}"
+            raise InputError(f"{name}.{other}", what, f"say {name}.{word}")
+    if of_wafers:
+        _check_wafers(file.cluster, file.search)
+    elif file.limits.least_yield is not None:
+        what = f"stands beside {space.name}, a space of chips"
+        raise InputError("limits.least_yield", what, "keep it for wafers")
+    asked = getattr(file.cluster, word) or ((1,) if of_wafers else None)
+    if asked is None:
+        raise InputError("cluster.chips", "is missing", "add this field")
+    most = getattr(file.limits, word)
+    counts = tuple(sorted({_named(f"cluster.{word}", partial(check_chips, count)) for count in asked}))
+    counts = tuple(count for count in counts if most is None or count <= most)
+    if not counts:
+        raise InputError(f"limits.{word}", f"is {most}", f"it should leave a number of {word} of cluster.{word}")
+    return counts
+
+
+def _check_wafers(cluster: StudyClusterPart, search: SearchPart) -> None:
+    """Refuses what studies of wafers do not have."""
+    if cluster.tiers is not None:
+        what = "stands beside a space of wafers, whose grids are their networks"
+        raise InputError("cluster.tiers", what, "leave it out: link_port_bytes_per_s and edge_bytes_per_s vary them")
+    if search.method != "exact":
+        # the ideal wafer that such a search compares with would have the best of every grid at once
+        raise InputError("search.method", f"{search.method} is for spaces of chips", "set it to exact")
+
+
 def _named(where: str, read: Callable[[], T]) -> T:
     """What is read, or a sentence that names the field of the study."""
     try:
@@ -190,9 +256,8 @@ def _named(where: str, read: Callable[[], T]) -> T:
 
 
 def _plans(part: PlansPart, study: ResolvedStudy) -> Space:
-    """The space of plans; each value must be in a plan of some job on some number of chips."""
-    clusters = [study.cluster(study.space.base, count) for count in study.counts]
-    cases = [(job.job, cluster) for job in study.jobs for cluster in clusters]
+    """The space of plans; each value must be in a plan of some job on some number of chips, or on some grid."""
+    cases = [(job.job, cluster) for job in study.jobs for cluster in study.usual_clusters]
     chosen: dict[str, Any] = {}
     for field, values in part:
         if values is None:
@@ -202,7 +267,8 @@ def _plans(part: PlansPart, study: ResolvedStudy) -> Space:
         else:
             chosen[field] = tuple(_settled(field, (value,), cases, study.framework)[0] for value in values)
     plans = Space(**chosen)
-    for job, cluster in cases:
+    # a grid of wafers may have no plan: its designs then have none
+    for job, cluster in cases if not study.of_wafers else ():
         _named("plans", lambda job=job, cluster=cluster: within(plans, job, cluster, study.framework, some=True))
     return plans
 
@@ -268,14 +334,24 @@ _LIMITED = {
     "total_power_w": "peak_power_w",
     "total_price_usd": "system_cost_usd",
 }
+#: The same of a wafer: what a die takes as often as it has dies, spare ones too; spare ones need no power.
+_LIMITED_WAFERS = {
+    "area_mm2": "grid_dies * die_mm2",
+    "power_w": "wafer_power_w",
+    "cost_usd": "grid_dies * cost_usd",
+    "total_power_w": "wafer_power_w",
+    "total_price_usd": "grid_dies * system_cost_usd",
+}
 
 
 def _limited(space: DesignSpace, limits: LimitsPart, count: int) -> DesignSpace:
     added = [
         parse_expression(f"{name} <= {value / (count if limit.startswith('total') else 1)!r}", limit, "condition")
-        for limit, name in _LIMITED.items()
+        for limit, name in (_LIMITED if space.wafer is None else _LIMITED_WAFERS).items()
         if (value := getattr(limits, limit)) is not None
     ]
+    if limits.least_yield is not None:
+        added.append(parse_expression(f"wafer_yield >= {limits.least_yield!r}", "least_yield", "condition"))
     for expression in added:
         space.formulas.check_names(expression, "limits")
     return replace(space, limits=(*space.limits, *added))

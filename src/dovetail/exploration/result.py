@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.evaluation.write import plan_document
+from dovetail.exploration import wafers
 from dovetail.exploration.floors import candidate_floors
 from dovetail.exploration.front import Front, gap_between
 from dovetail.exploration.objective import OBJECTIVES, Floats
@@ -64,8 +65,7 @@ class StudyResult:
     def plan_file(self, point: Mapping[str, Any], name: str) -> dict[str, Any]:
         """A plan file of the same, for `dovetail estimate` and what follows it."""
         study = self.study
-        position = study.counts.index(point["chips"])
-        cluster = study.cluster(study.spaces[position].chip(point["design"]), point["chips"])
+        cluster = study.cluster_of(study.code_of(point))
         return plan_document(self.plan_of(point, name), self._job(name), cluster, study.framework.name)
 
     def _job(self, name: str) -> Job:
@@ -104,13 +104,16 @@ def _point(study: ResolvedStudy, code: int, part: Part, row: int) -> dict[str, A
     space = study.spaces[position]
     designs = space.designs([design])
     estimated = SILICON if space.formulas.technology is not None else ()
+    told: dict[str, Any] = {}
+    if study.of_wafers:
+        estimated, told = wafers.SILICON, {"wafer": wafers.wafer_facts(space, design)}
     figures = {name: float(np.asarray(part.columns[f"figure.{name}"])[row]) for name in study.objectives}
     return {
-        "design": design,
-        "chips": study.counts[position],
+        **study.numbers_of(code),
         "objectives": {name: OBJECTIVES[name].shown(figure) for name, figure in figures.items()},
         "variables": variables_of(space, design),
         "silicon": {name: float(space.values(name, designs)[0]) for name in estimated},
+        **told,
         "jobs": {
             job.name: {
                 "step_time_s": float(np.asarray(part.columns[f"step_s.{job.name}"])[row]),
@@ -166,8 +169,11 @@ def _open_points(study: ResolvedStudy, part: Part) -> Floats:
 
 def space_words(study: ResolvedStudy) -> str:
     """The space that a certificate holds over."""
-    cluster = study.cluster(study.space.base, study.counts[-1])
-    plans = in_words(whole_space(study.jobs[0].job, cluster, study.framework, study.plans), study.framework)
+    job, usual = study.jobs[0].job, study.usual_clusters
+    if study.of_wafers:
+        whole = wafers.joined_space([whole_space(job, cluster, study.framework, study.plans) for cluster in usual])
+        return wafers.space_words(study.space, study.counts, in_words(whole, study.framework))
+    plans = in_words(whole_space(job, usual[-1], study.framework, study.plans), study.framework)
     counts = f"{study.counts[0]:,}" if len(study.counts) == 1 else f"{study.counts[0]:,} to {study.counts[-1]:,}"
     return (
         f"{study.space.size:,} designs of {study.space.name} within their limits, {counts} chips, "

@@ -27,6 +27,9 @@ def _listed(value: object) -> object:
     return (value,) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
+Counts = Annotated[tuple[Count, ...], BeforeValidator(_listed), Field(strict=False, min_length=1, max_length=100)]
+
+
 class StudyJobSpec(JobSpec):
     """One job of a study: that of a plan file, and how much it counts."""
 
@@ -37,11 +40,13 @@ class StudyJobSpec(JobSpec):
 
 
 class HardwarePart(Spec):
-    """Which chips: a design space by name or path, or its fields; fields beside a name change it."""
+    """Which chips or wafers: a design space by name or path, or its fields; fields beside a name change it."""
 
     space: Text | None = None
     """a design space of the catalogue, or the path of a file"""
     base: Text | Document | None = None
+    wafer: Text | Document | None = None
+    """instead of a base: designs are wafers"""
     technology: Text | None = None
     coefficients: Literal["value", "low", "high"] | None = None
     set: Document | None = None
@@ -55,18 +60,23 @@ class HardwarePart(Spec):
 
     @model_validator(mode="after")
     def _one_of_both(self) -> HardwarePart:
-        if (self.space is None) == (self.base is None):
+        if self.space is not None and self.wafer is not None:
+            raise InputError("", "names both a space and a wafer", "give `space`, or `wafer` and `vary`")
+        if self.wafer is None and (self.space is None) == (self.base is None):
             raise InputError("", "names both a space and a base, or neither", "give `space`, or `base` and `vary`")
-        if self.base is not None and not self.vary:
-            raise InputError("vary", "is missing", "say which variables of the base take which values")
+        if self.space is None and not self.vary:
+            of = "base" if self.wafer is None else "wafer"
+            raise InputError("vary", "is missing", f"say which variables of the {of} take which values")
         return self
 
 
 class StudyClusterPart(Spec):
-    """How many chips, and the network between them."""
+    """How many chips, and the network between them; or how many wafers."""
 
-    chips: Annotated[tuple[Count, ...], BeforeValidator(_listed), Field(strict=False, min_length=1, max_length=100)]
+    chips: Counts | None = None
     """a number, or several to choose from"""
+    wafers: Counts | None = None
+    """the same where designs are wafers; left out: one"""
     tiers: Annotated[tuple[Document, ...], Field(strict=False, min_length=1, max_length=8)] | None = None
     """network tiers, innermost first; left out: the links of the chip, as each design has them"""
     framework: Text = "megatron"
@@ -94,14 +104,18 @@ class PlansPart(Spec):
 
 
 class LimitsPart(Spec):
-    """What a design, or all chips of it together, may take at most."""
+    """What a design, or all chips or wafers of it together, may take at most."""
 
     area_mm2: Positive | None = None
+    """of a chip, or of all dies of a wafer by their sides"""
     power_w: Positive | None = None
-    """peak power of a chip"""
+    """peak power of a chip or wafer"""
     cost_usd: Positive | None = None
-    """of a chip, its package and memory"""
+    """of a chip, its package and memory; of a wafer as many as it has dies"""
+    least_yield: Annotated[float, Field(gt=0, le=1)] | None = None
+    """part of the wafers that must come out as sold, where designs are wafers"""
     chips: Count | None = None
+    wafers: Count | None = None
     total_power_w: Positive | None = None
     """peak power of all chips"""
     total_price_usd: Positive | None = None

@@ -110,6 +110,8 @@ class Framework:
     recompute_some_layers: bool
     """full recompute of only some layers of a stage"""
     axis_orders: tuple[AxisOrder, ...]
+    layouts: bool
+    """every operator may be cut in a way of its own"""
     recompute_stops_early: bool
     """full recompute leaves out what the backward does not need"""
     states: tuple[tuple[Precision, StateBytes], ...]
@@ -217,6 +219,7 @@ class FrameworkSpec(Spec):
     recompute_modules: Several[Annotated[str, Field(max_length=100)]] = ()
     recompute_some_layers: bool = False
     axis_orders: Several[AxisOrder] = ("tp-cp-dp-pp",)
+    layouts: bool = False
     recompute_stops_early: bool = False
     states: Annotated[dict[Precision, StateBytesSpec], Field(min_length=1)]
     overlaps: OverlapsSpec

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -50,6 +51,16 @@ class WaferDesigns(Designs):
         """Of all dies but the spare ones."""
         return (self.grid_dies - self.spare_dies) * self.hbm_bytes
 
+    @property
+    def planned_rows(self) -> Array:
+        """Rows of the grid that plans are for: spare dies are taken to fill whole rows, which have none."""
+        return self.grid_rows - np.ceil(self.spare_dies / self.grid_cols)
+
+    @property
+    def planned_dies(self) -> Array:
+        """Dies of these rows."""
+        return self.planned_rows * self.grid_cols
+
     def wafer_at(self, position: int, name: str) -> Wafer:
         """One of them as a wafer without defects; what nobody has built has no published figure."""
         shape = self.shape
@@ -73,6 +84,12 @@ class WaferDesigns(Designs):
 
 
 WAFER_VARIABLES = tuple(field.name for field in fields(WaferDesigns) if field.name not in ("base", "wafer", *VARIABLES))
+
+
+def planned(wafer: Wafer) -> Wafer | None:
+    """The grid that plans are for: without as many rows as its spare dies fill; None where no row is left."""
+    rows = wafer.rows - math.ceil(wafer.spare_dies / wafer.cols)
+    return replace(wafer, rows=rows, spare_dies=0, defects=DefectMap()) if rows else None
 
 
 def wafer_design_of(wafer: Wafer) -> WaferDesigns:

@@ -57,11 +57,11 @@ def place_layer(graph: LayerGraph, strategy: Strategy, backward: Backward | None
     stream, tokens = Layout.of(strategy.stream_cut()), Layout.of(strategy.token_cut())
     for name in graph.inputs:
         tensor = graph.tensors[name]
-        forward_pass.give(name, _limited(tensor, tokens if tensor.role is Role.INDEX else stream))
+        forward_pass.give(name, limited(tensor, tokens if tensor.role is Role.INDEX else stream))
     forward_pass.run(_home_layouts(graph, strategy))
     for name in graph.outputs:
         if graph.tensors[name].role is Role.ACTIVATION:
-            forward_pass.require(name, _limited(graph.tensors[name], stream), graph.name)
+            forward_pass.require(name, limited(graph.tensors[name], stream), graph.name)
     saved = _saved_layouts(graph, strategy, forward_pass)
     weights = _placed_weights(graph, strategy, forward_pass)
     backward_pass = _backward_pass(graph, backward, strategy, saved, weights)
@@ -75,12 +75,12 @@ def place_layer(graph: LayerGraph, strategy: Strategy, backward: Backward | None
         {**backward_pass.written, **forward_pass.written},
         {**backward.graph.tensors, **graph.tensors},
         forward_pass.versions(frozenset(saved)),
-        tuple((tensor, _limited(tensor, stream)) for tensor in graph.stream(graph.outputs)),
+        tuple((tensor, limited(tensor, stream)) for tensor in graph.stream(graph.outputs)),
     )
 
 
 #: Functions that run on partial sums where every term is one: adding first, a sum is reduced once.
-_SUMS = frozenset({"add", "sum", "sum.grad0", "sum.grad1", "lookup.grad"})
+SUMS = frozenset({"add", "sum", "sum.grad0", "sum.grad1", "lookup.grad"})
 
 
 class _Pass:
@@ -162,10 +162,10 @@ class _Pass:
 
     def _cuts(self, operator: Operator) -> dict[str, str]:
         cuts = {a: d for a, d in self.strategy.cut(operator).items() if operator.split(d) is not None}
-        terms = [o.tensor for o in operator.inputs if _is_term(operator, self.tensors[o.tensor])]
+        terms = [o.tensor for o in operator.inputs if is_term(operator, self.tensors[o.tensor])]
         for axis in self.strategy.mesh.axes:
             open_sum = bool(terms) and all(self._is_partial(t, axis) for t in terms)
-            if open_sum and (operator.function in _SUMS or self.strategy.leaves_open(operator, axis)):
+            if open_sum and (operator.function in SUMS or self.strategy.leaves_open(operator, axis)):
                 cuts[axis] = PARTIAL
         return cuts
 
@@ -179,7 +179,7 @@ class _Pass:
             if dim == PARTIAL:
                 placements[axis] = PARTIAL
                 continue
-            own = _own_dim(operator, operand, tensor, dim)
+            own = own_dim(operator, operand, tensor, dim)
             split = operator.split(dim)
             if own is not None:
                 placements[axis] = own
@@ -210,7 +210,7 @@ def _backward_pass(
     stream = Layout.of(strategy.stream_cut())
     for output, seed in backward.seeds.items():
         tensor = graph.tensors[output]
-        result.give(seed, REPLICATED if tensor.role is Role.LOSS else _limited(tensor, stream))
+        result.give(seed, REPLICATED if tensor.role is Role.LOSS else limited(tensor, stream))
     for name, layout in saved:
         if name in backward.graph.tensors:
             result.give(name, layout)
@@ -224,7 +224,7 @@ def _backward_pass(
     for name in graph.stream(graph.inputs):
         gradient = backward.gradients.get(name.name)
         if gradient is not None:
-            result.require(gradient, _limited(name, stream), graph.name)
+            result.require(gradient, limited(name, stream), graph.name)
     return result
 
 
@@ -340,22 +340,22 @@ def _collectives(tensor: Tensor, steps: Iterable[Step], user: str, moment: Momen
 def _seen(operator: Operator, operand: Operand, cuts: Mapping[str, str], tensor: Tensor) -> Layout:
     """The layout an operator needs an operand in: cut where the operand has the dim, whole elsewhere."""
     placements: dict[str, str] = {}
-    partial = PARTIAL if _is_term(operator, tensor) else None
+    partial = PARTIAL if is_term(operator, tensor) else None
     for axis, dim in cuts.items():
-        own = partial if dim == PARTIAL else _own_dim(operator, operand, tensor, dim)
+        own = partial if dim == PARTIAL else own_dim(operator, operand, tensor, dim)
         if own is not None:
             placements[axis] = own
     return Layout.of(placements)
 
 
-def _is_term(operator: Operator, tensor: Tensor) -> bool:
+def is_term(operator: Operator, tensor: Tensor) -> bool:
     """Whether the operator is linear in this operand: a sum in its terms, a gradient in the arriving one."""
     if operator.phase is Phase.FORWARD:
-        return operator.function in _SUMS and tensor.role is not Role.INDEX
+        return operator.function in SUMS and tensor.role is not Role.INDEX
     return tensor.role in (Role.GRADIENT, Role.WEIGHT_GRADIENT)
 
 
-def _own_dim(operator: Operator, operand: Operand, tensor: Tensor, dim: str) -> str | None:
+def own_dim(operator: Operator, operand: Operand, tensor: Tensor, dim: str) -> str | None:
     """The tensor's dim that a cut of the operator's dim cuts (tokens regrouped by expert included)."""
     same = [dim, *(b for a, b in operator.regroups if a == dim), *(a for a, b in operator.regroups if b == dim)]
     for own, seen in zip(tensor.dims, operand.indices, strict=True):
@@ -364,7 +364,7 @@ def _own_dim(operator: Operator, operand: Operand, tensor: Tensor, dim: str) -> 
     return None
 
 
-def _limited(tensor: Tensor, layout: Layout) -> Layout:
+def limited(tensor: Tensor, layout: Layout) -> Layout:
     """A layout without the dims a tensor lacks."""
     return Layout.of({a: d for a, d in layout.placements if d in tensor.dims})
 

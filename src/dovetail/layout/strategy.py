@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from dovetail.graph import Kind, Operator, Phase
+from dovetail.graph import Kind, LayerGraph, Operator, Phase
 from dovetail.graph.routing import EXPERT_TOKENS
 from dovetail.layout.mesh import Mesh
 
@@ -34,6 +34,10 @@ class Strategy:
     def saves_shards(self) -> bool:
         """Whether backward gathers again what forward gathered, instead of keeping it whole."""
         return self.rule != "dtensor"
+
+    def of(self, graph: LayerGraph) -> Strategy:  # noqa: ARG002
+        """The strategy of one layer class: the same for all, but where each has cuts of its own."""
+        return self
 
     def cut(self, operator: Operator) -> dict[str, str]:
         """Axis → the dim of this operator it cuts."""

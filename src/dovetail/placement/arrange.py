@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
+from dovetail.errors import InputError
 from dovetail.graph import ModelGraph
 from dovetail.hardware import Cluster
 from dovetail.hardware.network import ways
-from dovetail.layout import Strategy
+from dovetail.layout import Mesh, Strategy
 from dovetail.layout.axes import AtomicAxes, atomic_axes, joined_by_tier
+from dovetail.layout.encoding import FreeStrategy, MeshAxis, TileLayouts
+from dovetail.layout.encoding.cuts import TileAxes, axis_name
 from dovetail.layout.rectangles import rectangles
 from dovetail.placement.plan import Plan
 
@@ -30,6 +35,8 @@ class Arrangement:
 
 def arrange(plan: Plan, graph: ModelGraph, cluster: Cluster) -> Arrangement:
     """How the chips of a stage share the layers of a model."""
+    if plan.layouts is not None:
+        return _arrange_tile(plan.layouts, plan.zero_stage, plan.pipeline_parallel, cluster)
     axes = atomic_axes(plan.degrees(_kv_heads(graph)), _stage_tiers(plan, cluster))
     strategy = Strategy(
         axes.mesh,
@@ -40,6 +47,53 @@ def arrange(plan: Plan, graph: ModelGraph, cluster: Cluster) -> Arrangement:
     )
     joins, strides = _along_ways(plan, cluster, axes)
     return Arrangement(axes, strategy, joins, strides)
+
+
+def _arrange_tile(layouts: TileLayouts, zero_stage: int, stages: int, cluster: Cluster) -> Arrangement:
+    """Layouts on the tile of a stage: each of its atomic axes lies along the rows or columns of a grid of dies.
+
+    Where there is no grid the chips of a stage are one row, and groups lie on tiers as they nest.
+    """
+    axes = layouts.axes()
+    sizes = axes.sizes()
+    # for the breakdown: what goes between operators counts as tensor-parallel
+    mesh = Mesh(tensor=tuple(sizes))
+    joins, strides = tile_ways(layouts.rows, layouts.cols, axes, stages, cluster)
+    atomic = AtomicAxes(mesh, sizes, {axis: joins[axis] for axis in sizes})
+    return Arrangement(atomic, FreeStrategy.on(layouts, zero_stage), joins, strides)
+
+
+def tile_ways(
+    rows: int, cols: int, axes: TileAxes, stages: int, cluster: Cluster
+) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
+    """Of a tile's atomic axes and the pipeline: groups along every way of the network, and how far these lie apart."""
+    tiers, along = cluster.tiers, ways(cluster.tiers)
+    joins: dict[str, tuple[int, ...]] = {}
+    strides: dict[str, tuple[int, ...]] = {}
+    if not any(tier.routed for tier in tiers):
+        if rows > 1:
+            raise InputError("plan: layouts.tile", f"has {rows} rows", "a cluster without a grid has 1")
+        ends = [tier.size for tier in tiers] or [1]
+        for low, high in pairwise(axes.cols):
+            joins[axis_name(MeshAxis.COLS, low)] = joined_by_tier(low, high, ends)
+        joins[PIPELINE] = joined_by_tier(cols, cols * stages, ends)
+        return joins, {axis: (1,) * len(ends) for axis in joins}
+    if not (tiers[0].routed and len(tiers[0].shape) == 2):
+        raise InputError("plan: layouts", f"are for no network as {cluster.name} has", "take a wafer or a cluster")
+    for number, axis in enumerate(MeshAxis):
+        for low, high in pairwise(axes.ends(axis)):
+            joins[axis_name(axis, low)] = tuple(high // low if way == number else 1 for way in range(len(along)))
+            strides[axis_name(axis, low)] = tuple(low if way == number else 1 for way in range(len(along)))
+    grid = tiers[0].shape
+    if rows > grid[0] or cols > grid[1]:
+        raise InputError(
+            "plan: layouts.tile", f"is {rows} × {cols} on {grid[0]} × {grid[1]} dies", "use a smaller tile"
+        )
+    slots = (grid[0] // rows, grid[1] // cols)
+    beyond = -(-stages // math.prod(slots))
+    joins[PIPELINE] = (*slots, *[beyond if way == 2 else 1 for way in range(2, len(along))])
+    strides[PIPELINE] = (rows, cols, *[1] * (len(along) - 2))
+    return joins, strides
 
 
 def _along_ways(

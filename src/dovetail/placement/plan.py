@@ -11,6 +11,8 @@ from dovetail.documents import Spec
 from dovetail.errors import InputError
 from dovetail.frameworks.framework import AxisOrder
 from dovetail.layout.axes import Degrees
+from dovetail.layout.encoding import Strings, TileLayouts
+from dovetail.layout.encoding.tile_layouts import string_of
 from dovetail.layout.strategy import ContextKind
 from dovetail.placement.pipeline_schedule import Pipeline, PipelineSchedule
 
@@ -30,6 +32,40 @@ class RecomputeRun(Spec):
 
     blocks: Annotated[int, Field(ge=1, le=2**24)]
     again: RecomputeChoice
+
+
+Text = Annotated[str, Field(max_length=10_000)]
+Side = Annotated[int, Field(ge=1, le=4096)]
+
+
+class StringsSpec(Spec):
+    """How an operator or the stream is cut along the rows and along the columns of a tile: `4 seq, 2 replicate`."""
+
+    rows: Text = ""
+    cols: Text = ""
+
+    def strings(self, where: str) -> Strings:
+        """The strings that the texts mean."""
+        return Strings(string_of(self.rows, where), string_of(self.cols, where))
+
+
+class LayoutsSpec(Spec):
+    """Layouts of every operator instead of a named strategy."""
+
+    tile: Annotated[tuple[Side, Side], Field(strict=False)]
+    """rows and columns of a stage's dies; 1 and all chips of a stage where there is no grid"""
+    stream: StringsSpec = StringsSpec()
+    """how what layers hand on lies"""
+    classes: Annotated[dict[OperatorName, dict[OperatorName, StringsSpec]], Field(max_length=1000)]
+    """layer class, then operator"""
+
+    def layouts(self) -> TileLayouts:
+        """The layouts a file describes."""
+        classes = {
+            layer: {name: spec.strings(f"plan: layouts.{layer}.{name}") for name, spec in operators.items()}
+            for layer, operators in self.classes.items()
+        }
+        return TileLayouts.of(*self.tile, self.stream.strings("plan: layouts.stream"), classes)
 
 
 class PlanSpec(Spec):
@@ -62,6 +98,8 @@ class PlanSpec(Spec):
     """blocks per stage (per chunk, chunk by chunk, when interleaved); even where left out; 0 only at the two ends"""
     axis_order: AxisOrder = "tp-cp-dp-pp"
     """which chips are neighbours, innermost first"""
+    layouts: LayoutsSpec | None = None
+    """how every operator is cut on the dies of a stage; the tensor degree is then all of these"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +126,8 @@ class Plan:
     #: what each run of blocks computes again, where they differ; `recompute` is "none" then
     recompute_by_block: tuple[tuple[int, str | tuple[str, ...]], ...] | None = None
     axis_order: AxisOrder = "tp-cp-dp-pp"
+    #: of every operator, on a stage of `tensor_parallel` chips; None: the degrees say it
+    layouts: TileLayouts | None = None
 
     @property
     def stages_inside(self) -> bool:
@@ -106,6 +146,13 @@ class Plan:
         """Chips the plan uses."""
         return self.data_parallel * self.tensor_parallel * self.pipeline_parallel * self.context_parallel
 
+    @property
+    def stream_copies(self) -> int:
+        """Chips of a copy's stage that hold the same part of what it hands on: each sends a part of that."""
+        if self.layouts is not None:
+            return self.layouts.stream_copies
+        return 1 if self.sequence_parallel else self.tensor_parallel
+
     def degrees(self, kv_heads: int) -> Degrees:
         """The degrees inside one stage."""
         return Degrees(
@@ -122,7 +169,8 @@ class Plan:
 def resolve_plan(spec: PlanSpec, *, chips: int, global_batch: int, num_layers: int) -> Plan:
     """The plan a spec means for so many chips, sequences a step and layers; contradictions are refused."""
     t, p, c, v = spec.tensor_parallel, spec.pipeline_parallel, spec.context_parallel, spec.virtual_stages
-    data = _data_parallel(spec, chips)
+    layouts = None if spec.layouts is None else _layouts(spec, spec.layouts, chips)
+    data = 1 if layouts is not None else _data_parallel(spec, chips)
     num_microbatches = _num_microbatches(spec, data, global_batch)
     if spec.sequence_parallel and t == 1:
         raise InputError("plan: sequence_parallel", "needs tensor_parallel above 1", "leave it out")
@@ -146,7 +194,25 @@ def resolve_plan(spec: PlanSpec, *, chips: int, global_batch: int, num_layers: i
         layers_per_stage=_layers_per_stage(spec, p * v, num_layers),
         recompute_by_block=_recompute_by_block(spec, num_layers),
         axis_order=spec.axis_order,
+        layouts=layouts,
     )
+
+
+def _layouts(spec: PlanSpec, layouts: LayoutsSpec, chips: int) -> TileLayouts:
+    """Layouts of a plan whose degrees say no more than how many chips a stage has; chips may be left over."""
+    found = layouts.layouts()
+    if spec.tensor_parallel != found.chips:
+        fix = f"it should be {found.chips}, all dies of the tile"
+        raise InputError("plan: tensor_parallel", f"is {spec.tensor_parallel} beside layouts", fix)
+    for field in ("data_parallel", "context_parallel", "expert_parallel"):
+        if getattr(spec, field) not in (None, 1):
+            raise InputError(f"plan: {field}", "stands beside layouts", "leave it out: layouts say what is cut")
+    if spec.sequence_parallel:
+        raise InputError("plan: sequence_parallel", "stands beside layouts", "leave it out")
+    if found.chips * spec.pipeline_parallel > chips:
+        what = f"has {found.chips} dies for each of {spec.pipeline_parallel} stages, of {chips} in all"
+        raise InputError("plan: layouts.tile", what, "use smaller tiles or fewer stages")
+    return found
 
 
 def _data_parallel(spec: PlanSpec, chips: int) -> int:

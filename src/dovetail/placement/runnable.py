@@ -45,6 +45,8 @@ def _pipeline(plan: Plan, framework: Framework) -> Iterator[Obstacle]:
 
 
 def _sharding(plan: Plan, framework: Framework) -> Iterator[Obstacle]:
+    if plan.layouts is not None and not framework.layouts:
+        yield "layouts", "cut operators in ways of their own", "leave them out, or use the framework wafer or ideal"
     staged = plan.pipeline_parallel > 1
     stages = framework.zero_stages_with_pipeline if staged else framework.zero_stages
     if plan.zero_stage not in stages:

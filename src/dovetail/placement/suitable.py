@@ -70,9 +70,10 @@ def dim_cuts(graph: ModelGraph, seq_len: int, strategy: Strategy) -> tuple[DimCu
     found: dict[tuple[str, int, tuple[str, ...]], str] = {}
     for name, layer in graph.layers.items():
         sizes = {**layer.sizes, "seq": seq_len}
+        own = strategy.of(layer)
         for operator in layer.operators:
             cuts: dict[str, list[str]] = {}
-            for axis, dim in strategy.cut(operator).items():
+            for axis, dim in own.cut(operator).items():
                 if operator.split(dim) is not None:
                     cuts.setdefault(dim, []).append(axis)
             for dim, axes in cuts.items():

@@ -11,8 +11,12 @@ def plan_words(plan: Plan) -> str:
     degrees |= {"v": plan.virtual_stages, "d": plan.data_parallel, "e": plan.expert_parallel}
     if plan.expert_parallel > 1:
         degrees["x"] = plan.expert_tensor_parallel
+    if plan.layouts is not None:
+        degrees = {"p": plan.pipeline_parallel, "v": plan.virtual_stages}
     parts = [f"{name}{degree}" for name, degree in degrees.items() if degree > 1 or name in "tpd"]
     parts.append(f"b{plan.micro_batch}")
+    if plan.layouts is not None:
+        parts.insert(0, f"free {plan.layouts.rows}×{plan.layouts.cols}")
     if plan.zero_stage:
         whole = plan.zero_group == plan.data_parallel * plan.context_parallel
         parts.append(f"z{plan.zero_stage}" if whole else f"z{plan.zero_stage}/{plan.zero_group}")

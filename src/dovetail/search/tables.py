@@ -154,7 +154,7 @@ class Tables:
             return np.zeros(len(shapes)), np.zeros(len(shapes))
         plans = [self.splits[i].plan for i in numbers(shapes.split)]
         copy = np.array([plan.tensor_parallel * plan.context_parallel for plan in plans])
-        parts = np.array([1 if plan.sequence_parallel else plan.tensor_parallel for plan in plans])
+        parts = np.array([plan.stream_copies for plan in plans])
         neighbours = 2 * copy * np.where(shapes.inside == 1, 1, shapes.copies)
         tiers = [tier_arrays(cluster.chip, tier, self.setting.efficiencies) for tier in cluster.tiers]
         sizes = np.array([tier.size for tier in cluster.tiers])

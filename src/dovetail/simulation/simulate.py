@@ -98,7 +98,7 @@ def tasks_of(plan: Plan, job: Job, profiled: ProfiledJob, step: Step, *, exact: 
         work_order(step.pipeline),
         step.contents,
         steps_of_layers(plan, job, profiled, step, variants),
-        stream if plan.sequence_parallel else stream / plan.tensor_parallel,
+        stream / plan.stream_copies,
         sending=not facts.overlaps.transfers,
         tied=_tied(plan, profiled, step, chips),
         optimizer_s=[float(stage_parameters(stage, step.profiles.layers)[1]) * update_s for stage in step.stages],

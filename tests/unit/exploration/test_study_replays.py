@@ -128,9 +128,9 @@ def test_floors_of_designs_hold_for_simulated_time(tmp_path):
     modelled_above = 0
     for design, (least, _) in every.items():
         chip = study.space.chip(design)
-        ((tables, _),) = worker._tables_for(0, 0, [chip])  # pyright: ignore[reportPrivateUsage]
-        assert float(tables.least_seconds([chip])[0]) <= least * (1 + ROUNDING)
         cluster = study.cluster(chip, study.counts[0])
+        ((tables, _),) = worker._tables_for(0, 0, [cluster])  # pyright: ignore[reportPrivateUsage]
+        assert float(tables.least_seconds([chip])[0]) <= least * (1 + ROUNDING)
         model = DesignTables(job, cluster, study.framework, study.plans)
         modelled_above += float(model.least_seconds([chip])[0]) > float(tables.least_seconds([chip])[0])
     assert modelled_above, "the floors are those of the model"
@@ -208,7 +208,8 @@ def test_only_what_is_slower_when_simulated_is_dropped(tmp_path):
     document = study.run().document
     best_s, worker = document["simulation"]["best"]["step_time_s"], Worker(study)
     chips = [study.space.chip(design) for design in range(study.space.size)]
-    ((tables, _),) = worker._tables_for(0, 0, chips)  # pyright: ignore[reportPrivateUsage]
+    clusters = [study.cluster(chip, study.counts[0]) for chip in chips]
+    ((tables, _),) = worker._tables_for(0, 0, clusters)  # pyright: ignore[reportPrivateUsage]
     floors = tables.least_seconds(chips)
     assert np.sum(floors < document["best"]["objectives"]["step_time"]) < np.sum(floors < best_s) < len(chips)
     assert document["counts"]["profile"] == np.sum(floors < best_s)

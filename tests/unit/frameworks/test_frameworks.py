@@ -16,7 +16,7 @@ from dovetail.documents import validate
 from dovetail.frameworks import Framework
 from dovetail.frameworks.framework import FrameworkSpec, PipelineSchedule
 
-NAMES = ["deepspeed", "fsdp", "ideal", "maxtext", "megatron", "megatron-2022", "torchtitan"]
+NAMES = ["deepspeed", "fsdp", "ideal", "maxtext", "megatron", "megatron-2022", "torchtitan", "wafer"]
 SHARDS = (1, 2, 8, 64)
 
 

@@ -166,12 +166,14 @@ def test_a_million_wafers_in_seconds():
     assert 0.05 < counts.kept / counts.size < 0.5
 
 
-def test_studies_refuse_spaces_of_wafers():
+def test_studies_count_wafers_and_not_their_dies():
     document = {
         "name": "s", "jobs": [{"model": "bert-large", "seq_len": 512, "global_batch": 64}],
         "hardware": {"space": "wafer-grid"}, "cluster": {"chips": 8, "framework": "ideal"},
     }  # fmt: skip
-    with pytest.raises(InputError, match=r"^s: hardware: wafer-grid is a space of wafers; name a space of chips"):
+    with pytest.raises(
+        InputError, match=r"^s: cluster.chips: stands beside wafer-grid, a space of wafers; say cluster"
+    ):
         study_of(document, "s")
 
 

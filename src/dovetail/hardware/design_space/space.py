@@ -103,9 +103,17 @@ class DesignSpace:
         """Any designs by their indices, kept or not."""
         return self.formulas.completed(self.fixed.varied(self._columns(self._checked(indices))))
 
-    def batches(self, rows: int = BATCH_ROWS, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
-        """The designs kept, in order of their index, from `start` to before `stop`; at most `rows` looked at a time."""
+    def batches(
+        self, rows: int = BATCH_ROWS, start: int = 0, stop: int | None = None, left_out: dict[str, int] | None = None
+    ) -> Iterator[Batch]:
+        """The designs kept, in order of their index, from `start` to before `stop`; at most `rows` looked at a time.
+
+        To `left_out` is added how many designs each limit leaves out, as in `count`.
+        """
         for first, sieve in self._sieved(rows, start, stop):
+            if left_out is not None:
+                for text, number in sieve.left_out.items():
+                    left_out[text] = left_out.get(text, 0) + number
             if sieve.kept:
                 designs, positions = sieve.survivors(self.variables)
                 yield Batch(designs, first + positions)
@@ -194,19 +202,12 @@ class DesignSpace:
 
     def chips(self, indices: Sequence[int] | Index) -> list[Chip]:
         """Designs as chips."""
-        designs, technology = self.designs(indices), self.formulas.technology
+        designs = self.designs(indices)
         # nothing built before binds a design to one operator at a time
-        common: dict[str, Any] = {"shares_cores": self.base.kind == "systolic"}
+        common: dict[str, Any] = {"shares_cores": self.base.kind == "systolic", **self.made_in()}
         figures: dict[str, Array] = {}
-        if technology is not None:
-            from dovetail.hardware import catalogue  # which knows spaces too
-
+        if self.formulas.technology is not None:
             figures = {"area_mm2": self.values("area_mm2", designs), "tdp_w": self.values("peak_power_w", designs)}
-            # a chip names a technology of the catalogue, or none: a file may have one of the same name
-            shipped = technology.name in catalogue.technology_names()
-            same = shipped and catalogue.technology(technology.name) == technology
-            common["technology"] = technology.name if same else None
-            common["node"] = self.base.node if technology.name == self.base.technology else technology.name
         found: list[Chip] = []
         for position, index in enumerate(np.asarray(indices).tolist()):
             source = f"design {index} of the design space {self.name}, from {self.base.name}"
@@ -214,6 +215,19 @@ class DesignSpace:
             chip = designs.chip(position, f"{self.name}-{index}")
             found.append(replace(chip, source=source, **common, **own))
         return found
+
+    def made_in(self) -> dict[str, str | None]:
+        """What chips of the space say of their technology; nothing where there is none."""
+        technology = self.formulas.technology
+        if technology is None:
+            return {}
+        from dovetail.hardware import catalogue  # which knows spaces too
+
+        # a chip names a technology of the catalogue, or none: a file may have one of the same name
+        shipped = technology.name in catalogue.technology_names()
+        same = shipped and catalogue.technology(technology.name) == technology
+        node = self.base.node if technology.name == self.base.technology else technology.name
+        return {"technology": technology.name if same else None, "node": node}
 
     def wafers(self, indices: Sequence[int] | Index) -> list[Wafer]:
         """Designs of a space of wafers as wafers without defects."""

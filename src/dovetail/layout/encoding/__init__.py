@@ -5,6 +5,7 @@ from dovetail.layout.encoding.cuts import AxesOnTile, TileAxes, decode, encode, 
 from dovetail.layout.encoding.document import from_json, read_encoding, to_json
 from dovetail.layout.encoding.encoded_strategy import EncodedStrategy, as_strategy, stream_cuts
 from dovetail.layout.encoding.factor import REPLICATE, Factor, MeshAxis, String, Strings
+from dovetail.layout.encoding.free_strategy import FreeStrategy, layer_strategy
 from dovetail.layout.encoding.job_encoding import Encoding, Interval, StageEncoding, Tile, WaferSchedule
 from dovetail.layout.encoding.job_space import EncodingSpace
 from dovetail.layout.encoding.named import encode_strategy
@@ -13,6 +14,7 @@ from dovetail.layout.encoding.operator_space import OperatorSpace, count_operato
 from dovetail.layout.encoding.reshard import Reshard, placed, reshards
 from dovetail.layout.encoding.rules import RULES, Violation, operator_violations
 from dovetail.layout.encoding.stream import stream_buffer_bytes, streamed_operand
+from dovetail.layout.encoding.tile_layouts import TileLayouts
 from dovetail.layout.encoding.validate import validate_encoding
 from dovetail.layout.encoding.wafer_grid import WaferGrid
 
@@ -25,6 +27,7 @@ __all__ = [
     "Encoding",
     "EncodingSpace",
     "Factor",
+    "FreeStrategy",
     "Home",
     "Interval",
     "MeshAxis",
@@ -37,6 +40,7 @@ __all__ = [
     "Strings",
     "Tile",
     "TileAxes",
+    "TileLayouts",
     "Violation",
     "WaferGrid",
     "WaferSchedule",
@@ -52,6 +56,7 @@ __all__ = [
     "enumerate_operator",
     "from_json",
     "gradient_cuts",
+    "layer_strategy",
     "operator_violations",
     "placed",
     "read_encoding",

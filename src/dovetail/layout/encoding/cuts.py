@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from dovetail.errors import InputError
 from dovetail.graph import Backward, LayerGraph, Operator, Phase
+from dovetail.layout.derive import own_dim
 from dovetail.layout.encoding.factor import REPLICATE, Factor, MeshAxis, Strings, extent, places
 from dovetail.layout.encoding.operator_encoding import OperatorEncoding
 
@@ -74,6 +75,16 @@ def decode(operator: Operator, strings: Strings, axes: TileAxes | None = None) -
             dim = place.factor.dim
             if dim != REPLICATE and operator.split(dim) is not None:
                 cuts[axis_name(axis, low)] = dim
+    return cuts
+
+
+def stream_layout(strings: Strings, axes: TileAxes) -> dict[str, str]:
+    """Atomic axis → the dim of a tensor it cuts, of strings that say how a tensor lies."""
+    cuts: dict[str, str] = {}
+    for axis in MeshAxis:
+        for place in places(strings.along(axis)):
+            inside = (low for low, high in pairwise(axes.ends(axis)) if place.low <= low and high <= place.high)
+            cuts |= {axis_name(axis, low): place.factor.dim for low in inside if place.factor.dim != REPLICATE}
     return cuts
 
 
@@ -149,8 +160,46 @@ def gradient_cuts(
     """What each atomic axis cuts of an operator of the backward."""
     name = owner(graph, gradient)
     if name is None:
-        return tensor_cuts(graph, operators, gradient.name.removesuffix(".grad.sum"), axes)
+        return sum_cuts(graph, operators, gradient.name.removesuffix(".grad.sum"), axes)
     return decode(gradient, operators[name].strings(gradient.phase), axes)
+
+
+def backward_cuts(
+    graph: LayerGraph,
+    operators: Mapping[str, OperatorEncoding],
+    backward: Backward,
+    axes: TileAxes,
+    stream: Mapping[str, str],
+) -> dict[str, dict[str, str]]:
+    """What each atomic axis cuts of every operator of the backward, where the residual stream lies as given."""
+    cuts = {o.name: gradient_cuts(graph, operators, o, axes) for o in backward.graph.operators}
+    for tensor in graph.stream(graph.inputs):
+        # the gradient of what the layer was handed is summed as it is handed back
+        if f"{tensor.name}.grad.sum" in cuts:
+            cuts[f"{tensor.name}.grad.sum"] = {axis: dim for axis, dim in stream.items() if dim in tensor.dims}
+    return cuts
+
+
+def sum_cuts(graph: LayerGraph, operators: Mapping[str, OperatorEncoding], name: str, axes: TileAxes) -> dict[str, str]:
+    """How the sum of a tensor's gradients lies: as the tensor was written.
+
+    Along axes where its writer leaves a partial sum it is cut as the first of its readers cuts it there; so is what
+    the layer was handed, which has no writer, and what was written to be sent elsewhere (tokens for experts).
+    """
+    writer = next(((o, i) for o in graph.operators for i in o.outputs if i.tensor == name), None)
+    read = tensor_cuts(graph, operators, name, axes)
+    if writer is None or writer[0].regroups:
+        return read
+    operator, operand = writer
+    cuts: dict[str, str] = {}
+    for axis, dim in decode(operator, operators[operator.name].forward, axes).items():
+        split = operator.split(dim)
+        own = own_dim(operator, operand, graph.tensors[name], dim)
+        if own is not None:
+            cuts[axis] = own
+        elif split is not None and name in split.partial and axis in read:
+            cuts[axis] = read[axis]
+    return cuts
 
 
 def tensor_cuts(
@@ -158,17 +207,15 @@ def tensor_cuts(
 ) -> dict[str, str]:
     """How a tensor lies where all that use it meet: cut along an axis as the first of its users that cuts it there.
 
-    Users are its readers in order, then its writer. So lies a sum of its gradients, and the residual stream: what
-    is cut by one of them need not be whole for all.
+    Users are its readers in order, then its writer. So lies the residual stream: what is cut by one of them need not
+    be whole for all.
     """
     cuts: dict[str, str] = {}
     users = [(o, i) for o in graph.operators for i in o.inputs if i.tensor == name]
     users += [(o, i) for o in graph.operators for i in o.outputs if i.tensor == name]
     for operator, operand in users:
-        own = dict(zip(operand.indices, graph.tensors[name].dims, strict=True))
         for axis, dim in decode(operator, operators[operator.name].forward, axes).items():
-            same = (dim, *(b for a, b in operator.regroups if a == dim), *(a for a, b in operator.regroups if b == dim))
-            found = next((own[d] for d in same if d in own), None)
+            found = own_dim(operator, operand, graph.tensors[name], dim)
             if found is not None:
                 cuts.setdefault(axis, found)
     return cuts

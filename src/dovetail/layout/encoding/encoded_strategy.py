@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from dovetail.errors import InputError
 from dovetail.graph import Backward, LayerGraph, Operator, Role, differentiate
-from dovetail.layout.encoding.cuts import TileAxes, axis_name, decode, gradient_cuts, streamed_axes, tensor_cuts
+from dovetail.layout.encoding.cuts import TileAxes, axis_name, backward_cuts, decode, streamed_axes, tensor_cuts
 from dovetail.layout.encoding.factor import MeshAxis, places
 from dovetail.layout.encoding.operator_encoding import OperatorEncoding
 from dovetail.layout.mesh import Mesh
@@ -63,8 +63,9 @@ def as_strategy(
     `keep_gathered` say what is kept of gathered activations and weights, as of a named strategy.
     """
     backward = backward or differentiate(graph)
+    stream = stream_cuts(graph, operators, axes) if stream is None else stream
     cuts = {o.name: decode(o, operators[o.name].forward, axes) for o in graph.operators}
-    cuts |= {o.name: gradient_cuts(graph, operators, o, axes) for o in backward.graph.operators}
+    cuts |= backward_cuts(graph, operators, backward, axes, stream)
     ring = {a for o in graph.operators for a in streamed_axes(operators[o.name].forward, axes) if "key_seq" in o.dims}
     group = {a for found in cuts.values() for a, dim in found.items() if dim == "group"} - ring
     zero, stage = _zero(operators, axes)
@@ -85,12 +86,12 @@ def as_strategy(
         zero_stage=stage,
         keep_gathered=keep_gathered,
         cuts_of=cuts,
-        stream=stream_cuts(graph, operators, axes) if stream is None else stream,
-        tokens=_token_cuts(graph, operators, axes),
+        stream=stream,
+        tokens=token_cuts(graph, operators, axes),
     )
 
 
-def _token_cuts(graph: LayerGraph, operators: Mapping[str, OperatorEncoding], axes: TileAxes) -> dict[str, str]:
+def token_cuts(graph: LayerGraph, operators: Mapping[str, OperatorEncoding], axes: TileAxes) -> dict[str, str]:
     """How ids and labels lie, as their readers need them; whole along an axis where one that has the dim is."""
     cuts: dict[str, str] = {}
     whole: set[tuple[str, str]] = set()

@@ -1,0 +1,210 @@
+"""Studies of wafers: the clusters that designs are planned on, what no plan beats on them, and how they are told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.errors import InputError
+from dovetail.frameworks import Framework
+from dovetail.hardware import Cluster, Wafer
+from dovetail.hardware.design_space.space import Axis, DesignSpace
+from dovetail.hardware.wafer_design import WaferDesigns, planned
+from dovetail.models import Job
+from dovetail.search.design_bound import design_bounds
+from dovetail.search.least_work import least_work
+from dovetail.search.space import WholeSpace
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+#: What the grid that plans are for follows from.
+_GRID = ("grid_rows", "grid_cols", "spare_dies")
+#: Combinations of these that are looked at to find all grids of a space.
+_MOST_GRIDS = 2**20
+#: Taken off what must fit, so that rounding refuses nothing.
+_ROUNDING = 1e-9
+
+#: Columns of searched wafers beside the variables of their space: variables, and figures of the estimate.
+COLUMNS = (
+    "grid_rows", "grid_cols", "die_width_mm", "die_height_mm", "tensor_cores", "core_sram_bytes", "hbm_stacks",
+    "link_port_bytes_per_s", "clock_hz", "spare_dies", "power_limit_w", "wafer_flops", "wafer_hbm_bytes",
+    "wafer_power_w", "wafer_yield",
+)  # fmt: skip
+
+#: Estimates that a point carries: of a die, then of the wafer.
+SILICON = ("area_mm2", "peak_power_w", "wafer_power_w", "wafer_yield")
+
+
+def wafer_designs(space: DesignSpace, designs: Sequence[int] | Ints) -> WaferDesigns:
+    """Designs of a space of wafers."""
+    return as_wafers(space.designs(designs))
+
+
+def as_wafers(designs: object) -> WaferDesigns:
+    """Designs that are known to be wafers."""
+    assert isinstance(designs, WaferDesigns), "a study knows whether its space is of wafers"
+    return designs
+
+
+def clusters_of(space: DesignSpace, designs: Sequence[int] | Ints, wafers: int) -> list[Cluster]:
+    """So many of each wafer as a cluster of their dies, without the rows of spare ones; they must have a row left.
+
+    A die has area and power of the silicon estimate, as chips of a space do.
+    """
+    indices = np.asarray(designs, np.int64)
+    found = wafer_designs(space, indices)
+    area, power = space.values("area_mm2", found).tolist(), space.values("peak_power_w", found).tolist()
+    made: dict[str, Any] = dict(space.made_in())
+    clusters: list[Cluster] = []
+    for position, wafer in enumerate(space.wafers(indices)):
+        grid = planned(wafer)
+        assert grid is not None, "wafers without a row of dies have no bound"
+        die = replace(grid.die, area_mm2=area[position], tdp_w=power[position], **made)
+        clusters.append(replace(grid, die=die).cluster(wafers))
+    return clusters
+
+
+def grids(space: DesignSpace) -> tuple[tuple[int, int], ...]:
+    """Rows and columns of every grid that a plan of the space may be for, whatever its limits."""
+    derived = set(dict(space.formulas.derived)) & set(_GRID)
+    axes = tuple(axis if derived or set(_GRID) & set(axis.values) else _first(axis) for axis in space.axes)
+    few = replace(space, axes=axes)
+    if few.size > _MOST_GRIDS:
+        what = f"has {few.size:,} combinations of what its grids follow from"
+        raise InputError("hardware", what, f"keep them to {_MOST_GRIDS:,}: derive them from fewer axes")
+    found = wafer_designs(few, np.arange(few.size))
+    rows, cols = (np.broadcast_to(part, (few.size,)) for part in (found.planned_rows, found.grid_cols))
+    every = np.unique(np.stack([rows, cols], axis=1), axis=0)
+    kept = tuple((int(row), int(col)) for row, col in every.tolist() if row >= 1 and col >= 1)
+    if not kept:
+        raise InputError("hardware", "leaves no row of dies beside spare ones", "give its wafers fewer spare dies")
+    return kept
+
+
+def _first(axis: Axis) -> Axis:
+    return Axis(axis.name, {name: values[:1] for name, values in axis.values.items()})
+
+
+def grid_clusters(space: DesignSpace, wafers: int) -> list[Cluster]:
+    """The base's dies on every grid of the space."""
+    assert space.wafer is not None
+    return [_on_grid(space.wafer, rows, cols).cluster(wafers) for rows, cols in grids(space)]
+
+
+def _on_grid(wafer: Wafer, rows: int, cols: int) -> Wafer:
+    grid = planned(replace(wafer, rows=rows, cols=cols, spare_dies=0))
+    assert grid is not None
+    return grid
+
+
+def network_key(designs: WaferDesigns) -> tuple[Floats, ...]:
+    """What the network of designs follows from, an array of each: grid, links, and what leaves the wafer."""
+    parts = (designs.planned_rows, designs.grid_cols, designs.link_port_bytes_per_s, designs.edge_bytes_per_s)
+    return tuple(np.broadcast_to(part, designs.shape) for part in parts)
+
+
+def least_seconds(
+    jobs: Sequence[Job], framework: Framework, designs: WaferDesigns, wafers: int, sizes: Sequence[Sequence[int]]
+) -> Floats:
+    """Seconds that no plan with these micro-batches beats on so many of each wafer (L0): designs × jobs.
+
+    Infinite where the state of the weights does not fit all dies together, where no row of dies is left, and where
+    several wafers have no links between them. The bound depends on the number of dies and what each sends off the
+    wafer, so designs alike in these are looked at together.
+    """
+    count = len(np.ravel(np.broadcast_to(0, designs.shape)))
+    flat = {name: np.broadcast_to(designs.value(name), designs.shape).reshape(-1) for name in designs.variables}
+    every = as_wafers(designs.varied(flat))
+    dies, edge = np.broadcast_to(every.planned_dies, count), every.edge_bytes_per_s
+    usable = (dies >= 1) & ((edge > 0) | (wafers == 1))
+    found = np.full((count, len(jobs)), np.inf)
+    keys, member = np.unique(np.stack([dies, edge if wafers > 1 else 0 * edge], axis=1), axis=0, return_inverse=True)
+    capacity = np.where(every.hbm_bytes > 0, every.hbm_bytes, _sram_bytes(every)) * dies * wafers
+    for number, (group, off) in enumerate(keys.tolist()):
+        alike = usable & (member.reshape(-1) == number)
+        for column, job in enumerate(jobs):
+            (rows,) = np.nonzero(alike & (capacity >= least_state_bytes(job, framework)))
+            if not len(rows):
+                continue
+            # the bound knows no shapes, so any grid of so many dies will do
+            wafer = replace(_on_grid(every.wafer, 1, int(group)), edge_bytes_per_s=off)
+            some = every.varied({name: values[rows] for name, values in flat.items()})
+            if group == 1 and wafers > 1:
+                # single dies have no other links than those off their wafers
+                some = some.varied({"link_ports": np.ones(()), "link_port_bytes_per_s": np.asarray(off)})
+            bounds = design_bounds([job], wafer.cluster(wafers), some, sizes[column])
+            found[rows, column] = bounds[..., 0, :].min(axis=-1)
+    return found.reshape(*designs.shape, len(jobs))
+
+
+def _sram_bytes(designs: WaferDesigns) -> Floats:
+    return designs.vector_cores * designs.core_sram_bytes + designs.shared_sram_bytes
+
+
+def least_state_bytes(job: Job, framework: Framework) -> float:
+    """Bytes of weights, gradients and optimizer state that all chips together hold at least, however sharded."""
+    state, work = framework.state_bytes(job.precision), least_work(job, None)
+    once = state.per_parameter(job.optimizer, 3, 1)
+    gradients = min(state.gradients, state.gradients if state.pipeline_gradients is None else state.pipeline_gradients)
+    parameters = work.dense_parameters + work.expert_parameters
+    return parameters * (once.weights + gradients + once.optimizer) * (1 - _ROUNDING)
+
+
+def columns_of(space: DesignSpace, designs: Ints) -> dict[str, Floats]:
+    """Variables and figures of wafers, as columns of a part."""
+    found = space.designs(designs)
+    names = dict.fromkeys((*COLUMNS, *space.variables))
+    return {name: np.array(space.values(name, found), np.float64) for name in names}
+
+
+def joined_space(spaces: Sequence[WholeSpace]) -> WholeSpace:
+    """Plans of several grids together: they differ in degrees, which divide their dies."""
+    degrees = ("tensor_parallel", "context_parallel", "pipeline_parallel", "zero_group")
+    values = {name: sorted({value for space in spaces for value in getattr(space, name)}) for name in degrees}
+    return replace(spaces[0], **{name: tuple(found) for name, found in values.items()})
+
+
+def space_words(space: DesignSpace, counts: Sequence[int], plans: str) -> str:
+    """The space that a certificate holds over; `plans` tells those of all grids."""
+    every = grids(space)
+    most = max(rows * cols for rows, cols in every)
+    least = min(rows * cols for rows, cols in every)
+    dies = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    number = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
+    word = "wafer" if tuple(counts) == (1,) else "wafers"
+    return (
+        f"{space.size:,} designs of {space.name} within physical rules and limits, {number} {word} with {dies} dies "
+        f"beside rows of spare ones, each with its fastest plans, degrees as far as they divide its dies: {plans}"
+    )
+
+
+def wafer_facts(space: DesignSpace, design: int) -> dict[str, Any]:
+    """One wafer for a reader, with what all have in common too."""
+    (wafer,) = space.wafers([design])
+    grid, die = planned(wafer), wafer.die
+    assert grid is not None
+    return {
+        "rows": wafer.rows,
+        "cols": wafer.cols,
+        "planned_rows": grid.rows,
+        "spare_dies": wafer.spare_dies,
+        "die_width_mm": wafer.die_width_mm,
+        "die_height_mm": wafer.die_height_mm,
+        "cores": die.tensor_cores,
+        "vector_cores": die.vector_cores,
+        "clock_hz": die.clock_hz,
+        "die_flops": die.peak_flops("bf16"),
+        "core_sram_bytes": die.core_sram_bytes,
+        "die_sram_bytes": die.sram_bytes,
+        "hbm_stacks": wafer.hbm_stacks,
+        "hbm_bytes": die.hbm_bytes,
+        "hbm_bytes_per_s": die.hbm_bytes_per_s,
+        "d2d_bytes_per_s": wafer.d2d_bytes_per_s,
+        "edge_bytes_per_s": wafer.edge_bytes_per_s,
+        "power_limit_w": wafer.power_limit_w,
+    }

@@ -1,0 +1,81 @@
+"""Layouts of a whole model on tiles of dies: of every layer class how each operator is cut, and how the stream lies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from dovetail.errors import InputError, quoted
+from dovetail.layout.encoding.cuts import TileAxes, tile_axes, tile_extent
+from dovetail.layout.encoding.factor import REPLICATE, Factor, String, Strings, cut_by
+
+#: A factor as a plan file has it: dies, then the dim they cut.
+_FACTOR = re.compile(r"(\d{1,8}) ([a-z_+]{1,100})")
+
+
+@dataclass(frozen=True, slots=True)
+class TileLayouts:
+    """How a model lies on the tile of a stage, the same on all of them; a dim of the residual stream is one of x's."""
+
+    rows: int
+    cols: int
+    stream: Strings
+    #: layer class → operator → its strings, in order of names
+    classes: tuple[tuple[str, tuple[tuple[str, Strings], ...]], ...]
+
+    @staticmethod
+    def of(rows: int, cols: int, stream: Strings, classes: Mapping[str, Mapping[str, Strings]]) -> TileLayouts:
+        """Layouts with everything in order, so that equal ones are equal."""
+        ordered = tuple((name, tuple(sorted(classes[name].items()))) for name in sorted(classes))
+        return TileLayouts(rows, cols, stream, ordered)
+
+    @property
+    def chips(self) -> int:
+        """Dies of a tile."""
+        return self.rows * self.cols
+
+    @property
+    def stream_copies(self) -> int:
+        """Dies of a tile that hold the same part of the residual stream."""
+        return cut_by(self.stream).get(REPLICATE, 1)
+
+    def operators(self, layer: str) -> dict[str, Strings]:
+        """The strings of a layer class."""
+        return dict(dict(self.classes)[layer])
+
+    def strings(self) -> Iterable[Strings]:
+        """Everything that is written along the tile's axes."""
+        return (self.stream, *(strings for _, operators in self.classes for _, strings in operators))
+
+    def axes(self) -> TileAxes:
+        """The fewest atomic axes all of them can be written along."""
+        return _axes(self)
+
+
+@lru_cache(maxsize=1024)
+def _axes(layouts: TileLayouts) -> TileAxes:
+    for strings in layouts.strings():
+        if tile_extent(strings) != (layouts.rows, layouts.cols):
+            found = " × ".join(map(str, tile_extent(strings)))
+            fix = f"factors should multiply to {layouts.rows} rows and {layouts.cols} columns"
+            raise InputError("plan: layouts", f"has strings for {found} dies", fix)
+    return tile_axes(layouts.strings())
+
+
+def string_text(string: String) -> str:
+    """A string as a plan file has it: `4 seq, 2 replicate`, innermost first."""
+    return ", ".join(f"{factor.size} {factor.dim}" for factor in string)
+
+
+def string_of(text: str, where: str) -> String:
+    """The string that a text means."""
+    factors: list[Factor] = []
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        found = _FACTOR.fullmatch(part)
+        if found is None or int(found[1]) < 1:
+            fix = f"write dies and the dim they cut, innermost first: 4 seq, 2 {REPLICATE}"
+            raise InputError(where, f"has {quoted(part)}", fix)
+        factors.append(Factor(int(found[1]), found[2]))
+    return tuple(factors)

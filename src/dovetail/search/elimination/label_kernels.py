@@ -1,0 +1,302 @@
+"""Compiled dominance: what incumbents leave open, and sets of labels of which none dominates another."""
+# numba ships no types
+# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+Number = TypeVar("Number", np.float64, np.int64)
+
+
+class Entries(NamedTuple):
+    """Sets of labels, one set for each entry of a table."""
+
+    #: entries + 1: where the labels of each begin
+    offsets: Ints
+    #: labels × objectives
+    costs: Floats
+    #: entries × directions: the least weighted cost of an entry's labels
+    bounds: Floats
+
+
+class Limits(NamedTuple):
+    """What makes a label worth keeping."""
+
+    #: directions × objectives
+    weights: Floats
+    #: corners × directions: weighted costs of the corners of what is open
+    corners: Floats
+    #: entries × directions: the least weighted cost of all that a label does not contain
+    outside: Floats
+    #: entries × objectives: the same by objective
+    outside_costs: Floats
+    #: a label may be this part of the whole cost worse, in every objective, than one that is dropped for it
+    slack: float
+
+
+class Made(NamedTuple):
+    """New labels and what they were made of."""
+
+    offsets: Ints
+    costs: Floats
+    #: labels × (option, left label, right label)
+    parts: Ints
+    #: whether a label was dropped that only slack let drop
+    used_slack: bool
+
+
+@njit(cache=True)
+def open_corners(points: Floats, upper: Floats) -> Floats:
+    """Corners u of what points leave open: below `upper`, a cost is at or above no point if and only if it is < some u.
+
+    A corner above a new point is replaced by those with one coordinate taken from the point; only the largest stay.
+    """
+    objectives = len(upper)
+    corners = np.empty((64, objectives))
+    corners[0] = upper
+    count = 1
+    fresh = np.empty((64, objectives))
+    for point in points:
+        kept, made = 0, 0
+        for c in range(count):
+            if np.all(point < corners[c]):
+                if made + objectives > len(fresh):
+                    fresh = _longer(fresh)
+                for k in range(objectives):
+                    fresh[made] = corners[c]
+                    fresh[made, k] = point[k]
+                    made += 1
+            else:
+                corners[kept] = corners[c]
+                kept += 1
+        count = kept
+        for f in range(made):
+            covered = False
+            for c in range(kept):
+                if np.all(fresh[f] <= corners[c]):
+                    covered = True
+                    break
+            for g in range(made):
+                if covered:
+                    break
+                # of equal ones the first stays
+                if g != f and np.all(fresh[f] <= fresh[g]) and (g < f or np.any(fresh[f] < fresh[g])):
+                    covered = True
+            if not covered:
+                if count == len(corners):
+                    corners = _longer(corners)
+                corners[count] = fresh[f]
+                count += 1
+    return corners[:count].copy()
+
+
+@njit(cache=True)
+def _longer(rows: NDArray[Number]) -> NDArray[Number]:
+    found = np.empty((2 * len(rows), rows.shape[1]), rows.dtype)
+    found[: len(rows)] = rows
+    return found
+
+
+#: Corners that are looked at together.
+TOGETHER = 16
+
+
+@njit(cache=True)
+def highest_together(corners: Floats) -> Floats:
+    """The most that each run of corners allows, direction by direction."""
+    number, directions = corners.shape
+    found = np.full((-(-number // TOGETHER), directions), -np.inf)
+    for c in range(number):
+        for j in range(directions):
+            found[c // TOGETHER, j] = max(found[c // TOGETHER, j], corners[c, j])
+    return found
+
+
+@njit(cache=True)
+def _below(bounds: Floats, corners: Floats, c: int) -> bool:
+    for j in range(len(bounds)):  # noqa: SIM110 - a loop is quicker once compiled
+        if bounds[j] >= corners[c, j]:
+            return False
+    return True
+
+
+@njit(cache=True)
+def _is_open(bounds: Floats, corners: Floats, highest: Floats, likely: int) -> int:
+    """A corner that bounds leave within reach, a likely one tried first; -1 where none is."""
+    number = len(corners)
+    if likely < number and _below(bounds, corners, likely):
+        return likely
+    for run in range(len(highest)):
+        if _below(bounds, highest, run):
+            for c in range(run * TOGETHER, min((run + 1) * TOGETHER, number)):
+                if _below(bounds, corners, c):
+                    return c
+    return -1
+
+
+@njit(cache=True)
+def worth_keeping(bounds: Floats, corners: Floats) -> Flags:
+    """Which rows (by direction the least weighted costs of some choices) may contain an undominated choice."""
+    found = np.empty(len(bounds), np.bool_)
+    last, highest = 0, highest_together(corners)
+    for row in range(len(bounds)):
+        corner = _is_open(bounds[row], corners, highest, last)
+        found[row] = corner >= 0
+        last = max(corner, 0)
+    return found
+
+
+@njit(cache=True)
+def room_below(bounds: Floats, corners: Floats) -> Floats:
+    """How far rows of bounds lie below the corner that leaves them most room; negative where none does."""
+    found = np.full(len(bounds), -np.inf)
+    for row in range(len(bounds)):
+        for c in range(len(corners)):
+            room = np.inf
+            for j in range(bounds.shape[1]):
+                room = min(room, corners[c, j] - bounds[row, j])
+                if room <= found[row]:
+                    break
+            found[row] = max(found[row], room)
+    return found
+
+
+@njit(cache=True)
+def undominated(points: Floats) -> Flags:
+    """Which points no other dominates; rows are in lexicographic order, and of equal ones the first counts."""
+    n = len(points)
+    found = np.zeros(n, np.bool_)
+    kept = np.empty(n, np.int64)
+    count = 0
+    for i in range(n):
+        best = True
+        for at in range(count):
+            if _at_most(points, kept[at], points[i]):
+                best = False
+                break
+        if best:
+            found[i] = True
+            kept[count] = i
+            count += 1
+    return found
+
+
+@njit(cache=True)
+def least_by_entry(offsets: Ints, costs: Floats, weights: Floats) -> Floats:
+    """The least weighted costs of the labels of each entry (entries × directions); infinite where it has none."""
+    entries, directions, objectives = len(offsets) - 1, len(weights), weights.shape[1]
+    found = np.full((entries, directions), np.inf)
+    for entry in range(entries):
+        for label in range(offsets[entry], offsets[entry + 1]):
+            for j in range(directions):
+                cost = 0.0
+                for k in range(objectives):
+                    cost += weights[j, k] * costs[label, k]
+                found[entry, j] = min(found[entry, j], cost)
+    return found
+
+
+@njit(cache=True)
+def _at_most(costs: Floats, at: int, cost: Floats) -> bool:
+    for k in range(len(cost)):  # noqa: SIM110
+        if costs[at, k] > cost[k]:
+            return False
+    return True
+
+
+@njit(cache=True)
+def _at_least(costs: Floats, at: int, cost: Floats) -> bool:
+    for k in range(len(cost)):  # noqa: SIM110
+        if costs[at, k] < cost[k]:
+            return False
+    return True
+
+
+@njit(cache=True)
+def _among(costs: Floats, begin: int, end: int, limit: Floats) -> int:
+    """A label in a range that is within a limit; -1 where there is none."""
+    for at in range(begin, end):
+        if _at_most(costs, at, limit):
+            return at
+    return -1
+
+
+@njit(cache=True)
+def _weigh(weights: Floats, cost: Floats, outside: Floats, row: int, bounds: Floats) -> None:
+    """Writes what whatever contains a label costs at least, direction by direction."""
+    for j in range(len(bounds)):
+        total = outside[row, j]
+        for k in range(len(cost)):
+            total += weights[j, k] * cost[k]
+        bounds[j] = total
+
+
+@njit(cache=True)
+def made_labels(base: Floats, left_at: Ints, right_at: Ints, left: Entries, right: Entries, limits: Limits) -> Made:
+    """For each row the undominated sums of a base cost, a left label and a right label, over all options.
+
+    `base` is rows × options × objectives; `left_at` and `right_at` (rows × options) say which entries' labels join.
+    """
+    rows, options, objectives = base.shape
+    offsets, costs, parts = np.zeros(rows + 1, np.int64), np.empty((1024, objectives)), np.empty((1024, 3), np.int64)
+    bounds, cost, limit = np.empty(len(limits.weights)), np.empty(objectives), np.empty(objectives)
+    highest = highest_together(limits.corners)
+    count, last, used_slack = 0, 0, False
+    for row in range(rows):
+        begin = count
+        for o in range(options):
+            a, b = left_at[row, o], right_at[row, o]
+            if base[row, o, 0] == np.inf:
+                continue
+            _weigh(limits.weights, base[row, o], limits.outside, row, bounds)
+            for j in range(len(bounds)):
+                bounds[j] += left.bounds[a, j] + right.bounds[b, j]
+            corner = _is_open(bounds, limits.corners, highest, last)
+            if corner < 0:
+                continue
+            for x in range(left.offsets[a], left.offsets[a + 1]):
+                for y in range(right.offsets[b], right.offsets[b + 1]):
+                    for k in range(objectives):
+                        cost[k] = base[row, o, k] + left.costs[x, k] + right.costs[y, k]
+                        limit[k] = cost[k] + limits.slack * (cost[k] + limits.outside_costs[row, k])
+                    better = _among(costs, begin, count, limit)
+                    if better >= 0:
+                        used_slack = used_slack or not _at_most(costs, better, cost)
+                        continue
+                    _weigh(limits.weights, cost, limits.outside, row, bounds)
+                    corner = _is_open(bounds, limits.corners, highest, last)
+                    if corner < 0:
+                        continue
+                    last = corner
+                    count = _without(costs, parts, begin, count, cost)
+                    if count == len(costs):
+                        costs, parts = _longer(costs), _longer(parts)
+                    for k in range(objectives):
+                        costs[count, k] = cost[k]
+                    parts[count, 0], parts[count, 1], parts[count, 2] = o, x, y
+                    count += 1
+        offsets[row + 1] = count
+    return Made(offsets, costs[:count].copy(), parts[:count].copy(), used_slack)
+
+
+@njit(cache=True)
+def _without(costs: Floats, parts: Ints, begin: int, end: int, cost: Floats) -> int:
+    """Takes out of a range what a cost dominates; the new end."""
+    kept = begin
+    for at in range(begin, end):
+        if not _at_least(costs, at, cost):
+            if kept != at:
+                for k in range(len(cost)):
+                    costs[kept, k] = costs[at, k]
+                for part in range(3):
+                    parts[kept, part] = parts[at, part]
+            kept += 1
+    return kept

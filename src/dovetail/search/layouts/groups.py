@@ -1,0 +1,126 @@
+"""Which operators of a layer are cut together: the variables of a layout search."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+
+from dovetail.graph import Kind, LayerGraph, Operator, Role
+from dovetail.graph.routing import EXPERT_TOKENS
+
+#: Dims by which the operators of a mixture of experts, and of the expert every token uses, are known.
+MIXTURE_DIMS = frozenset({EXPERT_TOKENS, "experts", "shared_ffn"})
+
+
+class Together(IntEnum):
+    """How many operators share one variable."""
+
+    #: products that read the same tensor, and the bias adds behind them; the operators of a mixture of experts
+    SIBLINGS = 0
+    #: and vector operators of which each is the only reader of the one before
+    CHAINS = 1
+    #: and the residual adds, which lie as the residual stream does; what attention alone reads is cut as attention
+    STREAM = 2
+
+
+def operator_groups(graph: LayerGraph, together: Together) -> tuple[tuple[tuple[str, ...], ...], frozenset[str]]:
+    """Operators that are cut alike, in order of the first of each; and those that lie as the residual stream."""
+    found = _Union(operator.name for operator in graph.operators)
+    mixture = mixture_operators(graph)
+    readers: dict[str, list[Operator]] = {}
+    for operator in graph.operators:
+        for operand in operator.inputs:
+            readers.setdefault(operand.tensor, []).append(operator)
+    found.join(mixture)
+    _join_siblings(graph, readers, mixture, found)
+    if together >= Together.CHAINS:
+        _join_chains(graph, readers, mixture, found)
+    if together is Together.STREAM:
+        _join_attention(graph, readers, found)
+    on_stream = _residual_adds(graph) if together is Together.STREAM else frozenset[str]()
+    groups = found.groups()
+    lying = frozenset(name for group in groups for name in group if on_stream.intersection(group))
+    return tuple(group for group in groups if not lying.intersection(group)), lying
+
+
+def mixture_operators(graph: LayerGraph) -> tuple[str, ...]:
+    """Router, dispatch, experts, combine and the shared expert, and the sum of what they make."""
+    if not any(EXPERT_TOKENS in operator.dims for operator in graph.operators):
+        return ()
+    names = {o.name for o in graph.operators if MIXTURE_DIMS.intersection(o.dims)}
+    made = {o.tensor for operator in graph.operators if operator.name in names for o in operator.outputs}
+    for operator in graph.operators:
+        sources = [o.tensor for o in operator.inputs if graph.tensors[o.tensor].role is Role.ACTIVATION]
+        if sources and operator.kind is Kind.ELEMENTWISE and made.issuperset(sources):
+            names.add(operator.name)
+            made |= {o.tensor for o in operator.outputs}
+    return tuple(o.name for o in graph.operators if o.name in names)
+
+
+def _join_siblings(
+    graph: LayerGraph, readers: dict[str, list[Operator]], mixture: Iterable[str], found: _Union
+) -> None:
+    weights = {w.name for w in graph.weights()}
+    for name in [n for n in readers if graph.tensors[n].role is Role.ACTIVATION]:
+        products = [o for o in readers[name] if o.kind is Kind.CONTRACTION and o.name not in set(mixture)]
+        products = [o for o in products if any(i.tensor in weights for i in o.inputs)]
+        found.join(o.name for o in products)
+        biased = [r for o in products for r in readers.get(o.outputs[0].tensor, ()) if _is_bias_add(r, weights)]
+        found.join(r.name for r in biased)
+
+
+def _join_chains(graph: LayerGraph, readers: dict[str, list[Operator]], mixture: Iterable[str], found: _Union) -> None:
+    vector = {o.name for o in graph.operators if o.kind is Kind.ELEMENTWISE} - set(mixture)
+    for operator in graph.operators:
+        for user in readers.get(operator.outputs[0].tensor, []):
+            only = len(readers[operator.outputs[0].tensor]) == 1
+            if only and {operator.name, user.name} <= vector and user.dims == operator.dims:
+                found.join((operator.name, user.name))
+
+
+def _join_attention(graph: LayerGraph, readers: dict[str, list[Operator]], found: _Union) -> None:
+    """Biases and rotations between projections and attention are cut as attention."""
+    for operator in graph.operators:
+        users = readers.get(operator.outputs[0].tensor, [])
+        if operator.kind is Kind.ELEMENTWISE and users and all(user.kind is Kind.ATTENTION for user in users):
+            found.join((operator.name, users[0].name))
+
+
+def _is_bias_add(operator: Operator, weights: set[str]) -> bool:
+    return operator.function == "add" and any(o.tensor in weights for o in operator.inputs)
+
+
+def _residual_adds(graph: LayerGraph) -> frozenset[str]:
+    """The sums that add to the residual stream, from one to the next."""
+    stream = {tensor.name for tensor in graph.stream(graph.inputs)}
+    found: set[str] = set()
+    for operator in graph.operators:
+        if operator.function == "add" and any(o.tensor in stream for o in operator.inputs):
+            found.add(operator.name)
+            stream |= {o.tensor for o in operator.outputs}
+    return frozenset(found)
+
+
+class _Union:
+    """Sets of names that grow together."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._of = {name: [name] for name in names}
+
+    def join(self, names: Iterable[str]) -> None:
+        first, *others = list(names) or [""]
+        for other in others:
+            if self._of[first] is not self._of[other]:
+                both = [*self._of[first], *self._of[other]]
+                for name in both:
+                    self._of[name] = both
+
+    def groups(self) -> list[tuple[str, ...]]:
+        order = list(self._of)
+        seen: set[int] = set()
+        result: list[tuple[str, ...]] = []
+        for name in order:
+            if id(self._of[name]) not in seen:
+                seen.add(id(self._of[name]))
+                result.append(tuple(sorted(self._of[name], key=order.index)))
+        return result

@@ -1,0 +1,55 @@
+"""What the costs of a layer follow from, the layout apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from dovetail.cost.operators import ChipUnits
+from dovetail.errors import InputError
+from dovetail.evaluation.profiles import UPDATED_WEIGHTS
+from dovetail.graph import HALF_PRECISION, LayerGraph, Role
+from dovetail.graph.routing import EXPERT_TOKENS
+from dovetail.graph.size import Sizes
+from dovetail.graph.tensor import Element
+from dovetail.layout import Collective, CollectiveKind, Moment
+from dovetail.placement.memory import ParameterBytes
+from dovetail.profile import WEIGHT_GATHER
+from dovetail.profile.layer import CollectivePrice
+
+#: What of a collective counts, by kind of group and moment: what computation does not hide.
+Exposure = Callable[[str, Moment], float]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSetting:
+    """What the costs of a layer follow from, the layout apart."""
+
+    graph: LayerGraph
+    sizes: Sizes
+    chip: ChipUnits
+    #: seconds of a collective on the tile
+    price: CollectivePrice
+    exposure: Exposure
+    parameter_bytes: ParameterBytes
+    zero_stage: int = 0
+    #: what of a collective that happens once per step counts for a microbatch, on top of its exposure
+    step_weight: float = 0.0
+    widths: Mapping[Element, int] = field(default_factory=lambda: HALF_PRECISION)
+
+    def __post_init__(self) -> None:
+        if self.zero_stage not in (0, 1, 3):
+            raise InputError("zero_stage", f"is {self.zero_stage}", "free layouts shard with 0, 1 or 3")
+
+
+def group_of(collective: Collective) -> str:
+    """The kind of group a collective of a free layout counts as: what goes between operators is tensor-parallel."""
+    if collective.user == "gradient":
+        return "data-parallel"
+    if collective.user == "updated":
+        return UPDATED_WEIGHTS
+    if collective.tensor.role is Role.WEIGHT:
+        return WEIGHT_GATHER
+    if collective.kind is CollectiveKind.ALL_TO_ALL and EXPERT_TOKENS in collective.tensor.dims:
+        return "expert-parallel"
+    return "tensor-parallel"

@@ -1,0 +1,83 @@
+"""A tile of dies and its atomic axes: what a search of layouts lies on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, permutations
+from operator import mul
+
+from dovetail.graph import LayerGraph
+from dovetail.graph.size import Sizes
+from dovetail.hardware import Cluster
+from dovetail.layout.encoding import TileAxes
+from dovetail.layout.encoding.factor import primes
+from dovetail.layout.encoding.rules import divides
+from dovetail.placement.arrange import tile_ways
+
+
+@dataclass(frozen=True)
+class LayerTile:
+    """Atomic axes of a tile, and those of them along which tokens are cut as sequences and heads by query group."""
+
+    rows: int
+    cols: int
+    axes: TileAxes
+    #: tokens are cut along these axes as `batch`, along all others as `seq`
+    batch_axes: tuple[str, ...] = ()
+    #: attention cuts query groups along these axes, and nothing cuts them along others
+    group_axes: tuple[str, ...] = ()
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """Each axis and its size; in the order of names, in which conversions take them."""
+        return dict(sorted(self.axes.sizes().items()))
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The axes in that order."""
+        return tuple(self.sizes)
+
+    def ways(self, cluster: Cluster) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
+        """How many groups each axis joins along every way of a cluster's network, and how far these lie apart."""
+        return tile_ways(self.rows, self.cols, self.axes, 1, cluster)
+
+
+def axis_orders(rows: int, cols: int) -> tuple[TileAxes, ...]:
+    """The atomic axes of a tile: the prime factors along its rows and columns in every order."""
+    rows_ends, cols_ends = (
+        sorted({tuple(accumulate(order, mul, initial=1)) for order in permutations(primes(n))}) for n in (rows, cols)
+    )
+    return tuple(TileAxes(r, c) for r in rows_ends for c in cols_ends)
+
+
+def tiles(graph: LayerGraph, sizes: Sizes, rows: int, cols: int) -> Iterator[LayerTile]:
+    """Every tile of these dies with other axes, other cuts of tokens or other cuts of query groups.
+
+    Query groups are cut only by as many dies as there are more of than key heads can be cut among.
+    """
+    for axes in axis_orders(rows, cols):
+        found = axes.sizes()
+        for batch in _subsets(found, lambda n: "batch" in sizes and divides("batch", sizes, n)):
+            for group in _subsets(found, lambda n: _cuts_groups(graph, sizes, n, rows * cols)):
+                yield LayerTile(rows, cols, axes, batch, group)
+
+
+def _cuts_groups(graph: LayerGraph, sizes: Sizes, parts: int, dies: int) -> bool:
+    heads, group = graph.sizes.get("kv_heads"), graph.sizes.get("group")
+    if not isinstance(heads, int) or not isinstance(group, int):
+        return False
+    beyond = dies // math.gcd(dies, heads)
+    return divides("group", sizes, parts) and beyond % parts == 0
+
+
+def _subsets(sizes: Mapping[str, int], fits: Callable[[int], bool]) -> list[tuple[str, ...]]:
+    names = tuple(sizes)
+    found: list[tuple[str, ...]] = []
+    for bits in range(1 << len(names)):
+        chosen = tuple(name for position, name in enumerate(names) if bits >> position & 1)
+        if not chosen or fits(math.prod(sizes[name] for name in chosen)):
+            found.append(chosen)
+    return found

@@ -1,0 +1,80 @@
+"""What a block takes at least on so many dies, whatever its layout: its work, and what it keeps or computes again."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from dovetail.graph import LayerGraph, Role, differentiate
+from dovetail.graph.count import parameters
+from dovetail.graph.size import as_array
+from dovetail.search.layouts.cuts import LayerCuts
+from dovetail.search.layouts.groups import Together
+from dovetail.search.layouts.options import layer_variables
+from dovetail.search.layouts.tile import LayerTile
+from dovetail.search.layouts.times import seconds_of
+from dovetail.search.tiles.least_step import BlockFloor
+from dovetail.search.tiles.tile_layers import TileLayers
+from dovetail.search.tiles.tile_layouts import wanted_tiles
+
+
+def block_floor(layers: TileLayers) -> BlockFloor:
+    """The floor of the main block of a job.
+
+    Every operator has the cuts that are best for it alone and messages take no time. Of each tensor that is kept a die
+    has at least its share. What is computed again runs its operator once more, and nothing that operator needs.
+    """
+    floors = [_floor(layers, tile) for tile in _tiles(layers)]
+    low = min(floors, key=lambda floor: floor.seconds[-1])
+    # tiles that cut other numbers of sequences apart take other times: the least of each is below all of them
+    fastest = np.min([floor.seconds for floor in floors], axis=0)
+    return BlockFloor(low.saved_bytes, np.minimum(low.seconds, fastest), low.state_bytes)
+
+
+def _tiles(layers: TileLayers) -> list[LayerTile]:
+    """A tile for every number of sequences and query groups that can be cut apart: where they lie does not matter."""
+    found: dict[tuple[int, ...], LayerTile] = {}
+    for tile in wanted_tiles(layers, 1, layers.shape.dies):
+        found.setdefault(tuple(prod(tile.sizes[a] for a in axes) for axes in (tile.batch_axes, tile.group_axes)), tile)
+    return list(found.values())
+
+
+def _floor(layers: TileLayers, tile: LayerTile) -> BlockFloor:
+    graph, setting = layers.main_block, layers.work_setting(layers.main_block)
+    backward = differentiate(graph)
+    cuts = LayerCuts(graph, backward, tile, layer_variables(graph, setting.sizes, tile, Together.SIBLINGS))
+    forward, behind = (
+        {
+            name: float(each.values.min())
+            for name, each in seconds_of(operators, graph, cuts, setting.sizes, setting.chip, setting.widths).items()
+        }
+        for operators in (graph.operators, backward.graph.operators)
+    )
+    work = sum(forward.values()) + sum(behind.values())
+    whole, kept = _kept(layers, graph)
+    # the cheapest second for a byte first: no choice of operators takes less for the same bytes
+    order = sorted(kept, key=lambda name: forward[name] / kept[name])
+    saved = whole + sum(kept.values()) - np.cumsum([0.0, *(kept[name] for name in order)])
+    seconds = work + np.cumsum([0.0, *(forward[name] for name in order)])
+    sizes = layers.facts.parameter_bytes
+    least = min(sizes.weight, sizes.sharded_weight) + sizes.gradient + sizes.optimizer
+    return BlockFloor(saved[::-1], seconds[::-1], parameters(graph) * least / layers.shape.dies)
+
+
+def _kept(layers: TileLayers, graph: LayerGraph) -> tuple[float, dict[str, float]]:
+    """A die's share of what the layer is handed and keeps, and by operator of what it writes and somebody keeps."""
+    sizes, widths = layers.sizes(graph), layers.job.element_bytes()
+    wanted = {name for operator in graph.operators for name in operator.saves}
+    makers = {operand.tensor: operator.name for operator in graph.operators for operand in operator.outputs}
+    whole, kept = 0.0, dict[str, float]()
+    for name in sorted(wanted):
+        tensor = graph.tensors[name]
+        if tensor.role in (Role.WEIGHT, Role.CONSTANT):
+            continue
+        share = float(as_array(tensor.bytes(sizes, widths))) * layers.facts.operand_share / layers.shape.dies
+        if name in makers:
+            kept[makers[name]] = kept.get(makers[name], 0.0) + share
+        else:
+            whole += share
+    return whole, kept

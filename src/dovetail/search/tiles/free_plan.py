@@ -1,0 +1,237 @@
+"""`free_plan`: the best plan of a job when every operator may be cut in its own way, with what is proven of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from heapq import heapify, heappop, heappush
+
+from dovetail import frameworks
+from dovetail.cost.calibration import calibration
+from dovetail.errors import InputError
+from dovetail.evaluation import Evaluation, evaluate
+from dovetail.evaluation.evaluate import least_step_s as least_simulated_s
+from dovetail.evaluation.evaluate import profiled_job
+from dovetail.evaluation.place import place_profiled
+from dovetail.frameworks import Framework
+from dovetail.hardware import Cluster
+from dovetail.layout.encoding import TileLayouts
+from dovetail.models import Job
+from dovetail.search.answer import Alternative, Answer, Certificate, SimulatedPlan
+from dovetail.search.layouts.options import Allowed
+from dovetail.search.layouts.tile import LayerTile
+from dovetail.search.plan import plan as named_plan
+from dovetail.search.progress import TIE
+from dovetail.search.space import Space
+from dovetail.search.tiles.block_floor import block_floor
+from dovetail.search.tiles.least_step import BlockFloor, TilePipeline, least_step_s
+from dovetail.search.tiles.priced_floor import priced_stage_seconds
+from dovetail.search.tiles.shapes import PlanShape, plan_shapes
+from dovetail.search.tiles.tile_layers import TileLayers
+from dovetail.search.tiles.tile_layouts import TileSearch, wanted_tiles
+from dovetail.simulation import simulate
+
+#: Schedules that are tried, and the part of a microbatch's work the stages before do ahead of a stage and behind it:
+#: with weight gradients put off (ZB-H1) at least the forward and the input gradient, half of all.
+SCHEDULES = {"1f1b": 1.0, "zb_h1": 0.5}
+
+#: ZeRO stages that are tried: the optimizer's state in shards costs nothing that whole state would not.
+ZERO_STAGES = (1, 3)
+
+#: What the search of named strategies may take first, and of a time limit.
+NAMED_S, NAMED_SHARE = 30.0, 0.2
+
+#: Plans of other shapes that an answer lists.
+ALTERNATIVES = 5
+
+
+def free_plan(
+    job: Job,
+    cluster: Cluster,
+    framework: Framework | str = "wafer",
+    *,
+    time_limit_s: float | None = None,
+    simulate_top: int = 0,
+) -> Answer:
+    """The fastest plan found whose operators are cut freely on the tiles of stages, and a bound for all of them.
+
+    Named strategies are searched first: they are layouts too, so the answer is never slower than theirs. Shapes (tile,
+    stages, sequences of a microbatch) follow in the order of their bounds. Of each the layouts of least cost at several
+    prices of memory are placed: layers on stages, and what every block computes again. With `simulate_top` as many of
+    the best are replayed and the fastest of them is the answer.
+    """
+    framework = frameworks.load(framework) if isinstance(framework, str) else framework
+    if not framework.layouts:
+        raise InputError("framework", f"{framework.name} runs named strategies alone", "use wafer or ideal")
+    start, cpu = time.monotonic(), time.process_time()
+    deadline = float("inf") if time_limit_s is None else start + time_limit_s
+    named_s = NAMED_S if time_limit_s is None else min(NAMED_S, NAMED_SHARE * time_limit_s)
+    named = named_plan(job, cluster, framework, space=Space(cuts="ends"), time_limit_s=named_s)
+    search = FreeSearch(job, cluster, framework, deadline)
+    if named.evaluation is not None:
+        search.offer(PlanShape(0, 0, 0, 0), named.evaluation)
+    search.run()
+    timing = {"seconds": time.monotonic() - start, "cpu_s": time.process_time() - cpu}
+    return search.answer(simulate_top, timing)
+
+
+@dataclass
+class FreeSearch:
+    """Shapes of free plans, looked at in the order of their bounds."""
+
+    job: Job
+    cluster: Cluster
+    framework: Framework
+    deadline: float = float("inf")
+    #: narrows what operators may be cut along, and with it the space
+    allowed: Allowed | None = None
+    #: whether blocks may compute again what they keep
+    recompute: bool = True
+    zero_stages: tuple[int, ...] = ZERO_STAGES
+    #: more are not tried
+    most_stages: int = 2**20
+    #: the best plan of every shape; that of named strategies has none
+    found: dict[PlanShape, Evaluation] = field(default_factory=dict[PlanShape, Evaluation])
+    #: what is known of shapes: no plan of them takes less
+    bounds: dict[PlanShape, float] = field(default_factory=dict[PlanShape, float])
+    #: shapes that were looked at
+    seen: set[PlanShape] = field(default_factory=set[PlanShape])
+
+    @property
+    def best_s(self) -> float:
+        """The best step so far."""
+        return min((e.step_time_s for e in self.found.values()), default=float("inf"))
+
+    def offer(self, shape: PlanShape, evaluation: Evaluation) -> None:
+        """A plan that fits."""
+        if shape not in self.found or evaluation.step_time_s < self.found[shape].step_time_s:
+            self.found[shape] = evaluation
+
+    def run(self) -> None:
+        """Looks at shapes until none that is left can be faster, or time is out."""
+        floors: dict[tuple[int, int], BlockFloor] = {}
+        shapes = plan_shapes(self.cluster, self.job.global_batch, self.job.model.num_layers)
+        self.bounds = {shape: self._peak_s(shape) for shape in shapes if shape.stages <= self.most_stages}
+        waiting = [(bound, shape) for shape, bound in self.bounds.items() if bound < self.best_s]
+        heapify(waiting)
+        while waiting and waiting[0][0] < self.best_s * (1 - TIE) and time.monotonic() < self.deadline:
+            bound, shape = heappop(waiting)
+            key = shape.dies, shape.batch
+            if key not in floors:
+                floors[key] = block_floor(self._layers(shape))
+            least = self._bound(shape, floors[key])
+            if least > bound:
+                self.bounds[shape] = least
+                heappush(waiting, (least, shape))
+                continue
+            self.bounds[shape] = self._look_at(shape, floors[key])
+            self.seen.add(shape)
+
+    def _layers(self, shape: PlanShape, zero_stage: int = 1, schedule: str = "1f1b") -> TileLayers:
+        return TileLayers(self.job, self.cluster, self.framework, shape, zero_stage, schedule)
+
+    def _look_at(self, shape: PlanShape, floor: BlockFloor) -> float:
+        """Places the layouts of a shape; the least any of them could take."""
+        bound = float("inf")
+        for zero_stage in self.zero_stages:
+            layers = self._layers(shape, zero_stage)
+            for tile in wanted_tiles(layers, shape.rows, shape.cols):
+                search = TileSearch(layers, tile, self.allowed)
+                here = floor.slower(search.least_s - float(floor.seconds[-1]))
+                own = self._bound(shape, here)
+                if own < self.best_s:
+                    self._place(shape, zero_stage, search.layouts())
+                    ends_s = search.ends_s()
+                    own = self._bound(shape, here, ends_s)
+                    if self.recompute:
+                        own = max(own, self._priced_bound(layers, tile, search.least_s, ends_s))
+                bound = min(bound, own)
+        return bound
+
+    def _place(self, shape: PlanShape, zero_stage: int, layouts: tuple[TileLayouts, ...]) -> None:
+        known = calibration(self.cluster.chip, self.job.precision)
+        for schedule in SCHEDULES if shape.stages > 1 else ("1f1b",):
+            layers = self._layers(shape, zero_stage, schedule)
+            for each in layouts:
+                plan = layers.plan_of(each)
+                profiled = profiled_job(plan, self.job, self.cluster, layers.facts, known.efficiencies)
+                placed = place_profiled(plan, self.job, profiled, str(known), by_block=self.recompute)
+                if placed is not None:
+                    self.offer(shape, placed.evaluation)
+
+    def _peak_s(self, shape: PlanShape) -> float:
+        """What the matrix units of all dies a shape uses need at least."""
+        rates = self.cluster.chip.dense_flops.published()
+        flops = float(self.job.graph().training_flops(self.job.global_batch, self.job.seq_len, causal=True))
+        return flops / (max(rates.values()) * shape.dies * shape.stages)
+
+    def _bound(self, shape: PlanShape, floor: BlockFloor, ends_s: tuple[float, float] = (0.0, 0.0)) -> float:
+        """What a pipeline of this shape takes at least."""
+        layers = self._layers(shape)
+        pipeline = _pipeline(layers)
+        seconds = floor.stage_seconds(pipeline)
+        return least_step_s(seconds, float(floor.seconds[-1]), pipeline, ends_s) + self._update_s(layers)
+
+    def _priced_bound(self, layers: TileLayers, tile: LayerTile, block_s: float, ends_s: tuple[float, float]) -> float:
+        """The same, of layouts along the axes of a tile, with what they keep and compute again."""
+        pipeline = _pipeline(layers)
+        seconds = priced_stage_seconds(layers, tile, pipeline, block_s)
+        return least_step_s(seconds, block_s, pipeline, ends_s) + self._update_s(layers)
+
+    def _update_s(self, layers: TileLayers) -> float:
+        """What the optimizer takes at least; of several stages those done early may update beside the others."""
+        if layers.shape.stages > 1:
+            return 0.0
+        rate = layers.facts.update_bytes / float(layers.units.vector.memory_bytes_per_s)
+        return self.job.graph().parameters() * rate / layers.shape.dies
+
+    @cached_property
+    def words(self) -> str:
+        """The space in a sentence."""
+        sharded = " and ".join(map(str, self.zero_stages))
+        return (
+            f"every operator cut freely along the axes of a tile, {len(self.bounds)} shapes of tiles, stages and "
+            f"microbatches, schedules {' and '.join(SCHEDULES)}, ZeRO {sharded}, recompute by block; and all named "
+            "strategies looked at"
+        )
+
+    def answer(self, simulate_top: int, timing: dict[str, float]) -> Answer:
+        """The best plan, or the best replayed one, and the certificate."""
+        ordered = sorted(self.found.items(), key=lambda item: (item[1].step_time_s, item[0]))
+        bound = min(self.bounds.values(), default=float("inf"))
+        unseen = len(self.bounds) - len(self.seen)
+        endless = sum(bound == float("inf") for bound in self.bounds.values())
+        if not ordered:
+            status = "infeasible" if bound == float("inf") else "feasible"
+            known = None if status == "infeasible" else bound
+            proof = Certificate(status, known, None, self.words, len(self.bounds), unseen, endless, len(self.seen))
+            return Answer(self.job, self.cluster, self.framework, Space(), None, proof, (), timing)
+        replayed = tuple(self._replayed([e for _, e in ordered[:simulate_top]]))
+        best, best_s = ordered[0][1], ordered[0][1].step_time_s
+        if replayed:
+            best, best_s = evaluate(replayed[0].plan, self.job, self.cluster, self.framework), replayed[0].step_time_s
+        bound = min(bound, best_s)
+        proven = bound >= best_s * (1 - TIE)
+        proof = Certificate(
+            "optimal" if proven else "feasible", bound, 1 - bound / best_s, self.words, len(self.bounds), unseen,
+            endless, len(self.seen), time="simulated" if replayed else "modelled",
+        )  # fmt: skip
+        others = [e for _, e in ordered if e.plan != best.plan][:ALTERNATIVES]
+        alternatives = tuple(Alternative(e.plan, e.step_time_s, e.step_time_s / best.step_time_s - 1) for e in others)
+        return Answer(self.job, self.cluster, self.framework, Space(), best, proof, alternatives, timing, replayed)
+
+    def _replayed(self, best: list[Evaluation]) -> Iterator[SimulatedPlan]:
+        found: list[SimulatedPlan] = []
+        for each in best:
+            least = least_simulated_s(each.plan, self.job, self.cluster, self.framework)
+            step = simulate(each.plan, self.job, self.cluster, self.framework)
+            found.append(SimulatedPlan(each.plan, least, step.model_step_time_s, step.step_time_s))
+        yield from sorted(found, key=lambda plan: plan.step_time_s)
+
+
+def _pipeline(layers: TileLayers) -> TilePipeline:
+    drain = min(SCHEDULES.values()) if layers.shape.stages > 1 else 0.0
+    blocks = layers.blocks()[layers.main_block.name]
+    return TilePipeline(layers.shape.stages, layers.microbatches, blocks, layers.capacity_bytes, drain)

@@ -1,0 +1,40 @@
+"""What a stage takes at least when memory has a price: a bound that knows layouts, recompute and capacity together.
+
+For any price of a byte, seconds and priced bytes of every block together are at least as many times the least of one
+block, and all blocks of a stage hold no more bytes than a die has (Lagrangian relaxation): so their seconds are at
+least that sum without the price of a full die. Every block may choose by itself.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dovetail.search.elimination.messages import Messages, tree_of
+from dovetail.search.layouts.layer_problem import layer_problem
+from dovetail.search.layouts.tile import LayerTile
+from dovetail.search.tiles.least_step import Floats, TilePipeline
+from dovetail.search.tiles.tile_layers import TileLayers
+
+#: Entries of a table up to which operators are told apart: a tenth of what is solved for layouts alone needs.
+MOST_ENTRIES = 40_000_000
+
+#: Prices of what fills a die, in times of the seconds of its blocks.
+PRICES = (0.03, 0.1, 0.2, 0.3, 0.5)
+
+
+def priced_stage_seconds(layers: TileLayers, tile: LayerTile, pipeline: TilePipeline, block_s: float) -> Floats:
+    """Least seconds of a microbatch by stage and number of blocks on it, along the axes of a tile."""
+    setting = layers.setting(layers.main_block, tile)
+    problem = layer_problem(setting, tile, recompute=True, most_entries=MOST_ENTRIES).problem
+    tree = tree_of(problem)
+    numbers = np.arange(pipeline.blocks + 1)
+    share = pipeline.capacity_bytes * pipeline.stages / pipeline.blocks
+    flights = pipeline.flights
+    found = np.zeros((pipeline.stages, len(numbers)))
+    # what is least with some microbatches in flight is not more than with more of them
+    for held in sorted({1, int(flights.max() + 1) // 2, int(flights.max())}):
+        for price in (part * block_s / share for part in PRICES):
+            least = Messages(problem, tree, np.array([1.0, price, price * held])).least
+            floor = np.maximum(numbers * least - price * pipeline.capacity_bytes, 0.0)
+            found[flights >= held] = np.maximum(found[flights >= held], floor)
+    return found
