@@ -16,6 +16,7 @@ from dovetail.cli import main
 from dovetail.cli.figures import parse_tokens
 from dovetail.cli.question import chip_counts
 from dovetail.errors import InputError
+from dovetail.evaluation import evaluate, load_task
 from dovetail.evaluation.write import plan_fields
 from dovetail.placement.plan import Plan
 from dovetail.search import Space
@@ -391,3 +392,15 @@ def test_every_field_of_a_space_can_be_fixed(config):
         texts = ["+".join(value) if isinstance(value, tuple) else str(value) for value in values]
         space = within(narrowed([f"{field.name}={','.join(texts)}"]), job, cluster, framework)
         assert getattr(space, field.name) == (getattr(whole, field.name) or (1, 2))
+
+
+def test_free_layouts_are_a_strategy_of_frameworks_that_run_them(answer, call, tmp_path, config):
+    free = ("--strategy", "free", "--time-limit", "3", "--chip", "h100-sxm", "--chips", "2", *JOB)
+    found = answer(*free, "--framework", "ideal", "--out", str(tmp_path / "free.yaml"))
+    assert found["certificate"]["gap"] >= 0
+    task = load_task(tmp_path / "free.yaml")
+    assert evaluate(task.plan, task.job, task.cluster, task.framework).step_time_s == found["step_time_s"]
+    code, _, err = call("--model", config, *free)
+    assert (code, "use wafer or ideal" in one_sentence(err)) == (2, True)
+    code, _, err = call("--model", config, *free, "--framework", "ideal", "--explain")
+    assert (code, "--explain: stands beside --strategy free" in one_sentence(err)) == (2, True)

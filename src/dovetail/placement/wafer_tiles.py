@@ -54,7 +54,8 @@ def die_tiles(plan: Plan, arrangement: Arrangement, cluster: Cluster) -> tuple[D
     """
     shape = wafer_shape(cluster)
     filled = [math.prod(joins[way] for joins in arrangement.joins.values()) for way in range(len(shape))]
-    if tuple(filled) != shape:
+    # tiles of layouts may leave dies over
+    if tuple(filled) != shape and plan.layouts is None:
         what = f"have groups that do not nest in {shape[0]} × {shape[1]} dies"
         raise InputError("plan: degrees", what, "the product of the inner ones should divide the dies of a wafer")
     beyond = _strides_beyond(arrangement, len(shape), len(ways(cluster.tiers)))

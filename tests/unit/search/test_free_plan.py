@@ -18,17 +18,17 @@ from dovetail.search.tiles.shapes import plan_shapes
 
 WATOS = hardware.wafer("watos-like")
 #: memory for less than twice the state: layouts and recompute have to save it
-SMALL = replace(WATOS, rows=2, cols=4, die=replace(WATOS.die, hbm_bytes=4.5e9), name="small").cluster()
+SMALL = replace(WATOS, rows=2, cols=2, die=replace(WATOS.die, hbm_bytes=8e9), name="small").cluster()
 JOB = Job(models.load("gpt3-1.3b"), seq_len=1024, global_batch=8)
 
 
 @pytest.fixture(scope="module")
 def answer():
-    return free_plan(JOB, SMALL, time_limit_s=20, simulate_top=2)
+    return free_plan(JOB, SMALL, simulate_top=2)
 
 
 def test_no_named_strategy_is_faster(answer):
-    named = dt.plan(JOB, SMALL, "wafer", space=Space(pipeline_schedule=("1f1b",), cuts="even"), time_limit_s=5)
+    named = dt.plan(JOB, SMALL, "wafer", space=Space(pipeline_schedule=("1f1b",), cuts="even"))
     assert answer.step_time_s <= named.step_time_s * (1 + 1e-9)
 
 
@@ -84,6 +84,6 @@ def test_frameworks_that_run_names_alone_are_refused():
 
 def test_a_job_that_fits_nowhere_has_no_plan():
     little = replace(WATOS, rows=1, cols=2, die=replace(WATOS.die, hbm_bytes=1e8), name="little").cluster()
-    found = free_plan(JOB, little, time_limit_s=10)
+    found = free_plan(JOB, little)
     assert found.evaluation is None
     assert found.certificate.status == "infeasible"

@@ -35,7 +35,7 @@ def accpar(
         deadline,
         allowed=may_partition,
         recompute=False,
-        zero_stages=(1, 3) if sharded else (0,),
+        zero_stages=tuple(s for s in (1, 3) if s in framework.zero_stages) if sharded else (0,),
         most_stages=stages,
     )
     search.run()

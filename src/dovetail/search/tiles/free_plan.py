@@ -43,6 +43,9 @@ ZERO_STAGES = (1, 3)
 #: What the search of named strategies may take first, and of a time limit.
 NAMED_S, NAMED_SHARE = 30.0, 0.2
 
+#: After so many bounds the shape with the least of them is placed, proven or not.
+TURNS = 30
+
 #: Plans of other shapes that an answer lists.
 ALTERNATIVES = 5
 
@@ -69,7 +72,8 @@ def free_plan(
     deadline = float("inf") if time_limit_s is None else start + time_limit_s
     named_s = NAMED_S if time_limit_s is None else min(NAMED_S, NAMED_SHARE * time_limit_s)
     named = named_plan(job, cluster, framework, space=Space(cuts="ends"), time_limit_s=named_s)
-    search = FreeSearch(job, cluster, framework, deadline)
+    stages = tuple(stage for stage in ZERO_STAGES if stage in framework.zero_stages)
+    search = FreeSearch(job, cluster, framework, deadline, zero_stages=stages)
     if named.evaluation is not None:
         search.offer(PlanShape(0, 0, 0, 0), named.evaluation)
     search.run()
@@ -114,20 +118,28 @@ class FreeSearch:
         floors: dict[tuple[int, int], BlockFloor] = {}
         shapes = plan_shapes(self.cluster, self.job.global_batch, self.job.model.num_layers)
         self.bounds = {shape: self._peak_s(shape) for shape in shapes if shape.stages <= self.most_stages}
-        waiting = [(bound, shape) for shape, bound in self.bounds.items() if bound < self.best_s]
-        heapify(waiting)
-        while waiting and waiting[0][0] < self.best_s * (1 - TIE) and time.monotonic() < self.deadline:
-            bound, shape = heappop(waiting)
+        #: with no bound yet but the peak of the dies; and with the floor of a block
+        rough = [(bound, shape) for shape, bound in self.bounds.items()]
+        fine: list[tuple[float, PlanShape]] = []
+        heapify(rough)
+        turn = 0
+        while time.monotonic() < self.deadline:
+            least = min(heap[0][0] for heap in (rough, fine) if heap) if rough or fine else float("inf")
+            if least >= self.best_s * (1 - TIE):
+                break
+            turn += 1
+            # bounds first, but a plan to beat from time to time: it settles shapes without their floors
+            if fine and (not rough or fine[0][0] <= rough[0][0] or turn % TURNS == 0):
+                _, shape = heappop(fine)
+                self.bounds[shape] = self._look_at(shape, floors[shape.dies, shape.batch])
+                self.seen.add(shape)
+                continue
+            bound, shape = heappop(rough)
             key = shape.dies, shape.batch
             if key not in floors:
                 floors[key] = block_floor(self._layers(shape))
-            least = self._bound(shape, floors[key])
-            if least > bound:
-                self.bounds[shape] = least
-                heappush(waiting, (least, shape))
-                continue
-            self.bounds[shape] = self._look_at(shape, floors[key])
-            self.seen.add(shape)
+            self.bounds[shape] = max(bound, self._bound(shape, floors[key]))
+            heappush(fine, (self.bounds[shape], shape))
 
     def _layers(self, shape: PlanShape, zero_stage: int = 1, schedule: str = "1f1b") -> TileLayers:
         return TileLayers(self.job, self.cluster, self.framework, shape, zero_stage, schedule)
