@@ -203,6 +203,18 @@ def _backward(key: _Key) -> Backward:
 def group_name(collective: Collective, axes: AtomicAxes) -> str:
     """Which parallelism a collective belongs to, for the breakdown."""
     mesh, used = axes.mesh, set(collective.axes)
+    purpose = purpose_of(collective)
+    if purpose is not None:
+        return purpose
+    if used <= set(mesh.tensor):
+        return "tensor-parallel"
+    if used <= set(mesh.context):
+        return "context-parallel"
+    return "expert-parallel"
+
+
+def purpose_of(collective: Collective) -> str | None:
+    """The parallelism of collectives that belong to one whichever axes they use; None: the axes say it."""
     if collective.user == "gradient":
         return "data-parallel"
     if collective.user == "updated":
@@ -212,8 +224,4 @@ def group_name(collective: Collective, axes: AtomicAxes) -> str:
     if collective.kind is CollectiveKind.ALL_TO_ALL and EXPERT_TOKENS in collective.tensor.dims:
         # tokens on their way to experts and back, whichever chips these lie on
         return "expert-parallel"
-    if used <= set(mesh.tensor):
-        return "tensor-parallel"
-    if used <= set(mesh.context):
-        return "context-parallel"
-    return "expert-parallel"
+    return None

@@ -7,14 +7,12 @@ from dataclasses import dataclass, field
 
 from dovetail.cost.operators import ChipUnits
 from dovetail.errors import InputError
-from dovetail.evaluation.profiles import UPDATED_WEIGHTS
-from dovetail.graph import HALF_PRECISION, LayerGraph, Role
-from dovetail.graph.routing import EXPERT_TOKENS
+from dovetail.evaluation.profiles import purpose_of
+from dovetail.graph import HALF_PRECISION, LayerGraph
 from dovetail.graph.size import Sizes
 from dovetail.graph.tensor import Element
-from dovetail.layout import Collective, CollectiveKind, Moment
+from dovetail.layout import Collective, Moment
 from dovetail.placement.memory import ParameterBytes
-from dovetail.profile import WEIGHT_GATHER
 from dovetail.profile.layer import CollectivePrice
 
 #: What of a collective counts, by kind of group and moment: what computation does not hide.
@@ -44,12 +42,4 @@ class LayerSetting:
 
 def group_of(collective: Collective) -> str:
     """The kind of group a collective of a free layout counts as: what goes between operators is tensor-parallel."""
-    if collective.user == "gradient":
-        return "data-parallel"
-    if collective.user == "updated":
-        return UPDATED_WEIGHTS
-    if collective.tensor.role is Role.WEIGHT:
-        return WEIGHT_GATHER
-    if collective.kind is CollectiveKind.ALL_TO_ALL and EXPERT_TOKENS in collective.tensor.dims:
-        return "expert-parallel"
-    return "tensor-parallel"
+    return purpose_of(collective) or "tensor-parallel"

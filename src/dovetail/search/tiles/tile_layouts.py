@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from dovetail.graph import LayerGraph
+from dovetail.graph import LayerGraph, Operator
+from dovetail.graph.routing import EXPERT_TOKENS
 from dovetail.layout.encoding import Strings, TileLayouts
 from dovetail.search.elimination.messages import Messages, tree_of
+from dovetail.search.layouts.groups import mixture_operators
 from dovetail.search.layouts.layer_problem import layer_problem, tile_strings
 from dovetail.search.layouts.options import Allowed
 from dovetail.search.layouts.setting import LayerSetting
@@ -85,7 +87,16 @@ class TileSearch:
         return self._followers[key]
 
     def _priced(self, graph: LayerGraph, stream: Mapping[str, str] | None) -> PricedLayer:
-        return PricedLayer(self._layers.setting(graph, self._tile), self._tile, stream, self._allowed)
+        allowed = self._allowed
+        if graph is not self._layers.main_block and mixture_operators(graph):
+            # a class of few layers with operators of all kinds (multi-token prediction): its tables would be too large
+            allowed = _coarse
+        return PricedLayer(self._layers.setting(graph, self._tile), self._tile, stream, allowed)
+
+
+def _coarse(operator: Operator, dim: str) -> bool:
+    """Cuts of tokens, experts and vocabulary alone."""
+    return dim in operator.dims and dim in ("batch", "seq", "experts", EXPERT_TOKENS, "vocab")
 
 
 class PricedLayer:

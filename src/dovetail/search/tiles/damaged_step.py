@@ -1,0 +1,201 @@
+"""What a plan takes on tiles of a damaged wafer: real ways between its stages, collectives around dead links."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+
+from dovetail.cost.mesh import Group, Kind, Mesh, best, embedded, total_loads
+from dovetail.cost.shapes import Array, largest
+from dovetail.cost.units import way_arrays
+from dovetail.evaluation.evaluate import ProfiledJob, pipeline_of, recompute_of
+from dovetail.evaluation.times import (
+    LayerTimes,
+    chunk_times,
+    closing_seconds,
+    hop_seconds,
+    layer_times,
+    tied_seconds,
+)
+from dovetail.hardware import Wafer
+from dovetail.layout.encoding import WaferGrid
+from dovetail.layout.encoding.job_encoding import Tile
+from dovetail.placement.plan import Plan
+from dovetail.placement.stages import chunk_contents, layer_variants, stage_contents
+from dovetail.placement.step_time import ChunkTimes, step_time
+from dovetail.profile import LayerProfile, Recompute
+
+#: What dies do together, up to which way sums flow.
+KINDS = (Kind.ALL_GATHER, Kind.ALL_REDUCE, Kind.ALL_TO_ALL)
+
+
+@dataclass(frozen=True, slots=True)
+class TilePlan:
+    """A plan, the tiles its stages lie on, and what a step of it takes there."""
+
+    plan: Plan
+    #: by stage; one that is turned against the plan's layouts has them turned
+    tiles: tuple[Tile, ...]
+    #: links between fellows of each stage and the next, the most of any two
+    hops: tuple[int, ...]
+    #: by stage, how many times as long as on a whole tile its collectives take
+    slowdowns: tuple[float, ...]
+    step_time_s: float
+
+
+def wafer_mesh(wafer: Wafer) -> Mesh:
+    """The dies and links of a wafer that are left."""
+    return Mesh(wafer.rows, wafer.cols, frozenset(wafer.defects.dead_dies), frozenset(wafer.defects.dead_links))
+
+
+def wafer_grid(wafer: Wafer) -> WaferGrid:
+    """The same with columns before rows, as tiles are placed on it."""
+    dead = frozenset((col, row) for row, col in wafer.defects.dead_dies)
+    ends = (sorted(((a[1], a[0]), (b[1], b[0]))) for a, b in wafer.defects.dead_links)
+    return WaferGrid(wafer.rows, wafer.cols, dead, frozenset((one, other) for one, other in ends))
+
+
+def dies_of(tile: Tile) -> list[tuple[int, int]]:
+    """Rows and columns of a tile's dies, row by row."""
+    return [(y, x) for x, y in tile.dies()]
+
+
+def fellow_hops(mesh: Mesh, one: Tile, other: Tile) -> int | None:
+    """The most links between fellows of two tiles, on shortest ways around what is dead; None where none leads.
+
+    Fellows have the same place in their tiles; where one tile is turned, row and column of the place change over.
+    """
+    turned = (one.rows, one.cols) != (other.rows, other.cols)
+    most = 0
+    for row in range(one.rows):
+        for col in range(one.cols):
+            place = (col, row) if turned else (row, col)
+            source, target = (one.y + row, one.x + col), (other.y + place[0], other.x + place[1])
+            way = mesh.distances(source).get(target)
+            if way is None:
+                return None
+            most = max(most, way)
+    return most
+
+
+def chain_hops(mesh: Mesh, tiles: Sequence[Tile]) -> tuple[int, ...] | None:
+    """Hops between stages that follow each other; None where some cannot be reached."""
+    found: list[int] = []
+    for one, other in pairwise(tiles):
+        hops = fellow_hops(mesh, one, other)
+        if hops is None:
+            return None
+        found.append(hops)
+    return tuple(found)
+
+
+def slowdown(mesh: Mesh, tile: Tile, *, replanned: bool) -> float:
+    """How many times as long as on a whole tile the collectives of a tile of live dies take.
+
+    The algorithms are those of the whole tile: over all its dies, over each of its rows, over each of its columns. A
+    send over a dead link takes a shortest way around, inside the tile or, where that falls apart, over the wafer, and
+    the link that is then busiest decides. `replanned`, collectives over all dies take the best algorithm of the
+    damaged tile where that is faster. The slowest kind and grouping counts, whether a plan uses it or not. Links of the
+    wafer that a way around takes are taken to be as busy with other tiles' collectives as the busiest of a whole tile;
+    that those collectives take longer too is not counted.
+    """
+    corner = (tile.y, tile.x)
+    inside = [((a[0] - tile.y, a[1] - tile.x), (b[0] - tile.y, b[1] - tile.x)) for a, b in mesh.dead_links]
+    own = frozenset((a, b) for a, b in inside if all(0 <= r < tile.rows and 0 <= c < tile.cols for r, c in (a, b)))
+    if not own:
+        return 1.0
+    damaged = Mesh(tile.rows, tile.cols, dead_links=own)
+    if damaged.connected:
+        return _slowdown(damaged, (0, 0), tile.rows, tile.cols, replanned)
+    return _slowdown(mesh, corner, tile.rows, tile.cols, False)
+
+
+@lru_cache(maxsize=4096)
+def _slowdown(mesh: Mesh, corner: tuple[int, int], rows: int, cols: int, replanned: bool) -> float:
+    worst = 1.0
+    dies = {(corner[0] + row, corner[1] + col) for row in range(rows) for col in range(cols)}
+    outside = np.array([not (a in dies and b in dies) for a, b in mesh.links])
+    for groups in _groupings(corner, rows, cols):
+        own = Mesh(groups[0].rows, groups[0].cols)
+        for kind in KINDS:
+            whole = best(kind, own, 1.0, 1.0)
+            laid = [embedded(whole, mesh, [group.die(place) for place in own.dies]) for group in groups]
+            loads = total_loads(laid)
+            busiest = float((loads + whole.busiest_bytes * ((loads > 0) & outside)).max())
+            if replanned and len(groups) == 1:
+                busiest = min(busiest, best(kind, mesh, 1.0, 1.0).busiest_bytes)
+            worst = max(worst, busiest / whole.busiest_bytes)
+    return worst
+
+
+def _groupings(corner: tuple[int, int], rows: int, cols: int) -> Iterable[list[Group]]:
+    """All dies of a tile; its rows; its columns."""
+    yield [Group(corner, rows, cols)]
+    if rows > 1 and cols > 1:
+        yield [Group((corner[0] + row, corner[1]), 1, cols) for row in range(rows)]
+        yield [Group((corner[0], corner[1] + col), rows, 1) for col in range(cols)]
+
+
+def tiled_step_s(plan: Plan, job: ProfiledJob, hops: Sequence[int], slowdowns: Sequence[float]) -> float:
+    """Seconds of a step with so many hops behind each stage and collectives so much longer on each.
+
+    It is what an evaluation says of the plan where hops are those of stages side by side and nothing is slower. All
+    dies of a stage send at once, and each link carries as many messages as there are hops, as there.
+    """
+    graph, facts, along = job.profiles.graph, job.facts, way_arrays(job.cluster, job.efficiencies)
+    contents, pipeline = chunk_contents(graph, plan), pipeline_of(plan)
+    stages = stage_contents(contents, pipeline)
+    slower = {factor: _Slower(plan, job, factor) for factor in dict.fromkeys(slowdowns)}
+    each = {factor: chunk_times(found.times, contents, np.zeros(()), 0) for factor, found in slower.items()}
+
+    def by_stage(field: str) -> Array:
+        return np.array([float(np.ravel(getattr(each[f], field))[place]) for place, f in enumerate(slowdowns)])
+
+    sent = largest(p.stream_bytes for p in job.profiles.layers.values()) / plan.stream_copies
+    transfers = np.array([float(np.ravel(hop_seconds(sent, n, along))[0]) for n in hops])
+    forward, of_input = by_stage("forward_s"), by_stage("input_gradient_s")
+    if not facts.overlaps.transfers:
+        # a stage waits while it sends: a transfer is its time
+        forward, of_input = forward + np.append(transfers, 0.0), of_input + np.append(0.0, transfers)
+        transfers = 0 * transfers
+    chunks = ChunkTimes(forward, of_input, by_stage("weight_gradient_s"), transfer_s=transfers)
+    update_s = facts.update_bytes / job.chip.vector.memory_bytes_per_s
+    closing = 0.0
+    for factor, found in slower.items():
+        own = [stage for stage, f in zip(stages, slowdowns, strict=True) if f == factor]
+        profiles = replace(job.profiles, layers=found.layers)
+        parts = closing_seconds(profiles, own, found.times, facts.overlaps, pipeline, update_s)
+        closing = max(closing, float(np.ravel(sum(parts))[0]))
+    profiles = replace(job.profiles, layers=slower[slowdowns[0]].layers)
+    tied = tied_seconds(plan, profiles, stages, job.cluster, job.efficiencies, job.gradient_bytes)
+    pipelined = float(np.ravel(step_time(pipeline, chunks))[0])
+    return pipelined + closing + float(np.ravel(tied)[0]) + float(np.ravel(facts.overheads.step_s)[0])
+
+
+class _Slower:
+    """The layers of a plan where collectives take so many times as long."""
+
+    def __init__(self, plan: Plan, job: ProfiledJob, factor: float) -> None:
+        graph, facts = job.profiles.graph, job.facts
+        variants = layer_variants(graph, plan, chunk_contents(graph, plan))
+        self.layers: dict[str, LayerProfile] = {}
+        self.times: dict[str, LayerTimes] = {}
+        for name, (layer, choice) in variants.items():
+            again: Recompute = recompute_of(job.profiles, layer, choice, plan.recompute_share, facts)
+            again = replace(again, added_collective_s=_longer(again.added_collective_s, factor))
+            profile = job.profiles.layers[layer]
+            self.layers[name] = replace(
+                profile,
+                forward_collective_s=_longer(profile.forward_collective_s, factor),
+                backward_collective_s=_longer(profile.backward_collective_s, factor),
+                step_collective_s=_longer(profile.step_collective_s, factor),
+            )
+            self.times[name] = layer_times(self.layers[name], again, facts.overlaps, facts.overheads.host_s)
+
+
+def _longer(seconds: Mapping[str, Array], factor: float) -> dict[str, Array]:
+    return {name: each * factor for name, each in seconds.items()}
