@@ -147,7 +147,9 @@ def mapped(place: Place, mapping: str, run: Callable[[], tuple[Evaluation | None
     if found is None:
         return replace(row, cpu_s=time.process_time() - start)
     flow = place.streams(found)
-    stream_s = 0.0 if flow is None else flow.seconds
+    if flow is None:
+        return replace(row, plan="the stores do not hold it", cpu_s=time.process_time() - start)
+    stream_s = flow.seconds
     step = max(found.step_time_s, stream_s)
     return replace(
         row,
@@ -156,7 +158,7 @@ def mapped(place: Place, mapping: str, run: Callable[[], tuple[Evaluation | None
         peak_gb=found.peak_bytes / 1e9,
         missing_gb=found.missing_bytes / 1e9,
         stream_s=stream_s,
-        gap=gap,
+        gap=None if stream_s >= found.step_time_s else gap,
         cpu_s=time.process_time() - start,
     )
 

@@ -90,8 +90,11 @@ def tile_ways(
             "plan: layouts.tile", f"is {rows} × {cols} on {grid[0]} × {grid[1]} dies", "use a smaller tile"
         )
     slots = (grid[0] // rows, grid[1] // cols)
+    # a snake that fills the slots of a column first, then columns, then wafers
+    lines = min(-(-stages // slots[0]), slots[1])
     beyond = -(-stages // math.prod(slots))
-    joins[PIPELINE] = (*slots, *[beyond if way == 2 else 1 for way in range(2, len(along))])
+    filled = (min(stages, slots[0]), lines)
+    joins[PIPELINE] = (*filled, *[beyond if way == 2 else 1 for way in range(2, len(along))])
     strides[PIPELINE] = (rows, cols, *[1] * (len(along) - 2))
     return joins, strides
 
@@ -129,7 +132,9 @@ def stage_hops(arrangement: Arrangement, cluster: Cluster) -> int | None:
     """
     along = zip(ways(cluster.tiers), arrangement.joins[PIPELINE], arrangement.strides[PIPELINE], strict=True)
     hops = [stride for way, n, stride in along if way.axis is not None and n > 1]
-    return min(hops) if hops else None
+    # tiles of layouts also turn the corners of their snake
+    longest = max if isinstance(arrangement.strategy, FreeStrategy) else min
+    return longest(hops) if hops else None
 
 
 def _from_inside(axes: AtomicAxes, copy: int | None) -> list[str]:

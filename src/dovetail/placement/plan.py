@@ -209,6 +209,8 @@ def _layouts(spec: PlanSpec, layouts: LayoutsSpec, chips: int) -> TileLayouts:
             raise InputError(f"plan: {field}", "stands beside layouts", "leave it out: layouts say what is cut")
     if spec.sequence_parallel:
         raise InputError("plan: sequence_parallel", "stands beside layouts", "leave it out")
+    if spec.zero_stage == 2:
+        raise InputError("plan: zero_stage", "is 2 beside layouts", "it should be 0, 1 or 3")
     if found.chips * spec.pipeline_parallel > chips:
         what = f"has {found.chips} dies for each of {spec.pipeline_parallel} stages, of {chips} in all"
         raise InputError("plan: layouts.tile", what, "use smaller tiles or fewer stages")

@@ -10,7 +10,10 @@ from dovetail.errors import InputError, one_of, quoted
 from dovetail.graph import ModelGraph
 from dovetail.graph.routing import EXPERT_TOKENS
 from dovetail.hardware import Cluster
-from dovetail.layout import Strategy
+from dovetail.layout import PARTIAL, Strategy
+from dovetail.layout.encoding import REPLICATE, TileLayouts
+from dovetail.layout.encoding.factor import cut_by
+from dovetail.layout.encoding.rules import divides, may_cut
 from dovetail.models import Job
 from dovetail.placement.arrange import arrange
 from dovetail.placement.plan import Plan
@@ -19,6 +22,9 @@ from dovetail.profile.modules import MODULES
 #: Dims that need not divide evenly: tables are padded, tokens go to experts as they come, and data-parallel
 #: chips have equally many sequences by how microbatches are counted.
 _UNEVEN = frozenset({"vocab", "batch", EXPERT_TOKENS})
+
+#: The dims of the residual stream.
+STREAM_DIMS = ("batch", "seq", "hidden")
 
 #: How a sentence calls the dims degrees cut; the others are called as the graph calls them.
 _WORDS = {
@@ -37,6 +43,8 @@ _WORDS = {
 def check_suitable(plan: Plan, job: Job, cluster: Cluster) -> None:
     """Refuses a plan whose chips could not share the model's layers equally."""
     graph = job.graph()
+    if plan.layouts is not None:
+        _check_layouts(plan.layouts, graph, batch=plan.micro_batch, seq=job.seq_len)
     _check_experts(plan, graph)
     _check_recompute(plan, graph)
     _check_nesting(plan)
@@ -81,6 +89,29 @@ def dim_cuts(graph: ModelGraph, seq_len: int, strategy: Strategy) -> tuple[DimCu
                 if dim not in _UNEVEN and isinstance(size, int):
                     found.setdefault((dim, size, tuple(axes)), name)
     return tuple(DimCut(*cut, name) for cut, name in found.items())
+
+
+def _check_layouts(layouts: TileLayouts, graph: ModelGraph, *, batch: int, seq: int) -> None:
+    """Refuses layouts of other models, and cuts that an operator or its sizes do not allow."""
+    for name in (name for name, _ in layouts.classes if name not in graph.layers):
+        raise InputError(f"plan: layouts.{name}", "is no layer class of the model", one_of(graph.layers, name))
+    for factor in layouts.stream:
+        if factor.dim not in (REPLICATE, *STREAM_DIMS):
+            raise InputError("plan: layouts.stream", f"cuts {quoted(factor.dim)}", one_of(STREAM_DIMS, factor.dim))
+    for name, strings_of in layouts.classes:
+        layer = graph.layers[name]
+        sizes, known = layer.resolve(batch=batch, seq=seq), {o.name: o for o in layer.operators}
+        for operator, strings in strings_of:
+            where = f"plan: layouts.{name}.{operator}"
+            if operator not in known:
+                raise InputError(where, "is no operator of the layer", one_of(known, operator))
+            for dim, parts in cut_by(strings).items():
+                if dim in (REPLICATE, PARTIAL):
+                    continue
+                if not may_cut(known[operator], dim):
+                    raise InputError(where, f"cuts {quoted(dim)}", "it should cut a dim the operator can be cut along")
+                if not divides(dim, sizes, parts):
+                    raise InputError(where, f"cuts {dim} into {parts} parts", "choose parts that divide it")
 
 
 def _check_experts(plan: Plan, graph: ModelGraph) -> None:

@@ -108,6 +108,15 @@ def wrong(**changes: object) -> str:
     return str(error.value)
 
 
+def changed(operator: str, rows: str) -> dict[str, object]:
+    """The classes of a good plan with one operator cut otherwise."""
+    job = job_of("gpt3-1.3b")
+    free = written_out(named_plan(WAFER, job, tensor_parallel=8, pipeline_parallel=7), job, WAFER)
+    classes = plan_document(free, job, WAFER, "wafer")["plan"]["layouts"]["classes"]
+    classes["layer"][operator] = {"rows": rows}
+    return classes
+
+
 def test_wrong_layouts_are_refused_in_a_sentence():
     assert "should be 8" in wrong(plan={"tensor_parallel": 4})
     assert "smaller tiles or fewer stages" in wrong(plan={"pipeline_parallel": 8})
@@ -115,6 +124,12 @@ def test_wrong_layouts_are_refused_in_a_sentence():
     assert "lack the layer class" in wrong(classes={})
     assert "has 'eight seq'" in wrong(stream={"rows": "eight seq"})
     assert "multiply to 8 rows" in wrong(stream={"rows": "4 seq"})
+    assert "cuts 'heads'" in wrong(stream={"rows": "8 heads"})
+    assert "is 2 beside layouts" in wrong(plan={"zero_stage": 2})
+    assert "into 8 parts" in wrong(classes=changed("mlp.up", "8 batch"))
+    assert "cuts 'head_dim'" in wrong(classes=changed("query", "8 head_dim"))
+    assert "is no operator of the layer" in wrong(classes=changed("mlp.over", "8 ffn"))
+    assert "is no layer class" in wrong(classes={"layers": {}})
 
 
 def test_frameworks_of_today_run_no_layouts_of_their_own():

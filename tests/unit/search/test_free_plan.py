@@ -24,7 +24,7 @@ JOB = Job(models.load("gpt3-1.3b"), seq_len=1024, global_batch=8)
 
 @pytest.fixture(scope="module")
 def answer():
-    return free_plan(JOB, SMALL, simulate_top=2)
+    return free_plan(JOB, SMALL, simulate_top=2, named_s=float("inf"))
 
 
 def test_no_named_strategy_is_faster(answer):
@@ -84,6 +84,6 @@ def test_frameworks_that_run_names_alone_are_refused():
 
 def test_a_job_that_fits_nowhere_has_no_plan():
     little = replace(WATOS, rows=1, cols=2, die=replace(WATOS.die, hbm_bytes=1e8), name="little").cluster()
-    found = free_plan(JOB, little)
+    found = free_plan(JOB, little, named_s=float("inf"))
     assert found.evaluation is None
     assert found.certificate.status == "infeasible"

@@ -116,19 +116,23 @@ def layer_problem(
     allowed: Allowed | None = None,
     recompute: bool = True,
     together: Together | None = None,
+    each_by_itself: bool = False,
     most_entries: int = MOST_ENTRIES,
     backward: Backward | None = None,
 ) -> LayerProblem:
     """The cost problem of a layer class on a tile.
 
     `stream` fixes how the residual stream lies; `allowed` narrows what is cut; without `recompute` everything needed is
-    kept. Of ways to put operators together the first whose tables are small enough is taken, unless one is given.
+    kept. Of ways to put operators together the first whose tables are small enough is taken, unless one is given. Such
+    operators are also computed again together, unless each is to choose by itself.
     """
     backward = backward or differentiate(setting.graph)
     tried = tuple(Together) if together is None else (together,)
     for level in tried:
         variables = layer_variables(setting.graph, setting.sizes, tile, level, stream, allowed)
         chains, _ = operator_groups(setting.graph, min(level, Together.CHAINS))
+        if each_by_itself:
+            chains = tuple((operator.name,) for operator in setting.graph.operators)
         costs = LayerCosts(setting, tile, variables, chains, backward, recompute=recompute)
         try:
             tables = costs.tables(most_entries if level is tried[-1] else min(most_entries, MOST_APART))

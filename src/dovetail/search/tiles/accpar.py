@@ -6,6 +6,7 @@ partition per layer, chosen for all levels of a hierarchy; no pipeline, and noth
 
 from __future__ import annotations
 
+from dovetail.errors import InputError
 from dovetail.evaluation import Evaluation, evaluate
 from dovetail.frameworks import Framework
 from dovetail.graph import Operator
@@ -27,7 +28,7 @@ def accpar(
     job: Job, cluster: Cluster, framework: Framework, deadline: float = float("inf"), *, sharded: bool = True
 ) -> Evaluation | None:
     """The fastest of its plans that fits; `sharded`: tuned, with state in shards, which it was not published with."""
-    stages = cluster.chips // (wafer_shape(cluster)[0] * wafer_shape(cluster)[1])
+    wafers = cluster.chips // (wafer_shape(cluster)[0] * wafer_shape(cluster)[1])
     search = FreeSearch(
         job,
         cluster,
@@ -36,7 +37,8 @@ def accpar(
         allowed=may_partition,
         recompute=False,
         zero_stages=tuple(s for s in (1, 3) if s in framework.zero_stages) if sharded else (0,),
-        most_stages=stages,
+        # several wafers are a pipeline: its partitions are for one
+        most_stages=wafers,
     )
     search.run()
     return min(search.found.values(), key=lambda found: found.step_time_s, default=None)
@@ -46,6 +48,9 @@ def accpar_as_published(job: Job, cluster: Cluster, framework: Framework) -> Eva
     """Its fastest layout of one sample a die, with whole state on every die that uses it, whether it fits or not."""
     rows, cols = wafer_shape(cluster)
     wafers = cluster.chips // (rows * cols)
+    if job.global_batch % (rows * cols):
+        what = f"is {job.global_batch} for {rows * cols} dies"
+        raise InputError("job: global_batch", what, "it should be a multiple of them")
     layers = TileLayers(job, cluster, framework, PlanShape(rows, cols, wafers, rows * cols), zero_stage=0)
     found = [
         evaluate(layers.plan_of(layouts), job, cluster, framework)

@@ -14,7 +14,7 @@ from dovetail.search.layouts.groups import Together
 from dovetail.search.layouts.options import layer_variables
 from dovetail.search.layouts.tile import LayerTile
 from dovetail.search.layouts.times import seconds_of
-from dovetail.search.tiles.least_step import BlockFloor
+from dovetail.search.tiles.least_step import BlockFloor, Floats
 from dovetail.search.tiles.tile_layers import TileLayers
 from dovetail.search.tiles.tile_layouts import wanted_tiles
 
@@ -26,10 +26,14 @@ def block_floor(layers: TileLayers) -> BlockFloor:
     has at least its share. What is computed again runs its operator once more, and nothing that operator needs.
     """
     floors = [_floor(layers, tile) for tile in _tiles(layers)]
-    low = min(floors, key=lambda floor: floor.seconds[-1])
-    # tiles that cut other numbers of sequences apart take other times: the least of each is below all of them
-    fastest = np.min([floor.seconds for floor in floors], axis=0)
-    return BlockFloor(low.saved_bytes, np.minimum(low.seconds, fastest), low.state_bytes)
+    # below every tile's: the least work of any, and the least any pays more for the same bytes
+    knots = np.unique(np.concatenate([floor.saved_bytes for floor in floors]))
+    more: list[Floats] = [
+        np.asarray(np.interp(knots, floor.saved_bytes, floor.seconds - floor.seconds[-1])) for floor in floors
+    ]
+    work = min(float(floor.seconds[-1]) for floor in floors)
+    forward = min(floor.forward_s for floor in floors)
+    return BlockFloor(knots, work + np.min(more, axis=0), floors[0].state_bytes, forward)
 
 
 def _tiles(layers: TileLayers) -> list[LayerTile]:
@@ -59,7 +63,8 @@ def _floor(layers: TileLayers, tile: LayerTile) -> BlockFloor:
     seconds = work + np.cumsum([0.0, *(forward[name] for name in order)])
     sizes = layers.facts.parameter_bytes
     least = min(sizes.weight, sizes.sharded_weight) + sizes.gradient + sizes.optimizer
-    return BlockFloor(saved[::-1], seconds[::-1], parameters(graph) * least / layers.shape.dies)
+    state = parameters(graph) * least / layers.shape.dies
+    return BlockFloor(saved[::-1], seconds[::-1], state, sum(forward.values()))
 
 
 def _kept(layers: TileLayers, graph: LayerGraph) -> tuple[float, dict[str, float]]:

@@ -33,9 +33,8 @@ from dovetail.search.tiles.tile_layers import TileLayers
 from dovetail.search.tiles.tile_layouts import TileSearch, wanted_tiles
 from dovetail.simulation import simulate
 
-#: Schedules that are tried, and the part of a microbatch's work the stages before do ahead of a stage and behind it:
-#: with weight gradients put off (ZB-H1) at least the forward and the input gradient, half of all.
-SCHEDULES = {"1f1b": 1.0, "zb_h1": 0.5}
+#: Schedules that are tried.
+SCHEDULES = ("1f1b", "zb_h1")
 
 #: ZeRO stages that are tried: the optimizer's state in shards costs nothing that whole state would not.
 ZERO_STAGES = (1, 3)
@@ -57,22 +56,26 @@ def free_plan(
     *,
     time_limit_s: float | None = None,
     simulate_top: int = 0,
+    named_s: float = NAMED_S,
 ) -> Answer:
     """The fastest plan found whose operators are cut freely on the tiles of stages, and a bound for all of them.
 
-    Named strategies are searched first: they are layouts too, so the answer is never slower than theirs. Shapes (tile,
-    stages, sequences of a microbatch) follow in the order of their bounds. Of each the layouts of least cost at several
-    prices of memory are placed: layers on stages, and what every block computes again. With `simulate_top` as many of
-    the best are replayed and the fastest of them is the answer.
+    Named strategies are searched first, for `named_s` at most: the answer is never slower than the best of them.
+    Shapes (tile, stages, sequences of a microbatch) follow in the order of their bounds. Of each the layouts of least
+    cost at several prices of memory are placed: layers on stages, and what every block computes again. With
+    `simulate_top` as many of the best are replayed and the fastest of them is the answer.
     """
     framework = frameworks.load(framework) if isinstance(framework, str) else framework
     if not framework.layouts:
         raise InputError("framework", f"{framework.name} runs named strategies alone", "use wafer or ideal")
     start, cpu = time.monotonic(), time.process_time()
     deadline = float("inf") if time_limit_s is None else start + time_limit_s
-    named_s = NAMED_S if time_limit_s is None else min(NAMED_S, NAMED_SHARE * time_limit_s)
+    if time_limit_s is not None:
+        named_s = min(named_s, NAMED_SHARE * time_limit_s)
+    stages = tuple(stage for stage in ZERO_STAGES if stage in framework.zero_stages_with_pipeline)
+    if not stages:
+        raise InputError("framework", f"{framework.name} shards no state", "use one with ZeRO 1 or 3")
     named = named_plan(job, cluster, framework, space=Space(cuts="ends"), time_limit_s=named_s)
-    stages = tuple(stage for stage in ZERO_STAGES if stage in framework.zero_stages)
     search = FreeSearch(job, cluster, framework, deadline, zero_stages=stages)
     if named.evaluation is not None:
         search.offer(PlanShape(0, 0, 0, 0), named.evaluation)
@@ -131,7 +134,11 @@ class FreeSearch:
             # bounds first, but a plan to beat from time to time: it settles shapes without their floors
             if fine and (not rough or fine[0][0] <= rough[0][0] or turn % TURNS == 0):
                 _, shape = heappop(fine)
-                self.bounds[shape] = self._look_at(shape, floors[shape.dies, shape.batch])
+                try:
+                    least = self._look_at(shape, floors[shape.dies, shape.batch])
+                except InputError:  # tables too large: what was known of the shape stays
+                    continue
+                self.bounds[shape] = max(self.bounds[shape], least)
                 self.seen.add(shape)
                 continue
             bound, shape = heappop(rough)
@@ -150,6 +157,8 @@ class FreeSearch:
         for zero_stage in self.zero_stages:
             layers = self._layers(shape, zero_stage)
             for tile in wanted_tiles(layers, shape.rows, shape.cols):
+                if time.monotonic() >= self.deadline:
+                    return self.bounds[shape]
                 search = TileSearch(layers, tile, self.allowed)
                 here = floor.slower(search.least_s - float(floor.seconds[-1]))
                 own = self._bound(shape, here)
@@ -158,13 +167,14 @@ class FreeSearch:
                     ends_s = search.ends_s()
                     own = self._bound(shape, here, ends_s)
                     if self.recompute:
-                        own = max(own, self._priced_bound(layers, tile, search.least_s, ends_s))
+                        own = max(own, self._priced_bound(layers, tile, search, ends_s))
                 bound = min(bound, own)
         return bound
 
     def _place(self, shape: PlanShape, zero_stage: int, layouts: tuple[TileLayouts, ...]) -> None:
         known = calibration(self.cluster.chip, self.job.precision)
-        for schedule in SCHEDULES if shape.stages > 1 else ("1f1b",):
+        known_schedules = [name for name in SCHEDULES if name in self.framework.pipeline_schedules]
+        for schedule in known_schedules if shape.stages > 1 else ("1f1b",):
             layers = self._layers(shape, zero_stage, schedule)
             for each in layouts:
                 plan = layers.plan_of(each)
@@ -184,13 +194,16 @@ class FreeSearch:
         layers = self._layers(shape)
         pipeline = _pipeline(layers)
         seconds = floor.stage_seconds(pipeline)
-        return least_step_s(seconds, float(floor.seconds[-1]), pipeline, ends_s) + self._update_s(layers)
+        return least_step_s(seconds, floor.forward_s, pipeline, ends_s) + self._update_s(layers)
 
-    def _priced_bound(self, layers: TileLayers, tile: LayerTile, block_s: float, ends_s: tuple[float, float]) -> float:
+    def _priced_bound(
+        self, layers: TileLayers, tile: LayerTile, search: TileSearch, ends_s: tuple[float, float]
+    ) -> float:
         """The same, of layouts along the axes of a tile, with what they keep and compute again."""
         pipeline = _pipeline(layers)
-        seconds = priced_stage_seconds(layers, tile, pipeline, block_s)
-        return least_step_s(seconds, block_s, pipeline, ends_s) + self._update_s(layers)
+        seconds = priced_stage_seconds(layers, tile, search.together, pipeline, search.least_s)
+        # of the forward nothing is known here but that it takes some time
+        return least_step_s(seconds, 0.0, pipeline, ends_s) + self._update_s(layers)
 
     def _update_s(self, layers: TileLayers) -> float:
         """What the optimizer takes at least; of several stages those done early may update beside the others."""
@@ -203,10 +216,11 @@ class FreeSearch:
     def words(self) -> str:
         """The space in a sentence."""
         sharded = " and ".join(map(str, self.zero_stages))
+        cut = "freely" if self.allowed is None else "as allowed"
+        again = "recompute by block" if self.recompute else "no recompute"
         return (
-            f"every operator cut freely along the axes of a tile, {len(self.bounds)} shapes of tiles, stages and "
-            f"microbatches, schedules {' and '.join(SCHEDULES)}, ZeRO {sharded}, recompute by block; and all named "
-            "strategies looked at"
+            f"every operator cut {cut} along the axes of a tile, {len(self.bounds):,} shapes of tiles, stages and "
+            f"microbatches, schedules {' and '.join(SCHEDULES)}, ZeRO {sharded}, {again}"
         )
 
     def answer(self, simulate_top: int, timing: dict[str, float]) -> Answer:
@@ -244,6 +258,5 @@ class FreeSearch:
 
 
 def _pipeline(layers: TileLayers) -> TilePipeline:
-    drain = min(SCHEDULES.values()) if layers.shape.stages > 1 else 0.0
     blocks = layers.blocks()[layers.main_block.name]
-    return TilePipeline(layers.shape.stages, layers.microbatches, blocks, layers.capacity_bytes, drain)
+    return TilePipeline(layers.shape.stages, layers.microbatches, blocks, layers.capacity_bytes)

@@ -22,8 +22,6 @@ class TilePipeline:
     blocks: int
     #: of a die, for the state and what is kept of the microbatches in flight
     capacity_bytes: float
-    #: part of a microbatch's work that stages before must do before a stage begins, and after it has ended
-    drain: float
 
     @property
     def flights(self) -> NDArray[np.int64]:
@@ -40,6 +38,8 @@ class BlockFloor:
     seconds: Floats
     #: weights, gradients and optimizer
     state_bytes: float
+    #: of these seconds, the forward's at least
+    forward_s: float
 
     def slower(self, seconds: float) -> BlockFloor:
         """The same with so much more for every microbatch."""
@@ -58,17 +58,18 @@ class BlockFloor:
 
 
 def least_step_s(
-    stage_seconds: Floats, block_s: float, pipeline: TilePipeline, ends_s: tuple[float, float] = (0.0, 0.0)
+    stage_seconds: Floats, forward_s: float, pipeline: TilePipeline, ends_s: tuple[float, float] = (0.0, 0.0)
 ) -> float:
-    """Seconds below which no pipeline falls, of what its stages take with so many blocks and a block at least.
+    """Seconds below which no pipeline falls, of what its stages take with so many blocks and a block's forward takes.
 
     `ends_s` is what the first and the last stage do beside their blocks.
 
-    A stage works m times on its blocks, after the first microbatch has passed those of the stages before and before the
-    last one goes back through them. For a given step each stage takes as many blocks as it can: more on one stage never
-    leave room for more in all on those behind it, since a block costs them a microbatch of it and itself all of them.
+    A stage works m times on its blocks, after the first microbatch's forward has passed those of the stages before;
+    what follows its last work is not counted, since weight gradients can fill it (ZB-H1). For a given step each stage
+    takes as many blocks as it can: more on one stage never leave room for more in all on those behind it, since a block
+    costs them a forward of one microbatch and itself all of them.
     """
-    busy, before_s = pipeline.microbatches * stage_seconds, pipeline.drain * block_s
+    busy, before_s = pipeline.microbatches * stage_seconds, forward_s
     busy[0] += pipeline.microbatches * ends_s[0]
     busy[-1] += pipeline.microbatches * ends_s[1]
     # as long as every stage can do all that fits it

@@ -10,27 +10,32 @@ from __future__ import annotations
 import numpy as np
 
 from dovetail.search.elimination.messages import Messages, tree_of
+from dovetail.search.layouts.groups import Together
 from dovetail.search.layouts.layer_problem import layer_problem
 from dovetail.search.layouts.tile import LayerTile
 from dovetail.search.tiles.least_step import Floats, TilePipeline
 from dovetail.search.tiles.tile_layers import TileLayers
 
-#: Entries of a table up to which operators are told apart: a tenth of what is solved for layouts alone needs.
-MOST_ENTRIES = 40_000_000
+#: Most entries of a table: with recompute tables are larger than those of layouts alone.
+MOST_ENTRIES = 100_000_000
 
 #: Prices of what fills a die, in times of the seconds of its blocks.
 PRICES = (0.03, 0.1, 0.2, 0.3, 0.5)
 
 
-def priced_stage_seconds(layers: TileLayers, tile: LayerTile, pipeline: TilePipeline, block_s: float) -> Floats:
+def priced_stage_seconds(
+    layers: TileLayers, tile: LayerTile, together: Together, pipeline: TilePipeline, block_s: float
+) -> Floats:
     """Least seconds of a microbatch by stage and number of blocks on it, along the axes of a tile."""
     setting = layers.setting(layers.main_block, tile)
-    problem = layer_problem(setting, tile, recompute=True, most_entries=MOST_ENTRIES).problem
+    problem = layer_problem(
+        setting, tile, recompute=True, together=together, each_by_itself=True, most_entries=MOST_ENTRIES
+    ).problem
     tree = tree_of(problem)
     numbers = np.arange(pipeline.blocks + 1)
     share = pipeline.capacity_bytes * pipeline.stages / pipeline.blocks
     flights = pipeline.flights
-    found = np.zeros((pipeline.stages, len(numbers)))
+    found: Floats = np.tile(numbers * np.float64(block_s), (pipeline.stages, 1))
     # what is least with some microbatches in flight is not more than with more of them
     for held in sorted({1, int(flights.max() + 1) // 2, int(flights.max())}):
         for price in (part * block_s / share for part in PRICES):

@@ -27,15 +27,14 @@ class PlanShape:
 
 
 def plan_shapes(cluster: Cluster, global_batch: int, num_layers: int) -> Iterator[PlanShape]:
-    """Every shape that may be best: of stage counts with equally many layers on the fullest the least.
+    """Every shape.
 
     On a wafer, tiles lie side by side in rows and columns and dies may be left over; elsewhere the chips of a stage
     are neighbours and stages take all chips.
     """
     for rows, cols, most in _tiles(cluster):
         counts = list(range(1, min(most, num_layers) + 1)) if is_wafer(cluster) else [most]
-        fullest = {-(-num_layers // p): p for p in reversed(counts)}
-        for stages, batch in product(sorted(fullest.values()), divisors(global_batch)):
+        for stages, batch in product(counts, divisors(global_batch)):
             yield PlanShape(rows, cols, stages, batch)
 
 
