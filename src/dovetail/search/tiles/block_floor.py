@@ -28,12 +28,16 @@ def block_floor(layers: TileLayers) -> BlockFloor:
     floors = [_floor(layers, tile) for tile in _tiles(layers)]
     # below every tile's: the least work of any, and the least any pays more for the same bytes
     knots = np.unique(np.concatenate([floor.saved_bytes for floor in floors]))
-    more: list[Floats] = [
-        np.asarray(np.interp(knots, floor.saved_bytes, floor.seconds - floor.seconds[-1])) for floor in floors
-    ]
+    more = [_interpolated(knots, floor) for floor in floors]
     work = min(float(floor.seconds[-1]) for floor in floors)
     forward = min(floor.forward_s for floor in floors)
     return BlockFloor(knots, work + np.min(more, axis=0), floors[0].state_bytes, forward)
+
+
+def _interpolated(knots: Floats, floor: BlockFloor) -> Floats:
+    """What a floor has more than its work, where a block keeps so many bytes."""
+    more: Floats = floor.seconds - floor.seconds[-1]
+    return np.interp(knots, floor.saved_bytes, more)
 
 
 def _tiles(layers: TileLayers) -> list[LayerTile]:

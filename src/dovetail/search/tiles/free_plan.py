@@ -132,7 +132,8 @@ class FreeSearch:
                 break
             turn += 1
             # bounds first, but a plan to beat from time to time: it settles shapes without their floors
-            if fine and (not rough or fine[0][0] <= rough[0][0] or turn % TURNS == 0):
+            wanted = bool(fine) and fine[0][0] < self.best_s * (1 - TIE)
+            if wanted and (not rough or fine[0][0] <= rough[0][0] or turn % TURNS == 0):
                 _, shape = heappop(fine)
                 try:
                     least = self._look_at(shape, floors[shape.dies, shape.batch])
@@ -200,10 +201,13 @@ class FreeSearch:
         self, layers: TileLayers, tile: LayerTile, search: TileSearch, ends_s: tuple[float, float]
     ) -> float:
         """The same, of layouts along the axes of a tile, with what they keep and compute again."""
-        pipeline = _pipeline(layers)
-        seconds = priced_stage_seconds(layers, tile, search.together, pipeline, search.least_s)
-        # of the forward nothing is known here but that it takes some time
-        return least_step_s(seconds, 0.0, pipeline, ends_s) + self._update_s(layers)
+        pipeline, bound = _pipeline(layers), 0.0
+        for seconds in priced_stage_seconds(layers, tile, search.together, pipeline, search.least_s):
+            # of the forward nothing is known here but that it takes some time
+            bound = max(bound, least_step_s(seconds, 0.0, pipeline, ends_s) + self._update_s(layers))
+            if bound >= self.best_s:
+                break
+        return bound
 
     def _update_s(self, layers: TileLayers) -> float:
         """What the optimizer takes at least; of several stages those done early may update beside the others."""

@@ -7,6 +7,8 @@ least that sum without the price of a full die. Every block may choose by itself
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from dovetail.search.elimination.messages import Messages, tree_of
@@ -20,13 +22,13 @@ from dovetail.search.tiles.tile_layers import TileLayers
 MOST_ENTRIES = 100_000_000
 
 #: Prices of what fills a die, in times of the seconds of its blocks.
-PRICES = (0.03, 0.1, 0.2, 0.3, 0.5)
+PRICES = (0.1, 0.3, 0.2, 0.03, 0.5)
 
 
 def priced_stage_seconds(
     layers: TileLayers, tile: LayerTile, together: Together, pipeline: TilePipeline, block_s: float
-) -> Floats:
-    """Least seconds of a microbatch by stage and number of blocks on it, along the axes of a tile."""
+) -> Iterator[Floats]:
+    """Least seconds of a microbatch by stage and number of blocks on it, on a tile; every price makes them better."""
     setting = layers.setting(layers.main_block, tile)
     problem = layer_problem(
         setting, tile, recompute=True, together=together, each_by_itself=True, most_entries=MOST_ENTRIES
@@ -42,4 +44,4 @@ def priced_stage_seconds(
             least = Messages(problem, tree, np.array([1.0, price, price * held])).least
             floor = np.maximum(numbers * least - price * pipeline.capacity_bytes, 0.0)
             found[flights >= held] = np.maximum(found[flights >= held], floor)
-    return found
+            yield found
