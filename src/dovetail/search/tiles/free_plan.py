@@ -121,7 +121,7 @@ class FreeSearch:
         floors: dict[tuple[int, int], BlockFloor] = {}
         shapes = plan_shapes(self.cluster, self.job.global_batch, self.job.model.num_layers)
         self.bounds = {shape: self._peak_s(shape) for shape in shapes if shape.stages <= self.most_stages}
-        #: with no bound yet but the peak of the dies; and with the floor of a block
+        # shapes of which the peak of their dies is known alone, and those with the floor of a block
         rough = [(bound, shape) for shape, bound in self.bounds.items()]
         fine: list[tuple[float, PlanShape]] = []
         heapify(rough)
