@@ -20,7 +20,7 @@ from dovetail.hardware import Cluster
 from dovetail.layout.axes import joined_by_tier
 from dovetail.layout.strategy import ContextKind
 from dovetail.models import Job
-from dovetail.placement.pipeline_schedule import Pipeline, PipelineSchedule
+from dovetail.pipeline.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.placement.plan import Plan, PlanSpec, resolve_plan
 from dovetail.placement.runnable import check_runnable
 from dovetail.placement.suitable import check_suitable

@@ -6,9 +6,9 @@ import pytest
 from random_step_plans import random_tasks
 
 from dovetail.evaluation import Task
-from dovetail.evaluation.evaluate import least_step_s
 from dovetail.search.physical_bound import bound_fields, physical_bound
 from dovetail.simulation.simulate import simulate
+from dovetail.step.evaluate import least_step_s
 
 FEW, MANY = 8, 2000
 ROUNDING = 1e-9

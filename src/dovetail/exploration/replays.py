@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.evaluation.evaluate import least_step_s
 from dovetail.evaluation.write import plan_part
 from dovetail.exploration.objective import Floats
 from dovetail.exploration.resolved import ResolvedStudy
@@ -37,6 +36,7 @@ from dovetail.search.progress import TIE, simplicity
 from dovetail.search.simulated import simulated_plans
 from dovetail.search.space import whole_space
 from dovetail.simulation import simulate
+from dovetail.step.evaluate import least_step_s
 
 Ints = NDArray[np.int64]
 

@@ -14,7 +14,7 @@ from dovetail.layout.axes import Degrees
 from dovetail.layout.encoding import Strings, TileLayouts
 from dovetail.layout.encoding.tile_layouts import string_of
 from dovetail.layout.strategy import ContextKind
-from dovetail.placement.pipeline_schedule import Pipeline, PipelineSchedule
+from dovetail.pipeline.pipeline_schedule import Pipeline, PipelineSchedule
 
 Degree = Annotated[int, Field(ge=1, le=2**24)]
 Blocks = Annotated[int, Field(ge=0, le=2**24)]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from dovetail.errors import InputError
 from dovetail.frameworks import Framework
-from dovetail.placement.pipeline_schedule import PipelineSchedule
+from dovetail.pipeline.pipeline_schedule import PipelineSchedule
 from dovetail.placement.plan import Plan
 from dovetail.profile.modules import MODULES
 

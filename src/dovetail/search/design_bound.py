@@ -28,7 +28,7 @@ from dovetail.graph.size import product as points
 from dovetail.hardware import Cluster
 from dovetail.hardware.design import NARROW_RATES, Designs, design_of
 from dovetail.models import Job
-from dovetail.placement.pipeline_schedule import MAX_CHUNK_RUNS, PipelineSchedule
+from dovetail.pipeline.pipeline_schedule import MAX_CHUNK_RUNS, PipelineSchedule
 from dovetail.search.physical_bound import PEAKS, ROUNDING, BoundFields, Demands, blocks_of, demands, formats_of
 from dovetail.search.space import Space, divisors, whole_space
 from dovetail.search.splits import splits

@@ -12,7 +12,7 @@ from dovetail.frameworks.framework import AxisOrder
 from dovetail.hardware import Cluster
 from dovetail.layout.strategy import ContextKind
 from dovetail.models import Job
-from dovetail.placement.pipeline_schedule import PipelineSchedule
+from dovetail.pipeline.pipeline_schedule import PipelineSchedule
 from dovetail.profile.modules import MODULES
 
 Choice = str | tuple[str, ...]

@@ -1,0 +1,72 @@
+"""Layers on stages: how many of each layer class every chunk of the pipeline holds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from dovetail.graph import ModelGraph
+from dovetail.pipeline.pipeline_schedule import Pipeline
+from dovetail.placement.plan import Plan
+
+#: Layer class → how many of them a chunk holds.
+ChunkContent = dict[str, int]
+#: The chunks of one stage.
+Stage = tuple[ChunkContent, ...]
+
+
+def chunk_contents(graph: ModelGraph, plan: Plan) -> tuple[ChunkContent, ...]:
+    """By place along the model: embedding first, blocks as the plan says, head and prediction modules last."""
+    order = [run.layer for run in graph.chain for _ in range(run.count)]
+    num_blocks = sum(plan.layers_per_stage)
+    # the chain is one embedding, the blocks, then everything that reads the finished stream
+    blocks, after = order[1 : 1 + num_blocks], order[1 + num_blocks :]
+    if plan.recompute_by_block is not None:
+        numbers = {choice: number for number, choice in enumerate(plan.recompute_choices)}
+        again = [numbers[choice] for count, choice in plan.recompute_by_block for _ in range(count)]
+        blocks = [variant_name(layer, number) for layer, number in zip(blocks, again, strict=True)]
+    contents: list[ChunkContent] = []
+    start = 0
+    for count in plan.layers_per_stage:
+        contents.append(dict(Counter(blocks[start : start + count])))
+        start += count
+    contents[0] = {order[0]: 1} | contents[0]
+    for layer in after:
+        contents[-1][layer] = contents[-1].get(layer, 0) + 1
+    return tuple(contents)
+
+
+def variant_name(layer: str, choice: int) -> str:
+    """What blocks of a layer class are called that make this one of a plan's recompute choices."""
+    return f"{layer} ({choice})"
+
+
+def layer_variants(
+    graph: ModelGraph, plan: Plan, contents: Sequence[ChunkContent]
+) -> dict[str, tuple[str, str | tuple[str, ...]]]:
+    """Every name in the chunks' contents, the layer class it is of, and what that computes again."""
+    variants: dict[str, tuple[str, str | tuple[str, ...]]] = {layer: (layer, plan.recompute) for layer in graph.layers}
+    if plan.recompute_by_block is not None:
+        for number, choice in enumerate(plan.recompute_choices):
+            variants |= {variant_name(layer, number): (layer, choice) for layer in graph.layers}
+    used = {name for content in contents for name in content}
+    return {name: variant for name, variant in variants.items() if name in used}
+
+
+def stage_contents(contents: Sequence[ChunkContent], pipeline: Pipeline) -> tuple[Stage, ...]:
+    """The chunks of every stage; DualPipe holds each chunk on two stages, one per direction."""
+    places: list[list[int]] = pipeline.places().tolist()
+    return tuple(tuple(contents[place] for place in held) for held in places)
+
+
+def layer_counts(stage: Stage) -> dict[str, int]:
+    """Layer class → how many of them a stage holds."""
+    counts: Counter[str] = Counter()
+    for content in stage:
+        counts.update(content)
+    return dict(counts)
+
+
+def runs_per_chunk(pipeline: Pipeline) -> float:
+    """Microbatches that each chunk of a stage sees in a step; DualPipe sends half of them either way."""
+    return pipeline.num_microbatches * pipeline.num_places / pipeline.places().size
