@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from dovetail import hardware
 from dovetail.accuracy.table import Row
+from dovetail.arrays import Floats
 from dovetail.cost.calibration import generation_of
 from dovetail.cost.contraction import GPU_KERNELS, Cast, GpuKernels, cast_seconds, gpu_seconds, systolic_seconds
 from dovetail.cost.operators import ChipUnits
-from dovetail.cost.shapes import Array, Gemm
+from dovetail.cost.shapes import Gemm
 from dovetail.cost.units import chip_units
 from dovetail.errors import InputError, one_of, quoted
 
@@ -96,7 +97,7 @@ class Timings:
     chip: str
     kernel: str
     gemm: Gemm
-    seconds: Array
+    seconds: Floats
 
     def part(self, rows: NDArray[np.intp]) -> Timings:
         """Some of the rows."""
@@ -231,7 +232,7 @@ def fit_kernels(timings: Sequence[Timings]) -> tuple[GpuKernels, float, ShortRun
 
 def measured_seconds(
     group: Timings, chip: ChipUnits, kernels: GpuKernels = GPU_KERNELS, short_runs: ShortRuns = SHORT_RUNS
-) -> Array:
+) -> Floats:
     """What the model says a measurement takes: the product, its cast, and the clock of a short run."""
     kernel = KERNELS[group.kernel][1]
     units = chip.matrix
@@ -260,7 +261,7 @@ class _Task:
 
     group: Timings
     units: ChipUnits
-    weights: Array
+    weights: Floats
 
     def loss(self, own: Sequence[float], launch_s: float, kernels: GpuKernels, short_runs: ShortRuns) -> float:
         at = _at(self.units, self.group.chip, own[0], own[1], launch_s)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dovetail import __version__
+from dovetail.arrays import Floats, summed
 from dovetail.cost.calibration import Efficiencies, calibration
 from dovetail.cost.operators import ChipUnits
-from dovetail.cost.shapes import Array, summed
 from dovetail.cost.units import OPERANDS, chip_units
 from dovetail.evaluation.facts import FrameworkFacts, facts_of
 from dovetail.evaluation.profiles import Arrangements, JobProfiles, pricing_of, profile_job, rates_of
@@ -71,7 +71,7 @@ class Evaluation:
 class Step:
     """One step of a plan: where its seconds go, and what they were added up from."""
 
-    breakdown: Mapping[str, Array]
+    breakdown: Mapping[str, Floats]
     profiles: JobProfiles
     contents: tuple[ChunkContent, ...]
     stages: tuple[Stage, ...]
@@ -79,7 +79,7 @@ class Step:
     pipeline: Pipeline
 
     @property
-    def seconds(self) -> Array:
+    def seconds(self) -> Floats:
         """The whole step."""
         return summed(self.breakdown.values())
 
@@ -173,7 +173,7 @@ def step_from(plan: Plan, job: ProfiledJob) -> Step:
     parts = busy_parts(layers, stages, runs_per_chunk(pipeline))
     update_s = facts.update_bytes / job.chip.vector.memory_bytes_per_s
     reduction, gathering, update = closing_seconds(profiles, stages, layers, facts.overlaps, pipeline, update_s)
-    breakdown: dict[str, Array] = {
+    breakdown: dict[str, Floats] = {
         **parts,
         "pipeline bubble": np.maximum(pipelined - summed(parts.values()), 0.0),
         "gradient reduction": reduction,
@@ -234,7 +234,7 @@ def pipeline_of(plan: Plan) -> Pipeline:
     return Pipeline(schedule, plan.pipeline_parallel, plan.num_microbatches, plan.virtual_stages)
 
 
-def loss_bytes(layers: Mapping[str, LayerProfile], facts: FrameworkFacts) -> dict[str, Array]:
+def loss_bytes(layers: Mapping[str, LayerProfile], facts: FrameworkFacts) -> dict[str, Floats]:
     """What the losses hold at once, by the layers that have one."""
     return {
         name: profile.logits * facts.logits_bytes / facts.loss_chunks

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats, largest, summed
 from dovetail.cost.calibration import calibration
-from dovetail.cost.shapes import Array, largest, summed
 from dovetail.errors import InputError
 from dovetail.evaluation.evaluate import (
     Evaluation,
@@ -38,8 +37,6 @@ from dovetail.placement.place_layers import TOLERANCE, place_layers
 from dovetail.placement.plan import Plan
 from dovetail.profile import LayerProfile, Recompute, recompute
 from dovetail.profile.frontier import recompute_frontier
-
-Floats = NDArray[np.float64]
 
 #: Taken off a chip's memory, so that no placement misses it by rounding.
 ROUNDING = 1e-12
@@ -151,7 +148,7 @@ class ChainBuilder:
         layers, facts = self.job.profiles.layers, self.job.facts
         profiles = [layers[name] for name in names]
         choices: list[str | tuple[str, ...]] = ["none"]
-        fastest: Array | None = None
+        fastest: Floats | None = None
         if not self.by_block:
             again = [
                 recompute_of(self.job.profiles, name, self.plan.recompute, self.plan.recompute_share, facts)
@@ -189,7 +186,7 @@ class ChainBuilder:
         least = replace(most, gathered_bytes=self._gathered(names))
         return (least if fastest is None else replace(least, input_gradient_s=_row(fastest))), most, choices
 
-    def _owned(self, names: Sequence[str]) -> tuple[Array, Array]:
+    def _owned(self, names: Sequence[str]) -> tuple[Floats, Floats]:
         """Parameters that layers placed together use, and those they keep the state of; tied ones count once.
 
         Where one stage holds all layers, what the last share with the first counts with the first.
@@ -278,10 +275,10 @@ def _exposed(overlaps: Overlaps) -> dict[str, float]:
     return {group: 1 - _number(np.asarray(share)) for group, share in hidden.items()}
 
 
-def _number(value: Array | float) -> float:
+def _number(value: Floats | float) -> float:
     return float(np.ravel(value)[0])
 
 
-def _row(value: Array) -> Floats:
+def _row(value: Floats) -> Floats:
     """One number per option: all of a variant's where they differ."""
     return np.atleast_1d(np.asarray(value, np.float64)).reshape(-1)

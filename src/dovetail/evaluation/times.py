@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dovetail.arrays import Floats, largest, summed
 from dovetail.cost.calibration import Efficiencies
 from dovetail.cost.collective import CollectiveTime, TierArrays, tiered_time
-from dovetail.cost.shapes import Array, largest, summed
 from dovetail.cost.units import tier_arrays, way_arrays
 from dovetail.evaluation.profiles import UPDATED_WEIGHTS, JobProfiles
 from dovetail.hardware import Cluster, Tier
@@ -27,15 +27,15 @@ from dovetail.profile import LayerProfile, Recompute
 class Overlaps:
     """Which communication a framework hides behind computation: the part of it that can be hidden, 0 to 1."""
 
-    tensor_forward: Array | float = 0.0
-    tensor_backward: Array | float = 0.0
-    context: Array | float = 0.0
-    expert: Array | float = 0.0
+    tensor_forward: Floats | float = 0.0
+    tensor_backward: Floats | float = 0.0
+    context: Floats | float = 0.0
+    expert: Floats | float = 0.0
     #: of weights kept in shards, ahead of the layer that needs them
-    weight_gather: Array | float = 1.0
+    weight_gather: Floats | float = 1.0
     #: of weights updated in shards, beside the next step's forward
-    updated_weights: Array | float = 1.0
-    gradient_reduction: Array | float = 1.0
+    updated_weights: Floats | float = 1.0
+    gradient_reduction: Floats | float = 1.0
     #: whether stages work on while what they hand on is sent
     transfers: bool = True
     #: computation hides at least so many seconds, however short it is: endless in a bound
@@ -46,16 +46,18 @@ class Overlaps:
 class LayerTimes:
     """Seconds of one layer and microbatch, what overlaps taken off; `parts` names where they go."""
 
-    forward_s: Array
-    input_gradient_s: Array
-    weight_gradient_s: Array
-    parts: Mapping[str, Array]
+    forward_s: Floats
+    input_gradient_s: Floats
+    weight_gradient_s: Floats
+    parts: Mapping[str, Floats]
     #: of these, waits for the host in the forward, and in the input gradient
-    forward_wait_s: Array | float = 0.0
-    backward_wait_s: Array | float = 0.0
+    forward_wait_s: Floats | float = 0.0
+    backward_wait_s: Floats | float = 0.0
 
 
-def layer_times(profile: LayerProfile, again: Recompute, overlaps: Overlaps, host_s: Array | float = 0.0) -> LayerTimes:
+def layer_times(
+    profile: LayerProfile, again: Recompute, overlaps: Overlaps, host_s: Floats | float = 0.0
+) -> LayerTimes:
     """One layer's forward and backward with its exposed collectives, and the waits for a host that is slower."""
     backward_compute = profile.input_gradient_s + profile.weight_gradient_s
     added = again.added_s
@@ -90,8 +92,8 @@ def layer_times(profile: LayerProfile, again: Recompute, overlaps: Overlaps, hos
 
 
 def least_input_gradient(
-    profile: LayerProfile, added_s: Array, overlaps: Overlaps, host_s: Array | float = 0.0
-) -> Array:
+    profile: LayerProfile, added_s: Floats, overlaps: Overlaps, host_s: Floats | float = 0.0
+) -> Floats:
     """What a layer's input gradient takes at least with recompute that adds such seconds, as `layer_times` counts.
 
     Collectives are hidden by their full share, however little computation there is beside them, and what runs again
@@ -108,7 +110,7 @@ def least_input_gradient(
 HOST_SHARPNESS = 4
 
 
-def _wait(busy_s: Array, host_s: Array | float) -> Array:
+def _wait(busy_s: Floats, host_s: Floats | float) -> Floats:
     """Seconds a chip stands idle because its host has not launched the next kernel."""
     longer = np.maximum(busy_s, host_s)
     ratio = np.minimum(busy_s, host_s) / np.where(longer > 0, longer, 1.0)
@@ -116,10 +118,10 @@ def _wait(busy_s: Array, host_s: Array | float) -> Array:
 
 
 def _exposed(
-    collectives: Mapping[str, Array], compute_s: Array, overlaps: Overlaps, tensor: Array | float
-) -> tuple[Array, dict[str, Array]]:
+    collectives: Mapping[str, Floats], compute_s: Floats, overlaps: Overlaps, tensor: Floats | float
+) -> tuple[Floats, dict[str, Floats]]:
     """Seconds of collectives that computation does not hide, in all and by kind; kinds use up its room in turn."""
-    parts: dict[str, Array] = {}
+    parts: dict[str, Floats] = {}
     room = np.maximum(compute_s, overlaps.least_room_s)
     for name, hidden in hidden_shares(overlaps, tensor).items():
         if name in collectives:
@@ -130,7 +132,7 @@ def _exposed(
     return summed(parts.values()), parts
 
 
-def hidden_shares(overlaps: Overlaps, tensor: Array | float) -> dict[str, Array | float]:
+def hidden_shares(overlaps: Overlaps, tensor: Floats | float) -> dict[str, Floats | float]:
     """The part of a collective that can be hidden, by kind of group."""
     return {
         "tensor-parallel": tensor,
@@ -144,7 +146,7 @@ def hidden_shares(overlaps: Overlaps, tensor: Array | float) -> dict[str, Array 
 def chunk_times(
     layers: Mapping[str, LayerTimes],
     contents: Sequence[ChunkContent],
-    transfer_s: Array,
+    transfer_s: Floats,
     links: int,
     *,
     sending: bool = False,
@@ -154,7 +156,7 @@ def chunk_times(
     Where a stage waits while it sends (`sending`), a transfer is its time; otherwise only its receiver's delay.
     """
 
-    def total(field: str) -> Array:
+    def total(field: str) -> Floats:
         sums = [summed(n * getattr(layers[name], field) for name, n in content.items()) for content in contents]
         return np.stack(np.broadcast_arrays(*sums), axis=-1)
 
@@ -168,20 +170,20 @@ def chunk_times(
     return ChunkTimes(forward, of_input, total("weight_gradient_s"), transfer_s=transfers)
 
 
-def busy_parts(layers: Mapping[str, LayerTimes], stages: Sequence[Stage], runs: float) -> dict[str, Array]:
+def busy_parts(layers: Mapping[str, LayerTimes], stages: Sequence[Stage], runs: float) -> dict[str, Floats]:
     """Where the seconds of one step go on the stage with most work, each chunk run so many times."""
     names = list(dict.fromkeys(part for times in layers.values() for part in times.parts))
     every = [_stage_parts(layers, stage, names, runs) for stage in stages]
     totals = np.stack(np.broadcast_arrays(*(summed(parts) for parts in every)))
     busiest = np.argmax(totals, axis=0)[None]
-    chosen: dict[str, Array] = {}
+    chosen: dict[str, Floats] = {}
     for position, name in enumerate(names):
         by_stage = np.stack([np.broadcast_to(parts[position], totals.shape[1:]) for parts in every])
         chosen[name] = np.take_along_axis(by_stage, busiest, axis=0)[0]
     return chosen
 
 
-def _stage_parts(layers: Mapping[str, LayerTimes], stage: Stage, names: Sequence[str], runs: float) -> list[Array]:
+def _stage_parts(layers: Mapping[str, LayerTimes], stage: Stage, names: Sequence[str], runs: float) -> list[Floats]:
     counts = layer_counts(stage)
     return [
         summed(
@@ -191,7 +193,7 @@ def _stage_parts(layers: Mapping[str, LayerTimes], stage: Stage, names: Sequence
     ]
 
 
-def transfer_seconds(plan: Plan, profiles: JobProfiles, cluster: Cluster, efficiencies: Efficiencies) -> Array:
+def transfer_seconds(plan: Plan, profiles: JobProfiles, cluster: Cluster, efficiencies: Efficiencies) -> Floats:
     """One stage's output to the next: over the tier that two neighbouring stages share.
 
     Without sequence parallelism every tensor-parallel chip has the whole: each sends its part, and the receivers
@@ -215,7 +217,7 @@ def is_routed(cluster: Cluster) -> bool:
     return any(tier.routed for tier in cluster.tiers)
 
 
-def hop_seconds(sent: Array, hops: Array | int, along: Sequence[TierArrays]) -> Array:
+def hop_seconds(sent: Floats, hops: Floats | int, along: Sequence[TierArrays]) -> Floats:
     """What every chip sends to one so many links on, all at once: each link carries as many messages."""
     axis = next(way for way in along if way.grid is not None)
     return sent * hops / (axis.bytes_per_s / 2 * axis.efficiency) + hops * axis.latency_s + axis.launch_s
@@ -232,8 +234,8 @@ def closing_seconds(
     layers: Mapping[str, LayerTimes],
     overlaps: Overlaps,
     pipeline: Pipeline,
-    update_s: Array | float,
-) -> tuple[Array, Array, Array]:
+    update_s: Floats | float,
+) -> tuple[Floats, Floats, Floats]:
     """What a step adds to its microbatches at the stage that takes longest for it, `update_s` per parameter.
 
     Reduction of gradients, gathering of weights updated in shards, and the optimizer, which streams the state of the
@@ -242,9 +244,9 @@ def closing_seconds(
     others still work on as many microbatches as the pipeline has stages (Megatron Core, pipeline_parallel/schedules.py,
     interleaving).
     """
-    none: Array = np.zeros(())
+    none: Floats = np.zeros(())
     rooms = reduction_rooms(pipeline)
-    every: list[tuple[Array, Array, Array]] = []
+    every: list[tuple[Floats, Floats, Floats]] = []
     for stage in stages:
         totals = dict.fromkeys(("reduction", "gathering", "backward", "forward"), none)
         for name, count in layer_counts(stage).items():
@@ -270,7 +272,7 @@ def reduction_rooms(pipeline: Pipeline) -> float:
     return 1 + (together - 1) * (chunks - 1) / chunks
 
 
-def _left(seconds: Array, hidden: Array | float, room_s: Array) -> Array:
+def _left(seconds: Floats, hidden: Floats | float, room_s: Floats) -> Floats:
     """What of a communication is not hidden, given the part that can be and the work beside it."""
     return seconds - np.minimum(seconds * hidden, room_s)
 
@@ -282,7 +284,7 @@ def tied_seconds(
     cluster: Cluster,
     efficiencies: Efficiencies,
     gradient_bytes: float,
-) -> Array:
+) -> Floats:
     """Gradients of weights that several stages hold (embedding and head), summed once a step."""
     return summed(time.seconds for _, time in tied_times(plan, profiles, stages, cluster, efficiencies, gradient_bytes))
 
@@ -309,7 +311,7 @@ def tied_times(
     ]
 
 
-def _tied_weights(profiles: JobProfiles, stages: Sequence[Stage]) -> list[tuple[tuple[int, ...], Array]]:
+def _tied_weights(profiles: JobProfiles, stages: Sequence[Stage]) -> list[tuple[tuple[int, ...], Floats]]:
     """Weights that several stages hold: the stages, and the parameters on a chip."""
     holders: dict[str, set[int]] = {}
     for position, stage in enumerate(stages):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats, Ints
 from dovetail.cost.energy import NEEDED
-from dovetail.exploration.objective import Floats, Floors, Prices, floors
+from dovetail.exploration.objective import Floors, Prices, floors
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.hardware.design import Designs
 from dovetail.hardware.design_space.space import DesignSpace
@@ -14,8 +14,6 @@ from dovetail.hardware.silicon import Silicon
 from dovetail.hardware.silicon.power import mac_joules, vector_joules
 from dovetail.hardware.wafer_design import WaferDesigns
 from dovetail.search.least_work import least_work
-
-Ints = NDArray[np.int64]
 
 #: Taken off energies, so that rounding lifts none above that of a plan.
 ROUNDING = 1e-9

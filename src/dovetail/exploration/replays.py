@@ -21,11 +21,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats, Ints
 from dovetail.evaluation.evaluate import least_step_s
 from dovetail.evaluation.write import plan_part
-from dovetail.exploration.objective import Floats
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.result import space_words, variables_of
 from dovetail.exploration.store import Part
@@ -37,8 +36,6 @@ from dovetail.search.progress import TIE, simplicity
 from dovetail.search.simulated import simulated_plans
 from dovetail.search.space import whole_space
 from dovetail.simulation import simulate
-
-Ints = NDArray[np.int64]
 
 #: Columns of a job, in the order of `Replayed.figures`.
 FIGURES = ("least_s", "plan_least_s", "model_s", "step_s")

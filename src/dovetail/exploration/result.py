@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats
 from dovetail.evaluation.write import plan_document
 from dovetail.exploration import wafers
 from dovetail.exploration.floors import candidate_floors
 from dovetail.exploration.front import Front, gap_between
-from dovetail.exploration.objective import OBJECTIVES, Floats
+from dovetail.exploration.objective import OBJECTIVES
 from dovetail.exploration.pareto import dominated
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.store import Part, Store
@@ -22,8 +22,6 @@ from dovetail.hardware.design_space.space import DesignSpace
 from dovetail.models import Job
 from dovetail.placement.plan import Plan, PlanSpec, resolve_plan
 from dovetail.search.space import in_words, whole_space
-
-Ints = NDArray[np.int64]
 
 #: Bounds that differ from a figure by no more than this part of it are proofs of it.
 TIE = 1e-9

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats, Ints
 from dovetail.errors import InputError
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster, Wafer
@@ -18,9 +18,6 @@ from dovetail.models import Job
 from dovetail.search.design_bound import design_bounds
 from dovetail.search.least_work import least_work
 from dovetail.search.space import WholeSpace
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: What the grid that plans are for follows from.
 _GRID = ("grid_rows", "grid_cols", "spare_dies")

@@ -11,14 +11,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
+from dovetail.arrays import Bools, Floats
 from dovetail.documents import Spec, read_document, validate
 from dovetail.errors import InputError, quoted
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: Memory that is met exactly may be missed by rounding: sums are given this much more, far less than a byte, and a
 #: placement's own sums, which round otherwise, ten times as much.
@@ -44,7 +41,7 @@ class Layers:
     #: handed to each layer by the one before; 0 for the first
     input_bytes: Floats
     #: cut over the width; a stage without any such layer takes one device
-    cut: NDArray[np.bool_]
+    cut: Bools
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from dovetail.placement.chain import Floats, Ints
+from dovetail.arrays import Floats, Ints
 
 #: Rows of a chain's table. The first five are running sums with a 0 ahead, so a stage is a difference of two; of the
 #: others column i is what reaches layer i.

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from dovetail.arrays import Floats
 from dovetail.placement.pipeline_schedule import Pipeline, PipelineSchedule
-
-Floats = NDArray[np.float64]
 
 
 def closed_form(

@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from dovetail.arrays import Floats, Ints
 
 #: Columns of a label, of the stages from one on: seconds of their backwards, the longest stay at one of them, the
 #: most seconds one of them takes once a step.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from dovetail.arrays import Floats, Ints
 from dovetail.placement.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.placement.work_order import WorkKind, WorkOrder
 
 
-def in_flight(pipeline: Pipeline) -> NDArray[np.int64]:
+def in_flight(pipeline: Pipeline) -> Ints:
     """For every stage, the most chunk runs whose forward has begun and whose last gradient has not ended.
 
     The last gradient is the backward, or the weight gradient where a schedule splits it off.
@@ -29,7 +30,7 @@ def in_flight(pipeline: Pipeline) -> NDArray[np.int64]:
             return np.full(p, p + 1)
 
 
-def peak_in_flight(order: WorkOrder, weight: ArrayLike = 1.0) -> NDArray[np.float64]:
+def peak_in_flight(order: WorkOrder, weight: ArrayLike = 1.0) -> Floats:
     """The same, counted over the order, each chunk run with a weight (its bytes, say) for its place along the model."""
     weights = np.broadcast_to(np.asarray(weight, np.float64), order.pipeline.num_places)[order.place]
     taken = np.where(order.kind == WorkKind.FORWARD, weights, 0.0)

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Bools, Floats, Ints
 from dovetail.placement.chunk_times import ChunkTimes
 from dovetail.placement.cut_search import CutSearch, running_sums
 from dovetail.placement.layer_chain import LayerChain, LayerPlacement, placement_seconds
 from dovetail.placement.lower_bound import stage_bounds
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: More than sums in another order can differ: what exceeds memory by less is looked at closely.
 LOOSE = 1e-9
@@ -75,7 +72,7 @@ class InterleavedCuts(CutSearch):
                 for sizes in (larger + equal, equal + larger):
                     yield tuple(np.cumsum([1 + first, *sizes, last + 1]).tolist())
 
-    def _may_fit(self, cuts: Ints) -> NDArray[np.bool_]:
+    def _may_fit(self, cuts: Ints) -> Bools:
         """Whether a cut's stages have room for their state and the least their layers can keep."""
         least = [float(c.kept_bytes.min()) for c in self._classes]
         state, kept = self._by_stage(_by_chunk(running_sums([[c.state_bytes for c in self._classes], least]), cuts))

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats
 from dovetail.placement.chunk_times import ChunkTimes
 from dovetail.placement.in_flight import in_flight
 from dovetail.placement.pipeline_schedule import Pipeline
 from dovetail.placement.step_time import step_time
-
-Floats = NDArray[np.float64]
 
 #: Bytes beyond the device's by less than this part are rounding.
 ROUNDING = 1e-12

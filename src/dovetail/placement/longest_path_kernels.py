@@ -6,10 +6,8 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from dovetail.arrays import Floats, Ints
 
 #: Plans that go through an order together: enough for vector instructions, few enough for the nearest cache.
 LANES = 32

@@ -6,15 +6,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Bools, Floats, Ints
 from dovetail.placement.chunk_times import ChunkTimes, Columns
 from dovetail.placement.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.placement.step_time import step_time
-from dovetail.placement.work_order import Ints, WorkKind, work_order
-
-Floats = NDArray[np.float64]
-
+from dovetail.placement.work_order import WorkKind, work_order
 
 #: Taken off every bound, so that rounding lifts none above the step time it bounds.
 ROUNDING = 1e-12
@@ -59,7 +56,7 @@ class _Outline:
     #: 3 × stages: place of the first forward, the first backward and the last backward
     place: Ints
     #: 3 × stages: whether their microbatch runs towards the first stage, as half of DualPipe's do
-    reverse: NDArray[np.bool_]
+    reverse: Bools
 
 
 @lru_cache(maxsize=256)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail.cost.shapes import Array, largest, summed
+from dovetail.arrays import Floats, largest, summed
 from dovetail.placement.stages import ChunkContent
 from dovetail.profile import LayerProfile, Recompute
 
-Parts = dict[str, Array]
+Parts = dict[str, Floats]
 
 #: Parts that are there from the first step to the last.
 STATE = ("weights", "gradients", "optimizer")
@@ -36,7 +36,7 @@ class ParameterBytes:
     by_weight: bool = False
 
 
-def stage_parameters(contents: Sequence[ChunkContent], profiles: Mapping[str, LayerProfile]) -> tuple[Array, Array]:
+def stage_parameters(contents: Sequence[ChunkContent], profiles: Mapping[str, LayerProfile]) -> tuple[Floats, Floats]:
     """Parameters one chip of a stage uses, and those its state is kept of; tied weights count once."""
     used, home = np.zeros(()), np.zeros(())
     tied: set[str] = set()
@@ -59,7 +59,7 @@ def stage_memory(
     in_flight: Sequence[float],
     parameter_bytes: ParameterBytes,
     zero_stage: int,
-    loss_bytes: Mapping[str, Array] | None = None,
+    loss_bytes: Mapping[str, Floats] | None = None,
 ) -> Parts:
     """Bytes of one stage that holds these chunks; `in_flight` is microbatches per chunk at the worst moment.
 
@@ -95,7 +95,7 @@ def stage_memory(
     return parts
 
 
-def gathered_parameters(names: Sequence[str], profiles: Mapping[str, LayerProfile], *, by_weight: bool) -> Array:
+def gathered_parameters(names: Sequence[str], profiles: Mapping[str, LayerProfile], *, by_weight: bool) -> Floats:
     """Parameters that are whole at once: what is at work and what is fetched ahead."""
     if not by_weight:
         return 2 * largest(profiles[n].parameters for n in names)
@@ -106,7 +106,7 @@ def gathered_parameters(names: Sequence[str], profiles: Mapping[str, LayerProfil
     return np.asarray(sizes[-2:].sum(axis=0))
 
 
-def state_bytes(used: Array, home: Array, parameter_bytes: ParameterBytes, zero_stage: int) -> Parts:
+def state_bytes(used: Floats, home: Floats, parameter_bytes: ParameterBytes, zero_stage: int) -> Parts:
     """What is there from the first step to the last: no plan runs without it."""
     return {
         "weights": home * parameter_bytes.sharded_weight if zero_stage == 3 else used * parameter_bytes.weight,
@@ -117,7 +117,7 @@ def state_bytes(used: Array, home: Array, parameter_bytes: ParameterBytes, zero_
 
 def layer_gradients(
     names: Sequence[str], profiles: Mapping[str, LayerProfile], parameter_bytes: ParameterBytes, zero_stage: int
-) -> Array:
+) -> Floats:
     """Weight gradients of the layer at work.
 
     Sharded gradients are whole until they are reduced. Accumulated ones are written in place by grouped products of

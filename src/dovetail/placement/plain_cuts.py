@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats, Ints
 from dovetail.placement.chunk_times import ChunkTimes
 from dovetail.placement.cut_search import CutSearch, running_sums
 from dovetail.placement.in_flight import in_flight
@@ -16,9 +16,6 @@ from dovetail.placement.layer_chain import LayerChain, LayerPlacement, placement
 from dovetail.placement.pipeline_schedule import PipelineSchedule
 from dovetail.placement.stage_options import Content, StageChoice
 from dovetail.placement.step_time import step_time
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: Cuts begun best-first before the proof is given up and the gap reported.
 MAX_CUTS = 5000

@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from dovetail.arrays import Floats, Ints
 
 #: Rows of the options: bytes kept of all microbatches in flight, workspace, seconds. Options of a group stand together,
 #: in order of bytes kept.

@@ -7,12 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats, Ints
 from dovetail.placement.layer_chain import ROUNDING, LayerChain, working_bytes
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: Which layers a stage holds: class and number, in order of classes.
 Content = tuple[tuple[int, int], ...]

@@ -6,12 +6,9 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats, Ints
 from dovetail.profile.frontier import WORD
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: Columns of a label: bytes kept, bytes of the layer while its backward runs, seconds added.
 KEPT, FOOTPRINT, SECONDS = range(3)

@@ -9,13 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from dovetail.arrays import Bools, Ints
 from dovetail.schedule.problem import MAX_PHASES, RESOURCES, Problem
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 class Graph(NamedTuple):

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from dovetail.schedule.arrays import Bools, Floats, Group, Ints
+from dovetail.arrays import Bools, Floats, Ints
+from dovetail.schedule.arrays import Group
 
 #: Sums of fewer than 2^10 terms, each rounded to 53 bits, err by less than this part of themselves.
 ROUNDING = 1e-12

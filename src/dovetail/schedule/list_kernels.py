@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from dovetail.schedule.arrays import Group, Ints
+from dovetail.arrays import Ints
+from dovetail.schedule.arrays import Group
 
 
 class Room(NamedTuple):

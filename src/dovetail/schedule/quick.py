@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from dovetail.schedule.arrays import Arrays, Group, Ints, arrays_of, group_of
+from dovetail.arrays import Ints
+from dovetail.schedule.arrays import Arrays, Group, arrays_of, group_of
 from dovetail.schedule.bound_kernels import (
     CHOSEN,
     Weights,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Bools, Floats, Ints
 from dovetail.placement.chunk_times import ChunkTimes
 from dovetail.placement.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.placement.step_time import step_time
@@ -16,10 +16,6 @@ from dovetail.search.physical_bound import physical_bound
 from dovetail.search.plan_kernels import GPIPE, ONE_F_ONE_B, Cells, Layers, Plans, evaluate_plans
 from dovetail.search.shapes import NAMES, Shapes, group_sizes
 from dovetail.search.tables import Tables, numbers
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 #: Taken off bounds, so that rounding lifts none above the step time it bounds.
 ROUNDING = 1e-9

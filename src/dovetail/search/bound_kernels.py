@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats, Ints
 from dovetail.search.plan_kernels import (
     DUAL_PIPE,
     INTERLEAVED,
@@ -21,9 +21,6 @@ from dovetail.search.plan_kernels import (
     Plans,
     flights_of,
 )
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 class Chain(NamedTuple):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats
 from dovetail.evaluation.times import reduction_rooms
 from dovetail.placement.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.search.pair_bounds import ROUNDING
@@ -12,9 +12,6 @@ from dovetail.search.shapes import AXIS_ORDERS, NAMES, Shapes, shardings
 from dovetail.search.space import WholeSpace
 from dovetail.search.state_tables import StateKey
 from dovetail.search.tables import Tables, numbers
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 class Closing:

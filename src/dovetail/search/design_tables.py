@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Bools, Floats, Ints
 from dovetail.cost.cores import lined_up
 from dovetail.cost.operators import ChipUnits
 from dovetail.evaluation.evaluate import units_of
@@ -32,9 +32,6 @@ from dovetail.search.shapes import shapes
 from dovetail.search.space import BY_BLOCK, Space, whole_space
 from dovetail.search.splits import splits
 from dovetail.search.tables import Tables, numbers
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: Rows of layers profiled together: some hundred bytes each, in tens of arrays at a time.
 ROWS = 2**14
@@ -125,7 +122,7 @@ class DesignTables:
     def _refine(
         self,
         least: Floats,
-        which: NDArray[np.bool_],
+        which: Bools,
         layers: Layers,
         capacities: Floats,
         limits: Floats,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats, Ints
 from dovetail.search.bound_kernels import least_seconds
 from dovetail.search.layer_tables import Setting
 from dovetail.search.plan_kernels import Cells, Layers, Plans
@@ -14,9 +14,6 @@ from dovetail.search.shapes import Shapes, group_sizes, shapes
 from dovetail.search.space import WholeSpace
 from dovetail.search.splits import Split
 from dovetail.search.tables import Tables
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: Taken off bounds, so that rounding lifts none above the step time it bounds.
 ROUNDING = 1e-9

@@ -8,13 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from dovetail.arrays import Bools, Floats, Ints
 from dovetail.placement.longest_path_kernels import through
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 #: Pipeline schedules as kernels know them.
 ONE_F_ONE_B, GPIPE, INTERLEAVED, ZB_H1, DUAL_PIPE = range(5)

@@ -13,12 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from dovetail.arrays import Bools, Floats, Ints
 from dovetail.simulation.fair_share_kernels import fill
-from dovetail.simulation.network import Floats, Ints
-
-Bools = NDArray[np.bool_]
 
 #: Moments this close, as a part of the time, are one: what should be equal differs by rounding.
 SAME = 1e-14

@@ -13,7 +13,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from dovetail.simulation.network import Floats, Ints, Network
+from dovetail.arrays import Floats, Ints
+from dovetail.simulation.network import Network
 
 #: Parts of routes below this are rounding of those taken off a link.
 NOTHING = 1e-12

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
 
-from dovetail.cost.shapes import Array
+from dovetail.arrays import Floats
 from dovetail.evaluation.evaluate import ProfiledJob, Step
 from dovetail.evaluation.profiles import (
     UPDATED_WEIGHTS,
@@ -214,7 +214,7 @@ def _layer_steps(
     )
 
 
-def _numbers(shares: Mapping[str, Array | float]) -> dict[str, float]:
+def _numbers(shares: Mapping[str, Floats | float]) -> dict[str, float]:
     return {name: float(share) for name, share in shares.items()}
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail.cost.shapes import Array, largest, summed
+from dovetail.arrays import Floats, largest, summed
 from dovetail.evaluation.evaluate import Step, loss_bytes, state_kept
 from dovetail.evaluation.facts import FrameworkFacts
 from dovetail.placement.memory import ParameterBytes, layer_gradients, stage_memory, stage_parameters
@@ -15,7 +15,6 @@ from dovetail.placement.plan import Plan
 from dovetail.placement.stages import ChunkContent
 from dovetail.placement.work_order import WorkKind
 from dovetail.simulation.layer_steps import StepKind
-from dovetail.simulation.network import Floats
 from dovetail.simulation.step_tasks import StepTasks
 from dovetail.simulation.task_graph import Timeline
 
@@ -83,7 +82,7 @@ def memory_over_time(
 
 
 def _held(
-    content: ChunkContent, step: Step, losses: Mapping[str, Array], sizes: ParameterBytes, zero_stage: int
+    content: ChunkContent, step: Step, losses: Mapping[str, Floats], sizes: ParameterBytes, zero_stage: int
 ) -> _Held:
     profiles, names = step.profiles.layers, list(content)
     gradient = largest(step.kept[name].workspace_bytes for name in names)

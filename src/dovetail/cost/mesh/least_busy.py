@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from dovetail.cost.mesh.collective import Floats
+from dovetail.arrays import Floats
 
 #: A tree cheaper than its price by less than this changes nothing.
 TOLERANCE = 1e-11

@@ -11,9 +11,10 @@ from typing import Annotated, Any, cast
 import numpy as np
 from pydantic import Field, model_validator
 
+from dovetail.arrays import Floats
 from dovetail.documents import Spec, validate
 from dovetail.errors import InputError, one_of, quoted
-from dovetail.hardware.design import Array, Designs
+from dovetail.hardware.design import Designs
 from dovetail.hardware.design_space.expression import FUNCTIONS, Expression, parse_expression
 from dovetail.hardware.design_space.scope import KNOWN, SILICON, WAFER_KNOWN, Formulas
 from dovetail.hardware.design_space.space import Axis, DesignSpace
@@ -274,7 +275,7 @@ def _steps(name: str, ends: tuple[object, ...], by: object, where: str) -> list[
     return [min(low + n * step, high) for n in range(number)]
 
 
-def _tied(rows: list[Mapping[str, object]], where: str) -> dict[str, Array]:
+def _tied(rows: list[Mapping[str, object]], where: str) -> dict[str, Floats]:
     _check_length(len(rows), where)
     found = [_values(row, f"{where}.{n}") for n, row in enumerate(rows)]
     names = list(found[0])

@@ -9,16 +9,12 @@ from functools import cached_property
 from typing import Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Bools, Floats
 from dovetail.cost.mesh import Mesh
 from dovetail.errors import InputError
 from dovetail.layout.encoding.job_encoding import Tile
 from dovetail.layout.encoding.wafer_grid import WaferGrid, symmetries
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 #: Two stages and the cost of one hop between them.
 StageEdge: TypeAlias = "tuple[int, int, float]"

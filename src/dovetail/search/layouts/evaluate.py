@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from dovetail.cost.shapes import Array
+from dovetail.arrays import Floats
 from dovetail.graph import Backward
 from dovetail.layout import Moment, Strategy, place_layer
 from dovetail.layout.encoding import Strings, layer_strategy
@@ -43,7 +43,7 @@ def strategy_costs(
     )
     repeated = recompute(setting.graph, profile, tuple(again))
 
-    def exposed(by_group: Mapping[str, Array], moment: Moment) -> float:
+    def exposed(by_group: Mapping[str, Floats], moment: Moment) -> float:
         return sum(float(s) * setting.exposure(group, moment) for group, s in by_group.items())
 
     seconds = float(profile.forward_s + profile.input_gradient_s + profile.weight_gradient_s + repeated.added_s)

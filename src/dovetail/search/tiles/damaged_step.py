@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from dovetail.arrays import Floats, largest
 from dovetail.cost.mesh import Group, Kind, Mesh, best, embedded, total_loads
-from dovetail.cost.shapes import Array, largest
 from dovetail.cost.units import way_arrays
 from dovetail.evaluation.evaluate import ProfiledJob, pipeline_of, recompute_of
 from dovetail.evaluation.times import (
@@ -152,7 +152,7 @@ def tiled_step_s(plan: Plan, job: ProfiledJob, hops: Sequence[int], slowdowns: S
     slower = {factor: _Slower(plan, job, factor) for factor in dict.fromkeys(slowdowns)}
     each = {factor: chunk_times(found.times, contents, np.zeros(()), 0) for factor, found in slower.items()}
 
-    def by_stage(field: str) -> Array:
+    def by_stage(field: str) -> Floats:
         return np.array([float(np.ravel(getattr(each[f], field))[place]) for place, f in enumerate(slowdowns)])
 
     sent = largest(p.stream_bytes for p in job.profiles.layers.values()) / plan.stream_copies
@@ -197,5 +197,5 @@ class _Slower:
             self.times[name] = layer_times(self.layers[name], again, facts.overlaps, facts.overheads.host_s)
 
 
-def _longer(seconds: Mapping[str, Array], factor: float) -> dict[str, Array]:
+def _longer(seconds: Mapping[str, Floats], factor: float) -> dict[str, Floats]:
     return {name: each * factor for name, each in seconds.items()}

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from dovetail.arrays import Floats, Ints
 
 #: Halvings of the interval the bound is searched in: far below what is called a tie.
 HALVINGS = 60
@@ -24,7 +23,7 @@ class TilePipeline:
     capacity_bytes: float
 
     @property
-    def flights(self) -> NDArray[np.int64]:
+    def flights(self) -> Ints:
         """Microbatches each stage holds at least: stage s of 1F1B min(m, p - s), and others no fewer."""
         return np.minimum(self.microbatches, self.stages - np.arange(self.stages))
 
