@@ -3,8 +3,6 @@
 What a stage costs is a sum of differences of running sums, and rounding keeps order: the same sum of smaller terms is
 never larger, to the bit. So what the bounds leave out is out of the rounded problem too.
 """
-# numba ships no types
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 

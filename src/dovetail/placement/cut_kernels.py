@@ -4,8 +4,6 @@ A step takes at least: every forward once, every backward once, all links twice,
 what the slowest stage does once a step. What a stay is depends on the schedule (`_stay`); it is known when the stage
 and those behind it are.
 """
-# numba ships no types
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 

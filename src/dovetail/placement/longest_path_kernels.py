@@ -1,6 +1,4 @@
 """Compiled longest paths: stage by stage through an order, many plans side by side."""
-# numba ships no types
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 

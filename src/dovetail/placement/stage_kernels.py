@@ -5,8 +5,6 @@ seconds). What its memory bounds is Σ kept + max(largest workspace + working, l
 this is a knapsack with one choice per layer: its relaxation, options mixed freely, runs along the convex hulls of the
 groups.
 """
-# numba ships no types
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 

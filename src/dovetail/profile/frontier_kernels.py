@@ -1,6 +1,4 @@
 """Compiled search of the recompute frontier: operators from the last to the first, labels by what is still wanted."""
-# numba ships no types
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 

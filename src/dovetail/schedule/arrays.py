@@ -1,6 +1,4 @@
 """Schedule problems as arrays: one graph of tasks, many chips; and a group's tasks as compiled kernels take them."""
-# numba ships no types
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
 """Compiled lower bounds of one group's makespan: paths, work, means of both, and makespans refuted."""
-# numba ships no types
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 

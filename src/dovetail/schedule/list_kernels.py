@@ -1,6 +1,4 @@
 """Compiled list schedules of one group: tasks one after the other, each as early as resources and needs allow."""
-# numba ships no types
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 

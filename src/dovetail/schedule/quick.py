@@ -1,6 +1,4 @@
 """Schedules and bounds without a solver: list schedules, improved until a bound meets them or tries run out."""
-# numba ships no types
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
 """Compiled bounds of plans whose cut is still open."""
-# numba ships no types
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
 """Compiled evaluation of plans by index: pipeline, what follows it, and the memory of every stage."""
-# numba ships no types
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 

@@ -4,9 +4,6 @@ No message could be faster without one that is no faster becoming slower. Rates 
 until a link is full, its messages stay at that rate, the others grow on (Bertsekas and Gallager, Data Networks, section
 6.5.2). The rate of a message that loads its links differently is that of the link it loads most.
 """
-# numba ships no types
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
-# pyright: reportArgumentType=false
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ def fill(
         k = 0
         while k < left:
             message = messages[k]
-            low, high = starts[way[message]], starts[way[message] + 1]
+            low, high = int(starts[way[message]]), int(starts[way[message] + 1])
             if not _crosses(link, low, high, full):
                 k += 1
                 continue

@@ -1,6 +1,4 @@
 """Compiled bounds of a tile search: what the stages to come cost at least, and whether they fit at all."""
-# numba ships no types
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
 """Compiled depth-first search of tile placements, stage after stage, that can stop and go on."""
-# numba ships no types
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 

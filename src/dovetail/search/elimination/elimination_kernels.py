@@ -1,6 +1,4 @@
 """Compiled sums and minima of cost tables."""
-# numba ships no types
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 

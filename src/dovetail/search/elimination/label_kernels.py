@@ -1,6 +1,4 @@
 """Compiled dominance: what incumbents leave open, and sets of labels of which none dominates another."""
-# numba ships no types
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
 """Compiled conversions between all layouts of a tensor: what `layout.convert` would have it send, priced."""
-# numba ships no types
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 

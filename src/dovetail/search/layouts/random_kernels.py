@@ -1,6 +1,4 @@
 """Compiled random numbers whose state is the caller's, so that a seed decides everything."""
-# numba ships no types
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 
