@@ -289,7 +289,7 @@ def _answer(
     peak = rates.get(OPERANDS[job.precision], rates.get("bf16", rates.get("fp16", 0.0)))
     flops = float(job.graph().training_flops(job.global_batch, job.seq_len))
     fullest = max(sum(parts.values()) for parts in memory)
-    capacity = chip.hbm_bytes or chip.sram_bytes
+    capacity = chip.memory_bytes
     return Evaluation(
         plan=plan,
         fits=fullest <= capacity,

@@ -133,7 +133,7 @@ class ChainBuilder:
         numbers = {names[0]: number for number, names in enumerate(self.parts)}
         order = (0, *(numbers[name] for name in self.blocks), len(self.parts) - 1)
         chip, facts = job.cluster.chip, job.facts
-        capacity = ((chip.hbm_bytes or chip.sram_bytes) - facts.context_bytes) / (1 + facts.allocator_overhead)
+        capacity = (chip.memory_bytes - facts.context_bytes) / (1 + facts.allocator_overhead)
         return LayerChain(
             self._least if least else self._most,
             order,

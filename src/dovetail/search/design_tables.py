@@ -23,7 +23,6 @@ from dovetail.models import Job
 from dovetail.search.batch import ROUNDING, Batch
 from dovetail.search.best_first import options_of
 from dovetail.search.bound_kernels import least_seconds
-from dovetail.search.changed_hardware import capacity_bytes
 from dovetail.search.closing import Closing
 from dovetail.search.layer_tables import LayerTable, Setting, by_structure
 from dovetail.search.pair_bounds import PairBounds
@@ -109,7 +108,7 @@ class DesignTables:
         least += fixed
         rows = [np.ascontiguousarray(part.reshape(-1, part.shape[-1])) for part in seconds]
         layers = Layers(rows[0], rows[1], rows[2], self._bytes.kept, self._bytes.workspace)
-        capacities = np.array([capacity_bytes(chip) for chip in chips])
+        capacities = np.array([chip.memory_bytes for chip in chips])
         # those with the least bounds are looked at closely, then what is still below all that they turn out to take
         near = (
             least <= np.partition(least, FIRST, axis=1)[:, FIRST : FIRST + 1] if least.shape[1] > FIRST else least > 0

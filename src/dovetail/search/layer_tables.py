@@ -63,7 +63,7 @@ class Setting:
     @property
     def capacity_bytes(self) -> float:
         """Memory of a chip."""
-        return self.cluster.chip.hbm_bytes or self.cluster.chip.sram_bytes
+        return self.cluster.chip.memory_bytes
 
     def facts(self, stages: int) -> FrameworkFacts:
         """The framework's figures for a pipeline of so many stages."""

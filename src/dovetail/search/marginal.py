@@ -11,7 +11,7 @@ from dovetail.evaluation import evaluate
 from dovetail.hardware import Cluster
 from dovetail.placement.plan import Plan
 from dovetail.search.answer import Answer
-from dovetail.search.changed_hardware import CAPACITY, Knob, capacity_bytes, knobs, with_a_node, with_memory
+from dovetail.search.changed_hardware import CAPACITY, Knob, knobs, with_a_node, with_memory
 from dovetail.search.neighbours import neighbourhood
 from dovetail.search.plan import plan as search
 from dovetail.search.progress import TIE
@@ -142,7 +142,7 @@ def _timed(answer: Answer, knob: Knob) -> Timed:
 
 def _memory_range(answer: Answer, peaks: dict[Plan, float]) -> StaysBest:
     """Seconds do not depend on capacity: the plan must fit, and no faster one that needs more may."""
-    capacity = capacity_bytes(answer.cluster.chip)
+    capacity = answer.cluster.chip.memory_bytes
     fullest = answer.best.peak_bytes / capacity
     nearest = min(peaks, key=lambda plan: peaks[plan], default=None)
     high = MOST if nearest is None else min(MOST, peaks[nearest] / capacity)

@@ -76,7 +76,7 @@ class TileLayers:
     def capacity_bytes(self) -> float:
         """What a die has for state and activations."""
         chip = self.cluster.chip
-        return ((chip.hbm_bytes or chip.sram_bytes) - self.facts.context_bytes) / (1 + self.facts.allocator_overhead)
+        return (chip.memory_bytes - self.facts.context_bytes) / (1 + self.facts.allocator_overhead)
 
     def blocks(self) -> dict[str, int]:
         """Layer classes that take the stream and hand it on, and how many of each there are."""
