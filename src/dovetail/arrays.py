@@ -17,9 +17,9 @@ Words = NDArray[np.uint64]
 #: of any kind: columns of a table, whatever they hold
 Array = NDArray[Any]
 
-#: The most that the order of a summation moves a float, relative: answers closer than this are one answer.
+#: The most that the order of a summation moves a float, relative: fewer than 2^10 terms of 53 bits err by less.
 ROUNDING = 1e-12
-#: How close, relative, a bound must come to count as reached; bounds give up as much to stay below every answer.
+#: How close, relative, a bound must come to count as reached, and what bounds give up to stay below what they bound.
 TOLERANCE = 1e-9
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dovetail import hardware
 from dovetail.accuracy.row_cluster import MAX_NODE
 from dovetail.accuracy.table import Row, read_table
-from dovetail.arrays import Floats
+from dovetail.arrays import TOLERANCE, Floats
 from dovetail.cost.calibration import calibration, generation_of
 from dovetail.cost.collective import TRANSPORT, TierArrays, Transport, tiered_seconds
 from dovetail.cost.units import NETWORK_STARTS
@@ -243,7 +243,7 @@ def _descend(loss: Callable[[Sequence[float]], float], start: Sequence[float]) -
         for i in range(len(values)):
             for factor in (1 + step, 1 / (1 + step)):
                 tried = [*values[:i], min(values[i] * factor, 1.0), *values[i + 1 :]]
-                if (got := loss(tried)) < best - 1e-9:
+                if (got := loss(tried)) < best - TOLERANCE:
                     values, best, improved = tried, got, True
         step = step if improved else step / 2
     return [float(f"{value:.4g}") for value in values]

@@ -87,6 +87,8 @@ SHORT_RUNS = ShortRuns()
 
 #: Launch of one kernel on the GPUs measured: the time of products of no size. Fitted with the kernels.
 LAUNCH_S = 2.2e-6
+#: Of a fit's loss: steps that gain less are not taken.
+SMALLEST_GAIN = 1e-7
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +298,7 @@ def _descend(
                 tried = list(values)
                 tried[index] = min(values[index] * factor, bounds[index])
                 found = loss(tried)
-                if found < best - 1e-7:
+                if found < best - SMALLEST_GAIN:
                     best, values, steps[index] = found, tried, min(1.3 * step, 0.3)
                     break
         if max(steps) < 1e-3:

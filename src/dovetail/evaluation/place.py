@@ -9,7 +9,7 @@ from itertools import groupby
 
 import numpy as np
 
-from dovetail.arrays import Floats, largest, summed
+from dovetail.arrays import ROUNDING, TOLERANCE, Floats, largest, summed
 from dovetail.cost.calibration import calibration
 from dovetail.errors import InputError
 from dovetail.evaluation.evaluate import (
@@ -33,13 +33,11 @@ from dovetail.models import Job
 from dovetail.placement.layer_chain import LayerChain, LayerOptions, LayerPlacement
 from dovetail.placement.memory import gathered_parameters, layer_gradients, stage_parameters, state_bytes
 from dovetail.placement.pipeline_schedule import PipelineSchedule
-from dovetail.placement.place_layers import TOLERANCE, place_layers
+from dovetail.placement.place_layers import place_layers
 from dovetail.placement.plan import Plan
 from dovetail.profile import LayerProfile, Recompute, recompute
 from dovetail.profile.frontier import recompute_frontier
 
-#: Taken off a chip's memory, so that no placement misses it by rounding.
-ROUNDING = 1e-12
 #: Times of options that differ by no more than this part lead to one answer; the bound is not affected.
 ALIKE = 1e-6
 
@@ -138,7 +136,7 @@ class ChainBuilder:
             self._least if least else self._most,
             order,
             pipeline_of(plan),
-            device_bytes=capacity * (1 - ROUNDING),
+            device_bytes=capacity * (1 - ROUNDING),  # so that no placement misses it by rounding
             transfer_s=_number(transfer_seconds(plan, job.profiles, job.cluster, job.efficiencies)),
             sends_itself=not facts.overlaps.transfers and plan.pipeline_parallel > 1,
         )

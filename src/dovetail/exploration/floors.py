@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dovetail.arrays import Floats, Ints
+from dovetail.arrays import TOLERANCE, Floats, Ints
 from dovetail.cost.energy import NEEDED
 from dovetail.exploration.objective import Floors, Prices, floors
 from dovetail.exploration.resolved import ResolvedStudy
@@ -14,9 +14,6 @@ from dovetail.hardware.silicon import Silicon
 from dovetail.hardware.silicon.power import mac_joules, vector_joules
 from dovetail.hardware.wafer_design import WaferDesigns
 from dovetail.search.least_work import least_work
-
-#: Taken off energies, so that rounding lifts none above that of a plan.
-ROUNDING = 1e-9
 
 
 def candidate_floors(study: ResolvedStudy, codes: Ints) -> Floors:
@@ -60,7 +57,7 @@ def _energy(study: ResolvedStudy, space: DesignSpace, designs: Designs) -> tuple
     macs, lanes = _work(study)
     joules = macs * mac_joules(shaped, numbers) + lanes * vector_joules(shaped, numbers)
     leakage = space.values("area_mm2", designs) * numbers.leakage_w_per_mm2
-    return np.broadcast_to(joules * (1 - ROUNDING), designs.shape), np.broadcast_to(leakage, designs.shape)
+    return np.broadcast_to(joules * (1 - TOLERANCE), designs.shape), np.broadcast_to(leakage, designs.shape)
 
 
 def _work(study: ResolvedStudy) -> tuple[float, float]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dovetail.arrays import Floats, Ints
+from dovetail.arrays import TOLERANCE, Floats, Ints
 from dovetail.errors import InputError
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster, Wafer
@@ -23,8 +23,6 @@ from dovetail.search.space import WholeSpace
 _GRID = ("grid_rows", "grid_cols", "spare_dies")
 #: Combinations of these that are looked at to find all grids of a space.
 _MOST_GRIDS = 2**20
-#: Taken off what must fit, so that rounding refuses nothing.
-_ROUNDING = 1e-9
 
 #: Columns of searched wafers beside the variables of their space: variables, and figures of the estimate.
 COLUMNS = (
@@ -149,7 +147,8 @@ def least_state_bytes(job: Job, framework: Framework) -> float:
     once = state.per_parameter(job.optimizer, 3, 1)
     gradients = min(state.gradients, state.gradients if state.pipeline_gradients is None else state.pipeline_gradients)
     parameters = work.dense_parameters + work.expert_parameters
-    return parameters * (once.weights + gradients + once.optimizer) * (1 - _ROUNDING)
+    # so that rounding refuses nothing
+    return parameters * (once.weights + gradients + once.optimizer) * (1 - TOLERANCE)
 
 
 def columns_of(space: DesignSpace, designs: Ints) -> dict[str, Floats]:

@@ -8,8 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from dovetail.arrays import Floats, Ints
-from dovetail.placement.chain import ROUNDING, Chain, ChainPlacement, Layers, chain_seconds
+from dovetail.arrays import ROUNDING, Floats, Ints
+from dovetail.placement.chain import Chain, ChainPlacement, Layers, chain_seconds
 
 
 @dataclass(frozen=True, slots=True)

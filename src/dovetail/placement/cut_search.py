@@ -7,12 +7,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from dovetail.arrays import Floats
+from dovetail.arrays import ROUNDING, Floats
 from dovetail.placement.layer_chain import LayerChain, LayerPlacement, flights_per_chunk
 from dovetail.placement.stage_options import StageOptions
-
-#: Gains below this part of a step time are rounding.
-ROUNDING = 1e-12
 
 
 class CutSearch(ABC):

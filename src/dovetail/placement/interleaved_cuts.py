@@ -6,14 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dovetail.arrays import Bools, Floats, Ints
+from dovetail.arrays import TOLERANCE, Bools, Floats, Ints
 from dovetail.placement.chunk_times import ChunkTimes
 from dovetail.placement.cut_search import CutSearch, running_sums
 from dovetail.placement.layer_chain import LayerChain, LayerPlacement, placement_seconds
 from dovetail.placement.lower_bound import stage_bounds
 
-#: More than sums in another order can differ: what exceeds memory by less is looked at closely.
-LOOSE = 1e-9
 #: Cuts that fit looked at before the proof is given up and the gap reported.
 MAX_CUTS = 1000
 
@@ -76,7 +74,8 @@ class InterleavedCuts(CutSearch):
         """Whether a cut's stages have room for their state and the least their layers can keep."""
         least = [float(c.kept_bytes.min()) for c in self._classes]
         state, kept = self._by_stage(_by_chunk(running_sums([[c.state_bytes for c in self._classes], least]), cuts))
-        return ((state + kept * np.array(self._flights)) <= self.chain.device_bytes * (1 + LOOSE)).all(axis=1)
+        # more than sums in another order can differ: what exceeds memory by less is looked at closely
+        return ((state + kept * np.array(self._flights)) <= self.chain.device_bytes * (1 + TOLERANCE)).all(axis=1)
 
     def _stage_seconds(self, cuts: Ints) -> tuple[Floats, Floats]:
         """Of every cut, had each layer its fastest option: bounds by stage, and what the slowest takes once a step."""

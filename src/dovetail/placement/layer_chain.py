@@ -8,14 +8,11 @@ from itertools import zip_longest
 
 import numpy as np
 
-from dovetail.arrays import Floats
+from dovetail.arrays import ROUNDING, Floats
 from dovetail.placement.chunk_times import ChunkTimes
 from dovetail.placement.in_flight import in_flight
 from dovetail.placement.pipeline_schedule import Pipeline
 from dovetail.placement.step_time import step_time
-
-#: Bytes beyond the device's by less than this part are rounding.
-ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True, eq=False)

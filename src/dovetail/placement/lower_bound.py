@@ -7,14 +7,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from dovetail.arrays import Bools, Floats, Ints
+from dovetail.arrays import ROUNDING, Bools, Floats, Ints
 from dovetail.placement.chunk_times import ChunkTimes, Columns
 from dovetail.placement.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.placement.step_time import step_time
 from dovetail.placement.work_order import WorkKind, work_order
-
-#: Taken off every bound, so that rounding lifts none above the step time it bounds.
-ROUNDING = 1e-12
 
 
 def lower_bound(pipeline: Pipeline, times: ChunkTimes) -> Floats:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from dovetail.arrays import TOLERANCE
 from dovetail.placement.interleaved_cuts import InterleavedCuts
 from dovetail.placement.layer_chain import LayerChain, LayerPlacement
 from dovetail.placement.pipeline_schedule import PipelineSchedule
 from dovetail.placement.plain_cuts import PlainCuts
-
-#: A value this close to its bound is proven.
-TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,15 +11,13 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from dovetail.arrays import Floats, Ints
+from dovetail.arrays import ROUNDING, Floats, Ints
 
 #: Rows of the options: bytes kept of all microbatches in flight, workspace, seconds. Options of a group stand together,
 #: in order of bytes kept.
 KEPT, WORKSPACE, SECONDS = range(3)
 #: Entries of the limits: bytes for activations, working bytes, bytes of the loss.
 ROOM, WORKING, LOSS = range(3)
-#: Gains below this part of a value are rounding.
-ROUNDING = 1e-12
 
 
 @njit(cache=True)

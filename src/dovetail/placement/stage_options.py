@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail.arrays import Floats, Ints
-from dovetail.placement.layer_chain import ROUNDING, LayerChain, working_bytes
+from dovetail.arrays import ROUNDING, Floats, Ints
+from dovetail.placement.layer_chain import LayerChain, working_bytes
 
 #: Which layers a stage holds: class and number, in order of classes.
 Content = tuple[tuple[int, int], ...]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail.arrays import Bools, Floats, Ints
+from dovetail.arrays import TOLERANCE, Bools, Floats, Ints
 from dovetail.placement.chunk_times import ChunkTimes
 from dovetail.placement.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.placement.step_time import step_time
@@ -16,9 +16,6 @@ from dovetail.search.physical_bound import physical_bound
 from dovetail.search.plan_kernels import GPIPE, ONE_F_ONE_B, Cells, Layers, Plans, evaluate_plans
 from dovetail.search.shapes import NAMES, Shapes, group_sizes
 from dovetail.search.tables import Tables, numbers
-
-#: Taken off bounds, so that rounding lifts none above the step time it bounds.
-ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +119,7 @@ class Batch:
         once += states.gathering_s[candidates.state] * seen[1][:, None]
         once += states.own[candidates.state] * tables.facts.update_s
         after = (once * counts).sum(axis=1) / plans.stages
-        fixed = after * (1 - ROUNDING) + self._fixed_s(candidates)
+        fixed = after * (1 - TOLERANCE) + self._fixed_s(candidates)
         found = self._least(plans, memory, self._state_bytes(plans), self._layers, limit_s - fixed) + fixed
         return np.maximum(found, self._physical(candidates))
 
@@ -163,9 +160,9 @@ class Batch:
             self.tables.facts,
             self.tables.setting.capacity_bytes,
             # rounding is taken off once more, so what just reaches a limit is looked at closely
-            np.broadcast_to(limits_s * (1 + 2 * ROUNDING), len(memory)).copy(),
+            np.broadcast_to(limits_s * (1 + 2 * TOLERANCE), len(memory)).copy(),
         )
-        return found * (1 - ROUNDING)
+        return found * (1 - TOLERANCE)
 
     def _state_bytes(self, plans: Plans) -> Floats:
         """What the state of one layer of every class takes, tied weights apart (`memory.state_bytes`)."""

@@ -8,7 +8,7 @@ from typing import cast
 
 import numpy as np
 
-from dovetail.arrays import Bools, Floats, Ints
+from dovetail.arrays import TOLERANCE, Bools, Floats, Ints
 from dovetail.evaluation.evaluate import profiled_job
 from dovetail.evaluation.facts import facts_of
 from dovetail.evaluation.place import PlacedPlan, place_profiled
@@ -17,7 +17,7 @@ from dovetail.search.batch import Batch, Candidates, Evaluated
 from dovetail.search.cut_tables import is_free, listed_cuts
 from dovetail.search.layer_tables import Option, Setting
 from dovetail.search.pair_bounds import PairBounds
-from dovetail.search.progress import TIE, Progress, simplicity
+from dovetail.search.progress import Progress, simplicity
 from dovetail.search.shapes import AXIS_ORDERS, NAMES, Shapes, shapes, shardings
 from dovetail.search.space import BY_BLOCK, WholeSpace
 from dovetail.search.splits import splits
@@ -207,12 +207,12 @@ class BestFirst:
     def _exact(self, batch: Batch, candidates: Candidates, found: Evaluated, fits: Bools) -> Floats:
         """Exact seconds of what may matter; infinite for the rest."""
         seconds = np.where(found.exact & fits, found.seconds, np.inf)
-        limit = min(self.progress.limit_s, self._last_kept(seconds) * (1 + TIE))
+        limit = min(self.progress.limit_s, self._last_kept(seconds) * (1 + TOLERANCE))
         (open_rows,) = np.nonzero(~found.exact & fits & (found.seconds < limit))
         open_rows = open_rows[np.argsort(found.seconds[open_rows], kind="stable")]
         for start in range(0, len(open_rows), TIMED):
             rows = open_rows[start : start + TIMED]
-            rows = rows[found.seconds[rows] < limit * (1 + TIE)]
+            rows = rows[found.seconds[rows] < limit * (1 + TOLERANCE)]
             if not len(rows):
                 break
             seconds[rows] = batch.pipeline_seconds(candidates, found, rows) + found.rest_s[rows]
@@ -236,7 +236,7 @@ class BestFirst:
             seconds = float(exact[row])
             if self.progress.keep > 1 and seconds >= self.progress.limit_s:
                 break
-            if self.progress.keep > 1 or seconds <= best.setdefault(key, seconds) * (1 + TIE):
+            if self.progress.keep > 1 or seconds <= best.setdefault(key, seconds) * (1 + TOLERANCE):
                 candidate = int(found.candidate[row])
                 layers = self.tables.cuts.layers[int(found.cut[row])]
                 self.progress.offer(seconds, self._plan(batch.shapes, candidates, candidate, layers))

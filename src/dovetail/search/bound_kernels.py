@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from dovetail.arrays import Floats, Ints
+from dovetail.arrays import TOLERANCE, Floats, Ints
 from dovetail.search.plan_kernels import (
     DUAL_PIPE,
     INTERLEAVED,
@@ -52,7 +52,7 @@ def least_seconds(
     found = np.empty(n)
     most = plans.stages.max() if n else 1
     room, moments, seconds = np.empty(most, np.int64), np.empty(classes), np.empty(classes)
-    bytes_left = (capacity - facts.context_bytes) / (1 + facts.allocator) * (1 + 1e-9)
+    bytes_left = (capacity - facts.context_bytes) / (1 + facts.allocator) * (1 + TOLERANCE)
     for i in range(n):
         row, p = plans.layer[i], plans.stages[i]
         sending = plans.sending_s[i] if p > 1 else 0.0
@@ -183,23 +183,23 @@ def _within(
         rate = m - 1 - (min(m, p - k) - 1) * share
         if rate > 0 and plans.schedule[i] != ZB_H1:
             time_left = min(time_left, (step - total - waiting) / rate)
-        time_left = time_left * (1 + 1e-9) - sending
+        time_left = time_left * (1 + TOLERANCE) - sending
         for c in range(len(kept)):
             number = (chain.first[c] if k == 0 else 0) + (chain.after[c] if k == p - 1 else 0)
             if number:
                 time_left -= number * seconds[c]
                 free -= number * (state[c] + flights * kept[c])
                 moment = max(moment, moments[c])
-        if free < moment or time_left < -1e-9 * step:
+        if free < moment or time_left < -TOLERANCE * step:
             return False
         while run < len(chain.run_length):
             c = chain.run_class[run]
             each = state[c] + flights * kept[c]
             fits = float(left)
             if seconds[c] > 0:
-                fits = min(fits, np.floor(time_left / seconds[c] + 1e-9))
+                fits = min(fits, np.floor(time_left / seconds[c] + TOLERANCE))
             if each > 0:
-                fits = min(fits, np.floor((free - max(moment, moments[c])) / each + 1e-9))
+                fits = min(fits, np.floor((free - max(moment, moments[c])) / each + TOLERANCE))
             if fits < 1:
                 break
             taken = int(fits)

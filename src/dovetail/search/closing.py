@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from dovetail.arrays import Floats
+from dovetail.arrays import TOLERANCE, Floats
 from dovetail.evaluation.times import reduction_rooms
 from dovetail.placement.pipeline_schedule import Pipeline, PipelineSchedule
-from dovetail.search.pair_bounds import ROUNDING
 from dovetail.search.shapes import AXIS_ORDERS, NAMES, Shapes, shardings
 from dovetail.search.space import WholeSpace
 from dovetail.search.state_tables import StateKey
@@ -50,7 +49,7 @@ class Closing:
         found = np.full((len(update_s), self._count), np.inf)
         if len(self._shapes):
             every = seen + self._owned * update_s[:, None]
-            found[:, self._shapes] = np.minimum.reduceat(every, self._starts, axis=1) * (1 - ROUNDING)
+            found[:, self._shapes] = np.minimum.reduceat(every, self._starts, axis=1) * (1 - TOLERANCE)
         return found
 
 

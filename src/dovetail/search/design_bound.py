@@ -20,7 +20,7 @@ from math import gcd, prod
 import numpy as np
 
 from dovetail import frameworks
-from dovetail.arrays import Floats, Ints
+from dovetail.arrays import TOLERANCE, Floats, Ints
 from dovetail.cost.units import OPERANDS, chip_units
 from dovetail.graph.count import whole
 from dovetail.graph.size import product as points
@@ -28,7 +28,7 @@ from dovetail.hardware import Cluster
 from dovetail.hardware.design import NARROW_RATES, Designs, design_of
 from dovetail.models import Job
 from dovetail.placement.pipeline_schedule import MAX_CHUNK_RUNS, PipelineSchedule
-from dovetail.search.physical_bound import PEAKS, ROUNDING, BoundFields, Demands, blocks_of, demands, formats_of
+from dovetail.search.physical_bound import PEAKS, BoundFields, Demands, blocks_of, demands, formats_of
 from dovetail.search.space import Space, divisors, whole_space
 from dovetail.search.splits import splits
 
@@ -132,7 +132,7 @@ def _fill(least: Floats, rows: Ints, terms: Floats, times: _Times) -> None:
                 if each:  # nothing of what takes forever takes no time
                     np.maximum(longest, np.multiply(of_one, each, out=one), out=longest)
             np.minimum(best, longest, out=best)
-        least[some] = best * (1 - ROUNDING)
+        least[some] = best * (1 - TOLERANCE)
 
 
 def enumerated_plans(job: Job, cluster: Cluster, micro_batches: Sequence[int]) -> BoundFields:

@@ -13,14 +13,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from dovetail.arrays import Bools, Floats, Ints
+from dovetail.arrays import TOLERANCE, Bools, Floats, Ints
 from dovetail.cost.cores import lined_up
 from dovetail.cost.operators import ChipUnits
 from dovetail.evaluation.evaluate import units_of
 from dovetail.frameworks import Framework
 from dovetail.hardware import Chip, Cluster
 from dovetail.models import Job
-from dovetail.search.batch import ROUNDING, Batch
+from dovetail.search.batch import Batch
 from dovetail.search.best_first import options_of
 from dovetail.search.bound_kernels import least_seconds
 from dovetail.search.closing import Closing
@@ -101,7 +101,7 @@ class DesignTables:
         in_all = total.reshape(len(chips), -1)[:, plans.layer]
         # some stage has its part of all microbatches; unless weight gradients wait, one microbatch passes all stages
         least = plans.microbatches / plans.stages * in_all
-        least = np.where(plans.schedule == ZB_H1, least, np.maximum(least, in_all)) * (1 - ROUNDING)
+        least = np.where(plans.schedule == ZB_H1, least, np.maximum(least, in_all)) * (1 - TOLERANCE)
         updates = np.array([self._setting.alone.update_bytes / float(u.vector.memory_bytes_per_s) for u in units])
         closing = self._closing.seconds(float(limits.max()), updates)
         fixed = self._fixed + np.repeat(closing, len(self._options), axis=1)
@@ -151,9 +151,9 @@ class DesignTables:
             self._tables.cuts.chain,
             self._tables.facts,
             capacity,
-            (limits - fixed) * (1 + 2 * ROUNDING),
+            (limits - fixed) * (1 + 2 * TOLERANCE),
         )
-        return found * (1 - ROUNDING) + fixed
+        return found * (1 - TOLERANCE) + fixed
 
     def _units(self, chip: Chip) -> ChipUnits:
         setting = self._setting

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dovetail.arrays import Floats, Ints
+from dovetail.arrays import TOLERANCE, Floats, Ints
 from dovetail.search.bound_kernels import least_seconds
 from dovetail.search.layer_tables import Setting
 from dovetail.search.plan_kernels import Cells, Layers, Plans
@@ -14,9 +14,6 @@ from dovetail.search.shapes import Shapes, group_sizes, shapes
 from dovetail.search.space import WholeSpace
 from dovetail.search.splits import Split
 from dovetail.search.tables import Tables
-
-#: Taken off bounds, so that rounding lifts none above the step time it bounds.
-ROUNDING = 1e-9
 
 
 class PairBounds:
@@ -49,7 +46,7 @@ class PairBounds:
         state = (self.parameters * counts).sum(axis=1)[:, None] * kept / stages
         #: splits × stages; infinite where not even the state fits
         self.seconds = np.where(
-            self.exists & (state <= room * (1 + ROUNDING)), seconds * (1 - ROUNDING) + between, np.inf
+            self.exists & (state <= room * (1 + TOLERANCE)), seconds * (1 - TOLERANCE) + between, np.inf
         )
 
     def _least_bytes(self, ranks: Ints, stages: Ints) -> Floats:
@@ -116,6 +113,6 @@ class PairBounds:
             self.tables.cuts.chain,
             self.tables.facts,
             self.setting.capacity_bytes,
-            np.full(n, (limit_s - between) * (1 + 2 * ROUNDING)),
+            np.full(n, (limit_s - between) * (1 + 2 * TOLERANCE)),
         )
-        return bounds * (1 - ROUNDING) + between
+        return bounds * (1 - TOLERANCE) + between

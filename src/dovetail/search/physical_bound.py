@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dovetail.arrays import Bools, Floats, summed
+from dovetail.arrays import ROUNDING, TOLERANCE, Bools, Floats, summed
 from dovetail.cost.calibration import Efficiencies
 from dovetail.cost.operators import ChipUnits
 from dovetail.cost.units import chip_units, tier_arrays
@@ -37,9 +37,6 @@ from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.placement.plan import Plan
 from dovetail.search.least_work import LeastWork, forward_shares, least_work
-
-#: Taken off the bound, so that rounding does not lift it above a step time it equals.
-ROUNDING = 1e-9
 
 #: Bytes per parameter in which gradients are reduced and updated weights gathered, at least: a number of 8 bits.
 LEAST_STATE_BYTES = 1.0
@@ -115,7 +112,7 @@ def physical_bound(
     known = efficiencies or PEAKS
     units = chip_units(cluster.chip, job.precision, known)
     asked = demands(job, formats_of(units), blocks_of(cluster), plans, _floats(state_bytes))
-    return asked.seconds(_pace(cluster, units, known)) * (1 - ROUNDING)
+    return asked.seconds(_pace(cluster, units, known)) * (1 - TOLERANCE)
 
 
 def _floats(values: ArrayLike) -> Floats:
@@ -299,9 +296,9 @@ def _waits(m: Floats, p: Floats, share: float) -> Floats:
     Of the terms that differ the largest is taken as it is; the others, convex in w, are below their integral, and its
     logarithm ln x below (x − 1)/√x.
     """
-    again = np.maximum(m - 1, 1e-9)
+    again = np.maximum(m - 1, TOLERANCE)
     held = np.minimum(m, p) - 1
-    rest = np.maximum(again - share * held, 1e-12 * again)
+    rest = np.maximum(again - share * held, ROUNDING * again)
     ratio = (again + share / 2) / (rest + share / 2)
     return (ratio - 1) / np.sqrt(ratio) / share + (p - held) / rest
 

@@ -10,11 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from dovetail.arrays import Floats, Ints
+from dovetail.arrays import ROUNDING, Floats, Ints
 from dovetail.simulation.network import Network
-
-#: Parts of routes below this are rounding of those taken off a link.
-NOTHING = 1e-12
 
 
 @njit(cache=True)
@@ -35,7 +32,8 @@ def fill(
     while left > 0:
         full, level = -1, np.inf
         for found in links:
-            if load[found] > NOTHING and max(room[found], 0.0) < level * load[found]:
+            # smaller loads are rounding of the parts taken off the link
+            if load[found] > ROUNDING and max(room[found], 0.0) < level * load[found]:
                 full, level = found, max(room[found], 0.0) / load[found]
         k = 0
         while k < left:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail.arrays import Floats, Ints
+from dovetail.arrays import ROUNDING, Floats, Ints
 
 #: Smaller parts would drown in the rounding of others.
-SMALLEST_PART = 2e-12
+SMALLEST_PART = 2 * ROUNDING
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, cast
 import numpy as np
 from pydantic import Field, model_validator
 
-from dovetail.arrays import Floats
+from dovetail.arrays import TOLERANCE, Floats
 from dovetail.documents import Spec, validate
 from dovetail.errors import InputError, one_of, quoted
 from dovetail.hardware.design import Designs
@@ -270,7 +270,7 @@ def _steps(name: str, ends: tuple[object, ...], by: object, where: str) -> list[
     if high < low:
         raise InputError(f"{where}.range", "ends before it begins", "give the lower end first")
     # steps as 0.1 GHz are no exact numbers: the last value counts when it is reached but for rounding
-    number = math.floor(min((high - low) / step, 1e15) + 1e-9) + 1
+    number = math.floor(min((high - low) / step, 1e15) + TOLERANCE) + 1
     _check_length(number, where)
     return [min(low + n * step, high) for n in range(number)]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dovetail.arrays import Bools, Floats, Ints
+from dovetail.arrays import ROUNDING, Bools, Floats, Ints
 from dovetail.errors import InputError, one_of, quoted
 from dovetail.hardware.chip import Chip
 from dovetail.hardware.design import Designs
@@ -168,7 +168,7 @@ class DesignSpace:
                 if name not in wanted:
                     raise InputError(name, "is missing", f"say which value of {axis.name} the design has")
                 # values in steps of 0.05 GHz are no exact numbers
-                match &= np.isclose(column, wanted[name], rtol=1e-12, atol=0.0)
+                match &= np.isclose(column, wanted[name], rtol=ROUNDING, atol=0.0)
             if not match.any():
                 given = ", ".join(f"{name} {wanted[name]:.15g}" for name in axis.values)
                 raise InputError(axis.name, f"{given} is none of its values", _choices(axis))

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dovetail.arrays import Floats
+from dovetail.arrays import TOLERANCE, Floats
 from dovetail.hardware.integration import LinkNumbers
 from dovetail.hardware.silicon import wafer_geometry
 from dovetail.hardware.silicon.area import CORE_PARTS, area_parts
@@ -85,7 +85,7 @@ class WaferSilicon(Silicon):
     def die_yield(self) -> Floats:
         """Part of the dies that work, those with dead cores that are spare included."""
         made = self.designs.made("vector_cores")
-        return self._harvested(np.floor((made - 1) * self.designs.vector_cores + 1e-9))
+        return self._harvested(np.floor((made - 1) * self.designs.vector_cores + TOLERANCE))
 
     @cached_property
     def unharvested_yield(self) -> Floats:

@@ -21,8 +21,6 @@ StageEdge: TypeAlias = "tuple[int, int, float]"
 #: The sum of what shapes and edges cost, or the largest of them.
 Minimise: TypeAlias = Literal["sum", "max"]
 
-#: Costs nearer than this part of them count as equal.
-TOLERANCE = 1e-9
 #: What the compiled search has room for.
 MAX_STAGES, MAX_TILES = 250, 16_000
 

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail.arrays import Floats, Ints
+from dovetail.arrays import ROUNDING, Floats, Ints
 from dovetail.errors import InputError, quoted
 from dovetail.search.elimination.labels import Labels, TooMuchWork
 from dovetail.search.elimination.messages import Messages, tree_of
 from dovetail.search.elimination.open_costs import (
-    ROUNDING,
     Bounds,
     Incumbents,
     bounds_of,
