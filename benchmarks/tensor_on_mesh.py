@@ -19,10 +19,10 @@ from unittest.mock import patch
 import numpy as np
 
 from dovetail import frameworks, hardware, models
+from dovetail.arrays import Floats
 from dovetail.cost.collective import TierArrays
 from dovetail.cost.grid import as_tier
 from dovetail.cost.mesh import Mesh, best
-from dovetail.cost.shapes import Array
 from dovetail.cost.units import way_arrays
 from dovetail.evaluation import Evaluation, evaluate, place_plan
 from dovetail.hardware import Cluster
@@ -77,7 +77,7 @@ def layer_seconds(tile: tuple[int, int], exchanged: dict[CollectiveKind, int], *
 # -- whole steps
 
 
-def ring_tier(kind: CollectiveKind, axes: Sequence[tuple[Array, TierArrays]]) -> tuple[Array, TierArrays]:
+def ring_tier(kind: CollectiveKind, axes: Sequence[tuple[Floats, TierArrays]]) -> tuple[Floats, TierArrays]:
     """What cost.grid.as_tier says, at the rate and hops of rings."""
     chips, tier = as_tier(kind, axes)
     if kind in (CollectiveKind.ALL_TO_ALL, CollectiveKind.PERMUTE):

@@ -18,7 +18,8 @@ from optuna.samplers import NSGAIISampler
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from dovetail.exploration.samplers import Index, Objectives, Rest
+from dovetail.arrays import Floats, Ints
+from dovetail.exploration.samplers import Rest
 from dovetail.hardware.design_space import DesignSpace
 
 POPULATION = 64
@@ -49,14 +50,14 @@ class Evolutionary:
         self._told = 0
         self._pending: set[int] = set()
 
-    def ask(self, n: int) -> Index:
+    def ask(self, n: int) -> Ints:
         """Children of the parents; before there are any, and where too few children are new, random designs."""
         bred = self._bred(n) if self._parents and self._genes else []
         asked = np.array([*bred, *self._rest.take(n - len(bred)).tolist()], np.int64)
         self._pending.update(asked.tolist())
         return asked
 
-    def tell(self, indices: Index, objectives: Objectives) -> None:
+    def tell(self, indices: Ints, objectives: Floats) -> None:
         """Adds designs to the generation; a full one competes with its parents for being the next parents."""
         indices = np.asarray(indices, np.int64)
         objectives = np.asarray(objectives, np.float64)
@@ -97,12 +98,12 @@ class Evolutionary:
                     found.append(index)
         return found
 
-    def _indices_of(self, genes: list[dict[str, int]]) -> Index:
+    def _indices_of(self, genes: list[dict[str, int]]) -> Ints:
         """The index counts through the axes, the last one fastest."""
         columns = [[one.get(str(axis), 0) for one in genes] for axis in range(len(self._shape))]
         return np.asarray(np.ravel_multi_index(tuple(np.array(columns, np.int64)), self._shape), np.int64)
 
-    def _genes_of(self, indices: Index) -> Iterator[dict[str, int]]:
+    def _genes_of(self, indices: Ints) -> Iterator[dict[str, int]]:
         columns = np.unravel_index(indices, self._shape) if self._shape else ()
         for row in range(len(indices)):
             yield {gene: int(columns[int(gene)][row]) for gene in self._genes}

@@ -11,22 +11,19 @@ from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats, Ints, Words
 from dovetail.hardware.design_space import DesignSpace
-
-Index = NDArray[np.int64]
-Objectives = NDArray[np.float64]
 
 
 class Sampler(Protocol):
     """Chooses designs of a space by what is known of others."""
 
-    def ask(self, n: int) -> Index:
+    def ask(self, n: int) -> Ints:
         """The next designs to evaluate, none twice and none told before; fewer where the space holds no more."""
         ...
 
-    def tell(self, indices: Index, objectives: Objectives) -> None:
+    def tell(self, indices: Ints, objectives: Floats) -> None:
         """What designs came to, a row each, inf where nothing fits; they need not have been asked for."""
         ...
 
@@ -38,11 +35,11 @@ class Uniform:
         del num_objectives  # every order is as good as any other
         self._rest = Rest(space, seed)
 
-    def ask(self, n: int) -> Index:
+    def ask(self, n: int) -> Ints:
         """The next designs of the order that were neither asked nor told."""
         return self._rest.take(n)
 
-    def tell(self, indices: Index, objectives: Objectives) -> None:
+    def tell(self, indices: Ints, objectives: Floats) -> None:
         """Leaves these designs out from now on."""
         assert len(indices) == len(objectives), "a row of objectives for each design"
         self._rest.leave_out(indices)
@@ -62,11 +59,11 @@ class Rest:
         self._order = Order(space.size, seed)
         self._next = 0
 
-    def leave_out(self, indices: Index) -> None:
+    def leave_out(self, indices: Ints) -> None:
         """Counts designs as seen."""
         self.seen.update(indices.tolist())
 
-    def take(self, n: int) -> Index:
+    def take(self, n: int) -> Ints:
         """The next designs, which are seen from now on."""
         found: list[int] = []
         rows, fruitless = self._FEWEST, 0
@@ -104,7 +101,7 @@ class Order:
         """positions, a few more than there are numbers: those of the others are passed over"""
         self._keys = np.random.SeedSequence(seed).generate_state(self._TURNS, np.uint64)
 
-    def between(self, start: int, stop: int) -> tuple[Index, Index]:
+    def between(self, start: int, stop: int) -> tuple[Ints, Ints]:
         """Positions from `start` to before `stop`, and the number at each; positions without one are left out."""
         positions = np.arange(start, stop, dtype=np.int64)
         row, col = np.divmod(positions.astype(np.uint64), np.uint64(self._cols))
@@ -118,7 +115,7 @@ class Order:
         return positions[there], numbers[there]
 
 
-def _hashed(values: NDArray[np.uint64], key: np.uint64) -> NDArray[np.uint64]:
+def _hashed(values: Words, key: np.uint64) -> Words:
     """Bits that look random, the same for the same value and key (the finaliser of SplitMix64)."""
     values = values * np.uint64(0x9E3779B97F4A7C15) + key
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

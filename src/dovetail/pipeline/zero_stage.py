@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from dovetail.pipeline.in_flight import Ints
+from dovetail.arrays import Ints
 
 Stage = TypeVar("Stage", int, Ints)
 

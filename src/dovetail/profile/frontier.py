@@ -12,15 +12,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dovetail.cost.shapes import Array
+from dovetail.arrays import Floats, Ints
 from dovetail.graph import LayerGraph
 from dovetail.profile.layer import LayerProfile
 from dovetail.profile.recompute_space import RecomputeSpace
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: Bits of a word that notes which operators run again, and how many operators a layer may have: two words.
 WORD = 62
@@ -96,7 +92,7 @@ class FrontierProblem:
         }
         self._bits = self._places()
 
-    def _seconds(self, by_group: Mapping[str, Array]) -> float:
+    def _seconds(self, by_group: Mapping[str, Floats]) -> float:
         return sum(_number(s) * self._exposed.get(group, 1.0) for group, s in by_group.items())
 
     def _asked(self, versions: Iterable[int]) -> list[int]:
@@ -150,5 +146,5 @@ class FrontierProblem:
         return [1.0, *keeping, returned, again]
 
 
-def _number(value: Array) -> float:
+def _number(value: Floats) -> float:
     return float(np.ravel(value)[0])

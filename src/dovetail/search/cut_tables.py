@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from itertools import groupby
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Ints
 from dovetail.graph import ModelGraph
 from dovetail.pipeline.pipeline_schedule import PipelineSchedule
 from dovetail.placement.plan import even_layers
 from dovetail.search.bound_kernels import Chain
 from dovetail.search.space import Cuts
 from dovetail.step.plan_kernels import Cuts as CutArrays
-
-Ints = NDArray[np.int64]
 
 Blocks = tuple[int, ...]
 
