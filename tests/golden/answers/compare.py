@@ -35,8 +35,9 @@ EVALUATION = ("fits", "step_time_s", "mfu", "tokens_per_s_per_chip", "breakdown"
 #: How much was searched: may change with bounds and enumeration while the answer stays.
 COUNTS = ("counted", "pruned", "infeasible", "evaluated")
 CERTIFICATE = ("status", "lower_bound_s", "lower_bound", "gap", "time", *COUNTS)
-#: Seconds of the clock, and paths.
-LEFT_OUT = ("timing", "run_dir", "trace", "picture", "plans", "provenance", "space", "study")
+#: Seconds of the clock and sentences; and at the top of an answer, paths.
+LEFT_OUT = ("timing", "provenance", "space", "study")
+PATHS = ("run_dir", "trace", "picture", "plans", "simulated_plans")
 
 Question = dict[str, Any]
 Record = dict[str, Any]
@@ -149,7 +150,7 @@ def trimmed(kind: str, answer: dict[str, Any]) -> dict[str, Any]:
     elif kind == "plan" and "front" not in answer:
         names = (*EVALUATION, "plan", "certificate", "simulation")
     else:
-        names = tuple(name for name in answer if name not in LEFT_OUT)
+        names = tuple(name for name in answer if name not in PATHS)
     return _compact({name: answer[name] for name in names if name in answer})
 
 
