@@ -12,8 +12,8 @@ from functools import reduce
 
 import numpy as np
 
-from dovetail.cost.collective import TierArrays
 from dovetail.cost.shapes import Array
+from dovetail.cost.tier import TierArrays
 from dovetail.layout import CollectiveKind
 
 

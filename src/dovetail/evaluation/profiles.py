@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.cost.calibration import Efficiencies
-from dovetail.cost.collective import CollectiveTime, TierArrays, tiered_time
+from dovetail.cost.collective import CollectiveTime, tiered_time
 from dovetail.cost.energy import EnergyRates, energy_rates
 from dovetail.cost.operators import ChipUnits
 from dovetail.cost.shapes import Array
+from dovetail.cost.tier import TierArrays
 from dovetail.cost.units import way_arrays
 from dovetail.graph import Backward, Element, LayerGraph, ModelGraph, Role, differentiate
 from dovetail.graph.routing import EXPERT_TOKENS, TOP_K

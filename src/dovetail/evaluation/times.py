@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from dovetail.cost.calibration import Efficiencies
-from dovetail.cost.collective import CollectiveTime, TierArrays, tiered_time
+from dovetail.cost.collective import CollectiveTime, tiered_time
 from dovetail.cost.shapes import Array, largest, summed
+from dovetail.cost.tier import TierArrays
 from dovetail.cost.units import tier_arrays, way_arrays
 from dovetail.evaluation.profiles import UPDATED_WEIGHTS, JobProfiles
 from dovetail.hardware import Cluster, Tier

@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from dovetail.profile.frontier import WORD
+from dovetail.profile.operator_bits import WORD
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
