@@ -100,7 +100,7 @@ def test_a_wafer_by_its_index():
     assert wafer.cluster(2).chips == 112
     assert wafer.source == f"design {whole.index_of(values)} of the design space few, from watos-like"
     (known,) = whole.values("wafer_yield", whole.designs([whole.index_of(values)]))
-    assert float(estimate(wafer).wafer_yield) == pytest.approx(float(known))
+    assert float(estimate(wafer, dt.hardware.technology_of(wafer)).wafer_yield) == pytest.approx(float(known))
 
 
 def test_figures_of_wafers_in_formulas():
