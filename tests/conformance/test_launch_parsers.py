@@ -16,6 +16,7 @@ import pytest
 from dovetail import models
 from dovetail.evaluation import Task, task_of
 from dovetail.launch.deepspeed.keys import SECTIONS, TOP_LEVEL
+from dovetail.launch.targets import EXPORTERS
 from dovetail.launch.torchtitan.model import DEFAULTS, RECIPES, SCHEDULES
 
 PYTHON = os.environ.get("DOVETAIL_LAUNCH_PYTHON")
