@@ -15,7 +15,7 @@ from typing import Any
 
 import dovetail as dt
 from dovetail.evaluation import Task, evaluate, task_of
-from dovetail.report.launch.targets import read_launch
+from dovetail.launch.targets import read_launch
 from dovetail.search.differences import compare
 
 #: The runs: the family that published them, and what their name has in it.

@@ -122,7 +122,7 @@ def priced(spec: PlanSpec, cluster: Cluster) -> Priced:
     """The plan by the model, both ways."""
     (plan, job), framework = resolved(spec, cluster), frameworks.load("megatron")
     optimal = evaluate(plan, job, cluster, framework, energy=False)
-    with patch("dovetail.cost.grid.as_tier", ring_tier):
+    with patch("dovetail.cost.collective.as_tier", ring_tier):
         rings = evaluate(plan, job, cluster, framework, energy=False)
     joins = arrange(plan, job.graph(), cluster).joins
     tile = next((n for axis, n in joins.items() if axis.startswith("heads")), (1, 1))
@@ -132,7 +132,7 @@ def priced(spec: PlanSpec, cluster: Cluster) -> Priced:
 def placed(spec: PlanSpec, cluster: Cluster, *, rings: bool) -> Evaluation | None:
     """The degrees of a plan with the best cut into stages and the best recompute of each block that fit."""
     (plan, job), framework = resolved(spec, cluster), frameworks.load("megatron")
-    with patch("dovetail.cost.grid.as_tier", ring_tier if rings else as_tier):
+    with patch("dovetail.cost.collective.as_tier", ring_tier if rings else as_tier):
         found = place_plan(plan, job, cluster, framework)
     return found and found.evaluation
 

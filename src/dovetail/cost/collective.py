@@ -9,43 +9,14 @@ from functools import reduce
 import numpy as np
 
 from dovetail.arrays import Bools, Floats
+from dovetail.cost.grid import as_tier
+from dovetail.cost.tier import TierArrays
 from dovetail.layout import CollectiveKind
 
 #: So many chips of the innermost tier a tree visits one by one, as NCCL's does inside a node; beyond it branches.
 CHAIN = 8
 #: Starts of an all-reduce that the switches add up: itself, and the barriers of its reduction and its broadcast.
 SWITCH_STARTS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class GridAxis:
-    """One axis of a mesh or torus."""
-
-    #: which grid of the network it belongs to
-    grid: int
-    #: chips along it
-    length: int
-    wraps: bool
-
-
-@dataclass(frozen=True, slots=True)
-class TierArrays:
-    """One network tier as collectives see it; every field an array or a number."""
-
-    #: bytes per second one chip can send, per direction
-    bytes_per_s: Floats
-    #: seconds per hop or message
-    latency_s: Floats
-    #: seconds any collective costs before the first byte
-    launch_s: Floats
-    #: part of the bandwidth large messages reach
-    efficiency: Floats
-    #: whether switches add up all-reduces (NVLink SHARP)
-    in_network_reduction: bool = False
-    #: an axis of a grid whose messages are routed along its links: `bytes_per_s` is then that of a chip's two links
-    #: along it, and neighbours of a group lie `stride` chips apart
-    grid: GridAxis | None = None
-    stride: Floats | float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +93,6 @@ def _on_grids(
     kind: CollectiveKind, groups: Groups, size: Floats, transport: Transport, copies: float
 ) -> CollectiveTime:
     """The same where tiers are grids: all axes of a grid a group lies along work at once, as one tier."""
-    from dovetail.cost.grid import as_tier
-
     numbers = [position if tier.grid is None else -1 - tier.grid.grid for position, (_, tier) in enumerate(groups)]
     together = [[pair for pair, n in zip(groups, numbers, strict=True) if n == key] for key in dict.fromkeys(numbers)]
     joined = [as_tier(kind, axes) if axes[0][1].grid is not None else axes[0] for axes in together]

@@ -9,9 +9,9 @@ import numpy as np
 
 from dovetail.arrays import Floats
 from dovetail.cost.calibration import Efficiencies, calibration, power_share
-from dovetail.cost.collective import GridAxis, TierArrays
 from dovetail.cost.contraction import MatrixUnits
 from dovetail.cost.operators import ChipUnits, Cores
+from dovetail.cost.tier import GridAxis, TierArrays
 from dovetail.cost.vector import AttentionUnits, VectorUnits
 from dovetail.errors import InputError
 from dovetail.hardware import Chip, Cluster, Tier

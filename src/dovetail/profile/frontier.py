@@ -16,11 +16,8 @@ import numpy as np
 from dovetail.arrays import Floats, Ints
 from dovetail.graph import LayerGraph
 from dovetail.profile.layer import LayerProfile
+from dovetail.profile.operator_bits import MAX_OPERATORS, members
 from dovetail.profile.recompute_space import RecomputeSpace
-
-#: Bits of a word that notes which operators run again, and how many operators a layer may have: two words.
-WORD = 62
-MAX_OPERATORS = 2 * WORD
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +38,7 @@ class Frontier:
 
     def again(self, index: int) -> tuple[str, ...]:
         """The operators a choice runs again, in the order of the forward."""
-        words: list[int] = self.words[index].tolist()
-        return tuple(
-            name for k, name in reversed(tuple(enumerate(self.operators))) if words[k // WORD] >> (k % WORD) & 1
-        )
+        return tuple(reversed(members(self.words[index].tolist(), self.operators)))
 
 
 def recompute_frontier(

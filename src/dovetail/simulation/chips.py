@@ -9,7 +9,7 @@ import numpy as np
 
 from dovetail.arrays import Ints
 from dovetail.cost.calibration import Efficiencies
-from dovetail.cost.collective import TierArrays
+from dovetail.cost.tier import TierArrays
 from dovetail.cost.units import way_arrays
 from dovetail.hardware import Cluster
 from dovetail.hardware.network import ways

@@ -10,9 +10,10 @@ import numpy as np
 
 from dovetail.arrays import Floats, Ints
 from dovetail.cost.calibration import Efficiencies
-from dovetail.cost.collective import CollectiveTime, TierArrays, tiered_time
+from dovetail.cost.collective import CollectiveTime, tiered_time
 from dovetail.cost.energy import EnergyRates, energy_rates
 from dovetail.cost.operators import ChipUnits
+from dovetail.cost.tier import TierArrays
 from dovetail.cost.units import way_arrays
 from dovetail.graph import Backward, Element, LayerGraph, ModelGraph, Role, differentiate
 from dovetail.graph.routing import EXPERT_TOKENS, TOP_K

@@ -76,6 +76,8 @@ class DesignSpace:
     formulas: Formulas
     limits: tuple[Expression, ...] = ()
     source: str = ""
+    technology_name: str | None = None
+    """what its chips call their technology: its name in the catalogue, None where it is not of the catalogue"""
 
     @property
     def base(self) -> Chip:
@@ -219,13 +221,8 @@ class DesignSpace:
         technology = self.formulas.technology
         if technology is None:
             return {}
-        from dovetail.hardware import catalogue  # which knows spaces too
-
-        # a chip names a technology of the catalogue, or none: a file may have one of the same name
-        shipped = technology.name in catalogue.technology_names()
-        same = shipped and catalogue.technology(technology.name) == technology
         node = self.base.node if technology.name == self.base.technology else technology.name
-        return {"technology": technology.name if same else None, "node": node}
+        return {"technology": self.technology_name, "node": node}
 
     def wafers(self, indices: Sequence[int] | Ints) -> list[Wafer]:
         """Designs of a space of wafers as wafers without defects."""

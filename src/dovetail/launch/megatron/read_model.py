@@ -10,11 +10,11 @@ from typing import Any
 from dovetail import models
 from dovetail.documents import validate
 from dovetail.errors import InputError, quoted
+from dovetail.launch.megatron.flags import Flags
+from dovetail.launch.megatron.layer_lists import list_values
+from dovetail.launch.megatron.model import NORMS, blocks_of
 from dovetail.models import Model
 from dovetail.models.catalogue import document_of
-from dovetail.report.launch.megatron_flags import Flags
-from dovetail.report.launch.megatron_layout import list_values
-from dovetail.report.launch.megatron_model import NORMS, blocks_of
 
 #: What tokenizers without a size of their own hold.
 TOKENIZERS = {"GPT2BPETokenizer": 50257}

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from dovetail.errors import InputError, quoted
-from dovetail.report.launch.shell_text import ArrayAssignment, Fragment, Word, tokens
-from dovetail.report.launch.shell_values import arithmetic, holds
+from dovetail.launch.shell.text import ArrayAssignment, Fragment, Word, tokens
+from dovetail.launch.shell.values import arithmetic, holds
 
 #: Far above any launch script; variables that repeat each other grow without end.
 MAX_EXPANDED = 1_000_000

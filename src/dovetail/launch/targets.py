@@ -8,16 +8,15 @@ from dataclasses import dataclass
 
 from dovetail.errors import InputError
 from dovetail.evaluation import Task
-from dovetail.report.launch import (
-    accelerate,
-    deepspeed,
-    maxtext,
-    megatron,
-    megatron_read,
-    torchtitan,
-    torchtitan_reading,
-)
-from dovetail.report.launch.launch import Launch, Reading
+from dovetail.launch.accelerate import write as accelerate
+from dovetail.launch.deepspeed import read as deepspeed_read
+from dovetail.launch.deepspeed import write as deepspeed
+from dovetail.launch.launch_file import Launch, Reading
+from dovetail.launch.maxtext import write as maxtext
+from dovetail.launch.megatron import read as megatron_read
+from dovetail.launch.megatron import write as megatron
+from dovetail.launch.torchtitan import read as torchtitan_read
+from dovetail.launch.torchtitan import write as torchtitan
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +39,8 @@ EXPORTERS: dict[str, Exporter] = {
 #: Target → what reads its launch files: the text, what to call the file, and the number of chips where that is said.
 IMPORTERS: dict[str, Callable[[str, str, int | None], Reading]] = {
     "megatron": megatron_read.read,
-    "torchtitan": lambda text, where, _: torchtitan_reading.read(text, where),
-    "deepspeed": lambda text, where, _: deepspeed.read(text, where),
+    "torchtitan": lambda text, where, _: torchtitan_read.read(text, where),
+    "deepspeed": lambda text, where, _: deepspeed_read.read(text, where),
 }
 
 #: What only files of a target have.

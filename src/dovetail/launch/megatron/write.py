@@ -1,4 +1,4 @@
-"""Plans as arguments of Megatron-LM, and Megatron-LM launches as plans.
+"""A plan as arguments of Megatron-LM.
 
 Written from the sources of the release (tag core_v0.16.1): megatron/training/arguments.py, megatron/core/
 parallel_state.py, transformer/transformer_config.py and pipeline_parallel_layer_layout.py.
@@ -12,14 +12,11 @@ from fractions import Fraction
 
 from dovetail.errors import InputError
 from dovetail.evaluation import Task
+from dovetail.launch.launch_file import Launch, refuse
+from dovetail.launch.megatron.layer_lists import layout_text
+from dovetail.launch.megatron.model import VERSION, Arguments, blocks_of, model_arguments
 from dovetail.models import Job
 from dovetail.placement.plan import Plan
-from dovetail.report.launch.launch import Launch, refuse
-from dovetail.report.launch.megatron_layout import layout_text
-from dovetail.report.launch.megatron_model import VERSION, Arguments, blocks_of, model_arguments
-from dovetail.report.launch.megatron_read import read
-
-__all__ = ["VERSION", "export", "read"]
 
 CONTEXT = {"ring": "p2p", "all_gather": "all_gather", "ulysses": "a2a"}
 SHARDING = {2: "optim_grads", 3: "optim_grads_params"}

@@ -8,13 +8,10 @@ from itertools import accumulate
 from dovetail import frameworks, models
 from dovetail.errors import InputError, one_of
 from dovetail.evaluation import Task
+from dovetail.launch.launch_file import Launch, refuse
+from dovetail.launch.torchtitan.model import RECIPES, SCHEDULES, Recipe
 from dovetail.placement.plan import Plan
 from dovetail.placement.runnable import check_runnable
-from dovetail.report.launch.launch import Launch, refuse
-from dovetail.report.launch.torchtitan_reading import read
-from dovetail.report.launch.torchtitan_recipes import RECIPES, SCHEDULES, Recipe
-
-__all__ = ["VERSION", "export", "read"]
 
 VERSION = "torchtitan 0.3.0"
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from dovetail.errors import InputError, quoted
+from dovetail.launch.launch_file import Reading
+from dovetail.launch.megatron.flags import SWITCHES, Flags, launched
+from dovetail.launch.megatron.layer_lists import layout_parts
+from dovetail.launch.megatron.read_model import read_model
+from dovetail.launch.shell.words import commands
 from dovetail.placement.plan import even_layers
 from dovetail.profile.modules import MODULES
-from dovetail.report.launch.launch import Reading
-from dovetail.report.launch.megatron_flags import SWITCHES, Flags, launched
-from dovetail.report.launch.megatron_layout import layout_parts
-from dovetail.report.launch.megatron_model_read import read_model
-from dovetail.report.launch.shell_words import commands
 
 #: Options every launch has some of: the command with most of these is the launch.
 TELLING = frozenset({

@@ -8,8 +8,8 @@ import pytest
 from launch_plans import task
 
 from dovetail.documents import parse_document
-from dovetail.report.launch import accelerate
-from dovetail.report.launch.yaml_lines import yaml_lines
+from dovetail.launch.accelerate.write import export
+from dovetail.launch.yaml_lines import yaml_lines
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "launch"
 DENSE = {"zero_stage": 3, "micro_batch": 2, "recompute": "full"}
@@ -24,14 +24,14 @@ HYBRID = {"tensor_parallel": 2, "context_parallel": 2, "zero_stage": 2, "zero_gr
     ],
 )
 def test_golden_files(name, written):
-    launch = accelerate.export(written)
+    launch = export(written)
     assert launch.text == (GOLDEN / name).read_text(encoding="utf-8")
     assert any("gradient accumulation" in note for note in launch.notes)
 
 
 def test_degrees_stand_in_the_file():
     written = task("llama-3.1-8b", 64, HYBRID, framework="ideal")
-    document = parse_document(accelerate.export(written).text, "accelerate.yaml")
+    document = parse_document(export(written).text, "accelerate.yaml")
     degrees = {name.removeprefix("parallelism_config_"): n for name, n in document["parallelism_config"].items()}
     assert degrees == {
         "dp_replicate_size": 4, "dp_shard_size": 4, "tp_size": 2, "cp_size": 2, "cp_comm_strategy": "alltoall",
@@ -57,17 +57,17 @@ def test_degrees_stand_in_the_file():
     ],
 )
 def test_refusals(plan, words, refusal):
-    sentence = refusal(accelerate.export, task("llama-3.1-8b", 64, DENSE | plan, framework="ideal"))
+    sentence = refusal(export, task("llama-3.1-8b", 64, DENSE | plan, framework="ideal"))
     assert sentence.startswith(words)
 
 
 def test_refused_experts_and_numbers(refusal):
     spread = task("mixtral-8x7b", 64, DENSE | {"expert_parallel": 4}, framework="ideal")
-    assert "plan: expert_parallel: is 4" in refusal(accelerate.export, spread)
+    assert "plan: expert_parallel: is 4" in refusal(export, spread)
     whole = task("mixtral-8x7b", 64, DENSE | {"tensor_parallel": 2, "expert_tensor_parallel": 1}, framework="ideal")
-    assert "plan: expert_tensor_parallel: is 1" in refusal(accelerate.export, whole)
+    assert "plan: expert_tensor_parallel: is 1" in refusal(export, whole)
     narrow = task("llama-3.1-8b", 64, DENSE, framework="fsdp", precision="fp8")
-    assert "needs a backend" in refusal(accelerate.export, narrow)
+    assert "needs a backend" in refusal(export, narrow)
 
 
 def test_words_yaml_would_take_for_something_else_are_quoted():

@@ -8,10 +8,10 @@ from typing import Any
 from dovetail import frameworks
 from dovetail.errors import InputError
 from dovetail.evaluation import Task
+from dovetail.launch.launch_file import Launch, refuse
+from dovetail.launch.yaml_lines import yaml_lines
 from dovetail.placement.plan import Plan
 from dovetail.placement.runnable import check_runnable
-from dovetail.report.launch.launch import Launch, refuse
-from dovetail.report.launch.yaml_lines import yaml_lines
 
 VERSION = "accelerate 1.15.0"
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from dovetail.errors import InputError
 from dovetail.evaluation import Task, task_of
-from dovetail.report.launch.launch import Reading
+from dovetail.launch.launch_file import Reading
 
 Document = dict[str, Any]
 Random = np.random.Generator

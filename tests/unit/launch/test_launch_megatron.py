@@ -12,11 +12,12 @@ import pytest
 from dovetail import models
 from dovetail.errors import InputError
 from dovetail.evaluation import Task, task_of
+from dovetail.launch.launch_file import Reading
+from dovetail.launch.megatron.layer_lists import layout_parts, layout_text, list_text, list_values
+from dovetail.launch.megatron.model import model_arguments
+from dovetail.launch.megatron.read import read
+from dovetail.launch.megatron.write import VERSION, export
 from dovetail.models import Model
-from dovetail.report.launch.launch import Reading
-from dovetail.report.launch.megatron import VERSION, export, read
-from dovetail.report.launch.megatron_layout import layout_parts, layout_text, list_text, list_values
-from dovetail.report.launch.megatron_model import model_arguments
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "launch"
 

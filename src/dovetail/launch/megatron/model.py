@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from dovetail.errors import InputError
+from dovetail.launch.megatron.layer_lists import list_text
 from dovetail.models import Model
 from dovetail.models.attention import Attention
 from dovetail.models.block import Block
 from dovetail.models.feed_forward import Dense, Mixture
 from dovetail.models.latent_attention import LatentAttention
-from dovetail.report.launch.megatron_layout import list_text
 
 VERSION = "Megatron-LM core 0.16.1"
 

@@ -9,7 +9,8 @@ import pytest
 from launch_plans import completed, random_tasks, task
 
 from dovetail.errors import InputError
-from dovetail.report.launch import torchtitan
+from dovetail.launch.torchtitan.read import read
+from dovetail.launch.torchtitan.write import export
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "launch"
 MENU = {
@@ -38,7 +39,7 @@ def dense(**plan):
 def exported(tasks):
     for one in tasks:
         try:
-            yield one, torchtitan.export(one)
+            yield one, export(one)
         except InputError:
             continue
 
@@ -46,7 +47,7 @@ def exported(tasks):
 def test_two_hundred_random_plans_come_back():
     seen: dict[str, int] = dict.fromkeys(("stages", "chunks", "uneven", "experts", "context", "replicas"), 0)
     for original, launch in islice(exported(random_tasks("torchtitan", MENU, seed=1)), 200):
-        reading = torchtitan.read(launch.text, "flags")
+        reading = read(launch.text, "flags")
         assert reading.unknown == ()
         back = completed(reading, original, set())
         assert back.plan == original.plan
@@ -70,14 +71,14 @@ def test_two_hundred_random_plans_come_back():
     ],
 )
 def test_golden_files(name, written):
-    assert torchtitan.export(written).text == (GOLDEN / name).read_text(encoding="utf-8")
+    assert export(written).text == (GOLDEN / name).read_text(encoding="utf-8")
 
 
 def test_a_plan_for_kernels_one_by_one_is_not_compiled():
     written = task("llama-3.1-8b", 64, DENSE, framework="fsdp")
-    text = torchtitan.export(written).text
+    text = export(written).text
     assert "--compile.no_enable" in text
-    assert torchtitan.read(text, "flags").framework == "fsdp"
+    assert read(text, "flags").framework == "fsdp"
 
 
 @pytest.mark.parametrize(
@@ -93,7 +94,7 @@ def test_a_plan_for_kernels_one_by_one_is_not_compiled():
 )
 def test_refusals(plan, words, refusal):
     written = task("llama-3.1-8b", 64, DENSE | plan, framework="ideal")
-    sentence = refusal(torchtitan.export, written)
+    sentence = refusal(export, written)
     assert sentence.startswith(words)
     assert "torchtitan" in sentence
 
@@ -101,19 +102,19 @@ def test_refusals(plan, words, refusal):
 def test_refused_experts(refusal):
     plan = {"zero_stage": 3, "expert_parallel": 8, "tensor_parallel": 2, "sequence_parallel": True}
     cut = task("qwen3-30b-a3b", 64, plan, framework="ideal")
-    assert "expert_tensor_parallel: is 2 where experts are spread" in refusal(torchtitan.export, cut)
+    assert "expert_tensor_parallel: is 2 where experts are spread" in refusal(export, cut)
     outside = plan | {"expert_tensor_parallel": 1, "zero_group": 2}
     written = task("qwen3-30b-a3b", 64, outside, framework="ideal")
-    assert "expert_parallel: is 8 over 4 chips that share one copy" in refusal(torchtitan.export, written)
+    assert "expert_parallel: is 8 over 4 chips that share one copy" in refusal(export, written)
     whole = {"zero_stage": 3, "tensor_parallel": 2, "expert_tensor_parallel": 1}
     written = task("qwen3-30b-a3b", 64, whole, framework="ideal")
-    assert "is 1 where experts are not spread" in refusal(torchtitan.export, written)
+    assert "is 1 where experts are not spread" in refusal(export, written)
 
 
 def test_refused_jobs(refusal):
     def job(model="llama-3.1-8b", **fields):
         plan = {"zero_stage": 3}
-        return refusal(torchtitan.export, task(model, 8, plan, framework="torchtitan", **fields))
+        return refusal(export, task(model, 8, plan, framework="torchtitan", **fields))
 
     assert "for which torchtitan 0.3.0 ships no recipe; did you mean 'llama-3.1-8b'" in job("llama-3-8b")
     assert job(precision="fp8").startswith("job: precision: is fp8, and llama3_8b")
@@ -122,9 +123,9 @@ def test_refused_jobs(refusal):
     assert job(attention="unfused").startswith("job: attention: is unfused")
     assert job("deepseek-v2-lite", seq_len=32768).startswith("job: seq_len: is 32768, and deepseek_v3_16b")
     tied = task("qwen3-0.6b", 8, {"pipeline_parallel": 2, "zero_stage": 2}, framework="torchtitan")
-    assert "with tied embeddings" in refusal(torchtitan.export, tied)
+    assert "with tied embeddings" in refusal(export, tied)
     lengths = task("gpt-oss-20b", 8, {"context_parallel": 2, "zero_stage": 3}, framework="torchtitan")
-    assert "variable lengths (gpt_oss_20b)" in refusal(torchtitan.export, lengths)
+    assert "variable lengths (gpt_oss_20b)" in refusal(export, lengths)
 
 
 SCRIPT = """#!/usr/bin/env bash
@@ -141,7 +142,7 @@ torchrun --nnodes 4 --nproc_per_node=${NGPU} --rdzv_backend c10d --rdzv_endpoint
 
 
 def test_a_script_leaves_what_the_recipe_sets():
-    reading = torchtitan.read(SCRIPT, "train.sh")
+    reading = read(SCRIPT, "train.sh")
     assert reading.job == {
         "model": "llama-3.1-70b", "seq_len": 8192, "precision": "bf16", "global_batch": 64,
     }  # fmt: skip
@@ -162,21 +163,21 @@ def flags(*words):
 
 def test_a_batch_that_no_flag_gives_is_one_microbatch_of_every_copy():
     words = ("--parallelism.data_parallel_shard_degree 4", "--parallelism.data_parallel_replicate_degree 2")
-    reading = torchtitan.read(flags(*words, "--training.local_batch_size 3"), "flags")
+    reading = read(flags(*words, "--training.local_batch_size 3"), "flags")
     assert reading.job["global_batch"] == 24
-    assert "global_batch" not in torchtitan.read(flags("--training.local_batch_size 3"), "flags").job
+    assert "global_batch" not in read(flags("--training.local_batch_size 3"), "flags").job
 
 
 def test_unknown_flags_are_listed():
     text = flags("--parallelism.rotate 3", "--no.such", "--training.steps 5", "--parallelism.no_tensor_parallel_degree")
-    reading = torchtitan.read(text, "flags")
+    reading = read(text, "flags")
     assert reading.unknown == ("--parallelism.rotate", "--no.such", "--parallelism.no_tensor_parallel_degree")
     assert reading.passed_over == ("--training.steps",)
 
 
 def test_an_unknown_recipe_is_listed_and_leaves_the_model_open():
     text = "--module mine --config mine_1b --parallelism.data_parallel_shard_degree 8"
-    reading = torchtitan.read(text, "flags")
+    reading = read(text, "flags")
     assert reading.unknown == ("--module mine --config mine_1b (what else it sets is not known)",)
     assert "model" not in reading.job
     assert "seq_len" not in reading.job
@@ -184,14 +185,14 @@ def test_an_unknown_recipe_is_listed_and_leaves_the_model_open():
 
 def test_stages_that_no_flag_lists_are_dealt_as_torchtitan_does():
     words = ("--parallelism.pipeline_parallel_degree 4", "--parallelism.data_parallel_shard_degree 1")
-    plan = torchtitan.read(flags(*words, "--training.local_batch_size 8"), "flags").plan
+    plan = read(flags(*words, "--training.local_batch_size 8"), "flags").plan
     assert plan["layers_per_stage"] == [8, 9, 8, 7]
     assert plan["zero_stage"] == 0
     more = (*words, "--parallelism.pipeline_parallel_first_stage_less_layers 0")
-    plan = torchtitan.read(flags(*more, "--training.local_batch_size 8"), "flags").plan
+    plan = read(flags(*more, "--training.local_batch_size 8"), "flags").plan
     assert plan["layers_per_stage"] == [9, 8, 8, 7]
     words = (*words, "--parallelism.pipeline_parallel_schedule interleaved1f1b")
-    plan = torchtitan.read(flags(*words, "--training.local_batch_size 8"), "flags").plan
+    plan = read(flags(*words, "--training.local_batch_size 8"), "flags").plan
     assert (plan["virtual_stages"], sum(plan["layers_per_stage"])) == (2, 32)
 
 
@@ -228,6 +229,6 @@ def test_stages_that_no_flag_lists_are_dealt_as_torchtitan_does():
     ],
 )  # fmt: skip
 def test_wrong_files_take_one_sentence(text, words, refusal):
-    sentence = refusal(torchtitan.read, text, "flags.txt")
+    sentence = refusal(read, text, "flags.txt")
     assert sentence.startswith("flags.txt")
     assert words in sentence

@@ -10,9 +10,9 @@ from typing import Any
 
 from dovetail import models
 from dovetail.errors import InputError, one_of, quoted
-from dovetail.report.launch.launch import Reading
-from dovetail.report.launch.shell_words import commands
-from dovetail.report.launch.torchtitan_recipes import (
+from dovetail.launch.launch_file import Reading
+from dovetail.launch.shell.words import commands
+from dovetail.launch.torchtitan.model import (
     DEFAULTS,
     IMPLEMENTATIONS,
     ONLY,

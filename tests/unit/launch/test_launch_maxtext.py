@@ -12,7 +12,8 @@ from launch_plans import random_tasks, task
 from dovetail import models
 from dovetail.documents import parse_document
 from dovetail.errors import InputError
-from dovetail.report.launch import maxtext
+from dovetail.launch.maxtext.model import MODELS
+from dovetail.launch.maxtext.write import export
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "launch"
 DENSE = {"zero_stage": 3, "tensor_parallel": 4, "micro_batch": 2, "recompute": "full"}
@@ -40,13 +41,13 @@ MENU = {
     ],
 )
 def test_golden_files(name, written):
-    assert maxtext.export(written).text == (GOLDEN / name).read_text(encoding="utf-8")
+    assert export(written).text == (GOLDEN / name).read_text(encoding="utf-8")
 
 
 def exported(tasks):
     for one in tasks:
         try:
-            yield one, parse_document(maxtext.export(one).text, "maxtext.yml")
+            yield one, parse_document(export(one).text, "maxtext.yml")
         except InputError:
             continue
 
@@ -84,7 +85,7 @@ def test_axes_make_up_slices_and_chips():
 
 def written(model="llama-3.1-8b", chip="h100-sxm", plan=None, **job):
     plan = plan or {"zero_stage": 3, "recompute": "full"}
-    return parse_document(maxtext.export(task(model, 64, plan, framework="maxtext", chip=chip, **job)).text, "yml")
+    return parse_document(export(task(model, 64, plan, framework="maxtext", chip=chip, **job)).text, "yml")
 
 
 def test_jobs_have_keys_of_their_own():
@@ -99,7 +100,7 @@ def test_jobs_have_keys_of_their_own():
 
 
 def test_every_model_it_names_is_in_the_catalogue():
-    assert set(maxtext.MODELS) <= set(models.names())
+    assert set(MODELS) <= set(models.names())
 
 
 @pytest.mark.parametrize(
@@ -122,17 +123,17 @@ def test_every_model_it_names_is_in_the_catalogue():
 def test_refusals(plan, words, refusal):
     chips = 48 if plan.get("pipeline_parallel") == 3 else 64
     written = task("llama-3.1-8b", chips, DENSE | plan, framework="ideal")
-    sentence = refusal(maxtext.export, written)
+    sentence = refusal(export, written)
     assert sentence.startswith(words)
     assert "axText" in sentence or "maxtext" in sentence
 
 
 def test_refused_jobs_and_experts(refusal):
     other = task("gpt2-1.5b", 8, {"zero_stage": 3, "recompute": "full"}, framework="maxtext", seq_len=1024)
-    assert "has no configuration" in refusal(maxtext.export, other)
+    assert "has no configuration" in refusal(export, other)
     lion = task("llama-3.1-8b", 8, {"zero_stage": 3, "recompute": "full"}, framework="maxtext", optimizer="lion")
-    assert refusal(maxtext.export, lion).startswith("job: optimizer: is lion")
+    assert refusal(export, lion).startswith("job: optimizer: is lion")
     whole = task("mixtral-8x7b", 64, EXPERTS | {"expert_tensor_parallel": 1}, framework="ideal")
-    assert "spreads experts over tensor-parallel chips" in refusal(maxtext.export, whole)
+    assert "spreads experts over tensor-parallel chips" in refusal(export, whole)
     cut = task("mixtral-8x7b", 64, DENSE | {"expert_tensor_parallel": 2}, framework="ideal")
-    assert "expert_tensor_parallel: is 2" in refusal(maxtext.export, cut)
+    assert "expert_tensor_parallel: is 2" in refusal(export, cut)

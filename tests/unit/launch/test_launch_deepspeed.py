@@ -10,7 +10,8 @@ import pytest
 from launch_plans import completed, random_tasks, task
 
 from dovetail.errors import InputError
-from dovetail.report.launch import deepspeed
+from dovetail.launch.deepspeed.read import read as read_launch
+from dovetail.launch.deepspeed.write import export
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "launch"
 MENU = {
@@ -29,7 +30,7 @@ ULYSSES = {"zero_stage": 3, "context_parallel": 2, "context_kind": "ulysses"}
 def exported(tasks):
     for one in tasks:
         try:
-            yield one, deepspeed.export(one)
+            yield one, export(one)
         except InputError:
             continue
 
@@ -38,7 +39,7 @@ def test_two_hundred_random_plans_come_back():
     seen: dict[str, int] = dict.fromkeys(("tensor", "context", "experts", "unsharded", "full"), 0)
     for original, launch in islice(exported(random_tasks("deepspeed", MENU, seed=2)), 200):
         plan = original.plan
-        reading = deepspeed.read(launch.text, "ds_config.json")
+        reading = read_launch(launch.text, "ds_config.json")
         assert (reading.unknown, reading.passed_over) == ((), ())
         # with AutoTP a batch may count each sequence several times, so it is not written
         missing = {"model", "seq_len", "chips"} | ({"global_batch"} if plan.tensor_parallel > 1 else set())
@@ -61,7 +62,7 @@ def test_two_hundred_random_plans_come_back():
     ],
 )
 def test_golden_files(name, written):
-    assert deepspeed.export(written).text == (GOLDEN / name).read_text(encoding="utf-8")
+    assert export(written).text == (GOLDEN / name).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -77,20 +78,16 @@ def test_golden_files(name, written):
     ],
 )
 def test_refusals(plan, words, refusal):
-    sentence = refusal(deepspeed.export, task("llama-3.1-8b", 64, plan, framework="ideal"))
+    sentence = refusal(export, task("llama-3.1-8b", 64, plan, framework="ideal"))
     assert sentence.startswith(words)
     assert "DeepSpeed" in sentence or "deepspeed" in sentence
 
 
 def test_refused_experts(refusal):
     spread = {"tensor_parallel": 2, "expert_parallel": 4, "zero_stage": 1}
-    assert "is 2 where experts are spread" in refusal(
-        deepspeed.export, task("mixtral-8x7b", 64, spread, framework="ideal")
-    )
+    assert "is 2 where experts are spread" in refusal(export, task("mixtral-8x7b", 64, spread, framework="ideal"))
     whole = {"tensor_parallel": 2, "expert_tensor_parallel": 1}
-    assert "is 1 where experts are not spread" in refusal(
-        deepspeed.export, task("mixtral-8x7b", 64, whole, framework="ideal")
-    )
+    assert "is 1 where experts are not spread" in refusal(export, task("mixtral-8x7b", 64, whole, framework="ideal"))
 
 
 EXAMPLE = {
@@ -103,7 +100,7 @@ EXAMPLE = {
 
 def read(**changes):
     document = {key: value for key, value in (EXAMPLE | changes).items() if value != "left out"}
-    return deepspeed.read(json.dumps(document), "ds.json")
+    return read_launch(json.dumps(document), "ds.json")
 
 
 def test_a_configuration_says_its_copies():
@@ -178,4 +175,4 @@ def test_wrong_values_take_one_sentence(changes, words, refusal):
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 1}', '{"bf16": {}, "bf16": {}}', "--module llama3", "[" * 9999])
 def test_wrong_files_take_one_sentence(text, refusal):
-    assert refusal(deepspeed.read, text, "ds.json").startswith("ds.json")
+    assert refusal(read_launch, text, "ds.json").startswith("ds.json")
