@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail.arrays import Floats, largest, summed
+from dovetail.arrays import Floats, Ints, largest, summed
 from dovetail.cost.calibration import Efficiencies
 from dovetail.cost.collective import CollectiveTime, tiered_time
 from dovetail.cost.tier import TierArrays
