@@ -28,14 +28,15 @@ from dovetail.evaluation import evaluate
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job
-from dovetail.placement.plan import Plan, even_layers
-from dovetail.placement.runnable import check_runnable
-from dovetail.placement.suitable import check_suitable
+from dovetail.plans.derive import even_layers
+from dovetail.plans.framework_limits import check_runnable
+from dovetail.plans.model_limits import check_suitable
+from dovetail.plans.plan import Plan
+from dovetail.plans.space import BY_BLOCK, Space
 from dovetail.search.best_first import BestFirst
 from dovetail.search.layer_tables import Setting
 from dovetail.search.membership import canonical
 from dovetail.search.progress import simplicity
-from dovetail.search.space import BY_BLOCK, WholeSpace, whole_space
 from dovetail.simulation import simulate
 
 #: Plans are as close to the best by the model, and so many of a job are simulated.
@@ -141,7 +142,7 @@ class Field(NamedTuple):
 
 def near_plans(job: Job, cluster: Cluster, framework: Framework, rng: np.random.Generator) -> list[tuple[float, Plan]]:
     """Plans within reach of the best and how long they take by the model: the best first, then a varied choice."""
-    whole = whole_space(job, cluster, framework)
+    whole = Space().resolve(job, cluster, framework)
     if BY_BLOCK in whole.recompute:
         # the same for all blocks: placing each by itself takes minutes
         whole = replace(whole, recompute=tuple(word for word in WORDS if word in framework.recompute))
@@ -182,7 +183,7 @@ def simulable(plan: Plan) -> bool:
     return plan.num_microbatches * sum(plan.layers_per_stage) <= LARGEST
 
 
-def fields_of(whole: WholeSpace) -> list[Field]:
+def fields_of(whole: Space) -> list[Field]:
     """What a plan is changed in; the degree of data is what is left."""
     return [
         Field("tensor_parallel", whole.tensor_parallel),

@@ -26,10 +26,10 @@ from statistics import median
 from dovetail.accuracy import MeasuredRun, published_runs, read_runs
 from dovetail.errors import InputError
 from dovetail.evaluation import Evaluation, evaluate
-from dovetail.evaluation.plan_file import Task
-from dovetail.placement.plan import Plan
+from dovetail.plans.plan import Plan
+from dovetail.plans.plan_file import Task
+from dovetail.plans.space import BY_BLOCK, Space, menu
 from dovetail.search.membership import canonical, missing_feature
-from dovetail.search.space import BY_BLOCK, Space, menu
 
 try:
     from dovetail.search import plan as search

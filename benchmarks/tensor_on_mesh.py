@@ -28,9 +28,9 @@ from dovetail.evaluation import Evaluation, evaluate, place_plan
 from dovetail.hardware import Cluster
 from dovetail.layout import CollectiveKind
 from dovetail.models import Job
-from dovetail.placement.arrange import arrange
-from dovetail.placement.plan import Plan, PlanSpec, resolve_plan
-from dovetail.placement.suitable import check_suitable
+from dovetail.plans.arrange import arrange
+from dovetail.plans.model_limits import check_suitable
+from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
 
 WAFER, MODEL, SEQ_LEN, HIDDEN = "watos-like", "gpt3-175b", 2048, 12288
 TILES = ((2, 2), (1, 4), (2, 4), (1, 8))

@@ -24,10 +24,10 @@ from dovetail import frameworks, hardware, models
 from dovetail.evaluation import Evaluation, evaluate
 from dovetail.hardware import Cluster
 from dovetail.models import Job
-from dovetail.placement.arrange import arrange
-from dovetail.placement.plan import Plan, PlanSpec, resolve_plan
-from dovetail.placement.runnable import check_runnable
-from dovetail.placement.suitable import check_suitable
+from dovetail.plans.arrange import arrange
+from dovetail.plans.framework_limits import check_runnable
+from dovetail.plans.model_limits import check_suitable
+from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
 from dovetail.report.step_breakdown import entry_routes, link_shares
 from dovetail.simulation import Simulation, simulate
 

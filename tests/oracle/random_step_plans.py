@@ -14,9 +14,9 @@ from dovetail.evaluation import Task
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job, Model
-from dovetail.placement.plan import PlanSpec, resolve_plan
-from dovetail.placement.runnable import check_runnable
-from dovetail.placement.suitable import check_suitable
+from dovetail.plans.framework_limits import check_runnable
+from dovetail.plans.model_limits import check_suitable
+from dovetail.plans.plan import PlanSpec, resolve_plan
 
 ItemT = TypeVar("ItemT")
 

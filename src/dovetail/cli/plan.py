@@ -17,7 +17,7 @@ from dovetail.cli.question import Asked, asked
 from dovetail.errors import InputError, quoted
 
 if TYPE_CHECKING:
-    from dovetail.evaluation import Question
+    from dovetail.plans.plan_file import Question
     from dovetail.search import Answer, Space
     from dovetail.search.front import Training
 
@@ -80,7 +80,7 @@ def plan(
     question = asked(file, given, chips)
     if out is not None:
         _check_out(out, force=force)
-    from dovetail.search.narrow import narrowed
+    from dovetail.plans.narrow import narrowed
 
     count = None if tokens is None else parse_tokens(tokens)
     wanted = Wanted(
@@ -100,8 +100,8 @@ def plan(
 
 
 def _answer_plan(asked_for: Asked, wanted: Wanted) -> None:
+    from dovetail.plans.narrow import within
     from dovetail.search import plan as best_plan
-    from dovetail.search.narrow import within
 
     question = asked_for.question()
     job, cluster, framework = question.job, question.cluster, question.framework
@@ -171,7 +171,7 @@ def _explained(answer: Answer, wanted: Wanted) -> Any:
 def write_plan(answer: Answer, asked_for: Asked, out: Path) -> None:
     """The plan as a file that `dovetail estimate` reads."""
     from dovetail.documents import to_yaml, write_text
-    from dovetail.evaluation import plan_document
+    from dovetail.plans.write import plan_document
 
     framework = asked_for.framework_beside(out)
     write_text(out, to_yaml(plan_document(answer.plan, answer.job, answer.cluster, framework)))

@@ -2,8 +2,8 @@
 
 from dovetail.evaluation.evaluate import Evaluation, evaluate, least_step_s
 from dovetail.evaluation.place import PlacedPlan, place_plan
-from dovetail.evaluation.plan_file import PlanFile, Question, Task, load_task, question_of, schema, task_of
-from dovetail.evaluation.write import plan_document
+from dovetail.plans.plan_file import PlanFile, Question, Task, load_task, question_of, schema, task_of
+from dovetail.plans.write import plan_document
 
 __all__ = [
     "Evaluation",

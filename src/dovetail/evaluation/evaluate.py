@@ -26,11 +26,8 @@ from dovetail.frameworks import Framework
 from dovetail.graph import LayerGraph, Role
 from dovetail.hardware import Cluster
 from dovetail.models import Job
-from dovetail.placement.arrange import arrange
 from dovetail.placement.in_flight import in_flight
 from dovetail.placement.memory import ParameterBytes, stage_memory
-from dovetail.placement.pipeline_schedule import Pipeline, PipelineSchedule
-from dovetail.placement.plan import Plan
 from dovetail.placement.stages import (
     ChunkContent,
     Stage,
@@ -40,6 +37,9 @@ from dovetail.placement.stages import (
     stage_contents,
 )
 from dovetail.placement.step_time import step_time
+from dovetail.plans.arrange import arrange
+from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
+from dovetail.plans.plan import Plan
 from dovetail.profile import LayerProfile, Recompute, recompute
 
 

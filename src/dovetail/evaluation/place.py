@@ -33,9 +33,9 @@ from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.placement.layer_chain import LayerChain, LayerOptions, LayerPlacement
 from dovetail.placement.memory import gathered_parameters, layer_gradients, stage_parameters, state_bytes
-from dovetail.placement.pipeline_schedule import PipelineSchedule
 from dovetail.placement.place_layers import TOLERANCE, place_layers
-from dovetail.placement.plan import Plan
+from dovetail.plans.pipeline_schedule import PipelineSchedule
+from dovetail.plans.plan import Plan
 from dovetail.profile import LayerProfile, Recompute, recompute
 from dovetail.profile.frontier import recompute_frontier
 

@@ -14,12 +14,12 @@ from dovetail.cost.units import tier_arrays, way_arrays
 from dovetail.evaluation.profiles import UPDATED_WEIGHTS, JobProfiles
 from dovetail.hardware import Cluster, Tier
 from dovetail.layout import CollectiveKind
-from dovetail.placement.arrange import arrange, stage_hops
 from dovetail.placement.memory import stage_parameters
-from dovetail.placement.pipeline_schedule import Pipeline
-from dovetail.placement.plan import Plan
 from dovetail.placement.stages import ChunkContent, Stage, layer_counts
 from dovetail.placement.step_time import ChunkTimes
+from dovetail.plans.arrange import arrange, stage_hops
+from dovetail.plans.pipeline_schedule import Pipeline
+from dovetail.plans.plan import Plan
 from dovetail.profile import LayerProfile, Recompute
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.evaluation.write import plan_part
 from dovetail.exploration import wafers
 from dovetail.exploration.floors import candidate_floors
 from dovetail.exploration.objective import Floats
 from dovetail.exploration.resolved import ResolvedStudy
+from dovetail.plans.write import plan_part
 from dovetail.search.answer import Answer
 from dovetail.search.plan import plan
 

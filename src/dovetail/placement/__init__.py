@@ -5,9 +5,9 @@ from dovetail.placement.chunk_times import ChunkTimes
 from dovetail.placement.closed_form import closed_form, published_dual_pipe_bubble
 from dovetail.placement.in_flight import in_flight, peak_in_flight
 from dovetail.placement.lower_bound import lower_bound
-from dovetail.placement.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.placement.step_time import item_times, step_time
 from dovetail.placement.work_order import Needs, WorkItem, WorkKind, WorkOrder, needs, work_order
+from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
 
 __all__ = [
     "ChunkTimes",

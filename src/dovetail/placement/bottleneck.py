@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.placement.chunk_times import ChunkTimes
-from dovetail.placement.pipeline_schedule import Pipeline, PipelineSchedule
+from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
 
 Floats = NDArray[np.float64]
 

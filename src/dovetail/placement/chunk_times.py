@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dovetail.placement.pipeline_schedule import Pipeline
 from dovetail.placement.work_order import WorkKind
+from dovetail.plans.pipeline_schedule import Pipeline
 
 Floats = NDArray[np.float64]
 

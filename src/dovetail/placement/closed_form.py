@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dovetail.placement.pipeline_schedule import Pipeline, PipelineSchedule
+from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
 
 Floats = NDArray[np.float64]
 

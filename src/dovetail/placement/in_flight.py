@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dovetail.placement.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.placement.work_order import WorkKind, WorkOrder
+from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
 
 
 def in_flight(pipeline: Pipeline) -> NDArray[np.int64]:

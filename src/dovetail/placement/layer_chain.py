@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from dovetail.placement.chunk_times import ChunkTimes
 from dovetail.placement.in_flight import in_flight
-from dovetail.placement.pipeline_schedule import Pipeline
 from dovetail.placement.step_time import step_time
+from dovetail.plans.pipeline_schedule import Pipeline
 
 Floats = NDArray[np.float64]
 

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.placement.chunk_times import ChunkTimes, Columns
-from dovetail.placement.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.placement.step_time import step_time
 from dovetail.placement.work_order import Ints, WorkKind, work_order
+from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
 
 Floats = NDArray[np.float64]
 

@@ -7,8 +7,8 @@ from typing import Literal
 
 from dovetail.placement.interleaved_cuts import InterleavedCuts
 from dovetail.placement.layer_chain import LayerChain, LayerPlacement
-from dovetail.placement.pipeline_schedule import PipelineSchedule
 from dovetail.placement.plain_cuts import PlainCuts
+from dovetail.plans.pipeline_schedule import PipelineSchedule
 
 #: A value this close to its bound is proven.
 TOLERANCE = 1e-9

@@ -13,9 +13,9 @@ from dovetail.placement.chunk_times import ChunkTimes
 from dovetail.placement.cut_search import CutSearch, running_sums
 from dovetail.placement.in_flight import in_flight
 from dovetail.placement.layer_chain import LayerChain, LayerPlacement, placement_seconds
-from dovetail.placement.pipeline_schedule import PipelineSchedule
 from dovetail.placement.stage_options import Content, StageChoice
 from dovetail.placement.step_time import step_time
+from dovetail.plans.pipeline_schedule import PipelineSchedule
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -13,7 +13,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.placement.pipeline_schedule import Pipeline, PipelineSchedule
+from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
 
 Ints = NDArray[np.int64]
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.placement.chunk_times import ChunkTimes
-from dovetail.placement.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.placement.step_time import step_time
+from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.search.bound_kernels import least_seconds
 from dovetail.search.physical_bound import physical_bound
 from dovetail.search.plan_kernels import GPIPE, ONE_F_ONE_B, Cells, Layers, Plans, evaluate_plans

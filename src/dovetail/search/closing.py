@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.evaluation.times import reduction_rooms
-from dovetail.placement.pipeline_schedule import Pipeline, PipelineSchedule
+from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
+from dovetail.plans.space import Space
 from dovetail.search.pair_bounds import ROUNDING
 from dovetail.search.shapes import AXIS_ORDERS, NAMES, Shapes, shardings
-from dovetail.search.space import WholeSpace
 from dovetail.search.state_tables import StateKey
 from dovetail.search.tables import Tables, numbers
 
@@ -20,7 +20,7 @@ Ints = NDArray[np.int64]
 class Closing:
     """Of the mean stage of every shape under every state it can have; the slowest stage takes no less."""
 
-    def __init__(self, tables: Tables, space: WholeSpace, found: Shapes) -> None:
+    def __init__(self, tables: Tables, space: Space, found: Shapes) -> None:
         known: dict[tuple[int, ...], list[StateKey]] = {}
         states = [_states(tables, space, found, row, known) for row in range(len(found))]
         #: shapes that have a state, and where theirs begin
@@ -58,7 +58,7 @@ class Closing:
 
 
 def _states(
-    tables: Tables, space: WholeSpace, found: Shapes, row: int, known: dict[tuple[int, ...], list[StateKey]]
+    tables: Tables, space: Space, found: Shapes, row: int, known: dict[tuple[int, ...], list[StateKey]]
 ) -> list[StateKey]:
     key = (int(found.split[row]), int(found.copies[row]), int(found.stages[row]), int(found.inside[row]))
     if key not in known:

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.graph import ModelGraph
-from dovetail.placement.pipeline_schedule import PipelineSchedule
-from dovetail.placement.plan import even_layers
+from dovetail.plans.derive import even_layers
+from dovetail.plans.pipeline_schedule import PipelineSchedule
+from dovetail.plans.space import Partition
 from dovetail.search.bound_kernels import Chain
 from dovetail.search.plan_kernels import Cuts as CutArrays
-from dovetail.search.space import Cuts
 
 Ints = NDArray[np.int64]
 
@@ -23,7 +23,7 @@ Blocks = tuple[int, ...]
 FREE = frozenset({PipelineSchedule.GPIPE, PipelineSchedule.ONE_F_ONE_B, PipelineSchedule.ZB_H1})
 
 
-def listed_cuts(blocks: int, stages: int, chunks: int, schedule: str, cuts: Cuts, *, uneven: bool) -> list[Blocks]:
+def listed_cuts(blocks: int, stages: int, chunks: int, schedule: str, cuts: Partition, *, uneven: bool) -> list[Blocks]:
     """The cuts that are looked at one by one: the even one, and those whose first and last part differ.
 
     Parts between the first and the last are alike: as many blocks as even parts would have, rounded up, or one more;
@@ -45,7 +45,7 @@ def listed_cuts(blocks: int, stages: int, chunks: int, schedule: str, cuts: Cuts
     return list(dict.fromkeys(found))
 
 
-def is_free(schedule: str, cuts: Cuts, stages: int) -> bool:
+def is_free(schedule: str, cuts: Partition, stages: int) -> bool:
     """Whether any cut is allowed: then the placement chooses."""
     return cuts == "any" and schedule in FREE and stages > 1
 

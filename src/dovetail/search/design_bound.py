@@ -28,9 +28,9 @@ from dovetail.graph.size import product as points
 from dovetail.hardware import Cluster
 from dovetail.hardware.design import NARROW_RATES, Designs, design_of
 from dovetail.models import Job
-from dovetail.placement.pipeline_schedule import MAX_CHUNK_RUNS, PipelineSchedule
+from dovetail.plans.pipeline_schedule import MAX_CHUNK_RUNS, PipelineSchedule
+from dovetail.plans.space import Space, divisors
 from dovetail.search.physical_bound import PEAKS, ROUNDING, BoundFields, Demands, blocks_of, demands, formats_of
-from dovetail.search.space import Space, divisors, whole_space
 from dovetail.search.splits import splits
 
 #: Designs that are looked at together: few enough for a processor's cache.
@@ -175,7 +175,7 @@ def _suitable(job: Job, cluster: Cluster) -> list[tuple[int, int, bool]]:
     """
     ideal = frameworks.load("ideal")
     narrowed = Space(context_kind=("all_gather",), expert_parallel=(1,), expert_tensor_parallel=(1,))
-    found = splits(job, cluster, ideal, whole_space(job, cluster, ideal, narrowed))
+    found = splits(job, cluster, ideal, narrowed.resolve(job, cluster, ideal))
     return [(s.plan.tensor_parallel, s.plan.context_parallel, s.plan.sequence_parallel) for s in found]
 
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.plans.space import Space
 from dovetail.search.bound_kernels import least_seconds
 from dovetail.search.layer_tables import Setting
 from dovetail.search.plan_kernels import Cells, Layers, Plans
 from dovetail.search.shapes import Shapes, group_sizes, shapes
-from dovetail.search.space import WholeSpace
 from dovetail.search.splits import Split
 from dovetail.search.tables import Tables
 
@@ -25,7 +25,7 @@ ROUNDING = 1e-9
 class PairBounds:
     """What splits with a number of stages take at least: the seconds of endless microbatches, and their state."""
 
-    def __init__(self, setting: Setting, space: WholeSpace, splits: Sequence[Split], tables: Tables) -> None:
+    def __init__(self, setting: Setting, space: Space, splits: Sequence[Split], tables: Tables) -> None:
         self.setting = setting
         self.space = space
         self.splits = splits

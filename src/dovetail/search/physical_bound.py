@@ -35,7 +35,7 @@ from dovetail.cost.shapes import Array, summed
 from dovetail.cost.units import chip_units, tier_arrays
 from dovetail.hardware import Cluster
 from dovetail.models import Job
-from dovetail.placement.plan import Plan
+from dovetail.plans.plan import Plan
 from dovetail.search.least_work import LeastWork, forward_shares, least_work
 
 #: Taken off the bound, so that rounding does not lift it above a step time it equals.

@@ -14,10 +14,10 @@ from dovetail.frameworks.framework import AxisOrder
 from dovetail.hardware import Cluster
 from dovetail.layout.axes import joined_by_tier
 from dovetail.models import Job
-from dovetail.placement.pipeline_schedule import MAX_CHUNK_RUNS, Pipeline, PipelineSchedule
+from dovetail.plans.pipeline_schedule import MAX_CHUNK_RUNS, Pipeline, PipelineSchedule
+from dovetail.plans.space import Space
 from dovetail.search.cut_tables import is_free, listed_cuts
 from dovetail.search.plan_kernels import DUAL_PIPE, GPIPE, INTERLEAVED, ONE_F_ONE_B, ZB_H1
-from dovetail.search.space import WholeSpace
 from dovetail.search.splits import Split
 
 Ints = NDArray[np.int64]
@@ -61,7 +61,7 @@ def shapes(
     job: Job,
     cluster: Cluster,
     framework: Framework,
-    space: WholeSpace,
+    space: Space,
     splits: Sequence[Split],
     wanted: NDArray[np.bool_],
 ) -> Shapes:
@@ -94,7 +94,7 @@ def shapes(
     return Shapes(*table[:8], cell=cell.reshape(-1))
 
 
-def _pipelines(num_layers: int, framework: Framework, space: WholeSpace, p: int) -> list[tuple[PipelineSchedule, int]]:
+def _pipelines(num_layers: int, framework: Framework, space: Space, p: int) -> list[tuple[PipelineSchedule, int]]:
     """Schedules and chunks for so many stages, with a cut the framework runs."""
     if p == 1:
         return [(PipelineSchedule.ONE_F_ONE_B, 1)]
@@ -104,14 +104,15 @@ def _pipelines(num_layers: int, framework: Framework, space: WholeSpace, p: int)
         for v in sorted(set(chunks)):
             uneven = framework.uneven_stages != "never"
             if p * v <= num_layers + 2 and (
-                is_free(schedule, space.cuts, p) or listed_cuts(num_layers, p, v, schedule, space.cuts, uneven=uneven)
+                is_free(schedule, space.partition, p)
+                or listed_cuts(num_layers, p, v, schedule, space.partition, uneven=uneven)
             ):
                 found.append((schedule, v))
     return found
 
 
 def _runs(framework: Framework, p: int, m: Ints, v: int, schedule: PipelineSchedule) -> NDArray[np.bool_]:
-    """Whether a schedule takes so many microbatches (`Pipeline`, `check_runnable`)."""
+    """Whether a schedule takes so many microbatches (`Pipeline`, `check_runs`)."""
     fits = p * m * v <= MAX_CHUNK_RUNS
     if p > 1 and schedule.value not in framework.pipeline_schedules:
         return np.zeros(len(m), np.bool_)
@@ -137,7 +138,7 @@ def group_sizes(stages: Ints, microbatches: Ints, chunks: Ints) -> Ints:
 
 
 def shardings(
-    framework: Framework, space: WholeSpace, split: Split, copies: int, stages: int, tiers: Sequence[int]
+    framework: Framework, space: Space, split: Split, copies: int, stages: int, tiers: Sequence[int]
 ) -> list[tuple[int, int]]:
     """ZeRO stages and groups for so many copies of a split in so many stages, that differ in what they do."""
     plan = split.plan

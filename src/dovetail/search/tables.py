@@ -14,8 +14,8 @@ from dovetail.cost.units import tier_arrays, way_arrays
 from dovetail.evaluation.times import hop_seconds, is_routed
 from dovetail.layout import CollectiveKind
 from dovetail.layout.strategy import Strategy
-from dovetail.placement.arrange import arrange, stage_hops
-from dovetail.placement.plan import Plan
+from dovetail.plans.arrange import arrange, stage_hops
+from dovetail.plans.plan import Plan
 from dovetail.search.cut_tables import CutTable
 from dovetail.search.layer_tables import ChoiceTimes, LayerTable, Option, Setting, by_structure
 from dovetail.search.plan_kernels import DUAL_PIPE, Cells, Facts, Layers, States

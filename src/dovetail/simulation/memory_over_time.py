@@ -11,9 +11,9 @@ from dovetail.cost.shapes import Array, largest, summed
 from dovetail.evaluation.evaluate import Step, loss_bytes, state_kept
 from dovetail.evaluation.facts import FrameworkFacts
 from dovetail.placement.memory import ParameterBytes, layer_gradients, stage_memory, stage_parameters
-from dovetail.placement.plan import Plan
 from dovetail.placement.stages import ChunkContent
 from dovetail.placement.work_order import WorkKind
+from dovetail.plans.plan import Plan
 from dovetail.simulation.layer_steps import StepKind
 from dovetail.simulation.network import Floats
 from dovetail.simulation.step_tasks import StepTasks

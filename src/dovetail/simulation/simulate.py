@@ -16,11 +16,11 @@ from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.hardware.network import ways
 from dovetail.models import Job
-from dovetail.placement.arrange import arrange
 from dovetail.placement.memory import stage_parameters
-from dovetail.placement.plan import Plan
 from dovetail.placement.stages import layer_variants
 from dovetail.placement.work_order import work_order
+from dovetail.plans.arrange import arrange
+from dovetail.plans.plan import Plan
 from dovetail.simulation.chips import Chips
 from dovetail.simulation.layer_steps import Message, steps_of_layers
 from dovetail.simulation.memory_over_time import MemoryOverTime, memory_over_time

@@ -13,11 +13,11 @@ from dovetail.evaluation.facts import Overheads, facts_of, overheads_of
 from dovetail.evaluation.profiles import Arrangements, pricing_of, profile_job
 from dovetail.evaluation.times import LayerTimes, busy_parts, chunk_times
 from dovetail.models import Job
-from dovetail.placement.arrange import arrange
-from dovetail.placement.pipeline_schedule import Pipeline, PipelineSchedule
-from dovetail.placement.plan import PlanSpec, resolve_plan
 from dovetail.placement.stages import stage_contents
 from dovetail.placement.step_time import step_time
+from dovetail.plans.arrange import arrange
+from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
+from dovetail.plans.plan import PlanSpec, resolve_plan
 
 CONTENTS = tuple({"block": 2} | ({"head": 1} if place == 39 else {}) for place in range(40))
 

@@ -17,7 +17,7 @@ from dovetail.evaluation.evaluate import profiled_job
 from dovetail.evaluation.facts import facts_of
 from dovetail.evaluation.place import ChainBuilder, PlacedPlan, place_plan
 from dovetail.placement.layer_chain import LayerPlacement, flights_per_chunk, placement_seconds, stage_bytes
-from dovetail.placement.plan import Plan
+from dovetail.plans.plan import Plan
 
 SMALL: Document = {
     "job": {"model": model(16), "seq_len": 4096, "global_batch": 32},

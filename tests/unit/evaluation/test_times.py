@@ -24,9 +24,9 @@ from dovetail.evaluation.times import (
     layer_times,
     transfer_seconds,
 )
-from dovetail.placement.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.placement.stages import stage_contents
 from dovetail.placement.step_time import step_time
+from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.profile import LayerProfile, Recompute
 
 SECONDS = st.floats(1e-7, 10)

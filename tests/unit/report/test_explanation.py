@@ -9,8 +9,8 @@ import pytest
 
 import dovetail as dt
 from dovetail.accuracy import scoreboard_record
+from dovetail.plans.words import plan_words
 from dovetail.report.explanation import explain
-from dovetail.report.plan_words import plan_words
 
 SPACE = dt.Space(
     tensor_parallel=(1, 2),

@@ -9,7 +9,7 @@ import pytest
 
 from dovetail.errors import InputError
 from dovetail.evaluation import evaluate, task_of
-from dovetail.placement.plan import even_layers
+from dovetail.plans.derive import even_layers
 from dovetail.report.launch.megatron import read
 
 # Scripts.

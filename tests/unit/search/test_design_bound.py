@@ -17,10 +17,10 @@ from dovetail.evaluation import evaluate
 from dovetail.hardware import Cluster
 from dovetail.hardware.design import Designs, design_of
 from dovetail.models import Job
+from dovetail.plans.space import Space
 from dovetail.search.design_bound import CHUNK, design_bounds, enumerated_plans, least_terms
 from dovetail.search.physical_bound import FIELDS, bound_fields, physical_bound
 from dovetail.search.shapes import NAMES, shapes, shardings
-from dovetail.search.space import whole_space
 from dovetail.search.splits import splits
 
 #: Least and most of what designs may have; drawn evenly over orders of magnitude.
@@ -66,7 +66,7 @@ def cluster_of(designs: Designs, position: int, cluster: Cluster) -> Cluster:
 def every_plan(job: Job, cluster: Cluster) -> dict[str, Any]:
     """All plans of the search under a framework that runs everything, listed by the search itself."""
     ideal = frameworks.load("ideal")
-    space = whole_space(job, cluster, ideal)
+    space = Space().resolve(job, cluster, ideal)
     every = splits(job, cluster, ideal, space)
     found = shapes(job, cluster, ideal, space, every, np.ones((len(every), len(space.pipeline_parallel)), np.bool_))
     tiers = [tier.size for tier in cluster.tiers]

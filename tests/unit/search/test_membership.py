@@ -13,9 +13,9 @@ from dovetail.errors import InputError
 from dovetail.evaluation import evaluate
 from dovetail.frameworks import Framework
 from dovetail.models import Job
-from dovetail.placement.plan import Plan, PlanSpec, resolve_plan
-from dovetail.placement.runnable import check_runnable
-from dovetail.placement.suitable import check_suitable
+from dovetail.plans.framework_limits import check_runnable
+from dovetail.plans.model_limits import check_suitable
+from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
 from dovetail.profile.modules import MODULES
 from dovetail.search.membership import canonical, missing_feature
 

@@ -18,9 +18,9 @@ from dovetail.evaluation import Task, evaluate, task_of
 from dovetail.hardware import Chip, Cluster, Rates, Tier
 from dovetail.hardware.chip import EFFICIENCY_NAMES, OwnCalibration
 from dovetail.layout import CollectiveKind
-from dovetail.placement.pipeline_schedule import Pipeline, PipelineSchedule
-from dovetail.placement.plan import Plan
 from dovetail.placement.step_time import ChunkTimes, step_time
+from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
+from dovetail.plans.plan import Plan
 from dovetail.search.physical_bound import Pipelines, bound_fields, crossing, physical_bound
 from timing import least_cpu_seconds
 

@@ -7,8 +7,8 @@ import pytest
 from random_plans import QUESTIONS, random_plans
 
 from dovetail.evaluation import evaluate
-from dovetail.placement.runnable import check_runnable
-from dovetail.placement.suitable import check_suitable
+from dovetail.plans.framework_limits import check_runnable
+from dovetail.plans.model_limits import check_suitable
 from dovetail.search.physical_bound import bound_fields, physical_bound
 
 

@@ -12,9 +12,10 @@ from dovetail.documents import validate
 from dovetail.errors import InputError, quoted
 from dovetail.models import Model
 from dovetail.models.catalogue import document_of
+from dovetail.plans.launch_limits import blocks_of
 from dovetail.report.launch.megatron_flags import Flags
 from dovetail.report.launch.megatron_layout import list_values
-from dovetail.report.launch.megatron_model import NORMS, blocks_of
+from dovetail.report.launch.megatron_model import NORMS
 
 #: What tokenizers without a size of their own hold.
 TOKENIZERS = {"GPT2BPETokenizer": 50257}

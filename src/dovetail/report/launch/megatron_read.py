@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dovetail.errors import InputError, quoted
-from dovetail.placement.plan import even_layers
+from dovetail.plans.derive import even_layers
 from dovetail.profile.modules import MODULES
 from dovetail.report.launch.launch import Reading
 from dovetail.report.launch.megatron_flags import SWITCHES, Flags, launched

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dovetail.errors import InputError
-from dovetail.evaluation import Task
+from dovetail.plans.plan_file import Task
 from dovetail.report.launch import (
     accelerate,
     deepspeed,

@@ -10,6 +10,7 @@ from typing import Any
 
 from dovetail import models
 from dovetail.errors import InputError, one_of, quoted
+from dovetail.plans.launch_limits import TORCHTITAN_SCHEDULES
 from dovetail.report.launch.launch import Reading
 from dovetail.report.launch.shell_words import commands
 from dovetail.report.launch.torchtitan_recipes import (
@@ -17,7 +18,6 @@ from dovetail.report.launch.torchtitan_recipes import (
     IMPLEMENTATIONS,
     ONLY,
     PASSED_OVER,
-    SCHEDULES,
     Recipe,
     Value,
     recipe_named,
@@ -283,13 +283,15 @@ def _recompute(values: _Values) -> str:
 
 def _stages(values: _Values, recipe: Recipe | None, p: int) -> dict[str, Any]:
     name = f"{_P}pipeline_parallel_schedule"
-    known = {theirs.casefold(): ours for ours, theirs in SCHEDULES.items()}
+    known = {theirs.casefold(): ours for ours, theirs in TORCHTITAN_SCHEDULES.items()}
     schedule = known.get(values.text(name).casefold())
     if p == 1:
         # a recipe may name a schedule of several chunks for whoever adds stages
         return {"pipeline_schedule": schedule} if schedule == "gpipe" else {}
     if schedule is None:
-        raise values.wrong(name, f"is {quoted(values.text(name))}, which no plan has", one_of(SCHEDULES.values()))
+        raise values.wrong(
+            name, f"is {quoted(values.text(name))}, which no plan has", one_of(TORCHTITAN_SCHEDULES.values())
+        )
     layers = _listed_layers(values) or _dealt_layers(values, recipe, p, chunks=2 if schedule == "interleaved" else 1)
     chunks, rest = divmod(len(layers), p)
     if rest or (chunks > 1) != (schedule == "interleaved"):

@@ -24,9 +24,9 @@ from dovetail.evaluation.times import (
 from dovetail.hardware import Wafer
 from dovetail.layout.encoding import WaferGrid
 from dovetail.layout.encoding.job_encoding import Tile
-from dovetail.placement.plan import Plan
 from dovetail.placement.stages import chunk_contents, layer_variants, stage_contents
 from dovetail.placement.step_time import ChunkTimes, step_time
+from dovetail.plans.plan import Plan
 from dovetail.profile import LayerProfile, Recompute
 
 #: What dies do together, up to which way sums flow.

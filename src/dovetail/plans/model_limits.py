@@ -15,8 +15,8 @@ from dovetail.layout.encoding import REPLICATE, TileLayouts
 from dovetail.layout.encoding.factor import cut_by
 from dovetail.layout.encoding.rules import divides, may_cut
 from dovetail.models import Job
-from dovetail.placement.arrange import arrange
-from dovetail.placement.plan import Plan
+from dovetail.plans.arrange import arrange
+from dovetail.plans.plan import Plan
 from dovetail.profile.modules import MODULES
 
 #: Dims that need not divide evenly: tables are padded, tokens go to experts as they come, and data-parallel
