@@ -163,6 +163,7 @@ def test_fixed_fields_stay_as_fixed(answer, fixed, field, allowed):
         ("recompute_share=2", "above 0 and at most 1"),
         ("sequence_parallel=perhaps", "true or false"),
         ("partition=odd", "any, ends, even"),
+        ("cuts=even", "is called partition now; write partition instead"),
         ("pipeline_schedule=dualpipe", "it should be one of 1f1b, interleaved"),
         ("expert_parallel=2", "it should be 1."),
     ],

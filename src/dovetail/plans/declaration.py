@@ -100,6 +100,12 @@ class Declared:
     default: Any
 
     @property
+    def base(self) -> Any:
+        """Its type without limits; `str` where it is one of some words."""
+        plain: Any = get_args(self.annotation)[0] if get_origin(self.annotation) is Annotated else self.annotation
+        return str if get_origin(plain) is Literal else plain
+
+    @property
     def derived(self) -> bool:
         """Whether a file may leave it out to have it derived."""
         return self.default is MISSING
@@ -118,7 +124,7 @@ class Declared:
     @property
     def values(self) -> Values:
         """How a space lists it."""
-        return self.about.values or _VALUES[_base(self.annotation)]
+        return self.about.values or _VALUES[self.base]
 
     @property
     def least(self) -> float | None:
@@ -143,11 +149,6 @@ def declared(table: type[DataclassInstance]) -> Mapping[str, Declared]:
 
 def _metadata(annotation: Any) -> tuple[Any, ...]:
     return get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
-
-
-def _base(annotation: Any) -> type:
-    plain: Any = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
-    return str if get_origin(plain) is Literal else plain
 
 
 def number(name: str, word: str) -> int:

@@ -2,11 +2,10 @@
 
 To add a field, add its line to `PlanFields`. Files, `--fix`, studies and launch files then read and write it, spaces
 list its values, and the search looks at each of them with each plan: `searched="product"`, what a declaration says if
-it says nothing else, is right for any field, since a plan carries it to wherever seconds and bytes are counted. The
-other words name steps of the search that count many values of a field at once because they know what it does.
+it says nothing else. Degrees are enumerated as plans of one stage that carry such a field with each of its values, so
+what it does to how a layer is cut is counted, and where it does nothing both plans are evaluated and the default is
+taken. The other words name steps of the search that enumerate many values of a field at once as numbers of a table.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -28,6 +27,24 @@ from dovetail.plans.file_types import (
     layouts_document,
     runs_document,
 )
+
+
+def _zero(plan: Any) -> str:
+    if not plan.zero_stage:
+        return ""
+    everywhere = plan.layouts is not None or plan.zero_group == plan.data_parallel * plan.context_parallel
+    return f"ZeRO-{plan.zero_stage}" + ("" if everywhere else f" over {plan.zero_group}")
+
+
+def _recompute(plan: Any) -> str:
+    """What is recomputed; empty where nothing is."""
+    if plan.recompute_by_block is not None:
+        blocks = sum(count for count, choice in plan.recompute_by_block if choice not in ("none", ()))
+        return f"recompute in {blocks} blocks" if blocks else ""
+    if plan.recompute in ("none", ()):
+        return ""
+    names = plan.recompute if isinstance(plan.recompute, str) else " + ".join(plan.recompute)
+    return f"recompute {names}" + (f" of {plan.recompute_share:.3g}" if plan.recompute_share < 1 else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +166,7 @@ class PlanFields:
             searched="sharding",
             short="ZeRO",
             order=9,
-            words=lambda plan: _zero(plan),
+            words=_zero,
             flags={"deepspeed": "zero_optimization.stage"},
         ),
     ] = 0
@@ -219,7 +236,7 @@ class PlanFields:
             searched="recompute",
             behind=True,
             order=5,
-            words=lambda plan: _recompute(plan),
+            words=_recompute,
         ),
     ] = "none"
     recompute_share: Annotated[
@@ -278,21 +295,3 @@ class PlanFields:
             words=lambda plan: "" if plan.layouts is None else f"free {plan.layouts.rows}×{plan.layouts.cols}",
         ),
     ] = None
-
-
-def _zero(plan: Any) -> str:
-    if not plan.zero_stage:
-        return ""
-    everywhere = plan.layouts is not None or plan.zero_group == plan.data_parallel * plan.context_parallel
-    return f"ZeRO-{plan.zero_stage}" + ("" if everywhere else f" over {plan.zero_group}")
-
-
-def _recompute(plan: Any) -> str:
-    """What is recomputed; empty where nothing is."""
-    if plan.recompute_by_block is not None:
-        blocks = sum(count for count, choice in plan.recompute_by_block if choice not in ("none", ()))
-        return f"recompute in {blocks} blocks" if blocks else ""
-    if plan.recompute in ("none", ()):
-        return ""
-    names = plan.recompute if isinstance(plan.recompute, str) else " + ".join(plan.recompute)
-    return f"recompute {names}" + (f" of {plan.recompute_share:.3g}" if plan.recompute_share < 1 else "")

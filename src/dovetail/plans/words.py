@@ -130,7 +130,7 @@ def space_sentence(space: Space, framework: Framework) -> str:
         (
             "any recompute of each block where the partition is free or there is one stage, none or full elsewhere"
             if BY_BLOCK in space.recompute
-            else f"{len(space.recompute)} recompute policies"
+            else f"{len(space.recompute)} recompute {'policy' if len(space.recompute) == 1 else 'policies'}"
         ),
         partition,
         f"rank order {' or '.join(space.axis_order)}",

@@ -29,8 +29,9 @@ from dovetail.hardware import Cluster
 from dovetail.hardware.design import NARROW_RATES, Designs, design_of
 from dovetail.models import Job
 from dovetail.plans.pipeline_schedule import MAX_CHUNK_RUNS, PipelineSchedule
+from dovetail.plans.plan_batch import PlanBatch
 from dovetail.plans.space import Space, divisors
-from dovetail.search.physical_bound import PEAKS, ROUNDING, BoundFields, Demands, blocks_of, demands, formats_of
+from dovetail.search.physical_bound import PEAKS, ROUNDING, Demands, blocks_of, demands, formats_of
 from dovetail.search.splits import splits
 
 #: Designs that are looked at together: few enough for a processor's cache.
@@ -136,7 +137,7 @@ def _fill(least: Array, rows: NDArray[np.int64], terms: Array, times: _Times) ->
         least[some] = best * (1 - ROUNDING)
 
 
-def enumerated_plans(job: Job, cluster: Cluster, micro_batches: Sequence[int]) -> BoundFields:
+def enumerated_plans(job: Job, cluster: Cluster, micro_batches: Sequence[int]) -> PlanBatch:
     """Every plan that suits the model and has one of these micro-batches, as far as the bound depends on it."""
     chips, batch, num_layers = cluster.chips, job.global_batch, job.model.num_layers
     sizes = dict.fromkeys(micro_batches)
@@ -153,7 +154,7 @@ def enumerated_plans(job: Job, cluster: Cluster, micro_batches: Sequence[int]) -
             rows += [(t, c, d, p, size, x, in_sequence, schedule) for x, schedule in product(experts, schedules)]
     names = np.array([schedule.value for schedule in PipelineSchedule])
     t, c, d, p, size, x, in_sequence, schedule = np.array(rows, np.float64).reshape(-1, 8).T
-    return BoundFields(
+    return PlanBatch(
         tensor_parallel=t,
         context_parallel=c,
         data_parallel=d,

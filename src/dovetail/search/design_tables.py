@@ -57,7 +57,7 @@ class DesignTables:
         *,
         at_least: bool = False,
     ) -> None:
-        whole = space.resolve(job, cluster, framework)
+        whole = (space or Space()).resolve(job, cluster, framework)
         setting = Setting.of(job, cluster, framework, at_least=at_least)
         # bytes and parameters do not depend on how operators share cores
         self._setting = replace(setting, chip=replace(setting.chip, sharing="none"))

@@ -9,12 +9,13 @@ from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.plans.plan import Plan
+from dovetail.plans.plan_batch import PlanBatch
 from dovetail.plans.space import BY_BLOCK, Space
 from dovetail.plans.words import space_sentence
 from dovetail.search.answer import Certificate, SimulatedPlan
 from dovetail.search.best_first import BestFirst
 from dovetail.search.layer_tables import Setting
-from dovetail.search.physical_bound import bound_fields, physical_bound
+from dovetail.search.physical_bound import physical_bound
 from dovetail.search.progress import TIE, Found, simplicity
 from dovetail.simulation import simulate
 
@@ -89,5 +90,5 @@ def _has_variants(plan: Plan, whole: Space) -> bool:
 
 def _least_s(found: Found, job: Job, cluster: Cluster) -> float:
     """The larger of what layers and what the network need."""
-    physical = float(physical_bound(job, cluster, **bound_fields([found.plan]))[0])
+    physical = float(physical_bound(job, cluster, PlanBatch.of([found.plan]))[0])
     return max(found.seconds, physical)

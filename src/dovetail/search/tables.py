@@ -16,6 +16,7 @@ from dovetail.layout import CollectiveKind
 from dovetail.layout.strategy import Strategy
 from dovetail.plans.arrange import arrange, stage_hops
 from dovetail.plans.plan import Plan
+from dovetail.plans.plan_batch import PlanBatch
 from dovetail.search.cut_tables import CutTable
 from dovetail.search.layer_tables import ChoiceTimes, LayerTable, Option, Setting, by_structure
 from dovetail.search.plan_kernels import DUAL_PIPE, Cells, Facts, Layers, States
@@ -42,6 +43,8 @@ class Tables:
         self.setting = setting
         self.splits = splits
         self.options = options
+        #: of the splits
+        self.columns = PlanBatch.of([split.plan for split in splits])
         graph = setting.graph
         self.states = StateTable(setting, splits)
         self.cuts = CutTable(graph, setting.classes, setting.job.model.num_layers)

@@ -177,6 +177,7 @@ WRONG: list[tuple[str, object, str]] = [
     ("plans.recompute", ["by_block"], "recompute: has 'by_block', which megatron does not run"),
     ("plans.recompute_share", [0], "plans.recompute_share.0: is 0"),
     ("plans.recompute_share", [2], "recompute_share: has 2.0"),
+    ("plans.cuts", "ends", "plans.cuts: is called partition now; write partition instead"),
     ("plans.partition", "odd", "plans.partition: is 'odd'; it should be 'even', 'ends' or 'any'"),
     # limits
     ("limits.area", 800, "limits.area: is no field here; did you mean 'area_mm2'"),

@@ -9,7 +9,8 @@ from random_plans import QUESTIONS, random_plans
 from dovetail.evaluation import evaluate
 from dovetail.plans.framework_limits import check_runnable
 from dovetail.plans.model_limits import check_suitable
-from dovetail.search.physical_bound import bound_fields, physical_bound
+from dovetail.plans.plan_batch import PlanBatch
+from dovetail.search.physical_bound import physical_bound
 
 
 def check(question, number, seed):
@@ -21,7 +22,7 @@ def check(question, number, seed):
     exact[open_rows] = batch.pipeline_seconds(candidates, evaluated, open_rows)
     seconds = exact + evaluated.rest_s
     bounds = batch.bound(candidates, None, float("inf"))
-    physical = physical_bound(found.job, found.cluster, **bound_fields(found.plans))
+    physical = physical_bound(found.job, found.cluster, PlanBatch.of(found.plans))
     for row, i in enumerate(evaluated.candidate.tolist()):
         plan = found.plans[i]
         check_suitable(plan, found.job, found.cluster)
