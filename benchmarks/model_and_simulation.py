@@ -33,6 +33,7 @@ from dovetail.plans.framework_limits import check_runnable
 from dovetail.plans.model_limits import check_suitable
 from dovetail.plans.plan import Plan
 from dovetail.plans.space import BY_BLOCK, Space
+from dovetail.plans.words import plan_words
 from dovetail.search.best_first import BestFirst
 from dovetail.search.layer_tables import Setting
 from dovetail.search.membership import canonical
@@ -302,24 +303,8 @@ def compare(case: Case, seen: Callable[[str], None] | None = None) -> Compared:
         spent.append(time.process_time() - before)
         times.append(Times(found.model_step_time_s, found.step_time_s))
         if seen is not None:
-            seen(f"    {found.model_step_time_s:9.4f} {found.step_time_s:9.4f} {found.ratio:.4f}  {words(plan)}")
+            seen(f"    {found.model_step_time_s:9.4f} {found.step_time_s:9.4f} {found.ratio:.4f}  {plan_words(plan)}")
     return Compared(case, tuple(plan for _, plan in plans), tuple(times), search_cpu_s, tuple(spent))
-
-
-def words(plan: Plan) -> str:
-    """A plan in short."""
-    parts = [
-        f"t{plan.tensor_parallel}{'s' if plan.sequence_parallel else ''}",
-        f"c{plan.context_parallel} {plan.context_kind}" if plan.context_parallel > 1 else "",
-        f"e{plan.expert_parallel}x{plan.expert_tensor_parallel}" if plan.expert_parallel > 1 else "",
-        f"p{plan.pipeline_parallel} v{plan.virtual_stages} {plan.pipeline_schedule}"
-        if plan.pipeline_parallel > 1
-        else "",
-        f"d{plan.data_parallel} z{plan.zero_stage} b{plan.micro_batch} m{plan.num_microbatches}",
-        f"{plan.recompute}" + (f" of {plan.recompute_share:.0%}" if plan.recompute_share < 1 else ""),
-        "stages inside" if plan.stages_inside and plan.pipeline_parallel > 1 else "",
-    ]
-    return " ".join(part for part in parts if part)
 
 
 def row(found: Compared) -> str:

@@ -128,7 +128,7 @@ def compared(name: str, seq_len: int, batch: int, chip: str, count: int) -> Comp
 def words(evaluation: Evaluation) -> str:
     """A plan in short: degrees, interleaving, microbatch, what it recomputes, whether its chunks differ."""
     plan = evaluation.plan
-    size = f"t{plan.tensor_parallel} p{plan.pipeline_parallel} v{plan.virtual_stages} b{plan.micro_batch}"
+    size = f"TP{plan.tensor_parallel} PP{plan.pipeline_parallel} VPP{plan.virtual_stages} MBS{plan.micro_batch}"
     return f"{size}, {recomputed(plan)}"
 
 

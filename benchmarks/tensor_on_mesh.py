@@ -218,7 +218,7 @@ def print_verdicts() -> None:
 
 
 def _words(plan: Plan) -> str:
-    degrees = f"t{plan.tensor_parallel} p{plan.pipeline_parallel} d{plan.data_parallel}"
+    degrees = f"TP{plan.tensor_parallel} PP{plan.pipeline_parallel} DP{plan.data_parallel}"
     return f"{degrees}, {plan.recompute}" if plan.recompute_by_block is None else degrees
 
 

@@ -70,7 +70,7 @@ def cases() -> Iterator[Case]:
                     zero_stage=1 if data > 1 else 0,
                     recompute=recompute,
                 )
-                yield Case(wafer, f"Megatron t{tensor} p{pipeline} d{data}, {recompute}", "megatron", spec)
+                yield Case(wafer, f"Megatron TP{tensor} PP{pipeline} DP{data}, {recompute}", "megatron", spec)
         yield from _copies(wafer, dies)
 
 
@@ -78,8 +78,8 @@ def _copies(wafer: str, dies: int) -> Iterator[Case]:
     """Plans that are data-parallel alone."""
     for framework in ("deepspeed", "fsdp"):
         spec = PlanSpec(zero_stage=3, recompute="full")
-        yield Case(wafer, f"ZeRO-3 d{dies}, {framework}", framework, spec)
-    yield Case(wafer, f"data parallel d{dies}", "megatron", PlanSpec(recompute="full"))
+        yield Case(wafer, f"ZeRO-3 DP{dies}, {framework}", framework, spec)
+    yield Case(wafer, f"data parallel DP{dies}", "megatron", PlanSpec(recompute="full"))
 
 
 @dataclass(frozen=True)
