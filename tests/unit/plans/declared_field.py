@@ -53,7 +53,7 @@ from dovetail.plans.plan_file import schema, task_of  # noqa: E402
 from dovetail.plans.space import Space, SpaceSpec  # noqa: E402
 from dovetail.plans.words import plan_words  # noqa: E402
 from dovetail.plans.write import plan_document, plan_fields  # noqa: E402
-from dovetail.report.launch.megatron import export  # noqa: E402
+from dovetail.report.launch.megatron import export, read  # noqa: E402
 from dovetail.search.best_first import BestFirst  # noqa: E402
 from dovetail.search.differences import compare  # noqa: E402
 from dovetail.search.layer_tables import Setting  # noqa: E402
@@ -113,6 +113,7 @@ print(  # noqa: T201
             "words": [plan_words(task.plan), plan_words(usual.plan)],
             "flags": [line for line in export(task).text.splitlines() if "dispatch" in line],
             "usual_flags": [line for line in export(usual).text.splitlines() if "dispatch" in line],
+            "imported": read(export(task).text, "launch").plan["dispatch_block"],
             "missing": [missing_feature(each, JOB, CLUSTER, MEGATRON) for each in (task.plan, odd)],
             "differences": [each.fields for each in compare(usual, task).differences],
             "fixed": within(narrowed(["dispatch_block=128"]), JOB, CLUSTER, MEGATRON).dispatch_block,

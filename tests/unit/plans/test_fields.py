@@ -37,6 +37,7 @@ def test_a_declared_field_is_written(used):
     assert used["same"]
     assert used["flags"] == ["--dispatch-block 128"]
     assert used["usual_flags"] == []
+    assert used["imported"] == 128
 
 
 def test_a_declared_field_has_words(used):

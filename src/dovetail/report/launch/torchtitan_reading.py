@@ -10,6 +10,7 @@ from typing import Any
 
 from dovetail import models
 from dovetail.errors import InputError, one_of, quoted
+from dovetail.plans.flags import flags_of
 from dovetail.plans.launch_limits import TORCHTITAN_SCHEDULES
 from dovetail.report.launch.launch import Reading
 from dovetail.report.launch.shell_words import commands
@@ -25,6 +26,8 @@ from dovetail.report.launch.torchtitan_recipes import (
 )
 
 _P = "parallelism."
+#: Options that have just the value of a field.
+FLAGS = flags_of("torchtitan")
 _CHECKPOINTING = re.compile(r"activation[_-]checkpoint:(selective|full|none|memory[_-]budget)")
 _STARTS = re.compile(r"--(parallelism|training)[.]|--module\b|.*\btorchrun$|.*\brun_train[.]sh$|torchtitan[.]train$")
 _MAX_DEGREE = 2**24
@@ -215,7 +218,7 @@ class _Values:
 
 def _plan(values: _Values, recipe: Recipe | None, world: int | None) -> tuple[dict[str, Any], int | None]:
     """The `plan` part, and how many chips it is for where that is said."""
-    t, c, p = (values.degree(f"{_P}{name}_parallel_degree") for name in ("tensor", "context", "pipeline"))
+    t, c, p = (values.degree(FLAGS[f"{name}_parallel"]) for name in ("tensor", "context", "pipeline"))
     replicas = values.degree(f"{_P}data_parallel_replicate_degree")
     shards = values.number(f"{_P}data_parallel_shard_degree", also=-1)
     inner = replicas * t * c * p
@@ -226,7 +229,7 @@ def _plan(values: _Values, recipe: Recipe | None, world: int | None) -> tuple[di
     chips = None if shards is None else shards * inner
     if chips is not None and world is not None and chips != world:
         raise InputError(values.where, f"starts {world} processes for degrees of {chips}", "correct one of them")
-    experts = values.degree(f"{_P}expert_parallel_degree")
+    experts = values.degree(FLAGS["expert_parallel"])
     if recipe is not None and not _has_experts(recipe):
         experts = 1  # torchtitan passes it over
     plan: dict[str, Any] = {
@@ -324,7 +327,7 @@ def _dealt_layers(values: _Values, recipe: Recipe | None, p: int, chunks: int) -
     layers = stage_layers(num_layers, parts, *less)
     if layers is None:
         what = f"makes {parts} parts of {num_layers} layers"
-        raise values.wrong(f"{_P}pipeline_parallel_degree", what, "use fewer stages")
+        raise values.wrong(FLAGS["pipeline_parallel"], what, "use fewer stages")
     return layers
 
 
