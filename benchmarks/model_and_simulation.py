@@ -29,9 +29,8 @@ from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.plans.derive import even_layers
-from dovetail.plans.framework_limits import check_runnable
-from dovetail.plans.model_limits import check_suitable
 from dovetail.plans.plan import Plan
+from dovetail.plans.runs import check_runs
 from dovetail.plans.space import BY_BLOCK, Space
 from dovetail.plans.words import plan_words
 from dovetail.search.best_first import BestFirst
@@ -247,8 +246,7 @@ def scheduled(plan: Plan) -> Plan:
 def seconds_of(plan: Plan, job: Job, cluster: Cluster, framework: Framework) -> float | None:
     """What a plan takes by the model; None where the framework does not run it or it does not fit."""
     try:
-        check_suitable(plan, job, cluster)
-        check_runnable(plan, framework, job.precision)
+        check_runs(plan, job, cluster, framework)
         found = evaluate(plan, job, cluster, framework, energy=False)
     except InputError:
         return None

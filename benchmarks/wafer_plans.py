@@ -25,9 +25,8 @@ from dovetail.evaluation import Evaluation, evaluate
 from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.plans.arrange import arrange
-from dovetail.plans.framework_limits import check_runnable
-from dovetail.plans.model_limits import check_suitable
 from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
+from dovetail.plans.runs import check_runs
 from dovetail.report.step_breakdown import entry_routes, link_shares
 from dovetail.simulation import Simulation, simulate
 
@@ -112,8 +111,7 @@ def compare(case: Case, slower: float = 1.0) -> Compared:
     cluster = replace(cluster, tiers=tiers)
     job = Job(models.load(MODEL), seq_len=SEQ_LEN, global_batch=cluster.chips * SEQUENCES)
     plan = resolve_plan(case.spec, chips=cluster.chips, global_batch=job.global_batch, num_layers=job.model.num_layers)
-    check_suitable(plan, job, cluster)
-    check_runnable(plan, framework, job.precision)
+    check_runs(plan, job, cluster, framework)
     before = time.process_time()
     model = evaluate(plan, job, cluster, framework, energy=False)
     replayed = simulate(plan, job, cluster, framework, rates=True)

@@ -21,9 +21,9 @@ from dovetail.layout.axes import joined_by_tier
 from dovetail.layout.strategy import ContextKind
 from dovetail.models import Job
 from dovetail.plans.framework_limits import check_runnable
-from dovetail.plans.model_limits import check_suitable
 from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
+from dovetail.plans.runs import check_runs
 from dovetail.plans.space import Space
 
 #: Some fields of a plan by name.
@@ -182,7 +182,7 @@ def _axis_orders(degrees: Fields, cluster: Cluster, space: Space) -> Iterator[Ax
 
 def _suits(plan: Plan, job: Job, cluster: Cluster) -> bool:
     try:
-        check_suitable(plan, job, cluster)
+        check_runs(plan, job, cluster)
     except InputError:
         return False
     return True

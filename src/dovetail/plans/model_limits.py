@@ -138,6 +138,11 @@ def _check_recompute(plan: Plan, graph: ModelGraph) -> None:
             )
 
 
+def nests(*groups: int) -> bool:
+    """Whether groups of so many neighbouring chips lie in each other like boxes."""
+    return all(high % low == 0 for low, high in pairwise(sorted(set(groups))))
+
+
 def _check_nesting(plan: Plan) -> None:
     """Groups lie in each other like boxes; the degrees a plan may leave out are named first."""
     t, c = plan.tensor_parallel, plan.context_parallel
@@ -155,7 +160,7 @@ def _check_nesting(plan: Plan) -> None:
             what = f"makes groups of {chips} chips in stages of {stage}"
             raise InputError(f"plan: {field}", what, "choose degrees whose product divides the chips of a stage")
     for low, high in pairwise(sorted(groups)):
-        if high % low:
+        if not nests(low, high):
             field = max(groups[low], groups[high], key=list(groups.values()).index)
             what = f"makes groups of {low} and {high} chips, which do not nest"
             raise InputError(f"plan: {field}", what, "each group should divide the next larger one")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +13,7 @@ from dovetail.frameworks.framework import AxisOrder
 from dovetail.hardware import Cluster
 from dovetail.layout.axes import joined_by_tier
 from dovetail.models import Job
+from dovetail.plans.model_limits import nests
 from dovetail.plans.pipeline_schedule import MAX_CHUNK_RUNS, Pipeline, PipelineSchedule
 from dovetail.plans.space import Space
 from dovetail.search.cut_tables import is_free, listed_cuts
@@ -167,5 +167,5 @@ def _keeps_tiers(split: Split, zero_group: int, tiers: Sequence[int]) -> bool:
 def _nests(split: Split, copies: int, zero_group: int) -> bool:
     plan = split.plan
     t, inner = plan.tensor_parallel, plan.expert_tensor_parallel
-    groups = {1, t, split.copy_chips, inner, inner * plan.expert_parallel, t * zero_group, split.copy_chips * copies}
-    return all(high % low == 0 for low, high in pairwise(sorted(groups)))
+    experts = (inner, inner * plan.expert_parallel)
+    return nests(t, split.copy_chips, *experts, t * zero_group, split.copy_chips * copies)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import product
 from math import prod
 
 from dovetail.errors import InputError
@@ -15,7 +15,7 @@ from dovetail.layout.strategy import ContextKind, Strategy
 from dovetail.models import Job
 from dovetail.plans.arrange import Arrangement, arrange
 from dovetail.plans.framework_limits import expert_obstacles
-from dovetail.plans.model_limits import DimCut, dim_cuts
+from dovetail.plans.model_limits import DimCut, dim_cuts, nests
 from dovetail.plans.plan import Plan
 from dovetail.plans.space import Space
 
@@ -93,7 +93,5 @@ def _experts(space: Space, t: int) -> Iterator[tuple[int, int]]:
 
 
 def _nests(plan: Plan) -> bool:
-    """Whether groups of chips lie in each other like boxes."""
     t, c, inner = plan.tensor_parallel, plan.context_parallel, plan.expert_tensor_parallel
-    groups = sorted({1, t, t * c, inner, inner * plan.expert_parallel, t * c * plan.data_parallel})
-    return all(high % low == 0 for low, high in pairwise(groups))
+    return nests(t, t * c, inner, inner * plan.expert_parallel, t * c * plan.data_parallel)

@@ -7,9 +7,8 @@ import pytest
 from random_plans import QUESTIONS, random_plans
 
 from dovetail.evaluation import evaluate
-from dovetail.plans.framework_limits import check_runnable
-from dovetail.plans.model_limits import check_suitable
 from dovetail.plans.plan_batch import PlanBatch
+from dovetail.plans.runs import check_runs
 from dovetail.search.physical_bound import physical_bound
 
 
@@ -25,8 +24,7 @@ def check(question, number, seed):
     physical = physical_bound(found.job, found.cluster, PlanBatch.of(found.plans))
     for row, i in enumerate(evaluated.candidate.tolist()):
         plan = found.plans[i]
-        check_suitable(plan, found.job, found.cluster)
-        check_runnable(plan, found.framework, found.job.precision)
+        check_runs(plan, found.job, found.cluster, found.framework)
         one = evaluate(plan, found.job, found.cluster, found.framework, energy=False)
         assert seconds[row] == pytest.approx(one.step_time_s, rel=1e-9), plan
         assert evaluated.peak_bytes[row] == pytest.approx(one.peak_bytes, rel=1e-9), plan
