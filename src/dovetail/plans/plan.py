@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     class PlanSpec(Spec):
         """The `plan` part of a plan file; what is left out is derived where it can be."""
 
+        def __init__(self, **fields: Any) -> None: ...
         def __getattr__(self, name: str) -> Any: ...
 
 else:
