@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from cpu_time import cpu_seconds
 
-from dovetail.placement import ChunkTimes, Pipeline, PipelineSchedule, WorkKind, lower_bound, step_time, work_order
-from dovetail.placement.step_time import compiled
+from dovetail.pipeline import ChunkTimes, Pipeline, PipelineSchedule, WorkKind, lower_bound, step_time, work_order
+from dovetail.pipeline.step_time import compiled
 
 #: Pipelines, and the seconds of a transfer where a chunk's forward takes about one.
 CASES = [

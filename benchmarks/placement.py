@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from cpu_time import cpu_seconds
 
-from dovetail.placement.chain import Chain, Layers, read_chain
-from dovetail.placement.chain_solver import solve_chain
+from dovetail.partition.chain import Chain, Layers, read_chain
+from dovetail.partition.chain_solver import solve_chain
 from dovetail.report.svg import Panel, Series, growth
 
 INSTANCES = Path(__file__).parents[2] / "shared" / "data" / "placement"

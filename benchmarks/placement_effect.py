@@ -18,11 +18,11 @@ import numpy as np
 
 from dovetail import frameworks, hardware, models
 from dovetail.cost.calibration import calibration
-from dovetail.evaluation.evaluate import Evaluation, ProfiledJob, evaluation_of, profiled_job, step_from
-from dovetail.evaluation.facts import facts_of
-from dovetail.evaluation.place import PlacedPlan, place_profiled
 from dovetail.models import Job
+from dovetail.partition.partition_plan import PlacedPlan, place_profiled
 from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
+from dovetail.step.evaluate import Evaluation, ProfiledJob, evaluation_of, profiled_job, step_from
+from dovetail.step.facts import facts_of
 
 #: Model, tokens of a sequence, sequences of a batch: as published for GPT-3 and BLOOM; of Llama 3.1 the first batch.
 JOBS = [("gpt3-175b", 2048, 1536), ("llama-3.1-405b", 8192, 512), ("bloom-176b", 2048, 2048)]

@@ -9,12 +9,12 @@ import numpy as np
 
 from dovetail import hardware, models
 from dovetail.cost.units import chip_units, way_arrays
-from dovetail.evaluation.profiles import Pricing
+from dovetail.frameworks import ParameterBytes
 from dovetail.graph import LayerGraph
 from dovetail.layout import Moment
 from dovetail.models import Job
-from dovetail.placement.memory import ParameterBytes
 from dovetail.search.layouts import LayerProblem, LayerSetting, LayerTile, axis_orders, layout_costs, tile_price
+from dovetail.step.profiles import Pricing
 
 WAFER, NODE = ("watos-like", 56), ("hgx-h100", 8)
 

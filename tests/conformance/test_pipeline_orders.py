@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 
 from torch.distributed.pipelining import schedules as torch_schedules
 
-from dovetail.placement import Pipeline, PipelineSchedule, WorkKind, work_order
+from dovetail.pipeline import Pipeline, PipelineSchedule, WorkKind, work_order
 
 pytestmark = pytest.mark.torch
 

@@ -12,7 +12,7 @@ from dovetail.cost.collective import TierArrays
 from dovetail.hardware import Cluster, Tier
 from dovetail.layout import Strategy
 from dovetail.layout.axes import atomic_axes
-from dovetail.placement import Pipeline, work_order
+from dovetail.pipeline import Pipeline, work_order
 from dovetail.plans.arrange import Arrangement
 from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
 from dovetail.simulation.chips import Chips

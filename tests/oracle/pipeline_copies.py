@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from pipeline_graph import RESULT, Times, duration, hop, place_of, sorted_ends
 
-from dovetail.placement import WorkItem, WorkKind, WorkOrder
+from dovetail.pipeline import WorkItem, WorkKind, WorkOrder
 
 #: a stage and the index of an item, the first of those that run together; or of the one that is handed on
 Node = tuple[str, int, int]

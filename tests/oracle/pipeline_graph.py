@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from dovetail.placement import ChunkTimes, Pipeline, PipelineSchedule, WorkItem, WorkKind, WorkOrder
+from dovetail.pipeline import ChunkTimes, Pipeline, PipelineSchedule, WorkItem, WorkKind, WorkOrder
 
 Node = tuple[int, int]
 

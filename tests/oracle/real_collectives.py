@@ -13,9 +13,6 @@ from dovetail import frameworks, hardware, models
 from dovetail.cost.calibration import calibration
 from dovetail.cost.collective import TRANSPORT, _depth, _ring, _switch_tree, _tree, _way, tiered_seconds
 from dovetail.cost.units import tier_arrays
-from dovetail.evaluation.evaluate import profiled_job
-from dovetail.evaluation.facts import facts_of
-from dovetail.evaluation.profiles import Arrangements, placed_layer, pricing_of
 from dovetail.graph import Element
 from dovetail.graph.routing import TOP_K
 from dovetail.layout import CollectiveKind
@@ -24,6 +21,9 @@ from dovetail.plans.arrange import arrange
 from dovetail.plans.plan import PlanSpec, resolve_plan
 from dovetail.simulation.chips import Chips
 from dovetail.simulation.layer_steps import Message, _Messages
+from dovetail.step.evaluate import profiled_job
+from dovetail.step.facts import facts_of
+from dovetail.step.profiles import Arrangements, placed_layer, pricing_of
 
 
 @dataclass(frozen=True)

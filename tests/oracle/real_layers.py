@@ -13,10 +13,10 @@ from dovetail import models
 from dovetail.cost.calibration import calibration
 from dovetail.errors import InputError
 from dovetail.evaluation import task_of
-from dovetail.evaluation.evaluate import step_of
-from dovetail.evaluation.facts import facts_of
 from dovetail.graph import LayerGraph
 from dovetail.profile import LayerProfile
+from dovetail.step.evaluate import step_of
+from dovetail.step.facts import facts_of
 
 Layer = tuple[LayerGraph, LayerProfile]
 Layers = dict[str, Layer]

@@ -18,8 +18,8 @@ import numpy as np
 from hypothesis import strategies as st
 from pipeline_graph import Times, longest_path
 
-from dovetail.placement import Pipeline, PipelineSchedule, WorkOrder, work_order
-from dovetail.placement.layer_chain import LayerChain, LayerOptions, LayerPlacement
+from dovetail.partition.layer_chain import LayerChain, LayerOptions, LayerPlacement
+from dovetail.pipeline import Pipeline, PipelineSchedule, WorkKind, WorkOrder, work_order
 
 Ends = tuple[int, ...]
 #: the input-gradient seconds of a stage's chunks, under some choice of options
@@ -34,33 +34,34 @@ def layer(chain: LayerChain, index: int) -> LayerOptions:
 # What fits, and how long a placement takes.
 
 
-def runs_in_flight(pipeline: Pipeline, stage: int) -> int:
-    """Chunk runs that a stage holds at its worst moment."""
-    p, m, v = pipeline.num_stages, pipeline.num_microbatches, pipeline.num_chunks
-    if pipeline.schedule is PipelineSchedule.GPIPE:
-        return m
-    if pipeline.schedule is PipelineSchedule.ONE_F_ONE_B:
-        return min(m, p - stage)
-    if pipeline.schedule is PipelineSchedule.ZB_H1:
-        return min(m, p)
-    return min(m * v, 2 * (p - 1 - stage) + (v - 1) * pipeline.microbatch_group_size + 1)
+def saved_at_peak(pipeline: Pipeline, stage: int, saved: Sequence[float]) -> float:
+    """The most that a stage saves at once, item by item of its order; `saved` is of one microbatch, by chunk."""
+    held = most = 0.0
+    for item in explicit_order(pipeline).items(stage):
+        if item.kind is WorkKind.FORWARD:
+            held += saved[item.chunk]
+        elif item.kind is not WorkKind.INPUT_GRADIENT:
+            held -= saved[item.chunk]
+        most = max(most, held)
+    return most
 
 
-def bytes_needed(chain: LayerChain, layers: Sequence[int], options: Sequence[int], stage: int) -> float:
-    """Bytes of a stage with these layers, an option for each."""
-    held = [layer(chain, i) for i in layers]
-    state = step = kept = workspace = loss = gathered = 0.0
+def bytes_needed(chain: LayerChain, chunks: Sequence[Sequence[int]], options: Sequence[int], stage: int) -> float:
+    """Bytes of a stage whose chunks have these layers, an option for each in the order of the chunks."""
+    state = step = workspace = loss = gathered = 0.0
+    saved = [0.0] * len(chunks)
     working: dict[int, float] = {}
-    for one, option in zip(held, options, strict=True):
+    of_layers = ((number, layer(chain, i)) for number, chunk in enumerate(chunks) for i in chunk)
+    for (number, one), option in zip(of_layers, options, strict=True):
         state += one.state_bytes
         step += one.step_bytes
-        kept += float(one.kept_bytes[option])
+        saved[number] += float(one.kept_bytes[option])
         workspace = max(workspace, float(one.workspace_bytes[option]))
         loss, gathered = max(loss, one.loss_bytes), max(gathered, one.gathered_bytes)
         for kind, size in enumerate(one.working_bytes):
             working[kind] = max(working.get(kind, 0.0), size)
-    kept_by_all = runs_in_flight(chain.pipeline, stage) * kept / chain.pipeline.num_chunks
-    activations = kept_by_all + max(workspace + sum(working.values()), loss) + gathered
+    activations = saved_at_peak(chain.pipeline, stage, saved)
+    activations += max(workspace + sum(working.values()), loss) + gathered
     return state + max(activations, step)
 
 
@@ -105,8 +106,7 @@ def seconds_with(chain: LayerChain, ends: Ends, of_input: Sequence[float]) -> fl
 def evaluated(chain: LayerChain, placement: LayerPlacement) -> float:
     """The step time of a placement; infinite where a stage does not fit."""
     for stage, chunks in enumerate(by_stage(chain, placement.ends)):
-        layers = joined(chunks)
-        if bytes_needed(chain, layers, [placement.options[i] for i in layers], stage) > chain.device_bytes:
+        if bytes_needed(chain, chunks, [placement.options[i] for i in joined(chunks)], stage) > chain.device_bytes:
             return math.inf
     gradients = [float(layer(chain, i).input_gradient_s[k]) for i, k in enumerate(placement.options)]
     of_input = [sum(gradients[i] for i in chunk) for chunk in chunks_between(placement.ends)]
@@ -135,7 +135,7 @@ def every_way(chain: LayerChain, chunks: Sequence[Sequence[int]], stage: int) ->
     """Of every choice of options that fits, one by one."""
     layers, ways = joined(chunks), set()
     for options in product(*(range(len(layer(chain, i).kept_bytes)) for i in layers)):
-        if bytes_needed(chain, layers, options, stage) <= chain.device_bytes:
+        if bytes_needed(chain, chunks, options, stage) <= chain.device_bytes:
             chosen = dict(zip(layers, options, strict=True))
             ways.add(tuple(sum(float(layer(chain, i).input_gradient_s[chosen[i]]) for i in c) for c in chunks))
     return ways
@@ -156,16 +156,9 @@ def least_by_counts(chain: LayerChain, chunks: Sequence[Sequence[int]], stage: i
     for parts in product(*choices):
         options = [option for part in parts for option in part]
         seconds = sum(float(layer(chain, i).input_gradient_s[k]) for i, k in zip(layers, options, strict=True))
-        if seconds < least and bytes_needed(chain, layers, options, stage) <= chain.device_bytes:
+        if seconds < least and bytes_needed(chain, [layers], options, stage) <= chain.device_bytes:
             least = seconds
     return [(least,)] if least < math.inf else []
-
-
-def least_total(chain: LayerChain, chunks: Sequence[Sequence[int]], stage: int) -> set[Way]:
-    """Of every choice of options that fits and has the least total of the stage."""
-    ways = every_way(chain, chunks, stage)
-    least = min((sum(way) for way in ways), default=0.0)
-    return {way for way in ways if sum(way) == least}
 
 
 def seconds_of_cut(chain: LayerChain, ends: Ends, ways: Ways) -> Iterator[float]:
@@ -178,12 +171,6 @@ def seconds_of_cut(chain: LayerChain, ends: Ends, ways: Ways) -> Iterator[float]
 def least_seconds(chain: LayerChain, ways: Ways = every_way) -> float:
     """The least step time of all placements; infinite where none fits."""
     return min((s for ends in every_cut(chain) for s in seconds_of_cut(chain, ends, ways)), default=math.inf)
-
-
-def least_of_unlucky_deals(chain: LayerChain) -> float:
-    """The least over cuts if, of the options with the least totals of stages, the worst were dealt to the chunks."""
-    cuts = ([*seconds_of_cut(chain, ends, least_total)] for ends in every_cut(chain))
-    return min((max(times) for times in cuts if times), default=math.inf)
 
 
 # Random problems.
@@ -249,10 +236,10 @@ def limits(draw: Any, chain: LayerChain, byte: float) -> float:
             options.append(draw(st.integers(0, len(one.kept_bytes) - 1)))
         else:
             options.append(int(np.argmin(one.input_gradient_s if prefer == "fast" else one.kept_bytes)))
-    stages = [joined(chunks) for chunks in by_stage(chain, ends)]
-    taken = [bytes_needed(chain, held, [options[i] for i in held], stage) for stage, held in enumerate(stages)]
-    if chain.pipeline.num_chunks == 3:  # a third of a run is no exact number: keep clear of ties
-        spare += byte / 2
+    taken = [
+        bytes_needed(chain, chunks, [options[i] for i in joined(chunks)], stage)
+        for stage, chunks in enumerate(by_stage(chain, ends))
+    ]
     return max(max(taken) + spare, 0.0)
 
 

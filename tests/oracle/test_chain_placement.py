@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_chain_placements import every_placement, instances
 
-from dovetail.placement.chain import chain_of, chain_seconds, read_chain
-from dovetail.placement.chain_kernels import (
+from dovetail.partition.chain import chain_of, chain_seconds, read_chain
+from dovetail.partition.chain_kernels import (
     HIGH,
     LEAST_ALONE,
     LOW,
@@ -23,7 +23,7 @@ from dovetail.placement.chain_kernels import (
     ranges_alone,
     stages_left,
 )
-from dovetail.placement.chain_solver import problem_of, solve_chain
+from dovetail.partition.chain_solver import problem_of, solve_chain
 
 PLACEMENT = Path(__file__).parents[3] / "shared" / "data" / "placement"
 REFERENCE = PLACEMENT / "reference.json"

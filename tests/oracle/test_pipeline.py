@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pipeline_graph import DeadlockError, ends, longest_path, pipelines, plan_times, random_times
 
-from dovetail.placement import (
+from dovetail.pipeline import (
     ChunkTimes,
     Pipeline,
     PipelineSchedule,
@@ -24,7 +24,7 @@ from dovetail.placement import (
     step_time,
     work_order,
 )
-from dovetail.placement.longest_path_kernels import fill_and_drain, one_f_one_b
+from dovetail.pipeline.longest_path_kernels import fill_and_drain, one_f_one_b
 
 SCHEDULES = list(PipelineSchedule)
 SEEDS = st.integers(0, 2**32 - 1)

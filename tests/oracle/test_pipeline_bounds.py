@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dovetail.placement import (
+from dovetail.pipeline import (
     ChunkTimes,
     Pipeline,
     PipelineSchedule,

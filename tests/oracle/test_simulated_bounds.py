@@ -6,10 +6,10 @@ import pytest
 from random_step_plans import random_tasks
 
 from dovetail.evaluation import Task
-from dovetail.evaluation.evaluate import least_step_s
 from dovetail.plans.plan_batch import PlanBatch
 from dovetail.search.physical_bound import physical_bound
 from dovetail.simulation.simulate import simulate
+from dovetail.step.evaluate import least_step_s
 
 FEW, MANY = 8, 2000
 ROUNDING = 1e-9

@@ -11,7 +11,7 @@ from real_collectives import real_collectives
 
 from dovetail.cost.collective import Transport, tiered_seconds, tiered_time
 from dovetail.layout import CollectiveKind
-from dovetail.placement import Pipeline, PipelineSchedule, work_order
+from dovetail.pipeline import Pipeline, PipelineSchedule, work_order
 from dovetail.simulation.chips import Chips
 from dovetail.simulation.layer_steps import LayerStep, LayerSteps, Message, StepKind
 from dovetail.simulation.network import Routes

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from dovetail.accuracy.rows import MeasuredRun
 from dovetail.cost.calibration import PRECISION_ROWS, calibration, generation_of
 from dovetail.cost.shapes import Array
-from dovetail.evaluation.evaluate import ProfiledJob, Step, profiled_job, step_from
-from dovetail.evaluation.facts import FrameworkFacts, Overheads, facts_of, overheads_of
+from dovetail.step.evaluate import ProfiledJob, Step, profiled_job, step_from
+from dovetail.step.facts import FrameworkFacts, Overheads, facts_of, overheads_of
 
 Floats = NDArray[np.float64]
 

@@ -13,7 +13,7 @@ from dovetail.accuracy.rows import MeasuredRun, Refusal
 from dovetail.cost.calibration import calibration
 from dovetail.errors import InputError
 from dovetail.evaluation import Evaluation
-from dovetail.evaluation.evaluate import evaluation_of
+from dovetail.step.evaluate import evaluation_of
 
 #: Parts of a chip's memory that a kind of measurement does not see.
 UNSEEN: Mapping[str, frozenset[str]] = {

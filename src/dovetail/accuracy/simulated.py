@@ -15,9 +15,9 @@ from dovetail.accuracy.ranking import Ranking, rank
 from dovetail.accuracy.rows import MeasuredRun
 from dovetail.accuracy.scoreboard import NAMES, Key
 from dovetail.errors import InputError
-from dovetail.evaluation.evaluate import step_from
 from dovetail.simulation.simulate import tasks_of
 from dovetail.simulation.task_graph import run as play
+from dovetail.step.evaluate import step_from
 
 #: The tier whose configurations are known in full: elsewhere what was assumed outweighs what simulation adds.
 TIER = "A"

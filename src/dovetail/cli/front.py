@@ -92,8 +92,8 @@ def _point_fields(point: FrontPoint) -> dict[str, Any]:
 
 def _check_objective(objective: Objective, question: Question, wanted: Wanted) -> None:
     """Refuses before the search what could not be compared after it."""
-    from dovetail.evaluation.profiles import rates_of
     from dovetail.search.front import price
+    from dovetail.step.profiles import rates_of
 
     chip = question.cluster.chip
     if objective == "cost" and price(question.cluster, wanted.price_per_chip_hour) is None:

@@ -14,7 +14,7 @@ from dovetail.errors import InputError
 from dovetail.units import seconds_text
 
 if TYPE_CHECKING:
-    from dovetail.placement.chain_solver import ChainSolution
+    from dovetail.partition.chain_solver import ChainSolution
 
 
 def place(
@@ -23,9 +23,9 @@ def place(
 ) -> None:
     """The best stages, width and number of pipelines for a chain of layers, proven."""
     # what a first call of the compiled search takes to load is no time of the search
-    import dovetail.placement.chain_kernels  # noqa: F401  # pyright: ignore[reportUnusedImport]
-    from dovetail.placement.chain import read_chain
-    from dovetail.placement.chain_solver import solve_chain
+    import dovetail.partition.chain_kernels  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    from dovetail.partition.chain import read_chain
+    from dovetail.partition.chain_solver import solve_chain
 
     start = time.process_time()
     problem = read_chain(chain)

@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.evaluation.evaluate import least_step_s
 from dovetail.exploration.objective import Floats
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.result import space_words, variables_of
@@ -36,6 +35,7 @@ from dovetail.search.answer import SimulatedPlan
 from dovetail.search.progress import TIE, simplicity
 from dovetail.search.simulated import simulated_plans
 from dovetail.simulation import simulate
+from dovetail.step.evaluate import least_step_s
 
 Ints = NDArray[np.int64]
 

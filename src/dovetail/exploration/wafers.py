@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dovetail.errors import InputError
 from dovetail.frameworks import Framework
+from dovetail.frameworks.parameter_bytes import state_bytes
 from dovetail.hardware import Cluster, Wafer
 from dovetail.hardware.design_space.space import Axis, DesignSpace
 from dovetail.hardware.wafer_design import WaferDesigns, planned
@@ -149,10 +150,9 @@ def _sram_bytes(designs: WaferDesigns) -> Floats:
 def least_state_bytes(job: Job, framework: Framework) -> float:
     """Bytes of weights, gradients and optimizer state that all chips together hold at least, however sharded."""
     state, work = framework.state_bytes(job.precision), least_work(job, None)
-    once = state.per_parameter(job.optimizer, 3, 1)
-    gradients = min(state.gradients, state.gradients if state.pipeline_gradients is None else state.pipeline_gradients)
     parameters = work.dense_parameters + work.expert_parameters
-    return parameters * (once.weights + gradients + once.optimizer) * (1 - _ROUNDING)
+    sizes = [state.parameter_bytes(job.optimizer, staged=staged) for staged in (False, True)]
+    return min(float(sum(state_bytes(parameters, parameters, 3, each))) for each in sizes) * (1 - _ROUNDING)
 
 
 def columns_of(space: DesignSpace, designs: Ints) -> dict[str, Floats]:

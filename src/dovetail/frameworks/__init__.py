@@ -10,7 +10,8 @@ from dovetail.frameworks.framework import (
     Recompute,
     UnevenStages,
 )
-from dovetail.frameworks.state import Allowance, ParameterBytes, StateBytes
+from dovetail.frameworks.parameter_bytes import ParameterBytes
+from dovetail.frameworks.state import Allowance, StateBytes
 
 __all__ = [
     "Allowance",

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from dovetail.documents import Spec
 from dovetail.errors import InputError, one_of, quoted
+from dovetail.frameworks.parameter_bytes import state_bytes
 from dovetail.frameworks.state import Allowance, AllowanceSpec, BytesAllowanceSpec, StateBytes, StateBytesSpec
 from dovetail.graph import OPTIMIZERS
 
@@ -169,7 +170,8 @@ class Framework:
             raise InputError("optimizer", f"is {quoted(optimizer)}", one_of(OPTIMIZERS, optimizer))
         if shards < 1:
             raise InputError("shards", f"is {quoted(shards)}", "it should be 1 or more")
-        return self.state_bytes(precision).per_parameter(optimizer, zero_stage, shards).total
+        sizes = self.state_bytes(precision).parameter_bytes(optimizer)
+        return float(sum(state_bytes(1.0, 1 / shards, zero_stage, sizes)))
 
     def can_interleave(self, microbatches: int, stages: int) -> bool:
         """Whether the framework's interleaved schedule takes so many microbatches."""

@@ -9,26 +9,11 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from dovetail.documents import Spec
 from dovetail.errors import InputError
+from dovetail.frameworks.parameter_bytes import ParameterBytes
 from dovetail.graph import OPTIMIZERS
 from dovetail.units import parse
 
 Status = Literal["read", "measured", "fitted", "assumed"]
-
-MAX_ZERO_STAGE = 3
-
-
-@dataclass(frozen=True, slots=True)
-class ParameterBytes:
-    """Bytes per parameter on one chip."""
-
-    weights: float
-    gradients: float
-    optimizer: float
-
-    @property
-    def total(self) -> float:
-        """All three."""
-        return self.weights + self.gradients + self.optimizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +45,17 @@ class StateBytes:
     operands: float = 0.0
     """per element of a matrix product's input that is kept for the backward; 0: as wide as it was written"""
 
-    def per_parameter(self, optimizer: str, zero_stage: int, shards: int) -> ParameterBytes:
-        """What one chip keeps with optimizer state (1), gradients (2) and weights (3) cut into shards (ZeRO, 2020)."""
-        state = self.master + self.gradient_copy + self.moment * len(OPTIMIZERS[optimizer].states)
-        weights = self.weights + self.casts
-        if zero_stage >= MAX_ZERO_STAGE:
-            weights = 0.0 if self.cast_on_gather else self.weights / shards
+    def parameter_bytes(self, optimizer: str, *, staged: bool = False, by_weight: bool = False) -> ParameterBytes:
+        """What chips keep per parameter, of what every chip uses and of what is sharded; `staged` in a pipeline."""
+        gradients = self.pipeline_gradients if staged and self.pipeline_gradients is not None else self.gradients
         return ParameterBytes(
-            weights,
-            self.gradients / (shards if zero_stage >= 2 else 1),
-            state / (shards if zero_stage >= 1 else 1),
+            weight=self.weights + self.casts,
+            sharded_weight=0.0 if self.cast_on_gather else self.weights,
+            gradient=gradients,
+            optimizer=self.master + self.gradient_copy + self.moment * len(OPTIMIZERS[optimizer].states),
+            step_copy=self.step_copy,
+            layer_gradient=self.layer_gradients,
+            by_weight=by_weight,
         )
 
 

@@ -17,6 +17,7 @@ from dovetail.layout.encoding import FreeStrategy, MeshAxis, TileLayouts
 from dovetail.layout.encoding.cuts import TileAxes, axis_name
 from dovetail.layout.rectangles import rectangles
 from dovetail.plans.plan import Plan
+from dovetail.plans.zero_stage import effective_zero_stage
 
 #: The axis between stages, where those inside a stage are named by what they serve.
 PIPELINE = "pipeline"
@@ -42,8 +43,7 @@ def arrange(plan: Plan, graph: ModelGraph, cluster: Cluster) -> Arrangement:
         axes.mesh,
         sequence_parallel=plan.sequence_parallel,
         context=plan.context_kind,
-        # a pipeline accumulates the gradients of its microbatches before it reduces them, sharded or not
-        zero_stage=1 if plan.zero_stage == 2 and plan.pipeline_parallel > 1 else plan.zero_stage,
+        zero_stage=effective_zero_stage(plan.zero_stage, plan.pipeline_parallel),
     )
     joins, strides = _along_ways(plan, cluster, axes)
     return Arrangement(axes, strategy, joins, strides)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +24,19 @@ class PipelineSchedule(StrEnum):
     INTERLEAVED = "interleaved"
     ZB_H1 = "zb_h1"
     DUAL_PIPE = "dualpipe"
+
+
+#: Schedules as compiled code knows them: small numbers.
+ONE_F_ONE_B, GPIPE, INTERLEAVED, ZB_H1, DUAL_PIPE = range(5)
+SCHEDULE_CODES: Mapping[PipelineSchedule, int] = MappingProxyType(
+    {
+        PipelineSchedule.ONE_F_ONE_B: ONE_F_ONE_B,
+        PipelineSchedule.GPIPE: GPIPE,
+        PipelineSchedule.INTERLEAVED: INTERLEAVED,
+        PipelineSchedule.ZB_H1: ZB_H1,
+        PipelineSchedule.DUAL_PIPE: DUAL_PIPE,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail.placement.work_order import WorkKind
+from dovetail.pipeline.work_order import WorkKind
 from dovetail.report.step_items import (
     Floats,
     Ints,

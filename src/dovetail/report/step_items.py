@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.placement.work_order import WorkKind, WorkOrder
+from dovetail.pipeline.work_order import WorkKind, WorkOrder
 from dovetail.simulation.layer_steps import StepKind
 from dovetail.simulation.simulate import Simulation
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.errors import InputError
-from dovetail.placement.work_order import WorkKind
+from dovetail.pipeline.work_order import WorkKind
 from dovetail.report.link_use import LinkUse, averaged, link_use
 from dovetail.report.step_items import (
     WORDS,

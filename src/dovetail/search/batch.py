@@ -8,15 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.placement.chunk_times import ChunkTimes
-from dovetail.placement.step_time import step_time
-from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
+from dovetail.pipeline.chunk_times import ChunkTimes
+from dovetail.pipeline.step_time import step_time
+from dovetail.plans.pipeline_schedule import GPIPE, ONE_F_ONE_B, Pipeline, PipelineSchedule
 from dovetail.plans.plan_batch import PlanBatch
+from dovetail.plans.zero_stage import effective_zero_stage
 from dovetail.search.bound_kernels import least_seconds
 from dovetail.search.physical_bound import physical_bound
-from dovetail.search.plan_kernels import GPIPE, ONE_F_ONE_B, Cells, Layers, Plans, evaluate_plans
 from dovetail.search.shapes import NAMES, Shapes, group_sizes
 from dovetail.search.tables import Tables, numbers
+from dovetail.step.formulas import exposed, optimizer_seconds
+from dovetail.step.plan_kernels import Cells, Layers, Plans, evaluate_plans
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -90,7 +92,8 @@ class Batch:
         n = len(self.shapes)
         plans = self._plans(Candidates(np.arange(n), np.zeros(n, np.int64), np.zeros(n, np.int64)), self.cell)
         fixed = self._tied_s.min(axis=1) + self._between_s
-        return self._least(plans, self.cell, state_bytes, self.tables.fastest_rows(), limit_s - fixed) + fixed
+        rows = self.tables.fastest_rows()
+        return self._least(plans, self.cell, state_bytes, rows, limit_s - fixed, listed=False) + fixed
 
     def screen(self, state_bytes: Floats, least: int | None, limit_s: float) -> Floats:
         """What each shape takes at least under each option, whatever its cut; infinite where none fits.
@@ -100,7 +103,8 @@ class Batch:
         """
         plans, memory, fixed = self.open_plans(least)
         options = len(self.tables.options)
-        found = self._least(plans, memory, np.repeat(state_bytes, options, axis=0), self._layers, limit_s - fixed)
+        state = np.repeat(state_bytes, options, axis=0)
+        found = self._least(plans, memory, state, self._layers, limit_s - fixed, listed=least is None)
         return (found + fixed).reshape(len(self.shapes), options)
 
     def open_plans(self, least: int | None) -> tuple[Plans, Ints, Floats]:
@@ -122,13 +126,15 @@ class Batch:
             memory = self._position[candidates.shape] * len(tables.options) + least
         counts = tables.cuts.block_counts + sum(tables.cuts.end_counts)
         staged = np.minimum(plans.stages - 1, 1)
-        seen = 1 - np.stack([tables.facts.hidden_reduction[staged], tables.facts.hidden_gathering[staged]])
-        once = states.reduction_s[candidates.state] * seen[0][:, None]
-        once += states.gathering_s[candidates.state] * seen[1][:, None]
-        once += states.own[candidates.state] * tables.facts.update_s
+        reduction, gathering = tables.facts.hidden_reduction[staged], tables.facts.hidden_gathering[staged]
+        # however much work there is beside them
+        once = exposed(states.reduction_s[candidates.state], reduction[:, None], np.inf)
+        once += exposed(states.gathering_s[candidates.state], gathering[:, None], np.inf)
+        once += optimizer_seconds(states.own[candidates.state], tables.facts.update_s)
         after = (once * counts).sum(axis=1) / plans.stages
         fixed = after * (1 - ROUNDING) + self._fixed_s(candidates)
-        found = self._least(plans, memory, self._state_bytes(plans), self._layers, limit_s - fixed) + fixed
+        state = self._state_bytes(plans)
+        found = self._least(plans, memory, state, self._layers, limit_s - fixed, listed=least is None) + fixed
         return np.maximum(found, self._physical(candidates))
 
     def _physical(self, candidates: Candidates) -> Floats:
@@ -151,7 +157,14 @@ class Batch:
         return physical_bound(setting.job, setting.cluster, plans)
 
     def _least(
-        self, plans: Plans, memory: Ints, state_bytes: Floats, layers: Layers, limits_s: Floats | float
+        self,
+        plans: Plans,
+        memory: Ints,
+        state_bytes: Floats,
+        layers: Layers,
+        limits_s: Floats | float,
+        *,
+        listed: bool,
     ) -> Floats:
         found = least_seconds(
             plans,
@@ -159,7 +172,7 @@ class Batch:
             layers,
             self._cells,
             np.ascontiguousarray(state_bytes),
-            self.tables.cuts.chain,
+            self.tables.cuts.chain(listed=listed),
             self.tables.facts,
             self.tables.setting.capacity_bytes,
             # rounding is taken off once more, so what just reaches a limit is looked at closely
@@ -169,15 +182,8 @@ class Batch:
 
     def _state_bytes(self, plans: Plans) -> Floats:
         """What the state of one layer of every class takes, tied weights apart (`memory.state_bytes`)."""
-        facts = self.tables.facts
         used, home = self._cells.own[plans.cell], self.tables.state_arrays().own[plans.state]
-        zero = np.where((plans.zero_stage == 2) & (plans.stages > 1), 1, plans.zero_stage)[:, None]
-        gradient = facts.gradient[np.minimum(plans.stages - 1, 1)][:, None]
-        return (
-            np.where(zero == 3, home * facts.sharded_weight, used * facts.weight)
-            + np.where(zero >= 2, home, used) * gradient
-            + np.where(zero >= 1, home, used) * facts.optimizer
-        )
+        return self.tables.state_bytes(used, home, plans.zero_stage[:, None], plans.stages[:, None])
 
     def evaluate(self, candidates: Candidates, cuts: Sequence[Sequence[int]]) -> Evaluated:
         """Every candidate with every cut listed for its shape."""
@@ -256,7 +262,11 @@ class Batch:
             microbatches=shapes.microbatches[shape],
             chunks=shapes.chunks[shape],
             group=self._group[shape],
-            zero_stage=zero[candidates.state] if len(zero) else np.zeros(len(shape), np.int64),
+            zero_stage=(
+                effective_zero_stage(zero[candidates.state], shapes.stages[shape])
+                if len(zero)
+                else np.zeros(len(shape), np.int64)
+            ),
             sending_s=self._sending_s[shape],
             delay_s=self._delay_s[shape],
         )

@@ -9,9 +9,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.evaluation.evaluate import profiled_job
-from dovetail.evaluation.facts import facts_of
-from dovetail.evaluation.place import PlacedPlan, place_profiled
+from dovetail.partition.partition_plan import PlacedPlan, place_profiled
 from dovetail.plans.derive import even_layers
 from dovetail.plans.plan import Plan
 from dovetail.plans.space import BY_BLOCK, Space
@@ -24,6 +22,8 @@ from dovetail.search.shapes import AXIS_ORDERS, NAMES, Shapes, shapes, shardings
 from dovetail.search.splits import splits
 from dovetail.search.state_tables import StateKey
 from dovetail.search.tables import Tables, numbers, plan_of
+from dovetail.step.evaluate import profiled_job
+from dovetail.step.facts import facts_of
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

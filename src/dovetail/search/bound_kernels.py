@@ -10,17 +10,11 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from dovetail.search.plan_kernels import (
-    DUAL_PIPE,
-    INTERLEAVED,
-    ONE_F_ONE_B,
-    ZB_H1,
-    Cells,
-    Facts,
-    Layers,
-    Plans,
-    flights_of,
-)
+from dovetail.frameworks import ParameterBytes
+from dovetail.pipeline.compiled_formulas import chunk_runs_in_flight, in_flight_of_chunk
+from dovetail.plans.pipeline_schedule import DUAL_PIPE, INTERLEAVED, ONE_F_ONE_B, ZB_H1
+from dovetail.step.compiled_formulas import tensor_capacity, transient_peak
+from dovetail.step.plan_kernels import Cells, Facts, Layers, Plans
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -34,6 +28,8 @@ class Chain(NamedTuple):
     blocks: Ints
     first: Ints
     after: Ints
+    #: whether all chunks but the first and the last have a fair share of the blocks, rounded down, or more
+    fair_shares: bool
 
 
 @njit(cache=True)
@@ -57,7 +53,7 @@ def least_seconds(
     found = np.empty(n)
     most = plans.stages.max() if n else 1
     room, moments, seconds = np.empty(most, np.int64), np.empty(classes), np.empty(classes)
-    bytes_left = (capacity - facts.context_bytes) / (1 + facts.allocator) * (1 + 1e-9)
+    bytes_left = tensor_capacity(capacity, facts.context_bytes, facts.allocator) * (1 + 1e-9)
     for i in range(n):
         row, p = plans.layer[i], plans.stages[i]
         sending = plans.sending_s[i] if p > 1 else 0.0
@@ -69,7 +65,7 @@ def least_seconds(
             total += (chain.blocks[c] + chain.first[c] + chain.after[c]) * seconds[c]
             if seconds[c] > 0:
                 share = max(share, (layers.forward_s[row, c] + sending) / (seconds[c] + sending))
-            moments[c] = _moment_of(c, layers.workspace[memory[i], c], cells, plans.cell[i], facts)
+            moments[c] = _moment_of(c, layers.workspace[memory[i], c], cells, plans.cell[i], facts.alone)
         kept, state = layers.kept[memory[i]], state_bytes[i]
         if plans.schedule[i] in (INTERLEAVED, DUAL_PIPE):
             pipeline = (total, sending)
@@ -102,9 +98,7 @@ def _by_class(
     slowest = total / p
     for c in range(len(seconds)):
         if chain.blocks[c]:
-            fullest = _fullest_stage(
-                plans, i, kept, moments, state, c, chain.blocks[c], chain.first, chain.after, bytes_left, room
-            )
+            fullest = _fullest_stage(plans, i, kept, moments, state, c, chain, bytes_left, room)
             if fullest < 0:
                 return np.inf
             if plans.schedule[i] == INTERLEAVED:
@@ -183,7 +177,7 @@ def _within(
     p, m = plans.stages[i], plans.microbatches[i]
     run, left = 0, chain.run_length[0]
     for k in range(p):
-        flights = flights_of(plans, i, k)
+        flights = chunk_runs_in_flight(plans.schedule[i], p, m, plans.chunks[i], plans.group[i], k)
         time_left, free, moment = step / m, bytes_left, 0.0
         rate = m - 1 - (min(m, p - k) - 1) * share
         if rate > 0 and plans.schedule[i] != ZB_H1:
@@ -227,9 +221,7 @@ def _fullest_stage(
     moments: Floats,
     state: Floats,
     block: int,
-    number: int,
-    first: Ints,
-    after: Ints,
+    chain: Chain,
     bytes_left: float,
     room: Ints,
 ) -> int:
@@ -237,20 +229,13 @@ def _fullest_stage(
 
     `room` says how many fit in each stage, beside what stands at the ends.
     """
-    p = plans.stages[i]
+    p, number = plans.stages[i], chain.blocks[block]
     in_all, most = 0, 0
     for k in range(p):
-        flights = flights_of(plans, i, k)
-        free, moment = bytes_left, 0.0
-        for c in range(len(kept)):
-            # stages of two directions hold a part of both ends
-            held_here = (first[c] if k == 0 else 0) + (after[c] if k == p - 1 else 0)
-            if held_here and plans.schedule[i] != DUAL_PIPE:
-                free -= held_here * (state[c] + flights * kept[c])
-                moment = max(moment, moments[c])
+        free, moment, fewest = _free_bytes(plans, i, k, kept, moments, state, chain, bytes_left)
         if free < moment:
             return -1
-        each, moment = state[block] + flights * kept[block], max(moment, moments[block])
+        each, moment = state[block] + fewest * kept[block], max(moment, moments[block])
         held = number if each <= 0 else int(max(min((free - moment) / each, float(number)), 0.0))
         room[k] = held
         in_all += held
@@ -271,9 +256,45 @@ def _fullest_stage(
 
 
 @njit(cache=True)
-def _moment_of(c: int, workspace: float, cells: Cells, cell: int, facts: Facts) -> float:
-    """Bytes that a stage with a layer of this class has at its fullest moment, at least (`stage_memory`)."""
-    gradients = min(cells.dense[cell, c], cells.largest[cell, c]) * facts.layer_gradient
-    if cells.loss[cell, c] > 0:
-        return max(cells.loss[cell, c], workspace + gradients)
-    return workspace + cells.transient[cell, c] + gradients
+def _free_bytes(
+    plans: Plans, i: int, k: int, kept: Floats, moments: Floats, state: Floats, chain: Chain, bytes_left: float
+) -> tuple[float, float, int]:
+    """Bytes that a stage of several chunks has left for blocks, its transient peak, and microbatches of a block saved.
+
+    Chunks have different numbers of microbatches in flight, and a block may be in the one with fewest. But where chunks
+    have fair shares of the blocks, these save what they do beyond that.
+    """
+    p, m, v, schedule = plans.stages[i], plans.microbatches[i], plans.chunks[i], plans.schedule[i]
+    both_ways = schedule == DUAL_PIPE
+    chunks = 2 if both_ways else v
+    fewest, runs, whole, first, last = 2**62, 0, 0, 0, 0
+    for chunk in range(chunks):
+        flying = in_flight_of_chunk(schedule, p, m, v, plans.group[i], k, chunk)
+        first, last = (flying if chunk == 0 else first), flying
+        fewest = min(fewest, flying)
+        if both_ways or not ((k == 0 and chunk == 0) or (k == p - 1 and chunk == chunks - 1)):
+            runs += flying
+            whole += 1
+    smallest = np.inf
+    for c in range(len(kept)):
+        if chain.blocks[c]:
+            smallest = min(smallest, kept[c])
+    share = chain.blocks.sum() // (p * v) if chain.fair_shares else 0
+    free, moment = bytes_left - smallest * share * (runs - whole * fewest), 0.0
+    for c in range(len(kept)):
+        # stages of two directions hold a part of both ends
+        if chain.first[c] and k == 0 and not both_ways:
+            free -= chain.first[c] * (state[c] + first * kept[c])
+            moment = max(moment, moments[c])
+        if chain.after[c] and k == p - 1 and not both_ways:
+            free -= chain.after[c] * (state[c] + last * kept[c])
+            moment = max(moment, moments[c])
+    return free, moment, fewest
+
+
+@njit(cache=True)
+def _moment_of(c: int, workspace: float, cells: Cells, cell: int, sizes: ParameterBytes) -> float:
+    """The transient peak of a stage with a layer of this class, at least."""
+    gradients = min(cells.dense[cell, c], cells.largest[cell, c]) * sizes.layer_gradient
+    transient = 0.0 if cells.loss[cell, c] > 0 else cells.transient[cell, c]
+    return transient_peak(cells.loss[cell, c], workspace, transient, gradients)

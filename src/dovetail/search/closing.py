@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.evaluation.times import reduction_rooms
-from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.plans.space import Space
 from dovetail.search.pair_bounds import ROUNDING
-from dovetail.search.shapes import AXIS_ORDERS, NAMES, Shapes, shardings
+from dovetail.search.shapes import AXIS_ORDERS, Shapes, shardings
 from dovetail.search.state_tables import StateKey
 from dovetail.search.tables import Tables, numbers
+from dovetail.step.formulas import exposed, optimizer_seconds, overlap_budget
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -37,10 +36,12 @@ class Closing:
         )
         facts, staged = tables.facts, np.minimum(stages - 1, 1)
         self._whole_s = reduced + gathered
-        self._seen_s = reduced * (1 - facts.hidden_reduction[staged]) + gathered * (1 - facts.hidden_gathering[staged])
-        rooms = np.array([_room(found, row) for row in numbers(self._shapes)])
+        # however much work there is beside them
+        self._seen_s = exposed(reduced, facts.hidden_reduction[staged], np.inf)
+        self._seen_s += exposed(gathered, facts.hidden_gathering[staged], np.inf)
+        budgets = np.array([_budget(found, row) for row in numbers(self._shapes)])
         #: work that can hide it, as a part of all microbatches'
-        self._room = np.repeat(rooms, lengths)
+        self._budget = np.repeat(budgets, lengths)
 
     def seconds(self, limit_s: float, update_s: Floats) -> Floats:
         """Chips × shapes, of plans whose steps take less than the limit; infinite where no state is allowed.
@@ -49,10 +50,10 @@ class Closing:
         `update_s` is what a chip takes for a parameter.
         """
         with np.errstate(invalid="ignore"):
-            seen = np.fmax(self._seen_s, self._whole_s - self._room * limit_s)
+            seen = np.fmax(self._seen_s, self._whole_s - self._budget * limit_s)
         found = np.full((len(update_s), self._count), np.inf)
         if len(self._shapes):
-            every = seen + self._owned * update_s[:, None]
+            every = seen + optimizer_seconds(self._owned, update_s[:, None])
             found[:, self._shapes] = np.minimum.reduceat(every, self._starts, axis=1) * (1 - ROUNDING)
         return found
 
@@ -69,7 +70,7 @@ def _states(
     return known[key]
 
 
-def _room(found: Shapes, row: int) -> float:
-    sizes = (int(found.stages[row]), int(found.microbatches[row]), int(found.chunks[row]))
-    pipeline = Pipeline(PipelineSchedule(NAMES[int(found.schedule[row])]), *sizes)
-    return reduction_rooms(pipeline) / pipeline.num_microbatches
+def _budget(found: Shapes, row: int) -> float:
+    """The overlap budget of a step whose every microbatch takes an equal part of it."""
+    stages, microbatches, chunks = int(found.stages[row]), int(found.microbatches[row]), int(found.chunks[row])
+    return float(overlap_budget(1 / microbatches, stages, microbatches, chunks, 0.0))

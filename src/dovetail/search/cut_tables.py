@@ -13,7 +13,7 @@ from dovetail.plans.derive import even_layers
 from dovetail.plans.pipeline_schedule import PipelineSchedule
 from dovetail.plans.space import Partition
 from dovetail.search.bound_kernels import Chain
-from dovetail.search.plan_kernels import Cuts as CutArrays
+from dovetail.step.plan_kernels import Cuts as CutArrays
 
 Ints = NDArray[np.int64]
 
@@ -77,13 +77,12 @@ class CutTable:
         """How many blocks of every class the model has."""
         return self._running[-1]
 
-    @property
-    def chain(self) -> Chain:
-        """The model's layers, for bounds."""
+    def chain(self, *, listed: bool) -> Chain:
+        """The model's layers, for bounds: of cuts that are all listed, or of any."""
         runs = [(block, len(list(run))) for block, run in groupby(self._blocks)]
         first, after = self.end_counts
         numbers = np.array(runs, np.int64).reshape(-1, 2)
-        return Chain(numbers[:, 0].copy(), numbers[:, 1].copy(), self.block_counts, first, after)
+        return Chain(numbers[:, 0].copy(), numbers[:, 1].copy(), self.block_counts, first, after, listed)
 
     @property
     def end_counts(self) -> tuple[Ints, Ints]:

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from dovetail.cost.cores import lined_up
 from dovetail.cost.operators import ChipUnits
-from dovetail.evaluation.evaluate import units_of
 from dovetail.frameworks import Framework
 from dovetail.hardware import Chip, Cluster
 from dovetail.models import Job
+from dovetail.plans.pipeline_schedule import ZB_H1
 from dovetail.plans.space import BY_BLOCK, Space
 from dovetail.search.batch import ROUNDING, Batch
 from dovetail.search.best_first import options_of
@@ -28,10 +28,11 @@ from dovetail.search.changed_hardware import capacity_bytes
 from dovetail.search.closing import Closing
 from dovetail.search.layer_tables import LayerTable, Setting, by_structure
 from dovetail.search.pair_bounds import PairBounds
-from dovetail.search.plan_kernels import ZB_H1, Layers
 from dovetail.search.shapes import shapes
 from dovetail.search.splits import splits
 from dovetail.search.tables import Tables, numbers
+from dovetail.step.evaluate import units_of
+from dovetail.step.plan_kernels import Layers
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -75,6 +76,7 @@ class DesignTables:
         cells = dict(zip(numbers(batch.cell), pairs, strict=True))
         self._cells = [cells[number] for number in range(len(cells))]
         by_block = BY_BLOCK in whole.recompute
+        self._chain = self._tables.cuts.chain(listed=not by_block)
         self._plans, self._memory, self._fixed = batch.open_plans(len(self._options) - 1 if by_block else None)
         least = PairBounds(self._setting, whole, self._splits, self._tables).state_bytes(found)
         self._state = np.repeat(least, len(self._options), axis=0)
@@ -152,7 +154,7 @@ class DesignTables:
             layers,
             self._arrays,
             np.ascontiguousarray(self._state[rows]),
-            self._tables.cuts.chain,
+            self._chain,
             self._tables.facts,
             capacity,
             (limits - fixed) * (1 + 2 * ROUNDING),

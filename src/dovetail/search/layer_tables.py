@@ -11,10 +11,6 @@ from numpy.typing import NDArray
 from dovetail.cost.calibration import Efficiencies, calibration
 from dovetail.cost.operators import ChipUnits
 from dovetail.cost.shapes import Array
-from dovetail.evaluation.evaluate import is_block, units_of
-from dovetail.evaluation.facts import FrameworkFacts, facts_of
-from dovetail.evaluation.profiles import Arrangements, Pricing, pricing_of, profile_job
-from dovetail.evaluation.times import layer_times
 from dovetail.frameworks import Framework
 from dovetail.graph import LayerGraph, ModelGraph
 from dovetail.hardware import Cluster
@@ -24,6 +20,10 @@ from dovetail.plans.space import Choice
 from dovetail.profile import LayerProfile, Recompute, recompute
 from dovetail.profile.modules import MODULES
 from dovetail.search.splits import Split
+from dovetail.step.evaluate import is_block, units_of
+from dovetail.step.facts import FrameworkFacts, facts_of
+from dovetail.step.profiles import Arrangements, Pricing, pricing_of, profile_job
+from dovetail.step.times import layer_times
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

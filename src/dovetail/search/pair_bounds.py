@@ -8,12 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.plans.space import Space
+from dovetail.plans.zero_stage import effective_zero_stage
 from dovetail.search.bound_kernels import least_seconds
 from dovetail.search.layer_tables import Setting
-from dovetail.search.plan_kernels import Cells, Layers, Plans
 from dovetail.search.shapes import Shapes, group_sizes, shapes
 from dovetail.search.splits import Split
 from dovetail.search.tables import Tables
+from dovetail.step.formulas import tensor_capacity
+from dovetail.step.plan_kernels import Cells, Layers, Plans
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -46,7 +48,7 @@ class PairBounds:
         self.exists = fits.copy()
         for split, position in np.argwhere(fits).tolist():
             self.exists[split, position] = self.num_shapes(split, position) > 0
-        room = (setting.capacity_bytes - tables.facts.context_bytes) / (1 + tables.facts.allocator)
+        room = tensor_capacity(setting.capacity_bytes, tables.facts.context_bytes, tables.facts.allocator)
         context = np.array([split.plan.context_parallel for split in splits])[:, None]
         kept = self._least_bytes(copies * context, stages)
         state = (self.parameters * counts).sum(axis=1)[:, None] * kept / stages
@@ -57,16 +59,13 @@ class PairBounds:
 
     def _least_bytes(self, ranks: Ints, stages: Ints) -> Floats:
         """Bytes per parameter that every sharding keeps, over so many chips."""
-        facts, framework = self.tables.facts, self.setting.framework
+        framework = self.setting.framework
         found = np.full(np.broadcast_shapes(ranks.shape, stages.shape), np.inf)
-        gradient = facts.gradient[np.minimum(stages - 1, 1)]
         for zero in self.space.zero_stage:
             offered = np.where(stages == 1, zero in framework.zero_stages, zero in framework.zero_stages_with_pipeline)
-            effective = np.where((stages > 1) & (zero == 2), 1, zero)
-            weight = np.where(effective == 3, facts.sharded_weight / ranks, facts.weight)
-            gradients = np.where(effective >= 2, gradient / ranks, gradient)
-            optimizer = facts.optimizer / ranks if zero >= 1 else facts.optimizer
-            found = np.where(offered, np.minimum(found, weight + gradients + optimizer), found)
+            effective = effective_zero_stage(np.full_like(stages, zero), stages)
+            each = self.tables.state_bytes(np.ones(()), 1 / ranks, effective, stages)
+            found = np.where(offered, np.minimum(found, each), found)
         return found
 
     def num_shapes(self, split: int, position: int) -> int:
@@ -116,7 +115,7 @@ class PairBounds:
             Layers(forward, backward, none, none, none),
             cells,
             self.state_bytes(found),
-            self.tables.cuts.chain,
+            self.tables.cuts.chain(listed=False),
             self.tables.facts,
             self.setting.capacity_bytes,
             np.full(n, (limit_s - between) * (1 + 2 * ROUNDING)),

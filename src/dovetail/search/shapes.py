@@ -14,24 +14,16 @@ from dovetail.hardware import Cluster
 from dovetail.layout.axes import joined_by_tier
 from dovetail.models import Job
 from dovetail.plans.model_limits import nests
-from dovetail.plans.pipeline_schedule import MAX_CHUNK_RUNS, Pipeline, PipelineSchedule
+from dovetail.plans.pipeline_schedule import MAX_CHUNK_RUNS, SCHEDULE_CODES, Pipeline, PipelineSchedule
 from dovetail.plans.space import Space
 from dovetail.search.cut_tables import is_free, listed_cuts
-from dovetail.search.plan_kernels import DUAL_PIPE, GPIPE, INTERLEAVED, ONE_F_ONE_B, ZB_H1
 from dovetail.search.splits import Split
 
 Ints = NDArray[np.int64]
 
-SCHEDULES = {
-    PipelineSchedule.ONE_F_ONE_B: ONE_F_ONE_B,
-    PipelineSchedule.GPIPE: GPIPE,
-    PipelineSchedule.INTERLEAVED: INTERLEAVED,
-    PipelineSchedule.ZB_H1: ZB_H1,
-    PipelineSchedule.DUAL_PIPE: DUAL_PIPE,
-}
 #: Where stages lie, by `Shapes.inside`.
 AXIS_ORDERS: tuple[AxisOrder, AxisOrder] = ("tp-cp-dp-pp", "tp-cp-pp-dp")
-NAMES = {number: schedule.value for schedule, number in SCHEDULES.items()}
+NAMES = {number: schedule.value for schedule, number in SCHEDULE_CODES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +79,7 @@ def shapes(
             for inside, order in enumerate(AXIS_ORDERS):
                 chosen = runs & ((turns & (order in space.axis_order)) | (~turns & (inside == 0)))
                 s = split[chosen]
-                rest = (np.full(len(s), value, np.int64) for value in (inside, SCHEDULES[schedule], v))
+                rest = (np.full(len(s), value, np.int64) for value in (inside, SCHEDULE_CODES[schedule], v))
                 columns.append(np.stack([s, np.full(len(s), p), d[s], sizes[size[chosen]], m[chosen], *rest]))
     table = np.concatenate([np.zeros((8, 0), np.int64), *columns], axis=1)
     _, cell = np.unique(table[0] * (2 * batch) + table[3], return_inverse=True)

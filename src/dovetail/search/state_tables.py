@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.cost.shapes import Array, summed
-from dovetail.evaluation.profiles import UPDATED_WEIGHTS, Arrangements, Pricing, group_name, placed_layer
 from dovetail.frameworks.framework import AxisOrder
 from dovetail.graph import LayerGraph
 from dovetail.graph.size import Sizes, as_array
@@ -22,6 +21,7 @@ from dovetail.plans.plan import Plan
 from dovetail.profile.version import by_group
 from dovetail.search.layer_tables import Setting, Work
 from dovetail.search.splits import Split
+from dovetail.step.profiles import UPDATED_WEIGHTS, Arrangements, Pricing, group_name, placed_layer
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -9,20 +9,20 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.cost.collective import seconds as collective_seconds
-from dovetail.cost.units import tier_arrays, way_arrays
-from dovetail.evaluation.times import hop_seconds, is_routed
-from dovetail.layout import CollectiveKind
+from dovetail.cost.units import tier_arrays
+from dovetail.frameworks.parameter_bytes import state_bytes
 from dovetail.layout.strategy import Strategy
 from dovetail.plans.arrange import arrange, stage_hops
+from dovetail.plans.pipeline_schedule import DUAL_PIPE
 from dovetail.plans.plan import Plan
 from dovetail.plans.plan_batch import PlanBatch
 from dovetail.search.cut_tables import CutTable
 from dovetail.search.layer_tables import ChoiceTimes, LayerTable, Option, Setting, by_structure
-from dovetail.search.plan_kernels import DUAL_PIPE, Cells, Facts, Layers, States
 from dovetail.search.shapes import AXIS_ORDERS, NAMES, Shapes
 from dovetail.search.splits import Split
 from dovetail.search.state_tables import StateKey, StateTable
+from dovetail.step.plan_kernels import Cells, Facts, Layers, States
+from dovetail.step.times import handover_seconds, is_routed, tied_time
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -159,16 +159,8 @@ class Tables:
         copy = np.array([plan.tensor_parallel * plan.context_parallel for plan in plans])
         parts = np.array([plan.stream_copies for plan in plans])
         neighbours = 2 * copy * np.where(shapes.inside == 1, 1, shapes.copies)
-        tiers = [tier_arrays(cluster.chip, tier, self.setting.efficiencies) for tier in cluster.tiers]
-        sizes = np.array([tier.size for tier in cluster.tiers])
-        tier = np.minimum(np.searchsorted(sizes, neighbours), len(sizes) - 1)
-        rates = np.array([float(t.bytes_per_s * t.efficiency) for t in tiers])[tier]
-        waits = np.array([float(t.latency_s + t.launch_s) for t in tiers])[tier]
-        seconds = streams / parts / rates + waits
-        if is_routed(cluster):
-            hops = self._stage_hops(shapes)
-            routed = hop_seconds(streams / parts, np.maximum(hops, 1), way_arrays(cluster, self.setting.efficiencies))
-            seconds = np.where(hops > 0, routed, seconds)
+        hops = self._stage_hops(shapes) if is_routed(cluster) else np.zeros(len(shapes), np.int64)
+        seconds = handover_seconds(streams / parts, neighbours, hops, cluster, self.setting.efficiencies)
         seconds = np.where(shapes.stages > 1, seconds, 0.0)
         hidden = np.array([NAMES[s] in self.setting.framework.overlaps.pipeline_transfers for s in range(len(NAMES))])
         beside = hidden[shapes.schedule] | (shapes.stages == 1)
@@ -202,8 +194,7 @@ class Tables:
             both = ((held * (first > 0)).max(axis=1) > 0) & ((held * (after > 0)).max(axis=1) > 0)
             both |= (held.max(axis=1) > 0) & (shapes.schedule == DUAL_PIPE)
             for sharded, width in enumerate((facts.reduction_bytes, facts.sharded_reduction_bytes)):
-                size = held.max(axis=1) * width
-                seconds = collective_seconds(CollectiveKind.ALL_REDUCE, np.asarray(2.0), size, tier)
+                seconds = tied_time(2, held.max(axis=1), width, tier).seconds
                 found[:, sharded] += np.where(both & (shapes.stages > 1), seconds, 0.0)
         return found
 
@@ -213,6 +204,13 @@ class Tables:
         return States(
             states.home - states.tied_home.sum(axis=2), states.tied_home, states.reduction_s, states.gathering_s
         )
+
+    def state_bytes(self, used: Floats, home: Floats, zero_stage: Ints, stages: Ints) -> Floats:
+        """What the state of parameters takes under the ZeRO stage in effect, with one stage or with several."""
+        alone, staged = (
+            sum(state_bytes(used, home, zero_stage, sizes)) for sizes in (self.facts.alone, self.facts.staged)
+        )
+        return np.where(stages > 1, staged, alone)
 
     def zero_stages(self) -> Ints:
         """The ZeRO stage of every state so far."""
@@ -241,17 +239,10 @@ def _fastest(table: LayerTable) -> Layers:
 
 
 def _facts(setting: Setting) -> Facts:
-    sizes, staged = setting.alone.parameter_bytes, setting.staged.parameter_bytes
-    pipeline = staged.gradient if staged.pipeline_gradient is None else staged.pipeline_gradient
     overlaps = [setting.alone.overlaps, setting.staged.overlaps]
     return Facts(
-        weight=sizes.weight,
-        sharded_weight=sizes.sharded_weight,
-        gradient=np.array([sizes.gradient, pipeline]),
-        optimizer=sizes.optimizer,
-        step_copy=sizes.step_copy,
-        layer_gradient=sizes.layer_gradient,
-        by_weight=sizes.by_weight,
+        alone=setting.alone.parameter_bytes,
+        staged=setting.staged.parameter_bytes,
         hidden_reduction=np.array([float(o.gradient_reduction) for o in overlaps]),
         hidden_gathering=np.array([float(o.updated_weights) for o in overlaps]),
         least_room_s=setting.alone.overlaps.least_room_s,

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from dovetail.placement.stages import ChunkContent
-from dovetail.placement.work_order import WorkKind
+from dovetail.pipeline.work_order import WorkKind
 from dovetail.simulation.layer_steps import LayerStep, LayerSteps, StepKind
+from dovetail.step.stages import ChunkContent
 
 
 @dataclass(slots=True)

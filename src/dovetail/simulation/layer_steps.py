@@ -8,16 +8,6 @@ from enum import IntEnum
 from functools import partial
 
 from dovetail.cost.shapes import Array
-from dovetail.evaluation.evaluate import ProfiledJob, Step
-from dovetail.evaluation.profiles import (
-    UPDATED_WEIGHTS,
-    Arrangements,
-    Pricing,
-    group_name,
-    placed_layer,
-    pricing_of,
-)
-from dovetail.evaluation.times import LayerTimes, hidden_shares, layer_times
 from dovetail.graph import LayerGraph, Phase
 from dovetail.graph.routing import TOP_K
 from dovetail.graph.size import as_array
@@ -26,6 +16,16 @@ from dovetail.models import Job
 from dovetail.plans.arrange import Arrangement, arrange
 from dovetail.plans.plan import Plan
 from dovetail.profile import WEIGHT_GATHER, LayerProfile, Recompute
+from dovetail.step.evaluate import ProfiledJob, Step
+from dovetail.step.profiles import (
+    UPDATED_WEIGHTS,
+    Arrangements,
+    Pricing,
+    group_name,
+    placed_layer,
+    pricing_of,
+)
+from dovetail.step.times import LayerTimes, hidden_shares, layer_times
 
 #: The kind of group that reduces gradients.
 GRADIENTS = "data-parallel"

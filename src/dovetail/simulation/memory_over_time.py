@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dovetail.cost.shapes import Array, largest, summed
-from dovetail.evaluation.evaluate import Step, loss_bytes, state_kept
-from dovetail.evaluation.facts import FrameworkFacts
-from dovetail.placement.memory import ParameterBytes, layer_gradients, stage_memory, stage_parameters
-from dovetail.placement.stages import ChunkContent
-from dovetail.placement.work_order import WorkKind
+from dovetail.frameworks import ParameterBytes
+from dovetail.pipeline.work_order import WorkKind
 from dovetail.plans.plan import Plan
+from dovetail.plans.zero_stage import effective_zero_stage
 from dovetail.simulation.layer_steps import StepKind
 from dovetail.simulation.network import Floats
 from dovetail.simulation.step_tasks import StepTasks
 from dovetail.simulation.task_graph import Timeline
+from dovetail.step.evaluate import Step
+from dovetail.step.facts import FrameworkFacts
+from dovetail.step.formulas import optimizer_step_bytes
+from dovetail.step.memory import MemoryTables
 
 #: Parts of a stage's memory that come and go with its work.
-PASSING = ("activations", "recompute workspace", "transient", "layer gradients", "loss", "optimizer step")
+WORKING = ("recompute workspace", "transient", "layer gradients")
+PASSING = ("activations", *WORKING, "loss", "optimizer step")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class MemoryOverTime:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _ChunkBytes:
     """Bytes of a chunk: of a microbatch in flight, and while its loss or its gradients are computed."""
 
     saved: float
@@ -53,47 +55,49 @@ def memory_over_time(
     A chunk keeps its activations from the beginning of a microbatch's forward to the end of its last gradient. What a
     layer at work needs besides is there while a gradient runs, and what a loss holds in its forward.
     """
-    order, losses = tasks.order, loss_bytes(step.profiles.layers, facts)
-    sizes, zero_stage = state_kept(plan, facts)
-    chunks = [_held(content, step, losses, sizes, zero_stage) for content in step.contents]
+    order, tables, sizes = tasks.order, step.tables, facts.parameter_bytes
+    zero_stage = effective_zero_stage(plan.zero_stage, plan.pipeline_parallel)
+    chunks = _chunk_bytes(step, tables, sizes, zero_stage)
     begin, end = timeline.start_s[tasks.begin[:, 0]], timeline.end_s[tasks.end[:, 0]]
     updates = tasks.labels.kind == StepKind.OPTIMIZER
     places: list[int] = order.place.tolist()
-    found: list[MemoryOverTime] = []
+    by_stage = tables.parts(step.stages, sizes, zero_stage, np.zeros(len(step.stages)))
+    memory: list[MemoryOverTime] = []
     for stage, content in enumerate(step.stages):
-        parts = stage_memory(content, step.profiles.layers, step.kept, [0.0] * len(content), sizes, zero_stage, losses)
-        changes = [(0.0, float(summed(part for name, part in parts.items() if name not in PASSING)))]
+        changes = [(0.0, sum(part for name, part in by_stage[stage].items() if name not in PASSING))]
         for item in range(int(order.starts[stage]), int(order.starts[stage + 1])):
-            held, at_s, until_s = chunks[places[item]], float(begin[item]), float(end[item])
+            chunk, at_s, until_s = chunks[places[item]], float(begin[item]), float(end[item])
             match WorkKind(int(order.kind[item])):
                 case WorkKind.FORWARD:
-                    changes += [(at_s, held.saved + held.loss), (until_s, -held.loss)]
+                    changes += [(at_s, chunk.saved + chunk.loss), (until_s, -chunk.loss)]
                 case WorkKind.BACKWARD:
-                    changes += [(at_s, held.gradient), (until_s, -held.gradient - held.saved)]
+                    changes += [(at_s, chunk.gradient), (until_s, -chunk.gradient - chunk.saved)]
                 case WorkKind.INPUT_GRADIENT:
-                    changes += [(at_s, held.gradient), (until_s, -held.gradient)]
+                    changes += [(at_s, chunk.gradient), (until_s, -chunk.gradient)]
                 case WorkKind.WEIGHT_GRADIENT:
-                    changes.append((until_s, -held.saved))
-        used, home = stage_parameters(content, step.profiles.layers)
-        copies = float((home if zero_stage >= 1 else used) * sizes.step_copy)
+                    changes.append((until_s, -chunk.saved))
+        copies = float(optimizer_step_bytes(*tables.parameters(content)[0], zero_stage, sizes, 0.0))
         (update,) = np.nonzero(updates & (tasks.labels.chip == stage * tasks.begin.shape[1]))
         changes += [(float(timeline.start_s[update[0]]), copies), (float(timeline.end_s[update[0]]), -copies)]
-        found.append(_added_up(changes, 1 + facts.allocator_overhead, facts.context_bytes))
-    return tuple(found)
+        memory.append(_added_up(changes, 1 + facts.allocator_overhead, facts.context_bytes))
+    return tuple(memory)
 
 
-def _held(
-    content: ChunkContent, step: Step, losses: Mapping[str, Array], sizes: ParameterBytes, zero_stage: int
-) -> _Held:
-    profiles, names = step.profiles.layers, list(content)
-    gradient = largest(step.kept[name].workspace_bytes for name in names)
-    gradient = gradient + largest(profiles[name].transient_bytes for name in names if name not in losses)
-    gradient = gradient + layer_gradients(names, profiles, sizes, zero_stage)
-    return _Held(
-        float(summed(number * step.kept[name].saved_bytes for name, number in content.items())),
-        float(largest(losses[name] for name in names if name in losses)),
-        float(gradient),
-    )
+def _chunk_bytes(step: Step, tables: MemoryTables, sizes: ParameterBytes, zero_stage: int) -> list[_ChunkBytes]:
+    """Of every chunk, had a stage nothing else: without a loss, what it needs besides while a gradient runs."""
+    alone = [[content] for content in step.contents]
+    nothing = np.zeros(len(alone))
+    losses = [float((tables.cells.loss[0] * (counts > 0)).max()) for counts in tables.counts(*alone)]
+    working = replace(tables, cells=tables.cells._replace(loss=0 * tables.cells.loss))
+    return [
+        _ChunkBytes(saved, loss, sum(parts[name] for name in WORKING))
+        for saved, loss, parts in zip(
+            tables.saved_bytes(step.contents).tolist(),
+            losses,
+            working.parts(alone, sizes, zero_stage, nothing),
+            strict=True,
+        )
+    ]
 
 
 def _added_up(changes: Sequence[tuple[float, float]], times: float, more: float) -> MemoryOverTime:

@@ -9,16 +9,11 @@ from dovetail import frameworks
 from dovetail.cost.calibration import calibration
 from dovetail.cost.shapes import largest
 from dovetail.errors import InputError
-from dovetail.evaluation.evaluate import ProfiledJob, Step, profiled_job, step_from
-from dovetail.evaluation.facts import facts_of
-from dovetail.evaluation.times import tied_times, tier_at
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.hardware.network import ways
 from dovetail.models import Job
-from dovetail.placement.memory import stage_parameters
-from dovetail.placement.stages import layer_variants
-from dovetail.placement.work_order import work_order
+from dovetail.pipeline.work_order import work_order
 from dovetail.plans.arrange import arrange
 from dovetail.plans.plan import Plan
 from dovetail.simulation.chips import Chips
@@ -26,6 +21,11 @@ from dovetail.simulation.layer_steps import Message, steps_of_layers
 from dovetail.simulation.memory_over_time import MemoryOverTime, memory_over_time
 from dovetail.simulation.step_tasks import StepParts, StepTasks, step_tasks
 from dovetail.simulation.task_graph import Timeline, run
+from dovetail.step.evaluate import ProfiledJob, Step, profiled_job, step_from
+from dovetail.step.facts import facts_of
+from dovetail.step.formulas import optimizer_seconds
+from dovetail.step.stages import layer_variants
+from dovetail.step.times import tied_times, tier_at
 
 #: Tasks of a simulation of every chip: some five gigabytes and half a minute.
 MOST_TASKS = 20_000_000
@@ -101,7 +101,7 @@ def tasks_of(plan: Plan, job: Job, profiled: ProfiledJob, step: Step, *, exact: 
         stream / plan.stream_copies,
         sending=not facts.overlaps.transfers,
         tied=_tied(plan, profiled, step, chips),
-        optimizer_s=[float(stage_parameters(stage, step.profiles.layers)[1]) * update_s for stage in step.stages],
+        optimizer_s=[float(optimizer_seconds(home, update_s)) for _, home in step.tables.parameters(*step.stages)],
         between_s=float(facts.overheads.step_s),
     )
     return step_tasks(parts, chips)

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.placement.stages import ChunkContent
-from dovetail.placement.work_order import WorkKind, WorkOrder, needs
+from dovetail.pipeline.work_order import WorkKind, WorkOrder, needs
 from dovetail.simulation.chips import Chips
 from dovetail.simulation.item_tasks import Pattern, item_pattern, joined_pattern, parted
 from dovetail.simulation.layer_steps import GRADIENTS, LayerStep, LayerSteps, Message, StepKind
 from dovetail.simulation.network import Floats, Ints
 from dovetail.simulation.task_blocks import Block, Laid, Texts
 from dovetail.simulation.task_graph import TaskGraph
+from dovetail.step.stages import ChunkContent
 
 #: The stream of kernels; the others are called after the kind of group whose messages they carry.
 KERNELS = "kernels"

@@ -11,7 +11,7 @@ from dovetail.accuracy.left_out import left_out_values
 from dovetail.accuracy.parameters import FITTED_EFFICIENCIES, FITTED_OVERHEADS
 from dovetail.accuracy.priors import shipped_priors
 from dovetail.cost.calibration import OTHERS, shipped
-from dovetail.evaluation.facts import Overheads
+from dovetail.step.facts import Overheads
 
 #: More would be describing runs instead of predicting them.
 PER_GENERATION_AND_PRECISION, PER_FRAMEWORK = 6, 5

@@ -21,8 +21,8 @@ from dovetail.accuracy.simulated import (
 )
 from dovetail.cli import main
 from dovetail.errors import InputError
-from dovetail.evaluation.evaluate import least_step_s
 from dovetail.simulation import simulate
+from dovetail.step.evaluate import least_step_s
 
 #: Of every family so many runs are simulated here, those with least to do.
 SAMPLED = 2

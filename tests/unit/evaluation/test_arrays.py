@@ -8,16 +8,16 @@ import pytest
 from dovetail import frameworks, hardware, models
 from dovetail.cost.calibration import Efficiencies, calibration
 from dovetail.cost.units import chip_units
-from dovetail.evaluation.evaluate import step_of
-from dovetail.evaluation.facts import Overheads, facts_of, overheads_of
-from dovetail.evaluation.profiles import Arrangements, pricing_of, profile_job
-from dovetail.evaluation.times import LayerTimes, busy_parts, chunk_times
 from dovetail.models import Job
-from dovetail.placement.stages import stage_contents
-from dovetail.placement.step_time import step_time
+from dovetail.pipeline.step_time import step_time
 from dovetail.plans.arrange import arrange
 from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.plans.plan import PlanSpec, resolve_plan
+from dovetail.step.evaluate import step_of
+from dovetail.step.facts import Overheads, facts_of, overheads_of
+from dovetail.step.profiles import Arrangements, pricing_of, profile_job
+from dovetail.step.stages import stage_contents
+from dovetail.step.times import LayerTimes, busy_parts, chunk_times
 
 CONTENTS = tuple({"block": 2} | ({"head": 1} if place == 39 else {}) for place in range(40))
 

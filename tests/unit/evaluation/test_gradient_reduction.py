@@ -12,10 +12,10 @@ from valid_plans import Document, model, with_changes
 
 from dovetail import frameworks, models
 from dovetail.evaluation import evaluate, task_of
-from dovetail.evaluation.facts import facts_of
 from dovetail.frameworks import Framework
 from dovetail.models import Job
 from dovetail.models.job import Precision
+from dovetail.step.facts import facts_of
 
 SMALL: Document = {
     "job": {"model": model(8), "seq_len": 1024, "global_batch": 128},

@@ -9,10 +9,10 @@ from valid_plans import EXPERTS, Document, model, with_changes
 
 from dovetail.cost.calibration import calibration
 from dovetail.evaluation import evaluate, task_of
-from dovetail.evaluation.evaluate import step_of
-from dovetail.evaluation.facts import facts_of
 from dovetail.graph import LayerGraph
 from dovetail.profile import LayerProfile, Recompute, recompute
+from dovetail.step.evaluate import step_of
+from dovetail.step.facts import facts_of
 
 ALONE: Document = {
     "job": {"model": model(4), "seq_len": 2048, "global_batch": 8},

@@ -13,21 +13,21 @@ from valid_plans import Document, model, with_changes
 from dovetail.cost.calibration import calibration
 from dovetail.cost.units import tier_arrays
 from dovetail.evaluation import Task, evaluate, task_of
-from dovetail.evaluation.evaluate import Step, step_of
-from dovetail.evaluation.facts import facts_of
-from dovetail.evaluation.times import (
+from dovetail.pipeline.step_time import step_time
+from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
+from dovetail.profile import LayerProfile, Recompute
+from dovetail.step.evaluate import Step, step_of
+from dovetail.step.facts import facts_of
+from dovetail.step.stages import stage_contents
+from dovetail.step.times import (
     LayerTimes,
     Overlaps,
     _wait,
     chunk_times,
-    closing_seconds,
+    end_of_step,
     layer_times,
     transfer_seconds,
 )
-from dovetail.placement.stages import stage_contents
-from dovetail.placement.step_time import step_time
-from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
-from dovetail.profile import LayerProfile, Recompute
 
 SECONDS = st.floats(1e-7, 10)
 ZERO = np.zeros(())
@@ -212,7 +212,8 @@ def reduced(schedule: str, stages: int, microbatches: int, chunks: int, overlaps
     contents = tuple({"block": 1} for _ in range(pipeline.num_places))
     step = {"data-parallel": np.asarray(100.0), "updated weights": np.asarray(50.0)}
     profiles: Any = SimpleNamespace(layers={"block": profile(step_collective_s=step)})
-    found = closing_seconds(profiles, stage_contents(contents, pipeline), LAYERS, overlaps, pipeline, 0.0)
+    by_stage = stage_contents(contents, pipeline)
+    found = end_of_step(profiles, by_stage, LAYERS, overlaps, pipeline, [0.0] * stages, 0.0)
     return float(found[0]), float(found[1])
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from dovetail import frameworks, hardware, models
 from dovetail.evaluation import evaluate
-from dovetail.evaluation.store import Outside, streams, without
 from dovetail.models import Job
 from dovetail.plans.plan import PlanSpec, resolve_plan
+from dovetail.step.store import Outside, streams, without
 
 WAFER = hardware.wafer("wse-3-like")
 JOB = Job(models.load("gpt3-1.3b"), seq_len=1024, global_batch=168, precision="fp16")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.placement import Pipeline, PipelineSchedule
+from dovetail.pipeline import Pipeline, PipelineSchedule
 
 INTERLEAVED, DUAL_PIPE = PipelineSchedule.INTERLEAVED, PipelineSchedule.DUAL_PIPE
 

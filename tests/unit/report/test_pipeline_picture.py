@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from dovetail.placement.work_order import WorkKind
+from dovetail.pipeline.work_order import WorkKind
 from dovetail.report import pipeline_picture
 from dovetail.report.pipeline_picture import picture
 from simulated_steps import simulated

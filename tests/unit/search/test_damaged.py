@@ -13,8 +13,6 @@ from dovetail import frameworks, hardware, models
 from dovetail.cost.calibration import calibration
 from dovetail.cost.mesh import Mesh
 from dovetail.evaluation import evaluate
-from dovetail.evaluation.evaluate import ProfiledJob, profiled_job
-from dovetail.evaluation.facts import facts_of
 from dovetail.hardware import DefectMap, Wafer
 from dovetail.layout.encoding.job_encoding import Tile
 from dovetail.models import Job
@@ -30,6 +28,8 @@ from dovetail.search.tiles.damaged_step import (
     wafer_grid,
     wafer_mesh,
 )
+from dovetail.step.evaluate import ProfiledJob, profiled_job
+from dovetail.step.facts import facts_of
 
 WAFER = replace(hardware.wafer("watos-like"), rows=4, cols=4)
 FRAMEWORK = frameworks.load("wafer")

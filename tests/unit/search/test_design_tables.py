@@ -11,8 +11,6 @@ import pytest
 from dovetail import frameworks, hardware, models
 from dovetail.cost.cores import lined_up
 from dovetail.cost.operators import operator_seconds
-from dovetail.evaluation.evaluate import units_of
-from dovetail.evaluation.facts import facts_of
 from dovetail.hardware import Chip, Cluster, Tier
 from dovetail.models import Job
 from dovetail.plans.space import Space
@@ -21,6 +19,8 @@ from dovetail.schedule.model_layer import commonest_layer, model_layer_work
 from dovetail.schedule.side_by_side import side_by_side_share
 from dovetail.search.design_tables import DesignTables
 from dovetail.search.plan import plan
+from dovetail.step.evaluate import units_of
+from dovetail.step.facts import facts_of
 
 SPACE = hardware.space("phaze-wide")
 PLAIN = Space(

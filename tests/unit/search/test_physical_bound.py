@@ -18,7 +18,7 @@ from dovetail.evaluation import Task, evaluate, task_of
 from dovetail.hardware import Chip, Cluster, Rates, Tier
 from dovetail.hardware.chip import EFFICIENCY_NAMES, OwnCalibration
 from dovetail.layout import CollectiveKind
-from dovetail.placement.step_time import ChunkTimes, step_time
+from dovetail.pipeline.step_time import ChunkTimes, step_time
 from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.plans.plan_batch import PlanBatch
 from dovetail.search.physical_bound import Pipelines, crossing, physical_bound

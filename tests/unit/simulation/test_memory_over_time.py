@@ -11,12 +11,13 @@ import pytest
 
 from dovetail.cost.calibration import calibration
 from dovetail.evaluation import Task
-from dovetail.evaluation.evaluate import Step, evaluate, loss_bytes, state_kept, step_of
-from dovetail.evaluation.facts import facts_of
-from dovetail.placement import PipelineSchedule, WorkKind, work_order
-from dovetail.placement.memory import layer_gradients
+from dovetail.pipeline import PipelineSchedule, WorkKind, work_order
+from dovetail.plans.plan import Plan
+from dovetail.profile import LayerProfile
 from dovetail.simulation.memory_over_time import MemoryOverTime
 from dovetail.simulation.simulate import Simulation, simulate
+from dovetail.step.evaluate import Step, evaluate, loss_bytes, step_of
+from dovetail.step.facts import FrameworkFacts, facts_of
 
 sys.path.append(str(Path(__file__).parents[2] / "oracle"))
 from random_step_plans import random_tasks  # type: ignore[import-not-found]
@@ -67,10 +68,20 @@ def chunk_bytes(case: Case) -> list[tuple[float, float, float]]:
         saved = sum(number * float(again.saved_bytes) for number, again in zip(content.values(), kept, strict=True))
         loss = max((float(losses[name]) for name in content if name in losses), default=0.0)
         transient = max((float(layers[name].transient_bytes) for name in content if name not in losses), default=0.0)
-        gradients = float(layer_gradients(list(content), layers, *state_kept(plan, facts)))
+        gradients = layer_gradients([layers[name] for name in content], plan, facts)
         workspace = max(float(again.workspace_bytes) for again in kept)
         found.append((saved, loss, workspace + transient + gradients))
     return found
+
+
+def layer_gradients(layers: list[LayerProfile], plan: Plan, facts: FrameworkFacts) -> float:
+    """Weight gradients of the layer at work: whole where they are sharded, else those of dense products."""
+    if plan.zero_stage == 3 or (plan.zero_stage == 2 and plan.pipeline_parallel == 1):
+        by_weight = facts.parameter_bytes.by_weight
+        sizes = [layer.largest_weight if by_weight else layer.parameters for layer in layers]
+    else:
+        sizes = [layer.dense_parameters for layer in layers]
+    return max(float(size) for size in sizes) * facts.parameter_bytes.layer_gradient
 
 
 def fullest_moments(case: Case) -> list[float]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-import numpy as np
-
 from dovetail.cost.shapes import Array
+from dovetail.frameworks.parameter_bytes import state_bytes
 from dovetail.graph import Backward
 from dovetail.layout import Moment, Strategy, place_layer
 from dovetail.layout.encoding import Strings, layer_strategy
-from dovetail.placement.memory import state_bytes
 from dovetail.profile import profile_layer, recompute
 from dovetail.search.layouts.setting import LayerSetting, group_of
 from dovetail.search.layouts.tile import LayerTile
@@ -52,5 +50,5 @@ def strategy_costs(
     seconds += exposed(repeated.added_collective_s, Moment.BACKWARD)
     seconds += exposed(profile.step_collective_s, Moment.STEP) * setting.step_weight
     used, home = profile.parameters, profile.home_parameters
-    state = state_bytes(used, home, setting.parameter_bytes, setting.zero_stage)
-    return seconds, float(np.sum(list(state.values()))), float(repeated.saved_bytes)
+    state = state_bytes(used, home, setting.zero_stage, setting.parameter_bytes)
+    return seconds, float(sum(state)), float(repeated.saved_bytes)

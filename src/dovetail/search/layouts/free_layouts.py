@@ -9,7 +9,6 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.evaluation.profiles import Arrangements, Pricing
 from dovetail.graph import Backward, differentiate
 from dovetail.hardware import Cluster
 from dovetail.layout import Mesh, Strategy
@@ -22,6 +21,7 @@ from dovetail.search.layouts.layer_problem import MOST_ENTRIES, layer_problem
 from dovetail.search.layouts.options import Allowed
 from dovetail.search.layouts.setting import LayerSetting
 from dovetail.search.layouts.tile import LayerTile
+from dovetail.step.profiles import Arrangements, Pricing
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 from dovetail.cost.operators import ChipUnits
 from dovetail.errors import InputError
-from dovetail.evaluation.profiles import purpose_of
+from dovetail.frameworks import ParameterBytes
 from dovetail.graph import HALF_PRECISION, LayerGraph
 from dovetail.graph.size import Sizes
 from dovetail.graph.tensor import Element
 from dovetail.layout import Collective, Moment
-from dovetail.placement.memory import ParameterBytes
 from dovetail.profile.layer import CollectivePrice
+from dovetail.step.profiles import purpose_of
 
 #: What of a collective counts, by kind of group and moment: what computation does not hide.
 Exposure = Callable[[str, Moment], float]

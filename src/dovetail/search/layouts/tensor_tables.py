@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.frameworks.parameter_bytes import state_bytes
 from dovetail.graph import Backward, Operator, Role, Tensor
 from dovetail.graph.size import as_array, product
 from dovetail.layout import CollectiveKind, Moment
-from dovetail.placement.memory import state_bytes
 from dovetail.search.layouts.cuts import LayerCuts
 from dovetail.search.layouts.options import Variable
 from dovetail.search.layouts.policies import Policies
@@ -178,8 +178,8 @@ class LayerCosts:
                 self._step(tensor, home, use, "updated", Moment.STEP)
         elements = float(as_array(tensor.points(setting.sizes)))
         used, kept_at_home = (elements / self._of.parts(each.values) for each in (use, home))
-        parts = state_bytes(used, kept_at_home, setting.parameter_bytes, setting.zero_stage)
-        self._add(STATE, Scoped(use.scope, sum(parts.values(), np.zeros(()))))
+        parts = state_bytes(used, kept_at_home, setting.zero_stage, setting.parameter_bytes)
+        self._add(STATE, Scoped(use.scope, sum(parts, np.zeros(()))))
 
     def _step(self, tensor: Tensor, before: Scoped, after: Scoped, user: str, moment: Moment) -> None:
         scope = union((before.scope, after.scope))

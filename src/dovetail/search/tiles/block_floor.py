@@ -6,6 +6,7 @@ from math import prod
 
 import numpy as np
 
+from dovetail.frameworks.parameter_bytes import state_bytes
 from dovetail.graph import LayerGraph, Role, differentiate
 from dovetail.graph.count import parameters
 from dovetail.graph.size import as_array
@@ -65,9 +66,10 @@ def _floor(layers: TileLayers, tile: LayerTile) -> BlockFloor:
     order = sorted(kept, key=lambda name: forward[name] / kept[name])
     saved = whole + sum(kept.values()) - np.cumsum([0.0, *(kept[name] for name in order)])
     seconds = work + np.cumsum([0.0, *(forward[name] for name in order)])
+    share = parameters(graph) / layers.shape.dies
+    # whatever is whole under other stages, a die holds its share of it
     sizes = layers.facts.parameter_bytes
-    least = min(sizes.weight, sizes.sharded_weight) + sizes.gradient + sizes.optimizer
-    state = parameters(graph) * least / layers.shape.dies
+    state = min(float(sum(state_bytes(share, share, zero_stage, sizes))) for zero_stage in (0, 3))
     return BlockFloor(saved[::-1], seconds[::-1], state, sum(forward.values()))
 
 

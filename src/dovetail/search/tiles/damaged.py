@@ -8,14 +8,12 @@ from dataclasses import dataclass, field, replace
 from dovetail.cost.calibration import calibration
 from dovetail.cost.mesh import Mesh
 from dovetail.evaluation import Evaluation
-from dovetail.evaluation.evaluate import ProfiledJob, evaluation_of, profiled_job, step_from
-from dovetail.evaluation.facts import facts_of
-from dovetail.evaluation.place import place_profiled
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster, DefectMap, Wafer
 from dovetail.layout.encoding import TileLayouts, WaferGrid
 from dovetail.layout.encoding.job_encoding import Tile
 from dovetail.models import Job
+from dovetail.partition.partition_plan import place_profiled
 from dovetail.placement.tilings import StageShapes, most_tiles, place_tiles
 from dovetail.plans.derive import even_layers
 from dovetail.plans.plan import Plan
@@ -32,6 +30,8 @@ from dovetail.search.tiles.free_plan import SCHEDULES, ZERO_STAGES
 from dovetail.search.tiles.shapes import PlanShape
 from dovetail.search.tiles.tile_layers import TileLayers
 from dovetail.search.tiles.tile_layouts import TileSearch, wanted_tiles
+from dovetail.step.evaluate import ProfiledJob, evaluation_of, profiled_job, step_from
+from dovetail.step.facts import facts_of
 
 Shape = tuple[int, int]
 

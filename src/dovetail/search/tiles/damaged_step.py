@@ -12,22 +12,23 @@ import numpy as np
 from dovetail.cost.mesh import Group, Kind, Mesh, best, embedded, total_loads
 from dovetail.cost.shapes import Array, largest
 from dovetail.cost.units import way_arrays
-from dovetail.evaluation.evaluate import ProfiledJob, pipeline_of, recompute_of
-from dovetail.evaluation.times import (
+from dovetail.hardware import Wafer
+from dovetail.layout.encoding import WaferGrid
+from dovetail.layout.encoding.job_encoding import Tile
+from dovetail.pipeline.step_time import ChunkTimes, step_time
+from dovetail.plans.plan import Plan
+from dovetail.profile import LayerProfile, Recompute
+from dovetail.step.evaluate import ProfiledJob, pipeline_of, recompute_of
+from dovetail.step.memory import MemoryTables
+from dovetail.step.stages import chunk_contents, layer_variants, stage_contents
+from dovetail.step.times import (
     LayerTimes,
     chunk_times,
-    closing_seconds,
+    end_of_step,
     hop_seconds,
     layer_times,
     tied_seconds,
 )
-from dovetail.hardware import Wafer
-from dovetail.layout.encoding import WaferGrid
-from dovetail.layout.encoding.job_encoding import Tile
-from dovetail.placement.stages import chunk_contents, layer_variants, stage_contents
-from dovetail.placement.step_time import ChunkTimes, step_time
-from dovetail.plans.plan import Plan
-from dovetail.profile import LayerProfile, Recompute
 
 #: What dies do together, up to which way sums flow.
 KINDS = (Kind.ALL_GATHER, Kind.ALL_REDUCE, Kind.ALL_TO_ALL)
@@ -168,7 +169,8 @@ def tiled_step_s(plan: Plan, job: ProfiledJob, hops: Sequence[int], slowdowns: S
     for factor, found in slower.items():
         own = [stage for stage, f in zip(stages, slowdowns, strict=True) if f == factor]
         profiles = replace(job.profiles, layers=found.layers)
-        parts = closing_seconds(profiles, own, found.times, facts.overlaps, pipeline, update_s)
+        home = found.tables.parameters(*own)[:, 1]
+        parts = end_of_step(profiles, own, found.times, facts.overlaps, pipeline, home, update_s)
         closing = max(closing, float(np.ravel(sum(parts))[0]))
     profiles = replace(job.profiles, layers=slower[slowdowns[0]].layers)
     tied = tied_seconds(plan, profiles, stages, job.cluster, job.efficiencies, job.gradient_bytes)
@@ -184,6 +186,7 @@ class _Slower:
         variants = layer_variants(graph, plan, chunk_contents(graph, plan))
         self.layers: dict[str, LayerProfile] = {}
         self.times: dict[str, LayerTimes] = {}
+        recomputed: dict[str, Recompute] = {}
         for name, (layer, choice) in variants.items():
             again: Recompute = recompute_of(job.profiles, layer, choice, plan.recompute_share, facts)
             again = replace(again, added_collective_s=_longer(again.added_collective_s, factor))
@@ -194,7 +197,9 @@ class _Slower:
                 backward_collective_s=_longer(profile.backward_collective_s, factor),
                 step_collective_s=_longer(profile.step_collective_s, factor),
             )
+            recomputed[name] = again
             self.times[name] = layer_times(self.layers[name], again, facts.overlaps, facts.overheads.host_s)
+        self.tables = MemoryTables.of(self.layers, recomputed, {})
 
 
 def _longer(seconds: Mapping[str, Array], factor: float) -> dict[str, Array]:

@@ -12,13 +12,11 @@ from dovetail import frameworks
 from dovetail.cost.calibration import calibration
 from dovetail.errors import InputError
 from dovetail.evaluation import Evaluation, evaluate
-from dovetail.evaluation.evaluate import least_step_s as least_simulated_s
-from dovetail.evaluation.evaluate import profiled_job
-from dovetail.evaluation.place import place_profiled
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.layout.encoding import TileLayouts
 from dovetail.models import Job
+from dovetail.partition.partition_plan import place_profiled
 from dovetail.plans.space import Space
 from dovetail.search.answer import Alternative, Answer, Certificate, SimulatedPlan
 from dovetail.search.layouts.options import Allowed
@@ -32,6 +30,9 @@ from dovetail.search.tiles.shapes import PlanShape, plan_shapes
 from dovetail.search.tiles.tile_layers import TileLayers
 from dovetail.search.tiles.tile_layouts import TileSearch, wanted_tiles
 from dovetail.simulation import simulate
+from dovetail.step.evaluate import least_step_s as least_simulated_s
+from dovetail.step.evaluate import profiled_job
+from dovetail.step.formulas import optimizer_seconds
 
 #: Schedules that are tried.
 SCHEDULES = ("1f1b", "zb_h1")
@@ -214,7 +215,7 @@ class FreeSearch:
         if layers.shape.stages > 1:
             return 0.0
         rate = layers.facts.update_bytes / float(layers.units.vector.memory_bytes_per_s)
-        return self.job.graph().parameters() * rate / layers.shape.dies
+        return float(optimizer_seconds(self.job.graph().parameters() / layers.shape.dies, rate))
 
     @cached_property
     def words(self) -> str:

@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.pipeline.in_flight import in_flight
+from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
+
 Floats = NDArray[np.float64]
 
 #: Halvings of the interval the bound is searched in: far below what is called a tie.
@@ -25,8 +28,8 @@ class TilePipeline:
 
     @property
     def flights(self) -> NDArray[np.int64]:
-        """Microbatches each stage holds at least: stage s of 1F1B min(m, p - s), and others no fewer."""
-        return np.minimum(self.microbatches, self.stages - np.arange(self.stages))
+        """Microbatches that each stage has in flight at least: those of 1F1B, and other schedules no fewer."""
+        return in_flight(Pipeline(PipelineSchedule.ONE_F_ONE_B, self.stages, self.microbatches))
 
 
 @dataclass(frozen=True, slots=True)

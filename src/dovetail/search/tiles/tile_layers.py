@@ -9,10 +9,6 @@ import numpy as np
 
 from dovetail.cost.calibration import Efficiencies, calibration
 from dovetail.cost.operators import ChipUnits
-from dovetail.evaluation.evaluate import is_block, state_kept, units_of
-from dovetail.evaluation.facts import FrameworkFacts, facts_of
-from dovetail.evaluation.profiles import Pricing, pricing_of
-from dovetail.evaluation.times import hidden_shares
 from dovetail.frameworks import Framework
 from dovetail.graph import LayerGraph
 from dovetail.graph.size import Sizes
@@ -20,13 +16,20 @@ from dovetail.hardware import Cluster
 from dovetail.layout import Moment
 from dovetail.layout.encoding import TileLayouts
 from dovetail.models import Job
+from dovetail.pipeline.in_flight import chunk_runs_in_flight
 from dovetail.plans.derive import even_layers
+from dovetail.plans.pipeline_schedule import ONE_F_ONE_B
 from dovetail.plans.plan import Plan
 from dovetail.profile.layer import CollectivePrice
 from dovetail.search.layouts.free_layouts import tile_price
 from dovetail.search.layouts.setting import LayerSetting
 from dovetail.search.layouts.tile import LayerTile
 from dovetail.search.tiles.shapes import PlanShape
+from dovetail.step.evaluate import is_block, units_of
+from dovetail.step.facts import FrameworkFacts, facts_of
+from dovetail.step.formulas import tensor_capacity
+from dovetail.step.profiles import Pricing, pricing_of
+from dovetail.step.times import hidden_shares
 
 #: What all that a die may hold of a block costs, in times of the block's seconds; 0: memory costs nothing.
 PRICES = (0.0, 0.01, 0.1, 1.0)
@@ -77,7 +80,8 @@ class TileLayers:
     def capacity_bytes(self) -> float:
         """What a die has for state and activations."""
         chip = self.cluster.chip
-        return ((chip.hbm_bytes or chip.sram_bytes) - self.facts.context_bytes) / (1 + self.facts.allocator_overhead)
+        memory = chip.hbm_bytes or chip.sram_bytes
+        return float(tensor_capacity(memory, self.facts.context_bytes, self.facts.allocator_overhead))
 
     def blocks(self) -> dict[str, int]:
         """Layer classes that take the stream and hand it on, and how many of each there are."""
@@ -96,8 +100,8 @@ class TileLayers:
 
     @property
     def in_flight(self) -> int:
-        """Microbatches the first stage holds."""
-        return min(self.microbatches, self.shape.stages)
+        """Microbatches that the first stage has in flight."""
+        return chunk_runs_in_flight(ONE_F_ONE_B, self.shape.stages, self.microbatches, 1, 1, 0)
 
     def prices(self, block_s: float) -> list[tuple[float, float]]:
         """Prices of a byte of state and of one that a microbatch keeps, up to a die's worth for the time of a block."""
@@ -119,7 +123,7 @@ class TileLayers:
             self.units,
             price,
             self._exposure,
-            state_kept(self.plan_of(None), self.facts)[0],
+            self.facts.parameter_bytes,
             self.zero_stage,
             1 / self.microbatches,
             self.job.element_bytes(),

@@ -1,0 +1,45 @@
+"""What one chip keeps per parameter under ZeRO: the formula, for one plan or many."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+#: A number or an array, in plain Python and in compiled code alike.
+Number = Any
+
+
+class ParameterBytes(NamedTuple):
+    """Bytes per parameter: of what every chip uses, and of what one copy of the sharded state keeps."""
+
+    weight: float
+    #: of a weight kept in shards only (ZeRO 3)
+    sharded_weight: float
+    #: accumulated, in a pipeline where there is one
+    gradient: float
+    optimizer: float
+    #: of what the optimizer makes of its gradients for the update
+    step_copy: float = 0.0
+    #: of the layer at work: weight gradients that have not joined the accumulated ones yet
+    layer_gradient: float = 0.0
+    #: sharded weights are gathered, and their gradients reduced, one by one instead of layer by layer
+    by_weight: bool = False
+
+
+def choose(condition: Number, value: Number, otherwise: Number) -> Number:
+    """`value` where the condition holds; in compiled code, where conditions are single ones, without arrays."""
+    return np.where(condition, value, otherwise)
+
+
+def state_bytes(used: Number, home: Number, zero_stage: Number, sizes: ParameterBytes) -> tuple[Number, Number, Number]:
+    """Weights, gradients and optimizer state of a chip (Rajbhandari et al. 2020, fig. 1).
+
+    `used` parameters are what it computes with, `home` its share of them where they are sharded: the optimizer's state
+    from ZeRO 1 on, gradients from 2 on, weights in 3.
+    """
+    return (
+        choose(zero_stage == 3, home * sizes.sharded_weight, used * sizes.weight),
+        choose(zero_stage >= 2, home, used) * sizes.gradient,
+        choose(zero_stage >= 1, home, used) * sizes.optimizer,
+    )

@@ -1,0 +1,197 @@
+"""Cuts of a chain for interleaved pipelines: equal chunks but for the first and the last, all of them looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.partition.layer_chain import ROUNDING, LayerChain, LayerPlacement, placement_seconds, stage_bytes
+from dovetail.partition.partition_search import CutSearch, running_sums
+from dovetail.pipeline.chunk_times import ChunkTimes
+from dovetail.pipeline.in_flight import in_flight_of_chunk, peak_saved
+from dovetail.pipeline.lower_bound import stage_bounds
+from dovetail.plans.pipeline_schedule import SCHEDULE_CODES
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+#: The order in which a stage's options are dealt to the layers of its chunks, from the dearest on.
+Deal = Callable[[Sequence[Sequence[int]]], list[int]]
+
+#: More than sums in another order can differ: what exceeds memory by less is looked at closely.
+LOOSE = 1e-9
+#: Cuts that fit looked at before the proof is given up and the gap reported.
+MAX_CUTS = 1000
+
+
+class InterleavedCuts(CutSearch):
+    """The best of all cuts into chunks alike, between an embedding and a head that stand with the first and the last.
+
+    The first and the last chunk hold any number of blocks. Those between hold equally many, or some one more: then
+    these come first of them, or last. Chunks of a stage have different numbers of microbatches in flight, which change
+    during the step. A stage's options are those with the least seconds in all that fit at a moment when it has most
+    in flight; where the peak of the whole step does not fit, those with the most microbatches that each chunk ever has;
+    and where these do not fit, the options that save least. They are dealt to layers from the dearest on: to chunks in
+    turn, or one chunk after the other from the first or from the last. Other options, or another way to deal them,
+    might give a shorter step: the bound allows for any.
+    """
+
+    def __init__(self, chain: LayerChain) -> None:
+        super().__init__(chain)
+        self._fastest = [float(c.input_gradient_s.min()) for c in self._classes]
+        #: forwards, fastest input gradients, weight gradients, once a step
+        self._sums = running_sums(
+            [
+                [c.forward_s for c in self._classes],
+                self._fastest,
+                [c.weight_gradient_s for c in self._classes],
+                *zip(*(c.once_s for c in self._classes), strict=True),
+            ]
+        )
+        pipeline = chain.pipeline
+        code, stages, chunks = SCHEDULE_CODES[pipeline.schedule], pipeline.num_stages, pipeline.num_chunks
+        sizes = stages, pipeline.num_microbatches, chunks, pipeline.microbatch_group_size
+        #: stages × chunks: microbatches in flight when a stage has most of them, and the most of each chunk
+        self._flying = np.array(
+            [[in_flight_of_chunk(code, *sizes, stage, chunk) for chunk in range(chunks)] for stage in range(stages)]
+        )
+        self._most_flying = np.array(
+            [[round(peak_saved(code, *sizes, stage, one)) for one in np.eye(chunks)] for stage in range(stages)]
+        )
+
+    def solve(self) -> float:
+        """Finds the best placement; returns what no placement takes less than."""
+        cuts = np.array(sorted(set(self._cuts())), np.int64).reshape(-1, self.chain.pipeline.num_places)
+        cuts = cuts[self._may_fit(cuts)]
+        if not len(cuts):
+            return self.seconds
+        by_stage, once = self._stage_seconds(cuts)
+        fastest = by_stage.max(axis=0) + once
+        least, tried = float("inf"), 0
+        for cut in np.argsort(fastest, kind="stable").tolist():
+            if not self._improves(fastest[cut]) or tried == MAX_CUTS:
+                return min(least, self.seconds, float(fastest[cut]))
+            ends = tuple(cuts[cut].tolist())
+            bound = self._bound(ends, by_stage[:, cut]) + float(once[cut])
+            least = min(least, bound)
+            if self._improves(bound):
+                self._try(ends)
+                tried += 1
+        return min(least, self.seconds)
+
+    def _cuts(self) -> Iterator[tuple[int, ...]]:
+        """Where chunks end, of every cut."""
+        between, blocks = self.chain.pipeline.num_places - 2, len(self.chain.order) - 2
+        for first in range(blocks - between + 1):
+            for last in range(blocks - between - first + 1):
+                if between == 0 and first + last < blocks:
+                    continue
+                each, more = divmod(blocks - first - last, between) if between else (0, 0)
+                larger, equal = [each + 1] * more, [each] * (between - more)
+                for sizes in (larger + equal, equal + larger):
+                    yield tuple(np.cumsum([1 + first, *sizes, last + 1]).tolist())
+
+    def _may_fit(self, cuts: Ints) -> NDArray[np.bool_]:
+        """Whether a cut's stages have room for their state and the least their layers can keep."""
+        least = [float(c.kept_bytes.min()) for c in self._classes]
+        chunks = _by_chunk(running_sums([[c.state_bytes for c in self._classes], least]), cuts)
+        # places run over stages, then chunks
+        chunks[1] *= self._flying.T.reshape(-1)
+        state, saved = self._by_stage(chunks)
+        return ((state + saved) <= self.chain.device_bytes * (1 + LOOSE)).all(axis=1)
+
+    def _stage_seconds(self, cuts: Ints) -> tuple[Floats, Floats]:
+        """Of every cut, had each layer its fastest option: bounds by stage, and what the slowest takes once a step."""
+        chain, chunks = self.chain, _by_chunk(self._sums, cuts)
+        forward, of_input, of_weight = chunks[:3]
+        delay = chain.transfer_s
+        if chain.sends_itself:
+            forward[:, :-1] += delay
+            of_input[:, 1:] += delay
+            delay = 0.0
+        by_stage = stage_bounds(chain.pipeline, ChunkTimes(forward, of_input, of_weight, delay))
+        return by_stage, self._by_stage(chunks[3:]).max(axis=(0, 2))
+
+    def _by_stage(self, chunks: Floats) -> Floats:
+        """Values of chunks, by their place along the model, added up over the chunks of every stage."""
+        pipeline = self.chain.pipeline
+        return chunks.reshape(*chunks.shape[:2], pipeline.num_chunks, pipeline.num_stages).sum(axis=2)
+
+    def _chunks(self, ends: Sequence[int], stage: int) -> list[list[int]]:
+        """The layers of a stage's chunks."""
+        starts = (0, *ends[:-1])
+        places = range(stage, len(ends), self.chain.pipeline.num_stages)
+        return [list(range(starts[place], ends[place])) for place in places]
+
+    def _bound(self, ends: tuple[int, ...], by_stage: Floats) -> float:
+        """No options of this cut take less: every stage does at least what fits it, each microbatch."""
+        longest = 0.0
+        for stage, flying in enumerate(self._flying.tolist()):
+            chunks = self._chunks(ends, stage)
+            least = self._options.bound(self._options.content(chunks, flying))
+            more = least - sum(self._fastest[i] for chunk in chunks for i in chunk)
+            longest = max(longest, float(by_stage[stage]) + self.chain.pipeline.num_microbatches * max(more, 0.0))
+        return longest
+
+    def _try(self, ends: tuple[int, ...]) -> None:
+        """Solves the stages of a cut, deals their options in several ways and keeps what is better."""
+        chunks = [self._chunks(ends, stage) for stage in range(self.chain.pipeline.num_stages)]
+        for deal in (_in_turn, _from_the_first, _from_the_last):
+            options = [0] * len(self.chain.order)
+            fits = [self._choose(stage, of_stage, deal, options) for stage, of_stage in enumerate(chunks)]
+            if not all(fits):
+                return
+            placement = LayerPlacement(ends, tuple(options))
+            seconds = placement_seconds(self.chain, placement)
+            if self._improves(seconds):
+                self.seconds, self.placement = seconds, placement
+
+    def _choose(self, stage: int, chunks: Sequence[Sequence[int]], deal: Deal, options: list[int]) -> bool:
+        """Writes the options of a stage's layers; False where none fit."""
+        for flying in (self._flying[stage].tolist(), self._most_flying[stage].tolist()):
+            choice = self._options.choice(self._options.content(chunks, flying))
+            if choice is None:
+                continue
+            of_chunk = {i: flying[number] for number, chunk in enumerate(chunks) for i in chunk}
+            picks = {kind: iter(taken) for kind, taken in choice.options.items()}
+            for layer in deal(chunks):
+                options[layer] = next(picks[self.chain.order[layer], of_chunk[layer]])
+            if self._fits(stage, chunks, options):
+                return True
+        layers = [layer for chunk in chunks for layer in chunk]
+        for cap in np.unique(np.concatenate([self._classes[layer].workspace_bytes for layer in layers])):
+            if all((self._classes[layer].workspace_bytes <= cap).any() for layer in layers):
+                for layer in layers:
+                    of_layer = self._classes[layer]
+                    saved = np.where(of_layer.workspace_bytes <= cap, of_layer.kept_bytes, np.inf)
+                    options[layer] = int(np.lexsort((of_layer.input_gradient_s, saved))[0])
+                if self._fits(stage, chunks, options):
+                    return True
+        return False
+
+    def _fits(self, stage: int, chunks: Sequence[Sequence[int]], options: Sequence[int]) -> bool:
+        return stage_bytes(self.chain, stage, chunks, options) <= self.chain.device_bytes * (1 + ROUNDING)
+
+
+def _by_chunk(sums: Floats, cuts: Ints) -> Floats:
+    """Running sums over layers as values of every cut's chunks: rows × cuts × places."""
+    starts = np.concatenate([np.zeros((len(cuts), 1), np.int64), cuts[:, :-1]], axis=1)
+    return sums[:, cuts] - sums[:, starts]
+
+
+def _in_turn(chunks: Sequence[Sequence[int]]) -> list[int]:
+    """The first layer of every chunk, the second of every chunk, and so on: chunks differ little."""
+    most = max(len(chunk) for chunk in chunks)
+    return [chunk[turn] for turn in range(most) for chunk in chunks if turn < len(chunk)]
+
+
+def _from_the_first(chunks: Sequence[Sequence[int]]) -> list[int]:
+    """One chunk after the other."""
+    return [layer for chunk in chunks for layer in chunk]
+
+
+def _from_the_last(chunks: Sequence[Sequence[int]]) -> list[int]:
+    """The same from the last chunk on."""
+    return [layer for chunk in reversed(chunks) for layer in chunk]

@@ -1,0 +1,43 @@
+"""Dovetail's own placement: where to cut the chain, and what each layer computes again; with a bound."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dovetail.partition.interleaved_partitions import InterleavedCuts
+from dovetail.partition.layer_chain import LayerChain, LayerPlacement
+from dovetail.partition.plain_partitions import PlainCuts
+from dovetail.plans.pipeline_schedule import PipelineSchedule
+
+#: A value this close to its bound is proven.
+TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementSolution:
+    """The best placement found and what no placement takes less than; none where no placement fits."""
+
+    status: Literal["optimal", "feasible", "infeasible"]
+    placement: LayerPlacement | None
+    seconds: float
+    lower_bound_s: float
+
+    @property
+    def gap(self) -> float:
+        """How far the answer may be from the best, as a part of it."""
+        return 1 - self.lower_bound_s / self.seconds if self.placement is not None and self.seconds else 0.0
+
+
+def place_layers(chain: LayerChain) -> PlacementSolution:
+    """The placement with the least step time; of equal ones the first found, which the input alone decides."""
+    assert chain.pipeline.schedule is not PipelineSchedule.DUAL_PIPE, "both directions hold the same cut"
+    interleaved = chain.pipeline.schedule is PipelineSchedule.INTERLEAVED
+    search = InterleavedCuts(chain) if interleaved else PlainCuts(chain)
+    bound = search.solve()
+    if search.placement is None:
+        return PlacementSolution("infeasible", None, float("inf"), float("inf"))
+    proven = bound >= search.seconds * (1 - TOLERANCE)
+    return PlacementSolution(
+        "optimal" if proven else "feasible", search.placement, search.seconds, min(bound, search.seconds)
+    )

@@ -1,0 +1,321 @@
+"""The best cut and recompute of a plan whose degrees are given: a chain of layers with options, solved and checked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.cost.calibration import calibration
+from dovetail.cost.shapes import Array, largest, summed
+from dovetail.errors import InputError
+from dovetail.frameworks import Framework
+from dovetail.frameworks.parameter_bytes import state_bytes
+from dovetail.hardware import Cluster
+from dovetail.models import Job
+from dovetail.partition.layer_chain import LayerChain, LayerOptions, LayerPlacement
+from dovetail.partition.partition_layers import TOLERANCE, place_layers
+from dovetail.plans.pipeline_schedule import PipelineSchedule
+from dovetail.plans.plan import Plan
+from dovetail.plans.zero_stage import effective_zero_stage
+from dovetail.profile import LayerProfile, Recompute, recompute
+from dovetail.profile.frontier import recompute_frontier
+from dovetail.step.evaluate import (
+    Evaluation,
+    ProfiledJob,
+    evaluation_of,
+    is_block,
+    loss_bytes,
+    pipeline_of,
+    profiled_job,
+    recompute_of,
+    step_from,
+)
+from dovetail.step.facts import facts_of
+from dovetail.step.formulas import (
+    exposed_at_least,
+    optimizer_seconds,
+    optimizer_step_bytes,
+    overlap_budget,
+    tensor_capacity,
+)
+from dovetail.step.memory import MemoryTables
+from dovetail.step.profiles import UPDATED_WEIGHTS
+from dovetail.step.times import Overlaps, layer_times, least_input_gradient, transfer_seconds
+
+Floats = NDArray[np.float64]
+
+#: Taken off a chip's memory, so that no placement misses it by rounding.
+ROUNDING = 1e-12
+#: Times of options that differ by no more than this part lead to one answer; the bound is not affected.
+ALIKE = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedPlan:
+    """A plan with the best cut and recompute found, and what no other takes less than.
+
+    An interleaved plan's bound is of cuts into chunks that are alike (`InterleavedCuts`).
+    """
+
+    evaluation: Evaluation
+    status: str
+    lower_bound_s: float
+
+    @property
+    def gap(self) -> float:
+        """How far the answer may be from the best, as a part of it."""
+        return 1 - self.lower_bound_s / self.evaluation.step_time_s
+
+
+def place_plan(plan: Plan, job: Job, cluster: Cluster, framework: Framework) -> PlacedPlan | None:
+    """The plan with the best layers per stage and recompute per block; None where none fits.
+
+    What the plan says of both is replaced. Embedding and head compute nothing again.
+    """
+    if plan.pipeline_schedule == PipelineSchedule.DUAL_PIPE:
+        what = "is dualpipe, whose stages hold two chunks of one cut"
+        raise InputError("plan: pipeline_schedule", what, "place plans of one of the other schedules")
+    facts = facts_of(framework, job, schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel)
+    known = calibration(cluster.chip, job.precision)
+    return place_profiled(plan, job, profiled_job(plan, job, cluster, facts, known.efficiencies), str(known))
+
+
+def place_profiled(
+    plan: Plan, job: Job, profiled: ProfiledJob, basis: str, *, by_block: bool = True
+) -> PlacedPlan | None:
+    """The same where the layers are profiled already; not `by_block`, all blocks compute again what the plan says.
+
+    Two chains are solved where they differ: one that never takes more, in time or memory, than an evaluation would
+    say, for the bound, and one that never takes less memory, for the answer.
+    """
+    builder = ChainBuilder(plan, profiled, by_block=by_block)
+    least = place_layers(builder.chain(least=True))
+    if least.placement is None:
+        return None
+    solutions = [least] if builder.agrees else [place_layers(builder.chain(least=False)), least]
+    answers: list[Evaluation] = []
+    for placement in (solution.placement for solution in solutions if solution.placement is not None):
+        placed = builder.placed(placement)
+        answers.append(evaluation_of(step_from(placed, profiled), placed, job, profiled.cluster, profiled.facts, basis))
+    fitting = [answer for answer in answers if answer.fits]
+    if not fitting:
+        return None
+    answer = min(fitting, key=lambda found: found.step_time_s)
+    bound = min(least.lower_bound_s + builder.constant_s(answer.breakdown), answer.step_time_s)
+    proven = bound >= answer.step_time_s * (1 - TOLERANCE)
+    return PlacedPlan(answer, "optimal" if proven else "feasible", bound)
+
+
+class ChainBuilder:
+    """A plan's layers as a chain with options, and a solution of it as a plan."""
+
+    def __init__(self, plan: Plan, job: ProfiledJob, *, by_block: bool = True) -> None:
+        self.plan = plan
+        self.by_block = by_block
+        self.job = job
+        self.graph = job.profiles.graph
+        order = [run.layer for run in self.graph.chain for _ in range(run.count)]
+        blocks = sum(plan.layers_per_stage)
+        self.blocks = order[1 : 1 + blocks]
+        #: the first layer, the classes of blocks, and all that reads the finished stream as one layer
+        self.parts = [(order[0],), *((name,) for name in dict.fromkeys(self.blocks)), tuple(order[1 + blocks :])]
+        built = [self._options(names) for names in self.parts]
+        self._least = tuple(least for least, _, _ in built)
+        self._most = tuple(most for _, most, _ in built)
+        self._choices = [choices for _, _, choices in built]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether both chains are so alike that solving the second would not be worth it."""
+        return all(
+            np.allclose(least.input_gradient_s, most.input_gradient_s, rtol=ALIKE, atol=0)
+            and least.gathered_bytes == most.gathered_bytes
+            for least, most in zip(self._least, self._most, strict=True)
+        )
+
+    def chain(self, *, least: bool) -> LayerChain:
+        """The problem: blocks with the options of their frontier between an embedding and a head with none."""
+        plan, job = self.plan, self.job
+        numbers = {names[0]: number for number, names in enumerate(self.parts)}
+        order = (0, *(numbers[name] for name in self.blocks), len(self.parts) - 1)
+        chip, facts = job.cluster.chip, job.facts
+        memory = chip.hbm_bytes or chip.sram_bytes
+        capacity = float(tensor_capacity(memory, facts.context_bytes, facts.allocator_overhead))
+        return LayerChain(
+            self._least if least else self._most,
+            order,
+            pipeline_of(plan),
+            device_bytes=capacity * (1 - ROUNDING),
+            transfer_s=_number(transfer_seconds(plan, job.profiles, job.cluster, job.efficiencies)),
+            sends_itself=not facts.overlaps.transfers and plan.pipeline_parallel > 1,
+        )
+
+    def _options(self, names: Sequence[str]) -> tuple[LayerOptions, LayerOptions, list[str | tuple[str, ...]]]:
+        """What a block's options, or the one of layers placed together, take at least and at most; and the choices."""
+        layers, facts = self.job.profiles.layers, self.job.facts
+        profiles = [layers[name] for name in names]
+        choices: list[str | tuple[str, ...]] = ["none"]
+        fastest: Array | None = None
+        if not self.by_block:
+            again = [
+                recompute_of(self.job.profiles, name, self.plan.recompute, self.plan.recompute_share, facts)
+                for name in names
+            ]
+        elif is_block(self.graph.layers[names[0]]):
+            choices, again, added = self._frontier(names[0])
+            fastest = least_input_gradient(profiles[0], added, facts.overlaps, facts.overheads.host_s)
+        else:
+            again = [recompute(self.graph.layers[name], layers[name], "none") for name in names]
+        times = [
+            layer_times(p, a, facts.overlaps, facts.overheads.host_s) for p, a in zip(profiles, again, strict=True)
+        ]
+        sizes, zero_stage = facts.parameter_bytes, self._zero_stage
+        used, home = self._owned(names)
+        alone = self._alone(names)
+        most = LayerOptions(
+            forward_s=sum(_number(t.forward_s) for t in times),
+            input_gradient_s=_row(summed(t.input_gradient_s for t in times)),
+            weight_gradient_s=sum(_number(t.weight_gradient_s) for t in times),
+            kept_bytes=_row(summed(a.saved_bytes for a in again)),
+            workspace_bytes=_row(largest(a.workspace_bytes for a in again)),
+            state_bytes=float(sum(state_bytes(used, home, zero_stage, sizes))),
+            step_bytes=float(optimizer_step_bytes(used, home, zero_stage, sizes, 0.0)),
+            working_bytes=(alone["transient"], alone["layer gradients"]),
+            loss_bytes=max((_number(loss) for loss in self._losses(names).values()), default=0.0),
+            # weights fetched one by one: the largest two of a stage are never more than those of the model
+            gathered_bytes=self._gathered(list(layers) if sizes.by_weight else names),
+        )
+        longest = float(most.input_gradient_s.max()) + most.weight_gradient_s
+        most = replace(most, once_s=self._once(profiles, home, most.forward_s, longest))
+        least = replace(most, gathered_bytes=self._gathered(names))
+        return (least if fastest is None else replace(least, input_gradient_s=_row(fastest))), most, choices
+
+    @cached_property
+    def _zero_stage(self) -> int:
+        return effective_zero_stage(self.plan.zero_stage, self.plan.pipeline_parallel)
+
+    def _losses(self, names: Sequence[str]) -> dict[str, Array]:
+        layers = self.job.profiles.layers
+        return loss_bytes({name: layers[name] for name in names}, self.job.facts)
+
+    @cached_property
+    def _tables(self) -> MemoryTables:
+        """All layers, as if they recomputed nothing: for what does not depend on that."""
+        layers = self.job.profiles.layers
+        nothing = {name: recompute(self.graph.layers[name], layers[name], "none") for name in layers}
+        return MemoryTables.of(layers, nothing, self._losses(list(layers)))
+
+    def _alone(self, names: Sequence[str]) -> dict[str, float]:
+        """What a stage of these layers alone needs while they work, but for losses and what is recomputed."""
+        tables = self._tables
+        tables = replace(
+            tables,
+            cells=tables.cells._replace(loss=0 * tables.cells.loss),
+            layers=tables.layers._replace(workspace=0 * tables.layers.workspace),
+        )
+        content = [dict(Counter(names))]
+        (parts,) = tables.parts([content], self.job.facts.parameter_bytes, self._zero_stage, np.zeros(1))
+        return parts
+
+    def _owned(self, names: Sequence[str]) -> tuple[float, float]:
+        """Parameters that layers placed together use, and those they keep the state of; tied ones count once.
+
+        Where one stage holds all layers, what the last share with the first counts with the first.
+        """
+        alone = self.plan.pipeline_parallel == 1 and names == self.parts[-1]
+        before = self.parts[0] if alone else ()
+        together, first = self._tables.parameters([dict(Counter((*before, *names)))], [dict(Counter(before))])
+        used, home = (together - first).tolist()
+        return used, home
+
+    def _frontier(self, name: str) -> tuple[list[str | tuple[str, ...]], list[Recompute], Floats]:
+        """A block's choices, what they take as arrays over choices, and the seconds they add at least."""
+        graph, profile, facts = self.graph.layers[name], self.job.profiles.layers[name], self.job.facts
+        found = recompute_frontier(graph, profile, facts.operand_share, _exposed(facts.overlaps))
+        choices = [found.again(i) for i in range(len(found.seconds))]
+        each = [recompute(graph, profile, choice, facts.operand_share) for choice in choices]
+        groups = {group for again in each for group in again.added_collective_s}
+        none = np.zeros(())
+        again = Recompute(
+            saved_bytes=np.array([_number(a.saved_bytes) for a in each]),
+            added_s=np.array([_number(a.added_s) for a in each]),
+            workspace_bytes=np.array([_number(a.workspace_bytes) for a in each]),
+            added_kernels=np.array([_number(a.added_kernels) for a in each]),
+            added_collective_s={
+                g: np.array([_number(a.added_collective_s.get(g, none)) for a in each]) for g in sorted(groups)
+            },
+        )
+        return [choice or "none" for choice in choices], [again], found.seconds
+
+    def _gathered(self, names: Sequence[str]) -> float:
+        """Bytes of weights kept in shards that are whole at once in a stage of these layers."""
+        sizes = self.job.facts.parameter_bytes
+        if self._zero_stage < 3:
+            return 0.0
+        return sizes.weight * self._tables.gathered([dict(Counter(names))], by_weight=sizes.by_weight)
+
+    def _once(
+        self, profiles: Sequence[LayerProfile], owned: float, forward_s: float, backward_s: float
+    ) -> tuple[float, ...]:
+        """Seconds of layers once a step: their optimizer, and of their reductions and gatherings what is not hidden.
+
+        Of each either the part that nothing hides, or what is longer than the work beside it (`end_of_step`).
+        """
+        overlaps, none, pipeline = self.job.facts.overlaps, np.zeros(()), pipeline_of(self.plan)
+        updated = sum(_number(p.step_collective_s.get(UPDATED_WEIGHTS, none)) for p in profiles)
+        reduced = sum(_number(summed(p.step_collective_s.values())) for p in profiles) - updated
+        rate = self.job.facts.update_bytes / self.job.chip.vector.memory_bytes_per_s
+        update = float(optimizer_seconds(owned, _number(rate)))
+        sizes = pipeline.num_stages, pipeline.num_microbatches, pipeline.num_chunks, overlaps.least_room_s
+        behind, ahead = (float(overlap_budget(work_s, *sizes)) for work_s in (backward_s, forward_s))
+        reductions = exposed_at_least(reduced, _number(overlaps.gradient_reduction), behind)
+        gatherings = exposed_at_least(updated, _number(overlaps.updated_weights), ahead)
+        return tuple(float(update + r + g) for r in reductions for g in gatherings)
+
+    def constant_s(self, breakdown: Mapping[str, float]) -> float:
+        """What a step takes beside its pipeline and its layers' own seconds, however it is cut."""
+        return sum(breakdown[name] for name in ("tied embeddings", "between steps"))
+
+    def placed(self, placement: LayerPlacement) -> Plan:
+        """The plan that a placement means."""
+        sizes = [len(chunk) for chunk in placement.chunks]
+        sizes[0] -= 1
+        sizes[-1] -= 1
+        if not self.by_block:
+            return replace(self.plan, layers_per_stage=tuple(sizes))
+        numbers = {names[0]: number for number, names in enumerate(self.parts)}
+        taken = placement.options[1:-1]
+        again = [self._choices[numbers[name]][option] for name, option in zip(self.blocks, taken, strict=True)]
+        runs = tuple((len(list(run)), choice) for choice, run in groupby(again))
+        return replace(
+            self.plan,
+            layers_per_stage=tuple(sizes),
+            recompute="none",
+            recompute_share=1.0,
+            recompute_by_block=runs,
+        )
+
+
+def _exposed(overlaps: Overlaps) -> dict[str, float]:
+    """The part of a collective's seconds in the backward that computation does not hide, by kind of group."""
+    hidden = {
+        "tensor-parallel": overlaps.tensor_backward,
+        "context-parallel": overlaps.context,
+        "expert-parallel": overlaps.expert,
+    }
+    return {group: 1 - _number(np.asarray(share)) for group, share in hidden.items()}
+
+
+def _number(value: Array | float) -> float:
+    return float(np.ravel(value)[0])
+
+
+def _row(value: Array) -> Floats:
+    """One number per option: all of a variant's where they differ."""
+    return np.atleast_1d(np.asarray(value, np.float64)).reshape(-1)

@@ -1,0 +1,43 @@
+"""What searches of cuts share: a chain, the options of its stages, the best placement so far."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.partition.layer_chain import LayerChain, LayerPlacement
+from dovetail.partition.stage_options import StageOptions
+
+Floats = NDArray[np.float64]
+
+#: Gains below this part of a step time are rounding.
+ROUNDING = 1e-12
+
+
+class CutSearch(ABC):
+    """A search for the best cut of a chain and options of its layers."""
+
+    def __init__(self, chain: LayerChain) -> None:
+        self.chain = chain
+        self.seconds = float("inf")
+        self.placement: LayerPlacement | None = None
+        self._options = StageOptions(chain)
+        #: the class of every layer, in order
+        self._classes = [chain.classes[c] for c in chain.order]
+
+    @abstractmethod
+    def solve(self) -> float:
+        """Finds the best placement; returns what no placement takes less than."""
+
+    def _improves(self, seconds: float) -> bool:
+        """Whether a step time, or a bound of one, is below that of the best placement so far."""
+        return seconds < self.seconds * (1 - ROUNDING)
+
+
+def running_sums(rows: Iterable[Sequence[float]]) -> Floats:
+    """Sums over layers with a 0 ahead, so that the layers from s to e are a difference of two."""
+    values = np.array(list(rows), np.float64)
+    return np.concatenate([np.zeros((len(values), 1)), np.cumsum(values, axis=1)], axis=1)

@@ -1,0 +1,22 @@
+"""Makes the formulas of pipelines callable inside compiled code; kernels import them from here."""
+
+from __future__ import annotations
+
+from numba.extending import register_jitable
+
+from dovetail.pipeline.in_flight import (
+    chunk_runs_in_flight,
+    in_flight_of_chunk,
+    interleaved_peak,
+    peak_saved,
+    runs_of_turn,
+    saved_after,
+    sum_of_runs,
+)
+
+for _formula in (
+    chunk_runs_in_flight, in_flight_of_chunk, interleaved_peak, peak_saved, runs_of_turn, saved_after, sum_of_runs,
+):  # fmt: skip
+    register_jitable(_formula)
+
+__all__ = ["chunk_runs_in_flight", "in_flight_of_chunk", "peak_saved"]

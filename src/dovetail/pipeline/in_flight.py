@@ -1,0 +1,146 @@
+"""How much of its forwards a stage has in flight at once: what memory for activations is made of.
+
+A chunk run is in flight from the beginning of its forward to the end of its last gradient: the backward, or the weight
+gradient where a schedule splits it off. `compiled_formulas` makes these functions callable inside compiled code.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dovetail.pipeline.work_order import WorkKind, WorkOrder
+from dovetail.plans.pipeline_schedule import (
+    DUAL_PIPE,
+    GPIPE,
+    INTERLEAVED,
+    ONE_F_ONE_B,
+    SCHEDULE_CODES,
+    Pipeline,
+)
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+def chunk_runs_in_flight(schedule: int, stages: int, microbatches: int, chunks: int, group: int, stage: int) -> int:
+    """The most chunk runs that a stage has in flight; `group` is the interleaved schedule's microbatch group size."""
+    if schedule == GPIPE:
+        return microbatches
+    if schedule == ONE_F_ONE_B:
+        return min(microbatches, stages - stage)
+    if schedule == INTERLEAVED:
+        # all forwards of the warm-up, and the one before the first backward
+        return min(microbatches * chunks, 2 * (stages - 1 - stage) + (chunks - 1) * group + 1)
+    if schedule == DUAL_PIPE:
+        return stages + 1
+    return min(microbatches, stages)  # ZB-H1
+
+
+def peak_saved(
+    schedule: int, stages: int, microbatches: int, chunks: int, group: int, stage: int, saved: Floats
+) -> float:
+    """The most that a stage saves for its backwards at once; `saved` is what one microbatch of each chunk saves.
+
+    Exact for the schedule's order, however the chunks of a stage differ: `peak_in_flight` counts it over the order.
+    """
+    runs = chunk_runs_in_flight(schedule, stages, microbatches, chunks, group, stage)
+    if schedule == DUAL_PIPE:
+        # the chunk that came from the nearer end, and the one of the other direction, peak together
+        return (stages - stage) * saved[0] + (stage + 1) * saved[1]
+    if schedule != INTERLEAVED:
+        return runs * saved[0]
+    alike = True
+    for chunk in range(1, chunks):
+        alike = alike and saved[chunk] == saved[0]
+    if alike:
+        return runs * saved[0]
+    return interleaved_peak(runs, microbatches, chunks, group, saved)
+
+
+def interleaved_peak(runs: int, microbatches: int, chunks: int, group: int, saved: Floats) -> float:
+    """The most that chunks of different sizes save: after `runs` forwards, then one backward and one forward in turn.
+
+    Forwards take chunks in turn, a group of microbatches each; backwards the same from the last chunk on. Between two
+    changes of chunk the sum grows or falls evenly, so its largest value is at such a change, or at either end. Whole
+    groups repeat: where no smaller one is left over, the changes of the first period are enough.
+    """
+    last = microbatches * chunks - runs
+    period = chunks * group
+    groups = 1 if microbatches % group == 0 else -(-microbatches // group)
+    peak = max(
+        sum_of_runs(runs, microbatches, chunks, group, saved, False),
+        saved_after(last, runs, microbatches, chunks, group, saved),
+    )
+    for number in range(groups):
+        size = min(group, microbatches - number * group)
+        for chunk in range(chunks):
+            change = number * period + chunk * size
+            if change <= last:
+                peak = max(peak, saved_after(change, runs, microbatches, chunks, group, saved))
+            backwards = change - runs
+            if groups == 1:
+                backwards %= period
+            if 0 <= backwards <= last:
+                peak = max(peak, saved_after(backwards, runs, microbatches, chunks, group, saved))
+    return peak
+
+
+def saved_after(backwards: int, runs: int, microbatches: int, chunks: int, group: int, saved: Floats) -> float:
+    """What is saved once so many backwards, and `runs` forwards more than these, are done."""
+    forwards = sum_of_runs(runs + backwards, microbatches, chunks, group, saved, False)
+    return forwards - sum_of_runs(backwards, microbatches, chunks, group, saved, True)
+
+
+def sum_of_runs(runs: int, microbatches: int, chunks: int, group: int, saved: Floats, last_first: bool) -> float:
+    """What the first runs of an interleaved stage save in all; groups take chunks from the first, or the last, on."""
+    total = 0.0
+    for turn in range(chunks):
+        chunk = chunks - 1 - turn if last_first else turn
+        total += runs_of_turn(runs, turn, microbatches, chunks, group) * saved[chunk]
+    return total
+
+
+def runs_of_turn(runs: int, turn: int, microbatches: int, chunks: int, group: int) -> int:
+    """Of the first runs of an interleaved stage, those of the chunk whose turn is this in every group."""
+    whole = min(runs // (chunks * group), microbatches // group)
+    left = runs - whole * chunks * group
+    size = min(group, microbatches - whole * group)
+    return whole * group + min(max(left - turn * size, 0), size)
+
+
+def in_flight_of_chunk(
+    schedule: int, stages: int, microbatches: int, chunks: int, group: int, stage: int, chunk: int
+) -> int:
+    """Runs of one chunk in flight at a moment when a stage has as many in flight as ever: its peak is no lower."""
+    runs = chunk_runs_in_flight(schedule, stages, microbatches, chunks, group, stage)
+    if schedule == DUAL_PIPE:
+        return stages - stage if chunk == 0 else stage + 1
+    if schedule != INTERLEAVED:
+        return runs
+    return runs_of_turn(runs, chunk, microbatches, chunks, group)
+
+
+def in_flight(pipeline: Pipeline) -> NDArray[np.int64]:
+    """For every stage, the most chunk runs in flight."""
+    sizes = pipeline.num_stages, pipeline.num_microbatches, pipeline.num_chunks, pipeline.microbatch_group_size
+    code = SCHEDULE_CODES[pipeline.schedule]
+    return np.array([chunk_runs_in_flight(code, *sizes, stage) for stage in range(pipeline.num_stages)], np.int64)
+
+
+def peak_saved_by_stage(pipeline: Pipeline, saved: ArrayLike) -> Floats:
+    """What every stage saves at its peak, of what a microbatch of the chunk at each place along the model saves."""
+    sizes = pipeline.num_stages, pipeline.num_microbatches, pipeline.num_chunks, pipeline.microbatch_group_size
+    by_chunk = np.asarray(saved, np.float64)[pipeline.places()]
+    code = SCHEDULE_CODES[pipeline.schedule]
+    return np.array([peak_saved(code, *sizes, stage, of_stage) for stage, of_stage in enumerate(by_chunk)])
+
+
+def peak_in_flight(order: WorkOrder, weight: ArrayLike = 1.0) -> NDArray[np.float64]:
+    """The peak counted over an order, each chunk run with a weight (its bytes, say) for its place along the model."""
+    weights = np.broadcast_to(np.asarray(weight, np.float64), order.pipeline.num_places)[order.place]
+    taken = np.where(order.kind == WorkKind.FORWARD, weights, 0.0)
+    stays = (order.kind == WorkKind.FORWARD) | (order.kind == WorkKind.INPUT_GRADIENT)
+    change = np.where(stays, taken, -weights)
+    spans = np.split(change, order.starts[1:-1])
+    return np.array([np.cumsum(span).max() for span in spans])

@@ -1,0 +1,51 @@
+"""Makes the formulas of a step callable inside compiled code; kernels import them from here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from numba.extending import overload, register_jitable
+
+from dovetail.frameworks.parameter_bytes import Number, choose, state_bytes
+from dovetail.step.formulas import (
+    allocator_bytes,
+    beyond_activations,
+    exposed,
+    exposed_at_least,
+    optimizer_seconds,
+    optimizer_step_bytes,
+    overlap_budget,
+    tensor_capacity,
+    transient_peak,
+)
+
+
+def _one_choice(
+    condition: Number,  # noqa: ARG001
+    value: Number,  # noqa: ARG001
+    otherwise: Number,  # noqa: ARG001
+) -> Callable[[Number, Number, Number], Number]:
+    # conditions are single ones there, and arrays of one number would be slow
+    def one(condition: Number, value: Number, otherwise: Number) -> Number:
+        return value if condition else otherwise
+
+    return one
+
+
+overload(choose)(_one_choice)
+for _formula in (
+    allocator_bytes, beyond_activations, exposed, exposed_at_least, optimizer_seconds, optimizer_step_bytes,
+    overlap_budget, state_bytes, tensor_capacity, transient_peak,
+):  # fmt: skip
+    register_jitable(_formula)
+
+__all__ = [
+    "allocator_bytes",
+    "exposed",
+    "optimizer_seconds",
+    "optimizer_step_bytes",
+    "overlap_budget",
+    "state_bytes",
+    "tensor_capacity",
+    "transient_peak",
+]

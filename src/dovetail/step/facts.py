@@ -1,0 +1,133 @@
+"""What a framework means for an evaluation: bytes per parameter, overlaps, overheads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dovetail.cost.shapes import Array
+from dovetail.frameworks import Availability, Framework, ParameterBytes
+from dovetail.graph import Element
+from dovetail.models import Job
+from dovetail.step.times import Overlaps
+
+#: Longer than anything that is hidden.
+ENDLESS_S = 1e30
+
+
+@dataclass(frozen=True, slots=True)
+class Overheads:
+    """What a framework adds to the work of the chips; numbers, or arrays over variants that are tried at once."""
+
+    #: seconds of the host per kernel
+    host_s: Array
+    #: what vector kernels move, of what fused ones would
+    traffic: Array
+    #: part of overlapped communication that costs time all the same
+    exposed: Array
+    #: seconds of every step outside the layers
+    step_s: Array
+    #: what attention kernels reach of the best for the chip
+    attention: Array
+
+
+def overheads_of(framework: Framework) -> Overheads:
+    """A framework's own."""
+    return Overheads(*(np.asarray(getattr(framework, name).value) for name in Overheads.__slots__))
+
+
+@dataclass(frozen=True, slots=True)
+class FrameworkFacts:
+    """A framework's figures for one job."""
+
+    parameter_bytes: ParameterBytes
+    overlaps: Overlaps
+    #: bytes one optimizer update reads and writes per parameter it owns
+    update_bytes: float
+    #: memory the process takes besides tensors
+    context_bytes: float
+    #: part of the tensors' bytes the allocator holds beyond them
+    allocator_overhead: float
+    #: bytes per logit at the loss's fullest moment, and the parts the logits come in
+    logits_bytes: float
+    loss_chunks: int
+    #: width matrix products keep their inputs in, over the width they are written in
+    operand_share: float
+    overheads: Overheads
+    #: per parameter, as gradients are reduced at the end of a step
+    reduction_bytes: float
+    #: per parameter, as gradients of weights kept in shards are reduced, one microbatch at a time
+    sharded_reduction_bytes: float
+    #: per parameter, as updated weights are gathered
+    gathered_weight_bytes: float
+    #: tokens for several experts of one node travel once
+    one_copy_per_node: bool
+    #: full recompute leaves out what the backward does not need
+    stops_early: bool
+    #: attention kernels from before chips that copy and multiply asynchronously
+    synchronous: bool
+    #: bytes the loss moves per logit, forward and backward together
+    loss_traffic: float
+
+    def at_least(self, *, schedule: str = "", stages: int = 1) -> FrameworkFacts:
+        """Figures under which no step takes longer than one that is simulated (L1⁻).
+
+        What can be hidden is, however little there is to hide it. A stage that is done early closes its step while
+        others still work, so with several stages nothing of that is sure to be seen. DualPipe's pairs hide each
+        other's messages.
+        """
+        overlaps = replace(self.overlaps, least_room_s=ENDLESS_S)
+        if stages > 1:
+            overlaps = replace(overlaps, gradient_reduction=1.0, updated_weights=1.0)
+        if schedule == "dualpipe":
+            overlaps = replace(overlaps, tensor_forward=1.0, tensor_backward=1.0, context=1.0, expert=1.0)
+        return replace(self, overlaps=overlaps)
+
+
+def facts_of(
+    framework: Framework, job: Job, overheads: Overheads | None = None, *, schedule: str = "", stages: int = 1
+) -> FrameworkFacts:
+    """The framework's figures, with its own overheads or others; overlaps that tuned runs switch on are taken as on."""
+    overheads = overheads or overheads_of(framework)
+    state = framework.state_bytes(job.precision)
+    by_weight = framework.gathered == "weight"
+    sizes = state.parameter_bytes(job.optimizer, staged=stages > 1, by_weight=by_weight)
+    overlaps, hidden = framework.overlaps, 1.0 - overheads.exposed
+    reduction = overlaps.gradient_reduction if stages == 1 else overlaps.gradient_reduction_with_pipeline
+    return FrameworkFacts(
+        parameter_bytes=sizes,
+        overlaps=Overlaps(
+            tensor_forward=hidden * _can_hide(overlaps.tensor_parallel, tuned=False),
+            tensor_backward=hidden * max(_can_hide(overlaps.tensor_parallel, tuned=False), overlaps.tensor_backward),
+            context=hidden * _can_hide(overlaps.context_parallel, tuned=False),
+            expert=hidden * _can_hide(overlaps.expert_parallel, tuned=False),
+            weight_gather=hidden * _can_hide(overlaps.weight_prefetch, tuned=True),
+            updated_weights=hidden * _can_hide(overlaps.weight_gather, tuned=True),
+            gradient_reduction=hidden * _can_hide(reduction, tuned=True),
+            transfers=stages == 1 or schedule in overlaps.pipeline_transfers,
+        ),
+        # gradients are read for their norm and again for the update; the state is read and written, weights written
+        update_bytes=2 * state.gradients + 2 * sizes.optimizer + state.weights,
+        context_bytes=framework.context_bytes.value + framework.collective_buffer_bytes.value,
+        allocator_overhead=framework.allocator_overhead.value,
+        logits_bytes=framework.logits_bytes,
+        loss_chunks=framework.loss_chunks,
+        operand_share=state.operands / job.element_bytes()[Element.COMPUTE] if state.operands else 1.0,
+        overheads=overheads,
+        # what a pipeline accumulates beside the gradients of a microbatch is what it reduces
+        reduction_bytes=(
+            state.pipeline_gradients - state.gradients if stages > 1 and state.pipeline_gradients else state.gradients
+        ),
+        sharded_reduction_bytes=state.sharded_reduction or state.gradients,
+        gathered_weight_bytes=state.weights,
+        one_copy_per_node=framework.one_copy_per_node,
+        stops_early=framework.recompute_stops_early,
+        synchronous=framework.synchronous_attention,
+        loss_traffic=framework.loss_traffic,
+    )
+
+
+def _can_hide(availability: Availability, *, tuned: bool) -> float:
+    """Whether a collective can run beside computation, as a factor."""
+    return 1.0 if availability == "always" or (availability == "optional" and tuned) else 0.0

@@ -1,0 +1,382 @@
+"""Compiled evaluation of plans by index: pipeline, what follows it, and the memory of every stage."""
+# numba ships no types
+# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from dovetail.frameworks import ParameterBytes
+from dovetail.pipeline.compiled_formulas import peak_saved
+from dovetail.pipeline.longest_path_kernels import least_step
+from dovetail.plans.pipeline_schedule import DUAL_PIPE
+from dovetail.step.compiled_formulas import (
+    allocator_bytes,
+    exposed,
+    optimizer_seconds,
+    optimizer_step_bytes,
+    overlap_budget,
+    state_bytes,
+    transient_peak,
+)
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+class Layers(NamedTuple):
+    """Layer rows × classes: seconds of a microbatch, bytes kept of it, bytes there again for its backward."""
+
+    forward_s: Floats
+    input_gradient_s: Floats
+    weight_gradient_s: Floats
+    kept: Floats
+    workspace: Floats
+
+
+class Cells(NamedTuple):
+    """Cells × classes: parameters of one chip (tied ones apart, by weight) and bytes that come and go."""
+
+    own: Floats
+    tied: Floats
+    whole: Floats
+    dense: Floats
+    largest: Floats
+    transient: Floats
+    loss: Floats
+    #: cells: bytes a stage hands on
+    stream: Floats
+
+
+class States(NamedTuple):
+    """State rows × classes: parameters whose state a chip keeps, seconds of reduction and gathering a step."""
+
+    own: Floats
+    tied: Floats
+    reduction_s: Floats
+    gathering_s: Floats
+
+
+class Cuts(NamedTuple):
+    """Layers on stages: every cut has stage contents (classes × count) without repetition, and chunk contents."""
+
+    #: rows × classes; those of cut i begin at row `first_content[i]`
+    contents: Ints
+    first_content: Ints
+    #: by stage: which of the cut's contents; those of cut i begin at `first_stage[i]`
+    stage_content: Ints
+    first_stage: Ints
+    #: by place along the model: which of the cut's chunk contents; and those contents
+    chunks: Ints
+    first_chunk: Ints
+    place_chunk: Ints
+    first_place: Ints
+
+
+class Facts(NamedTuple):
+    """What a framework keeps per parameter and hides, with one stage (0) and with several (1)."""
+
+    alone: ParameterBytes
+    staged: ParameterBytes
+    hidden_reduction: Floats
+    hidden_gathering: Floats
+    least_room_s: float
+    update_s: float
+    context_bytes: float
+    allocator: float
+
+
+class Plans(NamedTuple):
+    """Plans as numbers of rows, and their pipelines."""
+
+    layer: Ints
+    cell: Ints
+    state: Ints
+    cut: Ints
+    schedule: Ints
+    stages: Ints
+    microbatches: Ints
+    chunks: Ints
+    #: interleaved: microbatches that pass a chunk before the next one's turn
+    group: Ints
+    #: the stage in effect
+    zero_stage: Ints
+    #: seconds a stage spends on sending, and seconds its receiver waits
+    sending_s: Floats
+    delay_s: Floats
+
+    def take(self, rows: Ints) -> Plans:
+        """Some of them."""
+        return Plans._make(part[rows] for part in self)
+
+
+@njit(cache=True)
+def evaluate_plans(
+    plans: Plans, layers: Layers, cells: Cells, states: States, cuts: Cuts, facts: Facts, has_loss: Bools, most: int
+) -> tuple[Floats, Floats, Floats]:
+    """Seconds of every plan's pipeline, seconds after it, and bytes of its fullest stage.
+
+    Pipelines of schedules other than 1F1B without waiting receivers and GPipe are bounded from below. `most` is the
+    largest number of places and stages of any plan.
+    """
+    n = len(plans.layer)
+    pipeline, after, peak = np.empty(n), np.empty(n), np.empty(n)
+    # forward, backward and saved bytes by place, links, fill and drain, activations by content, saved by chunk
+    rows = np.empty((8, max(most, 2)))
+    for i in range(n):
+        if i > 0 and _same_pipeline(plans, i):
+            pipeline[i] = pipeline[i - 1]
+        else:
+            _chunks(plans, layers, cuts, i, rows)
+            rows[3, : plans.stages[i]] = plans.delay_s[i]
+            pipeline[i] = least_step(
+                plans.schedule[i], plans.stages[i], plans.microbatches[i], plans.chunks[i],
+                rows[0], rows[1], rows[3], rows[4], rows[5],
+            )  # fmt: skip
+        _activations(plans, cuts, i, rows[2], rows[6], rows[7])
+        after[i], peak[i] = _stages(plans, layers, cells, states, cuts, facts, has_loss, i, rows[6])
+    return pipeline, after, peak
+
+
+@njit(cache=True)
+def _same_pipeline(plans: Plans, i: int) -> bool:
+    """Whether a plan differs from the one before it in its state alone."""
+    same = plans.layer[i] == plans.layer[i - 1] and plans.cut[i] == plans.cut[i - 1]
+    same = same and plans.schedule[i] == plans.schedule[i - 1] and plans.microbatches[i] == plans.microbatches[i - 1]
+    return same and plans.sending_s[i] == plans.sending_s[i - 1] and plans.delay_s[i] == plans.delay_s[i - 1]
+
+
+@njit(cache=True)
+def _chunks(plans: Plans, layers: Layers, cuts: Cuts, i: int, rows: Floats) -> None:
+    """Forward and backward of every chunk, with what its stage spends on sending, and what a microbatch of it saves."""
+    row, cut = plans.layer[i], plans.cut[i]
+    first, place = cuts.first_chunk[cut], cuts.first_place[cut]
+    places = cuts.first_place[cut + 1] - place
+    classes = cuts.chunks.shape[1]
+    sending = plans.sending_s[i]
+    last_chunk, f, b, saved = -1, 0.0, 0.0, 0.0
+    for k in range(places):
+        chunk = cuts.place_chunk[place + k]
+        if chunk != last_chunk:
+            f, b, saved = 0.0, 0.0, 0.0
+            for c in range(classes):
+                number = cuts.chunks[first + chunk, c]
+                if number:
+                    f += number * layers.forward_s[row, c]
+                    b += number * (layers.input_gradient_s[row, c] + layers.weight_gradient_s[row, c])
+                    saved += number * layers.kept[row, c]
+            last_chunk = chunk
+        rows[0, k] = f + (sending if k < places - 1 else 0.0)
+        rows[1, k] = b + (sending if k > 0 else 0.0)
+        rows[2, k] = saved
+
+
+@njit(cache=True)
+def _activations(plans: Plans, cuts: Cuts, i: int, saved: Floats, by_content: Floats, by_chunk: Floats) -> None:
+    """The most that a stage of each content saves for its backwards."""
+    p, m, v, schedule = plans.stages[i], plans.microbatches[i], plans.chunks[i], plans.schedule[i]
+    first = cuts.first_stage[plans.cut[i]]
+    by_content[:p] = 0.0
+    for k in range(p):
+        by_chunk[0], by_chunk[1] = saved[k], saved[p - 1 - k]
+        if schedule != DUAL_PIPE:
+            for chunk in range(1, v):
+                by_chunk[chunk] = saved[k + chunk * p]
+        content = cuts.stage_content[first + k]
+        peak = peak_saved(schedule, p, m, v, plans.group[i], k, by_chunk)
+        by_content[content] = max(by_content[content], peak)
+
+
+@njit(cache=True)
+def _stages(
+    plans: Plans,
+    layers: Layers,
+    cells: Cells,
+    states: States,
+    cuts: Cuts,
+    facts: Facts,
+    has_loss: Bools,
+    i: int,
+    activations: Floats,
+) -> tuple[float, float]:
+    """Seconds once a step, and bytes of the fullest stage; what depends on a stage's content is found once for it."""
+    row, cell, state, cut = plans.layer[i], plans.cell[i], plans.state[i], plans.cut[i]
+    p, m, v, zero = plans.stages[i], plans.microbatches[i], plans.chunks[i], plans.zero_stage[i]
+    staged, sizes = (1, facts.staged) if p > 1 else (0, facts.alone)
+    first, count = cuts.first_content[cut], cuts.first_content[cut + 1] - cuts.first_content[cut]
+    end_of_step, peak = 0.0, 0.0
+    for content in range(count):
+        place = int(first + content)
+        forward, backward, reduction, gathering = 0.0, 0.0, 0.0, 0.0
+        for c in range(cuts.contents.shape[1]):
+            number = cuts.contents[place, c]
+            if number:
+                forward += number * layers.forward_s[row, c]
+                backward += number * (layers.input_gradient_s[row, c] + layers.weight_gradient_s[row, c])
+                reduction += number * states.reduction_s[state, c]
+                gathering += number * states.gathering_s[state, c]
+        used, home = stage_parameters(cuts.contents, place, cells, cell, states, state)
+        behind = overlap_budget(backward, p, m, v, facts.least_room_s)
+        ahead = overlap_budget(forward, p, m, v, facts.least_room_s)
+        reduced = exposed(reduction, facts.hidden_reduction[staged], behind)
+        gathered = exposed(gathering, facts.hidden_gathering[staged], ahead)
+        end_of_step = max(end_of_step, reduced + gathered + optimizer_seconds(home, facts.update_s))
+        parts = memory_parts(
+            cuts.contents, place, layers, row, cells, cell, used, home, sizes, has_loss, zero, activations[content]
+        )
+        tensors = 0.0
+        for part in parts:
+            tensors += part
+        peak = max(peak, tensors + allocator_bytes(tensors, facts.allocator) + facts.context_bytes)
+    return end_of_step, peak
+
+
+@njit(cache=True)
+def stage_parameters(
+    contents: Ints, place: int, cells: Cells, cell: int, states: States, state: int
+) -> tuple[float, float]:
+    """Parameters a chip of a stage uses and those it keeps the state of; tied ones count once."""
+    used, home = 0.0, 0.0
+    classes = contents.shape[1]
+    for c in range(classes):
+        number = contents[place, c]
+        if number:
+            used += number * cells.own[cell, c]
+            home += number * states.own[state, c]
+    for w in range(cells.tied.shape[2]):
+        for c in range(classes):
+            if contents[place, c] and cells.tied[cell, c, w] > 0:
+                used += cells.tied[cell, c, w]
+                home += states.tied[state, c, w]
+                break
+    return used, home
+
+
+@njit(cache=True)
+def parameters_by_stage(contents: Ints, cells: Cells, states: States) -> Floats:
+    """`stage_parameters` of the stages of one plan, whose tables have one row: stages × (used, home)."""
+    parameters = np.empty((len(contents), 2))
+    for place in range(len(contents)):
+        parameters[place] = stage_parameters(contents, place, cells, 0, states, 0)
+    return parameters
+
+
+#: The parts of a stage's memory, in the order of `memory_parts`.
+PARTS = (
+    "weights", "gradients", "optimizer", "activations", "recompute workspace", "transient", "layer gradients", "loss",
+    "gathered weights", "optimizer step",
+)  # fmt: skip
+
+
+@njit(cache=True)
+def memory_parts(
+    contents: Ints,
+    place: int,
+    layers: Layers,
+    row: int,
+    cells: Cells,
+    cell: int,
+    used: float,
+    home: float,
+    sizes: ParameterBytes,
+    has_loss: Bools,
+    zero: int,
+    activations: float,
+) -> tuple[float, float, float, float, float, float, float, float, float, float]:
+    """Bytes of one stage's tensors by part (`PARTS`): where the loss is the larger peak, it stands for the others."""
+    weights, gradients, optimizer = state_bytes(used, home, zero, sizes)
+    loss, workspace, transient, of_layer = _transients(
+        contents, place, layers, row, cells, cell, has_loss, zero, sizes.by_weight
+    )
+    of_layer *= sizes.layer_gradient
+    at_peak = transient_peak(loss, workspace, transient, of_layer)
+    gathered = 0.0
+    if zero == 3:
+        gathered = gathered_parameters(contents, place, cells, cell, sizes.by_weight) * sizes.weight
+    step = optimizer_step_bytes(used, home, zero, sizes, activations + at_peak + gathered)
+    if at_peak > workspace + transient + of_layer:
+        return weights, gradients, optimizer, activations, 0.0, 0.0, 0.0, at_peak, gathered, step
+    return weights, gradients, optimizer, activations, workspace, transient, of_layer, 0.0, gathered, step
+
+
+@njit(cache=True)
+def memory_by_stage(
+    contents: Ints,
+    layers: Layers,
+    cells: Cells,
+    states: States,
+    sizes: ParameterBytes,
+    has_loss: Bools,
+    zero: int,
+    activations: Floats,
+) -> Floats:
+    """`memory_parts` of the stages of one plan, whose tables have one row: stages × parts."""
+    parts = np.empty((len(contents), 10))
+    for place in range(len(contents)):
+        used, home = stage_parameters(contents, place, cells, 0, states, 0)
+        bytes_of = memory_parts(
+            contents, place, layers, 0, cells, 0, used, home, sizes, has_loss, zero, activations[place]
+        )
+        for number in range(10):
+            parts[place, number] = bytes_of[number]
+    return parts
+
+
+@njit(cache=True)
+def _transients(
+    contents: Ints,
+    place: int,
+    layers: Layers,
+    row: int,
+    cells: Cells,
+    cell: int,
+    has_loss: Bools,
+    zero: int,
+    by_weight: bool,
+) -> tuple[float, float, float, float]:
+    """The largest loss, recompute workspace, transient bytes and parameters of a layer's own gradients on a stage.
+
+    Sharded gradients are whole until they are reduced. Accumulated ones are written in place by grouped products of
+    experts, while products every token uses have a gradient of their own first.
+    """
+    loss, workspace, transient, gradients = 0.0, 0.0, 0.0, 0.0
+    for c in range(contents.shape[1]):
+        if contents[place, c]:
+            workspace = max(workspace, layers.workspace[row, c])
+            if has_loss[c]:
+                loss = max(loss, cells.loss[cell, c])
+            else:
+                transient = max(transient, cells.transient[cell, c])
+            if zero < 2:
+                gradients = max(gradients, cells.dense[cell, c])
+            else:
+                gradients = max(gradients, cells.largest[cell, c] if by_weight else cells.whole[cell, c])
+    return loss, workspace, transient, gradients
+
+
+@njit(cache=True)
+def gathered_parameters(contents: Ints, place: int, cells: Cells, cell: int, by_weight: bool) -> float:
+    """Parameters that are whole at once under ZeRO 3: what is at work and what is fetched ahead."""
+    whole, first, second, shared = 0.0, 0.0, 0.0, -1.0
+    for c in range(contents.shape[1]):
+        if contents[place, c]:
+            whole = max(whole, cells.whole[cell, c])
+            largest = cells.largest[cell, c]
+            is_tied = False
+            for w in range(cells.tied.shape[2]):
+                is_tied = is_tied or cells.tied[cell, c, w] > 0
+            if is_tied:
+                # a weight that embedding and head share is fetched once
+                shared = largest if shared < 0 else shared
+            else:
+                first, second = (largest, largest) if largest >= first else (first, max(second, largest))
+    if not by_weight:
+        return 2 * whole
+    if shared > first:
+        return shared + first
+    return first + max(second, shared)

@@ -1,0 +1,321 @@
+"""Seconds of every chunk of the pipeline, and of what follows the pipeline in a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dovetail.cost.calibration import Efficiencies
+from dovetail.cost.collective import CollectiveTime, TierArrays, tiered_time
+from dovetail.cost.shapes import Array, largest, summed
+from dovetail.cost.units import tier_arrays, way_arrays
+from dovetail.hardware import Cluster, Tier
+from dovetail.layout import CollectiveKind
+from dovetail.pipeline.step_time import ChunkTimes
+from dovetail.plans.arrange import arrange, stage_hops
+from dovetail.plans.pipeline_schedule import Pipeline
+from dovetail.plans.plan import Plan
+from dovetail.profile import LayerProfile, Recompute
+from dovetail.step.formulas import exposed, optimizer_seconds, overlap_budget
+from dovetail.step.profiles import UPDATED_WEIGHTS, JobProfiles
+from dovetail.step.stages import ChunkContent, Stage, layer_counts
+
+
+@dataclass(frozen=True, slots=True)
+class Overlaps:
+    """Which communication a framework hides behind computation: the part of it that can be hidden, 0 to 1."""
+
+    tensor_forward: Array | float = 0.0
+    tensor_backward: Array | float = 0.0
+    context: Array | float = 0.0
+    expert: Array | float = 0.0
+    #: of weights kept in shards, ahead of the layer that needs them
+    weight_gather: Array | float = 1.0
+    #: of weights updated in shards, beside the next step's forward
+    updated_weights: Array | float = 1.0
+    gradient_reduction: Array | float = 1.0
+    #: whether stages work on while what they hand on is sent
+    transfers: bool = True
+    #: computation hides at least so many seconds, however short it is: endless in a bound
+    least_room_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTimes:
+    """Seconds of one layer and microbatch, what overlaps taken off; `parts` names where they go."""
+
+    forward_s: Array
+    input_gradient_s: Array
+    weight_gradient_s: Array
+    parts: Mapping[str, Array]
+    #: of these, waits for the host in the forward, and in the input gradient
+    forward_wait_s: Array | float = 0.0
+    backward_wait_s: Array | float = 0.0
+
+
+def layer_times(profile: LayerProfile, again: Recompute, overlaps: Overlaps, host_s: Array | float = 0.0) -> LayerTimes:
+    """One layer's forward and backward with its exposed collectives, and the waits for a host that is slower."""
+    backward_compute = profile.input_gradient_s + profile.weight_gradient_s
+    added = again.added_s
+    backward_collectives = dict(profile.backward_collective_s)
+    for name, seconds in again.added_collective_s.items():
+        backward_collectives[name] = backward_collectives.get(name, np.zeros(())) + seconds
+    forward, parts_forward = _exposed_by_kind(
+        profile.forward_collective_s, profile.forward_s, overlaps, overlaps.tensor_forward
+    )
+    backward, parts_backward = _exposed_by_kind(
+        backward_collectives, backward_compute + added, overlaps, overlaps.tensor_backward
+    )
+    wait_forward = _wait(profile.forward_s + forward, profile.forward_kernels * host_s)
+    launches = (profile.backward_kernels + again.added_kernels) * host_s
+    wait_backward = _wait(backward_compute + added + backward, launches)
+    parts = {
+        "forward": profile.forward_s,
+        "backward": backward_compute,
+        "recompute": added,
+        "waiting for the host": wait_forward + wait_backward,
+    }
+    for name in sorted({*parts_forward, *parts_backward}):
+        parts[name] = summed(p[name] for p in (parts_forward, parts_backward) if name in p)
+    return LayerTimes(
+        forward_s=profile.forward_s + forward + wait_forward,
+        input_gradient_s=profile.input_gradient_s + backward + added + wait_backward,
+        weight_gradient_s=profile.weight_gradient_s,
+        parts=parts,
+        forward_wait_s=wait_forward,
+        backward_wait_s=wait_backward,
+    )
+
+
+def least_input_gradient(
+    profile: LayerProfile, added_s: Array, overlaps: Overlaps, host_s: Array | float = 0.0
+) -> Array:
+    """What a layer's input gradient takes at least with recompute that adds such seconds, as `layer_times` counts.
+
+    Collectives are hidden by their full share, however little computation there is beside them, and what runs again
+    launches nothing.
+    """
+    hidden = hidden_shares(overlaps, overlaps.tensor_backward)
+    exposed = summed(seconds * (1 - hidden[name]) for name, seconds in profile.backward_collective_s.items())
+    busy = profile.input_gradient_s + profile.weight_gradient_s + exposed + added_s
+    return busy + _wait(busy, profile.backward_kernels * host_s) - profile.weight_gradient_s
+
+
+#: How sharply a layer turns from bound by its chip to bound by its host. A layer mixes kernels longer and shorter
+#: than their launch, so the one does not quite hide the other where both take about as long.
+HOST_SHARPNESS = 4
+
+
+def _wait(busy_s: Array, host_s: Array | float) -> Array:
+    """Seconds a chip stands idle because its host has not launched the next kernel."""
+    longer = np.maximum(busy_s, host_s)
+    ratio = np.minimum(busy_s, host_s) / np.where(longer > 0, longer, 1.0)
+    return longer * (1 + ratio**HOST_SHARPNESS) ** (1 / HOST_SHARPNESS) - busy_s
+
+
+def _exposed_by_kind(
+    collectives: Mapping[str, Array], compute_s: Array, overlaps: Overlaps, tensor: Array | float
+) -> tuple[Array, dict[str, Array]]:
+    """Seconds of collectives that computation does not hide, in all and by kind; kinds use up its seconds in turn."""
+    parts: dict[str, Array] = {}
+    budget = np.maximum(compute_s, overlaps.least_room_s)
+    for name, hidden in hidden_shares(overlaps, tensor).items():
+        if name in collectives:
+            parts[name] = exposed(collectives[name], hidden, budget)
+            budget = budget - (collectives[name] - parts[name])
+    assert parts.keys() == collectives.keys(), "every kind of group has a share"
+    return summed(parts.values()), parts
+
+
+def hidden_shares(overlaps: Overlaps, tensor: Array | float) -> dict[str, Array | float]:
+    """The part of a collective that can be hidden, by kind of group."""
+    return {
+        "tensor-parallel": tensor,
+        "context-parallel": overlaps.context,
+        "expert-parallel": overlaps.expert,
+        "weight-gather": overlaps.weight_gather,
+        "data-parallel": overlaps.gradient_reduction,
+    }
+
+
+def chunk_times(
+    layers: Mapping[str, LayerTimes],
+    contents: Sequence[ChunkContent],
+    transfer_s: Array,
+    links: int,
+    *,
+    sending: bool = False,
+) -> ChunkTimes:
+    """Forward and backward seconds of every chunk; the last axis is its place along the model.
+
+    Where a stage waits while it sends (`sending`), a transfer is its time; otherwise only its receiver's delay.
+    """
+
+    def total(field: str) -> Array:
+        sums = [summed(n * getattr(layers[name], field) for name, n in content.items()) for content in contents]
+        return np.stack(np.broadcast_arrays(*sums), axis=-1)
+
+    forward, of_input = total("forward_s"), total("input_gradient_s")
+    transfers = np.repeat(np.asarray(transfer_s)[..., None], links, axis=-1)
+    if sending and len(contents) > 1:
+        place = np.arange(len(contents))
+        forward = forward + np.asarray(transfer_s)[..., None] * (place < len(contents) - 1)
+        of_input = of_input + np.asarray(transfer_s)[..., None] * (place > 0)
+        transfers = 0 * transfers
+    return ChunkTimes(forward, of_input, total("weight_gradient_s"), transfer_s=transfers)
+
+
+def busy_parts(layers: Mapping[str, LayerTimes], stages: Sequence[Stage], runs: float) -> dict[str, Array]:
+    """Where the seconds of one step go on the stage with most work, each chunk run so many times."""
+    names = list(dict.fromkeys(part for times in layers.values() for part in times.parts))
+    every = [_stage_parts(layers, stage, names, runs) for stage in stages]
+    totals = np.stack(np.broadcast_arrays(*(summed(parts) for parts in every)))
+    busiest = np.argmax(totals, axis=0)[None]
+    chosen: dict[str, Array] = {}
+    for position, name in enumerate(names):
+        by_stage = np.stack([np.broadcast_to(parts[position], totals.shape[1:]) for parts in every])
+        chosen[name] = np.take_along_axis(by_stage, busiest, axis=0)[0]
+    return chosen
+
+
+def _stage_parts(layers: Mapping[str, LayerTimes], stage: Stage, names: Sequence[str], runs: float) -> list[Array]:
+    counts = layer_counts(stage)
+    return [
+        summed(
+            runs * count * layers[layer].parts[name] for layer, count in counts.items() if name in layers[layer].parts
+        )
+        for name in names
+    ]
+
+
+def transfer_seconds(plan: Plan, profiles: JobProfiles, cluster: Cluster, efficiencies: Efficiencies) -> Array:
+    """One stage's output to the next: over the tier that two neighbouring stages share.
+
+    Without sequence parallelism every tensor-parallel chip has the whole: each sends its part, and the receivers
+    gather (Narayanan et al. 2021, section 4.1). That gather stays inside a node and is left out.
+    """
+    if plan.pipeline_parallel == 1:
+        return np.zeros(())
+    stream = largest(p.stream_bytes for p in profiles.layers.values())
+    replicas = 1 if plan.stages_inside else plan.data_parallel
+    neighbours = 2 * plan.tensor_parallel * plan.context_parallel * replicas
+    hops = stage_hops(arrange(plan, profiles.graph, cluster), cluster) if is_routed(cluster) else None
+    return handover_seconds(stream / plan.stream_copies, neighbours, hops or 0, cluster, efficiencies)
+
+
+def handover_seconds(
+    sent: Array, neighbours: Array | int, hops: Array | int, cluster: Cluster, efficiencies: Efficiencies
+) -> Array:
+    """What a chip takes to send bytes to its fellow of the next stage, of one plan or of many.
+
+    Over the tier that holds both stages' `neighbours`, or over so many `hops` of a routed grid; 0 where it has none.
+    """
+    tiers = [tier_arrays(cluster.chip, tier, efficiencies) for tier in cluster.tiers]
+    sizes = np.array([tier.size for tier in cluster.tiers])
+    tier = np.minimum(np.searchsorted(sizes, neighbours), len(sizes) - 1)
+    rates = np.stack(np.broadcast_arrays(*(t.bytes_per_s * t.efficiency for t in tiers)))[tier]
+    waits = np.stack(np.broadcast_arrays(*(t.latency_s + t.launch_s for t in tiers)))[tier]
+    seconds = sent / rates + waits
+    if not np.any(hops):
+        return seconds
+    routed = hop_seconds(sent, np.maximum(hops, 1), way_arrays(cluster, efficiencies))
+    return np.where(np.asarray(hops) > 0, routed, seconds)
+
+
+def is_routed(cluster: Cluster) -> bool:
+    """Whether messages take the links of a grid."""
+    return any(tier.routed for tier in cluster.tiers)
+
+
+def hop_seconds(sent: Array, hops: Array | int, along: Sequence[TierArrays]) -> Array:
+    """What every chip sends to one so many links on, all at once: each link carries as many messages."""
+    axis = next(way for way in along if way.grid is not None)
+    return sent * hops / (axis.bytes_per_s / 2 * axis.efficiency) + hops * axis.latency_s + axis.launch_s
+
+
+def tier_at(cluster: Cluster, chips: int) -> Tier:
+    """The innermost tier that holds so many neighbouring chips."""
+    return next((t for t in cluster.tiers if t.size >= chips), cluster.tiers[-1])
+
+
+def end_of_step(
+    profiles: JobProfiles,
+    stages: Sequence[Stage],
+    layers: Mapping[str, LayerTimes],
+    overlaps: Overlaps,
+    pipeline: Pipeline,
+    home: Sequence[float] | Array,
+    update_s: Array | float,
+) -> tuple[Array, Array, Array]:
+    """What a step adds to its microbatches at the stage that takes longest for it.
+
+    Reduction of gradients, gathering of weights updated in shards, and the optimizer, at `update_s` for each of the
+    parameters whose state a stage's chips are `home` to. The first can hide behind the last microbatch's backward, the
+    second behind the next step's first forward.
+    """
+    none: Array = np.zeros(())
+    sizes = pipeline.num_stages, pipeline.num_microbatches, pipeline.num_chunks, overlaps.least_room_s
+    by_stage: list[tuple[Array, Array, Array]] = []
+    for stage, parameters in zip(stages, home, strict=True):
+        reduction = gathering = backward = forward = none
+        for name, count in layer_counts(stage).items():
+            collectives, times = profiles.layers[name].step_collective_s, layers[name]
+            updated = collectives.get(UPDATED_WEIGHTS, none)
+            reduction = reduction + count * (summed(collectives.values()) - updated)
+            gathering = gathering + count * updated
+            backward = backward + count * (times.input_gradient_s + times.weight_gradient_s)
+            forward = forward + count * times.forward_s
+        reduced = exposed(reduction, overlaps.gradient_reduction, overlap_budget(backward, *sizes))
+        gathered = exposed(gathering, overlaps.updated_weights, overlap_budget(forward, *sizes))
+        by_stage.append((reduced, gathered, optimizer_seconds(parameters, update_s)))
+    parts = np.stack([np.stack(np.broadcast_arrays(*part)) for part in zip(*by_stage, strict=True)])
+    slowest = np.argmax(parts.sum(axis=0), axis=0)[None]
+    reduction, gathering, update = (np.take_along_axis(part, slowest, axis=0)[0] for part in parts)
+    return reduction, gathering, update
+
+
+def tied_seconds(
+    plan: Plan,
+    profiles: JobProfiles,
+    stages: Sequence[Stage],
+    cluster: Cluster,
+    efficiencies: Efficiencies,
+    gradient_bytes: float,
+) -> Array:
+    """Gradients of weights that several stages hold (embedding and head), summed once a step."""
+    return summed(time.seconds for _, time in tied_times(plan, profiles, stages, cluster, efficiencies, gradient_bytes))
+
+
+def tied_times(
+    plan: Plan,
+    profiles: JobProfiles,
+    stages: Sequence[Stage],
+    cluster: Cluster,
+    efficiencies: Efficiencies,
+    gradient_bytes: float,
+) -> list[tuple[tuple[int, ...], CollectiveTime]]:
+    """The same for every such weight: the stages that hold it, and what its sum takes on the tier that spans them."""
+    shared = _tied_weights(profiles, stages)
+    if not shared:
+        return []
+    tier = tier_arrays(cluster.chip, tier_at(cluster, plan.chips), efficiencies)
+    return [(holders, tied_time(len(holders), parameters, gradient_bytes, tier)) for holders, parameters in shared]
+
+
+def tied_time(holders: int, parameters: Array, gradient_bytes: float, tier: TierArrays) -> CollectiveTime:
+    """The sum of the gradients of a weight that so many stages hold, once a step."""
+    groups = [(np.asarray(float(holders)), tier)]
+    return tiered_time(CollectiveKind.ALL_REDUCE, groups, parameters * gradient_bytes)
+
+
+def _tied_weights(profiles: JobProfiles, stages: Sequence[Stage]) -> list[tuple[tuple[int, ...], Array]]:
+    """Weights that several stages hold: the stages, and the parameters on a chip."""
+    holders: dict[str, set[int]] = {}
+    for position, stage in enumerate(stages):
+        for name in layer_counts(stage):
+            for weight in profiles.layers[name].tied_parameters:
+                holders.setdefault(weight, set()).add(position)
+    held = {weight: tied for p in profiles.layers.values() for weight, tied in p.tied_parameters.items()}
+    return [(tuple(sorted(found)), held[weight].parameters) for weight, found in holders.items() if len(found) > 1]
