@@ -49,7 +49,7 @@ def choice_of(plan: Plan) -> Plan:
 
 def every_plan(job: Job, cluster: Cluster, framework: Framework, space: Space | None) -> Iterator[Plan]:
     """Every plan of the space, once for each of its cuts."""
-    whole = space.resolve(job, cluster, framework)
+    whole = (space or Space()).resolve(job, cluster, framework)
     for choice in _suitable_choices(job, cluster, framework, whole):
         shares = _list(whole.recompute_share) if choice.recompute == "full" else (1.0,)
         for share, cut in product(shares, _cuts(choice, job.model.num_layers, whole)):
