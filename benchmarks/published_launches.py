@@ -15,8 +15,8 @@ from typing import Any
 
 import dovetail as dt
 from dovetail.evaluation import Task, evaluate, task_of
+from dovetail.launch.targets import read_launch
 from dovetail.plans.words import degree_words
-from dovetail.report.launch.targets import read_launch
 from dovetail.search.differences import compare
 
 #: The runs: the family that published them, and what their name has in it.

@@ -19,10 +19,10 @@ from unittest.mock import patch
 import numpy as np
 
 from dovetail import frameworks, hardware, models
+from dovetail.arrays import Floats
 from dovetail.cost.collective import TierArrays
 from dovetail.cost.grid import as_tier
 from dovetail.cost.mesh import Mesh, best
-from dovetail.cost.shapes import Array
 from dovetail.cost.units import way_arrays
 from dovetail.evaluation import Evaluation, evaluate, place_plan
 from dovetail.hardware import Cluster
@@ -77,7 +77,7 @@ def layer_seconds(tile: tuple[int, int], exchanged: dict[CollectiveKind, int], *
 # -- whole steps
 
 
-def ring_tier(kind: CollectiveKind, axes: Sequence[tuple[Array, TierArrays]]) -> tuple[Array, TierArrays]:
+def ring_tier(kind: CollectiveKind, axes: Sequence[tuple[Floats, TierArrays]]) -> tuple[Floats, TierArrays]:
     """What cost.grid.as_tier says, at the rate and hops of rings."""
     chips, tier = as_tier(kind, axes)
     if kind in (CollectiveKind.ALL_TO_ALL, CollectiveKind.PERMUTE):
@@ -122,7 +122,7 @@ def priced(spec: PlanSpec, cluster: Cluster) -> Priced:
     """The plan by the model, both ways."""
     (plan, job), framework = resolved(spec, cluster), frameworks.load("megatron")
     optimal = evaluate(plan, job, cluster, framework, energy=False)
-    with patch("dovetail.cost.grid.as_tier", ring_tier):
+    with patch("dovetail.cost.collective.as_tier", ring_tier):
         rings = evaluate(plan, job, cluster, framework, energy=False)
     joins = arrange(plan, job.graph(), cluster).joins
     tile = next((n for axis, n in joins.items() if axis.startswith("heads")), (1, 1))
@@ -132,7 +132,7 @@ def priced(spec: PlanSpec, cluster: Cluster) -> Priced:
 def placed(spec: PlanSpec, cluster: Cluster, *, rings: bool) -> Evaluation | None:
     """The degrees of a plan with the best cut into stages and the best recompute of each block that fit."""
     (plan, job), framework = resolved(spec, cluster), frameworks.load("megatron")
-    with patch("dovetail.cost.grid.as_tier", ring_tier if rings else as_tier):
+    with patch("dovetail.cost.collective.as_tier", ring_tier if rings else as_tier):
         found = place_plan(plan, job, cluster, framework)
     return found and found.evaluation
 

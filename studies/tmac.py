@@ -85,7 +85,7 @@ def places(model: str, name: str) -> Iterator[Place]:
     parameters = models.load(model)
     precision = "bf16" if "bf16" in wafer.die.dense_flops.published() else "fp16"
     least = Job(parameters, SEQ_LEN, SEQUENCES, precision=precision).graph().parameters() * STATE_BYTES
-    room = wafer.store_bytes if wafer.store_bytes else wafer.dies * (wafer.die.hbm_bytes or wafer.die.sram_bytes)
+    room = wafer.store_bytes if wafer.store_bytes else wafer.dies * wafer.die.memory_bytes
     first = ceil(least / room)
     for wafers in (times * first for times in MORE_WAFERS):
         batch = SEQUENCES * wafer.dies * wafers

@@ -15,18 +15,12 @@ import pytest
 
 from dovetail import models
 from dovetail.evaluation import Task, task_of
-from dovetail.report.launch import accelerate, deepspeed, megatron, torchtitan
-from dovetail.report.launch.deepspeed_keys import SECTIONS, TOP_LEVEL
-from dovetail.report.launch.torchtitan_recipes import DEFAULTS, RECIPES, SCHEDULES
+from dovetail.launch.deepspeed.keys import SECTIONS, TOP_LEVEL
+from dovetail.launch.targets import EXPORTERS
+from dovetail.launch.torchtitan.model import DEFAULTS, RECIPES, SCHEDULES
 
 PYTHON = os.environ.get("DOVETAIL_LAUNCH_PYTHON")
 PARSERS = Path(__file__).with_name("launch_parsers.py")
-EXPORT = {
-    "torchtitan": torchtitan.export,
-    "deepspeed": deepspeed.export,
-    "accelerate": accelerate.export,
-    "megatron": megatron.export,
-}
 
 needs_parsers = pytest.mark.skipif(PYTHON is None, reason="DOVETAIL_LAUNCH_PYTHON names no Python with the parsers")
 
@@ -118,7 +112,7 @@ def test_parsers_understand_the_degrees(case, tmp_path):
         "precision": written.job.precision,
         "policy": {2: "never", 3: "always"}.get(plan.zero_stage, "default"),
     }
-    found = parsed(case[0], EXPORT[case[0]](written).text, plan.chips, tmp_path)
+    found = parsed(case[0], EXPORTERS[case[0]].export(written).text, plan.chips, tmp_path)
     assert {"data_parallel", "tensor_parallel", "context_parallel"} <= set(found)
     assert found == {name: expected[name] for name in found}
 
@@ -126,7 +120,7 @@ def test_parsers_understand_the_degrees(case, tmp_path):
 @pytest.mark.parametrize("case", REFUSED, ids=" ".join)
 def test_plans_a_target_cannot_run_are_refused(case, refusal):
     model, plan, words = REFUSED[case]
-    assert words in refusal(EXPORT[case[0]], task(model, plan))
+    assert words in refusal(EXPORTERS[case[0]].export, task(model, plan))
 
 
 @needs_parsers

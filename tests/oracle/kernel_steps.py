@@ -8,7 +8,7 @@ import numpy as np
 from pipeline_graph import Times
 
 from dovetail import hardware
-from dovetail.cost.collective import TierArrays
+from dovetail.cost.tier import TierArrays
 from dovetail.hardware import Cluster, Tier
 from dovetail.layout import Strategy
 from dovetail.layout.axes import atomic_axes

@@ -12,7 +12,7 @@ import pytest
 import dovetail as dt
 from dovetail.cli import main
 from dovetail.documents import to_yaml
-from dovetail.exploration.executor import EXECUTORS
+from dovetail.exploration.executors import EXECUTORS
 
 STUDY: dict[str, Any] = {
     "name": "small",

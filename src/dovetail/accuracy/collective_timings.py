@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from dovetail import hardware
 from dovetail.accuracy.row_cluster import MAX_NODE
 from dovetail.accuracy.table import Row, read_table
+from dovetail.arrays import TOLERANCE, Floats
 from dovetail.cost.calibration import calibration, generation_of
 from dovetail.cost.collective import TRANSPORT, TierArrays, Transport, tiered_seconds
-from dovetail.cost.shapes import Array
 from dovetail.cost.units import NETWORK_STARTS
 from dovetail.errors import InputError, quoted
 from dovetail.hardware import MAX_CHIPS, Tier
@@ -160,7 +160,7 @@ def check_timing(timing: CollectiveTiming) -> CollectiveTiming:
 
 def predicted_seconds(
     timings: Sequence[CollectiveTiming], fit: CollectiveFit | None = None, transport: Transport = TRANSPORT
-) -> Array:
+) -> Floats:
     """What the model says of each, with the fit's figures where it has them and the shipped ones elsewhere."""
     link, launch, network = np.empty((3, len(timings)))
     for i, timing in enumerate(timings):
@@ -231,7 +231,7 @@ class _Loss:
             weight = np.array([1 / count[t.source] for t in timings])
         self._weight = weight / max(float(np.sum(weight)), 1e-300)
 
-    def __call__(self, seconds: Array) -> float:
+    def __call__(self, seconds: Floats) -> float:
         return float(np.sum(self._weight * np.abs(np.log(seconds / self._measured))))
 
 
@@ -243,7 +243,7 @@ def _descend(loss: Callable[[Sequence[float]], float], start: Sequence[float]) -
         for i in range(len(values)):
             for factor in (1 + step, 1 / (1 + step)):
                 tried = [*values[:i], min(values[i] * factor, 1.0), *values[i + 1 :]]
-                if (got := loss(tried)) < best - 1e-9:
+                if (got := loss(tried)) < best - TOLERANCE:
                     values, best, improved = tried, got, True
         step = step if improved else step / 2
     return [float(f"{value:.4g}") for value in values]
@@ -256,10 +256,10 @@ class _Batch:
     kind: CollectiveKind
     adding: tuple[bool, ...]
     rows: NDArray[np.intp]
-    size: Array
-    chips: Array
-    bytes_per_s: Array
-    latency_s: Array
+    size: Floats
+    chips: Floats
+    bytes_per_s: Floats
+    latency_s: Floats
 
 
 def _batches(timings: Sequence[CollectiveTiming]) -> list[_Batch]:
@@ -277,10 +277,10 @@ def _batches(timings: Sequence[CollectiveTiming]) -> list[_Batch]:
     return batches
 
 
-def _priced(batches: Sequence[_Batch], link: Array, launch: Array, network: Array, transport: Transport) -> Array:
+def _priced(batches: Sequence[_Batch], link: Floats, launch: Floats, network: Floats, transport: Transport) -> Floats:
     seconds = np.empty(len(link))
     for batch in batches:
-        groups: list[tuple[Array, TierArrays]] = []
+        groups: list[tuple[Floats, TierArrays]] = []
         for t, adds in enumerate(batch.adding):
             efficiency = (network if t else link)[batch.rows]
             start = launch[batch.rows] * (NETWORK_STARTS if t else 1)
@@ -374,5 +374,5 @@ def _network(row: Row, chips: int, nodes: int) -> float | None:
     return None
 
 
-def _mean(values: Array) -> float | None:
+def _mean(values: Floats) -> float | None:
     return float(np.mean(values)) if values.size else None

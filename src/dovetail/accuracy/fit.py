@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail.accuracy.parameters import Floats, Parameter, Prior, parameters_of, priced
+from dovetail.accuracy.parameters import Parameter, Prior, parameters_of, priced
 from dovetail.accuracy.rows import MeasuredRun
+from dovetail.arrays import Floats
 
 #: Errors below this count as their square: identical configurations differ by 5 % between measurements.
 FLOOR = 0.03

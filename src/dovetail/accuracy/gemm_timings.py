@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from dovetail import hardware
 from dovetail.accuracy.table import Row
+from dovetail.arrays import Floats
 from dovetail.cost.calibration import generation_of
 from dovetail.cost.contraction import GPU_KERNELS, Cast, GpuKernels, cast_seconds, gpu_seconds, systolic_seconds
 from dovetail.cost.operators import ChipUnits
-from dovetail.cost.shapes import Array, Gemm
+from dovetail.cost.shapes import Gemm
 from dovetail.cost.units import chip_units
 from dovetail.errors import InputError, one_of, quoted
 
@@ -86,6 +87,8 @@ SHORT_RUNS = ShortRuns()
 
 #: Launch of one kernel on the GPUs measured: the time of products of no size. Fitted with the kernels.
 LAUNCH_S = 2.2e-6
+#: Of a fit's loss: steps that gain less are not taken.
+SMALLEST_GAIN = 1e-7
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,7 @@ class Timings:
     chip: str
     kernel: str
     gemm: Gemm
-    seconds: Array
+    seconds: Floats
 
     def part(self, rows: NDArray[np.intp]) -> Timings:
         """Some of the rows."""
@@ -231,7 +234,7 @@ def fit_kernels(timings: Sequence[Timings]) -> tuple[GpuKernels, float, ShortRun
 
 def measured_seconds(
     group: Timings, chip: ChipUnits, kernels: GpuKernels = GPU_KERNELS, short_runs: ShortRuns = SHORT_RUNS
-) -> Array:
+) -> Floats:
     """What the model says a measurement takes: the product, its cast, and the clock of a short run."""
     kernel = KERNELS[group.kernel][1]
     units = chip.matrix
@@ -260,7 +263,7 @@ class _Task:
 
     group: Timings
     units: ChipUnits
-    weights: Array
+    weights: Floats
 
     def loss(self, own: Sequence[float], launch_s: float, kernels: GpuKernels, short_runs: ShortRuns) -> float:
         at = _at(self.units, self.group.chip, own[0], own[1], launch_s)
@@ -295,7 +298,7 @@ def _descend(
                 tried = list(values)
                 tried[index] = min(values[index] * factor, bounds[index])
                 found = loss(tried)
-                if found < best - 1e-7:
+                if found < best - SMALLEST_GAIN:
                     best, values, steps[index] = found, tried, min(1.3 * step, 0.3)
                     break
         if max(steps) < 1e-3:

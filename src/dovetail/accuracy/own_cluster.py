@@ -16,10 +16,11 @@ import numpy as np
 from dovetail.accuracy.error_figures import Errors, errors_of
 from dovetail.accuracy.fit import NOISE, Fit, fit_folds
 from dovetail.accuracy.own_timings import TimedNumbers, rounded
-from dovetail.accuracy.parameters import FITTED_EFFICIENCIES, Floats, Parameter, Prior
+from dovetail.accuracy.parameters import FITTED_EFFICIENCIES, Parameter, Prior
 from dovetail.accuracy.predict import Prediction, predict
 from dovetail.accuracy.priors import shipped_priors
 from dovetail.accuracy.rows import MeasuredRun, MeasuredRuns, Refusal
+from dovetail.arrays import Floats
 from dovetail.cost.calibration import PRECISION_ROWS, calibration
 from dovetail.errors import InputError
 from dovetail.hardware import Chip, Cluster, cluster

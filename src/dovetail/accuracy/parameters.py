@@ -6,15 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dovetail.accuracy.rows import MeasuredRun
+from dovetail.arrays import Floats
 from dovetail.cost.calibration import PRECISION_ROWS, calibration, generation_of
-from dovetail.cost.shapes import Array
 from dovetail.step.evaluate import ProfiledJob, Step, profiled_job, step_from
 from dovetail.step.facts import FrameworkFacts, Overheads, facts_of, overheads_of
-
-Floats = NDArray[np.float64]
 
 #: Efficiencies of a chip generation that runs can tell apart; the other fields keep their part model's value.
 FITTED_EFFICIENCIES = ("matrix", "matrix_half", "attention_forward", "attention_backward", "memory", "link")
@@ -69,20 +66,20 @@ def shipped_values(run: MeasuredRun) -> dict[str, float]:
     return {name: float(getattr(own if hasattr(own, name) else known, name)) for name in parameters_of(run)}
 
 
-def priced(run: MeasuredRun, values: Mapping[str, Array]) -> Floats:
+def priced(run: MeasuredRun, values: Mapping[str, Floats]) -> Floats:
     """Step seconds of a run at given numbers, by field; arrays of them give arrays of seconds."""
     step, _ = step_at(run, values)
     variants = np.broadcast_shapes(*(np.shape(v) for v in values.values()))
     return np.broadcast_to(step.seconds, variants)
 
 
-def step_at(run: MeasuredRun, values: Mapping[str, Array]) -> tuple[Step, FrameworkFacts]:
+def step_at(run: MeasuredRun, values: Mapping[str, Floats]) -> tuple[Step, FrameworkFacts]:
     """The step of a run at given numbers, the others as shipped, and what its framework means for it."""
     profiled = profiled_at(run, values)
     return step_from(run.task.plan, profiled), profiled.facts
 
 
-def profiled_at(run: MeasuredRun, values: Mapping[str, Array]) -> ProfiledJob:
+def profiled_at(run: MeasuredRun, values: Mapping[str, Floats]) -> ProfiledJob:
     """The layers of a run at given numbers, the others as shipped."""
     task = run.task
     known = calibration(task.cluster.chip, task.job.precision).efficiencies

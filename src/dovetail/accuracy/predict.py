@@ -76,7 +76,7 @@ def prediction_of(run: MeasuredRun, evaluation: Evaluation) -> Prediction:
         step_time_s=evaluation.step_time_s,
         memory_bytes=None if run.memory_kind is None else _fullest(evaluation, UNSEEN[run.memory_kind]),
         fits=evaluation.fits,
-        missing_share=evaluation.missing_bytes / (chip.hbm_bytes or chip.sram_bytes),
+        missing_share=evaluation.missing_bytes / chip.memory_bytes,
         provenance=evaluation.provenance,
     )
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dovetail import hardware
+from dovetail.arrays import Floats
 from dovetail.hardware import Coefficient, Technology
 from dovetail.hardware.design import design_of
 from dovetail.hardware.silicon import Silicon
@@ -98,7 +98,7 @@ def _fit(anchors: Sequence[Anchor], priors: Mapping[str, Prior], known: Mapping[
     names = list(priors)
     start = np.log(np.array([priors[name].value for name in names]))
     pull = NOISE / np.array([priors[name].spread for name in names])
-    logs: NDArray[np.float64] = start.copy()
+    logs: Floats = start.copy()
     for _ in range(ITERATIONS):
         errors = _errors(anchors, names, logs, known)
         moved = np.eye(len(names)) * DELTA
@@ -109,9 +109,7 @@ def _fit(anchors: Sequence[Anchor], priors: Mapping[str, Prior], known: Mapping[
     return dict(zip(names, np.exp(logs).tolist(), strict=True))
 
 
-def _errors(
-    anchors: Sequence[Anchor], names: Sequence[str], logs: NDArray[np.float64], known: Mapping[str, float]
-) -> NDArray[np.float64]:
+def _errors(anchors: Sequence[Anchor], names: Sequence[str], logs: Floats, known: Mapping[str, float]) -> Floats:
     """Log errors of area, or of power once the areas' coefficients are known."""
     values = {**known, **dict(zip(names, np.exp(logs).tolist(), strict=True))}
     found = [estimate(anchor.chip, values) for anchor in anchors]

@@ -84,7 +84,7 @@ def _row(chip: Chip) -> tuple[str, ...]:
         chip.name,
         chip.kind,
         f"{(rates.bf16 or rates.fp16 or 0.0) / 1e12:,.0f}",
-        f"{(chip.hbm_bytes or chip.sram_bytes) / 2**30:,.1f}",
+        f"{chip.memory_bytes / 2**30:,.1f}",
         f"{chip.hbm_bytes_per_s / 1e12:.2f}" if chip.hbm_bytes else "on chip",
         f"{chip.link_bytes_per_s / 1e9:,.0f}",
         f"{chip.tdp_w:,.0f}" if chip.tdp_w else "?",

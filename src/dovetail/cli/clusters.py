@@ -42,7 +42,7 @@ def show(
         return
     chip = cluster.chip
     peak = quantity_text(cluster.chips * (chip.dense_flops.bf16 or chip.dense_flops.fp16 or 0.0), "FLOPS")
-    memory = bytes_text(cluster.chips * (chip.hbm_bytes or chip.sram_bytes))
+    memory = bytes_text(cluster.chips * chip.memory_bytes)
     print_facts(
         [
             ("cluster", cluster.name),

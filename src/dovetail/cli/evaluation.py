@@ -80,7 +80,7 @@ def print_parts(result: Evaluation, cluster: Cluster) -> None:
     typer.echo("\nwhere each second of the busiest stage goes")
     print_bars(dict(result.breakdown), seconds_text)
     stage = fullest_stage(result)
-    capacity = cluster.chip.hbm_bytes or cluster.chip.sram_bytes
+    capacity = cluster.chip.memory_bytes
     typer.echo(f"\nmemory of stage {stage}, the fullest: {bytes_text(result.peak_bytes)} of {bytes_text(capacity)}")
     print_bars(dict(result.memory_by_stage[stage]), bytes_text)
 

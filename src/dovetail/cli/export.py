@@ -30,7 +30,7 @@ def export(
         _export_trace(plan, out, force=force, as_json=as_json)
         return
     from dovetail.documents import write_text
-    from dovetail.report.launch.targets import EXPORTERS
+    from dovetail.launch.targets import EXPORTERS
 
     task = dt.evaluation.load_task(plan)
     exporter = EXPORTERS[to]

@@ -11,12 +11,12 @@ import typer
 from dovetail.cli.evaluation import EXIT_INFEASIBLE, plan_fields
 from dovetail.cli.figures import dollars_text, duration_text, quantity_text
 from dovetail.cli.output import print_facts, print_json, print_scale, print_table
-from dovetail.cli.plan_view import certificate_fields
+from dovetail.cli.plan_request import Objective, PlanRequest
+from dovetail.cli.plan_view import certificate_fields, write_plan
 from dovetail.errors import InputError
 from dovetail.units import count_text, seconds_text
 
 if TYPE_CHECKING:
-    from dovetail.cli.plan import Objective, Wanted
     from dovetail.cli.question import Asked
     from dovetail.plans.plan_file import Question
     from dovetail.search import Answer
@@ -27,38 +27,36 @@ USUAL_TOKENS = 1e12
 ON_COST_FRONT, ON_FRONT = "◆", "●"
 
 
-def answer_front(asked: Asked, wanted: Wanted) -> None:
+def answer_front(asked: Asked, request: PlanRequest) -> None:
     """The best plan for every number of chips, and the choice between them."""
     from dovetail.search.front import best_of, front
 
-    for flag, given in (("--explain", wanted.explain), ("--ideal", wanted.ideal)):
+    for flag, given in (("--explain", request.explain), ("--ideal", request.ideal)):
         if given:
             raise InputError(flag, "is for one number of chips", "give one with --chips")
     question = asked.any_question()
-    objective: Objective = wanted.objective or "time"
-    _check_objective(objective, question, wanted)
+    objective: Objective = request.objective or "time"
+    _check_objective(objective, question, request)
     start = time.monotonic()
     points = front(
         question.job,
         asked.cluster,
         question.framework,
         _with_progress(asked.counts),
-        USUAL_TOKENS if wanted.tokens is None else wanted.tokens,
-        space=wanted.space,
-        price_per_chip_hour=wanted.price_per_chip_hour,
-        time_limit_s=wanted.time_limit_s,
+        USUAL_TOKENS if request.tokens is None else request.tokens,
+        space=request.space,
+        price_per_chip_hour=request.price_per_chip_hour,
+        time_limit_s=request.time_limit_s,
     )
     best = best_of(points, objective)
-    if best is not None and wanted.out is not None:
-        from dovetail.cli.plan import write_plan
-
-        write_plan(_answered(best), asked, wanted.out)
-    if wanted.as_json:
+    if best is not None and request.out is not None:
+        write_plan(_answered(best), asked, request.out)
+    if request.as_json:
         print_json(front_fields(points, best, objective) | {"timing": {"seconds": time.monotonic() - start}})
     elif best is not None:
         _print(question, points, best, objective)
-        if wanted.out is not None:
-            typer.echo(f"written {wanted.out}")
+        if request.out is not None:
+            typer.echo(f"written {request.out}")
     if best is None:
         typer.echo(str(_nowhere(question, points)), err=True)
         raise typer.Exit(EXIT_INFEASIBLE)
@@ -90,13 +88,13 @@ def _point_fields(point: FrontPoint) -> dict[str, Any]:
     }
 
 
-def _check_objective(objective: Objective, question: Question, wanted: Wanted) -> None:
+def _check_objective(objective: Objective, question: Question, request: PlanRequest) -> None:
     """Refuses before the search what could not be compared after it."""
     from dovetail.search.front import price
     from dovetail.step.profiles import rates_of
 
     chip = question.cluster.chip
-    if objective == "cost" and price(question.cluster, wanted.price_per_chip_hour) is None:
+    if objective == "cost" and price(question.cluster, request.price_per_chip_hour) is None:
         raise InputError("--objective", f"is cost, but {chip.name} has no rent", "give --price-per-chip-hour")
     if objective == "energy" and chip.tdp_w is None and rates_of(question.cluster) is None:
         what = f"is energy, but neither power nor energies of {chip.name} are known"

@@ -34,7 +34,7 @@ def import_launch(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a view.")] = False,
 ) -> None:
     """Reads an existing launch as a plan; what it leaves open is asked for, what nobody knows is listed."""
-    from dovetail.report.launch.targets import read_launch
+    from dovetail.launch.targets import read_launch
 
     reading = read_launch(_text(file), str(file), form, chips)
     given: dict[str, Any] = {"job.model": model, "job.seq_len": seq_len, "job.global_batch": global_batch}

@@ -12,6 +12,9 @@ import typer
 
 from dovetail.errors import InputError
 
+#: Parts of a whole below this are rounding, and not shown.
+SMALLEST_PART = 1e-9
+
 
 def print_json(answer: Sequence[Any] | dict[str, Any]) -> None:
     """The answer as JSON, the same bytes for the same answer."""
@@ -43,7 +46,7 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
 def print_bars(parts: Mapping[str, float], text: Callable[[float], str], width: int = 40) -> None:
     """Parts of a whole as bars, largest first; nothing, and what is no more than rounding, is left out."""
     total = sum(parts.values()) or 1.0
-    shown = sorted(((v, n) for n, v in parts.items() if v > 1e-9 * total), reverse=True)
+    shown = sorted(((v, n) for n, v in parts.items() if v > SMALLEST_PART * total), reverse=True)
     label = max((len(name) for _, name in shown), default=0)
     for value, name in shown:
         bar = "█" * max(round(width * value / total), 1)

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dovetail.cli.evaluation import EXIT_INFEASIBLE
 from dovetail.cli.figures import parse_tokens
 from dovetail.cli.output import check_target, print_json
-from dovetail.cli.plan_view import answer_fields, infeasible, print_answer
+from dovetail.cli.plan_request import Objective, PlanRequest, Strategy
+from dovetail.cli.plan_view import answer_fields, infeasible, print_answer, write_plan
 from dovetail.cli.question import Asked, asked
 from dovetail.errors import InputError, quoted
 
 if TYPE_CHECKING:
     from dovetail.plans.plan_file import Question
-    from dovetail.search import Answer, Space
+    from dovetail.search import Answer
     from dovetail.search.front import Training
 
-Objective = Literal["time", "cost", "energy"]
-Strategy = Literal["named", "free"]
 #: How long `--ideal` searches where no time limit is given: its space is far larger.
 IDEAL_SECONDS = 30.0
 
@@ -31,23 +29,6 @@ _CHIPS = "How many chips; several as 256,512 or 256..4096 (doubling) or 256..409
 _SIMULATE = "Replay so many leading plans at most, and take the fastest by simulation."
 _STRATEGY = "named: degrees of known strategies; free: every operator cut in its own way (framework wafer or ideal)."
 _MODEL = "A model of the catalogue, a model file, or a Hugging Face config.json."
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What is wanted beyond the question."""
-
-    space: Space
-    time_limit_s: float | None
-    explain: bool
-    ideal: bool
-    out: Path | None
-    tokens: float | None
-    objective: Objective | None
-    price_per_chip_hour: float | None
-    simulate_top: int
-    strategy: Strategy
-    as_json: bool
 
 
 def plan(
@@ -83,7 +64,7 @@ def plan(
     from dovetail.plans.narrow import narrowed
 
     count = None if tokens is None else parse_tokens(tokens)
-    wanted = Wanted(
+    request = PlanRequest(
         narrowed(fix or ()), _at_least_0("--time-limit", time_limit), explain, ideal, out, count, objective,
         _at_least_0("--price-per-chip-hour", price), simulate_top, strategy, as_json,
     )  # fmt: skip
@@ -94,48 +75,48 @@ def plan(
     if question.counts:
         from dovetail.cli.front import answer_front
 
-        answer_front(question, wanted)
+        answer_front(question, request)
     else:
-        _answer_plan(question, wanted)
+        _answer_plan(question, request)
 
 
-def _answer_plan(asked_for: Asked, wanted: Wanted) -> None:
+def _answer_plan(asked_for: Asked, request: PlanRequest) -> None:
     from dovetail.plans.narrow import within
     from dovetail.search import plan as best_plan
 
     question = asked_for.question()
     job, cluster, framework = question.job, question.cluster, question.framework
-    if wanted.objective is not None:
+    if request.objective is not None:
         raise InputError("--objective", "chooses a number of chips", "give several, as --chips 256..4096")
-    if wanted.ideal and framework.name == "ideal":
+    if request.ideal and framework.name == "ideal":
         raise InputError("--ideal", "stands beside the framework ideal", "leave one of them out")
-    limit, top = wanted.time_limit_s, wanted.simulate_top
-    if wanted.strategy == "free":
+    limit, top = request.time_limit_s, request.simulate_top
+    if request.strategy == "free":
         from dovetail.search.tiles.free_plan import free_plan
 
         answer = free_plan(job, cluster, framework, time_limit_s=limit, simulate_top=top)
     else:
-        space = within(wanted.space, job, cluster, framework)
+        space = within(request.space, job, cluster, framework)
         answer = best_plan(job, cluster, framework, space=space, time_limit_s=limit, simulate_top=top)
     if answer.evaluation is None:
-        explanation = _explained(answer, wanted)
-        if wanted.as_json:
+        explanation = _explained(answer, request)
+        if request.as_json:
             print_json(answer_fields(answer, explanation=explanation))
         elif explanation is not None:
             typer.echo(str(explanation))
         typer.echo(str(infeasible(answer)), err=True)
         proven = answer.certificate.status == "infeasible"
         raise typer.Exit(EXIT_INFEASIBLE if proven else 2)
-    if wanted.out is not None:
-        write_plan(answer, asked_for, wanted.out)
-    training = None if wanted.tokens is None else _training(answer, wanted.tokens, wanted.price_per_chip_hour)
-    ideal = _ideal(question, wanted) if wanted.ideal else None
-    if wanted.as_json:
-        print_json(answer_fields(answer, training=training, ideal=ideal, explanation=_explained(answer, wanted)))
+    if request.out is not None:
+        write_plan(answer, asked_for, request.out)
+    training = None if request.tokens is None else _training(answer, request.tokens, request.price_per_chip_hour)
+    ideal = _ideal(question, request) if request.ideal else None
+    if request.as_json:
+        print_json(answer_fields(answer, training=training, ideal=ideal, explanation=_explained(answer, request)))
     else:
-        print_answer(answer, training=training, ideal=ideal, explanation=_explained(answer, wanted))
-        if wanted.out is not None:
-            typer.echo(f"\nwritten {wanted.out}")
+        print_answer(answer, training=training, ideal=ideal, explanation=_explained(answer, request))
+        if request.out is not None:
+            typer.echo(f"\nwritten {request.out}")
 
 
 def _check_free(fixed: bool, *, explain: bool, ideal: bool, several: bool) -> None:
@@ -152,29 +133,20 @@ def _training(answer: Answer, tokens: float, price_per_chip_hour: float | None) 
     return training_of(answer.best, answer.job, tokens, price(answer.cluster, price_per_chip_hour))
 
 
-def _ideal(question: Question, wanted: Wanted) -> Answer:
+def _ideal(question: Question, request: PlanRequest) -> Answer:
     """The same job where no framework stands in the way."""
     from dovetail.search import plan as best_plan
 
-    limit = IDEAL_SECONDS if wanted.time_limit_s is None else wanted.time_limit_s
+    limit = IDEAL_SECONDS if request.time_limit_s is None else request.time_limit_s
     return best_plan(question.job, question.cluster, "ideal", time_limit_s=limit)
 
 
-def _explained(answer: Answer, wanted: Wanted) -> Any:
-    if not wanted.explain:
+def _explained(answer: Answer, request: PlanRequest) -> Any:
+    if not request.explain:
         return None
     from dovetail.report.explanation import explain
 
-    return explain(answer, time_limit_s=wanted.time_limit_s)
-
-
-def write_plan(answer: Answer, asked_for: Asked, out: Path) -> None:
-    """The plan as a file that `dovetail estimate` reads."""
-    from dovetail.documents import to_yaml, write_text
-    from dovetail.plans.write import plan_document
-
-    framework = asked_for.framework_beside(out)
-    write_text(out, to_yaml(plan_document(answer.plan, answer.job, answer.cluster, framework)))
+    return explain(answer, time_limit_s=request.time_limit_s)
 
 
 def _check_out(out: Path, *, force: bool) -> None:

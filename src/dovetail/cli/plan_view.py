@@ -1,8 +1,9 @@
-"""How the answer of a search is shown: JSON fields, the plan, its certificate, and what else was close."""
+"""How the answer of a search is shown and written: JSON fields, the plan, its certificate, what else was close."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -22,6 +23,7 @@ from dovetail.errors import InputError
 from dovetail.units import count_text, seconds_text
 
 if TYPE_CHECKING:
+    from dovetail.cli.question import Asked
     from dovetail.search import Answer, Certificate
     from dovetail.search.front import Training
 
@@ -221,3 +223,12 @@ def infeasible(answer: Answer) -> InputError:
     if more is None:
         return InputError(where, what, "use more chips, chips with more memory, or shorter sequences")
     return InputError(where, what, f"{more.after:,.0f} chips would do, at {seconds_text(more.step_time_s)} a step")
+
+
+def write_plan(answer: Answer, asked_for: Asked, out: Path) -> None:
+    """The plan as a file that `dovetail estimate` reads."""
+    from dovetail.documents import to_yaml, write_text
+    from dovetail.evaluation import plan_document
+
+    framework = asked_for.framework_beside(out)
+    write_text(out, to_yaml(plan_document(answer.plan, answer.job, answer.cluster, framework)))

@@ -14,8 +14,7 @@ from dovetail.cli.output import print_bars, print_facts, print_json, print_table
 from dovetail.errors import InputError, one_of
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from dovetail.arrays import Array
     from dovetail.hardware import Chip, Coefficient, Technology
     from dovetail.hardware.silicon import Silicon
 
@@ -59,7 +58,7 @@ def _fields(chip: Chip, node: Technology, estimates: Mapping[str, Silicon]) -> d
     }
 
 
-def _plain(parts: Mapping[str, NDArray[Any]]) -> dict[str, float]:
+def _plain(parts: Mapping[str, Array]) -> dict[str, float]:
     return {name: float(part) for name, part in parts.items()}
 
 

@@ -133,7 +133,7 @@ def _facts(step: Simulation, cluster: Cluster, *, exact: bool) -> Facts:
     share = f"{abs(step.ratio - 1):.1%}"
     apart = f"{share} {'longer than' if step.ratio >= 1 else 'shorter than'}" if share != "0.0%" else "as long as"
     chips = f"all {cluster.chips} chips" if exact else "one chip a stage"
-    capacity = cluster.chip.hbm_bytes or cluster.chip.sram_bytes
+    capacity = cluster.chip.memory_bytes
     return [
         ("step", f"{seconds_text(step.step_time_s)} simulated, {apart} the model's "
                  f"{seconds_text(step.model_step_time_s)} (ratio {step.ratio:.4f})"),

@@ -66,7 +66,7 @@ def wafer_fields(wafer: Wafer) -> dict[str, object]:
 def _findings(wafer: Wafer) -> tuple[Finding, ...] | None:
     from dovetail.hardware.silicon import check
 
-    return check(wafer) if wafer.die.technology else None
+    return check(wafer, dt.hardware.technology_of(wafer)) if wafer.die.technology else None
 
 
 def _verdict(finding: Finding) -> str:

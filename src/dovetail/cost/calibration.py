@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from dovetail import hardware
-from dovetail.cost.shapes import Array
+from dovetail.arrays import Floats
 from dovetail.documents import Spec, parse_document, validate
 from dovetail.hardware import Chip
 
@@ -30,20 +30,20 @@ class Efficiencies:
     """Parts of a chip's peaks that are sustained; numbers, or arrays over variants that are tried at once."""
 
     #: large matrix products, at the job's precision and at half precision
-    matrix: Array
-    matrix_half: Array
-    attention_forward: Array
-    attention_backward: Array
+    matrix: Floats
+    matrix_half: Floats
+    attention_forward: Floats
+    attention_backward: Floats
     #: streaming kernels, of HBM bandwidth
-    memory: Array
+    memory: Floats
     #: large messages, of the bandwidth inside a node (or rack, or torus)
-    link: Array
+    link: Floats
     #: and beyond it
-    network: Array
+    network: Floats
     #: seconds of the shortest kernel
-    launch_s: Array
+    launch_s: Floats
     #: seconds any collective takes before its first byte
-    collective_launch_s: Array
+    collective_launch_s: Floats
 
 
 #: Fields of the efficiencies that are alike at every precision.

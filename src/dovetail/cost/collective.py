@@ -7,46 +7,16 @@ from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dovetail.cost.shapes import Array
+from dovetail.arrays import Bools, Floats
+from dovetail.cost.grid import as_tier
+from dovetail.cost.tier import TierArrays
 from dovetail.layout import CollectiveKind
 
 #: So many chips of the innermost tier a tree visits one by one, as NCCL's does inside a node; beyond it branches.
 CHAIN = 8
 #: Starts of an all-reduce that the switches add up: itself, and the barriers of its reduction and its broadcast.
 SWITCH_STARTS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class GridAxis:
-    """One axis of a mesh or torus."""
-
-    #: which grid of the network it belongs to
-    grid: int
-    #: chips along it
-    length: int
-    wraps: bool
-
-
-@dataclass(frozen=True, slots=True)
-class TierArrays:
-    """One network tier as collectives see it; every field an array or a number."""
-
-    #: bytes per second one chip can send, per direction
-    bytes_per_s: Array
-    #: seconds per hop or message
-    latency_s: Array
-    #: seconds any collective costs before the first byte
-    launch_s: Array
-    #: part of the bandwidth large messages reach
-    efficiency: Array
-    #: whether switches add up all-reduces (NVLink SHARP)
-    in_network_reduction: bool = False
-    #: an axis of a grid whose messages are routed along its links: `bytes_per_s` is then that of a chip's two links
-    #: along it, and neighbours of a group lie `stride` chips apart
-    grid: GridAxis | None = None
-    stride: Array | float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +35,19 @@ class Transport:
 
 TRANSPORT = Transport()
 
-Groups = Sequence[tuple[Array, TierArrays]]
+Groups = Sequence[tuple[Floats, TierArrays]]
 
 
 def seconds(
-    kind: CollectiveKind, chips: Array, size: Array, tier: TierArrays, transport: Transport = TRANSPORT
-) -> Array:
+    kind: CollectiveKind, chips: Floats, size: Floats, tier: TierArrays, transport: Transport = TRANSPORT
+) -> Floats:
     """One collective over `chips` chips of one tier; `size` as layout.Collective.bytes states it."""
     return tiered_seconds(kind, [(chips, tier)], size, transport)
 
 
 def tiered_seconds(
-    kind: CollectiveKind, groups: Groups, size: Array, transport: Transport = TRANSPORT, copies: float = 1.0
-) -> Array:
+    kind: CollectiveKind, groups: Groups, size: Floats, transport: Transport = TRANSPORT, copies: float = 1.0
+) -> Floats:
     """One collective over several tiers; see `tiered_time`."""
     return tiered_time(kind, groups, size, transport, copies).seconds
 
@@ -86,12 +56,12 @@ def tiered_seconds(
 class CollectiveTime:
     """What a collective takes alone, and for how much of it each tier's links are busy."""
 
-    seconds: Array
-    busy_s: Sequence[Array]
+    seconds: Floats
+    busy_s: Sequence[Floats]
 
 
 def tiered_time(
-    kind: CollectiveKind, groups: Groups, size: Array, transport: Transport = TRANSPORT, copies: float = 1.0
+    kind: CollectiveKind, groups: Groups, size: Floats, transport: Transport = TRANSPORT, copies: float = 1.0
 ) -> CollectiveTime:
     """One collective over several tiers, innermost first, each with how many of the groups inside it it joins.
 
@@ -119,10 +89,10 @@ def tiered_time(
     return CollectiveTime(np.where(way.total > 1, way.launch + body.seconds, 0.0), body.busy_s)
 
 
-def _on_grids(kind: CollectiveKind, groups: Groups, size: Array, transport: Transport, copies: float) -> CollectiveTime:
+def _on_grids(
+    kind: CollectiveKind, groups: Groups, size: Floats, transport: Transport, copies: float
+) -> CollectiveTime:
     """The same where tiers are grids: all axes of a grid a group lies along work at once, as one tier."""
-    from dovetail.cost.grid import as_tier
-
     numbers = [position if tier.grid is None else -1 - tier.grid.grid for position, (_, tier) in enumerate(groups)]
     together = [[pair for pair, n in zip(groups, numbers, strict=True) if n == key] for key in dict.fromkeys(numbers)]
     joined = [as_tier(kind, axes) if axes[0][1].grid is not None else axes[0] for axes in together]
@@ -132,7 +102,7 @@ def _on_grids(kind: CollectiveKind, groups: Groups, size: Array, transport: Tran
     return CollectiveTime(found.seconds, [busy[n] * (chips > 1) for n, (chips, _) in zip(numbers, groups, strict=True)])
 
 
-def _faster(one: CollectiveTime, other: CollectiveTime, possible: NDArray[np.bool_] | bool = True) -> CollectiveTime:
+def _faster(one: CollectiveTime, other: CollectiveTime, possible: Bools | bool = True) -> CollectiveTime:
     """Of two algorithms the one that takes less, where the other is possible."""
     chosen = np.logical_and(other.seconds < one.seconds, possible)
     busy = [np.where(chosen, theirs, mine) for mine, theirs in zip(one.busy_s, other.busy_s, strict=True)]
@@ -143,29 +113,29 @@ def _faster(one: CollectiveTime, other: CollectiveTime, possible: NDArray[np.boo
 class _Way:
     """The tiers of one collective, innermost first."""
 
-    chips: list[Array]
+    chips: list[Floats]
     #: chips of one group of the tiers inside
-    inside: list[Array]
+    inside: list[Floats]
     #: seconds one byte per such group takes; a tier that joins nothing takes none
-    per_byte: list[Array]
-    latency: list[Array]
+    per_byte: list[Floats]
+    latency: list[Floats]
     adding: list[bool]
-    total: Array
-    launch: Array
+    total: Floats
+    launch: Floats
 
-    def busy(self, sizes: Sequence[Array]) -> list[Array]:
+    def busy(self, sizes: Sequence[Floats]) -> list[Floats]:
         """How long each tier's links are busy, with the bytes of each group of the tiers inside."""
         return [size * cost for size, cost in zip(sizes, self.per_byte, strict=True)]
 
-    def hops(self, counts: Sequence[Array]) -> Array:
+    def hops(self, counts: Sequence[Floats]) -> Floats:
         """Seconds of so many hops in each tier."""
         return reduce(np.add, [count * latency for count, latency in zip(counts, self.latency, strict=True)])
 
 
 def _way(groups: Groups) -> _Way:
-    inside: list[Array] = []
-    per_byte: list[Array] = []
-    total: Array = np.ones(())
+    inside: list[Floats] = []
+    per_byte: list[Floats] = []
+    total: Floats = np.ones(())
     for chips, tier in groups:
         inside.append(total)
         per_byte.append((chips > 1) / (total * tier.bytes_per_s * tier.efficiency))
@@ -181,7 +151,7 @@ def _way(groups: Groups) -> _Way:
     )
 
 
-def _ring(way: _Way, rounds: float, size: Array, transport: Transport) -> CollectiveTime:
+def _ring(way: _Way, rounds: float, size: Floats, transport: Transport) -> CollectiveTime:
     """Round a ring through all chips, one share after another: twice to reduce and gather (Patarasuk, Yuan 2009)."""
     carried = (rounds * (way.total - 1) + transport.copy) / way.total * size
     # a ring enters and leaves each group of a tier once
@@ -190,14 +160,14 @@ def _ring(way: _Way, rounds: float, size: Array, transport: Transport) -> Collec
     return CollectiveTime(rounds * way.hops(hops) + _low_latency(_longest(busy), way.launch, transport), busy)
 
 
-def _tree(way: _Way, depths: Sequence[Array], size: Array, transport: Transport) -> CollectiveTime:
+def _tree(way: _Way, depths: Sequence[Floats], size: Floats, transport: Transport) -> CollectiveTime:
     """Up a tree and down again: whoever has two neighbours receives everything twice."""
     own = transport.copy / way.total
     busy = way.busy([(np.minimum(2.0, n - 1) + own) * size for n in way.chips])
     return CollectiveTime(2 * way.hops(depths) + _low_latency(_longest(busy), way.launch, transport), busy)
 
 
-def _switch_tree(way: _Way, depths: Sequence[Array], size: Array, transport: Transport) -> CollectiveTime:
+def _switch_tree(way: _Way, depths: Sequence[Floats], size: Floats, transport: Transport) -> CollectiveTime:
     """A tree whose switches add up where they can.
 
     A chip lets its switch read everything once and sends its sum to all, or receives all sums and its share of
@@ -211,9 +181,9 @@ def _switch_tree(way: _Way, depths: Sequence[Array], size: Array, transport: Tra
     return CollectiveTime(start - way.launch + 2 * way.hops(hops) + _chunked(_longest(busy), start, transport), busy)
 
 
-def _exchange(way: _Way, ring: bool, size: Array, transport: Transport, copies: float) -> CollectiveTime:
+def _exchange(way: _Way, ring: bool, size: Floats, transport: Transport, copies: float) -> CollectiveTime:
     """Each chip sends to all others, at once or to one neighbour after another round a ring."""
-    sizes: list[Array] = []
+    sizes: list[Floats] = []
     for n, inside in zip(way.chips, way.inside, strict=True):
         innermost = inside == 1
         own = 0.0 if ring else np.where(innermost, transport.copy, 0.0)
@@ -225,12 +195,12 @@ def _exchange(way: _Way, ring: bool, size: Array, transport: Transport, copies: 
     return CollectiveTime(way.hops(hops) + _chunked(_longest(busy), way.launch, transport), busy)
 
 
-def _longest(busy_s: Sequence[Array]) -> Array:
+def _longest(busy_s: Sequence[Floats]) -> Floats:
     """Tiers pass chunks on at once: the one busy longest decides."""
     return reduce(np.maximum, busy_s)
 
 
-def _distinct(groups: Array, copies: float) -> Array:
+def _distinct(groups: Floats, copies: float) -> Floats:
     """The part of `copies` that goes to groups of their own, with receivers drawn at random among all groups.
 
     n·(1 − (1 − 1/n)^k) of n groups hold at least one of k receivers (DeepEP sends a token once to each node).
@@ -238,12 +208,12 @@ def _distinct(groups: Array, copies: float) -> Array:
     return groups * (1 - (1 - 1 / groups) ** copies) / copies
 
 
-def _low_latency(work: Array, launch: Array, transport: Transport) -> Array:
+def _low_latency(work: Floats, launch: Floats, transport: Transport) -> Floats:
     """Chunks, or for small messages the protocol without them."""
     return np.minimum(_chunked(work, launch, transport), work / transport.low_latency)
 
 
-def _chunked(work: Array, launch: Array, transport: Transport) -> Array:
+def _chunked(work: Floats, launch: Floats, transport: Transport) -> Floats:
     """Time of `work` seconds on the wire, cut into as many chunks as is best.
 
     c chunks cost c·h to hand over, and the first of them, work/c, passes before the others can follow:
@@ -252,7 +222,7 @@ def _chunked(work: Array, launch: Array, transport: Transport) -> Array:
     return work + 2 * np.sqrt(work * (transport.chunk * launch))
 
 
-def _depth(chips: Array, inside: Array) -> Array:
+def _depth(chips: Floats, inside: Floats) -> Floats:
     """Hops from the leaves of a tree to its root, in a tier that joins groups of so many chips."""
     chain = np.where(inside == 1, CHAIN, 1)
     return np.minimum(chips - 1, chain - 1) + np.ceil(np.log2(np.maximum(chips / chain, 1.0)))

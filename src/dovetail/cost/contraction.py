@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from dovetail.cost.shapes import Array, Gemm, summed
+from dovetail.arrays import Floats, summed
+from dovetail.cost.shapes import Gemm
 from dovetail.cost.systolic import array_cycles, streamed_elements
 
 #: Thread-block tiles of stock kernels (CUTLASS and cuBLAS name these sizes), largest first.
@@ -41,26 +42,26 @@ GPU_KERNELS = GpuKernels()
 class MatrixUnits:
     """What a matrix product needs to know of a chip; every field an array over chips."""
 
-    peak_flops: Array
+    peak_flops: Floats
     #: independent units the work is spread over: SMs of a GPU, systolic arrays elsewhere
-    units: Array
-    rows: Array
-    cols: Array
-    clock_hz: Array
-    memory_bytes_per_s: Array
+    units: Floats
+    rows: Floats
+    cols: Floats
+    clock_hz: Floats
+    memory_bytes_per_s: Floats
     #: on-chip bytes that hold operand blocks
-    buffer_bytes: Array
+    buffer_bytes: Floats
     #: part of the peak that clocks and power leave to products however large
-    sustained: Array
-    launch_s: Array
+    sustained: Floats
+    launch_s: Floats
     #: 1 where results stay in a systolic array, 0 where weights do
-    output_stationary: Array = field(default_factory=lambda: np.zeros(()))
+    output_stationary: Floats = field(default_factory=lambda: np.zeros(()))
     #: of the memory all cores share; infinite where there is none or nothing is known to limit it
-    shared_sram_bytes_per_s: Array = field(default_factory=lambda: np.full((), np.inf))
+    shared_sram_bytes_per_s: Floats = field(default_factory=lambda: np.full((), np.inf))
     #: beside one core; 0 where there is none
-    core_sram_bytes: Array = field(default_factory=lambda: np.zeros(()))
+    core_sram_bytes: Floats = field(default_factory=lambda: np.zeros(()))
     #: of all cores' own memories together; infinite as that of the shared one
-    core_sram_bytes_per_s: Array = field(default_factory=lambda: np.full((), np.inf))
+    core_sram_bytes_per_s: Floats = field(default_factory=lambda: np.full((), np.inf))
 
     @property
     def dims(self) -> int:
@@ -78,7 +79,7 @@ class Cast:
     seconds: float
 
 
-def gpu_seconds(gemm: Gemm, chip: MatrixUnits, element_bytes: float = 2, kernels: GpuKernels = GPU_KERNELS) -> Array:
+def gpu_seconds(gemm: Gemm, chip: MatrixUnits, element_bytes: float = 2, kernels: GpuKernels = GPU_KERNELS) -> Floats:
     """GPU-like: the best tile of the menu in waves over the SMs, what power sustains, and memory, largely overlapped.
 
     Operands have `element_bytes`, results at least two.
@@ -90,18 +91,18 @@ def gpu_seconds(gemm: Gemm, chip: MatrixUnits, element_bytes: float = 2, kernels
     return _overlapped(tiles, power, moved / chip.memory_bytes_per_s) + chip.launch_s
 
 
-def cast_seconds(gemm: Gemm, chip: MatrixUnits, cast: Cast) -> Array:
+def cast_seconds(gemm: Gemm, chip: MatrixUnits, cast: Cast) -> Floats:
     """Making the left operand narrow: it streams through memory before the product starts."""
     return cast.bytes_per_element * gemm.batch * gemm.m * gemm.k / chip.memory_bytes_per_s + cast.seconds
 
 
-def _tile_flops(gemm: Gemm, units: Array, element_bytes: float, kernels: GpuKernels) -> Array:
+def _tile_flops(gemm: Gemm, units: Floats, element_bytes: float, kernels: GpuKernels) -> Floats:
     """What the busiest SM works through under the best tile, overheads counted as operations."""
     prologue = kernels.prologue_bytes / element_bytes
     # SMs without a tile of their own share one along k: k/ways + ways · prologue steps, least at this whole number
     most_ways = np.minimum(0.5 + np.sqrt(0.25 + gemm.k / prologue), MOST_WAYS)
     last = kernels.last_wave
-    least: Array = np.asarray(np.inf)
+    least: Floats = np.asarray(np.inf)
     for rows, cols in GPU_TILES:
         slowdown = 1 + kernels.feed * (1 / rows + 1 / cols - 1 / 128 - 1 / 256)
         step = 2 * rows * cols * slowdown
@@ -112,7 +113,7 @@ def _tile_flops(gemm: Gemm, units: Array, element_bytes: float, kernels: GpuKern
     return least
 
 
-def _overlapped(*limits: Array) -> Array:
+def _overlapped(*limits: Floats) -> Floats:
     """A little above the largest limit where others come near it: nothing overlaps perfectly.
 
     Of the powers 3, 4, 6, 8, 16 and the plain maximum the sixth fits the measured products best.
@@ -121,7 +122,7 @@ def _overlapped(*limits: Array) -> Array:
     return np.cbrt(np.sqrt(summed(square * square * square for square in squares)))
 
 
-def systolic_seconds(gemm: Gemm, chip: MatrixUnits, element_bytes: float = 2) -> Array:
+def systolic_seconds(gemm: Gemm, chip: MatrixUnits, element_bytes: float = 2) -> Floats:
     """The longest of the arrays' cycles at the sustained clock and of each memory's bytes at its bandwidth."""
     rows, cols, stays = chip.rows, chip.cols, chip.output_stationary
     arrays = array_cycles(gemm, rows, cols, chip.units, stays) / (chip.clock_hz * chip.sustained)
@@ -134,8 +135,8 @@ def systolic_seconds(gemm: Gemm, chip: MatrixUnits, element_bytes: float = 2) ->
 
 
 def off_chip_bytes(
-    gemm: Gemm, buffer_bytes: Array, element_bytes: float = 2, result_bytes: float | None = None
-) -> Array:
+    gemm: Gemm, buffer_bytes: Floats, element_bytes: float = 2, result_bytes: float | None = None
+) -> Floats:
     """Least traffic over C-, B- and A-resident blockings that fit the buffer (square blocks of a third of it)."""
     m, n, k = gemm.m, gemm.n, gemm.k
     result = m * n * ((result_bytes or element_bytes) / element_bytes)

@@ -7,17 +7,16 @@ from dataclasses import fields, replace
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats, Ints
 from dovetail.cost.contraction import MatrixUnits
 from dovetail.cost.operators import ChipUnits, Cores
-from dovetail.cost.shapes import Array
 from dovetail.cost.vector import AttentionUnits, VectorUnits
 
 _Units = TypeVar("_Units", MatrixUnits, AttentionUnits, VectorUnits, Cores)
 
 
-def lined_up(chips: Sequence[ChipUnits], rows: NDArray[np.int64]) -> ChipUnits:
+def lined_up(chips: Sequence[ChipUnits], rows: Ints) -> ChipUnits:
     """Chips of one kind along one axis, each as often as `rows` names it."""
     joined = together(chips)
     return replace(
@@ -30,7 +29,7 @@ def lined_up(chips: Sequence[ChipUnits], rows: NDArray[np.int64]) -> ChipUnits:
     )
 
 
-def _taken(units: _Units, rows: NDArray[np.int64]) -> _Units:
+def _taken(units: _Units, rows: Ints) -> _Units:
     return replace(units, **{field.name: getattr(units, field.name)[rows, 0] for field in fields(units)})
 
 
@@ -53,7 +52,7 @@ def _columns(units: Sequence[_Units]) -> _Units:
     return replace(units[0], **{name: np.asarray(found, np.float64)[:, None] for name, found in values.items()})
 
 
-def part_of(chip: ChipUnits, tensor_share: Array, vector_share: Array) -> ChipUnits:
+def part_of(chip: ChipUnits, tensor_share: Floats, vector_share: Floats) -> ChipUnits:
     """A chip with a share of its matrix and vector units, and all of its memory bandwidth.
 
     Operators that run at once share that bandwidth; whoever schedules them sees to it.

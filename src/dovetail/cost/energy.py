@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dovetail import hardware
+from dovetail.arrays import Floats, summed
 from dovetail.cost.operators import ChipUnits, PlacedWork, operator_bytes
-from dovetail.cost.shapes import Array, summed
 from dovetail.errors import InputError
 from dovetail.graph import Unit, flops
 from dovetail.graph.size import as_array
@@ -60,10 +60,10 @@ def energy_rates(chip: Chip) -> EnergyRates | None:
     )
 
 
-def operator_joules(work: PlacedWork, chip: ChipUnits, rates: EnergyRates) -> Array:
+def operator_joules(work: PlacedWork, chip: ChipUnits, rates: EnergyRates) -> Floats:
     """Joules one chip spends on these operators."""
     moved, locals_of = operator_bytes(work, chip), work.local
-    parts: list[Array] = []
+    parts: list[Floats] = []
     for operator in (placed.operator for placed in work.operators):
         local = locals_of[operator.name]
         matrix = as_array(flops(operator, local, Unit.MATRIX, causal=True))

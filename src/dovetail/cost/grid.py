@@ -12,12 +12,12 @@ from functools import reduce
 
 import numpy as np
 
+from dovetail.arrays import Floats
 from dovetail.cost.collective import TierArrays
-from dovetail.cost.shapes import Array
 from dovetail.layout import CollectiveKind
 
 
-def as_tier(kind: CollectiveKind, axes: Sequence[tuple[Array, TierArrays]]) -> tuple[Array, TierArrays]:
+def as_tier(kind: CollectiveKind, axes: Sequence[tuple[Floats, TierArrays]]) -> tuple[Floats, TierArrays]:
     """The axes of one grid as a tier: the chips of a group, and the rate at which it does such a collective."""
     chips = reduce(np.multiply, [extent for extent, _ in axes])
     several = np.maximum(chips, 2.0)  # a group of one chip needs no rate
@@ -55,16 +55,16 @@ def as_tier(kind: CollectiveKind, axes: Sequence[tuple[Array, TierArrays]]) -> t
     )
 
 
-def _lying(rates: Sequence[Array], axes: Sequence[tuple[Array, TierArrays]]) -> list[Array]:
+def _lying(rates: Sequence[Floats], axes: Sequence[tuple[Floats, TierArrays]]) -> list[Floats]:
     """Rates along the axes a group lies along; no limit along the others."""
     return [np.where(extent > 1, rate, np.inf) for rate, (extent, _) in zip(rates, axes, strict=True)]
 
 
-def _stride(extent: Array, tier: TierArrays) -> Array:
+def _stride(extent: Floats, tier: TierArrays) -> Floats:
     return np.where(extent > 1, tier.stride, 1.0)
 
 
-def _links(extent: Array, tier: TierArrays) -> tuple[Array, Array, Array]:
+def _links(extent: Floats, tier: TierArrays) -> tuple[Floats, Floats, Floats]:
     """A link's rate for one group; how many links, of one direction, a chip at the end of a line has, and the mean."""
     assert tier.grid is not None, "an axis of a grid"
     stride = _stride(extent, tier)
@@ -74,7 +74,7 @@ def _links(extent: Array, tier: TierArrays) -> tuple[Array, Array, Array]:
     return link, lies * (1.0 + closed), lies * (extent - 1 + closed) / extent
 
 
-def _middle(extent: Array, rate: Array) -> Array:
+def _middle(extent: Floats, rate: Floats) -> Floats:
     """Bytes per second of each chip through the middle of an axis; no limit where the group does not lie along it."""
     crossing = np.floor(extent / 2) * np.ceil(extent / 2) / extent
     return np.where(extent > 1, rate / np.maximum(crossing, 0.25), np.inf)

@@ -8,8 +8,9 @@ from typing import Literal
 
 import numpy as np
 
+from dovetail.arrays import Floats, summed
 from dovetail.cost.contraction import MatrixUnits, gpu_seconds, off_chip_bytes, systolic_seconds
-from dovetail.cost.shapes import Array, Gemm, gemm_of, stacked, summed
+from dovetail.cost.shapes import Gemm, gemm_of, stacked
 from dovetail.cost.vector import ATTENTION_BLOCK, AttentionUnits, VectorUnits, attention_seconds, vector_seconds
 from dovetail.graph import Kind, Operator, Phase, Role, Tensor, Unit, bytes_read, bytes_written, flops
 from dovetail.graph.mask import Span
@@ -23,9 +24,9 @@ from dovetail.layout import PlacedOperator, degree
 class Cores:
     """How many cores of each kind a chip has, and what a cycle is."""
 
-    tensor_cores: Array
-    vector_cores: Array
-    clock_hz: Array
+    tensor_cores: Floats
+    vector_cores: Floats
+    clock_hz: Floats
 
 
 #: Whether a layer's operators run side by side on parts of the cores: as a list schedule has it, or as none beats.
@@ -92,11 +93,11 @@ def local_sizes(placed: PlacedOperator, sizes: Sizes, axis_sizes: Mapping[str, S
     return local
 
 
-def operator_seconds(work: PlacedWork, chip: ChipUnits) -> dict[str, Array]:
+def operator_seconds(work: PlacedWork, chip: ChipUnits) -> dict[str, Floats]:
     """Operator name → seconds on one chip; the fullest expert decides where tokens lie by expert."""
     internal, locals_of, tensors = work.internal, work.local, work.tensors
     products = _product_seconds([p.operator for p in work.operators], tensors, locals_of, chip, work.widths)
-    seconds: dict[str, Array] = {}
+    seconds: dict[str, Floats] = {}
     cast: set[str] = set()
     for operator in (placed.operator for placed in work.operators):
         local = locals_of[operator.name]
@@ -111,14 +112,14 @@ def operator_seconds(work: PlacedWork, chip: ChipUnits) -> dict[str, Array]:
     return seconds
 
 
-def kernel_counts(work: PlacedWork) -> dict[str, Array]:
+def kernel_counts(work: PlacedWork) -> dict[str, Floats]:
     """Operator name → kernels it launches; none where it runs inside the kernel of its consumer.
 
     Experts have as many tokens as happen to reach them, so their products are launched one by one (Transformer
     Engine, GroupedLinear; one matrix product per expert on several streams).
     """
     internal, locals_of = work.internal, work.local
-    counts: dict[str, Array] = {}
+    counts: dict[str, Floats] = {}
     for operator in (placed.operator for placed in work.operators):
         counts[operator.name] = np.asarray(float(operator.outputs[0].tensor not in internal))
         if operator.kind is Kind.CONTRACTION and EXPERT_TOKENS in operator.dims:
@@ -126,10 +127,10 @@ def kernel_counts(work: PlacedWork) -> dict[str, Array]:
     return counts
 
 
-def operator_bytes(work: PlacedWork, chip: ChipUnits) -> dict[str, Array]:
+def operator_bytes(work: PlacedWork, chip: ChipUnits) -> dict[str, Floats]:
     """Operator name → bytes it moves from and to memory; none where it runs inside the kernel of its consumer."""
     internal, locals_of, tensors = work.internal, work.local, work.tensors
-    moved: dict[str, Array] = {}
+    moved: dict[str, Floats] = {}
     for operator in (placed.operator for placed in work.operators):
         local = locals_of[operator.name]
         if operator.kind is Kind.CONTRACTION:
@@ -150,10 +151,10 @@ def _product_seconds(
     locals_of: Mapping[str, Sizes],
     chip: ChipUnits,
     widths: Mapping[Element, int],
-) -> dict[str, Array]:
+) -> dict[str, Floats]:
     """Seconds of all matrix products, those of one precision in one call."""
     model = systolic_seconds if chip.systolic else gpu_seconds
-    seconds: dict[str, Array] = {}
+    seconds: dict[str, Floats] = {}
     for narrow, units in ((True, chip.matrix), (False, chip.half)):
         group = [o for o in operators if o.kind is Kind.CONTRACTION and runs_narrow(o, tensors) is narrow]
         if not group:
@@ -177,7 +178,7 @@ def _seconds(
     chip: ChipUnits,
     widths: Mapping[Element, int],
     internal: frozenset[str],
-) -> Array:
+) -> Floats:
     """Seconds of an operator that is no product."""
     matrix = as_array(flops(operator, local, Unit.MATRIX, causal=True))
     vector = as_array(flops(operator, local, Unit.VECTOR, causal=True))
@@ -206,13 +207,13 @@ UNALIGNED_RATE = 0.54
 ALIGNMENT = 8
 
 
-def _unaligned_seconds(gemm: Gemm, chip: ChipUnits) -> Array:
+def _unaligned_seconds(gemm: Gemm, chip: ChipUnits) -> Floats:
     """Seconds of batched products with sizes the matrix units cannot take; 0 where they can."""
     aligned = (gemm.m % ALIGNMENT == 0) & (gemm.n % ALIGNMENT == 0) & (gemm.k % ALIGNMENT == 0)
     return np.where((gemm.batch > 1) & ~aligned, gemm.flops / (UNALIGNED_RATE * chip.vector.vector_flops), 0.0)
 
 
-def _longest_block_flops(operator: Operator, local: Sizes, matrix_flops: Array) -> Array:
+def _longest_block_flops(operator: Operator, local: Sizes, matrix_flops: Floats) -> Floats:
     """Operations of the block of queries that sees most keys: twice the mean where later ones see all before them."""
     if operator.kind is not Kind.ATTENTION or operator.mask is None:
         return np.zeros(())
@@ -237,7 +238,7 @@ def runs_narrow(operator: Operator, tensors: Mapping[str, Tensor]) -> bool:
 
 def _cast_seconds(
     operator: Operator, tensors: Mapping[str, Tensor], local: Sizes, chip: ChipUnits, cast: set[str]
-) -> Array:
+) -> Floats:
     """Casting the operands that no product before needed, which are added to `cast`; weight gradients find theirs."""
     if operator.phase is Phase.WEIGHT_GRADIENT:
         return np.zeros(())
@@ -254,7 +255,7 @@ def _moved_bytes(
     local: Sizes,
     widths: Mapping[Element, int],
     internal: frozenset[str],
-) -> Array:
+) -> Floats:
     total = as_array(bytes_read(operator, tensors, local, widths)) + as_array(
         bytes_written(operator, tensors, local, widths)
     )

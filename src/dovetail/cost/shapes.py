@@ -2,43 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats
 from dovetail.graph import Operator
 from dovetail.graph.size import Sizes, as_array, product
-
-Array = NDArray[np.float64]
-
-
-def summed(values: Iterable[Array]) -> Array:
-    """The sum of arrays that broadcast; zero where there are none."""
-    total: Array = np.zeros(())
-    for value in values:
-        total = total + value
-    return total
-
-
-def largest(values: Iterable[Array]) -> Array:
-    """The largest of arrays that broadcast; zero where there are none."""
-    return reduce(np.maximum, values, np.zeros(()))
 
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
     """`batch` products of an m × k by a k × n matrix; fields are arrays of one shape."""
 
-    batch: Array
-    m: Array
-    n: Array
-    k: Array
+    batch: Floats
+    m: Floats
+    n: Floats
+    k: Floats
 
     @property
-    def flops(self) -> Array:
+    def flops(self) -> Floats:
         """Floating-point operations."""
         return 2 * self.batch * self.m * self.n * self.k
 
@@ -48,7 +32,7 @@ def gemm_of(operator: Operator, sizes: Sizes) -> Gemm:
     left, right = (set(o.indices) for o in operator.inputs[:2])
     output = set(operator.outputs[0].indices)
 
-    def points(dims: set[str]) -> Array:
+    def points(dims: set[str]) -> Floats:
         return as_array(product(sizes, sorted(dims)))
 
     return Gemm(
@@ -64,7 +48,7 @@ def stacked(gemms: Sequence[Gemm], chip_dims: int) -> Gemm:
     """Several products as one, along a new first axis ahead of the axes that chips have."""
     shape = np.broadcast_shapes(*(np.shape(x) for gemm in gemms for x in (gemm.batch, gemm.m, gemm.n, gemm.k)))
 
-    def together(values: list[Array]) -> Array:
+    def together(values: list[Floats]) -> Floats:
         found = np.stack([np.broadcast_to(value, shape) for value in values])
         return found.reshape(len(values), *[1] * max(chip_dims - found.ndim + 1, 0), *found.shape[1:])
 

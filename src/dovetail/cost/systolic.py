@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from dovetail.cost.shapes import Array, Gemm
+from dovetail.arrays import Floats
+from dovetail.cost.shapes import Gemm
 
 
 def array_cycles(
-    gemm: Gemm, rows: Array, cols: Array, units: Array, output_stationary: Array, *, overlapped: bool = True
-) -> Array:
+    gemm: Gemm, rows: Floats, cols: Floats, units: Floats, output_stationary: Floats, *, overlapped: bool = True
+) -> Floats:
     """Cycles of the busiest of `units` arrays: tiles that stay, each while the third dim streams through it.
 
     Weight stationary: ⌈k/rows⌉·⌈n/cols⌉ tiles of weights, m rows stream; output stationary: ⌈m/rows⌉·⌈n/cols⌉ tiles of
@@ -28,7 +29,7 @@ def array_cycles(
     return busiest * (streamed + fill)
 
 
-def streamed_elements(gemm: Gemm, rows: Array, cols: Array, output_stationary: Array) -> Array:
+def streamed_elements(gemm: Gemm, rows: Floats, cols: Floats, output_stationary: Floats) -> Floats:
     """Elements that enter and leave the arrays; every column of tiles streams the left operand anew.
 
     Partial sums stay in accumulators beside a weight-stationary array (Jouppi et al., ISCA 2017, section 2).

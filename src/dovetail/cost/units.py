@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from dovetail.arrays import Floats
 from dovetail.cost.calibration import Efficiencies, calibration, power_share
-from dovetail.cost.collective import GridAxis, TierArrays
 from dovetail.cost.contraction import MatrixUnits
 from dovetail.cost.operators import ChipUnits, Cores
-from dovetail.cost.shapes import Array
+from dovetail.cost.tier import GridAxis, TierArrays
 from dovetail.cost.vector import AttentionUnits, VectorUnits
 from dovetail.errors import InputError
 from dovetail.hardware import Chip, Cluster, Tier
@@ -39,8 +39,8 @@ def chip_units(
     chip: Chip,
     precision: str,
     efficiencies: Efficiencies | None = None,
-    traffic: Array | float = 1.0,
-    attention: Array | float = 1.0,
+    traffic: Floats | float = 1.0,
+    attention: Floats | float = 1.0,
     *,
     synchronous: bool = False,
 ) -> ChipUnits:
@@ -86,7 +86,7 @@ def _matrix_count(chip: Chip) -> int:
     return chip.tensor_cores if chip.kind == "systolic" else chip.vector_cores
 
 
-def _matrix_units(chip: Chip, peak_flops: float, sustained: Array, memory: Array, launch_s: Array) -> MatrixUnits:
+def _matrix_units(chip: Chip, peak_flops: float, sustained: Floats, memory: Floats, launch_s: Floats) -> MatrixUnits:
     """One chip's matrix units at one precision's peak."""
     rows, cols, units = chip.rows or 1, chip.cols or 1, _matrix_count(chip)
     core_bytes_per_s = chip.vector_cores * chip.core_sram_bytes_per_s if chip.core_sram_bytes_per_s else None
@@ -108,7 +108,7 @@ def _matrix_units(chip: Chip, peak_flops: float, sustained: Array, memory: Array
     )
 
 
-def _level_bytes_per_s(held_bytes: float, bytes_per_s: float | None) -> Array:
+def _level_bytes_per_s(held_bytes: float, bytes_per_s: float | None) -> Floats:
     """What a memory on the chip lets through; no limit where it holds nothing or has no figure."""
     return _number(bytes_per_s if held_bytes and bytes_per_s else math.inf)
 
@@ -155,5 +155,5 @@ def way_arrays(cluster: Cluster, efficiencies: Efficiencies | None = None) -> tu
     return tuple(found)
 
 
-def _number(value: float) -> Array:
+def _number(value: float) -> Floats:
     return np.asarray(value, dtype=np.float64)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail.cost.shapes import Array
+from dovetail.arrays import Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,12 +14,12 @@ class VectorUnits:
     """What vector work needs to know of a chip; every field an array over chips."""
 
     #: operations per second of all lanes
-    vector_flops: Array
-    memory_bytes_per_s: Array
-    launch_s: Array
+    vector_flops: Floats
+    memory_bytes_per_s: Floats
+    launch_s: Floats
 
 
-def vector_seconds(flops: Array, moved_bytes: Array, chip: VectorUnits) -> Array:
+def vector_seconds(flops: Floats, moved_bytes: Floats, chip: VectorUnits) -> Floats:
     """An elementwise, normalising or data-moving kernel: the slower of its lanes and its memory."""
     return np.maximum(flops / chip.vector_flops, moved_bytes / chip.memory_bytes_per_s) + chip.launch_s
 
@@ -28,15 +28,15 @@ def vector_seconds(flops: Array, moved_bytes: Array, chip: VectorUnits) -> Array
 class AttentionUnits:
     """What fused attention needs to know of a chip."""
 
-    matrix_flops: Array
+    matrix_flops: Floats
     #: independent units the blocks of queries are spread over
-    units: Array
+    units: Floats
     #: part of the peak the matrix products of the fused kernel reach, forward and backward
-    forward_efficiency: Array
-    backward_efficiency: Array
-    vector_flops: Array
-    memory_bytes_per_s: Array
-    launch_s: Array
+    forward_efficiency: Floats
+    backward_efficiency: Floats
+    vector_flops: Floats
+    memory_bytes_per_s: Floats
+    launch_s: Floats
 
 
 #: Queries of one block of a fused attention kernel (FlashAttention-2, section 3.3).
@@ -48,14 +48,14 @@ ATTENTION_TAIL = (1.2, 0.4)
 
 
 def attention_seconds(
-    matrix_flops: Array,
-    vector_flops: Array,
-    moved_bytes: Array,
+    matrix_flops: Floats,
+    vector_flops: Floats,
+    moved_bytes: Floats,
     chip: AttentionUnits,
-    longest_block_flops: Array,
+    longest_block_flops: Floats,
     *,
     backward: bool,
-) -> Array:
+) -> Floats:
     """Fused attention: its products at the kernel's efficiency; the softmax runs beside them and can bound.
 
     One unit works on a block of queries alone, and with few heads on a chip the last blocks leave the others idle.

@@ -8,17 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats, Ints
 from dovetail.exploration import wafers
 from dovetail.exploration.floors import candidate_floors
-from dovetail.exploration.objective import Floats
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.plans.write import plan_part
 from dovetail.search.answer import Answer
 from dovetail.search.plan import plan
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats, Ints
 from dovetail.errors import InputError
 from dovetail.exploration.events import Listener, Progress
 from dovetail.exploration.executor import Executor
@@ -16,7 +16,7 @@ from dovetail.exploration.floors import candidate_floors
 from dovetail.exploration.front import Front
 from dovetail.exploration.levels import Range, Replay, Scouts, Some, Task, Worker
 from dovetail.exploration.memory import Memory
-from dovetail.exploration.objective import OBJECTIVES, Floats
+from dovetail.exploration.objective import OBJECTIVES
 from dovetail.exploration.ordered import run_ordered
 from dovetail.exploration.pareto import dominated
 from dovetail.exploration.replays import codes_of, plans_of, simulation_document, weighted
@@ -25,8 +25,6 @@ from dovetail.exploration.result import result_document
 from dovetail.exploration.samplers import SAMPLERS
 from dovetail.exploration.store import Part, Store
 from dovetail.exploration.wafers import network_key, wafer_designs
-
-Ints = NDArray[np.int64]
 
 #: Candidates of a batch, by level: about a second of work.
 PHYSICAL, PROFILED = 2**20, 512

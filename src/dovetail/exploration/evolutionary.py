@@ -18,7 +18,8 @@ from optuna.samplers import NSGAIISampler
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from dovetail.exploration.samplers import Index, Objectives, Rest
+from dovetail.arrays import Floats, Ints
+from dovetail.exploration.unseen import Unseen
 from dovetail.hardware.design_space import DesignSpace
 
 POPULATION = 64
@@ -38,7 +39,7 @@ class Evolutionary:
         assert num_objectives > 0, "something to minimise"
         assert population >= 2, "a child has two parents"
         self._space, self._num_objectives, self._seed, self._population = space, num_objectives, seed, population
-        self._rest = Rest(space, seed)
+        self._unseen = Unseen(space, seed)
         self._shape = tuple(len(axis) for axis in space.axes)
         self._genes: dict[str, BaseDistribution] = {
             str(axis): IntDistribution(0, length - 1) for axis, length in enumerate(self._shape) if length > 1
@@ -49,14 +50,14 @@ class Evolutionary:
         self._told = 0
         self._pending: set[int] = set()
 
-    def ask(self, n: int) -> Index:
+    def ask(self, n: int) -> Ints:
         """Children of the parents; before there are any, and where too few children are new, random designs."""
         bred = self._bred(n) if self._parents and self._genes else []
-        asked = np.array([*bred, *self._rest.take(n - len(bred)).tolist()], np.int64)
+        asked = np.array([*bred, *self._unseen.take(n - len(bred)).tolist()], np.int64)
         self._pending.update(asked.tolist())
         return asked
 
-    def tell(self, indices: Index, objectives: Objectives) -> None:
+    def tell(self, indices: Ints, objectives: Floats) -> None:
         """Adds designs to the generation; a full one competes with its parents for being the next parents."""
         indices = np.asarray(indices, np.int64)
         objectives = np.asarray(objectives, np.float64)
@@ -64,7 +65,7 @@ class Evolutionary:
         # a design that lacks one objective is as useless as one that lacks all
         fits = (objectives < np.inf).sum(axis=1) == self._num_objectives
         objectives = np.where(fits[:, None], objectives, np.inf)
-        self._rest.leave_out(indices)
+        self._unseen.leave_out(indices)
         self._pending.difference_update(indices.tolist())
         for genes, values in zip(self._genes_of(indices), objectives.tolist(), strict=True):
             trial = create_trial(state=TrialState.COMPLETE, values=values, params=genes, distributions=self._genes)
@@ -85,24 +86,24 @@ class Evolutionary:
         study = _study(_Breeder(self._genes, self._parents, [], self._population, seed), self._num_objectives)
         found: list[int] = []
         # a space nearly looked through has fewer left than may be asked for
-        n = min(n, self._space.size - len(self._rest.seen))
+        n = min(n, self._space.size - len(self._unseen.seen))
         for _ in range(self._ROUNDS):
             if len(found) == n:
                 break
             children = [study.ask(self._genes).params for _ in range(n - len(found))]
             indices = self._indices_of(children)
             for index in indices[self._space.keeps(indices)].tolist():
-                if index not in self._rest.seen:
-                    self._rest.seen.add(index)
+                if index not in self._unseen.seen:
+                    self._unseen.seen.add(index)
                     found.append(index)
         return found
 
-    def _indices_of(self, genes: list[dict[str, int]]) -> Index:
+    def _indices_of(self, genes: list[dict[str, int]]) -> Ints:
         """The index counts through the axes, the last one fastest."""
         columns = [[one.get(str(axis), 0) for one in genes] for axis in range(len(self._shape))]
         return np.asarray(np.ravel_multi_index(tuple(np.array(columns, np.int64)), self._shape), np.int64)
 
-    def _genes_of(self, indices: Index) -> Iterator[dict[str, int]]:
+    def _genes_of(self, indices: Ints) -> Iterator[dict[str, int]]:
         columns = np.unravel_index(indices, self._shape) if self._shape else ()
         for row in range(len(indices)):
             yield {gene: int(columns[int(gene)][row]) for gene in self._genes}

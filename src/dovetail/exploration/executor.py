@@ -1,4 +1,4 @@
-"""Where the batches of a study run: what an executor promises, the one of this process, and the table of all."""
+"""Where the batches of a study run: what an executor promises, and the one of this process."""
 
 from __future__ import annotations
 
@@ -62,21 +62,3 @@ class Inline:
     def close(self) -> None:
         """Forgets what was not taken."""
         self._waiting.clear()
-
-
-#: Makes an executor of the work, the address of a cluster and the number of workers; None leaves the choice to it.
-Factory = Callable[[Work, str | None, int | None], Executor]
-
-
-def _inline(work: Work, address: str | None, workers: int | None) -> Executor:
-    del address, workers  # this process is one worker at no address
-    return Inline(work)
-
-
-def _ray(work: Work, address: str | None, workers: int | None) -> Executor:
-    from dovetail.exploration.ray_executor import RayExecutor
-
-    return RayExecutor(work, address or "local", workers)
-
-
-EXECUTORS: dict[str, Factory] = {"inline": _inline, "ray": _ray}

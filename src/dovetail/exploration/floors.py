@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import TOLERANCE, Floats, Ints
 from dovetail.cost.energy import NEEDED
-from dovetail.exploration.objective import Floats, Floors, Prices, floors
+from dovetail.exploration.objective import Floors, Prices, floors
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.hardware.design import Designs
 from dovetail.hardware.design_space.space import DesignSpace
@@ -14,11 +14,6 @@ from dovetail.hardware.silicon import Silicon
 from dovetail.hardware.silicon.power import mac_joules, vector_joules
 from dovetail.hardware.wafer_design import WaferDesigns
 from dovetail.search.least_work import least_work
-
-Ints = NDArray[np.int64]
-
-#: Taken off energies, so that rounding lifts none above that of a plan.
-ROUNDING = 1e-9
 
 
 def candidate_floors(study: ResolvedStudy, codes: Ints) -> Floors:
@@ -62,7 +57,7 @@ def _energy(study: ResolvedStudy, space: DesignSpace, designs: Designs) -> tuple
     macs, lanes = _work(study)
     joules = macs * mac_joules(shaped, numbers) + lanes * vector_joules(shaped, numbers)
     leakage = space.values("area_mm2", designs) * numbers.leakage_w_per_mm2
-    return np.broadcast_to(joules * (1 - ROUNDING), designs.shape), np.broadcast_to(leakage, designs.shape)
+    return np.broadcast_to(joules * (1 - TOLERANCE), designs.shape), np.broadcast_to(leakage, designs.shape)
 
 
 def _work(study: ResolvedStudy) -> tuple[float, float]:

@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dovetail.exploration.objective import Floats
+from dovetail.arrays import Floats, Ints
 from dovetail.exploration.pareto import pareto
 from dovetail.exploration.store import Part
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,11 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Array, Bools, Floats, Ints
 from dovetail.exploration import wafers
 from dovetail.exploration.best_plans import columns_of, limits, searched
 from dovetail.exploration.floors import candidate_floors
-from dovetail.exploration.objective import Floats
 from dovetail.exploration.pareto import dominated
 from dovetail.exploration.replays import replay_columns, replayed
 from dovetail.exploration.resolved import ResolvedStudy
@@ -32,8 +31,6 @@ from dovetail.hardware.design_space.variable import BOUNDS
 from dovetail.hardware.wafer_design import WaferDesigns
 from dovetail.search.design_bound import design_bounds
 from dovetail.search.design_tables import DesignTables
-
-Ints = NDArray[np.int64]
 
 #: Candidates that are looked at before any other: drawn, bounded by physics, bounded by profiles, searched.
 DRAWN, PROFILED, SEARCHED = 4096, 256, 4
@@ -178,11 +175,11 @@ class Worker:
     def _points(self, codes: Ints, least: Floats) -> Floats:
         return candidate_floors(self.study, codes).points(least @ self.study.weights)
 
-    def _left(self, codes: Ints, least: Floats, front: Floats) -> NDArray[np.bool_]:
+    def _left(self, codes: Ints, least: Floats, front: Floats) -> Bools:
         """Which candidates may still add to a front."""
         return ~dominated(self._points(codes, least), front) & np.isfinite(least).all(axis=1)
 
-    def _columns(self, codes: Ints, least: Floats) -> dict[str, NDArray[Any]]:
+    def _columns(self, codes: Ints, least: Floats) -> dict[str, Array]:
         names = [f"least_s.{job.name}" for job in self.study.jobs]
         return {"code": codes, **{name: np.ascontiguousarray(least[:, n]) for n, name in enumerate(names)}}
 

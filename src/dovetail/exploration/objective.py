@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from dovetail.arrays import Bools, Floats, Ints
 
 #: How long a system is written off over, for tokens per dollar. A usual figure of data centres.
 LIFE_S = 4 * 365.25 * 86400.0
@@ -69,7 +68,7 @@ class Floors:
             found = np.minimum(found, beaten)
         return np.maximum(found, 0.0)
 
-    def take(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> Floors:
+    def take(self, rows: Ints | Bools) -> Floors:
         """Some of them."""
         return Floors(self.base[rows], self.slope[rows])
 

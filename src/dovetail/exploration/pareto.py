@@ -6,10 +6,8 @@ An objective of +inf or nan says that nothing fits: such a point loses against a
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Points = NDArray[np.float64]
-Mask = NDArray[np.bool_]
+from dovetail.arrays import Bools, Floats, Ints, Words
 
 #: Points looked at together: with the sets of front points below each they stay in a core's cache.
 _ROWS = 2**13
@@ -20,7 +18,7 @@ _WORD = 64
 _PILOT = 4096
 
 
-def dominated(points: Points, front: Points, *, strict: bool = False) -> Mask:
+def dominated(points: Floats, front: Floats, *, strict: bool = False) -> Bools:
     """Whether some front point is no greater in every objective.
 
     A point equal to one of the front counts as dominated, for it adds nothing: a design whose lower bounds equal a
@@ -50,7 +48,7 @@ def dominated(points: Points, front: Points, *, strict: bool = False) -> Mask:
     return result
 
 
-def pareto(points: Points) -> NDArray[np.int64]:
+def pareto(points: Floats) -> Ints:
     """Positions of the points that no other dominates, in ascending order; of equal points the first."""
     points = _checked(points)
     positions = np.flatnonzero(_fits(points))
@@ -70,14 +68,14 @@ def pareto(points: Points) -> NDArray[np.int64]:
             return _many(points, positions)
 
 
-def _checked(points: Points) -> Points:
+def _checked(points: Floats) -> Floats:
     points = np.asarray(points, np.float64)
     assert points.ndim == 2, "points are rows of objectives"
     assert points.shape[1] > 0, "points have an objective at least"
     return points
 
 
-def _fits(points: Points) -> Mask:
+def _fits(points: Floats) -> Bools:
     """Rows without +inf and nan."""
     # column after column: a reduction along short rows is several times slower
     result = points[:, 0] < np.inf
@@ -86,7 +84,7 @@ def _fits(points: Points) -> Mask:
     return result
 
 
-def _above_steps(points: Points, steps: Points, strict: bool) -> Mask:
+def _above_steps(points: Floats, steps: Floats, strict: bool) -> Bools:
     """Two objectives: the front is a staircase, and the step left of a point is the only one to look at."""
     step = np.searchsorted(steps[:, 0], points[:, 0], side="right") - 1
     second = steps[step, 1]
@@ -100,12 +98,12 @@ def _above_steps(points: Points, steps: Points, strict: bool) -> Mask:
 class _Table:
     """Some front points as bits: for each objective and rank, which of them are among so many least."""
 
-    def __init__(self, front: Points) -> None:
+    def __init__(self, front: Floats) -> None:
         rows, objectives = front.shape
         self.values = [np.sort(front[:, objective]) for objective in range(objectives)]
         self.below = [_prefixes(np.argsort(front[:, objective]), rows) for objective in range(objectives)]
 
-    def above(self, points: Points, strict: bool) -> Mask:
+    def above(self, points: Floats, strict: bool) -> Bools:
         """Points that some front point dominates: its bit stands in the sets of every objective."""
         found = self._sets(points, 0, "right")
         for objective in range(1, points.shape[1]):
@@ -119,14 +117,14 @@ class _Table:
             result[result] = np.any(found & less, axis=1)
         return result
 
-    def _sets(self, points: Points, objective: int, side: str) -> NDArray[np.uint64]:
+    def _sets(self, points: Floats, objective: int, side: str) -> Words:
         """For each point the front points not greater (right) or less (left) in an objective."""
         values, column = self.values[objective], points[:, objective]
         rank = np.searchsorted(values, column, side="right" if side == "right" else "left")
         return self.below[objective].take(rank, axis=0)
 
 
-def _prefixes(order: NDArray[np.int64], rows: int) -> NDArray[np.uint64]:
+def _prefixes(order: Ints, rows: int) -> Words:
     """The sets of the 0, 1, 2, ... first of an order, one row each, a bit for each member."""
     words = -(-rows // _WORD)
     result = np.zeros((rows + 1, words), np.uint64)
@@ -134,7 +132,7 @@ def _prefixes(order: NDArray[np.int64], rows: int) -> NDArray[np.uint64]:
     return np.bitwise_or.accumulate(result, axis=0)
 
 
-def _mark(result: Mask, points: Points, table: _Table, strict: bool = False) -> None:
+def _mark(result: Bools, points: Floats, table: _Table, strict: bool = False) -> None:
     """Marks the points a table dominates, looking at those alone that are not marked yet."""
     for first in range(0, len(points), _ROWS):
         left = first + np.flatnonzero(~result[first : first + _ROWS])
@@ -142,7 +140,7 @@ def _mark(result: Mask, points: Points, table: _Table, strict: bool = False) -> 
             result[left] = table.above(points[left], strict)
 
 
-def _many(points: Points, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+def _many(points: Floats, positions: Ints) -> Ints:
     """Three objectives and more: in order of the objectives no point is dominated by a later one."""
     if len(positions) > 2 * _PILOT:
         pilot = points[positions[:: len(positions) // _PILOT]]

@@ -21,9 +21,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dovetail.exploration.objective import Floats
+from dovetail.arrays import TOLERANCE, Floats, Ints
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.result import space_words, variables_of
 from dovetail.exploration.store import Part
@@ -32,12 +31,10 @@ from dovetail.models import Job
 from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
 from dovetail.plans.write import plan_part
 from dovetail.search.answer import SimulatedPlan
-from dovetail.search.progress import TIE, simplicity
+from dovetail.search.progress import simplicity
 from dovetail.search.simulated import simulated_plans
 from dovetail.simulation import simulate
 from dovetail.step.evaluate import least_step_s
-
-Ints = NDArray[np.int64]
 
 #: Columns of a job, in the order of `Replayed.figures`.
 FIGURES = ("least_s", "plan_least_s", "model_s", "step_s")
@@ -143,7 +140,7 @@ def simulation_document(study: ResolvedStudy, parts: Sequence[Part], codes: Ints
 def _certificate(open_s: float, best_s: float | None, space: str) -> dict[str, Any]:
     if best_s is None:
         return {"status": "infeasible", "time": "simulated", "lower_bound": None, "gap": None, "space": space}
-    proven = open_s >= best_s * (1 - TIE)
+    proven = open_s >= best_s * (1 - TOLERANCE)
     bound = best_s if proven else open_s
     status = "optimal" if proven else "feasible"
     return {"status": status, "time": "simulated", "lower_bound": bound, "gap": 1 - bound / best_s, "space": space}

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any, Self, TypeVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dovetail import __version__, frameworks
+from dovetail.arrays import Floats, Ints
 from dovetail.documents import validate
 from dovetail.errors import InputError, one_of
 from dovetail.exploration import wafers
-from dovetail.exploration.objective import Floats
 from dovetail.exploration.study_file import (
     ExecutorPart,
     HardwarePart,
@@ -39,7 +38,6 @@ from dovetail.plans.plan_file import beside, job_of
 from dovetail.plans.space import Space, SpaceSpec, check_space
 from dovetail.search.simulated import MOST
 
-Ints = NDArray[np.int64]
 T = TypeVar("T")
 
 #: Where batches run and results go is no part of what a study asks.

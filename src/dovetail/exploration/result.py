@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import TOLERANCE, Floats
 from dovetail.exploration import wafers
 from dovetail.exploration.floors import candidate_floors
 from dovetail.exploration.front import Front, gap_between
-from dovetail.exploration.objective import OBJECTIVES, Floats
+from dovetail.exploration.objective import OBJECTIVES
 from dovetail.exploration.pareto import dominated
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.store import Part, Store
@@ -23,10 +23,6 @@ from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
 from dovetail.plans.words import space_sentence
 from dovetail.plans.write import plan_document
 
-Ints = NDArray[np.int64]
-
-#: Bounds that differ from a figure by no more than this part of it are proofs of it.
-TIE = 1e-9
 #: Estimates that a point carries.
 SILICON = ("area_mm2", "peak_power_w", "cost_usd", "system_cost_usd")
 
@@ -141,7 +137,7 @@ def _certificate(study: ResolvedStudy, front: Front, searched: Sequence[Part], r
     unproven = [_open_points(study, part) for part in searched]
     every = np.concatenate([np.zeros((0, len(study.objectives))), *unproven, *([] if rest is None else [rest])])
     every = every[np.isfinite(every).all(axis=1)]
-    every = every[~dominated(every * (1 + TIE), front.points)]
+    every = every[~dominated(every * (1 + TOLERANCE), front.points)]
     if len(every):
         status = "feasible"
     else:
@@ -162,7 +158,7 @@ def _open_points(study: ResolvedStudy, part: Part) -> Floats:
     codes = np.asarray(part.columns["code"], np.int64)
     least = np.stack([np.asarray(part.columns[f"least_s.{job.name}"]) for job in study.jobs], axis=1)
     taken = np.stack([np.asarray(part.columns[f"step_s.{job.name}"]) for job in study.jobs], axis=1)
-    proven = np.asarray(part.columns["evaluated"], np.bool_) & (least >= taken * (1 - TIE)).all(axis=1)
+    proven = np.asarray(part.columns["evaluated"], np.bool_) & (least >= taken * (1 - TOLERANCE)).all(axis=1)
     rows = np.nonzero(~proven)[0]
     return candidate_floors(study, codes[rows]).points(least[rows] @ study.weights)
 

@@ -1,34 +1,13 @@
-"""Which designs to look at where a space is too large to look at all: a sampler is asked, and told what came out.
-
-What a sampler answers depends on its seed, on what it was told, in which order, and on what it was asked and not told.
-One that is told the results of an earlier run, in the same order, therefore goes on where that run stopped.
-"""
+"""The samplers a study can name: a table, and the plain one that draws at random."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from dovetail.arrays import Floats, Ints
+from dovetail.exploration.sampler import Sampler
+from dovetail.exploration.unseen import Unseen
 from dovetail.hardware.design_space import DesignSpace
-
-Index = NDArray[np.int64]
-Objectives = NDArray[np.float64]
-
-
-class Sampler(Protocol):
-    """Chooses designs of a space by what is known of others."""
-
-    def ask(self, n: int) -> Index:
-        """The next designs to evaluate, none twice and none told before; fewer where the space holds no more."""
-        ...
-
-    def tell(self, indices: Index, objectives: Objectives) -> None:
-        """What designs came to, a row each, inf where nothing fits; they need not have been asked for."""
-        ...
 
 
 class Uniform:
@@ -36,94 +15,16 @@ class Uniform:
 
     def __init__(self, space: DesignSpace, num_objectives: int, seed: int) -> None:
         del num_objectives  # every order is as good as any other
-        self._rest = Rest(space, seed)
+        self._unseen = Unseen(space, seed)
 
-    def ask(self, n: int) -> Index:
+    def ask(self, n: int) -> Ints:
         """The next designs of the order that were neither asked nor told."""
-        return self._rest.take(n)
+        return self._unseen.take(n)
 
-    def tell(self, indices: Index, objectives: Objectives) -> None:
+    def tell(self, indices: Ints, objectives: Floats) -> None:
         """Leaves these designs out from now on."""
         assert len(indices) == len(objectives), "a row of objectives for each design"
-        self._rest.leave_out(indices)
-
-
-class Rest:
-    """The kept designs not seen yet, in an order that the seed alone decides."""
-
-    #: Designs looked at together: few at first, for most asks are small.
-    _FEWEST, _MOST = 2**8, 2**16
-    #: Designs in a row that break a limit, after which a space is taken to hold no more.
-    _FRUITLESS = 2**24
-
-    def __init__(self, space: DesignSpace, seed: int) -> None:
-        self.space = space
-        self.seen: set[int] = set()
-        self._order = Order(space.size, seed)
-        self._next = 0
-
-    def leave_out(self, indices: Index) -> None:
-        """Counts designs as seen."""
-        self.seen.update(indices.tolist())
-
-    def take(self, n: int) -> Index:
-        """The next designs, which are seen from now on."""
-        found: list[int] = []
-        rows, fruitless = self._FEWEST, 0
-        while len(found) < n and self._next < self._order.length and fruitless < self._FRUITLESS:
-            stop = min(self._next + rows, self._order.length)
-            positions, designs = self._order.between(self._next, stop)
-            kept = self.space.keeps(designs)
-            fruitless = 0 if kept.any() else fruitless + stop - self._next
-            self._next = stop
-            for position, design in zip(positions[kept].tolist(), designs[kept].tolist(), strict=True):
-                if design not in self.seen:
-                    found.append(design)
-                    if len(found) == n:
-                        self._next = position + 1
-                        break
-            rows = min(2 * rows, self._MOST)
-        self.seen.update(found)
-        return np.array(found, np.int64)
-
-
-class Order:
-    """All whole numbers below a size, each once, in a random order of which no table is kept.
-
-    A number is a row and a column of a square; each is shifted in turn by a hash of the other, which can be undone,
-    so no two positions meet (a Feistel network: Black and Rogaway, CT-RSA 2002, "generalized Feistel cipher").
-    """
-
-    _TURNS = 6
-
-    def __init__(self, size: int, seed: int) -> None:
-        self._size = size
-        self._cols = math.isqrt(size - 1) + 1
-        self._rows = -(-size // self._cols)
-        self.length = self._rows * self._cols
-        """positions, a few more than there are numbers: those of the others are passed over"""
-        self._keys = np.random.SeedSequence(seed).generate_state(self._TURNS, np.uint64)
-
-    def between(self, start: int, stop: int) -> tuple[Index, Index]:
-        """Positions from `start` to before `stop`, and the number at each; positions without one are left out."""
-        positions = np.arange(start, stop, dtype=np.int64)
-        row, col = np.divmod(positions.astype(np.uint64), np.uint64(self._cols))
-        for turn, key in enumerate(self._keys):
-            if turn % 2:
-                row = (row + _hashed(col, key) % np.uint64(self._rows)) % np.uint64(self._rows)
-            else:
-                col = (col + _hashed(row, key) % np.uint64(self._cols)) % np.uint64(self._cols)
-        numbers = (row * np.uint64(self._cols) + col).astype(np.int64)
-        there = numbers < self._size
-        return positions[there], numbers[there]
-
-
-def _hashed(values: NDArray[np.uint64], key: np.uint64) -> NDArray[np.uint64]:
-    """Bits that look random, the same for the same value and key (the finaliser of SplitMix64)."""
-    values = values * np.uint64(0x9E3779B97F4A7C15) + key
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+        self._unseen.leave_out(indices)
 
 
 def _evolutionary(space: DesignSpace, num_objectives: int, seed: int) -> Sampler:

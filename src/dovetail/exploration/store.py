@@ -18,8 +18,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Array
 from dovetail.errors import InputError
 from dovetail.exploration.folder import Folder, LocalFolder, not_read, not_written
 from dovetail.exploration.records import SCHEMA_VERSION, STUDY, DamagedError, fields, may_resume, study_of, to_json
@@ -42,7 +42,7 @@ class Part:
     level: str
     number: int
     #: at least one, all of one length: arrays of int64, float64 or bool, or texts
-    columns: Mapping[str, NDArray[Any] | Sequence[str | None]]
+    columns: Mapping[str, Array | Sequence[str | None]]
     #: JSON: counts and the like, finite numbers only
     facts: Mapping[str, Any]
 

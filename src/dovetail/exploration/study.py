@@ -11,7 +11,8 @@ from pathlib import Path
 from dovetail.documents import read_document
 from dovetail.exploration.drive import Drive
 from dovetail.exploration.events import Listener
-from dovetail.exploration.executor import EXECUTORS, Executor
+from dovetail.exploration.executor import Executor
+from dovetail.exploration.executors import EXECUTORS
 from dovetail.exploration.levels import Worker
 from dovetail.exploration.memory import Memory
 from dovetail.exploration.resolved import ResolvedStudy, study_of

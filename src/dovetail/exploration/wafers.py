@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import TOLERANCE, Floats, Ints
 from dovetail.errors import InputError
 from dovetail.frameworks import Framework
 from dovetail.frameworks.parameter_bytes import state_bytes
@@ -20,15 +20,10 @@ from dovetail.plans.space import Space
 from dovetail.search.design_bound import design_bounds
 from dovetail.search.least_work import least_work
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
 #: What the grid that plans are for follows from.
 _GRID = ("grid_rows", "grid_cols", "spare_dies")
 #: Combinations of these that are looked at to find all grids of a space.
 _MOST_GRIDS = 2**20
-#: Taken off what must fit, so that rounding refuses nothing.
-_ROUNDING = 1e-9
 
 #: Columns of searched wafers beside the variables of their space: variables, and figures of the estimate.
 COLUMNS = (
@@ -152,7 +147,7 @@ def least_state_bytes(job: Job, framework: Framework) -> float:
     state, work = framework.state_bytes(job.precision), least_work(job, None)
     parameters = work.dense_parameters + work.expert_parameters
     sizes = [state.parameter_bytes(job.optimizer, staged=staged) for staged in (False, True)]
-    return min(float(sum(state_bytes(parameters, parameters, 3, each))) for each in sizes) * (1 - _ROUNDING)
+    return min(float(sum(state_bytes(parameters, parameters, 3, each))) for each in sizes) * (1 - TOLERANCE)
 
 
 def columns_of(space: DesignSpace, designs: Ints) -> dict[str, Floats]:

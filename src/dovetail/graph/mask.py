@@ -8,11 +8,11 @@ from fractions import Fraction
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats
 from dovetail.graph.size import Size, Sizes, as_array, exact
 
-NumberT = TypeVar("NumberT", Fraction, NDArray[np.float64])
+NumberT = TypeVar("NumberT", Fraction, Floats)
 
 
 class Span(StrEnum):
@@ -59,7 +59,7 @@ class Mask:
             pairs = width * (width + 1) / 2 + (keys - width) * width
         return exact(pairs / (keys * keys))
 
-    def _array(self, keys: NDArray[np.float64], *, causal: bool) -> Size:
+    def _array(self, keys: Floats, *, causal: bool) -> Size:
         keys = as_array(keys)
         width = keys if self.span is Span.ALL else np.minimum(keys, float(self.width))
         if self.span is Span.CHUNK:

@@ -8,10 +8,11 @@ from fractions import Fraction
 from typing import TypeAlias, TypeGuard
 
 import numpy as np
-from numpy.typing import NDArray
+
+from dovetail.arrays import Floats
 
 #: Python numbers stay exact however large; arrays are float64, since FLOPs overflow 64-bit integers.
-Size: TypeAlias = "int | Fraction | NDArray[np.float64]"
+Size: TypeAlias = "int | Fraction | Floats"
 Sizes: TypeAlias = "Mapping[str, Size]"
 
 
@@ -84,7 +85,7 @@ def is_exact(value: Size) -> TypeGuard[int | Fraction]:
     return type(value) is int or type(value) is Fraction
 
 
-def as_array(value: Size) -> NDArray[np.float64]:
+def as_array(value: Size) -> Floats:
     """A size as float64, scalar or array."""
     if type(value) is np.ndarray:
         return value

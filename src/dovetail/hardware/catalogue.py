@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -84,6 +85,14 @@ def technology(name: str) -> Technology:
         return validate(TechnologySpec, read_document(name), name).technology()
     _check_known("technology", name, technology_names())
     return _technology(name)
+
+
+def technology_of(wafer: Wafer) -> Technology:
+    """The technology that the die of a wafer names."""
+    if wafer.die.technology is None:
+        fix = "give the die a technology of the catalogue"
+        raise InputError(f"wafer {wafer.name}: die.technology", "is missing", fix)
+    return technology(wafer.die.technology)
 
 
 def integration(name: str) -> Integration:
@@ -182,7 +191,9 @@ def space_from(document: Mapping[str, Any], where: str, folder: Path = Path()) -
         start = design_of(own or chip(_beside(spec.base or "", f"{where}: base", folder, chip_names())))
     node = spec.technology or start.base.technology
     made_in = technology(_beside(node, f"{where}: technology", folder, technology_names())) if node else None
-    return spec.space(start, made_in, where, folder)
+    # a chip names a technology of the catalogue, or none: a file may have one of the same name
+    name = made_in.name if made_in is not None and _is_shipped(made_in) else None
+    return replace(spec.space(start, made_in, where, folder), technology_name=name)
 
 
 def _written_out(document: Mapping[str, Any], field: str, where: str) -> tuple[dict[str, Any], Chip | None]:
@@ -193,6 +204,11 @@ def _written_out(document: Mapping[str, Any], field: str, where: str) -> tuple[d
         return fields, None
     own = validate(ChipSpec, cast("Mapping[str, Any]", inner), f"{where}: {field}").chip()
     return {**fields, field: own.name}, own
+
+
+def _is_shipped(technology: Technology) -> bool:
+    """Whether a technology is the catalogue's of that name, coefficient by coefficient."""
+    return technology.name in technology_names() and _technology(technology.name) == technology
 
 
 def _beside(name: str, where: str, folder: Path, known: tuple[str, ...]) -> str:

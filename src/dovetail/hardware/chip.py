@@ -163,6 +163,11 @@ class Chip:
         """All memory on the die."""
         return self.vector_cores * self.core_sram_bytes + self.shared_sram_bytes
 
+    @property
+    def memory_bytes(self) -> float:
+        """Memory that state and activations share: HBM, or SRAM where there is none."""
+        return self.hbm_bytes or self.sram_bytes
+
     def peak_flops(self, precision: str) -> float:
         """Published dense peak for operands of a precision."""
         rates = self.dense_flops.published()

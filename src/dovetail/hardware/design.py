@@ -8,11 +8,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats
 from dovetail.hardware.chip import Chip, OnDie, Rates
-
-Array = NDArray[np.float64]
 
 #: Narrow formats: their bits, and their rate over the 16-bit one where the base publishes none.
 NARROW_RATES = {"fp8": (8, 2.0), "fp4": (4, 4.0)}
@@ -24,63 +22,63 @@ class Designs:
 
     base: Chip
     """what all have in common: kind, formats, the network beyond the chip's own links, technology"""
-    tensor_cores: Array
-    rows: Array
+    tensor_cores: Floats
+    rows: Floats
     """of one matrix unit; where that is no systolic array the squarest that holds its multiply-accumulates"""
-    cols: Array
-    output_stationary: Array
+    cols: Floats
+    output_stationary: Floats
     """1 where the results stay in the array, 0 where the weights do"""
-    narrowest_bits: Array
+    narrowest_bits: Floats
     """of operands multiplied at a rate of their own: 8 doubles the 16-bit rate, 4 doubles it again"""
-    vector_cores: Array
-    vector_lanes: Array
-    clock_hz: Array
-    core_sram_bytes: Array
-    core_sram_bytes_per_s: Array
+    vector_cores: Floats
+    vector_lanes: Floats
+    clock_hz: Floats
+    core_sram_bytes: Floats
+    core_sram_bytes_per_s: Floats
     """infinite where nothing is known to limit it, as `shared_sram_bytes_per_s`"""
-    shared_sram_bytes: Array
-    shared_sram_bytes_per_s: Array
-    hbm_stacks: Array
-    hbm_stack_bytes: Array
-    hbm_stack_bytes_per_s: Array
-    link_ports: Array
-    link_port_bytes_per_s: Array
+    shared_sram_bytes: Floats
+    shared_sram_bytes_per_s: Floats
+    hbm_stacks: Floats
+    hbm_stack_bytes: Floats
+    hbm_stack_bytes_per_s: Floats
+    link_ports: Floats
+    link_port_bytes_per_s: Floats
     """what one port sends and at the same time receives"""
-    dies: Array
+    dies: Floats
 
     @property
-    def macs_per_cycle(self) -> Array:
+    def macs_per_cycle(self) -> Floats:
         """16-bit multiply-accumulates of the whole chip per cycle."""
         return self.tensor_cores * self.macs_per_core
 
     @property
-    def macs_per_core(self) -> Array:
+    def macs_per_core(self) -> Floats:
         """Those of one matrix unit: its cells, or the part of them that the base needs for one 16-bit product each."""
         base = self.base
         cells = base.rows * base.cols if base.rows and base.cols else base.macs_per_core
         return self.rows * self.cols * (base.macs_per_core / cells)
 
     @property
-    def hbm_bytes(self) -> Array:
+    def hbm_bytes(self) -> Floats:
         """Capacity of all stacks."""
         return self.hbm_stacks * self.hbm_stack_bytes
 
     @property
-    def hbm_bytes_per_s(self) -> Array:
+    def hbm_bytes_per_s(self) -> Floats:
         """Bandwidth of all stacks."""
         return self.hbm_stacks * self.hbm_stack_bytes_per_s
 
     @property
-    def link_bytes_per_s(self) -> Array:
+    def link_bytes_per_s(self) -> Floats:
         """What a chip can send over its own links."""
         return self.link_ports * self.link_port_bytes_per_s
 
     @property
-    def speedup(self) -> Array:
+    def speedup(self) -> Floats:
         """Matrix rate over that of the base, at 16 bits."""
         return self.macs_per_cycle * self.clock_hz / (self.base.macs_per_cycle * self.base.clock_hz)
 
-    def peak_flops(self, precision: str) -> Array:
+    def peak_flops(self, precision: str) -> Floats:
         """Dense peak for operands of a precision; a chip without it multiplies them at its half-precision rate."""
         rates = self.base.dense_flops.published()
         half = rates.get("bf16", rates.get("fp16", 0.0))
@@ -100,7 +98,7 @@ class Designs:
         """Of the arrays together."""
         return np.broadcast_shapes(*(np.shape(self.value(name)) for name in self.variables))
 
-    def value(self, name: str) -> Array:
+    def value(self, name: str) -> Floats:
         """A variable by its name."""
         return getattr(self, name)
 
@@ -109,7 +107,7 @@ class Designs:
         on_die, works = getattr(self.base.on_die, name), getattr(self.base, name)
         return on_die / works if on_die else 1.0
 
-    def varied(self, values: Mapping[str, Array]) -> Designs:
+    def varied(self, values: Mapping[str, Floats]) -> Designs:
         """The same designs with other values of some variables."""
         return replace(self, **{name: np.asarray(value, np.float64) for name, value in values.items()})
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from dovetail.hardware.design import VARIABLES, Array, Designs, design_of
+from dovetail.arrays import Floats
+from dovetail.hardware.design import VARIABLES, Designs, design_of
 from dovetail.hardware.wafer import EDGES, DefectMap, Wafer
 
 
@@ -17,14 +18,14 @@ class WaferDesigns(Designs):
 
     wafer: Wafer
     """what all have in common: integration, room, stacks, what the wafers must yield"""
-    grid_rows: Array
-    grid_cols: Array
-    die_width_mm: Array
-    die_height_mm: Array
-    edge_bytes_per_s: Array
+    grid_rows: Floats
+    grid_cols: Floats
+    die_width_mm: Floats
+    die_height_mm: Floats
+    edge_bytes_per_s: Floats
     """off the wafer"""
-    power_limit_w: Array
-    spare_dies: Array
+    power_limit_w: Floats
+    spare_dies: Floats
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -32,32 +33,32 @@ class WaferDesigns(Designs):
         return (*VARIABLES, *WAFER_VARIABLES)
 
     @property
-    def grid_dies(self) -> Array:
+    def grid_dies(self) -> Floats:
         """Places of the grid."""
         return self.grid_rows * self.grid_cols
 
     @property
-    def die_mm2(self) -> Array:
+    def die_mm2(self) -> Floats:
         """The room on one die."""
         return self.die_width_mm * self.die_height_mm
 
     @property
-    def wafer_flops(self) -> Array:
+    def wafer_flops(self) -> Floats:
         """16-bit peak of all dies but the spare ones."""
         return (self.grid_dies - self.spare_dies) * self.peak_flops("bf16")
 
     @property
-    def wafer_hbm_bytes(self) -> Array:
+    def wafer_hbm_bytes(self) -> Floats:
         """Of all dies but the spare ones."""
         return (self.grid_dies - self.spare_dies) * self.hbm_bytes
 
     @property
-    def planned_rows(self) -> Array:
+    def planned_rows(self) -> Floats:
         """Rows of the grid that plans are for: spare dies are taken to fill whole rows, which have none."""
         return self.grid_rows - np.ceil(self.spare_dies / self.grid_cols)
 
     @property
-    def planned_dies(self) -> Array:
+    def planned_dies(self) -> Floats:
         """Dies of these rows."""
         return self.planned_rows * self.grid_cols
 

@@ -11,18 +11,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
+from dovetail.arrays import ROUNDING, Bools, Floats
 from dovetail.documents import Spec, read_document, validate
 from dovetail.errors import InputError, quoted
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
-#: Memory that is met exactly may be missed by rounding: sums are given this much more, far less than a byte, and a
-#: placement's own sums, which round otherwise, ten times as much.
-ROUNDING = 1e-12
 
 MAX_LAYERS = 4096
 MAX_WIDTH = 2**20
@@ -44,7 +37,7 @@ class Layers:
     #: handed to each layer by the one before; 0 for the first
     input_bytes: Floats
     #: cut over the width; a stage without any such layer takes one device
-    cut: NDArray[np.bool_]
+    cut: Bools
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +88,7 @@ def chain_seconds(chain: Chain, placement: ChainPlacement) -> float:
         activations = sum(activations_of[first:end])
         stash = float(layers.input_bytes[first]) if chain.recompute else activations
         behind = len(stages) - 1 - position
+        # memory is met exactly at times, and these sums round otherwise than those of the solver
         if chain.state * parameters + activations + behind * stash > chain.device_bytes * (1 + 10 * ROUNDING):
             return float("inf")
         forward = sum(forwards[first:end])

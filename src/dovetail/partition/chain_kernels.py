@@ -3,8 +3,6 @@
 What a stage costs is a sum of differences of running sums, and rounding keeps order: the same sum of smaller terms is
 never larger, to the bit. So what the bounds leave out is out of the rounded problem too.
 """
-# numba ships no types
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from dovetail.partition.chain import Floats, Ints
+from dovetail.arrays import ROUNDING, TOLERANCE, Floats, Ints
 
 #: Rows of a chain's table. The first five are running sums with a 0 ahead, so a stage is a difference of two; of the
 #: others column i is what reaches layer i.
@@ -27,7 +25,7 @@ WIDTH, DEVICES, MICROBATCHES = range(3)
 LOW, HIGH, LEAST_ALONE, MOST_ALONE = range(4)
 
 #: Limits found by division, and sums in another order, are loosened by more than rounding can be.
-LOOSE, LOOSE_SUM = 1 + 1e-12, 1 - 1e-9
+LOOSE, LOOSE_SUM = 1 + ROUNDING, 1 - TOLERANCE
 #: Steps towards the best time of a guess.
 HALVINGS = 10
 #: Numbers with a type: for a literal argument a function would be compiled again.

@@ -8,7 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from dovetail.partition.chain import ROUNDING, Chain, ChainPlacement, Floats, Ints, Layers, chain_seconds
+from dovetail.arrays import ROUNDING, Floats, Ints
+from dovetail.partition.chain import Chain, ChainPlacement, Layers, chain_seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,23 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dovetail.partition.layer_chain import ROUNDING, LayerChain, LayerPlacement, placement_seconds, stage_bytes
+from dovetail.arrays import ROUNDING, TOLERANCE, Bools, Floats, Ints
+from dovetail.partition.layer_chain import LayerChain, LayerPlacement, placement_seconds, stage_bytes
 from dovetail.partition.partition_search import CutSearch, running_sums
 from dovetail.pipeline.chunk_times import ChunkTimes
 from dovetail.pipeline.in_flight import in_flight_of_chunk, peak_saved
 from dovetail.pipeline.lower_bound import stage_bounds
 from dovetail.plans.pipeline_schedule import SCHEDULE_CODES
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
 #: The order in which a stage's options are dealt to the layers of its chunks, from the dearest on.
 Deal = Callable[[Sequence[Sequence[int]]], list[int]]
 
-#: More than sums in another order can differ: what exceeds memory by less is looked at closely.
-LOOSE = 1e-9
 #: Cuts that fit looked at before the proof is given up and the gap reported.
 MAX_CUTS = 1000
 
@@ -93,14 +88,14 @@ class InterleavedCuts(CutSearch):
                 for sizes in (larger + equal, equal + larger):
                     yield tuple(np.cumsum([1 + first, *sizes, last + 1]).tolist())
 
-    def _may_fit(self, cuts: Ints) -> NDArray[np.bool_]:
+    def _may_fit(self, cuts: Ints) -> Bools:
         """Whether a cut's stages have room for their state and the least their layers can keep."""
         least = [float(c.kept_bytes.min()) for c in self._classes]
         chunks = _by_chunk(running_sums([[c.state_bytes for c in self._classes], least]), cuts)
         # places run over stages, then chunks
         chunks[1] *= self._flying.T.reshape(-1)
         state, saved = self._by_stage(chunks)
-        return ((state + saved) <= self.chain.device_bytes * (1 + LOOSE)).all(axis=1)
+        return ((state + saved) <= self.chain.device_bytes * (1 + TOLERANCE)).all(axis=1)
 
     def _stage_seconds(self, cuts: Ints) -> tuple[Floats, Floats]:
         """Of every cut, had each layer its fastest option: bounds by stage, and what the slowest takes once a step."""

@@ -7,18 +7,13 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import ROUNDING, Floats
 from dovetail.pipeline.chunk_times import ChunkTimes
 from dovetail.pipeline.in_flight import peak_saved
 from dovetail.pipeline.step_time import step_time
 from dovetail.plans.pipeline_schedule import SCHEDULE_CODES, Pipeline
 from dovetail.step.formulas import beyond_activations, transient_peak
-
-Floats = NDArray[np.float64]
-
-#: Bytes beyond the device's by less than this part are rounding.
-ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True, eq=False)

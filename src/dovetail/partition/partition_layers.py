@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from dovetail.arrays import TOLERANCE
 from dovetail.partition.interleaved_partitions import InterleavedCuts
 from dovetail.partition.layer_chain import LayerChain, LayerPlacement
 from dovetail.partition.plain_partitions import PlainCuts
 from dovetail.plans.pipeline_schedule import PipelineSchedule
-
-#: A value this close to its bound is proven.
-TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,17 +9,16 @@ from functools import cached_property
 from itertools import groupby
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import ROUNDING, TOLERANCE, Floats, largest, summed
 from dovetail.cost.calibration import calibration
-from dovetail.cost.shapes import Array, largest, summed
 from dovetail.errors import InputError
 from dovetail.frameworks import Framework
 from dovetail.frameworks.parameter_bytes import state_bytes
 from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.partition.layer_chain import LayerChain, LayerOptions, LayerPlacement
-from dovetail.partition.partition_layers import TOLERANCE, place_layers
+from dovetail.partition.partition_layers import place_layers
 from dovetail.plans.pipeline_schedule import PipelineSchedule
 from dovetail.plans.plan import Plan
 from dovetail.plans.zero_stage import effective_zero_stage
@@ -48,10 +47,6 @@ from dovetail.step.memory import MemoryTables
 from dovetail.step.profiles import UPDATED_WEIGHTS
 from dovetail.step.times import Overlaps, layer_times, least_input_gradient, transfer_seconds
 
-Floats = NDArray[np.float64]
-
-#: Taken off a chip's memory, so that no placement misses it by rounding.
-ROUNDING = 1e-12
 #: Times of options that differ by no more than this part lead to one answer; the bound is not affected.
 ALIKE = 1e-6
 
@@ -145,13 +140,12 @@ class ChainBuilder:
         numbers = {names[0]: number for number, names in enumerate(self.parts)}
         order = (0, *(numbers[name] for name in self.blocks), len(self.parts) - 1)
         chip, facts = job.cluster.chip, job.facts
-        memory = chip.hbm_bytes or chip.sram_bytes
-        capacity = float(tensor_capacity(memory, facts.context_bytes, facts.allocator_overhead))
+        capacity = float(tensor_capacity(chip.memory_bytes, facts.context_bytes, facts.allocator_overhead))
         return LayerChain(
             self._least if least else self._most,
             order,
             pipeline_of(plan),
-            device_bytes=capacity * (1 - ROUNDING),
+            device_bytes=capacity * (1 - ROUNDING),  # so that no placement misses it by rounding
             transfer_s=_number(transfer_seconds(plan, job.profiles, job.cluster, job.efficiencies)),
             sends_itself=not facts.overlaps.transfers and plan.pipeline_parallel > 1,
         )
@@ -161,7 +155,7 @@ class ChainBuilder:
         layers, facts = self.job.profiles.layers, self.job.facts
         profiles = [layers[name] for name in names]
         choices: list[str | tuple[str, ...]] = ["none"]
-        fastest: Array | None = None
+        fastest: Floats | None = None
         if not self.by_block:
             again = [
                 recompute_of(self.job.profiles, name, self.plan.recompute, self.plan.recompute_share, facts)
@@ -200,7 +194,7 @@ class ChainBuilder:
     def _zero_stage(self) -> int:
         return effective_zero_stage(self.plan.zero_stage, self.plan.pipeline_parallel)
 
-    def _losses(self, names: Sequence[str]) -> dict[str, Array]:
+    def _losses(self, names: Sequence[str]) -> dict[str, Floats]:
         layers = self.job.profiles.layers
         return loss_bytes({name: layers[name] for name in names}, self.job.facts)
 
@@ -312,10 +306,10 @@ def _exposed(overlaps: Overlaps) -> dict[str, float]:
     return {group: 1 - _number(np.asarray(share)) for group, share in hidden.items()}
 
 
-def _number(value: Array | float) -> float:
+def _number(value: Floats | float) -> float:
     return float(np.ravel(value)[0])
 
 
-def _row(value: Array) -> Floats:
+def _row(value: Floats) -> Floats:
     """One number per option: all of a variant's where they differ."""
     return np.atleast_1d(np.asarray(value, np.float64)).reshape(-1)

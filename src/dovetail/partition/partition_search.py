@@ -6,15 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import ROUNDING, Floats
 from dovetail.partition.layer_chain import LayerChain, LayerPlacement
 from dovetail.partition.stage_options import StageOptions
-
-Floats = NDArray[np.float64]
-
-#: Gains below this part of a step time are rounding.
-ROUNDING = 1e-12
 
 
 class CutSearch(ABC):

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats, Ints
 from dovetail.partition.layer_chain import LayerChain, LayerPlacement, placement_seconds
 from dovetail.partition.partition_search import CutSearch, running_sums
 from dovetail.partition.stage_options import Content, StageChoice
@@ -16,9 +16,6 @@ from dovetail.pipeline.chunk_times import ChunkTimes
 from dovetail.pipeline.in_flight import in_flight
 from dovetail.pipeline.step_time import step_time
 from dovetail.plans.pipeline_schedule import PipelineSchedule
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: Cuts begun best-first before the proof is given up and the gap reported.
 MAX_CUTS = 5000

@@ -5,27 +5,20 @@ seconds). What its memory bounds is Σ kept + max(largest workspace + working, l
 this is a knapsack with one choice per layer: its relaxation, options mixed freely, runs along the convex hulls of the
 groups.
 """
-# numba ships no types
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from dovetail.arrays import ROUNDING, Floats, Ints
 from dovetail.step.compiled_formulas import transient_peak
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: Rows of the options: bytes kept of all microbatches in flight, workspace, seconds. Options of a group stand together,
 #: in order of bytes kept.
 KEPT, WORKSPACE, SECONDS = range(3)
 #: Entries of the limits: bytes for activations, working bytes, bytes of the loss.
 ROOM, WORKING, LOSS = range(3)
-#: Gains below this part of a value are rounding.
-ROUNDING = 1e-12
 
 
 @njit(cache=True)

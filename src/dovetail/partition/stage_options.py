@@ -7,12 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dovetail.partition.layer_chain import ROUNDING, LayerChain, working_bytes
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from dovetail.arrays import ROUNDING, Floats, Ints
+from dovetail.partition.layer_chain import LayerChain, working_bytes
 
 #: Which layers a stage holds: class, microbatches in flight and number, in order of these.
 Content = tuple[tuple[int, int, int], ...]

@@ -4,17 +4,13 @@ A step takes at least: every forward once, every backward once, all links twice,
 what the slowest stage does once a step. What a stay is depends on the schedule (`_stay`); it is known when the stage
 and those behind it are.
 """
-# numba ships no types
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from dovetail.arrays import Floats, Ints
 
 #: Columns of a label, of the stages from one on: seconds of their backwards, the longest stay at one of them, the
 #: most seconds one of them takes once a step.

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats
 from dovetail.pipeline.chunk_times import ChunkTimes
 from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
-
-Floats = NDArray[np.float64]
 
 
 def bottleneck_estimate(pipeline: Pipeline, times: ChunkTimes) -> Floats:

@@ -6,12 +6,11 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from dovetail.arrays import Floats
 from dovetail.pipeline.work_order import WorkKind
 from dovetail.plans.pipeline_schedule import Pipeline
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from dovetail.arrays import ROUNDING, Floats
 from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
-
-Floats = NDArray[np.float64]
 
 
 def closed_form(
@@ -39,7 +38,7 @@ def closed_form(
             pair = whole if overlapped_s is None else np.asarray(overlapped_s, np.float64)
             # The middle stages run m − p − 1 pairs, and p + 1 forwards and backwards alone.
             busy = (m - p - 1) * pair + (p + 1) * whole
-            in_range = short_weight & (pair >= np.maximum(f, b + w)) & (pair <= whole * (1 + 1e-12))
+            in_range = short_weight & (pair >= np.maximum(f, b + w)) & (pair <= whole * (1 + ROUNDING))
             return np.where(in_range, busy + _dual_pipe_bubble(p, f, b, w, pair), np.nan)
 
 

@@ -7,8 +7,9 @@ gradient where a schedule splits it off. `compiled_formulas` makes these functio
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from dovetail.arrays import Floats, Ints
 from dovetail.pipeline.work_order import WorkKind, WorkOrder
 from dovetail.plans.pipeline_schedule import (
     DUAL_PIPE,
@@ -18,9 +19,6 @@ from dovetail.plans.pipeline_schedule import (
     SCHEDULE_CODES,
     Pipeline,
 )
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 def chunk_runs_in_flight(schedule: int, stages: int, microbatches: int, chunks: int, group: int, stage: int) -> int:
@@ -121,7 +119,7 @@ def in_flight_of_chunk(
     return runs_of_turn(runs, chunk, microbatches, chunks, group)
 
 
-def in_flight(pipeline: Pipeline) -> NDArray[np.int64]:
+def in_flight(pipeline: Pipeline) -> Ints:
     """For every stage, the most chunk runs in flight."""
     sizes = pipeline.num_stages, pipeline.num_microbatches, pipeline.num_chunks, pipeline.microbatch_group_size
     code = SCHEDULE_CODES[pipeline.schedule]
@@ -136,7 +134,7 @@ def peak_saved_by_stage(pipeline: Pipeline, saved: ArrayLike) -> Floats:
     return np.array([peak_saved(code, *sizes, stage, of_stage) for stage, of_stage in enumerate(by_chunk)])
 
 
-def peak_in_flight(order: WorkOrder, weight: ArrayLike = 1.0) -> NDArray[np.float64]:
+def peak_in_flight(order: WorkOrder, weight: ArrayLike = 1.0) -> Floats:
     """The peak counted over an order, each chunk run with a weight (its bytes, say) for its place along the model."""
     weights = np.broadcast_to(np.asarray(weight, np.float64), order.pipeline.num_places)[order.place]
     taken = np.where(order.kind == WorkKind.FORWARD, weights, 0.0)

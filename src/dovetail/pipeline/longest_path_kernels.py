@@ -1,17 +1,12 @@
 """Compiled longest paths: stage by stage through an order, many plans side by side."""
-# numba ships no types
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats, Ints
 from dovetail.plans.pipeline_schedule import GPIPE, INTERLEAVED, ONE_F_ONE_B, ZB_H1
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: Plans that go through an order together: enough for vector instructions, few enough for the nearest cache.
 LANES = 32

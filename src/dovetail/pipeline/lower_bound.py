@@ -6,18 +6,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import ROUNDING, Bools, Floats, Ints
 from dovetail.pipeline.chunk_times import ChunkTimes, Columns
 from dovetail.pipeline.step_time import step_time
-from dovetail.pipeline.work_order import Ints, WorkKind, work_order
+from dovetail.pipeline.work_order import WorkKind, work_order
 from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
-
-Floats = NDArray[np.float64]
-
-
-#: Taken off every bound, so that rounding lifts none above the step time it bounds.
-ROUNDING = 1e-12
 
 
 def lower_bound(pipeline: Pipeline, times: ChunkTimes) -> Floats:
@@ -59,7 +53,7 @@ class _Outline:
     #: 3 × stages: place of the first forward, the first backward and the last backward
     place: Ints
     #: 3 × stages: whether their microbatch runs towards the first stage, as half of DualPipe's do
-    reverse: NDArray[np.bool_]
+    reverse: Bools
 
 
 @lru_cache(maxsize=256)

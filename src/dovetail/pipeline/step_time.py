@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats, Ints
 from dovetail.pipeline.chunk_times import ChunkTimes, Columns
-from dovetail.pipeline.work_order import Ints, WorkKind, needs, work_order
+from dovetail.pipeline.work_order import WorkKind, needs, work_order
 from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
-
-Floats = NDArray[np.float64]
 
 
 def step_time(pipeline: Pipeline, times: ChunkTimes) -> Floats:

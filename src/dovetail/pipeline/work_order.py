@@ -11,11 +11,9 @@ from enum import IntEnum
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Bools, Ints
 from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
-
-Ints = NDArray[np.int64]
 
 
 class WorkKind(IntEnum):
@@ -47,7 +45,7 @@ class WorkOrder:
     kind: Ints
     microbatch: Ints
     chunk: Ints
-    joined: NDArray[np.bool_]
+    joined: Bools
 
     @property
     def stage(self) -> Ints:

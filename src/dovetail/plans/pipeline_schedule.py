@@ -8,8 +8,8 @@ from enum import StrEnum
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Ints
 from dovetail.errors import InputError
 
 #: Stages × microbatches × chunks; far beyond any training run, near what one process can order in memory.
@@ -126,7 +126,7 @@ class Pipeline:
         """Links that transfers cross: link i joins stage i to stage i + 1, an interleaved pipeline closes the ring."""
         return self.num_stages if self.schedule is PipelineSchedule.INTERLEAVED else self.num_stages - 1
 
-    def places(self) -> NDArray[np.int64]:
+    def places(self) -> Ints:
         """The place of every stage's chunks: an array of stages × chunks."""
         stages = np.arange(self.num_stages)
         if self.schedule is PipelineSchedule.DUAL_PIPE:

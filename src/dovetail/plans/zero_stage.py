@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
+from dovetail.arrays import Ints
 
-Stage = TypeVar("Stage", int, NDArray[np.int64])
+Stage = TypeVar("Stage", int, Ints)
 
 
 def effective_zero_stage(zero_stage: Stage, stages: Stage) -> Stage:

@@ -12,19 +12,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dovetail.cost.shapes import Array
+from dovetail.arrays import Floats, Ints
 from dovetail.graph import LayerGraph
 from dovetail.profile.layer import LayerProfile
+from dovetail.profile.operator_bits import MAX_OPERATORS, members
 from dovetail.profile.recompute_space import RecomputeSpace
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
-#: Bits of a word that notes which operators run again, and how many operators a layer may have: two words.
-WORD = 62
-MAX_OPERATORS = 2 * WORD
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +38,7 @@ class Frontier:
 
     def again(self, index: int) -> tuple[str, ...]:
         """The operators a choice runs again, in the order of the forward."""
-        words: list[int] = self.words[index].tolist()
-        return tuple(
-            name for k, name in reversed(tuple(enumerate(self.operators))) if words[k // WORD] >> (k % WORD) & 1
-        )
+        return tuple(reversed(members(self.words[index].tolist(), self.operators)))
 
 
 def recompute_frontier(
@@ -96,7 +86,7 @@ class FrontierProblem:
         }
         self._bits = self._places()
 
-    def _seconds(self, by_group: Mapping[str, Array]) -> float:
+    def _seconds(self, by_group: Mapping[str, Floats]) -> float:
         return sum(_number(s) * self._exposed.get(group, 1.0) for group, s in by_group.items())
 
     def _asked(self, versions: Iterable[int]) -> list[int]:
@@ -150,5 +140,5 @@ class FrontierProblem:
         return [1.0, *keeping, returned, again]
 
 
-def _number(value: Array) -> float:
+def _number(value: Floats) -> float:
     return float(np.ravel(value)[0])

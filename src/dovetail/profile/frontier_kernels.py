@@ -1,17 +1,12 @@
 """Compiled search of the recompute frontier: operators from the last to the first, labels by what is still wanted."""
-# numba ships no types
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats, Ints
 from dovetail.profile.frontier import WORD
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: Columns of a label: bytes kept, bytes of the layer while its backward runs, seconds added.
 KEPT, FOOTPRINT, SECONDS = range(3)

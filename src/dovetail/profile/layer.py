@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dovetail.arrays import Floats, largest, summed
 from dovetail.cost.energy import EnergyRates, operator_joules
 from dovetail.cost.operators import ChipUnits, PlacedWork, kernel_counts, operator_seconds
-from dovetail.cost.shapes import Array, largest, summed
 from dovetail.graph import DerivedSize, Kind, LayerGraph, Phase, Role
 from dovetail.graph.routing import EXPERT_TOKENS
 from dovetail.graph.size import Size, Sizes, as_array
@@ -21,57 +21,57 @@ from dovetail.profile.version import Version, by_group, exchanges, profile_versi
 WEIGHT_GATHER = "weight-gather"
 
 #: Seconds of a collective, for the sizes at hand.
-CollectivePrice = Callable[[Collective, Array], Array]
+CollectivePrice = Callable[[Collective, Floats], Floats]
 
 
 @dataclass(frozen=True, slots=True)
 class TiedParameters:
     """Parameters of a weight that several layers use, on one chip."""
 
-    parameters: Array
-    home_parameters: Array
+    parameters: Floats
+    home_parameters: Floats
 
 
 @dataclass(frozen=True, slots=True)
 class LayerProfile:
     """What one layer of a class costs per microbatch (and per step); arrays over plans or chips."""
 
-    forward_s: Array
-    input_gradient_s: Array
-    weight_gradient_s: Array
+    forward_s: Floats
+    input_gradient_s: Floats
+    weight_gradient_s: Floats
     #: collectives of a microbatch's forward and backward, by kind of group ("tensor", "context", ...)
-    forward_collective_s: Mapping[str, Array]
-    backward_collective_s: Mapping[str, Array]
-    step_collective_s: Mapping[str, Array]
+    forward_collective_s: Mapping[str, Floats]
+    backward_collective_s: Mapping[str, Floats]
+    step_collective_s: Mapping[str, Floats]
     #: operator → seconds, forward and backward
-    operator_s: Mapping[str, Array]
+    operator_s: Mapping[str, Floats]
     #: operator → kernels it launches, and those of each direction with its collectives
-    kernels: Mapping[str, Array]
-    forward_kernels: Array
-    backward_kernels: Array
+    kernels: Mapping[str, Floats]
+    forward_kernels: Floats
+    backward_kernels: Floats
     #: the tensors of the forward, in every layout they take
     versions: tuple[Version, ...]
     #: operator → seconds of the statistics its shards exchange in the forward, by kind of group
-    exchange_s: Mapping[str, Mapping[str, Array]]
+    exchange_s: Mapping[str, Mapping[str, Floats]]
     #: parameters of one chip: as used, and as its gradient and optimizer state are kept
-    parameters: Array
-    home_parameters: Array
+    parameters: Floats
+    home_parameters: Floats
     #: parameters of one chip that every token uses: all but routed experts
-    dense_parameters: Array
+    dense_parameters: Floats
     #: parameters of the largest weight, as used
-    largest_weight: Array
+    largest_weight: Floats
     #: those of weights other layers share: a chip that holds several of the layers keeps them once
     tied_parameters: Mapping[str, TiedParameters]
     #: the largest tensor that exists for a moment only
-    transient_bytes: Array
+    transient_bytes: Floats
     #: logits of one chip that its loss reads
-    logits: Array
+    logits: Floats
     #: bytes of the stream a layer hands to the next
-    stream_bytes: Array
+    stream_bytes: Floats
     #: joules of one chip, where the technology gives energies: forward, backward, and the links of a step
-    forward_j: Array
-    backward_j: Array
-    step_j: Array
+    forward_j: Floats
+    backward_j: Floats
+    step_j: Floats
 
 
 def profile_layer(
@@ -148,7 +148,7 @@ def _works(
     }
 
 
-def _operator_seconds(work: PlacedWork, chip: ChipUnits) -> dict[str, Array]:
+def _operator_seconds(work: PlacedWork, chip: ChipUnits) -> dict[str, Floats]:
     """Seconds of every operator; side by side each takes its part of the schedule's, so that they add up to it."""
     seconds = operator_seconds(work, chip)
     match chip.sharing:
@@ -165,7 +165,7 @@ def _operator_seconds(work: PlacedWork, chip: ChipUnits) -> dict[str, Array]:
     return {name: share * own for name, own in seconds.items()}
 
 
-def _parameters(placed: PlacedLayer, sizes: Sizes, axis_sizes: Mapping[str, Size]) -> tuple[list[Array], list[Array]]:
+def _parameters(placed: PlacedLayer, sizes: Sizes, axis_sizes: Mapping[str, Size]) -> tuple[list[Floats], list[Floats]]:
     """Of every weight, the parameters one chip uses and those its state is kept of."""
     whole = dict.fromkeys(Element, 1)
     used = [as_array(local_bytes(w.tensor, w.use, sizes, axis_sizes, whole)) for w in placed.weights]
@@ -173,7 +173,7 @@ def _parameters(placed: PlacedLayer, sizes: Sizes, axis_sizes: Mapping[str, Size
     return used, home
 
 
-def _kernels(placed: PlacedLayer, launched: Mapping[str, Array], moment: Moment) -> Array:
+def _kernels(placed: PlacedLayer, launched: Mapping[str, Floats], moment: Moment) -> Floats:
     """Kernels one direction launches: its operators' own and one for each collective."""
     operators = placed.forward if moment is Moment.FORWARD else placed.backward
     return summed(launched[p.operator.name] for p in operators) + sum(c.moment is moment for c in placed.collectives)
@@ -193,10 +193,10 @@ def _tied(placed: PlacedLayer, sizes: Sizes, axis_sizes: Mapping[str, Size]) -> 
 
 def _joules(
     placed: PlacedLayer, works: Mapping[Moment, PlacedWork], chip: ChipUnits, rates: EnergyRates | None
-) -> dict[Moment, Array]:
+) -> dict[Moment, Floats]:
     if rates is None:
         return dict.fromkeys(Moment, np.zeros(()))
-    result: dict[Moment, Array] = {Moment.STEP: np.zeros(())}
+    result: dict[Moment, Floats] = {Moment.STEP: np.zeros(())}
     result |= {moment: operator_joules(work, chip, rates) for moment, work in works.items()}
     work = works[Moment.FORWARD]
     for collective in placed.collectives:
@@ -207,7 +207,7 @@ def _joules(
     return result
 
 
-def _logits(placed: PlacedLayer, sizes: Sizes, axis_sizes: Mapping[str, Size]) -> Array:
+def _logits(placed: PlacedLayer, sizes: Sizes, axis_sizes: Mapping[str, Size]) -> Floats:
     """Elements of what losses read."""
     whole = dict.fromkeys(Element, 1)
     names = {o.operator.inputs[0].tensor for o in placed.forward if o.operator.kind is Kind.LOSS}

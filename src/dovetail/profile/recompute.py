@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from dovetail.cost.shapes import Array, summed
+from dovetail.arrays import Floats, summed
 from dovetail.graph import LayerGraph
 from dovetail.profile.layer import WEIGHT_GATHER, LayerProfile
 from dovetail.profile.modules import MODULES
@@ -17,7 +17,7 @@ from dovetail.profile.version import by_group
 CHOICES = ("none", "selective", "full")
 
 
-def _nothing() -> dict[str, Array]:
+def _nothing() -> dict[str, Floats]:
     return {}
 
 
@@ -25,14 +25,14 @@ def _nothing() -> dict[str, Array]:
 class Recompute:
     """Bytes kept per microbatch and layer, seconds of operators and collectives added to the backward."""
 
-    saved_bytes: Array
-    added_s: Array
+    saved_bytes: Floats
+    added_s: Floats
     #: bytes that exist again while one layer's backward runs
-    workspace_bytes: Array
+    workspace_bytes: Floats
     #: kernels launched again
-    added_kernels: Array | float = 0.0
+    added_kernels: Floats | float = 0.0
     #: collectives that run again, by kind of group
-    added_collective_s: Mapping[str, Array] = field(default_factory=_nothing)
+    added_collective_s: Mapping[str, Floats] = field(default_factory=_nothing)
 
     def mixed(self, other: Recompute, share: float) -> Recompute:
         """The mean layer where a share of the layers does this and the rest the other; the workspace is one layer's."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from dovetail.arrays import Floats
 from dovetail.cost.operators import runs_narrow
-from dovetail.cost.shapes import Array
 from dovetail.graph import Kind, LayerGraph, Operator
 from dovetail.profile.layer import LayerProfile
 from dovetail.profile.version import Version
@@ -62,7 +62,7 @@ class RecomputeSpace:
         #: what the layer is handed
         self.handed = tuple(i for i in range(len(self.versions)) if i not in written)
 
-    def kept_bytes(self, index: int) -> Array:
+    def kept_bytes(self, index: int) -> Floats:
         """What holding a version takes: products keep what they multiplied, which can be narrower."""
         version: Version = self.versions[index]
         return version.bytes * self._width[index] if index in self.needed else version.bytes

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from dovetail.cost.shapes import Array
+from dovetail.arrays import Floats
 from dovetail.graph import Kind
 from dovetail.graph.size import Size, Sizes, as_array
 from dovetail.graph.tensor import Element
 from dovetail.layout import Collective, Layout, Moment, PlacedLayer, local_bytes
 
 #: A collective, the kind of group it belongs to, and its seconds.
-Priced = tuple[Collective, str, Array]
+Priced = tuple[Collective, str, Floats]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class Version:
     readers: tuple[str, ...]
     #: whether the backward reads it
     saved: bool
-    bytes: Array
+    bytes: Floats
     #: seconds of the collectives that make it of the other, by kind of group
-    made_s: Mapping[str, Array]
+    made_s: Mapping[str, Floats]
 
 
 def profile_versions(
@@ -65,11 +65,11 @@ def profile_versions(
     return tuple(versions)
 
 
-def exchanges(placed: PlacedLayer, priced: list[Priced]) -> dict[str, dict[str, Array]]:
+def exchanges(placed: PlacedLayer, priced: list[Priced]) -> dict[str, dict[str, Floats]]:
     """Operator → seconds of what its shards tell each other in the forward, by kind of group."""
     makes = {id(collective) for version in placed.versions for collective in version.collectives}
     weights = {weight.tensor.name for weight in placed.weights}
-    found: dict[str, list[tuple[str, Array]]] = {}
+    found: dict[str, list[tuple[str, Floats]]] = {}
     for collective, group, seconds in priced:
         forward = collective.moment is Moment.FORWARD and collective.tensor.name not in weights
         if forward and id(collective) not in makes:
@@ -77,9 +77,9 @@ def exchanges(placed: PlacedLayer, priced: list[Priced]) -> dict[str, dict[str, 
     return {operator: by_group(parts) for operator, parts in found.items()}
 
 
-def by_group(parts: Iterable[tuple[str, Array]]) -> dict[str, Array]:
+def by_group(parts: Iterable[tuple[str, Floats]]) -> dict[str, Floats]:
     """Seconds summed by kind of group."""
-    sums: dict[str, Array] = {}
+    sums: dict[str, Floats] = {}
     for group, seconds in parts:
         sums[group] = sums[group] + seconds if group in sums else seconds
     return sums

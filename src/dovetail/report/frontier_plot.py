@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from dovetail.report.svg import FONT, PALETTE, TITLE_HEIGHT, WIDTH, Box, Drawing, Point, Scale, linear_ticks
+from dovetail.report.svg import FONT, PALETTE, SLACK, TITLE_HEIGHT, WIDTH, Box, Drawing, Point, Scale, linear_ticks
 from dovetail.report.svg import text_width as wide
 
 #: Behind the frontier: the palette's second colour; frontiers take the others.
@@ -69,7 +69,7 @@ def frontier_plot(title: str, curves: Sequence[Curve]) -> str:
         for choice in curve.choices:
             x, y = across(choice.kept_bytes / 2**20), up(1e3 * choice.seconds)
             if not choice.on_frontier:
-                bound = stairs[bisect_right(stairs, choice.kept_bytes * (1 + 1e-9), key=lambda point: point[0]) - 1]
+                bound = stairs[bisect_right(stairs, choice.kept_bytes * (1 + SLACK), key=lambda point: point[0]) - 1]
                 drawing.line([(x, y), (x, up(1e3 * bound[1]))], BEHIND, 1, dashed=True)
             drawing.mark(x - 7, y + 4, "dot", colour if choice.on_frontier else BEHIND)
             marks.append((x, y, choice.name))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail.report.step_items import Floats, Ints
+from dovetail.arrays import Floats, Ints
 from dovetail.simulation.network import Network
 from dovetail.simulation.task_graph import RateChanges, TaskGraph
 

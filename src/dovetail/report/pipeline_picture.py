@@ -6,16 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dovetail.arrays import Floats, Ints
 from dovetail.pipeline.work_order import WorkKind
-from dovetail.report.step_items import (
-    Floats,
-    Ints,
-    ItemSpans,
-    busy_shares,
-    item_spans,
-    num_stages,
-    stage_chips,
-)
+from dovetail.report.step_items import ItemSpans, busy_shares, item_spans, num_stages, stage_chips
 from dovetail.simulation.layer_steps import StepKind
 from dovetail.simulation.simulate import Simulation
 from dovetail.units import seconds_text

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dovetail.arrays import Floats, Ints
 from dovetail.report.step_items import (
     COMPUTING,
-    Floats,
-    Ints,
     busy_shares,
     computing_s,
     item_spans,

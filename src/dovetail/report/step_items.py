@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats, Ints
 from dovetail.pipeline.work_order import WorkKind, WorkOrder
 from dovetail.simulation.layer_steps import StepKind
 from dovetail.simulation.simulate import Simulation
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 #: In short, as papers write them; a backward that leaves weight gradients for later is one all the same.
 LETTERS = {

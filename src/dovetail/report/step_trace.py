@@ -9,21 +9,12 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Bools, Ints
 from dovetail.errors import InputError
 from dovetail.pipeline.work_order import WorkKind
 from dovetail.report.link_use import LinkUse, averaged, link_use
-from dovetail.report.step_items import (
-    WORDS,
-    Ints,
-    ItemSpans,
-    item_name,
-    item_spans,
-    num_stages,
-    stage_chips,
-    stage_names,
-)
+from dovetail.report.step_items import WORDS, ItemSpans, item_name, item_spans, num_stages, stage_chips, stage_names
 from dovetail.report.trace_threads import Threads, nanoseconds, threads_of
 from dovetail.simulation.layer_steps import StepKind
 from dovetail.simulation.simulate import Simulation
@@ -189,7 +180,7 @@ def _trace(simulation: Simulation, use: LinkUse, *, operators: bool) -> StepTrac
     return StepTrace(simulation, operators, item_spans(simulation), threads, _arrows(simulation, shown), use)
 
 
-def _arrows(simulation: Simulation, shown: NDArray[np.bool_]) -> tuple[Ints, Ints, Ints]:
+def _arrows(simulation: Simulation, shown: Bools) -> tuple[Ints, Ints, Ints]:
     """Transfers and what waits for them on another stage."""
     tasks = simulation.tasks
     graph, labels, chips = tasks.graph, tasks.labels, stage_chips(simulation)

@@ -16,6 +16,7 @@ from xml.sax.saxutils import escape
 #: Told apart with any colour vision, and against white as against black: six of Okabe and Ito's, and a brown.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#a0522d")
 INK = "#767676"
+SLACK = 1e-9  # figures past a tick or a corner by no more than this part are on it
 
 WIDTH = 720.0
 FONT = 11.0
@@ -320,7 +321,7 @@ def linear_ticks(highest: float, most: int = 6) -> list[float]:
         return [0.0, 0.1]
     power = 10.0 ** math.floor(math.log10(highest / most))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10, 20) if highest <= power * factor * most)
-    return [round(step * number, 12) for number in range(math.ceil(highest / step - 1e-9) + 1)]
+    return [round(step * number, 12) for number in range(math.ceil(highest / step - SLACK) + 1)]
 
 
 def log_ticks(low: float, high: float) -> list[float]:

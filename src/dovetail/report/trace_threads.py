@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail.report.step_items import Floats, Ints, num_stages, stage_chips
+from dovetail.arrays import Floats, Ints
+from dovetail.report.step_items import num_stages, stage_chips
 from dovetail.simulation.layer_steps import StepKind
 from dovetail.simulation.simulate import Simulation
 from dovetail.simulation.step_tasks import KERNELS, TRANSFERS

@@ -1,6 +1,4 @@
 """Schedule problems as arrays: one graph of tasks, many chips; and a group's tasks as compiled kernels take them."""
-# numba ships no types
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 
@@ -9,13 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from dovetail.arrays import Bools, Ints
 from dovetail.schedule.problem import MAX_PHASES, RESOURCES, Problem
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 class Graph(NamedTuple):

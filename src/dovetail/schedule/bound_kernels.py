@@ -1,6 +1,4 @@
 """Compiled lower bounds of one group's makespan: paths, work, means of both, and makespans refuted."""
-# numba ships no types
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 
@@ -9,10 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from dovetail.schedule.arrays import Bools, Floats, Group, Ints
+from dovetail.arrays import ROUNDING, Bools, Floats, Ints
+from dovetail.schedule.arrays import Group
 
-#: Sums of fewer than 2^10 terms, each rounded to 53 bits, err by less than this part of themselves.
-ROUNDING = 1e-12
 #: Levels of use of a resource that are tried for what blocks it.
 LEVELS = 8
 #: Choices of modes that are kept on the way of the weights.

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dovetail.arrays import TOLERANCE, Floats, Ints
 from dovetail.cost.cores import part_of, together
 from dovetail.cost.operators import ChipUnits, PlacedWork, operator_bytes, operator_seconds
-from dovetail.cost.shapes import Array
 from dovetail.graph import Kind
 from dovetail.graph.size import as_array
 from dovetail.layout import PlacedOperator
-from dovetail.schedule.arrays import Arrays, Ints, graph_of
+from dovetail.schedule.arrays import Arrays, graph_of
 from dovetail.schedule.problem import MAX_CYCLES, RESOURCES, Mode, Phase, Problem, Task
 
 #: Parts that memory bandwidth is counted in.
@@ -29,9 +29,6 @@ LEVELS = (BANDWIDTH, 3 * BANDWIDTH // 4, BANDWIDTH // 2, BANDWIDTH // 4)
 
 #: Kinds with products and lanes in one kernel.
 BOTH = (Kind.ATTENTION, Kind.LINEAR_ATTENTION, Kind.STATE_SPACE, Kind.INDEXER)
-
-#: Cycles are seconds × clock, rounded up but for what floats add.
-ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +92,7 @@ def layer_problems(work: PlacedWork, chips: Sequence[ChipUnits]) -> LayerProblem
 class _Pricing:
     """Cycles and uses of operators on the k-th largest part of the cores, cases × parts."""
 
-    def __init__(self, work: PlacedWork, units: ChipUnits, clock_hz: Array, tensor: Ints, vector: Ints) -> None:
+    def __init__(self, work: PlacedWork, units: ChipUnits, clock_hz: Floats, tensor: Ints, vector: Ints) -> None:
         self._clock, self._tensor, self._vector = clock_hz[:, None], tensor, vector
         shares = [cores / cores.max(axis=1, keepdims=True) for cores in (tensor, vector)]
         unlimited = np.full_like(shares[0], np.inf)
@@ -132,11 +129,12 @@ class _Pricing:
         least = self._cycles(self._bytes[name] * (BANDWIDTH / most) / self._memory)
         cycles = np.maximum(self._cycles(self._seconds[part][name]), least)
         moved = self._bytes[name] * self._clock / (self._memory * cycles)
-        bandwidth = np.minimum(np.ceil(BANDWIDTH * moved * (1 - ROUNDING)), most).astype(np.int64)
+        bandwidth = np.minimum(np.ceil(BANDWIDTH * moved * (1 - TOLERANCE)), most).astype(np.int64)
         return cycles[..., None], np.stack([tensor, vector, bandwidth], axis=-1)[:, :, None, :]
 
-    def _cycles(self, seconds: Array) -> Ints:
-        cycles = np.ceil(seconds * self._clock * (1 - ROUNDING))
+    def _cycles(self, seconds: Floats) -> Ints:
+        # rounded up but for what floats add
+        cycles = np.ceil(seconds * self._clock * (1 - TOLERANCE))
         return np.broadcast_to(np.clip(cycles, 1, MAX_CYCLES).astype(np.int64), self._tensor.shape)
 
 

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from dovetail.arrays import TOLERANCE, Floats, largest, summed
 from dovetail.cost.cores import part_of
 from dovetail.cost.operators import ChipUnits, PlacedWork, operator_bytes, operator_seconds
-from dovetail.cost.shapes import Array, largest, summed
 from dovetail.graph import Kind
-from dovetail.schedule.layer import BOTH, ROUNDING, needs
+from dovetail.schedule.layer import BOTH, needs
 from dovetail.schedule.problem import MAX_CYCLES
 
 
-def least_share(work: PlacedWork, chip: ChipUnits, seconds: Mapping[str, Array]) -> Array:
+def least_share(work: PlacedWork, chip: ChipUnits, seconds: Mapping[str, Floats]) -> Floats:
     """At most what `side_by_side_share` gives: the longest of the chain of operators and of each resource's work.
 
     `seconds` are those of operators on all cores, which no other mode beats. An operator asks least of a kind of cores
@@ -33,17 +33,17 @@ def least_share(work: PlacedWork, chip: ChipUnits, seconds: Mapping[str, Array])
         on_vector / cores.vector_cores,
         moved / chip.matrix.memory_bytes_per_s,
     ]
-    cycles = {name: np.ceil(own * cores.clock_hz * (1 - ROUNDING)) for name, own in seconds.items()}
+    cycles = {name: np.ceil(own * cores.clock_hz * (1 - TOLERANCE)) for name, own in seconds.items()}
     longest = MAX_CYCLES if chip.sharing == "least" else np.inf
     serial = summed(np.clip(own, 1, longest) for own in cycles.values())
-    share = np.minimum(largest(limits) * cores.clock_hz * (1 - 2 * ROUNDING) / serial, 1.0)
+    share = np.minimum(largest(limits) * cores.clock_hz * (1 - 2 * TOLERANCE) / serial, 1.0)
     # beyond the longest times that schedules are made of nothing is known
     return np.where(largest(products.values()) * cores.clock_hz < longest, share, 0.0)
 
 
-def _longest_chain(work: PlacedWork, seconds: Mapping[str, Array]) -> Array:
+def _longest_chain(work: PlacedWork, seconds: Mapping[str, Floats]) -> Floats:
     """Operators that wait for each other, each on all cores."""
-    ends: list[Array] = []
+    ends: list[Floats] = []
     for placed, before in zip(work.operators, needs(work.operators), strict=True):
         ends.append(largest(ends[i] for i in before) + seconds[placed.operator.name])
     return largest(ends)

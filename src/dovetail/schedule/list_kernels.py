@@ -1,6 +1,4 @@
 """Compiled list schedules of one group: tasks one after the other, each as early as resources and needs allow."""
-# numba ships no types
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 
@@ -9,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from dovetail.schedule.arrays import Group, Ints
+from dovetail.arrays import Ints
+from dovetail.schedule.arrays import Group
 
 
 class Room(NamedTuple):

@@ -1,6 +1,4 @@
 """Schedules and bounds without a solver: list schedules, improved until a bound meets them or tries run out."""
-# numba ships no types
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 
@@ -9,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from dovetail.schedule.arrays import Arrays, Group, Ints, arrays_of, group_of
+from dovetail.arrays import Ints
+from dovetail.schedule.arrays import Arrays, Group, arrays_of, group_of
 from dovetail.schedule.bound_kernels import (
     CHOSEN,
     Weights,

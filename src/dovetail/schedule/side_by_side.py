@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 
+from dovetail.arrays import Floats, Ints
 from dovetail.cost.operators import ChipUnits, PlacedWork
-from dovetail.cost.shapes import Array
 from dovetail.graph.size import Size, as_array
-from dovetail.schedule.arrays import Arrays, Ints
+from dovetail.schedule.arrays import Arrays
 from dovetail.schedule.layer import layer_problems
 from dovetail.schedule.quick import TRIES, quick_many
 
 
-def side_by_side_share(work: PlacedWork, chip: ChipUnits) -> Array:
+def side_by_side_share(work: PlacedWork, chip: ChipUnits) -> Floats:
     """At most 1: list schedules of a forward or backward on one chip, over one operator after the other on all cores.
 
     Sizes are numbers, or arrays over cases.

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import TOLERANCE, Bools, Floats, Ints
 from dovetail.pipeline.chunk_times import ChunkTimes
 from dovetail.pipeline.step_time import step_time
 from dovetail.plans.pipeline_schedule import GPIPE, ONE_F_ONE_B, Pipeline, PipelineSchedule
@@ -19,13 +19,6 @@ from dovetail.search.shapes import NAMES, Shapes, group_sizes
 from dovetail.search.tables import Tables, numbers
 from dovetail.step.formulas import exposed, optimizer_seconds
 from dovetail.step.plan_kernels import Cells, Layers, Plans, evaluate_plans
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
-
-#: Taken off bounds, so that rounding lifts none above the step time it bounds.
-ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +125,7 @@ class Batch:
         once += exposed(states.gathering_s[candidates.state], gathering[:, None], np.inf)
         once += optimizer_seconds(states.own[candidates.state], tables.facts.update_s)
         after = (once * counts).sum(axis=1) / plans.stages
-        fixed = after * (1 - ROUNDING) + self._fixed_s(candidates)
+        fixed = after * (1 - TOLERANCE) + self._fixed_s(candidates)
         state = self._state_bytes(plans)
         found = self._least(plans, memory, state, self._layers, limit_s - fixed, listed=least is None) + fixed
         return np.maximum(found, self._physical(candidates))
@@ -176,9 +169,9 @@ class Batch:
             self.tables.facts,
             self.tables.setting.capacity_bytes,
             # rounding is taken off once more, so what just reaches a limit is looked at closely
-            np.broadcast_to(limits_s * (1 + 2 * ROUNDING), len(memory)).copy(),
+            np.broadcast_to(limits_s * (1 + 2 * TOLERANCE), len(memory)).copy(),
         )
-        return found * (1 - ROUNDING)
+        return found * (1 - TOLERANCE)
 
     def _state_bytes(self, plans: Plans) -> Floats:
         """What the state of one layer of every class takes, tied weights apart (`memory.state_bytes`)."""

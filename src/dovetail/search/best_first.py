@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import TOLERANCE, Bools, Floats, Ints
 from dovetail.partition.partition_plan import PlacedPlan, place_profiled
 from dovetail.plans.derive import even_layers
 from dovetail.plans.plan import Plan
@@ -17,16 +17,13 @@ from dovetail.search.batch import Batch, Candidates, Evaluated
 from dovetail.search.cut_tables import is_free, listed_cuts
 from dovetail.search.layer_tables import Option, Setting
 from dovetail.search.pair_bounds import PairBounds
-from dovetail.search.progress import TIE, Progress, simplicity
+from dovetail.search.progress import Progress, simplicity
 from dovetail.search.shapes import AXIS_ORDERS, NAMES, Shapes, shapes, shardings
 from dovetail.search.splits import splits
 from dovetail.search.state_tables import StateKey
 from dovetail.search.tables import Tables, numbers, plan_of
 from dovetail.step.evaluate import profiled_job
 from dovetail.step.facts import facts_of
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: Pairs of a split and a number of stages that are opened together: first few, to have a plan to beat, then more.
 ROUNDS = (64, 512, 4096)
@@ -113,7 +110,7 @@ class BestFirst:
         self.progress.left_s = min(self.progress.left_s, float(bound))
         return True
 
-    def _round(self, wanted: NDArray[np.bool_]) -> None:
+    def _round(self, wanted: Bools) -> None:
         """All shapes of some splits and stages, in the order of what they take at least."""
         setting, counts = self.setting, self.progress.counts
         found = shapes(setting.job, setting.cluster, setting.framework, self.space, self.splits, wanted)
@@ -208,15 +205,15 @@ class BestFirst:
             self._listed[key] = [self.tables.cuts.row(layers, stages, NAMES[schedule]) for layers in cuts]
         return self._listed[key]
 
-    def _exact(self, batch: Batch, candidates: Candidates, found: Evaluated, fits: NDArray[np.bool_]) -> Floats:
+    def _exact(self, batch: Batch, candidates: Candidates, found: Evaluated, fits: Bools) -> Floats:
         """Exact seconds of what may matter; infinite for the rest."""
         seconds = np.where(found.exact & fits, found.seconds, np.inf)
-        limit = min(self.progress.limit_s, self._last_kept(seconds) * (1 + TIE))
+        limit = min(self.progress.limit_s, self._last_kept(seconds) * (1 + TOLERANCE))
         (open_rows,) = np.nonzero(~found.exact & fits & (found.seconds < limit))
         open_rows = open_rows[np.argsort(found.seconds[open_rows], kind="stable")]
         for start in range(0, len(open_rows), TIMED):
             rows = open_rows[start : start + TIMED]
-            rows = rows[found.seconds[rows] < limit * (1 + TIE)]
+            rows = rows[found.seconds[rows] < limit * (1 + TOLERANCE)]
             if not len(rows):
                 break
             seconds[rows] = batch.pipeline_seconds(candidates, found, rows) + found.rest_s[rows]
@@ -229,9 +226,7 @@ class BestFirst:
             return float("inf")
         return float(seconds.min(initial=np.inf))
 
-    def _offer(
-        self, batch: Batch, candidates: Candidates, found: Evaluated, exact: Floats, fits: NDArray[np.bool_]
-    ) -> None:
+    def _offer(self, batch: Batch, candidates: Candidates, found: Evaluated, exact: Floats, fits: Bools) -> None:
         """The best plan of every combination of degrees."""
         (rows,) = np.nonzero(fits & np.isfinite(exact))
         rows = rows[np.argsort(exact[rows], kind="stable")]
@@ -242,7 +237,7 @@ class BestFirst:
             seconds = float(exact[row])
             if self.progress.keep > 1 and seconds >= self.progress.limit_s:
                 break
-            if self.progress.keep > 1 or seconds <= best.setdefault(key, seconds) * (1 + TIE):
+            if self.progress.keep > 1 or seconds <= best.setdefault(key, seconds) * (1 + TOLERANCE):
                 candidate = int(found.candidate[row])
                 layers = self.tables.cuts.layers[int(found.cut[row])]
                 self.progress.offer(seconds, self._plan(batch.shapes, candidates, candidate, layers))
@@ -265,7 +260,7 @@ class BestFirst:
         least: Floats,
         found: Evaluated,
         exact: Floats,
-        fits: NDArray[np.bool_],
+        fits: Bools,
     ) -> None:
         """What of the candidates is evaluated, what does not fit, and what the placement is to look at."""
         evaluated = np.zeros(len(candidates), np.bool_)
@@ -285,7 +280,7 @@ class BestFirst:
             key = int(codes[candidate]) if self.by_block else candidate
             self._open.append((float(least[candidate]), plan, key in known))
 
-    def _counted(self, candidates: Candidates, which: NDArray[np.bool_]) -> int:
+    def _counted(self, candidates: Candidates, which: Bools) -> int:
         """How many plans these are: options that only stand for what blocks choose make one."""
         if not self.by_block:
             return int(which.sum())

@@ -9,7 +9,7 @@ from dovetail.evaluation import Evaluation
 from dovetail.hardware import Cluster
 from dovetail.plans.plan import Plan
 from dovetail.search.answer import Answer
-from dovetail.search.changed_hardware import CAPACITY, capacity_bytes
+from dovetail.search.changed_hardware import CAPACITY
 from dovetail.search.marginal import Marginal
 from dovetail.units import percent_text
 
@@ -69,7 +69,7 @@ def _time_words(best: Evaluation, cluster: Cluster) -> str:
 
 
 def _memory_words(answer: Answer, gain: float) -> str:
-    full = percent_text(answer.best.peak_bytes / capacity_bytes(answer.cluster.chip))
+    full = percent_text(answer.best.peak_bytes / answer.cluster.chip.memory_bytes)
     if gain >= WORTH:
         return f"memory binds: the fullest chip is {full} full, and 10 % more gains {percent_text(gain)}"
     return f"memory does not bind: the fullest chip is {full} full, but 10 % more gains nothing"

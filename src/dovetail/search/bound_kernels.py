@@ -1,6 +1,4 @@
 """Compiled bounds of plans whose cut is still open."""
-# numba ships no types
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 
@@ -8,16 +6,13 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from dovetail.arrays import TOLERANCE, Floats, Ints
 from dovetail.frameworks import ParameterBytes
 from dovetail.pipeline.compiled_formulas import chunk_runs_in_flight, in_flight_of_chunk
 from dovetail.plans.pipeline_schedule import DUAL_PIPE, INTERLEAVED, ONE_F_ONE_B, ZB_H1
 from dovetail.step.compiled_formulas import tensor_capacity, transient_peak
 from dovetail.step.plan_kernels import Cells, Facts, Layers, Plans
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 class Chain(NamedTuple):
@@ -53,7 +48,7 @@ def least_seconds(
     found = np.empty(n)
     most = plans.stages.max() if n else 1
     room, moments, seconds = np.empty(most, np.int64), np.empty(classes), np.empty(classes)
-    bytes_left = tensor_capacity(capacity, facts.context_bytes, facts.allocator) * (1 + 1e-9)
+    bytes_left = tensor_capacity(capacity, facts.context_bytes, facts.allocator) * (1 + TOLERANCE)
     for i in range(n):
         row, p = plans.layer[i], plans.stages[i]
         sending = plans.sending_s[i] if p > 1 else 0.0
@@ -182,23 +177,23 @@ def _within(
         rate = m - 1 - (min(m, p - k) - 1) * share
         if rate > 0 and plans.schedule[i] != ZB_H1:
             time_left = min(time_left, (step - total - waiting) / rate)
-        time_left = time_left * (1 + 1e-9) - sending
+        time_left = time_left * (1 + TOLERANCE) - sending
         for c in range(len(kept)):
             number = (chain.first[c] if k == 0 else 0) + (chain.after[c] if k == p - 1 else 0)
             if number:
                 time_left -= number * seconds[c]
                 free -= number * (state[c] + flights * kept[c])
                 moment = max(moment, moments[c])
-        if free < moment or time_left < -1e-9 * step:
+        if free < moment or time_left < -TOLERANCE * step:
             return False
         while run < len(chain.run_length):
             c = chain.run_class[run]
             each = state[c] + flights * kept[c]
             fits = float(left)
             if seconds[c] > 0:
-                fits = min(fits, np.floor(time_left / seconds[c] + 1e-9))
+                fits = min(fits, np.floor(time_left / seconds[c] + TOLERANCE))
             if each > 0:
-                fits = min(fits, np.floor((free - max(moment, moments[c])) / each + 1e-9))
+                fits = min(fits, np.floor((free - max(moment, moments[c])) / each + TOLERANCE))
             if fits < 1:
                 break
             taken = int(fits)

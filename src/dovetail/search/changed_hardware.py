@@ -36,11 +36,6 @@ def knobs(cluster: Cluster) -> tuple[Knob, ...]:
     return (Knob(CAPACITY, with_memory), Knob(BANDWIDTH, _with_bandwidth), Knob(FLOPS, _with_flops), *links)
 
 
-def capacity_bytes(chip: Chip) -> float:
-    """Memory that a chip's state and activations share."""
-    return chip.hbm_bytes or chip.sram_bytes
-
-
 def with_memory(cluster: Cluster, factor: float) -> Cluster:
     """Chips with so many times the memory; one without HBM has its state in SRAM."""
     chip = cluster.chip

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import TOLERANCE, Floats
 from dovetail.plans.space import Space
-from dovetail.search.pair_bounds import ROUNDING
 from dovetail.search.shapes import AXIS_ORDERS, Shapes, shardings
 from dovetail.search.state_tables import StateKey
 from dovetail.search.tables import Tables, numbers
 from dovetail.step.formulas import exposed, optimizer_seconds, overlap_budget
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 class Closing:
@@ -54,7 +50,7 @@ class Closing:
         found = np.full((len(update_s), self._count), np.inf)
         if len(self._shapes):
             every = seen + optimizer_seconds(self._owned, update_s[:, None])
-            found[:, self._shapes] = np.minimum.reduceat(every, self._starts, axis=1) * (1 - ROUNDING)
+            found[:, self._shapes] = np.minimum.reduceat(every, self._starts, axis=1) * (1 - TOLERANCE)
         return found
 
 

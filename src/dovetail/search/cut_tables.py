@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from itertools import groupby
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Ints
 from dovetail.graph import ModelGraph
 from dovetail.plans.derive import even_layers
 from dovetail.plans.pipeline_schedule import PipelineSchedule
 from dovetail.plans.space import Partition
 from dovetail.search.bound_kernels import Chain
 from dovetail.step.plan_kernels import Cuts as CutArrays
-
-Ints = NDArray[np.int64]
 
 Blocks = tuple[int, ...]
 

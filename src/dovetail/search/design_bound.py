@@ -18,10 +18,9 @@ from itertools import product
 from math import gcd, prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dovetail import frameworks
-from dovetail.cost.shapes import Array
+from dovetail.arrays import TOLERANCE, Floats, Ints
 from dovetail.cost.units import OPERANDS, chip_units
 from dovetail.graph.count import whole
 from dovetail.graph.size import product as points
@@ -31,14 +30,14 @@ from dovetail.models import Job
 from dovetail.plans.pipeline_schedule import MAX_CHUNK_RUNS, PipelineSchedule
 from dovetail.plans.plan_batch import PlanBatch
 from dovetail.plans.space import Space, divisors
-from dovetail.search.physical_bound import PEAKS, ROUNDING, Demands, blocks_of, demands, formats_of
+from dovetail.search.physical_bound import PEAKS, Demands, blocks_of, demands, formats_of
 from dovetail.search.splits import splits
 
 #: Designs that are looked at together: few enough for a processor's cache.
 CHUNK = 8192
 
 
-def design_bounds(jobs: Sequence[Job], cluster: Cluster, designs: Designs, micro_batches: Sequence[int]) -> Array:
+def design_bounds(jobs: Sequence[Job], cluster: Cluster, designs: Designs, micro_batches: Sequence[int]) -> Floats:
     """Least seconds of a step: designs × jobs × micro-batches; infinite where no plan has the micro-batch.
 
     The cluster is that of the designs' base: its chips and the tiers beyond the chips' own links hold for all of them.
@@ -67,7 +66,7 @@ class _Times:
     """Seconds that designs take for one of each demand, and what all have in common."""
 
     #: demands that designs differ in × designs: matrix, vector, memory, and their own links where there are any
-    seconds: Array
+    seconds: Floats
     #: for a byte sent beyond the blocks of each tier but the innermost
     beyond_s: tuple[float, ...]
 
@@ -87,21 +86,21 @@ class _Times:
         return _Times(np.stack(seconds), tuple(1 / sum(outer[j:]) for j in range(len(outer))))
 
 
-def _streaming_bytes_per_s(designs: Designs) -> Array:
+def _streaming_bytes_per_s(designs: Designs) -> Floats:
     """As of a chip: a design without off-chip memory streams from its own."""
     shared, core = designs.shared_sram_bytes_per_s, designs.vector_cores * designs.core_sram_bytes_per_s
     own = np.where(np.isfinite(shared) & (shared > 0), shared, core)
     return np.where(designs.hbm_bytes_per_s > 0, designs.hbm_bytes_per_s, own)
 
 
-def _alike(designs: Designs, job: Job) -> list[NDArray[np.int64]]:
+def _alike(designs: Designs, job: Job) -> list[Ints]:
     """Designs that multiply in the job's format, and those that lack it."""
     bits = NARROW_RATES.get(OPERANDS[job.precision], (0, 1.0))[0]
     narrow = np.broadcast_to(designs.narrowest_bits <= bits, designs.shape).reshape(-1)
     return [rows for rows in (np.nonzero(narrow)[0], np.nonzero(~narrow)[0]) if len(rows)]
 
 
-def _terms(asked: Demands, times: _Times) -> Array:
+def _terms(asked: Demands, times: _Times) -> Floats:
     """Demands × plans: those that designs differ in, and last the seconds that none changes."""
     kinds = [asked.matrix_flops, asked.vector_flops, asked.memory_bytes, *asked.sent_bytes[:1]]
     fixed = np.zeros(())
@@ -110,10 +109,10 @@ def _terms(asked: Demands, times: _Times) -> Array:
     return np.stack(np.broadcast_arrays(*kinds, fixed))
 
 
-def least_terms(terms: Array) -> Array:
+def least_terms(terms: Floats) -> Floats:
     """The columns that no other is below or equal to in every row; of equal ones one."""
     order = np.argsort(np.log(np.maximum(terms, np.finfo(np.float64).tiny)).sum(axis=0), kind="stable")
-    left, found = terms[:, order], list[Array]()
+    left, found = terms[:, order], list[Floats]()
     while left.shape[1]:
         # nothing that comes later in this order can be below or equal to the first, unless it is equal
         first = left[:, :1]
@@ -122,7 +121,7 @@ def least_terms(terms: Array) -> Array:
     return np.concatenate([terms[:, :0], *found], axis=1)
 
 
-def _fill(least: Array, rows: NDArray[np.int64], terms: Array, times: _Times) -> None:
+def _fill(least: Floats, rows: Ints, terms: Floats, times: _Times) -> None:
     """Writes the bounds of some designs, a part of them at a time."""
     for start in range(0, len(rows), CHUNK):
         some = rows[start : start + CHUNK]
@@ -134,7 +133,7 @@ def _fill(least: Array, rows: NDArray[np.int64], terms: Array, times: _Times) ->
                 if each:  # nothing of what takes forever takes no time
                     np.maximum(longest, np.multiply(of_one, each, out=one), out=longest)
             np.minimum(best, longest, out=best)
-        least[some] = best * (1 - ROUNDING)
+        least[some] = best * (1 - TOLERANCE)
 
 
 def enumerated_plans(job: Job, cluster: Cluster, micro_batches: Sequence[int]) -> PlanBatch:

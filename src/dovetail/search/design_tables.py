@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import TOLERANCE, Bools, Floats, Ints
 from dovetail.cost.cores import lined_up
 from dovetail.cost.operators import ChipUnits
 from dovetail.frameworks import Framework
@@ -21,10 +21,9 @@ from dovetail.hardware import Chip, Cluster
 from dovetail.models import Job
 from dovetail.plans.pipeline_schedule import ZB_H1
 from dovetail.plans.space import BY_BLOCK, Space
-from dovetail.search.batch import ROUNDING, Batch
+from dovetail.search.batch import Batch
 from dovetail.search.best_first import options_of
 from dovetail.search.bound_kernels import least_seconds
-from dovetail.search.changed_hardware import capacity_bytes
 from dovetail.search.closing import Closing
 from dovetail.search.layer_tables import LayerTable, Setting, by_structure
 from dovetail.search.pair_bounds import PairBounds
@@ -33,9 +32,6 @@ from dovetail.search.splits import splits
 from dovetail.search.tables import Tables, numbers
 from dovetail.step.evaluate import units_of
 from dovetail.step.plan_kernels import Layers
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: Rows of layers profiled together: some hundred bytes each, in tens of arrays at a time.
 ROWS = 2**14
@@ -107,14 +103,14 @@ class DesignTables:
         in_all = total.reshape(len(chips), -1)[:, plans.layer]
         # some stage has its part of all microbatches; unless weight gradients wait, one microbatch passes all stages
         least = plans.microbatches / plans.stages * in_all
-        least = np.where(plans.schedule == ZB_H1, least, np.maximum(least, in_all)) * (1 - ROUNDING)
+        least = np.where(plans.schedule == ZB_H1, least, np.maximum(least, in_all)) * (1 - TOLERANCE)
         updates = np.array([self._setting.alone.update_bytes / float(u.vector.memory_bytes_per_s) for u in units])
         closing = self._closing.seconds(float(limits.max()), updates)
         fixed = self._fixed + np.repeat(closing, len(self._options), axis=1)
         least += fixed
         rows = [np.ascontiguousarray(part.reshape(-1, part.shape[-1])) for part in seconds]
         layers = Layers(rows[0], rows[1], rows[2], self._bytes.kept, self._bytes.workspace)
-        capacities = np.array([capacity_bytes(chip) for chip in chips])
+        capacities = np.array([chip.memory_bytes for chip in chips])
         # those with the least bounds are looked at closely, then what is still below all that they turn out to take
         near = (
             least <= np.partition(least, FIRST, axis=1)[:, FIRST : FIRST + 1] if least.shape[1] > FIRST else least > 0
@@ -127,7 +123,7 @@ class DesignTables:
     def _refine(
         self,
         least: Floats,
-        which: NDArray[np.bool_],
+        which: Bools,
         layers: Layers,
         capacities: Floats,
         limits: Floats,
@@ -157,9 +153,9 @@ class DesignTables:
             self._chain,
             self._tables.facts,
             capacity,
-            (limits - fixed) * (1 + 2 * ROUNDING),
+            (limits - fixed) * (1 + 2 * TOLERANCE),
         )
-        return found * (1 - ROUNDING) + fixed
+        return found * (1 - TOLERANCE) + fixed
 
     def _units(self, chip: Chip) -> ChipUnits:
         setting = self._setting

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from dovetail.plans.plan import Plan
 from dovetail.search.answer import Answer
 from dovetail.search.binding import binding, doubts, spans
-from dovetail.search.changed_hardware import capacity_bytes
 from dovetail.search.marginal import Marginal, StaysBest, marginals, stays_best
 from dovetail.search.neighbours import Neighbour, neighbours
 from dovetail.search.relief import Relief, reliefs
@@ -93,7 +92,7 @@ def _fullest(answer: Answer) -> StageBytes:
     stages = answer.best.memory_by_stage
     stage = max(range(len(stages)), key=lambda number: sum(stages[number].values()))
     parts = {name: held for name, held in stages[stage].items() if held}
-    return StageBytes(stage + 1, len(stages), parts, capacity_bytes(answer.cluster.chip))
+    return StageBytes(stage + 1, len(stages), parts, answer.cluster.chip.memory_bytes)
 
 
 def lacking(answer: Answer, found: tuple[Relief, ...]) -> str:

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats, Ints
 from dovetail.cost.calibration import Efficiencies, calibration
 from dovetail.cost.operators import ChipUnits
-from dovetail.cost.shapes import Array
 from dovetail.frameworks import Framework
 from dovetail.graph import LayerGraph, ModelGraph
 from dovetail.hardware import Cluster
@@ -24,10 +23,6 @@ from dovetail.step.evaluate import is_block, units_of
 from dovetail.step.facts import FrameworkFacts, facts_of
 from dovetail.step.profiles import Arrangements, Pricing, pricing_of, profile_job
 from dovetail.step.times import layer_times
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
 
 #: A recompute choice and the share of the blocks it holds for.
 Option = tuple[Choice, float]
@@ -68,7 +63,7 @@ class Setting:
     @property
     def capacity_bytes(self) -> float:
         """Memory of a chip."""
-        return self.cluster.chip.hbm_bytes or self.cluster.chip.sram_bytes
+        return self.cluster.chip.memory_bytes
 
     def facts(self, stages: int) -> FrameworkFacts:
         """The framework's figures for a pipeline of so many stages."""
@@ -207,7 +202,7 @@ class LayerTable:
             columns.append([np.broadcast_to(p, len(rows)) for p in (*parts, again.saved_bytes, again.workspace_bytes)])
         return [np.stack([column[i] for column in columns], axis=1) for i in range(5)]
 
-    def _wide(self, values: Array | float) -> Floats:
+    def _wide(self, values: Floats | float) -> Floats:
         return np.broadcast_to(np.asarray(values, np.float64), (self.cells,))
 
 
@@ -227,7 +222,7 @@ def by_structure(splits: Sequence[Split]) -> Mapping[Strategy, list[int]]:
     return groups
 
 
-def _taken(values: Array | float, rows: Ints, cells: int) -> Floats:
+def _taken(values: Floats | float, rows: Ints, cells: int) -> Floats:
     return np.broadcast_to(np.asarray(values, np.float64), (cells,))[rows]
 
 
@@ -236,8 +231,8 @@ def _taken_profile(
 ) -> LayerProfile:
     """What `layer_times` reads of some cells' profiles, with what their states add to every microbatch."""
 
-    def joined(own: Mapping[str, Array], more: Mapping[str, Floats]) -> dict[str, Array]:
-        sums: dict[str, Array] = {name: _taken(seconds, rows, cells) for name, seconds in own.items()}
+    def joined(own: Mapping[str, Floats], more: Mapping[str, Floats]) -> dict[str, Floats]:
+        sums: dict[str, Floats] = {name: _taken(seconds, rows, cells) for name, seconds in own.items()}
         for name, seconds in more.items():
             sums[name] = sums.get(name, np.zeros(())) + seconds[states, number]
         return sums

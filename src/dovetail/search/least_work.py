@@ -17,8 +17,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from dovetail.arrays import Floats
 from dovetail.cost.operators import runs_narrow
-from dovetail.cost.shapes import Array
 from dovetail.graph import Kind, LayerGraph, ModelGraph, Operator, Phase, Role, Tensor, Unit, differentiate, flops
 from dovetail.graph.routing import EXPERT_TOKENS
 from dovetail.graph.size import Sizes, as_array
@@ -37,29 +37,29 @@ class LeastWork:
     """Work and bytes of one sequence; the first axis is the layer class, the second the phase."""
 
     #: how often each layer class occurs
-    layers: Array
+    layers: Floats
     #: matrix FLOPs; the last axis: products in the job's format, in half precision, and inside attention kernels
-    matrix_flops: Array
+    matrix_flops: Floats
     #: operations on vector lanes
-    vector_flops: Array
+    vector_flops: Floats
     #: of the weights that products read and the gradients they write: those all tokens use, and those of experts
-    dense_bytes: Array
-    expert_bytes: Array
+    dense_bytes: Floats
+    expert_bytes: Floats
     #: of the stream where tensor-parallel chips reduce it, and where they gather and scatter parts of the sequence
-    reduced_bytes: Array
-    scattered_bytes: Array
+    reduced_bytes: Floats
+    scattered_bytes: Floats
     #: that have gradients, tied ones once: those all tokens use, and those of experts
     dense_parameters: float
     expert_parameters: float
     #: bytes of an element as layers hand it on
     width: float
 
-    def streamed_bytes(self, tensor: Array, expert_chips: Array) -> list[Array]:
+    def streamed_bytes(self, tensor: Floats, expert_chips: Floats) -> list[Floats]:
         """Bytes of a chip's memory for one microbatch's weights, by phase."""
         parts = zip(self.over_layers(self.dense_bytes), self.over_layers(self.expert_bytes), strict=True)
         return [dense / tensor + routed / expert_chips for dense, routed in parts]
 
-    def copied_parameters(self, tensor: Array, expert_chips: Array) -> list[tuple[Array, Array, Array]]:
+    def copied_parameters(self, tensor: Floats, expert_chips: Floats) -> list[tuple[Floats, Floats, Floats]]:
         """Weights all tokens use, and experts: how many a chip holds, how far copies are apart, chips alike in a copy.
 
         Where fewer chips share the experts than are tensor parallel, several of these hold the same.
@@ -70,12 +70,12 @@ class LeastWork:
             found.append((self.expert_parameters / expert_chips, apart, apart / expert_chips))
         return found
 
-    def over_layers(self, work: Array) -> list[float]:
+    def over_layers(self, work: Floats) -> list[float]:
         """All layers together, by phase."""
         return (self.layers @ work).tolist()
 
 
-def forward_shares(*works: Array) -> tuple[float, float]:
+def forward_shares(*works: Floats) -> tuple[float, float]:
     """The least and the most that the forward is of any layer class's work."""
     rows = np.concatenate(works)
     totals = rows.sum(axis=1)
@@ -113,7 +113,7 @@ def _counts(shared: _Shared, seq_len: int, narrow_bytes: float | None, width: in
 
 def _layer_counts(
     graph: LayerGraph, seq_len: int, narrow_width: float, width: float
-) -> tuple[Array, Array, Array, Array]:
+) -> tuple[Floats, Floats, Floats, Floats]:
     """Of one layer and sequence, by phase: matrix FLOPs by how they are run, vector FLOPs, dense and routed weights."""
     backward = differentiate(graph).graph
     tensors = {**backward.tensors, **graph.tensors}
@@ -142,14 +142,14 @@ def _weight_points(operator: Operator, tensors: Mapping[str, Tensor], sizes: Siz
 
 
 @lru_cache(maxsize=64)
-def _stream_elements(shared: _Shared) -> tuple[Array, Array]:
+def _stream_elements(shared: _Shared) -> tuple[Floats, Floats]:
     """What tensor-parallel chips sum of a token's stream by layer class and phase, and what they gather and scatter."""
     layers = shared.graph.layers.values()
     whole, parts = ([_layer_stream(layer, in_sequence) for layer in layers] for in_sequence in (False, True))
     return np.stack(whole), np.stack(parts)
 
 
-def _layer_stream(graph: LayerGraph, in_sequence: bool) -> Array:
+def _layer_stream(graph: LayerGraph, in_sequence: bool) -> Floats:
     """Those of one layer; none where they go one way only, as at the ends of the chain.
 
     All that a backward exchanges is its weight gradients': the input gradients alone may take less, hidden behind them.

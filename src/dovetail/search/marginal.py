@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 
+from dovetail.arrays import TOLERANCE
 from dovetail.evaluation import evaluate
 from dovetail.hardware import Cluster
 from dovetail.plans.plan import Plan
 from dovetail.plans.space import Space
 from dovetail.search.answer import Answer
-from dovetail.search.changed_hardware import CAPACITY, Knob, capacity_bytes, knobs, with_a_node, with_memory
+from dovetail.search.changed_hardware import CAPACITY, Knob, knobs, with_a_node, with_memory
 from dovetail.search.neighbours import neighbourhood
 from dovetail.search.plan import plan as search
-from dovetail.search.progress import TIE
 
 #: How much more there is of a thing whose value is asked for.
 MORE = 1.1
@@ -119,7 +119,9 @@ def stays_best(answer: Answer, rivals: Iterable[Plan], time_limit_s: float | Non
         if plan != best and plan.chips == answer.cluster.chips
     }
     fitting = sorted((p for p, e in timed.items() if e.fits), key=lambda plan: timed[plan].step_time_s)[:RIVALS]
-    peaks = {p: e.peak_bytes for p, e in timed.items() if not e.fits and e.step_time_s < answer.step_time_s * (1 - TIE)}
+    peaks = {
+        p: e.peak_bytes for p, e in timed.items() if not e.fits and e.step_time_s < answer.step_time_s * (1 - TOLERANCE)
+    }
     found = [_memory_range(answer, peaks)]
     for knob in knobs(answer.cluster):
         if knob.name != CAPACITY:
@@ -142,7 +144,7 @@ def _timed(answer: Answer, knob: Knob) -> Timed:
 
 def _memory_range(answer: Answer, peaks: dict[Plan, float]) -> StaysBest:
     """Seconds do not depend on capacity: the plan must fit, and no faster one that needs more may."""
-    capacity = capacity_bytes(answer.cluster.chip)
+    capacity = answer.cluster.chip.memory_bytes
     fullest = answer.best.peak_bytes / capacity
     nearest = min(peaks, key=lambda plan: peaks[plan], default=None)
     high = MOST if nearest is None else min(MOST, peaks[nearest] / capacity)
@@ -154,7 +156,7 @@ def _reach(seconds: Timed, best: Plan, rivals: list[Plan], end: float) -> tuple[
     reached, first = end, None
 
     def beaten(rival: Plan, factor: float) -> bool:
-        return seconds(rival, factor) < seconds(best, factor) * (1 - TIE)
+        return seconds(rival, factor) < seconds(best, factor) * (1 - TOLERANCE)
 
     for rival in rivals:
         if not beaten(rival, reached):

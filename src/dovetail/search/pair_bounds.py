@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import TOLERANCE, Floats, Ints
 from dovetail.plans.space import Space
 from dovetail.plans.zero_stage import effective_zero_stage
 from dovetail.search.bound_kernels import least_seconds
@@ -16,12 +16,6 @@ from dovetail.search.splits import Split
 from dovetail.search.tables import Tables
 from dovetail.step.formulas import tensor_capacity
 from dovetail.step.plan_kernels import Cells, Layers, Plans
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
-#: Taken off bounds, so that rounding lifts none above the step time it bounds.
-ROUNDING = 1e-9
 
 
 class PairBounds:
@@ -54,7 +48,7 @@ class PairBounds:
         state = (self.parameters * counts).sum(axis=1)[:, None] * kept / stages
         #: splits × stages; infinite where not even the state fits
         self.seconds = np.where(
-            self.exists & (state <= room * (1 + ROUNDING)), seconds * (1 - ROUNDING) + between, np.inf
+            self.exists & (state <= room * (1 + TOLERANCE)), seconds * (1 - TOLERANCE) + between, np.inf
         )
 
     def _least_bytes(self, ranks: Ints, stages: Ints) -> Floats:
@@ -118,6 +112,6 @@ class PairBounds:
             self.tables.cuts.chain(listed=False),
             self.tables.facts,
             self.setting.capacity_bytes,
-            np.full(n, (limit_s - between) * (1 + 2 * ROUNDING)),
+            np.full(n, (limit_s - between) * (1 + 2 * TOLERANCE)),
         )
-        return bounds * (1 - ROUNDING) + between
+        return bounds * (1 - TOLERANCE) + between

@@ -28,17 +28,14 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dovetail.arrays import ROUNDING, TOLERANCE, Bools, Floats, summed
 from dovetail.cost.calibration import Efficiencies
 from dovetail.cost.operators import ChipUnits
-from dovetail.cost.shapes import Array, summed
 from dovetail.cost.units import chip_units, tier_arrays
 from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.plans.plan_batch import PlanBatch
 from dovetail.search.least_work import LeastWork, forward_shares, least_work
-
-#: Taken off the bound, so that rounding does not lift it above a step time it equals.
-ROUNDING = 1e-9
 
 #: Bytes per parameter in which gradients are reduced and updated weights gathered, at least: a number of 8 bits.
 LEAST_STATE_BYTES = 1.0
@@ -57,7 +54,7 @@ def physical_bound(
     *,
     state_bytes: ArrayLike = LEAST_STATE_BYTES,
     efficiencies: Efficiencies | None = None,
-) -> Array:
+) -> Floats:
     """Seconds a step takes at least, of plans given by columns that broadcast.
 
     `state_bytes` is the width of a parameter's gradient as it is reduced, or of the weight as it is gathered, the
@@ -66,7 +63,7 @@ def physical_bound(
     known = efficiencies or PEAKS
     units = chip_units(cluster.chip, job.precision, known)
     asked = demands(job, formats_of(units), blocks_of(cluster), plans, np.asarray(state_bytes, np.float64))
-    return asked.seconds(_pace(cluster, units, known)) * (1 - ROUNDING)
+    return asked.seconds(_pace(cluster, units, known)) * (1 - TOLERANCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +71,11 @@ class Pace:
     """What a chip does in a second at best; numbers, or arrays over chips."""
 
     #: products in the job's format
-    matrix_flops: Array
-    vector_flops: Array
-    memory_bytes_per_s: Array
+    matrix_flops: Floats
+    vector_flops: Floats
+    memory_bytes_per_s: Floats
     #: what it sends beyond the blocks of each tier
-    sent_bytes_per_s: tuple[Array, ...]
+    sent_bytes_per_s: tuple[Floats, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +83,13 @@ class Demands:
     """What a step of a plan asks of a chip at least; arrays over plans."""
 
     #: products, as FLOPs that the job's format would make in the same time
-    matrix_flops: Array
-    vector_flops: Array
-    memory_bytes: Array
+    matrix_flops: Floats
+    vector_flops: Floats
+    memory_bytes: Floats
     #: what it sends beyond the blocks of each tier
-    sent_bytes: tuple[Array, ...]
+    sent_bytes: tuple[Floats, ...]
 
-    def seconds(self, pace: Pace) -> Array:
+    def seconds(self, pace: Pace) -> Floats:
         """The longest that any of them takes alone."""
         least = np.maximum(self.matrix_flops / pace.matrix_flops, self.vector_flops / pace.vector_flops)
         least = np.maximum(least, self.memory_bytes / pace.memory_bytes_per_s)
@@ -106,7 +103,7 @@ class Formats:
     """The numbers a chip multiplies for a job: all of a chip that its demands depend on."""
 
     #: the peak of the job's format over that of products in it, in half precision, and inside attention; by phase
-    slowness: Array
+    slowness: Floats
     #: of an element in the job's narrow format; None where there is none
     narrow_bytes: float | None
 
@@ -122,7 +119,7 @@ def formats_of(units: ChipUnits) -> Formats:
 
 
 def demands(
-    job: Job, formats: Formats, blocks: Blocks, plans: PlanBatch, state: Array | float = LEAST_STATE_BYTES
+    job: Job, formats: Formats, blocks: Blocks, plans: PlanBatch, state: Floats | float = LEAST_STATE_BYTES
 ) -> Demands:
     """What plans ask of the chips of a cluster, whatever these do in a second."""
     work, size = least_work(job, formats.narrow_bytes), plans.micro_batch
@@ -130,7 +127,7 @@ def demands(
     # a batch that does not divide has no plan; its bound means nothing, but is a number
     pipelines = Pipelines(np.maximum(job.global_batch / (size * d), 1.0), p, plans.pipeline_schedule)
 
-    def on_chip(counted: Array) -> Array:
+    def on_chip(counted: Floats) -> Floats:
         parts = [size / (t * c) * part for part in work.over_layers(counted)]
         return pipelines.least(parts, forward_shares(counted))
 
@@ -147,8 +144,8 @@ def demands(
 
 
 def _sent_bytes(
-    work: LeastWork, blocks: Blocks, plans: PlanBatch, pipelines: Pipelines, state: Array
-) -> tuple[Array, ...]:
+    work: LeastWork, blocks: Blocks, plans: PlanBatch, pipelines: Pipelines, state: Floats
+) -> tuple[Floats, ...]:
     """Bytes a chip sends beyond the blocks of each tier, by whatever makes it send most."""
     t, p, width, in_sequence = plans.tensor_parallel, plans.pipeline_parallel, work.width, plans.sequence_parallel
     copies = t * plans.context_parallel * plans.data_parallel
@@ -162,7 +159,7 @@ def _sent_bytes(
     sums = plans.micro_batch / plans.context_parallel * pipelines.least(summed, shares)
     expert_chips = plans.expert_parallel * plans.expert_tensor_parallel
     copied = work.copied_parameters(t, expert_chips)
-    every: list[Array] = []
+    every: list[Floats] = []
     for block, adding in blocks:
         # outside parts of the sequence the stream is all-reduced, inside them gathered and scattered
         sent = sums * crossing(block, t, 1.0, times=np.where(in_sequence | adding, 1.0, 2.0))
@@ -178,11 +175,11 @@ def _sent_bytes(
 class Pipelines:
     """Pipelines of plans, an array over them in every field."""
 
-    num_microbatches: Array
-    num_stages: Array
+    num_microbatches: Floats
+    num_stages: Floats
     schedule: NDArray[np.str_]
 
-    def least(self, work: Sequence[Array | float], forward_shares: tuple[float, float]) -> Array:
+    def least(self, work: Sequence[Floats | float], forward_shares: tuple[float, float]) -> Floats:
         """What a step has of a work at least, one after the other, given the shares of any layer's that are forward.
 
         The work is a microbatch's forward, input gradient and weight gradient through all layers.
@@ -191,7 +188,7 @@ class Pipelines:
         # a microbatch passes all layers and its gradient comes back; weight gradients may wait
         return np.maximum(forward + of_input, self._factor(*forward_shares) * (forward + of_input + of_weight))
 
-    def _factor(self, least_share: float, most_share: float) -> Array:
+    def _factor(self, least_share: float, most_share: float) -> Floats:
         """Times a microbatch's work T on m microbatches takes at least, whatever the cut into p stages.
 
         The stages' works t_k add up to T, of which the forward is a share between the two given.
@@ -221,34 +218,34 @@ class Pipelines:
         return factor
 
     @cached_property
-    def _runs(self) -> tuple[NDArray[np.bool_], ...]:
+    def _runs(self) -> tuple[Bools, ...]:
         """Which of them are interleaved, GPipe, ZB-H1 and 1F1B: comparing texts takes longer than the rest."""
         return tuple(self.schedule == name for name in ("interleaved", "gpipe", "zb_h1", "1f1b"))
 
     @cached_property
-    def _filled(self) -> Array:
+    def _filled(self) -> Floats:
         return 1 / (1 - _power(1 - 1 / self.num_microbatches, self.num_stages))
 
 
-def _power(base: Array, exponent: Array) -> Array:
+def _power(base: Floats, exponent: Floats) -> Floats:
     """Whole powers by squaring: the same bits on every machine and for one plan as for many, as `**` does not give."""
     left = exponent.astype(np.int64)
-    power: Array = np.ones(())
+    power: Floats = np.ones(())
     for _ in range(int(left.max(initial=0)).bit_length()):
         power = np.where(left & 1, power * base, power)
         base, left = base * base, left >> 1
     return power
 
 
-def _waits(m: Array, p: Array, share: float) -> Array:
+def _waits(m: Floats, p: Floats, share: float) -> Floats:
     """The sum over stages of 1F1B, Σ_k 1/((m − 1) − b · (min(m, p − k) − 1)), or a little more.
 
     Of the terms that differ the largest is taken as it is; the others, convex in w, are below their integral, and its
     logarithm ln x below (x − 1)/√x.
     """
-    again = np.maximum(m - 1, 1e-9)
+    again = np.maximum(m - 1, TOLERANCE)
     held = np.minimum(m, p) - 1
-    rest = np.maximum(again - share * held, 1e-12 * again)
+    rest = np.maximum(again - share * held, ROUNDING * again)
     ratio = (again + share / 2) / (rest + share / 2)
     return (ratio - 1) / np.sqrt(ratio) / share + (p - held) / rest
 
@@ -265,8 +262,8 @@ def blocks_of(cluster: Cluster) -> Blocks:
 
 
 def crossing(
-    block: float, group: Array, spacing: Array | float, alike: Array | float = 1.0, times: Array | float = 1.0
-) -> Array:
+    block: float, group: Floats, spacing: Floats | float, alike: Floats | float = 1.0, times: Floats | float = 1.0
+) -> Floats:
     """What a chip of a group sends beyond its block, per byte each of them holds whole, to sum or to gather it.
 
     A block of neighbouring chips has at most `inside` of the group's n chips, `spacing` apart. A sum over the group is

@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 
 from dovetail import frameworks
+from dovetail.arrays import TOLERANCE
 from dovetail.errors import InputError
 from dovetail.evaluation import evaluate
 from dovetail.frameworks import Framework
@@ -18,7 +19,7 @@ from dovetail.plans.words import space_sentence
 from dovetail.search.answer import Alternative, Answer, Certificate
 from dovetail.search.best_first import BestFirst
 from dovetail.search.layer_tables import Setting
-from dovetail.search.progress import TIE, Progress, simplicity
+from dovetail.search.progress import Progress, simplicity
 
 #: Plans with other degrees that an answer lists.
 ALTERNATIVES = 5
@@ -68,10 +69,9 @@ def plan(
         check_runs(best, job, cluster, framework)
         evaluation = evaluate(best, job, cluster, framework)
         assert evaluation.fits, "the tables say that it fits"
-        assert abs(evaluation.step_time_s / progress.best.seconds - 1) < TIE, "the tables and the model agree"
-    certificate = _certificate(
-        progress, evaluation.step_time_s if evaluation else None, space_sentence(whole, framework)
-    )
+        assert abs(evaluation.step_time_s / progress.best.seconds - 1) < TOLERANCE, "the tables and the model agree"
+    words = space_sentence(whole, framework)
+    certificate = _certificate(progress, evaluation.step_time_s if evaluation else None, words)
     found = _alternatives(progress)
     return Answer(job, cluster, framework, narrowed, evaluation, certificate, found, _timing(start, cpu))
 
@@ -124,7 +124,7 @@ def _certificate(progress: Progress, step_time_s: float | None, words: str) -> C
         known = None if status == "infeasible" else least
         return Certificate(status, known, None, words, counts.counted, pruned, counts.infeasible, counts.evaluated)
     bound = min(progress.left_s, step_time_s)
-    proven = bound >= step_time_s * (1 - TIE)
+    proven = bound >= step_time_s * (1 - TOLERANCE)
     bound = step_time_s if proven else bound
     return Certificate(
         "optimal" if proven else "feasible",

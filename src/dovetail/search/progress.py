@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from dovetail.arrays import TOLERANCE
 from dovetail.plans.plan import Plan
 from dovetail.plans.space import listed
-
-#: Times that differ by no more than this part of them are the same.
-TIE = 1e-9
 
 
 @dataclass(slots=True)
@@ -51,8 +49,8 @@ class Progress:
         """What a plan has to stay below to matter."""
         if self.keep > 1:
             last = self.leading[-1].seconds if len(self.leading) == self.keep else float("inf")
-            return min(self.wanted_s, last * (1 - TIE))
-        return self.wanted_s if self.best is None else min(self.wanted_s, self.best.seconds * (1 - TIE))
+            return min(self.wanted_s, last * (1 - TOLERANCE))
+        return self.wanted_s if self.best is None else min(self.wanted_s, self.best.seconds * (1 - TOLERANCE))
 
     def offer(self, seconds: float, plan: Plan) -> None:
         """Keeps a plan that fits, if it is better than those alike."""
@@ -80,7 +78,7 @@ def _uncut(plan: Plan) -> Plan:
 
 
 def _better(new: Found, old: Found) -> bool:
-    if abs(new.seconds - old.seconds) > TIE * old.seconds:
+    if abs(new.seconds - old.seconds) > TOLERANCE * old.seconds:
         return new.seconds < old.seconds
     return simplicity(new.plan) < simplicity(old.plan)
 

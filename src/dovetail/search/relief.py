@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dovetail.plans.plan import Plan
 from dovetail.search.answer import Answer
-from dovetail.search.changed_hardware import capacity_bytes, with_chips, with_memory
+from dovetail.search.changed_hardware import with_chips, with_memory
 from dovetail.search.plan import plan as search
 
 #: The largest change that is looked at, and how closely the least memory is told.
@@ -55,7 +55,7 @@ def _other_chips(answer: Answer, time_limit_s: float | None) -> Relief | None:
 
 
 def _more_memory(answer: Answer, time_limit_s: float | None) -> Relief | None:
-    capacity = capacity_bytes(answer.cluster.chip)
+    capacity = answer.cluster.chip.memory_bytes
 
     def tried(factor: float) -> Answer:
         changed = with_memory(answer.cluster, factor)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Bools, Ints
 from dovetail.frameworks import Framework
 from dovetail.frameworks.framework import AxisOrder
 from dovetail.hardware import Cluster
@@ -18,8 +18,6 @@ from dovetail.plans.pipeline_schedule import MAX_CHUNK_RUNS, SCHEDULE_CODES, Pip
 from dovetail.plans.space import Space
 from dovetail.search.cut_tables import is_free, listed_cuts
 from dovetail.search.splits import Split
-
-Ints = NDArray[np.int64]
 
 #: Where stages lie, by `Shapes.inside`.
 AXIS_ORDERS: tuple[AxisOrder, AxisOrder] = ("tp-cp-dp-pp", "tp-cp-pp-dp")
@@ -44,7 +42,7 @@ class Shapes:
     def __len__(self) -> int:
         return len(self.split)
 
-    def take(self, which: NDArray[np.int64] | NDArray[np.bool_]) -> Shapes:
+    def take(self, which: Ints | Bools) -> Shapes:
         """Some of them, in this order."""
         return Shapes(*(getattr(self, field.name)[which] for field in fields(self)))
 
@@ -55,7 +53,7 @@ def shapes(
     framework: Framework,
     space: Space,
     splits: Sequence[Split],
-    wanted: NDArray[np.bool_],
+    wanted: Bools,
 ) -> Shapes:
     """Every shape of the splits and stages that are wanted (splits × the space's stages).
 
@@ -65,7 +63,7 @@ def shapes(
     copy = np.array([split.copy_chips for split in splits], np.int64)
     least = np.array([split.least_copies for split in splits], np.int64)
     sizes = np.array(sorted(set(space.micro_batch)), np.int64)
-    columns: list[NDArray[np.int64]] = []
+    columns: list[Ints] = []
     for position, p in enumerate(space.pipeline_parallel):
         d = chips // (copy * p)
         fits = wanted[:, position] & (chips % (copy * p) == 0) & (d % least == 0)
@@ -103,7 +101,7 @@ def _pipelines(num_layers: int, framework: Framework, space: Space, p: int) -> l
     return found
 
 
-def _runs(framework: Framework, p: int, m: Ints, v: int, schedule: PipelineSchedule) -> NDArray[np.bool_]:
+def _runs(framework: Framework, p: int, m: Ints, v: int, schedule: PipelineSchedule) -> Bools:
     """Whether a schedule takes so many microbatches (`Pipeline`, `check_runs`)."""
     fits = p * m * v <= MAX_CHUNK_RUNS
     if p > 1 and schedule.value not in framework.pipeline_schedules:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from dovetail.arrays import TOLERANCE
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job
@@ -16,7 +17,7 @@ from dovetail.search.answer import Certificate, SimulatedPlan
 from dovetail.search.best_first import BestFirst
 from dovetail.search.layer_tables import Setting
 from dovetail.search.physical_bound import physical_bound
-from dovetail.search.progress import TIE, Found, simplicity
+from dovetail.search.progress import Found, simplicity
 from dovetail.simulation import simulate
 
 #: More are not simulated.
@@ -68,7 +69,7 @@ def simulated_plans(
     found.sort(key=lambda plan: (plan.step_time_s, simplicity(plan.plan)))
     counts, best_s = progress.counts, found[0].step_time_s
     bound = min(*left, beyond_s, best_s)
-    proven = bound >= best_s * (1 - TIE)
+    proven = bound >= best_s * (1 - TOLERANCE)
     certificate = Certificate(
         "optimal" if proven else "feasible",
         best_s if proven else bound,

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dovetail.cost.shapes import Array, summed
+from dovetail.arrays import Floats, Ints, summed
 from dovetail.frameworks.framework import AxisOrder
 from dovetail.graph import LayerGraph
 from dovetail.graph.size import Sizes, as_array
@@ -22,9 +21,6 @@ from dovetail.profile.version import by_group
 from dovetail.search.layer_tables import Setting, Work
 from dovetail.search.splits import Split
 from dovetail.step.profiles import UPDATED_WEIGHTS, Arrangements, Pricing, group_name, placed_layer
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: One byte per parameter: bytes then count parameters.
 _PARAMETERS = dict.fromkeys(Element, 1)
@@ -51,13 +47,13 @@ class StateKey:
 class _Class:
     """One layer class of a batch of keys: arrays over keys."""
 
-    home: Array
-    tied_home: Mapping[str, Array]
-    reduction_s: Array
-    gathering_s: Array
+    home: Floats
+    tied_home: Mapping[str, Floats]
+    reduction_s: Floats
+    gathering_s: Floats
     #: per microbatch, by kind of group: forward and backward; and kernels launched for it
-    forward_s: Mapping[str, Array]
-    backward_s: Mapping[str, Array]
+    forward_s: Mapping[str, Floats]
+    backward_s: Mapping[str, Floats]
     forward_kernels: int
     backward_kernels: int
 
@@ -139,7 +135,7 @@ class StateTable:
         backward += [c for c in state if c.moment is Moment.BACKWARD]
         widths = setting.job.element_bytes()
 
-        def seconds(collectives: Sequence[Collective]) -> dict[str, Array]:
+        def seconds(collectives: Sequence[Collective]) -> dict[str, Floats]:
             return _by_group(collectives, together, pricing, sizes, widths)
 
         step = seconds([c for c in state if c.moment is Moment.STEP])
@@ -162,13 +158,13 @@ def _by_group(
     pricing: Pricing,
     sizes: Sizes,
     widths: Mapping[Element, int],
-) -> dict[str, Array]:
+) -> dict[str, Floats]:
     """Seconds by kind of group; collectives that differ in bytes alone are priced side by side."""
     alike: dict[tuple[str, CollectiveKind, tuple[str, ...], str], list[Collective]] = {}
     for c in collectives:
         user = c.user if c.user in pricing.widening else ""
         alike.setdefault((group_name(c, together.axes), c.kind, c.axes, user), []).append(c)
-    found: list[tuple[str, Array]] = []
+    found: list[tuple[str, Floats]] = []
     for (group, *_), members in alike.items():
         bytes_of = [as_array(c.bytes(sizes, together.axis_sizes, widths)) for c in members]
         stacked = np.stack(np.broadcast_arrays(*bytes_of)).reshape(len(members), -1)
@@ -179,7 +175,7 @@ def _by_group(
 def _joined(work: Work, classes: Sequence[_Class], first: int, count: int) -> Work:
     """Work of the rows so far and of new ones; what a class lacks is nothing."""
 
-    def seconds(known: Mapping[str, Floats], parts: Sequence[Mapping[str, Array]]) -> dict[str, Floats]:
+    def seconds(known: Mapping[str, Floats], parts: Sequence[Mapping[str, Floats]]) -> dict[str, Floats]:
         none = np.zeros(())
         groups = dict.fromkeys([*known, *(group for part in parts for group in part)])
         old = np.zeros((first, len(classes)))
@@ -201,7 +197,7 @@ def _joined(work: Work, classes: Sequence[_Class], first: int, count: int) -> Wo
     )
 
 
-def _wide(values: Array, count: int) -> Floats:
+def _wide(values: Floats, count: int) -> Floats:
     return np.broadcast_to(np.asarray(values, np.float64), (count,))
 
 
@@ -215,7 +211,7 @@ def _columns(found: _Class, tied_weights: Sequence[str], count: int) -> tuple[Fl
     )
 
 
-def _parameters(weight: PlacedWeight, sizes: Sizes, together: Arrangements) -> Array:
+def _parameters(weight: PlacedWeight, sizes: Sizes, together: Arrangements) -> Floats:
     return as_array(local_bytes(weight.tensor, weight.home, sizes, together.axis_sizes, _PARAMETERS))
 
 

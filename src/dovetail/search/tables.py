@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Bools, Floats, Ints
 from dovetail.cost.units import tier_arrays
 from dovetail.frameworks.parameter_bytes import state_bytes
 from dovetail.layout.strategy import Strategy
@@ -23,9 +23,6 @@ from dovetail.search.splits import Split
 from dovetail.search.state_tables import StateKey, StateTable
 from dovetail.step.plan_kernels import Cells, Facts, Layers, States
 from dovetail.step.times import handover_seconds, is_routed, tied_time
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: Sequences of a microbatch so large that nothing is lost on its size: what layers then take per sequence bounds all.
 ENDLESS = 2**20
@@ -216,12 +213,12 @@ class Tables:
         """The ZeRO stage of every state so far."""
         return np.array([key.zero_stage for key in self.states.keys], np.int64)
 
-    def sharded_work(self) -> NDArray[np.bool_]:
+    def sharded_work(self) -> Bools:
         """Whether every microbatch gathers weights or reduces gradients, of every state so far."""
         return np.array([key.sharded_work for key in self.states.keys], np.bool_)
 
     @property
-    def has_loss(self) -> NDArray[np.bool_]:
+    def has_loss(self) -> Bools:
         """Whether a class has a loss."""
         return np.any(self._columns[0].loss > 0, axis=0, keepdims=True)[0]
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from dovetail.arrays import Ints
 from dovetail.cost.calibration import Efficiencies
-from dovetail.cost.collective import TierArrays
+from dovetail.cost.tier import TierArrays
 from dovetail.cost.units import way_arrays
 from dovetail.hardware import Cluster
 from dovetail.hardware.network import ways
@@ -16,7 +17,7 @@ from dovetail.placement.wafer_tiles import snake
 from dovetail.plans.arrange import PIPELINE, Arrangement
 from dovetail.plans.plan import Plan
 from dovetail.simulation.layer_steps import Message
-from dovetail.simulation.network import Ints, Network, Routes
+from dovetail.simulation.network import Network, Routes
 
 #: What a chip has for every tier: a port it sends through and one it receives through.
 DIRECTIONS = ("out", "in")

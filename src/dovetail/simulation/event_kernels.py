@@ -3,9 +3,6 @@
 Every task has at most one event ahead of it: the end of its wait, or of its message at the rate this has now. Messages
 that share links, directly or through others, with one that begins or ends get new rates; all others keep theirs.
 """
-# numba ships no types
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
-# pyright: reportArgumentType=false, reportReturnType=false
 
 from __future__ import annotations
 
@@ -13,12 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from dovetail.arrays import Bools, Floats, Ints
 from dovetail.simulation.fair_share_kernels import fill
-from dovetail.simulation.network import Floats, Ints
-
-Bools = NDArray[np.bool_]
 
 #: Moments this close, as a part of the time, are one: what should be equal differs by rounding.
 SAME = 1e-14
@@ -149,7 +143,7 @@ def _next(queue: Queue) -> int:
     queue.place[task] = -1
     queue.size[0] -= 1
     if queue.size[0] > 0:
-        _settle(queue, queue.task[queue.size[0]], 0)
+        _settle(queue, int(queue.task[queue.size[0]]), 0)
     return task
 
 
@@ -162,7 +156,7 @@ def _put(pile: Pile, number: int) -> None:
 @njit(cache=True)
 def _pull(pile: Pile) -> int:
     pile.held[0] -= 1
-    return pile.number[pile.held[0]]
+    return int(pile.number[pile.held[0]])
 
 
 @njit(cache=True)
@@ -278,12 +272,12 @@ def _share(
             touched, tasks.route, found, links.starts, links.link, links.part, reached.room, reached.load, reached.rate
         )
         for task in touched:
-            rate = reached.rate[task]
+            rate = float(reached.rate[task])
             if rate == flights.rate[task]:
                 continue
             flights.left[task] -= flights.rate[task] * (at - flights.since[task])
             flights.since[task], flights.rate[task] = at, rate
-            _expect(queue, task, at + max(flights.left[task], 0.0) / rate)
+            _expect(queue, task, at + max(float(flights.left[task]), 0.0) / rate)
             events += 1
             log, logged = _logged(log, logged, at, task, rate)
     now.changed.held[0] = 0
@@ -351,7 +345,7 @@ def play(tasks: Tasks, links: Links, ranks: Ints, log: Floats) -> tuple[int, int
         events += changes
         if queue.size[0] == 0:
             break
-        at = queue.at[queue.task[0]]
+        at = float(queue.at[queue.task[0]])
         while queue.size[0] > 0 and queue.at[queue.task[0]] <= at * (1.0 + SAME):
             task = _next(queue)
             events += 1

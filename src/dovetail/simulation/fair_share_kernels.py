@@ -4,19 +4,14 @@ No message could be faster without one that is no faster becoming slower. Rates 
 until a link is full, its messages stay at that rate, the others grow on (Bertsekas and Gallager, Data Networks, section
 6.5.2). The rate of a message that loads its links differently is that of the link it loads most.
 """
-# numba ships no types
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
-# pyright: reportArgumentType=false
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit
 
-from dovetail.simulation.network import Floats, Ints, Network
-
-#: Parts of routes below this are rounding of those taken off a link.
-NOTHING = 1e-12
+from dovetail.arrays import ROUNDING, Floats, Ints
+from dovetail.simulation.network import Network
 
 
 @njit(cache=True)
@@ -37,12 +32,13 @@ def fill(
     while left > 0:
         full, level = -1, np.inf
         for found in links:
-            if load[found] > NOTHING and max(room[found], 0.0) < level * load[found]:
+            # smaller loads are rounding of the parts taken off the link
+            if load[found] > ROUNDING and max(room[found], 0.0) < level * load[found]:
                 full, level = found, max(room[found], 0.0) / load[found]
         k = 0
         while k < left:
             message = messages[k]
-            low, high = starts[way[message]], starts[way[message] + 1]
+            low, high = int(starts[way[message]]), int(starts[way[message] + 1])
             if not _crosses(link, low, high, full):
                 k += 1
                 continue

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
 
-from dovetail.cost.shapes import Array
+from dovetail.arrays import Floats
 from dovetail.graph import LayerGraph, Phase
 from dovetail.graph.routing import TOP_K
 from dovetail.graph.size import as_array
@@ -214,7 +214,7 @@ def _layer_steps(
     )
 
 
-def _numbers(shares: Mapping[str, Array | float]) -> dict[str, float]:
+def _numbers(shares: Mapping[str, Floats | float]) -> dict[str, float]:
     return {name: float(share) for name, share in shares.items()}
 
 

@@ -6,14 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
+from dovetail.arrays import ROUNDING, Floats, Ints
 
 #: Smaller parts would drown in the rounding of others.
-SMALLEST_PART = 2e-12
+SMALLEST_PART = 2 * ROUNDING
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dovetail import frameworks
+from dovetail.arrays import largest
 from dovetail.cost.calibration import calibration
-from dovetail.cost.shapes import largest
 from dovetail.errors import InputError
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster

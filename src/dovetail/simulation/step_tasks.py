@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Array, Floats, Ints
 from dovetail.pipeline.work_order import WorkKind, WorkOrder, needs
 from dovetail.simulation.chips import Chips
 from dovetail.simulation.item_tasks import Pattern, item_pattern, joined_pattern, parted
 from dovetail.simulation.layer_steps import GRADIENTS, LayerStep, LayerSteps, Message, StepKind
-from dovetail.simulation.network import Floats, Ints
 from dovetail.simulation.task_blocks import Block, Laid, Texts
 from dovetail.simulation.task_graph import TaskGraph
 from dovetail.step.stages import ChunkContent
@@ -330,7 +328,7 @@ class _StepWriter:
         """Everything together."""
         blocks = [block for block, _, _ in self._blocks]
 
-        def column(name: str) -> NDArray[Any]:
+        def column(name: str) -> Array:
             return np.concatenate([getattr(block, name) for block in blocks])
 
         lengths = np.array([len(block.seconds) for block in blocks])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from dovetail.arrays import Floats, Ints
 from dovetail.simulation.item_tasks import Pattern
-from dovetail.simulation.network import Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)

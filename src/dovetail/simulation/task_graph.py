@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail.simulation.network import Floats, Ints, Network
+from dovetail.arrays import Floats, Ints
+from dovetail.simulation.network import Network
 
 
 @dataclass(frozen=True, slots=True)

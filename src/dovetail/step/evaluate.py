@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dovetail import __version__
+from dovetail.arrays import Floats, summed
 from dovetail.cost.calibration import Efficiencies, calibration
 from dovetail.cost.operators import ChipUnits
-from dovetail.cost.shapes import Array, summed
 from dovetail.cost.units import OPERANDS, chip_units
 from dovetail.frameworks import Framework
 from dovetail.graph import LayerGraph, Role
@@ -73,7 +73,7 @@ class Evaluation:
 class Step:
     """One step of a plan: where its seconds go, and what they were added up from."""
 
-    breakdown: Mapping[str, Array]
+    breakdown: Mapping[str, Floats]
     profiles: JobProfiles
     contents: tuple[ChunkContent, ...]
     stages: tuple[Stage, ...]
@@ -82,7 +82,7 @@ class Step:
     tables: MemoryTables
 
     @property
-    def seconds(self) -> Array:
+    def seconds(self) -> Floats:
         """The whole step."""
         return summed(self.breakdown.values())
 
@@ -178,7 +178,7 @@ def step_from(plan: Plan, job: ProfiledJob) -> Step:
     tables = MemoryTables.of(profiles.layers, kept, loss_bytes(profiles.layers, facts))
     home = tables.parameters(*stages)[:, 1]
     reduction, gathering, update = end_of_step(profiles, stages, layers, facts.overlaps, pipeline, home, update_s)
-    breakdown: dict[str, Array] = {
+    breakdown: dict[str, Floats] = {
         **parts,
         "pipeline bubble": np.maximum(pipelined - summed(parts.values()), 0.0),
         "gradient reduction": reduction,
@@ -239,7 +239,7 @@ def pipeline_of(plan: Plan) -> Pipeline:
     return Pipeline(schedule, plan.pipeline_parallel, plan.num_microbatches, plan.virtual_stages)
 
 
-def loss_bytes(layers: Mapping[str, LayerProfile], facts: FrameworkFacts) -> dict[str, Array]:
+def loss_bytes(layers: Mapping[str, LayerProfile], facts: FrameworkFacts) -> dict[str, Floats]:
     """What the losses hold at once, by the layers that have one."""
     return {
         name: profile.logits * facts.logits_bytes / facts.loss_chunks
@@ -276,7 +276,7 @@ def _answer(
     peak = rates.get(OPERANDS[job.precision], rates.get("bf16", rates.get("fp16", 0.0)))
     flops = float(job.graph().training_flops(job.global_batch, job.seq_len))
     fullest = max(sum(parts.values()) for parts in memory)
-    capacity = chip.hbm_bytes or chip.sram_bytes
+    capacity = chip.memory_bytes
     return Evaluation(
         plan=plan,
         fits=fullest <= capacity,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dovetail.cost.shapes import Array
+from dovetail.arrays import Floats
 from dovetail.frameworks import Availability, Framework, ParameterBytes
 from dovetail.graph import Element
 from dovetail.models import Job
@@ -21,15 +21,15 @@ class Overheads:
     """What a framework adds to the work of the chips; numbers, or arrays over variants that are tried at once."""
 
     #: seconds of the host per kernel
-    host_s: Array
+    host_s: Floats
     #: what vector kernels move, of what fused ones would
-    traffic: Array
+    traffic: Floats
     #: part of overlapped communication that costs time all the same
-    exposed: Array
+    exposed: Floats
     #: seconds of every step outside the layers
-    step_s: Array
+    step_s: Floats
     #: what attention kernels reach of the best for the chip
-    attention: Array
+    attention: Floats
 
 
 def overheads_of(framework: Framework) -> Overheads:

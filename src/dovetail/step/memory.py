@@ -7,14 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail.cost.shapes import Array
+from dovetail.arrays import Array, Bools, Floats, Ints
 from dovetail.profile import LayerProfile, Recompute
 from dovetail.step.plan_kernels import (
     PARTS,
-    Bools,
     Cells,
-    Floats,
-    Ints,
     Layers,
     ParameterBytes,
     States,

@@ -1,6 +1,4 @@
 """Compiled evaluation of plans by index: pipeline, what follows it, and the memory of every stage."""
-# numba ships no types
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 
@@ -8,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from dovetail.arrays import Bools, Floats, Ints
 from dovetail.frameworks import ParameterBytes
 from dovetail.pipeline.compiled_formulas import peak_saved
 from dovetail.pipeline.longest_path_kernels import least_step
@@ -23,10 +21,6 @@ from dovetail.step.compiled_formulas import (
     state_bytes,
     transient_peak,
 )
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 class Layers(NamedTuple):

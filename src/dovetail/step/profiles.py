@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial, reduce
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats, Ints
 from dovetail.cost.calibration import Efficiencies
-from dovetail.cost.collective import CollectiveTime, TierArrays, tiered_time
+from dovetail.cost.collective import CollectiveTime, tiered_time
 from dovetail.cost.energy import EnergyRates, energy_rates
 from dovetail.cost.operators import ChipUnits
-from dovetail.cost.shapes import Array
+from dovetail.cost.tier import TierArrays
 from dovetail.cost.units import way_arrays
 from dovetail.graph import Backward, Element, LayerGraph, ModelGraph, Role, differentiate
 from dovetail.graph.routing import EXPERT_TOKENS, TOP_K
@@ -47,8 +47,8 @@ class Arrangements:
     strategy: Strategy
     axis_sizes: Mapping[str, Size]
     #: groups each axis joins along every way of the network, and how far they lie apart: ways × arrangements
-    joins: Mapping[str, Array]
-    strides: Mapping[str, Array]
+    joins: Mapping[str, Floats]
+    strides: Mapping[str, Floats]
     #: sequences of a microbatch on all copies
     batch: Size
 
@@ -70,7 +70,7 @@ class Arrangements:
             _together(batches),
         )
 
-    def taken(self, rows: NDArray[np.int64], times: NDArray[np.int64]) -> Arrangements:
+    def taken(self, rows: Ints, times: Ints) -> Arrangements:
         """Some of them, each with so many times the sequences."""
         return Arrangements(
             self.axes,
@@ -81,7 +81,7 @@ class Arrangements:
             np.broadcast_to(as_array(self.batch), self._count)[rows] * times,
         )
 
-    def _wide(self, by_way: Array) -> Array:
+    def _wide(self, by_way: Floats) -> Floats:
         return np.broadcast_to(by_way.T, (*self._count, by_way.shape[0])).T
 
     @property
@@ -97,15 +97,15 @@ class Pricing:
     #: how much wider than the job's elements gradients are reduced, and updated weights gathered
     widening: Mapping[str, float]
 
-    def seconds(self, arrangements: Arrangements, collective: Collective, size: Array, copies: float = 1.0) -> Array:
+    def seconds(self, arrangements: Arrangements, collective: Collective, size: Floats, copies: float = 1.0) -> Floats:
         """One collective; `copies` of what it holds can travel together to a node."""
         return self.time(arrangements, collective, size, copies)[0].seconds
 
     def time(
-        self, arrangements: Arrangements, collective: Collective, size: Array, copies: float = 1.0
+        self, arrangements: Arrangements, collective: Collective, size: Floats, copies: float = 1.0
     ) -> tuple[CollectiveTime, list[int]]:
         """One collective, and the ways its links lie along."""
-        joins: Array = reduce(np.multiply, [arrangements.joins[axis] for axis in collective.axes])
+        joins: Floats = reduce(np.multiply, [arrangements.joins[axis] for axis in collective.axes])
         wide = size * self.widening.get(collective.user, 1.0)
         used = [way for way, n in enumerate(joins) if np.any(n > 1)]
         groups = [(joins[way], self._apart(arrangements, collective, way)) for way in used]

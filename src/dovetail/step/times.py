@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dovetail.arrays import Floats, largest, summed
 from dovetail.cost.calibration import Efficiencies
 from dovetail.cost.collective import CollectiveTime, TierArrays, tiered_time
-from dovetail.cost.shapes import Array, largest, summed
 from dovetail.cost.units import tier_arrays, way_arrays
 from dovetail.hardware import Cluster, Tier
 from dovetail.layout import CollectiveKind
@@ -27,15 +27,15 @@ from dovetail.step.stages import ChunkContent, Stage, layer_counts
 class Overlaps:
     """Which communication a framework hides behind computation: the part of it that can be hidden, 0 to 1."""
 
-    tensor_forward: Array | float = 0.0
-    tensor_backward: Array | float = 0.0
-    context: Array | float = 0.0
-    expert: Array | float = 0.0
+    tensor_forward: Floats | float = 0.0
+    tensor_backward: Floats | float = 0.0
+    context: Floats | float = 0.0
+    expert: Floats | float = 0.0
     #: of weights kept in shards, ahead of the layer that needs them
-    weight_gather: Array | float = 1.0
+    weight_gather: Floats | float = 1.0
     #: of weights updated in shards, beside the next step's forward
-    updated_weights: Array | float = 1.0
-    gradient_reduction: Array | float = 1.0
+    updated_weights: Floats | float = 1.0
+    gradient_reduction: Floats | float = 1.0
     #: whether stages work on while what they hand on is sent
     transfers: bool = True
     #: computation hides at least so many seconds, however short it is: endless in a bound
@@ -46,16 +46,18 @@ class Overlaps:
 class LayerTimes:
     """Seconds of one layer and microbatch, what overlaps taken off; `parts` names where they go."""
 
-    forward_s: Array
-    input_gradient_s: Array
-    weight_gradient_s: Array
-    parts: Mapping[str, Array]
+    forward_s: Floats
+    input_gradient_s: Floats
+    weight_gradient_s: Floats
+    parts: Mapping[str, Floats]
     #: of these, waits for the host in the forward, and in the input gradient
-    forward_wait_s: Array | float = 0.0
-    backward_wait_s: Array | float = 0.0
+    forward_wait_s: Floats | float = 0.0
+    backward_wait_s: Floats | float = 0.0
 
 
-def layer_times(profile: LayerProfile, again: Recompute, overlaps: Overlaps, host_s: Array | float = 0.0) -> LayerTimes:
+def layer_times(
+    profile: LayerProfile, again: Recompute, overlaps: Overlaps, host_s: Floats | float = 0.0
+) -> LayerTimes:
     """One layer's forward and backward with its exposed collectives, and the waits for a host that is slower."""
     backward_compute = profile.input_gradient_s + profile.weight_gradient_s
     added = again.added_s
@@ -90,8 +92,8 @@ def layer_times(profile: LayerProfile, again: Recompute, overlaps: Overlaps, hos
 
 
 def least_input_gradient(
-    profile: LayerProfile, added_s: Array, overlaps: Overlaps, host_s: Array | float = 0.0
-) -> Array:
+    profile: LayerProfile, added_s: Floats, overlaps: Overlaps, host_s: Floats | float = 0.0
+) -> Floats:
     """What a layer's input gradient takes at least with recompute that adds such seconds, as `layer_times` counts.
 
     Collectives are hidden by their full share, however little computation there is beside them, and what runs again
@@ -108,7 +110,7 @@ def least_input_gradient(
 HOST_SHARPNESS = 4
 
 
-def _wait(busy_s: Array, host_s: Array | float) -> Array:
+def _wait(busy_s: Floats, host_s: Floats | float) -> Floats:
     """Seconds a chip stands idle because its host has not launched the next kernel."""
     longer = np.maximum(busy_s, host_s)
     ratio = np.minimum(busy_s, host_s) / np.where(longer > 0, longer, 1.0)
@@ -116,10 +118,10 @@ def _wait(busy_s: Array, host_s: Array | float) -> Array:
 
 
 def _exposed_by_kind(
-    collectives: Mapping[str, Array], compute_s: Array, overlaps: Overlaps, tensor: Array | float
-) -> tuple[Array, dict[str, Array]]:
+    collectives: Mapping[str, Floats], compute_s: Floats, overlaps: Overlaps, tensor: Floats | float
+) -> tuple[Floats, dict[str, Floats]]:
     """Seconds of collectives that computation does not hide, in all and by kind; kinds use up its seconds in turn."""
-    parts: dict[str, Array] = {}
+    parts: dict[str, Floats] = {}
     budget = np.maximum(compute_s, overlaps.least_room_s)
     for name, hidden in hidden_shares(overlaps, tensor).items():
         if name in collectives:
@@ -129,7 +131,7 @@ def _exposed_by_kind(
     return summed(parts.values()), parts
 
 
-def hidden_shares(overlaps: Overlaps, tensor: Array | float) -> dict[str, Array | float]:
+def hidden_shares(overlaps: Overlaps, tensor: Floats | float) -> dict[str, Floats | float]:
     """The part of a collective that can be hidden, by kind of group."""
     return {
         "tensor-parallel": tensor,
@@ -143,7 +145,7 @@ def hidden_shares(overlaps: Overlaps, tensor: Array | float) -> dict[str, Array 
 def chunk_times(
     layers: Mapping[str, LayerTimes],
     contents: Sequence[ChunkContent],
-    transfer_s: Array,
+    transfer_s: Floats,
     links: int,
     *,
     sending: bool = False,
@@ -153,7 +155,7 @@ def chunk_times(
     Where a stage waits while it sends (`sending`), a transfer is its time; otherwise only its receiver's delay.
     """
 
-    def total(field: str) -> Array:
+    def total(field: str) -> Floats:
         sums = [summed(n * getattr(layers[name], field) for name, n in content.items()) for content in contents]
         return np.stack(np.broadcast_arrays(*sums), axis=-1)
 
@@ -167,20 +169,20 @@ def chunk_times(
     return ChunkTimes(forward, of_input, total("weight_gradient_s"), transfer_s=transfers)
 
 
-def busy_parts(layers: Mapping[str, LayerTimes], stages: Sequence[Stage], runs: float) -> dict[str, Array]:
+def busy_parts(layers: Mapping[str, LayerTimes], stages: Sequence[Stage], runs: float) -> dict[str, Floats]:
     """Where the seconds of one step go on the stage with most work, each chunk run so many times."""
     names = list(dict.fromkeys(part for times in layers.values() for part in times.parts))
     every = [_stage_parts(layers, stage, names, runs) for stage in stages]
     totals = np.stack(np.broadcast_arrays(*(summed(parts) for parts in every)))
     busiest = np.argmax(totals, axis=0)[None]
-    chosen: dict[str, Array] = {}
+    chosen: dict[str, Floats] = {}
     for position, name in enumerate(names):
         by_stage = np.stack([np.broadcast_to(parts[position], totals.shape[1:]) for parts in every])
         chosen[name] = np.take_along_axis(by_stage, busiest, axis=0)[0]
     return chosen
 
 
-def _stage_parts(layers: Mapping[str, LayerTimes], stage: Stage, names: Sequence[str], runs: float) -> list[Array]:
+def _stage_parts(layers: Mapping[str, LayerTimes], stage: Stage, names: Sequence[str], runs: float) -> list[Floats]:
     counts = layer_counts(stage)
     return [
         summed(
@@ -190,7 +192,7 @@ def _stage_parts(layers: Mapping[str, LayerTimes], stage: Stage, names: Sequence
     ]
 
 
-def transfer_seconds(plan: Plan, profiles: JobProfiles, cluster: Cluster, efficiencies: Efficiencies) -> Array:
+def transfer_seconds(plan: Plan, profiles: JobProfiles, cluster: Cluster, efficiencies: Efficiencies) -> Floats:
     """One stage's output to the next: over the tier that two neighbouring stages share.
 
     Without sequence parallelism every tensor-parallel chip has the whole: each sends its part, and the receivers
@@ -206,8 +208,8 @@ def transfer_seconds(plan: Plan, profiles: JobProfiles, cluster: Cluster, effici
 
 
 def handover_seconds(
-    sent: Array, neighbours: Array | int, hops: Array | int, cluster: Cluster, efficiencies: Efficiencies
-) -> Array:
+    sent: Floats, neighbours: Floats | int, hops: Floats | int, cluster: Cluster, efficiencies: Efficiencies
+) -> Floats:
     """What a chip takes to send bytes to its fellow of the next stage, of one plan or of many.
 
     Over the tier that holds both stages' `neighbours`, or over so many `hops` of a routed grid; 0 where it has none.
@@ -229,7 +231,7 @@ def is_routed(cluster: Cluster) -> bool:
     return any(tier.routed for tier in cluster.tiers)
 
 
-def hop_seconds(sent: Array, hops: Array | int, along: Sequence[TierArrays]) -> Array:
+def hop_seconds(sent: Floats, hops: Floats | int, along: Sequence[TierArrays]) -> Floats:
     """What every chip sends to one so many links on, all at once: each link carries as many messages."""
     axis = next(way for way in along if way.grid is not None)
     return sent * hops / (axis.bytes_per_s / 2 * axis.efficiency) + hops * axis.latency_s + axis.launch_s
@@ -246,18 +248,18 @@ def end_of_step(
     layers: Mapping[str, LayerTimes],
     overlaps: Overlaps,
     pipeline: Pipeline,
-    home: Sequence[float] | Array,
-    update_s: Array | float,
-) -> tuple[Array, Array, Array]:
+    home: Sequence[float] | Floats,
+    update_s: Floats | float,
+) -> tuple[Floats, Floats, Floats]:
     """What a step adds to its microbatches at the stage that takes longest for it.
 
     Reduction of gradients, gathering of weights updated in shards, and the optimizer, at `update_s` for each of the
     parameters whose state a stage's chips are `home` to. The first can hide behind the last microbatch's backward, the
     second behind the next step's first forward.
     """
-    none: Array = np.zeros(())
+    none: Floats = np.zeros(())
     sizes = pipeline.num_stages, pipeline.num_microbatches, pipeline.num_chunks, overlaps.least_room_s
-    by_stage: list[tuple[Array, Array, Array]] = []
+    by_stage: list[tuple[Floats, Floats, Floats]] = []
     for stage, parameters in zip(stages, home, strict=True):
         reduction = gathering = backward = forward = none
         for name, count in layer_counts(stage).items():
@@ -283,7 +285,7 @@ def tied_seconds(
     cluster: Cluster,
     efficiencies: Efficiencies,
     gradient_bytes: float,
-) -> Array:
+) -> Floats:
     """Gradients of weights that several stages hold (embedding and head), summed once a step."""
     return summed(time.seconds for _, time in tied_times(plan, profiles, stages, cluster, efficiencies, gradient_bytes))
 
@@ -304,13 +306,13 @@ def tied_times(
     return [(holders, tied_time(len(holders), parameters, gradient_bytes, tier)) for holders, parameters in shared]
 
 
-def tied_time(holders: int, parameters: Array, gradient_bytes: float, tier: TierArrays) -> CollectiveTime:
+def tied_time(holders: int, parameters: Floats, gradient_bytes: float, tier: TierArrays) -> CollectiveTime:
     """The sum of the gradients of a weight that so many stages hold, once a step."""
     groups = [(np.asarray(float(holders)), tier)]
     return tiered_time(CollectiveKind.ALL_REDUCE, groups, parameters * gradient_bytes)
 
 
-def _tied_weights(profiles: JobProfiles, stages: Sequence[Stage]) -> list[tuple[tuple[int, ...], Array]]:
+def _tied_weights(profiles: JobProfiles, stages: Sequence[Stage]) -> list[tuple[tuple[int, ...], Floats]]:
     """Weights that several stages hold: the stages, and the parameters on a chip."""
     holders: dict[str, set[int]] = {}
     for position, stage in enumerate(stages):

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dovetail import hardware
+from dovetail.arrays import Floats
 from dovetail.cost.operators import ChipUnits, PlacedWork, kernel_counts, local_sizes, operator_seconds
-from dovetail.cost.shapes import Array, Gemm, gemm_of
+from dovetail.cost.shapes import Gemm, gemm_of
 from dovetail.cost.units import chip_units
 from dovetail.documents import validate
 from dovetail.graph import HALF_PRECISION, LayerGraph, Operator
@@ -69,9 +70,9 @@ class Priced:
         return (*self.placed.forward, *self.placed.backward)
 
     @property
-    def all_seconds(self) -> dict[str, Array]:
+    def all_seconds(self) -> dict[str, Floats]:
         """Operator → seconds on one chip or several."""
-        found: dict[str, Array] = {}
+        found: dict[str, Floats] = {}
         for operators in (self.placed.forward, self.placed.backward):
             found |= operator_seconds(self._work(operators), self.chip)
         return found

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.cost.collective import TierArrays, Transport, seconds, tiered_seconds
+from dovetail.cost.collective import Transport, seconds, tiered_seconds
+from dovetail.cost.tier import TierArrays
 from dovetail.layout import CollectiveKind as Kind
 
 #: Messages that cross links at their rate and nothing else.

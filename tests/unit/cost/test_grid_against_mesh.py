@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from dovetail import hardware
-from dovetail.cost.collective import GridAxis, TierArrays, Transport, tiered_seconds
+from dovetail.cost.collective import Transport, tiered_seconds
 from dovetail.cost.mesh import Kind, Mesh, MeshCollective, across_loads, best, collective
+from dovetail.cost.tier import GridAxis, TierArrays
 from dovetail.layout import CollectiveKind
 from dovetail.layout.rectangles import rectangles
 

@@ -15,7 +15,7 @@ from ray_scenarios import Counting, small_cluster
 
 from dovetail.exploration import study as study_module
 from dovetail.exploration.events import Progress
-from dovetail.exploration.executor import EXECUTORS
+from dovetail.exploration.executors import EXECUTORS
 from dovetail.exploration.levels import Some
 from dovetail.exploration.study import Study
 

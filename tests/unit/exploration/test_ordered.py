@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.exploration.executor import EXECUTORS, Executor, Inline
+from dovetail.exploration.executor import Executor, Inline
+from dovetail.exploration.executors import EXECUTORS
 from dovetail.exploration.ordered import run_ordered
 
 #: A state is all that was absorbed; a task names its batch and the state it was made from.

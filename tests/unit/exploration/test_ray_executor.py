@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.exploration.executor import EXECUTORS
+from dovetail.exploration.executors import EXECUTORS
 
 SCENARIOS = Path(__file__).with_name("ray_scenarios.py")
 LIMIT_S = 180

@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 import dovetail as dt
 from dovetail.exploration.evolutionary import Evolutionary
 from dovetail.exploration.pareto import pareto
-from dovetail.exploration.samplers import SAMPLERS, Order, Rest, Sampler
+from dovetail.exploration.sampler import Sampler
+from dovetail.exploration.samplers import SAMPLERS
+from dovetail.exploration.unseen import Order, Unseen
 from dovetail.hardware.design_space import DesignSpace
 from dovetail.hardware.design_space.space import Axis
 
@@ -168,7 +170,7 @@ def test_where_nothing_fits_it_still_asks(factory, objectives):
 
 
 def test_a_search_without_end_is_given_up(monkeypatch):
-    monkeypatch.setattr(Rest, "_FRUITLESS", 3 * 2**8)
+    monkeypatch.setattr(Unseen, "_FRUITLESS", 3 * 2**8)
     looked: list[int] = []
     keeps = DesignSpace.keeps
     monkeypatch.setattr(DesignSpace, "keeps", lambda self, i: (looked.append(len(i)), keeps(self, i) & False)[1])

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 import dovetail as dt
 from dovetail.errors import InputError
 from dovetail.hardware import Wafer
-from dovetail.hardware.silicon import PEAK, RULES, Finding, Silicon, check
-from dovetail.hardware.silicon.wafer_check import estimate
+from dovetail.hardware.silicon import PEAK, RULES, Finding, Silicon, check, wafer_check
+from dovetail.hardware.silicon.wafer_estimate import WaferSilicon
 from dovetail.hardware.silicon.wafer_geometry import pitches_mm, stack_columns, wire_mm
 from dovetail.hardware.silicon.wafer_yield import harvested_yield, sites_yield
+from dovetail.hardware.technology import End
 from dovetail.hardware.wafer_design import wafer_design_of
 
 _EXACT = {"source": "us", "status": "assumed"}
@@ -47,8 +48,16 @@ def wafer(**changes: Any) -> Wafer:
     return dt.hardware.wafer_from(PLAIN | changes, "small")
 
 
+def checked(one: Wafer) -> tuple[Finding, ...]:
+    return check(one, dt.hardware.technology_of(one))
+
+
+def estimate(one: Wafer, end: End = "value") -> WaferSilicon:
+    return wafer_check.estimate(one, dt.hardware.technology_of(one), end)
+
+
 def findings(one: Wafer) -> dict[str, Finding]:
-    return {finding.rule: finding for finding in check(one)}
+    return {finding.rule: finding for finding in checked(one)}
 
 
 def test_geometry_by_hand():
@@ -212,7 +221,7 @@ def test_more_is_never_easier(change, rules):
 
 @pytest.mark.parametrize("name", dt.hardware.wafer_names())
 def test_the_value_lies_between_the_ends(name):
-    for finding in check(dt.hardware.wafer(name)):
+    for finding in checked(dt.hardware.wafer(name)):
         assert finding.low <= finding.value * (1 + 1e-9)
         assert finding.value <= finding.high * (1 + 1e-9)
         assert finding.passes == (finding.value <= finding.limit)
@@ -232,7 +241,7 @@ INFEASIBLE = {
 
 @pytest.mark.parametrize("name", INFEASIBLE)
 def test_what_is_wrong_with_published_wafers(name):
-    found = check(dt.hardware.wafer(name))
+    found = checked(dt.hardware.wafer(name))
     broken = {finding.rule for finding in found if not finding.passes}
     assert (broken, {f.rule for f in found if not f.passes and f.certain}) == INFEASIBLE[name]
 
@@ -254,5 +263,5 @@ def test_a_few_spare_dies_mend_the_yield():
 def test_the_check_needs_a_technology():
     bare = {key: value for key, value in DIE.items() if key != "technology"}
     with pytest.raises(InputError, match=r"^wafer small: die.technology: is missing; give the die a technology"):
-        check(wafer(die=bare))
+        dt.hardware.technology_of(wafer(die=bare))
     assert check(wafer(die=bare), dt.hardware.technology("5nm"))

@@ -46,8 +46,10 @@ def test_arrays_and_single_wafers_agree(base):
     designs = whole.designs(chosen)
     columns = {rule: whole.values(figure, designs) for rule, figure in RULES.items()}
     kept = whole.keeps(chosen)
+    technology = whole.formulas.technology
+    assert technology is not None
     for position, wafer in enumerate(whole.wafers(chosen)):
-        found = {finding.rule: finding for finding in check(wafer, whole.formulas.technology)}
+        found = {finding.rule: finding for finding in check(wafer, technology)}
         assert {rule: f.value for rule, f in found.items()} == pytest.approx(
             {rule: float(column[position]) for rule, column in columns.items()}, rel=1e-9
         )
@@ -100,7 +102,7 @@ def test_a_wafer_by_its_index():
     assert wafer.cluster(2).chips == 112
     assert wafer.source == f"design {whole.index_of(values)} of the design space few, from watos-like"
     (known,) = whole.values("wafer_yield", whole.designs([whole.index_of(values)]))
-    assert float(estimate(wafer).wafer_yield) == pytest.approx(float(known))
+    assert float(estimate(wafer, dt.hardware.technology_of(wafer)).wafer_yield) == pytest.approx(float(known))
 
 
 def test_figures_of_wafers_in_formulas():

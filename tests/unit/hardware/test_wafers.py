@@ -188,9 +188,10 @@ def test_a_map_is_kept_in_one_order():
 
 def test_defects_drawn_by_the_estimate():
     wafer = dt.hardware.wafer("watos-like")
-    assert sampled_defects(wafer, 3) == sampled_defects(wafer, 3)
+    node = dt.hardware.technology_of(wafer)
+    assert sampled_defects(wafer, node, 3) == sampled_defects(wafer, node, 3)
     # 0.99 for a die and each of two stacks
-    drawn = [len(sampled_defects(wafer, seed).dead_dies) for seed in range(200)]
+    drawn = [len(sampled_defects(wafer, node, seed).dead_dies) for seed in range(200)]
     assert sum(drawn) / 200 == pytest.approx(56 * (1 - 0.99**3), rel=0.2)
 
 

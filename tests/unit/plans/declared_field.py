@@ -45,6 +45,9 @@ class Declaring(MetaPathFinder, SourceFileLoader):
 
 sys.meta_path.insert(0, Declaring())
 
+from dovetail.launch.megatron.read import read  # noqa: E402
+from dovetail.launch.megatron.write import export  # noqa: E402
+
 from dovetail import frameworks, hardware, models  # noqa: E402
 from dovetail.errors import InputError  # noqa: E402
 from dovetail.models import Job  # noqa: E402
@@ -53,7 +56,6 @@ from dovetail.plans.plan_file import schema, task_of  # noqa: E402
 from dovetail.plans.space import Space, SpaceSpec  # noqa: E402
 from dovetail.plans.words import plan_words  # noqa: E402
 from dovetail.plans.write import plan_document, plan_fields  # noqa: E402
-from dovetail.report.launch.megatron import export, read  # noqa: E402
 from dovetail.search.best_first import BestFirst  # noqa: E402
 from dovetail.search.differences import compare  # noqa: E402
 from dovetail.search.layer_tables import Setting  # noqa: E402

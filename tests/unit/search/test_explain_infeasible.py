@@ -10,7 +10,7 @@ import pytest
 from dovetail import hardware, models
 from dovetail.models import Job
 from dovetail.search import Space, plan
-from dovetail.search.changed_hardware import capacity_bytes, with_chips, with_memory
+from dovetail.search.changed_hardware import with_chips, with_memory
 from dovetail.search.explain import explain
 
 SPACE = Space(virtual_stages=(1, 2), recompute=("none", "full"), recompute_share=(1.0,), micro_batch=(1, 2))
@@ -35,7 +35,7 @@ def test_without_a_plan_there_is_nothing_else(answer, found):
 
 def test_memory_is_the_least_that_does(answer, found):
     memory = next(relief for relief in found.relief if relief.what == "memory of each chip")
-    capacity = capacity_bytes(answer.cluster.chip)
+    capacity = answer.cluster.chip.memory_bytes
     assert memory.before == capacity
 
     def with_bytes(held: float):

@@ -12,7 +12,8 @@ import pytest
 
 from dovetail import frameworks
 from dovetail.cost.calibration import calibration
-from dovetail.cost.collective import TierArrays, tiered_seconds
+from dovetail.cost.collective import tiered_seconds
+from dovetail.cost.tier import TierArrays
 from dovetail.errors import InputError
 from dovetail.evaluation import Task, evaluate, task_of
 from dovetail.hardware import Chip, Cluster, Rates, Tier

@@ -8,7 +8,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from dovetail.cost.mesh.collective import Floats, Kind, MeshCollective, Spread, from_spreads, of_outward
+from dovetail.arrays import Floats
+from dovetail.cost.mesh.collective import Kind, MeshCollective, Spread, from_spreads, of_outward
 from dovetail.cost.mesh.exchange import mixed_ways
 from dovetail.cost.mesh.grid import Die, Mesh
 from dovetail.cost.mesh.packing import packed_broadcasts, packed_trees

@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats
 from dovetail.cost.mesh.grid import Die, Mesh
-
-Floats = NDArray[np.float64]
 
 
 class Kind(StrEnum):

@@ -8,7 +8,8 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from dovetail.cost.mesh.collective import Floats, Spread
+from dovetail.arrays import Floats
+from dovetail.cost.mesh.collective import Spread
 from dovetail.cost.mesh.grid import Die, Mesh
 from dovetail.cost.mesh.least_busy import Column, least_busy
 

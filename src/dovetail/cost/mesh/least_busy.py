@@ -13,10 +13,12 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from dovetail.cost.mesh.collective import Floats
+from dovetail.arrays import TOLERANCE, Floats
 
 #: A tree cheaper than its price by less than this changes nothing.
-TOLERANCE = 1e-11
+SMALLEST_GAIN = 1e-11
+#: Ways out of the basis that leave at steps nearer than this leave together.
+TIED = 1e-15
 #: Rows are told apart by this much of slack, or the method could turn in circles; taken away at the end.
 APART = 1e-8
 #: Pivots after which the inverse is made anew.
@@ -94,10 +96,10 @@ class _Tableau(Generic[T]):
 
     def enter(self, column: int) -> None:
         direction = self.inverse @ self.vector(column)
-        possible = np.flatnonzero(direction > 1e-9)
+        possible = np.flatnonzero(direction > TOLERANCE)
         steps = np.maximum(self.values[possible], 0.0) / direction[possible]
         # of those that leave at the same step the one that keeps the inverse in good order
-        tied = possible[steps <= steps.min() + 1e-15]
+        tied = possible[steps <= steps.min() + TIED]
         leaves = int(tied[np.argmax(direction[tied])])
         step = max(self.values[leaves], 0.0) / direction[leaves]
         self.values -= step * direction
@@ -116,11 +118,11 @@ def least_busy(first: Sequence[Column[T]], shares: Floats, cheapest: Cheapest[T]
         if pivot % REFRESH == 0:
             tableau.refresh()
         prices, worth = tableau.prices()
-        if (row := int(np.argmin(prices))) >= 0 and prices[row] < -TOLERANCE:
+        if (row := int(np.argmin(prices))) >= 0 and prices[row] < -SMALLEST_GAIN:
             tableau.enter(-2 - row)
             continue
         known = tableau.matrix @ np.concatenate([prices, -worth])
-        if known[best := int(np.argmin(known))] < -TOLERANCE:
+        if known[best := int(np.argmin(known))] < -SMALLEST_GAIN:
             tableau.enter(best)
             continue
         prices = np.maximum(prices, 0.0) / np.maximum(prices, 0.0).sum()
@@ -128,10 +130,10 @@ def least_busy(first: Sequence[Column[T]], shares: Floats, cheapest: Cheapest[T]
         less = [float(prices @ column.loads - worth[column.root]) for column in found]
         # shares add up to 1, so no mix gains more than its best tree
         bound = max(bound, float(worth @ shares) + min(0.0, *less))
-        if min(less) >= -TOLERANCE:
+        if min(less) >= -SMALLEST_GAIN:
             break
-        added = [tableau.add(column) for column, gain in zip(found, less, strict=True) if gain < -TOLERANCE]
-        tableau.enter(added[int(np.argmin([gain for gain in less if gain < -TOLERANCE]))])
+        added = [tableau.add(column) for column, gain in zip(found, less, strict=True) if gain < -SMALLEST_GAIN]
+        tableau.enter(added[int(np.argmin([gain for gain in less if gain < -SMALLEST_GAIN]))])
     return _mix(tableau, shares, bound)
 
 
@@ -147,7 +149,7 @@ def _mix(tableau: _Tableau[T], shares: Floats, bound: float) -> Mix[T]:
     loads = np.zeros(tableau.rows)
     for number, weight in sorted(weights.items()):
         column = tableau.trees[number]
-        if weight > TOLERANCE:
+        if weight > SMALLEST_GAIN:
             kept.append((column, weight * shares[column.root] / totals[column.root]))
             loads += kept[-1][1] * column.loads
     return Mix(tuple(kept), float(loads.max()), bound)

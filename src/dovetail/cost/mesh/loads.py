@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dovetail.arrays import Floats
 from dovetail.cost.mesh.choose import best, collective
-from dovetail.cost.mesh.collective import Floats, Kind, MeshCollective, Spread, from_spreads
+from dovetail.cost.mesh.collective import Kind, MeshCollective, Spread, from_spreads
 from dovetail.cost.mesh.grid import Die, Mesh
 from dovetail.cost.mesh.rings import reversed_legs
 from dovetail.errors import InputError

@@ -7,18 +7,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats, Ints
 from dovetail.cost.mesh.arborescence import cheapest_arborescence
-from dovetail.cost.mesh.collective import Floats, Spread
+from dovetail.cost.mesh.collective import Spread
 from dovetail.cost.mesh.grid import Die, Mesh
 from dovetail.cost.mesh.least_busy import Column, Mix, least_busy
 from dovetail.cost.mesh.trees import Tree, cheapest_tree, comb, middle_of, spread_by_links, spread_over
 
 #: More than all prices of a tree together: a second root never pays.
 FAR = 1e3
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dovetail.cost.mesh.collective import Floats, MeshCollective
+from dovetail.arrays import Floats
+from dovetail.cost.mesh.collective import MeshCollective
 from dovetail.cost.mesh.grid import Mesh
 from dovetail.cost.mesh.loads import Group
 from dovetail.errors import InputError

@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Bools, Floats
 from dovetail.errors import InputError, one_of, quoted
-from dovetail.hardware.design import Array
 
-Mask = NDArray[np.bool_]
-Lookup = Callable[[str], Array]
+Lookup = Callable[[str], Floats]
 """what a name stands for; an attribute's name is `reference.attribute`"""
 
 Kind = Literal["number", "condition"]
@@ -31,7 +29,7 @@ _ARITHMETIC: dict[type[ast.operator], np.ufunc] = {
 }  # fmt: skip
 _SIGNS: dict[type[ast.unaryop], np.ufunc] = {ast.USub: np.negative, ast.UAdd: np.positive}
 #: What says that a comparison holds, and what says that it does not; where a side is nan neither does.
-_COMPARISONS: dict[type[ast.cmpop], tuple[Callable[[Array, Array], Mask], Callable[[Array, Array], Mask]]] = {
+_COMPARISONS: dict[type[ast.cmpop], tuple[Callable[[Floats, Floats], Bools], Callable[[Floats, Floats], Bools]]] = {
     ast.Lt: (np.less, np.greater_equal),
     ast.LtE: (np.less_equal, np.greater),
     ast.Gt: (np.greater, np.less_equal),
@@ -61,12 +59,12 @@ class Expression:
     names: tuple[str, ...]
     """each once, in order; `reference.attribute` for an attribute"""
 
-    def number(self, lookup: Lookup) -> Array:
+    def number(self, lookup: Lookup) -> Floats:
         """Its value; nan or infinite where arithmetic has none, never a warning."""
         with np.errstate(all="ignore"):
             return _number(self.tree, lookup)
 
-    def holds(self, lookup: Lookup) -> Mask:
+    def holds(self, lookup: Lookup) -> Bools:
         """Where the condition certainly holds: what nan makes unknown does not, and neither does its opposite."""
         with np.errstate(all="ignore"):
             return _mask(self.tree, lookup, truth=True)
@@ -163,7 +161,7 @@ def _finite(value: float) -> bool:
         return False
 
 
-def _number(node: ast.expr, lookup: Lookup) -> Array:
+def _number(node: ast.expr, lookup: Lookup) -> Floats:
     match node:
         case ast.Constant(value=int() | float() as value):
             return np.asarray(value, np.float64)
@@ -189,7 +187,7 @@ def _number(node: ast.expr, lookup: Lookup) -> Array:
             raise AssertionError(f"unchecked {ast.dump(node)}")
 
 
-def _mask(node: ast.expr, lookup: Lookup, *, truth: bool) -> Mask:
+def _mask(node: ast.expr, lookup: Lookup, *, truth: bool) -> Bools:
     """Where a condition certainly holds, or certainly does not: the two leave out what nan makes unknown."""
     match node:
         case ast.UnaryOp(operand=operand):

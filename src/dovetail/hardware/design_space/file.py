@@ -11,9 +11,10 @@ from typing import Annotated, Any, cast
 import numpy as np
 from pydantic import Field, model_validator
 
+from dovetail.arrays import TOLERANCE, Floats
 from dovetail.documents import Spec, validate
 from dovetail.errors import InputError, one_of, quoted
-from dovetail.hardware.design import Array, Designs
+from dovetail.hardware.design import Designs
 from dovetail.hardware.design_space.expression import FUNCTIONS, Expression, parse_expression
 from dovetail.hardware.design_space.scope import KNOWN, SILICON, WAFER_KNOWN, Formulas
 from dovetail.hardware.design_space.space import Axis, DesignSpace
@@ -269,12 +270,12 @@ def _steps(name: str, ends: tuple[object, ...], by: object, where: str) -> list[
     if high < low:
         raise InputError(f"{where}.range", "ends before it begins", "give the lower end first")
     # steps as 0.1 GHz are no exact numbers: the last value counts when it is reached but for rounding
-    number = math.floor(min((high - low) / step, 1e15) + 1e-9) + 1
+    number = math.floor(min((high - low) / step, 1e15) + TOLERANCE) + 1
     _check_length(number, where)
     return [min(low + n * step, high) for n in range(number)]
 
 
-def _tied(rows: list[Mapping[str, object]], where: str) -> dict[str, Array]:
+def _tied(rows: list[Mapping[str, object]], where: str) -> dict[str, Floats]:
     _check_length(len(rows), where)
     found = [_values(row, f"{where}.{n}") for n, row in enumerate(rows)]
     names = list(found[0])

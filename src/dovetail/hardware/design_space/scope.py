@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from dovetail.arrays import Floats
 from dovetail.errors import InputError, one_of, quoted
-from dovetail.hardware.design import VARIABLES, Array, Designs
+from dovetail.hardware.design import VARIABLES, Designs
 from dovetail.hardware.design_space.expression import Expression
 from dovetail.hardware.silicon import ESTIMATES, Silicon
 from dovetail.hardware.silicon.wafer_estimate import WAFER_ESTIMATES, WaferSilicon
@@ -21,7 +22,7 @@ UNITS: Mapping[str, float] = {
 }  # fmt: skip
 
 #: Figures that follow from variables, and from which.
-PROPERTIES: Mapping[str, tuple[Callable[[Designs], Array], tuple[str, ...]]] = {
+PROPERTIES: Mapping[str, tuple[Callable[[Designs], Floats], tuple[str, ...]]] = {
     "macs_per_core": (lambda d: d.macs_per_core, ("rows", "cols")),
     "macs_per_cycle": (lambda d: d.macs_per_cycle, ("tensor_cores", "rows", "cols")),
     "peak_flops": (lambda d: d.peak_flops("bf16"), ("tensor_cores", "rows", "cols", "clock_hz")),
@@ -31,7 +32,7 @@ PROPERTIES: Mapping[str, tuple[Callable[[Designs], Array], tuple[str, ...]]] = {
 }
 
 #: The same for wafers.
-WAFER_PROPERTIES: Mapping[str, tuple[Callable[[Designs], Array], tuple[str, ...]]] = {
+WAFER_PROPERTIES: Mapping[str, tuple[Callable[[Designs], Floats], tuple[str, ...]]] = {
     "d2d_bytes_per_s": (lambda d: d.link_port_bytes_per_s, ("link_port_bytes_per_s",)),
     "grid_dies": (lambda d: _wafers(d).grid_dies, ("grid_rows", "grid_cols")),
     "die_mm2": (lambda d: _wafers(d).die_mm2, ("die_width_mm", "die_height_mm")),
@@ -71,7 +72,7 @@ class Formulas:
     end: End = "value"
     wafer: bool = False
     """designs are wafers, which have names of their own"""
-    _attributes: dict[str, Array] = field(default_factory=dict[str, Array], compare=False)
+    _attributes: dict[str, Floats] = field(default_factory=dict[str, Floats], compare=False)
     """figures of references that were asked for"""
     _uses: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]], compare=False)
     """of definitions, once found"""
@@ -121,7 +122,7 @@ class Formulas:
                 needed.update(self.defined[above].names)
         return [above for above in self.defined if above in needed and above != name]
 
-    def attribute(self, name: str) -> Array:
+    def attribute(self, name: str) -> Floats:
         """A figure of a reference, `reference.figure`."""
         if name not in self._attributes:
             reference, _, figure = name.partition(".")
@@ -142,17 +143,17 @@ class Scope:
     def __init__(self, designs: Designs, formulas: Formulas) -> None:
         self.designs = designs
         self._formulas = formulas
-        self._values: dict[str, Array] = {}
+        self._values: dict[str, Floats] = {}
         self._silicon: Silicon | None = None
 
-    def __call__(self, name: str) -> Array:
+    def __call__(self, name: str) -> Floats:
         """The value of a name, over the designs."""
         if name not in self._values:
             with np.errstate(all="ignore"):
                 self._values[name] = self._value(name)
         return self._values[name]
 
-    def _value(self, name: str) -> Array:
+    def _value(self, name: str) -> Floats:
         if "." in name:
             return self._formulas.attribute(name)
         if name in self.designs.variables:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Bools, Ints
 from dovetail.hardware.design import Designs
-from dovetail.hardware.design_space.expression import Expression, Mask
+from dovetail.hardware.design_space.expression import Expression
 from dovetail.hardware.design_space.scope import Formulas, Scope
 from dovetail.hardware.design_space.variable import BOUNDS
 
@@ -36,7 +36,7 @@ class Rule:
         """A derived variable within its bounds: formulas may lead beyond them."""
         return cls(f"{variable} is {BOUNDS[variable].text}", None, variable)
 
-    def holds(self, scope: Scope) -> Mask:
+    def holds(self, scope: Scope) -> Bools:
         """Where it is kept."""
         if self.condition is not None:
             return self.condition.holds(scope)
@@ -57,7 +57,7 @@ class Sieve:
         self._formulas = formulas
         self._scope = Scope(designs, formulas)
         self._alive = np.ones(shape, np.bool_)
-        self._places: NDArray[np.int64] | None = None
+        self._places: Ints | None = None
         """positions in the block of the designs at hand; None: all, in their order"""
         low, high = inside or (0, math.prod(shape))
         self._alive.reshape(-1)[:low] = False
@@ -89,13 +89,13 @@ class Sieve:
         spread = {name: np.broadcast_to(column, shape) for name, column in columns.items() if column.ndim}
         return designs.varied({name: column[self._alive] for name, column in spread.items()})
 
-    def positions(self) -> NDArray[np.int64]:
+    def positions(self) -> Ints:
         """Of the designs kept, in the block."""
         if self._places is not None:
             return self._places[self._alive]
         return np.flatnonzero(self._alive)
 
-    def survivors(self, variables: Sequence[str]) -> tuple[Designs, NDArray[np.int64]]:
+    def survivors(self, variables: Sequence[str]) -> tuple[Designs, Ints]:
         """The designs kept, with arrays for these variables, and their positions."""
         designs = self._packed()
         spread = {name: np.broadcast_to(designs.value(name), (self.kept,)) for name in variables}

@@ -8,19 +8,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import ROUNDING, Bools, Floats, Ints
 from dovetail.errors import InputError, one_of, quoted
 from dovetail.hardware.chip import Chip
-from dovetail.hardware.design import Array, Designs
+from dovetail.hardware.design import Designs
 from dovetail.hardware.design_space.expression import Expression
 from dovetail.hardware.design_space.scope import Formulas, Scope
 from dovetail.hardware.design_space.sieve import Rule, Sieve
 from dovetail.hardware.design_space.variable import read_value, variable_of
 from dovetail.hardware.wafer import Wafer
 from dovetail.hardware.wafer_design import WaferDesigns
-
-Index = NDArray[np.int64]
 
 #: Designs looked at together: arrays of this length stay in a core's cache.
 BATCH_ROWS = 2**17
@@ -36,7 +34,7 @@ class Axis:
     """Values a design takes one of: of one variable, or of several that go together."""
 
     name: str
-    values: Mapping[str, Array]
+    values: Mapping[str, Floats]
     """variable → its values, as many for each"""
 
     def __len__(self) -> int:
@@ -49,7 +47,7 @@ class Batch:
 
     designs: Designs
     """variables that differ within the space as arrays of one dimension, the others as single numbers"""
-    index: Index
+    index: Ints
 
     def __len__(self) -> int:
         return len(self.index)
@@ -78,6 +76,8 @@ class DesignSpace:
     formulas: Formulas
     limits: tuple[Expression, ...] = ()
     source: str = ""
+    technology_name: str | None = None
+    """what its chips call their technology: its name in the catalogue, None where it is not of the catalogue"""
 
     @property
     def base(self) -> Chip:
@@ -99,7 +99,7 @@ class DesignSpace:
         """What differs between designs: the variables of axes, and those derived."""
         return tuple(dict.fromkeys([*(n for axis in self.axes for n in axis.values), *dict(self.formulas.derived)]))
 
-    def designs(self, indices: Sequence[int] | Index) -> Designs:
+    def designs(self, indices: Sequence[int] | Ints) -> Designs:
         """Any designs by their indices, kept or not."""
         return self.formulas.completed(self.fixed.varied(self._columns(self._checked(indices))))
 
@@ -145,7 +145,7 @@ class DesignSpace:
                 found[rule.text] += kept.size - int(np.count_nonzero(kept))
         return found
 
-    def keeps(self, indices: Sequence[int] | Index) -> NDArray[np.bool_]:
+    def keeps(self, indices: Sequence[int] | Ints) -> Bools:
         """Whether designs keep every limit."""
         designs = self.designs(indices)
         sieve = Sieve(designs, (len(indices),), self.rules, self.formulas)
@@ -153,7 +153,7 @@ class DesignSpace:
         result[sieve.positions()] = True
         return result
 
-    def values(self, name: str, designs: Designs) -> Array:
+    def values(self, name: str, designs: Designs) -> Floats:
         """A figure of designs of this space, by any name its limits could use."""
         return np.broadcast_to(Scope(designs, self.formulas)(self._known(name)), designs.shape)
 
@@ -170,7 +170,7 @@ class DesignSpace:
                 if name not in wanted:
                     raise InputError(name, "is missing", f"say which value of {axis.name} the design has")
                 # values in steps of 0.05 GHz are no exact numbers
-                match &= np.isclose(column, wanted[name], rtol=1e-12, atol=0.0)
+                match &= np.isclose(column, wanted[name], rtol=ROUNDING, atol=0.0)
             if not match.any():
                 given = ", ".join(f"{name} {wanted[name]:.15g}" for name in axis.values)
                 raise InputError(axis.name, f"{given} is none of its values", _choices(axis))
@@ -200,12 +200,12 @@ class DesignSpace:
         """One design as a chip, with area and power of the silicon estimate; what a seller would ask nobody knows."""
         return self.chips([index])[0]
 
-    def chips(self, indices: Sequence[int] | Index) -> list[Chip]:
+    def chips(self, indices: Sequence[int] | Ints) -> list[Chip]:
         """Designs as chips."""
         designs = self.designs(indices)
         # nothing built before binds a design to one operator at a time
         common: dict[str, Any] = {"shares_cores": self.base.kind == "systolic", **self.made_in()}
-        figures: dict[str, Array] = {}
+        figures: dict[str, Floats] = {}
         if self.formulas.technology is not None:
             figures = {"area_mm2": self.values("area_mm2", designs), "tdp_w": self.values("peak_power_w", designs)}
         found: list[Chip] = []
@@ -221,15 +221,10 @@ class DesignSpace:
         technology = self.formulas.technology
         if technology is None:
             return {}
-        from dovetail.hardware import catalogue  # which knows spaces too
-
-        # a chip names a technology of the catalogue, or none: a file may have one of the same name
-        shipped = technology.name in catalogue.technology_names()
-        same = shipped and catalogue.technology(technology.name) == technology
         node = self.base.node if technology.name == self.base.technology else technology.name
-        return {"technology": technology.name if same else None, "node": node}
+        return {"technology": self.technology_name, "node": node}
 
-    def wafers(self, indices: Sequence[int] | Index) -> list[Wafer]:
+    def wafers(self, indices: Sequence[int] | Ints) -> list[Wafer]:
         """Designs of a space of wafers as wafers without defects."""
         designs, base = self.designs(indices), self.wafer
         if base is None or not isinstance(designs, WaferDesigns):
@@ -255,7 +250,7 @@ class DesignSpace:
         self.formulas.check_name(name, self.name)
         return name
 
-    def _checked(self, indices: Sequence[int] | Index) -> Index:
+    def _checked(self, indices: Sequence[int] | Ints) -> Ints:
         array = np.asarray(indices)
         wrong = array.ndim != 1 or (array.size and array.dtype.kind not in "iu")
         if wrong or (array.size and not (array.min() >= 0 and array.max() < self.size)):
@@ -264,8 +259,8 @@ class DesignSpace:
             )
         return array.astype(np.int64)
 
-    def _columns(self, index: Index) -> dict[str, Array]:
-        columns: dict[str, Array] = {}
+    def _columns(self, index: Ints) -> dict[str, Floats]:
+        columns: dict[str, Floats] = {}
         for axis in reversed(self.axes):
             index, position = np.divmod(index, len(axis))
             columns |= {name: column.take(position) for name, column in axis.values.items()}
@@ -288,7 +283,7 @@ class DesignSpace:
             raise InputError("rows", f"is {rows}", f"look at 1 to {MAX_ROWS:,} designs at a time")
         return rows
 
-    def _blocks(self, rows: int, start: int, stop: int) -> Iterator[tuple[int, tuple[int, ...], dict[str, Array]]]:
+    def _blocks(self, rows: int, start: int, stop: int) -> Iterator[tuple[int, tuple[int, ...], dict[str, Floats]]]:
         """Blocks of the grid: single values of the outer axes, a run of one axis, all values of the inner ones.
 
         An inner axis has a dimension of its own, so what depends on few axes is computed for few designs.
@@ -300,7 +295,7 @@ class DesignSpace:
         inner = math.prod(sizes[cut + 1 :])
         pieces = -(-sizes[cut] // max(rows // inner, 1))
         run = -(-sizes[cut] // pieces)
-        within: dict[str, Array] = {}
+        within: dict[str, Floats] = {}
         for beyond, axis in enumerate(reversed(self.axes[cut + 1 :])):
             within |= _along(axis, beyond)
         stride = sizes[cut] * inner
@@ -317,7 +312,7 @@ class DesignSpace:
                     yield first, (high - low, *sizes[cut + 1 :]), columns | piece
 
 
-def _along(axis: Axis, beyond: int, low: int = 0, high: int | None = None) -> dict[str, Array]:
+def _along(axis: Axis, beyond: int, low: int = 0, high: int | None = None) -> dict[str, Floats]:
     """Values of an axis, with so many dimensions after their own."""
     return {name: column[low:high].reshape(-1, *[1] * beyond) for name, column in axis.values.items()}
 

@@ -13,9 +13,9 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from dovetail.arrays import Floats
 from dovetail.documents import Spec
 from dovetail.errors import InputError, one_of, quoted
-from dovetail.hardware.design import Array
 from dovetail.hardware.design_space.variable import BOUNDS, variable_of
 
 MAX_BYTES = 200 * 10**6
@@ -33,7 +33,7 @@ class TableSpec(Spec):
     """variable → name of its column"""
 
 
-def read_table(spec: TableSpec, where: str, folder: Path) -> dict[str, Array]:
+def read_table(spec: TableSpec, where: str, folder: Path) -> dict[str, Floats]:
     """The columns of the variables named."""
     path = folder / spec.table
     names = {variable_of(n, f"{where}.columns.{n}"): column for n, column in spec.columns.items()}
@@ -84,7 +84,7 @@ def _text(path: Path) -> io.StringIO:
         raise InputError(str(path), "is not UTF-8 text", "it should be a CSV file, plain or gzip") from None
 
 
-def _checked(name: str, column: Array, path: Path) -> Array:
+def _checked(name: str, column: Floats, path: Path) -> Floats:
     wrong = ~BOUNDS[name].hold(column)
     if wrong.any():
         row = int(wrong.argmax())

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Bools, Floats
 from dovetail.errors import InputError, one_of, quoted
-from dovetail.hardware.design import VARIABLES, Array
+from dovetail.hardware.design import VARIABLES
 from dovetail.hardware.wafer_design import WAFER_VARIABLES
 from dovetail.units import parse
 
@@ -39,7 +39,7 @@ class Bounds:
             return f"a whole number from {self.low:,.0f} to {self.high:,.0f}"
         return f"from {self.low:g} to {self.high:g} {self.quantity}"
 
-    def hold(self, values: Array) -> NDArray[np.bool_]:
+    def hold(self, values: Floats) -> Bools:
         """Where values lie within."""
         if self.only:
             return np.isin(values, self.only)

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from dovetail.hardware.design import Array, Designs
+from dovetail.arrays import Floats
+from dovetail.hardware.design import Designs
 from dovetail.hardware.silicon.area import CORE_PARTS
 from dovetail.hardware.technology import Numbers
 
@@ -17,13 +18,13 @@ WAFER_MM = 300.0
 STACK_MM2 = 110.0
 
 
-def dies_per_wafer(die_area_mm2: Array) -> Array:
+def dies_per_wafer(die_area_mm2: Floats) -> Floats:
     """Whole dies of a round wafer: its area over theirs, less what the rim cuts; a die of wafer size is one."""
     whole = math.pi * (WAFER_MM / 2) ** 2 / die_area_mm2
     return np.maximum(whole - math.pi * WAFER_MM / np.sqrt(2 * die_area_mm2), 1.0)
 
 
-def die_yield(designs: Designs, numbers: Numbers, parts: Mapping[str, Array]) -> Array:
+def die_yield(designs: Designs, numbers: Numbers, parts: Mapping[str, Floats]) -> Floats:
     """Part of the dies that work: negative binomial (Stapper 1983) over the area in which a defect is fatal.
 
     Dies of a base with spare cores lose none to defects in cores: there are far fewer of these than spares.
@@ -34,7 +35,7 @@ def die_yield(designs: Designs, numbers: Numbers, parts: Mapping[str, Array]) ->
     return (1 + fatal / designs.dies * numbers.defects_per_mm2 / alpha) ** -alpha
 
 
-def package_cost(designs: Designs, numbers: Numbers, die_area_mm2: Array, working: Array) -> Array:
+def package_cost(designs: Designs, numbers: Numbers, die_area_mm2: Floats, working: Floats) -> Floats:
     """Dollars of a package that works: known good dies, memory, substrate and assembly, over what bonding spoils."""
     made_die = numbers.wafer_price_usd / dies_per_wafer(die_area_mm2) + die_area_mm2 * numbers.die_test_usd_per_mm2
     dies = designs.dies * made_die / working
@@ -43,7 +44,7 @@ def package_cost(designs: Designs, numbers: Numbers, die_area_mm2: Array, workin
     return (dies + memory + package) / numbers.bond_yield ** (designs.dies + designs.hbm_stacks)
 
 
-def system_cost(designs: Designs, numbers: Numbers, package_usd: Array, power_w: Array) -> Array:
+def system_cost(designs: Designs, numbers: Numbers, package_usd: Floats, power_w: Floats) -> Floats:
     """Dollars with a chip's part of host, board, network, power and cooling."""
     # links on a wafer or in a package need no switches, cards and cables
     reaching = designs.link_bytes_per_s if designs.base.link_reach == "board" else 0.0

@@ -7,7 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from dovetail.hardware.design import Array, Designs
+from dovetail.arrays import Floats
+from dovetail.hardware.design import Designs
 from dovetail.hardware.silicon.area import RETICLE_MM2, area_parts, shoreline_mm
 from dovetail.hardware.silicon.cost import die_yield, package_cost, system_cost
 from dovetail.hardware.silicon.power import PEAK, TYPICAL, Activity, power_parts
@@ -28,56 +29,56 @@ class Silicon:
         return self.technology.numbers(self.end)
 
     @cached_property
-    def area_parts(self) -> dict[str, Array]:
+    def area_parts(self) -> dict[str, Floats]:
         """Square millimetres of all dies by part."""
         return area_parts(self.designs, self.numbers)
 
     @cached_property
-    def area_mm2(self) -> Array:
+    def area_mm2(self) -> Floats:
         """Of all dies together."""
         return sum(self.area_parts.values(), np.zeros(()))
 
     @cached_property
-    def die_area_mm2(self) -> Array:
+    def die_area_mm2(self) -> Floats:
         """Of one die."""
         return self.area_mm2 / self.designs.dies
 
     @cached_property
-    def reticle_share(self) -> Array:
+    def reticle_share(self) -> Floats:
         """A die over what a scanner exposes at once; above 1 it cannot be made."""
         return self.die_area_mm2 / RETICLE_MM2
 
     @cached_property
-    def shoreline_share(self) -> Array:
+    def shoreline_share(self) -> Floats:
         """Edge that memory and links need over that of a square die; above 1 they do not fit."""
         return shoreline_mm(self.designs, self.numbers) / (4 * np.sqrt(self.die_area_mm2))
 
-    def power_parts(self, activity: Activity) -> dict[str, Array]:
+    def power_parts(self, activity: Activity) -> dict[str, Floats]:
         """Watts by part at an activity."""
         return power_parts(self.designs, self.numbers, self.area_mm2, activity)
 
     @cached_property
-    def peak_power_w(self) -> Array:
+    def peak_power_w(self) -> Floats:
         """What a design power has to hold."""
         return sum(self.power_parts(PEAK).values(), np.zeros(()))
 
     @cached_property
-    def typical_power_w(self) -> Array:
+    def typical_power_w(self) -> Floats:
         """Of a training step."""
         return sum(self.power_parts(TYPICAL).values(), np.zeros(()))
 
     @cached_property
-    def die_yield(self) -> Array:
+    def die_yield(self) -> Floats:
         """Part of the dies that work."""
         return die_yield(self.designs, self.numbers, self.area_parts)
 
     @cached_property
-    def cost_usd(self) -> Array:
+    def cost_usd(self) -> Floats:
         """To make a package: dies, memory, assembly; a price is what a seller asks."""
         return package_cost(self.designs, self.numbers, self.die_area_mm2, self.die_yield)
 
     @cached_property
-    def system_cost_usd(self) -> Array:
+    def system_cost_usd(self) -> Floats:
         """With a chip's part of what stands around it."""
         return system_cost(self.designs, self.numbers, self.cost_usd, self.peak_power_w)
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail.hardware.design import Array, Designs
+from dovetail.arrays import Floats
+from dovetail.hardware.design import Designs
 from dovetail.hardware.silicon.area import shared_bytes_per_s
 from dovetail.hardware.technology import Numbers
 
@@ -35,7 +36,7 @@ PEAK = Activity(matrix=0.8, vector=0.25, shared_sram=0.5, memory=1.0, links=1.0)
 TYPICAL = Activity(matrix=0.5, vector=0.2, shared_sram=0.3, memory=0.5, links=0.3)
 
 
-def logic_factor(designs: Designs, numbers: Numbers) -> Array:
+def logic_factor(designs: Designs, numbers: Numbers) -> Floats:
     """Energy of logic over that of its datapath at the nominal clock.
 
     Voltage grows about with the root of the clock, so energy grows with the clock and power with its square.
@@ -43,14 +44,14 @@ def logic_factor(designs: Designs, numbers: Numbers) -> Array:
     return np.maximum(designs.clock_hz / numbers.nominal_clock_hz, LEAST_ENERGY) * (1 + numbers.clock_energy_share)
 
 
-def mac_joules(designs: Designs, numbers: Numbers) -> Array:
+def mac_joules(designs: Designs, numbers: Numbers) -> Floats:
     """One 16-bit multiply-accumulate with its operands: one serves a row of the array, the other a column."""
     operand_bytes = 2 * (1 / designs.rows + 1 / designs.cols)
     datapath = numbers.mac_energy_j + operand_bytes * numbers.core_sram_energy_j_per_byte
     return datapath * logic_factor(designs, numbers)
 
 
-def vector_joules(designs: Designs, numbers: Numbers) -> Array:
+def vector_joules(designs: Designs, numbers: Numbers) -> Floats:
     """One float32 operation of a lane with its registers."""
     datapath = numbers.vector_energy_j + VECTOR_OPERAND_BYTES * numbers.core_sram_energy_j_per_byte
     return datapath * logic_factor(designs, numbers)
@@ -62,7 +63,7 @@ def link_joules_per_byte(designs: Designs, numbers: Numbers) -> float:
     return near if designs.base.link_reach == "package" else far
 
 
-def power_parts(designs: Designs, numbers: Numbers, area_mm2: Array, activity: Activity) -> dict[str, Array]:
+def power_parts(designs: Designs, numbers: Numbers, area_mm2: Floats, activity: Activity) -> dict[str, Floats]:
     """Watts of a package by part."""
     lanes = designs.vector_cores * designs.vector_lanes * designs.clock_hz
     return {

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from dovetail.errors import InputError
 from dovetail.hardware.silicon import wafer_geometry
 from dovetail.hardware.silicon.wafer_estimate import WaferSilicon
 from dovetail.hardware.technology import End, Technology
@@ -44,8 +43,8 @@ RULES: Mapping[str, str] = {
 }
 
 
-def check(wafer: Wafer, technology: Technology | None = None) -> tuple[Finding, ...]:
-    """Every rule about a wafer, in the technology of its die or in another."""
+def check(wafer: Wafer, technology: Technology) -> tuple[Finding, ...]:
+    """Every rule about a wafer made in a technology: that of its die, or another."""
     estimates = {end: estimate(wafer, technology, end) for end in ENDS}
     found: list[Finding] = []
     for rule, figure in RULES.items():
@@ -56,19 +55,12 @@ def check(wafer: Wafer, technology: Technology | None = None) -> tuple[Finding, 
     return tuple(found)
 
 
-def estimate(wafer: Wafer, technology: Technology | None = None, end: End = "value") -> WaferSilicon:
+def estimate(wafer: Wafer, technology: Technology, end: End = "value") -> WaferSilicon:
     """The silicon estimate of one wafer."""
-    if technology is None:
-        from dovetail.hardware import catalogue  # which knows design spaces, and they know this
-
-        if wafer.die.technology is None:
-            fix = "give the die a technology of the catalogue"
-            raise InputError(f"wafer {wafer.name}: die.technology", "is missing", fix)
-        technology = catalogue.technology(wafer.die.technology)
     return WaferSilicon(wafer_design_of(wafer), technology, end)
 
 
-def sampled_defects(wafer: Wafer, seed: int, technology: Technology | None = None) -> DefectMap:
+def sampled_defects(wafer: Wafer, technology: Technology, seed: int) -> DefectMap:
     """A map of dead dies and links, drawn with the yields of the estimate."""
     found = estimate(wafer, technology)
     return DefectMap.sampled(wafer.rows, wafer.cols, float(found.site_yield), found.links.link_yield, seed)

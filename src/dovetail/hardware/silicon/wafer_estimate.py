@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dovetail.hardware.design import Array
+from dovetail.arrays import TOLERANCE, Floats
 from dovetail.hardware.integration import LinkNumbers
 from dovetail.hardware.silicon import wafer_geometry
 from dovetail.hardware.silicon.area import CORE_PARTS, area_parts
@@ -31,94 +31,94 @@ class WaferSilicon(Silicon):
         return self.designs.wafer.integration.numbers(self.end)
 
     @cached_property
-    def die_share(self) -> Array:
+    def die_share(self) -> Floats:
         """Silicon of a die over the room it has; above 1 its parts do not fit."""
         return self.die_area_mm2 / self.designs.die_mm2
 
     @cached_property
-    def area_parts(self) -> dict[str, Array]:
+    def area_parts(self) -> dict[str, Floats]:
         """Square millimetres of one die by part."""
         return {name: self._anchors[0] * area for name, area in area_parts(self.designs, self.numbers).items()}
 
     @cached_property
-    def reticle_share(self) -> Array:
+    def reticle_share(self) -> Floats:
         """A die over what a scanner exposes at once, by its longer and shorter side."""
         return wafer_geometry.reticle_share(self.designs)
 
     @cached_property
-    def grid_share(self) -> Array:
+    def grid_share(self) -> Floats:
         """The grid with its memory over the room of the wafer."""
         return wafer_geometry.grid_share(self.designs)
 
     @cached_property
-    def shoreline_share(self) -> Array:
+    def shoreline_share(self) -> Floats:
         """Edge that links, memory and what leaves the wafer need, over what there is, where it is fullest."""
         return wafer_geometry.shoreline_share(self.designs, self.numbers, self.links)
 
     @cached_property
-    def wire_share(self) -> Array:
+    def wire_share(self) -> Floats:
         """The longest wire over how far links reach."""
         return wafer_geometry.wire_mm(self.designs) / self.links.wire_reach_mm
 
-    def power_parts(self, activity: Activity) -> dict[str, Array]:
+    def power_parts(self, activity: Activity) -> dict[str, Floats]:
         """Watts of one die by part, with its memory; links by the energy of the integration."""
         parts = power_parts(self.designs, self.numbers, self.area_mm2, activity)
         parts["links"] = activity.links * self.designs.link_bytes_per_s * self.links.link_energy_j_per_byte
         return {name: watts if name == "memory" else self._anchors[1] * watts for name, watts in parts.items()}
 
     @cached_property
-    def die_power_w(self) -> Array:
+    def die_power_w(self) -> Floats:
         """Of one die at its peak without the memory beside it."""
         return self.peak_power_w - self.power_parts(PEAK)["memory"]
 
     @cached_property
-    def wafer_power_w(self) -> Array:
+    def wafer_power_w(self) -> Floats:
         """Of all dies that are not spare, at their peak, with memory and links."""
         return (self.designs.grid_dies - self.designs.spare_dies) * self.peak_power_w
 
     @cached_property
-    def power_share(self) -> Array:
+    def power_share(self) -> Floats:
         """The wafer's power over its limit."""
         return self.wafer_power_w / self.designs.power_limit_w
 
     @cached_property
-    def die_yield(self) -> Array:
+    def die_yield(self) -> Floats:
         """Part of the dies that work, those with dead cores that are spare included."""
         made = self.designs.made("vector_cores")
-        return self._harvested(np.floor((made - 1) * self.designs.vector_cores + 1e-9))
+        return self._harvested(np.floor((made - 1) * self.designs.vector_cores + TOLERANCE))
 
     @cached_property
-    def unharvested_yield(self) -> Array:
+    def unharvested_yield(self) -> Floats:
         """Part of the dies that would work if every core had to."""
         return self._harvested(np.zeros(()))
 
     @cached_property
-    def site_yield(self) -> Array:
+    def site_yield(self) -> Floats:
         """Part of the places of a wafer with a die that works: made there, or picked and bonded with its stacks."""
         return self.die_yield if self.designs.wafer.integration.monolithic else self._bonded
 
     @cached_property
-    def wafer_yield(self) -> Array:
+    def wafer_yield(self) -> Floats:
         """Part of the wafers with no more dead dies than spare ones."""
         return sites_yield(self.site_yield, self.designs.grid_dies, self.designs.spare_dies)
 
     @cached_property
-    def monolithic_yield(self) -> Array:
+    def monolithic_yield(self) -> Floats:
         """What the yield would be if the dies stayed where they were exposed."""
         return sites_yield(self.die_yield, self.designs.grid_dies, self.designs.spare_dies)
 
     @cached_property
-    def known_good_yield(self) -> Array:
+    def known_good_yield(self) -> Floats:
         """What the yield would be if good dies were picked and bonded."""
         return sites_yield(self._bonded, self.designs.grid_dies, self.designs.spare_dies)
 
     @cached_property
-    def yield_share(self) -> Array:
+    def yield_share(self) -> Floats:
         """What the yield must be over what it is; above 1 too few wafers come out."""
         with np.errstate(divide="ignore"):
             return self.designs.wafer.least_yield / self.wafer_yield
 
-    def _harvested(self, spare_cores: Array) -> Array:
+    def _harvested(self, spare_cores: Floats) -> Floats:
         parts, density = self.area_parts, self.numbers.defects_per_mm2
         cores = sum((parts[name] for name in CORE_PARTS), np.zeros(()))
         others = sum((area for name, area in parts.items() if name not in CORE_PARTS), np.zeros(()))
@@ -126,7 +126,7 @@ class WaferSilicon(Silicon):
         return harvested_yield(density * cores, fatal, spare_cores, self.numbers.defect_clustering)
 
     @cached_property
-    def _bonded(self) -> Array:
+    def _bonded(self) -> Floats:
         monolithic = self.designs.wafer.integration.monolithic
         # what is never bonded has no figure of its own: the technology's
         each = self.numbers.bond_yield if monolithic else self.links.bond_yield

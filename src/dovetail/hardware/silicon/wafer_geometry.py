@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dovetail.hardware.design import Array
+from dovetail.arrays import Floats
 from dovetail.hardware.integration import LinkNumbers
 from dovetail.hardware.technology import Numbers
 from dovetail.hardware.wafer_design import WaferDesigns
@@ -14,20 +14,20 @@ RETICLE_SHORT_MM = 26.0
 RETICLE_LONG_MM = 33.0
 
 
-def reticle_share(designs: WaferDesigns) -> Array:
+def reticle_share(designs: WaferDesigns) -> Floats:
     """A die over the exposure field, on the side where it is nearer to the end; a die may lie either way."""
     width, height = designs.die_width_mm, designs.die_height_mm
     return np.maximum(np.minimum(width, height) / RETICLE_SHORT_MM, np.maximum(width, height) / RETICLE_LONG_MM)
 
 
-def stack_columns(designs: WaferDesigns) -> tuple[Array, Array]:
+def stack_columns(designs: WaferDesigns) -> tuple[Floats, Floats]:
     """Columns of HBM stacks east and west of a die: as many stacks in each as its height holds, the east one first."""
     columns = np.ceil(designs.hbm_stacks / _per_column(designs))
     east = np.ceil(columns / 2)
     return east, columns - east
 
 
-def pitches_mm(designs: WaferDesigns) -> tuple[Array, Array]:
+def pitches_mm(designs: WaferDesigns) -> tuple[Floats, Floats]:
     """From one die to the next, along a row and along a column of the grid."""
     wafer = designs.wafer
     east, west = stack_columns(designs)
@@ -37,7 +37,7 @@ def pitches_mm(designs: WaferDesigns) -> tuple[Array, Array]:
     return along, tall + wafer.gap_mm
 
 
-def grid_share(designs: WaferDesigns) -> Array:
+def grid_share(designs: WaferDesigns) -> Floats:
     """The grid with its memory over the room of the wafer, on the side where it is nearer to the end."""
     wafer = designs.wafer
     along, down = pitches_mm(designs)
@@ -45,7 +45,7 @@ def grid_share(designs: WaferDesigns) -> Array:
     return np.maximum(width / wafer.width_mm, height / wafer.height_mm)
 
 
-def shoreline_share(designs: WaferDesigns, numbers: Numbers, links: LinkNumbers) -> Array:
+def shoreline_share(designs: WaferDesigns, numbers: Numbers, links: LinkNumbers) -> Floats:
     """Edge that interfaces need over what there is, on the fullest of: east, north or south, the wafer's rim.
 
     East and west edges have a link and the stacks there, the others a link; what leaves the wafer does so over the
@@ -61,7 +61,7 @@ def shoreline_share(designs: WaferDesigns, numbers: Numbers, links: LinkNumbers)
     return np.maximum(np.maximum(side, top), off / rim)
 
 
-def wire_mm(designs: WaferDesigns) -> Array:
+def wire_mm(designs: WaferDesigns) -> Floats:
     """The longest wire from centre to centre: of neighbouring dies, or of a die and its farthest stack."""
     wafer = designs.wafer
     along, down = pitches_mm(designs)
@@ -73,6 +73,6 @@ def wire_mm(designs: WaferDesigns) -> Array:
     return np.maximum(between, to_stack)
 
 
-def _per_column(designs: WaferDesigns) -> Array:
+def _per_column(designs: WaferDesigns) -> Floats:
     """Stacks that stand along the height of a die; at least one, which then reaches beyond it."""
     return np.maximum(np.floor(designs.die_height_mm / designs.wafer.stack_along_mm), 1.0)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from dovetail.hardware.design import Array
+from dovetail.arrays import Floats
 
 #: Defects on one die beyond which spare cores make no difference: dies have about one.
 _MOST_DEFECTS = 64
 
 
-def harvested_yield(cores_mean: Array, fatal_mean: Array, spare_cores: Array, clustering: float) -> Array:
+def harvested_yield(cores_mean: Floats, fatal_mean: Floats, spare_cores: Floats, clustering: float) -> Floats:
     """Part of dies without a fatal defect and with no more dead cores than spare ones.
 
     Defects of a die are Poisson with a rate that is gamma-distributed over dies (Stapper 1983), one rate for both parts
@@ -27,7 +27,7 @@ def harvested_yield(cores_mean: Array, fatal_mean: Array, spare_cores: Array, cl
     return np.minimum(found, 1.0)
 
 
-def sites_yield(site_yield: Array, sites: Array, spare: Array) -> Array:
+def sites_yield(site_yield: Floats, sites: Floats, spare: Floats) -> Floats:
     """Part of wafers on which no more sites are dead than may be: the binomial distribution's lower tail."""
     works = np.clip(site_yield, 1e-300, 1.0)
     with np.errstate(divide="ignore"):

@@ -1,6 +1,4 @@
 """Compiled bounds of a tile search: what the stages to come cost at least, and whether they fit at all."""
-# numba ships no types
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 
@@ -8,11 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from dovetail.placement.tilings.problem import Bools, Floats, Ints
-
-Words = NDArray[np.uint64]
+from dovetail.arrays import Bools, Floats, Ints, Words
 
 #: Of functions that only compiled ones call: without what Python would need, they compile much faster.
 INNER: Any = {"cache": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}

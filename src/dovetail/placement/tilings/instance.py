@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from dovetail.placement.tilings.bound_kernels import Instance, Scratch, Words
-from dovetail.placement.tilings.problem import Bools, Floats, Ints, TileProblem, die_numbers
+from dovetail.arrays import Bools, Floats, Ints, Words
+from dovetail.placement.tilings.bound_kernels import Instance, Scratch
+from dovetail.placement.tilings.problem import TileProblem, die_numbers
 
 
 def instance_of(problem: TileProblem) -> Instance:

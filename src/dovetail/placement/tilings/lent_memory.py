@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from dovetail.arrays import ROUNDING, TOLERANCE
 from dovetail.errors import InputError
 
 #: A stage, the one that keeps something for it, and how many bytes.
 Lent = tuple[int, int, float]
-
-#: Bytes below this part of what is lacking are rounding.
-ROUNDING = 1e-12
 
 
 def helpers(
@@ -81,7 +79,7 @@ def _cheapest_path(
     for _ in range(len(left) + len({a for a, _ in cost}) + 1):
         changed = False
         for source, target, hops in arcs:
-            if source in length and length[source] + hops < length.get(target, math.inf) - 1e-9 * abs(hops):
+            if source in length and length[source] + hops < length.get(target, math.inf) - TOLERANCE * abs(hops):
                 length[target], before[target] = length[source] + hops, source
                 changed = True
         if not changed:

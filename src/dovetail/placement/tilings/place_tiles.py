@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dovetail.arrays import TOLERANCE
 from dovetail.layout.encoding.job_encoding import Tile
 from dovetail.layout.encoding.wafer_grid import WaferGrid
 from dovetail.placement.tilings.beam import best_of_beam
@@ -16,7 +17,7 @@ from dovetail.placement.tilings.bound_kernels import Instance, Scratch
 from dovetail.placement.tilings.instance import instance_of, scratch_of
 from dovetail.placement.tilings.most_tiles import most_tiles_within
 from dovetail.placement.tilings.packed import ordered_packing
-from dovetail.placement.tilings.problem import TOLERANCE, Minimise, StageEdge, StageShapes, TileProblem, tile_problem
+from dovetail.placement.tilings.problem import Minimise, StageEdge, StageShapes, TileProblem, tile_problem
 from dovetail.placement.tilings.search_kernels import BEST, NODES, Memory, search
 from dovetail.placement.tilings.snakes import best_snake
 from dovetail.placement.tilings.walks import new_memory, new_walk

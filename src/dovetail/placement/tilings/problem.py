@@ -9,24 +9,18 @@ from functools import cached_property
 from typing import Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Bools, Floats
 from dovetail.cost.mesh import Mesh
 from dovetail.errors import InputError
 from dovetail.layout.encoding.job_encoding import Tile
 from dovetail.layout.encoding.wafer_grid import WaferGrid, symmetries
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 #: Two stages and the cost of one hop between them.
 StageEdge: TypeAlias = "tuple[int, int, float]"
 #: The sum of what shapes and edges cost, or the largest of them.
 Minimise: TypeAlias = Literal["sum", "max"]
 
-#: Costs nearer than this part of them count as equal.
-TOLERANCE = 1e-9
 #: What the compiled search has room for.
 MAX_STAGES, MAX_TILES = 250, 16_000
 

@@ -1,6 +1,4 @@
 """Compiled depth-first search of tile placements, stage after stage, that can stop and go on."""
-# numba ships no types
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 
@@ -9,11 +7,11 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from dovetail.arrays import Bools, Floats, Ints, Words
 from dovetail.placement.tilings.bound_kernels import (
     INNER,
     Instance,
     Scratch,
-    Words,
     bits,
     child_bounds,
     joined,
@@ -21,7 +19,6 @@ from dovetail.placement.tilings.bound_kernels import (
     rest_bound,
     stages_fit,
 )
-from dovetail.placement.tilings.problem import Bools, Floats, Ints
 
 #: Entries of the counters: depth, nodes so far, whether the present node is yet to be looked at.
 DEPTH, NODES, FRESH = range(3)

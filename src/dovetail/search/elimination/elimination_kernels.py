@@ -1,16 +1,11 @@
 """Compiled sums and minima of cost tables."""
-# numba ships no types
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
+from dovetail.arrays import Floats
 
 # Minima along a row are only vectorised where no cost is "not a number", which holds; infinite ones stay exact.
 _MINIMA = {"nnan", "nsz"}

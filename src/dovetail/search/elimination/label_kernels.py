@@ -1,6 +1,4 @@
 """Compiled dominance: what incumbents leave open, and sets of labels of which none dominates another."""
-# numba ships no types
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 
@@ -10,9 +8,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
+from dovetail.arrays import Bools, Floats, Ints
+
 Number = TypeVar("Number", np.float64, np.int64)
 
 
@@ -143,7 +140,7 @@ def _is_open(bounds: Floats, corners: Floats, highest: Floats, likely: int) -> i
 
 
 @njit(cache=True)
-def worth_keeping(bounds: Floats, corners: Floats) -> Flags:
+def worth_keeping(bounds: Floats, corners: Floats) -> Bools:
     """Which rows (by direction the least weighted costs of some choices) may contain an undominated choice."""
     found = np.empty(len(bounds), np.bool_)
     last, highest = 0, highest_together(corners)
@@ -170,7 +167,7 @@ def room_below(bounds: Floats, corners: Floats) -> Floats:
 
 
 @njit(cache=True)
-def undominated(points: Floats) -> Flags:
+def undominated(points: Floats) -> Bools:
     """Which points no other dominates; rows are in lexicographic order, and of equal ones the first counts."""
     n = len(points)
     found = np.zeros(n, np.bool_)

@@ -7,15 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import ROUNDING, Floats, Ints
 from dovetail.search.elimination.label_kernels import Entries, Limits, Made, least_by_entry, made_labels
 from dovetail.search.elimination.min_plus import least_over
-from dovetail.search.elimination.open_costs import ROUNDING, Bounds, Incumbents, weighed_corners
+from dovetail.search.elimination.open_costs import Bounds, Incumbents, weighed_corners
 from dovetail.search.elimination.problem import CostProblem, CostTable
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: Numbers of the costs that are gathered at once (32 MB).
 BLOCK_NUMBERS = 1 << 22

@@ -6,14 +6,11 @@ import math
 from collections.abc import Collection, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats
 from dovetail.search.elimination.min_plus import Factor, least_over
 from dovetail.search.elimination.problem import CostProblem, check, check_weights
 from dovetail.search.elimination.tree import Tree, elimination_tree
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 def least(problem: CostProblem, weights: Sequence[float] | Floats) -> tuple[float, tuple[int, ...]]:

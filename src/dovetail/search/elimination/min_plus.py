@@ -6,11 +6,10 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats
 from dovetail.search.elimination.elimination_kernels import product, product_across, product_along
 
-Floats = NDArray[np.float64]
 #: A table of one cost, and its variables in the order of its axes.
 Factor = tuple[tuple[int, ...], Floats]
 

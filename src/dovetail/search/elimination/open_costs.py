@@ -7,18 +7,12 @@ from dataclasses import dataclass, field
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import ROUNDING, Floats, Ints
 from dovetail.search.elimination.label_kernels import open_corners, room_below, undominated, worth_keeping
 from dovetail.search.elimination.messages import Messages, tree_of
 from dovetail.search.elimination.problem import CostProblem
 from dovetail.search.elimination.tree import Tree
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
-#: Costs that differ by this part are the same: sums in another order differ by less.
-ROUNDING = 1e-12
 
 #: Labels of an entry for each variable eliminated to make it, about; it decides the order alone.
 LABEL_GROWTH = 2.0

@@ -8,13 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import ROUNDING, Floats, Ints
 from dovetail.errors import InputError, quoted
 from dovetail.search.elimination.labels import Labels, TooMuchWork
 from dovetail.search.elimination.messages import Messages, tree_of
 from dovetail.search.elimination.open_costs import (
-    ROUNDING,
     Bounds,
     Incumbents,
     bounds_of,
@@ -26,9 +25,6 @@ from dovetail.search.elimination.open_costs import (
     promising_options,
 )
 from dovetail.search.elimination.problem import CostProblem, check
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: Options of each variable of the small problems that are solved first for good choices, and how closely.
 FEW_OPTIONS, MORE_OPTIONS = 5, 12

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats
 from dovetail.errors import InputError, quoted
 from dovetail.search.elimination.elimination_kernels import product
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats
 from dovetail.search.elimination.problem import CostProblem
 from dovetail.search.layouts.annealing_kernels import Walker, add_up, anneal, changes, jump
 from dovetail.search.layouts.flat_costs import Effort, FlatCosts, Tried, flat_costs
 from dovetail.search.layouts.random_kernels import random_state
-
-Floats = NDArray[np.float64]
 
 #: Steps between two looks at the clock, and between two sums without rounding errors.
 _ROUND = 4096

@@ -1,6 +1,4 @@
 """Compiled steps of simulated annealing."""
-# numba ships no types
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 
@@ -9,13 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats, Ints, Words
 from dovetail.search.layouts.flat_costs import FlatCosts
-from dovetail.search.layouts.random_kernels import State, below, share
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from dovetail.search.layouts.random_kernels import below, share
 
 
 class Walker(NamedTuple):
@@ -28,7 +23,7 @@ class Walker(NamedTuple):
     #: what it costs now, the least so far, and the temperature
     figures: Floats
     best_choice: Ints
-    random: State
+    random: Words
 
 
 @njit(cache=True)
@@ -109,7 +104,7 @@ def _other(flat: FlatCosts, walker: Walker, variable: int) -> int:
 
 
 @njit(cache=True)
-def _accepted(random: State, change: float, temperature: float) -> bool:
+def _accepted(random: Words, change: float, temperature: float) -> bool:
     if change <= 0.0:
         return True
     # below e^-40 no random number falls

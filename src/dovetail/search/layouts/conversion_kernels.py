@@ -1,15 +1,11 @@
 """Compiled conversions between all layouts of a tensor: what `layout.convert` would have it send, priced."""
-# numba ships no types
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from dovetail.arrays import Floats, Ints
 
 #: Placements along an axis by number: whole, a sum not complete, a flat shard; the tensor's dims follow.
 WHOLE, OPEN, FLAT_SHARD, FIRST_DIM = range(4)

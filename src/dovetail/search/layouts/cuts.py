@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Ints
 from dovetail.graph import Backward, LayerGraph, Operand, Operator, Role, Tensor
 from dovetail.layout.derive import SUMS, is_term, own_dim
 from dovetail.layout.encoding.cuts import owner
@@ -17,8 +17,6 @@ from dovetail.search.layouts.conversion_kernels import FIRST_DIM, FLAT_SHARD, OP
 from dovetail.search.layouts.options import Labels, Variable
 from dovetail.search.layouts.scoped import Scoped, union
 from dovetail.search.layouts.tile import LayerTile
-
-Codes = NDArray[np.int64]
 
 
 class LayerCuts:
@@ -52,7 +50,7 @@ class LayerCuts:
                 self._readers.setdefault(operand.tensor, []).append((operator, operand))
         self._run()
 
-    def _codes(self, labels: Iterable[Labels]) -> Codes:
+    def _codes(self, labels: Iterable[Labels]) -> Ints:
         rows = [[WHOLE if dim is None else self.code[dim] for dim in each] for each in labels]
         return np.array(rows, np.int64).reshape(len(rows), len(self.tile.names))
 
@@ -123,7 +121,7 @@ class LayerCuts:
         mine = Scoped(told.scope, result).over(scope)
         return Scoped(scope, np.where(mine == OPEN, read.over(scope), mine))
 
-    def _possible(self, operator: Operator, told: Codes) -> Codes:
+    def _possible(self, operator: Operator, told: Ints) -> Ints:
         table = np.zeros(FIRST_DIM + len(self.dims), np.int64)
         for dim, code in self.code.items():
             table[code] = code if operator.split(dim) is not None else WHOLE
@@ -149,7 +147,7 @@ class LayerCuts:
         names = [n for n in self.graph.inputs if self.tensors[n].role is Role.INDEX]
         seen = [self._first_reader(name, with_writer=False) for name in names]
         scope = union(each.scope for each in seen)
-        cuts: Codes = np.full(len(self.tile.names), WHOLE, np.int64)
+        cuts: Ints = np.full(len(self.tile.names), WHOLE, np.int64)
         for each in seen:
             here = each.over(scope)
             cuts = np.where(here == WHOLE, cuts, here)
@@ -176,7 +174,7 @@ class LayerCuts:
         """A weight's home that is flat along all axes that do not cut it."""
         return Scoped(use.scope, np.where(use.values == WHOLE, FLAT_SHARD, use.values))
 
-    def _own(self, operator: Operator, operand: Operand) -> Codes:
+    def _own(self, operator: Operator, operand: Operand) -> Ints:
         """By code of a cut: the placement of an operand."""
         table = np.zeros(FIRST_DIM + len(self.dims), np.int64)
         for dim in operator.dims:
@@ -184,7 +182,7 @@ class LayerCuts:
             table[self.code[dim]] = WHOLE if own is None else self.code[own]
         return table
 
-    def _result(self, operator: Operator, operand: Operand) -> Codes:
+    def _result(self, operator: Operator, operand: Operand) -> Ints:
         """By code of a cut: the placement of a result."""
         table = self._own(operator, operand)
         table[OPEN] = OPEN

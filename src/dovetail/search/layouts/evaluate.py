@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from dovetail.cost.shapes import Array
+from dovetail.arrays import Floats
 from dovetail.frameworks.parameter_bytes import state_bytes
 from dovetail.graph import Backward
 from dovetail.layout import Moment, Strategy, place_layer
@@ -41,7 +41,7 @@ def strategy_costs(
     )
     repeated = recompute(setting.graph, profile, tuple(again))
 
-    def exposed(by_group: Mapping[str, Array], moment: Moment) -> float:
+    def exposed(by_group: Mapping[str, Floats], moment: Moment) -> float:
         return sum(float(s) * setting.exposure(group, moment) for group, s in by_group.items())
 
     seconds = float(profile.forward_s + profile.input_gradient_s + profile.weight_gradient_s + repeated.added_s)

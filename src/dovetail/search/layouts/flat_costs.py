@@ -13,13 +13,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats, Ints
 from dovetail.errors import InputError
 from dovetail.search.elimination.problem import CostProblem, check, check_weights
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 class FlatCosts(NamedTuple):

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats
 from dovetail.graph import Backward, differentiate
 from dovetail.hardware import Cluster
 from dovetail.layout import Mesh, Strategy
@@ -100,7 +100,7 @@ def _undominated(points: list[LayoutPoint]) -> list[LayoutPoint]:
     """Those no other is at least as good as in everything; of equal ones the first."""
     ordered = sorted(points, key=lambda point: point.costs)
     kept: list[LayoutPoint] = []
-    costs: NDArray[np.float64] = np.zeros((0, 3))
+    costs: Floats = np.zeros((0, 3))
     for point in ordered:
         if not (costs <= np.array(point.costs)).all(axis=1).any():
             kept.append(point)

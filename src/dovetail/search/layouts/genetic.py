@@ -11,14 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats, Ints
 from dovetail.search.elimination.problem import CostProblem
 from dovetail.search.layouts.flat_costs import Effort, FlatCosts, Tried, flat_costs
 from dovetail.search.layouts.genetic_kernels import Breeding, People, breed, settle
 from dovetail.search.layouts.random_kernels import random_state
-
-Floats = NDArray[np.float64]
 
 #: Evaluations between two looks at the clock.
 _ROUND = 4096
@@ -56,7 +54,7 @@ def bred(
     return effort.result(problem, found, _evolved(flat, effort, seed, evolution or Evolution()))
 
 
-def _evolved(flat: FlatCosts, effort: Effort, seed: int, how: Evolution) -> NDArray[np.int64]:
+def _evolved(flat: FlatCosts, effort: Effort, seed: int, how: Evolution) -> Ints:
     """The best choice; a population that stays where it is makes room for a new one."""
     n = max(2, int(min(how.population, effort.left)))
     choices, entries = np.zeros((n, len(flat.sizes)), np.int64), np.zeros((n, len(flat.firsts)), np.int64)

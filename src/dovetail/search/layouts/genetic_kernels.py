@@ -1,6 +1,4 @@
 """Compiled generations of a genetic search."""
-# numba ships no types
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 
@@ -8,13 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats, Ints, Words
 from dovetail.search.layouts.flat_costs import FlatCosts
-from dovetail.search.layouts.random_kernels import State, below, bits, share
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from dovetail.search.layouts.random_kernels import below, bits, share
 
 
 class People(NamedTuple):
@@ -31,7 +26,7 @@ class People(NamedTuple):
     best_choice: Ints
     #: the least cost so far, and the least of this population since it was settled
     least: Floats
-    random: State
+    random: Words
 
 
 class Breeding(NamedTuple):
@@ -107,7 +102,7 @@ def _copy(choices: Ints, entries: Ints, costs: Floats, person: int, onto: Ints, 
 
 @njit(cache=True)
 def _cross(
-    flat: FlatCosts, random: State, parents: Ints, second: int, one_point: bool, choices: Ints, entries: Ints, row: int
+    flat: FlatCosts, random: Words, parents: Ints, second: int, one_point: bool, choices: Ints, entries: Ints, row: int
 ) -> None:
     """Takes genes of a second parent: all behind a point, or any."""
     n = choices.shape[1]
@@ -124,7 +119,7 @@ def _cross(
 
 
 @njit(cache=True)
-def _mutate(flat: FlatCosts, random: State, mutations: float, choices: Ints, entries: Ints, row: int) -> None:
+def _mutate(flat: FlatCosts, random: Words, mutations: float, choices: Ints, entries: Ints, row: int) -> None:
     """Other options of some genes: as many as a geometric law of this mean says, which takes few random numbers."""
     stop = 1.0 / (1.0 + mutations)
     while share(random) >= stop:
@@ -157,7 +152,7 @@ def _cost(flat: FlatCosts, people: People, choices: Ints, entries: Ints, costs: 
 
 
 @njit(cache=True)
-def _parent(random: State, costs: Floats, tournament: int) -> int:
+def _parent(random: Words, costs: Floats, tournament: int) -> int:
     """The best of some random people."""
     best = below(random, len(costs))
     for _ in range(tournament - 1):

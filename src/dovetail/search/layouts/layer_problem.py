@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Ints
 from dovetail.errors import InputError
 from dovetail.graph import Backward, differentiate
 from dovetail.layout.encoding import REPLICATE, Activation, Factor, MeshAxis, OperatorEncoding, Strings
@@ -33,8 +33,6 @@ from dovetail.search.layouts.options import Allowed, Variable, layer_variables
 from dovetail.search.layouts.setting import LayerSetting
 from dovetail.search.layouts.tensor_tables import LayerCosts, TableTooLargeError
 from dovetail.search.layouts.tile import LayerTile
-
-Ints = NDArray[np.int64]
 
 #: Most entries of one table; and most where operators that could be put together stay apart: what is found behind
 #: such tables takes much longer than they do.

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats
 from dovetail.graph import Tensor
 from dovetail.layout import Collective, CollectiveKind, Moment
 from dovetail.profile.layer import CollectivePrice
 from dovetail.search.layouts.tile import LayerTile
-
-Floats = NDArray[np.float64]
 
 #: The kinds of conversions, in the order of `conversion_kernels`.
 KINDS = (

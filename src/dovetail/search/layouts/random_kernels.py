@@ -1,26 +1,23 @@
 """Compiled random numbers whose state is the caller's, so that a seed decides everything."""
-# numba ships no types
-# pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-State = NDArray[np.uint64]
+from dovetail.arrays import Words
 
 _STEP, _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _HALF = np.uint64(32)
 
 
-def random_state(seed: int) -> State:
+def random_state(seed: int) -> Words:
     """The state of a seed."""
     return np.random.SeedSequence(seed).generate_state(1, np.uint64).astype(np.uint64)
 
 
 @njit(cache=True)
-def bits(state: State) -> np.uint64:
+def bits(state: Words) -> np.uint64:
     """The next 64 random bits (SplitMix64: Steele, Lea and Flood, OOPSLA 2014)."""
     state[0] += _STEP
     mixed = state[0]
@@ -30,12 +27,12 @@ def bits(state: State) -> np.uint64:
 
 
 @njit(cache=True)
-def below(state: State, n: int) -> int:
+def below(state: Words, n: int) -> int:
     """A whole number from 0 to before n, which is below 2^32."""
     return int(np.int64(((bits(state) >> _HALF) * np.uint64(n)) >> _HALF))
 
 
 @njit(cache=True)
-def share(state: State) -> float:
+def share(state: Words) -> float:
     """A number from 0 to before 1."""
     return np.float64(bits(state) >> np.uint64(11)) * 2.0**-53

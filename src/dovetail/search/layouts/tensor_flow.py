@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from dovetail.arrays import Array
 from dovetail.graph import Tensor
 from dovetail.layout import Moment
 from dovetail.search.layouts.policies import Policies
-from dovetail.search.layouts.scoped import Array, Scoped
+from dovetail.search.layouts.scoped import Scoped
 from dovetail.search.layouts.tensor_layouts import TensorLayouts
 from dovetail.search.layouts.versions import Conversions, Versions, kept
 

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Array, Floats, Ints
 from dovetail.graph import Tensor
 from dovetail.graph.size import as_array
 from dovetail.layout import Collective, CollectiveKind, Moment
 from dovetail.search.layouts.conversion_kernels import OPEN, WHOLE
 from dovetail.search.layouts.cuts import LayerCuts
 from dovetail.search.layouts.prices import KINDS, TilePrices
-from dovetail.search.layouts.scoped import Array, Scoped
+from dovetail.search.layouts.scoped import Scoped
 from dovetail.search.layouts.setting import LayerSetting, group_of
 from dovetail.search.layouts.versions import Conversions
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 class TensorLayouts:

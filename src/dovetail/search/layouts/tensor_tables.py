@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Array, Floats
 from dovetail.frameworks.parameter_bytes import state_bytes
 from dovetail.graph import Backward, Operator, Role, Tensor
 from dovetail.graph.size import as_array, product
@@ -15,15 +15,13 @@ from dovetail.layout import CollectiveKind, Moment
 from dovetail.search.layouts.cuts import LayerCuts
 from dovetail.search.layouts.options import Variable
 from dovetail.search.layouts.policies import Policies
-from dovetail.search.layouts.scoped import Array, Scoped, union
+from dovetail.search.layouts.scoped import Scoped, union
 from dovetail.search.layouts.setting import LayerSetting
 from dovetail.search.layouts.tensor_flow import TensorFlow
 from dovetail.search.layouts.tensor_layouts import TensorLayouts, as_bits
 from dovetail.search.layouts.tile import LayerTile
 from dovetail.search.layouts.times import seconds_of
 from dovetail.search.layouts.versions import Versions
-
-Floats = NDArray[np.float64]
 
 #: Seconds, bytes of state and bytes saved.
 SECONDS, STATE, SAVED = range(3)

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats, Ints
 from dovetail.cost.operators import ChipUnits, PlacedWork, operator_seconds
 from dovetail.graph import DerivedSize, LayerGraph, Operator
 from dovetail.graph.routing import EXPERT_TOKENS
@@ -16,8 +16,6 @@ from dovetail.graph.tensor import Element
 from dovetail.layout import PlacedOperator
 from dovetail.search.layouts.cuts import LayerCuts
 from dovetail.search.layouts.scoped import Scoped
-
-Floats = NDArray[np.float64]
 
 
 def seconds_of(
@@ -54,7 +52,7 @@ def seconds_of(
     }
 
 
-def _shapes(operator: Operator, cuts: LayerCuts) -> tuple[Floats, NDArray[np.int64]]:
+def _shapes(operator: Operator, cuts: LayerCuts) -> tuple[Floats, Ints]:
     """The different ways in which an operator's dims are divided, and which of them each option is."""
     values = cuts.cuts[operator.name].values
     codes = values.reshape(math.prod(values.shape[:-1]), len(cuts.tile.names))

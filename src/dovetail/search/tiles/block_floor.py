@@ -6,6 +6,7 @@ from math import prod
 
 import numpy as np
 
+from dovetail.arrays import Floats
 from dovetail.frameworks.parameter_bytes import state_bytes
 from dovetail.graph import LayerGraph, Role, differentiate
 from dovetail.graph.count import parameters
@@ -15,7 +16,7 @@ from dovetail.search.layouts.groups import Together
 from dovetail.search.layouts.options import layer_variables
 from dovetail.search.layouts.tile import LayerTile
 from dovetail.search.layouts.times import seconds_of
-from dovetail.search.tiles.least_step import BlockFloor, Floats
+from dovetail.search.tiles.least_step import BlockFloor
 from dovetail.search.tiles.tile_layers import TileLayers
 from dovetail.search.tiles.tile_layouts import wanted_tiles
 

@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from dovetail.arrays import Floats, largest
 from dovetail.cost.mesh import Group, Kind, Mesh, best, embedded, total_loads
-from dovetail.cost.shapes import Array, largest
 from dovetail.cost.units import way_arrays
 from dovetail.hardware import Wafer
 from dovetail.layout.encoding import WaferGrid
@@ -153,7 +153,7 @@ def tiled_step_s(plan: Plan, job: ProfiledJob, hops: Sequence[int], slowdowns: S
     slower = {factor: _Slower(plan, job, factor) for factor in dict.fromkeys(slowdowns)}
     each = {factor: chunk_times(found.times, contents, np.zeros(()), 0) for factor, found in slower.items()}
 
-    def by_stage(field: str) -> Array:
+    def by_stage(field: str) -> Floats:
         return np.array([float(np.ravel(getattr(each[f], field))[place]) for place, f in enumerate(slowdowns)])
 
     sent = largest(p.stream_bytes for p in job.profiles.layers.values()) / plan.stream_copies
@@ -202,5 +202,5 @@ class _Slower:
         self.tables = MemoryTables.of(self.layers, recomputed, {})
 
 
-def _longer(seconds: Mapping[str, Array], factor: float) -> dict[str, Array]:
+def _longer(seconds: Mapping[str, Floats], factor: float) -> dict[str, Floats]:
     return {name: each * factor for name, each in seconds.items()}

@@ -9,6 +9,7 @@ from functools import cached_property
 from heapq import heapify, heappop, heappush
 
 from dovetail import frameworks
+from dovetail.arrays import TOLERANCE
 from dovetail.cost.calibration import calibration
 from dovetail.errors import InputError
 from dovetail.evaluation import Evaluation, evaluate
@@ -22,7 +23,6 @@ from dovetail.search.answer import Alternative, Answer, Certificate, SimulatedPl
 from dovetail.search.layouts.options import Allowed
 from dovetail.search.layouts.tile import LayerTile
 from dovetail.search.plan import plan as named_plan
-from dovetail.search.progress import TIE
 from dovetail.search.tiles.block_floor import block_floor
 from dovetail.search.tiles.least_step import BlockFloor, TilePipeline, least_step_s
 from dovetail.search.tiles.priced_floor import priced_stage_seconds
@@ -129,11 +129,11 @@ class FreeSearch:
         turn = 0
         while time.monotonic() < self.deadline:
             least = min(heap[0][0] for heap in (rough, fine) if heap) if rough or fine else float("inf")
-            if least >= self.best_s * (1 - TIE):
+            if least >= self.best_s * (1 - TOLERANCE):
                 break
             turn += 1
             # bounds first, but a plan to beat from time to time: it settles shapes without their floors
-            wanted = bool(fine) and fine[0][0] < self.best_s * (1 - TIE)
+            wanted = bool(fine) and fine[0][0] < self.best_s * (1 - TOLERANCE)
             if wanted and (not rough or fine[0][0] <= rough[0][0] or turn % TURNS == 0):
                 _, shape = heappop(fine)
                 try:
@@ -244,7 +244,7 @@ class FreeSearch:
         if replayed:
             best, best_s = evaluate(replayed[0].plan, self.job, self.cluster, self.framework), replayed[0].step_time_s
         bound = min(bound, best_s)
-        proven = bound >= best_s * (1 - TIE)
+        proven = bound >= best_s * (1 - TOLERANCE)
         proof = Certificate(
             "optimal" if proven else "feasible", bound, 1 - bound / best_s, self.words, len(self.bounds), unseen,
             endless, len(self.seen), time="simulated" if replayed else "modelled",

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.arrays import Floats, Ints
 from dovetail.pipeline.in_flight import in_flight
 from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
-
-Floats = NDArray[np.float64]
 
 #: Halvings of the interval the bound is searched in: far below what is called a tie.
 HALVINGS = 60
@@ -27,7 +25,7 @@ class TilePipeline:
     capacity_bytes: float
 
     @property
-    def flights(self) -> NDArray[np.int64]:
+    def flights(self) -> Ints:
         """Microbatches that each stage has in flight at least: those of 1F1B, and other schedules no fewer."""
         return in_flight(Pipeline(PipelineSchedule.ONE_F_ONE_B, self.stages, self.microbatches))
 

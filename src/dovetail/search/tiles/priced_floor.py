@@ -11,11 +11,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from dovetail.arrays import Floats
 from dovetail.search.elimination.messages import Messages, tree_of
 from dovetail.search.layouts.groups import Together
 from dovetail.search.layouts.layer_problem import layer_problem
 from dovetail.search.layouts.tile import LayerTile
-from dovetail.search.tiles.least_step import Floats, TilePipeline
+from dovetail.search.tiles.least_step import TilePipeline
 from dovetail.search.tiles.tile_layers import TileLayers
 
 #: Most entries of a table: with recompute tables are larger than those of layouts alone.

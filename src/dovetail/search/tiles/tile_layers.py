@@ -80,8 +80,7 @@ class TileLayers:
     def capacity_bytes(self) -> float:
         """What a die has for state and activations."""
         chip = self.cluster.chip
-        memory = chip.hbm_bytes or chip.sram_bytes
-        return float(tensor_capacity(memory, self.facts.context_bytes, self.facts.allocator_overhead))
+        return float(tensor_capacity(chip.memory_bytes, self.facts.context_bytes, self.facts.allocator_overhead))
 
     def blocks(self) -> dict[str, int]:
         """Layer classes that take the stream and hand it on, and how many of each there are."""

@@ -1,0 +1,30 @@
+"""What `dovetail plan` is asked beyond the job and the cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from dovetail.search import Space
+
+Objective = Literal["time", "cost", "energy"]
+Strategy = Literal["named", "free"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """The options of `dovetail plan` that are no part of the question."""
+
+    space: Space
+    time_limit_s: float | None
+    explain: bool
+    ideal: bool
+    out: Path | None
+    tokens: float | None
+    objective: Objective | None
+    price_per_chip_hour: float | None
+    simulate_top: int
+    strategy: Strategy
+    as_json: bool

@@ -1,0 +1,1 @@
+"""Hugging Face accelerate: its configuration written from a plan."""

@@ -1,0 +1,1 @@
+"""DeepSpeed: its JSON configuration written from a plan, and read back."""

@@ -1,0 +1,1 @@
+"""MaxText: its YAML written from a plan."""

@@ -1,0 +1,1 @@
+"""Megatron-LM: arguments written from a plan, and launch scripts read back."""

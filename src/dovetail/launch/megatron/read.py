@@ -1,0 +1,297 @@
+"""A Megatron-LM launch script or list of arguments as parts of a plan file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dovetail.errors import InputError, quoted
+from dovetail.launch.launch_file import Reading
+from dovetail.launch.megatron.flags import SWITCHES, Flags, launched
+from dovetail.launch.megatron.layer_lists import layout_parts
+from dovetail.launch.megatron.read_model import read_model
+from dovetail.launch.shell.words import commands
+from dovetail.plans.derive import even_layers
+from dovetail.plans.flags import flags_of, read_further
+from dovetail.profile.modules import MODULES
+
+#: Options that have just the value of a field.
+FLAGS = flags_of("megatron")
+#: Options every launch has some of: the command with most of these is the launch.
+TELLING = frozenset({
+    *SWITCHES, *FLAGS.values(), "--num-layers", "--hidden-size", "--num-attention-heads", "--seq-length",
+    "--global-batch-size", "--max-position-embeddings", "--recompute-granularity", "--num-experts",
+})  # fmt: skip
+CONTEXT = {"p2p": "ring", "all_gather": "all_gather", "a2a": "ulysses"}
+#: Megatron-DeepSpeed: embedding and head count as a layer each.
+DEEPSPEED_ENDS = "type:transformer|embedding"
+SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Degrees:
+    """What further fields follow from."""
+
+    tensor: int
+    pipeline: int
+    context: int
+    layers: int
+    #: none where the launch does not say on how many chips it runs
+    data: int | None
+
+
+def read(text: str, where: str, chips: int | None = None) -> Reading:
+    """The job and plan of a launch; `chips` from elsewhere goes before what the launch says."""
+    launcher, flags = launched(_launch_words(text, where), where)
+    chips = chips or _chips(launcher)
+    degrees = _degrees(flags, chips)
+    seq_len = (
+        flags.needed("--seq-length") if not flags.has("--encoder-seq-length") else flags.needed("--encoder-seq-length")
+    )
+    micro_batch = flags.needed(FLAGS["micro_batch"])
+    job: Document = {
+        "model": read_model(flags, seq_len, degrees.tensor),
+        "seq_len": seq_len,
+        "global_batch": _global_batch(flags, micro_batch, degrees),
+        "precision": _precision(flags),
+        "optimizer": _optimizer(flags),
+        "attention": "unfused" if flags.choice("--attention-backend", _BACKENDS) in ("unfused", "local") else "fused",
+    }
+    plan: Document = {
+        "tensor_parallel": degrees.tensor,
+        "pipeline_parallel": degrees.pipeline,
+        "context_parallel": degrees.context,
+        "sequence_parallel": flags.has(FLAGS["sequence_parallel"]) and degrees.tensor > 1,
+        "micro_batch": micro_batch,
+        **_context(flags, degrees),
+        **_stages(flags, degrees),
+        **_experts(flags),
+        **_sharding(flags, degrees),
+        "axis_order": "tp-cp-pp-dp" if flags.has("--use-tp-pp-dp-mapping") else "tp-cp-dp-pp",
+        **read_further("megatron", where, flags.text),
+    }
+    plan |= _recompute(flags, degrees, plan)
+    passed_over, unknown = flags.rest()
+    cluster = {} if chips is None else {"chips": chips}
+    return Reading("megatron", job, cluster, plan, passed_over, unknown)
+
+
+_BACKENDS = ("auto", "flash", "fused", "unfused", "local")
+
+
+def _launch_words(text: str, where: str) -> tuple[str, ...]:
+    """The words of the command that starts training."""
+    found = [(sum(word.partition("=")[0] in TELLING for word in words), words) for words in commands(text, where)]
+    if text.lstrip().startswith("--"):
+        # a list of arguments: each line is one, and no line is a command
+        every = tuple(word for _, words in found for word in words)
+        found = [(sum(word.partition("=")[0] in TELLING for word in every), every)]
+    most = max((count for count, _ in found), default=0)
+    if most < 2:
+        fix = "give a launch script, or the arguments behind pretrain_gpt.py"
+        raise InputError(where, "holds no arguments of Megatron-LM", fix)
+    return next(words for count, words in found if count == most)
+
+
+def _chips(launcher: Flags) -> int | None:
+    """Chips the launcher starts on."""
+    each, nodes = launcher.text("--nproc_per_node"), launcher.text("--nnodes")
+    if each is None or not each.isdecimal() or (nodes is not None and not nodes.isdecimal()):
+        return None
+    return int(each[:9]) * int((nodes or "1")[:9]) or None
+
+
+def _degrees(flags: Flags, chips: int | None) -> _Degrees:
+    tensor = flags.whole(FLAGS["tensor_parallel"]) or flags.whole("--model-parallel-size") or 1
+    pipeline = flags.whole(FLAGS["pipeline_parallel"]) or 1
+    context = flags.whole(FLAGS["context_parallel"]) or 1
+    model = tensor * pipeline * context
+    if chips is not None and chips % model:
+        what = f"with the other degrees makes {model} chips of {chips}"
+        raise flags.wrong(FLAGS["tensor_parallel"], what, "the product of the degrees should divide the chips")
+    data = None if chips is None else chips // model
+    return _Degrees(tensor, pipeline, context, flags.needed("--num-layers"), data)
+
+
+def _global_batch(flags: Flags, micro_batch: int, degrees: _Degrees) -> int:
+    batch = flags.whole("--global-batch-size")
+    if batch is None and degrees.data is None:
+        raise flags.wrong("--global-batch-size", "is missing", "add it, or say on how many chips this runs")
+    return batch or micro_batch * (degrees.data or 1)
+
+
+def _precision(flags: Flags) -> str:
+    half, brain = flags.has("--fp16"), flags.has("--bf16")
+    eight = [flags.choice("--fp8-format", ("e4m3", "hybrid")) is not None]
+    eight += [flags.has("--fp8-hybrid"), flags.has("--fp8-e4m3")]
+    if half and brain:
+        raise flags.wrong("--fp16", "stands beside --bf16", "keep one of the two")
+    if flags.choice("--fp4-format", ("e2m1",)) is not None:
+        return "fp4"
+    return "fp8" if any(eight) else "fp16" if half else "bf16" if brain else "fp32"
+
+
+def _optimizer(flags: Flags) -> str:
+    momentum = flags.number("--sgd-momentum")
+    if (flags.choice("--optimizer", ("adam", "sgd")) or "adam") == "adam":
+        return "adamw"
+    return "sgd" if momentum == 0 else "momentum"
+
+
+def _context(flags: Flags, degrees: _Degrees) -> Document:
+    kinds = flags.texts("--cp-comm-type")
+    if kinds is None:
+        return {"context_kind": "ring"} if degrees.context > 1 else {}
+    if len(set(kinds)) > 1 or kinds[0] not in CONTEXT:
+        known = ", ".join(CONTEXT)
+        raise flags.wrong(
+            "--cp-comm-type", f"is {quoted(' '.join(kinds))}", f"a plan has one of {known} for all layers"
+        )
+    return {"context_kind": CONTEXT[kinds[0]]}
+
+
+def _experts(flags: Flags) -> Document:
+    expert, inner = flags.whole(FLAGS["expert_parallel"]), flags.whole(FLAGS["expert_tensor_parallel"])
+    if not flags.whole("--num-experts", least=0):
+        return {}
+    fields: Document = {"expert_parallel": expert or 1}
+    return fields if inner is None else {**fields, "expert_tensor_parallel": inner}
+
+
+def _sharding(flags: Flags, degrees: _Degrees) -> Document:
+    strategy = flags.choice("--data-parallel-sharding-strategy", SHARDING) or "no_shard"
+    stage = int(flags.has("--use-distributed-optimizer"))
+    deepspeed = flags.whole("--zero-stage", least=0)
+    if any([flags.has("--use-megatron-fsdp"), flags.has("--use-custom-fsdp")]):
+        stage = SHARDING[strategy]
+    elif flags.has("--use-torch-fsdp2"):
+        stage = 3
+    elif deepspeed is not None:
+        stage = deepspeed
+        # what else it says of the state is said here
+        flags.read.add("--deepspeed_config")
+    copies = flags.whole("--num-distributed-optimizer-instances") or 1
+    if not stage or copies == 1:
+        return {"zero_stage": stage}
+    if degrees.data is None:
+        what = f"is {copies}, which makes groups of a size that depends on the number of chips"
+        raise flags.wrong("--num-distributed-optimizer-instances", what, "say on how many chips this runs")
+    ranks = degrees.data * degrees.context
+    if ranks % copies:
+        what = f"is {copies} for {ranks} data-parallel chips"
+        raise flags.wrong("--num-distributed-optimizer-instances", what, "it should divide them")
+    return {"zero_stage": stage, "zero_group": ranks // copies}
+
+
+# Stages.
+
+
+def _stages(flags: Flags, degrees: _Degrees) -> Document:
+    chunks, layers = _cut(flags, degrees)
+    if degrees.pipeline == 1 and chunks > 1:
+        raise flags.wrong(FLAGS["pipeline_parallel"], f"is 1 with {chunks} virtual stages", "use more stages")
+    fields: Document = {} if chunks == 1 else {"virtual_stages": chunks}
+    if tuple(layers) != even_layers(len(layers), degrees.layers):
+        fields["layers_per_stage"] = layers
+    return fields
+
+
+def _cut(flags: Flags, degrees: _Degrees) -> tuple[int, list[int]]:
+    """Chunks of a stage, and the layers of each stage, chunk by chunk."""
+    layout = flags.text("--pipeline-model-parallel-layout")
+    per_chunk = flags.whole("--num-layers-per-virtual-pipeline-stage")
+    chunks = flags.whole("--num-virtual-stages-per-pipeline-rank")
+    first, last = (flags.whole(f"--decoder-{end}-pipeline-num-layers") for end in ("first", "last"))
+    embedding, loss = (flags.has(f"--account-for-{part}-in-pipeline-split") for part in ("embedding", "loss"))
+    if flags.choice("--pp-partition-method", ("uniform", DEEPSPEED_ENDS)) == DEEPSPEED_ENDS:
+        embedding = loss = True
+    p, layers = degrees.pipeline, degrees.layers
+    if layout is not None:
+        return _laid_out(flags, layout, degrees)
+    if first is not None or last is not None:
+        stages = _ends(flags, degrees, first, last)
+        return chunks or 1, _chunked(flags, stages, chunks or 1, (0, 0))
+    total = layers + embedding + loss
+    if total % p:
+        fix = "they should divide, or --pipeline-model-parallel-layout say which stage has which"
+        raise flags.wrong(FLAGS["pipeline_parallel"], f"is {p} for {total} layers", fix)
+    if chunks is None and per_chunk is not None:
+        if total // p % per_chunk:
+            fix = f"it should divide the {total // p} layers of a stage"
+            raise flags.wrong("--num-layers-per-virtual-pipeline-stage", f"is {per_chunk}", fix)
+        chunks = total // p // per_chunk
+    return chunks or 1, _chunked(flags, [total // p] * p, chunks or 1, (int(embedding), int(loss)))
+
+
+def _ends(flags: Flags, degrees: _Degrees, first: int | None, last: int | None) -> list[int]:
+    ends = [size for size in (first, last) if size is not None]
+    middle, rest = degrees.pipeline - len(ends), degrees.layers - sum(ends)
+    if middle < 0 or rest < 0 or bool(middle) != bool(rest) or (middle and rest % middle):
+        what = f"leave {rest} layers to {middle} stages"
+        raise flags.wrong("--decoder-first-pipeline-num-layers", what, "what is left should divide evenly")
+    between = [rest // middle] * middle if middle else []
+    return [*([] if first is None else [first]), *between, *([] if last is None else [last])]
+
+
+def _chunked(flags: Flags, stages: list[int], chunks: int, without: tuple[int, int]) -> list[int]:
+    """Stages dealt into chunks; embedding and loss take the place of a layer at the two ends."""
+    if any(size % chunks for size in stages):
+        what = f"makes {chunks} virtual stages of {max(size for size in stages if size % chunks)} layers"
+        raise flags.wrong("--num-virtual-stages-per-pipeline-rank", what, "they should divide evenly")
+    layers = [size // chunks for _ in range(chunks) for size in stages]
+    layers[0] -= without[0]
+    layers[-1] -= without[1]
+    return layers
+
+
+def _laid_out(flags: Flags, text: str, degrees: _Degrees) -> tuple[int, list[int]]:
+    flag = "--pipeline-model-parallel-layout"
+    parts = layout_parts(text)
+    if parts is None:
+        raise flags.wrong(flag, f"is {quoted(text)}", "it should be stages of E, t, m and L, as in Ett|(tt|)*6,tL")
+    layers = [part.count("t") for part in parts]
+    if len(parts) % degrees.pipeline or sum(layers) != degrees.layers:
+        what = f"has {len(parts)} stages of {sum(layers)} layers in all"
+        fix = f"it should have a multiple of {degrees.pipeline} stages and {degrees.layers} layers"
+        raise flags.wrong(flag, what, fix)
+    if any("m" in part for part in parts[:-1]):
+        raise flags.wrong(flag, "predicts further tokens before the last stage", "a plan has that with the loss")
+    return len(parts) // degrees.pipeline, layers
+
+
+# Recomputation.
+
+
+def _recompute(flags: Flags, degrees: _Degrees, plan: Document) -> Document:
+    granularity = flags.choice("--recompute-granularity", ("full", "selective"))
+    modules = flags.texts("--recompute-modules")
+    method = flags.choice("--recompute-method", ("uniform", "block"))
+    number = flags.whole("--recompute-num-layers")
+    if flags.has("--recompute-activations"):
+        granularity = "selective"
+    if flags.has("--checkpoint-activations"):
+        granularity, method = "full", method or "uniform"
+        flags.read.add("--checkpoint-num-layers")
+    if granularity is None:
+        return {}
+    if granularity == "selective":
+        for name in modules or ():
+            if name not in MODULES:
+                raise flags.wrong(
+                    "--recompute-modules", f"lists {quoted(name)}", f"it should list {', '.join(MODULES)}"
+                )
+        return {"recompute": "selective" if modules is None else list(modules)}
+    if method == "uniform" and number is not None and number > 1:
+        # one input kept for several layers: a plan keeps that of each, so the option is listed as not understood
+        flags.read.discard("--recompute-num-layers")
+    if method != "block" or number is None:
+        return {"recompute": "full"}
+    parts = degrees.pipeline * plan.get("virtual_stages", 1)
+    sizes = plan.get("layers_per_stage") or even_layers(parts, degrees.layers)
+    again = sum(min(number, size) for size in sizes)
+    share = 1.0 if again == degrees.layers else again / degrees.layers
+    if len(set(sizes)) == 1 and share < 1:
+        share = number / sizes[0]
+    return {"recompute": "full"} if share == 1 else {"recompute": "full", "recompute_share": share}

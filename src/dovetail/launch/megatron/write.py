@@ -1,0 +1,149 @@
+"""A plan as arguments of Megatron-LM.
+
+Written from the sources of the release (tag core_v0.16.1): megatron/training/arguments.py, megatron/core/
+parallel_state.py, transformer/transformer_config.py and pipeline_parallel_layer_layout.py.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from dovetail.errors import InputError
+from dovetail.launch.launch_file import Launch
+from dovetail.launch.megatron.layer_lists import layout_text
+from dovetail.launch.megatron.model import VERSION, Arguments, model_arguments
+from dovetail.models import Job
+from dovetail.plans.flags import flags_of, further_flags
+from dovetail.plans.launch_limits import blocks_of, recomputed_blocks, state_replicas
+from dovetail.plans.plan import Plan
+from dovetail.plans.plan_file import Task
+from dovetail.plans.runs import check_runs
+
+#: Options that have just the value of a field.
+FLAGS = flags_of("megatron")
+CONTEXT = {"ring": "p2p", "all_gather": "all_gather", "ulysses": "a2a"}
+SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
+_OPTIMIZERS: dict[str, Arguments] = {
+    "adamw": [("--optimizer", "adam")],
+    "momentum": [("--optimizer", "sgd"), ("--sgd-momentum", "0.9")],
+    "sgd": [("--optimizer", "sgd"), ("--sgd-momentum", "0.0")],
+}
+
+
+def export(task: Task) -> Launch:
+    """The arguments of pretrain_gpt.py, one on each line, quoted for a shell."""
+    job, plan = task.job, task.plan
+    check_runs(plan, job, task.cluster, launch="megatron")
+    if job.optimizer not in _OPTIMIZERS:
+        known = ", ".join(_OPTIMIZERS)
+        raise InputError("job: optimizer", f"is {job.optimizer}, which {VERSION} does not have", f"use one of {known}")
+    arguments = [
+        *model_arguments(job.model, job.seq_len),
+        ("--seq-length", str(job.seq_len)),
+        (FLAGS["micro_batch"], str(plan.micro_batch)),
+        ("--global-batch-size", str(job.global_batch)),
+        *_precision(job, plan),
+        *_optimizer(job),
+        *_parallel(job, plan),
+        *_sharding(plan),
+        *_recompute(plan),
+        *further_flags("megatron", plan),
+    ]
+    text = "".join(f"{' '.join((flag, *map(shlex.quote, values)))}\n" for flag, *values in arguments)
+    return Launch("megatron.args", text, tuple(_notes(task)))
+
+
+def _precision(job: Job, plan: Plan) -> Iterator[tuple[str, ...]]:
+    if job.precision != "fp32":
+        yield ("--fp16",) if job.precision == "fp16" else ("--bf16",)
+    if job.precision == "fp8":
+        # scaled as each tensor is now: with delayed scales norms and activations could not be computed again
+        yield "--fp8-format", "hybrid"
+        yield "--fp8-recipe", "tensorwise"
+        if plan.zero_stage:
+            yield ("--fp8-param-gather",)
+    if job.precision == "fp4":
+        yield "--fp4-format", "e2m1"
+    if job.precision in ("fp8", "fp4") or (job.precision == "bf16" and plan.zero_stage in SHARDING):
+        yield ("--grad-reduce-in-bf16",)
+
+
+def _optimizer(job: Job) -> Iterator[tuple[str, ...]]:
+    yield from _OPTIMIZERS[job.optimizer]
+    if not job.fused_attention:
+        yield "--attention-backend", "unfused"
+
+
+def _parallel(job: Job, plan: Plan) -> Iterator[tuple[str, ...]]:
+    yield FLAGS["tensor_parallel"], str(plan.tensor_parallel)
+    if plan.sequence_parallel:
+        yield (FLAGS["sequence_parallel"],)
+    yield FLAGS["pipeline_parallel"], str(plan.pipeline_parallel)
+    yield from _stages(job, plan)
+    yield FLAGS["context_parallel"], str(plan.context_parallel)
+    if plan.context_parallel > 1 or plan.context_kind != "all_gather":
+        yield "--cp-comm-type", CONTEXT[plan.context_kind]
+    if any(hasattr(block.feed_forward, "experts") for block in blocks_of(job.model)):
+        yield FLAGS["expert_parallel"], str(plan.expert_parallel)
+        yield FLAGS["expert_tensor_parallel"], str(plan.expert_tensor_parallel)
+    if plan.stages_inside:
+        yield ("--use-tp-pp-dp-mapping",)
+
+
+def _stages(job: Job, plan: Plan) -> Iterator[tuple[str, ...]]:
+    layers = plan.layers_per_stage
+    if len(set(layers)) > 1:
+        further = job.model.multi_token_prediction
+        yield "--pipeline-model-parallel-layout", layout_text(layers, 0 if further is None else further.modules)
+    elif plan.virtual_stages > 1:
+        yield "--num-layers-per-virtual-pipeline-stage", str(layers[0])
+
+
+def _sharding(plan: Plan) -> Iterator[tuple[str, ...]]:
+    if plan.zero_stage in SHARDING:
+        yield ("--use-megatron-fsdp",)
+        yield "--data-parallel-sharding-strategy", SHARDING[plan.zero_stage]
+        # what the user guide of Megatron-FSDP asks for
+        yield ("--no-gradient-accumulation-fusion",)
+        yield ("--calculate-per-token-loss",)
+        yield ("--init-model-with-meta-device",)
+        yield "--ckpt-format", "fsdp_dtensor"
+    if plan.zero_stage:
+        yield ("--use-distributed-optimizer",)
+        if state_replicas(plan) > 1:
+            yield "--num-distributed-optimizer-instances", str(state_replicas(plan))
+    yield ("--overlap-grad-reduce",)
+    if plan.zero_stage:
+        yield ("--overlap-param-gather",)
+
+
+def _recompute(plan: Plan) -> Iterator[tuple[str, ...]]:
+    choice, share = plan.recompute, plan.recompute_share
+    if choice in ("none", ()):
+        return
+    if choice == "full":
+        yield "--recompute-granularity", "full"
+        yield "--recompute-method", "uniform" if share == 1 else "block"
+        yield "--recompute-num-layers", "1" if share == 1 else str(recomputed_blocks(plan))
+        return
+    yield "--recompute-granularity", "selective"
+    if not isinstance(choice, str):
+        yield "--recompute-modules", *choice
+
+
+def _notes(task: Task) -> Iterator[str]:
+    job, plan = task.job, task.plan
+    yield f"Start it on {plan.chips} chips: torchrun ... pretrain_gpt.py, with these arguments behind (xargs -a)."
+    yield "Add data, tokenizer, checkpoints, learning rate and number of steps, rotary base and epsilon of norms."
+    if plan.zero_stage in SHARDING:
+        yield "Megatron-FSDP wants CUDA_DEVICE_MAX_CONNECTIONS unset."
+    elif plan.tensor_parallel > 1 or plan.context_parallel > 1:
+        yield "On chips before Blackwell set CUDA_DEVICE_MAX_CONNECTIONS=1: Megatron-LM does not start without."
+    if job.precision == "fp8" and not plan.zero_stage:
+        yield "Without ZeRO weights stay in bf16 beside their fp8 copies: more memory than the plan counts."
+    multiple = 128 * plan.tensor_parallel
+    if job.model.vocab % multiple:
+        yield f"Megatron-LM pads the vocabulary of {job.model.vocab} to a multiple of {multiple}."
+    if any(getattr(block.feed_forward, "experts", 0) for block in blocks_of(job.model)):
+        yield "How experts are balanced (--moe-router-load-balancing-type) is left to you."

@@ -1,0 +1,1 @@
+"""torchtitan: flags written from a plan, and flags or scripts read back."""

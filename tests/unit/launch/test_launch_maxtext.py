@@ -1,0 +1,139 @@
+"""MaxText's YAML: golden files, degrees that make up the chips, and the plans it refuses."""
+
+from __future__ import annotations
+
+from itertools import islice
+from math import prod
+from pathlib import Path
+
+import pytest
+from launch_plans import random_tasks, task
+
+from dovetail import models
+from dovetail.documents import parse_document
+from dovetail.errors import InputError
+from dovetail.launch.maxtext.model import MODELS
+from dovetail.launch.maxtext.write import export
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "launch"
+DENSE = {"zero_stage": 3, "tensor_parallel": 4, "micro_batch": 2, "recompute": "full"}
+EXPERTS = {"zero_stage": 3, "tensor_parallel": 4, "sequence_parallel": True, "expert_parallel": 8, "recompute": "full"}
+STAGES = {
+    "zero_stage": 3, "zero_group": 8, "tensor_parallel": 4, "pipeline_parallel": 4, "pipeline_schedule": "gpipe",
+    "recompute": "selective",
+}  # fmt: skip
+MENU = {
+    "model": ["llama-3.1-8b", "mixtral-8x7b", "mixtral-8x22b", "qwen3-30b-a3b"],
+    "num_layers": [32],
+    "precision": ["bf16", "fp8", "fp32"],
+    "recompute": ["selective", "full"],
+    "pipeline_parallel": [1, 2, 4],
+    "context_parallel": [1, 1, 2],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("maxtext-dense.yml", task("llama-3.1-8b", 64, DENSE, framework="maxtext")),
+        ("maxtext-experts.yml", task("mixtral-8x7b", 64, EXPERTS, framework="maxtext")),
+        ("maxtext-stages.yml", task("llama-3.1-70b", 256, STAGES, framework="maxtext", chip="tpu-v5p")),
+    ],
+)
+def test_golden_files(name, written):
+    assert export(written).text == (GOLDEN / name).read_text(encoding="utf-8")
+
+
+def exported(tasks):
+    for one in tasks:
+        try:
+            yield one, parse_document(export(one).text, "maxtext.yml")
+        except InputError:
+            continue
+
+
+def axes(document, prefix):
+    return {
+        key.removeprefix(prefix).removesuffix("_parallelism"): value
+        for key, value in document.items()
+        if key.startswith(prefix)
+    }
+
+
+def test_axes_make_up_slices_and_chips():
+    seen = {"stages": 0, "experts": 0, "replicas": 0}
+    for written, document in islice(exported(random_tasks("maxtext", MENU, seed=3)), 100):
+        plan = written.plan
+        inside, outside = axes(document, "ici_"), axes(document, "dcn_")
+        assert prod(inside.values()) == min(8, plan.chips)
+        assert prod(inside.values()) * prod(outside.values()) == plan.chips
+        whole = {axis: inside[axis] * outside[axis] for axis in inside}
+        assert whole.get("tensor_sequence" if plan.sequence_parallel else "tensor", 1) == plan.tensor_parallel
+        assert whole.get("pipeline", 1) == plan.pipeline_parallel
+        assert whole["data"] * whole["fsdp"] * whole.get("expert", 1) == plan.data_parallel
+        if plan.zero_stage == 3:
+            assert whole["fsdp"] * whole.get("expert", 1) * whole.get("context", 1) == plan.zero_group
+        # MaxText: the batch of a step is that of a chip, times chips and accumulation
+        steps = document["gradient_accumulation_steps"]
+        assert document["per_device_batch_size"] * plan.chips * steps == written.job.global_batch
+        assert document.get("num_pipeline_microbatches", steps) == plan.num_microbatches
+        seen["stages"] += plan.pipeline_parallel > 1
+        seen["experts"] += plan.expert_parallel > 1
+        seen["replicas"] += whole["data"] > 1
+    assert min(seen.values()) >= 5, seen
+
+
+def written(model="llama-3.1-8b", chip="h100-sxm", plan=None, **job):
+    plan = plan or {"zero_stage": 3, "recompute": "full"}
+    return parse_document(export(task(model, 64, plan, framework="maxtext", chip=chip, **job)).text, "yml")
+
+
+def test_jobs_have_keys_of_their_own():
+    assert written("deepseek-v3")["mtp_num_layers"] == 1
+    assert written(attention="unfused")["attention"] == "dot_product"
+    assert written(precision="fp8")["quantization"] == "fp8"
+    assert written(precision="fp32")["dtype"] == "float32"
+    assert "quantization" not in written()
+    assert written(plan={"zero_stage": 1, "recompute": "full"})["shard_optimizer_over_data"] is True
+    strategy = {"zero_stage": 3, "recompute": "full", "context_parallel": 2, "context_kind": "ulysses"}
+    assert written(plan=strategy)["context_parallel_strategy"] == "ulysses"
+
+
+def test_every_model_it_names_is_in_the_catalogue():
+    assert set(MODELS) <= set(models.names())
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        ({"recompute": "none"}, "plan: recompute: is none"),
+        ({"recompute": ["mixer_norm"]}, "plan: recompute: names operators"),
+        ({"zero_stage": 2}, "plan: zero_stage: is 2"),
+        ({"zero_stage": 1, "context_parallel": 2}, "plan: zero_stage: is 1 beside context parallelism"),
+        ({"zero_stage": 1, "zero_group": 2}, "plan: zero_group: is 2 with zero_stage 1"),
+        ({"zero_group": 1, "context_parallel": 2}, "plan: zero_group: is 1 with 2 chips"),
+        ({"pipeline_parallel": 2}, "plan: pipeline_schedule: is 1f1b"),
+        ({"pipeline_parallel": 3, "pipeline_schedule": "gpipe"}, "plan: layers_per_stage: are uneven"),
+        (
+            {"pipeline_parallel": 4, "pipeline_schedule": "gpipe", "micro_batch": 64},
+            "plan: micro_batch: makes 1 microbatches for 4 stages",
+        ),
+    ],
+)
+def test_refusals(plan, words, refusal):
+    chips = 48 if plan.get("pipeline_parallel") == 3 else 64
+    written = task("llama-3.1-8b", chips, DENSE | plan, framework="ideal")
+    sentence = refusal(export, written)
+    assert sentence.startswith(words)
+    assert "axText" in sentence or "maxtext" in sentence
+
+
+def test_refused_jobs_and_experts(refusal):
+    other = task("gpt2-1.5b", 8, {"zero_stage": 3, "recompute": "full"}, framework="maxtext", seq_len=1024)
+    assert "has no configuration" in refusal(export, other)
+    lion = task("llama-3.1-8b", 8, {"zero_stage": 3, "recompute": "full"}, framework="maxtext", optimizer="lion")
+    assert refusal(export, lion).startswith("job: optimizer: is lion")
+    whole = task("mixtral-8x7b", 64, EXPERTS | {"expert_tensor_parallel": 1}, framework="ideal")
+    assert "spreads experts over tensor-parallel chips" in refusal(export, whole)
+    cut = task("mixtral-8x7b", 64, DENSE | {"expert_tensor_parallel": 2}, framework="ideal")
+    assert "expert_tensor_parallel: is 2" in refusal(export, cut)
