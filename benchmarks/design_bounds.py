@@ -18,7 +18,7 @@ from dovetail.hardware import Chip, Cluster
 from dovetail.hardware.design import design_of
 from dovetail.models import Job
 from dovetail.search.design_bound import design_bounds, enumerated_plans
-from dovetail.search.physical_bound import FIELDS, physical_bound
+from dovetail.search.physical_bound import physical_bound
 
 MICRO_BATCHES = (1, 2, 4, 8)
 #: Designs that are bounded one by one for the comparison.
@@ -46,14 +46,13 @@ def main(number: int) -> None:
     plans = enumerated_plans(job, cluster, MICRO_BATCHES)
     print(f"{number:,} designs × {len(MICRO_BATCHES)} micro-batches: {all_s:.2f} s of CPU; one design {one_s:.3f} s")
 
-    fields = {name: getattr(plans, name) for name in FIELDS}
     sizes, off = [plans.micro_batch == size for size in MICRO_BATCHES], 0.0
     sample = draw.choice(number, SCALAR, replace=False)
     some = designs.varied({name: designs.value(name)[sample] for name in RANGES})
     clusters = [cluster_of(some.chip(i, "design"), cluster) for i in range(SCALAR)]
     before = time.process_time()
     for i, here in zip(sample.tolist(), clusters, strict=True):
-        found = physical_bound(job, here, **fields)
+        found = physical_bound(job, here, plans)
         least = np.array([found[of_size].min() for of_size in sizes])
         off = max(off, float(np.abs(bounds[i, 0] / least - 1).max()))
     scalar_s = (time.process_time() - before) / SCALAR

@@ -28,14 +28,15 @@ from dovetail.evaluation import evaluate
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job
-from dovetail.placement.plan import Plan, even_layers
-from dovetail.placement.runnable import check_runnable
-from dovetail.placement.suitable import check_suitable
+from dovetail.plans.derive import even_layers
+from dovetail.plans.plan import Plan
+from dovetail.plans.runs import check_runs
+from dovetail.plans.space import BY_BLOCK, Space
+from dovetail.plans.words import plan_words
 from dovetail.search.best_first import BestFirst
 from dovetail.search.layer_tables import Setting
 from dovetail.search.membership import canonical
 from dovetail.search.progress import simplicity
-from dovetail.search.space import BY_BLOCK, WholeSpace, whole_space
 from dovetail.simulation import simulate
 
 #: Plans are as close to the best by the model, and so many of a job are simulated.
@@ -141,7 +142,7 @@ class Field(NamedTuple):
 
 def near_plans(job: Job, cluster: Cluster, framework: Framework, rng: np.random.Generator) -> list[tuple[float, Plan]]:
     """Plans within reach of the best and how long they take by the model: the best first, then a varied choice."""
-    whole = whole_space(job, cluster, framework)
+    whole = Space().resolve(job, cluster, framework)
     if BY_BLOCK in whole.recompute:
         # the same for all blocks: placing each by itself takes minutes
         whole = replace(whole, recompute=tuple(word for word in WORDS if word in framework.recompute))
@@ -182,7 +183,7 @@ def simulable(plan: Plan) -> bool:
     return plan.num_microbatches * sum(plan.layers_per_stage) <= LARGEST
 
 
-def fields_of(whole: WholeSpace) -> list[Field]:
+def fields_of(whole: Space) -> list[Field]:
     """What a plan is changed in; the degree of data is what is left."""
     return [
         Field("tensor_parallel", whole.tensor_parallel),
@@ -245,8 +246,7 @@ def scheduled(plan: Plan) -> Plan:
 def seconds_of(plan: Plan, job: Job, cluster: Cluster, framework: Framework) -> float | None:
     """What a plan takes by the model; None where the framework does not run it or it does not fit."""
     try:
-        check_suitable(plan, job, cluster)
-        check_runnable(plan, framework, job.precision)
+        check_runs(plan, job, cluster, framework)
         found = evaluate(plan, job, cluster, framework, energy=False)
     except InputError:
         return None
@@ -301,24 +301,8 @@ def compare(case: Case, seen: Callable[[str], None] | None = None) -> Compared:
         spent.append(time.process_time() - before)
         times.append(Times(found.model_step_time_s, found.step_time_s))
         if seen is not None:
-            seen(f"    {found.model_step_time_s:9.4f} {found.step_time_s:9.4f} {found.ratio:.4f}  {words(plan)}")
+            seen(f"    {found.model_step_time_s:9.4f} {found.step_time_s:9.4f} {found.ratio:.4f}  {plan_words(plan)}")
     return Compared(case, tuple(plan for _, plan in plans), tuple(times), search_cpu_s, tuple(spent))
-
-
-def words(plan: Plan) -> str:
-    """A plan in short."""
-    parts = [
-        f"t{plan.tensor_parallel}{'s' if plan.sequence_parallel else ''}",
-        f"c{plan.context_parallel} {plan.context_kind}" if plan.context_parallel > 1 else "",
-        f"e{plan.expert_parallel}x{plan.expert_tensor_parallel}" if plan.expert_parallel > 1 else "",
-        f"p{plan.pipeline_parallel} v{plan.virtual_stages} {plan.pipeline_schedule}"
-        if plan.pipeline_parallel > 1
-        else "",
-        f"d{plan.data_parallel} z{plan.zero_stage} b{plan.micro_batch} m{plan.num_microbatches}",
-        f"{plan.recompute}" + (f" of {plan.recompute_share:.0%}" if plan.recompute_share < 1 else ""),
-        "stages inside" if plan.stages_inside and plan.pipeline_parallel > 1 else "",
-    ]
-    return " ".join(part for part in parts if part)
 
 
 def row(found: Compared) -> str:

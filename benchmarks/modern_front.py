@@ -38,7 +38,7 @@ def print_table(points: Sequence[dict[str, Any]]) -> None:
         figures, chip, silicon = point["objectives"], point["variables"], point["silicon"]
         (job,) = point["jobs"].values()
         plan = job["plan"]
-        words = f"p{plan['pipeline_parallel']} d{plan['data_parallel']} t{plan['tensor_parallel']}"
+        words = f"TP{plan['tensor_parallel']} PP{plan['pipeline_parallel']} DP{plan['data_parallel']}"
         words += f" b{plan['micro_batch']} z{plan['zero_stage']}"
         words += ", sequence parallel" if plan["sequence_parallel"] else ""
         words += f", recompute {plan['recompute']}"

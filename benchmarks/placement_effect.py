@@ -20,7 +20,7 @@ from dovetail import frameworks, hardware, models
 from dovetail.cost.calibration import calibration
 from dovetail.models import Job
 from dovetail.partition.partition_plan import PlacedPlan, place_profiled
-from dovetail.placement.plan import Plan, PlanSpec, resolve_plan
+from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
 from dovetail.step.evaluate import Evaluation, ProfiledJob, evaluation_of, profiled_job, step_from
 from dovetail.step.facts import facts_of
 
@@ -128,7 +128,7 @@ def compared(name: str, seq_len: int, batch: int, chip: str, count: int) -> Comp
 def words(evaluation: Evaluation) -> str:
     """A plan in short: degrees, interleaving, microbatch, what it recomputes, whether its chunks differ."""
     plan = evaluation.plan
-    size = f"t{plan.tensor_parallel} p{plan.pipeline_parallel} v{plan.virtual_stages} b{plan.micro_batch}"
+    size = f"TP{plan.tensor_parallel} PP{plan.pipeline_parallel} VPP{plan.virtual_stages} MBS{plan.micro_batch}"
     return f"{size}, {recomputed(plan)}"
 
 

@@ -17,12 +17,12 @@ from cpu_time import cpu_seconds
 from dovetail import frameworks, hardware, models
 from dovetail.evaluation import evaluate
 from dovetail.models import Job
+from dovetail.plans.space import Space
 from dovetail.search.batch import Batch, Candidates, Evaluated
 from dovetail.search.best_first import options_of
 from dovetail.search.cut_tables import listed_cuts
 from dovetail.search.layer_tables import Setting
 from dovetail.search.shapes import AXIS_ORDERS, NAMES, Shapes, shapes, shardings
-from dovetail.search.space import WholeSpace, whole_space
 from dovetail.search.splits import splits
 from dovetail.search.state_tables import StateKey
 from dovetail.search.tables import Tables, plan_of
@@ -37,7 +37,7 @@ def main(number: int) -> None:
     """Prints rates and the largest difference between both ways."""
     job = Job(models.load("llama-3.1-70b"), seq_len=8192, global_batch=1024)
     cluster, framework = hardware.cluster("h100-sxm", chips=1024), frameworks.load("megatron")
-    space = whole_space(job, cluster, framework)
+    space = Space().resolve(job, cluster, framework)
     before = time.process_time()
     every = splits(job, cluster, framework, space)
     tables = Tables(Setting.of(job, cluster, framework), every, options_of(space))
@@ -87,7 +87,7 @@ def main(number: int) -> None:
     print(f"largest difference in time or memory over {SCALAR:,} random plans: {off:.1e}")
 
 
-def expanded(tables: Tables, space: WholeSpace, found: Shapes) -> tuple[Candidates, list[list[int]]]:
+def expanded(tables: Tables, space: Space, found: Shapes) -> tuple[Candidates, list[list[int]]]:
     """Every sharding and option of shapes, and the listed cuts of each."""
     setting, options = tables.setting, len(tables.options)
     tiers = [tier.size for tier in setting.cluster.tiers]
@@ -99,7 +99,7 @@ def expanded(tables: Tables, space: WholeSpace, found: Shapes) -> tuple[Candidat
         states = shardings(setting.framework, space, tables.splits[split], copies, stages, tiers)
         keys.append([StateKey(split, copies, stages, order, *state) for state in states])
         listed = listed_cuts(
-            setting.job.model.num_layers, stages, int(found.chunks[i]), schedule, space.cuts, uneven=True
+            setting.job.model.num_layers, stages, int(found.chunks[i]), schedule, space.partition, uneven=True
         )
         cuts.append([tables.cuts.row(layers, stages, schedule) for layers in listed])
     rows = tables.states.rows([key for some in keys for key in some])

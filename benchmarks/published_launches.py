@@ -16,6 +16,7 @@ from typing import Any
 import dovetail as dt
 from dovetail.evaluation import Task, evaluate, task_of
 from dovetail.launch.targets import read_launch
+from dovetail.plans.words import degree_words
 from dovetail.search.differences import compare
 
 #: The runs: the family that published them, and what their name has in it.
@@ -119,7 +120,7 @@ def line(row: Row, text: str, seconds: float) -> str:
     change, gain = best_change(task, best)
     who = f"{row['model']}, {row['source_family']}"
     plan = task.plan
-    degrees = f"t{plan.tensor_parallel} p{plan.pipeline_parallel} d{plan.data_parallel} b{plan.micro_batch}"
+    degrees = degree_words(plan)
     found = f"{answer.step_time_s:.3g} s ({1 - answer.step_time_s / ours.step_time_s:.0%} less)"
     if answer.certificate.status != "optimal":
         found += f", gap {answer.certificate.gap:.0%}"

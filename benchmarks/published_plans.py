@@ -26,10 +26,10 @@ from statistics import median
 from dovetail.accuracy import MeasuredRun, published_runs, read_runs
 from dovetail.errors import InputError
 from dovetail.evaluation import Evaluation, evaluate
-from dovetail.evaluation.plan_file import Task
-from dovetail.placement.plan import Plan
+from dovetail.plans.plan_file import Task
+from dovetail.plans.space import BY_BLOCK, Space, menu
+from dovetail.plans.words import plan_words
 from dovetail.search.membership import canonical, missing_feature
-from dovetail.search.space import BY_BLOCK, Space, menu
 
 try:
     from dovetail.search import plan as search
@@ -194,35 +194,6 @@ def pinned_space(task: Task) -> Space:
     )
 
 
-def words(plan: Plan) -> str:
-    """A plan in short: degrees, microbatch, sharding, what it recomputes."""
-    degrees = {"t": plan.tensor_parallel, "c": plan.context_parallel, "p": plan.pipeline_parallel}
-    degrees |= {"v": plan.virtual_stages, "d": plan.data_parallel, "e": plan.expert_parallel}
-    if plan.expert_parallel > 1:
-        degrees["x"] = plan.expert_tensor_parallel
-    size = " ".join(f"{name}{degree}" for name, degree in degrees.items() if degree > 1 or name in "tpd")
-    sharded = f" z{plan.zero_stage}" if plan.zero_stage else ""
-    if plan.zero_stage and plan.zero_group < plan.data_parallel * plan.context_parallel:
-        sharded += f"/{plan.zero_group}"
-    also = [f"{plan.context_kind} context"] if plan.context_parallel > 1 else []
-    also += ["sequence parallel"] if plan.sequence_parallel else []
-    also += [plan.pipeline_schedule] if plan.pipeline_schedule not in ("1f1b", "interleaved") else []
-    also += ["stages inside copies"] if plan.stages_inside else []
-    return ", ".join([f"{size} b{plan.micro_batch}{sharded}", *also, f"recompute {recomputed(plan)}"])
-
-
-def recomputed(plan: Plan) -> str:
-    """What a plan recomputes, in short."""
-    if plan.recompute_by_block is not None:
-        blocks = sum(count for count, choice in plan.recompute_by_block if choice not in ("none", ()))
-        return f"by operator in {blocks} of {sum(plan.layers_per_stage)} blocks" if blocks else "none"
-    if isinstance(plan.recompute, str):
-        again = plan.recompute
-    else:
-        again = " + ".join(plan.recompute) if len(plan.recompute) < 4 else f"{len(plan.recompute)} operators"
-    return again if plan.recompute_share == 1 else f"{again} of {plan.recompute_share:.3g}"
-
-
 def reason(published: Evaluation, found: Evaluation) -> str:
     """Which parts of the step change most, in seconds."""
     before, after = published.breakdown, found.breakdown
@@ -253,7 +224,7 @@ def page_row(compared: Compared) -> str:
     )
     predicted = published.evaluation.step_time_s
     times = f"{run.step_time_s:.2f} | {predicted:.2f} ({change(predicted / run.step_time_s - 1)})"
-    left = f"| {where} | {words(published.task.plan)} | {times} |"
+    left = f"| {where} | {plan_words(published.task.plan)} | {times} |"
     if found is None:
         return f"{left} TODO | TODO | TODO | TODO |"
     if found.evaluation is None:
@@ -262,7 +233,7 @@ def page_row(compared: Compared) -> str:
     assert gain is not None
     proof = found.status if found.status == "optimal" else f"{found.status}, gap {percent(found.gap)}"
     why = reason(published.evaluation, best)
-    return f"{left} {words(best.plan)} | {best.step_time_s:.2f} ({proof}) | {change(gain)} | {why} |"
+    return f"{left} {plan_words(best.plan)} | {best.step_time_s:.2f} ({proof}) | {change(gain)} | {why} |"
 
 
 def print_page(plans: Sequence[Published], searches: Searches | None) -> list[Compared]:
@@ -292,7 +263,7 @@ def print_page(plans: Sequence[Published], searches: Searches | None) -> list[Co
 def group_row(compared: Compared) -> str:
     """One line of a group."""
     published, found = compared.published, compared.found
-    line = f"{published.run.family} | {published.run.id} | {words(published.task.plan)}"
+    line = f"{published.run.family} | {published.run.id} | {plan_words(published.task.plan)}"
     line += f" | {published.missing or 'in the space'} | {'fits' if published.evaluation.fits else 'does not fit'}"
     line += f" | {published.run.step_time_s:.4g} | {published.evaluation.step_time_s:.4g}"
     if found is None:

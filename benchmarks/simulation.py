@@ -16,7 +16,7 @@ from statistics import median
 import numpy as np
 
 import dovetail as dt
-from dovetail.placement.plan import Plan, PlanSpec, resolve_plan
+from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
 from dovetail.report.svg import Panel, Series, growth
 from dovetail.simulation.network import Routes
 from dovetail.simulation.task_graph import TaskGraph, run

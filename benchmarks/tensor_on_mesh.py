@@ -28,9 +28,9 @@ from dovetail.evaluation import Evaluation, evaluate, place_plan
 from dovetail.hardware import Cluster
 from dovetail.layout import CollectiveKind
 from dovetail.models import Job
-from dovetail.placement.arrange import arrange
-from dovetail.placement.plan import Plan, PlanSpec, resolve_plan
-from dovetail.placement.suitable import check_suitable
+from dovetail.plans.arrange import arrange
+from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
+from dovetail.plans.runs import check_runs
 
 WAFER, MODEL, SEQ_LEN, HIDDEN = "watos-like", "gpt3-175b", 2048, 12288
 TILES = ((2, 2), (1, 4), (2, 4), (1, 8))
@@ -114,7 +114,7 @@ def resolved(spec: PlanSpec, cluster: Cluster) -> tuple[Plan, Job]:
     """The plan and the job it is for."""
     job = Job(models.load(MODEL), seq_len=SEQ_LEN, global_batch=GLOBAL_BATCH)
     plan = resolve_plan(spec, chips=cluster.chips, global_batch=GLOBAL_BATCH, num_layers=job.model.num_layers)
-    check_suitable(plan, job, cluster)
+    check_runs(plan, job, cluster)
     return plan, job
 
 
@@ -218,7 +218,7 @@ def print_verdicts() -> None:
 
 
 def _words(plan: Plan) -> str:
-    degrees = f"t{plan.tensor_parallel} p{plan.pipeline_parallel} d{plan.data_parallel}"
+    degrees = f"TP{plan.tensor_parallel} PP{plan.pipeline_parallel} DP{plan.data_parallel}"
     return f"{degrees}, {plan.recompute}" if plan.recompute_by_block is None else degrees
 
 

@@ -24,10 +24,9 @@ from dovetail import frameworks, hardware, models
 from dovetail.evaluation import Evaluation, evaluate
 from dovetail.hardware import Cluster
 from dovetail.models import Job
-from dovetail.placement.arrange import arrange
-from dovetail.placement.plan import Plan, PlanSpec, resolve_plan
-from dovetail.placement.runnable import check_runnable
-from dovetail.placement.suitable import check_suitable
+from dovetail.plans.arrange import arrange
+from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
+from dovetail.plans.runs import check_runs
 from dovetail.report.step_breakdown import entry_routes, link_shares
 from dovetail.simulation import Simulation, simulate
 
@@ -70,7 +69,7 @@ def cases() -> Iterator[Case]:
                     zero_stage=1 if data > 1 else 0,
                     recompute=recompute,
                 )
-                yield Case(wafer, f"Megatron t{tensor} p{pipeline} d{data}, {recompute}", "megatron", spec)
+                yield Case(wafer, f"Megatron TP{tensor} PP{pipeline} DP{data}, {recompute}", "megatron", spec)
         yield from _copies(wafer, dies)
 
 
@@ -78,8 +77,8 @@ def _copies(wafer: str, dies: int) -> Iterator[Case]:
     """Plans that are data-parallel alone."""
     for framework in ("deepspeed", "fsdp"):
         spec = PlanSpec(zero_stage=3, recompute="full")
-        yield Case(wafer, f"ZeRO-3 d{dies}, {framework}", framework, spec)
-    yield Case(wafer, f"data parallel d{dies}", "megatron", PlanSpec(recompute="full"))
+        yield Case(wafer, f"ZeRO-3 DP{dies}, {framework}", framework, spec)
+    yield Case(wafer, f"data parallel DP{dies}", "megatron", PlanSpec(recompute="full"))
 
 
 @dataclass(frozen=True)
@@ -112,8 +111,7 @@ def compare(case: Case, slower: float = 1.0) -> Compared:
     cluster = replace(cluster, tiers=tiers)
     job = Job(models.load(MODEL), seq_len=SEQ_LEN, global_batch=cluster.chips * SEQUENCES)
     plan = resolve_plan(case.spec, chips=cluster.chips, global_batch=job.global_batch, num_layers=job.model.num_layers)
-    check_suitable(plan, job, cluster)
-    check_runnable(plan, framework, job.precision)
+    check_runs(plan, job, cluster, framework)
     before = time.process_time()
     model = evaluate(plan, job, cluster, framework, energy=False)
     replayed = simulate(plan, job, cluster, framework, rates=True)

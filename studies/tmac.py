@@ -23,7 +23,7 @@ from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.hardware.wafer import Wafer
 from dovetail.models import Job
-from dovetail.report.plan_words import plan_words
+from dovetail.plans.words import plan_words
 from dovetail.search.baselines import BASELINES, as_published
 from dovetail.search.tiles.accpar import accpar, accpar_as_published
 from dovetail.search.tiles.free_plan import free_plan

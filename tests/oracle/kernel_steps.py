@@ -13,8 +13,8 @@ from dovetail.hardware import Cluster, Tier
 from dovetail.layout import Strategy
 from dovetail.layout.axes import atomic_axes
 from dovetail.pipeline import Pipeline, work_order
-from dovetail.placement.arrange import Arrangement
-from dovetail.placement.plan import Plan, PlanSpec, resolve_plan
+from dovetail.plans.arrange import Arrangement
+from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
 from dovetail.simulation.chips import Chips
 from dovetail.simulation.layer_steps import LayerStep, LayerSteps, StepKind
 from dovetail.simulation.step_tasks import StepParts, StepTasks, step_tasks

@@ -20,11 +20,11 @@ from dovetail.hardware import Cluster
 from dovetail.layout.axes import joined_by_tier
 from dovetail.layout.strategy import ContextKind
 from dovetail.models import Job
-from dovetail.pipeline.pipeline_schedule import Pipeline, PipelineSchedule
-from dovetail.placement.plan import Plan, PlanSpec, resolve_plan
-from dovetail.placement.runnable import check_runnable
-from dovetail.placement.suitable import check_suitable
-from dovetail.search.space import Space, WholeSpace, whole_space
+from dovetail.plans.framework_limits import check_runnable
+from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
+from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
+from dovetail.plans.runs import check_runs
+from dovetail.plans.space import Space
 
 #: Some fields of a plan by name.
 Fields = dict[str, Any]
@@ -49,7 +49,7 @@ def choice_of(plan: Plan) -> Plan:
 
 def every_plan(job: Job, cluster: Cluster, framework: Framework, space: Space | None) -> Iterator[Plan]:
     """Every plan of the space, once for each of its cuts."""
-    whole = whole_space(job, cluster, framework, space)
+    whole = (space or Space()).resolve(job, cluster, framework)
     for choice in _suitable_choices(job, cluster, framework, whole):
         shares = _list(whole.recompute_share) if choice.recompute == "full" else (1.0,)
         for share, cut in product(shares, _cuts(choice, job.model.num_layers, whole)):
@@ -58,7 +58,7 @@ def every_plan(job: Job, cluster: Cluster, framework: Framework, space: Space | 
                 yield plan
 
 
-def _suitable_choices(job: Job, cluster: Cluster, framework: Framework, space: WholeSpace) -> Iterator[Plan]:
+def _suitable_choices(job: Job, cluster: Cluster, framework: Framework, space: Space) -> Iterator[Plan]:
     """Choices with the even cut and whole recompute: neither has a say in whether a plan suits a model."""
     for degrees in _degrees(job, cluster, space):
         for pipeline in _pipelines(degrees, job, space):
@@ -84,7 +84,7 @@ def _list(values: tuple[Any, ...] | None) -> tuple[Any, ...]:
     return values
 
 
-def _degrees(job: Job, cluster: Cluster, space: WholeSpace) -> Iterator[Fields]:
+def _degrees(job: Job, cluster: Cluster, space: Space) -> Iterator[Fields]:
     """Degrees whose product is the number of chips, and microbatches that make up the global batch."""
     lists = (space.tensor_parallel, space.context_parallel, space.pipeline_parallel, space.micro_batch)
     for t, c, p, micro_batch in product(*map(_list, lists)):
@@ -103,7 +103,7 @@ def _degrees(job: Job, cluster: Cluster, space: WholeSpace) -> Iterator[Fields]:
         }
 
 
-def _pipelines(degrees: Fields, job: Job, space: WholeSpace) -> Iterator[Fields]:
+def _pipelines(degrees: Fields, job: Job, space: Space) -> Iterator[Fields]:
     """Schedules and their chunks per stage, with the even cut."""
     p, blocks = degrees["pipeline_parallel"], job.model.num_layers
     if p == 1:
@@ -125,15 +125,15 @@ def _is_pipeline(schedule: str, stages: int, microbatches: int, chunks: int) -> 
     return True
 
 
-def _sequence_parallel(degrees: Fields, space: WholeSpace) -> tuple[bool, ...]:
+def _sequence_parallel(degrees: Fields, space: Space) -> tuple[bool, ...]:
     return _list(space.sequence_parallel) if degrees["tensor_parallel"] > 1 else (False,)
 
 
-def _context_kinds(degrees: Fields, space: WholeSpace) -> tuple[ContextKind, ...]:
+def _context_kinds(degrees: Fields, space: Space) -> tuple[ContextKind, ...]:
     return _list(space.context_kind) if degrees["context_parallel"] > 1 else ("all_gather",)
 
 
-def _experts(degrees: Fields, job: Job, space: WholeSpace) -> Iterator[Fields]:
+def _experts(degrees: Fields, job: Job, space: Space) -> Iterator[Fields]:
     t = degrees["tensor_parallel"]
     if not any("experts" in layer.sizes for layer in job.graph().layers.values()):
         yield {"expert_parallel": 1, "expert_tensor_parallel": t}
@@ -145,7 +145,7 @@ def _experts(degrees: Fields, job: Job, space: WholeSpace) -> Iterator[Fields]:
             yield {"expert_parallel": e, "expert_tensor_parallel": inner}
 
 
-def _states(degrees: Fields, framework: Framework, cluster: Cluster, space: WholeSpace) -> Iterator[Fields]:
+def _states(degrees: Fields, framework: Framework, cluster: Cluster, space: Space) -> Iterator[Fields]:
     """Which state is sharded, and over how many chips."""
     staged, ranks = degrees["pipeline_parallel"] > 1, degrees["data_parallel"] * degrees["context_parallel"]
     for stage in _list(space.zero_stage):
@@ -170,7 +170,7 @@ def _keeps_tiers(degrees: Fields, group: int, cluster: Cluster) -> bool:
     return all(a * b == whole for a, b, whole in zip(inner, outer, joined_by_tier(t, end, tiers), strict=True))
 
 
-def _axis_orders(degrees: Fields, cluster: Cluster, space: WholeSpace) -> Iterator[AxisOrder]:
+def _axis_orders(degrees: Fields, cluster: Cluster, space: Space) -> Iterator[AxisOrder]:
     several = degrees["pipeline_parallel"] > 1 and degrees["data_parallel"] > 1 and len(cluster.tiers) > 1
     copy = degrees["tensor_parallel"] * degrees["context_parallel"]
     # experts that lie on several copies keep these inside the stages
@@ -182,7 +182,7 @@ def _axis_orders(degrees: Fields, cluster: Cluster, space: WholeSpace) -> Iterat
 
 def _suits(plan: Plan, job: Job, cluster: Cluster) -> bool:
     try:
-        check_suitable(plan, job, cluster)
+        check_runs(plan, job, cluster)
     except InputError:
         return False
     return True
@@ -199,15 +199,15 @@ def _runs(plan: Plan, framework: Framework, job: Job) -> bool:
 # How blocks are dealt to stages.
 
 
-def _cuts(plan: Plan, blocks: int, space: WholeSpace) -> tuple[Cut, ...]:
+def _cuts(plan: Plan, blocks: int, space: Space) -> tuple[Cut, ...]:
     p, v = plan.pipeline_parallel, plan.virtual_stages
     if p == 1:
         return ((blocks,),)
     if plan.pipeline_schedule == "dualpipe":
         return (even_cut(p, v, blocks),)
-    if space.cuts == "ends" or (space.cuts == "any" and plan.pipeline_schedule == "interleaved"):
+    if space.partition == "ends" or (space.partition == "any" and plan.pipeline_schedule == "interleaved"):
         return cuts_alike_inside(p, v, blocks)
-    if space.cuts == "any":
+    if space.partition == "any":
         return every_cut(p, blocks)
     return (even_cut(p, v, blocks),)
 

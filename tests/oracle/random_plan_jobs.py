@@ -18,8 +18,8 @@ from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job, Model
 from dovetail.models.job import Precision
-from dovetail.placement.plan import Plan
-from dovetail.search.space import Space, WholeSpace, whole_space
+from dovetail.plans.plan import Plan
+from dovetail.plans.space import Space
 
 Document = dict[str, Any]
 Random = np.random.Generator
@@ -157,7 +157,7 @@ def _narrowed(
     # the more cuts a plan has, the fewer plans there is room for: some spaces are for the one, some for the other
     keeps_cuts = _chance(rng, 0.7)
     while True:
-        whole = whole_space(job, cluster, framework, space)
+        whole = space.resolve(job, cluster, framework)
         if _combinations(whole) <= COMBINATIONS_PER_PLAN * most:
             plans = list(islice(every_plan(job, cluster, framework, space), most + 1))
             if len(plans) <= most:
@@ -172,16 +172,16 @@ def _offered(rng: Random, job: Job, cluster: Cluster, framework: Framework) -> S
         menu = ("none", "selective", "full", ("mixer_norm",))
         space = replace(space, recompute=tuple(c for c in menu if c in framework.recompute or isinstance(c, tuple)))
     if _chance(rng, 0.15):
-        space = replace(space, cuts=_one(rng, ("even", "ends", "any")))
+        space = replace(space, partition=_one(rng, ("even", "ends", "any")))
     if _chance(rng, 0.5):
         widths = tuple(n for n in range(1, cluster.chips + 1) if cluster.chips % n == 0)
         space = replace(space, expert_tensor_parallel=widths)
     if framework.pipeline_schedules and _chance(rng, 0.7):
-        space = _with_pipelines(rng, space, whole_space(job, cluster, framework))
+        space = _with_pipelines(rng, space, Space().resolve(job, cluster, framework))
     return space
 
 
-def _with_pipelines(rng: Random, space: Space, whole: WholeSpace) -> Space:
+def _with_pipelines(rng: Random, space: Space, whole: Space) -> Space:
     """Pipelines alone, often of one schedule: they are few among all plans, and hardest to search."""
     stages = tuple(p for p in whole.pipeline_parallel or () if p > 1)
     space = replace(space, pipeline_parallel=stages or None)
@@ -192,16 +192,16 @@ def _with_pipelines(rng: Random, space: Space, whole: WholeSpace) -> Space:
     return replace(space, pipeline_schedule=(schedule,), virtual_stages=chunks or None)
 
 
-def _combinations(space: WholeSpace) -> int:
+def _combinations(space: Space) -> int:
     values = (getattr(space, field.name) for field in fields(space))
     return prod(len(v) for v in values if isinstance(v, tuple))
 
 
-def _narrower(rng: Random, whole: WholeSpace, space: Space, *, keeps_cuts: bool) -> Space:
+def _narrower(rng: Random, whole: Space, space: Space, *, keeps_cuts: bool) -> Space:
     """The space with fewer values for one field."""
     wide = [f.name for f in fields(whole) if isinstance(v := getattr(whole, f.name), tuple) and len(v) > 1]
-    if whole.cuts != "even" and (not wide or (not keeps_cuts and _chance(rng, 0.1))):
-        return replace(space, cuts="ends" if whole.cuts == "any" else "even")
+    if whole.partition != "even" and (not wide or (not keeps_cuts and _chance(rng, 0.1))):
+        return replace(space, partition="ends" if whole.partition == "any" else "even")
     name = _one(rng, wide)
     values = getattr(whole, name)
     return replace(space, **{name: _some(rng, values, len(values) - 1)})

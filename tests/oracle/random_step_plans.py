@@ -14,9 +14,8 @@ from dovetail.evaluation import Task
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job, Model
-from dovetail.placement.plan import PlanSpec, resolve_plan
-from dovetail.placement.runnable import check_runnable
-from dovetail.placement.suitable import check_suitable
+from dovetail.plans.plan import PlanSpec, resolve_plan
+from dovetail.plans.runs import check_runs
 
 ItemT = TypeVar("ItemT")
 
@@ -82,8 +81,7 @@ def _attempt(rng: np.random.Generator) -> Task | None:
     )
     try:
         plan = resolve_plan(spec, chips=chips, global_batch=job.global_batch, num_layers=job.model.num_layers)
-        check_suitable(plan, job, cluster)
-        check_runnable(plan, framework, job.precision)
+        check_runs(plan, job, cluster, framework)
     except InputError:
         return None
     return Task(job, cluster, framework, plan)

@@ -121,7 +121,7 @@ def _plans(rng: Random) -> Document:
         "recompute_share": [1.0],
         "axis_order": ["tp-cp-dp-pp"],
         # any cut takes minutes for a study of some hundred designs
-        "cuts": _one(rng, ["even", "ends"]),
+        "partition": _one(rng, ["even", "ends"]),
     }
 
 

@@ -17,8 +17,8 @@ from dovetail.graph import Element
 from dovetail.graph.routing import TOP_K
 from dovetail.layout import CollectiveKind
 from dovetail.models import Job
-from dovetail.placement.arrange import arrange
-from dovetail.placement.plan import PlanSpec, resolve_plan
+from dovetail.plans.arrange import arrange
+from dovetail.plans.plan import PlanSpec, resolve_plan
 from dovetail.simulation.chips import Chips
 from dovetail.simulation.layer_steps import Message, _Messages
 from dovetail.step.evaluate import profiled_job

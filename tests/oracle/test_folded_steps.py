@@ -15,8 +15,8 @@ from random_step_plans import random_tasks
 from dovetail import frameworks, hardware, models
 from dovetail.evaluation import Task
 from dovetail.models import Job
-from dovetail.placement.arrange import arrange
-from dovetail.placement.plan import PlanSpec, resolve_plan
+from dovetail.plans.arrange import arrange
+from dovetail.plans.plan import PlanSpec, resolve_plan
 from dovetail.simulation.chips import Chips
 from dovetail.simulation.simulate import Simulation, simulate
 

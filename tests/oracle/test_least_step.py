@@ -7,8 +7,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from dovetail.pipeline.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.pipeline.step_time import ChunkTimes, step_time
+from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.search.tiles.least_step import BlockFloor, TilePipeline, least_step_s
 
 

@@ -12,7 +12,7 @@ from dovetail import frameworks, hardware
 from dovetail.documents import validate
 from dovetail.evaluation import evaluate
 from dovetail.models import Job, Model
-from dovetail.search.space import Space
+from dovetail.plans.space import Space
 
 
 def small_job(feed_forward: dict[str, Any], *, layers: int, global_batch: int) -> Job:

@@ -6,7 +6,8 @@ import pytest
 from random_step_plans import random_tasks
 
 from dovetail.evaluation import Task
-from dovetail.search.physical_bound import bound_fields, physical_bound
+from dovetail.plans.plan_batch import PlanBatch
+from dovetail.search.physical_bound import physical_bound
 from dovetail.simulation.simulate import simulate
 from dovetail.step.evaluate import least_step_s
 
@@ -19,7 +20,7 @@ def violations(task: Task) -> list[str]:
     plan, job, cluster, framework = task.plan, task.job, task.cluster, task.framework
     seconds = simulate(plan, job, cluster, framework).step_time_s
     bounds = {
-        "physical bound": float(physical_bound(job, cluster, **bound_fields([plan]))[0]),
+        "physical bound": float(physical_bound(job, cluster, PlanBatch.of([plan]))[0]),
         "least of the model": least_step_s(plan, job, cluster, framework),
     }
     assert min(bounds.values()) > 0

@@ -16,7 +16,7 @@ from dovetail.errors import InputError
 from dovetail.evaluation import evaluate
 from dovetail.search import Space
 
-COMMON = {"cuts": "even", "context_parallel": (1,), "recompute": ("none", "full"), "recompute_share": (1.0,)}
+COMMON = {"partition": "even", "context_parallel": (1,), "recompute": ("none", "full"), "recompute_share": (1.0,)}
 CASES: dict[str, dict[str, Any]] = {
     "pipelines": {
         "tensor_parallel": (1,),

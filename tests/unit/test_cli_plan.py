@@ -17,9 +17,8 @@ from dovetail.cli.figures import parse_tokens
 from dovetail.cli.question import chip_counts
 from dovetail.errors import InputError
 from dovetail.evaluation import evaluate, load_task
-from dovetail.evaluation.write import plan_fields
-from dovetail.placement.plan import Plan
-from dovetail.search import Space
+from dovetail.plans.plan import Plan
+from dovetail.plans.write import plan_fields
 
 CONFIG = {
     "model_type": "llama", "hidden_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 16,
@@ -137,7 +136,7 @@ def test_a_search_cut_short_says_how_far_off_it_can_be(call, config, monkeypatch
         (["tensor_parallel=2", "recompute=mlp"], "recompute", [["mlp"]]),
         (["recompute=mlp+layernorm"], "recompute", [["layernorm", "mlp"]]),
         (["recompute=core_attn"], "recompute", ["selective"]),
-        (["pipeline_parallel=2", "cuts=even"], "layers_per_stage", [[4, 4]]),
+        (["pipeline_parallel=2", "partition=even"], "layers_per_stage", [[4, 4]]),
         (["tensor_parallel=2", "sequence_parallel=false"], "sequence_parallel", [False]),
     ],
 )
@@ -163,7 +162,8 @@ def test_fixed_fields_stay_as_fixed(answer, fixed, field, allowed):
         ("recompute=by_block", "is in no plan of megatron"),
         ("recompute_share=2", "above 0 and at most 1"),
         ("sequence_parallel=perhaps", "true or false"),
-        ("cuts=odd", "any, ends, even"),
+        ("partition=odd", "any, ends, even"),
+        ("cuts=even", "is called partition now; write partition instead"),
         ("pipeline_schedule=dualpipe", "it should be one of 1f1b, interleaved"),
         ("expert_parallel=2", "it should be 1."),
     ],
@@ -380,12 +380,12 @@ def test_numbers_of_tokens():
 
 
 def test_every_field_of_a_space_can_be_fixed(config):
-    from dovetail.search.narrow import narrowed, within
-    from dovetail.search.space import whole_space
+    from dovetail.plans.narrow import narrowed, within
+    from dovetail.plans.space import Space
 
     job = dt.Job(dt.models.load("mixtral-8x7b"), seq_len=2048, global_batch=64)
     cluster, framework = dt.hardware.cluster("h100-sxm", 32), dt.frameworks.load("megatron")
-    whole = whole_space(job, cluster, framework)
+    whole = Space().resolve(job, cluster, framework)
     for field in fields(Space):
         values = getattr(whole, field.name) or (1, 2)
         values = (values,) if isinstance(values, str) else values

@@ -14,7 +14,7 @@ from itertools import combinations
 from statistics import fmean, median
 
 from dovetail.accuracy.predict import Prediction
-from dovetail.placement.plan import Plan
+from dovetail.plans.plan import Plan
 
 #: Fewer plans than this say little about a choice.
 LEAST_PLANS = 3

@@ -11,8 +11,8 @@ from dovetail.documents import validate
 from dovetail.errors import InputError
 from dovetail.hardware import Cluster
 from dovetail.models import Job
-from dovetail.placement.plan import Plan, PlanSpec, resolve_plan
-from dovetail.placement.suitable import check_suitable
+from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
+from dovetail.plans.runs import check_runs
 
 
 def slices(row: Row) -> int:
@@ -55,7 +55,7 @@ def read_plan(row: Row, job: Job, cluster: Cluster, framework: str) -> tuple[Pla
     spec = validate(PlanSpec, document, "plan")
     plan = resolve_plan(spec, chips=cluster.chips, global_batch=job.global_batch, num_layers=job.model.num_layers)
     # that its framework ran it needs no check: it did
-    check_suitable(plan, job, cluster)
+    check_runs(plan, job, cluster)
     return plan, again
 
 

@@ -15,11 +15,11 @@ from dovetail.accuracy.row_model import model_of, padded, published_model, side_
 from dovetail.accuracy.row_plan import read_plan, slices
 from dovetail.accuracy.table import Row, read_table
 from dovetail.errors import InputError, quoted
-from dovetail.evaluation.plan_file import Task
 from dovetail.hardware import Cluster
 from dovetail.hardware.network import GRIDS
 from dovetail.models import Job, Model
 from dovetail.models.job import Precision
+from dovetail.plans.plan_file import Task
 
 #: Columns a file must have; its other cells may stay empty.
 NEEDED = ("id", "framework", "chip", "num_chips", "model", "seq_len", "global_batch", "tp", "pp", "recompute")

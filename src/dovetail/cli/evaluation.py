@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
     from dovetail.frameworks import Framework
     from dovetail.hardware import Cluster
     from dovetail.models import Job
-    from dovetail.placement.plan import Plan
+    from dovetail.plans.plan import Plan
 
 #: Ends a command whose plan does not fit, or whose question has no plan.
 EXIT_INFEASIBLE = 3
@@ -47,7 +45,7 @@ def evaluation_fields(result: Evaluation) -> dict[str, Any]:
 
 def plan_fields(plan: Plan) -> dict[str, Any]:
     """A plan as JSON has it."""
-    from dovetail.evaluation import write
+    from dovetail.plans import write
 
     return write.plan_fields(plan)
 
@@ -71,52 +69,10 @@ def result_facts(result: Evaluation) -> Facts:
 
 
 def plan_facts(plan: Plan) -> Facts:
-    """A plan in words, every choice it makes."""
-    experts = ""
-    if plan.expert_parallel > 1 or plan.expert_tensor_parallel not in (1, plan.tensor_parallel):
-        cut = f", each cut over {plan.expert_tensor_parallel}" if plan.expert_tensor_parallel > 1 else ""
-        experts = f", experts over {plan.expert_parallel}{cut}"
-    degrees = (
-        f"tensor {plan.tensor_parallel} × context {plan.context_parallel} × pipeline {plan.pipeline_parallel} "
-        f"× data {plan.data_parallel}{experts}"
-    )
-    if plan.layouts is not None:
-        tile = f"{plan.layouts.rows} × {plan.layouts.cols}"
-        degrees = f"every operator cut by itself on a tile of {tile} × pipeline {plan.pipeline_parallel}"
-    kinds = [f"context by {plan.context_kind.replace('_', '-')}"] if plan.context_parallel > 1 else []
-    kinds += ["sequence-parallel"] if plan.sequence_parallel else []
-    batch = f"micro-batch {plan.micro_batch} × {plan.num_microbatches}"
-    lines = [", ".join([degrees, *kinds]), f"{batch}, {_zero_text(plan)}, recompute {_recompute_text(plan)}"]
-    if plan.pipeline_parallel > 1:
-        lines.append(_pipeline_text(plan))
-    return [("plan" if position == 0 else "", line) for position, line in enumerate(lines)]
+    """A plan in words, all choices it makes."""
+    from dovetail.plans.words import plan_lines
 
-
-def _zero_text(plan: Plan) -> str:
-    if plan.layouts is not None and plan.zero_stage:
-        return f"ZeRO-{plan.zero_stage} wherever weights are copied"
-    return f"ZeRO-{plan.zero_stage} over {plan.zero_group}" if plan.zero_stage else "no ZeRO"
-
-
-def _recompute_text(plan: Plan) -> str:
-    if plan.recompute_by_block is not None:
-        again = sum(blocks for blocks, choice in plan.recompute_by_block if choice not in ("none", ()))
-        return f"by block ({again} of {sum(plan.layers_per_stage)})"
-    words = plan.recompute if isinstance(plan.recompute, str) else ", ".join(plan.recompute)
-    return words if plan.recompute_share == 1 else f"{words} in {plan.recompute_share:.4g} of the blocks"
-
-
-def _pipeline_text(plan: Plan) -> str:
-    chunks = f" with {plan.virtual_stages} chunks a stage" if plan.virtual_stages > 1 else ""
-    part = "chunk" if plan.virtual_stages > 1 else "stage"
-    beside = "; stages lie beside each other, copies apart" if plan.stages_inside else ""
-    return f"{plan.pipeline_schedule}{chunks}, blocks per {part} {_runs(plan.layers_per_stage)}{beside}"
-
-
-def _runs(numbers: Sequence[int]) -> str:
-    """Numbers in order, equal neighbours together: 2, 10 × 3, 0."""
-    runs = [(value, len(list(group))) for value, group in groupby(numbers)]
-    return ", ".join(f"{value}" if count == 1 else f"{count} × {value}" for value, count in runs)
+    return [("plan" if position == 0 else "", line) for position, line in enumerate(plan_lines(plan))]
 
 
 def print_parts(result: Evaluation, cluster: Cluster) -> None:

@@ -140,7 +140,7 @@ def _candidate(point: Mapping[str, Any]) -> tuple[int, int]:
 
 def _print_best(result: StudyResult, best: dict[str, Any]) -> None:
     from dovetail.exploration.objective import OBJECTIVES
-    from dovetail.report.plan_words import plan_words
+    from dovetail.plans.words import plan_words
 
     lines = [("design", f"{best['design']:,} of {result.study.space.name}, {_number_text(best)}")]
     figures = {**best["variables"], **best["silicon"]}

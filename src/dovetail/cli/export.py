@@ -13,7 +13,7 @@ from dovetail.cli.simulate import trace_fields, trace_text, write_trace
 from dovetail.errors import InputError
 
 if TYPE_CHECKING:
-    from dovetail.evaluation import Task
+    from dovetail.plans.plan_file import Task
 
 Target = Literal["megatron", "torchtitan", "deepspeed", "accelerate", "maxtext", "perfetto"]
 

@@ -12,13 +12,13 @@ from dovetail.cli.evaluation import EXIT_INFEASIBLE, plan_fields
 from dovetail.cli.figures import dollars_text, duration_text, quantity_text
 from dovetail.cli.output import print_facts, print_json, print_scale, print_table
 from dovetail.cli.plan_request import Objective, PlanRequest
-from dovetail.cli.plan_view import PLAN_LETTERS, certificate_fields, write_plan
+from dovetail.cli.plan_view import certificate_fields, write_plan
 from dovetail.errors import InputError
 from dovetail.units import count_text, seconds_text
 
 if TYPE_CHECKING:
     from dovetail.cli.question import Asked
-    from dovetail.evaluation import Question
+    from dovetail.plans.plan_file import Question
     from dovetail.search import Answer
     from dovetail.search.front import FrontPoint, Training
 
@@ -111,7 +111,7 @@ def _with_progress(counts: Sequence[int]) -> Iterable[int]:
 
 
 def _print(question: Question, points: Sequence[FrontPoint], best: FrontPoint, objective: Objective) -> None:
-    from dovetail.report.plan_words import plan_words
+    from dovetail.plans.words import ABBREVIATIONS, plan_words
 
     job, chosen = question.job, _trained(best)
     print_facts(
@@ -128,7 +128,7 @@ def _print(question: Question, points: Sequence[FrontPoint], best: FrontPoint, o
         ("chips", "step", "MFU", "time", "chip-hours", figures, "plan"),
         [_row(point, best, figures) for point in points if point.training],
     )
-    typer.echo(f"plan: {PLAN_LETTERS}\n")
+    typer.echo(f"plan: {ABBREVIATIONS}\n")
     name, figure, text = _drawn(objective)
     typer.echo(f"{name} against chips")
     rows = [(_label(point, best), figure(point.training) if point.training else None) for point in points]
@@ -150,7 +150,7 @@ def _proof_text(points: Sequence[FrontPoint]) -> str:
 
 
 def _row(point: FrontPoint, best: FrontPoint, figures: str) -> tuple[str, ...]:
-    from dovetail.report.plan_words import plan_words
+    from dovetail.plans.words import large_degrees
 
     answer, training = _answered(point), _trained(point)
     _, figure, text = _drawn("energy" if figures == "energy" else "cost")
@@ -162,14 +162,8 @@ def _row(point: FrontPoint, best: FrontPoint, figures: str) -> tuple[str, ...]:
         duration_text(training.train_s),
         f"{training.chip_hours:,.0f}",
         "?" if value is None else text(value),
-        _degrees_text(plan_words(answer.plan)),
+        large_degrees(answer.plan) or "one chip",
     )
-
-
-def _degrees_text(words: str) -> str:
-    """Of a plan in a line the degrees above 1: a table has little room."""
-    letters = [word for word in words.split(",")[0].split() if word[0] in "tcpvde" and word[1:] != "1"]
-    return " ".join(letters) or "one chip"
 
 
 def _label(point: FrontPoint, best: FrontPoint) -> str:

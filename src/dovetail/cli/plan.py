@@ -17,7 +17,7 @@ from dovetail.cli.question import Asked, asked
 from dovetail.errors import InputError, quoted
 
 if TYPE_CHECKING:
-    from dovetail.evaluation import Question
+    from dovetail.plans.plan_file import Question
     from dovetail.search import Answer
     from dovetail.search.front import Training
 
@@ -61,7 +61,7 @@ def plan(
     question = asked(file, given, chips)
     if out is not None:
         _check_out(out, force=force)
-    from dovetail.search.narrow import narrowed
+    from dovetail.plans.narrow import narrowed
 
     count = None if tokens is None else parse_tokens(tokens)
     request = PlanRequest(
@@ -81,8 +81,8 @@ def plan(
 
 
 def _answer_plan(asked_for: Asked, request: PlanRequest) -> None:
+    from dovetail.plans.narrow import within
     from dovetail.search import plan as best_plan
-    from dovetail.search.narrow import within
 
     question = asked_for.question()
     job, cluster, framework = question.job, question.cluster, question.framework

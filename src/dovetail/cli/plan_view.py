@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from dovetail.search import Answer, Certificate
     from dovetail.search.front import Training
 
-#: What the letters of a plan in a line stand for.
-PLAN_LETTERS = "t tensor, c context, p pipeline, v chunks a stage, d data, e expert"
 #: How long each search for what would help may take.
 RELIEF_SECONDS = 5.0
 #: Fields that need a plan.
@@ -91,7 +89,7 @@ def _simulation_fields(answer: Answer) -> dict[str, Any]:
 
 def question_fields(answer: Answer) -> dict[str, Any]:
     """What was asked, as a plan file would have it."""
-    from dovetail.evaluation.write import cluster_part, job_part
+    from dovetail.plans.write import cluster_part, job_part
 
     cluster = cluster_part(answer.cluster) | {"framework": answer.framework.name}
     return {"job": job_part(answer.job), "cluster": cluster}
@@ -200,12 +198,12 @@ def _ideal_text(answer: Answer, ideal: Answer) -> str:
 def _print_alternatives(answer: Answer) -> None:
     if not answer.alternatives:
         return
-    from dovetail.report.plan_words import plan_words
+    from dovetail.plans.words import ABBREVIATIONS, plan_words
 
     typer.echo("\nplans with other degrees that were looked at, and what they lose")
     for other in answer.alternatives:
         typer.echo(f"  {seconds_text(other.step_time_s):>8}  {other.loss:+6.1%}  {plan_words(other.plan)}")
-    typer.echo(f"  ({PLAN_LETTERS}, b micro-batch, z ZeRO)")
+    typer.echo(f"  ({ABBREVIATIONS})")
 
 
 def infeasible(answer: Answer) -> InputError:

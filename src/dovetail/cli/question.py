@@ -13,9 +13,9 @@ import dovetail as dt
 from dovetail.errors import InputError, quoted
 
 if TYPE_CHECKING:
-    from dovetail.evaluation import Question
     from dovetail.hardware import Cluster
     from dovetail.models import Model
+    from dovetail.plans.plan_file import Question
 
 COMMAND = "dovetail plan"
 #: Field of a plan file → the flag that fills it.
@@ -71,7 +71,7 @@ class Asked:
 
     def framework_beside(self, out: Path) -> str:
         """The framework as a plan file written there names it."""
-        from dovetail.evaluation.plan_file import is_path
+        from dovetail.plans.plan_file import is_path
 
         name = str(self.document["cluster"].get("framework", "megatron"))
         return os.path.relpath(self.folder / name, out.parent) if is_path(name) else name
@@ -161,7 +161,7 @@ def _is_config(path: Path) -> bool:
 
 def _from(folder: Path, name: str) -> str:
     """A path of the command line as a document in that folder would write it."""
-    from dovetail.evaluation.plan_file import is_path
+    from dovetail.plans.plan_file import is_path
 
     if not is_path(name) or folder == Path():
         return name

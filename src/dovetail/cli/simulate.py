@@ -17,8 +17,8 @@ from dovetail.units import bytes_text, percent_text, seconds_text
 
 if TYPE_CHECKING:
     from dovetail.evaluation import Evaluation
-    from dovetail.evaluation.plan_file import Task
     from dovetail.hardware import Cluster
+    from dovetail.plans.plan_file import Task
     from dovetail.report.step_trace import StepTrace
     from dovetail.report.wafer_picture import WaferPicture
     from dovetail.simulation.simulate import Simulation
@@ -87,7 +87,7 @@ def write_trace(step: Simulation, out: Path) -> StepTrace:
 
 def _wafers(step: Simulation, task: Task) -> list[WaferPicture]:
     """The wafers that a simulated plan lies on."""
-    from dovetail.placement.arrange import arrange
+    from dovetail.plans.arrange import arrange
     from dovetail.report.wafer_picture import wafer_pictures
 
     return wafer_pictures(step, arrange(task.plan, task.job.graph(), task.cluster), task.cluster)

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from dovetail.arrays import Floats, Ints
-from dovetail.evaluation.write import plan_part
 from dovetail.exploration import wafers
 from dovetail.exploration.floors import candidate_floors
 from dovetail.exploration.resolved import ResolvedStudy
+from dovetail.plans.write import plan_part
 from dovetail.search.answer import Answer
 from dovetail.search.plan import plan
 

@@ -31,7 +31,6 @@ from dovetail.hardware.design_space.variable import BOUNDS
 from dovetail.hardware.wafer_design import WaferDesigns
 from dovetail.search.design_bound import design_bounds
 from dovetail.search.design_tables import DesignTables
-from dovetail.search.space import whole_space
 
 #: Candidates that are looked at before any other: drawn, bounded by physics, bounded by profiles, searched.
 DRAWN, PROFILED, SEARCHED = 4096, 256, 4
@@ -160,7 +159,7 @@ class Worker:
         """Least seconds of every job: candidates × jobs."""
         study, count = self.study, self.study.counts[position]
         cluster = study.usual_clusters[0]
-        sizes = [whole_space(job.job, cluster, study.framework, study.plans).micro_batch for job in study.jobs]
+        sizes = [study.plans.resolve(job.job, cluster, study.framework).micro_batch for job in study.jobs]
         if isinstance(designs, WaferDesigns):
             return wafers.least_seconds([job.job for job in study.jobs], study.framework, designs, count, sizes)
         cluster = study.cluster(study.space.base, count)

@@ -23,17 +23,16 @@ from typing import Any
 import numpy as np
 
 from dovetail.arrays import TOLERANCE, Floats, Ints
-from dovetail.evaluation.write import plan_part
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.result import space_words, variables_of
 from dovetail.exploration.store import Part
 from dovetail.hardware import Cluster
 from dovetail.models import Job
-from dovetail.placement.plan import Plan, PlanSpec, resolve_plan
+from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
+from dovetail.plans.write import plan_part
 from dovetail.search.answer import SimulatedPlan
 from dovetail.search.progress import simplicity
 from dovetail.search.simulated import simulated_plans
-from dovetail.search.space import whole_space
 from dovetail.simulation import simulate
 from dovetail.step.evaluate import least_step_s
 
@@ -60,7 +59,7 @@ def replayed(study: ResolvedStudy, code: int, modelled: Sequence[str] = ()) -> R
     plans: list[str] = []
     top, simulated = study.search.simulate_top or 1, 0
     for number, job in enumerate(each.job for each in study.jobs):
-        whole = whole_space(job, cluster, study.framework, study.plans)
+        whole = study.plans.resolve(job, cluster, study.framework)
         found = simulated_plans(job, cluster, study.framework, whole, top)
         if found is None:
             return Replayed(code, simulated)

@@ -15,13 +15,11 @@ from dovetail import __version__, frameworks
 from dovetail.arrays import Floats, Ints
 from dovetail.documents import validate
 from dovetail.errors import InputError, one_of
-from dovetail.evaluation.plan_file import beside, job_of
 from dovetail.exploration import wafers
 from dovetail.exploration.study_file import (
     ExecutorPart,
     HardwarePart,
     LimitsPart,
-    PlansPart,
     SearchPart,
     StudyClusterPart,
     StudyFile,
@@ -35,9 +33,10 @@ from dovetail.hardware.design_space.expression import parse_expression
 from dovetail.hardware.design_space.space import DesignSpace
 from dovetail.hardware.network import TierSpec, fit_tiers
 from dovetail.models import Job
-from dovetail.search.narrow import within
+from dovetail.plans.narrow import within
+from dovetail.plans.plan_file import beside, job_of
+from dovetail.plans.space import Space, SpaceSpec, check_space
 from dovetail.search.simulated import MOST
-from dovetail.search.space import Space, check_space
 
 T = TypeVar("T")
 
@@ -253,14 +252,14 @@ def _named(where: str, read: Callable[[], T]) -> T:
         raise InputError(where, error.what, error.fix) from None
 
 
-def _plans(part: PlansPart, study: ResolvedStudy) -> Space:
+def _plans(part: SpaceSpec, study: ResolvedStudy) -> Space:
     """The space of plans; each value must be in a plan of some job on some number of chips, or on some grid."""
     cases = [(job.job, cluster) for job in study.jobs for cluster in study.usual_clusters]
     chosen: dict[str, Any] = {}
     for field, values in part:
         if values is None:
             continue
-        if field == "cuts":
+        if field == "partition":
             chosen[field] = _settled(field, values, cases, study.framework)
         else:
             chosen[field] = tuple(_settled(field, (value,), cases, study.framework)[0] for value in values)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from dovetail.arrays import TOLERANCE, Floats
-from dovetail.evaluation.write import plan_document
 from dovetail.exploration import wafers
 from dovetail.exploration.floors import candidate_floors
 from dovetail.exploration.front import Front, gap_between
@@ -20,8 +19,9 @@ from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.store import Part, Store
 from dovetail.hardware.design_space.space import DesignSpace
 from dovetail.models import Job
-from dovetail.placement.plan import Plan, PlanSpec, resolve_plan
-from dovetail.search.space import in_words, whole_space
+from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
+from dovetail.plans.words import space_sentence
+from dovetail.plans.write import plan_document
 
 #: Estimates that a point carries.
 SILICON = ("area_mm2", "peak_power_w", "cost_usd", "system_cost_usd")
@@ -167,9 +167,9 @@ def space_words(study: ResolvedStudy) -> str:
     """The space that a certificate holds over."""
     job, usual = study.jobs[0].job, study.usual_clusters
     if study.of_wafers:
-        whole = wafers.joined_space([whole_space(job, cluster, study.framework, study.plans) for cluster in usual])
-        return wafers.space_words(study.space, study.counts, in_words(whole, study.framework))
-    plans = in_words(whole_space(job, usual[-1], study.framework, study.plans), study.framework)
+        whole = wafers.joined_space([study.plans.resolve(job, cluster, study.framework) for cluster in usual])
+        return wafers.space_words(study.space, study.counts, space_sentence(whole, study.framework))
+    plans = space_sentence(study.plans.resolve(job, usual[-1], study.framework), study.framework)
     counts = f"{study.counts[0]:,}" if len(study.counts) == 1 else f"{study.counts[0]:,} to {study.counts[-1]:,}"
     return (
         f"{study.space.size:,} designs of {study.space.name} within their limits, {counts} chips, "

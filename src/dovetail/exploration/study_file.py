@@ -8,17 +8,13 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from dovetail.documents import Spec
 from dovetail.errors import InputError
-from dovetail.evaluation.plan_file import Count, JobSpec, Text
 from dovetail.exploration.objective import OBJECTIVES
 from dovetail.hardware.fields import Name
+from dovetail.plans.plan_file import Count, JobSpec, Text
+from dovetail.plans.space import SpaceSpec
 from dovetail.search.simulated import MOST
 
 Positive = Annotated[float, Field(gt=0, le=1e18)]
-Numbers = Annotated[
-    tuple[Annotated[int, Field(ge=0, le=2**20)], ...], Field(strict=False, min_length=1, max_length=100)
-]
-Words = Annotated[tuple[Text, ...], Field(strict=False, min_length=1, max_length=100)]
-Flags = Annotated[tuple[bool, ...], Field(strict=False, min_length=1, max_length=2)]
 Document = dict[str, Any]
 
 
@@ -82,27 +78,6 @@ class StudyClusterPart(Spec):
     framework: Text = "megatron"
 
 
-class PlansPart(Spec):
-    """What plans may be; a field that is left out is as free as the framework leaves it."""
-
-    tensor_parallel: Numbers | None = None
-    context_parallel: Numbers | None = None
-    context_kind: Words | None = None
-    pipeline_parallel: Numbers | None = None
-    virtual_stages: Numbers | None = None
-    pipeline_schedule: Words | None = None
-    expert_parallel: Numbers | None = None
-    expert_tensor_parallel: Numbers | None = None
-    sequence_parallel: Flags | None = None
-    micro_batch: Numbers | None = None
-    zero_stage: Numbers | None = None
-    zero_group: Numbers | None = None
-    recompute: Annotated[tuple[Text | Words, ...], Field(strict=False, min_length=1, max_length=200)] | None = None
-    recompute_share: Annotated[tuple[Positive, ...], Field(strict=False, min_length=1, max_length=100)] | None = None
-    axis_order: Words | None = None
-    cuts: Literal["even", "ends", "any"] | None = None
-
-
 class LimitsPart(Spec):
     """What a design, or all chips or wafers of it together, may take at most."""
 
@@ -151,7 +126,7 @@ class StudyFile(Spec):
     jobs: Annotated[tuple[StudyJobSpec, ...], Field(strict=False, min_length=1, max_length=20)]
     hardware: HardwarePart
     cluster: StudyClusterPart
-    plans: PlansPart = PlansPart()
+    plans: SpaceSpec = SpaceSpec()
     limits: LimitsPart = LimitsPart()
     objectives: Annotated[tuple[Text, ...], Field(strict=False, min_length=1, max_length=4)] = ("step_time",)
     """one: the design with the least (or most) of it; several: their front"""

@@ -16,9 +16,9 @@ from dovetail.hardware import Cluster, Wafer
 from dovetail.hardware.design_space.space import Axis, DesignSpace
 from dovetail.hardware.wafer_design import WaferDesigns, planned
 from dovetail.models import Job
+from dovetail.plans.space import Space
 from dovetail.search.design_bound import design_bounds
 from dovetail.search.least_work import least_work
-from dovetail.search.space import WholeSpace
 
 #: What the grid that plans are for follows from.
 _GRID = ("grid_rows", "grid_cols", "spare_dies")
@@ -157,7 +157,7 @@ def columns_of(space: DesignSpace, designs: Ints) -> dict[str, Floats]:
     return {name: np.array(space.values(name, found), np.float64) for name in names}
 
 
-def joined_space(spaces: Sequence[WholeSpace]) -> WholeSpace:
+def joined_space(spaces: Sequence[Space]) -> Space:
     """Plans of several grids together: they differ in degrees, which divide their dies."""
     degrees = ("tensor_parallel", "context_parallel", "pipeline_parallel", "zero_group")
     values = {name: sorted({value for space in spaces for value in getattr(space, name)}) for name in degrees}

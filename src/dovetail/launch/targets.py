@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dovetail.errors import InputError
-from dovetail.evaluation import Task
 from dovetail.launch.accelerate import write as accelerate
 from dovetail.launch.deepspeed import read as deepspeed_read
 from dovetail.launch.deepspeed import write as deepspeed
@@ -17,6 +16,7 @@ from dovetail.launch.megatron import read as megatron_read
 from dovetail.launch.megatron import write as megatron
 from dovetail.launch.torchtitan import read as torchtitan_read
 from dovetail.launch.torchtitan import write as torchtitan
+from dovetail.plans.plan_file import Task
 
 
 @dataclass(frozen=True, slots=True)

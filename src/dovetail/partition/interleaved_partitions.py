@@ -12,7 +12,7 @@ from dovetail.partition.partition_search import CutSearch, running_sums
 from dovetail.pipeline.chunk_times import ChunkTimes
 from dovetail.pipeline.in_flight import in_flight_of_chunk, peak_saved
 from dovetail.pipeline.lower_bound import stage_bounds
-from dovetail.pipeline.pipeline_schedule import SCHEDULE_CODES
+from dovetail.plans.pipeline_schedule import SCHEDULE_CODES
 
 #: The order in which a stage's options are dealt to the layers of its chunks, from the dearest on.
 Deal = Callable[[Sequence[Sequence[int]]], list[int]]

@@ -11,8 +11,8 @@ import numpy as np
 from dovetail.arrays import ROUNDING, Floats
 from dovetail.pipeline.chunk_times import ChunkTimes
 from dovetail.pipeline.in_flight import peak_saved
-from dovetail.pipeline.pipeline_schedule import SCHEDULE_CODES, Pipeline
 from dovetail.pipeline.step_time import step_time
+from dovetail.plans.pipeline_schedule import SCHEDULE_CODES, Pipeline
 from dovetail.step.formulas import beyond_activations, transient_peak
 
 

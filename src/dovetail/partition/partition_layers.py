@@ -9,7 +9,7 @@ from dovetail.arrays import TOLERANCE
 from dovetail.partition.interleaved_partitions import InterleavedCuts
 from dovetail.partition.layer_chain import LayerChain, LayerPlacement
 from dovetail.partition.plain_partitions import PlainCuts
-from dovetail.pipeline.pipeline_schedule import PipelineSchedule
+from dovetail.plans.pipeline_schedule import PipelineSchedule
 
 
 @dataclass(frozen=True, slots=True)

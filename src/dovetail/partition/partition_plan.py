@@ -19,9 +19,9 @@ from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.partition.layer_chain import LayerChain, LayerOptions, LayerPlacement
 from dovetail.partition.partition_layers import place_layers
-from dovetail.pipeline.pipeline_schedule import PipelineSchedule
-from dovetail.pipeline.zero_stage import effective_zero_stage
-from dovetail.placement.plan import Plan
+from dovetail.plans.pipeline_schedule import PipelineSchedule
+from dovetail.plans.plan import Plan
+from dovetail.plans.zero_stage import effective_zero_stage
 from dovetail.profile import LayerProfile, Recompute, recompute
 from dovetail.profile.frontier import recompute_frontier
 from dovetail.step.evaluate import (

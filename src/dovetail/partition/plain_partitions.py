@@ -14,8 +14,8 @@ from dovetail.partition.partition_search import CutSearch, running_sums
 from dovetail.partition.stage_options import Content, StageChoice
 from dovetail.pipeline.chunk_times import ChunkTimes
 from dovetail.pipeline.in_flight import in_flight
-from dovetail.pipeline.pipeline_schedule import PipelineSchedule
 from dovetail.pipeline.step_time import step_time
+from dovetail.plans.pipeline_schedule import PipelineSchedule
 
 #: Cuts begun best-first before the proof is given up and the gap reported.
 MAX_CUTS = 5000

@@ -5,9 +5,9 @@ from dovetail.pipeline.chunk_times import ChunkTimes
 from dovetail.pipeline.closed_form import closed_form, published_dual_pipe_bubble
 from dovetail.pipeline.in_flight import in_flight, peak_in_flight
 from dovetail.pipeline.lower_bound import lower_bound
-from dovetail.pipeline.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.pipeline.step_time import item_times, step_time
 from dovetail.pipeline.work_order import Needs, WorkItem, WorkKind, WorkOrder, needs, work_order
+from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
 
 __all__ = [
     "ChunkTimes",

@@ -6,7 +6,7 @@ import numpy as np
 
 from dovetail.arrays import Floats
 from dovetail.pipeline.chunk_times import ChunkTimes
-from dovetail.pipeline.pipeline_schedule import Pipeline, PipelineSchedule
+from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
 
 
 def bottleneck_estimate(pipeline: Pipeline, times: ChunkTimes) -> Floats:

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dovetail.arrays import Floats
-from dovetail.pipeline.pipeline_schedule import Pipeline
 from dovetail.pipeline.work_order import WorkKind
+from dovetail.plans.pipeline_schedule import Pipeline
 
 
 @dataclass(frozen=True, slots=True)

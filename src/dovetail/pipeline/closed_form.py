@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dovetail.arrays import ROUNDING, Floats
-from dovetail.pipeline.pipeline_schedule import Pipeline, PipelineSchedule
+from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
 
 
 def closed_form(

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dovetail.arrays import Floats, Ints
-from dovetail.pipeline.pipeline_schedule import (
+from dovetail.pipeline.work_order import WorkKind, WorkOrder
+from dovetail.plans.pipeline_schedule import (
     DUAL_PIPE,
     GPIPE,
     INTERLEAVED,
@@ -18,7 +19,6 @@ from dovetail.pipeline.pipeline_schedule import (
     SCHEDULE_CODES,
     Pipeline,
 )
-from dovetail.pipeline.work_order import WorkKind, WorkOrder
 
 
 def chunk_runs_in_flight(schedule: int, stages: int, microbatches: int, chunks: int, group: int, stage: int) -> int:

@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 
 from dovetail.arrays import Floats, Ints
-from dovetail.pipeline.pipeline_schedule import GPIPE, INTERLEAVED, ONE_F_ONE_B, ZB_H1
+from dovetail.plans.pipeline_schedule import GPIPE, INTERLEAVED, ONE_F_ONE_B, ZB_H1
 
 #: Plans that go through an order together: enough for vector instructions, few enough for the nearest cache.
 LANES = 32

@@ -9,9 +9,9 @@ import numpy as np
 
 from dovetail.arrays import ROUNDING, Bools, Floats, Ints
 from dovetail.pipeline.chunk_times import ChunkTimes, Columns
-from dovetail.pipeline.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.pipeline.step_time import step_time
 from dovetail.pipeline.work_order import WorkKind, work_order
+from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
 
 
 def lower_bound(pipeline: Pipeline, times: ChunkTimes) -> Floats:

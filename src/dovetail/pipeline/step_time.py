@@ -9,8 +9,8 @@ import numpy as np
 
 from dovetail.arrays import Floats, Ints
 from dovetail.pipeline.chunk_times import ChunkTimes, Columns
-from dovetail.pipeline.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.pipeline.work_order import WorkKind, needs, work_order
+from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
 
 
 def step_time(pipeline: Pipeline, times: ChunkTimes) -> Floats:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 import numpy as np
 
 from dovetail.arrays import Bools, Ints
-from dovetail.pipeline.pipeline_schedule import Pipeline, PipelineSchedule
+from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
 
 
 class WorkKind(IntEnum):

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from dovetail.errors import InputError
 from dovetail.hardware import Cluster
 from dovetail.hardware.network import ways
-from dovetail.placement.arrange import PIPELINE, Arrangement
-from dovetail.placement.plan import Plan
+from dovetail.plans.arrange import PIPELINE, Arrangement
+from dovetail.plans.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 from dovetail.accuracy.published import scoreboard_record
 from dovetail.cost.calibration import calibration
-from dovetail.placement.plan import Plan
-from dovetail.report.plan_words import plan_words
+from dovetail.plans.plan import Plan
+from dovetail.plans.words import plan_words
 from dovetail.search.answer import Answer
 from dovetail.search.explain import Explanation
 from dovetail.search.explain import explain as explained

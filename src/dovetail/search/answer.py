@@ -10,8 +10,8 @@ from dovetail.evaluation import Evaluation
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job
-from dovetail.placement.plan import Plan
-from dovetail.search.space import Space
+from dovetail.plans.plan import Plan
+from dovetail.plans.space import Space
 
 
 @dataclass(frozen=True, slots=True)

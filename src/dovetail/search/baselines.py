@@ -14,9 +14,9 @@ from types import MappingProxyType
 from dovetail.errors import InputError
 from dovetail.hardware import Cluster
 from dovetail.models import Job
-from dovetail.placement.plan import Plan, PlanSpec, resolve_plan
-from dovetail.placement.suitable import check_suitable
-from dovetail.search.space import Space, divisors
+from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
+from dovetail.plans.runs import check_runs
+from dovetail.plans.space import Space, divisors
 
 #: Chips of a node of the machines these were published for: no tensor-parallel group was larger.
 NODE = 8
@@ -70,7 +70,7 @@ def _first_suitable(tries: list[dict[str, object]], shared: dict[str, object], j
                 global_batch=job.global_batch,
                 num_layers=job.model.num_layers,
             )
-            check_suitable(plan, job, cluster)
+            check_runs(plan, job, cluster)
         except InputError as refusal:
             refusals.append(refusal)
         else:

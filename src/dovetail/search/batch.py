@@ -9,9 +9,10 @@ import numpy as np
 
 from dovetail.arrays import TOLERANCE, Bools, Floats, Ints
 from dovetail.pipeline.chunk_times import ChunkTimes
-from dovetail.pipeline.pipeline_schedule import GPIPE, ONE_F_ONE_B, Pipeline, PipelineSchedule
 from dovetail.pipeline.step_time import step_time
-from dovetail.pipeline.zero_stage import effective_zero_stage
+from dovetail.plans.pipeline_schedule import GPIPE, ONE_F_ONE_B, Pipeline, PipelineSchedule
+from dovetail.plans.plan_batch import PlanBatch
+from dovetail.plans.zero_stage import effective_zero_stage
 from dovetail.search.bound_kernels import least_seconds
 from dovetail.search.physical_bound import physical_bound
 from dovetail.search.shapes import NAMES, Shapes, group_sizes
@@ -132,26 +133,21 @@ class Batch:
     def _physical(self, candidates: Candidates) -> Floats:
         """What the hardware allows at best (L0): above the tables' bound where the network is all that counts."""
         setting, shapes, shape = self.tables.setting, self.shapes, candidates.shape
-        plans = [self.tables.splits[split].plan for split in numbers(shapes.split)]
-
-        def inside(field: str) -> Floats:
-            return np.array([getattr(plan, field) for plan in plans])[shape]
-
-        return physical_bound(
-            setting.job,
-            setting.cluster,
-            tensor_parallel=inside("tensor_parallel"),
-            context_parallel=inside("context_parallel"),
+        splits, split = self.tables.columns, shapes.split[shape]
+        plans = PlanBatch(
+            tensor_parallel=splits.tensor_parallel[split],
+            context_parallel=splits.context_parallel[split],
             data_parallel=shapes.copies[shape],
             pipeline_parallel=shapes.stages[shape],
             pipeline_schedule=np.array([NAMES[number] for number in range(len(NAMES))])[shapes.schedule[shape]],
             micro_batch=shapes.micro_batch[shape],
-            expert_parallel=inside("expert_parallel"),
-            expert_tensor_parallel=inside("expert_tensor_parallel"),
-            sequence_parallel=inside("sequence_parallel"),
+            expert_parallel=splits.expert_parallel[split],
+            expert_tensor_parallel=splits.expert_tensor_parallel[split],
+            sequence_parallel=splits.sequence_parallel[split],
             zero_stage=self.tables.zero_stages()[candidates.state],
             zero_group=np.array([key.zero_group for key in self.tables.states.keys])[candidates.state],
         )
+        return physical_bound(setting.job, setting.cluster, plans)
 
     def _least(
         self,

@@ -10,14 +10,15 @@ import numpy as np
 
 from dovetail.arrays import TOLERANCE, Bools, Floats, Ints
 from dovetail.partition.partition_plan import PlacedPlan, place_profiled
-from dovetail.placement.plan import Plan, even_layers
+from dovetail.plans.derive import even_layers
+from dovetail.plans.plan import Plan
+from dovetail.plans.space import BY_BLOCK, Space
 from dovetail.search.batch import Batch, Candidates, Evaluated
 from dovetail.search.cut_tables import is_free, listed_cuts
 from dovetail.search.layer_tables import Option, Setting
 from dovetail.search.pair_bounds import PairBounds
 from dovetail.search.progress import Progress, simplicity
 from dovetail.search.shapes import AXIS_ORDERS, NAMES, Shapes, shapes, shardings
-from dovetail.search.space import BY_BLOCK, WholeSpace
 from dovetail.search.splits import splits
 from dovetail.search.state_tables import StateKey
 from dovetail.search.tables import Tables, numbers, plan_of
@@ -36,7 +37,7 @@ class BestFirst:
     def __init__(
         self,
         setting: Setting,
-        space: WholeSpace,
+        space: Space,
         deadline: float | None = None,
         limit_s: float = float("inf"),
         keep: int = 1,
@@ -198,7 +199,7 @@ class BestFirst:
                 stages,
                 chunks,
                 NAMES[schedule],
-                self.space.cuts,
+                self.space.partition,
                 uneven=self.setting.framework.uneven_stages != "never",
             )
             self._listed[key] = [self.tables.cuts.row(layers, stages, NAMES[schedule]) for layers in cuts]
@@ -288,8 +289,8 @@ class BestFirst:
     def _is_free(self, found: Shapes, row: int) -> bool:
         schedule, stages = NAMES[int(found.schedule[row])], int(found.stages[row])
         if self.by_block:
-            return schedule != "dualpipe" and (stages == 1 or self.space.cuts == "any")
-        return is_free(schedule, self.space.cuts, stages)
+            return schedule != "dualpipe" and (stages == 1 or self.space.partition == "any")
+        return is_free(schedule, self.space.partition, stages)
 
     def _refine(self) -> None:
         """The placement chooses cuts, and what blocks compute again, for whatever may still be better."""
@@ -309,7 +310,7 @@ class BestFirst:
         self._open.clear()
 
 
-def options_of(space: WholeSpace) -> list[Option]:
+def options_of(space: Space) -> list[Option]:
     """Recompute choices and the shares they hold for; those that let blocks choose are bounded by none and full."""
     if BY_BLOCK in space.recompute:
         return [("none", 1.0), ("full", 1.0)]

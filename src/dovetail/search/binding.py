@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dovetail.cost.calibration import calibration
 from dovetail.evaluation import Evaluation
 from dovetail.hardware import Cluster
-from dovetail.placement.plan import Plan
+from dovetail.plans.plan import Plan
 from dovetail.search.answer import Answer
 from dovetail.search.changed_hardware import CAPACITY
 from dovetail.search.marginal import Marginal

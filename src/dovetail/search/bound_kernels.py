@@ -10,7 +10,7 @@ from numba import njit
 from dovetail.arrays import TOLERANCE, Floats, Ints
 from dovetail.frameworks import ParameterBytes
 from dovetail.pipeline.compiled_formulas import chunk_runs_in_flight, in_flight_of_chunk
-from dovetail.pipeline.pipeline_schedule import DUAL_PIPE, INTERLEAVED, ONE_F_ONE_B, ZB_H1
+from dovetail.plans.pipeline_schedule import DUAL_PIPE, INTERLEAVED, ONE_F_ONE_B, ZB_H1
 from dovetail.step.compiled_formulas import tensor_capacity, transient_peak
 from dovetail.step.plan_kernels import Cells, Facts, Layers, Plans
 

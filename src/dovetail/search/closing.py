@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from dovetail.arrays import TOLERANCE, Floats
+from dovetail.plans.space import Space
 from dovetail.search.shapes import AXIS_ORDERS, Shapes, shardings
-from dovetail.search.space import WholeSpace
 from dovetail.search.state_tables import StateKey
 from dovetail.search.tables import Tables, numbers
 from dovetail.step.formulas import exposed, optimizer_seconds, overlap_budget
@@ -15,7 +15,7 @@ from dovetail.step.formulas import exposed, optimizer_seconds, overlap_budget
 class Closing:
     """Of the mean stage of every shape under every state it can have; the slowest stage takes no less."""
 
-    def __init__(self, tables: Tables, space: WholeSpace, found: Shapes) -> None:
+    def __init__(self, tables: Tables, space: Space, found: Shapes) -> None:
         known: dict[tuple[int, ...], list[StateKey]] = {}
         states = [_states(tables, space, found, row, known) for row in range(len(found))]
         #: shapes that have a state, and where theirs begin
@@ -55,7 +55,7 @@ class Closing:
 
 
 def _states(
-    tables: Tables, space: WholeSpace, found: Shapes, row: int, known: dict[tuple[int, ...], list[StateKey]]
+    tables: Tables, space: Space, found: Shapes, row: int, known: dict[tuple[int, ...], list[StateKey]]
 ) -> list[StateKey]:
     key = (int(found.split[row]), int(found.copies[row]), int(found.stages[row]), int(found.inside[row]))
     if key not in known:

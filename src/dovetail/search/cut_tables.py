@@ -9,10 +9,10 @@ import numpy as np
 
 from dovetail.arrays import Ints
 from dovetail.graph import ModelGraph
-from dovetail.pipeline.pipeline_schedule import PipelineSchedule
-from dovetail.placement.plan import even_layers
+from dovetail.plans.derive import even_layers
+from dovetail.plans.pipeline_schedule import PipelineSchedule
+from dovetail.plans.space import Partition
 from dovetail.search.bound_kernels import Chain
-from dovetail.search.space import Cuts
 from dovetail.step.plan_kernels import Cuts as CutArrays
 
 Blocks = tuple[int, ...]
@@ -21,7 +21,7 @@ Blocks = tuple[int, ...]
 FREE = frozenset({PipelineSchedule.GPIPE, PipelineSchedule.ONE_F_ONE_B, PipelineSchedule.ZB_H1})
 
 
-def listed_cuts(blocks: int, stages: int, chunks: int, schedule: str, cuts: Cuts, *, uneven: bool) -> list[Blocks]:
+def listed_cuts(blocks: int, stages: int, chunks: int, schedule: str, cuts: Partition, *, uneven: bool) -> list[Blocks]:
     """The cuts that are looked at one by one: the even one, and those whose first and last part differ.
 
     Parts between the first and the last are alike: as many blocks as even parts would have, rounded up, or one more;
@@ -43,7 +43,7 @@ def listed_cuts(blocks: int, stages: int, chunks: int, schedule: str, cuts: Cuts
     return list(dict.fromkeys(found))
 
 
-def is_free(schedule: str, cuts: Cuts, stages: int) -> bool:
+def is_free(schedule: str, cuts: Partition, stages: int) -> bool:
     """Whether any cut is allowed: then the placement chooses."""
     return cuts == "any" and schedule in FREE and stages > 1
 

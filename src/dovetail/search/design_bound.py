@@ -27,9 +27,10 @@ from dovetail.graph.size import product as points
 from dovetail.hardware import Cluster
 from dovetail.hardware.design import NARROW_RATES, Designs, design_of
 from dovetail.models import Job
-from dovetail.pipeline.pipeline_schedule import MAX_CHUNK_RUNS, PipelineSchedule
-from dovetail.search.physical_bound import PEAKS, BoundFields, Demands, blocks_of, demands, formats_of
-from dovetail.search.space import Space, divisors, whole_space
+from dovetail.plans.pipeline_schedule import MAX_CHUNK_RUNS, PipelineSchedule
+from dovetail.plans.plan_batch import PlanBatch
+from dovetail.plans.space import Space, divisors
+from dovetail.search.physical_bound import PEAKS, Demands, blocks_of, demands, formats_of
 from dovetail.search.splits import splits
 
 #: Designs that are looked at together: few enough for a processor's cache.
@@ -135,7 +136,7 @@ def _fill(least: Floats, rows: Ints, terms: Floats, times: _Times) -> None:
         least[some] = best * (1 - TOLERANCE)
 
 
-def enumerated_plans(job: Job, cluster: Cluster, micro_batches: Sequence[int]) -> BoundFields:
+def enumerated_plans(job: Job, cluster: Cluster, micro_batches: Sequence[int]) -> PlanBatch:
     """Every plan that suits the model and has one of these micro-batches, as far as the bound depends on it."""
     chips, batch, num_layers = cluster.chips, job.global_batch, job.model.num_layers
     sizes = dict.fromkeys(micro_batches)
@@ -152,7 +153,7 @@ def enumerated_plans(job: Job, cluster: Cluster, micro_batches: Sequence[int]) -
             rows += [(t, c, d, p, size, x, in_sequence, schedule) for x, schedule in product(experts, schedules)]
     names = np.array([schedule.value for schedule in PipelineSchedule])
     t, c, d, p, size, x, in_sequence, schedule = np.array(rows, np.float64).reshape(-1, 8).T
-    return BoundFields(
+    return PlanBatch(
         tensor_parallel=t,
         context_parallel=c,
         data_parallel=d,
@@ -174,7 +175,7 @@ def _suitable(job: Job, cluster: Cluster) -> list[tuple[int, int, bool]]:
     """
     ideal = frameworks.load("ideal")
     narrowed = Space(context_kind=("all_gather",), expert_parallel=(1,), expert_tensor_parallel=(1,))
-    found = splits(job, cluster, ideal, whole_space(job, cluster, ideal, narrowed))
+    found = splits(job, cluster, ideal, narrowed.resolve(job, cluster, ideal))
     return [(s.plan.tensor_parallel, s.plan.context_parallel, s.plan.sequence_parallel) for s in found]
 
 

@@ -19,7 +19,8 @@ from dovetail.cost.operators import ChipUnits
 from dovetail.frameworks import Framework
 from dovetail.hardware import Chip, Cluster
 from dovetail.models import Job
-from dovetail.pipeline.pipeline_schedule import ZB_H1
+from dovetail.plans.pipeline_schedule import ZB_H1
+from dovetail.plans.space import BY_BLOCK, Space
 from dovetail.search.batch import Batch
 from dovetail.search.best_first import options_of
 from dovetail.search.bound_kernels import least_seconds
@@ -27,7 +28,6 @@ from dovetail.search.closing import Closing
 from dovetail.search.layer_tables import LayerTable, Setting, by_structure
 from dovetail.search.pair_bounds import PairBounds
 from dovetail.search.shapes import shapes
-from dovetail.search.space import BY_BLOCK, Space, whole_space
 from dovetail.search.splits import splits
 from dovetail.search.tables import Tables, numbers
 from dovetail.step.evaluate import units_of
@@ -54,7 +54,7 @@ class DesignTables:
         *,
         at_least: bool = False,
     ) -> None:
-        whole = whole_space(job, cluster, framework, space)
+        whole = (space or Space()).resolve(job, cluster, framework)
         setting = Setting.of(job, cluster, framework, at_least=at_least)
         # bytes and parameters do not depend on how operators share cores
         self._setting = replace(setting, chip=replace(setting.chip, sharing="none"))

@@ -6,11 +6,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dovetail.errors import InputError
-from dovetail.evaluation import Evaluation, Task, evaluate
-from dovetail.evaluation.write import plan_part
-from dovetail.placement.plan import Plan, PlanSpec, even_layers, resolve_plan
-from dovetail.placement.runnable import check_runnable
-from dovetail.placement.suitable import check_suitable
+from dovetail.evaluation import Evaluation, evaluate
+from dovetail.plans.declaration import declared
+from dovetail.plans.derive import even_layers
+from dovetail.plans.fields import PlanFields
+from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
+from dovetail.plans.plan_file import Task
+from dovetail.plans.runs import check_runs
+from dovetail.plans.write import plan_part
 
 #: Fields that make no sense one by one.
 TOGETHER = (
@@ -76,7 +79,7 @@ def _evaluated(task: Task, plan: Plan) -> Evaluation:
 def _differing(ours: Plan, other: Plan) -> list[tuple[str, ...]]:
     """Fields, or groups of them, in which two plans differ but for what follows from others."""
     grouped = {name: group for group in TOGETHER for name in group}
-    names = dict.fromkeys(grouped.get(name, (name,)) for name in Plan.__slots__ if name not in _FOLLOWING)
+    names = dict.fromkeys(grouped.get(name, (name,)) for name in declared(PlanFields) if name not in _FOLLOWING)
     return [
         group for group in names if _values(ours, group) != _values(other, group) and not _follows(ours, other, group)
     ]
@@ -113,8 +116,7 @@ def _difference(task: Task, fields: tuple[str, ...], other: Plan, before: Evalua
     found = Difference(fields, _values(ours, fields), _values(other, fields))
     try:
         plan = _changed(task, fields, other)
-        check_suitable(plan, task.job, task.cluster)
-        check_runnable(plan, task.framework, task.job.precision)
+        check_runs(plan, task.job, task.cluster, task.framework)
     except InputError as error:
         return replace(found, obstacle=f"{error.where.removeprefix('plan: ')}: {error.what}")
     after = _evaluated(task, plan)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dovetail.placement.plan import Plan
+from dovetail.plans.plan import Plan
 from dovetail.search.answer import Answer
 from dovetail.search.binding import binding, doubts, spans
 from dovetail.search.marginal import Marginal, StaysBest, marginals, stays_best

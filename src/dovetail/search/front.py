@@ -12,10 +12,10 @@ from dovetail.evaluation import Evaluation
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job
+from dovetail.plans.narrow import within
+from dovetail.plans.space import Space
 from dovetail.search.answer import Answer
-from dovetail.search.narrow import within
 from dovetail.search.plan import plan
-from dovetail.search.space import Space
 
 Objective = Literal["time", "cost", "energy"]
 

@@ -15,9 +15,9 @@ from dovetail.graph import LayerGraph, ModelGraph
 from dovetail.hardware import Cluster
 from dovetail.layout.strategy import Strategy
 from dovetail.models import Job
+from dovetail.plans.space import Choice
 from dovetail.profile import LayerProfile, Recompute, recompute
 from dovetail.profile.modules import MODULES
-from dovetail.search.space import Choice
 from dovetail.search.splits import Split
 from dovetail.step.evaluate import is_block, units_of
 from dovetail.step.facts import FrameworkFacts, facts_of

@@ -10,12 +10,12 @@ from functools import cache
 from dovetail.arrays import TOLERANCE
 from dovetail.evaluation import evaluate
 from dovetail.hardware import Cluster
-from dovetail.placement.plan import Plan
+from dovetail.plans.plan import Plan
+from dovetail.plans.space import Space
 from dovetail.search.answer import Answer
 from dovetail.search.changed_hardware import CAPACITY, Knob, knobs, with_a_node, with_memory
 from dovetail.search.neighbours import neighbourhood
 from dovetail.search.plan import plan as search
-from dovetail.search.space import Space
 
 #: How much more there is of a thing whose value is asked for.
 MORE = 1.1

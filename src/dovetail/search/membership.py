@@ -11,25 +11,11 @@ from dovetail.frameworks import Framework
 from dovetail.graph import LayerGraph, ModelGraph
 from dovetail.hardware import Cluster
 from dovetail.models import Job
-from dovetail.placement.plan import Plan
-from dovetail.placement.runnable import check_runnable
-from dovetail.placement.suitable import check_suitable
+from dovetail.plans.plan import Plan
+from dovetail.plans.runs import check_runs
+from dovetail.plans.space import BY_BLOCK, Choice, Space, listed
 from dovetail.profile.modules import MODULES, Module
 from dovetail.search.cut_tables import is_free, listed_cuts
-from dovetail.search.space import BY_BLOCK, Choice, WholeSpace, whole_space
-
-#: Fields whose values the space lists, whatever the rest of the plan is.
-_LISTED: tuple[str, ...] = (
-    "tensor_parallel",
-    "context_parallel",
-    "pipeline_parallel",
-    "virtual_stages",
-    "expert_parallel",
-    "sequence_parallel",
-    "micro_batch",
-    "zero_stage",
-    "axis_order",
-)
 
 #: A sentence that lists more values than this is no help.
 _LISTED_AT_MOST = 12
@@ -41,11 +27,11 @@ def missing_feature(plan: Plan, job: Job, cluster: Cluster, framework: Framework
     Where every block has a choice of its own, it holds whatever blocks compute again: the placement chooses no worse,
     up to rounding a share to whole blocks.
     """
-    space = whole_space(job, cluster, framework)
+    space = Space().resolve(job, cluster, framework)
     return next(_lacking(canonical(plan, job, cluster, framework), job, cluster, framework, space), None)
 
 
-def _lacking(plan: Plan, job: Job, cluster: Cluster, framework: Framework, space: WholeSpace) -> Iterator[str]:
+def _lacking(plan: Plan, job: Job, cluster: Cluster, framework: Framework, space: Space) -> Iterator[str]:
     if plan.chips != cluster.chips:
         yield f"{plan.chips} of {cluster.chips} chips are used"
     yield from _values(plan, space)
@@ -55,10 +41,10 @@ def _lacking(plan: Plan, job: Job, cluster: Cluster, framework: Framework, space
     if space.recompute != (BY_BLOCK,):
         yield from _recompute(plan, framework, space)
     try:
-        check_suitable(plan, job, cluster)
+        check_runs(plan, job, cluster)
         # what blocks compute again is the placement's where they choose by themselves
         blank = replace(plan, recompute=(), recompute_share=1.0, recompute_by_block=None)
-        check_runnable(blank if space.recompute == (BY_BLOCK,) else plan, framework, job.precision)
+        check_runs(blank if space.recompute == (BY_BLOCK,) else plan, job, cluster, framework)
     except InputError as error:
         yield f"{error.where.removeprefix('plan: ')} {error.what}"
 
@@ -120,24 +106,20 @@ def _operators_by_name(module: Module, layers: tuple[LayerGraph, ...]) -> frozen
     return owned if alike else frozenset()
 
 
-def _values(plan: Plan, space: WholeSpace) -> Iterator[str]:
+def _values(plan: Plan, space: Space) -> Iterator[str]:
     """Values that the space does not list, or does not join."""
-    fields = list(_LISTED)
-    if plan.context_parallel > 1:
-        fields.append("context_kind")
-    if plan.pipeline_parallel > 1:
-        fields.append("pipeline_schedule")
-    if plan.zero_stage:
-        fields.append("zero_group")
-    for field in fields:
-        value, listed = getattr(plan, field), getattr(space, field)
-        if value not in listed:
-            yield f"{field} {value} is none of {_list(listed)}"
+    for name, each in listed().items():
+        # the degree of experts may be left open; recompute and partition are looked at by themselves
+        if name == "expert_tensor_parallel" or each.about.searched in ("recompute", "partition"):
+            continue
+        value, values = getattr(plan, name), getattr(space, name)
+        if value not in values and (each.about.matters is None or each.about.matters(plan)):
+            yield f"{name} {value} is none of {_list(values)}"
     if plan.zero_stage and plan.zero_group == 1:
         yield f"zero_stage {plan.zero_stage} with zero_group 1 shards over one chip"
 
 
-def _expert_chips(plan: Plan, space: WholeSpace) -> Iterator[str]:
+def _expert_chips(plan: Plan, space: Space) -> Iterator[str]:
     """Experts cut over other chips than the space cuts them over."""
     inner, t, listed = plan.expert_tensor_parallel, plan.tensor_parallel, space.expert_tensor_parallel
     if t % inner:
@@ -150,23 +132,23 @@ def _expert_chips(plan: Plan, space: WholeSpace) -> Iterator[str]:
         yield f"axis_order {plan.axis_order} with experts spread over copies"
 
 
-def _cut(plan: Plan, framework: Framework, space: WholeSpace) -> Iterator[str]:
+def _cut(plan: Plan, framework: Framework, space: Space) -> Iterator[str]:
     """A cut that is neither listed nor the placement's to find."""
     cut, p, schedule = plan.layers_per_stage, plan.pipeline_parallel, plan.pipeline_schedule
     uneven = framework.uneven_stages != "never"
-    listed = listed_cuts(sum(cut), p, plan.virtual_stages, schedule, space.cuts, uneven=uneven)
-    if cut in listed or is_free(schedule, space.cuts, p):
+    listed = listed_cuts(sum(cut), p, plan.virtual_stages, schedule, space.partition, uneven=uneven)
+    if cut in listed or is_free(schedule, space.partition, p):
         return
     runs = [(size, len(list(run))) for size, run in groupby(cut)]
     blocks = ", ".join(f"{count} × {size}" if count > 1 else f"{size}" for size, count in runs)
-    if space.cuts == "even" or schedule == "dualpipe":
+    if space.partition == "even" or schedule == "dualpipe":
         yield f"stages of {blocks} blocks are not even"
     else:
         least = -(-sum(cut) // len(cut))
         yield f"chunks of {blocks} blocks are not {least} or {least + 1} each between ends no larger"
 
 
-def _recompute(plan: Plan, framework: Framework, space: WholeSpace) -> Iterator[str]:
+def _recompute(plan: Plan, framework: Framework, space: Space) -> Iterator[str]:
     """What is computed again that the menu does not offer."""
     choice, share = plan.recompute, plan.recompute_share
     if plan.recompute_by_block is not None:

@@ -8,12 +8,11 @@ from typing import Any
 
 from dovetail.errors import InputError
 from dovetail.evaluation import evaluate
-from dovetail.placement.plan import Plan
-from dovetail.placement.runnable import check_runnable
-from dovetail.placement.suitable import check_suitable
+from dovetail.plans.plan import Plan
+from dovetail.plans.runs import check_runs
+from dovetail.plans.space import BY_BLOCK, Choice, Space
 from dovetail.search.answer import Answer
 from dovetail.search.plan import plan as search
-from dovetail.search.space import BY_BLOCK, Choice, Space, WholeSpace, whole_space
 
 #: Degrees of neighbours are at most so many times those of the plan, and at least as small a part of them.
 REACH = 2
@@ -38,7 +37,7 @@ class Neighbour:
 
 def neighbourhood(answer: Answer) -> Space:
     """The space of an answer with every degree at half of the plan's to double."""
-    whole, best = whole_space(answer.job, answer.cluster, answer.framework, answer.space), answer.plan
+    whole, best = answer.space.resolve(answer.job, answer.cluster, answer.framework), answer.plan
     return replace(answer.space, **{name: near(getattr(whole, name), getattr(best, name)) for name in _DEGREES})
 
 
@@ -54,7 +53,7 @@ def neighbours(answer: Answer, time_limit_s: float | None = None) -> tuple[Neigh
     The other fields are free and the other degrees in the neighbourhood; a value that a plan of one stage, one tensor
     part or one context part cannot have brings more of them.
     """
-    whole, around = whole_space(answer.job, answer.cluster, answer.framework, answer.space), neighbourhood(answer)
+    whole, around = answer.space.resolve(answer.job, answer.cluster, answer.framework), neighbourhood(answer)
     found: list[Neighbour] = []
     for field, value, forced in _forced(whole, answer.plan, around):
         other = search(
@@ -73,7 +72,7 @@ def neighbours(answer: Answer, time_limit_s: float | None = None) -> tuple[Neigh
     return (*found, *_turned(answer, whole))
 
 
-def _forced(whole: WholeSpace, best: Plan, around: Space) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def _forced(whole: Space, best: Plan, around: Space) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """A field, a value of it as text, and what the neighbourhood is narrowed to for it."""
     for field in _DEGREES:
         for value in _next_to(getattr(whole, field), getattr(best, field)):
@@ -95,9 +94,7 @@ def _forced(whole: WholeSpace, best: Plan, around: Space) -> Iterator[tuple[str,
                 yield "context_kind", kind, forced
 
 
-def _forced_pipeline(
-    whole: WholeSpace, best: Plan, stages: tuple[int, ...]
-) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def _forced_pipeline(whole: Space, best: Plan, stages: tuple[int, ...]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     for value in _next_to(whole.virtual_stages, best.virtual_stages):
         # other schedules have one chunk a stage whatever the space says of chunks
         schedules = tuple(s for s in whole.pipeline_schedule if (s == "interleaved") == (value > 1))
@@ -110,7 +107,7 @@ def _forced_pipeline(
             yield "pipeline_schedule", schedule, forced
 
 
-def _forced_recompute(whole: WholeSpace, best: Plan) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def _forced_recompute(whole: Space, best: Plan) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Nothing, whole blocks, and the best of the lists of modules; blocks that choose by themselves have no other."""
     if BY_BLOCK in whole.recompute:
         return
@@ -124,7 +121,7 @@ def _forced_recompute(whole: WholeSpace, best: Plan) -> Iterator[tuple[str, str,
             yield "recompute", name if name != "modules" else "some modules", {"recompute": choices}
 
 
-def _turned(answer: Answer, whole: WholeSpace) -> list[Neighbour]:
+def _turned(answer: Answer, whole: Space) -> list[Neighbour]:
     """The same plan with its axes in the other order: the search cannot be held to one of them."""
     best = answer.plan
     if best.pipeline_parallel == 1 or best.data_parallel == 1 or len(answer.cluster.tiers) == 1:
@@ -135,8 +132,7 @@ def _turned(answer: Answer, whole: WholeSpace) -> list[Neighbour]:
 def _with_order(answer: Answer, turned: Plan) -> Neighbour:
     order = turned.axis_order
     try:
-        check_suitable(turned, answer.job, answer.cluster)
-        check_runnable(turned, answer.framework, answer.job.precision)
+        check_runs(turned, answer.job, answer.cluster, answer.framework)
         found = evaluate(turned, answer.job, answer.cluster, answer.framework, energy=False)
     except InputError:
         return Neighbour("axis_order", order, None, None, None, proven=True)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from dovetail.arrays import TOLERANCE, Floats, Ints
-from dovetail.pipeline.zero_stage import effective_zero_stage
+from dovetail.plans.space import Space
+from dovetail.plans.zero_stage import effective_zero_stage
 from dovetail.search.bound_kernels import least_seconds
 from dovetail.search.layer_tables import Setting
 from dovetail.search.shapes import Shapes, group_sizes, shapes
-from dovetail.search.space import WholeSpace
 from dovetail.search.splits import Split
 from dovetail.search.tables import Tables
 from dovetail.step.formulas import tensor_capacity
@@ -21,7 +21,7 @@ from dovetail.step.plan_kernels import Cells, Layers, Plans
 class PairBounds:
     """What splits with a number of stages take at least: the seconds of endless microbatches, and their state."""
 
-    def __init__(self, setting: Setting, space: WholeSpace, splits: Sequence[Split], tables: Tables) -> None:
+    def __init__(self, setting: Setting, space: Space, splits: Sequence[Split], tables: Tables) -> None:
         self.setting = setting
         self.space = space
         self.splits = splits

@@ -22,9 +22,8 @@ largest of the one over the other, so what is asked is counted once for any numb
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -35,7 +34,7 @@ from dovetail.cost.operators import ChipUnits
 from dovetail.cost.units import chip_units, tier_arrays
 from dovetail.hardware import Cluster
 from dovetail.models import Job
-from dovetail.placement.plan import Plan
+from dovetail.plans.plan_batch import PlanBatch
 from dovetail.search.least_work import LeastWork, forward_shares, least_work
 
 #: Bytes per parameter in which gradients are reduced and updated weights gathered, at least: a number of 8 bits.
@@ -48,75 +47,23 @@ LEAST_SHARE = 1e-3
 PEAKS = Efficiencies(*(np.ones(()) for _ in range(7)), launch_s=np.zeros(()), collective_launch_s=np.zeros(()))
 
 
-@dataclass(frozen=True, slots=True)
-class BoundFields:
-    """The fields of plans that the bound depends on: arrays that broadcast."""
-
-    tensor_parallel: Floats
-    context_parallel: Floats
-    data_parallel: Floats
-    pipeline_parallel: Floats
-    pipeline_schedule: NDArray[np.str_]
-    micro_batch: Floats
-    expert_parallel: Floats
-    expert_tensor_parallel: Floats
-    sequence_parallel: Bools
-    zero_stage: Floats
-    zero_group: Floats
-
-
-FIELDS = tuple(field.name for field in fields(BoundFields))
-
-
-def bound_fields(plans: Sequence[Plan]) -> dict[str, Any]:
-    """What `physical_bound` asks of plans, as arrays over them."""
-    return {name: np.array([getattr(plan, name) for plan in plans]) for name in FIELDS}
-
-
 def physical_bound(
     job: Job,
     cluster: Cluster,
+    plans: PlanBatch,
     *,
-    tensor_parallel: ArrayLike,
-    context_parallel: ArrayLike,
-    data_parallel: ArrayLike,
-    pipeline_parallel: ArrayLike,
-    pipeline_schedule: str | Sequence[str] | NDArray[np.str_],
-    micro_batch: ArrayLike,
-    expert_parallel: ArrayLike,
-    expert_tensor_parallel: ArrayLike,
-    sequence_parallel: ArrayLike,
-    zero_stage: ArrayLike,
-    zero_group: ArrayLike,
     state_bytes: ArrayLike = LEAST_STATE_BYTES,
     efficiencies: Efficiencies | None = None,
 ) -> Floats:
-    """Seconds a step takes at least, of plans given by arrays that broadcast.
+    """Seconds a step takes at least, of plans given by columns that broadcast.
 
     `state_bytes` is the width of a parameter's gradient as it is reduced, or of the weight as it is gathered, the
     smaller of the two; `efficiencies` put what a calibration says is sustained in the place of published peaks.
     """
-    plans = BoundFields(
-        tensor_parallel=_floats(tensor_parallel),
-        context_parallel=_floats(context_parallel),
-        data_parallel=_floats(data_parallel),
-        pipeline_parallel=_floats(pipeline_parallel),
-        pipeline_schedule=np.asarray(pipeline_schedule),
-        micro_batch=_floats(micro_batch),
-        expert_parallel=_floats(expert_parallel),
-        expert_tensor_parallel=_floats(expert_tensor_parallel),
-        sequence_parallel=np.asarray(sequence_parallel, np.bool_),
-        zero_stage=_floats(zero_stage),
-        zero_group=_floats(zero_group),
-    )
     known = efficiencies or PEAKS
     units = chip_units(cluster.chip, job.precision, known)
-    asked = demands(job, formats_of(units), blocks_of(cluster), plans, _floats(state_bytes))
+    asked = demands(job, formats_of(units), blocks_of(cluster), plans, np.asarray(state_bytes, np.float64))
     return asked.seconds(_pace(cluster, units, known)) * (1 - TOLERANCE)
-
-
-def _floats(values: ArrayLike) -> Floats:
-    return np.asarray(values, np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +119,7 @@ def formats_of(units: ChipUnits) -> Formats:
 
 
 def demands(
-    job: Job, formats: Formats, blocks: Blocks, plans: BoundFields, state: Floats | float = LEAST_STATE_BYTES
+    job: Job, formats: Formats, blocks: Blocks, plans: PlanBatch, state: Floats | float = LEAST_STATE_BYTES
 ) -> Demands:
     """What plans ask of the chips of a cluster, whatever these do in a second."""
     work, size = least_work(job, formats.narrow_bytes), plans.micro_batch
@@ -197,7 +144,7 @@ def demands(
 
 
 def _sent_bytes(
-    work: LeastWork, blocks: Blocks, plans: BoundFields, pipelines: Pipelines, state: Floats
+    work: LeastWork, blocks: Blocks, plans: PlanBatch, pipelines: Pipelines, state: Floats
 ) -> tuple[Floats, ...]:
     """Bytes a chip sends beyond the blocks of each tier, by whatever makes it send most."""
     t, p, width, in_sequence = plans.tensor_parallel, plans.pipeline_parallel, work.width, plans.sequence_parallel

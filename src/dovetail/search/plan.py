@@ -12,14 +12,14 @@ from dovetail.evaluation import evaluate
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job
-from dovetail.placement.plan import Plan
-from dovetail.placement.runnable import check_runnable
-from dovetail.placement.suitable import check_suitable
+from dovetail.plans.plan import Plan
+from dovetail.plans.runs import check_runs
+from dovetail.plans.space import Space, check_space
+from dovetail.plans.words import space_sentence
 from dovetail.search.answer import Alternative, Answer, Certificate
 from dovetail.search.best_first import BestFirst
 from dovetail.search.layer_tables import Setting
 from dovetail.search.progress import Progress, simplicity
-from dovetail.search.space import Space, WholeSpace, check_space, in_words, whole_space
 
 #: Plans with other degrees that an answer lists.
 ALTERNATIVES = 5
@@ -54,7 +54,7 @@ def plan(
     narrowed = space or Space()
     check_space(narrowed, framework)
     start, cpu = time.monotonic(), time.process_time()
-    whole = whole_space(job, cluster, framework, narrowed)
+    whole = narrowed.resolve(job, cluster, framework)
     deadline = None if time_limit_s is None else start + time_limit_s
     if simulate_top and below_s < float("inf"):
         raise InputError("below_s", "stands beside simulate_top", "leave one of them out")
@@ -66,12 +66,12 @@ def plan(
     evaluation = None
     if progress.best is not None and progress.best.seconds < below_s:
         best = progress.best.plan
-        check_suitable(best, job, cluster)
-        check_runnable(best, framework, job.precision)
+        check_runs(best, job, cluster, framework)
         evaluation = evaluate(best, job, cluster, framework)
         assert evaluation.fits, "the tables say that it fits"
         assert abs(evaluation.step_time_s / progress.best.seconds - 1) < TOLERANCE, "the tables and the model agree"
-    certificate = _certificate(progress, evaluation.step_time_s if evaluation else None, in_words(whole, framework))
+    words = space_sentence(whole, framework)
+    certificate = _certificate(progress, evaluation.step_time_s if evaluation else None, words)
     found = _alternatives(progress)
     return Answer(job, cluster, framework, narrowed, evaluation, certificate, found, _timing(start, cpu))
 
@@ -85,7 +85,7 @@ def _simulated(
     cluster: Cluster,
     framework: Framework,
     space: Space,
-    whole: WholeSpace,
+    whole: Space,
     top: int,
     deadline: float | None,
 ) -> Answer | None:

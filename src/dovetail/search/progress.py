@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from dovetail.arrays import TOLERANCE
-from dovetail.placement.plan import Plan
+from dovetail.plans.plan import Plan
+from dovetail.plans.space import listed
 
 
 @dataclass(slots=True)
@@ -101,4 +103,13 @@ def simplicity(plan: Plan) -> tuple[object, ...]:
         plan.pipeline_schedule,
         plan.layers_per_stage,
         str(plan.recompute_by_block),
+        *_others(plan),
     )
+
+
+def _others(plan: Plan) -> Iterator[object]:
+    """Fields that are searched as a plain product: what is left at its default is simplest."""
+    for name, each in listed().items():
+        if each.about.searched == "product":
+            yield getattr(plan, name) != each.default
+            yield str(getattr(plan, name))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dovetail.placement.plan import Plan
+from dovetail.plans.plan import Plan
 from dovetail.search.answer import Answer
 from dovetail.search.changed_hardware import with_chips, with_memory
 from dovetail.search.plan import plan as search

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from itertools import pairwise
 
 import numpy as np
 
@@ -14,9 +13,10 @@ from dovetail.frameworks.framework import AxisOrder
 from dovetail.hardware import Cluster
 from dovetail.layout.axes import joined_by_tier
 from dovetail.models import Job
-from dovetail.pipeline.pipeline_schedule import MAX_CHUNK_RUNS, SCHEDULE_CODES, Pipeline, PipelineSchedule
+from dovetail.plans.model_limits import nests
+from dovetail.plans.pipeline_schedule import MAX_CHUNK_RUNS, SCHEDULE_CODES, Pipeline, PipelineSchedule
+from dovetail.plans.space import Space
 from dovetail.search.cut_tables import is_free, listed_cuts
-from dovetail.search.space import WholeSpace
 from dovetail.search.splits import Split
 
 #: Where stages lie, by `Shapes.inside`.
@@ -51,7 +51,7 @@ def shapes(
     job: Job,
     cluster: Cluster,
     framework: Framework,
-    space: WholeSpace,
+    space: Space,
     splits: Sequence[Split],
     wanted: Bools,
 ) -> Shapes:
@@ -84,7 +84,7 @@ def shapes(
     return Shapes(*table[:8], cell=cell.reshape(-1))
 
 
-def _pipelines(num_layers: int, framework: Framework, space: WholeSpace, p: int) -> list[tuple[PipelineSchedule, int]]:
+def _pipelines(num_layers: int, framework: Framework, space: Space, p: int) -> list[tuple[PipelineSchedule, int]]:
     """Schedules and chunks for so many stages, with a cut the framework runs."""
     if p == 1:
         return [(PipelineSchedule.ONE_F_ONE_B, 1)]
@@ -94,14 +94,15 @@ def _pipelines(num_layers: int, framework: Framework, space: WholeSpace, p: int)
         for v in sorted(set(chunks)):
             uneven = framework.uneven_stages != "never"
             if p * v <= num_layers + 2 and (
-                is_free(schedule, space.cuts, p) or listed_cuts(num_layers, p, v, schedule, space.cuts, uneven=uneven)
+                is_free(schedule, space.partition, p)
+                or listed_cuts(num_layers, p, v, schedule, space.partition, uneven=uneven)
             ):
                 found.append((schedule, v))
     return found
 
 
 def _runs(framework: Framework, p: int, m: Ints, v: int, schedule: PipelineSchedule) -> Bools:
-    """Whether a schedule takes so many microbatches (`Pipeline`, `check_runnable`)."""
+    """Whether a schedule takes so many microbatches (`Pipeline`, `check_runs`)."""
     fits = p * m * v <= MAX_CHUNK_RUNS
     if p > 1 and schedule.value not in framework.pipeline_schedules:
         return np.zeros(len(m), np.bool_)
@@ -127,7 +128,7 @@ def group_sizes(stages: Ints, microbatches: Ints, chunks: Ints) -> Ints:
 
 
 def shardings(
-    framework: Framework, space: WholeSpace, split: Split, copies: int, stages: int, tiers: Sequence[int]
+    framework: Framework, space: Space, split: Split, copies: int, stages: int, tiers: Sequence[int]
 ) -> list[tuple[int, int]]:
     """ZeRO stages and groups for so many copies of a split in so many stages, that differ in what they do."""
     plan = split.plan
@@ -156,5 +157,5 @@ def _keeps_tiers(split: Split, zero_group: int, tiers: Sequence[int]) -> bool:
 def _nests(split: Split, copies: int, zero_group: int) -> bool:
     plan = split.plan
     t, inner = plan.tensor_parallel, plan.expert_tensor_parallel
-    groups = {1, t, split.copy_chips, inner, inner * plan.expert_parallel, t * zero_group, split.copy_chips * copies}
-    return all(high % low == 0 for low, high in pairwise(sorted(groups)))
+    experts = (inner, inner * plan.expert_parallel)
+    return nests(t, split.copy_chips, *experts, t * zero_group, split.copy_chips * copies)

@@ -9,13 +9,15 @@ from dovetail.arrays import TOLERANCE
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job
-from dovetail.placement.plan import Plan
+from dovetail.plans.plan import Plan
+from dovetail.plans.plan_batch import PlanBatch
+from dovetail.plans.space import BY_BLOCK, Space
+from dovetail.plans.words import space_sentence
 from dovetail.search.answer import Certificate, SimulatedPlan
 from dovetail.search.best_first import BestFirst
 from dovetail.search.layer_tables import Setting
-from dovetail.search.physical_bound import bound_fields, physical_bound
+from dovetail.search.physical_bound import physical_bound
 from dovetail.search.progress import Found, simplicity
-from dovetail.search.space import BY_BLOCK, WholeSpace, in_words
 from dovetail.simulation import simulate
 
 #: More are not simulated.
@@ -34,7 +36,7 @@ def simulated_plans(
     job: Job,
     cluster: Cluster,
     framework: Framework,
-    whole: WholeSpace,
+    whole: Space,
     top: int,
     deadline: float | None = None,
 ) -> SimulatedPlans | None:
@@ -72,7 +74,7 @@ def simulated_plans(
         "optimal" if proven else "feasible",
         best_s if proven else bound,
         0.0 if proven else 1 - bound / best_s,
-        in_words(whole, framework),
+        space_sentence(whole, framework),
         counts.counted,
         counts.counted - counts.infeasible - len(found),
         counts.infeasible,
@@ -82,12 +84,12 @@ def simulated_plans(
     return SimulatedPlans(tuple(found), certificate)
 
 
-def _has_variants(plan: Plan, whole: WholeSpace) -> bool:
+def _has_variants(plan: Plan, whole: Space) -> bool:
     """Whether the space has the plan with other cuts, or other choices of single blocks, too."""
-    return BY_BLOCK in whole.recompute or (plan.pipeline_parallel > 1 and whole.cuts != "even")
+    return BY_BLOCK in whole.recompute or (plan.pipeline_parallel > 1 and whole.partition != "even")
 
 
 def _least_s(found: Found, job: Job, cluster: Cluster) -> float:
     """The larger of what layers and what the network need."""
-    physical = float(physical_bound(job, cluster, **bound_fields([found.plan]))[0])
+    physical = float(physical_bound(job, cluster, PlanBatch.of([found.plan]))[0])
     return max(found.seconds, physical)

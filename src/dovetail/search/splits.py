@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import product
 from math import prod
 
 from dovetail.errors import InputError
@@ -13,11 +13,11 @@ from dovetail.graph import ModelGraph
 from dovetail.hardware import Cluster
 from dovetail.layout.strategy import ContextKind, Strategy
 from dovetail.models import Job
-from dovetail.placement.arrange import Arrangement, arrange
-from dovetail.placement.plan import Plan
-from dovetail.placement.runnable import expert_obstacles
-from dovetail.placement.suitable import DimCut, dim_cuts
-from dovetail.search.space import WholeSpace
+from dovetail.plans.arrange import Arrangement, arrange
+from dovetail.plans.framework_limits import expert_obstacles
+from dovetail.plans.model_limits import DimCut, dim_cuts, nests
+from dovetail.plans.plan import Plan
+from dovetail.plans.space import Space
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Split:
         return self.plan.data_parallel
 
 
-def splits(job: Job, cluster: Cluster, framework: Framework, space: WholeSpace) -> list[Split]:
+def splits(job: Job, cluster: Cluster, framework: Framework, space: Space) -> list[Split]:
     """Every split that suits the model and the framework."""
     graph = job.graph()
     cuts: dict[Strategy, tuple[DimCut, ...]] = {}
@@ -58,48 +58,40 @@ def splits(job: Job, cluster: Cluster, framework: Framework, space: WholeSpace) 
     return found
 
 
-def _degrees(graph: ModelGraph, chips: int, space: WholeSpace) -> Iterator[Plan]:
+def _degrees(graph: ModelGraph, chips: int, space: Space) -> Iterator[Plan]:
+    """Plans of one stage with as few copies as their experts lie on.
+
+    They carry the fields that no step of the search knows by name, each value of them with all the rest.
+    """
     has_experts = any("experts" in layer.sizes for layer in graph.layers.values())
     for t, c in product(space.tensor_parallel, space.context_parallel):
         if chips % (t * c):
             continue
         kinds: tuple[ContextKind, ...] = space.context_kind if c > 1 else ("all_gather",)
         along_sequence = space.sequence_parallel if t > 1 else (False,)
-        for kind, sequence in product(kinds, along_sequence):
-            for e, inner in _experts(space, t) if has_experts else [(1, t)]:
-                yield _plan(t, c, kind, sequence, e, inner)
+        experts = list(_experts(space, t)) if has_experts else [(1, t)]
+        for kind, sequence, (e, inner), others in product(kinds, along_sequence, experts, space.product()):
+            yield Plan(
+                data_parallel=max(1, e * inner // (t * c)),
+                tensor_parallel=t,
+                context_parallel=c,
+                context_kind=kind,
+                expert_parallel=e,
+                expert_tensor_parallel=inner,
+                zero_group=1,
+                sequence_parallel=sequence,
+                num_microbatches=1,
+                pipeline_schedule="1f1b",
+                layers_per_stage=(),
+                **others,
+            )
 
 
-def _experts(space: WholeSpace, t: int) -> Iterator[tuple[int, int]]:
+def _experts(space: Space, t: int) -> Iterator[tuple[int, int]]:
     inner = {1, t} if space.expert_tensor_parallel is None else {n for n in space.expert_tensor_parallel if t % n == 0}
     yield from product(space.expert_parallel, sorted(inner))
 
 
-def _plan(t: int, c: int, kind: ContextKind, sequence: bool, e: int, inner: int) -> Plan:
-    copies = max(1, e * inner // (t * c))
-    return Plan(
-        data_parallel=copies,
-        tensor_parallel=t,
-        pipeline_parallel=1,
-        virtual_stages=1,
-        context_parallel=c,
-        context_kind=kind,
-        expert_parallel=e,
-        expert_tensor_parallel=inner,
-        zero_stage=0,
-        zero_group=1,
-        sequence_parallel=sequence,
-        micro_batch=1,
-        num_microbatches=1,
-        pipeline_schedule="1f1b",
-        recompute="none",
-        recompute_share=1.0,
-        layers_per_stage=(),
-    )
-
-
 def _nests(plan: Plan) -> bool:
-    """Whether groups of chips lie in each other like boxes."""
     t, c, inner = plan.tensor_parallel, plan.context_parallel, plan.expert_tensor_parallel
-    groups = sorted({1, t, t * c, inner, inner * plan.expert_parallel, t * c * plan.data_parallel})
-    return all(high % low == 0 for low, high in pairwise(groups))
+    return nests(t, t * c, inner, inner * plan.expert_parallel, t * c * plan.data_parallel)

@@ -15,8 +15,8 @@ from dovetail.graph.tensor import Element
 from dovetail.layout import Collective, CollectiveKind, Moment, PlacedWeight, local_bytes
 from dovetail.layout.derive import gather_collectives, state_collectives, with_state_axes
 from dovetail.layout.strategy import Strategy
-from dovetail.placement.arrange import Arrangement, arrange
-from dovetail.placement.plan import Plan
+from dovetail.plans.arrange import Arrangement, arrange
+from dovetail.plans.plan import Plan
 from dovetail.profile.version import by_group
 from dovetail.search.layer_tables import Setting, Work
 from dovetail.search.splits import Split

@@ -12,9 +12,10 @@ from dovetail.arrays import Bools, Floats, Ints
 from dovetail.cost.units import tier_arrays
 from dovetail.frameworks.parameter_bytes import state_bytes
 from dovetail.layout.strategy import Strategy
-from dovetail.pipeline.pipeline_schedule import DUAL_PIPE
-from dovetail.placement.arrange import arrange, stage_hops
-from dovetail.placement.plan import Plan
+from dovetail.plans.arrange import arrange, stage_hops
+from dovetail.plans.pipeline_schedule import DUAL_PIPE
+from dovetail.plans.plan import Plan
+from dovetail.plans.plan_batch import PlanBatch
 from dovetail.search.cut_tables import CutTable
 from dovetail.search.layer_tables import ChoiceTimes, LayerTable, Option, Setting, by_structure
 from dovetail.search.shapes import AXIS_ORDERS, NAMES, Shapes
@@ -39,6 +40,8 @@ class Tables:
         self.setting = setting
         self.splits = splits
         self.options = options
+        #: of the splits
+        self.columns = PlanBatch.of([split.plan for split in splits])
         graph = setting.graph
         self.states = StateTable(setting, splits)
         self.cuts = CutTable(graph, setting.classes, setting.job.model.num_layers)

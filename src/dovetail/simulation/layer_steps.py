@@ -13,8 +13,8 @@ from dovetail.graph.routing import TOP_K
 from dovetail.graph.size import as_array
 from dovetail.layout import Collective, Moment, PlacedLayer
 from dovetail.models import Job
-from dovetail.placement.arrange import Arrangement, arrange
-from dovetail.placement.plan import Plan
+from dovetail.plans.arrange import Arrangement, arrange
+from dovetail.plans.plan import Plan
 from dovetail.profile import WEIGHT_GATHER, LayerProfile, Recompute
 from dovetail.step.evaluate import ProfiledJob, Step
 from dovetail.step.profiles import (

@@ -10,8 +10,8 @@ import numpy as np
 from dovetail.arrays import Floats
 from dovetail.frameworks import ParameterBytes
 from dovetail.pipeline.work_order import WorkKind
-from dovetail.pipeline.zero_stage import effective_zero_stage
-from dovetail.placement.plan import Plan
+from dovetail.plans.plan import Plan
+from dovetail.plans.zero_stage import effective_zero_stage
 from dovetail.simulation.layer_steps import StepKind
 from dovetail.simulation.step_tasks import StepTasks
 from dovetail.simulation.task_graph import Timeline

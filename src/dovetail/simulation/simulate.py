@@ -14,8 +14,8 @@ from dovetail.hardware import Cluster
 from dovetail.hardware.network import ways
 from dovetail.models import Job
 from dovetail.pipeline.work_order import work_order
-from dovetail.placement.arrange import arrange
-from dovetail.placement.plan import Plan
+from dovetail.plans.arrange import arrange
+from dovetail.plans.plan import Plan
 from dovetail.simulation.chips import Chips
 from dovetail.simulation.layer_steps import Message, steps_of_layers
 from dovetail.simulation.memory_over_time import MemoryOverTime, memory_over_time

@@ -17,11 +17,11 @@ from dovetail.graph import LayerGraph, Role
 from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.pipeline.in_flight import peak_saved_by_stage
-from dovetail.pipeline.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.pipeline.step_time import step_time
-from dovetail.pipeline.zero_stage import effective_zero_stage
-from dovetail.placement.arrange import arrange
-from dovetail.placement.plan import Plan
+from dovetail.plans.arrange import arrange
+from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
+from dovetail.plans.plan import Plan
+from dovetail.plans.zero_stage import effective_zero_stage
 from dovetail.profile import LayerProfile, Recompute, recompute
 from dovetail.step.facts import FrameworkFacts, facts_of
 from dovetail.step.formulas import allocator_bytes

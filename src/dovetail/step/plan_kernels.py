@@ -11,7 +11,7 @@ from dovetail.arrays import Bools, Floats, Ints
 from dovetail.frameworks import ParameterBytes
 from dovetail.pipeline.compiled_formulas import peak_saved
 from dovetail.pipeline.longest_path_kernels import least_step
-from dovetail.pipeline.pipeline_schedule import DUAL_PIPE
+from dovetail.plans.pipeline_schedule import DUAL_PIPE
 from dovetail.step.compiled_formulas import (
     allocator_bytes,
     exposed,

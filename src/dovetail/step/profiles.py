@@ -22,7 +22,7 @@ from dovetail.hardware import Cluster
 from dovetail.layout import Collective, CollectiveKind, PlacedLayer, Strategy, place_layer
 from dovetail.layout.axes import AtomicAxes
 from dovetail.models import Job
-from dovetail.placement.arrange import Arrangement
+from dovetail.plans.arrange import Arrangement
 from dovetail.profile import WEIGHT_GATHER, LayerProfile, profile_layer
 
 #: The kind of group whose collectives bring updated weights to every copy (ZeRO 1 and 2).

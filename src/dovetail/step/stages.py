@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from dovetail.graph import ModelGraph
-from dovetail.pipeline.pipeline_schedule import Pipeline
-from dovetail.placement.plan import Plan
+from dovetail.plans.pipeline_schedule import Pipeline
+from dovetail.plans.plan import Plan
 
 #: Layer class → how many of them a chunk holds.
 ChunkContent = dict[str, int]

@@ -13,7 +13,7 @@ from dovetail.frameworks import Framework
 from dovetail.frameworks.state import StateBytes
 from dovetail.hardware.wafer import Wafer
 from dovetail.models import Job
-from dovetail.placement.plan import Plan
+from dovetail.plans.plan import Plan
 
 #: What lives in the store: nothing, the optimizer's state, or weights and gradients too.
 Outside = Literal["nothing", "optimizer", "state"]

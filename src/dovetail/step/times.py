@@ -14,10 +14,10 @@ from dovetail.cost.tier import TierArrays
 from dovetail.cost.units import tier_arrays, way_arrays
 from dovetail.hardware import Cluster, Tier
 from dovetail.layout import CollectiveKind
-from dovetail.pipeline.pipeline_schedule import Pipeline
 from dovetail.pipeline.step_time import ChunkTimes
-from dovetail.placement.arrange import arrange, stage_hops
-from dovetail.placement.plan import Plan
+from dovetail.plans.arrange import arrange, stage_hops
+from dovetail.plans.pipeline_schedule import Pipeline
+from dovetail.plans.plan import Plan
 from dovetail.profile import LayerProfile, Recompute
 from dovetail.step.formulas import exposed, optimizer_seconds, overlap_budget
 from dovetail.step.profiles import UPDATED_WEIGHTS, JobProfiles

@@ -17,7 +17,7 @@ import dovetail as dt
 from dovetail.accuracy import Prediction, predict, read_runs
 from dovetail.cli import main
 from dovetail.evaluation import evaluate
-from dovetail.evaluation.plan_file import load_task
+from dovetail.plans.plan_file import load_task
 
 HEAVY = {"numpy", "torch", "numba", "ortools", "pyarrow", "optuna", "ray", "yaml"}
 CHIP, CLUSTER = "h100-sxm-calibrated.yaml", "h100-sxm-calibrated-cluster.yaml"

@@ -9,10 +9,10 @@ from dovetail import frameworks, hardware, models
 from dovetail.cost.calibration import Efficiencies, calibration
 from dovetail.cost.units import chip_units
 from dovetail.models import Job
-from dovetail.pipeline.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.pipeline.step_time import step_time
-from dovetail.placement.arrange import arrange
-from dovetail.placement.plan import PlanSpec, resolve_plan
+from dovetail.plans.arrange import arrange
+from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
+from dovetail.plans.plan import PlanSpec, resolve_plan
 from dovetail.step.evaluate import step_of
 from dovetail.step.facts import Overheads, facts_of, overheads_of
 from dovetail.step.profiles import Arrangements, pricing_of, profile_job

@@ -108,7 +108,7 @@ def test_the_same_file_gives_the_same_bytes(plan_file):
 def test_the_view_for_reading(plan_file):
     done = run(plan_file(PLAN_FILES["dense"]))
     assert (done.returncode, done.stderr) == (0, "")
-    for words in ("small, 64 sequences of 2048", "32 × h100-sxm", "tensor 4", "of peak (MFU)", "tokens/s per chip",
+    for words in ("small, 64 sequences of 2048", "32 × h100-sxm", "TP4", "of peak (MFU)", "tokens/s per chip",
                   "where each second", "backward", "memory of stage ", " GiB of ", "optimizer", "█"):  # fmt: skip
         assert words in done.stdout
 

@@ -13,8 +13,8 @@ from valid_plans import Document, model, with_changes
 from dovetail.cost.calibration import calibration
 from dovetail.cost.units import tier_arrays
 from dovetail.evaluation import Task, evaluate, task_of
-from dovetail.pipeline.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.pipeline.step_time import step_time
+from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.profile import LayerProfile, Recompute
 from dovetail.step.evaluate import Step, step_of
 from dovetail.step.facts import facts_of

@@ -7,7 +7,7 @@ import pytest
 from dovetail import frameworks, hardware, models
 from dovetail.evaluation import evaluate
 from dovetail.models import Job
-from dovetail.placement.plan import PlanSpec, resolve_plan
+from dovetail.plans.plan import PlanSpec, resolve_plan
 from dovetail.step.store import Outside, streams, without
 
 WAFER = hardware.wafer("wse-3-like")

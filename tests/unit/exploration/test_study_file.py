@@ -177,7 +177,8 @@ WRONG: list[tuple[str, object, str]] = [
     ("plans.recompute", ["by_block"], "recompute: has 'by_block', which megatron does not run"),
     ("plans.recompute_share", [0], "plans.recompute_share.0: is 0"),
     ("plans.recompute_share", [2], "recompute_share: has 2.0"),
-    ("plans.cuts", "odd", "plans.cuts: is 'odd'; it should be 'even', 'ends' or 'any'"),
+    ("plans.cuts", "ends", "plans.cuts: is called partition now; write partition instead"),
+    ("plans.partition", "odd", "plans.partition: is 'odd'; it should be 'even', 'ends' or 'any'"),
     # limits
     ("limits.area", 800, "limits.area: is no field here; did you mean 'area_mm2'"),
     ("limits.area_mm2", 0, "limits.area_mm2: is 0"),

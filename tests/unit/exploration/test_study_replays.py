@@ -24,7 +24,6 @@ from dovetail.exploration.study import Study
 from dovetail.search.design_tables import DesignTables
 from dovetail.search.plan import plan
 from dovetail.search.simulated import simulated_plans
-from dovetail.search.space import whole_space
 from dovetail.simulation import simulate
 
 ROUNDING = 1e-9
@@ -38,7 +37,7 @@ PLANS: dict[str, Any] = {
     "micro_batch": [1],
     "zero_stage": [0, 1],
     "recompute": ["none"],
-    "cuts": "even",
+    "partition": "even",
 }
 #: Slow links and few chips of them: designs lie close together, and messages meet.
 STUDY: dict[str, Any] = {
@@ -78,7 +77,7 @@ def every_design(name: str) -> dict[int, tuple[float, float]]:
         least = own = 0.0
         for each in asked.jobs:
             job, weight = each.job, each.weight
-            whole = whole_space(job, cluster, asked.framework, asked.plans)
+            whole = asked.plans.resolve(job, cluster, asked.framework)
             simulated = simulated_plans(job, cluster, asked.framework, whole, 100)
             best = plan(job, cluster, asked.framework, space=asked.plans).plan
             assert simulated is not None

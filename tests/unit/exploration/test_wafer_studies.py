@@ -39,7 +39,7 @@ PLANS: dict[str, Any] = {
     "recompute": ["none", "full"],
     "recompute_share": [1.0],
     "axis_order": ["tp-cp-dp-pp"],
-    "cuts": "even",
+    "partition": "even",
 }
 #: Some dies are too small for their cores, some wafers hold the model in no memory or have fewer dies than spare ones.
 STUDY: dict[str, Any] = {

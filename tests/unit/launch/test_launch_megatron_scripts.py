@@ -10,7 +10,7 @@ import pytest
 from dovetail.errors import InputError
 from dovetail.evaluation import evaluate, task_of
 from dovetail.launch.megatron.read import read
-from dovetail.placement.plan import even_layers
+from dovetail.plans.derive import even_layers
 
 # Scripts.
 

@@ -15,7 +15,7 @@ from dovetail.errors import InputError
 from dovetail.evaluation import Task, evaluate, task_of
 from dovetail.partition.layer_chain import LayerPlacement, placement_seconds, stage_bytes
 from dovetail.partition.partition_plan import ChainBuilder, PlacedPlan, place_plan
-from dovetail.placement.plan import Plan
+from dovetail.plans.plan import Plan
 from dovetail.step.evaluate import profiled_job
 from dovetail.step.facts import facts_of
 

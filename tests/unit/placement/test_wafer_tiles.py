@@ -13,9 +13,9 @@ from dovetail.cost.calibration import calibration
 from dovetail.errors import InputError
 from dovetail.hardware.network import ways
 from dovetail.models import Job
-from dovetail.placement.arrange import PIPELINE, arrange, stage_hops
-from dovetail.placement.plan import PlanSpec, resolve_plan
 from dovetail.placement.wafer_tiles import die_tiles, is_wafer, snake, wafer_shape
+from dovetail.plans.arrange import PIPELINE, arrange, stage_hops
+from dovetail.plans.plan import PlanSpec, resolve_plan
 from dovetail.simulation.chips import Chips
 
 JOB = Job(models.load("llama-3.1-8b"), seq_len=4096, global_batch=25 * 672)

@@ -9,8 +9,8 @@ import pytest
 
 import dovetail as dt
 from dovetail.accuracy import scoreboard_record
+from dovetail.plans.words import plan_words
 from dovetail.report.explanation import explain
-from dovetail.report.plan_words import plan_words
 
 SPACE = dt.Space(
     tensor_parallel=(1, 2),
@@ -89,6 +89,8 @@ def test_words_of_a_plan(answer):
         expert_parallel=1, micro_batch=2, zero_stage=1, zero_group=8, sequence_parallel=True, context_kind="ring",
         pipeline_schedule="interleaved", recompute=("mlp", "layernorm"), axis_order="tp-cp-pp-dp",
     )  # fmt: skip
-    assert plan_words(plan) == "t4 c2 p8 v5 d16 b2 z1/8, ring, sp, stages inside, recompute mlp + layernorm"
+    assert plan_words(plan) == (
+        "TP4 CP2 PP8 VPP5 DP16 MBS2 ZeRO-1 over 8, ring, SP, rank order TP-CP-PP-DP, recompute mlp + layernorm"
+    )
     assert plan_words(replace(plan, recompute="full", recompute_share=0.5)).endswith("recompute full of 0.5")
-    assert plan_words(replace(plan, recompute="none")).endswith("stages inside")
+    assert plan_words(replace(plan, recompute="none")).endswith("rank order TP-CP-PP-DP")

@@ -12,8 +12,8 @@ import pytest
 from dovetail import hardware, models
 from dovetail.errors import InputError
 from dovetail.models import Job
-from dovetail.placement.arrange import arrange
-from dovetail.placement.plan import PlanSpec, resolve_plan
+from dovetail.plans.arrange import arrange
+from dovetail.plans.plan import PlanSpec, resolve_plan
 from dovetail.report import wafer_picture
 from dovetail.report.step_breakdown import link_shares
 from dovetail.report.svg import PALETTE

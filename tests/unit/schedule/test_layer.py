@@ -13,7 +13,7 @@ from dovetail.cost.operators import PlacedWork, operator_seconds
 from dovetail.cost.units import chip_units
 from dovetail.evaluation import evaluate
 from dovetail.models import Job
-from dovetail.placement.plan import PlanSpec, resolve_plan
+from dovetail.plans.plan import PlanSpec, resolve_plan
 from dovetail.schedule.layer import BANDWIDTH, layer_problems
 from dovetail.schedule.model_layer import Direction, commonest_layer, model_layer_work
 from dovetail.schedule.problem import faults

@@ -10,13 +10,13 @@ from dovetail import frameworks, hardware, models
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job
-from dovetail.placement.plan import Plan
+from dovetail.plans.plan import Plan
+from dovetail.plans.space import Space
 from dovetail.search.batch import Batch, Candidates, Evaluated
 from dovetail.search.best_first import options_of
 from dovetail.search.cut_tables import listed_cuts
 from dovetail.search.layer_tables import Setting
 from dovetail.search.shapes import AXIS_ORDERS, NAMES, shapes, shardings
-from dovetail.search.space import whole_space
 from dovetail.search.splits import splits
 from dovetail.search.state_tables import StateKey
 from dovetail.search.tables import Tables, plan_of
@@ -57,7 +57,7 @@ def random_plans(question: tuple[str, int, int, int, str, str], number: int, see
     model, chips, batch, seq, name, chip = question
     job = Job(models.load(model), seq_len=seq, global_batch=batch)
     cluster, framework = hardware.cluster(chip, chips=chips), frameworks.load(name)
-    space = whole_space(job, cluster, framework)
+    space = Space().resolve(job, cluster, framework)
     every = splits(job, cluster, framework, space)
     draw = np.random.default_rng(seed)
     wanted = draw.random((len(every), len(space.pipeline_parallel))) < min(1.0, 60 / len(every))
@@ -73,7 +73,9 @@ def random_plans(question: tuple[str, int, int, int, str, str], number: int, see
         keys.append(StateKey(split, copies, stages, order, *states[draw.integers(len(states))]))
         schedule = NAMES[int(found.schedule[i])]
         uneven = framework.uneven_stages != "never"
-        listed = listed_cuts(job.model.num_layers, stages, int(found.chunks[i]), schedule, space.cuts, uneven=uneven)
+        listed = listed_cuts(
+            job.model.num_layers, stages, int(found.chunks[i]), schedule, space.partition, uneven=uneven
+        )
         cuts.append([tables.cuts.row(listed[draw.integers(len(listed))], stages, schedule)])
     option = draw.integers(len(tables.options), size=len(found))
     candidates = Candidates(np.arange(len(found)), option, tables.states.rows(keys))

@@ -16,7 +16,7 @@ from dovetail.evaluation import evaluate
 from dovetail.hardware import DefectMap, Wafer
 from dovetail.layout.encoding.job_encoding import Tile
 from dovetail.models import Job
-from dovetail.placement.plan import Plan
+from dovetail.plans.plan import Plan
 from dovetail.report.tiles_picture import tiles_svg
 from dovetail.search.tiles.damaged import Replanner, not_replanned, replanned
 from dovetail.search.tiles.damaged_step import (

@@ -17,10 +17,11 @@ from dovetail.evaluation import evaluate
 from dovetail.hardware import Cluster
 from dovetail.hardware.design import Designs, design_of
 from dovetail.models import Job
+from dovetail.plans.plan_batch import PlanBatch
+from dovetail.plans.space import Space
 from dovetail.search.design_bound import CHUNK, design_bounds, enumerated_plans, least_terms
-from dovetail.search.physical_bound import FIELDS, bound_fields, physical_bound
+from dovetail.search.physical_bound import physical_bound
 from dovetail.search.shapes import NAMES, shapes, shardings
-from dovetail.search.space import whole_space
 from dovetail.search.splits import splits
 
 #: Least and most of what designs may have; drawn evenly over orders of magnitude.
@@ -63,10 +64,17 @@ def cluster_of(designs: Designs, position: int, cluster: Cluster) -> Cluster:
     return replace(cluster, chip=chip, tiers=tiers)
 
 
-def every_plan(job: Job, cluster: Cluster) -> dict[str, Any]:
+#: What the bound depends on.
+FIELDS = (
+    "tensor_parallel", "context_parallel", "data_parallel", "pipeline_parallel", "pipeline_schedule", "micro_batch",
+    "expert_parallel", "expert_tensor_parallel", "sequence_parallel", "zero_stage", "zero_group",
+)  # fmt: skip
+
+
+def every_plan(job: Job, cluster: Cluster) -> PlanBatch:
     """All plans of the search under a framework that runs everything, listed by the search itself."""
     ideal = frameworks.load("ideal")
-    space = whole_space(job, cluster, ideal)
+    space = Space().resolve(job, cluster, ideal)
     every = splits(job, cluster, ideal, space)
     found = shapes(job, cluster, ideal, space, every, np.ones((len(every), len(space.pipeline_parallel)), np.bool_))
     tiers = [tier.size for tier in cluster.tiers]
@@ -81,7 +89,7 @@ def every_plan(job: Job, cluster: Cluster) -> dict[str, Any]:
                     plan.sequence_parallel, stage, group,
                 )
             )  # fmt: skip
-    return {name: np.array(column) for name, column in zip(FIELDS, zip(*rows, strict=True), strict=True)}
+    return PlanBatch(**dict(zip(FIELDS, zip(*rows, strict=True), strict=True)))
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp8", "fp32"])
@@ -91,11 +99,11 @@ def test_no_other_plan_of_the_search_bounds_a_design(cluster, precision):
     job = Job(SMALL, seq_len=512, global_batch=32, precision=precision)
     designs, sizes = random_designs(cluster, 20, seed=1), [1, 2, 4]
     bounds = design_bounds([job], cluster, designs, sizes)
-    fields = every_plan(job, cluster)
+    plans = every_plan(job, cluster)
     for i in range(20):
-        least = physical_bound(job, cluster_of(designs, i, cluster), **fields)
+        least = physical_bound(job, cluster_of(designs, i, cluster), plans)
         for j, size in enumerate(sizes):
-            assert bounds[i, 0, j] == pytest.approx(least[fields["micro_batch"] == size].min(), rel=1e-12)
+            assert bounds[i, 0, j] == pytest.approx(least[plans.micro_batch == size].min(), rel=1e-12)
 
 
 def test_the_least_of_all_plans_of_a_mixture_bounds_a_design():
@@ -103,21 +111,21 @@ def test_the_least_of_all_plans_of_a_mixture_bounds_a_design():
     designs = random_designs(cluster, 20, seed=2)
     bounds = design_bounds([job], cluster, designs, sizes)
     plans = enumerated_plans(job, cluster, sizes)
-    fields = every_plan(job, cluster)
+    every = every_plan(job, cluster)
     for i in range(20):
         here = cluster_of(designs, i, cluster)
-        listed = physical_bound(job, here, **{name: getattr(plans, name) for name in FIELDS})
-        searched = physical_bound(job, here, **fields)
+        listed = physical_bound(job, here, plans)
+        searched = physical_bound(job, here, every)
         for j, size in enumerate(sizes):
             assert bounds[i, 0, j] == pytest.approx(listed[plans.micro_batch == size].min(), rel=1e-12)
-            assert bounds[i, 0, j] <= searched[fields["micro_batch"] == size].min() * (1 + 1e-12)
+            assert bounds[i, 0, j] <= searched[every.micro_batch == size].min() * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda q: f"{q[0]}-{q[4]}")
 def test_every_plan_of_every_framework_is_listed(question):
     found = random_plans(question, 60, seed=3)
-    fields = bound_fields(found.plans)
-    listed = enumerated_plans(found.job, found.cluster, sorted(set(fields["micro_batch"].tolist())))
+    fields = PlanBatch.of(found.plans).columns()
+    listed = enumerated_plans(found.job, found.cluster, sorted({plan.micro_batch for plan in found.plans}))
     named = [name for name in FIELDS if name not in ("zero_stage", "zero_group", "expert_tensor_parallel")]
     fields["expert_parallel"] = fields["expert_parallel"] * fields["expert_tensor_parallel"]
     known = set(zip(*(getattr(listed, name).tolist() for name in named), strict=True))
@@ -182,7 +190,7 @@ def test_a_design_without_memory_beside_it_streams_from_its_own():
     job, own = Job(SMALL, seq_len=8, global_batch=1), {"hbm_stacks": np.array(0.0)}
     slow = design_of(GPUS.chip).varied(own | {"shared_sram_bytes_per_s": np.array(1e6)})
     assert design_bounds([job], GPUS, slow, [1]).item() == pytest.approx(
-        physical_bound(job, cluster_of(slow, 0, GPUS), **every_plan(job, GPUS)).min(), rel=1e-12
+        physical_bound(job, cluster_of(slow, 0, GPUS), every_plan(job, GPUS)).min(), rel=1e-12
     )
 
 

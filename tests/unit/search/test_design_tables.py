@@ -13,12 +13,12 @@ from dovetail.cost.cores import lined_up
 from dovetail.cost.operators import operator_seconds
 from dovetail.hardware import Chip, Cluster, Tier
 from dovetail.models import Job
+from dovetail.plans.space import Space
 from dovetail.schedule.least_share import least_share
 from dovetail.schedule.model_layer import commonest_layer, model_layer_work
 from dovetail.schedule.side_by_side import side_by_side_share
 from dovetail.search.design_tables import DesignTables
 from dovetail.search.plan import plan
-from dovetail.search.space import Space
 from dovetail.step.evaluate import units_of
 from dovetail.step.facts import facts_of
 
@@ -33,11 +33,11 @@ PLAIN = Space(
     sequence_parallel=(False,),
     pipeline_schedule=("1f1b",),
     virtual_stages=(1,),
-    cuts="ends",
+    partition="ends",
 )
 QUESTIONS = {
     "slow network": ("llama-2-7b", 32, 128, "ideal", PLAIN, 4 * 2**30),
-    "fast network": ("gpt3-13b", 32, 64, "ideal", replace(PLAIN, cuts="any"), 300e9),
+    "fast network": ("gpt3-13b", 32, 64, "ideal", replace(PLAIN, partition="any"), 300e9),
     "interleaved": ("gpt3-6.7b", 16, 64, "megatron", replace(PLAIN, pipeline_schedule=None, virtual_stages=None), 50e9),
     "sharded": ("gpt3-6.7b", 16, 32, "megatron", replace(PLAIN, zero_stage=None, sequence_parallel=None), 50e9),
     "experts": ("mixtral-8x7b", 32, 64, "ideal", replace(PLAIN, zero_stage=(0, 1), expert_parallel=(1, 8)), 100e9),

@@ -10,8 +10,8 @@ import dovetail as dt
 from dovetail import frameworks, hardware, models
 from dovetail.errors import InputError
 from dovetail.evaluation import evaluate, task_of
-from dovetail.evaluation.write import plan_document
 from dovetail.models import Job
+from dovetail.plans.write import plan_document
 from dovetail.search import Space
 from dovetail.search.tiles.free_plan import FreeSearch, free_plan
 from dovetail.search.tiles.shapes import plan_shapes
@@ -28,7 +28,7 @@ def answer():
 
 
 def test_no_named_strategy_is_faster(answer):
-    named = dt.plan(JOB, SMALL, "wafer", space=Space(pipeline_schedule=("1f1b",), cuts="even"))
+    named = dt.plan(JOB, SMALL, "wafer", space=Space(pipeline_schedule=("1f1b",), partition="even"))
     assert answer.step_time_s <= named.step_time_s * (1 + 1e-9)
 
 

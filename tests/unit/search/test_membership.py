@@ -13,9 +13,8 @@ from dovetail.errors import InputError
 from dovetail.evaluation import evaluate
 from dovetail.frameworks import Framework
 from dovetail.models import Job
-from dovetail.placement.plan import Plan, PlanSpec, resolve_plan
-from dovetail.placement.runnable import check_runnable
-from dovetail.placement.suitable import check_suitable
+from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
+from dovetail.plans.runs import check_runs
 from dovetail.profile.modules import MODULES
 from dovetail.search.membership import canonical, missing_feature
 
@@ -219,8 +218,7 @@ def test_operators_that_other_layers_have_too_are_no_module():
 
 def runs(plan: Plan, framework: Framework) -> bool:
     try:
-        check_suitable(plan, DENSE, CLUSTER)
-        check_runnable(plan, framework, DENSE.precision)
+        check_runs(plan, DENSE, CLUSTER, framework)
     except InputError:
         return False
     return True

@@ -19,10 +19,10 @@ from dovetail.evaluation import Task, evaluate, task_of
 from dovetail.hardware import Chip, Cluster, Rates, Tier
 from dovetail.hardware.chip import EFFICIENCY_NAMES, OwnCalibration
 from dovetail.layout import CollectiveKind
-from dovetail.pipeline.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.pipeline.step_time import ChunkTimes, step_time
-from dovetail.placement.plan import Plan
-from dovetail.search.physical_bound import Pipelines, bound_fields, crossing, physical_bound
+from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
+from dovetail.plans.plan_batch import PlanBatch
+from dovetail.search.physical_bound import Pipelines, crossing, physical_bound
 from timing import least_cpu_seconds
 
 #: Dense, mixtures, latent, sliding, sparse and linear attention, state spaces, tied tables, parallel blocks.
@@ -93,7 +93,7 @@ def step_seconds(task: Task) -> float:
 
 
 def bound(task: Task, **options: Any) -> float:
-    return float(physical_bound(task.job, task.cluster, **bound_fields([task.plan]), **options)[0])
+    return float(physical_bound(task.job, task.cluster, PlanBatch.of([task.plan]), **options)[0])
 
 
 def state_width(task: Task) -> float:
@@ -156,24 +156,27 @@ def test_each_part_holds_where_nothing_else_takes_time(slow, reached):
     assert max(ratios) > reached, "some plan comes near its bound"
 
 
+def first(plans: PlanBatch) -> PlanBatch:
+    return PlanBatch(**{name: column[0] for name, column in plans.columns().items()})
+
+
 def test_arrays_equal_numbers():
     tasks = [task for task in random_tasks(4, 400, MODELS[:1]) if task.job.precision == "bf16"]
     job, cluster = replace(tasks[0].job, global_batch=1024), tasks[0].cluster
     plans = [task.plan for task in tasks]
-    together = physical_bound(job, cluster, **bound_fields(plans))
-    apart = [physical_bound(job, cluster, **{n: v[0] for n, v in bound_fields([plan]).items()}) for plan in plans]
+    together = physical_bound(job, cluster, PlanBatch.of(plans))
+    apart = [physical_bound(job, cluster, first(PlanBatch.of([plan]))) for plan in plans]
     assert together.tolist() == [float(one) for one in apart]
     assert len(set(together.tolist())) > 20
 
 
 def test_numbers_broadcast():
     (task,) = random_tasks(5, 1)
-    fields = bound_fields([task.plan])
-    table = physical_bound(
-        task.job, task.cluster, **{**fields, "micro_batch": [[1], [2]], "pipeline_schedule": ["1f1b", "gpipe", "zb_h1"]}
-    )
+    plans = PlanBatch.of([task.plan])
+    several = replace(plans, micro_batch=[[1], [2]], pipeline_schedule=["1f1b", "gpipe", "zb_h1"])
+    table = physical_bound(task.job, task.cluster, several)
     assert table.shape == (2, 3)
-    one = physical_bound(task.job, task.cluster, **{**fields, "micro_batch": 2, "pipeline_schedule": "gpipe"})
+    one = physical_bound(task.job, task.cluster, replace(plans, micro_batch=2, pipeline_schedule="gpipe"))
     assert one.tolist() == [table[1, 1]]
 
 
@@ -205,9 +208,9 @@ def test_wide_tensor_parallelism_is_bound_by_its_network():
 
 def test_wider_state_lifts_the_bound_of_a_small_batch():
     task = published("llama-3.1-70b", "h100-sxm", 64, tensor_parallel=8)
-    fields = bound_fields([task.plan])
+    plans = PlanBatch.of([task.plan])
     small = replace(task.job, global_batch=8, seq_len=128)
-    narrow, wide = (physical_bound(small, task.cluster, **fields, state_bytes=n)[0] for n in (1.0, 4.0))
+    narrow, wide = (physical_bound(small, task.cluster, plans, state_bytes=n)[0] for n in (1.0, 4.0))
     assert wide == pytest.approx(4 * narrow)
 
 
@@ -275,13 +278,10 @@ def test_no_collective_crosses_a_network_faster(adding):
 def test_a_plan_costs_less_than_a_microsecond():
     task = published("deepseek-v3", "h800-sxm", 2048, expert_parallel=64)
     rng, count = np.random.default_rng(9), 20_000
-    fields: dict[str, Any] = {name: np.repeat(value, count) for name, value in bound_fields([task.plan]).items()}
+    columns = {name: np.repeat(column, count) for name, column in PlanBatch.of([task.plan]).columns().items()}
     for name in ("tensor_parallel", "pipeline_parallel", "context_parallel"):
-        fields[name] = rng.choice([1, 2, 4, 8], count)
-    fields["pipeline_schedule"] = rng.choice(["1f1b", "interleaved", "zb_h1"], count)
+        columns[name] = rng.choice([1, 2, 4, 8], count)
+    columns["pipeline_schedule"] = rng.choice(["1f1b", "interleaved", "zb_h1"], count)
+    plans = PlanBatch(**columns)
     most = 1e-6 * count
-    assert least_cpu_seconds(lambda: physical_bound(task.job, task.cluster, **fields), most) < most
-
-
-def test_every_field_is_a_plans():
-    assert set(bound_fields([])) <= set(Plan.__slots__)
+    assert least_cpu_seconds(lambda: physical_bound(task.job, task.cluster, plans), most) < most

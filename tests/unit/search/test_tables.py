@@ -7,9 +7,9 @@ import pytest
 from random_plans import QUESTIONS, random_plans
 
 from dovetail.evaluation import evaluate
-from dovetail.placement.runnable import check_runnable
-from dovetail.placement.suitable import check_suitable
-from dovetail.search.physical_bound import bound_fields, physical_bound
+from dovetail.plans.plan_batch import PlanBatch
+from dovetail.plans.runs import check_runs
+from dovetail.search.physical_bound import physical_bound
 
 
 def check(question, number, seed):
@@ -21,11 +21,10 @@ def check(question, number, seed):
     exact[open_rows] = batch.pipeline_seconds(candidates, evaluated, open_rows)
     seconds = exact + evaluated.rest_s
     bounds = batch.bound(candidates, None, float("inf"))
-    physical = physical_bound(found.job, found.cluster, **bound_fields(found.plans))
+    physical = physical_bound(found.job, found.cluster, PlanBatch.of(found.plans))
     for row, i in enumerate(evaluated.candidate.tolist()):
         plan = found.plans[i]
-        check_suitable(plan, found.job, found.cluster)
-        check_runnable(plan, found.framework, found.job.precision)
+        check_runs(plan, found.job, found.cluster, found.framework)
         one = evaluate(plan, found.job, found.cluster, found.framework, energy=False)
         assert seconds[row] == pytest.approx(one.step_time_s, rel=1e-9), plan
         assert evaluated.peak_bytes[row] == pytest.approx(one.peak_bytes, rel=1e-9), plan

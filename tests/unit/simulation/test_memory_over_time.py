@@ -12,7 +12,7 @@ import pytest
 from dovetail.cost.calibration import calibration
 from dovetail.evaluation import Task
 from dovetail.pipeline import PipelineSchedule, WorkKind, work_order
-from dovetail.placement.plan import Plan
+from dovetail.plans.plan import Plan
 from dovetail.profile import LayerProfile
 from dovetail.simulation.memory_over_time import MemoryOverTime
 from dovetail.simulation.simulate import Simulation, simulate

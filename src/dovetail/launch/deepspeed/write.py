@@ -6,44 +6,19 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from dovetail import frameworks
-from dovetail.errors import InputError
-from dovetail.evaluation import Task
-from dovetail.launch.launch_file import Launch, refuse
-from dovetail.placement.plan import Plan
-from dovetail.placement.runnable import check_runnable
+from dovetail.launch.launch_file import Launch
+from dovetail.plans.launch_limits import LAUNCHES
+from dovetail.plans.plan_file import Task
+from dovetail.plans.runs import check_runs
 
-VERSION = "DeepSpeed 0.19.8"
+VERSION = LAUNCHES["deepspeed"].version
 
 
 def export(task: Task) -> Launch:
     """The configuration for a plan; one that DeepSpeed cannot be configured for is refused."""
-    plan, job = task.plan, task.job
-    if plan.pipeline_parallel > 1:
-        what = f"is {plan.pipeline_parallel}, which {VERSION} has no key for: PipelineModule makes stages in code"
-        raise InputError("plan: pipeline_parallel", what, "set it to 1, or choose another target")
-    check_runnable(plan, frameworks.load("deepspeed"), job.precision)
-    for field, what, fix in _obstacles(plan):
-        raise refuse("DeepSpeed", VERSION, field, what, fix)
+    check_runs(task.plan, task.job, task.cluster, launch="deepspeed")
     text = json.dumps(_document(task), indent=2) + "\n"
     return Launch("ds_config.json", text, tuple(_notes(task)))
-
-
-def _obstacles(plan: Plan) -> Iterator[tuple[str, str, str]]:
-    t, c, e = plan.tensor_parallel, plan.context_parallel, plan.expert_parallel
-    if plan.sequence_parallel:
-        yield "sequence_parallel", "is true beside AutoTP", "set it to false"
-    if t > 1 and c > 1:
-        yield "context_parallel", f"is {c} beside tensor_parallel {t}", "use one of the two"
-    if plan.zero_stage and plan.zero_group < plan.data_parallel * c:
-        # MiCS is gone, and hpZ keeps a second copy of the weights without making the group smaller
-        yield "zero_group", f"is {plan.zero_group} of {plan.data_parallel * c} chips", "leave it out"
-    if e == 1 and plan.expert_tensor_parallel != t:
-        yield "expert_tensor_parallel", "is 1 where experts are not spread", "leave it out, or spread the experts"
-    if e > 1 and plan.expert_tensor_parallel != 1:
-        yield "expert_tensor_parallel", f"is {plan.expert_tensor_parallel} where experts are spread", "set it to 1"
-    if plan.recompute_share < 1:
-        yield "recompute_share", f"is {plan.recompute_share:g}, which is code without a pipeline", "set it to 1"
 
 
 def _document(task: Task) -> dict[str, Any]:

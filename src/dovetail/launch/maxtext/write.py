@@ -6,29 +6,26 @@ from collections.abc import Iterator
 from math import gcd, prod
 from typing import Any
 
-from dovetail import frameworks, models
+from dovetail import models
 from dovetail.errors import InputError, one_of
-from dovetail.evaluation import Task
 from dovetail.hardware import Cluster
-from dovetail.launch.launch_file import Launch, refuse
+from dovetail.launch.launch_file import Launch
 from dovetail.launch.maxtext.model import MODELS
 from dovetail.launch.yaml_lines import yaml_lines
-from dovetail.placement.plan import Plan
-from dovetail.placement.runnable import check_runnable
+from dovetail.plans.launch_limits import LAUNCHES, MAXTEXT_POLICIES
+from dovetail.plans.plan import Plan
+from dovetail.plans.plan_file import Task
+from dovetail.plans.runs import check_runs
 
-VERSION = "MaxText of August 2026"
+VERSION = LAUNCHES["maxtext"].version
 
-#: remat_policy for what a plan computes again; `minimal` keeps what projections write.
-_POLICIES = {"selective": "minimal", "full": "full"}
 _OPTIMIZERS = ("adamw", "sgd")
 
 
 def export(task: Task) -> Launch:
     """The keys for a plan; one that MaxText cannot run is refused."""
-    check_runnable(task.plan, frameworks.load("maxtext"), task.job.precision)
+    check_runs(task.plan, task.job, task.cluster, launch="maxtext")
     _check_job(task)
-    for field, what, fix in (*_obstacles(task.plan), *_pipeline_obstacles(task)):
-        raise refuse("MaxText", VERSION, field, what, fix)
     text = "\n".join([f"# {VERSION}: over its base.yml", *yaml_lines(_document(task))]) + "\n"
     return Launch("maxtext.yml", text, tuple(_notes(task)))
 
@@ -41,32 +38,6 @@ def _check_job(task: Task) -> None:
     if job.optimizer not in _OPTIMIZERS:
         what = f"is {job.optimizer}, which {VERSION} does not have"
         raise InputError("job: optimizer", what, f"it should be one of {', '.join(_OPTIMIZERS)}")
-
-
-def _obstacles(plan: Plan) -> Iterator[tuple[str, str, str]]:
-    """What of degrees, sharding and recompute no keys say."""
-    c, e = plan.context_parallel, plan.expert_parallel
-    if plan.zero_stage < 3 and c * e > 1:
-        # the rules of base.yml cut weights along the context and expert axes, always
-        axis = "context" if c > 1 else "expert"
-        yield "zero_stage", f"is {plan.zero_stage} beside {axis} parallelism, which shards the weights", "set it to 3"
-    if plan.zero_stage == 1 and plan.zero_group < plan.data_parallel:
-        yield "zero_group", f"is {plan.zero_group} with zero_stage 1", "leave it out"
-    if plan.zero_stage == 3 and plan.zero_group % (c * e):
-        what = f"is {plan.zero_group} with {c * e} chips along the context and expert axes"
-        yield "zero_group", what, "it should be a multiple of them"
-    if plan.expert_tensor_parallel != plan.tensor_parallel:
-        yield "expert_tensor_parallel", f"is {plan.expert_tensor_parallel}", "leave it out"
-    if plan.recompute_by_block is not None or not isinstance(plan.recompute, str) or plan.recompute not in _POLICIES:
-        field = "recompute" if plan.recompute_by_block is None else "recompute_by_block"
-        yield field, "names operators, where policies name tensors", f"it should be {' or '.join(_POLICIES)}"
-
-
-def _pipeline_obstacles(task: Task) -> Iterator[tuple[str, str, str]]:
-    p, m = task.plan.pipeline_parallel, task.plan.num_microbatches
-    if p > 1 and m % p:
-        what = f"makes {m} microbatches for {p} stages"
-        yield "micro_batch", what, "choose one whose number of microbatches is a multiple of the stages"
 
 
 def _document(task: Task) -> dict[str, Any]:
@@ -84,7 +55,7 @@ def _document(task: Task) -> dict[str, Any]:
         "dtype": "float32" if job.precision == "fp32" else "bfloat16",
         "weight_dtype": "float32",
         "attention": _attention(task),
-        "remat_policy": _POLICIES[str(plan.recompute)],
+        "remat_policy": MAXTEXT_POLICIES[str(plan.recompute)],
     }
     if job.precision == "fp8":
         document["quantization"] = "fp8_full" if _is_tpu(task.cluster) else "fp8"

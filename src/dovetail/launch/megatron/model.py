@@ -12,8 +12,9 @@ from dovetail.models.attention import Attention
 from dovetail.models.block import Block
 from dovetail.models.feed_forward import Dense, Mixture
 from dovetail.models.latent_attention import LatentAttention
+from dovetail.plans.launch_limits import LAUNCHES, blocks_of
 
-VERSION = "Megatron-LM core 0.16.1"
+VERSION = f"{LAUNCHES['megatron'].title} {LAUNCHES['megatron'].version}"
 
 Arguments = list[tuple[str, ...]]
 
@@ -42,11 +43,6 @@ def model_arguments(model: Model, seq_len: int) -> Arguments:
     if model.multi_token_prediction is not None:
         arguments.append(("--mtp-num-layers", str(model.multi_token_prediction.modules)))
     return arguments
-
-
-def blocks_of(model: Model) -> list[Block]:
-    """The blocks from embedding to head."""
-    return [model.blocks[name] for part in model.layers for name in part.blocks * part.repeat]
 
 
 def _no_arguments(what: str, fix: str = "export to a framework that has it, or change the model") -> NoReturn:

@@ -11,14 +11,16 @@ from dovetail.launch.megatron.flags import SWITCHES, Flags, launched
 from dovetail.launch.megatron.layer_lists import layout_parts
 from dovetail.launch.megatron.read_model import read_model
 from dovetail.launch.shell.words import commands
-from dovetail.placement.plan import even_layers
+from dovetail.plans.derive import even_layers
+from dovetail.plans.flags import flags_of, read_further
 from dovetail.profile.modules import MODULES
 
+#: Options that have just the value of a field.
+FLAGS = flags_of("megatron")
 #: Options every launch has some of: the command with most of these is the launch.
 TELLING = frozenset({
-    *SWITCHES, "--num-layers", "--hidden-size", "--num-attention-heads", "--seq-length", "--micro-batch-size",
-    "--global-batch-size", "--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size",
-    "--expert-model-parallel-size", "--max-position-embeddings", "--recompute-granularity", "--num-experts",
+    *SWITCHES, *FLAGS.values(), "--num-layers", "--hidden-size", "--num-attention-heads", "--seq-length",
+    "--global-batch-size", "--max-position-embeddings", "--recompute-granularity", "--num-experts",
 })  # fmt: skip
 CONTEXT = {"p2p": "ring", "all_gather": "all_gather", "a2a": "ulysses"}
 #: Megatron-DeepSpeed: embedding and head count as a layer each.
@@ -48,7 +50,7 @@ def read(text: str, where: str, chips: int | None = None) -> Reading:
     seq_len = (
         flags.needed("--seq-length") if not flags.has("--encoder-seq-length") else flags.needed("--encoder-seq-length")
     )
-    micro_batch = flags.needed("--micro-batch-size")
+    micro_batch = flags.needed(FLAGS["micro_batch"])
     job: Document = {
         "model": read_model(flags, seq_len, degrees.tensor),
         "seq_len": seq_len,
@@ -61,13 +63,14 @@ def read(text: str, where: str, chips: int | None = None) -> Reading:
         "tensor_parallel": degrees.tensor,
         "pipeline_parallel": degrees.pipeline,
         "context_parallel": degrees.context,
-        "sequence_parallel": flags.has("--sequence-parallel") and degrees.tensor > 1,
+        "sequence_parallel": flags.has(FLAGS["sequence_parallel"]) and degrees.tensor > 1,
         "micro_batch": micro_batch,
         **_context(flags, degrees),
         **_stages(flags, degrees),
         **_experts(flags),
         **_sharding(flags, degrees),
         "axis_order": "tp-cp-pp-dp" if flags.has("--use-tp-pp-dp-mapping") else "tp-cp-dp-pp",
+        **read_further("megatron", where, flags.text),
     }
     plan |= _recompute(flags, degrees, plan)
     passed_over, unknown = flags.rest()
@@ -101,13 +104,13 @@ def _chips(launcher: Flags) -> int | None:
 
 
 def _degrees(flags: Flags, chips: int | None) -> _Degrees:
-    tensor = flags.whole("--tensor-model-parallel-size") or flags.whole("--model-parallel-size") or 1
-    pipeline = flags.whole("--pipeline-model-parallel-size") or 1
-    context = flags.whole("--context-parallel-size") or 1
+    tensor = flags.whole(FLAGS["tensor_parallel"]) or flags.whole("--model-parallel-size") or 1
+    pipeline = flags.whole(FLAGS["pipeline_parallel"]) or 1
+    context = flags.whole(FLAGS["context_parallel"]) or 1
     model = tensor * pipeline * context
     if chips is not None and chips % model:
         what = f"with the other degrees makes {model} chips of {chips}"
-        raise flags.wrong("--tensor-model-parallel-size", what, "the product of the degrees should divide the chips")
+        raise flags.wrong(FLAGS["tensor_parallel"], what, "the product of the degrees should divide the chips")
     data = None if chips is None else chips // model
     return _Degrees(tensor, pipeline, context, flags.needed("--num-layers"), data)
 
@@ -150,7 +153,7 @@ def _context(flags: Flags, degrees: _Degrees) -> Document:
 
 
 def _experts(flags: Flags) -> Document:
-    expert, inner = flags.whole("--expert-model-parallel-size"), flags.whole("--expert-tensor-parallel-size")
+    expert, inner = flags.whole(FLAGS["expert_parallel"]), flags.whole(FLAGS["expert_tensor_parallel"])
     if not flags.whole("--num-experts", least=0):
         return {}
     fields: Document = {"expert_parallel": expert or 1}
@@ -188,7 +191,7 @@ def _sharding(flags: Flags, degrees: _Degrees) -> Document:
 def _stages(flags: Flags, degrees: _Degrees) -> Document:
     chunks, layers = _cut(flags, degrees)
     if degrees.pipeline == 1 and chunks > 1:
-        raise flags.wrong("--pipeline-model-parallel-size", f"is 1 with {chunks} virtual stages", "use more stages")
+        raise flags.wrong(FLAGS["pipeline_parallel"], f"is 1 with {chunks} virtual stages", "use more stages")
     fields: Document = {} if chunks == 1 else {"virtual_stages": chunks}
     if tuple(layers) != even_layers(len(layers), degrees.layers):
         fields["layers_per_stage"] = layers
@@ -213,7 +216,7 @@ def _cut(flags: Flags, degrees: _Degrees) -> tuple[int, list[int]]:
     total = layers + embedding + loss
     if total % p:
         fix = "they should divide, or --pipeline-model-parallel-layout say which stage has which"
-        raise flags.wrong("--pipeline-model-parallel-size", f"is {p} for {total} layers", fix)
+        raise flags.wrong(FLAGS["pipeline_parallel"], f"is {p} for {total} layers", fix)
     if chunks is None and per_chunk is not None:
         if total // p % per_chunk:
             fix = f"it should divide the {total // p} layers of a stage"

@@ -100,9 +100,6 @@ RECIPES = (
     ),
 )  # fmt: skip
 
-#: What torchtitan calls the schedules a plan can have; it reads them in any case of letters.
-SCHEDULES: Mapping[str, str] = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B"}
-
 #: Options that change nothing a plan has. `no_` stands before the last part of those that are switches.
 _PASSED_OVER = """
     hf_assets_path dump_folder

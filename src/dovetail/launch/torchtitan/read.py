@@ -17,14 +17,17 @@ from dovetail.launch.torchtitan.model import (
     IMPLEMENTATIONS,
     ONLY,
     PASSED_OVER,
-    SCHEDULES,
     Recipe,
     Value,
     recipe_named,
     stage_layers,
 )
+from dovetail.plans.flags import flags_of
+from dovetail.plans.launch_limits import TORCHTITAN_SCHEDULES
 
 _P = "parallelism."
+#: Options that have just the value of a field.
+FLAGS = flags_of("torchtitan")
 _CHECKPOINTING = re.compile(r"activation[_-]checkpoint:(selective|full|none|memory[_-]budget)")
 _STARTS = re.compile(r"--(parallelism|training)[.]|--module\b|.*\btorchrun$|.*\brun_train[.]sh$|torchtitan[.]train$")
 _MAX_DEGREE = 2**24
@@ -215,7 +218,7 @@ class _Values:
 
 def _plan(values: _Values, recipe: Recipe | None, world: int | None) -> tuple[dict[str, Any], int | None]:
     """The `plan` part, and how many chips it is for where that is said."""
-    t, c, p = (values.degree(f"{_P}{name}_parallel_degree") for name in ("tensor", "context", "pipeline"))
+    t, c, p = (values.degree(FLAGS[f"{name}_parallel"]) for name in ("tensor", "context", "pipeline"))
     replicas = values.degree(f"{_P}data_parallel_replicate_degree")
     shards = values.number(f"{_P}data_parallel_shard_degree", also=-1)
     inner = replicas * t * c * p
@@ -226,7 +229,7 @@ def _plan(values: _Values, recipe: Recipe | None, world: int | None) -> tuple[di
     chips = None if shards is None else shards * inner
     if chips is not None and world is not None and chips != world:
         raise InputError(values.where, f"starts {world} processes for degrees of {chips}", "correct one of them")
-    experts = values.degree(f"{_P}expert_parallel_degree")
+    experts = values.degree(FLAGS["expert_parallel"])
     if recipe is not None and not _has_experts(recipe):
         experts = 1  # torchtitan passes it over
     plan: dict[str, Any] = {
@@ -283,13 +286,15 @@ def _recompute(values: _Values) -> str:
 
 def _stages(values: _Values, recipe: Recipe | None, p: int) -> dict[str, Any]:
     name = f"{_P}pipeline_parallel_schedule"
-    known = {theirs.casefold(): ours for ours, theirs in SCHEDULES.items()}
+    known = {theirs.casefold(): ours for ours, theirs in TORCHTITAN_SCHEDULES.items()}
     schedule = known.get(values.text(name).casefold())
     if p == 1:
         # a recipe may name a schedule of several chunks for whoever adds stages
         return {"pipeline_schedule": schedule} if schedule == "gpipe" else {}
     if schedule is None:
-        raise values.wrong(name, f"is {quoted(values.text(name))}, which no plan has", one_of(SCHEDULES.values()))
+        raise values.wrong(
+            name, f"is {quoted(values.text(name))}, which no plan has", one_of(TORCHTITAN_SCHEDULES.values())
+        )
     layers = _listed_layers(values) or _dealt_layers(values, recipe, p, chunks=2 if schedule == "interleaved" else 1)
     chunks, rest = divmod(len(layers), p)
     if rest or (chunks > 1) != (schedule == "interleaved"):
@@ -322,7 +327,7 @@ def _dealt_layers(values: _Values, recipe: Recipe | None, p: int, chunks: int) -
     layers = stage_layers(num_layers, parts, *less)
     if layers is None:
         what = f"makes {parts} parts of {num_layers} layers"
-        raise values.wrong(f"{_P}pipeline_parallel_degree", what, "use fewer stages")
+        raise values.wrong(FLAGS["pipeline_parallel"], what, "use fewer stages")
     return layers
 
 

@@ -15,7 +15,7 @@ from dovetail.hardware import Cluster
 from dovetail.layout.encoding import TileAxes
 from dovetail.layout.encoding.factor import primes
 from dovetail.layout.encoding.rules import divides
-from dovetail.placement.arrange import tile_ways
+from dovetail.plans.arrange import tile_ways
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ from dovetail.layout.encoding import TileLayouts, WaferGrid
 from dovetail.layout.encoding.job_encoding import Tile
 from dovetail.models import Job
 from dovetail.partition.partition_plan import place_profiled
-from dovetail.placement.plan import Plan, even_layers
 from dovetail.placement.tilings import StageShapes, most_tiles, place_tiles
+from dovetail.plans.derive import even_layers
+from dovetail.plans.plan import Plan
 from dovetail.search.tiles.damaged_step import (
     TilePlan,
     chain_hops,

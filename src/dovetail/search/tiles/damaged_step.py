@@ -16,7 +16,7 @@ from dovetail.hardware import Wafer
 from dovetail.layout.encoding import WaferGrid
 from dovetail.layout.encoding.job_encoding import Tile
 from dovetail.pipeline.step_time import ChunkTimes, step_time
-from dovetail.placement.plan import Plan
+from dovetail.plans.plan import Plan
 from dovetail.profile import LayerProfile, Recompute
 from dovetail.step.evaluate import ProfiledJob, pipeline_of, recompute_of
 from dovetail.step.memory import MemoryTables

@@ -18,11 +18,11 @@ from dovetail.hardware import Cluster
 from dovetail.layout.encoding import TileLayouts
 from dovetail.models import Job
 from dovetail.partition.partition_plan import place_profiled
+from dovetail.plans.space import Space
 from dovetail.search.answer import Alternative, Answer, Certificate, SimulatedPlan
 from dovetail.search.layouts.options import Allowed
 from dovetail.search.layouts.tile import LayerTile
 from dovetail.search.plan import plan as named_plan
-from dovetail.search.space import Space
 from dovetail.search.tiles.block_floor import block_floor
 from dovetail.search.tiles.least_step import BlockFloor, TilePipeline, least_step_s
 from dovetail.search.tiles.priced_floor import priced_stage_seconds
@@ -76,7 +76,7 @@ def free_plan(
     stages = tuple(stage for stage in ZERO_STAGES if stage in framework.zero_stages_with_pipeline)
     if not stages:
         raise InputError("framework", f"{framework.name} shards no state", "use one with ZeRO 1 or 3")
-    named = named_plan(job, cluster, framework, space=Space(cuts="ends"), time_limit_s=named_s)
+    named = named_plan(job, cluster, framework, space=Space(partition="ends"), time_limit_s=named_s)
     search = FreeSearch(job, cluster, framework, deadline, zero_stages=stages)
     if named.evaluation is not None:
         search.offer(PlanShape(0, 0, 0, 0), named.evaluation)

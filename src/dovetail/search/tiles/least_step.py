@@ -8,7 +8,7 @@ import numpy as np
 
 from dovetail.arrays import Floats, Ints
 from dovetail.pipeline.in_flight import in_flight
-from dovetail.pipeline.pipeline_schedule import Pipeline, PipelineSchedule
+from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
 
 #: Halvings of the interval the bound is searched in: far below what is called a tie.
 HALVINGS = 60

@@ -8,7 +8,7 @@ from itertools import product
 
 from dovetail.hardware import Cluster
 from dovetail.placement.wafer_tiles import is_wafer, wafer_shape
-from dovetail.search.space import divisors
+from dovetail.plans.space import divisors
 
 
 @dataclass(frozen=True, slots=True, order=True)

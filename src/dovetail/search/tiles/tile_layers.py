@@ -17,8 +17,9 @@ from dovetail.layout import Moment
 from dovetail.layout.encoding import TileLayouts
 from dovetail.models import Job
 from dovetail.pipeline.in_flight import chunk_runs_in_flight
-from dovetail.pipeline.pipeline_schedule import ONE_F_ONE_B
-from dovetail.placement.plan import Plan, even_layers
+from dovetail.plans.derive import even_layers
+from dovetail.plans.pipeline_schedule import ONE_F_ONE_B
+from dovetail.plans.plan import Plan
 from dovetail.profile.layer import CollectivePrice
 from dovetail.search.layouts.free_layouts import tile_price
 from dovetail.search.layouts.setting import LayerSetting
@@ -142,19 +143,12 @@ class TileLayers:
             data_parallel=1,
             tensor_parallel=dies,
             pipeline_parallel=self.shape.stages,
-            virtual_stages=1,
-            context_parallel=1,
-            context_kind="all_gather",
-            expert_parallel=1,
             expert_tensor_parallel=dies,
             zero_stage=self.zero_stage,
             zero_group=1,
-            sequence_parallel=False,
             micro_batch=self.shape.batch,
             num_microbatches=self.microbatches,
             pipeline_schedule=self.schedule,
-            recompute="none",
-            recompute_share=1.0,
             layers_per_stage=even_layers(self.shape.stages, layers),
             layouts=layouts,
         )

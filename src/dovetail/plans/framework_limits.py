@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from dovetail.errors import InputError
 from dovetail.frameworks import Framework
-from dovetail.pipeline.pipeline_schedule import PipelineSchedule
-from dovetail.placement.plan import Plan
+from dovetail.plans.pipeline_schedule import PipelineSchedule
+from dovetail.plans.plan import Plan
 from dovetail.profile.modules import MODULES
 
 #: The field, what is wrong with it, and what would be right.

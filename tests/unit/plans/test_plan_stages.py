@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dovetail.documents import validate
-from dovetail.placement.plan import Plan, PlanSpec, resolve_plan
+from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
 from dovetail.profile.recompute import Recompute
 
 

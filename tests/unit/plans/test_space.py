@@ -7,8 +7,9 @@ import pytest
 from dovetail import frameworks, hardware, models
 from dovetail.errors import InputError
 from dovetail.models import Job
-from dovetail.search import Space, plan
-from dovetail.search.space import BY_BLOCK, in_words, whole_space
+from dovetail.plans.space import BY_BLOCK, Space
+from dovetail.plans.words import space_sentence
+from dovetail.search import plan
 
 JOB = Job(models.load("llama-3.2-1b"), seq_len=2048, global_batch=8)
 CLUSTER = hardware.cluster("h100-sxm", chips=4)
@@ -47,4 +48,4 @@ def test_what_blocks_choose_is_not_counted():
 
 def test_words_say_where_blocks_cannot_choose():
     framework = frameworks.load("ideal")
-    assert "none or full elsewhere" in in_words(whole_space(JOB, CLUSTER, framework), framework)
+    assert "none or full elsewhere" in space_sentence(Space().resolve(JOB, CLUSTER, framework), framework)

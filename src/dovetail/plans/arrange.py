@@ -16,8 +16,8 @@ from dovetail.layout.axes import AtomicAxes, atomic_axes, joined_by_tier
 from dovetail.layout.encoding import FreeStrategy, MeshAxis, TileLayouts
 from dovetail.layout.encoding.cuts import TileAxes, axis_name
 from dovetail.layout.rectangles import rectangles
-from dovetail.pipeline.zero_stage import effective_zero_stage
-from dovetail.placement.plan import Plan
+from dovetail.plans.plan import Plan
+from dovetail.plans.zero_stage import effective_zero_stage
 
 #: The axis between stages, where those inside a stage are named by what they serve.
 PIPELINE = "pipeline"

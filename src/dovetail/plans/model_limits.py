@@ -15,8 +15,8 @@ from dovetail.layout.encoding import REPLICATE, TileLayouts
 from dovetail.layout.encoding.factor import cut_by
 from dovetail.layout.encoding.rules import divides, may_cut
 from dovetail.models import Job
-from dovetail.placement.arrange import arrange
-from dovetail.placement.plan import Plan
+from dovetail.plans.arrange import arrange
+from dovetail.plans.plan import Plan
 from dovetail.profile.modules import MODULES
 
 #: Dims that need not divide evenly: tables are padded, tokens go to experts as they come, and data-parallel
@@ -138,6 +138,11 @@ def _check_recompute(plan: Plan, graph: ModelGraph) -> None:
             )
 
 
+def nests(*groups: int) -> bool:
+    """Whether groups of so many neighbouring chips lie in each other like boxes."""
+    return all(high % low == 0 for low, high in pairwise(sorted(set(groups))))
+
+
 def _check_nesting(plan: Plan) -> None:
     """Groups lie in each other like boxes; the degrees a plan may leave out are named first."""
     t, c = plan.tensor_parallel, plan.context_parallel
@@ -155,7 +160,7 @@ def _check_nesting(plan: Plan) -> None:
             what = f"makes groups of {chips} chips in stages of {stage}"
             raise InputError(f"plan: {field}", what, "choose degrees whose product divides the chips of a stage")
     for low, high in pairwise(sorted(groups)):
-        if high % low:
+        if not nests(low, high):
             field = max(groups[low], groups[high], key=list(groups.values()).index)
             what = f"makes groups of {low} and {high} chips, which do not nest"
             raise InputError(f"plan: {field}", what, "each group should divide the next larger one")

@@ -17,12 +17,11 @@ from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.hardware.catalogue import cluster_from
 from dovetail.models import Job, Model
-from dovetail.placement.plan import Plan, PlanSpec, resolve_plan
-from dovetail.placement.runnable import check_runnable
-from dovetail.placement.suitable import check_suitable
+from dovetail.plans.declaration import Text
+from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
+from dovetail.plans.runs import check_runs
 
 Count = Annotated[int, Field(ge=1, le=2**40)]
-Text = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
 def _name_or_model(value: object) -> object:
@@ -126,8 +125,7 @@ def _task(file: PlanFile, folder: Path) -> Task:
         global_batch=job.global_batch,
         num_layers=job.model.num_layers,
     )
-    check_suitable(plan, job, cluster)
-    check_runnable(plan, framework, job.precision)
+    check_runs(plan, job, cluster, framework)
     return Task(job, cluster, framework, plan)
 
 

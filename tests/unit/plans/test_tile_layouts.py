@@ -10,12 +10,12 @@ import yaml
 from dovetail import frameworks, hardware, models
 from dovetail.errors import InputError
 from dovetail.evaluation import evaluate, task_of
-from dovetail.evaluation.write import plan_document
 from dovetail.hardware import Cluster
 from dovetail.layout.encoding import AxesOnTile, TileLayouts, encode, encode_strategy
 from dovetail.models import Job
-from dovetail.placement.arrange import arrange
-from dovetail.placement.plan import Plan, PlanSpec, resolve_plan
+from dovetail.plans.arrange import arrange
+from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
+from dovetail.plans.write import plan_document
 from dovetail.simulation import simulate
 
 WAFER = hardware.wafer("watos-like").cluster()

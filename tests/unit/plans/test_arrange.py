@@ -10,9 +10,9 @@ from dovetail import frameworks, hardware, models
 from dovetail.errors import InputError
 from dovetail.layout.axes import joined_by_tier
 from dovetail.models import Job
-from dovetail.placement.arrange import arrange
-from dovetail.placement.plan import PlanSpec, resolve_plan
-from dovetail.placement.runnable import check_runnable
+from dovetail.plans.arrange import arrange
+from dovetail.plans.framework_limits import check_runnable
+from dovetail.plans.plan import PlanSpec, resolve_plan
 
 JOB = Job(models.load("llama-3.1-8b"), seq_len=4096, global_batch=64)
 CLUSTER = hardware.cluster("h100-sxm", chips=64)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from dovetail import hardware, models
 from dovetail.errors import InputError
 from dovetail.hardware import Cluster
 from dovetail.hardware.write import chip_document, tier_documents
-from dovetail.layout.encoding import MeshAxis, Strings, TileLayouts
-from dovetail.layout.encoding.tile_layouts import string_text
 from dovetail.models import Job, Model
 from dovetail.models.catalogue import document_of
-from dovetail.placement.plan import Plan
+from dovetail.plans.declaration import declared
+from dovetail.plans.fields import PlanFields
+from dovetail.plans.file_types import layouts_document, plain
+from dovetail.plans.plan import Plan
 
 
 def plan_document(plan: Plan, job: Job, cluster: Cluster, framework: str) -> dict[str, Any]:
@@ -53,35 +53,22 @@ def cluster_part(cluster: Cluster) -> dict[str, Any]:
 
 
 def plan_fields(plan: Plan) -> dict[str, Any]:
-    """Every field of a plan; layouts, where it has them, as a plan file has them."""
-    fields = asdict(plan)
+    """All fields of a plan, as answers have them; layouts, where it has them, as a plan file has them."""
+    fields = {name: getattr(plan, name) for name in declared(PlanFields)}
     del fields["layouts"]
     if plan.layouts is not None:
-        fields["layouts"] = _layouts_part(plan.layouts)
+        fields["layouts"] = layouts_document(plan.layouts)
     return fields
 
 
 def plan_part(plan: Plan) -> dict[str, Any]:
-    """The `plan` part, every field of it."""
-    fields = plan_fields(plan)
-    # follows from the batch
-    del fields["num_microbatches"]
-    runs = fields.pop("recompute_by_block")
-    if runs is not None:
-        fields["recompute_by_block"] = [{"blocks": blocks, "again": _plain(again)} for blocks, again in runs]
-    return {name: _plain(value) for name, value in fields.items()}
-
-
-def _layouts_part(layouts: TileLayouts) -> dict[str, Any]:
-    classes = {
-        layer: {name: _strings_part(strings) for name, strings in operators} for layer, operators in layouts.classes
-    }
-    return {"tile": [layouts.rows, layouts.cols], "stream": _strings_part(layouts.stream), "classes": classes}
-
-
-def _strings_part(strings: Strings) -> dict[str, str]:
-    texts = {str(axis): string_text(strings.along(axis)) for axis in MeshAxis}
-    return {axis: text for axis, text in texts.items() if text}
+    """The `plan` part, all fields of it; one that is None is left out."""
+    part: dict[str, Any] = {}
+    for name, each in declared(PlanFields).items():
+        value = getattr(plan, name)
+        if each.about.written and value is not None:
+            part[name] = (each.about.write or plain)(value)
+    return part
 
 
 def _is_known(model: Model) -> bool:
@@ -95,7 +82,3 @@ def _alike(cluster: Cluster, name: str) -> bool:
     except InputError:
         return False
     return (known.chip, known.tiers) == (cluster.chip, cluster.tiers)
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]

@@ -1,0 +1,1 @@
+"""What a plan is: its fields declared once, `Plan`, `Space`, plan files, words, and what a framework runs."""

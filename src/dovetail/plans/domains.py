@@ -1,0 +1,147 @@
+"""All values of each field that a framework runs for a job on a cluster, whatever the other fields are."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Literal, cast, get_args
+
+from dovetail.frameworks import Framework
+from dovetail.frameworks.framework import AxisOrder
+from dovetail.layout.strategy import ContextKind
+from dovetail.models import Job
+from dovetail.plans.declaration import Scope
+from dovetail.plans.pipeline_schedule import PipelineSchedule
+from dovetail.profile.modules import MODULES
+
+Choice = str | tuple[str, ...]
+
+#: How blocks are dealt to stages: evenly; the chunks between the first and the last alike; or any way.
+Partition = Literal["even", "ends", "any"]
+
+#: The recompute policy that lets the partition choose for each block by itself.
+BY_BLOCK = "by block"
+
+#: Parts of the blocks that full recompute may hold for.
+SHARES = tuple(part / 8 for part in range(1, 9))
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """All divisors, in order."""
+    small = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
+    return tuple(sorted({*small, *(number // n for n in small)}))
+
+
+def chip_divisors(scope: Scope) -> tuple[int, ...]:
+    """Divisors of the chips."""
+    return divisors(scope.cluster.chips)
+
+
+def context_kinds(scope: Scope) -> tuple[ContextKind, ...]:
+    """Ways to share a sequence."""
+    kinds = cast("tuple[ContextKind, ...]", get_args(ContextKind))
+    return tuple(kind for kind in kinds if kind in scope.framework.context_parallel) or ("all_gather",)
+
+
+def context_degrees(scope: Scope) -> tuple[int, ...]:
+    """Divisors of the chips that divide a sequence."""
+    if not set(get_args(ContextKind)) & set(scope.framework.context_parallel):
+        return (1,)
+    return tuple(c for c in chip_divisors(scope) if scope.job.seq_len % c == 0)
+
+
+def schedules(scope: Scope) -> tuple[str, ...]:
+    """Pipeline schedules."""
+    return _schedules(scope.framework) or ("1f1b",)
+
+
+def _schedules(framework: Framework) -> tuple[str, ...]:
+    return tuple(schedule.value for schedule in PipelineSchedule if schedule.value in framework.pipeline_schedules)
+
+
+def stages(scope: Scope) -> tuple[int, ...]:
+    """Numbers of stages: the first and the last may hold embedding and head alone."""
+    if not _schedules(scope.framework):
+        return (1,)
+    return tuple(p for p in chip_divisors(scope) if p <= scope.job.model.num_layers + 2)
+
+
+def virtual_stages(scope: Scope) -> tuple[int, ...]:
+    """Virtual stages per rank."""
+    most = (scope.job.model.num_layers + 2) // 2
+    return tuple(range(1, most + 1)) if "interleaved" in _schedules(scope.framework) else (1,)
+
+
+def expert_degrees(scope: Scope) -> tuple[int, ...]:
+    """Divisors of the experts of the smallest mixture."""
+    layers = scope.job.graph().layers.values()
+    experts = sorted({e for layer in layers if isinstance(e := layer.sizes.get("experts"), int)})
+    return divisors(experts[0]) if experts and scope.framework.expert_parallel else (1,)
+
+
+def expert_tensor_degrees(scope: Scope) -> None:
+    """Left open: experts whole, or cut as wide as the layers around them, which depends on the tensor degree."""
+    del scope
+
+
+def sequence_parallel(scope: Scope) -> tuple[bool, ...]:
+    """Whether norms and dropouts may share the sequence."""
+    return (False,) if scope.framework.sequence_parallel == "never" else (False, True)
+
+
+def micro_batches(scope: Scope) -> tuple[int, ...]:
+    """Divisors of the global batch."""
+    return divisors(scope.job.global_batch)
+
+
+def zero_stages(scope: Scope) -> tuple[int, ...]:
+    """ZeRO stages."""
+    return scope.framework.zero_stages
+
+
+def recompute_policies(scope: Scope) -> tuple[Choice, ...]:
+    """What blocks may recompute."""
+    return menu(scope.job, scope.framework)
+
+
+def recompute_shares(scope: Scope) -> tuple[float, ...]:
+    """Parts of the blocks that full recompute may hold for."""
+    return SHARES if scope.framework.recompute_some_layers else (1.0,)
+
+
+def axis_orders(scope: Scope) -> tuple[AxisOrder, ...]:
+    """Rank orders."""
+    return scope.framework.axis_orders
+
+
+def partitions(scope: Scope) -> Partition:
+    """The widest freedom in dealing blocks to stages."""
+    match scope.framework.uneven_stages:
+        case "any":
+            return "any"
+        case "ends":
+            return "ends"
+        case _:
+            return "even"
+
+
+def chooses_by_block(framework: Framework) -> bool:
+    """Whether each block can be told by itself what to recompute, and to recompute nothing."""
+    return "operators" in framework.recompute and "none" in framework.recompute
+
+
+def menu(job: Job, framework: Framework) -> tuple[Choice, ...]:
+    """What blocks may recompute: a policy for each of them, or the same of the framework's menu for all."""
+    if chooses_by_block(framework):
+        return (BY_BLOCK,)
+    layers = job.graph().layers.values()
+    offered = [
+        name
+        for name in framework.recompute_modules
+        if name in MODULES and any(any(MODULES[name].operators(layer)) for layer in layers)
+    ]
+    words: list[Choice] = [word for word in ("none", "selective", "full") if word in framework.recompute]
+    if "selective" in framework.recompute:
+        sets = (modules for n in range(1, len(offered) + 1) for modules in combinations(offered, n))
+        # the attention core alone is what "selective" stands for
+        words += [modules for modules in sets if modules != ("core_attn",)]
+    return tuple(words)

@@ -1,0 +1,87 @@
+"""Types of plan-file fields that are more than a number or a word."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from dovetail.documents import Spec
+from dovetail.layout.encoding import MeshAxis, Strings, TileLayouts
+from dovetail.layout.encoding.tile_layouts import string_of, string_text
+
+Degree = Annotated[int, Field(ge=1, le=2**24)]
+Blocks = Annotated[int, Field(ge=0, le=2**24)]
+OperatorName = Annotated[str, Field(min_length=1, max_length=100)]
+Side = Annotated[int, Field(ge=1, le=4096)]
+LayoutText = Annotated[str, Field(max_length=10_000)]
+ScheduleName = Literal["gpipe", "1f1b", "interleaved", "zb_h1", "dualpipe"]
+
+#: What blocks recompute: a word, or operators and modules by name.
+RecomputeChoice = (
+    Literal["none", "selective", "full"] | Annotated[tuple[OperatorName, ...], Field(strict=False, max_length=1000)]
+)
+
+
+class RecomputeRun(Spec):
+    """Blocks that follow each other and recompute the same."""
+
+    blocks: Annotated[int, Field(ge=1, le=2**24)]
+    again: RecomputeChoice
+
+
+class StringsSpec(Spec):
+    """How an operator or the stream is cut along the rows and along the columns of a tile: `4 seq, 2 replicate`."""
+
+    rows: LayoutText = ""
+    cols: LayoutText = ""
+
+    def strings(self, where: str) -> Strings:
+        """The strings that the texts mean."""
+        return Strings(string_of(self.rows, where), string_of(self.cols, where))
+
+
+class LayoutsSpec(Spec):
+    """Layouts of every operator instead of a named strategy."""
+
+    tile: Annotated[tuple[Side, Side], Field(strict=False)]
+    """rows and columns of a stage's dies; 1 and all chips of a stage where there is no grid"""
+    stream: StringsSpec = StringsSpec()
+    """how what layers hand on lies"""
+    classes: Annotated[dict[OperatorName, dict[OperatorName, StringsSpec]], Field(max_length=1000)]
+    """layer class, then operator"""
+
+    def layouts(self) -> TileLayouts:
+        """The layouts a file describes."""
+        classes = {
+            layer: {name: spec.strings(f"plan: layouts.{layer}.{name}") for name, spec in operators.items()}
+            for layer, operators in self.classes.items()
+        }
+        return TileLayouts.of(*self.tile, self.stream.strings("plan: layouts.stream"), classes)
+
+
+RecomputeRuns = Annotated[tuple[RecomputeRun, ...], Field(strict=False, max_length=100_000)]
+LayersPerStage = Annotated[tuple[Blocks, ...], Field(strict=False, max_length=100_000)]
+
+
+def plain(value: Any) -> Any:
+    """A value as documents have it: lists for tuples."""
+    return list(value) if isinstance(value, tuple) else value  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]
+
+
+def runs_document(runs: tuple[tuple[int, str | tuple[str, ...]], ...]) -> list[dict[str, Any]]:
+    """Runs of blocks as a plan file has them."""
+    return [{"blocks": blocks, "again": plain(choice)} for blocks, choice in runs]
+
+
+def layouts_document(layouts: TileLayouts) -> dict[str, Any]:
+    """Layouts as a plan file has them."""
+    classes = {
+        layer: {name: _strings_document(strings) for name, strings in operators} for layer, operators in layouts.classes
+    }
+    return {"tile": [layouts.rows, layouts.cols], "stream": _strings_document(layouts.stream), "classes": classes}
+
+
+def _strings_document(strings: Strings) -> dict[str, str]:
+    texts = {str(axis): string_text(strings.along(axis)) for axis in MeshAxis}
+    return {axis: text for axis, text in texts.items() if text}
