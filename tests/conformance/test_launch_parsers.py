@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from dovetail import models
-from dovetail.evaluation import Task, task_of
 from dovetail.launch.deepspeed.keys import SECTIONS, TOP_LEVEL
 from dovetail.launch.targets import EXPORTERS
 from dovetail.launch.torchtitan.model import DEFAULTS, RECIPES, SCHEDULES
+from dovetail.plans.plan_file import Task, task_of
 
 PYTHON = os.environ.get("DOVETAIL_LAUNCH_PYTHON")
 PARSERS = Path(__file__).with_name("launch_parsers.py")

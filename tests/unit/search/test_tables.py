@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from random_plans import QUESTIONS, random_plans
 
-from dovetail.evaluation import evaluate
+from dovetail.bounds.hardware_bound import physical_bound
 from dovetail.plans.plan_batch import PlanBatch
 from dovetail.plans.runs import check_runs
-from dovetail.search.physical_bound import physical_bound
+from dovetail.step.evaluate import evaluate
 
 
 def check(question, number, seed):
