@@ -1,4 +1,4 @@
-"""CPU seconds of the bound L0 of a million designs, beside `physical_bound` design by design in the same run.
+"""CPU seconds of the bound L0 of a million designs, beside `hardware_bound` design by design in the same run.
 
 `python benchmarks/design_bounds.py [designs]`: GPT-3 175B, 1,536 sequences of 2,048 tokens, on 1,024 chips like TPU v4
 but for their figures, which are drawn at random; micro-batches 1, 2, 4 and 8. Counted is the whole call, with the plans
@@ -15,7 +15,7 @@ import numpy as np
 
 from dovetail import hardware, models
 from dovetail.bounds.design_bound import design_bounds, enumerated_plans
-from dovetail.bounds.hardware_bound import physical_bound
+from dovetail.bounds.hardware_bound import hardware_bound
 from dovetail.hardware import Chip, Cluster
 from dovetail.hardware.design import design_of
 from dovetail.models import Job
@@ -52,11 +52,11 @@ def main(number: int) -> None:
     clusters = [cluster_of(some.chip(i, "design"), cluster) for i in range(SCALAR)]
     before = time.process_time()
     for i, here in zip(sample.tolist(), clusters, strict=True):
-        found = physical_bound(job, here, plans)
+        found = hardware_bound(job, here, plans)
         least = np.array([found[of_size].min() for of_size in sizes])
         off = max(off, float(np.abs(bounds[i, 0] / least - 1).max()))
     scalar_s = (time.process_time() - before) / SCALAR
-    print(f"physical_bound of its {plans.micro_batch.size:,} plans: {1e3 * scalar_s:.1f} ms per design,", end=" ")
+    print(f"hardware_bound of its {plans.micro_batch.size:,} plans: {1e3 * scalar_s:.1f} ms per design,", end=" ")
     print(f"{scalar_s * number / all_s:,.0f} times as long; largest difference {off:.0e}")
 
 

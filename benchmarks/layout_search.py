@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 import optuna
-from baselines.annealing import annealed
+from baselines.annealing import simulated_annealing
 from baselines.flat_costs import Tried
-from baselines.genetic import bred
+from baselines.genetic import genetic_search
 from optuna.distributions import CategoricalDistribution
 from optuna.samplers import NSGAIISampler
 
@@ -162,7 +162,7 @@ def main() -> None:
             for batch in asked.batches:
                 case = case_of(model, tile, batch)
                 cells = [case.name, f"{case.tables_s:.2g}", f"{case.exact_s:.2g}"]
-                for search in (annealed, bred):
+                for search in (simulated_annealing, genetic_search):
                     # compiled before it is timed
                     search(case.problem, case.weights, evaluations=1000)
                     once, longer = (runs(case, search, times, asked.seeds) for times in (1, 10))

@@ -19,7 +19,7 @@ import numpy as np
 from dovetail import frameworks, hardware, models
 from dovetail.cost.calibration import calibration
 from dovetail.models import Job
-from dovetail.partition.partition_plan import PlacedPlan, place_profiled
+from dovetail.partition.partition_plan import PartitionedPlan, partition_profiled
 from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
 from dovetail.step.evaluate import Evaluation, ProfiledJob, evaluation_of, profiled_job, step_from
 from dovetail.step.facts import facts_of
@@ -94,7 +94,7 @@ class Comparison:
     """The best of Megatron's options, the best placement, and Megatron's options at that one's degrees."""
 
     theirs: Evaluation | None
-    ours: PlacedPlan | None
+    ours: PartitionedPlan | None
     theirs_there: Evaluation | None
 
 
@@ -113,13 +113,13 @@ def compared(name: str, seq_len: int, batch: int, chip: str, count: int) -> Comp
     theirs: Evaluation | None = None
     for _, plan, profiled in candidates:
         theirs = best_of_menu(plan, job, profiled, theirs.step_time_s if theirs else float("inf")) or theirs
-    ours: PlacedPlan | None = None
+    ours: PartitionedPlan | None = None
     there: Evaluation | None = None
     for fastest_s, plan, profiled in candidates:
         limit = ours.evaluation.step_time_s if ours else theirs.step_time_s if theirs else float("inf")
         if fastest_s >= limit * MARGIN:
             continue
-        found = place_profiled(plan, job, profiled, str(known))
+        found = partition_profiled(plan, job, profiled, str(known))
         if found and found.evaluation.fits and (ours is None or found.evaluation.step_time_s < limit):
             ours, there = found, best_of_menu(plan, job, profiled, float("inf"))
     return Comparison(theirs, ours, there)

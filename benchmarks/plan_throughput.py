@@ -1,7 +1,7 @@
 """Plans evaluated per CPU second by the search's compiled tables, beside `evaluate()` one by one in the same run.
 
-`python benchmarks/plan_throughput.py [shapes]`: Llama-3.1-70B on 1,024 H100 under Megatron. Shapes are drawn at random
-and none is pruned: each stands with every sharding, every recompute choice and every listed cut, and of each plan the
+`python benchmarks/plan_throughput.py [shapes]`: Llama-3.1-70B on 1,024 H100 under Megatron. Skeletons are drawn at
+random and none is pruned: each stands with every sharding, every recompute choice and every listed cut, and of each plan the
 step time and the memory of every stage are found. Counted is the time from rows of the tables to both, with the exact
 longest path of interleaved pipelines; tables are made before, and their time is printed beside.
 """
@@ -17,14 +17,14 @@ from cpu_time import cpu_seconds
 from dovetail import frameworks, hardware, models
 from dovetail.bounds.batch import Batch, Candidates, Evaluated
 from dovetail.models import Job
-from dovetail.plans.partitions import listed_cuts
-from dovetail.plans.skeletons import AXIS_ORDERS, NAMES, Shapes, shapes, shardings
+from dovetail.plans.partitions import listed_partitions
+from dovetail.plans.skeletons import AXIS_ORDERS, NAMES, PlanSkeletons, shapes, shardings
 from dovetail.plans.space import Space
 from dovetail.plans.stage_degrees import splits
 from dovetail.step.evaluate import evaluate
-from dovetail.step.layer_tables import Setting, options_of
+from dovetail.step.layer_tables import Setting, recompute_policies
 from dovetail.step.plan_tables import Tables, plan_of
-from dovetail.step.state_tables import StateKey
+from dovetail.step.state_tables import StateSharding
 
 #: Plans that are evaluated one by one for the comparison.
 SCALAR = 1000
@@ -39,7 +39,7 @@ def main(number: int) -> None:
     space = Space().resolve(job, cluster, framework)
     before = time.process_time()
     every = splits(job, cluster, framework, space)
-    tables = Tables(Setting.of(job, cluster, framework), every, options_of(space))
+    tables = Tables(Setting.of(job, cluster, framework), every, recompute_policies(space))
     found = shapes(job, cluster, framework, space, every, np.ones((len(every), len(space.pipeline_parallel)), bool))
     draw = np.random.default_rng(0)
     found = found.take(np.sort(draw.choice(len(found), number, replace=False)))
@@ -86,18 +86,18 @@ def main(number: int) -> None:
     print(f"largest difference in time or memory over {SCALAR:,} random plans: {off:.1e}")
 
 
-def expanded(tables: Tables, space: Space, found: Shapes) -> tuple[Candidates, list[list[int]]]:
+def expanded(tables: Tables, space: Space, found: PlanSkeletons) -> tuple[Candidates, list[list[int]]]:
     """Every sharding and option of shapes, and the listed cuts of each."""
     setting, options = tables.setting, len(tables.options)
     tiers = [tier.size for tier in setting.cluster.tiers]
-    keys: list[list[StateKey]] = []
+    keys: list[list[StateSharding]] = []
     cuts: list[list[int]] = []
     for i in range(len(found)):
         split, copies, stages = int(found.split[i]), int(found.copies[i]), int(found.stages[i])
         order, schedule = AXIS_ORDERS[int(found.inside[i])], NAMES[int(found.schedule[i])]
         states = shardings(setting.framework, space, tables.splits[split], copies, stages, tiers)
-        keys.append([StateKey(split, copies, stages, order, *state) for state in states])
-        listed = listed_cuts(
+        keys.append([StateSharding(split, copies, stages, order, *state) for state in states])
+        listed = listed_partitions(
             setting.job.model.num_layers, stages, int(found.chunks[i]), schedule, space.partition, uneven=True
         )
         cuts.append([tables.cuts.row(layers, stages, schedule) for layers in listed])

@@ -63,7 +63,7 @@ def one_point(graph: LayerGraph, profile: LayerProfile) -> float:
     whole = in_ticks(profile)
     frontier, program = recompute_frontier(graph, whole), Program(Forward(graph, whole))
     middle = len(frontier.seconds) // 2
-    kept, footprint = int(frontier.kept_bytes[middle]), int(frontier.footprint_bytes[middle])
+    kept, footprint = int(frontier.saved_bytes[middle]), int(frontier.footprint_bytes[middle])
     return cpu_seconds(lambda: program.least_ticks(kept, footprint), 5)
 
 
@@ -102,7 +102,7 @@ def named_costs(graph: LayerGraph, profile: LayerProfile) -> Iterator[tuple[str,
 def curve(name: str, graph: LayerGraph, profile: LayerProfile, *, pairs: bool = False) -> Curve:
     """A block's frontier with the named choices beside it."""
     frontier = recompute_frontier(graph, profile)
-    rows = np.column_stack([frontier.kept_bytes, frontier.footprint_bytes, frontier.seconds])
+    rows = np.column_stack([frontier.saved_bytes, frontier.footprint_bytes, frontier.seconds])
     choices: list[NamedChoice] = []
     for label, cost in named_costs(graph, profile):
         if " + " in label and not pairs:
@@ -111,7 +111,7 @@ def curve(name: str, graph: LayerGraph, profile: LayerProfile, *, pairs: bool = 
         row = (kept, kept + float(cost.workspace_bytes), seconds)
         on = bool(np.isclose(rows, row, rtol=1e-9, atol=0).all(axis=1).any())
         choices.append(NamedChoice(label, kept, seconds, on))
-    points = tuple(zip(frontier.kept_bytes.tolist(), frontier.seconds.tolist(), strict=True))
+    points = tuple(zip(frontier.saved_bytes.tolist(), frontier.seconds.tolist(), strict=True))
     return Curve(name, points, tuple(choices))
 
 
@@ -130,8 +130,8 @@ def draw(folder: Path) -> None:
     print("| choice | kept, MiB | added, ms | least with no more kept, ms |")
     print("|---|---|---|---|")
     for choice in llama.choices:
-        least = min(seconds for kept, seconds in llama.points if kept <= choice.kept_bytes * (1 + 1e-9))
-        print(f"| {choice.name} | {choice.kept_bytes / 2**20:.1f} | {1e3 * choice.seconds:.2f} | {1e3 * least:.2f} |")
+        least = min(seconds for kept, seconds in llama.points if kept <= choice.saved_bytes * (1 + 1e-9))
+        print(f"| {choice.name} | {choice.saved_bytes / 2**20:.1f} | {1e3 * choice.seconds:.2f} | {1e3 * least:.2f} |")
 
 
 def main() -> None:

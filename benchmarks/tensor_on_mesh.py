@@ -27,7 +27,7 @@ from dovetail.cost.units import way_arrays
 from dovetail.hardware import Cluster
 from dovetail.layout import CollectiveKind
 from dovetail.models import Job
-from dovetail.partition.partition_plan import place_plan
+from dovetail.partition.partition_plan import partition_plan
 from dovetail.plans.arrange import arrange
 from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
 from dovetail.plans.runs import check_runs
@@ -134,7 +134,7 @@ def placed(spec: PlanSpec, cluster: Cluster, *, rings: bool) -> Evaluation | Non
     """The degrees of a plan with the best cut into stages and the best recompute of each block that fit."""
     (plan, job), framework = resolved(spec, cluster), frameworks.load("megatron")
     with patch("dovetail.cost.collective.as_tier", ring_tier if rings else as_tier):
-        found = place_plan(plan, job, cluster, framework)
+        found = partition_plan(plan, job, cluster, framework)
     return found and found.evaluation
 
 

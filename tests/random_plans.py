@@ -11,14 +11,14 @@ from dovetail.bounds.batch import Batch, Candidates, Evaluated
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job
-from dovetail.plans.partitions import listed_cuts
+from dovetail.plans.partitions import listed_partitions
 from dovetail.plans.plan import Plan
 from dovetail.plans.skeletons import AXIS_ORDERS, NAMES, shapes, shardings
 from dovetail.plans.space import Space
 from dovetail.plans.stage_degrees import splits
-from dovetail.step.layer_tables import Setting, options_of
+from dovetail.step.layer_tables import Setting, recompute_policies
 from dovetail.step.plan_tables import Tables, plan_of
-from dovetail.step.state_tables import StateKey
+from dovetail.step.state_tables import StateSharding
 
 #: Model, chips, sequences a step, tokens of a sequence, framework and chip.
 QUESTIONS = (
@@ -62,17 +62,17 @@ def random_plans(question: tuple[str, int, int, int, str, str], number: int, see
     wanted = draw.random((len(every), len(space.pipeline_parallel))) < min(1.0, 60 / len(every))
     found = shapes(job, cluster, framework, space, every, wanted)
     found = found.take(np.sort(draw.choice(len(found), min(number, len(found)), replace=False)))
-    tables = Tables(Setting.of(job, cluster, framework), every, options_of(space))
+    tables = Tables(Setting.of(job, cluster, framework), every, recompute_policies(space))
     tiers = [tier.size for tier in cluster.tiers]
     keys, cuts = [], []
     for i in range(len(found)):
         split, copies, stages = int(found.split[i]), int(found.copies[i]), int(found.stages[i])
         states = shardings(framework, space, every[split], copies, stages, tiers)
         order = AXIS_ORDERS[int(found.inside[i])]
-        keys.append(StateKey(split, copies, stages, order, *states[draw.integers(len(states))]))
+        keys.append(StateSharding(split, copies, stages, order, *states[draw.integers(len(states))]))
         schedule = NAMES[int(found.schedule[i])]
         uneven = framework.uneven_stages != "never"
-        listed = listed_cuts(
+        listed = listed_partitions(
             job.model.num_layers, stages, int(found.chunks[i]), schedule, space.partition, uneven=uneven
         )
         cuts.append([tables.cuts.row(listed[draw.integers(len(listed))], stages, schedule)])

@@ -36,7 +36,7 @@ class Cooling:
     restarts: int = 4
 
 
-def annealed(
+def simulated_annealing(
     problem: CostProblem,
     weights: Sequence[float] | Floats,
     *,

@@ -31,7 +31,7 @@ class NamedChoice:
     """A choice with a name: bytes kept, seconds added, and whether it is a point of the frontier."""
 
     name: str
-    kept_bytes: float
+    saved_bytes: float
     seconds: float
     on_frontier: bool
 
@@ -52,7 +52,7 @@ def frontier_plot(title: str, curves: Sequence[Curve]) -> str:
     box = Box(58, TITLE_HEIGHT + 30, WIDTH - 58 - 24, HEIGHT)
     drawing = Drawing(title, f"seconds added against bytes kept, {len(curves)} frontiers", box.bottom + 46)
     shown = [
-        (k / 2**20, 1e3 * s) for c in curves for k, s in (*c.points, *((m.kept_bytes, m.seconds) for m in c.choices))
+        (k / 2**20, 1e3 * s) for c in curves for k, s in (*c.points, *((m.saved_bytes, m.seconds) for m in c.choices))
     ]
     across = _axis(drawing, box, max(x for x, _ in shown), upright=False)
     up = _axis(drawing, box, max(y for _, y in shown), upright=True)
@@ -67,9 +67,9 @@ def frontier_plot(title: str, curves: Sequence[Curve]) -> str:
         drawing.line(corners, colour, 1.5)
         drawing.dots([(across(k / 2**20), up(1e3 * s)) for k, s in curve.points], colour)
         for choice in curve.choices:
-            x, y = across(choice.kept_bytes / 2**20), up(1e3 * choice.seconds)
+            x, y = across(choice.saved_bytes / 2**20), up(1e3 * choice.seconds)
             if not choice.on_frontier:
-                bound = stairs[bisect_right(stairs, choice.kept_bytes * (1 + SLACK), key=lambda point: point[0]) - 1]
+                bound = stairs[bisect_right(stairs, choice.saved_bytes * (1 + SLACK), key=lambda point: point[0]) - 1]
                 drawing.line([(x, y), (x, up(1e3 * bound[1]))], BEHIND, 1, dashed=True)
             drawing.mark(x - 7, y + 4, "dot", colour if choice.on_frontier else BEHIND)
             marks.append((x, y, choice.name))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from baselines.flat_costs import Effort, FlatCosts, Tried, flat_costs
-from baselines.genetic_kernels import Breeding, People, breed, settle
+from baselines.genetic_kernels import Breeding, Population, breed, settle
 from baselines.random_kernels import random_state
 from dovetail.arrays import Floats, Ints
 from dovetail.mapping.elimination.problem import CostProblem
@@ -35,7 +35,7 @@ class Evolution:
     patience: int = 50
 
 
-def bred(
+def genetic_search(
     problem: CostProblem,
     weights: Sequence[float] | Floats,
     *,
@@ -59,7 +59,7 @@ def _evolved(flat: FlatCosts, effort: Effort, seed: int, how: Evolution) -> Ints
     n = max(2, int(min(how.population, effort.left)))
     choices, entries = np.zeros((n, len(flat.sizes)), np.int64), np.zeros((n, len(flat.firsts)), np.int64)
     now, then = (choices, entries, np.zeros(n)), (choices.copy(), entries.copy(), np.zeros(n))
-    people = People(*now, *then, choices[0].copy(), np.full(2, np.inf), random_state(seed))
+    people = Population(*now, *then, choices[0].copy(), np.full(2, np.inf), random_state(seed))
     breeding = Breeding(how.tournament, how.crossed, how.one_point, how.mutations)
     children = n - 1
     stale = how.patience

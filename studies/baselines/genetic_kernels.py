@@ -12,7 +12,7 @@ from baselines.random_kernels import below, bits, share
 from dovetail.arrays import Floats, Ints, Words
 
 
-class People(NamedTuple):
+class Population(NamedTuple):
     """A generation, room for the next one, and the best choice so far; all of it changes."""
 
     #: people × variables
@@ -42,7 +42,7 @@ class Breeding(NamedTuple):
 
 
 @njit(cache=True)
-def settle(flat: FlatCosts, people: People) -> None:
+def settle(flat: FlatCosts, people: Population) -> None:
     """Random choices for all."""
     people.least[1] = np.inf
     for person in range(len(people.costs)):
@@ -57,7 +57,7 @@ def settle(flat: FlatCosts, people: People) -> None:
 
 
 @njit(cache=True)
-def breed(flat: FlatCosts, people: People, breeding: Breeding, generations: int) -> int:
+def breed(flat: FlatCosts, people: Population, breeding: Breeding, generations: int) -> int:
     """Generations one after another; returns since how many the least cost of this population has not fallen.
 
     The best of a generation lives on.
@@ -137,7 +137,7 @@ def _take(flat: FlatCosts, variable: int, option: int, choices: Ints, entries: I
 
 
 @njit(cache=True)
-def _cost(flat: FlatCosts, people: People, choices: Ints, entries: Ints, costs: Floats, row: int) -> None:
+def _cost(flat: FlatCosts, people: Population, choices: Ints, entries: Ints, costs: Floats, row: int) -> None:
     """Adds the entries of a choice up, and remembers it where it is the best."""
     total = 0.0
     for table in range(entries.shape[1]):

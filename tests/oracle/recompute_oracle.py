@@ -111,9 +111,9 @@ class Forward:
                 for place, entry in enumerate(self.entries):
                     if name in entry.readers:
                         wanted[place] |= repeated
-        kept_bytes = sum((h * e.bytes for h, e in zip(held, self.entries, strict=True)), np.zeros(count))
+        saved_bytes = sum((h * e.bytes for h, e in zip(held, self.entries, strict=True)), np.zeros(count))
         seconds = sum((p * e.made_s for p, e in zip(paid, self.entries, strict=True)), seconds)
-        return np.column_stack([kept_bytes, kept_bytes + workspace, seconds])
+        return np.column_stack([saved_bytes, saved_bytes + workspace, seconds])
 
     def label(self, again: Iterable[str]) -> tuple[float, float, float]:
         """Kept bytes, footprint and seconds of one choice."""

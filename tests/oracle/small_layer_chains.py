@@ -18,7 +18,7 @@ import numpy as np
 from hypothesis import strategies as st
 from pipeline_graph import Times, longest_path
 
-from dovetail.partition.layer_chain import LayerChain, LayerOptions, LayerPlacement
+from dovetail.partition.layer_chain import LayerChain, LayerOptions, LayerPartition
 from dovetail.pipeline import Pipeline, PipelineSchedule, WorkKind, WorkOrder, work_order
 
 Ends = tuple[int, ...]
@@ -55,7 +55,7 @@ def bytes_needed(chain: LayerChain, chunks: Sequence[Sequence[int]], options: Se
     for (number, one), option in zip(of_layers, options, strict=True):
         state += one.state_bytes
         step += one.step_bytes
-        saved[number] += float(one.kept_bytes[option])
+        saved[number] += float(one.saved_bytes[option])
         workspace = max(workspace, float(one.workspace_bytes[option]))
         loss, gathered = max(loss, one.loss_bytes), max(gathered, one.gathered_bytes)
         for kind, size in enumerate(one.working_bytes):
@@ -103,7 +103,7 @@ def seconds_with(chain: LayerChain, ends: Ends, of_input: Sequence[float]) -> fl
     return longest_path(explicit_order(pipeline), times) + once
 
 
-def evaluated(chain: LayerChain, placement: LayerPlacement) -> float:
+def evaluated(chain: LayerChain, placement: LayerPartition) -> float:
     """The step time of a placement; infinite where a stage does not fit."""
     for stage, chunks in enumerate(by_stage(chain, placement.ends)):
         if bytes_needed(chain, chunks, [placement.options[i] for i in joined(chunks)], stage) > chain.device_bytes:
@@ -134,7 +134,7 @@ def every_cut(chain: LayerChain) -> Iterator[Ends]:
 def every_way(chain: LayerChain, chunks: Sequence[Sequence[int]], stage: int) -> set[Way]:
     """Of every choice of options that fits, one by one."""
     layers, ways = joined(chunks), set()
-    for options in product(*(range(len(layer(chain, i).kept_bytes)) for i in layers)):
+    for options in product(*(range(len(layer(chain, i).saved_bytes)) for i in layers)):
         if bytes_needed(chain, chunks, options, stage) <= chain.device_bytes:
             chosen = dict(zip(layers, options, strict=True))
             ways.add(tuple(sum(float(layer(chain, i).input_gradient_s[chosen[i]]) for i in c) for c in chunks))
@@ -149,7 +149,7 @@ def least_by_counts(chain: LayerChain, chunks: Sequence[Sequence[int]], stage: i
     layers = sorted(joined(chunks), key=lambda i: chain.order[i])
     counts = Counter(chain.order[i] for i in layers)
     choices = [
-        combinations_with_replacement(range(len(chain.classes[kind].kept_bytes)), count)
+        combinations_with_replacement(range(len(chain.classes[kind].saved_bytes)), count)
         for kind, count in sorted(counts.items())
     ]
     least = math.inf
@@ -201,7 +201,7 @@ def layer_options(draw: Any, most_options: int, byte: float) -> LayerOptions:
         forward_s=draw(AMOUNTS) * SECOND,
         input_gradient_s=np.array(gradient) * SECOND,
         weight_gradient_s=draw(AMOUNTS) * SECOND,
-        kept_bytes=np.array(kept) * byte,
+        saved_bytes=np.array(kept) * byte,
         workspace_bytes=np.array(workspace) * byte,
         state_bytes=state * byte,
         step_bytes=step * byte,
@@ -233,9 +233,9 @@ def limits(draw: Any, chain: LayerChain, byte: float) -> float:
     for i in range(len(chain.order)):
         one = layer(chain, i)
         if prefer == "any":
-            options.append(draw(st.integers(0, len(one.kept_bytes) - 1)))
+            options.append(draw(st.integers(0, len(one.saved_bytes) - 1)))
         else:
-            options.append(int(np.argmin(one.input_gradient_s if prefer == "fast" else one.kept_bytes)))
+            options.append(int(np.argmin(one.input_gradient_s if prefer == "fast" else one.saved_bytes)))
     taken = [
         bytes_needed(chain, chunks, [options[i] for i in joined(chunks)], stage)
         for stage, chunks in enumerate(by_stage(chain, ends))

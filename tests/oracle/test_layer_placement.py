@@ -22,8 +22,8 @@ from small_layer_chains import (
     plain_chains,
 )
 
-from dovetail.partition.layer_chain import LayerChain, LayerOptions, LayerPlacement, placement_seconds
-from dovetail.partition.partition_layers import PlacementSolution, place_layers
+from dovetail.partition.layer_chain import LayerChain, LayerOptions, LayerPartition, partition_seconds
+from dovetail.partition.partition_layers import PartitionSolution, partition_layers
 from dovetail.pipeline import Pipeline, PipelineSchedule
 
 PLAIN = [PipelineSchedule.ONE_F_ONE_B, PipelineSchedule.GPIPE, PipelineSchedule.ZB_H1]
@@ -43,7 +43,7 @@ def at_most(low: float, high: float) -> bool:
     return low <= high * (1 + 1e-9) + 1e-12
 
 
-def checked(chain: LayerChain, solution: PlacementSolution, least: float) -> LayerPlacement | None:
+def checked(chain: LayerChain, solution: PartitionSolution, least: float) -> LayerPartition | None:
     """What holds for every schedule; the placement, or None where nothing fits."""
     if math.isinf(least):
         assert (solution.status, solution.placement, solution.seconds) == ("infeasible", None, math.inf)
@@ -53,9 +53,9 @@ def checked(chain: LayerChain, solution: PlacementSolution, least: float) -> Lay
     assert placement is not None
     assert placement.ends in set(every_cut(chain))
     assert len(placement.options) == len(chain.order)
-    assert all(0 <= k < len(layer(chain, i).kept_bytes) for i, k in enumerate(placement.options))
+    assert all(0 <= k < len(layer(chain, i).saved_bytes) for i, k in enumerate(placement.options))
     assert solution.seconds == same(evaluated(chain, placement))
-    assert solution.seconds == same(placement_seconds(chain, placement))
+    assert solution.seconds == same(partition_seconds(chain, placement))
     assert at_most(solution.lower_bound_s, least)
     assert at_most(least, solution.seconds)
     if solution.status == "optimal":
@@ -68,7 +68,7 @@ def checked(chain: LayerChain, solution: PlacementSolution, least: float) -> Lay
 @given(data=st.data())
 def test_the_placement_is_the_best_of_all(schedule, data):
     chain = data.draw(plain_chains(schedule))
-    solution = place_layers(chain)
+    solution = partition_layers(chain)
     found = checked(chain, solution, least_seconds(chain))
     if found and schedule is PipelineSchedule.ONE_F_ONE_B:
         assert solution.status == "optimal"
@@ -79,7 +79,7 @@ def test_the_placement_is_the_best_of_all(schedule, data):
 @given(data=st.data())
 def test_the_placement_of_many_like_layers_is_the_best_of_all_cuts_and_counts(schedule, data):
     chain = data.draw(long_chains(schedule))
-    solution = place_layers(chain)
+    solution = partition_layers(chain)
     found = checked(chain, solution, least_seconds(chain, least_by_counts))
     if found and schedule is PipelineSchedule.ONE_F_ONE_B:
         assert solution.status == "optimal"
@@ -88,10 +88,10 @@ def test_the_placement_of_many_like_layers_is_the_best_of_all_cuts_and_counts(sc
 @OF_INTERLEAVED
 @given(chain=interleaved_chains())
 def test_interleaved_stages_fit_and_the_bound_holds(chain):
-    solution = place_layers(chain)
+    solution = partition_layers(chain)
     least = least_seconds(chain)
     placement = checked(chain, solution, least)
-    if placement is not None and all(len(kind.kept_bytes) == 1 for kind in chain.classes):
+    if placement is not None and all(len(kind.saved_bytes) == 1 for kind in chain.classes):
         assert solution.seconds == same(least)
 
 
@@ -139,7 +139,7 @@ BY_HAND = {
 @pytest.mark.parametrize(("chain", "ends", "seconds"), BY_HAND.values(), ids=list(BY_HAND))
 def test_examples_by_hand(chain, ends, seconds):
     assert least_seconds(chain) == seconds
-    solution = place_layers(chain)
+    solution = partition_layers(chain)
     assert solution.seconds == same(seconds)
     assert (solution.placement.ends if solution.placement else None) == ends
 
@@ -162,13 +162,13 @@ def test_memory_that_is_met_exactly_is_enough_however_its_sums_round(byte, sched
         for kept, workspace in ((0, 0), (1, 3))
     ]
     chain = row(Pipeline(schedule, 2, 1), 4 * byte, *layers)
-    assert placement_seconds(chain, LayerPlacement((1, 2), (0, 0))) == 0.0
-    assert place_layers(chain).status == "optimal"
+    assert partition_seconds(chain, LayerPartition((1, 2), (0, 0))) == 0.0
+    assert partition_layers(chain).status == "optimal"
     thirds = block(
-        kept_bytes=np.array([7.0]), workspace_bytes=np.zeros(1), input_gradient_s=np.ones(1), state_bytes=2.0
+        saved_bytes=np.array([7.0]), workspace_bytes=np.zeros(1), input_gradient_s=np.ones(1), state_bytes=2.0
     )
     interleaved = row(Pipeline(PipelineSchedule.INTERLEAVED, 2, 4, 3), 55.0, *[thirds] * 6)
-    assert place_layers(interleaved).status != "infeasible"
+    assert partition_layers(interleaved).status != "infeasible"
 
 
 def test_cuts_that_do_not_fit_do_not_end_the_search_of_interleaved_ones():
@@ -178,6 +178,6 @@ def test_cuts_that_do_not_fit_do_not_end_the_search_of_interleaved_ones():
     )
     order = (1, *[0] * 100, 0)
     chain = LayerChain((small, large), order, Pipeline(PipelineSchedule.INTERLEAVED, 2, 8, 2), 80.0)
-    solution = place_layers(chain)
+    solution = partition_layers(chain)
     assert solution.placement is not None
-    assert placement_seconds(chain, solution.placement) == solution.seconds
+    assert partition_seconds(chain, solution.placement) == solution.seconds

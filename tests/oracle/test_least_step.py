@@ -7,8 +7,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from dovetail.mapping.tiles.least_step import BlockFloor, TilePipeline, least_step_s
-from dovetail.pipeline.step_time import ChunkTimes, step_time
+from dovetail.mapping.tiles.least_step import BlockLowerBound, TilePipeline, least_step_s
+from dovetail.pipeline.chunk_times import ChunkTimes
+from dovetail.pipeline.step_time import step_time
 from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
 
 
@@ -21,7 +22,7 @@ def dealt(count: int, stages: int):
         yield from ((first, *rest) for rest in dealt(count - first, stages - 1))
 
 
-def by_trying_all(block: BlockFloor, pipeline: TilePipeline, forward_s: float) -> float:
+def by_trying_all(block: BlockLowerBound, pipeline: TilePipeline, forward_s: float) -> float:
     """The least over all deals and all choices of the two points by every block."""
     best, count = float("inf"), pipeline.blocks
     for numbers in dealt(count, pipeline.stages):
@@ -45,7 +46,7 @@ def test_no_deal_of_blocks_is_faster(seed):
     random = np.random.default_rng(seed)
     lean, whole = sorted(random.choice(9, 2, replace=False).astype(float))
     slow, fast = sorted(random.integers(1, 9, 2).astype(float), reverse=True)
-    block = BlockFloor(np.array([lean, whole]), np.array([slow, fast]), float(random.integers(1, 9)), 0.0)
+    block = BlockLowerBound(np.array([lean, whole]), np.array([slow, fast]), float(random.integers(1, 9)), 0.0)
     for stages, count, microbatches in product((1, 2, 3), (1, 4, 7), (1, 5)):
         capacity, forward = float(random.integers(5, 90)), float(random.choice([0.0, 0.5, 1.0])) * fast
         pipeline = TilePipeline(stages, microbatches, count, capacity)
@@ -75,6 +76,6 @@ def test_no_schedule_of_equal_stages_is_faster(schedule):
         )
         step = float(step_time(Pipeline(PipelineSchedule(schedule), p, m, 1), chunks)[0])
         total = forward + of_input + of_weight
-        block = BlockFloor(np.array([1.0]), np.array([total]), 1.0, forward)
+        block = BlockLowerBound(np.array([1.0]), np.array([total]), 1.0, forward)
         pipeline = TilePipeline(p, m, p, 1e9)
         assert least_step_s(block.stage_seconds(pipeline), forward, pipeline) <= step * (1 + 1e-9)

@@ -35,7 +35,7 @@ def label_of(cost: Recompute) -> NDArray[np.float64]:
 
 def rows_of(graph: LayerGraph, profile: LayerProfile) -> NDArray[np.float64]:
     frontier = recompute_frontier(graph, profile)
-    return np.column_stack([frontier.kept_bytes, frontier.footprint_bytes, frontier.seconds])
+    return np.column_stack([frontier.saved_bytes, frontier.footprint_bytes, frontier.seconds])
 
 
 def is_behind(label: NDArray[np.float64], rows: NDArray[np.float64]) -> bool:

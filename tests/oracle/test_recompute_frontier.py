@@ -20,7 +20,7 @@ EXAMPLES = 5000 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 300
 
 
 def labels_of(frontier: Frontier) -> list[tuple[float, ...]]:
-    rows = np.column_stack([frontier.kept_bytes, frontier.footprint_bytes, frontier.seconds])
+    rows = np.column_stack([frontier.saved_bytes, frontier.footprint_bytes, frontier.seconds])
     return [tuple(row) for row in rows.tolist()]
 
 
@@ -40,8 +40,8 @@ def test_the_frontier_is_that_of_all_subsets_and_its_points_are_what_they_say(la
     found = labels_of(frontier)
     # equal to the last bit: bytes and seconds are whole multiples of a power of two
     assert sorted(found) == [tuple(row) for row in undominated(forward.every_label()).tolist()]
-    assert np.all(np.diff(frontier.kept_bytes) >= 0)
-    assert np.array_equal(frontier.footprint_bytes, frontier.kept_bytes + frontier.workspace_bytes)
+    assert np.all(np.diff(frontier.saved_bytes) >= 0)
+    assert np.array_equal(frontier.footprint_bytes, frontier.saved_bytes + frontier.workspace_bytes)
     for index, label in enumerate(found):
         assert forward.label(frontier.again(index)) == label
         assert labels_by_name(graph, profile, frontier.again(index), exposed, share) == label

@@ -32,7 +32,7 @@ def prove(graph: LayerGraph, profile: LayerProfile, minima: int = 8) -> None:
     forward = Forward(graph, whole)
     frontier = recompute_frontier(graph, whole)
     found = [forward.label(frontier.again(index)) for index in range(len(frontier.seconds))]
-    said = zip(frontier.kept_bytes, frontier.footprint_bytes, frontier.seconds, strict=True)
+    said = zip(frontier.saved_bytes, frontier.footprint_bytes, frontier.seconds, strict=True)
     assert found == [tuple(map(float, label)) for label in said]
     labels = [in_whole_numbers(label) for label in found]
     assert len(undominated(np.array(found))) == len(labels)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from random_step_plans import random_tasks
 
-from dovetail.bounds.hardware_bound import physical_bound
+from dovetail.bounds.hardware_bound import hardware_bound
 from dovetail.plans.plan_batch import PlanBatch
 from dovetail.plans.plan_file import Task
 from dovetail.simulation.simulate import simulate
@@ -20,7 +20,7 @@ def violations(task: Task) -> list[str]:
     plan, job, cluster, framework = task.plan, task.job, task.cluster, task.framework
     seconds = simulate(plan, job, cluster, framework).step_time_s
     bounds = {
-        "physical bound": float(physical_bound(job, cluster, PlanBatch.of([plan]))[0]),
+        "physical bound": float(hardware_bound(job, cluster, PlanBatch.of([plan]))[0]),
         "least of the model": least_step_s(plan, job, cluster, framework),
     }
     assert min(bounds.values()) > 0

@@ -8,22 +8,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from dovetail.arrays import TOLERANCE, Bools, Floats, Ints
-from dovetail.bounds.hardware_bound import physical_bound
+from dovetail.bounds.hardware_bound import hardware_bound
 from dovetail.bounds.partition_bound_kernels import least_seconds
 from dovetail.pipeline.chunk_times import ChunkTimes
 from dovetail.pipeline.step_time import step_time
 from dovetail.plans.pipeline_schedule import GPIPE, ONE_F_ONE_B, Pipeline, PipelineSchedule
 from dovetail.plans.plan_batch import PlanBatch
-from dovetail.plans.skeletons import NAMES, Shapes, group_sizes
+from dovetail.plans.skeletons import NAMES, PlanSkeletons, group_sizes
 from dovetail.plans.zero_stage import effective_zero_stage
 from dovetail.step.formulas import exposed, optimizer_seconds
-from dovetail.step.plan_kernels import Cells, Layers, Plans, evaluate_plans
+from dovetail.step.plan_kernels import LayerColumns, PlanColumns, ProfileColumns, evaluate_plans
 from dovetail.step.plan_tables import Tables, numbers
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Plans but for their cut: numbers of a batch's shapes, of options and of states."""
+    """PlanColumns but for their cut: numbers of a batch's shapes, of options and of states."""
 
     shape: Ints
     option: Ints
@@ -39,7 +39,7 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """Plans of candidates with cuts: seconds of the pipeline, exact or at least, and of the rest; bytes of a stage."""
+    """PlanColumns of candidates with cuts: seconds of the pipeline, exact or at least, and of the rest; bytes of a stage."""
 
     candidate: Ints
     cut: Ints
@@ -55,17 +55,17 @@ class Evaluated:
 
 
 class Batch:
-    """Shapes that are worked on together."""
+    """PlanSkeletons that are worked on together."""
 
-    def __init__(self, tables: Tables, shapes: Shapes) -> None:
+    def __init__(self, tables: Tables, shapes: PlanSkeletons) -> None:
         self.tables = tables
         self.shapes = shapes
         self.cell = tables.cells(shapes)
-        self._cells: Cells = tables.cell_arrays()
+        self._cells: ProfileColumns = tables.cell_arrays()
         unique, position = np.unique(self.cell, return_inverse=True)
         self._position = position.reshape(-1)
         self._unique = unique
-        self._menu: Layers | None = None
+        self._menu: LayerColumns | None = None
         self._sending_s, self._delay_s = tables.transfers(shapes, self._cells.stream[self.cell])
         self._group = group_sizes(shapes.stages, shapes.microbatches, shapes.chunks)
         self._tied_s = tables.tied_seconds(shapes, self.cell, self._cells)
@@ -74,7 +74,7 @@ class Batch:
         self._sharded: tuple[Ints, Ints] = (np.zeros(0, np.int64), np.zeros(0, np.int64))
 
     @property
-    def _layers(self) -> Layers:
+    def _layers(self) -> LayerColumns:
         """Rows of the shapes' cells under every option, and of what states add to them."""
         if self._menu is None:
             self._menu = self.tables.layer_rows(self._unique)
@@ -100,7 +100,7 @@ class Batch:
         found = self._least(plans, memory, state, self._layers, limit_s - fixed, listed=least is None)
         return (found + fixed).reshape(len(self.shapes), options)
 
-    def open_plans(self, least: int | None) -> tuple[Plans, Ints, Floats]:
+    def open_plans(self, least: int | None) -> tuple[PlanColumns, Ints, Floats]:
         """Every shape under every option, cut and state left open; the layer rows of their bytes, and fixed seconds."""
         n, options = len(self.shapes), len(self.tables.options)
         shape, option = np.repeat(np.arange(n), options), np.tile(np.arange(options), n)
@@ -147,14 +147,14 @@ class Batch:
             zero_stage=self.tables.zero_stages()[candidates.state],
             zero_group=np.array([key.zero_group for key in self.tables.states.keys])[candidates.state],
         )
-        return physical_bound(setting.job, setting.cluster, plans)
+        return hardware_bound(setting.job, setting.cluster, plans)
 
     def _least(
         self,
-        plans: Plans,
+        plans: PlanColumns,
         memory: Ints,
         state_bytes: Floats,
-        layers: Layers,
+        layers: LayerColumns,
         limits_s: Floats | float,
         *,
         listed: bool,
@@ -173,7 +173,7 @@ class Batch:
         )
         return found * (1 - TOLERANCE)
 
-    def _state_bytes(self, plans: Plans) -> Floats:
+    def _state_bytes(self, plans: PlanColumns) -> Floats:
         """What the state of one layer of every class takes, tied weights apart (`memory.state_bytes`)."""
         used, home = self._cells.own[plans.cell], self.tables.state_arrays().own[plans.state]
         return self.tables.state_bytes(used, home, plans.zero_stage[:, None], plans.stages[:, None])
@@ -197,7 +197,7 @@ class Batch:
         exact = (plans.schedule == GPIPE) | ((plans.schedule == ONE_F_ONE_B) & (plans.delay_s == 0))
         return Evaluated(candidate, cut, pipeline, after + self._fixed_s(chosen), exact | (plans.stages == 1), peak)
 
-    def plan_seconds(self, plans: Plans) -> tuple[Floats, Floats, Floats]:
+    def plan_seconds(self, plans: PlanColumns) -> tuple[Floats, Floats, Floats]:
         """Seconds of pipelines, exact or at least, and of what follows them; bytes of the fullest stage."""
         tables = self.tables
         return evaluate_plans(
@@ -228,7 +228,7 @@ class Batch:
             steps[rows] = self._longest_paths(pipeline, plans, first[rows])
         return steps[back.reshape(-1)]
 
-    def _longest_paths(self, pipeline: Pipeline, plans: Plans, rows: Ints) -> Floats:
+    def _longest_paths(self, pipeline: Pipeline, plans: PlanColumns, rows: Ints) -> Floats:
         counts = np.stack([self.tables.cuts.places(cut) for cut in numbers(plans.cut[rows])]).astype(np.float64)
         forward, of_input, of_weight = (
             np.einsum("npc,nc->np", counts, part[plans.layer[rows]]) for part in self._layers[:3]
@@ -242,10 +242,10 @@ class Batch:
         sharded = (self.tables.zero_stages()[candidates.state] == 3).astype(np.int64)
         return self._tied_s[candidates.shape, sharded] + self._between_s
 
-    def _plans(self, candidates: Candidates, layer: Ints, cut: Ints | None = None) -> Plans:
+    def _plans(self, candidates: Candidates, layer: Ints, cut: Ints | None = None) -> PlanColumns:
         shapes, shape = self.shapes, candidates.shape
         zero = self.tables.zero_stages()
-        return Plans(
+        return PlanColumns(
             layer=layer,
             cell=self.cell[shape],
             state=candidates.state,
@@ -288,7 +288,7 @@ class Batch:
         added = sharded.take(first[new])
         rows = self.tables.sharded_rows(self.cell[added.shape], added.option, added.state)
         start = len(self._layers.kept)
-        self._menu = Layers(*(np.concatenate(parts) for parts in zip(self._layers, rows, strict=True)))
+        self._menu = LayerColumns(*(np.concatenate(parts) for parts in zip(self._layers, rows, strict=True)))
         joined = np.concatenate([known, codes[new]])
         order = np.argsort(joined)
         places = np.concatenate([places, start + np.arange(int(new.sum()))])

@@ -8,20 +8,20 @@ import numpy as np
 
 from dovetail.arrays import TOLERANCE, Floats, Ints
 from dovetail.bounds.partition_bound_kernels import least_seconds
-from dovetail.plans.skeletons import Shapes, group_sizes, shapes
+from dovetail.plans.skeletons import PlanSkeletons, group_sizes, shapes
 from dovetail.plans.space import Space
-from dovetail.plans.stage_degrees import Split
+from dovetail.plans.stage_degrees import StageDegrees
 from dovetail.plans.zero_stage import effective_zero_stage
 from dovetail.step.formulas import tensor_capacity
 from dovetail.step.layer_tables import Setting
-from dovetail.step.plan_kernels import Cells, Layers, Plans
+from dovetail.step.plan_kernels import LayerColumns, PlanColumns, ProfileColumns
 from dovetail.step.plan_tables import Tables
 
 
-class PairBounds:
+class DegreeBounds:
     """What splits with a number of stages take at least: the seconds of endless microbatches, and their state."""
 
-    def __init__(self, setting: Setting, space: Space, splits: Sequence[Split], tables: Tables) -> None:
+    def __init__(self, setting: Setting, space: Space, splits: Sequence[StageDegrees], tables: Tables) -> None:
         self.setting = setting
         self.space = space
         self.splits = splits
@@ -29,8 +29,8 @@ class PairBounds:
         forward, backward, self.parameters = tables.endless()
         self._layers = forward, backward
         stages = np.array(space.pipeline_parallel, np.int64)
-        copy = np.array([split.copy_chips for split in splits], np.int64)[:, None]
-        least = np.array([split.least_copies for split in splits], np.int64)[:, None]
+        copy = np.array([split.replica_chips for split in splits], np.int64)[:, None]
+        least = np.array([split.least_replicas for split in splits], np.int64)[:, None]
         chips = setting.cluster.chips
         copies = np.maximum(chips // (copy * stages), 1)
         fits = (chips % (copy * stages) == 0) & (copies % least == 0)
@@ -63,10 +63,10 @@ class PairBounds:
         return found
 
     def num_shapes(self, split: int, position: int) -> int:
-        """Shapes of a split with a number of stages: the same for all with as many copies."""
+        """PlanSkeletons of a split with a number of stages: the same for all with as many copies."""
         stages = self.space.pipeline_parallel[position]
         found = self.splits[split]
-        key = (stages, self.setting.cluster.chips // (found.copy_chips * stages), found.least_copies == 1)
+        key = (stages, self.setting.cluster.chips // (found.replica_chips * stages), found.least_replicas == 1)
         if key not in self._num_shapes:
             wanted = np.zeros((1, len(self.space.pipeline_parallel)), np.bool_)
             wanted[0, position] = True
@@ -75,19 +75,19 @@ class PairBounds:
             self._num_shapes[key] = len(every)
         return self._num_shapes[key]
 
-    def state_bytes(self, found: Shapes) -> Floats:
+    def state_bytes(self, found: PlanSkeletons) -> Floats:
         """What the state of one layer of every class keeps at least: shapes × classes."""
         context = np.array([split.plan.context_parallel for split in self.splits])[found.split]
         return self.parameters[found.split] * self._least_bytes(found.copies * context, found.stages)[:, None]
 
-    def shape_bounds(self, found: Shapes, limit_s: float) -> Floats:
+    def shape_bounds(self, found: PlanSkeletons, limit_s: float) -> Floats:
         """What shapes take at least, were their microbatches endless but for the pipeline's filling and draining."""
         n, classes = len(found), self.parameters.shape[1]
         between = float(self.setting.alone.overheads.step_s)
         forward, backward = (part[found.split] * found.micro_batch[:, None] for part in self._layers)
         none, zero = np.zeros((n, classes)), np.zeros(n, np.int64)
         rows = np.arange(n)
-        plans = Plans(
+        plans = PlanColumns(
             layer=rows,
             cell=zero,
             state=zero,
@@ -102,11 +102,13 @@ class PairBounds:
             delay_s=np.zeros(n),
         )
         nothing = np.zeros((1, classes))
-        cells = Cells(nothing, np.zeros((1, classes, 0)), nothing, nothing, nothing, nothing, nothing, np.zeros(1))
+        cells = ProfileColumns(
+            nothing, np.zeros((1, classes, 0)), nothing, nothing, nothing, nothing, nothing, np.zeros(1)
+        )
         bounds = least_seconds(
             plans,
             rows,
-            Layers(forward, backward, none, none, none),
+            LayerColumns(forward, backward, none, none, none),
             cells,
             self.state_bytes(found),
             self.tables.cuts.chain(listed=False),

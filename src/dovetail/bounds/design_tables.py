@@ -15,8 +15,8 @@ import numpy as np
 
 from dovetail.arrays import TOLERANCE, Bools, Floats, Ints
 from dovetail.bounds.batch import Batch
-from dovetail.bounds.degree_bounds import PairBounds
-from dovetail.bounds.end_of_step_bounds import Closing
+from dovetail.bounds.degree_bounds import DegreeBounds
+from dovetail.bounds.end_of_step_bounds import EndOfStepBounds
 from dovetail.bounds.partition_bound_kernels import least_seconds
 from dovetail.cost.cores import lined_up
 from dovetail.cost.operators import ChipUnits
@@ -28,8 +28,8 @@ from dovetail.plans.skeletons import shapes
 from dovetail.plans.space import BY_BLOCK, Space
 from dovetail.plans.stage_degrees import splits
 from dovetail.step.evaluate import units_of
-from dovetail.step.layer_tables import LayerTable, Setting, by_structure, options_of
-from dovetail.step.plan_kernels import Layers
+from dovetail.step.layer_tables import LayerTable, Setting, by_structure, recompute_policies
+from dovetail.step.plan_kernels import LayerColumns
 from dovetail.step.plan_tables import Tables, numbers
 
 #: Rows of layers profiled together: some hundred bytes each, in tens of arrays at a time.
@@ -58,7 +58,7 @@ class DesignTables:
         # bytes and parameters do not depend on how operators share cores
         self._setting = replace(setting, chip=replace(setting.chip, sharing="none"))
         self._splits = splits(job, cluster, framework, whole)
-        self._options = options_of(whole)
+        self._options = recompute_policies(whole)
         self._tables = Tables(self._setting, self._splits, self._options)
         wanted = np.ones((len(self._splits), len(whole.pipeline_parallel)), np.bool_)
         found = shapes(job, cluster, framework, whole, self._splits, wanted)
@@ -73,9 +73,9 @@ class DesignTables:
         by_block = BY_BLOCK in whole.recompute
         self._chain = self._tables.cuts.chain(listed=not by_block)
         self._plans, self._memory, self._fixed = batch.open_plans(len(self._options) - 1 if by_block else None)
-        least = PairBounds(self._setting, whole, self._splits, self._tables).state_bytes(found)
+        least = DegreeBounds(self._setting, whole, self._splits, self._tables).state_bytes(found)
         self._state = np.repeat(least, len(self._options), axis=0)
-        self._closing = Closing(self._tables, whole, found)
+        self._closing = EndOfStepBounds(self._tables, whole, found)
         self._bytes = self._tables.layer_rows(np.arange(len(cells)))
         self._arrays = self._tables.cell_arrays()
 
@@ -108,7 +108,7 @@ class DesignTables:
         fixed = self._fixed + np.repeat(closing, len(self._options), axis=1)
         least += fixed
         rows = [np.ascontiguousarray(part.reshape(-1, part.shape[-1])) for part in seconds]
-        layers = Layers(rows[0], rows[1], rows[2], self._bytes.kept, self._bytes.workspace)
+        layers = LayerColumns(rows[0], rows[1], rows[2], self._bytes.kept, self._bytes.workspace)
         capacities = np.array([chip.memory_bytes for chip in chips])
         # those with the least bounds are looked at closely, then what is still below all that they turn out to take
         near = (
@@ -123,7 +123,7 @@ class DesignTables:
         self,
         least: Floats,
         which: Bools,
-        layers: Layers,
+        layers: LayerColumns,
         capacities: Floats,
         limits: Floats,
         fixed: Floats,
@@ -139,9 +139,9 @@ class DesignTables:
             )
 
     def _open_seconds(
-        self, layers: Layers, first: Ints, rows: Ints, capacity: float, limits: Floats, fixed: Floats
+        self, layers: LayerColumns, first: Ints, rows: Ints, capacity: float, limits: Floats, fixed: Floats
     ) -> Floats:
-        """Plans whose layers are rows from `first` on, whatever their cut."""
+        """PlanColumns whose layers are rows from `first` on, whatever their cut."""
         chosen = self._plans.take(rows)
         found = least_seconds(
             chosen._replace(layer=chosen.layer + first),

@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from dovetail.arrays import TOLERANCE, Floats
-from dovetail.plans.skeletons import AXIS_ORDERS, Shapes, shardings
+from dovetail.plans.skeletons import AXIS_ORDERS, PlanSkeletons, shardings
 from dovetail.plans.space import Space
 from dovetail.step.formulas import exposed, optimizer_seconds, overlap_budget
 from dovetail.step.plan_tables import Tables, numbers
-from dovetail.step.state_tables import StateKey
+from dovetail.step.state_tables import StateSharding
 
 
-class Closing:
+class EndOfStepBounds:
     """Of the mean stage of every shape under every state it can have; the slowest stage takes no less."""
 
-    def __init__(self, tables: Tables, space: Space, found: Shapes) -> None:
-        known: dict[tuple[int, ...], list[StateKey]] = {}
+    def __init__(self, tables: Tables, space: Space, found: PlanSkeletons) -> None:
+        known: dict[tuple[int, ...], list[StateSharding]] = {}
         states = [_states(tables, space, found, row, known) for row in range(len(found))]
         #: shapes that have a state, and where theirs begin
         self._shapes = np.array([row for row, some in enumerate(states) if some], np.int64)
@@ -55,18 +55,18 @@ class Closing:
 
 
 def _states(
-    tables: Tables, space: Space, found: Shapes, row: int, known: dict[tuple[int, ...], list[StateKey]]
-) -> list[StateKey]:
+    tables: Tables, space: Space, found: PlanSkeletons, row: int, known: dict[tuple[int, ...], list[StateSharding]]
+) -> list[StateSharding]:
     key = (int(found.split[row]), int(found.copies[row]), int(found.stages[row]), int(found.inside[row]))
     if key not in known:
         split, copies, stages, inside = key
         tiers = [tier.size for tier in tables.setting.cluster.tiers]
         states = shardings(tables.setting.framework, space, tables.splits[split], copies, stages, tiers)
-        known[key] = [StateKey(split, copies, stages, AXIS_ORDERS[inside], *state) for state in states]
+        known[key] = [StateSharding(split, copies, stages, AXIS_ORDERS[inside], *state) for state in states]
     return known[key]
 
 
-def _budget(found: Shapes, row: int) -> float:
+def _budget(found: PlanSkeletons, row: int) -> float:
     """The overlap budget of a step whose every microbatch takes an equal part of it."""
     stages, microbatches, chunks = int(found.stages[row]), int(found.microbatches[row]), int(found.chunks[row])
     return float(overlap_budget(1 / microbatches, stages, microbatches, chunks, 0.0))

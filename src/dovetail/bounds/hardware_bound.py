@@ -47,7 +47,7 @@ LEAST_SHARE = 1e-3
 PEAKS = Efficiencies(*(np.ones(()) for _ in range(7)), launch_s=np.zeros(()), collective_launch_s=np.zeros(()))
 
 
-def physical_bound(
+def hardware_bound(
     job: Job,
     cluster: Cluster,
     plans: PlanBatch,

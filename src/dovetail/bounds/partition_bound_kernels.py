@@ -11,18 +11,18 @@ from dovetail.pipeline.compiled_formulas import chunk_runs_in_flight, in_flight_
 from dovetail.plans.pipeline_schedule import DUAL_PIPE, INTERLEAVED, ONE_F_ONE_B, ZB_H1
 from dovetail.step.compiled_formulas import tensor_capacity, transient_peak
 from dovetail.step.partition_table import LayerRuns
-from dovetail.step.plan_kernels import Cells, Facts, Layers, Plans
+from dovetail.step.plan_kernels import FrameworkColumns, LayerColumns, PlanColumns, ProfileColumns
 
 
 @njit(cache=True)
 def least_seconds(
-    plans: Plans,
+    plans: PlanColumns,
     memory: Ints,
-    layers: Layers,
-    cells: Cells,
+    layers: LayerColumns,
+    cells: ProfileColumns,
     state_bytes: Floats,
     chain: LayerRuns,
-    facts: Facts,
+    facts: FrameworkColumns,
     capacity: float,
     limit_s: Floats,
 ) -> Floats:
@@ -60,7 +60,7 @@ def least_seconds(
 
 @njit(cache=True)
 def _by_class(
-    plans: Plans,
+    plans: PlanColumns,
     i: int,
     kept: Floats,
     moments: Floats,
@@ -94,7 +94,7 @@ HALVINGS = 12
 
 @njit(cache=True)
 def _by_stage(
-    plans: Plans,
+    plans: PlanColumns,
     i: int,
     kept: Floats,
     moments: Floats,
@@ -144,7 +144,7 @@ def _by_stage(
 @njit(cache=True)
 def _within(
     step: float,
-    plans: Plans,
+    plans: PlanColumns,
     i: int,
     kept: Floats,
     moments: Floats,
@@ -197,7 +197,7 @@ def _within(
 
 @njit(cache=True)
 def _fullest_stage(
-    plans: Plans,
+    plans: PlanColumns,
     i: int,
     kept: Floats,
     moments: Floats,
@@ -239,7 +239,14 @@ def _fullest_stage(
 
 @njit(cache=True)
 def _free_bytes(
-    plans: Plans, i: int, k: int, kept: Floats, moments: Floats, state: Floats, chain: LayerRuns, bytes_left: float
+    plans: PlanColumns,
+    i: int,
+    k: int,
+    kept: Floats,
+    moments: Floats,
+    state: Floats,
+    chain: LayerRuns,
+    bytes_left: float,
 ) -> tuple[float, float, int]:
     """Bytes that a stage of several chunks has left for blocks, its transient peak, and microbatches of a block saved.
 
@@ -275,7 +282,7 @@ def _free_bytes(
 
 
 @njit(cache=True)
-def _moment_of(c: int, workspace: float, cells: Cells, cell: int, sizes: ParameterBytes) -> float:
+def _moment_of(c: int, workspace: float, cells: ProfileColumns, cell: int, sizes: ParameterBytes) -> float:
     """The transient peak of a stage with a layer of this class, at least."""
     gradients = min(cells.dense[cell, c], cells.largest[cell, c]) * sizes.layer_gradient
     transient = 0.0 if cells.loss[cell, c] > 0 else cells.transient[cell, c]

@@ -19,7 +19,7 @@ from dovetail.errors import InputError, quoted
 if TYPE_CHECKING:
     from dovetail.plans.plan_file import Question
     from dovetail.search import Answer
-    from dovetail.search.front import Training
+    from dovetail.search.pareto_front import Training
 
 #: How long `--ideal` searches where no time limit is given: its space is far larger.
 IDEAL_SECONDS = 30.0
@@ -73,7 +73,7 @@ def plan(
     if question.counts and simulate_top:
         raise InputError("--simulate-top", "stands beside several numbers of chips", "give one, as --chips 256")
     if question.counts:
-        from dovetail.cli.front import answer_front
+        from dovetail.cli.pareto_front import answer_front
 
         answer_front(question, request)
     else:
@@ -128,7 +128,7 @@ def _check_free(fixed: bool, *, explain: bool, ideal: bool, several: bool) -> No
 
 
 def _training(answer: Answer, tokens: float, price_per_chip_hour: float | None) -> Training:
-    from dovetail.search.front import price, training_of
+    from dovetail.search.pareto_front import price, training_of
 
     return training_of(answer.best, answer.job, tokens, price(answer.cluster, price_per_chip_hour))
 

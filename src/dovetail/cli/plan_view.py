@@ -25,7 +25,7 @@ from dovetail.units import count_text, seconds_text
 if TYPE_CHECKING:
     from dovetail.cli.question import Asked
     from dovetail.search import Answer, Certificate
-    from dovetail.search.front import Training
+    from dovetail.search.pareto_front import Training
 
 #: How long each search for what would help may take.
 RELIEF_SECONDS = 5.0
@@ -209,7 +209,7 @@ def _print_alternatives(answer: Answer) -> None:
 def infeasible(answer: Answer) -> InputError:
     """Why there is no plan, by how much, and what would help."""
     from dovetail.explanation.explain import lacking
-    from dovetail.explanation.smallest_fix import reliefs
+    from dovetail.explanation.smallest_fix import smallest_fixes
 
     chips, certificate = answer.cluster.chips, answer.certificate
     where = f"{answer.job.model.name} on {chips:,} × {answer.cluster.chip.name}"
@@ -217,7 +217,7 @@ def infeasible(answer: Answer) -> InputError:
         return InputError(where, "no plan that fits was found in time", "give a longer --time-limit")
     if certificate.counted == 0:
         return InputError(where, lacking(answer, ()), "choose another number of chips or sequences, or fix less")
-    found = reliefs(answer, RELIEF_SECONDS)
+    found = smallest_fixes(answer, RELIEF_SECONDS)
     what = f"none of {certificate.counted:,} plans fits the {lacking(answer, found)}"
     more = next((relief for relief in found if relief.what == "chips"), None)
     if more is None:

@@ -8,7 +8,7 @@ from dovetail.explanation.bottleneck import binding, doubts, spans
 from dovetail.explanation.explanation import Explanation, Interval, StageBytes
 from dovetail.explanation.marginal import marginals, stays_best
 from dovetail.explanation.neighbours import neighbours
-from dovetail.explanation.smallest_fix import Relief, reliefs
+from dovetail.explanation.smallest_fix import SmallestFix, smallest_fixes
 from dovetail.search.answer import Answer
 from dovetail.units import bytes_text, percent_text
 
@@ -32,7 +32,7 @@ def explain(answer: Answer, *, time_limit_s: float | None = None) -> Explanation
         answer.framework.name,
     )
     if answer.evaluation is None:
-        found = reliefs(answer, time_limit_s)
+        found = smallest_fixes(answer, time_limit_s)
         why = lacking(answer, found)
         return Explanation(*names, None, None, None, {}, {}, None, why, (), (), (), doubts(answer), found)
     best = answer.best
@@ -75,7 +75,7 @@ def _fullest(answer: Answer) -> StageBytes:
     return StageBytes(stage + 1, len(stages), parts, answer.cluster.chip.memory_bytes)
 
 
-def lacking(answer: Answer, found: tuple[Relief, ...]) -> str:
+def lacking(answer: Answer, found: tuple[SmallestFix, ...]) -> str:
     """Which limit keeps every plan from fitting, and by how much."""
     if answer.certificate.status != "infeasible":
         return "unknown: time ran out before a plan that fits was found, and before it was proven that there is none"

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from dovetail.explanation.marginal import LEAST, MOST, Marginal, StaysBest
 from dovetail.explanation.neighbours import Neighbour
-from dovetail.explanation.smallest_fix import Relief
+from dovetail.explanation.smallest_fix import SmallestFix
 from dovetail.plans.plan import Plan
 from dovetail.plans.words import plan_words
 from dovetail.units import bytes_text, percent_text, seconds_text
@@ -67,7 +67,7 @@ class Explanation:
     marginal: tuple[Marginal, ...]
     stays_best: tuple[StaysBest, ...]
     doubts: tuple[str, ...]
-    relief: tuple[Relief, ...]
+    relief: tuple[SmallestFix, ...]
     """the least changes that make the job fit; empty where it does"""
     interval: Interval | None = None
     """how far the predicted step time may be off; None where no plan fits"""
@@ -194,7 +194,7 @@ def _range_row(kept: StaysBest) -> tuple[str, ...]:
     return (kept.what, f"{kept.low:.3g} to {kept.high:.3g}", beyond)
 
 
-def _relief_rows(found: Iterable[Relief]) -> list[tuple[str, ...]]:
+def _relief_rows(found: Iterable[SmallestFix]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for relief in found:
         memory = relief.what.startswith("memory")

@@ -16,7 +16,7 @@ NODES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Relief:
+class SmallestFix:
     """A change of the hardware that makes the job fit, and the plan it fits with."""
 
     what: str
@@ -28,7 +28,7 @@ class Relief:
     """the most that was looked at and is proven not to do"""
 
 
-def reliefs(answer: Answer, time_limit_s: float | None = None) -> tuple[Relief, ...]:
+def smallest_fixes(answer: Answer, time_limit_s: float | None = None) -> tuple[SmallestFix, ...]:
     """The least memory on each chip, and the fewest chips in steps of two, up to 64 times what there is.
 
     Where no degrees divide the chips, neither helps: then the nearest number of chips, node by node.
@@ -40,7 +40,7 @@ def reliefs(answer: Answer, time_limit_s: float | None = None) -> tuple[Relief, 
     return tuple(relief for relief in found if relief is not None)
 
 
-def _other_chips(answer: Answer, time_limit_s: float | None) -> Relief | None:
+def _other_chips(answer: Answer, time_limit_s: float | None) -> SmallestFix | None:
     """The nearest cluster of whole nodes on which a plan fits; of two as near the larger."""
     chips = answer.cluster.chips
     node = answer.cluster.tiers[0].size if len(answer.cluster.tiers) > 1 else 1
@@ -50,11 +50,11 @@ def _other_chips(answer: Answer, time_limit_s: float | None) -> Relief | None:
             continue
         found = search(answer.job, other, answer.framework, space=answer.space, time_limit_s=time_limit_s)
         if found.evaluation is not None:
-            return Relief("chips", chips, other.chips, found.plan, found.step_time_s, None)
+            return SmallestFix("chips", chips, other.chips, found.plan, found.step_time_s, None)
     return None
 
 
-def _more_memory(answer: Answer, time_limit_s: float | None) -> Relief | None:
+def _more_memory(answer: Answer, time_limit_s: float | None) -> SmallestFix | None:
     capacity = answer.cluster.chip.memory_bytes
 
     def tried(factor: float) -> Answer:
@@ -81,10 +81,10 @@ def _more_memory(answer: Answer, time_limit_s: float | None) -> Relief | None:
         else:
             known, proven = middle, proven and other.certificate.status == "infeasible"
     after, too_little = needed(found) * capacity, known * capacity if proven else None
-    return Relief("memory of each chip", capacity, after, found.plan, found.step_time_s, too_little)
+    return SmallestFix("memory of each chip", capacity, after, found.plan, found.step_time_s, too_little)
 
 
-def _more_chips(answer: Answer, time_limit_s: float | None) -> Relief | None:
+def _more_chips(answer: Answer, time_limit_s: float | None) -> SmallestFix | None:
     chips, factor, proven = answer.cluster.chips, 1, answer.certificate.status == "infeasible"
     while factor < MOST:
         larger = with_chips(answer.cluster, chips * factor * 2)
@@ -93,6 +93,6 @@ def _more_chips(answer: Answer, time_limit_s: float | None) -> Relief | None:
         other = search(answer.job, larger, answer.framework, space=answer.space, time_limit_s=time_limit_s)
         if other.evaluation is not None:
             too_little = float(chips * factor) if proven else None
-            return Relief("chips", chips, larger.chips, other.plan, other.step_time_s, too_little)
+            return SmallestFix("chips", chips, larger.chips, other.plan, other.step_time_s, too_little)
         factor, proven = factor * 2, proven and other.certificate.status == "infeasible"
     return None

@@ -11,7 +11,7 @@ import numpy as np
 
 from dovetail.arrays import Floats, Ints
 from dovetail.exploration import wafers
-from dovetail.exploration.floors import candidate_floors
+from dovetail.exploration.lower_bounds import candidate_lower_bounds
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.plans.write import plan_part
 from dovetail.search.answer import Answer
@@ -36,7 +36,7 @@ def searched(study: ResolvedStudy, codes: Ints, least_s: Floats, front: Floats) 
 
     `least_s` are candidates × jobs.
     """
-    every, rows = candidate_floors(study, codes), list[Row]()
+    every, rows = candidate_lower_bounds(study, codes), list[Row]()
     for i in np.lexsort((codes, least_s @ study.weights)).tolist():
         latest = float(every.take(np.array([i])).latest(front)[0])
         if least_s[i] @ study.weights >= latest:
@@ -79,7 +79,7 @@ def _best_plans(study: ResolvedStudy, code: int, least_s: Floats, latest_s: floa
 def _figures(study: ResolvedStudy, code: int, answers: Sequence[Answer]) -> tuple[float, ...]:
     """Of every objective: what its floor says at the step times found, and the energy of the plans."""
     weighted = np.array([answer.step_time_s for answer in answers]) @ study.weights
-    floor = candidate_floors(study, np.array([code])).points(weighted[None])[0]
+    floor = candidate_lower_bounds(study, np.array([code])).points(weighted[None])[0]
     found = dict(zip(study.objectives, floor.tolist(), strict=True))
     if "tokens_per_joule" in found:
         joules = [answer.best.energy_j for answer in answers]

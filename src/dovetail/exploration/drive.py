@@ -12,13 +12,13 @@ from dovetail.arrays import Floats, Ints
 from dovetail.errors import InputError
 from dovetail.exploration.events import Listener, Progress
 from dovetail.exploration.executor import Executor
-from dovetail.exploration.floors import candidate_floors
-from dovetail.exploration.front import Front
-from dovetail.exploration.levels import Range, Replay, Scouts, Some, Task, Worker
+from dovetail.exploration.fidelity import Range, Replay, Some, Task, WarmStarts, Worker
+from dovetail.exploration.lower_bounds import candidate_lower_bounds
 from dovetail.exploration.memory import Memory
 from dovetail.exploration.objective import OBJECTIVES
 from dovetail.exploration.ordered import run_ordered
 from dovetail.exploration.pareto import dominated
+from dovetail.exploration.pareto_front import ParetoFront
 from dovetail.exploration.replays import codes_of, plans_of, simulation_document, weighted
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.result import result_document
@@ -73,12 +73,12 @@ class Drive:
         self.store.finish(document)
         return document
 
-    def _exact(self) -> tuple[Front, list[Part], Floats | None]:
+    def _exact(self) -> tuple[ParetoFront, list[Part], Floats | None]:
         if self.study.size > MAX_ENUMERATED:
             what = f"has {self.study.size:,} designs, too many to look at all"
             raise InputError("hardware", what, "narrow it, or set search.method to evolutionary")
         scouts: list[Part] = []
-        front = self._level("scout", 1, lambda k, _: Scouts(k) if k == 0 else None, self._empty, scouts.append)
+        front = self._level("scout", 1, lambda k, _: WarmStarts(k) if k == 0 else None, self._empty, scouts.append)
         top, replays = self.study.search.simulate_top, list[Part]()
         to_beat, simulated = front.points, self._empty
         if top is not None:
@@ -98,21 +98,21 @@ class Drive:
         return front, [*scouts, *searched], None
 
     def _replay_best(
-        self, number: int, front: Front, searched: list[Part], simulated: Front, replays: list[Part]
-    ) -> Front:
+        self, number: int, front: ParetoFront, searched: list[Part], simulated: ParetoFront, replays: list[Part]
+    ) -> ParetoFront:
         """The best design by the model replayed, unless there is none or it is known; the best simulated after it."""
         seen = codes_of(replays)
         if not len(front) or int(front.codes[0]) in seen:
             return simulated
         code = int(front.codes[0])
 
-        def task_of(k: int, _: Front) -> Task | None:
+        def task_of(k: int, _: ParetoFront) -> Task | None:
             return Replay(k, code, plans_of(self.study, searched, code)) if k == number else None
 
         return self._level("replay", None, task_of, simulated, replays.append, number)
 
     def _replay(
-        self, top: int, codes: Ints, floors_s: Floats, searched: list[Part], simulated: Front, replays: list[Part]
+        self, top: int, codes: Ints, floors_s: Floats, searched: list[Part], simulated: ParetoFront, replays: list[Part]
     ) -> None:
         """Candidates in the order of their floors, as long as the best simulated does not beat them: `top` in all.
 
@@ -123,7 +123,7 @@ class Drive:
         # where the model's search found nothing that fits, nothing does
         left, given = _Left(floors_s[order, None]), 1 if len(simulated) else top
 
-        def task_of(k: int, known: Front) -> Task | None:
+        def task_of(k: int, known: ParetoFront) -> Task | None:
             nonlocal given
             rows = order[left.following(1, known.points)] if given < top else order[:0]
             if not len(rows):
@@ -134,11 +134,11 @@ class Drive:
 
         self._level("replay", None, task_of, simulated, replays.append, 2)
 
-    def _physical(self, front: Front, to_beat: Floats) -> tuple[Ints, Floats]:
+    def _physical(self, front: ParetoFront, to_beat: Floats) -> tuple[Ints, Floats]:
         size = self.study.space.size
         starts = [(p, first) for p in range(len(self.study.counts)) for first in range(0, size, PHYSICAL)]
 
-        def task_of(k: int, _: Front) -> Task | None:
+        def task_of(k: int, _: ParetoFront) -> Task | None:
             if k >= len(starts):
                 return None
             position, first = starts[k]
@@ -157,13 +157,13 @@ class Drive:
 
         return self._candidates("physical", len(starts), task_of, front, absorb)
 
-    def _profile(self, codes: Ints, least: Floats, front: Front, to_beat: Floats) -> tuple[Ints, Floats]:
+    def _profile(self, codes: Ints, least: Floats, front: ParetoFront, to_beat: Floats) -> tuple[Ints, Floats]:
         # tables are made once for each grid, so its designs are profiled one after the other
         network = network_of(self.study, codes) if self.study.of_wafers else ()
         order = np.lexsort((codes, least @ self.study.weights, *network))
         total = -(-len(order) // PROFILED)
 
-        def task_of(k: int, _: Front) -> Task | None:
+        def task_of(k: int, _: ParetoFront) -> Task | None:
             rows = order[k * PROFILED : (k + 1) * PROFILED]
             return Some("profile", k, codes[rows], least[rows], to_beat) if len(rows) else None
 
@@ -173,15 +173,15 @@ class Drive:
 
         return self._candidates("profile", total, task_of, front, absorb)
 
-    def _search(self, codes: Ints, least: Floats, front: Front) -> tuple[Front, list[Part]]:
+    def _search(self, codes: Ints, least: Floats, front: ParetoFront) -> tuple[ParetoFront, list[Part]]:
         """Candidates in the order of their bounds, as long as nothing on the front beats them."""
         study, size = self.study, self.study.search.batch
-        points = candidate_floors(study, codes).points(least @ study.weights)
+        points = candidate_lower_bounds(study, codes).points(least @ study.weights)
         order = np.lexsort((codes, points[:, 0]))
         left = _Left(points[order])
         searched: list[Part] = []
 
-        def task_of(k: int, known: Front) -> Task | None:
+        def task_of(k: int, known: ParetoFront) -> Task | None:
             rows = order[left.following(size, known.points)]
             self.bound = None if left.least is None else float(left.least)
             return Some("search", k, codes[rows], least[rows], known.points) if len(rows) else None
@@ -190,7 +190,7 @@ class Drive:
         self.pruned["search"] = len(codes) - sum(len(part.columns["code"]) for part in searched)
         return final, searched
 
-    def _sampled(self) -> tuple[Front, list[Part], Floats | None]:
+    def _sampled(self) -> tuple[ParetoFront, list[Part], Floats | None]:
         """Generations of a sampler, each told before the next is asked."""
         study = self.study
         if len(study.counts) > 1:
@@ -213,10 +213,10 @@ class Drive:
             self.counted = self.counts["sampled"] = asked
         return front, searched, worker.ideal_points()
 
-    def _generation(self, codes: Ints, least: Floats, front: Front, first: int, found: list[Part]) -> Front:
+    def _generation(self, codes: Ints, least: Floats, front: ParetoFront, first: int, found: list[Part]) -> ParetoFront:
         size, before = self.study.search.batch, front.points
 
-        def task_of(k: int, _: Front) -> Task | None:
+        def task_of(k: int, _: ParetoFront) -> Task | None:
             rows = slice((k - first) * size, (k - first + 1) * size)
             return Some("sample", k, codes[rows], least[rows], before) if len(codes[rows]) else None
 
@@ -225,7 +225,7 @@ class Drive:
     def _told(self, codes: Ints, least: Floats, found: list[Part]) -> Floats:
         """What a sampler is told: figures, or where a candidate was given up what they are at least."""
         study = self.study
-        told = candidate_floors(study, codes).points(least @ study.weights)
+        told = candidate_lower_bounds(study, codes).points(least @ study.weights)
         row_of = {int(code): row for row, code in enumerate(codes.tolist())}
         for part in found:
             done = np.asarray(part.columns["evaluated"], np.bool_)
@@ -235,15 +235,15 @@ class Drive:
         return told
 
     @property
-    def _empty(self) -> Front:
-        return Front.empty(len(self.study.objectives))
+    def _empty(self) -> ParetoFront:
+        return ParetoFront.empty(len(self.study.objectives))
 
     def _candidates(
         self,
         level: str,
         total: int,
-        task_of: Callable[[int, Front], Task | None],
-        front: Front,
+        task_of: Callable[[int, ParetoFront], Task | None],
+        front: ParetoFront,
         absorb: Callable[[Part], None],
     ) -> tuple[Ints, Floats]:
         """Candidates that a level leaves, with their least seconds."""
@@ -262,15 +262,15 @@ class Drive:
         self,
         level: str,
         total: int | None,
-        task_of: Callable[[int, Front], Task | None],
-        front: Front,
+        task_of: Callable[[int, ParetoFront], Task | None],
+        front: ParetoFront,
         keep: Callable[[Part], None],
         first: int = 0,
-    ) -> Front:
+    ) -> ParetoFront:
         """All batches of a level: known ones are read, the others run and kept; the front after them."""
         done = 0
 
-        def absorb(known: Front, _number: int, part: Part) -> Front:
+        def absorb(known: ParetoFront, _number: int, part: Part) -> ParetoFront:
             nonlocal done
             done += 1
             self.batches += 1
@@ -298,7 +298,7 @@ class Drive:
             on_result=lambda _number, part: self.store.write(part),
         )
 
-    def _say(self, level: str, front: Front, done: int, total: int | None) -> None:
+    def _say(self, level: str, front: ParetoFront, done: int, total: int | None) -> None:
         if self.listener is None:
             return
         name = self.study.objectives[0]

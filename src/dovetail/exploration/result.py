@@ -11,10 +11,10 @@ import numpy as np
 
 from dovetail.arrays import TOLERANCE, Floats
 from dovetail.exploration import wafers
-from dovetail.exploration.floors import candidate_floors
-from dovetail.exploration.front import Front, gap_between
+from dovetail.exploration.lower_bounds import candidate_lower_bounds
 from dovetail.exploration.objective import OBJECTIVES
 from dovetail.exploration.pareto import dominated
+from dovetail.exploration.pareto_front import ParetoFront, gap_between
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.store import Part, Store
 from dovetail.hardware.design_space.space import DesignSpace
@@ -76,7 +76,7 @@ class StudyResult:
 
 
 def result_document(
-    study: ResolvedStudy, front: Front, searched: Sequence[Part], counts: Mapping[str, int], rest: Floats | None
+    study: ResolvedStudy, front: ParetoFront, searched: Sequence[Part], counts: Mapping[str, int], rest: Floats | None
 ) -> dict[str, Any]:
     """The result as JSON; `rest` bounds what was never looked at, where not all was."""
     rows = {
@@ -132,7 +132,9 @@ def _plain(value: float) -> float | int:
     return int(value) if float(value).is_integer() else float(value)
 
 
-def _certificate(study: ResolvedStudy, front: Front, searched: Sequence[Part], rest: Floats | None) -> dict[str, Any]:
+def _certificate(
+    study: ResolvedStudy, front: ParetoFront, searched: Sequence[Part], rest: Floats | None
+) -> dict[str, Any]:
     """Proven when nothing that is open has a bound which the front does not beat."""
     unproven = [_open_points(study, part) for part in searched]
     every = np.concatenate([np.zeros((0, len(study.objectives))), *unproven, *([] if rest is None else [rest])])
@@ -160,7 +162,7 @@ def _open_points(study: ResolvedStudy, part: Part) -> Floats:
     taken = np.stack([np.asarray(part.columns[f"step_s.{job.name}"]) for job in study.jobs], axis=1)
     proven = np.asarray(part.columns["evaluated"], np.bool_) & (least >= taken * (1 - TOLERANCE)).all(axis=1)
     rows = np.nonzero(~proven)[0]
-    return candidate_floors(study, codes[rows]).points(least[rows] @ study.weights)
+    return candidate_lower_bounds(study, codes[rows]).points(least[rows] @ study.weights)
 
 
 def space_words(study: ResolvedStudy) -> str:

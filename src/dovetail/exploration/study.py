@@ -13,7 +13,7 @@ from dovetail.exploration.drive import Drive
 from dovetail.exploration.events import Listener
 from dovetail.exploration.executor import Executor
 from dovetail.exploration.executors import EXECUTORS
-from dovetail.exploration.levels import Worker
+from dovetail.exploration.fidelity import Worker
 from dovetail.exploration.memory import Memory
 from dovetail.exploration.resolved import ResolvedStudy, study_of
 from dovetail.exploration.result import StudyResult

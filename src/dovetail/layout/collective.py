@@ -29,7 +29,7 @@ class Collective:
     axes: tuple[str, ...]
     tensor: Tensor
     #: axes that cut the tensor on the larger side: after a gather, before anything else
-    cut_by: tuple[str, ...]
+    sharded_by: tuple[str, ...]
     #: the operator that needs it
     user: str
     moment: Moment
@@ -41,7 +41,7 @@ class Collective:
     def bytes(self, sizes: Sizes, axis_sizes: Mapping[str, Size], widths: Mapping[Element, int]) -> Size:
         """Bytes on one chip: of the gathered result, the scattered input, or what is reduced or exchanged."""
         whole = times(self.tensor.bytes(sizes, widths), self.values)
-        return divided(whole, degree(self.cut_by, axis_sizes))
+        return divided(whole, degree(self.sharded_by, axis_sizes))
 
     def group_size(self, axis_sizes: Mapping[str, Size]) -> Size:
         """How many chips take part."""

@@ -54,7 +54,7 @@ def place_layer(graph: LayerGraph, strategy: Strategy, backward: Backward | None
     """Forward, backward and step of one layer class under a strategy; a backward known already is not derived again."""
     backward = backward or differentiate(graph)
     forward_pass = _Pass(graph.operators, graph.tensors, strategy, Moment.FORWARD)
-    stream, tokens = Layout.of(strategy.stream_cut()), Layout.of(strategy.token_cut())
+    stream, tokens = Layout.of(strategy.stream_shard()), Layout.of(strategy.token_shard())
     for name in graph.inputs:
         tensor = graph.tensors[name]
         forward_pass.give(name, limited(tensor, tokens if tensor.role is Role.INDEX else stream))
@@ -207,7 +207,7 @@ def _backward_pass(
 ) -> _Pass:
     tensors = {**graph.tensors, **backward.graph.tensors}
     result = _Pass(backward.graph.operators, tensors, strategy, Moment.BACKWARD)
-    stream = Layout.of(strategy.stream_cut())
+    stream = Layout.of(strategy.stream_shard())
     for output, seed in backward.seeds.items():
         tensor = graph.tensors[output]
         result.give(seed, REPLICATED if tensor.role is Role.LOSS else limited(tensor, stream))

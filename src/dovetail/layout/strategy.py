@@ -53,14 +53,14 @@ class Strategy:
         """
         return axis in self.mesh.group and "kv_heads" in operator.dims and "group" not in operator.dims
 
-    def stream_cut(self) -> dict[str, str]:
+    def stream_shard(self) -> dict[str, str]:
         """How the residual stream lies between layers."""
         cuts = dict.fromkeys(self.mesh.data, "batch") | dict.fromkeys(self.mesh.context, "seq")
         if self.sequence_parallel:
             cuts |= dict.fromkeys(self.mesh.tensor, "seq")
         return cuts
 
-    def token_cut(self) -> dict[str, str]:
+    def token_shard(self) -> dict[str, str]:
         """How token ids and labels lie: every tensor-parallel chip has its copy."""
         return dict.fromkeys(self.mesh.data, "batch") | dict.fromkeys(self.mesh.context, "seq")
 

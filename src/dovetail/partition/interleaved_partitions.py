@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from dovetail.arrays import ROUNDING, TOLERANCE, Bools, Floats, Ints
-from dovetail.partition.layer_chain import LayerChain, LayerPlacement, placement_seconds, stage_bytes
-from dovetail.partition.partition_search import CutSearch, running_sums
+from dovetail.partition.layer_chain import LayerChain, LayerPartition, partition_seconds, stage_bytes
+from dovetail.partition.partition_search import PartitionSearch, running_sums
 from dovetail.pipeline.chunk_times import ChunkTimes
 from dovetail.pipeline.in_flight import in_flight_of_chunk, peak_saved
 from dovetail.pipeline.lower_bound import stage_bounds
@@ -21,7 +21,7 @@ Deal = Callable[[Sequence[Sequence[int]]], list[int]]
 MAX_CUTS = 1000
 
 
-class InterleavedCuts(CutSearch):
+class InterleavedPartitions(PartitionSearch):
     """The best of all cuts into chunks alike, between an embedding and a head that stand with the first and the last.
 
     The first and the last chunk hold any number of blocks. Those between hold equally many, or some one more: then
@@ -90,7 +90,7 @@ class InterleavedCuts(CutSearch):
 
     def _may_fit(self, cuts: Ints) -> Bools:
         """Whether a cut's stages have room for their state and the least their layers can keep."""
-        least = [float(c.kept_bytes.min()) for c in self._classes]
+        least = [float(c.saved_bytes.min()) for c in self._classes]
         chunks = _by_chunk(running_sums([[c.state_bytes for c in self._classes], least]), cuts)
         # places run over stages, then chunks
         chunks[1] *= self._flying.T.reshape(-1)
@@ -138,8 +138,8 @@ class InterleavedCuts(CutSearch):
             fits = [self._choose(stage, of_stage, deal, options) for stage, of_stage in enumerate(chunks)]
             if not all(fits):
                 return
-            placement = LayerPlacement(ends, tuple(options))
-            seconds = placement_seconds(self.chain, placement)
+            placement = LayerPartition(ends, tuple(options))
+            seconds = partition_seconds(self.chain, placement)
             if self._improves(seconds):
                 self.seconds, self.placement = seconds, placement
 
@@ -160,7 +160,7 @@ class InterleavedCuts(CutSearch):
             if all((self._classes[layer].workspace_bytes <= cap).any() for layer in layers):
                 for layer in layers:
                     of_layer = self._classes[layer]
-                    saved = np.where(of_layer.workspace_bytes <= cap, of_layer.kept_bytes, np.inf)
+                    saved = np.where(of_layer.workspace_bytes <= cap, of_layer.saved_bytes, np.inf)
                     options[layer] = int(np.lexsort((of_layer.input_gradient_s, saved))[0])
                 if self._fits(stage, chunks, options):
                     return True

@@ -25,7 +25,7 @@ class LayerOptions:
     input_gradient_s: Floats
     weight_gradient_s: float
     #: per microbatch in flight
-    kept_bytes: Floats
+    saved_bytes: Floats
     #: there again while this layer's backward runs
     workspace_bytes: Floats
     #: weights, gradients and optimizer state
@@ -58,7 +58,7 @@ class LayerChain:
 
 
 @dataclass(frozen=True, slots=True)
-class LayerPlacement:
+class LayerPartition:
     """Where chunks end (one past their last layer), by place along the model, and the option of every layer."""
 
     ends: tuple[int, ...]
@@ -76,7 +76,7 @@ def stage_bytes(chain: LayerChain, stage: int, chunks: Sequence[Sequence[int]], 
     of_layer = {i: chain.classes[chain.order[i]] for chunk in chunks for i in chunk}
     classes = list(of_layer.values())
     state = sum(c.state_bytes for c in classes)
-    saved = np.array([sum(float(of_layer[i].kept_bytes[options[i]]) for i in chunk) for chunk in chunks])
+    saved = np.array([sum(float(of_layer[i].saved_bytes[options[i]]) for i in chunk) for chunk in chunks])
     sizes = pipeline.num_stages, pipeline.num_microbatches, pipeline.num_chunks, pipeline.microbatch_group_size
     activations = peak_saved(SCHEDULE_CODES[pipeline.schedule], *sizes, stage, saved)
     workspace = max(c.workspace_bytes[options[i]] for i, c in of_layer.items())
@@ -95,7 +95,7 @@ def once_seconds(classes: Sequence[LayerOptions]) -> float:
     return max(sum(parts) for parts in zip(*(c.once_s for c in classes), strict=True))
 
 
-def placement_seconds(chain: LayerChain, placement: LayerPlacement) -> float:
+def partition_seconds(chain: LayerChain, placement: LayerPartition) -> float:
     """The step time of a placement, straight from the definition; infinite where a stage does not fit."""
     pipeline, chunks = chain.pipeline, placement.chunks
     once = 0.0
@@ -107,7 +107,7 @@ def placement_seconds(chain: LayerChain, placement: LayerPlacement) -> float:
     return pipeline_seconds(chain, placement) + once
 
 
-def pipeline_seconds(chain: LayerChain, placement: LayerPlacement) -> float:
+def pipeline_seconds(chain: LayerChain, placement: LayerPartition) -> float:
     """The part of the step time that the pipeline takes."""
     forward, of_input, of_weight = np.zeros((3, len(placement.chunks)))
     for place, layers in enumerate(placement.chunks):

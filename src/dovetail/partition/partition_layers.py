@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dovetail.arrays import TOLERANCE
-from dovetail.partition.interleaved_partitions import InterleavedCuts
-from dovetail.partition.layer_chain import LayerChain, LayerPlacement
-from dovetail.partition.plain_partitions import PlainCuts
+from dovetail.partition.interleaved_partitions import InterleavedPartitions
+from dovetail.partition.layer_chain import LayerChain, LayerPartition
+from dovetail.partition.plain_partitions import PlainPartitions
 from dovetail.plans.pipeline_schedule import PipelineSchedule
 
 
 @dataclass(frozen=True, slots=True)
-class PlacementSolution:
+class PartitionSolution:
     """The best placement found and what no placement takes less than; none where no placement fits."""
 
     status: Literal["optimal", "feasible", "infeasible"]
-    placement: LayerPlacement | None
+    placement: LayerPartition | None
     seconds: float
     lower_bound_s: float
 
@@ -27,15 +27,15 @@ class PlacementSolution:
         return 1 - self.lower_bound_s / self.seconds if self.placement is not None and self.seconds else 0.0
 
 
-def place_layers(chain: LayerChain) -> PlacementSolution:
+def partition_layers(chain: LayerChain) -> PartitionSolution:
     """The placement with the least step time; of equal ones the first found, which the input alone decides."""
     assert chain.pipeline.schedule is not PipelineSchedule.DUAL_PIPE, "both directions hold the same cut"
     interleaved = chain.pipeline.schedule is PipelineSchedule.INTERLEAVED
-    search = InterleavedCuts(chain) if interleaved else PlainCuts(chain)
+    search = InterleavedPartitions(chain) if interleaved else PlainPartitions(chain)
     bound = search.solve()
     if search.placement is None:
-        return PlacementSolution("infeasible", None, float("inf"), float("inf"))
+        return PartitionSolution("infeasible", None, float("inf"), float("inf"))
     proven = bound >= search.seconds * (1 - TOLERANCE)
-    return PlacementSolution(
+    return PartitionSolution(
         "optimal" if proven else "feasible", search.placement, search.seconds, min(bound, search.seconds)
     )

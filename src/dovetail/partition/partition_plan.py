@@ -17,8 +17,8 @@ from dovetail.frameworks import Framework
 from dovetail.frameworks.parameter_bytes import state_bytes
 from dovetail.hardware import Cluster
 from dovetail.models import Job
-from dovetail.partition.layer_chain import LayerChain, LayerOptions, LayerPlacement
-from dovetail.partition.partition_layers import place_layers
+from dovetail.partition.layer_chain import LayerChain, LayerOptions, LayerPartition
+from dovetail.partition.partition_layers import partition_layers
 from dovetail.plans.pipeline_schedule import PipelineSchedule
 from dovetail.plans.plan import Plan
 from dovetail.plans.zero_stage import effective_zero_stage
@@ -52,10 +52,10 @@ ALIKE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedPlan:
+class PartitionedPlan:
     """A plan with the best cut and recompute found, and what no other takes less than.
 
-    An interleaved plan's bound is of cuts into chunks that are alike (`InterleavedCuts`).
+    An interleaved plan's bound is of cuts into chunks that are alike (`InterleavedPartitions`).
     """
 
     evaluation: Evaluation
@@ -68,7 +68,7 @@ class PlacedPlan:
         return 1 - self.lower_bound_s / self.evaluation.step_time_s
 
 
-def place_plan(plan: Plan, job: Job, cluster: Cluster, framework: Framework) -> PlacedPlan | None:
+def partition_plan(plan: Plan, job: Job, cluster: Cluster, framework: Framework) -> PartitionedPlan | None:
     """The plan with the best layers per stage and recompute per block; None where none fits.
 
     What the plan says of both is replaced. Embedding and head compute nothing again.
@@ -78,22 +78,22 @@ def place_plan(plan: Plan, job: Job, cluster: Cluster, framework: Framework) -> 
         raise InputError("plan: pipeline_schedule", what, "place plans of one of the other schedules")
     facts = facts_of(framework, job, schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel)
     known = calibration(cluster.chip, job.precision)
-    return place_profiled(plan, job, profiled_job(plan, job, cluster, facts, known.efficiencies), str(known))
+    return partition_profiled(plan, job, profiled_job(plan, job, cluster, facts, known.efficiencies), str(known))
 
 
-def place_profiled(
+def partition_profiled(
     plan: Plan, job: Job, profiled: ProfiledJob, basis: str, *, by_block: bool = True
-) -> PlacedPlan | None:
+) -> PartitionedPlan | None:
     """The same where the layers are profiled already; not `by_block`, all blocks compute again what the plan says.
 
     Two chains are solved where they differ: one that never takes more, in time or memory, than an evaluation would
     say, for the bound, and one that never takes less memory, for the answer.
     """
     builder = ChainBuilder(plan, profiled, by_block=by_block)
-    least = place_layers(builder.chain(least=True))
+    least = partition_layers(builder.chain(least=True))
     if least.placement is None:
         return None
-    solutions = [least] if builder.agrees else [place_layers(builder.chain(least=False)), least]
+    solutions = [least] if builder.agrees else [partition_layers(builder.chain(least=False)), least]
     answers: list[Evaluation] = []
     for placement in (solution.placement for solution in solutions if solution.placement is not None):
         placed = builder.placed(placement)
@@ -104,7 +104,7 @@ def place_profiled(
     answer = min(fitting, key=lambda found: found.step_time_s)
     bound = min(least.lower_bound_s + builder.constant_s(answer.breakdown), answer.step_time_s)
     proven = bound >= answer.step_time_s * (1 - TOLERANCE)
-    return PlacedPlan(answer, "optimal" if proven else "feasible", bound)
+    return PartitionedPlan(answer, "optimal" if proven else "feasible", bound)
 
 
 class ChainBuilder:
@@ -176,7 +176,7 @@ class ChainBuilder:
             forward_s=sum(_number(t.forward_s) for t in times),
             input_gradient_s=_row(summed(t.input_gradient_s for t in times)),
             weight_gradient_s=sum(_number(t.weight_gradient_s) for t in times),
-            kept_bytes=_row(summed(a.saved_bytes for a in again)),
+            saved_bytes=_row(summed(a.saved_bytes for a in again)),
             workspace_bytes=_row(largest(a.workspace_bytes for a in again)),
             state_bytes=float(sum(state_bytes(used, home, zero_stage, sizes))),
             step_bytes=float(optimizer_step_bytes(used, home, zero_stage, sizes, 0.0)),
@@ -266,7 +266,7 @@ class ChainBuilder:
         reduced = sum(_number(summed(p.step_collective_s.values())) for p in profiles) - updated
         rate = self.job.facts.update_bytes / self.job.chip.vector.memory_bytes_per_s
         update = float(optimizer_seconds(owned, _number(rate)))
-        sizes = pipeline.num_stages, pipeline.num_microbatches, pipeline.num_chunks, overlaps.least_room_s
+        sizes = pipeline.num_stages, pipeline.num_microbatches, pipeline.num_chunks, overlaps.least_overlap_s
         behind, ahead = (float(overlap_budget(work_s, *sizes)) for work_s in (backward_s, forward_s))
         reductions = exposed_at_least(reduced, _number(overlaps.gradient_reduction), behind)
         gatherings = exposed_at_least(updated, _number(overlaps.updated_weights), ahead)
@@ -276,7 +276,7 @@ class ChainBuilder:
         """What a step takes beside its pipeline and its layers' own seconds, however it is cut."""
         return sum(breakdown[name] for name in ("tied embeddings", "between steps"))
 
-    def placed(self, placement: LayerPlacement) -> Plan:
+    def placed(self, placement: LayerPartition) -> Plan:
         """The plan that a placement means."""
         sizes = [len(chunk) for chunk in placement.chunks]
         sizes[0] -= 1

@@ -8,17 +8,17 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from dovetail.arrays import ROUNDING, Floats
-from dovetail.partition.layer_chain import LayerChain, LayerPlacement
+from dovetail.partition.layer_chain import LayerChain, LayerPartition
 from dovetail.partition.stage_options import StageOptions
 
 
-class CutSearch(ABC):
+class PartitionSearch(ABC):
     """A search for the best cut of a chain and options of its layers."""
 
     def __init__(self, chain: LayerChain) -> None:
         self.chain = chain
         self.seconds = float("inf")
-        self.placement: LayerPlacement | None = None
+        self.placement: LayerPartition | None = None
         self._options = StageOptions(chain)
         #: the class of every layer, in order
         self._classes = [chain.classes[c] for c in chain.order]

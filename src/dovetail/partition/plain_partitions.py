@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dovetail.arrays import Floats, Ints
-from dovetail.partition.layer_chain import LayerChain, LayerPlacement, placement_seconds
-from dovetail.partition.partition_search import CutSearch, running_sums
+from dovetail.partition.layer_chain import LayerChain, LayerPartition, partition_seconds
+from dovetail.partition.partition_search import PartitionSearch, running_sums
 from dovetail.partition.stage_options import Content, StageChoice
 from dovetail.pipeline.chunk_times import ChunkTimes
 from dovetail.pipeline.in_flight import in_flight
@@ -34,7 +34,7 @@ class _Begun:
     once: float
 
 
-class PlainCuts(CutSearch):
+class PlainPartitions(PartitionSearch):
     """The best cut of a chain and options of its layers.
 
     Stages enter with a bound of their backward; only those of the best cut are solved exactly, until the best cut has
@@ -96,8 +96,8 @@ class PlainCuts(CutSearch):
         for s, e, choice in zip((0, *ends[:-1]), ends, choices, strict=True):
             picks = {c: iter(taken) for (c, _), taken in choice.options.items()}
             options += [next(picks[self.chain.order[i]]) for i in range(s, e)]
-        self.placement = LayerPlacement(ends, tuple(options))
-        self.seconds = placement_seconds(self.chain, self.placement)
+        self.placement = LayerPartition(ends, tuple(options))
+        self.seconds = partition_seconds(self.chain, self.placement)
 
     def _seconds(self, ends: tuple[int, ...], choices: Sequence[StageChoice]) -> float:
         """The step time of a cut, of what is known of its stages."""
@@ -147,12 +147,12 @@ class PlainCuts(CutSearch):
 
     def _relax(self) -> tuple[float, tuple[int, ...]]:
         """The least bound of a cut at what is known of the stages, and that cut; no cut where none is better."""
-        from dovetail.partition.stage_split_kernels import labels_of_cuts, values
+        from dovetail.partition.stage_split_kernels import labels_of_partitions, values
 
         for content in self._alike:
             if self._options.is_exact(content):
                 self._bounded(content)
-        self._labels = labels_of_cuts(self._sums, self._backward, self._held, self._pipeline, self.seconds)
+        self._labels = labels_of_partitions(self._sums, self._backward, self._held, self._pipeline, self.seconds)
         places, labels, notes = self._labels
         start, count = places[0, 0].tolist()
         if count == 0:

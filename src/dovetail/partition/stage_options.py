@@ -35,7 +35,7 @@ class StageOptions:
     def __init__(self, chain: LayerChain) -> None:
         self.chain = chain
         #: options of a class in order of bytes kept
-        self._order = [np.lexsort((c.input_gradient_s, c.kept_bytes)) for c in chain.classes]
+        self._order = [np.lexsort((c.input_gradient_s, c.saved_bytes)) for c in chain.classes]
         self._bounds: dict[Content, float] = {}
         self._choices: dict[Content, StageChoice | None] = {}
 
@@ -87,7 +87,7 @@ class StageOptions:
         orders = [self._order[c] for c, _, _ in content]
         options = np.concatenate(
             [
-                np.stack([flying * c.kept_bytes[o], c.workspace_bytes[o], c.input_gradient_s[o]])
+                np.stack([flying * c.saved_bytes[o], c.workspace_bytes[o], c.input_gradient_s[o]])
                 for c, o, (_, flying, _) in zip(classes, orders, content, strict=True)
             ],
             axis=1,

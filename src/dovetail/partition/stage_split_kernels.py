@@ -25,7 +25,7 @@ ONE_F_ONE_B, GPIPE, OTHER = range(3)
 
 
 @njit(cache=True)
-def labels_of_cuts(
+def labels_of_partitions(
     sums: Floats, backward: Floats, held: Floats, pipeline: Floats, limit: float
 ) -> tuple[Ints, Floats, Ints]:
     """Labels of every stage and first layer that no other label dominates.

@@ -14,7 +14,7 @@ from dovetail.hardware.network import ways
 from dovetail.layout import Mesh, Strategy
 from dovetail.layout.axes import AtomicAxes, atomic_axes, joined_by_tier
 from dovetail.layout.encoding import FreeStrategy, MeshAxis, TileLayouts
-from dovetail.layout.encoding.cuts import TileAxes, axis_name
+from dovetail.layout.encoding.shards import TileAxes, axis_name
 from dovetail.layout.rectangles import rectangles
 from dovetail.plans.plan import Plan
 from dovetail.plans.zero_stage import effective_zero_stage

@@ -12,8 +12,8 @@ from dovetail.graph.routing import EXPERT_TOKENS
 from dovetail.hardware import Cluster
 from dovetail.layout import PARTIAL, Strategy
 from dovetail.layout.encoding import REPLICATE, TileLayouts
-from dovetail.layout.encoding.factor import cut_by
-from dovetail.layout.encoding.rules import divides, may_cut
+from dovetail.layout.encoding.factor import sharded_by
+from dovetail.layout.encoding.rules import divides, may_shard
 from dovetail.models import Job
 from dovetail.plans.arrange import arrange
 from dovetail.plans.plan import Plan
@@ -53,7 +53,7 @@ def check_suitable(plan: Plan, job: Job, cluster: Cluster) -> None:
     except InputError as error:
         # all groups nest but those that share key heads
         raise InputError("plan: expert_tensor_parallel", error.what, error.fix) from None
-    for cut in dim_cuts(graph, job.seq_len, arranged.strategy):
+    for cut in dim_shards(graph, job.seq_len, arranged.strategy):
         chips = prod(arranged.axes.sizes[axis] for axis in cut.axes)
         if cut.size % chips:
             tensor = arranged.strategy.mesh.tensor
@@ -64,7 +64,7 @@ def check_suitable(plan: Plan, job: Job, cluster: Cluster) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class DimCut:
+class DimShard:
     """A dim of some operator, the axes that cut it, and a layer where that is so."""
 
     dim: str
@@ -73,7 +73,7 @@ class DimCut:
     layer: str
 
 
-def dim_cuts(graph: ModelGraph, seq_len: int, strategy: Strategy) -> tuple[DimCut, ...]:
+def dim_shards(graph: ModelGraph, seq_len: int, strategy: Strategy) -> tuple[DimShard, ...]:
     """Every dim that chips share equally, and the axes it is cut along."""
     found: dict[tuple[str, int, tuple[str, ...]], str] = {}
     for name, layer in graph.layers.items():
@@ -88,7 +88,7 @@ def dim_cuts(graph: ModelGraph, seq_len: int, strategy: Strategy) -> tuple[DimCu
                 size = sizes.get(dim)
                 if dim not in _UNEVEN and isinstance(size, int):
                     found.setdefault((dim, size, tuple(axes)), name)
-    return tuple(DimCut(*cut, name) for cut, name in found.items())
+    return tuple(DimShard(*cut, name) for cut, name in found.items())
 
 
 def _check_layouts(layouts: TileLayouts, graph: ModelGraph, *, batch: int, seq: int) -> None:
@@ -105,10 +105,10 @@ def _check_layouts(layouts: TileLayouts, graph: ModelGraph, *, batch: int, seq: 
             where = f"plan: layouts.{name}.{operator}"
             if operator not in known:
                 raise InputError(where, "is no operator of the layer", one_of(known, operator))
-            for dim, parts in cut_by(strings).items():
+            for dim, parts in sharded_by(strings).items():
                 if dim in (REPLICATE, PARTIAL):
                     continue
-                if not may_cut(known[operator], dim):
+                if not may_shard(known[operator], dim):
                     raise InputError(where, f"cuts {quoted(dim)}", "it should cut a dim the operator can be cut along")
                 if not divides(dim, sizes, parts):
                     raise InputError(where, f"cuts {dim} into {parts} parts", "choose parts that divide it")

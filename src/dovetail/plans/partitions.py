@@ -12,7 +12,9 @@ Blocks = tuple[int, ...]
 FREE = frozenset({PipelineSchedule.GPIPE, PipelineSchedule.ONE_F_ONE_B, PipelineSchedule.ZB_H1})
 
 
-def listed_cuts(blocks: int, stages: int, chunks: int, schedule: str, cuts: Partition, *, uneven: bool) -> list[Blocks]:
+def listed_partitions(
+    blocks: int, stages: int, chunks: int, schedule: str, cuts: Partition, *, uneven: bool
+) -> list[Blocks]:
     """The cuts that are looked at one by one: the even one, and those whose first and last part differ.
 
     Parts between the first and the last are alike: as many blocks as even parts would have, rounded up, or one more;

@@ -59,10 +59,10 @@ class Plan(PlanFields):
         return self.data_parallel * self.tensor_parallel * self.pipeline_parallel * self.context_parallel
 
     @property
-    def stream_copies(self) -> int:
+    def stream_replicas(self) -> int:
         """Chips of a copy's stage that hold the same part of what it hands on: each sends a part of that."""
         if self.layouts is not None:
-            return self.layouts.stream_copies
+            return self.layouts.stream_replicas
         return 1 if self.sequence_parallel else self.tensor_parallel
 
     def degrees(self, kv_heads: int) -> Degrees:

@@ -1,4 +1,4 @@
-"""Shapes: splits with the pipeline and the copies around them, as columns of numbers."""
+"""PlanSkeletons: splits with the pipeline and the copies around them, as columns of numbers."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from dovetail.hardware import Cluster
 from dovetail.layout.axes import joined_by_tier
 from dovetail.models import Job
 from dovetail.plans.model_limits import nests
-from dovetail.plans.partitions import is_free, listed_cuts
+from dovetail.plans.partitions import is_free, listed_partitions
 from dovetail.plans.pipeline_schedule import MAX_CHUNK_RUNS, SCHEDULE_CODES, Pipeline, PipelineSchedule
 from dovetail.plans.space import Space
-from dovetail.plans.stage_degrees import Split
+from dovetail.plans.stage_degrees import StageDegrees
 
-#: Where stages lie, by `Shapes.inside`.
+#: Where stages lie, by `PlanSkeletons.inside`.
 AXIS_ORDERS: tuple[AxisOrder, AxisOrder] = ("tp-cp-dp-pp", "tp-cp-pp-dp")
 NAMES = {number: schedule.value for schedule, number in SCHEDULE_CODES.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Shapes:
+class PlanSkeletons:
     """One number of each for every shape."""
 
     split: Ints
@@ -42,9 +42,9 @@ class Shapes:
     def __len__(self) -> int:
         return len(self.split)
 
-    def take(self, which: Ints | Bools) -> Shapes:
+    def take(self, which: Ints | Bools) -> PlanSkeletons:
         """Some of them, in this order."""
-        return Shapes(*(getattr(self, field.name)[which] for field in fields(self)))
+        return PlanSkeletons(*(getattr(self, field.name)[which] for field in fields(self)))
 
 
 def shapes(
@@ -52,16 +52,16 @@ def shapes(
     cluster: Cluster,
     framework: Framework,
     space: Space,
-    splits: Sequence[Split],
+    splits: Sequence[StageDegrees],
     wanted: Bools,
-) -> Shapes:
+) -> PlanSkeletons:
     """Every shape of the splits and stages that are wanted (splits × the space's stages).
 
     Cells, which are splits with a microbatch, are numbered by `cell`.
     """
     chips, batch = cluster.chips, job.global_batch
-    copy = np.array([split.copy_chips for split in splits], np.int64)
-    least = np.array([split.least_copies for split in splits], np.int64)
+    copy = np.array([split.replica_chips for split in splits], np.int64)
+    least = np.array([split.least_replicas for split in splits], np.int64)
     sizes = np.array(sorted(set(space.micro_batch)), np.int64)
     columns: list[Ints] = []
     for position, p in enumerate(space.pipeline_parallel):
@@ -81,7 +81,7 @@ def shapes(
                 columns.append(np.stack([s, np.full(len(s), p), d[s], sizes[size[chosen]], m[chosen], *rest]))
     table = np.concatenate([np.zeros((8, 0), np.int64), *columns], axis=1)
     _, cell = np.unique(table[0] * (2 * batch) + table[3], return_inverse=True)
-    return Shapes(*table[:8], cell=cell.reshape(-1))
+    return PlanSkeletons(*table[:8], cell=cell.reshape(-1))
 
 
 def _pipelines(num_layers: int, framework: Framework, space: Space, p: int) -> list[tuple[PipelineSchedule, int]]:
@@ -95,7 +95,7 @@ def _pipelines(num_layers: int, framework: Framework, space: Space, p: int) -> l
             uneven = framework.uneven_stages != "never"
             if p * v <= num_layers + 2 and (
                 is_free(schedule, space.partition, p)
-                or listed_cuts(num_layers, p, v, schedule, space.partition, uneven=uneven)
+                or listed_partitions(num_layers, p, v, schedule, space.partition, uneven=uneven)
             ):
                 found.append((schedule, v))
     return found
@@ -128,7 +128,7 @@ def group_sizes(stages: Ints, microbatches: Ints, chunks: Ints) -> Ints:
 
 
 def shardings(
-    framework: Framework, space: Space, split: Split, copies: int, stages: int, tiers: Sequence[int]
+    framework: Framework, space: Space, split: StageDegrees, copies: int, stages: int, tiers: Sequence[int]
 ) -> list[tuple[int, int]]:
     """ZeRO stages and groups for so many copies of a split in so many stages, that differ in what they do."""
     plan = split.plan
@@ -144,9 +144,9 @@ def shardings(
     return [(stage, g) for stage in zero_stages for g in ((ranks,) if stage == 0 else groups)]
 
 
-def _keeps_tiers(split: Split, zero_group: int, tiers: Sequence[int]) -> bool:
+def _keeps_tiers(split: StageDegrees, zero_group: int, tiers: Sequence[int]) -> bool:
     """Whether a group that ends among context-parallel chips leaves them on the tiers they are on."""
-    t, end = split.plan.tensor_parallel, split.copy_chips
+    t, end = split.plan.tensor_parallel, split.replica_chips
     middle = t * zero_group
     if middle >= end:
         return True
@@ -154,8 +154,8 @@ def _keeps_tiers(split: Split, zero_group: int, tiers: Sequence[int]) -> bool:
     return tuple(a * b for a, b in zip(*parts, strict=True)) == joined_by_tier(t, end, tiers)
 
 
-def _nests(split: Split, copies: int, zero_group: int) -> bool:
+def _nests(split: StageDegrees, copies: int, zero_group: int) -> bool:
     plan = split.plan
     t, inner = plan.tensor_parallel, plan.expert_tensor_parallel
     experts = (inner, inner * plan.expert_parallel)
-    return nests(t, split.copy_chips, *experts, t * zero_group, split.copy_chips * copies)
+    return nests(t, split.replica_chips, *experts, t * zero_group, split.replica_chips * copies)

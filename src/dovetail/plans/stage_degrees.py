@@ -15,34 +15,34 @@ from dovetail.layout.strategy import ContextKind, Strategy
 from dovetail.models import Job
 from dovetail.plans.arrange import Arrangement, arrange
 from dovetail.plans.framework_limits import expert_obstacles
-from dovetail.plans.model_limits import DimCut, dim_cuts, nests
+from dovetail.plans.model_limits import DimShard, dim_shards, nests
 from dovetail.plans.plan import Plan
 from dovetail.plans.space import Space
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class StageDegrees:
     """Degrees inside a stage; as a plan with as few copies as its experts lie on."""
 
     plan: Plan
     arranged: Arrangement
 
     @property
-    def copy_chips(self) -> int:
+    def replica_chips(self) -> int:
         """Chips of one copy of a stage."""
         return self.plan.tensor_parallel * self.plan.context_parallel
 
     @property
-    def least_copies(self) -> int:
+    def least_replicas(self) -> int:
         """Copies its experts are spread over: the number of copies is a multiple of it."""
         return self.plan.data_parallel
 
 
-def splits(job: Job, cluster: Cluster, framework: Framework, space: Space) -> list[Split]:
+def splits(job: Job, cluster: Cluster, framework: Framework, space: Space) -> list[StageDegrees]:
     """Every split that suits the model and the framework."""
     graph = job.graph()
-    cuts: dict[Strategy, tuple[DimCut, ...]] = {}
-    found: list[Split] = []
+    cuts: dict[Strategy, tuple[DimShard, ...]] = {}
+    found: list[StageDegrees] = []
     for plan in _degrees(graph, cluster.chips, space):
         if cluster.chips % plan.chips or not _nests(plan) or any(expert_obstacles(plan, framework)):
             continue
@@ -51,10 +51,10 @@ def splits(job: Job, cluster: Cluster, framework: Framework, space: Space) -> li
         except InputError:
             continue  # groups that share key heads do not nest with those that share experts
         if arranged.strategy not in cuts:
-            cuts[arranged.strategy] = dim_cuts(graph, job.seq_len, arranged.strategy)
+            cuts[arranged.strategy] = dim_shards(graph, job.seq_len, arranged.strategy)
         sizes = arranged.axes.sizes
         if all(cut.size % prod(sizes[axis] for axis in cut.axes) == 0 for cut in cuts[arranged.strategy]):
-            found.append(Split(plan, arranged))
+            found.append(StageDegrees(plan, arranged))
     return found
 
 

@@ -24,7 +24,7 @@ from dovetail.profile.recompute_space import RecomputeSpace
 class Frontier:
     """Choices in order of bytes kept; arrays over choices."""
 
-    kept_bytes: Floats
+    saved_bytes: Floats
     workspace_bytes: Floats
     seconds: Floats
     #: operators from the last to the first, and which of them run again: bits of two words per choice
@@ -34,7 +34,7 @@ class Frontier:
     @property
     def footprint_bytes(self) -> Floats:
         """What the layer holds of one microbatch while its backward runs."""
-        return self.kept_bytes + self.workspace_bytes
+        return self.saved_bytes + self.workspace_bytes
 
     def again(self, index: int) -> tuple[str, ...]:
         """The operators a choice runs again, in the order of the forward."""
@@ -58,7 +58,7 @@ def recompute_frontier(
     problem = FrontierProblem(RecomputeSpace(graph, profile, operand_share), profile, exposed or {})
     labels, chosen = search(*problem.tables())
     return Frontier(
-        kept_bytes=labels[:, 0],
+        saved_bytes=labels[:, 0],
         workspace_bytes=labels[:, 1] - labels[:, 0],
         seconds=labels[:, 2],
         operators=problem.steps,
@@ -78,7 +78,7 @@ class FrontierProblem:
         self.space = space
         self.steps = tuple(reversed(space.operators))
         self._exposed = exposed
-        self._bytes = [_number(space.kept_bytes(i)) for i in range(len(space.versions))]
+        self._bytes = [_number(space.saved_bytes(i)) for i in range(len(space.versions))]
         self._made_s = [self._seconds(version.made_s) for version in space.versions]
         self._again_s = {
             name: _number(profile.operator_s[name]) + self._seconds(profile.exchange_s.get(name, {}))

@@ -85,9 +85,9 @@ def cost_of(chosen: Choice, space: RecomputeSpace, profile: LayerProfile) -> Rec
     collectives = by_group((group, s) for parts in (*exchanged, *made) for group, s in parts.items())
     launched = summed(profile.kernels[name] for name in chosen.repeated)
     return Recompute(
-        saved_bytes=summed(space.kept_bytes(i) for i in chosen.held),
+        saved_bytes=summed(space.saved_bytes(i) for i in chosen.held),
         added_s=summed(profile.operator_s[name] for name in chosen.repeated),
-        workspace_bytes=summed(space.kept_bytes(i) for i in chosen.returned),
+        workspace_bytes=summed(space.saved_bytes(i) for i in chosen.returned),
         added_kernels=launched + len(exchanged) + sum(1 for parts in made if parts),
         added_collective_s=collectives,
     )

@@ -37,7 +37,7 @@ class RecomputeSpace:
         self.operators = tuple(operator.name for operator in graph.operators)
         self.versions = profile.versions
         self._index = {(v.tensor, v.number): i for i, v in enumerate(self.versions)}
-        widths = kept_widths(graph, operand_share)
+        widths = saved_widths(graph, operand_share)
         self._width = [widths.get(v.tensor, 1.0) for v in self.versions]
         #: what the backward reads
         self.needed = frozenset(i for i, v in enumerate(self.versions) if v.saved and self._width[i] > 0)
@@ -62,7 +62,7 @@ class RecomputeSpace:
         #: what the layer is handed
         self.handed = tuple(i for i in range(len(self.versions)) if i not in written)
 
-    def kept_bytes(self, index: int) -> Floats:
+    def saved_bytes(self, index: int) -> Floats:
         """What holding a version takes: products keep what they multiplied, which can be narrower."""
         version: Version = self.versions[index]
         return version.bytes * self._width[index] if index in self.needed else version.bytes
@@ -131,7 +131,7 @@ def _sorted(indices: Iterable[int]) -> tuple[int, ...]:
     return tuple(sorted(indices))
 
 
-def kept_widths(graph: LayerGraph, operand_share: float) -> dict[str, float]:
+def saved_widths(graph: LayerGraph, operand_share: float) -> dict[str, float]:
     """Widths tensors are kept in, over the widths they are written in, where these differ.
 
     Experts' results are not kept to weigh them: frameworks weigh what goes into the last product instead, which is

@@ -10,24 +10,24 @@ import numpy as np
 
 from dovetail.arrays import TOLERANCE, Bools, Floats, Ints
 from dovetail.bounds.batch import Batch, Candidates, Evaluated
-from dovetail.bounds.degree_bounds import PairBounds
-from dovetail.partition.partition_plan import PlacedPlan, place_profiled
+from dovetail.bounds.degree_bounds import DegreeBounds
+from dovetail.partition.partition_plan import PartitionedPlan, partition_profiled
 from dovetail.plans.derive import even_layers
-from dovetail.plans.partitions import is_free, listed_cuts
+from dovetail.plans.partitions import is_free, listed_partitions
 from dovetail.plans.plan import Plan
-from dovetail.plans.skeletons import AXIS_ORDERS, NAMES, Shapes, shapes, shardings
+from dovetail.plans.skeletons import AXIS_ORDERS, NAMES, PlanSkeletons, shapes, shardings
 from dovetail.plans.space import BY_BLOCK, Space
 from dovetail.plans.stage_degrees import splits
 from dovetail.search.progress import Progress, simplicity
 from dovetail.step.evaluate import profiled_job
 from dovetail.step.facts import facts_of
-from dovetail.step.layer_tables import Setting, options_of
+from dovetail.step.layer_tables import Setting, recompute_policies
 from dovetail.step.plan_tables import Tables, numbers, plan_of
-from dovetail.step.state_tables import StateKey
+from dovetail.step.state_tables import StateSharding
 
 #: Pairs of a split and a number of stages that are opened together: first few, to have a plan to beat, then more.
 ROUNDS = (64, 512, 4096)
-#: Shapes whose options are looked at together, how many of them are expanded first, and pipelines timed together.
+#: PlanSkeletons whose options are looked at together, how many of them are expanded first, and pipelines timed together.
 OPENED, BATCH, TIMED = 512, 64, 256
 
 
@@ -48,7 +48,7 @@ class BestFirst:
         self.progress = Progress(wanted_s=limit_s, keep=keep)
         self.by_block = BY_BLOCK in space.recompute
         self.splits = splits(setting.job, setting.cluster, setting.framework, space)
-        self.tables = Tables(setting, self.splits, options_of(space))
+        self.tables = Tables(setting, self.splits, recompute_policies(space))
         #: where blocks choose by themselves, the option that keeps least
         self._least = len(self.tables.options) - 1 if self.by_block else None
         #: plans of a shape and a sharding: what blocks choose by themselves is not counted
@@ -62,7 +62,7 @@ class BestFirst:
         """Opens splits and stages in the order of their bounds."""
         if not self.splits:
             return self.progress
-        pairs = PairBounds(self.setting, self.space, self.splits, self.tables)
+        pairs = DegreeBounds(self.setting, self.space, self.splits, self.tables)
         self._pairs = pairs
         bounds = pairs.seconds.ravel()
         self._count_all(pairs)
@@ -81,11 +81,11 @@ class BestFirst:
         self._refine()
         return self.progress
 
-    def _count_all(self, pairs: PairBounds) -> None:
+    def _count_all(self, pairs: DegreeBounds) -> None:
         counts = self.progress.counts
         for split, position in np.argwhere(pairs.exists).tolist():
             stages = self.space.pipeline_parallel[position]
-            copies = self.setting.cluster.chips // (self.splits[split].copy_chips * stages)
+            copies = self.setting.cluster.chips // (self.splits[split].replica_chips * stages)
             plans = pairs.num_shapes(split, position) * self._choices * len(self._states_of(split, copies, stages))
             counts.counted += plans
             if not np.isfinite(pairs.seconds[split, position]):
@@ -131,14 +131,14 @@ class BestFirst:
                 return
             self._open_shapes(found.take(rows))
 
-    def _num_states(self, found: Shapes) -> Ints:
+    def _num_states(self, found: PlanSkeletons) -> Ints:
         """How many shardings every shape has."""
         keys = np.stack([found.split, found.copies, found.stages], axis=1)
         unique, back = np.unique(keys, axis=0, return_inverse=True)
         counts = [len(self._states_of(*key)) for key in cast("list[list[int]]", unique.tolist())]
         return np.array(counts, np.int64)[back.reshape(-1)]
 
-    def _open_shapes(self, found: Shapes) -> None:
+    def _open_shapes(self, found: PlanSkeletons) -> None:
         """Profiles shapes and expands them, those with the least bound first."""
         batch = Batch(self.tables, found)
         bounds = batch.screen(self._pairs.state_bytes(found), self._least, self.progress.limit_s)
@@ -175,12 +175,12 @@ class BestFirst:
         self._sort_out(batch, candidates, least, found, exact, fits)
 
     def _candidates(self, batch: Batch, rows: Ints, bounds: Floats) -> Candidates:
-        found, keys = batch.shapes, list[list[StateKey]]()
+        found, keys = batch.shapes, list[list[StateSharding]]()
         for row in numbers(rows):
             split, copies, stages = int(found.split[row]), int(found.copies[row]), int(found.stages[row])
             order = AXIS_ORDERS[int(found.inside[row])]
             shardings = self._states_of(split, copies, stages)
-            keys.append([StateKey(split, copies, stages, order, stage, group) for stage, group in shardings])
+            keys.append([StateSharding(split, copies, stages, order, stage, group) for stage, group in shardings])
         every = self.tables.states.rows([key for some in keys for key in some])
         ends = np.cumsum([len(some) for some in keys])
         parts: list[Ints] = []
@@ -190,11 +190,11 @@ class BestFirst:
             parts.append(np.stack([np.full(len(option), row), option, state]))
         return Candidates(*np.concatenate([np.zeros((3, 0), np.int64), *parts], axis=1))
 
-    def _cuts(self, found: Shapes, row: int) -> list[int]:
+    def _cuts(self, found: PlanSkeletons, row: int) -> list[int]:
         stages, chunks, schedule = int(found.stages[row]), int(found.chunks[row]), int(found.schedule[row])
         key = (stages, chunks, schedule)
         if key not in self._listed:
-            cuts = listed_cuts(
+            cuts = listed_partitions(
                 self.setting.job.model.num_layers,
                 stages,
                 chunks,
@@ -242,7 +242,7 @@ class BestFirst:
                 layers = self.tables.cuts.layers[int(found.cut[row])]
                 self.progress.offer(seconds, self._plan(batch.shapes, candidates, candidate, layers))
 
-    def _plan(self, found: Shapes, candidates: Candidates, candidate: int, layers: tuple[int, ...]) -> Plan:
+    def _plan(self, found: PlanSkeletons, candidates: Candidates, candidate: int, layers: tuple[int, ...]) -> Plan:
         row = int(candidates.shape[candidate])
         return plan_of(
             self.splits[int(found.split[row])],
@@ -286,7 +286,7 @@ class BestFirst:
             return int(which.sum())
         return len(np.unique(candidates.shape[which] * 2**32 + candidates.state[which]))
 
-    def _is_free(self, found: Shapes, row: int) -> bool:
+    def _is_free(self, found: PlanSkeletons, row: int) -> bool:
         schedule, stages = NAMES[int(found.schedule[row])], int(found.stages[row])
         if self.by_block:
             return schedule != "dualpipe" and (stages == 1 or self.space.partition == "any")
@@ -299,7 +299,7 @@ class BestFirst:
         for bound, plan, evaluated in self._open:
             if bound >= self.progress.limit_s or self._late(bound):
                 break
-            placed = place_setting(self.setting, plan, by_block=self.by_block)
+            placed = partition_setting(self.setting, plan, by_block=self.by_block)
             if placed is None:
                 counts.infeasible += not evaluated
                 continue
@@ -310,7 +310,7 @@ class BestFirst:
         self._open.clear()
 
 
-def place_setting(setting: Setting, plan: Plan, *, by_block: bool) -> PlacedPlan | None:
+def partition_setting(setting: Setting, plan: Plan, *, by_block: bool) -> PartitionedPlan | None:
     """The plan with its best cut, and with the best choice of every block where blocks choose."""
     schedule, stages = plan.pipeline_schedule, plan.pipeline_parallel
     facts = facts_of(setting.framework, setting.job, schedule=schedule, stages=stages)
@@ -318,6 +318,6 @@ def place_setting(setting: Setting, plan: Plan, *, by_block: bool) -> PlacedPlan
         facts = facts.at_least(schedule=schedule, stages=stages)
     layers = even_layers(plan.pipeline_parallel * plan.virtual_stages, setting.job.model.num_layers)
     profiled = profiled_job(plan, setting.job, setting.cluster, facts, setting.efficiencies)
-    return place_profiled(
+    return partition_profiled(
         replace(plan, layers_per_stage=layers), setting.job, profiled, setting.basis, by_block=by_block
     )

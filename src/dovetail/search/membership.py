@@ -11,7 +11,7 @@ from dovetail.frameworks import Framework
 from dovetail.graph import LayerGraph, ModelGraph
 from dovetail.hardware import Cluster
 from dovetail.models import Job
-from dovetail.plans.partitions import is_free, listed_cuts
+from dovetail.plans.partitions import is_free, listed_partitions
 from dovetail.plans.plan import Plan
 from dovetail.plans.runs import check_runs
 from dovetail.plans.space import BY_BLOCK, Choice, Space, listed
@@ -136,7 +136,7 @@ def _cut(plan: Plan, framework: Framework, space: Space) -> Iterator[str]:
     """A cut that is neither listed nor the placement's to find."""
     cut, p, schedule = plan.layers_per_stage, plan.pipeline_parallel, plan.pipeline_schedule
     uneven = framework.uneven_stages != "never"
-    listed = listed_cuts(sum(cut), p, plan.virtual_stages, schedule, space.partition, uneven=uneven)
+    listed = listed_partitions(sum(cut), p, plan.virtual_stages, schedule, space.partition, uneven=uneven)
     if cut in listed or is_free(schedule, space.partition, p):
         return
     runs = [(size, len(list(run))) for size, run in groupby(cut)]

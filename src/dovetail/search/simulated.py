@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 
 from dovetail.arrays import TOLERANCE
-from dovetail.bounds.hardware_bound import physical_bound
+from dovetail.bounds.hardware_bound import hardware_bound
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job
@@ -91,5 +91,5 @@ def _has_variants(plan: Plan, whole: Space) -> bool:
 
 def _least_s(found: Found, job: Job, cluster: Cluster) -> float:
     """The larger of what layers and what the network need."""
-    physical = float(physical_bound(job, cluster, PlanBatch.of([found.plan]))[0])
+    physical = float(hardware_bound(job, cluster, PlanBatch.of([found.plan]))[0])
     return max(found.seconds, physical)

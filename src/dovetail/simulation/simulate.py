@@ -98,7 +98,7 @@ def tasks_of(plan: Plan, job: Job, profiled: ProfiledJob, step: Step, *, exact: 
         work_order(step.pipeline),
         step.contents,
         steps_of_layers(plan, job, profiled, step, variants),
-        stream / plan.stream_copies,
+        stream / plan.stream_replicas,
         sending=not facts.overlaps.transfers,
         tied=_tied(plan, profiled, step, chips),
         optimizer_s=[float(optimizer_seconds(home, update_s)) for _, home in step.tables.parameters(*step.stages)],

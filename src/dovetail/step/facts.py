@@ -13,7 +13,7 @@ from dovetail.models import Job
 from dovetail.step.times import Overlaps
 
 #: Longer than anything that is hidden.
-ENDLESS_S = 1e30
+UNBOUNDED_S = 1e30
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class FrameworkFacts:
         others still work, so with several stages nothing of that is sure to be seen. DualPipe's pairs hide each
         other's messages.
         """
-        overlaps = replace(self.overlaps, least_room_s=ENDLESS_S)
+        overlaps = replace(self.overlaps, least_overlap_s=UNBOUNDED_S)
         if stages > 1:
             overlaps = replace(overlaps, gradient_reduction=1.0, updated_weights=1.0)
         if schedule == "dualpipe":

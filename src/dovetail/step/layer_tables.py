@@ -16,7 +16,7 @@ from dovetail.hardware import Cluster
 from dovetail.layout.strategy import Strategy
 from dovetail.models import Job
 from dovetail.plans.space import BY_BLOCK, Choice, Space
-from dovetail.plans.stage_degrees import Split
+from dovetail.plans.stage_degrees import StageDegrees
 from dovetail.profile import LayerProfile, Recompute, recompute
 from dovetail.profile.modules import MODULES
 from dovetail.step.evaluate import is_block, units_of
@@ -25,7 +25,7 @@ from dovetail.step.profiles import Arrangements, Pricing, pricing_of, profile_jo
 from dovetail.step.times import layer_times
 
 #: A recompute choice and the share of the blocks it holds for.
-Option = tuple[Choice, float]
+RecomputePolicy = tuple[Choice, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class ChoiceTimes:
     forward_s: Floats
     input_gradient_s: Floats
     weight_gradient_s: Floats
-    kept_bytes: Floats
+    saved_bytes: Floats
     workspace_bytes: Floats
 
     def arrays(self) -> tuple[Floats, ...]:
@@ -113,9 +113,9 @@ class Work:
 class LayerTable:
     """The cells of one structure: splits along the same axes with their microbatches, profiled together."""
 
-    def __init__(self, setting: Setting, splits: Sequence[Split], rows: Ints, micro_batches: Ints) -> None:
+    def __init__(self, setting: Setting, splits: Sequence[StageDegrees], rows: Ints, micro_batches: Ints) -> None:
         self.setting = setting
-        copies = [split.least_copies for split in splits]
+        copies = [split.least_replicas for split in splits]
         arranged = Arrangements.of([split.arranged for split in splits], copies).taken(rows, micro_batches)
         self.profiles = profile_job(
             arranged,
@@ -161,7 +161,7 @@ class LayerTable:
             self._cache[key] = recompute(layer, self.profiles.layers[name], choice, operand_share, stops_early=early)
         return self._cache[key]
 
-    def choice_times(self, options: Sequence[Option]) -> ChoiceTimes:
+    def choice_times(self, options: Sequence[RecomputePolicy]) -> ChoiceTimes:
         """Seconds and bytes under every choice and the share of blocks it holds for."""
         every = [self._option(choice, share) for choice, share in options]
         return ChoiceTimes(*(np.stack([part[i] for part in every], axis=1) for i in range(5)))
@@ -214,7 +214,7 @@ def _effect(layer: LayerGraph, choice: Choice) -> Choice:
     return held or "none"
 
 
-def by_structure(splits: Sequence[Split]) -> Mapping[Strategy, list[int]]:
+def by_structure(splits: Sequence[StageDegrees]) -> Mapping[Strategy, list[int]]:
     """Numbers of the splits along the same axes."""
     groups: dict[Strategy, list[int]] = {}
     for number, split in enumerate(splits):
@@ -259,11 +259,11 @@ def _taken_recompute(again: Recompute, rows: Ints, cells: int) -> Recompute:
     )
 
 
-def options_of(space: Space) -> list[Option]:
+def recompute_policies(space: Space) -> list[RecomputePolicy]:
     """Recompute choices and the shares they hold for; those that let blocks choose are bounded by none and full."""
     if BY_BLOCK in space.recompute:
         return [("none", 1.0), ("full", 1.0)]
-    options: list[Option] = []
+    options: list[RecomputePolicy] = []
     for choice in space.recompute:
         shares = sorted(set(space.recompute_share)) if choice == "full" else [1.0]
         options += [(choice, share) for share in shares]

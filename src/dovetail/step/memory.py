@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from dovetail.arrays import Array, Bools, Floats, Ints
+from dovetail.frameworks import ParameterBytes
 from dovetail.profile import LayerProfile, Recompute
 from dovetail.step.plan_kernels import (
     PARTS,
-    Cells,
-    Layers,
-    ParameterBytes,
-    States,
+    LayerColumns,
+    ProfileColumns,
+    StateColumns,
     gathered_parameters,
     memory_by_stage,
     parameters_by_stage,
@@ -30,9 +30,9 @@ class MemoryTables:
     """The layers of a plan as tables of one row: what the search has of many plans, here of one."""
 
     names: tuple[str, ...]
-    layers: Layers
-    cells: Cells
-    states: States
+    layers: LayerColumns
+    cells: ProfileColumns
+    states: StateColumns
     has_loss: Bools
 
     @staticmethod
@@ -52,14 +52,14 @@ class MemoryTables:
         nothing, zero = np.zeros((1, len(names))), np.zeros(())
         return MemoryTables(
             names,
-            Layers(
+            LayerColumns(
                 nothing,
                 nothing,
                 nothing,
                 _row(recomputed[name].saved_bytes for name in names),
                 _row(recomputed[name].workspace_bytes for name in names),
             ),
-            Cells(
+            ProfileColumns(
                 own=whole - tied.sum(axis=2),
                 tied=tied,
                 whole=whole,
@@ -69,12 +69,12 @@ class MemoryTables:
                 loss=_row(losses.get(name, zero) for name in names),
                 stream=np.zeros(1),
             ),
-            States(home - tied_home.sum(axis=2), tied_home, nothing, nothing),
+            StateColumns(home - tied_home.sum(axis=2), tied_home, nothing, nothing),
             np.array([name in losses for name in names], np.bool_),
         )
 
     def counts(self, *stages: Sequence[ChunkContent]) -> Ints:
-        """Layers of every class that the chunks of each stage hold together: stages × classes."""
+        """LayerColumns of every class that the chunks of each stage hold together: stages × classes."""
         together = [layer_counts(tuple(contents)) for contents in stages]
         return np.array([[counts.get(name, 0) for name in self.names] for counts in together], np.int64)
 

@@ -12,7 +12,7 @@ from dovetail.arrays import Ints
 from dovetail.graph import ModelGraph
 from dovetail.plans.partitions import Blocks
 from dovetail.plans.pipeline_schedule import PipelineSchedule
-from dovetail.step.plan_kernels import Cuts as CutArrays
+from dovetail.step.plan_kernels import PartitionColumns
 
 
 class LayerRuns(NamedTuple):
@@ -27,8 +27,8 @@ class LayerRuns(NamedTuple):
     fair_shares: bool
 
 
-class CutTable:
-    """Cuts as rows, made when they are first asked for."""
+class PartitionTable:
+    """PartitionColumns as rows, made when they are first asked for."""
 
     def __init__(self, graph: ModelGraph, classes: Sequence[str], blocks: int) -> None:
         order = [run.layer for run in graph.chain for _ in range(run.count)]
@@ -95,9 +95,9 @@ class CutTable:
             table.append(unique)
             rows.append(inverse.reshape(-1))
 
-    def arrays(self) -> CutArrays:
+    def arrays(self) -> PartitionColumns:
         """All rows so far, for kernels."""
-        return CutArrays(
+        return PartitionColumns(
             *_joined(self._contents, self._classes),
             *_joined(self._stages),
             *_joined(self._chunks, self._classes),
@@ -105,7 +105,7 @@ class CutTable:
         )
 
     def places(self, row: int) -> Ints:
-        """Layers of every class at each place along the model."""
+        """LayerColumns of every class at each place along the model."""
         return self._chunks[row][self._places[row]]
 
     @property

@@ -23,7 +23,7 @@ from dovetail.step.compiled_formulas import (
 )
 
 
-class Layers(NamedTuple):
+class LayerColumns(NamedTuple):
     """Layer rows × classes: seconds of a microbatch, bytes kept of it, bytes there again for its backward."""
 
     forward_s: Floats
@@ -33,8 +33,8 @@ class Layers(NamedTuple):
     workspace: Floats
 
 
-class Cells(NamedTuple):
-    """Cells × classes: parameters of one chip (tied ones apart, by weight) and bytes that come and go."""
+class ProfileColumns(NamedTuple):
+    """ProfileColumns × classes: parameters of one chip (tied ones apart, by weight) and bytes that come and go."""
 
     own: Floats
     tied: Floats
@@ -47,7 +47,7 @@ class Cells(NamedTuple):
     stream: Floats
 
 
-class States(NamedTuple):
+class StateColumns(NamedTuple):
     """State rows × classes: parameters whose state a chip keeps, seconds of reduction and gathering a step."""
 
     own: Floats
@@ -56,8 +56,8 @@ class States(NamedTuple):
     gathering_s: Floats
 
 
-class Cuts(NamedTuple):
-    """Layers on stages: every cut has stage contents (classes × count) without repetition, and chunk contents."""
+class PartitionColumns(NamedTuple):
+    """LayerColumns on stages: every cut has stage contents (classes × count) without repetition, and chunk contents."""
 
     #: rows × classes; those of cut i begin at row `first_content[i]`
     contents: Ints
@@ -72,21 +72,21 @@ class Cuts(NamedTuple):
     first_place: Ints
 
 
-class Facts(NamedTuple):
+class FrameworkColumns(NamedTuple):
     """What a framework keeps per parameter and hides, with one stage (0) and with several (1)."""
 
     alone: ParameterBytes
     staged: ParameterBytes
     hidden_reduction: Floats
     hidden_gathering: Floats
-    least_room_s: float
+    least_overlap_s: float
     update_s: float
     context_bytes: float
     allocator: float
 
 
-class Plans(NamedTuple):
-    """Plans as numbers of rows, and their pipelines."""
+class PlanColumns(NamedTuple):
+    """PlanColumns as numbers of rows, and their pipelines."""
 
     layer: Ints
     cell: Ints
@@ -104,14 +104,21 @@ class Plans(NamedTuple):
     sending_s: Floats
     delay_s: Floats
 
-    def take(self, rows: Ints) -> Plans:
+    def take(self, rows: Ints) -> PlanColumns:
         """Some of them."""
-        return Plans._make(part[rows] for part in self)
+        return PlanColumns._make(part[rows] for part in self)
 
 
 @njit(cache=True)
 def evaluate_plans(
-    plans: Plans, layers: Layers, cells: Cells, states: States, cuts: Cuts, facts: Facts, has_loss: Bools, most: int
+    plans: PlanColumns,
+    layers: LayerColumns,
+    cells: ProfileColumns,
+    states: StateColumns,
+    cuts: PartitionColumns,
+    facts: FrameworkColumns,
+    has_loss: Bools,
+    most: int,
 ) -> tuple[Floats, Floats, Floats]:
     """Seconds of every plan's pipeline, seconds after it, and bytes of its fullest stage.
 
@@ -138,7 +145,7 @@ def evaluate_plans(
 
 
 @njit(cache=True)
-def _same_pipeline(plans: Plans, i: int) -> bool:
+def _same_pipeline(plans: PlanColumns, i: int) -> bool:
     """Whether a plan differs from the one before it in its state alone."""
     same = plans.layer[i] == plans.layer[i - 1] and plans.cut[i] == plans.cut[i - 1]
     same = same and plans.schedule[i] == plans.schedule[i - 1] and plans.microbatches[i] == plans.microbatches[i - 1]
@@ -146,7 +153,7 @@ def _same_pipeline(plans: Plans, i: int) -> bool:
 
 
 @njit(cache=True)
-def _chunks(plans: Plans, layers: Layers, cuts: Cuts, i: int, rows: Floats) -> None:
+def _chunks(plans: PlanColumns, layers: LayerColumns, cuts: PartitionColumns, i: int, rows: Floats) -> None:
     """Forward and backward of every chunk, with what its stage spends on sending, and what a microbatch of it saves."""
     row, cut = plans.layer[i], plans.cut[i]
     first, place = cuts.first_chunk[cut], cuts.first_place[cut]
@@ -171,7 +178,9 @@ def _chunks(plans: Plans, layers: Layers, cuts: Cuts, i: int, rows: Floats) -> N
 
 
 @njit(cache=True)
-def _activations(plans: Plans, cuts: Cuts, i: int, saved: Floats, by_content: Floats, by_chunk: Floats) -> None:
+def _activations(
+    plans: PlanColumns, cuts: PartitionColumns, i: int, saved: Floats, by_content: Floats, by_chunk: Floats
+) -> None:
     """The most that a stage of each content saves for its backwards."""
     p, m, v, schedule = plans.stages[i], plans.microbatches[i], plans.chunks[i], plans.schedule[i]
     first = cuts.first_stage[plans.cut[i]]
@@ -188,12 +197,12 @@ def _activations(plans: Plans, cuts: Cuts, i: int, saved: Floats, by_content: Fl
 
 @njit(cache=True)
 def _stages(
-    plans: Plans,
-    layers: Layers,
-    cells: Cells,
-    states: States,
-    cuts: Cuts,
-    facts: Facts,
+    plans: PlanColumns,
+    layers: LayerColumns,
+    cells: ProfileColumns,
+    states: StateColumns,
+    cuts: PartitionColumns,
+    facts: FrameworkColumns,
     has_loss: Bools,
     i: int,
     activations: Floats,
@@ -215,8 +224,8 @@ def _stages(
                 reduction += number * states.reduction_s[state, c]
                 gathering += number * states.gathering_s[state, c]
         used, home = stage_parameters(cuts.contents, place, cells, cell, states, state)
-        behind = overlap_budget(backward, p, m, v, facts.least_room_s)
-        ahead = overlap_budget(forward, p, m, v, facts.least_room_s)
+        behind = overlap_budget(backward, p, m, v, facts.least_overlap_s)
+        ahead = overlap_budget(forward, p, m, v, facts.least_overlap_s)
         reduced = exposed(reduction, facts.hidden_reduction[staged], behind)
         gathered = exposed(gathering, facts.hidden_gathering[staged], ahead)
         end_of_step = max(end_of_step, reduced + gathered + optimizer_seconds(home, facts.update_s))
@@ -232,7 +241,7 @@ def _stages(
 
 @njit(cache=True)
 def stage_parameters(
-    contents: Ints, place: int, cells: Cells, cell: int, states: States, state: int
+    contents: Ints, place: int, cells: ProfileColumns, cell: int, states: StateColumns, state: int
 ) -> tuple[float, float]:
     """Parameters a chip of a stage uses and those it keeps the state of; tied ones count once."""
     used, home = 0.0, 0.0
@@ -252,7 +261,7 @@ def stage_parameters(
 
 
 @njit(cache=True)
-def parameters_by_stage(contents: Ints, cells: Cells, states: States) -> Floats:
+def parameters_by_stage(contents: Ints, cells: ProfileColumns, states: StateColumns) -> Floats:
     """`stage_parameters` of the stages of one plan, whose tables have one row: stages × (used, home)."""
     parameters = np.empty((len(contents), 2))
     for place in range(len(contents)):
@@ -271,9 +280,9 @@ PARTS = (
 def memory_parts(
     contents: Ints,
     place: int,
-    layers: Layers,
+    layers: LayerColumns,
     row: int,
-    cells: Cells,
+    cells: ProfileColumns,
     cell: int,
     used: float,
     home: float,
@@ -301,9 +310,9 @@ def memory_parts(
 @njit(cache=True)
 def memory_by_stage(
     contents: Ints,
-    layers: Layers,
-    cells: Cells,
-    states: States,
+    layers: LayerColumns,
+    cells: ProfileColumns,
+    states: StateColumns,
     sizes: ParameterBytes,
     has_loss: Bools,
     zero: int,
@@ -325,9 +334,9 @@ def memory_by_stage(
 def _transients(
     contents: Ints,
     place: int,
-    layers: Layers,
+    layers: LayerColumns,
     row: int,
-    cells: Cells,
+    cells: ProfileColumns,
     cell: int,
     has_loss: Bools,
     zero: int,
@@ -354,7 +363,7 @@ def _transients(
 
 
 @njit(cache=True)
-def gathered_parameters(contents: Ints, place: int, cells: Cells, cell: int, by_weight: bool) -> float:
+def gathered_parameters(contents: Ints, place: int, cells: ProfileColumns, cell: int, by_weight: bool) -> float:
     """Parameters that are whole at once under ZeRO 3: what is at work and what is fetched ahead."""
     whole, first, second, shared = 0.0, 0.0, 0.0, -1.0
     for c in range(contents.shape[1]):

@@ -16,12 +16,12 @@ from dovetail.plans.arrange import arrange, stage_hops
 from dovetail.plans.pipeline_schedule import DUAL_PIPE
 from dovetail.plans.plan import Plan
 from dovetail.plans.plan_batch import PlanBatch
-from dovetail.plans.skeletons import AXIS_ORDERS, NAMES, Shapes
-from dovetail.plans.stage_degrees import Split
-from dovetail.step.layer_tables import ChoiceTimes, LayerTable, Option, Setting, by_structure
-from dovetail.step.partition_table import CutTable
-from dovetail.step.plan_kernels import Cells, Facts, Layers, States
-from dovetail.step.state_tables import StateKey, StateTable
+from dovetail.plans.skeletons import AXIS_ORDERS, NAMES, PlanSkeletons
+from dovetail.plans.stage_degrees import StageDegrees
+from dovetail.step.layer_tables import ChoiceTimes, LayerTable, RecomputePolicy, Setting, by_structure
+from dovetail.step.partition_table import PartitionTable
+from dovetail.step.plan_kernels import FrameworkColumns, LayerColumns, ProfileColumns, StateColumns
+from dovetail.step.state_tables import StateSharding, StateTable
 from dovetail.step.times import handover_seconds, is_routed, tied_time
 
 #: Sequences of a microbatch so large that nothing is lost on its size: what layers then take per sequence bounds all.
@@ -36,7 +36,7 @@ def numbers(array: Ints) -> list[int]:
 class Tables:
     """Profiles once per cell, states once per sharding, cuts once per pipeline; plans are numbers of their rows."""
 
-    def __init__(self, setting: Setting, splits: Sequence[Split], options: Sequence[Option]) -> None:
+    def __init__(self, setting: Setting, splits: Sequence[StageDegrees], options: Sequence[RecomputePolicy]) -> None:
         self.setting = setting
         self.splits = splits
         self.options = options
@@ -44,15 +44,15 @@ class Tables:
         self.columns = PlanBatch.of([split.plan for split in splits])
         graph = setting.graph
         self.states = StateTable(setting, splits)
-        self.cuts = CutTable(graph, setting.classes, setting.job.model.num_layers)
+        self.cuts = PartitionTable(graph, setting.classes, setting.job.model.num_layers)
         self.facts = _facts(setting)
         self._tables: list[LayerTable] = []
         self._choices: dict[int, ChoiceTimes] = {}
         self._cells: dict[tuple[int, int], int] = {}
         #: of every cell: its table, and its row there
         self._place: list[tuple[int, int]] = []
-        self._columns: list[Cells] = []
-        self._fastest: list[Layers] = []
+        self._columns: list[ProfileColumns] = []
+        self._fastest: list[LayerColumns] = []
 
     def endless(self) -> tuple[Floats, Floats, Floats]:
         """Of every split: forward and backward seconds per sequence of every class, and parameters, tied ones apart.
@@ -76,7 +76,7 @@ class Tables:
             parameters[numbers] = table.column("parameters") - tied
         return forward, backward, parameters
 
-    def cells(self, shapes: Shapes) -> Ints:
+    def cells(self, shapes: PlanSkeletons) -> Ints:
         """The cells of shapes; those not seen yet are profiled, all of a structure together."""
         pairs = list(zip(numbers(shapes.split), numbers(shapes.micro_batch), strict=True))
         new = sorted({pair for pair in pairs if pair not in self._cells})
@@ -97,10 +97,10 @@ class Tables:
             self._fastest.append(_fastest(table))
         return np.array([self._cells[pair] for pair in pairs], np.int64)
 
-    def _cell_columns(self, table: LayerTable) -> Cells:
+    def _cell_columns(self, table: LayerTable) -> ProfileColumns:
         facts = self.setting.alone
         whole, tied = table.column("parameters"), table.tied(self.states.tied_weights, "parameters")
-        return Cells(
+        return ProfileColumns(
             own=whole - tied.sum(axis=2),
             tied=tied,
             whole=whole,
@@ -111,15 +111,15 @@ class Tables:
             stream=table.column("stream_bytes").max(axis=1),
         )
 
-    def cell_arrays(self) -> Cells:
+    def cell_arrays(self) -> ProfileColumns:
         """All cells so far, for kernels."""
-        return Cells(*(np.concatenate(parts) for parts in zip(*self._columns, strict=True)))
+        return ProfileColumns(*(np.concatenate(parts) for parts in zip(*self._columns, strict=True)))
 
-    def fastest_rows(self) -> Layers:
+    def fastest_rows(self) -> LayerColumns:
         """Of all cells so far, the least that any option takes, in seconds and in bytes."""
-        return Layers(*(np.concatenate(parts) for parts in zip(*self._fastest, strict=True)))
+        return LayerColumns(*(np.concatenate(parts) for parts in zip(*self._fastest, strict=True)))
 
-    def layer_rows(self, cells: Ints) -> Layers:
+    def layer_rows(self, cells: Ints) -> LayerColumns:
         """Rows of these cells under every option: row i · options + j is cell i under option j."""
         parts: list[list[Floats]] = [[] for _ in range(5)]
         for cell in numbers(cells):
@@ -129,9 +129,9 @@ class Tables:
             times = self._choices[number]
             for part, values in zip(parts, times.arrays(), strict=True):
                 part.append(values[row])
-        return Layers(*(np.concatenate(part) for part in parts))
+        return LayerColumns(*(np.concatenate(part) for part in parts))
 
-    def sharded_rows(self, cells: Ints, options: Ints, states: Ints) -> Layers:
+    def sharded_rows(self, cells: Ints, options: Ints, states: Ints) -> LayerColumns:
         """Rows of cells under an option and a state that gathers or reduces with every microbatch, one of each."""
         found = [np.zeros((len(cells), len(self.setting.classes))) for _ in range(5)]
         places = np.array([self._place[cell] for cell in numbers(cells)], np.int64).reshape(-1, 2)
@@ -145,16 +145,16 @@ class Tables:
             )
             for part, values in zip(found, columns, strict=True):
                 part[chosen] = values
-        return Layers(*found)
+        return LayerColumns(*found)
 
-    def transfers(self, shapes: Shapes, streams: Floats) -> tuple[Floats, Floats]:
+    def transfers(self, shapes: PlanSkeletons, streams: Floats) -> tuple[Floats, Floats]:
         """Seconds that stages spend on sending, and seconds that receivers wait (`transfer_seconds`)."""
         cluster = self.setting.cluster
         if not cluster.tiers:
             return np.zeros(len(shapes)), np.zeros(len(shapes))
         plans = [self.splits[i].plan for i in numbers(shapes.split)]
         copy = np.array([plan.tensor_parallel * plan.context_parallel for plan in plans])
-        parts = np.array([plan.stream_copies for plan in plans])
+        parts = np.array([plan.stream_replicas for plan in plans])
         neighbours = 2 * copy * np.where(shapes.inside == 1, 1, shapes.copies)
         hops = self._stage_hops(shapes) if is_routed(cluster) else np.zeros(len(shapes), np.int64)
         seconds = handover_seconds(streams / parts, neighbours, hops, cluster, self.setting.efficiencies)
@@ -163,7 +163,7 @@ class Tables:
         beside = hidden[shapes.schedule] | (shapes.stages == 1)
         return np.where(beside, 0.0, seconds), np.where(beside, seconds, 0.0)
 
-    def _stage_hops(self, shapes: Shapes) -> Ints:
+    def _stage_hops(self, shapes: PlanSkeletons) -> Ints:
         """Links of a grid between neighbouring stages; 0 where they lie on no grid."""
         columns = (shapes.split, shapes.copies, shapes.stages, shapes.inside)
         keys, back = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
@@ -175,10 +175,10 @@ class Tables:
             found.append(stage_hops(arrange(plan, self.setting.graph, self.setting.cluster), self.setting.cluster) or 0)
         return np.array(found, np.int64)[back.reshape(-1)]
 
-    def tied_seconds(self, shapes: Shapes, cells: Ints, arrays: Cells) -> Floats:
+    def tied_seconds(self, shapes: PlanSkeletons, cells: Ints, arrays: ProfileColumns) -> Floats:
         """Seconds of weights that several stages hold, summed once a step (`tied_seconds`).
 
-        Shapes × whether weights are sharded, since their gradients can be narrower then.
+        PlanSkeletons × whether weights are sharded, since their gradients can be narrower then.
         """
         cluster, facts = self.setting.cluster, self.setting.staged
         found = np.zeros((len(shapes), 2))
@@ -195,10 +195,10 @@ class Tables:
                 found[:, sharded] += np.where(both & (shapes.stages > 1), seconds, 0.0)
         return found
 
-    def state_arrays(self) -> States:
+    def state_arrays(self) -> StateColumns:
         """All states so far, for kernels."""
         states = self.states
-        return States(
+        return StateColumns(
             states.home - states.tied_home.sum(axis=2), states.tied_home, states.reduction_s, states.gathering_s
         )
 
@@ -223,33 +223,40 @@ class Tables:
         return np.any(self._columns[0].loss > 0, axis=0, keepdims=True)[0]
 
 
-def _fastest(table: LayerTable) -> Layers:
+def _fastest(table: LayerTable) -> LayerColumns:
     """Seconds of blocks that compute nothing again, bytes of blocks that keep what they are handed alone."""
     none, full = (table.choice_times([(choice, 1.0)]) for choice in ("none", "full"))
-    return Layers(
+    return LayerColumns(
         none.forward_s[:, 0],
         none.input_gradient_s[:, 0],
         none.weight_gradient_s[:, 0],
-        np.minimum(full.kept_bytes, none.kept_bytes)[:, 0],
+        np.minimum(full.saved_bytes, none.saved_bytes)[:, 0],
         np.minimum(full.workspace_bytes, none.workspace_bytes)[:, 0],
     )
 
 
-def _facts(setting: Setting) -> Facts:
+def _facts(setting: Setting) -> FrameworkColumns:
     overlaps = [setting.alone.overlaps, setting.staged.overlaps]
-    return Facts(
+    return FrameworkColumns(
         alone=setting.alone.parameter_bytes,
         staged=setting.staged.parameter_bytes,
         hidden_reduction=np.array([float(o.gradient_reduction) for o in overlaps]),
         hidden_gathering=np.array([float(o.updated_weights) for o in overlaps]),
-        least_room_s=setting.alone.overlaps.least_room_s,
+        least_overlap_s=setting.alone.overlaps.least_overlap_s,
         update_s=setting.alone.update_bytes / float(setting.chip.vector.memory_bytes_per_s),
         context_bytes=setting.alone.context_bytes,
         allocator=setting.alone.allocator_overhead,
     )
 
 
-def plan_of(split: Split, shapes: Shapes, row: int, option: Option, state: StateKey, layers: tuple[int, ...]) -> Plan:
+def plan_of(
+    split: StageDegrees,
+    shapes: PlanSkeletons,
+    row: int,
+    option: RecomputePolicy,
+    state: StateSharding,
+    layers: tuple[int, ...],
+) -> Plan:
     """The plan that rows of the tables stand for."""
     choice, share = option
     return replace(

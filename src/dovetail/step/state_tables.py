@@ -17,7 +17,7 @@ from dovetail.layout.derive import gather_collectives, state_collectives, with_s
 from dovetail.layout.strategy import Strategy
 from dovetail.plans.arrange import Arrangement, arrange
 from dovetail.plans.plan import Plan
-from dovetail.plans.stage_degrees import Split
+from dovetail.plans.stage_degrees import StageDegrees
 from dovetail.profile.version import by_group
 from dovetail.step.layer_tables import Setting, Work
 from dovetail.step.profiles import UPDATED_WEIGHTS, Arrangements, Pricing, group_name, placed_layer
@@ -27,7 +27,7 @@ _PARAMETERS = dict.fromkeys(Element, 1)
 
 
 @dataclass(frozen=True, slots=True)
-class StateKey:
+class StateSharding:
     """A split, copies of it, stages around it, and how the state is sharded among the copies."""
 
     split: int
@@ -61,7 +61,7 @@ class _Class:
 class StateTable:
     """Rows for states, made when they are first asked for; columns are arrays of rows × classes."""
 
-    def __init__(self, setting: Setting, splits: Sequence[Split]) -> None:
+    def __init__(self, setting: Setting, splits: Sequence[StageDegrees]) -> None:
         self.setting = setting
         self.splits = splits
         graph = setting.graph
@@ -69,8 +69,8 @@ class StateTable:
         self.tied_weights = tuple(
             sorted({w.tied for layer in graph.layers.values() for w in layer.weights() if w.tied})
         )
-        self._rows: dict[StateKey, int] = {}
-        self.keys: list[StateKey] = []
+        self._rows: dict[StateSharding, int] = {}
+        self.keys: list[StateSharding] = []
         count = len(graph.layers)
         self.home = np.zeros((0, count))
         self.tied_home = np.zeros((0, count, len(self.tied_weights)))
@@ -78,10 +78,10 @@ class StateTable:
         self.gathering_s = np.zeros((0, count))
         self.work = Work({}, {}, np.zeros((0, count)), np.zeros((0, count)))
 
-    def rows(self, keys: Sequence[StateKey]) -> Ints:
+    def rows(self, keys: Sequence[StateSharding]) -> Ints:
         """The rows of states, in order."""
         new = [key for key in dict.fromkeys(keys) if key not in self._rows]
-        groups: dict[tuple[Strategy, Strategy, bool], list[tuple[StateKey, Arrangement]]] = {}
+        groups: dict[tuple[Strategy, Strategy, bool], list[tuple[StateSharding, Arrangement]]] = {}
         for key in new:
             arranged = arrange(self._plan(key), self.setting.graph, self.setting.cluster)
             base = replace(self.splits[key.split].arranged.strategy, context="all_gather")
@@ -90,7 +90,7 @@ class StateTable:
             self._add([key for key, _ in found], [arranged for _, arranged in found])
         return np.array([self._rows[key] for key in keys], np.int64)
 
-    def _plan(self, key: StateKey) -> Plan:
+    def _plan(self, key: StateSharding) -> Plan:
         return replace(
             self.splits[key.split].plan,
             data_parallel=key.copies,
@@ -102,7 +102,7 @@ class StateTable:
             context_kind="all_gather",
         )
 
-    def _add(self, keys: Sequence[StateKey], arranged: Sequence[Arrangement]) -> None:
+    def _add(self, keys: Sequence[StateSharding], arranged: Sequence[Arrangement]) -> None:
         together = Arrangements.of(arranged, [1] * len(keys))
         graph = self.setting.graph
         classes = {name: self._class(graph.layers[name], keys[0], together) for name in self.setting.classes}
@@ -117,7 +117,7 @@ class StateTable:
         self.reduction_s = np.concatenate([self.reduction_s, reduction])
         self.gathering_s = np.concatenate([self.gathering_s, gathering])
 
-    def _class(self, layer: LayerGraph, key: StateKey, together: Arrangements) -> _Class:
+    def _class(self, layer: LayerGraph, key: StateSharding, together: Arrangements) -> _Class:
         setting, strategy = self.setting, together.strategy
         base = replace(self.splits[key.split].arranged.strategy, context="all_gather")
         placed = placed_layer(layer, base)

@@ -14,7 +14,7 @@ from dovetail.cost.tier import TierArrays
 from dovetail.cost.units import tier_arrays, way_arrays
 from dovetail.hardware import Cluster, Tier
 from dovetail.layout import CollectiveKind
-from dovetail.pipeline.step_time import ChunkTimes
+from dovetail.pipeline.chunk_times import ChunkTimes
 from dovetail.plans.arrange import arrange, stage_hops
 from dovetail.plans.pipeline_schedule import Pipeline
 from dovetail.plans.plan import Plan
@@ -40,7 +40,7 @@ class Overlaps:
     #: whether stages work on while what they hand on is sent
     transfers: bool = True
     #: computation hides at least so many seconds, however short it is: endless in a bound
-    least_room_s: float = 0.0
+    least_overlap_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def _exposed_by_kind(
 ) -> tuple[Floats, dict[str, Floats]]:
     """Seconds of collectives that computation does not hide, in all and by kind; kinds use up its seconds in turn."""
     parts: dict[str, Floats] = {}
-    budget = np.maximum(compute_s, overlaps.least_room_s)
+    budget = np.maximum(compute_s, overlaps.least_overlap_s)
     for name, hidden in hidden_shares(overlaps, tensor).items():
         if name in collectives:
             parts[name] = exposed(collectives[name], hidden, budget)
@@ -205,7 +205,7 @@ def transfer_seconds(plan: Plan, profiles: JobProfiles, cluster: Cluster, effici
     replicas = 1 if plan.stages_inside else plan.data_parallel
     neighbours = 2 * plan.tensor_parallel * plan.context_parallel * replicas
     hops = stage_hops(arrange(plan, profiles.graph, cluster), cluster) if is_routed(cluster) else None
-    return handover_seconds(stream / plan.stream_copies, neighbours, hops or 0, cluster, efficiencies)
+    return handover_seconds(stream / plan.stream_replicas, neighbours, hops or 0, cluster, efficiencies)
 
 
 def handover_seconds(
@@ -259,7 +259,7 @@ def end_of_step(
     second behind the next step's first forward.
     """
     none: Floats = np.zeros(())
-    sizes = pipeline.num_stages, pipeline.num_microbatches, pipeline.num_chunks, overlaps.least_room_s
+    sizes = pipeline.num_stages, pipeline.num_microbatches, pipeline.num_chunks, overlaps.least_overlap_s
     by_stage: list[tuple[Floats, Floats, Floats]] = []
     for stage, parameters in zip(stages, home, strict=True):
         reduction = gathering = backward = forward = none

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dovetail import frameworks, hardware, models
 from dovetail.bounds.design_bound import CHUNK, design_bounds, enumerated_plans, least_terms
-from dovetail.bounds.hardware_bound import physical_bound
+from dovetail.bounds.hardware_bound import hardware_bound
 from dovetail.hardware import Cluster
 from dovetail.hardware.design import Designs, design_of
 from dovetail.models import Job
@@ -101,7 +101,7 @@ def test_no_other_plan_of_the_search_bounds_a_design(cluster, precision):
     bounds = design_bounds([job], cluster, designs, sizes)
     plans = every_plan(job, cluster)
     for i in range(20):
-        least = physical_bound(job, cluster_of(designs, i, cluster), plans)
+        least = hardware_bound(job, cluster_of(designs, i, cluster), plans)
         for j, size in enumerate(sizes):
             assert bounds[i, 0, j] == pytest.approx(least[plans.micro_batch == size].min(), rel=1e-12)
 
@@ -114,8 +114,8 @@ def test_the_least_of_all_plans_of_a_mixture_bounds_a_design():
     every = every_plan(job, cluster)
     for i in range(20):
         here = cluster_of(designs, i, cluster)
-        listed = physical_bound(job, here, plans)
-        searched = physical_bound(job, here, every)
+        listed = hardware_bound(job, here, plans)
+        searched = hardware_bound(job, here, every)
         for j, size in enumerate(sizes):
             assert bounds[i, 0, j] == pytest.approx(listed[plans.micro_batch == size].min(), rel=1e-12)
             assert bounds[i, 0, j] <= searched[every.micro_batch == size].min() * (1 + 1e-12)
@@ -190,7 +190,7 @@ def test_a_design_without_memory_beside_it_streams_from_its_own():
     job, own = Job(SMALL, seq_len=8, global_batch=1), {"hbm_stacks": np.array(0.0)}
     slow = design_of(GPUS.chip).varied(own | {"shared_sram_bytes_per_s": np.array(1e6)})
     assert design_bounds([job], GPUS, slow, [1]).item() == pytest.approx(
-        physical_bound(job, cluster_of(slow, 0, GPUS), every_plan(job, GPUS)).min(), rel=1e-12
+        hardware_bound(job, cluster_of(slow, 0, GPUS), every_plan(job, GPUS)).min(), rel=1e-12
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dovetail import frameworks
-from dovetail.bounds.hardware_bound import Pipelines, crossing, physical_bound
+from dovetail.bounds.hardware_bound import Pipelines, crossing, hardware_bound
 from dovetail.cost.calibration import calibration
 from dovetail.cost.collective import tiered_seconds
 from dovetail.cost.tier import TierArrays
@@ -19,7 +19,8 @@ from dovetail.errors import InputError
 from dovetail.hardware import Chip, Cluster, Rates, Tier
 from dovetail.hardware.chip import EFFICIENCY_NAMES, OwnCalibration
 from dovetail.layout import CollectiveKind
-from dovetail.pipeline.step_time import ChunkTimes, step_time
+from dovetail.pipeline.chunk_times import ChunkTimes
+from dovetail.pipeline.step_time import step_time
 from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.plans.plan_batch import PlanBatch
 from dovetail.plans.plan_file import Task, task_of
@@ -94,7 +95,7 @@ def step_seconds(task: Task) -> float:
 
 
 def bound(task: Task, **options: Any) -> float:
-    return float(physical_bound(task.job, task.cluster, PlanBatch.of([task.plan]), **options)[0])
+    return float(hardware_bound(task.job, task.cluster, PlanBatch.of([task.plan]), **options)[0])
 
 
 def state_width(task: Task) -> float:
@@ -165,8 +166,8 @@ def test_arrays_equal_numbers():
     tasks = [task for task in random_tasks(4, 400, MODELS[:1]) if task.job.precision == "bf16"]
     job, cluster = replace(tasks[0].job, global_batch=1024), tasks[0].cluster
     plans = [task.plan for task in tasks]
-    together = physical_bound(job, cluster, PlanBatch.of(plans))
-    apart = [physical_bound(job, cluster, first(PlanBatch.of([plan]))) for plan in plans]
+    together = hardware_bound(job, cluster, PlanBatch.of(plans))
+    apart = [hardware_bound(job, cluster, first(PlanBatch.of([plan]))) for plan in plans]
     assert together.tolist() == [float(one) for one in apart]
     assert len(set(together.tolist())) > 20
 
@@ -175,9 +176,9 @@ def test_numbers_broadcast():
     (task,) = random_tasks(5, 1)
     plans = PlanBatch.of([task.plan])
     several = replace(plans, micro_batch=[[1], [2]], pipeline_schedule=["1f1b", "gpipe", "zb_h1"])
-    table = physical_bound(task.job, task.cluster, several)
+    table = hardware_bound(task.job, task.cluster, several)
     assert table.shape == (2, 3)
-    one = physical_bound(task.job, task.cluster, replace(plans, micro_batch=2, pipeline_schedule="gpipe"))
+    one = hardware_bound(task.job, task.cluster, replace(plans, micro_batch=2, pipeline_schedule="gpipe"))
     assert one.tolist() == [table[1, 1]]
 
 
@@ -211,7 +212,7 @@ def test_wider_state_lifts_the_bound_of_a_small_batch():
     task = published("llama-3.1-70b", "h100-sxm", 64, tensor_parallel=8)
     plans = PlanBatch.of([task.plan])
     small = replace(task.job, global_batch=8, seq_len=128)
-    narrow, wide = (physical_bound(small, task.cluster, plans, state_bytes=n)[0] for n in (1.0, 4.0))
+    narrow, wide = (hardware_bound(small, task.cluster, plans, state_bytes=n)[0] for n in (1.0, 4.0))
     assert wide == pytest.approx(4 * narrow)
 
 
@@ -285,4 +286,4 @@ def test_a_plan_costs_less_than_a_microsecond():
     columns["pipeline_schedule"] = rng.choice(["1f1b", "interleaved", "zb_h1"], count)
     plans = PlanBatch(**columns)
     most = 1e-6 * count
-    assert least_cpu_seconds(lambda: physical_bound(task.job, task.cluster, plans), most) < most
+    assert least_cpu_seconds(lambda: hardware_bound(task.job, task.cluster, plans), most) < most

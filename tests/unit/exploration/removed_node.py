@@ -16,7 +16,7 @@ from ray_scenarios import Counting, small_cluster
 from dovetail.exploration import study as study_module
 from dovetail.exploration.events import Progress
 from dovetail.exploration.executors import EXECUTORS
-from dovetail.exploration.levels import Some
+from dovetail.exploration.fidelity import Some
 from dovetail.exploration.study import Study
 
 #: Search batches that are done when the node goes.
@@ -67,7 +67,7 @@ def main() -> None:
             gone.touch()
             cluster.add_node(num_cpus=1)
 
-    study_module.EXECUTORS = {**EXECUTORS, "ray": counting}
+    study_module.EXECUTORS = {**EXECUTORS, "ray": counting}  # pyright: ignore[reportPrivateImportUsage]
     Study.load("study.yaml").run("run", executor="ray", address=address, listener=listener)
     cluster.shutdown()
     sys.stdout.write(json.dumps({"workers": workers[0], "lost": made[0].losses}) + "\n")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.exploration.floors import candidate_floors
+from dovetail.exploration.lower_bounds import candidate_lower_bounds
 from dovetail.exploration.resolved import study_of
 
 OBJECTIVES = ["step_time", "tokens_per_joule", "tokens_per_dollar", "area"]
@@ -35,7 +35,7 @@ def study(base: str, vary: dict[str, list[int]]):
 def test_no_design_takes_less_energy_than_its_floor(base, vary):
     found = study(base, vary)
     codes = np.arange(found.size)
-    floors = candidate_floors(found, codes)
+    floors = candidate_lower_bounds(found, codes)
     for code, chip in enumerate(found.space.chips(codes)):
         best = dt.plan(found.jobs[0].job, found.cluster(chip, 8), found.framework, space=found.plans).best
         floor = floors.take(np.array([code])).points(np.array([best.step_time_s]))[0]

@@ -18,7 +18,7 @@ from dovetail.cli import app
 from dovetail.documents import to_yaml
 from dovetail.errors import InputError
 from dovetail.exploration import study as study_module
-from dovetail.exploration.levels import Worker
+from dovetail.exploration.fidelity import Worker
 from dovetail.exploration.replays import simulation_document
 from dovetail.exploration.store import Part
 from dovetail.exploration.study import Study

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from dovetail.cli import app
 from dovetail.documents import to_yaml
 from dovetail.errors import InputError
-from dovetail.exploration.floors import candidate_floors
-from dovetail.exploration.levels import Worker
+from dovetail.exploration.fidelity import Worker
+from dovetail.exploration.lower_bounds import candidate_lower_bounds
 from dovetail.exploration.resolved import ResolvedStudy, study_of
 from dovetail.exploration.study import Study
 from dovetail.hardware import Cluster
@@ -145,7 +145,7 @@ def test_the_front_is_that_of_planning_each(tmp_path):
         price = wafer.dies * float(study.space.values("system_cost_usd", values)[0])
         area = wafer.dies * wafer.die_width_mm * wafer.die_height_mm
         points[design] = (answer.step_time_s, joules, answer.step_time_s * price, area)
-        floor = candidate_floors(study, np.array([design])).points(np.array([answer.step_time_s]))[0]
+        floor = candidate_lower_bounds(study, np.array([design])).points(np.array([answer.step_time_s]))[0]
         assert floor[0] == answer.step_time_s
         assert floor[1] <= joules / study.tokens
         assert floor[3] == area

@@ -98,7 +98,7 @@ def test_a_sum_and_an_exchange_at_once():
     mesh = Mesh(data=("d",), tensor=("t",), expert=("d",), expert_tensor=("t",))
     placed = place_layer(mixture()["block"], Strategy(mesh))
     back = [c for c in placed.collectives if c.tensor.name == "expert.down" and c.moment is Moment.FORWARD]
-    assert [(c.kind, c.axes, c.cut_by) for c in back] == [
+    assert [(c.kind, c.axes, c.sharded_by) for c in back] == [
         (CollectiveKind.REDUCE_SCATTER, ("t",), ("d",)),
         (CollectiveKind.ALL_TO_ALL, ("d",), ("d", "t")),
         (CollectiveKind.ALL_GATHER, ("t",), ("d",)),

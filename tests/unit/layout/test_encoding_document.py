@@ -28,8 +28,8 @@ from dovetail.layout.encoding import (
     to_json,
     validate_encoding,
 )
-from dovetail.layout.encoding.cuts import AxesOnTile, decode, encode, streamed_axes
 from dovetail.layout.encoding.factor import MeshAxis, merged
+from dovetail.layout.encoding.shards import AxesOnTile, decode, encode, streamed_axes
 from dovetail.models import load, model_graph
 
 DOCS = Path(__file__).parents[3] / "docs" / "encoding.md"

@@ -23,7 +23,7 @@ from dovetail.layout.encoding import (
     decode,
     encode_strategy,
     operator_violations,
-    stream_cuts,
+    stream_shards,
     tile_axes,
 )
 from dovetail.models import load, model_graph, names
@@ -64,7 +64,7 @@ def sent(collectives: tuple[Collective, ...], name: Callable[[str], str]) -> Cou
     """Everything a collective says, with axes under other names, in any order."""
     return Counter(
         (
-            c.kind, tuple(sorted(name(a) for a in c.axes)), c.tensor.name, tuple(sorted(name(a) for a in c.cut_by)),
+            c.kind, tuple(sorted(name(a) for a in c.axes)), c.tensor.name, tuple(sorted(name(a) for a in c.sharded_by)),
             c.user, c.moment, c.values, c.streamed,
         )
         for c in collectives
@@ -78,7 +78,7 @@ def check(graph: LayerGraph, backward: Backward, strategy: Strategy) -> None:
     for operator in graph.operators:
         expected = {named[a]: d for a, d in strategy.cut(operator).items() if operator.split(d) is not None}
         assert decode(operator, encoded[operator.name].forward, axes) == expected, operator.name
-    stream = {named[a]: dim for a, dim in strategy.stream_cut().items()}
+    stream = {named[a]: dim for a, dim in strategy.stream_shard().items()}
     again = as_strategy(
         graph, encoded, axes, stream=stream, rule=strategy.rule, keep_gathered=strategy.keep_gathered, backward=backward
     )
@@ -111,8 +111,8 @@ def test_a_block_says_how_the_stream_lies() -> None:
     for name, strategy in STRATEGIES.items():
         on = on_tile(strategy)
         for graph, backward in layers("llama-3.1-70b")[1:]:
-            expected = {on.names()[a]: dim for a, dim in strategy.stream_cut().items()}
-            assert stream_cuts(graph, encode_strategy(graph, strategy, on, backward), on.axes()) == expected, name
+            expected = {on.names()[a]: dim for a, dim in strategy.stream_shard().items()}
+            assert stream_shards(graph, encode_strategy(graph, strategy, on, backward), on.axes()) == expected, name
 
 
 def test_strings_of_megatron() -> None:

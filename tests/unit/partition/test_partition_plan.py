@@ -11,8 +11,8 @@ import pytest
 from dovetail import hardware
 from dovetail.cost.calibration import calibration
 from dovetail.errors import InputError
-from dovetail.partition.layer_chain import LayerPlacement, placement_seconds, stage_bytes
-from dovetail.partition.partition_plan import ChainBuilder, PlacedPlan, place_plan
+from dovetail.partition.layer_chain import LayerPartition, partition_seconds, stage_bytes
+from dovetail.partition.partition_plan import ChainBuilder, PartitionedPlan, partition_plan
 from dovetail.plans.plan import Plan
 from dovetail.plans.plan_file import Task, task_of
 from dovetail.step.evaluate import evaluate, profiled_job
@@ -50,8 +50,8 @@ def task(document: Document, gigabytes: float | None = None) -> Task:
     return replace(found, cluster=replace(found.cluster, chip=chip))
 
 
-def placed(found: Task) -> PlacedPlan | None:
-    return place_plan(found.plan, found.job, found.cluster, found.framework)
+def placed(found: Task) -> PartitionedPlan | None:
+    return partition_plan(found.plan, found.job, found.cluster, found.framework)
 
 
 def others(plan: Plan) -> list[Plan]:
@@ -223,17 +223,17 @@ def test_a_chain_counts_what_an_evaluation_counts(kind):
     for _ in range(5):
         ends = np.cumsum([1 + found.plan.layers_per_stage[0], *found.plan.layers_per_stage[1:]])
         ends[-1] += 1
-        options = tuple(int(random.integers(len(chain.classes[c].kept_bytes))) for c in chain.order)
-        placement = LayerPlacement(tuple(int(end) for end in ends), options)
+        options = tuple(int(random.integers(len(chain.classes[c].saved_bytes))) for c in chain.order)
+        placement = LayerPartition(tuple(int(end) for end in ends), options)
         plan = builder.placed(placement)
         answer = evaluate(plan, found.job, found.cluster, found.framework)
         for stage, parts in enumerate(answer.memory_by_stage):
             counted = stage_bytes(chain, stage, placement.chunks[stage::stages], options)
             assert counted * (1 + facts.allocator_overhead) + facts.context_bytes == pytest.approx(sum(parts.values()))
-        seconds = placement_seconds(chain, placement) + builder.constant_s(answer.breakdown)
+        seconds = partition_seconds(chain, placement) + builder.constant_s(answer.breakdown)
         assert seconds <= answer.step_time_s * (1 + 1e-12)
         assert seconds >= answer.step_time_s * 0.9
-        least = placement_seconds(builder.chain(least=True), placement) + builder.constant_s(answer.breakdown)
+        least = partition_seconds(builder.chain(least=True), placement) + builder.constant_s(answer.breakdown)
         assert least <= seconds * (1 + 1e-12)
 
 

@@ -38,7 +38,7 @@ def written_out(plan: Plan, job: Job, cluster: Cluster) -> Plan:
         name: {o: e.forward for o, e in encode_strategy(layer, found.strategy, on).items()}
         for name, layer in job.graph().layers.items()
     }
-    stream = encode(found.strategy.stream_cut(), on)
+    stream = encode(found.strategy.stream_shard(), on)
     shape = (found_extent(rows), found_extent(cols))
     degrees = {"tensor_parallel": shape[0] * shape[1], "data_parallel": 1, "context_parallel": 1}
     return replace(

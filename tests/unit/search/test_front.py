@@ -7,7 +7,7 @@ import pytest
 import dovetail as dt
 from dovetail.errors import InputError
 from dovetail.search import Space
-from dovetail.search.front import FrontPoint, Training, best_of, front
+from dovetail.search.pareto_front import FrontPoint, Training, best_of, front
 
 TOKENS = 1e9
 SPACE = Space(pipeline_parallel=(1,), context_parallel=(1,), tensor_parallel=(1, 2))
@@ -72,7 +72,7 @@ def test_marks_are_those_of_the_definition(points):
 
 
 def test_a_point_that_others_beat_is_on_no_front():
-    from dovetail.search.front import _marked
+    from dovetail.search.pareto_front import _marked
 
     def at(chips: int, train_s: float) -> FrontPoint:
         hours = train_s * chips / 3600

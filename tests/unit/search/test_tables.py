@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from random_plans import QUESTIONS, random_plans
 
-from dovetail.bounds.hardware_bound import physical_bound
+from dovetail.bounds.hardware_bound import hardware_bound
 from dovetail.plans.plan_batch import PlanBatch
 from dovetail.plans.runs import check_runs
 from dovetail.step.evaluate import evaluate
+from random_plans import QUESTIONS, random_plans
 
 
 def check(question, number, seed):
@@ -21,7 +21,7 @@ def check(question, number, seed):
     exact[open_rows] = batch.pipeline_seconds(candidates, evaluated, open_rows)
     seconds = exact + evaluated.rest_s
     bounds = batch.bound(candidates, None, float("inf"))
-    physical = physical_bound(found.job, found.cluster, PlanBatch.of(found.plans))
+    physical = hardware_bound(found.job, found.cluster, PlanBatch.of(found.plans))
     for row, i in enumerate(evaluated.candidate.tolist()):
         plan = found.plans[i]
         check_runs(plan, found.job, found.cluster, found.framework)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from baselines.annealing import Cooling, annealed
+from baselines.annealing import Cooling, simulated_annealing
 from baselines.flat_costs import flat_costs
-from baselines.genetic import Evolution, bred
-from baselines.genetic_kernels import Breeding, People, breed, settle
+from baselines.genetic import Evolution, genetic_search
+from baselines.genetic_kernels import Breeding, Population, breed, settle
 from baselines.random_kernels import random_state
 
 from dovetail.errors import InputError
 from dovetail.mapping.elimination import CostProblem, CostTable, least
 from small_cost_problems import random_problem
 
-SEARCHES = [annealed, bred]
+SEARCHES = [simulated_annealing, genetic_search]
 WEIGHTS = (1.0, 0.3, 0.0)
 #: six variables of 16 options each: no short search meets the optimum by chance
 CHAIN_SEED = 5
@@ -58,7 +58,7 @@ def test_costs_are_those_of_the_choice_and_never_below_the_optimum(search):
     for evaluations in (1, 2, 30, 1000, 40_000):
         tried = search(problem, weights, evaluations=evaluations, seed=3)
         assert tried.cost == weighed(problem, weights, tried.choice)
-        # a generation is bred as a whole
+        # a generation is genetic_search as a whole
         assert tried.evaluations <= evaluations + 50
         assert [point.evaluations for point in tried.trace] == sorted({point.evaluations for point in tried.trace})
         costs = [point.cost for point in tried.trace]
@@ -98,14 +98,14 @@ def test_a_search_ends_in_time_or_at_a_cost(search):
 
 def test_settings_change_the_search():
     problem = chain()
-    plain = annealed(problem, (1.0, 1.0), evaluations=3000)
-    cold = annealed(problem, (1.0, 1.0), evaluations=3000, cooling=Cooling(1e-9, 1e-12, 0.0, 1))
+    plain = simulated_annealing(problem, (1.0, 1.0), evaluations=3000)
+    cold = simulated_annealing(problem, (1.0, 1.0), evaluations=3000, cooling=Cooling(1e-9, 1e-12, 0.0, 1))
     assert plain.cost < cold.cost
     # without children of two parents, and none that differ from one, only random people are tried
     stuck = Evolution(crossed=0.0, mutations=0.0, patience=10**9)
     assert (
-        bred(problem, (1.0, 1.0), evaluations=3000).cost
-        < bred(problem, (1.0, 1.0), evaluations=3000, evolution=stuck).cost
+        genetic_search(problem, (1.0, 1.0), evaluations=3000).cost
+        < genetic_search(problem, (1.0, 1.0), evaluations=3000, evolution=stuck).cost
     )
 
 
@@ -114,7 +114,7 @@ def test_the_best_of_a_generation_lives_on():
     n = 20
     choices, entries = np.zeros((n, len(flat.sizes)), np.int64), np.zeros((n, len(flat.firsts)), np.int64)
     now, then = (choices, entries, np.zeros(n)), (choices.copy(), entries.copy(), np.zeros(n))
-    people = People(*now, *then, choices[0].copy(), np.full(2, np.inf), random_state(0))
+    people = Population(*now, *then, choices[0].copy(), np.full(2, np.inf), random_state(0))
     settle(flat, people)
     # nearly all children are as good as random ones: without it the least cost would rise
     for generations in (1, 2, 1, 1):

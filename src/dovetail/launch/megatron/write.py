@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dovetail.errors import InputError
 from dovetail.launch.launch_file import Launch
 from dovetail.launch.megatron.layer_lists import layout_text
-from dovetail.launch.megatron.model import VERSION, Arguments, model_arguments
+from dovetail.launch.megatron.model import VERSION as VERSION
+from dovetail.launch.megatron.model import Arguments, model_arguments
 from dovetail.models import Job
 from dovetail.plans.flags import flags_of, further_flags
 from dovetail.plans.launch_limits import blocks_of, recomputed_blocks, state_replicas

@@ -1,9 +1,8 @@
 """The operator-centric encoding: how every operator of every stage runs on its tile of dies."""
 
 from dovetail.layout.encoding.canonical import canonical_operator, canonical_strings, canonicalise
-from dovetail.layout.encoding.cuts import AxesOnTile, TileAxes, decode, encode, gradient_cuts, tile_axes
 from dovetail.layout.encoding.document import from_json, read_encoding, to_json
-from dovetail.layout.encoding.encoded_strategy import EncodedStrategy, as_strategy, stream_cuts
+from dovetail.layout.encoding.encoded_strategy import EncodedStrategy, as_strategy, stream_shards
 from dovetail.layout.encoding.factor import REPLICATE, Factor, MeshAxis, String, Strings
 from dovetail.layout.encoding.free_strategy import FreeStrategy, layer_strategy
 from dovetail.layout.encoding.job_encoding import Encoding, Interval, StageEncoding, Tile, WaferSchedule
@@ -13,6 +12,7 @@ from dovetail.layout.encoding.operator_encoding import Activation, Home, Operato
 from dovetail.layout.encoding.operator_space import OperatorSpace, count_operator, dominated, enumerate_operator
 from dovetail.layout.encoding.reshard import Reshard, placed, reshards
 from dovetail.layout.encoding.rules import RULES, Violation, operator_violations
+from dovetail.layout.encoding.shards import AxesOnTile, TileAxes, decode, encode, gradient_shards, tile_axes
 from dovetail.layout.encoding.stream import stream_buffer_bytes, streamed_operand
 from dovetail.layout.encoding.tile_layouts import TileLayouts
 from dovetail.layout.encoding.validate import validate_encoding
@@ -55,14 +55,14 @@ __all__ = [
     "encode_strategy",
     "enumerate_operator",
     "from_json",
-    "gradient_cuts",
+    "gradient_shards",
     "layer_strategy",
     "operator_violations",
     "placed",
     "read_encoding",
     "reshards",
     "stream_buffer_bytes",
-    "stream_cuts",
+    "stream_shards",
     "streamed_operand",
     "tile_axes",
     "to_json",

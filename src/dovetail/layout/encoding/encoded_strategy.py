@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from dovetail.errors import InputError
 from dovetail.graph import Backward, LayerGraph, Operator, Role, differentiate
-from dovetail.layout.encoding.cuts import TileAxes, axis_name, backward_cuts, decode, streamed_axes, tensor_cuts
 from dovetail.layout.encoding.factor import MeshAxis, places
 from dovetail.layout.encoding.operator_encoding import OperatorEncoding
+from dovetail.layout.encoding.shards import TileAxes, axis_name, backward_shards, decode, streamed_axes, tensor_shards
 from dovetail.layout.mesh import Mesh
 from dovetail.layout.strategy import Strategy
 
@@ -30,20 +30,20 @@ class EncodedStrategy(Strategy):
         """Axis → the dim of this operator it cuts."""
         return dict(self.cuts_of[operator.name])
 
-    def stream_cut(self) -> dict[str, str]:
+    def stream_shard(self) -> dict[str, str]:
         """How the residual stream lies between layers."""
         return dict(self.stream)
 
-    def token_cut(self) -> dict[str, str]:
+    def token_shard(self) -> dict[str, str]:
         """How token ids and labels lie."""
         return dict(self.tokens)
 
 
-def stream_cuts(graph: LayerGraph, operators: Mapping[str, OperatorEncoding], axes: TileAxes) -> dict[str, str]:
+def stream_shards(graph: LayerGraph, operators: Mapping[str, OperatorEncoding], axes: TileAxes) -> dict[str, str]:
     """How a layer class takes the residual stream: cut as any of its readers cuts it."""
     cuts: dict[str, str] = {}
     for tensor in graph.stream(graph.inputs):
-        cuts = tensor_cuts(graph, operators, tensor.name, axes) | cuts
+        cuts = tensor_shards(graph, operators, tensor.name, axes) | cuts
     return cuts
 
 
@@ -63,9 +63,9 @@ def as_strategy(
     `keep_gathered` say what is kept of gathered activations and weights, as of a named strategy.
     """
     backward = backward or differentiate(graph)
-    stream = stream_cuts(graph, operators, axes) if stream is None else stream
+    stream = stream_shards(graph, operators, axes) if stream is None else stream
     cuts = {o.name: decode(o, operators[o.name].forward, axes) for o in graph.operators}
-    cuts |= backward_cuts(graph, operators, backward, axes, stream)
+    cuts |= backward_shards(graph, operators, backward, axes, stream)
     ring = {a for o in graph.operators for a in streamed_axes(operators[o.name].forward, axes) if "key_seq" in o.dims}
     group = {a for found in cuts.values() for a, dim in found.items() if dim == "group"} - ring
     zero, stage = _zero(operators, axes)
@@ -87,16 +87,16 @@ def as_strategy(
         keep_gathered=keep_gathered,
         cuts_of=cuts,
         stream=stream,
-        tokens=token_cuts(graph, operators, axes),
+        tokens=token_shards(graph, operators, axes),
     )
 
 
-def token_cuts(graph: LayerGraph, operators: Mapping[str, OperatorEncoding], axes: TileAxes) -> dict[str, str]:
+def token_shards(graph: LayerGraph, operators: Mapping[str, OperatorEncoding], axes: TileAxes) -> dict[str, str]:
     """How ids and labels lie, as their readers need them; whole along an axis where one that has the dim is."""
     cuts: dict[str, str] = {}
     whole: set[tuple[str, str]] = set()
     for name in (n for n in graph.inputs if graph.tensors[n].role is Role.INDEX):
-        seen = tensor_cuts(graph, operators, name, axes)
+        seen = tensor_shards(graph, operators, name, axes)
         whole |= {(axis, dim) for axis in axes.sizes() for dim in graph.tensors[name].dims if axis not in seen}
         cuts |= seen
     return {axis: dim for axis, dim in cuts.items() if (axis, dim) not in whole}

@@ -102,7 +102,7 @@ def merged(string: String) -> String:
     return tuple(result)
 
 
-def cut_by(factors: Iterable[Factor]) -> dict[str, int]:
+def sharded_by(factors: Iterable[Factor]) -> dict[str, int]:
     """Into how many parts each dim is cut; copies count under REPLICATE."""
     parts: dict[str, int] = {}
     for factor in factors:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from dovetail.errors import InputError
 from dovetail.graph import Backward, LayerGraph, Operator, differentiate
-from dovetail.layout.encoding.cuts import TileAxes, backward_cuts, decode, stream_layout
-from dovetail.layout.encoding.encoded_strategy import EncodedStrategy, token_cuts
+from dovetail.layout.encoding.encoded_strategy import EncodedStrategy, token_shards
 from dovetail.layout.encoding.factor import Strings
 from dovetail.layout.encoding.operator_encoding import OperatorEncoding
+from dovetail.layout.encoding.shards import TileAxes, backward_shards, decode, stream_layout
 from dovetail.layout.encoding.tile_layouts import TileLayouts
 from dovetail.layout.mesh import Mesh
 from dovetail.layout.strategy import Strategy
@@ -45,7 +45,7 @@ class FreeStrategy(Strategy):
         """No operator is cut alike in all classes."""
         raise AssertionError(f"{operator.name} is one of a layer class: ask `of` for its strategy")
 
-    def stream_cut(self) -> dict[str, str]:
+    def stream_shard(self) -> dict[str, str]:
         """How the residual stream lies between layers."""
         assert self.layouts is not None, "made by `on`"
         return stream_layout(self.layouts.stream, self.layouts.axes())
@@ -63,7 +63,7 @@ def layer_strategy(
     backward = backward or differentiate(graph)
     encoded = {name: OperatorEncoding(strings) for name, strings in operators.items()}
     cuts = {o.name: decode(o, operators[o.name], axes) for o in graph.operators}
-    cuts |= backward_cuts(graph, encoded, backward, axes, stream)
+    cuts |= backward_shards(graph, encoded, backward, axes, stream)
     names = tuple(axes.sizes())
     group = {axis for found in cuts.values() for axis, dim in found.items() if dim == "group"}
     # query groups count as context, not tensor: weights may be sharded along both kinds of axes alike
@@ -79,5 +79,5 @@ def layer_strategy(
         zero_stage=zero_stage,
         cuts_of=cuts,
         stream=stream,
-        tokens=token_cuts(graph, encoded, axes),
+        tokens=token_shards(graph, encoded, axes),
     )

@@ -9,11 +9,11 @@ from random import Random
 
 from dovetail.graph import LayerGraph, ModelGraph, Operator, Phase, Role, differentiate
 from dovetail.layout.encoding.canonical import canonicalise
-from dovetail.layout.encoding.cuts import gradients
 from dovetail.layout.encoding.factor import REPLICATE, Factor, MeshAxis, Strings, places, primes
 from dovetail.layout.encoding.job_encoding import Encoding, Interval, StageEncoding, Tile, WaferSchedule
 from dovetail.layout.encoding.operator_encoding import Activation, Home, OperatorEncoding, Store
 from dovetail.layout.encoding.operator_space import OperatorSpace
+from dovetail.layout.encoding.shards import gradients
 from dovetail.layout.encoding.validate import Gradients, Memory, validate_encoding
 from dovetail.layout.encoding.wafer_grid import WaferGrid
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from dovetail.errors import InputError
 from dovetail.graph import Backward, LayerGraph, Operator, Phase, Role, differentiate
 from dovetail.layout.encoding.canonical import canonical_operator
-from dovetail.layout.encoding.cuts import AxesOnTile, decode, encode, gradients
 from dovetail.layout.encoding.factor import MeshAxis, Strings
 from dovetail.layout.encoding.operator_encoding import FactorPosition, Home, OperatorEncoding
+from dovetail.layout.encoding.shards import AxesOnTile, decode, encode, gradients
 from dovetail.layout.strategy import Strategy
 
 

@@ -12,8 +12,8 @@ from typing import TypeAlias
 from dovetail.graph import Operator
 from dovetail.graph.size import Sizes
 from dovetail.layout.encoding.canonical import canonical_strings
-from dovetail.layout.encoding.factor import REPLICATE, Factor, MeshAxis, String, Strings, cut_by, extent, primes
-from dovetail.layout.encoding.rules import divides, is_free, may_cut
+from dovetail.layout.encoding.factor import REPLICATE, Factor, MeshAxis, String, Strings, extent, primes, sharded_by
+from dovetail.layout.encoding.rules import divides, is_free, may_shard
 from dovetail.layout.encoding.stream import streamed_operand
 
 Label: TypeAlias = "tuple[str, bool]"
@@ -113,7 +113,7 @@ class OperatorSpace:
     def _all_labels(self) -> Iterator[Label]:
         yield REPLICATE, False
         for dim in self.operator.dims:
-            if may_cut(self.operator, dim):
+            if may_shard(self.operator, dim):
                 yield dim, False
                 if streamed_operand(self.operator, dim, self.sizes):
                     yield dim, True
@@ -145,7 +145,7 @@ class OperatorSpace:
         """What a string means for the rules; None where it breaks one."""
         if any(factor.label not in self._labels for factor in string):
             return None
-        parts = cut_by(string)
+        parts = sharded_by(string)
         if any(dim != REPLICATE and not divides(dim, self.sizes, n) for dim, n in parts.items()):
             return None
         streams = {streamed_operand(self.operator, f.dim, self.sizes) for f in string if f.streamed}
@@ -200,7 +200,7 @@ def dominated(operator: Operator, sizes: Sizes, strings: Strings) -> bool:
     nothing, and which is still long enough: the dies would do less, hold less and send nothing more. What reads
     the output may have to gather it, which is why deletion is a choice and not a rule.
     """
-    parts = cut_by(strings)
+    parts = sharded_by(strings)
     copies = set(primes(parts.get(REPLICATE, 1)))
     free = [dim for dim in operator.dims if is_free(operator, dim)]
     return any(divides(dim, sizes, parts.get(dim, 1) * prime) for prime in copies for dim in free)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from dovetail.graph import Backward, LayerGraph
 from dovetail.layout.convert import CollectiveKind
 from dovetail.layout.derive import PlacedLayer, place_layer
-from dovetail.layout.encoding.cuts import TileAxes
 from dovetail.layout.encoding.encoded_strategy import as_strategy
 from dovetail.layout.encoding.operator_encoding import Home, OperatorEncoding
+from dovetail.layout.encoding.shards import TileAxes
 from dovetail.layout.layout import Layout
 
 

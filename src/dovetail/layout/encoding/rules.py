@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from dovetail.graph import Operator
 from dovetail.graph.size import Sizes, as_array
-from dovetail.layout.encoding.factor import REPLICATE, Factor, MeshAxis, Strings, cut_by, extent
+from dovetail.layout.encoding.factor import REPLICATE, Factor, MeshAxis, Strings, extent, sharded_by
 from dovetail.layout.encoding.stream import streamed_operand
 from dovetail.layout.layout import PARTIAL
 
@@ -73,14 +73,14 @@ def divides(dim: str, sizes: Sizes, parts: int) -> bool:
     return bool(float(as_array(size).min()) >= parts)
 
 
-def may_cut(operator: Operator, dim: str) -> bool:
+def may_shard(operator: Operator, dim: str) -> bool:
     """Whether a factor may name a dim, its size apart."""
     return dim in operator.dims and dim not in HEAD_DIMS and operator.split(dim) is not None
 
 
 def is_free(operator: Operator, dim: str) -> bool:
     """Whether a cut of the dim makes the operator itself send nothing: every output has it, no statistics are told."""
-    split = operator.split(dim) if may_cut(operator, dim) else None
+    split = operator.split(dim) if may_shard(operator, dim) else None
     if split is None or split.partial or split.exchanges:
         return False
     return all(output.tensor in split.sharded for output in operator.outputs)
@@ -106,7 +106,7 @@ def operator_violations(
 
 
 def _dim_violations(operator: Operator, sizes: Sizes, strings: Strings, where: str) -> Iterator[Violation]:
-    for dim, parts in cut_by(strings).items():
+    for dim, parts in sharded_by(strings).items():
         if dim == REPLICATE:
             continue
         if dim == PARTIAL:

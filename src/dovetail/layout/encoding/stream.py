@@ -8,7 +8,7 @@ from fractions import Fraction
 from dovetail.graph import HALF_PRECISION, LayerGraph, Operator, Unit
 from dovetail.graph.size import Size, Sizes, as_array, divided, is_exact, product, times, total
 from dovetail.graph.tensor import Element
-from dovetail.layout.encoding.factor import Strings, cut_by, extent
+from dovetail.layout.encoding.factor import Strings, extent, sharded_by
 
 #: A die works on one part while the next one arrives.
 BUFFERS = 2
@@ -47,7 +47,7 @@ def stream_buffer_bytes(
     streamed = [factor for factor in strings if factor.streamed and factor.size > 1]
     if not streamed:
         return 0
-    parts = cut_by(strings)
+    parts = sharded_by(strings)
     operands = {operand.tensor: operand for operand in (*operator.inputs, *operator.outputs)}
     found: list[Size] = []
     for name in streamed_operand(operator, streamed[0].dim, sizes):

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from dovetail.errors import InputError, quoted
-from dovetail.layout.encoding.cuts import TileAxes, tile_axes, tile_extent
-from dovetail.layout.encoding.factor import REPLICATE, Factor, String, Strings, cut_by
+from dovetail.layout.encoding.factor import REPLICATE, Factor, String, Strings, sharded_by
+from dovetail.layout.encoding.shards import TileAxes, tile_axes, tile_extent
 
 #: A factor as a plan file has it: dies, then the dim they cut.
 _FACTOR = re.compile(r"(\d{1,8}) ([a-z_+]{1,100})")
@@ -37,9 +37,9 @@ class TileLayouts:
         return self.rows * self.cols
 
     @property
-    def stream_copies(self) -> int:
+    def stream_replicas(self) -> int:
         """Dies of a tile that hold the same part of the residual stream."""
-        return cut_by(self.stream).get(REPLICATE, 1)
+        return sharded_by(self.stream).get(REPLICATE, 1)
 
     def operators(self, layer: str) -> dict[str, Strings]:
         """The strings of a layer class."""

@@ -9,12 +9,12 @@ from dovetail.errors import InputError
 from dovetail.graph import HALF_PRECISION, LayerGraph, ModelGraph, Operator, Phase, Role, differentiate
 from dovetail.graph.size import Sizes, as_array
 from dovetail.graph.tensor import Element
-from dovetail.layout.encoding.cuts import TileAxes, axis_name, gradients, stage_strings, tile_axes
 from dovetail.layout.encoding.factor import MeshAxis, Strings, places
 from dovetail.layout.encoding.job_encoding import Encoding, Interval, StageEncoding, Tile, WaferSchedule
 from dovetail.layout.encoding.operator_encoding import Activation, Home, OperatorEncoding, Store
 from dovetail.layout.encoding.reshard import placed
 from dovetail.layout.encoding.rules import Violation, operator_violations
+from dovetail.layout.encoding.shards import TileAxes, axis_name, gradients, stage_strings, tile_axes
 from dovetail.layout.encoding.stream import stream_buffer_bytes
 from dovetail.layout.encoding.wafer_grid import WaferGrid
 from dovetail.layout.layout import PARTIAL

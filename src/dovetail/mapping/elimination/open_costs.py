@@ -126,7 +126,7 @@ def directions(scale: Floats, steps: int) -> Floats:
     return shares / np.exp2(np.round(np.log2(np.where(scale > 0, scale, 1.0))))
 
 
-def options_of(problem: CostProblem) -> list[Ints]:
+def recompute_policies(problem: CostProblem) -> list[Ints]:
     """All options of every variable."""
     return [np.arange(size) for size in problem.sizes]
 

@@ -21,8 +21,8 @@ from dovetail.mapping.elimination.open_costs import (
     directions,
     is_closed,
     needed_options,
-    options_of,
     promising_options,
+    recompute_policies,
 )
 from dovetail.mapping.elimination.problem import CostProblem, check
 
@@ -84,7 +84,7 @@ class _Search:
         self.problem, self.epsilon = problem, epsilon
         self.work = math.inf if work is None else work
         self.incumbents = Incumbents(problem, most)
-        self.kept = options_of(problem)
+        self.kept = recompute_policies(problem)
         self.labels_made = 0
 
     def run(self) -> float:

@@ -26,7 +26,7 @@ from dovetail.arrays import Ints
 from dovetail.errors import InputError
 from dovetail.graph import Backward, differentiate
 from dovetail.layout.encoding import REPLICATE, Activation, Factor, MeshAxis, OperatorEncoding, Strings
-from dovetail.layout.encoding.cuts import axis_name
+from dovetail.layout.encoding.shards import axis_name
 from dovetail.mapping.elimination.problem import CostProblem, CostTable
 from dovetail.mapping.layouts.groups import Together, operator_groups
 from dovetail.mapping.layouts.options import Allowed, Variable, layer_variables

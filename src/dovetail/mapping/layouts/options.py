@@ -10,7 +10,7 @@ from dovetail.errors import InputError
 from dovetail.graph import Kind, LayerGraph, Operator
 from dovetail.graph.size import Sizes
 from dovetail.layout import Mesh, Strategy
-from dovetail.layout.encoding.rules import divides, may_cut
+from dovetail.layout.encoding.rules import divides, may_shard
 from dovetail.mapping.layouts.groups import Together, mixture_operators, operator_groups
 from dovetail.mapping.layouts.tile import LayerTile
 
@@ -86,7 +86,7 @@ def axis_labels(
         for dim in operator.dims:
             other = dim in TOKEN_DIMS and dim != token
             group = dim == "group" and axis not in tile.group_axes
-            fits = may_cut(operator, dim) and divides(dim, sizes, tile.sizes[axis])
+            fits = may_shard(operator, dim) and divides(dim, sizes, tile.sizes[axis])
             if fits and not other and not group and _own(operator, dim, allowed) is not None:
                 found[dim] = None
         forced = forced or (operator.kind is Kind.ATTENTION and axis in tile.group_axes and "group" in operator.dims)
@@ -94,7 +94,7 @@ def axis_labels(
 
 
 def _own(operator: Operator, dim: str | None, allowed: Allowed | None) -> str | None:
-    if dim is None or not may_cut(operator, dim) or not (allowed is None or allowed(operator, dim)):
+    if dim is None or not may_shard(operator, dim) or not (allowed is None or allowed(operator, dim)):
         return None
     return dim
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from dovetail.graph import Kind, LayerGraph
 from dovetail.mapping.layouts.scoped import Scoped, constant, union
-from dovetail.profile.recompute_space import kept_widths
+from dovetail.profile.recompute_space import saved_widths
 
 #: Sets of groups, any one of which has an operator asked for if all of its groups run again.
 _Ways = frozenset[frozenset[int]]
@@ -25,7 +25,7 @@ class Policies:
     """
 
     def __init__(self, graph: LayerGraph, groups: Sequence[Sequence[str]], first: int, *, any_again: bool) -> None:
-        self.widths = kept_widths(graph, 1.0)
+        self.widths = saved_widths(graph, 1.0)
         losses = {o.tensor for op in graph.operators if op.kind is Kind.LOSS for o in op.outputs}
         saved = {name for operator in graph.operators for name in operator.saves}
         #: tensors whose kept layouts the backward finds in memory or computed again

@@ -11,17 +11,17 @@ from dovetail.graph import Tensor
 from dovetail.graph.size import as_array
 from dovetail.layout import Collective, CollectiveKind, Moment
 from dovetail.mapping.layouts.conversion_kernels import OPEN, WHOLE
-from dovetail.mapping.layouts.cuts import LayerCuts
 from dovetail.mapping.layouts.prices import KINDS, TilePrices
 from dovetail.mapping.layouts.scoped import Scoped
 from dovetail.mapping.layouts.setting import LayerSetting, group_of
+from dovetail.mapping.layouts.shards import LayerShards
 from dovetail.mapping.layouts.versions import Conversions
 
 
 class TensorLayouts:
     """Bytes of a layer's tensors and prices of their conversions on a tile."""
 
-    def __init__(self, setting: LayerSetting, cuts: LayerCuts) -> None:
+    def __init__(self, setting: LayerSetting, cuts: LayerShards) -> None:
         self.setting = setting
         self.cuts = cuts
         self.prices = TilePrices(setting.price, cuts.tile)

@@ -12,11 +12,11 @@ from dovetail.frameworks.parameter_bytes import state_bytes
 from dovetail.graph import Backward, Operator, Role, Tensor
 from dovetail.graph.size import as_array, product
 from dovetail.layout import CollectiveKind, Moment
-from dovetail.mapping.layouts.cuts import LayerCuts
 from dovetail.mapping.layouts.options import Variable
 from dovetail.mapping.layouts.policies import Policies
 from dovetail.mapping.layouts.scoped import Scoped, union
 from dovetail.mapping.layouts.setting import LayerSetting
+from dovetail.mapping.layouts.shards import LayerShards
 from dovetail.mapping.layouts.tensor_flow import TensorFlow
 from dovetail.mapping.layouts.tensor_layouts import TensorLayouts, as_bits
 from dovetail.mapping.layouts.tile import LayerTile
@@ -46,7 +46,7 @@ class LayerCosts:
     ) -> None:
         self.setting = setting
         self.backward = backward
-        self.cuts = LayerCuts(setting.graph, backward, tile, variables)
+        self.cuts = LayerShards(setting.graph, backward, tile, variables)
         groups = _all_operators(setting, chains)
         self.policies = Policies(setting.graph, groups, len(variables), any_again=recompute)
         self._lengths = [len(v.options) for v in variables] + [len(options) for options in self.policies.options]

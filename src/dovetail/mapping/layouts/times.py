@@ -14,14 +14,14 @@ from dovetail.graph.routing import EXPERT_TOKENS
 from dovetail.graph.size import Size, Sizes
 from dovetail.graph.tensor import Element
 from dovetail.layout import PlacedOperator
-from dovetail.mapping.layouts.cuts import LayerCuts
 from dovetail.mapping.layouts.scoped import Scoped
+from dovetail.mapping.layouts.shards import LayerShards
 
 
 def seconds_of(
     operators: Sequence[Operator],
     graph: LayerGraph,
-    cuts: LayerCuts,
+    cuts: LayerShards,
     sizes: Sizes,
     chip: ChipUnits,
     widths: Mapping[Element, int],
@@ -52,7 +52,7 @@ def seconds_of(
     }
 
 
-def _shapes(operator: Operator, cuts: LayerCuts) -> tuple[Floats, Ints]:
+def _shapes(operator: Operator, cuts: LayerShards) -> tuple[Floats, Ints]:
     """The different ways in which an operator's dims are divided, and which of them each option is."""
     values = cuts.cuts[operator.name].values
     codes = values.reshape(math.prod(values.shape[:-1]), len(cuts.tile.names))

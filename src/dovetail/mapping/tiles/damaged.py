@@ -26,7 +26,7 @@ from dovetail.mapping.tiles.tile_layers import TileLayers
 from dovetail.mapping.tiles.tile_layouts import TileSearch, wanted_tiles
 from dovetail.mapping.tilings import StageShapes, most_tiles, place_tiles
 from dovetail.models import Job
-from dovetail.partition.partition_plan import place_profiled
+from dovetail.partition.partition_plan import partition_profiled
 from dovetail.plans.derive import even_layers
 from dovetail.plans.plan import Plan
 from dovetail.step.evaluate import Evaluation, ProfiledJob, evaluation_of, profiled_job, step_from
@@ -263,7 +263,7 @@ class Replanner:
                     layers = self._layers(shape, zero_stage, schedule)
                     plan = layers.plan_of(layouts)
                     profiled = profiled_job(plan, self.job, self.cluster, layers.facts, known.efficiencies)
-                    placed = place_profiled(plan, self.job, profiled, str(known))
+                    placed = partition_profiled(plan, self.job, profiled, str(known))
                     if placed is not None:
                         found.append(_Candidate(placed.evaluation, profiled))
             found.sort(key=lambda candidate: candidate.evaluation.step_time_s)

@@ -15,7 +15,8 @@ from dovetail.cost.units import way_arrays
 from dovetail.hardware import Wafer
 from dovetail.layout.encoding import WaferGrid
 from dovetail.layout.encoding.job_encoding import Tile
-from dovetail.pipeline.step_time import ChunkTimes, step_time
+from dovetail.pipeline.chunk_times import ChunkTimes
+from dovetail.pipeline.step_time import step_time
 from dovetail.plans.plan import Plan
 from dovetail.profile import LayerProfile, Recompute
 from dovetail.step.evaluate import ProfiledJob, pipeline_of, recompute_of
@@ -156,7 +157,7 @@ def tiled_step_s(plan: Plan, job: ProfiledJob, hops: Sequence[int], slowdowns: S
     def by_stage(field: str) -> Floats:
         return np.array([float(np.ravel(getattr(each[f], field))[place]) for place, f in enumerate(slowdowns)])
 
-    sent = largest(p.stream_bytes for p in job.profiles.layers.values()) / plan.stream_copies
+    sent = largest(p.stream_bytes for p in job.profiles.layers.values()) / plan.stream_replicas
     transfers = np.array([float(np.ravel(hop_seconds(sent, n, along))[0]) for n in hops])
     forward, of_input = by_stage("forward_s"), by_stage("input_gradient_s")
     if not facts.overlaps.transfers:

@@ -17,14 +17,14 @@ from dovetail.hardware import Cluster
 from dovetail.layout.encoding import TileLayouts
 from dovetail.mapping.layouts.options import Allowed
 from dovetail.mapping.layouts.tile import LayerTile
-from dovetail.mapping.tiles.block_floor import block_floor
-from dovetail.mapping.tiles.least_step import BlockFloor, TilePipeline, least_step_s
-from dovetail.mapping.tiles.priced_floor import priced_stage_seconds
+from dovetail.mapping.tiles.block_lower_bound import block_lower_bound
+from dovetail.mapping.tiles.least_step import BlockLowerBound, TilePipeline, least_step_s
+from dovetail.mapping.tiles.priced_lower_bound import priced_stage_seconds
 from dovetail.mapping.tiles.shapes import PlanShape, plan_shapes
 from dovetail.mapping.tiles.tile_layers import TileLayers
 from dovetail.mapping.tiles.tile_layouts import TileSearch, wanted_tiles
 from dovetail.models import Job
-from dovetail.partition.partition_plan import place_profiled
+from dovetail.partition.partition_plan import partition_profiled
 from dovetail.plans.space import Space
 from dovetail.search.answer import Alternative, Answer, Certificate, SimulatedPlan
 from dovetail.search.plan import plan as named_plan
@@ -118,7 +118,7 @@ class FreeSearch:
 
     def run(self) -> None:
         """Looks at shapes until none that is left can be faster, or time is out."""
-        floors: dict[tuple[int, int], BlockFloor] = {}
+        floors: dict[tuple[int, int], BlockLowerBound] = {}
         shapes = plan_shapes(self.cluster, self.job.global_batch, self.job.model.num_layers)
         self.bounds = {shape: self._peak_s(shape) for shape in shapes if shape.stages <= self.most_stages}
         # shapes of which the peak of their dies is known alone, and those with the floor of a block
@@ -145,14 +145,14 @@ class FreeSearch:
             bound, shape = heappop(rough)
             key = shape.dies, shape.batch
             if key not in floors:
-                floors[key] = block_floor(self._layers(shape))
+                floors[key] = block_lower_bound(self._layers(shape))
             self.bounds[shape] = max(bound, self._bound(shape, floors[key]))
             heappush(fine, (self.bounds[shape], shape))
 
     def _layers(self, shape: PlanShape, zero_stage: int = 1, schedule: str = "1f1b") -> TileLayers:
         return TileLayers(self.job, self.cluster, self.framework, shape, zero_stage, schedule)
 
-    def _look_at(self, shape: PlanShape, floor: BlockFloor) -> float:
+    def _look_at(self, shape: PlanShape, floor: BlockLowerBound) -> float:
         """Places the layouts of a shape; the least any of them could take."""
         bound = float("inf")
         for zero_stage in self.zero_stages:
@@ -180,7 +180,7 @@ class FreeSearch:
             for each in layouts:
                 plan = layers.plan_of(each)
                 profiled = profiled_job(plan, self.job, self.cluster, layers.facts, known.efficiencies)
-                placed = place_profiled(plan, self.job, profiled, str(known), by_block=self.recompute)
+                placed = partition_profiled(plan, self.job, profiled, str(known), by_block=self.recompute)
                 if placed is not None:
                     self.offer(shape, placed.evaluation)
 
@@ -190,7 +190,7 @@ class FreeSearch:
         flops = float(self.job.graph().training_flops(self.job.global_batch, self.job.seq_len, causal=True))
         return flops / (max(rates.values()) * shape.dies * shape.stages)
 
-    def _bound(self, shape: PlanShape, floor: BlockFloor, ends_s: tuple[float, float] = (0.0, 0.0)) -> float:
+    def _bound(self, shape: PlanShape, floor: BlockLowerBound, ends_s: tuple[float, float] = (0.0, 0.0)) -> float:
         """What a pipeline of this shape takes at least."""
         layers = self._layers(shape)
         pipeline = _pipeline(layers)

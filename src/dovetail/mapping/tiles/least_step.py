@@ -31,7 +31,7 @@ class TilePipeline:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockFloor:
+class BlockLowerBound:
     """What a block takes at least: seconds of a microbatch as a convex function of the bytes it keeps of it."""
 
     #: bytes kept, ascending, and the seconds these take at least
@@ -42,7 +42,7 @@ class BlockFloor:
     #: of these seconds, the forward's at least
     forward_s: float
 
-    def slower(self, seconds: float) -> BlockFloor:
+    def slower(self, seconds: float) -> BlockLowerBound:
         """The same with so much more for every microbatch."""
         return replace(self, seconds=self.seconds + seconds)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dovetail.cli.question import Asked
     from dovetail.plans.plan_file import Question
     from dovetail.search import Answer
-    from dovetail.search.front import FrontPoint, Training
+    from dovetail.search.pareto_front import FrontPoint, Training
 
 #: What is trained where nobody says.
 USUAL_TOKENS = 1e12
@@ -29,7 +29,7 @@ ON_COST_FRONT, ON_FRONT = "◆", "●"
 
 def answer_front(asked: Asked, request: PlanRequest) -> None:
     """The best plan for every number of chips, and the choice between them."""
-    from dovetail.search.front import best_of, front
+    from dovetail.search.pareto_front import best_of, front
 
     for flag, given in (("--explain", request.explain), ("--ideal", request.ideal)):
         if given:
@@ -90,7 +90,7 @@ def _point_fields(point: FrontPoint) -> dict[str, Any]:
 
 def _check_objective(objective: Objective, question: Question, request: PlanRequest) -> None:
     """Refuses before the search what could not be compared after it."""
-    from dovetail.search.front import price
+    from dovetail.search.pareto_front import price
     from dovetail.step.profiles import rates_of
 
     chip = question.cluster.chip

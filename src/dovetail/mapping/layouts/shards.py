@@ -12,14 +12,14 @@ import numpy as np
 from dovetail.arrays import Ints
 from dovetail.graph import Backward, LayerGraph, Operand, Operator, Role, Tensor
 from dovetail.layout.derive import SUMS, is_term, own_dim
-from dovetail.layout.encoding.cuts import owner
+from dovetail.layout.encoding.shards import owner
 from dovetail.mapping.layouts.conversion_kernels import FIRST_DIM, FLAT_SHARD, OPEN, WHOLE
 from dovetail.mapping.layouts.options import Labels, Variable
 from dovetail.mapping.layouts.scoped import Scoped, union
 from dovetail.mapping.layouts.tile import LayerTile
 
 
-class LayerCuts:
+class LayerShards:
     """Cuts of the operators, and layouts of the tensors, of a layer and its backward."""
 
     def __init__(self, graph: LayerGraph, backward: Backward, tile: LayerTile, variables: Sequence[Variable]) -> None:
@@ -105,7 +105,7 @@ class LayerCuts:
         return Scoped(scope, np.where(together.over(scope), OPEN, cuts.over(scope)))
 
     def _of_sum(self, operator: Operator) -> Scoped:
-        """How the sum of a tensor's gradients lies: `layout.encoding.cuts.sum_cuts`."""
+        """How the sum of a tensor's gradients lies: `layout.encoding.cuts.sum_shards`."""
         name = operator.name.removesuffix(".grad.sum")
         if name in self.graph.inputs:
             return self.written[name]
@@ -143,7 +143,7 @@ class LayerCuts:
         return found or Scoped((), np.full(len(self.tile.names), WHOLE, np.int64))
 
     def _tokens(self) -> Scoped:
-        """How ids and labels lie: `layout.encoding.encoded_strategy.token_cuts`."""
+        """How ids and labels lie: `layout.encoding.encoded_strategy.token_shards`."""
         names = [n for n in self.graph.inputs if self.tensors[n].role is Role.INDEX]
         seen = [self._first_reader(name, with_writer=False) for name in names]
         scope = union(each.scope for each in seen)

@@ -22,7 +22,7 @@ from dovetail.bounds.design_bound import design_bounds
 from dovetail.bounds.design_tables import DesignTables
 from dovetail.exploration import wafers
 from dovetail.exploration.best_plans import columns_of, limits, searched
-from dovetail.exploration.floors import candidate_floors
+from dovetail.exploration.lower_bounds import candidate_lower_bounds
 from dovetail.exploration.pareto import dominated
 from dovetail.exploration.replays import replay_columns, replayed
 from dovetail.exploration.resolved import ResolvedStudy
@@ -62,7 +62,7 @@ class Some:
 
 
 @dataclass(frozen=True, slots=True)
-class Scouts:
+class WarmStarts:
     """The candidates to look at first."""
 
     number: int
@@ -77,7 +77,7 @@ class Replay:
     plans: tuple[str, ...] = ()
 
 
-Task = Range | Some | Scouts | Replay
+Task = Range | Some | WarmStarts | Replay
 
 
 class Worker:
@@ -99,8 +99,8 @@ class Worker:
         match task:
             case Range():
                 return self._physical(task)
-            case Scouts():
-                return self._scouts(task)
+            case WarmStarts():
+                return self._warm_starts(task)
             case Replay():
                 columns = replay_columns(self.study, replayed(self.study, task.code, task.plans))
                 return Part("replay", task.number, columns, {"replayed": 1})
@@ -173,7 +173,7 @@ class Worker:
         return np.stack(parts, axis=-1)
 
     def _points(self, codes: Ints, least: Floats) -> Floats:
-        return candidate_floors(self.study, codes).points(least @ self.study.weights)
+        return candidate_lower_bounds(self.study, codes).points(least @ self.study.weights)
 
     def _left(self, codes: Ints, least: Floats, front: Floats) -> Bools:
         """Which candidates may still add to a front."""
@@ -192,7 +192,7 @@ class Worker:
     def _profiled(self, codes: Ints, least_s: Floats, front: Floats) -> Floats:
         """Least seconds by profiles; those of jobs that no longer matter stay as they are."""
         study, least = self.study, least_s.copy()
-        latest = candidate_floors(study, codes).latest(front)
+        latest = candidate_lower_bounds(study, codes).latest(front)
         for position, rows, designs in study.candidates(codes):
             clusters = study.clusters(position, designs)
             for number in range(len(study.jobs)):
@@ -223,7 +223,7 @@ class Worker:
         at_least = study.search.simulate_top is not None
         return DesignTables(study.jobs[key.job].job, key.cluster, study.framework, study.plans, at_least=at_least)
 
-    def _scouts(self, task: Scouts) -> Part:
+    def _warm_starts(self, task: WarmStarts) -> Part:
         """Candidates with good bounds out of a sample, for each objective: a front to beat."""
         study = self.study
         codes: list[Ints] = []

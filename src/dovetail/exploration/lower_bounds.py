@@ -16,7 +16,7 @@ from dovetail.hardware.silicon.power import mac_joules, vector_joules
 from dovetail.hardware.wafer_design import WaferDesigns
 
 
-def candidate_floors(study: ResolvedStudy, codes: Ints) -> Floors:
+def candidate_lower_bounds(study: ResolvedStudy, codes: Ints) -> Floors:
     """The floors of candidates."""
     count = len(codes)
     columns = {name: np.zeros(count) for name in ("chips", "area_mm2", "system_usd", "least_j", "idle_w")}

@@ -11,17 +11,17 @@ from dovetail.frameworks.parameter_bytes import state_bytes
 from dovetail.graph import LayerGraph, Role, differentiate
 from dovetail.graph.count import parameters
 from dovetail.graph.size import as_array
-from dovetail.mapping.layouts.cuts import LayerCuts
 from dovetail.mapping.layouts.groups import Together
 from dovetail.mapping.layouts.options import layer_variables
+from dovetail.mapping.layouts.shards import LayerShards
 from dovetail.mapping.layouts.tile import LayerTile
 from dovetail.mapping.layouts.times import seconds_of
-from dovetail.mapping.tiles.least_step import BlockFloor
+from dovetail.mapping.tiles.least_step import BlockLowerBound
 from dovetail.mapping.tiles.tile_layers import TileLayers
 from dovetail.mapping.tiles.tile_layouts import wanted_tiles
 
 
-def block_floor(layers: TileLayers) -> BlockFloor:
+def block_lower_bound(layers: TileLayers) -> BlockLowerBound:
     """The floor of the main block of a job.
 
     Every operator has the cuts that are best for it alone and messages take no time. Of each tensor that is kept a die
@@ -33,10 +33,10 @@ def block_floor(layers: TileLayers) -> BlockFloor:
     more = [_interpolated(knots, floor) for floor in floors]
     work = min(float(floor.seconds[-1]) for floor in floors)
     forward = min(floor.forward_s for floor in floors)
-    return BlockFloor(knots, work + np.min(more, axis=0), floors[0].state_bytes, forward)
+    return BlockLowerBound(knots, work + np.min(more, axis=0), floors[0].state_bytes, forward)
 
 
-def _interpolated(knots: Floats, floor: BlockFloor) -> Floats:
+def _interpolated(knots: Floats, floor: BlockLowerBound) -> Floats:
     """What a floor has more than its work, where a block keeps so many bytes."""
     more: Floats = floor.seconds - floor.seconds[-1]
     return np.interp(knots, floor.saved_bytes, more)
@@ -50,10 +50,10 @@ def _tiles(layers: TileLayers) -> list[LayerTile]:
     return list(found.values())
 
 
-def _floor(layers: TileLayers, tile: LayerTile) -> BlockFloor:
+def _floor(layers: TileLayers, tile: LayerTile) -> BlockLowerBound:
     graph, setting = layers.main_block, layers.work_setting(layers.main_block)
     backward = differentiate(graph)
-    cuts = LayerCuts(graph, backward, tile, layer_variables(graph, setting.sizes, tile, Together.SIBLINGS))
+    cuts = LayerShards(graph, backward, tile, layer_variables(graph, setting.sizes, tile, Together.SIBLINGS))
     forward, behind = (
         {
             name: float(each.values.min())
@@ -71,7 +71,7 @@ def _floor(layers: TileLayers, tile: LayerTile) -> BlockFloor:
     # whatever is whole under other stages, a die holds its share of it
     sizes = layers.facts.parameter_bytes
     state = min(float(sum(state_bytes(share, share, zero_stage, sizes))) for zero_stage in (0, 3))
-    return BlockFloor(saved[::-1], seconds[::-1], state, sum(forward.values()))
+    return BlockLowerBound(saved[::-1], seconds[::-1], state, sum(forward.values()))
 
 
 def _kept(layers: TileLayers, graph: LayerGraph) -> tuple[float, dict[str, float]]:

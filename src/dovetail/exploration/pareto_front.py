@@ -12,28 +12,28 @@ from dovetail.exploration.store import Part
 
 
 @dataclass(frozen=True, slots=True)
-class Front:
+class ParetoFront:
     """Points in the order of their candidates; one point where there is one objective."""
 
     points: Floats
     codes: Ints
 
     @staticmethod
-    def empty(objectives: int) -> Front:
+    def empty(objectives: int) -> ParetoFront:
         """Before anything is known."""
-        return Front(np.zeros((0, objectives)), np.zeros(0, np.int64))
+        return ParetoFront(np.zeros((0, objectives)), np.zeros(0, np.int64))
 
     def __len__(self) -> int:
         return len(self.codes)
 
-    def joined(self, points: Floats, codes: Ints) -> Front:
+    def joined(self, points: Floats, codes: Ints) -> ParetoFront:
         """With further points; of equal ones that of the first candidate stays."""
         every, whose = np.concatenate([self.points, points]), np.concatenate([self.codes, codes])
         order = np.argsort(whose, kind="stable")
         kept = order[pareto(every[order])]
-        return Front(every[kept], whose[kept])
+        return ParetoFront(every[kept], whose[kept])
 
-    def with_part(self, part: Part, objectives: tuple[str, ...]) -> Front:
+    def with_part(self, part: Part, objectives: tuple[str, ...]) -> ParetoFront:
         """With what a batch of searched candidates found."""
         done = np.asarray(part.columns["evaluated"], np.bool_)
         points = np.stack([np.asarray(part.columns[f"figure.{name}"])[done] for name in objectives], axis=1)

@@ -154,17 +154,17 @@ def gradients(graph: LayerGraph, backward: Backward) -> dict[tuple[str, Phase], 
     return found
 
 
-def gradient_cuts(
+def gradient_shards(
     graph: LayerGraph, operators: Mapping[str, OperatorEncoding], gradient: Operator, axes: TileAxes
 ) -> dict[str, str]:
     """What each atomic axis cuts of an operator of the backward."""
     name = owner(graph, gradient)
     if name is None:
-        return sum_cuts(graph, operators, gradient.name.removesuffix(".grad.sum"), axes)
+        return sum_shards(graph, operators, gradient.name.removesuffix(".grad.sum"), axes)
     return decode(gradient, operators[name].strings(gradient.phase), axes)
 
 
-def backward_cuts(
+def backward_shards(
     graph: LayerGraph,
     operators: Mapping[str, OperatorEncoding],
     backward: Backward,
@@ -172,7 +172,7 @@ def backward_cuts(
     stream: Mapping[str, str],
 ) -> dict[str, dict[str, str]]:
     """What each atomic axis cuts of every operator of the backward, where the residual stream lies as given."""
-    cuts = {o.name: gradient_cuts(graph, operators, o, axes) for o in backward.graph.operators}
+    cuts = {o.name: gradient_shards(graph, operators, o, axes) for o in backward.graph.operators}
     for tensor in graph.stream(graph.inputs):
         # the gradient of what the layer was handed is summed as it is handed back
         if f"{tensor.name}.grad.sum" in cuts:
@@ -180,14 +180,16 @@ def backward_cuts(
     return cuts
 
 
-def sum_cuts(graph: LayerGraph, operators: Mapping[str, OperatorEncoding], name: str, axes: TileAxes) -> dict[str, str]:
+def sum_shards(
+    graph: LayerGraph, operators: Mapping[str, OperatorEncoding], name: str, axes: TileAxes
+) -> dict[str, str]:
     """How the sum of a tensor's gradients lies: as the tensor was written.
 
     Along axes where its writer leaves a partial sum it is cut as the first of its readers cuts it there; so is what
     the layer was handed, which has no writer, and what was written to be sent elsewhere (tokens for experts).
     """
     writer = next(((o, i) for o in graph.operators for i in o.outputs if i.tensor == name), None)
-    read = tensor_cuts(graph, operators, name, axes)
+    read = tensor_shards(graph, operators, name, axes)
     if writer is None or writer[0].regroups:
         return read
     operator, operand = writer
@@ -202,7 +204,7 @@ def sum_cuts(graph: LayerGraph, operators: Mapping[str, OperatorEncoding], name:
     return cuts
 
 
-def tensor_cuts(
+def tensor_shards(
     graph: LayerGraph, operators: Mapping[str, OperatorEncoding], name: str, axes: TileAxes
 ) -> dict[str, str]:
     """How a tensor lies where all that use it meet: cut along an axis as the first of its users that cuts it there.
