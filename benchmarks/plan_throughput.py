@@ -1,7 +1,7 @@
 """Plans evaluated per CPU second by the search's compiled tables, beside `evaluate()` one by one in the same run.
 
 `python benchmarks/plan_throughput.py [shapes]`: Llama-3.1-70B on 1,024 H100 under Megatron. Skeletons are drawn at
-random and none is pruned: each stands with every sharding, every recompute choice and every listed cut, and of each plan the
+random and none is pruned: each stands with every sharding, recompute policy and listed partition, and of each plan the
 step time and the memory of every stage are found. Counted is the time from rows of the tables to both, with the exact
 longest path of interleaved pipelines; tables are made before, and their time is printed beside.
 """
