@@ -20,9 +20,9 @@ import numpy as np
 
 from dovetail import frameworks, hardware, models
 from dovetail.arrays import Floats
-from dovetail.cost.collective import TierArrays
 from dovetail.cost.grid import as_tier
 from dovetail.cost.mesh import Mesh, best
+from dovetail.cost.tier import TierArrays
 from dovetail.cost.units import way_arrays
 from dovetail.evaluation import Evaluation, evaluate, place_plan
 from dovetail.hardware import Cluster

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import reduce
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,3 +34,12 @@ def summed(values: Iterable[Floats]) -> Floats:
 def largest(values: Iterable[Floats]) -> Floats:
     """The largest of arrays that broadcast; zero where there are none."""
     return reduce(np.maximum, values, np.zeros(()))
+
+
+#: A number or an array: what a formula takes in plain Python and in compiled code alike.
+Number = Any
+
+
+def choose(condition: Number, value: Number, otherwise: Number) -> Number:
+    """`value` where the condition holds; in compiled code, where conditions are single ones, without arrays."""
+    return cast("Number", np.where(condition, value, otherwise))

@@ -16,7 +16,8 @@ from dovetail.accuracy.row_cluster import MAX_NODE
 from dovetail.accuracy.table import Row, read_table
 from dovetail.arrays import TOLERANCE, Floats
 from dovetail.cost.calibration import calibration, generation_of
-from dovetail.cost.collective import TRANSPORT, TierArrays, Transport, tiered_seconds
+from dovetail.cost.collective import TRANSPORT, Transport, tiered_seconds
+from dovetail.cost.tier import TierArrays
 from dovetail.cost.units import NETWORK_STARTS
 from dovetail.errors import InputError, quoted
 from dovetail.hardware import MAX_CHIPS, Tier

@@ -13,7 +13,7 @@ from functools import reduce
 import numpy as np
 
 from dovetail.arrays import Floats
-from dovetail.cost.collective import TierArrays
+from dovetail.cost.tier import TierArrays
 from dovetail.layout import CollectiveKind
 
 

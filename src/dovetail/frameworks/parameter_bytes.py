@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-
-#: A number or an array, in plain Python and in compiled code alike.
-Number = Any
+from dovetail.arrays import Number, choose
 
 
 class ParameterBytes(NamedTuple):
@@ -25,11 +22,6 @@ class ParameterBytes(NamedTuple):
     layer_gradient: float = 0.0
     #: sharded weights are gathered, and their gradients reduced, one by one instead of layer by layer
     by_weight: bool = False
-
-
-def choose(condition: Number, value: Number, otherwise: Number) -> Number:
-    """`value` where the condition holds; in compiled code, where conditions are single ones, without arrays."""
-    return np.where(condition, value, otherwise)
 
 
 def state_bytes(used: Number, home: Number, zero_stage: Number, sizes: ParameterBytes) -> tuple[Number, Number, Number]:

@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 
 from dovetail.arrays import Floats, Ints
-from dovetail.profile.frontier import WORD
+from dovetail.profile.operator_bits import WORD
 
 #: Columns of a label: bytes kept, bytes of the layer while its backward runs, seconds added.
 KEPT, FOOTPRINT, SECONDS = range(3)

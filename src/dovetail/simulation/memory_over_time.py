@@ -76,7 +76,8 @@ def memory_over_time(
                     changes += [(at_s, chunk.gradient), (until_s, -chunk.gradient)]
                 case WorkKind.WEIGHT_GRADIENT:
                     changes.append((until_s, -chunk.saved))
-        copies = float(optimizer_step_bytes(*tables.parameters(content)[0], zero_stage, sizes, 0.0))
+        used, home = tables.parameters(content)[0].tolist()
+        copies = float(optimizer_step_bytes(used, home, zero_stage, sizes, 0.0))
         (update,) = np.nonzero(updates & (tasks.labels.chip == stage * tasks.begin.shape[1]))
         changes += [(float(timeline.start_s[update[0]]), copies), (float(timeline.end_s[update[0]]), -copies)]
         memory.append(_added_up(changes, 1 + facts.allocator_overhead, facts.context_bytes))

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from numba.extending import overload, register_jitable
 
-from dovetail.frameworks.parameter_bytes import Number, choose, state_bytes
+from dovetail.arrays import Number, choose
+from dovetail.frameworks.parameter_bytes import state_bytes
 from dovetail.step.formulas import (
     allocator_bytes,
     beyond_activations,

@@ -12,7 +12,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from dovetail.frameworks.parameter_bytes import Number, ParameterBytes, choose
+from dovetail.arrays import Number, choose
+from dovetail.frameworks.parameter_bytes import ParameterBytes
 
 
 def optimizer_step_bytes(

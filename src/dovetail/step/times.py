@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail.arrays import Floats, largest, summed
+from dovetail.arrays import Floats, Ints, largest, summed
 from dovetail.cost.calibration import Efficiencies
-from dovetail.cost.collective import CollectiveTime, TierArrays, tiered_time
+from dovetail.cost.collective import CollectiveTime, tiered_time
+from dovetail.cost.tier import TierArrays
 from dovetail.cost.units import tier_arrays, way_arrays
 from dovetail.hardware import Cluster, Tier
 from dovetail.layout import CollectiveKind
@@ -208,7 +209,7 @@ def transfer_seconds(plan: Plan, profiles: JobProfiles, cluster: Cluster, effici
 
 
 def handover_seconds(
-    sent: Floats, neighbours: Floats | int, hops: Floats | int, cluster: Cluster, efficiencies: Efficiencies
+    sent: Floats, neighbours: Ints | int, hops: Ints | int, cluster: Cluster, efficiencies: Efficiencies
 ) -> Floats:
     """What a chip takes to send bytes to its fellow of the next stage, of one plan or of many.
 

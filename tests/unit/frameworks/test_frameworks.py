@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from dovetail import frameworks
+from dovetail.frameworks.parameter_bytes import state_bytes
 from dovetail.documents import validate
 from dovetail.frameworks import Framework
 from dovetail.frameworks.framework import FrameworkSpec, PipelineSchedule
@@ -76,9 +77,10 @@ def test_an_optimizer_of_one_state_needs_less():
 
 
 def test_parts_add_up_to_the_whole():
-    parts = frameworks.load("megatron").state_bytes("bf16").per_parameter("adamw", 1, 4)
-    assert (parts.weights, parts.gradients, parts.optimizer) == (2, 4, 3)
-    assert parts.total == 9
+    megatron = frameworks.load("megatron")
+    parts = state_bytes(1.0, 1 / 4, 1, megatron.state_bytes("bf16").parameter_bytes("adamw"))
+    assert parts == (2, 4, 3)
+    assert megatron.bytes_per_parameter("bf16", zero_stage=1, shards=4) == 9
 
 
 @pytest.mark.parametrize("name", NAMES)
