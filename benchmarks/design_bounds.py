@@ -14,11 +14,11 @@ from dataclasses import replace
 import numpy as np
 
 from dovetail import hardware, models
+from dovetail.bounds.design_bound import design_bounds, enumerated_plans
+from dovetail.bounds.hardware_bound import physical_bound
 from dovetail.hardware import Chip, Cluster
 from dovetail.hardware.design import design_of
 from dovetail.models import Job
-from dovetail.search.design_bound import design_bounds, enumerated_plans
-from dovetail.search.physical_bound import physical_bound
 
 MICRO_BATCHES = (1, 2, 4, 8)
 #: Designs that are bounded one by one for the comparison.

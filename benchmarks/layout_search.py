@@ -17,18 +17,18 @@ from typing import Any
 
 import numpy as np
 import optuna
+from baselines.annealing import annealed
+from baselines.flat_costs import Tried
+from baselines.genetic import bred
 from optuna.distributions import CategoricalDistribution
 from optuna.samplers import NSGAIISampler
 
 from dovetail import frameworks, hardware, models
-from dovetail.search.elimination import CostProblem, least
-from dovetail.search.layouts.annealing import annealed
-from dovetail.search.layouts.flat_costs import Tried
-from dovetail.search.layouts.genetic import bred
-from dovetail.search.layouts.layer_problem import layer_problem
-from dovetail.search.tiles.shapes import PlanShape
-from dovetail.search.tiles.tile_layers import PRICES, TileLayers
-from dovetail.search.tiles.tile_layouts import wanted_tiles
+from dovetail.mapping.elimination import CostProblem, least
+from dovetail.mapping.layouts.layer_problem import layer_problem
+from dovetail.mapping.tiles.shapes import PlanShape
+from dovetail.mapping.tiles.tile_layers import PRICES, TileLayers
+from dovetail.mapping.tiles.tile_layouts import wanted_tiles
 
 MODELS = ("gpt3-175b", "llama-3.1-70b")
 TILES = ("2x2", "2x4", "4x4", "8x6")

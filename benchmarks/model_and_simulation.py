@@ -24,7 +24,6 @@ import numpy as np
 
 from dovetail import frameworks, hardware, models
 from dovetail.errors import InputError
-from dovetail.evaluation import evaluate
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job
@@ -34,10 +33,11 @@ from dovetail.plans.runs import check_runs
 from dovetail.plans.space import BY_BLOCK, Space
 from dovetail.plans.words import plan_words
 from dovetail.search.best_first import BestFirst
-from dovetail.search.layer_tables import Setting
 from dovetail.search.membership import canonical
 from dovetail.search.progress import simplicity
 from dovetail.simulation import simulate
+from dovetail.step.evaluate import evaluate
+from dovetail.step.layer_tables import Setting
 
 #: Plans are as close to the best by the model, and so many of a job are simulated.
 WITHIN, MOST = 0.20, 40

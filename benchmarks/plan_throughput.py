@@ -15,17 +15,16 @@ import numpy as np
 from cpu_time import cpu_seconds
 
 from dovetail import frameworks, hardware, models
-from dovetail.evaluation import evaluate
+from dovetail.bounds.batch import Batch, Candidates, Evaluated
 from dovetail.models import Job
+from dovetail.plans.partitions import listed_cuts
+from dovetail.plans.skeletons import AXIS_ORDERS, NAMES, Shapes, shapes, shardings
 from dovetail.plans.space import Space
-from dovetail.search.batch import Batch, Candidates, Evaluated
-from dovetail.search.best_first import options_of
-from dovetail.search.cut_tables import listed_cuts
-from dovetail.search.layer_tables import Setting
-from dovetail.search.shapes import AXIS_ORDERS, NAMES, Shapes, shapes, shardings
-from dovetail.search.splits import splits
-from dovetail.search.state_tables import StateKey
-from dovetail.search.tables import Tables, plan_of
+from dovetail.plans.stage_degrees import splits
+from dovetail.step.evaluate import evaluate
+from dovetail.step.layer_tables import Setting, options_of
+from dovetail.step.plan_tables import Tables, plan_of
+from dovetail.step.state_tables import StateKey
 
 #: Plans that are evaluated one by one for the comparison.
 SCALAR = 1000

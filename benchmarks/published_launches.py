@@ -14,10 +14,11 @@ from importlib.resources import files
 from typing import Any
 
 import dovetail as dt
-from dovetail.evaluation import Task, evaluate, task_of
+from dovetail.explanation.differences import compare
 from dovetail.launch.targets import read_launch
+from dovetail.plans.plan_file import Task, task_of
 from dovetail.plans.words import degree_words
-from dovetail.search.differences import compare
+from dovetail.step.evaluate import evaluate
 
 #: The runs: the family that published them, and what their name has in it.
 MEGATRON = (

@@ -25,11 +25,11 @@ from statistics import median
 
 from dovetail.accuracy import MeasuredRun, published_runs, read_runs
 from dovetail.errors import InputError
-from dovetail.evaluation import Evaluation, evaluate
 from dovetail.plans.plan_file import Task
 from dovetail.plans.space import BY_BLOCK, Space, menu
 from dovetail.plans.words import plan_words
 from dovetail.search.membership import canonical, missing_feature
+from dovetail.step.evaluate import Evaluation, evaluate
 
 try:
     from dovetail.search import plan as search

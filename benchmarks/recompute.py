@@ -13,6 +13,7 @@ from itertools import combinations
 from pathlib import Path
 
 import numpy as np
+from baselines.frontier_plot import Curve, NamedChoice, frontier_plot
 from cpu_time import cpu_seconds
 
 from dovetail.graph import LayerGraph
@@ -21,7 +22,6 @@ from dovetail.profile.frontier import recompute_frontier
 from dovetail.profile.modules import MODULES
 from dovetail.profile.recompute import cost_of
 from dovetail.profile.recompute_space import RecomputeSpace
-from dovetail.report.frontier_plot import Curve, NamedChoice, frontier_plot
 
 # the blocks and the integer program the frontier is checked with
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "oracle"))

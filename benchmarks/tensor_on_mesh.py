@@ -24,13 +24,14 @@ from dovetail.cost.grid import as_tier
 from dovetail.cost.mesh import Mesh, best
 from dovetail.cost.tier import TierArrays
 from dovetail.cost.units import way_arrays
-from dovetail.evaluation import Evaluation, evaluate, place_plan
 from dovetail.hardware import Cluster
 from dovetail.layout import CollectiveKind
 from dovetail.models import Job
+from dovetail.partition.partition_plan import place_plan
 from dovetail.plans.arrange import arrange
 from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
 from dovetail.plans.runs import check_runs
+from dovetail.step.evaluate import Evaluation, evaluate
 
 WAFER, MODEL, SEQ_LEN, HIDDEN = "watos-like", "gpt3-175b", 2048, 12288
 TILES = ((2, 2), (1, 4), (2, 4), (1, 8))

@@ -19,10 +19,10 @@ from pathlib import Path
 
 from dovetail import frameworks, hardware, models
 from dovetail.hardware import DefectMap
+from dovetail.mapping.tiles.damaged import SHAPES, Replanner, not_replanned
+from dovetail.mapping.tiles.damaged_step import TilePlan, wafer_grid
 from dovetail.models import Job
 from dovetail.report.tiles_picture import tiles_svg
-from dovetail.search.tiles.damaged import SHAPES, Replanner, not_replanned
-from dovetail.search.tiles.damaged_step import TilePlan, wafer_grid
 
 WAFER, FRAMEWORK, MODELS, SEQ_LEN, GLOBAL_BATCH = "watos-like", "wafer", ("gpt3-175b", "llama-3.1-70b"), 2048, 336
 SHARES, SEEDS = (0.05, 0.10, 0.20), range(5)

@@ -21,7 +21,6 @@ from typing import NamedTuple
 import numpy as np
 
 from dovetail import frameworks, hardware, models
-from dovetail.evaluation import Evaluation, evaluate
 from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.plans.arrange import arrange
@@ -29,6 +28,7 @@ from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
 from dovetail.plans.runs import check_runs
 from dovetail.report.step_breakdown import entry_routes, link_shares
 from dovetail.simulation import Simulation, simulate
+from dovetail.step.evaluate import Evaluation, evaluate
 
 MODEL, SEQ_LEN = "gpt3-175b", 2048
 #: Sequences of a step for each die.

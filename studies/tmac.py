@@ -16,18 +16,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from math import ceil
 
+from baselines.accpar import accpar, accpar_as_published
+from baselines.named_strategies import BASELINES, as_published
+
 from dovetail import frameworks, hardware, models, plan
 from dovetail.errors import InputError
-from dovetail.evaluation import Evaluation, evaluate
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.hardware.wafer import Wafer
+from dovetail.mapping.store import Outside, Streams, streams, without
+from dovetail.mapping.tiles.free_plan import free_plan
 from dovetail.models import Job
 from dovetail.plans.words import plan_words
-from dovetail.search.baselines import BASELINES, as_published
-from dovetail.search.tiles.accpar import accpar, accpar_as_published
-from dovetail.search.tiles.free_plan import free_plan
-from dovetail.step.store import Outside, Streams, streams, without
+from dovetail.step.evaluate import Evaluation, evaluate
 
 MODELS = ("gpt3-175b", "llama-3.1-70b", "llama-30b", "deepseek-v3")
 WAFERS = ("watos-like", "dojo-tile", "wse-3-like")

@@ -12,9 +12,10 @@ from dovetail.cost.units import chip_units, way_arrays
 from dovetail.frameworks import ParameterBytes
 from dovetail.graph import LayerGraph
 from dovetail.layout import Moment
+from dovetail.mapping.layouts import LayerProblem, LayerSetting, LayerTile, axis_orders, tile_price
 from dovetail.models import Job
-from dovetail.search.layouts import LayerProblem, LayerSetting, LayerTile, axis_orders, layout_costs, tile_price
 from dovetail.step.profiles import Pricing
+from layout_costs import layout_costs
 
 WAFER, NODE = ("watos-like", 56), ("hgx-h100", 8)
 

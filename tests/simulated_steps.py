@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from dovetail.evaluation import Task, load_task
+from dovetail.plans.plan_file import Task, load_task
 from dovetail.simulation.simulate import Simulation, simulate
 
 JOB = "model: llama-2-7b, seq_len: 2048, global_batch: 16"

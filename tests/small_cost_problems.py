@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.search.elimination import CostProblem, CostTable
+from dovetail.mapping.elimination import CostProblem, CostTable
 
 Floats = NDArray[np.float64]
 

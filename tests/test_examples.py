@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import dovetail as dt
+from dovetail.plans.plan_file import load_task
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -72,8 +73,8 @@ def test_files_load(page, tmp_path):
         elif "\nblocks:" in text:
             assert dt.models.summarise(dt.models.load(str(path))).parameters > 0
         elif text.startswith("job:"):
-            task = dt.evaluation.load_task(path)
-            result = dt.evaluation.evaluate(task.plan, task.job, task.cluster, task.framework)
+            task = load_task(path)
+            result = dt.evaluate(task.plan, task.job, task.cluster, task.framework)
             assert result.fits
             assert result.step_time_s > 0
         elif "\nvary:" in text:

@@ -6,17 +6,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dovetail import evaluation as evaluation
     from dovetail import frameworks as frameworks
     from dovetail import hardware as hardware
     from dovetail import models as models
     from dovetail import search as search
+    from dovetail.explanation.explain import explain as explain
     from dovetail.exploration.study import Study as Study
     from dovetail.models import Job as Job
-    from dovetail.report.explanation import explain as explain
     from dovetail.search import Space as Space
     from dovetail.search import plan as plan
     from dovetail.simulation import simulate as simulate
+    from dovetail.step.evaluate import evaluate as evaluate
 
 __version__ = "0.1.0"
 
@@ -25,8 +25,8 @@ _PUBLIC = {
     "Job": "dovetail.models:Job",
     "Space": "dovetail.search:Space",
     "Study": "dovetail.exploration.study:Study",
-    "evaluation": "dovetail.evaluation",
-    "explain": "dovetail.report.explanation:explain",
+    "evaluate": "dovetail.step.evaluate:evaluate",
+    "explain": "dovetail.explanation.explain:explain",
     "frameworks": "dovetail.frameworks",
     "hardware": "dovetail.hardware",
     "models": "dovetail.models",
@@ -36,7 +36,7 @@ _PUBLIC = {
 }
 
 __all__ = [
-    "Job", "Space", "Study", "__version__", "evaluation", "explain", "frameworks", "hardware", "models", "plan",
+    "Job", "Space", "Study", "__version__", "evaluate", "explain", "frameworks", "hardware", "models", "plan",
     "search", "simulate",
 ]  # fmt: skip
 

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from dovetail import models
-from dovetail.evaluation import Task, task_of
 from dovetail.launch.deepspeed.keys import SECTIONS, TOP_LEVEL
 from dovetail.launch.targets import EXPORTERS
-from dovetail.launch.torchtitan.model import DEFAULTS, RECIPES, SCHEDULES
+from dovetail.launch.torchtitan.model import DEFAULTS, RECIPES
+from dovetail.plans.launch_limits import TORCHTITAN_SCHEDULES
+from dovetail.plans.plan_file import Task, task_of
 
 PYTHON = os.environ.get("DOVETAIL_LAUNCH_PYTHON")
 PARSERS = Path(__file__).with_name("launch_parsers.py")
@@ -107,7 +108,7 @@ def test_parsers_understand_the_degrees(case, tmp_path):
         "seq_len": written.job.seq_len,
         "num_layers": written.job.model.num_layers,
         "layers_per_stage": list(plan.layers_per_stage),
-        "schedule": SCHEDULES[plan.pipeline_schedule],
+        "schedule": TORCHTITAN_SCHEDULES[plan.pipeline_schedule],
         "recompute": plan.recompute,
         "precision": written.job.precision,
         "policy": {2: "never", 3: "always"}.get(plan.zero_stage, "default"),

@@ -13,7 +13,6 @@ from itertools import product
 from typing import Any
 
 from dovetail.errors import InputError
-from dovetail.evaluation import Evaluation, evaluate
 from dovetail.frameworks import Framework
 from dovetail.frameworks.framework import AxisOrder
 from dovetail.hardware import Cluster
@@ -25,6 +24,7 @@ from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
 from dovetail.plans.runs import check_runs
 from dovetail.plans.space import Space
+from dovetail.step.evaluate import Evaluation, evaluate
 
 #: Some fields of a plan by name.
 Fields = dict[str, Any]

@@ -13,13 +13,13 @@ from plan_brute_force import every_plan
 
 from dovetail import frameworks, hardware
 from dovetail.documents import validate
-from dovetail.evaluation import evaluate
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job, Model
 from dovetail.models.job import Precision
 from dovetail.plans.plan import Plan
 from dovetail.plans.space import Space
+from dovetail.step.evaluate import evaluate
 
 Document = dict[str, Any]
 Random = np.random.Generator

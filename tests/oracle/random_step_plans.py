@@ -10,11 +10,11 @@ import numpy as np
 
 from dovetail import frameworks, hardware, models
 from dovetail.errors import InputError
-from dovetail.evaluation import Task
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job, Model
 from dovetail.plans.plan import PlanSpec, resolve_plan
+from dovetail.plans.plan_file import Task
 from dovetail.plans.runs import check_runs
 
 ItemT = TypeVar("ItemT")

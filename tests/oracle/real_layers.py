@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from dovetail import models
 from dovetail.cost.calibration import calibration
 from dovetail.errors import InputError
-from dovetail.evaluation import task_of
 from dovetail.graph import LayerGraph
+from dovetail.plans.plan_file import task_of
 from dovetail.profile import LayerProfile
 from dovetail.step.evaluate import step_of
 from dovetail.step.facts import facts_of

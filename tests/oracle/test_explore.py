@@ -14,6 +14,7 @@ import dovetail as dt
 from dovetail.documents import to_yaml
 from dovetail.exploration.result import StudyResult
 from dovetail.exploration.study import Study
+from dovetail.plans.plan_file import task_of
 
 #: Every design is planned: spaces are small in CI, larger on command.
 FEW_DESIGNS, MANY_DESIGNS = 24, 300
@@ -213,8 +214,8 @@ def test_a_plan_of_the_front_takes_as_long_as_it_says(tmp_path):
     result = explored(study, tmp_path)
     point = result.pareto_front()[0]
     for name, found in point["jobs"].items():
-        task = dt.evaluation.task_of(result.plan_file(point, name), "point")
-        again = dt.evaluation.evaluate(task.plan, task.job, task.cluster, task.framework)
+        task = task_of(result.plan_file(point, name), "point")
+        again = dt.evaluate(task.plan, task.job, task.cluster, task.framework)
         assert again.fits
         assert again.step_time_s == found["step_time_s"]
         assert found["lower_bound_s"] <= found["step_time_s"]

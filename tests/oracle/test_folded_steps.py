@@ -13,10 +13,10 @@ import pytest
 from random_step_plans import random_tasks
 
 from dovetail import frameworks, hardware, models
-from dovetail.evaluation import Task
 from dovetail.models import Job
 from dovetail.plans.arrange import arrange
 from dovetail.plans.plan import PlanSpec, resolve_plan
+from dovetail.plans.plan_file import Task
 from dovetail.simulation.chips import Chips
 from dovetail.simulation.simulate import Simulation, simulate
 

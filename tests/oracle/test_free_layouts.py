@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from free_layout_graphs import random_allowed, random_graph
 
-from dovetail.search.layouts import Together, free_layouts, layer_problem
+from dovetail.mapping.layouts import Together, free_layouts, layer_problem
 from free_layout_settings import costs_of, setting_of, tile_of
 
 #: Tiles with the axes along which tokens are cut as sequences of a batch.

@@ -7,9 +7,9 @@ from itertools import product
 import numpy as np
 import pytest
 
+from dovetail.mapping.tiles.least_step import BlockFloor, TilePipeline, least_step_s
 from dovetail.pipeline.step_time import ChunkTimes, step_time
 from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
-from dovetail.search.tiles.least_step import BlockFloor, TilePipeline, least_step_s
 
 
 def dealt(count: int, stages: int):

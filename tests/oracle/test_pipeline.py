@@ -15,8 +15,6 @@ from dovetail.pipeline import (
     Pipeline,
     PipelineSchedule,
     WorkKind,
-    bottleneck_bound,
-    closed_form,
     in_flight,
     item_times,
     lower_bound,
@@ -25,6 +23,8 @@ from dovetail.pipeline import (
     work_order,
 )
 from dovetail.pipeline.longest_path_kernels import fill_and_drain, one_f_one_b
+from pipeline_bottleneck import bottleneck_bound
+from pipeline_closed_form import closed_form
 
 SCHEDULES = list(PipelineSchedule)
 SEEDS = st.integers(0, 2**32 - 1)

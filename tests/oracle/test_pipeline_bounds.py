@@ -5,15 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dovetail.pipeline import (
-    ChunkTimes,
-    Pipeline,
-    PipelineSchedule,
-    bottleneck_bound,
-    bottleneck_estimate,
-    lower_bound,
-    step_time,
-)
+from dovetail.pipeline import ChunkTimes, Pipeline, PipelineSchedule, lower_bound, step_time
+from pipeline_bottleneck import bottleneck_bound, bottleneck_estimate
 
 PLANS = 300
 SIZES = [1, 2, 3, 4, 6, 8, 12, 16, 32, 64]

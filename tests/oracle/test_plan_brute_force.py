@@ -10,9 +10,9 @@ from random_plan_jobs import random_plan_job
 
 from dovetail import frameworks, hardware
 from dovetail.documents import validate
-from dovetail.evaluation import evaluate
 from dovetail.models import Job, Model
 from dovetail.plans.space import Space
+from dovetail.step.evaluate import evaluate
 
 
 def small_job(feed_forward: dict[str, Any], *, layers: int, global_batch: int) -> Job:

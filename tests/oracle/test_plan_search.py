@@ -6,8 +6,8 @@ import pytest
 from plan_brute_force import choice_of, every_plan
 from random_plan_jobs import random_plan_job
 
-from dovetail.evaluation import evaluate
 from dovetail.search import plan
+from dovetail.step.evaluate import evaluate
 
 #: Every plan is evaluated: spaces are small in CI, larger on command.
 FEW_PLANS, MANY_PLANS = 300, 2000

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from random_step_plans import random_tasks
 
-from dovetail.evaluation import Task
+from dovetail.bounds.hardware_bound import physical_bound
 from dovetail.plans.plan_batch import PlanBatch
-from dovetail.search.physical_bound import physical_bound
+from dovetail.plans.plan_file import Task
 from dovetail.simulation.simulate import simulate
 from dovetail.step.evaluate import least_step_s
 

@@ -10,8 +10,9 @@ from kernel_steps import kernel_step, link_delays
 from pipeline_copies import longest_path_with_copies
 from pipeline_graph import Times, longest_path, pipelines, plan_times, random_times
 
-from dovetail.pipeline import Pipeline, PipelineSchedule, WorkKind, closed_form, work_order
+from dovetail.pipeline import Pipeline, PipelineSchedule, WorkKind, work_order
 from dovetail.simulation.task_graph import run
+from pipeline_closed_form import closed_form
 
 SCHEDULES = list(PipelineSchedule)
 SEEDS = st.integers(0, 2**32 - 1)

@@ -13,8 +13,8 @@ import dovetail as dt
 from dovetail import frameworks, hardware, models
 from dovetail.cli import app
 from dovetail.errors import InputError
-from dovetail.evaluation import evaluate
 from dovetail.search import Space
+from dovetail.step.evaluate import evaluate
 
 COMMON = {"partition": "even", "context_parallel": (1,), "recompute": ("none", "full"), "recompute_share": (1.0,)}
 CASES: dict[str, dict[str, Any]] = {

@@ -11,7 +11,7 @@ from ortools.linear_solver import pywraplp
 from tile_brute_force import all_tiles, cheapest, cost_of, random_case, random_grid
 
 from dovetail.layout.encoding.wafer_grid import WaferGrid
-from dovetail.placement.tilings import StageShapes, helpers, most_tiles, place_tiles
+from dovetail.mapping.tilings import StageShapes, helpers, most_tiles, place_tiles
 
 FOURS = ((1, 4), (2, 2), (4, 1))
 

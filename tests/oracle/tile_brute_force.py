@@ -10,7 +10,7 @@ import numpy as np
 
 from dovetail.layout.encoding.job_encoding import Tile
 from dovetail.layout.encoding.wafer_grid import WaferGrid
-from dovetail.placement.tilings import StageShapes
+from dovetail.mapping.tilings import StageShapes
 
 
 def neighbours(grid: WaferGrid, die, within=None):

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.evaluation import evaluate, load_task
+from dovetail.plans.plan_file import load_task
+from dovetail.step.evaluate import evaluate
 
 FOLDER = Path(__file__).parent
 

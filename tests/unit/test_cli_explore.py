@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-import dovetail as dt
 from dovetail.cli import main
 from dovetail.documents import to_yaml
 from dovetail.exploration.executors import EXECUTORS
+from dovetail.plans.plan_file import load_task
 
 STUDY: dict[str, Any] = {
     "name": "small",
@@ -127,7 +127,7 @@ def test_the_plan_files_of_the_best_are_read_by_the_other_commands(call):
         code, out, err = call("estimate", path, "--json")
         assert (code, err) == (0, "")
         assert json.loads(out)["step_time_s"] == answer["best"]["jobs"][name]["step_time_s"]
-        assert dt.evaluation.load_task(path).cluster.chips == 16
+        assert load_task(path).cluster.chips == 16
 
 
 def test_without_json_a_person_reads_the_answer_and_a_log_plain_lines(call):

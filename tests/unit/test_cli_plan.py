@@ -16,9 +16,10 @@ from dovetail.cli import main
 from dovetail.cli.figures import parse_tokens
 from dovetail.cli.question import chip_counts
 from dovetail.errors import InputError
-from dovetail.evaluation import evaluate, load_task
 from dovetail.plans.plan import Plan
+from dovetail.plans.plan_file import load_task, task_of
 from dovetail.plans.write import plan_fields
+from dovetail.step.evaluate import evaluate
 
 CONFIG = {
     "model_type": "llama", "hidden_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 16,
@@ -211,15 +212,15 @@ def test_a_wrong_question_is_one_sentence(call, config, arguments, words):
 
 def test_a_written_plan_takes_exactly_as_long(answer, config, tmp_path):
     found = answer(*SMALL, "--fix", "pipeline_parallel=2", "--out", "plan.yaml")
-    task = dt.evaluation.load_task("plan.yaml")
-    result = dt.evaluation.evaluate(task.plan, task.job, task.cluster, task.framework)
+    task = load_task("plan.yaml")
+    result = dt.evaluate(task.plan, task.job, task.cluster, task.framework)
     assert result.step_time_s == found["step_time_s"]
     assert result.peak_bytes == found["memory_bytes"]["peak"]
     assert task.job.model == dt.models.from_huggingface(config)
     # also from a folder of its own: nothing in it depends on where it stands
     other = tmp_path / "elsewhere.yaml"
     other.write_text((tmp_path / "plan.yaml").read_text())
-    assert dt.evaluation.load_task(other) == task
+    assert load_task(other) == task
 
 
 def test_a_described_cluster_and_choices_by_block_are_written_in_full():
@@ -229,7 +230,7 @@ def test_a_described_cluster_and_choices_by_block_are_written_in_full():
     from dataclasses import replace
 
     from dovetail.documents import parse_document, to_yaml
-    from dovetail.evaluation import plan_document
+    from dovetail.plans.write import plan_document
 
     own = replace(known, name="ours", chip=replace(known.chip, name="mine", hbm_bytes=1.1e11))
     own = replace(own, tiers=tuple(replace(tier, bytes_per_s=tier.bytes_per_s / 3) for tier in own.tiers))
@@ -241,9 +242,9 @@ def test_a_described_cluster_and_choices_by_block_are_written_in_full():
             "recompute_by_block": [{"blocks": 30, "again": "none"}, {"blocks": 2, "again": ["mlp.activation"]}],
         },
     }
-    plan = dt.evaluation.task_of(document, "test").plan
+    plan = task_of(document, "test").plan
     written = plan_document(plan, job, own, "ideal")
-    back = dt.evaluation.task_of(parse_document(to_yaml(written), "back"), "back")
+    back = task_of(parse_document(to_yaml(written), "back"), "back")
     assert (back.plan, back.job) == (plan, job)
     assert (back.cluster.chip, back.cluster.tiers) == (own.chip, own.tiers)
     assert plan_document(plan, job, known, "ideal")["cluster"] == {
@@ -257,7 +258,7 @@ def test_a_file_is_replaced_only_by_force(call, answer, config, tmp_path):
     assert (code, (tmp_path / "plan.yaml").read_text()) == (2, "mine")
     assert "add --force" in one_sentence(err)
     answer(*SMALL, *NARROW, "--out", "plan.yaml", "--force")
-    assert dt.evaluation.load_task("plan.yaml").cluster.chips == 8
+    assert load_task("plan.yaml").cluster.chips == 8
 
 
 def test_flags_fill_a_plan_file_and_may_not_contradict_it(call, answer, config, tmp_path):
@@ -310,7 +311,7 @@ def test_the_gain_of_the_ideal_stands_beside(answer, call, config, monkeypatch):
 
 
 def test_an_explanation_is_asked_for(call, answer, config, monkeypatch):
-    import dovetail.report.explanation as explanation
+    import dovetail.explanation.explain as explanation
 
     class Told:
         def fields(self) -> dict:

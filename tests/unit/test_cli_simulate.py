@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from dovetail.cli import main
-from dovetail.evaluation import evaluate
+from dovetail.step.evaluate import evaluate
 from simulated_steps import PLANS, simulated, task_of
 
 #: What programs may rely on.

@@ -12,8 +12,7 @@ from dovetail.accuracy.parameters import parameters_of, shipped_values, step_at
 from dovetail.accuracy.rows import MeasuredRun, Refusal
 from dovetail.cost.calibration import calibration
 from dovetail.errors import InputError
-from dovetail.evaluation import Evaluation
-from dovetail.step.evaluate import evaluation_of
+from dovetail.step.evaluate import Evaluation, evaluation_of
 
 #: Parts of a chip's memory that a kind of measurement does not see.
 UNSEEN: Mapping[str, frozenset[str]] = {

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-import dovetail as dt
 from dovetail.cli.output import print_json, print_table
 from dovetail.units import percent_text, seconds_text
 
 if TYPE_CHECKING:
-    from dovetail.search.differences import Comparison, Difference
+    from dovetail.explanation.differences import Comparison, Difference
 
 
 def diff(
@@ -21,9 +20,10 @@ def diff(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """What differs between two plans, and what each change to the first would gain by itself, in order of gain."""
-    from dovetail.search.differences import compare
+    from dovetail.explanation.differences import compare
+    from dovetail.plans.plan_file import load_task
 
-    comparison = compare(dt.evaluation.load_task(ours), dt.evaluation.load_task(other))
+    comparison = compare(load_task(ours), load_task(other))
     if as_json:
         print_json(_fields(comparison))
     else:

@@ -24,8 +24,10 @@ def estimate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a view.")] = False,
 ) -> None:
     """What a given plan takes: step time, memory, energy, and where each second goes."""
-    task = dt.evaluation.load_task(plan)
-    result = dt.evaluation.evaluate(task.plan, task.job, task.cluster, task.framework)
+    from dovetail.plans.plan_file import load_task
+
+    task = load_task(plan)
+    result = dt.evaluate(task.plan, task.job, task.cluster, task.framework)
     if as_json:
         print_json(evaluation_fields(result))
     else:

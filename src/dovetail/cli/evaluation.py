@@ -12,11 +12,11 @@ from dovetail.errors import InputError
 from dovetail.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
-    from dovetail.evaluation import Evaluation
     from dovetail.frameworks import Framework
     from dovetail.hardware import Cluster
     from dovetail.models import Job
     from dovetail.plans.plan import Plan
+    from dovetail.step.evaluate import Evaluation
 
 #: Ends a command whose plan does not fit, or whose question has no plan.
 EXIT_INFEASIBLE = 3

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-import dovetail as dt
 from dovetail.cli.output import check_target, print_json
 from dovetail.cli.simulate import trace_fields, trace_text, write_trace
 from dovetail.errors import InputError
@@ -31,8 +30,9 @@ def export(
         return
     from dovetail.documents import write_text
     from dovetail.launch.targets import EXPORTERS
+    from dovetail.plans.plan_file import load_task
 
-    task = dt.evaluation.load_task(plan)
+    task = load_task(plan)
     exporter = EXPORTERS[to]
     launch = exporter.export(task)
     if out is not None:
@@ -53,9 +53,10 @@ def _export_trace(plan: Path, out: Path | None, *, force: bool, as_json: bool) -
     if out is None:
         raise InputError("--out", "is missing", "name a file for the trace")
     check_target(out, force=force)
+    from dovetail.plans.plan_file import load_task
     from dovetail.simulation.simulate import simulate
 
-    task: Task = dt.evaluation.load_task(plan)
+    task: Task = load_task(plan)
     trace = write_trace(simulate(task.plan, task.job, task.cluster, task.framework, rates=True), out)
     if as_json:
         print_json({"target": "perfetto", "version": "Trace Event Format", **trace_fields(trace), "out": str(out)})

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-import dovetail as dt
 from dovetail.cli.evaluation import plan_facts, question_facts
 from dovetail.cli.output import check_target, print_facts, print_json, wrapped
 from dovetail.cli.question import complete
@@ -45,8 +44,12 @@ def import_launch(
         "plan": dict(reading.plan),
     }
     document = complete(parts, given, str(file))
-    task = dt.evaluation.task_of(document, str(file))
-    written = dt.evaluation.plan_document(task.plan, task.job, task.cluster, task.framework.name)
+    from dovetail.plans.plan_file import task_of
+
+    task = task_of(document, str(file))
+    from dovetail.plans.write import plan_document
+
+    written = plan_document(task.plan, task.job, task.cluster, task.framework.name)
     if out is not None:
         from dovetail.documents import to_yaml, write_text
 

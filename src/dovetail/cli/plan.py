@@ -92,7 +92,7 @@ def _answer_plan(asked_for: Asked, request: PlanRequest) -> None:
         raise InputError("--ideal", "stands beside the framework ideal", "leave one of them out")
     limit, top = request.time_limit_s, request.simulate_top
     if request.strategy == "free":
-        from dovetail.search.tiles.free_plan import free_plan
+        from dovetail.mapping.tiles.free_plan import free_plan
 
         answer = free_plan(job, cluster, framework, time_limit_s=limit, simulate_top=top)
     else:
@@ -144,7 +144,7 @@ def _ideal(question: Question, request: PlanRequest) -> Answer:
 def _explained(answer: Answer, request: PlanRequest) -> Any:
     if not request.explain:
         return None
-    from dovetail.report.explanation import explain
+    from dovetail.explanation.explain import explain
 
     return explain(answer, time_limit_s=request.time_limit_s)
 

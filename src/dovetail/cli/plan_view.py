@@ -208,8 +208,8 @@ def _print_alternatives(answer: Answer) -> None:
 
 def infeasible(answer: Answer) -> InputError:
     """Why there is no plan, by how much, and what would help."""
-    from dovetail.search.explain import lacking
-    from dovetail.search.relief import reliefs
+    from dovetail.explanation.explain import lacking
+    from dovetail.explanation.smallest_fix import reliefs
 
     chips, certificate = answer.cluster.chips, answer.certificate
     where = f"{answer.job.model.name} on {chips:,} × {answer.cluster.chip.name}"
@@ -228,7 +228,7 @@ def infeasible(answer: Answer) -> InputError:
 def write_plan(answer: Answer, asked_for: Asked, out: Path) -> None:
     """The plan as a file that `dovetail estimate` reads."""
     from dovetail.documents import to_yaml, write_text
-    from dovetail.evaluation import plan_document
+    from dovetail.plans.write import plan_document
 
     framework = asked_for.framework_beside(out)
     write_text(out, to_yaml(plan_document(answer.plan, answer.job, answer.cluster, framework)))

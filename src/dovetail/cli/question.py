@@ -50,7 +50,9 @@ class Asked:
         """The question for one number of chips, or for the document's own."""
         cluster = self.document["cluster"] | ({} if chips is None else {"chips": chips})
         try:
-            return dt.evaluation.question_of({**self.document, "cluster": cluster}, self.where, self.folder)
+            from dovetail.plans.plan_file import question_of
+
+            return question_of({**self.document, "cluster": cluster}, self.where, self.folder)
         except InputError as error:
             raise self._by_flag(error) from None
 

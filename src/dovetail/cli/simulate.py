@@ -16,12 +16,12 @@ from dovetail.errors import InputError
 from dovetail.units import bytes_text, percent_text, seconds_text
 
 if TYPE_CHECKING:
-    from dovetail.evaluation import Evaluation
     from dovetail.hardware import Cluster
     from dovetail.plans.plan_file import Task
     from dovetail.report.step_trace import StepTrace
     from dovetail.report.wafer_picture import WaferPicture
     from dovetail.simulation.simulate import Simulation
+    from dovetail.step.evaluate import Evaluation
 
 _PICTURE = "Draw the wafer here as SVG: stages, and how full links are."
 _EXACT = "Simulate every chip, not one for each stage."
@@ -39,14 +39,15 @@ def simulate(
     for out in (trace, picture):
         if out is not None:
             check_target(out, force=force)
+    from dovetail.plans.plan_file import load_task
     from dovetail.simulation.simulate import simulate as simulated
 
-    task = dt.evaluation.load_task(plan)
+    task = load_task(plan)
     if picture is not None:
-        from dovetail.placement.wafer_tiles import wafer_shape
+        from dovetail.plans.wafer_tiles import wafer_shape
 
         wafer_shape(task.cluster)  # refused before the work
-    result = dt.evaluation.evaluate(task.plan, task.job, task.cluster, task.framework)
+    result = dt.evaluate(task.plan, task.job, task.cluster, task.framework)
     start = time.process_time()
     step = simulated(task.plan, task.job, task.cluster, task.framework, exact=exact, rates=trace is not None)
     timing = {"simulate_s": time.process_time() - start}
@@ -164,7 +165,7 @@ def _print_parts(step: Simulation) -> None:
 
 def _print_wafers(step: Simulation, task: Task) -> None:
     """The dies of wafers, where the plan lies on some."""
-    from dovetail.placement.wafer_tiles import is_wafer
+    from dovetail.plans.wafer_tiles import is_wafer
 
     if not is_wafer(task.cluster):
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dovetail.arrays import TOLERANCE, Floats, Ints
+from dovetail.bounds.least_work import least_work
 from dovetail.cost.energy import NEEDED
 from dovetail.exploration.objective import Floors, Prices, floors
 from dovetail.exploration.resolved import ResolvedStudy
@@ -13,7 +14,6 @@ from dovetail.hardware.design_space.space import DesignSpace
 from dovetail.hardware.silicon import Silicon
 from dovetail.hardware.silicon.power import mac_joules, vector_joules
 from dovetail.hardware.wafer_design import WaferDesigns
-from dovetail.search.least_work import least_work
 
 
 def candidate_floors(study: ResolvedStudy, codes: Ints) -> Floors:

@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 
 from dovetail.arrays import Array, Bools, Floats, Ints
+from dovetail.bounds.design_bound import design_bounds
+from dovetail.bounds.design_tables import DesignTables
 from dovetail.exploration import wafers
 from dovetail.exploration.best_plans import columns_of, limits, searched
 from dovetail.exploration.floors import candidate_floors
@@ -29,8 +31,6 @@ from dovetail.hardware import Chip, Cluster, Tier
 from dovetail.hardware.design import Designs
 from dovetail.hardware.design_space.variable import BOUNDS
 from dovetail.hardware.wafer_design import WaferDesigns
-from dovetail.search.design_bound import design_bounds
-from dovetail.search.design_tables import DesignTables
 
 #: Candidates that are looked at before any other: drawn, bounded by physics, bounded by profiles, searched.
 DRAWN, PROFILED, SEARCHED = 4096, 256, 4

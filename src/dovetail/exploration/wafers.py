@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from dovetail.arrays import TOLERANCE, Floats, Ints
+from dovetail.bounds.design_bound import design_bounds
+from dovetail.bounds.least_work import least_work
 from dovetail.errors import InputError
 from dovetail.frameworks import Framework
 from dovetail.frameworks.parameter_bytes import state_bytes
@@ -17,8 +19,6 @@ from dovetail.hardware.design_space.space import Axis, DesignSpace
 from dovetail.hardware.wafer_design import WaferDesigns, planned
 from dovetail.models import Job
 from dovetail.plans.space import Space
-from dovetail.search.design_bound import design_bounds
-from dovetail.search.least_work import least_work
 
 #: What the grid that plans are for follows from.
 _GRID = ("grid_rows", "grid_cols", "spare_dies")

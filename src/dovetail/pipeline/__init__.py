@@ -1,8 +1,6 @@
 """Pipeline schedules: their explicit order, what a step takes, what a stage holds."""
 
-from dovetail.pipeline.bottleneck import bottleneck_bound, bottleneck_estimate
 from dovetail.pipeline.chunk_times import ChunkTimes
-from dovetail.pipeline.closed_form import closed_form, published_dual_pipe_bubble
 from dovetail.pipeline.in_flight import in_flight, peak_in_flight
 from dovetail.pipeline.lower_bound import lower_bound
 from dovetail.pipeline.step_time import item_times, step_time
@@ -17,15 +15,11 @@ __all__ = [
     "WorkItem",
     "WorkKind",
     "WorkOrder",
-    "bottleneck_bound",
-    "bottleneck_estimate",
-    "closed_form",
     "in_flight",
     "item_times",
     "lower_bound",
     "needs",
     "peak_in_flight",
-    "published_dual_pipe_bubble",
     "step_time",
     "work_order",
 ]

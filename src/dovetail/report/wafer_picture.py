@@ -18,8 +18,8 @@ import numpy as np
 from dovetail.arrays import Floats
 from dovetail.errors import InputError
 from dovetail.hardware import Cluster
-from dovetail.placement.wafer_tiles import DieTile, die_tiles, wafer_shape
 from dovetail.plans.arrange import Arrangement
+from dovetail.plans.wafer_tiles import DieTile, die_tiles, wafer_shape
 from dovetail.report.step_breakdown import carried_bytes
 from dovetail.report.step_items import num_stages, stage_chips
 from dovetail.report.svg import FONT, PALETTE, TITLE_HEIGHT, WIDTH, Drawing, text_width

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from dovetail.evaluation import Evaluation
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.plans.plan import Plan
 from dovetail.plans.space import Space
+from dovetail.step.evaluate import Evaluation
 
 
 @dataclass(frozen=True, slots=True)

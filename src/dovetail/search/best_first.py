@@ -9,21 +9,21 @@ from typing import cast
 import numpy as np
 
 from dovetail.arrays import TOLERANCE, Bools, Floats, Ints
+from dovetail.bounds.batch import Batch, Candidates, Evaluated
+from dovetail.bounds.degree_bounds import PairBounds
 from dovetail.partition.partition_plan import PlacedPlan, place_profiled
 from dovetail.plans.derive import even_layers
+from dovetail.plans.partitions import is_free, listed_cuts
 from dovetail.plans.plan import Plan
+from dovetail.plans.skeletons import AXIS_ORDERS, NAMES, Shapes, shapes, shardings
 from dovetail.plans.space import BY_BLOCK, Space
-from dovetail.search.batch import Batch, Candidates, Evaluated
-from dovetail.search.cut_tables import is_free, listed_cuts
-from dovetail.search.layer_tables import Option, Setting
-from dovetail.search.pair_bounds import PairBounds
+from dovetail.plans.stage_degrees import splits
 from dovetail.search.progress import Progress, simplicity
-from dovetail.search.shapes import AXIS_ORDERS, NAMES, Shapes, shapes, shardings
-from dovetail.search.splits import splits
-from dovetail.search.state_tables import StateKey
-from dovetail.search.tables import Tables, numbers, plan_of
 from dovetail.step.evaluate import profiled_job
 from dovetail.step.facts import facts_of
+from dovetail.step.layer_tables import Setting, options_of
+from dovetail.step.plan_tables import Tables, numbers, plan_of
+from dovetail.step.state_tables import StateKey
 
 #: Pairs of a split and a number of stages that are opened together: first few, to have a plan to beat, then more.
 ROUNDS = (64, 512, 4096)
@@ -308,17 +308,6 @@ class BestFirst:
             if placed.status != "optimal":
                 self.progress.left_s = min(self.progress.left_s, placed.lower_bound_s)
         self._open.clear()
-
-
-def options_of(space: Space) -> list[Option]:
-    """Recompute choices and the shares they hold for; those that let blocks choose are bounded by none and full."""
-    if BY_BLOCK in space.recompute:
-        return [("none", 1.0), ("full", 1.0)]
-    options: list[Option] = []
-    for choice in space.recompute:
-        shares = sorted(set(space.recompute_share)) if choice == "full" else [1.0]
-        options += [(choice, share) for share in shares]
-    return options
 
 
 def place_setting(setting: Setting, plan: Plan, *, by_block: bool) -> PlacedPlan | None:

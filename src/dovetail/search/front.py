@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dovetail.errors import InputError, quoted
-from dovetail.evaluation import Evaluation
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job
@@ -16,6 +15,7 @@ from dovetail.plans.narrow import within
 from dovetail.plans.space import Space
 from dovetail.search.answer import Answer
 from dovetail.search.plan import plan
+from dovetail.step.evaluate import Evaluation
 
 Objective = Literal["time", "cost", "energy"]
 

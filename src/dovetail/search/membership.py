@@ -11,11 +11,11 @@ from dovetail.frameworks import Framework
 from dovetail.graph import LayerGraph, ModelGraph
 from dovetail.hardware import Cluster
 from dovetail.models import Job
+from dovetail.plans.partitions import is_free, listed_cuts
 from dovetail.plans.plan import Plan
 from dovetail.plans.runs import check_runs
 from dovetail.plans.space import BY_BLOCK, Choice, Space, listed
 from dovetail.profile.modules import MODULES, Module
-from dovetail.search.cut_tables import is_free, listed_cuts
 
 #: A sentence that lists more values than this is no help.
 _LISTED_AT_MOST = 12

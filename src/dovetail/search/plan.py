@@ -8,7 +8,6 @@ from dataclasses import replace
 from dovetail import frameworks
 from dovetail.arrays import TOLERANCE
 from dovetail.errors import InputError
-from dovetail.evaluation import evaluate
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job
@@ -18,8 +17,9 @@ from dovetail.plans.space import Space, check_space
 from dovetail.plans.words import space_sentence
 from dovetail.search.answer import Alternative, Answer, Certificate
 from dovetail.search.best_first import BestFirst
-from dovetail.search.layer_tables import Setting
 from dovetail.search.progress import Progress, simplicity
+from dovetail.step.evaluate import evaluate
+from dovetail.step.layer_tables import Setting
 
 #: Plans with other degrees that an answer lists.
 ALTERNATIVES = 5

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 
 from dovetail.arrays import TOLERANCE
+from dovetail.bounds.hardware_bound import physical_bound
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job
@@ -15,10 +16,9 @@ from dovetail.plans.space import BY_BLOCK, Space
 from dovetail.plans.words import space_sentence
 from dovetail.search.answer import Certificate, SimulatedPlan
 from dovetail.search.best_first import BestFirst
-from dovetail.search.layer_tables import Setting
-from dovetail.search.physical_bound import physical_bound
 from dovetail.search.progress import Found, simplicity
 from dovetail.simulation import simulate
+from dovetail.step.layer_tables import Setting
 
 #: More are not simulated.
 MOST = 1000

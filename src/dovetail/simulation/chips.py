@@ -13,9 +13,9 @@ from dovetail.cost.tier import TierArrays
 from dovetail.cost.units import way_arrays
 from dovetail.hardware import Cluster
 from dovetail.hardware.network import ways
-from dovetail.placement.wafer_tiles import snake
 from dovetail.plans.arrange import PIPELINE, Arrangement
 from dovetail.plans.plan import Plan
+from dovetail.plans.wafer_tiles import snake
 from dovetail.simulation.layer_steps import Message
 from dovetail.simulation.network import Network, Routes
 

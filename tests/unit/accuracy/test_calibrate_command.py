@@ -16,8 +16,8 @@ from test_gemm_timings import made as products
 import dovetail as dt
 from dovetail.accuracy import Prediction, predict, read_runs
 from dovetail.cli import main
-from dovetail.evaluation import evaluate
 from dovetail.plans.plan_file import load_task
+from dovetail.step.evaluate import evaluate
 
 HEAVY = {"numpy", "torch", "numba", "ortools", "pyarrow", "optuna", "ray", "yaml"}
 CHIP, CLUSTER = "h100-sxm-calibrated.yaml", "h100-sxm-calibrated-cluster.yaml"

@@ -26,7 +26,7 @@ from dovetail.accuracy import (
 )
 from dovetail.accuracy.scoreboard import Scoreboard, fields, reasons
 from dovetail.errors import InputError
-from dovetail.evaluation import evaluate
+from dovetail.step.evaluate import evaluate
 
 FIGURES = {"mape", "median_ape", "p90_ape", "bias"}
 

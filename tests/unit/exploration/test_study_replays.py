@@ -13,6 +13,7 @@ import pytest
 from small_study import files_of
 from typer.testing import CliRunner
 
+from dovetail.bounds.design_tables import DesignTables
 from dovetail.cli import app
 from dovetail.documents import to_yaml
 from dovetail.errors import InputError
@@ -21,7 +22,6 @@ from dovetail.exploration.levels import Worker
 from dovetail.exploration.replays import simulation_document
 from dovetail.exploration.store import Part
 from dovetail.exploration.study import Study
-from dovetail.search.design_tables import DesignTables
 from dovetail.search.plan import plan
 from dovetail.search.simulated import simulated_plans
 from dovetail.simulation import simulate

@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 from dovetail.cli import app
 from dovetail.documents import to_yaml
 from dovetail.errors import InputError
-from dovetail.evaluation import evaluate
 from dovetail.exploration.floors import candidate_floors
 from dovetail.exploration.levels import Worker
 from dovetail.exploration.resolved import ResolvedStudy, study_of
@@ -25,6 +24,7 @@ from dovetail.hardware import Cluster
 from dovetail.search.answer import Answer
 from dovetail.search.plan import plan
 from dovetail.simulation import simulate
+from dovetail.step.evaluate import evaluate
 
 ROUNDING = 1e-9
 PLANS: dict[str, Any] = {

@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 from dovetail import frameworks
-from dovetail.frameworks.parameter_bytes import state_bytes
 from dovetail.documents import validate
 from dovetail.frameworks import Framework
 from dovetail.frameworks.framework import FrameworkSpec, PipelineSchedule
+from dovetail.frameworks.parameter_bytes import state_bytes
 
 NAMES = ["deepspeed", "fsdp", "ideal", "maxtext", "megatron", "megatron-2022", "torchtitan", "wafer"]
 SHARDS = (1, 2, 8, 64)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from dovetail.errors import InputError
-from dovetail.evaluation import Task, task_of
 from dovetail.launch.launch_file import Reading
+from dovetail.plans.plan_file import Task, task_of
 
 Document = dict[str, Any]
 Random = np.random.Generator

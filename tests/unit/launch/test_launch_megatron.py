@@ -11,13 +11,13 @@ import pytest
 
 from dovetail import models
 from dovetail.errors import InputError
-from dovetail.evaluation import Task, task_of
 from dovetail.launch.launch_file import Reading
 from dovetail.launch.megatron.layer_lists import layout_parts, layout_text, list_text, list_values
 from dovetail.launch.megatron.model import model_arguments
 from dovetail.launch.megatron.read import read
 from dovetail.launch.megatron.write import VERSION, export
 from dovetail.models import Model
+from dovetail.plans.plan_file import Task, task_of
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "launch"
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from dovetail.errors import InputError
-from dovetail.evaluation import evaluate, task_of
 from dovetail.launch.megatron.read import read
 from dovetail.plans.derive import even_layers
+from dovetail.plans.plan_file import task_of
+from dovetail.step.evaluate import evaluate
 
 # Scripts.
 

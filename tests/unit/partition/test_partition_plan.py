@@ -7,17 +7,17 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from valid_plans import EXPERTS, Document, model, with_changes
 
 from dovetail import hardware
 from dovetail.cost.calibration import calibration
 from dovetail.errors import InputError
-from dovetail.evaluation import Task, evaluate, task_of
 from dovetail.partition.layer_chain import LayerPlacement, placement_seconds, stage_bytes
 from dovetail.partition.partition_plan import ChainBuilder, PlacedPlan, place_plan
 from dovetail.plans.plan import Plan
-from dovetail.step.evaluate import profiled_job
+from dovetail.plans.plan_file import Task, task_of
+from dovetail.step.evaluate import evaluate, profiled_job
 from dovetail.step.facts import facts_of
+from valid_plans import EXPERTS, Document, model, with_changes
 
 SMALL: Document = {
     "job": {"model": model(16), "seq_len": 4096, "global_batch": 32},

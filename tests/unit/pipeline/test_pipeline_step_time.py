@@ -9,16 +9,14 @@ from dovetail.pipeline import (
     ChunkTimes,
     Pipeline,
     PipelineSchedule,
-    bottleneck_bound,
-    bottleneck_estimate,
-    closed_form,
     in_flight,
     lower_bound,
     peak_in_flight,
-    published_dual_pipe_bubble,
     step_time,
     work_order,
 )
+from pipeline_bottleneck import bottleneck_bound, bottleneck_estimate
+from pipeline_closed_form import closed_form, published_dual_pipe_bubble
 
 ONE_F_ONE_B = PipelineSchedule.ONE_F_ONE_B
 EACH = [

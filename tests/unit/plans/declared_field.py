@@ -47,6 +47,7 @@ sys.meta_path.insert(0, Declaring())
 
 from dovetail import frameworks, hardware, models  # noqa: E402
 from dovetail.errors import InputError  # noqa: E402
+from dovetail.explanation.differences import compare  # noqa: E402
 from dovetail.launch.megatron.read import read  # noqa: E402
 from dovetail.launch.megatron.write import export  # noqa: E402
 from dovetail.models import Job  # noqa: E402
@@ -56,10 +57,9 @@ from dovetail.plans.space import PlanSpaceSpec, Space  # noqa: E402
 from dovetail.plans.words import plan_words  # noqa: E402
 from dovetail.plans.write import plan_document, plan_fields  # noqa: E402
 from dovetail.search.best_first import BestFirst  # noqa: E402
-from dovetail.search.differences import compare  # noqa: E402
-from dovetail.search.layer_tables import Setting  # noqa: E402
 from dovetail.search.membership import missing_feature  # noqa: E402
 from dovetail.search.plan import plan  # noqa: E402
+from dovetail.step.layer_tables import Setting  # noqa: E402
 
 JOB = Job(models.load("llama-3.2-1b"), seq_len=2048, global_batch=8)
 CLUSTER = hardware.cluster("h100-sxm", chips=2)

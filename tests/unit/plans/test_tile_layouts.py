@@ -9,14 +9,15 @@ import yaml
 
 from dovetail import frameworks, hardware, models
 from dovetail.errors import InputError
-from dovetail.evaluation import evaluate, task_of
 from dovetail.hardware import Cluster
 from dovetail.layout.encoding import AxesOnTile, TileLayouts, encode, encode_strategy
 from dovetail.models import Job
 from dovetail.plans.arrange import arrange
 from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
+from dovetail.plans.plan_file import task_of
 from dovetail.plans.write import plan_document
 from dovetail.simulation import simulate
+from dovetail.step.evaluate import evaluate
 
 WAFER = hardware.wafer("watos-like").cluster()
 NODE = hardware.cluster("dgx-a100-80gb", 16)

@@ -11,7 +11,6 @@ import dovetail as dt
 from dovetail import frameworks
 from dovetail.cost.operators import PlacedWork, operator_seconds
 from dovetail.cost.units import chip_units
-from dovetail.evaluation import evaluate
 from dovetail.models import Job
 from dovetail.plans.plan import PlanSpec, resolve_plan
 from dovetail.schedule.layer import BANDWIDTH, layer_problems
@@ -19,6 +18,7 @@ from dovetail.schedule.model_layer import Direction, commonest_layer, model_laye
 from dovetail.schedule.problem import faults
 from dovetail.schedule.quick import quick
 from dovetail.schedule.side_by_side import side_by_side_share
+from dovetail.step.evaluate import evaluate
 
 JOB = Job(dt.models.load("llama-2-7b"), 2048, 64)
 SPACE = dt.hardware.space("phaze-grid")

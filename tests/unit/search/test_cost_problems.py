@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dovetail.errors import InputError
-from dovetail.search.elimination import CostProblem, CostTable, frontier, least, min_plus_power, through
-from dovetail.search.elimination.tree import elimination_tree
+from dovetail.mapping.elimination import CostProblem, CostTable, frontier, least, min_plus_power, through
+from dovetail.mapping.elimination.tree import elimination_tree
 
 
 def problem_of(*tables, sizes=(2, 3)):

@@ -10,13 +10,13 @@ import pytest
 
 from dovetail import frameworks, hardware, models
 from dovetail.errors import InputError
-from dovetail.evaluation import evaluate
 from dovetail.frameworks import Framework
 from dovetail.models import Job
 from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
 from dovetail.plans.runs import check_runs
 from dovetail.profile.modules import MODULES
 from dovetail.search.membership import canonical, missing_feature
+from dovetail.step.evaluate import evaluate
 
 CLUSTER = hardware.cluster("h100-sxm", chips=16)
 #: 32 blocks.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from random_plans import QUESTIONS, random_plans
 
-from dovetail.evaluation import evaluate
+from dovetail.bounds.hardware_bound import physical_bound
 from dovetail.plans.plan_batch import PlanBatch
 from dovetail.plans.runs import check_runs
-from dovetail.search.physical_bound import physical_bound
+from dovetail.step.evaluate import evaluate
+from random_plans import QUESTIONS, random_plans
 
 
 def check(question, number, seed):

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from dovetail.cost.calibration import calibration
-from dovetail.evaluation import Task
 from dovetail.pipeline import PipelineSchedule, WorkKind, work_order
 from dovetail.plans.plan import Plan
+from dovetail.plans.plan_file import Task
 from dovetail.profile import LayerProfile
 from dovetail.simulation.memory_over_time import MemoryOverTime
 from dovetail.simulation.simulate import Simulation, simulate

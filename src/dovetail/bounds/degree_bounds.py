@@ -1,0 +1,117 @@
+"""Bounds before anything of a microbatch is known: of splits with a number of stages, and of shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dovetail.arrays import TOLERANCE, Floats, Ints
+from dovetail.bounds.partition_bound_kernels import least_seconds
+from dovetail.plans.skeletons import Shapes, group_sizes, shapes
+from dovetail.plans.space import Space
+from dovetail.plans.stage_degrees import Split
+from dovetail.plans.zero_stage import effective_zero_stage
+from dovetail.step.formulas import tensor_capacity
+from dovetail.step.layer_tables import Setting
+from dovetail.step.plan_kernels import Cells, Layers, Plans
+from dovetail.step.plan_tables import Tables
+
+
+class PairBounds:
+    """What splits with a number of stages take at least: the seconds of endless microbatches, and their state."""
+
+    def __init__(self, setting: Setting, space: Space, splits: Sequence[Split], tables: Tables) -> None:
+        self.setting = setting
+        self.space = space
+        self.splits = splits
+        self.tables = tables
+        forward, backward, self.parameters = tables.endless()
+        self._layers = forward, backward
+        stages = np.array(space.pipeline_parallel, np.int64)
+        copy = np.array([split.copy_chips for split in splits], np.int64)[:, None]
+        least = np.array([split.least_copies for split in splits], np.int64)[:, None]
+        chips = setting.cluster.chips
+        copies = np.maximum(chips // (copy * stages), 1)
+        fits = (chips % (copy * stages) == 0) & (copies % least == 0)
+        counts = tables.cuts.block_counts + sum(tables.cuts.end_counts)
+        per_sequence = ((forward + backward) * counts).sum(axis=1)
+        seconds = setting.job.global_batch / (copies * stages) * per_sequence[:, None]
+        between = float(setting.alone.overheads.step_s)
+        self._num_shapes: dict[tuple[int, int, bool], int] = {}
+        self.exists = fits.copy()
+        for split, position in np.argwhere(fits).tolist():
+            self.exists[split, position] = self.num_shapes(split, position) > 0
+        room = tensor_capacity(setting.capacity_bytes, tables.facts.context_bytes, tables.facts.allocator)
+        context = np.array([split.plan.context_parallel for split in splits])[:, None]
+        kept = self._least_bytes(copies * context, stages)
+        state = (self.parameters * counts).sum(axis=1)[:, None] * kept / stages
+        #: splits × stages; infinite where not even the state fits
+        self.seconds = np.where(
+            self.exists & (state <= room * (1 + TOLERANCE)), seconds * (1 - TOLERANCE) + between, np.inf
+        )
+
+    def _least_bytes(self, ranks: Ints, stages: Ints) -> Floats:
+        """Bytes per parameter that every sharding keeps, over so many chips."""
+        framework = self.setting.framework
+        found = np.full(np.broadcast_shapes(ranks.shape, stages.shape), np.inf)
+        for zero in self.space.zero_stage:
+            offered = np.where(stages == 1, zero in framework.zero_stages, zero in framework.zero_stages_with_pipeline)
+            effective = effective_zero_stage(np.full_like(stages, zero), stages)
+            each = self.tables.state_bytes(np.ones(()), 1 / ranks, effective, stages)
+            found = np.where(offered, np.minimum(found, each), found)
+        return found
+
+    def num_shapes(self, split: int, position: int) -> int:
+        """Shapes of a split with a number of stages: the same for all with as many copies."""
+        stages = self.space.pipeline_parallel[position]
+        found = self.splits[split]
+        key = (stages, self.setting.cluster.chips // (found.copy_chips * stages), found.least_copies == 1)
+        if key not in self._num_shapes:
+            wanted = np.zeros((1, len(self.space.pipeline_parallel)), np.bool_)
+            wanted[0, position] = True
+            setting = self.setting
+            every = shapes(setting.job, setting.cluster, setting.framework, self.space, [found], wanted)
+            self._num_shapes[key] = len(every)
+        return self._num_shapes[key]
+
+    def state_bytes(self, found: Shapes) -> Floats:
+        """What the state of one layer of every class keeps at least: shapes × classes."""
+        context = np.array([split.plan.context_parallel for split in self.splits])[found.split]
+        return self.parameters[found.split] * self._least_bytes(found.copies * context, found.stages)[:, None]
+
+    def shape_bounds(self, found: Shapes, limit_s: float) -> Floats:
+        """What shapes take at least, were their microbatches endless but for the pipeline's filling and draining."""
+        n, classes = len(found), self.parameters.shape[1]
+        between = float(self.setting.alone.overheads.step_s)
+        forward, backward = (part[found.split] * found.micro_batch[:, None] for part in self._layers)
+        none, zero = np.zeros((n, classes)), np.zeros(n, np.int64)
+        rows = np.arange(n)
+        plans = Plans(
+            layer=rows,
+            cell=zero,
+            state=zero,
+            cut=zero,
+            schedule=found.schedule,
+            stages=found.stages,
+            microbatches=found.microbatches,
+            chunks=found.chunks,
+            group=group_sizes(found.stages, found.microbatches, found.chunks),
+            zero_stage=zero,
+            sending_s=np.zeros(n),
+            delay_s=np.zeros(n),
+        )
+        nothing = np.zeros((1, classes))
+        cells = Cells(nothing, np.zeros((1, classes, 0)), nothing, nothing, nothing, nothing, nothing, np.zeros(1))
+        bounds = least_seconds(
+            plans,
+            rows,
+            Layers(forward, backward, none, none, none),
+            cells,
+            self.state_bytes(found),
+            self.tables.cuts.chain(listed=False),
+            self.tables.facts,
+            self.setting.capacity_bytes,
+            np.full(n, (limit_s - between) * (1 + 2 * TOLERANCE)),
+        )
+        return bounds * (1 - TOLERANCE) + between

@@ -1,0 +1,72 @@
+"""What follows the pipelines of shapes at least, whatever shards their state: reduction, gathering, optimizer."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dovetail.arrays import TOLERANCE, Floats
+from dovetail.plans.skeletons import AXIS_ORDERS, Shapes, shardings
+from dovetail.plans.space import Space
+from dovetail.step.formulas import exposed, optimizer_seconds, overlap_budget
+from dovetail.step.plan_tables import Tables, numbers
+from dovetail.step.state_tables import StateKey
+
+
+class Closing:
+    """Of the mean stage of every shape under every state it can have; the slowest stage takes no less."""
+
+    def __init__(self, tables: Tables, space: Space, found: Shapes) -> None:
+        known: dict[tuple[int, ...], list[StateKey]] = {}
+        states = [_states(tables, space, found, row, known) for row in range(len(found))]
+        #: shapes that have a state, and where theirs begin
+        self._shapes = np.array([row for row, some in enumerate(states) if some], np.int64)
+        lengths = np.array([len(states[row]) for row in numbers(self._shapes)], np.int64)
+        self._starts = np.cumsum(lengths) - lengths
+        self._count = len(found)
+        keys = [key for some in states for key in some]
+        rows, arrays = tables.states.rows(keys), tables.state_arrays()
+        stages = np.array([key.stages for key in keys], np.int64)
+        counts = (tables.cuts.block_counts + sum(tables.cuts.end_counts)) / stages[:, None]
+        reduced, gathered, self._owned = (
+            (part[rows] * counts).sum(axis=1) for part in (arrays.reduction_s, arrays.gathering_s, arrays.own)
+        )
+        facts, staged = tables.facts, np.minimum(stages - 1, 1)
+        self._whole_s = reduced + gathered
+        # however much work there is beside them
+        self._seen_s = exposed(reduced, facts.hidden_reduction[staged], np.inf)
+        self._seen_s += exposed(gathered, facts.hidden_gathering[staged], np.inf)
+        budgets = np.array([_budget(found, row) for row in numbers(self._shapes)])
+        #: work that can hide it, as a part of all microbatches'
+        self._budget = np.repeat(budgets, lengths)
+
+    def seconds(self, limit_s: float, update_s: Floats) -> Floats:
+        """Chips × shapes, of plans whose steps take less than the limit; infinite where no state is allowed.
+
+        So a stage's work on a microbatch, which is all that hides what follows, takes less than its part of the limit.
+        `update_s` is what a chip takes for a parameter.
+        """
+        with np.errstate(invalid="ignore"):
+            seen = np.fmax(self._seen_s, self._whole_s - self._budget * limit_s)
+        found = np.full((len(update_s), self._count), np.inf)
+        if len(self._shapes):
+            every = seen + optimizer_seconds(self._owned, update_s[:, None])
+            found[:, self._shapes] = np.minimum.reduceat(every, self._starts, axis=1) * (1 - TOLERANCE)
+        return found
+
+
+def _states(
+    tables: Tables, space: Space, found: Shapes, row: int, known: dict[tuple[int, ...], list[StateKey]]
+) -> list[StateKey]:
+    key = (int(found.split[row]), int(found.copies[row]), int(found.stages[row]), int(found.inside[row]))
+    if key not in known:
+        split, copies, stages, inside = key
+        tiers = [tier.size for tier in tables.setting.cluster.tiers]
+        states = shardings(tables.setting.framework, space, tables.splits[split], copies, stages, tiers)
+        known[key] = [StateKey(split, copies, stages, AXIS_ORDERS[inside], *state) for state in states]
+    return known[key]
+
+
+def _budget(found: Shapes, row: int) -> float:
+    """The overlap budget of a step whose every microbatch takes an equal part of it."""
+    stages, microbatches, chunks = int(found.stages[row]), int(found.microbatches[row]), int(found.chunks[row])
+    return float(overlap_budget(1 / microbatches, stages, microbatches, chunks, 0.0))

@@ -1,0 +1,282 @@
+"""Compiled bounds of plans whose cut is still open."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from dovetail.arrays import TOLERANCE, Floats, Ints
+from dovetail.frameworks import ParameterBytes
+from dovetail.pipeline.compiled_formulas import chunk_runs_in_flight, in_flight_of_chunk
+from dovetail.plans.pipeline_schedule import DUAL_PIPE, INTERLEAVED, ONE_F_ONE_B, ZB_H1
+from dovetail.step.compiled_formulas import tensor_capacity, transient_peak
+from dovetail.step.partition_table import LayerRuns
+from dovetail.step.plan_kernels import Cells, Facts, Layers, Plans
+
+
+@njit(cache=True)
+def least_seconds(
+    plans: Plans,
+    memory: Ints,
+    layers: Layers,
+    cells: Cells,
+    state_bytes: Floats,
+    chain: LayerRuns,
+    facts: Facts,
+    capacity: float,
+    limit_s: Floats,
+) -> Floats:
+    """Seconds that the pipeline of a plan takes at least however its blocks are cut; infinite where no cut fits.
+
+    Bytes are those of the layer rows `memory`, beside `state_bytes` (plans × classes) that every layer keeps. Where
+    nothing below `limit_s` (by plan) is possible, that is all that is found out.
+    """
+    n, classes = len(plans.layer), len(chain.blocks)
+    found = np.empty(n)
+    most = plans.stages.max() if n else 1
+    room, moments, seconds = np.empty(most, np.int64), np.empty(classes), np.empty(classes)
+    bytes_left = tensor_capacity(capacity, facts.context_bytes, facts.allocator) * (1 + TOLERANCE)
+    for i in range(n):
+        row, p = plans.layer[i], plans.stages[i]
+        sending = plans.sending_s[i] if p > 1 else 0.0
+        total, share = p * sending, 0.0
+        # the first microbatch waits for every transfer on its way there and back
+        waiting = 2 * (p - 1) * plans.delay_s[i]
+        for c in range(classes):
+            seconds[c] = layers.forward_s[row, c] + layers.input_gradient_s[row, c] + layers.weight_gradient_s[row, c]
+            total += (chain.blocks[c] + chain.first[c] + chain.after[c]) * seconds[c]
+            if seconds[c] > 0:
+                share = max(share, (layers.forward_s[row, c] + sending) / (seconds[c] + sending))
+            moments[c] = _moment_of(c, layers.workspace[memory[i], c], cells, plans.cell[i], facts.alone)
+        kept, state = layers.kept[memory[i]], state_bytes[i]
+        if plans.schedule[i] in (INTERLEAVED, DUAL_PIPE):
+            pipeline = (total, sending)
+            found[i] = _by_class(plans, i, kept, moments, state, seconds, pipeline, chain, bytes_left, room)
+        else:
+            pipeline = (total, waiting, sending, share if plans.schedule[i] == ONE_F_ONE_B else 0.0)
+            found[i] = _by_stage(plans, i, kept, moments, state, seconds, pipeline, chain, bytes_left, limit_s[i])
+    return found
+
+
+@njit(cache=True)
+def _by_class(
+    plans: Plans,
+    i: int,
+    kept: Floats,
+    moments: Floats,
+    state: Floats,
+    seconds: Floats,
+    pipeline: tuple[float, float],
+    chain: LayerRuns,
+    bytes_left: float,
+    room: Ints,
+) -> float:
+    """A bound where stages hold several chunks: some stage has a p-th of all seconds, and of each class what it must.
+
+    Stages of two directions share their blocks: for them the first alone holds.
+    """
+    total, sending = pipeline
+    p, m = plans.stages[i], plans.microbatches[i]
+    slowest = total / p
+    for c in range(len(seconds)):
+        if chain.blocks[c]:
+            fullest = _fullest_stage(plans, i, kept, moments, state, c, chain, bytes_left, room)
+            if fullest < 0:
+                return np.inf
+            if plans.schedule[i] == INTERLEAVED:
+                slowest = max(slowest, fullest * seconds[c] + sending)
+    return m * slowest
+
+
+#: Halvings of the span between what is possible and what is not.
+HALVINGS = 12
+
+
+@njit(cache=True)
+def _by_stage(
+    plans: Plans,
+    i: int,
+    kept: Floats,
+    moments: Floats,
+    state: Floats,
+    seconds: Floats,
+    pipeline: tuple[float, float, float, float],
+    chain: LayerRuns,
+    bytes_left: float,
+    limit: float,
+) -> float:
+    """The shortest step in which all blocks find room where stages are contiguous, by bisection.
+
+    With t seconds of a microbatch, h of them in flight and F forward seconds at a stage, T seconds at all stages, the
+    step is at least before + m·t + max(0, after − (h − 1)·F) for 1F1B, where before and after are the seconds at the
+    other stages and of the transfers between, which are in T too: a stage waits for its first input, does its work,
+    and its last gradient travels on. F is at most `share`·t, so (m − 1 − (h − 1)·share)·t ≤ step − T, as with a share
+    of 0 for GPipe, and m·t ≤ step. Both leave every stage some seconds, and its memory some bytes: blocks are put into
+    stages in their order, as many as fit, and no other way places more.
+    """
+    total, waiting = pipeline[:2]
+    p, m = plans.stages[i], plans.microbatches[i]
+    low = m * total / p
+    if plans.schedule[i] != ZB_H1:
+        low = max(low, total + waiting)
+    if limit < np.inf and not _within(limit, plans, i, kept, moments, state, seconds, pipeline, chain, bytes_left):
+        # nothing below the limit; whether anything fits at all is worth knowing
+        fits = _within(1e300, plans, i, kept, moments, state, seconds, pipeline, chain, bytes_left)
+        return max(low, limit) if fits else np.inf
+    high = limit
+    if limit == np.inf:
+        if not _within(1e300, plans, i, kept, moments, state, seconds, pipeline, chain, bytes_left):
+            return np.inf
+        high = 2 * low
+        while not _within(high, plans, i, kept, moments, state, seconds, pipeline, chain, bytes_left):
+            high *= 2
+    if low >= high or _within(low, plans, i, kept, moments, state, seconds, pipeline, chain, bytes_left):
+        return low
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        if _within(middle, plans, i, kept, moments, state, seconds, pipeline, chain, bytes_left):
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+@njit(cache=True)
+def _within(
+    step: float,
+    plans: Plans,
+    i: int,
+    kept: Floats,
+    moments: Floats,
+    state: Floats,
+    seconds: Floats,
+    pipeline: tuple[float, float, float, float],
+    chain: LayerRuns,
+    bytes_left: float,
+) -> bool:
+    """Whether all blocks find room in stages that a step of so many seconds leaves time for."""
+    total, waiting, sending, share = pipeline
+    p, m = plans.stages[i], plans.microbatches[i]
+    run, left = 0, chain.run_length[0]
+    for k in range(p):
+        flights = chunk_runs_in_flight(plans.schedule[i], p, m, plans.chunks[i], plans.group[i], k)
+        time_left, free, moment = step / m, bytes_left, 0.0
+        rate = m - 1 - (min(m, p - k) - 1) * share
+        if rate > 0 and plans.schedule[i] != ZB_H1:
+            time_left = min(time_left, (step - total - waiting) / rate)
+        time_left = time_left * (1 + TOLERANCE) - sending
+        for c in range(len(kept)):
+            number = (chain.first[c] if k == 0 else 0) + (chain.after[c] if k == p - 1 else 0)
+            if number:
+                time_left -= number * seconds[c]
+                free -= number * (state[c] + flights * kept[c])
+                moment = max(moment, moments[c])
+        if free < moment or time_left < -TOLERANCE * step:
+            return False
+        while run < len(chain.run_length):
+            c = chain.run_class[run]
+            each = state[c] + flights * kept[c]
+            fits = float(left)
+            if seconds[c] > 0:
+                fits = min(fits, np.floor(time_left / seconds[c] + TOLERANCE))
+            if each > 0:
+                fits = min(fits, np.floor((free - max(moment, moments[c])) / each + TOLERANCE))
+            if fits < 1:
+                break
+            taken = int(fits)
+            time_left -= taken * seconds[c]
+            free -= taken * each
+            moment = max(moment, moments[c])
+            left -= taken
+            if left > 0:
+                break
+            run += 1
+            left = chain.run_length[run] if run < len(chain.run_length) else 0
+    return run == len(chain.run_length)
+
+
+@njit(cache=True)
+def _fullest_stage(
+    plans: Plans,
+    i: int,
+    kept: Floats,
+    moments: Floats,
+    state: Floats,
+    block: int,
+    chain: LayerRuns,
+    bytes_left: float,
+    room: Ints,
+) -> int:
+    """Blocks of a class that some stage has at least, given what fits in the others; -1 where some are left over.
+
+    `room` says how many fit in each stage, beside what stands at the ends.
+    """
+    p, number = plans.stages[i], chain.blocks[block]
+    in_all, most = 0, 0
+    for k in range(p):
+        free, moment, fewest = _free_bytes(plans, i, k, kept, moments, state, chain, bytes_left)
+        if free < moment:
+            return -1
+        each, moment = state[block] + fewest * kept[block], max(moment, moments[block])
+        held = number if each <= 0 else int(max(min((free - moment) / each, float(number)), 0.0))
+        room[k] = held
+        in_all += held
+        most = max(most, held)
+    if in_all < number:
+        return -1
+    low, high = -(-number // p), most
+    while low < high:
+        middle = (low + high) // 2
+        placed = 0
+        for k in range(p):
+            placed += min(middle, room[k])
+        if placed >= number:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@njit(cache=True)
+def _free_bytes(
+    plans: Plans, i: int, k: int, kept: Floats, moments: Floats, state: Floats, chain: LayerRuns, bytes_left: float
+) -> tuple[float, float, int]:
+    """Bytes that a stage of several chunks has left for blocks, its transient peak, and microbatches of a block saved.
+
+    Chunks have different numbers of microbatches in flight, and a block may be in the one with fewest. But where chunks
+    have fair shares of the blocks, these save what they do beyond that.
+    """
+    p, m, v, schedule = plans.stages[i], plans.microbatches[i], plans.chunks[i], plans.schedule[i]
+    both_ways = schedule == DUAL_PIPE
+    chunks = 2 if both_ways else v
+    fewest, runs, whole, first, last = 2**62, 0, 0, 0, 0
+    for chunk in range(chunks):
+        flying = in_flight_of_chunk(schedule, p, m, v, plans.group[i], k, chunk)
+        first, last = (flying if chunk == 0 else first), flying
+        fewest = min(fewest, flying)
+        if both_ways or not ((k == 0 and chunk == 0) or (k == p - 1 and chunk == chunks - 1)):
+            runs += flying
+            whole += 1
+    smallest = np.inf
+    for c in range(len(kept)):
+        if chain.blocks[c]:
+            smallest = min(smallest, kept[c])
+    share = chain.blocks.sum() // (p * v) if chain.fair_shares else 0
+    free, moment = bytes_left - smallest * share * (runs - whole * fewest), 0.0
+    for c in range(len(kept)):
+        # stages of two directions hold a part of both ends
+        if chain.first[c] and k == 0 and not both_ways:
+            free -= chain.first[c] * (state[c] + first * kept[c])
+            moment = max(moment, moments[c])
+        if chain.after[c] and k == p - 1 and not both_ways:
+            free -= chain.after[c] * (state[c] + last * kept[c])
+            moment = max(moment, moments[c])
+    return free, moment, fewest
+
+
+@njit(cache=True)
+def _moment_of(c: int, workspace: float, cells: Cells, cell: int, sizes: ParameterBytes) -> float:
+    """The transient peak of a stage with a layer of this class, at least."""
+    gradients = min(cells.dense[cell, c], cells.largest[cell, c]) * sizes.layer_gradient
+    transient = 0.0 if cells.loss[cell, c] > 0 else cells.transient[cell, c]
+    return transient_peak(cells.loss[cell, c], workspace, transient, gradients)

@@ -1,0 +1,1 @@
+"""Why an answer is best: bottleneck, neighbours, marginal values, the smallest fix, differences between plans."""

@@ -1,0 +1,156 @@
+"""Two plans of one job on one cluster: what differs, and what each single change of the one towards the other gains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dovetail.errors import InputError
+from dovetail.plans.declaration import declared
+from dovetail.plans.derive import even_layers
+from dovetail.plans.fields import PlanFields
+from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
+from dovetail.plans.plan_file import Task
+from dovetail.plans.runs import check_runs
+from dovetail.plans.write import plan_part
+from dovetail.step.evaluate import Evaluation, evaluate
+
+#: Fields that make no sense one by one.
+TOGETHER = (
+    ("virtual_stages", "pipeline_schedule"),
+    ("context_parallel", "context_kind"),
+    ("expert_parallel", "expert_tensor_parallel"),
+    ("recompute", "recompute_share", "recompute_by_block"),
+)
+#: Fields that follow from others, and are changed with them.
+_FOLLOWING = ("data_parallel", "num_microbatches")
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One change of the first plan, and what it comes to."""
+
+    fields: tuple[str, ...]
+    ours: tuple[Any, ...]
+    other: tuple[Any, ...]
+    #: None where the change cannot be made alone
+    step_time_s: float | None = None
+    #: part of the step that it saves; negative where it costs
+    gain: float | None = None
+    #: whether the changed plan fits the chips' memory
+    fits: bool | None = None
+    #: why it cannot be made alone
+    obstacle: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Both plans and all that differs, the largest gain first."""
+
+    ours: Evaluation
+    other: Evaluation
+    differences: tuple[Difference, ...]
+
+    @property
+    def gain(self) -> float:
+        """Part of our step that the other plan saves."""
+        return 1 - self.other.step_time_s / self.ours.step_time_s
+
+
+def compare(ours: Task, other: Task) -> Comparison:
+    """What differs between two plans; both must be for the same job, cluster and framework."""
+    for name, one, two in (
+        ("job", ours.job, other.job),
+        ("cluster", (ours.cluster.chip, ours.cluster.tiers), (other.cluster.chip, other.cluster.tiers)),
+        ("cluster.framework", ours.framework, other.framework),
+    ):
+        if one != two:
+            raise InputError(name, "is not the same in both plan files", "compare plans of one job on one cluster")
+    before = _evaluated(ours, ours.plan)
+    found = [_difference(ours, fields, other.plan, before) for fields in _differing(ours.plan, other.plan)]
+    found.sort(key=lambda each: (each.gain is None, not each.fits, -(each.gain or 0.0), each.fields))
+    return Comparison(before, _evaluated(other, other.plan), tuple(found))
+
+
+def _evaluated(task: Task, plan: Plan) -> Evaluation:
+    return evaluate(plan, task.job, task.cluster, task.framework)
+
+
+def _differing(ours: Plan, other: Plan) -> list[tuple[str, ...]]:
+    """Fields, or groups of them, in which two plans differ but for what follows from others."""
+    grouped = {name: group for group in TOGETHER for name in group}
+    names = dict.fromkeys(grouped.get(name, (name,)) for name in declared(PlanFields) if name not in _FOLLOWING)
+    return [
+        group for group in names if _values(ours, group) != _values(other, group) and not _follows(ours, other, group)
+    ]
+
+
+def _values(plan: Plan, group: tuple[str, ...]) -> tuple[Any, ...]:
+    return tuple(getattr(plan, name) for name in group)
+
+
+def _follows(ours: Plan, other: Plan, group: tuple[str, ...]) -> bool:
+    """Whether a difference is no choice of its own: both shard over all copies, or both cut evenly, and the like."""
+    match group:
+        case ("zero_group",):
+            return all(plan.zero_group == plan.data_parallel * plan.context_parallel for plan in (ours, other))
+        case ("layers_per_stage",):
+            # a cut into another number of parts comes with that number
+            parts = {len(plan.layers_per_stage) for plan in (ours, other)}
+            return len(parts) > 1 or all(_is_even(plan) for plan in (ours, other))
+        case ("sequence_parallel",):
+            return other.tensor_parallel == 1
+        case ("expert_parallel", "expert_tensor_parallel"):
+            inner = all(plan.expert_tensor_parallel == plan.tensor_parallel for plan in (ours, other))
+            return inner and ours.expert_parallel == other.expert_parallel
+        case _:
+            return False
+
+
+def _is_even(plan: Plan) -> bool:
+    return plan.layers_per_stage == even_layers(len(plan.layers_per_stage), sum(plan.layers_per_stage))
+
+
+def _difference(task: Task, fields: tuple[str, ...], other: Plan, before: Evaluation) -> Difference:
+    ours = task.plan
+    found = Difference(fields, _values(ours, fields), _values(other, fields))
+    try:
+        plan = _changed(task, fields, other)
+        check_runs(plan, task.job, task.cluster, task.framework)
+    except InputError as error:
+        return replace(found, obstacle=f"{error.where.removeprefix('plan: ')}: {error.what}")
+    after = _evaluated(task, plan)
+    gain = 1 - after.step_time_s / before.step_time_s
+    return replace(found, step_time_s=after.step_time_s, gain=gain, fits=after.fits)
+
+
+def _changed(task: Task, fields: tuple[str, ...], other: Plan) -> Plan:
+    """Our plan with some fields of the other; what followed from others follows again."""
+    ours = task.plan
+    written = plan_part(ours)
+    written |= {name: value for name, value in plan_part(other).items() if name in fields}
+    if "recompute_by_block" in fields and other.recompute_by_block is None:
+        written.pop("recompute_by_block", None)
+    free = {"data_parallel"}
+    if ours.zero_group == ours.data_parallel * ours.context_parallel and "zero_group" not in fields:
+        free.add("zero_group")
+    if {"pipeline_parallel", "virtual_stages"} & set(fields):
+        if len(other.layers_per_stage) == written["pipeline_parallel"] * written["virtual_stages"]:
+            written["layers_per_stage"] = list(other.layers_per_stage)
+        else:
+            free.add("layers_per_stage")
+    elif "layers_per_stage" not in fields and _is_even(ours):
+        free.add("layers_per_stage")
+    if written["tensor_parallel"] == 1:
+        written["sequence_parallel"] = False
+    if ours.expert_tensor_parallel == ours.tensor_parallel and "expert_tensor_parallel" not in fields:
+        free.add("expert_tensor_parallel")
+    if ours.pipeline_schedule in ("1f1b", "interleaved") and "pipeline_schedule" not in fields:
+        free.add("pipeline_schedule")
+    spec = PlanSpec.model_validate({name: value for name, value in written.items() if name not in free})
+    return resolve_plan(
+        spec,
+        chips=task.cluster.chips,
+        global_batch=task.job.global_batch,
+        num_layers=task.job.model.num_layers,
+    )

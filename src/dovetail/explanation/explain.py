@@ -1,0 +1,91 @@
+"""`explain`: where the seconds and bytes of the best plan go, what binds it, and what would change it."""
+
+from __future__ import annotations
+
+from dovetail.accuracy.published import scoreboard_record
+from dovetail.cost.calibration import calibration
+from dovetail.explanation.bottleneck import binding, doubts, spans
+from dovetail.explanation.explanation import Explanation, Interval, StageBytes
+from dovetail.explanation.marginal import marginals, stays_best
+from dovetail.explanation.neighbours import neighbours
+from dovetail.explanation.smallest_fix import Relief, reliefs
+from dovetail.search.answer import Answer
+from dovetail.units import bytes_text, percent_text
+
+#: Seconds each of the 20 to 40 searches around an answer may take, where nothing is said: what the answer itself took,
+#: but within these. Most need a fraction.
+LEAST_LIMIT_S, MOST_LIMIT_S = 10.0, 60.0
+
+
+def explain(answer: Answer, *, time_limit_s: float | None = None) -> Explanation:
+    """Where seconds and bytes go, the bottleneck, what else was close, what more hardware is worth, and what is unsure.
+
+    Where no plan fits: what is missing, and the smallest changes that would do. The limit is for each search around the
+    answer, and what it leaves unproven says so; left out it is what the answer took, but 10 to 60 seconds.
+    """
+    job, cluster = answer.job, answer.cluster
+    if time_limit_s is None:
+        time_limit_s = min(max(LEAST_LIMIT_S, answer.timing.get("seconds", 0.0)), MOST_LIMIT_S)
+    names = (
+        f"{job.model.name}, {job.global_batch} × {job.seq_len} tokens, {job.precision}",
+        f"{cluster.chips} {cluster.chip.name}",
+        answer.framework.name,
+    )
+    if answer.evaluation is None:
+        found = reliefs(answer, time_limit_s)
+        why = lacking(answer, found)
+        return Explanation(*names, None, None, None, {}, {}, None, why, (), (), (), doubts(answer), found)
+    best = answer.best
+    others, values = neighbours(answer, time_limit_s), marginals(answer, time_limit_s)
+    rivals = [*(a.plan for a in answer.alternatives), *(n.plan for n in others), *(m.plan for m in values)]
+    kept = stays_best(answer, [plan for plan in rivals if plan is not None], time_limit_s)
+    parts = {name: seconds for name, seconds in best.breakdown.items() if seconds}
+    return Explanation(
+        *names,
+        plan=best.plan,
+        step_time_s=best.step_time_s,
+        mfu=best.mfu,
+        seconds=parts,
+        tiers={name: tier for name, tier in spans(best.plan, cluster).items() if name in parts},
+        bytes=_fullest(answer),
+        binding=binding(answer, values),
+        neighbours=others,
+        marginal=values,
+        stays_best=kept,
+        doubts=doubts(answer),
+        relief=(),
+        interval=_interval(answer),
+    )
+
+
+def _interval(answer: Answer) -> Interval:
+    """A chip with runs of its own is predicted as the fitted runs are, another as those of families left out."""
+    record = scoreboard_record()
+    left_out = calibration(answer.cluster.chip, answer.job.precision).basis not in ("own", "fitted")
+    error = record.left_out_macro_p90 if left_out else record.macro_p90
+    # errors are relative to what was measured: measured = predicted / (1 ± error)
+    seconds = answer.step_time_s
+    return Interval(seconds / (1 + error), seconds / (1 - error), error, left_out, record.date)
+
+
+def _fullest(answer: Answer) -> StageBytes:
+    stages = answer.best.memory_by_stage
+    stage = max(range(len(stages)), key=lambda number: sum(stages[number].values()))
+    parts = {name: held for name, held in stages[stage].items() if held}
+    return StageBytes(stage + 1, len(stages), parts, answer.cluster.chip.memory_bytes)
+
+
+def lacking(answer: Answer, found: tuple[Relief, ...]) -> str:
+    """Which limit keeps every plan from fitting, and by how much."""
+    if answer.certificate.status != "infeasible":
+        return "unknown: time ran out before a plan that fits was found, and before it was proven that there is none"
+    if not answer.certificate.counted:
+        return f"no degrees of the space divide {answer.cluster.chips} chips, the model and the global batch"
+    memory = next((relief for relief in found if relief.what.startswith("memory")), None)
+    if memory is None:
+        return "memory: no plan of the space fits with 64 times as much"
+    lacks = memory.after - memory.before
+    return (
+        f"memory: a chip has {bytes_text(memory.before)}, the smallest plan found needs {bytes_text(memory.after)}, "
+        f"{bytes_text(lacks)} ({percent_text(lacks / memory.before)}) more"
+    )

@@ -1,0 +1,213 @@
+"""An explanation: why a plan is best, with the scoreboard's prediction interval; text for a terminal, and JSON."""
+
+from __future__ import annotations
+
+import datetime
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, cast
+
+from dovetail.explanation.marginal import LEAST, MOST, Marginal, StaysBest
+from dovetail.explanation.neighbours import Neighbour
+from dovetail.explanation.smallest_fix import Relief
+from dovetail.plans.plan import Plan
+from dovetail.plans.words import plan_words
+from dovetail.units import bytes_text, percent_text, seconds_text
+
+#: Columns of the text.
+WIDTH = 110
+#: Behind a plan that is not proven to be the best of its kind.
+UNPROVEN = " (not proven)"
+#: Longest bar beside a part.
+BAR = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Where nine in ten measured step times would lie, by the errors on published runs."""
+
+    low_s: float
+    high_s: float
+    error: float
+    """nine in ten runs are predicted closer than this part of what was measured, mean over families"""
+    left_out: bool
+    """the error is that of runs whose family the calibration has not seen"""
+    date: datetime.date
+    """of the scoreboard"""
+
+
+@dataclass(frozen=True, slots=True)
+class StageBytes:
+    """Memory of the chips of the fullest stage."""
+
+    stage: int
+    """counted from 1"""
+    stages: int
+    parts: Mapping[str, float]
+    capacity_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a plan is best; where no plan fits, what the job lacks and what would do."""
+
+    job: str
+    cluster: str
+    framework: str
+    plan: Plan | None
+    step_time_s: float | None
+    mfu: float | None
+    seconds: Mapping[str, float]
+    tiers: Mapping[str, str]
+    """the network that parts of the step go over"""
+    bytes: StageBytes | None
+    binding: str
+    neighbours: tuple[Neighbour, ...]
+    marginal: tuple[Marginal, ...]
+    stays_best: tuple[StaysBest, ...]
+    doubts: tuple[str, ...]
+    relief: tuple[Relief, ...]
+    """the least changes that make the job fit; empty where it does"""
+    interval: Interval | None = None
+    """how far the predicted step time may be off; None where no plan fits"""
+
+    def fields(self) -> dict[str, Any]:
+        """What JSON has: plain numbers, texts and lists."""
+        return cast("dict[str, Any]", _plain(asdict(self)))
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in cast("Mapping[object, object]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in cast("Sequence[object]", value)]
+    return value.isoformat() if isinstance(value, datetime.date) else value
+
+
+def _lines(found: Explanation) -> Iterator[str]:
+    yield f"{found.job} on {found.cluster}, {found.framework}"
+    if found.plan is None:
+        yield "no plan fits"
+        yield from _paragraph("what lacks", found.binding)
+        yield from _section("what would do", _relief_rows(found.relief))
+        yield from _doubts(found)
+        return
+    step_s, held = found.step_time_s or 0.0, found.bytes
+    assert held is not None, "there is a plan"
+    yield f"{plan_words(found.plan)}: {_step(step_s)} a step, MFU {percent_text(found.mfu or 0.0)}"
+    yield from _paragraph("what binds", found.binding)
+    seconds = {f"{n} ({found.tiers[n]})" if n in found.tiers else n: s for n, s in found.seconds.items()}
+    yield from _section("seconds of a step", _bars(seconds, step_s, seconds_text))
+    full = percent_text(sum(held.parts.values()) / held.capacity_bytes)
+    title = f"bytes of a chip, stage {held.stage} of {held.stages}: {full} of {bytes_text(held.capacity_bytes)}"
+    yield from _section(title, _bars(held.parts, held.capacity_bytes, bytes_text))
+    yield from _section("neighbouring choices, and what their best plan loses", _neighbour_rows(found.neighbours))
+    yield from _section(
+        "what more hardware gains, the global batch being the same", _marginal_rows(found.marginal, found.plan)
+    )
+    title = f"stays best of the plans looked at ({LEAST:g} to {MOST:g} times were tried)"
+    yield from _section(title, [_range_row(kept) for kept in found.stays_best])
+    yield from _doubts(found)
+
+
+def _doubts(found: Explanation) -> Iterator[str]:
+    yield ""
+    yield "doubts"
+    texts = list(found.doubts)
+    if (interval := found.interval) is not None:
+        of = "runs unlike those the calibration has seen" if interval.left_out else "published runs"
+        texts.insert(
+            0,
+            f"a measured step takes {seconds_text(interval.low_s)} to {seconds_text(interval.high_s)}: nine in ten "
+            f"{of} are predicted within {percent_text(interval.error)} (scoreboard of {interval.date})",
+        )
+    for text in texts:
+        yield from textwrap.wrap(text, WIDTH, initial_indent="  - ", subsequent_indent="    ")
+
+
+def _paragraph(title: str, text: str) -> Iterator[str]:
+    yield ""
+    yield title
+    yield from textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="  ")
+
+
+def _section(title: str, rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """A title, and rows in columns as wide as they need; numbers stand at the right."""
+    table = [tuple(row) for row in rows]
+    yield ""
+    yield title
+    if not table:
+        yield "  nothing"
+        return
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
+    for row in table:
+        cells = (
+            f"{cell:>{width}}" if cell[:1] in "0123456789+-−" and column else f"{cell:<{width}}"
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        yield f"  {'  '.join(cells)}".rstrip()
+
+
+def _bars(parts: Mapping[str, float], whole: float, text: Callable[[float], str]) -> list[tuple[str, ...]]:
+    ordered = sorted(parts.items(), key=lambda part: -part[1])
+    return [
+        (name, text(value), percent_text(value / whole), "█" * round(BAR * value / whole)) for name, value in ordered
+    ]
+
+
+def _neighbour_rows(found: Iterable[Neighbour]) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for other in found:
+        name = f"{other.field.replace('_', ' ')} {other.value}"
+        if other.plan is None or other.loss is None or other.step_time_s is None:
+            rows.append((name, "", "", "no plan fits" if other.proven else "nothing found in time"))
+        else:
+            words = plan_words(other.plan) + ("" if other.proven else UNPROVEN)
+            rows.append((name, _step(other.step_time_s), _signed(other.loss), words))
+    return rows
+
+
+def _marginal_rows(found: Iterable[Marginal], best: Plan) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for value in found:
+        name = f"{value.what} {value.change}"
+        if value.plan is None or value.gain is None or value.step_time_s is None:
+            why = "no plan divides chips and global batch, and fits" if value.proven else "nothing found in time"
+            rows.append((name, "", "", why))
+            continue
+        step, words = _step(value.step_time_s), "the same plan"
+        if value.plan != best:
+            same = value.same_plan_gain
+            words = plan_words(value.plan) + ("" if same is None else f" (the same plan {_signed(same)})")
+        rows.append((name, step, _signed(value.gain), words + ("" if value.proven else UNPROVEN)))
+    return rows
+
+
+def _range_row(kept: StaysBest) -> tuple[str, ...]:
+    low = "it does not fit" if kept.low_unfit else plan_words(kept.low_rival) if kept.low_rival else ""
+    high = plan_words(kept.high_rival) if kept.high_rival else ""
+    beyond = "; ".join(f"{word} {text}" for word, text in (("below:", low), ("above:", high)) if text)
+    return (kept.what, f"{kept.low:.3g} to {kept.high:.3g}", beyond)
+
+
+def _relief_rows(found: Iterable[Relief]) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for relief in found:
+        memory = relief.what.startswith("memory")
+        before, after = (bytes_text(n) if memory else f"{n:,.0f}" for n in (relief.before, relief.after))
+        name = f"{relief.what} {before} -> {after}"
+        rows.append((name, f"{relief.after / relief.before:.3g} times", f"{plan_words(relief.plan)}"))
+    return rows
+
+
+def _signed(part: float) -> str:
+    return f"{100 * part:+.2f} %"
+
+
+def _step(seconds: float) -> str:
+    """With a digit more than other figures: neighbours are close."""
+    return f"{seconds:#.4g} s" if 1 <= seconds < 1000 else seconds_text(seconds)

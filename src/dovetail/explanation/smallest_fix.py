@@ -1,0 +1,98 @@
+"""The smallest change that makes a job fit that does not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dovetail.explanation.changed_hardware import with_chips, with_memory
+from dovetail.plans.plan import Plan
+from dovetail.search.answer import Answer
+from dovetail.search.plan import plan as search
+
+#: The largest change that is looked at, and how closely the least memory is told.
+MOST, CLOSE = 64, 0.01
+#: Nodes more or fewer that are tried where nothing divides the chips.
+NODES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Relief:
+    """A change of the hardware that makes the job fit, and the plan it fits with."""
+
+    what: str
+    before: float
+    after: float
+    plan: Plan
+    step_time_s: float
+    too_little: float | None
+    """the most that was looked at and is proven not to do"""
+
+
+def reliefs(answer: Answer, time_limit_s: float | None = None) -> tuple[Relief, ...]:
+    """The least memory on each chip, and the fewest chips in steps of two, up to 64 times what there is.
+
+    Where no degrees divide the chips, neither helps: then the nearest number of chips, node by node.
+    """
+    if answer.certificate.status == "infeasible" and not answer.certificate.counted:
+        nearest = _other_chips(answer, time_limit_s)
+        return () if nearest is None else (nearest,)
+    found = (_more_memory(answer, time_limit_s), _more_chips(answer, time_limit_s))
+    return tuple(relief for relief in found if relief is not None)
+
+
+def _other_chips(answer: Answer, time_limit_s: float | None) -> Relief | None:
+    """The nearest cluster of whole nodes on which a plan fits; of two as near the larger."""
+    chips = answer.cluster.chips
+    node = answer.cluster.tiers[0].size if len(answer.cluster.tiers) > 1 else 1
+    for change in (sign * node * count for count in range(1, NODES + 1) for sign in (1, -1)):
+        other = with_chips(answer.cluster, chips + change) if chips + change > 0 else None
+        if other is None:
+            continue
+        found = search(answer.job, other, answer.framework, space=answer.space, time_limit_s=time_limit_s)
+        if found.evaluation is not None:
+            return Relief("chips", chips, other.chips, found.plan, found.step_time_s, None)
+    return None
+
+
+def _more_memory(answer: Answer, time_limit_s: float | None) -> Relief | None:
+    capacity = answer.cluster.chip.memory_bytes
+
+    def tried(factor: float) -> Answer:
+        changed = with_memory(answer.cluster, factor)
+        return search(answer.job, changed, answer.framework, space=answer.space, time_limit_s=time_limit_s)
+
+    def needed(found: Answer) -> float:
+        return found.best.peak_bytes / capacity
+
+    known, proven, found = 1.0, answer.certificate.status == "infeasible", None
+    while found is None and known < MOST:
+        other = tried(2 * known)
+        found = other if other.evaluation is not None else None
+        if found is None:
+            known, proven = 2 * known, proven and other.certificate.status == "infeasible"
+    if found is None:
+        return None
+    while needed(found) > known * (1 + CLOSE):
+        # the fastest plan that fits tends to fill what there is: what it needs is no least, so halve from there
+        middle = (known * needed(found)) ** 0.5
+        other = tried(middle)
+        if other.evaluation is not None:
+            found = other
+        else:
+            known, proven = middle, proven and other.certificate.status == "infeasible"
+    after, too_little = needed(found) * capacity, known * capacity if proven else None
+    return Relief("memory of each chip", capacity, after, found.plan, found.step_time_s, too_little)
+
+
+def _more_chips(answer: Answer, time_limit_s: float | None) -> Relief | None:
+    chips, factor, proven = answer.cluster.chips, 1, answer.certificate.status == "infeasible"
+    while factor < MOST:
+        larger = with_chips(answer.cluster, chips * factor * 2)
+        if larger is None:
+            return None
+        other = search(answer.job, larger, answer.framework, space=answer.space, time_limit_s=time_limit_s)
+        if other.evaluation is not None:
+            too_little = float(chips * factor) if proven else None
+            return Relief("chips", chips, larger.chips, other.plan, other.step_time_s, too_little)
+        factor, proven = factor * 2, proven and other.certificate.status == "infeasible"
+    return None

@@ -1,0 +1,136 @@
+"""What known choices leave open: the costs that none of them covers, and bounds that show an option is not needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import product
+
+import numpy as np
+
+from dovetail.arrays import ROUNDING, Floats, Ints
+from dovetail.mapping.elimination.label_kernels import open_corners, room_below, undominated, worth_keeping
+from dovetail.mapping.elimination.messages import Messages, tree_of
+from dovetail.mapping.elimination.problem import CostProblem
+from dovetail.mapping.elimination.tree import Tree
+
+#: Labels of an entry for each variable eliminated to make it, about; it decides the order alone.
+LABEL_GROWTH = 2.0
+
+
+@dataclass(slots=True)
+class Incumbents:
+    """Choices that were found, and what they cost."""
+
+    problem: CostProblem
+    #: costs above this are of no interest
+    most: Floats
+    points: Floats = field(init=False)
+    choices: Ints = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.points = np.zeros((0, self.problem.objectives))
+        self.choices = np.zeros((0, len(self.problem.sizes)), np.int64)
+
+    def add(self, choices: Ints) -> None:
+        """Takes up the undominated choices; of those that cost the same the lexicographically least."""
+        every = np.unique(np.concatenate([self.choices, choices]), axis=0)
+        points = self.problem.cost(every)
+        order = np.lexsort((*every.T[::-1], *points.T[::-1]))
+        every, points = every[order], points[order]
+        best = undominated(points) & np.isfinite(points).all(axis=1)
+        self.points, self.choices = points[best], every[best]
+
+    def corners(self, epsilon: float, spent: float = 0.0) -> Floats:
+        """Corners of the costs that nobody found covers within 1 + epsilon, where 1 + `spent` of it is used up."""
+        allowed = (1 + epsilon) / (1 + spent) * (1 + ROUNDING)
+        # a cost equal to the limit is still below it
+        upper = self.most * ((1 + spent) * (1 + ROUNDING)) + 1e-200
+        found = open_corners(self.points / allowed, upper)
+        # neighbours are looked at together
+        return found[np.lexsort(found.T[::-1])]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Least weighted costs in several directions."""
+
+    tree: Tree
+    #: directions × objectives; the first are the axes
+    weights: Floats
+    messages: tuple[Messages, ...]
+
+    def outside_costs(self, outside: Floats) -> Floats:
+        """By objective what directions (the last axis) say of it alone."""
+        axes = self.weights.shape[1]
+        return outside[..., :axes] / np.diag(self.weights[:axes])
+
+
+def bounds_of(problem: CostProblem, weights: Floats) -> Bounds:
+    """Messages up and down for every direction."""
+    tree = tree_of(problem, LABEL_GROWTH)
+    messages = tuple(Messages(problem, tree, direction) for direction in weights)
+    for passes in messages:
+        passes.send_down()
+    return Bounds(tree, weights, messages)
+
+
+def weighed_corners(corners: Floats, weights: Floats) -> Floats:
+    """Corners × directions; an infinite coordinate counts only where it has a weight."""
+    terms = np.where(weights > 0, weights, 1.0) * corners[:, None, :]
+    return np.where(weights > 0, terms, 0.0).sum(axis=2)
+
+
+def needed_options(bounds: Bounds, corners: Floats) -> list[Ints]:
+    """By variable the options that may belong to a choice that is open.
+
+    All choices with an option cost w·p ≥ b in every direction. Below a corner u such a p exists only if w·u > b in all
+    of them, as no weight is negative.
+    """
+    by_direction = [passes.marginals() for passes in bounds.messages]
+    limits = weighed_corners(corners, bounds.weights)
+    return [
+        np.flatnonzero(worth_keeping(np.ascontiguousarray(np.stack(rows, axis=1)), limits))
+        for rows in zip(*by_direction, strict=True)
+    ]
+
+
+def is_closed(bounds: Bounds, corners: Floats) -> bool:
+    """Whether no choice at all can be open."""
+    least = np.array([[passes.least for passes in bounds.messages]])
+    return not worth_keeping(least, weighed_corners(corners, bounds.weights))[0]
+
+
+def promising_options(
+    bounds: Bounds, incumbents: Incumbents, kept: Sequence[Ints], epsilon: float, number: int
+) -> list[Ints]:
+    """By variable those of the kept options that were chosen so far, and some to which bounds leave the most room."""
+    by_direction = [passes.marginals() for passes in bounds.messages]
+    limits = weighed_corners(incumbents.corners(epsilon), bounds.weights)
+    found: list[Ints] = []
+    for variable, rows in enumerate(zip(*by_direction, strict=True)):
+        room = room_below(np.ascontiguousarray(np.stack(rows, axis=1)), limits)
+        used = np.isin(kept[variable], incumbents.choices[:, variable])
+        room[used] = np.inf
+        first = np.argsort(-room, kind="stable")[: max(number, np.count_nonzero(used))]
+        found.append(kept[variable][np.sort(first[room[first] > -np.inf])])
+    return found
+
+
+def directions(scale: Floats, steps: int) -> Floats:
+    """Weights on a lattice of so many steps, the axes first; where `scale` is large, weights are small."""
+    objectives = len(scale)
+    inner = [shares for shares in product(range(steps), repeat=objectives) if sum(shares) == steps]
+    shares = np.concatenate([np.eye(objectives), np.array(inner, np.float64).reshape(-1, objectives) / steps])
+    # rounded so that a division by them is exact
+    return shares / np.exp2(np.round(np.log2(np.where(scale > 0, scale, 1.0))))
+
+
+def options_of(problem: CostProblem) -> list[Ints]:
+    """All options of every variable."""
+    return [np.arange(size) for size in problem.sizes]
+
+
+def chosen(kept: Sequence[Ints], choices: Ints) -> Ints:
+    """Choices of a restricted problem in terms of the whole one."""
+    return np.stack([options[choices[:, v]] for v, options in enumerate(kept)], axis=1)

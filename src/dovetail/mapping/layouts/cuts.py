@@ -1,0 +1,193 @@
+"""What every operator of a layer cuts and in which layout it needs and writes tensors, for all options at once.
+
+The same rules as `layout.derive` and `layout.encoding.cuts` apply, along each axis: arrays hold codes of dims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from dovetail.arrays import Ints
+from dovetail.graph import Backward, LayerGraph, Operand, Operator, Role, Tensor
+from dovetail.layout.derive import SUMS, is_term, own_dim
+from dovetail.layout.encoding.cuts import owner
+from dovetail.mapping.layouts.conversion_kernels import FIRST_DIM, FLAT_SHARD, OPEN, WHOLE
+from dovetail.mapping.layouts.options import Labels, Variable
+from dovetail.mapping.layouts.scoped import Scoped, union
+from dovetail.mapping.layouts.tile import LayerTile
+
+
+class LayerCuts:
+    """Cuts of the operators, and layouts of the tensors, of a layer and its backward."""
+
+    def __init__(self, graph: LayerGraph, backward: Backward, tile: LayerTile, variables: Sequence[Variable]) -> None:
+        self.graph = graph
+        self.backward = backward
+        self.tile = tile
+        self.tensors: dict[str, Tensor] = {**backward.graph.tensors, **graph.tensors}
+        operators = (*graph.operators, *backward.graph.operators)
+        dims = dict.fromkeys(d for o in operators for d in o.dims) | dict.fromkeys(
+            d for t in self.tensors.values() for d in t.dims
+        )
+        self.dims = tuple(dims)
+        self.code = {dim: FIRST_DIM + number for number, dim in enumerate(dims)}
+        self.stream = Scoped((0,), self._codes(variables[0].stream))
+        #: forward operator → what it is told to cut
+        self.told = {
+            name: Scoped((number,), self._codes([option[name] for option in variable.options]))
+            for number, variable in enumerate(variables)
+            for name in variable.operators
+        }
+        #: operator → what it cuts; tensor → the layout it is written in
+        self.cuts: dict[str, Scoped] = {}
+        self.written: dict[str, Scoped] = {}
+        self._writer = {o.tensor: (op, o) for op in graph.operators for o in op.outputs}
+        self._readers: dict[str, list[tuple[Operator, Operand]]] = {}
+        for operator in graph.operators:
+            for operand in operator.inputs:
+                self._readers.setdefault(operand.tensor, []).append((operator, operand))
+        self._run()
+
+    def _codes(self, labels: Iterable[Labels]) -> Ints:
+        rows = [[WHOLE if dim is None else self.code[dim] for dim in each] for each in labels]
+        return np.array(rows, np.int64).reshape(len(rows), len(self.tile.names))
+
+    def _run(self) -> None:
+        tokens = self._tokens()
+        for name in self.graph.inputs:
+            tensor = self.tensors[name]
+            self.written[name] = self.limited(tensor, tokens if tensor.role is Role.INDEX else self.stream)
+        for operator in self.graph.operators:
+            self._place(operator, self.told[operator.name])
+        for output, seed in self.backward.seeds.items():
+            tensor = self.graph.tensors[output]
+            whole = Scoped((), np.full(len(self.tile.names), WHOLE, np.int64))
+            self.written[seed] = whole if tensor.role is Role.LOSS else self.limited(tensor, self.stream)
+        for operator in self.backward.graph.operators:
+            name = owner(self.graph, operator)
+            self._place(operator, self._of_sum(operator) if name is None else self.told[name])
+
+    def _place(self, operator: Operator, told: Scoped) -> None:
+        table = np.zeros(FIRST_DIM + len(self.dims), np.int64)
+        for dim, code in self.code.items():
+            table[code] = code if operator.split(dim) is not None else WHOLE
+        cuts = self._with_open_sums(operator, Scoped(told.scope, table[told.values]))
+        self.cuts[operator.name] = cuts
+        for operand in operator.outputs:
+            self.written[operand.tensor] = Scoped(cuts.scope, self._result(operator, operand)[cuts.values])
+
+    def _with_open_sums(self, operator: Operator, cuts: Scoped) -> Scoped:
+        """Along axes where every term is a sum not complete, a sum runs on such terms."""
+        axes = np.ones(len(self.tile.names), np.bool_)
+        if operator.function not in SUMS:
+            keys = "kv_heads" in operator.dims and "group" not in operator.dims
+            axes = np.array([keys and axis in self.tile.group_axes for axis in self.tile.names])
+        terms = [o.tensor for o in operator.inputs if is_term(operator, self.tensors[o.tensor])]
+        if not terms or not axes.any():
+            return cuts
+        opened: list[Scoped] = []
+        for name in terms:
+            if name not in self.written:
+                return cuts
+            partial = (self.written[name].values == OPEN) & axes
+            if not partial.any():
+                return cuts
+            opened.append(Scoped(self.written[name].scope, partial).reduced())
+        scope = union(each.scope for each in opened)
+        every = np.logical_and.reduce(np.broadcast_arrays(*(each.over(scope) for each in opened)))
+        # query groups are cut along some axes whatever the option: then nothing more depends on the terms' writers
+        together = Scoped(scope, every).reduced()
+        if not together.values.any():
+            return cuts
+        scope = union((cuts.scope, together.scope))
+        return Scoped(scope, np.where(together.over(scope), OPEN, cuts.over(scope)))
+
+    def _of_sum(self, operator: Operator) -> Scoped:
+        """How the sum of a tensor's gradients lies: `layout.encoding.cuts.sum_cuts`."""
+        name = operator.name.removesuffix(".grad.sum")
+        if name in self.graph.inputs:
+            return self.written[name]
+        writer, operand = self._writer[name]
+        told = self.told[writer.name]
+        if writer.regroups:
+            return self._first_reader(name, with_writer=True)
+        result = self._result(writer, operand)[self._possible(writer, told.values)]
+        if not (result == OPEN).any():
+            return Scoped(told.scope, result)
+        read = self._first_reader(name, with_writer=True)
+        scope = union((told.scope, read.scope))
+        mine = Scoped(told.scope, result).over(scope)
+        return Scoped(scope, np.where(mine == OPEN, read.over(scope), mine))
+
+    def _possible(self, operator: Operator, told: Ints) -> Ints:
+        table = np.zeros(FIRST_DIM + len(self.dims), np.int64)
+        for dim, code in self.code.items():
+            table[code] = code if operator.split(dim) is not None else WHOLE
+        return table[told]
+
+    def _first_reader(self, name: str, *, with_writer: bool) -> Scoped:
+        """How the first user that cuts a tensor cuts it, axis by axis."""
+        users = [*self._readers.get(name, ()), *([self._writer[name]] if with_writer and name in self._writer else [])]
+        found: Scoped | None = None
+        for operator, operand in users:
+            told = self.told[operator.name]
+            own = self._own(operator, operand)[self._possible(operator, told.values)]
+            if found is None:
+                found = Scoped(told.scope, own)
+                continue
+            scope = union((found.scope, told.scope))
+            first = found.over(scope)
+            found = Scoped(scope, np.where(first == WHOLE, Scoped(told.scope, own).over(scope), first))
+        return found or Scoped((), np.full(len(self.tile.names), WHOLE, np.int64))
+
+    def _tokens(self) -> Scoped:
+        """How ids and labels lie: `layout.encoding.encoded_strategy.token_cuts`."""
+        names = [n for n in self.graph.inputs if self.tensors[n].role is Role.INDEX]
+        seen = [self._first_reader(name, with_writer=False) for name in names]
+        scope = union(each.scope for each in seen)
+        cuts: Ints = np.full(len(self.tile.names), WHOLE, np.int64)
+        for each in seen:
+            here = each.over(scope)
+            cuts = np.where(here == WHOLE, cuts, here)
+        for name, each in zip(names, seen, strict=True):
+            own = np.isin(cuts, [self.code[d] for d in self.tensors[name].dims])
+            cuts = np.where(own & (each.over(scope) == WHOLE), WHOLE, cuts)
+        return Scoped(scope, cuts).reduced()
+
+    def limited(self, tensor: Tensor, layout: Scoped) -> Scoped:
+        """A layout without the dims a tensor lacks."""
+        table = np.zeros(FIRST_DIM + len(self.dims), np.int64)
+        for dim in tensor.dims:
+            table[self.code[dim]] = self.code[dim]
+        return Scoped(layout.scope, table[layout.values])
+
+    def needed(self, operator: Operator, operand: Operand) -> Scoped:
+        """The layout an operator needs an operand in."""
+        table = self._own(operator, operand)
+        table[OPEN] = OPEN if is_term(operator, self.tensors[operand.tensor]) else WHOLE
+        cuts = self.cuts[operator.name]
+        return Scoped(cuts.scope, table[cuts.values])
+
+    def sharded_home(self, use: Scoped) -> Scoped:
+        """A weight's home that is flat along all axes that do not cut it."""
+        return Scoped(use.scope, np.where(use.values == WHOLE, FLAT_SHARD, use.values))
+
+    def _own(self, operator: Operator, operand: Operand) -> Ints:
+        """By code of a cut: the placement of an operand."""
+        table = np.zeros(FIRST_DIM + len(self.dims), np.int64)
+        for dim in operator.dims:
+            own = own_dim(operator, operand, self.tensors[operand.tensor], dim)
+            table[self.code[dim]] = WHOLE if own is None else self.code[own]
+        return table
+
+    def _result(self, operator: Operator, operand: Operand) -> Ints:
+        """By code of a cut: the placement of a result."""
+        table = self._own(operator, operand)
+        table[OPEN] = OPEN
+        for dim in operator.dims:
+            split = operator.split(dim)
+            if table[self.code[dim]] == WHOLE and split is not None and operand.tensor in split.partial:
+                table[self.code[dim]] = OPEN
+        return table

@@ -1,0 +1,67 @@
+"""The layouts of a tensor under all options, numbered, with what it takes to convert each into each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from dovetail.arrays import Array, Floats, Ints
+from dovetail.graph import Tensor
+from dovetail.graph.size import as_array
+from dovetail.layout import Collective, CollectiveKind, Moment
+from dovetail.mapping.layouts.conversion_kernels import OPEN, WHOLE
+from dovetail.mapping.layouts.cuts import LayerCuts
+from dovetail.mapping.layouts.prices import KINDS, TilePrices
+from dovetail.mapping.layouts.scoped import Scoped
+from dovetail.mapping.layouts.setting import LayerSetting, group_of
+from dovetail.mapping.layouts.versions import Conversions
+
+
+class TensorLayouts:
+    """Bytes of a layer's tensors and prices of their conversions on a tile."""
+
+    def __init__(self, setting: LayerSetting, cuts: LayerCuts) -> None:
+        self.setting = setting
+        self.cuts = cuts
+        self.prices = TilePrices(setting.price, cuts.tile)
+        self._base = 1 + max(cuts.code.values())
+
+    def bytes(self, tensor: Tensor) -> float:
+        """Bytes of a whole tensor."""
+        return float(as_array(tensor.bytes(self.setting.sizes, self.setting.widths)))
+
+    def share(self, kind: CollectiveKind, tensor: Tensor, user: str, moment: Moment) -> float:
+        """What of a collective's seconds counts."""
+        counted = self.setting.exposure(group_of(Collective(kind, (), tensor, (), user, moment)), moment)
+        return counted * self.setting.step_weight if moment is Moment.STEP else counted
+
+    def parts(self, layouts: Ints) -> Floats:
+        """Into how many parts each layout cuts."""
+        return self.prices.parts[as_bits((layouts != WHOLE) & (layouts != OPEN))]
+
+    def conversions(
+        self, tensor: Tensor, layouts: Iterable[Scoped], moments: Sequence[Moment], user: str = ""
+    ) -> tuple[list[Scoped], Conversions]:
+        """Layouts by number, and their conversions at the prices of some moments."""
+        powers: Ints = self._base ** np.arange(len(self.cuts.tile.names), dtype=np.int64)
+        layouts = list(layouts)
+        numbers: list[Ints] = [np.asarray((each.values * powers).sum(axis=-1)) for each in layouts]
+        known, places = np.unique(np.concatenate([n.reshape(-1) for n in numbers]), return_inverse=True)
+        ends = np.cumsum([n.size for n in numbers])[:-1]
+        indexed = [
+            Scoped(each.scope, part.reshape(n.shape))
+            for each, part, n in zip(layouts, np.split(places.reshape(-1), ends), numbers, strict=True)
+        ]
+        size, whose = self.bytes(tensor), user if user in ("gradient", "updated") else ""
+        prices = [
+            self.prices.of_conversions(size, {k: self.share(k, tensor, user, moment) for k in KINDS}, whose)
+            for moment in moments
+        ]
+        return indexed, Conversions(known[:, None] // powers % self._base, np.stack(prices))
+
+
+def as_bits(axes: Array) -> Ints:
+    """Sets of axes (the last dimension) as numbers."""
+    powers: Ints = 1 << np.arange(axes.shape[-1], dtype=np.int64)
+    return np.asarray((axes * powers).sum(axis=-1), np.int64)

@@ -1,0 +1,220 @@
+"""Cost tables of a layer: one for every tensor over its writer and readers, and those of single operators."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from dovetail.arrays import Array, Floats
+from dovetail.frameworks.parameter_bytes import state_bytes
+from dovetail.graph import Backward, Operator, Role, Tensor
+from dovetail.graph.size import as_array, product
+from dovetail.layout import CollectiveKind, Moment
+from dovetail.mapping.layouts.cuts import LayerCuts
+from dovetail.mapping.layouts.options import Variable
+from dovetail.mapping.layouts.policies import Policies
+from dovetail.mapping.layouts.scoped import Scoped, union
+from dovetail.mapping.layouts.setting import LayerSetting
+from dovetail.mapping.layouts.tensor_flow import TensorFlow
+from dovetail.mapping.layouts.tensor_layouts import TensorLayouts, as_bits
+from dovetail.mapping.layouts.tile import LayerTile
+from dovetail.mapping.layouts.times import seconds_of
+from dovetail.mapping.layouts.versions import Versions
+
+#: Seconds, bytes of state and bytes saved.
+SECONDS, STATE, SAVED = range(3)
+
+
+class TableTooLargeError(Exception):
+    """A table of more entries than are allowed."""
+
+
+class LayerCosts:
+    """Everything a layer costs, as tables over variables."""
+
+    def __init__(
+        self,
+        setting: LayerSetting,
+        tile: LayerTile,
+        variables: Sequence[Variable],
+        chains: Sequence[Sequence[str]],
+        backward: Backward,
+        *,
+        recompute: bool,
+    ) -> None:
+        self.setting = setting
+        self.backward = backward
+        self.cuts = LayerCuts(setting.graph, backward, tile, variables)
+        groups = _all_operators(setting, chains)
+        self.policies = Policies(setting.graph, groups, len(variables), any_again=recompute)
+        self._lengths = [len(v.options) for v in variables] + [len(options) for options in self.policies.options]
+        self._of = TensorLayouts(setting, self.cuts)
+        self._pending: list[tuple[tuple[int, ...], int, Callable[[tuple[int, ...]], Array]]] = []
+
+    def tables(self, most: int) -> dict[tuple[int, ...], Floats]:
+        """Scope → costs, objectives first; refuses tables of too many entries before any is made."""
+        self._operators()
+        graph = self.setting.graph
+        for tensor in graph.tensors.values():
+            if tensor.role in (Role.WEIGHT, Role.CONSTANT):
+                self._weight(tensor)
+            else:
+                self._activation(tensor)
+        for tensor in self.backward.graph.tensors.values():
+            if tensor.name not in graph.tensors:
+                self._gradient(tensor)
+        largest = max(self._entries(scope) for scope, _, _ in self._pending)
+        if largest > most:
+            raise TableTooLargeError(str(largest))
+        self._of.prices.prepare(
+            {self._of.bytes(t) for t in self.cuts.tensors.values() if t.role is not Role.WEIGHT_GRADIENT}
+        )
+        found: dict[tuple[int, ...], Floats] = {}
+        for scope, objective, make in self._pending:
+            if scope not in found:
+                found[scope] = np.zeros((3, *(self._lengths[v] for v in scope)))
+            found[scope][objective] += make(scope)
+        return found
+
+    def _entries(self, scope: tuple[int, ...]) -> int:
+        return math.prod(self._lengths[v] for v in scope)
+
+    def _add(self, objective: int, cost: Scoped) -> None:
+        self._pending.append((cost.scope, objective, cost.over))
+
+    # operators
+
+    def _operators(self) -> None:
+        """Seconds of every operator and of what its shards tell each other, once and where it runs again."""
+        setting, graph = self.setting, self.setting.graph
+        forward = seconds_of(graph.operators, graph, self.cuts, setting.sizes, setting.chip, setting.widths)
+        later = self.backward.graph.operators
+        backward = seconds_of(later, graph, self.cuts, setting.sizes, setting.chip, setting.widths) if later else {}
+        for operator in graph.operators:
+            seconds = forward[operator.name]
+            self._add(SECONDS, seconds)
+            self._add(SECONDS, Scoped(seconds.scope, self._exchanges(operator, Moment.FORWARD)))
+            again = self.policies.repeated[operator.name]
+            if again.values.any():
+                scope = union((seconds.scope, again.scope))
+                repeated = seconds.values + self._exchanges(operator, Moment.BACKWARD)
+                self._add(SECONDS, Scoped(scope, Scoped(seconds.scope, repeated).over(scope) * again.over(scope)))
+        for operator in later:
+            seconds = backward[operator.name]
+            told = self._exchanges(operator, Moment.BACKWARD)
+            self._add(SECONDS, Scoped(seconds.scope, seconds.values + told))
+
+    def _exchanges(self, operator: Operator, moment: Moment) -> Array:
+        cuts = self.cuts.cuts[operator.name].values
+        total: Array = np.zeros(cuts.shape[:-1])
+        for exchange in operator.exchanges:
+            axes = as_bits(cuts == self.cuts.code[exchange.dim])
+            inside = np.isin(cuts, [self.cuts.code[d] for d in exchange.dims if d != exchange.dim])
+            kind = CollectiveKind.PERMUTE if exchange.passed_on else CollectiveKind.ALL_REDUCE
+            size = 4.0 * exchange.values * float(as_array(product(self.setting.sizes, exchange.dims)))
+            share = self._of.share(kind, Tensor("", ()), operator.name, moment)
+            total = total + share * self._of.prices.of(kind, size)[axes, as_bits(inside)]
+        return total
+
+    # layouts of tensors
+
+    def _reads(self, operators: Iterable[Operator], name: str) -> list[tuple[str, Scoped]]:
+        """Who needs a tensor in which layout, in order."""
+        return [(o.name, self.cuts.needed(o, i)) for o in operators for i in o.inputs if i.tensor == name]
+
+    def _gradient(self, tensor: Tensor) -> None:
+        """Conversions of a tensor that the backward writes."""
+        events = [layout for _, layout in self._reads(self.backward.graph.operators, tensor.name)]
+        events += [
+            self.cuts.limited(source, self.cuts.stream)
+            for source in self.setting.graph.stream(self.setting.graph.inputs)
+            if self.backward.gradients.get(source.name) == tensor.name
+        ]
+        self._converted(tensor, [self.cuts.written[tensor.name]], events, Moment.BACKWARD)
+
+    def _converted(self, tensor: Tensor, given: list[Scoped], events: list[Scoped], moment: Moment) -> None:
+        """Conversions of a tensor nothing of which is kept."""
+        if not events:
+            return
+        scope = union(each.scope for each in (*given, *events))
+
+        def seconds(scope: tuple[int, ...]) -> Array:
+            indexed, conversions = self._of.conversions(tensor, (*given, *events), [moment])
+            versions = Versions(conversions)
+            for each in indexed[: len(given)]:
+                versions.give(each.over(scope))
+            for each in indexed[len(given) :]:
+                versions.require(each.over(scope))
+            return versions.seconds(0)
+
+        self._pending.append((scope, SECONDS, seconds))
+
+    def _weight(self, tensor: Tensor) -> None:
+        """A weight's gathering, the reduction of its gradient, and its state; or a constant."""
+        setting, cuts = self.setting, self.cuts
+        forward = [layout for _, layout in self._reads(setting.graph.operators, tensor.name)]
+        backward = [layout for _, layout in self._reads(self.backward.graph.operators, tensor.name)]
+        if tensor.role is Role.CONSTANT:
+            for events, moment in ((forward, Moment.FORWARD), (backward, Moment.BACKWARD)):
+                self._converted(tensor, events[:1], events, moment)
+            return
+        if not forward:
+            return
+        use = forward[0]
+        home = cuts.sharded_home(use) if setting.zero_stage else use
+        given = home if setting.zero_stage == 3 else use
+        self._converted(tensor, [given], forward, Moment.FORWARD)
+        self._converted(tensor, [given], [*backward, use], Moment.BACKWARD)
+        gradient = self.backward.gradients.get(tensor.name)
+        if gradient is not None:
+            moment = Moment.BACKWARD if setting.zero_stage >= 2 else Moment.STEP
+            written, of = cuts.written[gradient], self.backward.graph.tensors[gradient]
+            self._step(of, written, home, "gradient", moment)
+            if setting.zero_stage == 1:
+                self._step(tensor, home, use, "updated", Moment.STEP)
+        elements = float(as_array(tensor.points(setting.sizes)))
+        used, kept_at_home = (elements / self._of.parts(each.values) for each in (use, home))
+        parts = state_bytes(used, kept_at_home, setting.zero_stage, setting.parameter_bytes)
+        self._add(STATE, Scoped(use.scope, sum(parts, np.zeros(()))))
+
+    def _step(self, tensor: Tensor, before: Scoped, after: Scoped, user: str, moment: Moment) -> None:
+        scope = union((before.scope, after.scope))
+
+        def seconds(scope: tuple[int, ...]) -> Array:
+            (old, new), conversions = self._of.conversions(tensor, (before, after), [moment], user)
+            return conversions.seconds[0][old.over(scope), new.over(scope)]
+
+        self._pending.append((scope, SECONDS, seconds))
+
+    def _activation(self, tensor: Tensor) -> None:
+        """A tensor of the forward: its conversions, what is kept of it, what is made again, and what reads it later."""
+        graph, cuts, name = self.setting.graph, self.cuts, tensor.name
+        reads = self._reads(graph.operators, name)
+        if name in graph.outputs and tensor.role is Role.ACTIVATION:
+            reads.append(("", cuts.limited(tensor, cuts.stream)))
+        later = self._reads(self.backward.graph.operators, name)
+        written = cuts.written[name]
+        needed = name in self.policies.needed
+        savers = [o.name for o in graph.operators if name in o.saves]
+        flags = [self.policies.repeated[reader] for reader, _ in reads if reader]
+        writers = [o.name for o in graph.operators if any(i.tensor == name for i in o.outputs)]
+        flags += [self.policies.repeated[writer] for writer in writers]
+        layouts = [written, *(layout for _, layout in reads), *(layout for _, layout in later)]
+        if len(layouts) == 1 and not needed:
+            return
+        plain = union(each.scope for each in layouts)
+        scope = union((plain, *(flag.scope for flag in flags))) if needed or reads else plain
+        flow = TensorFlow(self._of, self.policies, tensor, reads, later, savers, layouts)
+        self._pending.append((plain, SECONDS, flow.seconds))
+        if needed or any(flag.values.any() for flag in flags):
+            self._pending.append((scope, SECONDS, flow.again_seconds))
+            self._pending.append((scope, SAVED, flow.saved_bytes))
+        if later:
+            self._pending.append((plain, SECONDS, flow.later_seconds))
+
+
+def _all_operators(setting: LayerSetting, chains: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+    known = {name for group in chains for name in group}
+    return [*chains, *([o.name] for o in setting.graph.operators if o.name not in known)]

@@ -1,0 +1,103 @@
+"""The largest number of disjoint live tiles: a dynamic program over the dies, row by row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from dovetail.errors import InputError
+from dovetail.layout.encoding.job_encoding import Tile
+from dovetail.layout.encoding.wafer_grid import WaferGrid
+from dovetail.mapping.tilings.problem import live_tiles, wafer_parts
+
+#: Of a state: tiles so far, and how it was reached: the state before and the tile placed last.
+_Reached = tuple[int, tuple[int, Tile | None]]
+
+
+def most_tiles(
+    grid: WaferGrid, shapes: Iterable[tuple[int, int]], *, reaching: bool = False
+) -> tuple[int, tuple[Tile, ...]]:
+    """As many disjoint tiles of these shapes as live dies allow, and which; where `reaching`, that reach each other.
+
+    Dies are taken row by row; a state is which dies from the present one on are taken. It is exact; what it takes
+    grows with the shorter side of the wafer, along which the dies are walked, and with the tiles' length across.
+    """
+    found = most_tiles_within(grid, shapes, math.inf, reaching=reaching)
+    assert found is not None
+    return len(found), found
+
+
+def most_tiles_within(
+    grid: WaferGrid, shapes: Iterable[tuple[int, int]], states: float, *, reaching: bool = False
+) -> tuple[Tile, ...] | None:
+    """As many disjoint tiles as live dies allow, or None where finding them takes more states."""
+    wanted, best = list(shapes), tuple[Tile, ...]()
+    for part in wafer_parts(grid) if reaching else [grid]:
+        found = _packed(part, wanted, states)
+        if found is None:
+            return None
+        best = found if len(found) > len(best) else best
+    return best
+
+
+def _packed(grid: WaferGrid, shapes: Iterable[tuple[int, int]], states: float) -> tuple[Tile, ...] | None:
+    """The dynamic program."""
+    wanted = sorted(set(shapes))
+    if not wanted or any(rows < 1 or cols < 1 for rows, cols in wanted):
+        raise InputError("shapes", f"are {wanted}", "rows and columns are at least 1, and there is at least one shape")
+    tiles = live_tiles(grid, wanted)
+    if not tiles:
+        return ()
+    by_first, masks = _numbered(grid, tiles)
+    count = grid.rows * grid.cols
+    usable = 0
+    for mask in masks.values():
+        usable |= mask
+    # what a tile takes at least, to bound how many the dies ahead can hold
+    least = min(tile.rows * tile.cols for tile in tiles)
+    floor = len(_greedy(tiles, masks))
+    layers: list[dict[int, _Reached]] = [{0: (0, (0, None))}]
+    for die in range(count):
+        reached: dict[int, _Reached] = {}
+        ahead = usable >> (die + 1) << (die + 1)
+        for taken, (number, _) in sorted(layers[-1].items()):
+            for tile in (None, *by_first.get(die, ())):
+                mask = 0 if tile is None else masks[tile]
+                if mask & taken:
+                    continue
+                # dies behind no longer tell states apart
+                state, more = (taken | mask) & ahead, number + (tile is not None)
+                if more + (ahead & ~state).bit_count() // least < floor:
+                    continue
+                if state not in reached or reached[state][0] < more:
+                    reached[state] = (more, (taken, tile))
+        layers.append(reached)
+        states -= len(reached)
+        if states < 0:
+            return None
+    chosen, state = list[Tile](), 0
+    for layer in reversed(layers[1:]):
+        state, tile = layer[state][1]
+        chosen += [] if tile is None else [tile]
+    return tuple(reversed(chosen))
+
+
+def _numbered(grid: WaferGrid, tiles: Iterable[Tile]) -> tuple[dict[int, list[Tile]], dict[Tile, int]]:
+    """Tiles by their first die, and the dies of each as bits; dies count along the shorter side."""
+    by_first: dict[int, list[Tile]] = {}
+    masks: dict[Tile, int] = {}
+    for tile in tiles:
+        dies = [y * grid.cols + x if grid.cols <= grid.rows else x * grid.rows + y for x, y in tile.dies()]
+        masks[tile] = sum(1 << die for die in dies)
+        by_first.setdefault(min(dies), []).append(tile)
+    return by_first, masks
+
+
+def _greedy(tiles: Iterable[Tile], masks: dict[Tile, int]) -> list[Tile]:
+    """Tiles in order, each that is free: some packing."""
+    taken, found = 0, list[Tile]()
+    for tile in tiles:
+        if not masks[tile] & taken:
+            taken |= masks[tile]
+            found.append(tile)
+    return found

@@ -1,0 +1,42 @@
+"""A placement where there is hardly room: tiles that are known to fit, in an order that is good."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from dovetail.layout.encoding.job_encoding import Tile
+from dovetail.mapping.tilings.problem import TileProblem
+
+
+def ordered_packing(problem: TileProblem, packing: Sequence[Tile]) -> list[int]:
+    """Stages on disjoint tiles, each beside the one before, then bettered by turning parts round; empty where none may.
+
+    Only for stages that may all have the same shapes: else a packing does not say which stage may have which tile.
+    """
+    allowed = [tuple(row) for row in (problem.costs < math.inf).tolist()]
+    if len(set(allowed)) > 1 or len(packing) < problem.num_stages:
+        return []
+    numbers = [problem.number[tile] for tile in packing]
+    starts = [_nearest(problem, numbers, first) for first in numbers]
+    cost, best = min((problem.cost_apart(chosen), chosen) for chosen in starts)
+    improved = True
+    while improved:
+        improved = False
+        for i in range(problem.num_stages):
+            for j in range(i + 2, problem.num_stages + 1):
+                turned = best[:i] + best[i:j][::-1] + best[j:]
+                other = problem.cost_apart(turned)
+                if other < cost:
+                    cost, best, improved = other, turned, True
+    return best if math.isfinite(cost) else []
+
+
+def _nearest(problem: TileProblem, numbers: Sequence[int], first: int) -> list[int]:
+    """From a first tile on, always the nearest that is left."""
+    chosen, left = [first], sorted(set(numbers) - {first})
+    while len(chosen) < problem.num_stages:
+        here = chosen[-1]
+        chosen.append(min(left, key=lambda tile: (problem.hops[here, tile], tile)))
+        left.remove(chosen[-1])
+    return chosen

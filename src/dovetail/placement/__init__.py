@@ -1,1 +1,0 @@
-"""Layers on pipeline stages, and what a plan file says."""

@@ -1,0 +1,154 @@
+"""Shapes: splits with the pipeline and the copies around them, as columns of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from dovetail.arrays import Bools, Ints
+from dovetail.frameworks import Framework
+from dovetail.frameworks.framework import AxisOrder
+from dovetail.hardware import Cluster
+from dovetail.layout.axes import joined_by_tier
+from dovetail.models import Job
+from dovetail.plans.model_limits import nests
+from dovetail.plans.partitions import is_free, listed_cuts
+from dovetail.plans.pipeline_schedule import MAX_CHUNK_RUNS, SCHEDULE_CODES, Pipeline, PipelineSchedule
+from dovetail.plans.space import Space
+from dovetail.plans.stage_degrees import Split
+
+#: Where stages lie, by `Shapes.inside`.
+AXIS_ORDERS: tuple[AxisOrder, AxisOrder] = ("tp-cp-dp-pp", "tp-cp-pp-dp")
+NAMES = {number: schedule.value for schedule, number in SCHEDULE_CODES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """One number of each for every shape."""
+
+    split: Ints
+    stages: Ints
+    copies: Ints
+    micro_batch: Ints
+    microbatches: Ints
+    #: 1 where a pipeline's stages lie inside its copies
+    inside: Ints
+    schedule: Ints
+    chunks: Ints
+    cell: Ints
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def take(self, which: Ints | Bools) -> Shapes:
+        """Some of them, in this order."""
+        return Shapes(*(getattr(self, field.name)[which] for field in fields(self)))
+
+
+def shapes(
+    job: Job,
+    cluster: Cluster,
+    framework: Framework,
+    space: Space,
+    splits: Sequence[Split],
+    wanted: Bools,
+) -> Shapes:
+    """Every shape of the splits and stages that are wanted (splits × the space's stages).
+
+    Cells, which are splits with a microbatch, are numbered by `cell`.
+    """
+    chips, batch = cluster.chips, job.global_batch
+    copy = np.array([split.copy_chips for split in splits], np.int64)
+    least = np.array([split.least_copies for split in splits], np.int64)
+    sizes = np.array(sorted(set(space.micro_batch)), np.int64)
+    columns: list[Ints] = []
+    for position, p in enumerate(space.pipeline_parallel):
+        d = chips // (copy * p)
+        fits = wanted[:, position] & (chips % (copy * p) == 0) & (d % least == 0)
+        split, size = np.nonzero(fits[:, None] & (batch % np.maximum(sizes * d[:, None], 1) == 0))
+        m = batch // (sizes[size] * d[split])
+        for schedule, v in _pipelines(job.model.num_layers, framework, space, p):
+            runs = _runs(framework, p, m, v, schedule)
+            # which of them lies inside matters where there are several stages, copies and tiers, and is open where
+            # experts do not lie on copies
+            turns = (d[split] > 1) & (least[split] == 1) & (p > 1 and len(cluster.tiers) > 1)
+            for inside, order in enumerate(AXIS_ORDERS):
+                chosen = runs & ((turns & (order in space.axis_order)) | (~turns & (inside == 0)))
+                s = split[chosen]
+                rest = (np.full(len(s), value, np.int64) for value in (inside, SCHEDULE_CODES[schedule], v))
+                columns.append(np.stack([s, np.full(len(s), p), d[s], sizes[size[chosen]], m[chosen], *rest]))
+    table = np.concatenate([np.zeros((8, 0), np.int64), *columns], axis=1)
+    _, cell = np.unique(table[0] * (2 * batch) + table[3], return_inverse=True)
+    return Shapes(*table[:8], cell=cell.reshape(-1))
+
+
+def _pipelines(num_layers: int, framework: Framework, space: Space, p: int) -> list[tuple[PipelineSchedule, int]]:
+    """Schedules and chunks for so many stages, with a cut the framework runs."""
+    if p == 1:
+        return [(PipelineSchedule.ONE_F_ONE_B, 1)]
+    found: list[tuple[PipelineSchedule, int]] = []
+    for schedule in (s for s in PipelineSchedule if s.value in space.pipeline_schedule):
+        chunks = [v for v in space.virtual_stages if v > 1] if schedule is PipelineSchedule.INTERLEAVED else [1]
+        for v in sorted(set(chunks)):
+            uneven = framework.uneven_stages != "never"
+            if p * v <= num_layers + 2 and (
+                is_free(schedule, space.partition, p)
+                or listed_cuts(num_layers, p, v, schedule, space.partition, uneven=uneven)
+            ):
+                found.append((schedule, v))
+    return found
+
+
+def _runs(framework: Framework, p: int, m: Ints, v: int, schedule: PipelineSchedule) -> Bools:
+    """Whether a schedule takes so many microbatches (`Pipeline`, `check_runs`)."""
+    fits = p * m * v <= MAX_CHUNK_RUNS
+    if p > 1 and schedule.value not in framework.pipeline_schedules:
+        return np.zeros(len(m), np.bool_)
+    if schedule is PipelineSchedule.INTERLEAVED:
+        counts, back = np.unique(m, return_inverse=True)
+        taken = np.array([framework.can_interleave(int(n), p) for n in counts.tolist()], np.bool_)
+        return fits & taken[back.reshape(-1)]
+    if schedule is PipelineSchedule.DUAL_PIPE:
+        return fits & (p % 2 == 0) & (m % 2 == 0) & (m >= 2 * p)
+    return fits
+
+
+def group_sizes(stages: Ints, microbatches: Ints, chunks: Ints) -> Ints:
+    """The microbatches that pass an interleaved chunk before the next one's turn."""
+    found: dict[tuple[int, int], int] = {}
+    groups = np.ones(len(stages), np.int64)
+    for i in np.nonzero(chunks > 1)[0].tolist():
+        key = (int(stages[i]), int(microbatches[i]))
+        if key not in found:
+            found[key] = Pipeline(PipelineSchedule.INTERLEAVED, *key, 2).microbatch_group_size
+        groups[i] = found[key]
+    return groups
+
+
+def shardings(
+    framework: Framework, space: Space, split: Split, copies: int, stages: int, tiers: Sequence[int]
+) -> list[tuple[int, int]]:
+    """ZeRO stages and groups for so many copies of a split in so many stages, that differ in what they do."""
+    plan = split.plan
+    ranks = copies * plan.context_parallel
+    offered = framework.zero_stages if stages == 1 else framework.zero_stages_with_pipeline
+    zero_stages = sorted({stage for stage in space.zero_stage if stage in offered})
+    if stages > 1 and 1 in zero_stages and 2 in zero_stages:
+        zero_stages.remove(2)  # gradients of a pipeline are whole until its one reduction
+    groups = [ranks] if ranks in space.zero_group else []
+    if framework.zero_group:
+        groups = [g for g in sorted(set(space.zero_group)) if ranks % g == 0]
+    groups = [g for g in groups if g > 1 and nests(plan, copies, g) and _keeps_tiers(split, g, tiers)]
+    return [(stage, g) for stage in zero_stages for g in ((ranks,) if stage == 0 else groups)]
+
+
+def _keeps_tiers(split: Split, zero_group: int, tiers: Sequence[int]) -> bool:
+    """Whether a group that ends among context-parallel chips leaves them on the tiers they are on."""
+    t, end = split.plan.tensor_parallel, split.copy_chips
+    middle = t * zero_group
+    if middle >= end:
+        return True
+    parts = (joined_by_tier(low, high, tiers) for low, high in ((t, middle), (middle, end)))
+    return tuple(a * b for a, b in zip(*parts, strict=True)) == joined_by_tier(t, end, tiers)

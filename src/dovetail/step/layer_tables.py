@@ -1,0 +1,270 @@
+"""Layer tables: what every layer class takes under every split and microbatch, and under every recompute choice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dovetail.arrays import Floats, Ints
+from dovetail.cost.calibration import Efficiencies, calibration
+from dovetail.cost.operators import ChipUnits
+from dovetail.frameworks import Framework
+from dovetail.graph import LayerGraph, ModelGraph
+from dovetail.hardware import Cluster
+from dovetail.layout.strategy import Strategy
+from dovetail.models import Job
+from dovetail.plans.space import BY_BLOCK, Choice, Space
+from dovetail.plans.stage_degrees import Split
+from dovetail.profile import LayerProfile, Recompute, recompute
+from dovetail.profile.modules import MODULES
+from dovetail.step.evaluate import is_block, units_of
+from dovetail.step.facts import FrameworkFacts, facts_of
+from dovetail.step.profiles import Arrangements, Pricing, pricing_of, profile_job
+from dovetail.step.times import layer_times
+
+#: A recompute choice and the share of the blocks it holds for.
+Option = tuple[Choice, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A job on a cluster under a framework, and what all its plans share."""
+
+    job: Job
+    cluster: Cluster
+    framework: Framework
+    graph: ModelGraph
+    efficiencies: Efficiencies
+    #: what the efficiencies rest on
+    basis: str
+    chip: ChipUnits
+    #: with one stage, and with several
+    alone: FrameworkFacts
+    staged: FrameworkFacts
+    #: whether these are figures that no simulated step falls below
+    at_least: bool = False
+
+    @staticmethod
+    def of(job: Job, cluster: Cluster, framework: Framework, *, at_least: bool = False) -> Setting:
+        """Everything looked up once; `at_least`, what no simulated step falls below (L1⁻) instead of the model's."""
+        known = calibration(cluster.chip, job.precision)
+        alone, staged = (_facts(framework, job, stages, at_least=at_least) for stages in (1, 2))
+        chip = units_of(job, cluster, alone, known.efficiencies)
+        graph, basis = job.graph(), str(known)
+        return Setting(job, cluster, framework, graph, known.efficiencies, basis, chip, alone, staged, at_least)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The layer classes, in the order tables have them: sorted, as memory goes through them."""
+        return tuple(sorted(self.graph.layers))
+
+    @property
+    def capacity_bytes(self) -> float:
+        """Memory of a chip."""
+        return self.cluster.chip.memory_bytes
+
+    def facts(self, stages: int) -> FrameworkFacts:
+        """The framework's figures for a pipeline of so many stages."""
+        return self.alone if stages == 1 else self.staged
+
+    def pricing(self, stages: int, zero_stage: int) -> Pricing:
+        """What collectives cost where gradients are as wide as such plans reduce them."""
+        facts = self.facts(stages)
+        gradient = facts.sharded_reduction_bytes if zero_stage == 3 else facts.reduction_bytes
+        return pricing_of(self.job, self.cluster, self.efficiencies, gradient, facts.gathered_weight_bytes)
+
+
+def _facts(framework: Framework, job: Job, stages: int, *, at_least: bool) -> FrameworkFacts:
+    facts = facts_of(framework, job, stages=stages)
+    if not at_least:
+        return facts
+    # tables are shared by all schedules a framework has
+    schedule = "dualpipe" if "dualpipe" in framework.pipeline_schedules else ""
+    return facts.at_least(schedule=schedule, stages=stages)
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceTimes:
+    """Layers under every recompute choice: arrays of cells × choices × classes."""
+
+    forward_s: Floats
+    input_gradient_s: Floats
+    weight_gradient_s: Floats
+    kept_bytes: Floats
+    workspace_bytes: Floats
+
+    def arrays(self) -> tuple[Floats, ...]:
+        """The columns in order."""
+        return tuple(getattr(self, name) for name in self.__slots__)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What states add to every microbatch, by kind of group: states × classes; and the kernels launched for it."""
+
+    forward_s: Mapping[str, Floats]
+    backward_s: Mapping[str, Floats]
+    forward_kernels: Floats
+    backward_kernels: Floats
+
+
+class LayerTable:
+    """The cells of one structure: splits along the same axes with their microbatches, profiled together."""
+
+    def __init__(self, setting: Setting, splits: Sequence[Split], rows: Ints, micro_batches: Ints) -> None:
+        self.setting = setting
+        copies = [split.least_copies for split in splits]
+        arranged = Arrangements.of([split.arranged for split in splits], copies).taken(rows, micro_batches)
+        self.profiles = profile_job(
+            arranged,
+            setting.job,
+            setting.chip,
+            setting.pricing(1, 0),
+            one_copy_per_node=setting.alone.one_copy_per_node,
+        )
+        self.cells = len(rows)
+        self._cache: dict[tuple[str, Choice], Recompute] = {}
+        self._found: dict[tuple[str, Choice, float], tuple[Floats, ...]] = {}
+
+    def column(self, field: str) -> Floats:
+        """A field of the profiles: cells × classes."""
+        return np.stack([self._wide(getattr(p, field)) for p in self._layers], axis=1)
+
+    def tied(self, weights: Sequence[str], field: str) -> Floats:
+        """Parameters of weights that several classes share: cells × classes × weights."""
+        rows = [
+            [getattr(p.tied_parameters[w], field) if w in p.tied_parameters else np.zeros(()) for w in weights]
+            for p in self._layers
+        ]
+        flat = [np.stack([self._wide(value) for value in row], axis=1) for row in rows if weights]
+        return np.stack(flat, axis=1) if flat else np.zeros((self.cells, len(self._layers), 0))
+
+    @property
+    def _layers(self) -> list[LayerProfile]:
+        return [self.profiles.layers[name] for name in self.setting.classes]
+
+    def _again(self, name: str, choice: Choice, share: float) -> Recompute:
+        """What a class keeps where a share of its blocks makes a choice; embedding and head compute nothing again."""
+        layer = self.setting.graph.layers[name]
+        if not is_block(layer):
+            return self._chosen(name, "none", 1.0)
+        operands = self.setting.alone.operand_share
+        chosen = self._chosen(name, _effect(layer, choice), operands)
+        return chosen if share == 1 else chosen.mixed(self._chosen(name, "none", operands), share)
+
+    def _chosen(self, name: str, choice: Choice, operand_share: float) -> Recompute:
+        key = (name, choice)
+        if key not in self._cache:
+            layer, early = self.setting.graph.layers[name], self.setting.alone.stops_early
+            self._cache[key] = recompute(layer, self.profiles.layers[name], choice, operand_share, stops_early=early)
+        return self._cache[key]
+
+    def choice_times(self, options: Sequence[Option]) -> ChoiceTimes:
+        """Seconds and bytes under every choice and the share of blocks it holds for."""
+        every = [self._option(choice, share) for choice, share in options]
+        return ChoiceTimes(*(np.stack([part[i] for part in every], axis=1) for i in range(5)))
+
+    def _option(self, choice: Choice, share: float) -> list[Floats]:
+        columns: list[tuple[Floats, ...]] = []
+        for name in self.setting.classes:
+            layer = self.setting.graph.layers[name]
+            # several choices are one to a class that lacks what they differ in
+            key = (name, _effect(layer, choice), share) if is_block(layer) else (name, "none", 1.0)
+            if key not in self._found:
+                self._found[key] = self._class_times(*key)
+            columns.append(self._found[key])
+        return [np.stack([column[i] for column in columns], axis=1) for i in range(5)]
+
+    def _class_times(self, name: str, choice: Choice, share: float) -> tuple[Floats, ...]:
+        overlaps, host_s = self.setting.alone.overlaps, self.setting.alone.overheads.host_s
+        again = self._again(name, choice, share)
+        times = layer_times(self.profiles.layers[name], again, overlaps, host_s)
+        parts = (times.forward_s, times.input_gradient_s, times.weight_gradient_s)
+        return tuple(self._wide(part) for part in (*parts, again.saved_bytes, again.workspace_bytes))
+
+    def sharded_option(
+        self, choice: Choice, share: float, rows: Ints, work: Work, states: Ints, stages: int
+    ) -> list[Floats]:
+        """The same of some cells, each under a state that gathers or reduces with every microbatch."""
+        facts = self.setting.facts(stages)
+        columns: list[list[Floats]] = []
+        for number, (name, profile) in enumerate(zip(self.setting.classes, self._layers, strict=True)):
+            again = _taken_recompute(self._again(name, choice, share), rows, self.cells)
+            if choice == "full" and not facts.stops_early and is_block(self.setting.graph.layers[name]):
+                # a forward that runs again as a whole launches what gathers its weights too
+                launches = share * work.forward_kernels[states, number]
+                again = replace(again, added_kernels=again.added_kernels + launches)
+            cells = _taken_profile(profile, rows, self.cells, work, states, number)
+            times = layer_times(cells, again, facts.overlaps, facts.overheads.host_s)
+            parts = (times.forward_s, times.input_gradient_s, times.weight_gradient_s)
+            columns.append([np.broadcast_to(p, len(rows)) for p in (*parts, again.saved_bytes, again.workspace_bytes)])
+        return [np.stack([column[i] for column in columns], axis=1) for i in range(5)]
+
+    def _wide(self, values: Floats | float) -> Floats:
+        return np.broadcast_to(np.asarray(values, np.float64), (self.cells,))
+
+
+def _effect(layer: LayerGraph, choice: Choice) -> Choice:
+    """A choice as one layer sees it: modules it lacks do nothing."""
+    if isinstance(choice, str):
+        return choice
+    held = tuple(name for name in choice if name not in MODULES or any(MODULES[name].operators(layer)))
+    return held or "none"
+
+
+def by_structure(splits: Sequence[Split]) -> Mapping[Strategy, list[int]]:
+    """Numbers of the splits along the same axes."""
+    groups: dict[Strategy, list[int]] = {}
+    for number, split in enumerate(splits):
+        groups.setdefault(split.arranged.strategy, []).append(number)
+    return groups
+
+
+def _taken(values: Floats | float, rows: Ints, cells: int) -> Floats:
+    return np.broadcast_to(np.asarray(values, np.float64), (cells,))[rows]
+
+
+def _taken_profile(
+    profile: LayerProfile, rows: Ints, cells: int, work: Work, states: Ints, number: int
+) -> LayerProfile:
+    """What `layer_times` reads of some cells' profiles, with what their states add to every microbatch."""
+
+    def joined(own: Mapping[str, Floats], more: Mapping[str, Floats]) -> dict[str, Floats]:
+        sums: dict[str, Floats] = {name: _taken(seconds, rows, cells) for name, seconds in own.items()}
+        for name, seconds in more.items():
+            sums[name] = sums.get(name, np.zeros(())) + seconds[states, number]
+        return sums
+
+    return replace(
+        profile,
+        forward_s=_taken(profile.forward_s, rows, cells),
+        input_gradient_s=_taken(profile.input_gradient_s, rows, cells),
+        weight_gradient_s=_taken(profile.weight_gradient_s, rows, cells),
+        forward_kernels=_taken(profile.forward_kernels, rows, cells) + work.forward_kernels[states, number],
+        backward_kernels=_taken(profile.backward_kernels, rows, cells) + work.backward_kernels[states, number],
+        forward_collective_s=joined(profile.forward_collective_s, work.forward_s),
+        backward_collective_s=joined(profile.backward_collective_s, work.backward_s),
+    )
+
+
+def _taken_recompute(again: Recompute, rows: Ints, cells: int) -> Recompute:
+    return Recompute(
+        saved_bytes=_taken(again.saved_bytes, rows, cells),
+        added_s=_taken(again.added_s, rows, cells),
+        workspace_bytes=_taken(again.workspace_bytes, rows, cells),
+        added_kernels=_taken(again.added_kernels, rows, cells),
+        added_collective_s={name: _taken(s, rows, cells) for name, s in again.added_collective_s.items()},
+    )
+
+
+def options_of(space: Space) -> list[Option]:
+    """Recompute choices and the shares they hold for; those that let blocks choose are bounded by none and full."""
+    if BY_BLOCK in space.recompute:
+        return [("none", 1.0), ("full", 1.0)]
+    options: list[Option] = []
+    for choice in space.recompute:
+        shares = sorted(set(space.recompute_share)) if choice == "full" else [1.0]
+        options += [(choice, share) for share in shares]
+    return options

@@ -1,0 +1,269 @@
+"""All tables of a search, and plans as rows of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
+
+import numpy as np
+
+from dovetail.arrays import Bools, Floats, Ints
+from dovetail.cost.units import tier_arrays
+from dovetail.frameworks.parameter_bytes import state_bytes
+from dovetail.layout.strategy import Strategy
+from dovetail.plans.arrange import arrange, stage_hops
+from dovetail.plans.pipeline_schedule import DUAL_PIPE
+from dovetail.plans.plan import Plan
+from dovetail.plans.plan_batch import PlanBatch
+from dovetail.plans.skeletons import AXIS_ORDERS, NAMES, Shapes
+from dovetail.plans.stage_degrees import Split
+from dovetail.step.layer_tables import ChoiceTimes, LayerTable, Option, Setting, by_structure
+from dovetail.step.partition_table import CutTable
+from dovetail.step.plan_kernels import Cells, Facts, Layers, States
+from dovetail.step.state_tables import StateKey, StateTable
+from dovetail.step.times import handover_seconds, is_routed, tied_time
+
+#: Sequences of a microbatch so large that nothing is lost on its size: what layers then take per sequence bounds all.
+ENDLESS = 2**20
+
+
+def numbers(array: Ints) -> list[int]:
+    """An array as a list."""
+    return cast("list[int]", array.tolist())
+
+
+class Tables:
+    """Profiles once per cell, states once per sharding, cuts once per pipeline; plans are numbers of their rows."""
+
+    def __init__(self, setting: Setting, splits: Sequence[Split], options: Sequence[Option]) -> None:
+        self.setting = setting
+        self.splits = splits
+        self.options = options
+        #: of the splits
+        self.columns = PlanBatch.of([split.plan for split in splits])
+        graph = setting.graph
+        self.states = StateTable(setting, splits)
+        self.cuts = CutTable(graph, setting.classes, setting.job.model.num_layers)
+        self.facts = _facts(setting)
+        self._tables: list[LayerTable] = []
+        self._choices: dict[int, ChoiceTimes] = {}
+        self._cells: dict[tuple[int, int], int] = {}
+        #: of every cell: its table, and its row there
+        self._place: list[tuple[int, int]] = []
+        self._columns: list[Cells] = []
+        self._fastest: list[Layers] = []
+
+    def endless(self) -> tuple[Floats, Floats, Floats]:
+        """Of every split: forward and backward seconds per sequence of every class, and parameters, tied ones apart.
+
+        With endless microbatches, that is: none takes less per sequence, since launches, latencies and unfilled tiles
+        only add to it.
+        """
+        count, classes, setting = len(self.splits), len(self.setting.classes), self.setting
+        if setting.chip.sharing == "scheduled":
+            # these are bounds: what no schedule beats does as well, and is found much faster
+            setting = replace(setting, chip=replace(setting.chip, sharing="endless"))
+        forward, backward, parameters = (np.zeros((count, classes)) for _ in range(3))
+        for numbers in by_structure(self.splits).values():
+            rows = np.arange(len(numbers))
+            sizes = np.full(len(numbers), ENDLESS, np.int64)
+            table = LayerTable(setting, [self.splits[i] for i in numbers], rows, sizes)
+            times = table.choice_times([("none", 1.0)])
+            forward[numbers] = times.forward_s[:, 0] / ENDLESS
+            backward[numbers] = (times.input_gradient_s + times.weight_gradient_s)[:, 0] / ENDLESS
+            tied = table.tied(self.states.tied_weights, "parameters").sum(axis=2)
+            parameters[numbers] = table.column("parameters") - tied
+        return forward, backward, parameters
+
+    def cells(self, shapes: Shapes) -> Ints:
+        """The cells of shapes; those not seen yet are profiled, all of a structure together."""
+        pairs = list(zip(numbers(shapes.split), numbers(shapes.micro_batch), strict=True))
+        new = sorted({pair for pair in pairs if pair not in self._cells})
+        groups: dict[Strategy, list[tuple[int, int]]] = {}
+        for split, size in new:
+            groups.setdefault(self.splits[split].arranged.strategy, []).append((split, size))
+        for found in groups.values():
+            used = sorted({split for split, _ in found})
+            where = {split: i for i, split in enumerate(used)}
+            rows = np.array([where[split] for split, _ in found], np.int64)
+            sizes = np.array([size for _, size in found], np.int64)
+            table = LayerTable(self.setting, [self.splits[i] for i in used], rows, sizes)
+            for row, pair in enumerate(found):
+                self._cells[pair] = len(self._place)
+                self._place.append((len(self._tables), row))
+            self._tables.append(table)
+            self._columns.append(self._cell_columns(table))
+            self._fastest.append(_fastest(table))
+        return np.array([self._cells[pair] for pair in pairs], np.int64)
+
+    def _cell_columns(self, table: LayerTable) -> Cells:
+        facts = self.setting.alone
+        whole, tied = table.column("parameters"), table.tied(self.states.tied_weights, "parameters")
+        return Cells(
+            own=whole - tied.sum(axis=2),
+            tied=tied,
+            whole=whole,
+            dense=table.column("dense_parameters"),
+            largest=table.column("largest_weight"),
+            transient=table.column("transient_bytes"),
+            loss=table.column("logits") * facts.logits_bytes / facts.loss_chunks,
+            stream=table.column("stream_bytes").max(axis=1),
+        )
+
+    def cell_arrays(self) -> Cells:
+        """All cells so far, for kernels."""
+        return Cells(*(np.concatenate(parts) for parts in zip(*self._columns, strict=True)))
+
+    def fastest_rows(self) -> Layers:
+        """Of all cells so far, the least that any option takes, in seconds and in bytes."""
+        return Layers(*(np.concatenate(parts) for parts in zip(*self._fastest, strict=True)))
+
+    def layer_rows(self, cells: Ints) -> Layers:
+        """Rows of these cells under every option: row i · options + j is cell i under option j."""
+        parts: list[list[Floats]] = [[] for _ in range(5)]
+        for cell in numbers(cells):
+            number, row = self._place[cell]
+            if number not in self._choices:
+                self._choices[number] = self._tables[number].choice_times(self.options)
+            times = self._choices[number]
+            for part, values in zip(parts, times.arrays(), strict=True):
+                part.append(values[row])
+        return Layers(*(np.concatenate(part) for part in parts))
+
+    def sharded_rows(self, cells: Ints, options: Ints, states: Ints) -> Layers:
+        """Rows of cells under an option and a state that gathers or reduces with every microbatch, one of each."""
+        found = [np.zeros((len(cells), len(self.setting.classes))) for _ in range(5)]
+        places = np.array([self._place[cell] for cell in numbers(cells)], np.int64).reshape(-1, 2)
+        staged = np.array([min(self.states.keys[state].stages, 2) for state in numbers(states)], np.int64)
+        keys = np.stack([places[:, 0], options, staged], axis=1)
+        unique, group = np.unique(keys, axis=0, return_inverse=True)
+        for number, (table, option, stages) in enumerate(cast("list[list[int]]", unique.tolist())):
+            (chosen,) = np.nonzero(group.reshape(-1) == number)
+            columns = self._tables[table].sharded_option(
+                *self.options[option], places[chosen, 1], self.states.work, states[chosen], stages
+            )
+            for part, values in zip(found, columns, strict=True):
+                part[chosen] = values
+        return Layers(*found)
+
+    def transfers(self, shapes: Shapes, streams: Floats) -> tuple[Floats, Floats]:
+        """Seconds that stages spend on sending, and seconds that receivers wait (`transfer_seconds`)."""
+        cluster = self.setting.cluster
+        if not cluster.tiers:
+            return np.zeros(len(shapes)), np.zeros(len(shapes))
+        plans = [self.splits[i].plan for i in numbers(shapes.split)]
+        copy = np.array([plan.tensor_parallel * plan.context_parallel for plan in plans])
+        parts = np.array([plan.stream_copies for plan in plans])
+        neighbours = 2 * copy * np.where(shapes.inside == 1, 1, shapes.copies)
+        hops = self._stage_hops(shapes) if is_routed(cluster) else np.zeros(len(shapes), np.int64)
+        seconds = handover_seconds(streams / parts, neighbours, hops, cluster, self.setting.efficiencies)
+        seconds = np.where(shapes.stages > 1, seconds, 0.0)
+        hidden = np.array([NAMES[s] in self.setting.framework.overlaps.pipeline_transfers for s in range(len(NAMES))])
+        beside = hidden[shapes.schedule] | (shapes.stages == 1)
+        return np.where(beside, 0.0, seconds), np.where(beside, seconds, 0.0)
+
+    def _stage_hops(self, shapes: Shapes) -> Ints:
+        """Links of a grid between neighbouring stages; 0 where they lie on no grid."""
+        columns = (shapes.split, shapes.copies, shapes.stages, shapes.inside)
+        keys, back = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+        found: list[int] = []
+        for split, copies, stages, inside in cast("list[list[int]]", keys.tolist()):
+            plan, order = self.splits[split].plan, AXIS_ORDERS[inside]
+            plan = replace(plan, data_parallel=copies, pipeline_parallel=stages, axis_order=order, zero_stage=0)
+            plan = replace(plan, zero_group=copies * plan.context_parallel)
+            found.append(stage_hops(arrange(plan, self.setting.graph, self.setting.cluster), self.setting.cluster) or 0)
+        return np.array(found, np.int64)[back.reshape(-1)]
+
+    def tied_seconds(self, shapes: Shapes, cells: Ints, arrays: Cells) -> Floats:
+        """Seconds of weights that several stages hold, summed once a step (`tied_seconds`).
+
+        Shapes × whether weights are sharded, since their gradients can be narrower then.
+        """
+        cluster, facts = self.setting.cluster, self.setting.staged
+        found = np.zeros((len(shapes), 2))
+        if not cluster.tiers or not self.states.tied_weights:
+            return found
+        tier = tier_arrays(cluster.chip, cluster.tiers[-1], self.setting.efficiencies)
+        first, after = self.cuts.end_counts
+        for weight in range(len(self.states.tied_weights)):
+            held = arrays.tied[cells, :, weight]
+            both = ((held * (first > 0)).max(axis=1) > 0) & ((held * (after > 0)).max(axis=1) > 0)
+            both |= (held.max(axis=1) > 0) & (shapes.schedule == DUAL_PIPE)
+            for sharded, width in enumerate((facts.reduction_bytes, facts.sharded_reduction_bytes)):
+                seconds = tied_time(2, held.max(axis=1), width, tier).seconds
+                found[:, sharded] += np.where(both & (shapes.stages > 1), seconds, 0.0)
+        return found
+
+    def state_arrays(self) -> States:
+        """All states so far, for kernels."""
+        states = self.states
+        return States(
+            states.home - states.tied_home.sum(axis=2), states.tied_home, states.reduction_s, states.gathering_s
+        )
+
+    def state_bytes(self, used: Floats, home: Floats, zero_stage: Ints, stages: Ints) -> Floats:
+        """What the state of parameters takes under the ZeRO stage in effect, with one stage or with several."""
+        alone, staged = (
+            sum(state_bytes(used, home, zero_stage, sizes)) for sizes in (self.facts.alone, self.facts.staged)
+        )
+        return np.where(stages > 1, staged, alone)
+
+    def zero_stages(self) -> Ints:
+        """The ZeRO stage of every state so far."""
+        return np.array([key.zero_stage for key in self.states.keys], np.int64)
+
+    def sharded_work(self) -> Bools:
+        """Whether every microbatch gathers weights or reduces gradients, of every state so far."""
+        return np.array([key.sharded_work for key in self.states.keys], np.bool_)
+
+    @property
+    def has_loss(self) -> Bools:
+        """Whether a class has a loss."""
+        return np.any(self._columns[0].loss > 0, axis=0, keepdims=True)[0]
+
+
+def _fastest(table: LayerTable) -> Layers:
+    """Seconds of blocks that compute nothing again, bytes of blocks that keep what they are handed alone."""
+    none, full = (table.choice_times([(choice, 1.0)]) for choice in ("none", "full"))
+    return Layers(
+        none.forward_s[:, 0],
+        none.input_gradient_s[:, 0],
+        none.weight_gradient_s[:, 0],
+        np.minimum(full.kept_bytes, none.kept_bytes)[:, 0],
+        np.minimum(full.workspace_bytes, none.workspace_bytes)[:, 0],
+    )
+
+
+def _facts(setting: Setting) -> Facts:
+    overlaps = [setting.alone.overlaps, setting.staged.overlaps]
+    return Facts(
+        alone=setting.alone.parameter_bytes,
+        staged=setting.staged.parameter_bytes,
+        hidden_reduction=np.array([float(o.gradient_reduction) for o in overlaps]),
+        hidden_gathering=np.array([float(o.updated_weights) for o in overlaps]),
+        least_room_s=setting.alone.overlaps.least_room_s,
+        update_s=setting.alone.update_bytes / float(setting.chip.vector.memory_bytes_per_s),
+        context_bytes=setting.alone.context_bytes,
+        allocator=setting.alone.allocator_overhead,
+    )
+
+
+def plan_of(split: Split, shapes: Shapes, row: int, option: Option, state: StateKey, layers: tuple[int, ...]) -> Plan:
+    """The plan that rows of the tables stand for."""
+    choice, share = option
+    return replace(
+        split.plan,
+        data_parallel=int(shapes.copies[row]),
+        pipeline_parallel=int(shapes.stages[row]),
+        virtual_stages=int(shapes.chunks[row]),
+        zero_stage=state.zero_stage,
+        zero_group=state.zero_group,
+        micro_batch=int(shapes.micro_batch[row]),
+        num_microbatches=int(shapes.microbatches[row]),
+        pipeline_schedule=NAMES[int(shapes.schedule[row])],
+        recompute=choice,
+        recompute_share=share,
+        layers_per_stage=layers,
+        axis_order=AXIS_ORDERS[int(shapes.inside[row])],
+    )

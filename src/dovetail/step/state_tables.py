@@ -1,0 +1,219 @@
+"""State tables: where the state of weights lies for every number of copies and every sharding, and what that costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dovetail.arrays import Floats, Ints, summed
+from dovetail.frameworks.framework import AxisOrder
+from dovetail.graph import LayerGraph
+from dovetail.graph.size import Sizes, as_array
+from dovetail.graph.tensor import Element
+from dovetail.layout import Collective, CollectiveKind, Moment, PlacedWeight, local_bytes
+from dovetail.layout.derive import gather_collectives, state_collectives, with_state_axes
+from dovetail.layout.strategy import Strategy
+from dovetail.plans.arrange import Arrangement, arrange
+from dovetail.plans.plan import Plan
+from dovetail.plans.stage_degrees import Split
+from dovetail.profile.version import by_group
+from dovetail.step.layer_tables import Setting, Work
+from dovetail.step.profiles import UPDATED_WEIGHTS, Arrangements, Pricing, group_name, placed_layer
+
+#: One byte per parameter: bytes then count parameters.
+_PARAMETERS = dict.fromkeys(Element, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class StateKey:
+    """A split, copies of it, stages around it, and how the state is sharded among the copies."""
+
+    split: int
+    copies: int
+    stages: int
+    axis_order: AxisOrder
+    zero_stage: int
+    zero_group: int
+
+    @property
+    def sharded_work(self) -> bool:
+        """Whether every microbatch gathers weights or reduces gradients."""
+        return self.zero_stage == 3 or (self.zero_stage == 2 and self.stages == 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Class:
+    """One layer class of a batch of keys: arrays over keys."""
+
+    home: Floats
+    tied_home: Mapping[str, Floats]
+    reduction_s: Floats
+    gathering_s: Floats
+    #: per microbatch, by kind of group: forward and backward; and kernels launched for it
+    forward_s: Mapping[str, Floats]
+    backward_s: Mapping[str, Floats]
+    forward_kernels: int
+    backward_kernels: int
+
+
+class StateTable:
+    """Rows for states, made when they are first asked for; columns are arrays of rows × classes."""
+
+    def __init__(self, setting: Setting, splits: Sequence[Split]) -> None:
+        self.setting = setting
+        self.splits = splits
+        graph = setting.graph
+        #: weights that several classes share
+        self.tied_weights = tuple(
+            sorted({w.tied for layer in graph.layers.values() for w in layer.weights() if w.tied})
+        )
+        self._rows: dict[StateKey, int] = {}
+        self.keys: list[StateKey] = []
+        count = len(graph.layers)
+        self.home = np.zeros((0, count))
+        self.tied_home = np.zeros((0, count, len(self.tied_weights)))
+        self.reduction_s = np.zeros((0, count))
+        self.gathering_s = np.zeros((0, count))
+        self.work = Work({}, {}, np.zeros((0, count)), np.zeros((0, count)))
+
+    def rows(self, keys: Sequence[StateKey]) -> Ints:
+        """The rows of states, in order."""
+        new = [key for key in dict.fromkeys(keys) if key not in self._rows]
+        groups: dict[tuple[Strategy, Strategy, bool], list[tuple[StateKey, Arrangement]]] = {}
+        for key in new:
+            arranged = arrange(self._plan(key), self.setting.graph, self.setting.cluster)
+            base = replace(self.splits[key.split].arranged.strategy, context="all_gather")
+            groups.setdefault((arranged.strategy, base, key.stages > 1), []).append((key, arranged))
+        for found in groups.values():
+            self._add([key for key, _ in found], [arranged for _, arranged in found])
+        return np.array([self._rows[key] for key in keys], np.int64)
+
+    def _plan(self, key: StateKey) -> Plan:
+        return replace(
+            self.splits[key.split].plan,
+            data_parallel=key.copies,
+            pipeline_parallel=key.stages,
+            axis_order=key.axis_order,
+            zero_stage=key.zero_stage,
+            zero_group=key.zero_group,
+            # kinds of context parallelism differ in activations alone
+            context_kind="all_gather",
+        )
+
+    def _add(self, keys: Sequence[StateKey], arranged: Sequence[Arrangement]) -> None:
+        together = Arrangements.of(arranged, [1] * len(keys))
+        graph = self.setting.graph
+        classes = {name: self._class(graph.layers[name], keys[0], together) for name in self.setting.classes}
+        first, count = len(self.keys), len(keys)
+        self._rows |= {key: first + number for number, key in enumerate(keys)}
+        self.keys += keys
+        self.work = _joined(self.work, list(classes.values()), first, count)
+        columns = [_columns(found, self.tied_weights, count) for found in classes.values()]
+        home, tied, reduction, gathering = (np.stack(part, axis=1) for part in zip(*columns, strict=True))
+        self.home = np.concatenate([self.home, home])
+        self.tied_home = np.concatenate([self.tied_home, tied])
+        self.reduction_s = np.concatenate([self.reduction_s, reduction])
+        self.gathering_s = np.concatenate([self.gathering_s, gathering])
+
+    def _class(self, layer: LayerGraph, key: StateKey, together: Arrangements) -> _Class:
+        setting, strategy = self.setting, together.strategy
+        base = replace(self.splits[key.split].arranged.strategy, context="all_gather")
+        placed = placed_layer(layer, base)
+        known = set(base.mesh.axes)
+        axes = {axis: source if (source := _without_zero(axis)) in known else None for axis in strategy.mesh.axes}
+        zero = strategy.mesh.zero if strategy.zero_stage else ()
+        weights = with_state_axes(placed.weights, axes, zero)
+        sizes = layer.resolve(batch=1, seq=setting.job.seq_len)
+        pricing = setting.pricing(key.stages, key.zero_stage)
+
+        state = state_collectives(weights, strategy.zero_stage)
+        gathers = strategy.zero_stage == 3
+        forward = gather_collectives(weights, Moment.FORWARD) if gathers else []
+        backward = gather_collectives(weights, Moment.BACKWARD) if gathers else []
+        backward += [c for c in state if c.moment is Moment.BACKWARD]
+        widths = setting.job.element_bytes()
+
+        def seconds(collectives: Sequence[Collective]) -> dict[str, Floats]:
+            return _by_group(collectives, together, pricing, sizes, widths)
+
+        step = seconds([c for c in state if c.moment is Moment.STEP])
+        updated = step.pop(UPDATED_WEIGHTS, np.zeros(()))
+        return _Class(
+            home=summed(_parameters(w, sizes, together) for w in weights),
+            tied_home={w.tensor.tied: _parameters(w, sizes, together) for w in weights if w.tensor.tied},
+            reduction_s=summed(step.values()),
+            gathering_s=updated,
+            forward_s=seconds(forward),
+            backward_s=seconds(backward),
+            forward_kernels=len(forward),
+            backward_kernels=len(backward),
+        )
+
+
+def _by_group(
+    collectives: Sequence[Collective],
+    together: Arrangements,
+    pricing: Pricing,
+    sizes: Sizes,
+    widths: Mapping[Element, int],
+) -> dict[str, Floats]:
+    """Seconds by kind of group; collectives that differ in bytes alone are priced side by side."""
+    alike: dict[tuple[str, CollectiveKind, tuple[str, ...], str], list[Collective]] = {}
+    for c in collectives:
+        user = c.user if c.user in pricing.widening else ""
+        alike.setdefault((group_name(c, together.axes), c.kind, c.axes, user), []).append(c)
+    found: list[tuple[str, Floats]] = []
+    for (group, *_), members in alike.items():
+        bytes_of = [as_array(c.bytes(sizes, together.axis_sizes, widths)) for c in members]
+        stacked = np.stack(np.broadcast_arrays(*bytes_of)).reshape(len(members), -1)
+        found.append((group, pricing.seconds(together, members[0], stacked).sum(axis=0)))
+    return by_group(found)
+
+
+def _joined(work: Work, classes: Sequence[_Class], first: int, count: int) -> Work:
+    """Work of the rows so far and of new ones; what a class lacks is nothing."""
+
+    def seconds(known: Mapping[str, Floats], parts: Sequence[Mapping[str, Floats]]) -> dict[str, Floats]:
+        none = np.zeros(())
+        groups = dict.fromkeys([*known, *(group for part in parts for group in part)])
+        old = np.zeros((first, len(classes)))
+        return {
+            group: np.concatenate(
+                [known.get(group, old), np.stack([_wide(part.get(group, none), count) for part in parts], axis=1)]
+            )
+            for group in groups
+        }
+
+    def launches(known: Floats, numbers: Sequence[int]) -> Floats:
+        return np.concatenate([known, np.tile(np.array(numbers, np.float64), (count, 1))])
+
+    return Work(
+        seconds(work.forward_s, [found.forward_s for found in classes]),
+        seconds(work.backward_s, [found.backward_s for found in classes]),
+        launches(work.forward_kernels, [found.forward_kernels for found in classes]),
+        launches(work.backward_kernels, [found.backward_kernels for found in classes]),
+    )
+
+
+def _wide(values: Floats, count: int) -> Floats:
+    return np.broadcast_to(np.asarray(values, np.float64), (count,))
+
+
+def _columns(found: _Class, tied_weights: Sequence[str], count: int) -> tuple[Floats, Floats, Floats, Floats]:
+    tied = [_wide(found.tied_home.get(weight, np.zeros(())), count) for weight in tied_weights]
+    return (
+        _wide(found.home, count),
+        np.stack(tied, axis=1) if tied else np.zeros((count, 0)),
+        _wide(found.reduction_s, count),
+        _wide(found.gathering_s, count),
+    )
+
+
+def _parameters(weight: PlacedWeight, sizes: Sizes, together: Arrangements) -> Floats:
+    return as_array(local_bytes(weight.tensor, weight.home, sizes, together.axis_sizes, _PARAMETERS))
+
+
+def _without_zero(axis: str) -> str:
+    return "+".join(role for role in axis.split("+") if role != "zero")

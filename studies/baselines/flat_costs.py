@@ -1,0 +1,188 @@
+"""A cost problem laid out for searches that try one choice after another, and what such a search returns.
+
+The tables of a weighted sum lie one after another in one array, those of fewer variables added into larger ones: a
+choice then costs the sum of a few entries, and another option of one variable changes the entries of its tables alone.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from dovetail.arrays import Floats, Ints
+from dovetail.errors import InputError
+from dovetail.mapping.elimination.problem import CostProblem, check, check_weights
+
+
+class FlatCosts(NamedTuple):
+    """One weighted sum of the objectives of a cost problem."""
+
+    #: options by variable
+    sizes: Ints
+    #: variables with more than one option
+    free: Ints
+    #: entries of all tables; a forbidden one has the penalty
+    values: Floats
+    #: by table: its first entry
+    firsts: Ints
+    #: tables + 1: where the variables of each begin in the two arrays below
+    scope_starts: Ints
+    scope_variables: Ints
+    scope_strides: Ints
+    #: variables + 1: where the tables of each begin in the two arrays below
+    member_starts: Ints
+    member_tables: Ints
+    member_strides: Ints
+    #: variables + 1: where the variables begin that share a table with each and have more than one option
+    near_starts: Ints
+    near: Ints
+    #: more than any allowed choice costs, so that forbidden ones are compared by how much of them is forbidden
+    penalty: float
+
+
+class TracePoint(NamedTuple):
+    """The least cost known after a number of evaluations."""
+
+    evaluations: int
+    cpu_s: float
+    cost: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What a search that proves nothing has found."""
+
+    #: infinite where no allowed choice was met
+    cost: float
+    choice: tuple[int, ...]
+    #: choices whose cost was looked at
+    evaluations: int
+    #: whenever the least cost fell, as seen between rounds of some thousand evaluations
+    trace: tuple[TracePoint, ...]
+
+
+class Effort:
+    """What a search may spend, what it has spent, and the best choice it came by."""
+
+    def __init__(self, evaluations: int | None, cpu_s: float | None, stop_at: float) -> None:
+        if (evaluations or 0) < 0 or (cpu_s or 0.0) < 0 or (evaluations is None and cpu_s is None):
+            what = f"is {evaluations} evaluations and {cpu_s} s"
+            raise InputError("effort of a search", what, "one of them should be given, and be 0 or more")
+        self._most, self._most_s, self._stop_at = evaluations, cpu_s, stop_at
+        self._began = self._last = time.process_time()
+        self._speed = 0.0
+        self.evaluations = 0
+        self.best = np.inf
+        self._trace: list[TracePoint] = []
+
+    @property
+    def spent_s(self) -> float:
+        """CPU seconds since the search began."""
+        return time.process_time() - self._began
+
+    @property
+    def over(self) -> bool:
+        """Whether the search has to end."""
+        return self.left < 1 or self.best <= self._stop_at
+
+    @property
+    def left(self) -> float:
+        """Evaluations that are left; with a limit of time, as many as it allows at the speed of the last round."""
+        left = np.inf if self._most is None else float(self._most - self.evaluations)
+        if self._most_s is not None and self.evaluations:
+            left_s = self._most_s - self.spent_s
+            left = min(left, max(left_s * self._speed, 1.0) if left_s > 0 else 0.0)
+        return left
+
+    def begin(self) -> None:
+        """The first round begins: what was prepared before says nothing about the speed."""
+        self._last = time.process_time()
+
+    def add(self, evaluations: int, best: float) -> None:
+        """A round: evaluations it took, and the least cost known after it."""
+        now = time.process_time()
+        self._speed, self._last = evaluations / max(now - self._last, 1e-9), now
+        self.evaluations += evaluations
+        if best < self.best:
+            self.best = best
+            self._trace.append(TracePoint(self.evaluations, now - self._began, best))
+
+    def result(self, problem: CostProblem, weights: Floats, choice: Ints) -> Tried:
+        """The best choice, its cost added up anew: running sums have rounding errors."""
+        if np.isinf(self.best):
+            return Tried(np.inf, (), self.evaluations, ())
+        cost = float(problem.cost(choice[None, :])[0] @ weights)
+        return Tried(cost, tuple(choice.tolist()), self.evaluations, tuple(self._trace))
+
+
+def flat_costs(problem: CostProblem, weights: Sequence[float] | Floats) -> tuple[FlatCosts, Floats]:
+    """A weighted sum of a problem in this form, and the weights; refuses what is no cost problem."""
+    check(problem)
+    found = check_weights(problem, weights)
+    tables = _folded([table.variables for table in problem.tables], problem.weighted(found))
+    scopes = list(tables)
+    values = np.concatenate([costs.ravel() for costs in tables.values()])
+    lengths = np.array([costs.size for costs in tables.values()], np.int64)
+    firsts = np.cumsum(lengths) - lengths
+    forbidden = np.isinf(values)
+    values[forbidden] = 0.0
+    penalty = 2.0 * float(np.maximum.reduceat(values, firsts).sum()) or 1.0
+    values[forbidden] = penalty
+
+    sizes = problem.sizes
+    strides = [[math.prod(sizes[v] for v in scope[place + 1 :]) for place in range(len(scope))] for scope in scopes]
+    members: list[list[tuple[int, int]]] = [[] for _ in sizes]
+    near: list[set[int]] = [set() for _ in sizes]
+    for number, scope in enumerate(scopes):
+        for variable, stride in zip(scope, strides[number], strict=True):
+            members[variable].append((number, stride))
+            near[variable].update(v for v in scope if v != variable and sizes[v] > 1)
+    return FlatCosts(
+        np.array(sizes, np.int64),
+        np.flatnonzero(np.array(sizes) > 1).astype(np.int64),
+        values,
+        firsts,
+        _starts(scopes),
+        _joined(scopes),
+        _joined(strides),
+        _starts(members),
+        _joined([[number for number, _ in tables_of] for tables_of in members]),
+        _joined([[stride for _, stride in tables_of] for tables_of in members]),
+        _starts(near),
+        _joined([sorted(variables) for variables in near]),
+        penalty,
+    ), found
+
+
+def _folded(scopes: Sequence[tuple[int, ...]], costs: Sequence[Floats]) -> dict[tuple[int, ...], Floats]:
+    """Tables by their variables in ascending order, each added into the smallest that has all of its variables."""
+    gathered: dict[tuple[int, ...], Floats] = {}
+    for variables, table in zip(scopes, costs, strict=True):
+        scope = tuple(sorted(variables))
+        turned = table.transpose([variables.index(v) for v in scope])
+        gathered[scope] = gathered[scope] + turned if scope in gathered else turned
+    kept: dict[tuple[int, ...], Floats] = {}
+    members = {scope: frozenset(scope) for scope in gathered}
+    for scope in sorted(gathered, key=len):
+        table, own = gathered.pop(scope), members.pop(scope)
+        larger = [other for other, theirs in members.items() if own < theirs]
+        if not larger:
+            kept[scope] = table
+            continue
+        onto = min(larger, key=lambda other: gathered[other].size)
+        sizes = dict(zip(scope, table.shape, strict=True))
+        gathered[onto] = gathered[onto] + table.reshape([sizes.get(v, 1) for v in onto])
+    return kept
+
+
+def _starts(parts: Sequence[Sequence[object] | set[int]]) -> Ints:
+    return np.cumsum([0, *(len(part) for part in parts)]).astype(np.int64)
+
+
+def _joined(parts: Sequence[Sequence[int]]) -> Ints:
+    return np.array([number for part in parts for number in part], np.int64)

@@ -1,0 +1,85 @@
+"""Random plans of a search's tables: rows as the search makes them, and the plans they stand for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dovetail import frameworks, hardware, models
+from dovetail.bounds.batch import Batch, Candidates, Evaluated
+from dovetail.frameworks import Framework
+from dovetail.hardware import Cluster
+from dovetail.models import Job
+from dovetail.plans.partitions import listed_cuts
+from dovetail.plans.plan import Plan
+from dovetail.plans.skeletons import AXIS_ORDERS, NAMES, shapes, shardings
+from dovetail.plans.space import Space
+from dovetail.plans.stage_degrees import splits
+from dovetail.step.layer_tables import Setting, options_of
+from dovetail.step.plan_tables import Tables, plan_of
+from dovetail.step.state_tables import StateKey
+
+#: Model, chips, sequences a step, tokens of a sequence, framework and chip.
+QUESTIONS = (
+    ("llama-3.1-70b", 1024, 1024, 8192, "megatron", "h100-sxm"),
+    ("llama-3.1-8b", 24, 48, 4096, "ideal", "h100-sxm"),
+    ("mixtral-8x7b", 64, 256, 4096, "megatron", "h100-sxm"),
+    ("deepseek-v3", 256, 512, 4096, "ideal", "h100-sxm"),
+    ("llama-3.1-8b", 64, 256, 4096, "torchtitan", "a100-80gb"),
+    ("gpt3-175b", 96, 192, 2048, "deepspeed", "a100-80gb"),
+    ("mixtral-8x7b", 64, 256, 4096, "maxtext", "tpu-v5p"),
+    ("llama-3.1-8b", 16, 64, 4096, "fsdp", "h100-sxm"),
+    ("llama-3.2-1b", 16, 64, 2048, "megatron", "h100-sxm"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RandomPlans:
+    """Plans, and the batch they are rows of."""
+
+    job: Job
+    cluster: Cluster
+    framework: Framework
+    batch: Batch
+    candidates: Candidates
+    cuts: list[list[int]]
+    plans: list[Plan]
+
+    def evaluated(self) -> Evaluated:
+        """By the compiled kernel."""
+        return self.batch.evaluate(self.candidates, self.cuts)
+
+
+def random_plans(question: tuple[str, int, int, int, str, str], number: int, seed: int) -> RandomPlans:
+    """So many plans of a question, each with any sharding, option and listed cut."""
+    model, chips, batch, seq, name, chip = question
+    job = Job(models.load(model), seq_len=seq, global_batch=batch)
+    cluster, framework = hardware.cluster(chip, chips=chips), frameworks.load(name)
+    space = Space().resolve(job, cluster, framework)
+    every = splits(job, cluster, framework, space)
+    draw = np.random.default_rng(seed)
+    wanted = draw.random((len(every), len(space.pipeline_parallel))) < min(1.0, 60 / len(every))
+    found = shapes(job, cluster, framework, space, every, wanted)
+    found = found.take(np.sort(draw.choice(len(found), min(number, len(found)), replace=False)))
+    tables = Tables(Setting.of(job, cluster, framework), every, options_of(space))
+    tiers = [tier.size for tier in cluster.tiers]
+    keys, cuts = [], []
+    for i in range(len(found)):
+        split, copies, stages = int(found.split[i]), int(found.copies[i]), int(found.stages[i])
+        states = shardings(framework, space, every[split], copies, stages, tiers)
+        order = AXIS_ORDERS[int(found.inside[i])]
+        keys.append(StateKey(split, copies, stages, order, *states[draw.integers(len(states))]))
+        schedule = NAMES[int(found.schedule[i])]
+        uneven = framework.uneven_stages != "never"
+        listed = listed_cuts(
+            job.model.num_layers, stages, int(found.chunks[i]), schedule, space.partition, uneven=uneven
+        )
+        cuts.append([tables.cuts.row(listed[draw.integers(len(listed))], stages, schedule)])
+    option = draw.integers(len(tables.options), size=len(found))
+    candidates = Candidates(np.arange(len(found)), option, tables.states.rows(keys))
+    plans = [
+        plan_of(every[int(found.split[i])], found, i, tables.options[int(option[i])], keys[i], tables.cuts.layers[row])
+        for i, (row,) in enumerate(cuts)
+    ]
+    return RandomPlans(job, cluster, framework, Batch(tables, found), candidates, cuts, plans)

@@ -1,0 +1,68 @@
+"""What an explanation offers a job that does not fit is enough, and a little less is not."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from dovetail import hardware, models
+from dovetail.explanation.changed_hardware import with_chips, with_memory
+from dovetail.explanation.explain import explain
+from dovetail.models import Job
+from dovetail.search import Space, plan
+
+SPACE = Space(virtual_stages=(1, 2), recompute=("none", "full"), recompute_share=(1.0,), micro_batch=(1, 2))
+
+
+@pytest.fixture(scope="module")
+def answer():
+    return plan(Job(models.load("llama-3.1-8b"), 8192, 8), hardware.cluster("h100-sxm", 1), "megatron", space=SPACE)
+
+
+@pytest.fixture(scope="module")
+def found(answer):
+    return explain(answer, time_limit_s=math.inf)
+
+
+def test_without_a_plan_there_is_nothing_else(answer, found):
+    assert answer.evaluation is None
+    assert (found.plan, found.step_time_s, found.bytes) == (None, None, None)
+    assert not any((found.seconds, found.neighbours, found.marginal, found.stays_best))
+    assert found.doubts
+
+
+def test_memory_is_the_least_that_does(answer, found):
+    memory = next(relief for relief in found.relief if relief.what == "memory of each chip")
+    capacity = answer.cluster.chip.memory_bytes
+    assert memory.before == capacity
+
+    def with_bytes(held: float):
+        return plan(answer.job, with_memory(answer.cluster, held / capacity), "megatron", space=SPACE)
+
+    enough = with_bytes(memory.after * (1 + 1e-9))
+    assert enough.step_time_s <= memory.step_time_s * (1 + 1e-9)
+    assert with_bytes(memory.too_little).certificate.status == "infeasible"
+    assert memory.after <= memory.too_little * 1.0101
+    assert f"{100 * (memory.after / capacity - 1):.1f} %" in found.binding
+
+
+def test_chips_are_the_fewest_in_steps_of_two(answer, found):
+    chips = next(relief for relief in found.relief if relief.what == "chips")
+    assert chips.plan.chips == chips.after
+    clusters = [with_chips(answer.cluster, int(count)) for count in (chips.after, chips.after // 2)]
+    enough, less = (plan(answer.job, cluster, "megatron", space=SPACE) for cluster in clusters if cluster is not None)
+    assert enough.step_time_s == pytest.approx(chips.step_time_s)
+    assert less.evaluation is None
+
+
+def test_degrees_that_do_not_divide_are_told_from_memory():
+    """Seven chips divide neither model nor batch; eight do."""
+    job = Job(models.load("llama-3.1-8b"), 8192, 8)
+    found = explain(
+        plan(job, hardware.cluster("h100-sxm", 7), "megatron", space=replace(SPACE, pipeline_parallel=(1,)))
+    )
+    assert found.binding.startswith("no degrees")
+    (chips,) = found.relief
+    assert (chips.what, chips.before, chips.after, chips.plan.chips) == ("chips", 7, 8, 8)

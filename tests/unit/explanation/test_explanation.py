@@ -1,0 +1,96 @@
+"""The text has every section, JSON takes the fields, and the interval is the scoreboard's."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+import dovetail as dt
+from dovetail.accuracy import scoreboard_record
+from dovetail.explanation.explain import explain
+from dovetail.plans.words import plan_words
+
+SPACE = dt.Space(
+    tensor_parallel=(1, 2),
+    context_parallel=(1,),
+    pipeline_parallel=(1, 2),
+    virtual_stages=(1, 2),
+    recompute=("none", "full"),
+    recompute_share=(1.0,),
+    micro_batch=(1, 2),
+)
+
+
+def planned(chip: str, chips: int):
+    job = dt.Job(dt.models.load("llama-3.1-8b"), 8192, 32)
+    return dt.plan(job, dt.hardware.cluster(chip, chips), "megatron", space=SPACE)
+
+
+@pytest.fixture(scope="module")
+def answer():
+    return planned("h100-sxm", 8)
+
+
+@pytest.fixture(scope="module")
+def found(answer):
+    return explain(answer)
+
+
+def test_the_text_has_every_section(answer, found):
+    text = str(found)
+    titles = [line for line in text.splitlines() if line and not line.startswith(" ")]
+    assert titles[1].startswith(plan_words(answer.plan))
+    starts = ("what binds", "seconds of", "bytes of", "neighbouring", "what more", "stays best", "doubts")
+    assert [title.startswith(start) for title, start in zip(titles[2:], starts, strict=True)] == [True] * len(starts)
+    assert max(map(len, text.splitlines())) < 160
+    for part in (*found.seconds, *found.bytes.parts):
+        assert part in text
+
+
+def test_json_takes_it(answer, found):
+    fields = json.loads(json.dumps(found.fields()))
+    assert fields["step_time_s"] == answer.step_time_s
+    assert fields["plan"]["tensor_parallel"] == answer.plan.tensor_parallel
+    assert len(fields["neighbours"]) == len(found.neighbours)
+    assert fields["interval"]["date"] == scoreboard_record().date.isoformat()
+
+
+def test_the_interval_is_the_scoreboards(answer, found):
+    record = scoreboard_record()
+    assert 0 < record.macro_mape < record.macro_p90 < record.left_out_macro_p90 < 1
+    assert not found.interval.left_out
+    # a run measured at either end is predicted with just that error
+    for measured, sign in ((found.interval.low_s, 1), (found.interval.high_s, -1)):
+        assert answer.step_time_s / measured - 1 == pytest.approx(sign * record.macro_p90)
+
+
+def test_a_chip_without_runs_is_predicted_less_surely():
+    answer = planned("h100-sxm", 8)
+    unknown = replace(answer, cluster=replace(answer.cluster, chip=replace(answer.cluster.chip, name="unheard-of")))
+    found = explain(unknown, time_limit_s=0)
+    assert found.interval is not None
+    assert found.interval.left_out
+    assert found.interval.error == scoreboard_record().left_out_macro_p90
+    assert "assumed" in found.doubts[0]
+
+
+def test_a_job_that_does_not_fit_is_told_what_would_do():
+    text = str(explain(planned("h100-sxm", 1)))
+    for words in ("no plan fits", "what lacks", "what would do", "memory of each chip", "chips 1 -> "):
+        assert words in text
+
+
+def test_words_of_a_plan(answer):
+    plan = replace(
+        answer.plan,
+        tensor_parallel=4, context_parallel=2, pipeline_parallel=8, virtual_stages=5, data_parallel=16,
+        expert_parallel=1, micro_batch=2, zero_stage=1, zero_group=8, sequence_parallel=True, context_kind="ring",
+        pipeline_schedule="interleaved", recompute=("mlp", "layernorm"), axis_order="tp-cp-pp-dp",
+    )  # fmt: skip
+    assert plan_words(plan) == (
+        "TP4 CP2 PP8 VPP5 DP16 MBS2 ZeRO-1 over 8, ring, SP, rank order TP-CP-PP-DP, recompute mlp + layernorm"
+    )
+    assert plan_words(replace(plan, recompute="full", recompute_share=0.5)).endswith("recompute full of 0.5")
+    assert plan_words(replace(plan, recompute="none")).endswith("rank order TP-CP-PP-DP")
