@@ -10,7 +10,8 @@ from dovetail.documents import Spec
 from dovetail.errors import InputError
 from dovetail.exploration.objective import OBJECTIVES
 from dovetail.hardware.fields import Name
-from dovetail.plans.plan_file import Count, JobSpec, Text
+from dovetail.plans.declaration import Text
+from dovetail.plans.plan_file import Count, JobSpec
 from dovetail.plans.space import PlanSpaceSpec
 from dovetail.search.simulated import MOST
 
