@@ -35,7 +35,7 @@ from dovetail.hardware.network import TierSpec, fit_tiers
 from dovetail.models import Job
 from dovetail.plans.narrow import within
 from dovetail.plans.plan_file import beside, job_of
-from dovetail.plans.space import Space, SpaceSpec, check_space
+from dovetail.plans.space import PlanSpaceSpec, Space, check_space
 from dovetail.search.simulated import MOST
 
 T = TypeVar("T")
@@ -252,7 +252,7 @@ def _named(where: str, read: Callable[[], T]) -> T:
         raise InputError(where, error.what, error.fix) from None
 
 
-def _plans(part: SpaceSpec, study: ResolvedStudy) -> Space:
+def _plans(part: PlanSpaceSpec, study: ResolvedStudy) -> Space:
     """The space of plans; each value must be in a plan of some job on some number of chips, or on some grid."""
     cases = [(job.job, cluster) for job in study.jobs for cluster in study.usual_clusters]
     chosen: dict[str, Any] = {}

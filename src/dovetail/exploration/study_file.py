@@ -12,7 +12,7 @@ from dovetail.exploration.objective import OBJECTIVES
 from dovetail.hardware.fields import Name
 from dovetail.plans.declaration import Text
 from dovetail.plans.plan_file import Count, JobSpec
-from dovetail.plans.space import SpaceSpec
+from dovetail.plans.space import PlanSpaceSpec
 from dovetail.search.simulated import MOST
 
 Positive = Annotated[float, Field(gt=0, le=1e18)]
@@ -127,7 +127,7 @@ class StudyFile(Spec):
     jobs: Annotated[tuple[StudyJobSpec, ...], Field(strict=False, min_length=1, max_length=20)]
     hardware: HardwarePart
     cluster: StudyClusterPart
-    plans: SpaceSpec = SpaceSpec()
+    plans: PlanSpaceSpec = PlanSpaceSpec()
     limits: LimitsPart = LimitsPart()
     objectives: Annotated[tuple[Text, ...], Field(strict=False, min_length=1, max_length=4)] = ("step_time",)
     """one: the design with the least (or most) of it; several: their front"""

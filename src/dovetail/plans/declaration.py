@@ -25,7 +25,7 @@ TOGETHER = "+"
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class FieldScope:
     """What the values of a field depend on."""
 
     job: Job
@@ -63,7 +63,7 @@ class PlanField:
     write: Callable[[Any], Any] | None = None
 
     #: values it may take; None: no space lists it
-    domain: Callable[[Scope], Any] | None = None
+    domain: Callable[[FieldScope], Any] | None = None
     #: how a space lists it; None: by the type of the field
     values: Values | None = None
     #: what a space calls it, where its values are not those of the field
@@ -127,7 +127,7 @@ class Declared:
         return self.about.values or _VALUES[self.base]
 
     @property
-    def least(self) -> float | None:
+    def smallest(self) -> float | None:
         """The smallest value its type allows."""
         for part in _metadata(self.annotation):
             if isinstance(part, FieldInfo):

@@ -9,7 +9,7 @@ from dovetail.frameworks import Framework
 from dovetail.frameworks.framework import AxisOrder
 from dovetail.layout.strategy import ContextKind
 from dovetail.models import Job
-from dovetail.plans.declaration import Scope
+from dovetail.plans.declaration import FieldScope
 from dovetail.plans.pipeline_schedule import PipelineSchedule
 from dovetail.profile.modules import MODULES
 
@@ -31,25 +31,25 @@ def divisors(number: int) -> tuple[int, ...]:
     return tuple(sorted({*small, *(number // n for n in small)}))
 
 
-def chip_divisors(scope: Scope) -> tuple[int, ...]:
+def chip_divisors(scope: FieldScope) -> tuple[int, ...]:
     """Divisors of the chips."""
     return divisors(scope.cluster.chips)
 
 
-def context_kinds(scope: Scope) -> tuple[ContextKind, ...]:
+def context_kinds(scope: FieldScope) -> tuple[ContextKind, ...]:
     """Ways to share a sequence."""
     kinds = cast("tuple[ContextKind, ...]", get_args(ContextKind))
     return tuple(kind for kind in kinds if kind in scope.framework.context_parallel) or ("all_gather",)
 
 
-def context_degrees(scope: Scope) -> tuple[int, ...]:
+def context_degrees(scope: FieldScope) -> tuple[int, ...]:
     """Divisors of the chips that divide a sequence."""
     if not set(get_args(ContextKind)) & set(scope.framework.context_parallel):
         return (1,)
     return tuple(c for c in chip_divisors(scope) if scope.job.seq_len % c == 0)
 
 
-def schedules(scope: Scope) -> tuple[str, ...]:
+def schedules(scope: FieldScope) -> tuple[str, ...]:
     """Pipeline schedules."""
     return _schedules(scope.framework) or ("1f1b",)
 
@@ -58,62 +58,62 @@ def _schedules(framework: Framework) -> tuple[str, ...]:
     return tuple(schedule.value for schedule in PipelineSchedule if schedule.value in framework.pipeline_schedules)
 
 
-def stages(scope: Scope) -> tuple[int, ...]:
+def stages(scope: FieldScope) -> tuple[int, ...]:
     """Numbers of stages: the first and the last may hold embedding and head alone."""
     if not _schedules(scope.framework):
         return (1,)
     return tuple(p for p in chip_divisors(scope) if p <= scope.job.model.num_layers + 2)
 
 
-def virtual_stages(scope: Scope) -> tuple[int, ...]:
+def virtual_stages(scope: FieldScope) -> tuple[int, ...]:
     """Virtual stages per rank."""
     most = (scope.job.model.num_layers + 2) // 2
     return tuple(range(1, most + 1)) if "interleaved" in _schedules(scope.framework) else (1,)
 
 
-def expert_degrees(scope: Scope) -> tuple[int, ...]:
+def expert_degrees(scope: FieldScope) -> tuple[int, ...]:
     """Divisors of the experts of the smallest mixture."""
     layers = scope.job.graph().layers.values()
     experts = sorted({e for layer in layers if isinstance(e := layer.sizes.get("experts"), int)})
     return divisors(experts[0]) if experts and scope.framework.expert_parallel else (1,)
 
 
-def expert_tensor_degrees(scope: Scope) -> None:
+def expert_tensor_degrees(scope: FieldScope) -> None:
     """Left open: experts whole, or cut as wide as the layers around them, which depends on the tensor degree."""
     del scope
 
 
-def sequence_parallel(scope: Scope) -> tuple[bool, ...]:
+def sequence_parallel(scope: FieldScope) -> tuple[bool, ...]:
     """Whether norms and dropouts may share the sequence."""
     return (False,) if scope.framework.sequence_parallel == "never" else (False, True)
 
 
-def micro_batches(scope: Scope) -> tuple[int, ...]:
+def micro_batches(scope: FieldScope) -> tuple[int, ...]:
     """Divisors of the global batch."""
     return divisors(scope.job.global_batch)
 
 
-def zero_stages(scope: Scope) -> tuple[int, ...]:
+def zero_stages(scope: FieldScope) -> tuple[int, ...]:
     """ZeRO stages."""
     return scope.framework.zero_stages
 
 
-def recompute_policies(scope: Scope) -> tuple[Choice, ...]:
+def recompute_policies(scope: FieldScope) -> tuple[Choice, ...]:
     """What blocks may recompute."""
     return menu(scope.job, scope.framework)
 
 
-def recompute_shares(scope: Scope) -> tuple[float, ...]:
+def recompute_shares(scope: FieldScope) -> tuple[float, ...]:
     """Parts of the blocks that full recompute may hold for."""
     return SHARES if scope.framework.recompute_some_layers else (1.0,)
 
 
-def axis_orders(scope: Scope) -> tuple[AxisOrder, ...]:
+def axis_orders(scope: FieldScope) -> tuple[AxisOrder, ...]:
     """Rank orders."""
     return scope.framework.axis_orders
 
 
-def partitions(scope: Scope) -> Partition:
+def partitions(scope: FieldScope) -> Partition:
     """The widest freedom in dealing blocks to stages."""
     match scope.framework.uneven_stages:
         case "any":

@@ -138,29 +138,35 @@ def _check_recompute(plan: Plan, graph: ModelGraph) -> None:
             )
 
 
-def nests(*groups: int) -> bool:
-    """Whether groups of so many neighbouring chips lie in each other like boxes."""
-    return all(high % low == 0 for low, high in pairwise(sorted(set(groups))))
+def nests(plan: Plan, replicas: int, zero_group: int) -> bool:
+    """Whether groups of neighbouring chips lie in each other like boxes, with so many replicas and shards of state."""
+    stage = plan.tensor_parallel * plan.context_parallel * replicas
+    sizes = sorted({*_groups(plan, zero_group), stage})
+    return all(high % low == 0 for low, high in pairwise(sizes))
+
+
+def _groups(plan: Plan, zero_group: int) -> dict[int, str]:
+    """Groups inside a stage by their chips; the degrees a plan may leave out come last."""
+    t, inner = plan.tensor_parallel, plan.expert_tensor_parallel
+    return {
+        t: "tensor_parallel",
+        t * plan.context_parallel: "context_parallel",
+        t * zero_group: "zero_group",
+        inner * plan.expert_parallel: "expert_parallel",
+        inner: "expert_tensor_parallel",
+    }
 
 
 def _check_nesting(plan: Plan) -> None:
     """Groups lie in each other like boxes; the degrees a plan may leave out are named first."""
-    t, c = plan.tensor_parallel, plan.context_parallel
-    stage = t * c * plan.data_parallel
-    expert = plan.expert_tensor_parallel * plan.expert_parallel
-    groups = {
-        t: "tensor_parallel",
-        t * c: "context_parallel",
-        t * plan.zero_group: "zero_group",
-        expert: "expert_parallel",
-        plan.expert_tensor_parallel: "expert_tensor_parallel",
-    }
+    stage = plan.tensor_parallel * plan.context_parallel * plan.data_parallel
+    groups = _groups(plan, plan.zero_group)
     for chips, field in groups.items():
         if stage % chips:
             what = f"makes groups of {chips} chips in stages of {stage}"
             raise InputError(f"plan: {field}", what, "choose degrees whose product divides the chips of a stage")
     for low, high in pairwise(sorted(groups)):
-        if not nests(low, high):
+        if high % low:
             field = max(groups[low], groups[high], key=list(groups.values()).index)
             what = f"makes groups of {low} and {high} chips, which do not nest"
             raise InputError(f"plan: {field}", what, "each group should divide the next larger one")

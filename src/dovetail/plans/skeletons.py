@@ -140,7 +140,7 @@ def shardings(
     groups = [ranks] if ranks in space.zero_group else []
     if framework.zero_group:
         groups = [g for g in sorted(set(space.zero_group)) if ranks % g == 0]
-    groups = [g for g in groups if g > 1 and _nests(split, copies, g) and _keeps_tiers(split, g, tiers)]
+    groups = [g for g in groups if g > 1 and nests(plan, copies, g) and _keeps_tiers(split, g, tiers)]
     return [(stage, g) for stage in zero_stages for g in ((ranks,) if stage == 0 else groups)]
 
 
@@ -152,10 +152,3 @@ def _keeps_tiers(split: StageDegrees, zero_group: int, tiers: Sequence[int]) -> 
         return True
     parts = (joined_by_tier(low, high, tiers) for low, high in ((t, middle), (middle, end)))
     return tuple(a * b for a, b in zip(*parts, strict=True)) == joined_by_tier(t, end, tiers)
-
-
-def _nests(split: StageDegrees, copies: int, zero_group: int) -> bool:
-    plan = split.plan
-    t, inner = plan.tensor_parallel, plan.expert_tensor_parallel
-    experts = (inner, inner * plan.expert_parallel)
-    return nests(t, split.replica_chips, *experts, t * zero_group, split.replica_chips * copies)

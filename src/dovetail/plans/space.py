@@ -15,11 +15,11 @@ from dovetail.errors import InputError, one_of, quoted
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job
-from dovetail.plans.declaration import Declared, Scope, declared
+from dovetail.plans.declaration import Declared, FieldScope, declared
 from dovetail.plans.domains import BY_BLOCK, Choice, Partition, chooses_by_block, divisors, menu
 from dovetail.plans.fields import PlanFields
 
-__all__ = ["BY_BLOCK", "Choice", "Partition", "Space", "SpaceSpec", "check_space", "divisors", "listed", "menu"]
+__all__ = ["BY_BLOCK", "Choice", "Partition", "PlanSpaceSpec", "Space", "check_space", "divisors", "listed", "menu"]
 
 #: Words that spaces used to have, and what they are called now.
 RENAMED = {"cuts": "partition"}
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
         def __init__(self, **values: Any) -> None: ...
         def __getattr__(self, name: str) -> Any: ...
 
-    class SpaceSpec(Spec):
+    class PlanSpaceSpec(Spec):
         """What plans may be; a field that is left out is as free as the framework leaves it."""
 
 else:
@@ -76,7 +76,7 @@ class Space(_Listed):
         Degrees are divisors; whether they divide what they cut, nest, and suit each other is for the search to say.
         The expert-tensor degree alone stays None where it is open: 1, or the tensor degree.
         """
-        scope = Scope(job, cluster, framework)
+        scope = FieldScope(job, cluster, framework)
         values: dict[str, Any] = {}
         for name, each in listed().items():
             given = getattr(self, name)
@@ -98,7 +98,7 @@ class Space(_Listed):
 def check_space(space: Space, framework: Framework) -> None:
     """Refuses values that no plan of the framework has."""
     for name, each in listed().items():
-        least = each.least
+        least = each.smallest
         for value in getattr(space, name) or () if least is not None else ():
             if value < least:
                 raise InputError(f"space: {name}", f"has {value}", f"it should be {least:g} or more")
@@ -139,8 +139,8 @@ class _SpaceFile(Spec):
 
 
 if not TYPE_CHECKING:
-    SpaceSpec = create_model(
-        "SpaceSpec",
+    PlanSpaceSpec = create_model(
+        "PlanSpaceSpec",
         __base__=_SpaceFile,
         __doc__="What plans may be; a field that is left out is as free as the framework leaves it.",
         **{name: (each.values.in_file | None, None) for name, each in listed().items()},

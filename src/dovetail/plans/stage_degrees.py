@@ -44,7 +44,11 @@ def splits(job: Job, cluster: Cluster, framework: Framework, space: Space) -> li
     cuts: dict[Strategy, tuple[DimShard, ...]] = {}
     found: list[StageDegrees] = []
     for plan in _degrees(graph, cluster.chips, space):
-        if cluster.chips % plan.chips or not _nests(plan) or any(expert_obstacles(plan, framework)):
+        if (
+            cluster.chips % plan.chips
+            or not nests(plan, plan.data_parallel, 1)
+            or any(expert_obstacles(plan, framework))
+        ):
             continue
         try:
             arranged = arrange(plan, graph, cluster)
@@ -90,8 +94,3 @@ def _degrees(graph: ModelGraph, chips: int, space: Space) -> Iterator[Plan]:
 def _experts(space: Space, t: int) -> Iterator[tuple[int, int]]:
     inner = {1, t} if space.expert_tensor_parallel is None else {n for n in space.expert_tensor_parallel if t % n == 0}
     yield from product(space.expert_parallel, sorted(inner))
-
-
-def _nests(plan: Plan) -> bool:
-    t, c, inner = plan.tensor_parallel, plan.context_parallel, plan.expert_tensor_parallel
-    return nests(t, t * c, inner, inner * plan.expert_parallel, t * c * plan.data_parallel)

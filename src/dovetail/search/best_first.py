@@ -27,7 +27,7 @@ from dovetail.step.state_tables import StateSharding
 
 #: Pairs of a split and a number of stages that are opened together: first few, to have a plan to beat, then more.
 ROUNDS = (64, 512, 4096)
-#: PlanSkeletons whose options are looked at together, how many of them are expanded first, and pipelines timed together.
+#: Skeletons whose options are looked at together, how many of them are expanded first, and pipelines timed together.
 OPENED, BATCH, TIMED = 512, 64, 256
 
 

@@ -178,7 +178,7 @@ class Tables:
     def tied_seconds(self, shapes: PlanSkeletons, cells: Ints, arrays: ProfileColumns) -> Floats:
         """Seconds of weights that several stages hold, summed once a step (`tied_seconds`).
 
-        PlanSkeletons × whether weights are sharded, since their gradients can be narrower then.
+        Skeletons × whether weights are sharded, since their gradients can be narrower then.
         """
         cluster, facts = self.setting.cluster, self.setting.staged
         found = np.zeros((len(shapes), 2))

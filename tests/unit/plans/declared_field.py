@@ -53,7 +53,7 @@ from dovetail.launch.megatron.write import export  # noqa: E402
 from dovetail.models import Job  # noqa: E402
 from dovetail.plans.narrow import narrowed, within  # noqa: E402
 from dovetail.plans.plan_file import schema, task_of  # noqa: E402
-from dovetail.plans.space import Space, SpaceSpec  # noqa: E402
+from dovetail.plans.space import PlanSpaceSpec, Space  # noqa: E402
 from dovetail.plans.words import plan_words  # noqa: E402
 from dovetail.plans.write import plan_document, plan_fields  # noqa: E402
 from dovetail.search.best_first import BestFirst  # noqa: E402
@@ -118,7 +118,7 @@ print(  # noqa: T201
             "missing": [missing_feature(each, JOB, CLUSTER, MEGATRON) for each in (task.plan, odd)],
             "differences": [each.fields for each in compare(usual, task).differences],
             "fixed": within(narrowed(["dispatch_block=128"]), JOB, CLUSTER, MEGATRON).dispatch_block,
-            "listed": SpaceSpec.model_validate({"dispatch_block": [128]}).dispatch_block,  # type: ignore[attr-defined]
+            "listed": PlanSpaceSpec.model_validate({"dispatch_block": [128]}).dispatch_block,  # type: ignore[attr-defined]
             "both": found(dispatch_block=(64, 128)),
             "one": found(dispatch_block=(128,)),
             "free": found(),

@@ -14,7 +14,7 @@ from dovetail.plans.declaration import declared
 from dovetail.plans.fields import PlanFields
 from dovetail.plans.flags import flags_of
 from dovetail.plans.plan import Plan, PlanSpec
-from dovetail.plans.space import Space, SpaceSpec, listed
+from dovetail.plans.space import PlanSpaceSpec, Space, listed
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_all_that_is_derived_has_the_declared_fields():
     names = set(declared(PlanFields))
     assert {field.name for field in fields(Plan)} == names
     assert set(PlanSpec.model_fields) == names - {"num_microbatches"}
-    assert {field.name for field in fields(Space)} == set(SpaceSpec.model_fields) == set(listed())
+    assert {field.name for field in fields(Space)} == set(PlanSpaceSpec.model_fields) == set(listed())
     assert set(listed()) - names == {"partition"}
     for target in ("megatron", "torchtitan", "deepspeed", "accelerate", "maxtext"):
         assert flags_of(target).keys() <= names
