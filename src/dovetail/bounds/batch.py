@@ -23,7 +23,7 @@ from dovetail.step.plan_tables import Tables, numbers
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """PlanColumns but for their cut: numbers of a batch's shapes, of options and of states."""
+    """Plans but for their cut: numbers of a batch's shapes, of options and of states."""
 
     shape: Ints
     option: Ints
@@ -39,7 +39,7 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """PlanColumns of candidates with cuts: seconds of the pipeline, exact or at least, and of the rest; bytes of a stage."""
+    """Plans of candidates with cuts: seconds of the pipeline, exact or at least, and of the rest; bytes of a stage."""
 
     candidate: Ints
     cut: Ints
@@ -55,7 +55,7 @@ class Evaluated:
 
 
 class Batch:
-    """PlanSkeletons that are worked on together."""
+    """Skeletons that are worked on together."""
 
     def __init__(self, tables: Tables, shapes: PlanSkeletons) -> None:
         self.tables = tables

@@ -63,7 +63,7 @@ class DegreeBounds:
         return found
 
     def num_shapes(self, split: int, position: int) -> int:
-        """PlanSkeletons of a split with a number of stages: the same for all with as many copies."""
+        """Skeletons of a split with a number of stages: the same for all with as many copies."""
         stages = self.space.pipeline_parallel[position]
         found = self.splits[split]
         key = (stages, self.setting.cluster.chips // (found.replica_chips * stages), found.least_replicas == 1)

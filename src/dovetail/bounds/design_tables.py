@@ -141,7 +141,7 @@ class DesignTables:
     def _open_seconds(
         self, layers: LayerColumns, first: Ints, rows: Ints, capacity: float, limits: Floats, fixed: Floats
     ) -> Floats:
-        """PlanColumns whose layers are rows from `first` on, whatever their cut."""
+        """Plans whose layers are rows from `first` on, whatever their cut."""
         chosen = self._plans.take(rows)
         found = least_seconds(
             chosen._replace(layer=chosen.layer + first),

@@ -1,4 +1,4 @@
-"""PlanSkeletons: splits with the pipeline and the copies around them, as columns of numbers."""
+"""Skeletons: splits with the pipeline and the copies around them, as columns of numbers."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class MemoryTables:
         )
 
     def counts(self, *stages: Sequence[ChunkContent]) -> Ints:
-        """LayerColumns of every class that the chunks of each stage hold together: stages × classes."""
+        """Layers of every class that the chunks of each stage hold together: stages × classes."""
         together = [layer_counts(tuple(contents)) for contents in stages]
         return np.array([[counts.get(name, 0) for name in self.names] for counts in together], np.int64)
 

@@ -28,7 +28,7 @@ class LayerRuns(NamedTuple):
 
 
 class PartitionTable:
-    """PartitionColumns as rows, made when they are first asked for."""
+    """Partitions as rows, made when they are first asked for."""
 
     def __init__(self, graph: ModelGraph, classes: Sequence[str], blocks: int) -> None:
         order = [run.layer for run in graph.chain for _ in range(run.count)]
@@ -105,7 +105,7 @@ class PartitionTable:
         )
 
     def places(self, row: int) -> Ints:
-        """LayerColumns of every class at each place along the model."""
+        """Layers of every class at each place along the model."""
         return self._chunks[row][self._places[row]]
 
     @property

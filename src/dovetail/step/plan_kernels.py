@@ -34,7 +34,7 @@ class LayerColumns(NamedTuple):
 
 
 class ProfileColumns(NamedTuple):
-    """ProfileColumns × classes: parameters of one chip (tied ones apart, by weight) and bytes that come and go."""
+    """Layer profiles × classes: parameters of one chip (tied ones apart, by weight) and bytes that come and go."""
 
     own: Floats
     tied: Floats
@@ -57,7 +57,7 @@ class StateColumns(NamedTuple):
 
 
 class PartitionColumns(NamedTuple):
-    """LayerColumns on stages: every cut has stage contents (classes × count) without repetition, and chunk contents."""
+    """Layers on stages: every cut has stage contents (classes × count) without repetition, and chunk contents."""
 
     #: rows × classes; those of cut i begin at row `first_content[i]`
     contents: Ints
@@ -86,7 +86,7 @@ class FrameworkColumns(NamedTuple):
 
 
 class PlanColumns(NamedTuple):
-    """PlanColumns as numbers of rows, and their pipelines."""
+    """Plans as numbers of rows, and their pipelines."""
 
     layer: Ints
     cell: Ints
