@@ -39,12 +39,12 @@ YAML_READER = "dovetail.documents"
 #: Words of ours, and what the field says instead: no definition has one of them in its name.
 DENIED_WORDS = {
     "again": "recompute",
-    "simulated_annealing": "simulated annealing",
+    "annealed": "simulated annealing",
     "apart": "the rank order",
     "beside": "the rank order, or with",
     "binding": "bottleneck",
     "binds": "bottleneck",
-    "genetic_search": "genetic search",
+    "bred": "genetic search",
     "closing": "end of step",
     "copies": "replicas",
     "cut": "partition (of layers), shard (of a dim)",
@@ -69,7 +69,7 @@ DENIED_WORDS = {
 #: Names of ours as a whole; a longer name may have these words in it.
 DENIED_NAMES = {
     "front": "Pareto front",
-    "resolved_space": "Space.resolve()",
+    "whole_space": "Space.resolve()",
     **dict.fromkeys(("chosen", "every", "found", "known", "least", "own", "some", "wanted"), "what it holds"),
 }
 #: Classes named after their role in one algorithm; functions and modules may be of options, shapes and states.

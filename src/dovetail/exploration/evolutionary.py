@@ -1,6 +1,6 @@
-"""Designs genetic_search from the best ones known (NSGA-II), for spaces too large to enumerate: the one module that knows Optuna.
+"""Designs evolved from the best ones known (NSGA-II), for spaces too large to enumerate; no other module knows Optuna.
 
-Generations are counted by what was told, so neither the sizes of asks and tells nor a restart change what is genetic_search.
+Generations are counted by what was told, so neither the sizes of asks and tells nor a restart change what is evolved.
 """
 # the library's types are partly unknown
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -32,7 +32,7 @@ class Evolutionary:
     IEEE Transactions on Evolutionary Computation 6(2), 2002.
     """
 
-    #: Times that as many designs are genetic_search as are missing, before random ones fill up.
+    #: Times that as many designs are evolved as are missing, before random ones fill up.
     _ROUNDS = 8
 
     def __init__(self, space: DesignSpace, num_objectives: int, seed: int, population: int = POPULATION) -> None:
@@ -52,8 +52,8 @@ class Evolutionary:
 
     def ask(self, n: int) -> Ints:
         """Children of the parents; before there are any, and where too few children are new, random designs."""
-        genetic_search = self._bred(n) if self._parents and self._genes else []
-        asked = np.array([*genetic_search, *self._unseen.take(n - len(genetic_search)).tolist()], np.int64)
+        evolved = self._evolved(n) if self._parents and self._genes else []
+        asked = np.array([*evolved, *self._unseen.take(n - len(evolved)).tolist()], np.int64)
         self._pending.update(asked.tolist())
         return asked
 
@@ -78,7 +78,7 @@ class Evolutionary:
                 self._parents = breeder.select_parent(_study(breeder, self._num_objectives), 1)
                 self._young = []
 
-    def _bred(self, n: int) -> list[int]:
+    def _evolved(self, n: int) -> list[int]:
         """New children that keep the limits, as many as are found."""
         # from what was told and not from a state that runs on, so that a restart goes on with the same
         key = np.random.SeedSequence([self._seed, self._told, len(self._pending)])

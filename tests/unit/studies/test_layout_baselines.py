@@ -58,7 +58,7 @@ def test_costs_are_those_of_the_choice_and_never_below_the_optimum(search):
     for evaluations in (1, 2, 30, 1000, 40_000):
         tried = search(problem, weights, evaluations=evaluations, seed=3)
         assert tried.cost == weighed(problem, weights, tried.choice)
-        # a generation is genetic_search as a whole
+        # a generation is bred as a whole
         assert tried.evaluations <= evaluations + 50
         assert [point.evaluations for point in tried.trace] == sorted({point.evaluations for point in tried.trace})
         costs = [point.cost for point in tried.trace]
