@@ -11,9 +11,9 @@ from dovetail.frameworks import Framework
 from dovetail.graph import Operator
 from dovetail.hardware import Cluster
 from dovetail.mapping.tiles.free_plan import FreeSearch
-from dovetail.mapping.tiles.shapes import PlanShape
+from dovetail.mapping.tiles.skeletons import TileSkeleton
 from dovetail.mapping.tiles.tile_layers import TileLayers
-from dovetail.mapping.tiles.tile_layouts import TileSearch, wanted_tiles
+from dovetail.mapping.tiles.tile_layouts import TileSearch, searched_tiles
 from dovetail.models import Job
 from dovetail.plans.wafer_tiles import wafer_shape
 from dovetail.step.evaluate import Evaluation, evaluate
@@ -41,7 +41,7 @@ def accpar(
         most_stages=wafers,
     )
     search.run()
-    return min(search.found.values(), key=lambda found: found.step_time_s, default=None)
+    return min(search.best_of.values(), key=lambda found: found.step_time_s, default=None)
 
 
 def accpar_as_published(job: Job, cluster: Cluster, framework: Framework) -> Evaluation:
@@ -51,10 +51,10 @@ def accpar_as_published(job: Job, cluster: Cluster, framework: Framework) -> Eva
     if job.global_batch % (rows * cols):
         what = f"is {job.global_batch} for {rows * cols} dies"
         raise InputError("job: global_batch", what, "it should be a multiple of them")
-    layers = TileLayers(job, cluster, framework, PlanShape(rows, cols, wafers, rows * cols), zero_stage=0)
+    layers = TileLayers(job, cluster, framework, TileSkeleton(rows, cols, wafers, rows * cols), zero_stage=0)
     found = [
         evaluate(layers.plan_of(layouts), job, cluster, framework)
-        for tile in wanted_tiles(layers, rows, cols)
+        for tile in searched_tiles(layers, rows, cols)
         for layouts in TileSearch(layers, tile, may_partition).layouts()[:1]
     ]
     return min(found, key=lambda each: each.step_time_s)

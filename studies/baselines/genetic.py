@@ -72,7 +72,7 @@ def _evolved(flat: FlatCosts, effort: Effort, seed: int, how: Evolution) -> Ints
             generations = max(1, min(_ROUND, int(effort.left)) // children)
             since = breed(flat, people, breeding, generations)
             spent, stale = generations * children, since if since < generations else stale + generations
-        least = float(people.least[0])
+        least = float(people.lowest[0])
         effort.add(spent, least if least < flat.penalty else np.inf)
         if not len(flat.free):
             break

@@ -25,7 +25,7 @@ class Population(NamedTuple):
     next_costs: Floats
     best_choice: Ints
     #: the least cost so far, and the least of this population since it was settled
-    least: Floats
+    lowest: Floats
     random: Words
 
 
@@ -44,7 +44,7 @@ class Breeding(NamedTuple):
 @njit(cache=True)
 def settle(flat: FlatCosts, people: Population) -> None:
     """Random choices for all."""
-    people.least[1] = np.inf
+    people.lowest[1] = np.inf
     for person in range(len(people.costs)):
         for variable in range(len(flat.sizes)):
             people.choices[person, variable] = below(people.random, flat.sizes[variable])
@@ -67,7 +67,7 @@ def breed(flat: FlatCosts, people: Population, breeding: Breeding, generations: 
     next_choices, next_entries, next_costs = people.next_choices, people.next_entries, people.next_costs
     stale = 0
     for _ in range(generations):
-        before = people.least[1]
+        before = people.lowest[1]
         next_costs[0] = _copy(choices, entries, costs, int(np.argmin(costs)), next_choices, next_entries, 0)
         for child in range(1, n):
             first = _parent(random, costs, breeding.tournament)
@@ -81,7 +81,7 @@ def breed(flat: FlatCosts, people: Population, breeding: Breeding, generations: 
         choices, next_choices = next_choices, choices
         entries, next_entries = next_entries, entries
         costs, next_costs = next_costs, costs
-        stale = 0 if people.least[1] < before else stale + 1
+        stale = 0 if people.lowest[1] < before else stale + 1
     if generations % 2:
         for person in range(n):
             people.costs[person] = _copy(choices, entries, costs, person, people.choices, people.entries, person)
@@ -143,10 +143,10 @@ def _cost(flat: FlatCosts, people: Population, choices: Ints, entries: Ints, cos
     for table in range(entries.shape[1]):
         total += flat.values[entries[row, table]]
     costs[row] = total
-    if total < people.least[1]:
-        people.least[1] = total
-    if total < people.least[0]:
-        people.least[0] = total
+    if total < people.lowest[1]:
+        people.lowest[1] = total
+    if total < people.lowest[0]:
+        people.lowest[0] = total
         for variable in range(choices.shape[1]):
             people.best_choice[variable] = choices[row, variable]
 

@@ -24,7 +24,7 @@ class Streams:
     """What a step sends between wafers and their stores."""
 
     #: in all stores together
-    held_bytes: float
+    stored_bytes: float
     #: through the link of one store
     sent_bytes: float
     seconds: float
@@ -38,18 +38,18 @@ def without(framework: Framework, outside: Outside) -> Framework:
     """
     if outside == "nothing":
         return framework
-    states = tuple((precision, _kept(state, outside)) for precision, state in framework.states)
+    states = tuple((precision, _state_on_dies(state, outside)) for precision, state in framework.states)
     if outside == "optimizer":
         return replace(framework, states=states)
     return replace(framework, states=states, zero_stages=(3,), zero_stages_with_pipeline=(3,))
 
 
-def _kept(state: StateBytes, outside: Outside) -> StateBytes:
-    kept = replace(state, master=0.0, moment=0.0, gradient_copy=0.0, step_copy=0.0, cast_on_gather=False)
+def _state_on_dies(state: StateBytes, outside: Outside) -> StateBytes:
+    on_dies = replace(state, master=0.0, moment=0.0, gradient_copy=0.0, step_copy=0.0, cast_on_gather=False)
     if outside == "optimizer":
-        return kept
+        return on_dies
     return replace(
-        kept,
+        on_dies,
         gradients=0.0,
         pipeline_gradients=None,
         cast_on_gather=True,
@@ -67,12 +67,12 @@ def streams(
     state = framework.state_bytes(job.precision)
     parameters = float(job.graph().parameters())
     optimizer = state.parameter_bytes(job.optimizer).optimizer
-    held = parameters * (optimizer + (state.weights + state.gradients if outside == "state" else 0.0))
-    if held > wafers * wafer.store_bytes:
+    stored = parameters * (optimizer + (state.weights + state.gradients if outside == "state" else 0.0))
+    if stored > wafers * wafer.store_bytes:
         return None
     # dies that update weights of their own read and write the optimizer's state; a store that holds all updates itself
     each = 2 * optimizer if outside == "optimizer" else plan.num_microbatches * (2 * state.weights + state.gradients)
     # wafers beyond the stages hold copies of others' weights
-    copies = max(1.0, wafers / plan.pipeline_parallel)
-    sent = parameters * each * copies / wafers
-    return Streams(held, sent, sent / wafer.store_bytes_per_s)
+    replicas = max(1.0, wafers / plan.pipeline_parallel)
+    sent = parameters * each * replicas / wafers
+    return Streams(stored, sent, sent / wafer.store_bytes_per_s)

@@ -8,7 +8,7 @@ import pytest
 from dovetail.errors import InputError
 from dovetail.graph import Operator
 from dovetail.layout import Mesh, Strategy
-from dovetail.mapping.elimination import least
+from dovetail.mapping.elimination import cheapest
 from dovetail.mapping.layouts import Together, free_layouts, layer_problem, tiles
 from free_layout_settings import NODE, WAFER, costs_of, layer, setting_of, tile_of
 from layout_costs import layout_costs, strategy_costs
@@ -37,7 +37,7 @@ def check(case, number, seed=0):
     for _ in range(number):
         choice = np.array([draw.integers(size) for size in problem.problem.sizes])
         found = problem.problem.cost(choice[None])[0]
-        assert found == pytest.approx(costs_of(setting, problem, choice), rel=1e-9), problem.cuts(choice)
+        assert found == pytest.approx(costs_of(setting, problem, choice), rel=1e-9), problem.shards(choice)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[1]}-{case[2].rows}x{case[2].cols}")
@@ -102,12 +102,12 @@ def test_the_stream_and_what_may_be_cut_can_be_narrowed():
 
     problem = layer_problem(setting, tile, stream={"rows.1": "seq"}, allowed=tokens_only, recompute=False)
     assert problem.policies == ()
-    seconds, choice = least(problem.problem, [1.0, 0.0, 0.0])
+    seconds, choice = cheapest(problem.problem, [1.0, 0.0, 0.0])
     chosen = np.array(choice)
     assert problem.stream(chosen) == {"rows.1": "seq"}
-    assert {dim for cuts in problem.cuts(chosen).values() for dim in cuts.values()} == {"seq"}
+    assert {dim for cuts in problem.shards(chosen).values() for dim in cuts.values()} == {"seq"}
     assert seconds == pytest.approx(costs_of(setting, problem, chosen)[0], rel=1e-9)
-    free, _ = least(layer_problem(setting, tile).problem, [1.0, 0.0, 0.0])
+    free, _ = cheapest(layer_problem(setting, tile).problem, [1.0, 0.0, 0.0])
     assert free < seconds
 
 
@@ -132,8 +132,8 @@ def test_points_of_the_frontier_are_layouts_that_cost_so_much():
     setting = setting_of(graph, every[0], batch=2, zero_stage=1)
     points = free_layouts(setting, every, together=Together.STREAM)
     assert len(points) > 5
-    assert {point.again == () for point in points} == {True, False}
+    assert {point.recomputed == () for point in points} == {True, False}
     for point in points[:: len(points) // 5]:
         strings = {name: encoding.forward for name, encoding in point.encoding.items()}
-        one = layout_costs(setting, point.tile, strings, point.stream, point.again)
+        one = layout_costs(setting, point.tile, strings, point.stream, point.recomputed)
         assert point.costs == pytest.approx(one, rel=1e-9)

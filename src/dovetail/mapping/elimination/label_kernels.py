@@ -39,7 +39,7 @@ class Limits(NamedTuple):
     slack: float
 
 
-class Made(NamedTuple):
+class NewLabels(NamedTuple):
     """New labels and what they were made of."""
 
     offsets: Ints
@@ -62,7 +62,7 @@ def open_corners(points: Floats, upper: Floats) -> Floats:
     count = 1
     fresh = np.empty((64, objectives))
     for point in points:
-        kept, made = 0, 0
+        num_kept, made = 0, 0
         for c in range(count):
             if np.all(point < corners[c]):
                 if made + objectives > len(fresh):
@@ -72,12 +72,12 @@ def open_corners(points: Floats, upper: Floats) -> Floats:
                     fresh[made, k] = point[k]
                     made += 1
             else:
-                corners[kept] = corners[c]
-                kept += 1
-        count = kept
+                corners[num_kept] = corners[c]
+                num_kept += 1
+        count = num_kept
         for f in range(made):
             covered = False
-            for c in range(kept):
+            for c in range(num_kept):
                 if np.all(fresh[f] <= corners[c]):
                     covered = True
                     break
@@ -97,9 +97,9 @@ def open_corners(points: Floats, upper: Floats) -> Floats:
 
 @njit(cache=True)
 def _longer(rows: NDArray[Number]) -> NDArray[Number]:
-    found = np.empty((2 * len(rows), rows.shape[1]), rows.dtype)
-    found[: len(rows)] = rows
-    return found
+    grown = np.empty((2 * len(rows), rows.shape[1]), rows.dtype)
+    grown[: len(rows)] = rows
+    return grown
 
 
 #: Corners that are looked at together.
@@ -110,11 +110,11 @@ TOGETHER = 16
 def highest_together(corners: Floats) -> Floats:
     """The most that each run of corners allows, direction by direction."""
     number, directions = corners.shape
-    found = np.full((-(-number // TOGETHER), directions), -np.inf)
+    highest = np.full((-(-number // TOGETHER), directions), -np.inf)
     for c in range(number):
         for j in range(directions):
-            found[c // TOGETHER, j] = max(found[c // TOGETHER, j], corners[c, j])
-    return found
+            highest[c // TOGETHER, j] = max(highest[c // TOGETHER, j], corners[c, j])
+    return highest
 
 
 @njit(cache=True)
@@ -142,63 +142,63 @@ def _is_open(bounds: Floats, corners: Floats, highest: Floats, likely: int) -> i
 @njit(cache=True)
 def worth_keeping(bounds: Floats, corners: Floats) -> Bools:
     """Which rows (by direction the least weighted costs of some choices) may contain an undominated choice."""
-    found = np.empty(len(bounds), np.bool_)
+    is_open = np.empty(len(bounds), np.bool_)
     last, highest = 0, highest_together(corners)
     for row in range(len(bounds)):
         corner = _is_open(bounds[row], corners, highest, last)
-        found[row] = corner >= 0
+        is_open[row] = corner >= 0
         last = max(corner, 0)
-    return found
+    return is_open
 
 
 @njit(cache=True)
-def room_below(bounds: Floats, corners: Floats) -> Floats:
+def margin_below(bounds: Floats, corners: Floats) -> Floats:
     """How far rows of bounds lie below the corner that leaves them most room; negative where none does."""
-    found = np.full(len(bounds), -np.inf)
+    margins = np.full(len(bounds), -np.inf)
     for row in range(len(bounds)):
         for c in range(len(corners)):
-            room = np.inf
+            margin = np.inf
             for j in range(bounds.shape[1]):
-                room = min(room, corners[c, j] - bounds[row, j])
-                if room <= found[row]:
+                margin = min(margin, corners[c, j] - bounds[row, j])
+                if margin <= margins[row]:
                     break
-            found[row] = max(found[row], room)
-    return found
+            margins[row] = max(margins[row], margin)
+    return margins
 
 
 @njit(cache=True)
 def undominated(points: Floats) -> Bools:
     """Which points no other dominates; rows are in lexicographic order, and of equal ones the first counts."""
     n = len(points)
-    found = np.zeros(n, np.bool_)
-    kept = np.empty(n, np.int64)
+    is_undominated = np.zeros(n, np.bool_)
+    members = np.empty(n, np.int64)
     count = 0
     for i in range(n):
         best = True
         for at in range(count):
-            if _at_most(points, kept[at], points[i]):
+            if _at_most(points, members[at], points[i]):
                 best = False
                 break
         if best:
-            found[i] = True
-            kept[count] = i
+            is_undominated[i] = True
+            members[count] = i
             count += 1
-    return found
+    return is_undominated
 
 
 @njit(cache=True)
 def least_by_entry(offsets: Ints, costs: Floats, weights: Floats) -> Floats:
     """The least weighted costs of the labels of each entry (entries × directions); infinite where it has none."""
     entries, directions, objectives = len(offsets) - 1, len(weights), weights.shape[1]
-    found = np.full((entries, directions), np.inf)
+    bounds = np.full((entries, directions), np.inf)
     for entry in range(entries):
         for label in range(offsets[entry], offsets[entry + 1]):
             for j in range(directions):
                 cost = 0.0
                 for k in range(objectives):
                     cost += weights[j, k] * costs[label, k]
-                found[entry, j] = min(found[entry, j], cost)
-    return found
+                bounds[entry, j] = min(bounds[entry, j], cost)
+    return bounds
 
 
 @njit(cache=True)
@@ -237,7 +237,9 @@ def _weigh(weights: Floats, cost: Floats, outside: Floats, row: int, bounds: Flo
 
 
 @njit(cache=True)
-def made_labels(base: Floats, left_at: Ints, right_at: Ints, left: Entries, right: Entries, limits: Limits) -> Made:
+def made_labels(
+    base: Floats, left_at: Ints, right_at: Ints, left: Entries, right: Entries, limits: Limits
+) -> NewLabels:
     """For each row the undominated sums of a base cost, a left label and a right label, over all options.
 
     `base` is rows × options × objectives; `left_at` and `right_at` (rows × options) say which entries' labels join.
@@ -281,19 +283,19 @@ def made_labels(base: Floats, left_at: Ints, right_at: Ints, left: Entries, righ
                     parts[count, 0], parts[count, 1], parts[count, 2] = o, x, y
                     count += 1
         offsets[row + 1] = count
-    return Made(offsets, costs[:count].copy(), parts[:count].copy(), used_slack)
+    return NewLabels(offsets, costs[:count].copy(), parts[:count].copy(), used_slack)
 
 
 @njit(cache=True)
 def _without(costs: Floats, parts: Ints, begin: int, end: int, cost: Floats) -> int:
     """Takes out of a range what a cost dominates; the new end."""
-    kept = begin
+    new_end = begin
     for at in range(begin, end):
         if not _at_least(costs, at, cost):
-            if kept != at:
+            if new_end != at:
                 for k in range(len(cost)):
-                    costs[kept, k] = costs[at, k]
+                    costs[new_end, k] = costs[at, k]
                 for part in range(3):
-                    parts[kept, part] = parts[at, part]
-            kept += 1
-    return kept
+                    parts[new_end, part] = parts[at, part]
+            new_end += 1
+    return new_end

@@ -13,7 +13,7 @@ from dovetail.mapping.elimination.problem import CostProblem, check, check_weigh
 from dovetail.mapping.elimination.tree import Tree, elimination_tree
 
 
-def least(problem: CostProblem, weights: Sequence[float] | Floats) -> tuple[float, tuple[int, ...]]:
+def cheapest(problem: CostProblem, weights: Sequence[float] | Floats) -> tuple[float, tuple[int, ...]]:
     """The least weighted sum of objectives, exactly, and a choice that has it; infinite and () where all is forbidden.
 
     Of choices that cost the same, each variable in turn (the last eliminated first) takes its first option.
@@ -21,7 +21,7 @@ def least(problem: CostProblem, weights: Sequence[float] | Floats) -> tuple[floa
     check(problem)
     tree = tree_of(problem)
     passes = Messages(problem, tree, check_weights(problem, weights))
-    return passes.least, passes.choice()
+    return passes.lowest, passes.choice()
 
 
 def through(problem: CostProblem, weights: Sequence[float] | Floats) -> list[Floats]:
@@ -53,18 +53,18 @@ class Messages:
             self.up.append(least_over(self.factors(place), bucket.separator, tree.sizes))
 
     @property
-    def least(self) -> float:
+    def lowest(self) -> float:
         """The least sum of all."""
         return float(self.up[-1])
 
     def factors(self, place: int, without: Collection[int] = ()) -> list[Factor]:
         """What a bucket adds up: tables, and messages of its children without some of them; and what came down."""
         bucket = self.tree.buckets[place]
-        found: list[Factor] = [(self.variables[number], self.tables[number]) for number in bucket.tables]
-        found += [(self.tree.buckets[c].separator, self.up[c]) for c in bucket.children if c not in without]
+        factors: list[Factor] = [(self.variables[number], self.tables[number]) for number in bucket.tables]
+        factors += [(self.tree.buckets[c].separator, self.up[c]) for c in bucket.children if c not in without]
         if self.down:
-            found.append((bucket.separator, self.down[place]))
-        return found
+            factors.append((bucket.separator, self.down[place]))
+        return factors
 
     def send_down(self) -> None:
         """Tells every bucket what the rest of the problem costs at least."""
@@ -78,20 +78,20 @@ class Messages:
 
     def marginals(self) -> list[Floats]:
         """By variable: the least sum of all with each of its options; messages were sent down before."""
-        found: list[Floats] = [np.zeros(0)] * (len(self.tree.sizes) - 1)
+        costs: list[Floats] = [np.zeros(0)] * (len(self.tree.sizes) - 1)
         for place, bucket in enumerate(self.tree.buckets[:-1]):
-            found[bucket.variable] = least_over(self.factors(place), (bucket.variable,), self.tree.sizes)
-        return found
+            costs[bucket.variable] = least_over(self.factors(place), (bucket.variable,), self.tree.sizes)
+        return costs
 
     def choice(self) -> tuple[int, ...]:
         """A choice with the least sum of all; empty where all is forbidden."""
-        if math.isinf(self.least):
+        if math.isinf(self.lowest):
             return ()
-        chosen = [0] * len(self.tree.sizes)
+        options = [0] * len(self.tree.sizes)
         for place in reversed(range(len(self.tree.buckets))):
             bucket = self.tree.buckets[place]
             total = np.zeros(self.tree.sizes[bucket.variable])
             for scope, costs in self.factors(place):
-                total = total + costs[tuple(slice(None) if v == bucket.variable else chosen[v] for v in scope)]
-            chosen[bucket.variable] = int(total.argmin())
-        return tuple(chosen[:-1])
+                total = total + costs[tuple(slice(None) if v == bucket.variable else options[v] for v in scope)]
+            options[bucket.variable] = int(total.argmin())
+        return tuple(options[:-1])

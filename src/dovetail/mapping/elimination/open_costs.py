@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from dovetail.arrays import ROUNDING, Floats, Ints
-from dovetail.mapping.elimination.label_kernels import open_corners, room_below, undominated, worth_keeping
+from dovetail.mapping.elimination.label_kernels import margin_below, open_corners, undominated, worth_keeping
 from dovetail.mapping.elimination.messages import Messages, tree_of
 from dovetail.mapping.elimination.problem import CostProblem
 from dovetail.mapping.elimination.tree import Tree
@@ -34,25 +34,25 @@ class Incumbents:
 
     def add(self, choices: Ints) -> None:
         """Takes up the undominated choices; of those that cost the same the lexicographically least."""
-        every = np.unique(np.concatenate([self.choices, choices]), axis=0)
-        points = self.problem.cost(every)
-        order = np.lexsort((*every.T[::-1], *points.T[::-1]))
-        every, points = every[order], points[order]
+        candidates = np.unique(np.concatenate([self.choices, choices]), axis=0)
+        points = self.problem.cost(candidates)
+        order = np.lexsort((*candidates.T[::-1], *points.T[::-1]))
+        candidates, points = candidates[order], points[order]
         best = undominated(points) & np.isfinite(points).all(axis=1)
-        self.points, self.choices = points[best], every[best]
+        self.points, self.choices = points[best], candidates[best]
 
     def corners(self, epsilon: float, spent: float = 0.0) -> Floats:
         """Corners of the costs that nobody found covers within 1 + epsilon, where 1 + `spent` of it is used up."""
         allowed = (1 + epsilon) / (1 + spent) * (1 + ROUNDING)
         # a cost equal to the limit is still below it
         upper = self.most * ((1 + spent) * (1 + ROUNDING)) + 1e-200
-        found = open_corners(self.points / allowed, upper)
+        corners = open_corners(self.points / allowed, upper)
         # neighbours are looked at together
-        return found[np.lexsort(found.T[::-1])]
+        return corners[np.lexsort(corners.T[::-1])]
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class DirectionBounds:
     """Least weighted costs in several directions."""
 
     tree: Tree
@@ -66,13 +66,13 @@ class Bounds:
         return outside[..., :axes] / np.diag(self.weights[:axes])
 
 
-def bounds_of(problem: CostProblem, weights: Floats) -> Bounds:
+def bounds_of(problem: CostProblem, weights: Floats) -> DirectionBounds:
     """Messages up and down for every direction."""
     tree = tree_of(problem, LABEL_GROWTH)
     messages = tuple(Messages(problem, tree, direction) for direction in weights)
     for passes in messages:
         passes.send_down()
-    return Bounds(tree, weights, messages)
+    return DirectionBounds(tree, weights, messages)
 
 
 def weighed_corners(corners: Floats, weights: Floats) -> Floats:
@@ -81,7 +81,7 @@ def weighed_corners(corners: Floats, weights: Floats) -> Floats:
     return np.where(weights > 0, terms, 0.0).sum(axis=2)
 
 
-def needed_options(bounds: Bounds, corners: Floats) -> list[Ints]:
+def needed_options(bounds: DirectionBounds, corners: Floats) -> list[Ints]:
     """By variable the options that may belong to a choice that is open.
 
     All choices with an option cost w·p ≥ b in every direction. Below a corner u such a p exists only if w·u > b in all
@@ -95,26 +95,26 @@ def needed_options(bounds: Bounds, corners: Floats) -> list[Ints]:
     ]
 
 
-def is_closed(bounds: Bounds, corners: Floats) -> bool:
+def is_closed(bounds: DirectionBounds, corners: Floats) -> bool:
     """Whether no choice at all can be open."""
-    least = np.array([[passes.least for passes in bounds.messages]])
-    return not worth_keeping(least, weighed_corners(corners, bounds.weights))[0]
+    lowest = np.array([[passes.lowest for passes in bounds.messages]])
+    return not worth_keeping(lowest, weighed_corners(corners, bounds.weights))[0]
 
 
 def promising_options(
-    bounds: Bounds, incumbents: Incumbents, kept: Sequence[Ints], epsilon: float, number: int
+    bounds: DirectionBounds, incumbents: Incumbents, remaining: Sequence[Ints], epsilon: float, number: int
 ) -> list[Ints]:
     """By variable those of the kept options that were chosen so far, and some to which bounds leave the most room."""
     by_direction = [passes.marginals() for passes in bounds.messages]
     limits = weighed_corners(incumbents.corners(epsilon), bounds.weights)
-    found: list[Ints] = []
+    promising: list[Ints] = []
     for variable, rows in enumerate(zip(*by_direction, strict=True)):
-        room = room_below(np.ascontiguousarray(np.stack(rows, axis=1)), limits)
-        used = np.isin(kept[variable], incumbents.choices[:, variable])
-        room[used] = np.inf
-        first = np.argsort(-room, kind="stable")[: max(number, np.count_nonzero(used))]
-        found.append(kept[variable][np.sort(first[room[first] > -np.inf])])
-    return found
+        margin = margin_below(np.ascontiguousarray(np.stack(rows, axis=1)), limits)
+        used = np.isin(remaining[variable], incumbents.choices[:, variable])
+        margin[used] = np.inf
+        first = np.argsort(-margin, kind="stable")[: max(number, np.count_nonzero(used))]
+        promising.append(remaining[variable][np.sort(first[margin[first] > -np.inf])])
+    return promising
 
 
 def directions(scale: Floats, steps: int) -> Floats:
@@ -126,11 +126,11 @@ def directions(scale: Floats, steps: int) -> Floats:
     return shares / np.exp2(np.round(np.log2(np.where(scale > 0, scale, 1.0))))
 
 
-def recompute_policies(problem: CostProblem) -> list[Ints]:
+def all_options(problem: CostProblem) -> list[Ints]:
     """All options of every variable."""
     return [np.arange(size) for size in problem.sizes]
 
 
-def chosen(kept: Sequence[Ints], choices: Ints) -> Ints:
+def in_full_problem(options: Sequence[Ints], choices: Ints) -> Ints:
     """Choices of a restricted problem in terms of the whole one."""
-    return np.stack([options[choices[:, v]] for v, options in enumerate(kept)], axis=1)
+    return np.stack([values[choices[:, v]] for v, values in enumerate(options)], axis=1)

@@ -27,15 +27,15 @@ def min_plus_power(matrix: Floats, n: int) -> Floats:
         raise InputError("costs of a step", f"have the shape {costs.shape}", "they should be a square of numbers")
     if n < 0:
         raise InputError("steps", f"are {quoted(n)}", "they should be 0 or more")
-    found = np.full(costs.shape, np.inf)
-    np.fill_diagonal(found, 0.0)
+    power = np.full(costs.shape, np.inf)
+    np.fill_diagonal(power, 0.0)
     while n:
         if n & 1:
-            found = product(found, costs)
+            power = product(power, costs)
         n >>= 1
         if n:
             costs = product(costs, costs)
-    return found
+    return power
 
 
 def closed_walk(matrix: Floats, n: int) -> ClosedWalk:

@@ -42,29 +42,29 @@ class CostProblem:
         total[np.isinf(total).any(axis=1)] = np.inf
         return total
 
-    def restricted(self, kept: Sequence[Ints]) -> CostProblem:
+    def restricted(self, remaining: Sequence[Ints]) -> CostProblem:
         """The same problem with some options of each variable alone."""
         tables: list[CostTable] = []
         for table in self.tables:
-            if all(len(kept[v]) == self.sizes[v] for v in table.variables):
+            if all(len(remaining[v]) == self.sizes[v] for v in table.variables):
                 tables.append(table)
                 continue
             costs = table.costs
             # one axis after another, that which loses most first, is much quicker than all at once
             for axis in sorted(
-                range(len(table.variables)), key=lambda a: len(kept[table.variables[a]]) / costs.shape[a + 1]
+                range(len(table.variables)), key=lambda a: len(remaining[table.variables[a]]) / costs.shape[a + 1]
             ):
-                costs = np.take(costs, kept[table.variables[axis]], axis=axis + 1)
+                costs = np.take(costs, remaining[table.variables[axis]], axis=axis + 1)
             tables.append(CostTable(table.variables, costs))
-        return CostProblem(tuple(len(options) for options in kept), tuple(tables))
+        return CostProblem(tuple(len(options) for options in remaining), tuple(tables))
 
     def weighted(self, weights: Floats) -> list[Floats]:
         """The tables with one cost each, the weighted sum; what is forbidden stays so whatever its weight."""
-        found: list[Floats] = []
+        weighted: list[Floats] = []
         for table in self.tables:
             flat = np.ascontiguousarray(table.costs, dtype=np.float64).reshape(len(weights), -1)
-            found.append(weighed(flat, weights).reshape(table.costs.shape[1:]))
-        return found
+            weighted.append(weighed(flat, weights).reshape(table.costs.shape[1:]))
+        return weighted
 
 
 def check(problem: CostProblem) -> None:
@@ -76,8 +76,8 @@ def check(problem: CostProblem) -> None:
         raise InputError(where, "has a variable without options", "each should have one or more")
     for number, table in enumerate(problem.tables):
         place = f"{where}: table {number}"
-        known = all(0 <= v < len(problem.sizes) for v in table.variables)
-        if not known or len(set(table.variables)) < len(table.variables):
+        in_range = all(0 <= v < len(problem.sizes) for v in table.variables)
+        if not in_range or len(set(table.variables)) < len(table.variables):
             raise InputError(place, f"has the variables {table.variables}", "they should exist and differ")
         shape = (problem.objectives, *(problem.sizes[v] for v in table.variables))
         if table.costs.shape != shape:
@@ -89,8 +89,8 @@ def check(problem: CostProblem) -> None:
 
 def check_weights(problem: CostProblem, weights: Sequence[float] | Floats) -> Floats:
     """The weights as an array; refuses others than one number of 0 or more for each objective."""
-    found = np.asarray(weights, dtype=np.float64)
-    if found.shape != (problem.objectives,) or not np.all(np.isfinite(found) & (found >= 0)):
+    checked = np.asarray(weights, dtype=np.float64)
+    if checked.shape != (problem.objectives,) or not np.all(np.isfinite(checked) & (checked >= 0)):
         expected = f"they should be {problem.objectives} finite numbers of 0 or more"
-        raise InputError("weights", f"are {found.tolist()}", expected)
-    return found
+        raise InputError("weights", f"are {checked.tolist()}", expected)
+    return checked

@@ -40,7 +40,7 @@ Steps = list[tuple[int, tuple[int, ...]]]
 
 
 @dataclass(slots=True)
-class _Left:
+class _RemainingVariables:
     """Variables that are left during an elimination, and the variables that each message has already gathered."""
 
     sizes: Sequence[int]
@@ -81,8 +81,8 @@ def elimination_tree(sizes: Sequence[int], scopes: Sequence[tuple[int, ...]], gr
 
     With sets of labels an entry has about `growth` times as many for each variable that was eliminated to make it.
     """
-    ranks = (_Left.size, _Left.fill)
-    _, order = min((_order(sizes, scopes, growth, rank) for rank in ranks), key=lambda found: found[0])
+    ranks = (_RemainingVariables.size, _RemainingVariables.fill)
+    _, order = min((_order(sizes, scopes, growth, rank) for rank in ranks), key=lambda outcome: outcome[0])
     return _tree(tuple(sizes), scopes, order)
 
 
@@ -90,18 +90,18 @@ def _order(
     sizes: Sequence[int],
     scopes: Sequence[tuple[int, ...]],
     growth: float,
-    rank: Callable[[_Left, int], tuple[float, ...]],
+    rank: Callable[[_RemainingVariables, int], tuple[float, ...]],
 ) -> tuple[float, Steps]:
     """The work of an order, and every variable with its neighbours at the time."""
     around: dict[int, set[int]] = {v: set() for v in range(len(sizes))}
     for scope in scopes:
         for variable in scope:
             around[variable].update(v for v in scope if v != variable)
-    left = _Left(sizes, growth, around, [])
+    remaining = _RemainingVariables(sizes, growth, around, [])
     order: Steps = []
-    while left.around:
-        order.append(left.eliminate(min(left.around, key=lambda v: rank(left, v))))
-    return left.work, order
+    while remaining.around:
+        order.append(remaining.eliminate(min(remaining.around, key=lambda v: rank(remaining, v))))
+    return remaining.work, order
 
 
 def _tree(sizes: tuple[int, ...], scopes: Sequence[tuple[int, ...]], order: Steps) -> Tree:

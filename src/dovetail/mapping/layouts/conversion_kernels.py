@@ -50,7 +50,7 @@ def _changes(before: Ints, after: Ints, olds: Ints, news: Ints, bits: Ints) -> i
 
 
 @njit(cache=True)
-def _priced(cut: int, olds: Ints, news: Ints, bits: Ints, prices: Floats, seconds: Floats) -> tuple[int, int]:
+def _priced(sharded: int, olds: Ints, news: Ints, bits: Ints, prices: Floats, seconds: Floats) -> tuple[int, int]:
     """Adds up the seconds of changes, those that are alike in one collective; what they weigh, whether they gather."""
     changes, weight, only = len(olds), 0, True
     done = np.zeros(changes, np.bool_)
@@ -63,14 +63,14 @@ def _priced(cut: int, olds: Ints, news: Ints, bits: Ints, prices: Floats, second
                 if olds[other] == olds[first] and news[other] == news[first]:
                     mask |= bits[other]
                     done[other] = True
-            moved = cut & ~mask if news[first] == WHOLE else cut | mask
+            moved = sharded & ~mask if news[first] == WHOLE else sharded | mask
             if kind >= 0:
-                larger = moved if kind == ALL_GATHER else cut
+                larger = moved if kind == ALL_GATHER else sharded
                 for price in range(len(prices)):
                     seconds[price] += prices[price, kind, mask, larger]
                 weight += 1024 + (kind == ALL_REDUCE)
                 only = only and kind == ALL_GATHER
-            cut = moved
+            sharded = moved
     return weight, (1 if only else 0) + (2 if only and weight > 0 else 0)
 
 
@@ -90,15 +90,15 @@ def conversions(layouts: Ints, prices: Floats) -> tuple[Floats, Ints, Ints]:
     olds, news, bits = np.zeros(2 * axes, np.int64), np.zeros(2 * axes, np.int64), np.zeros(2 * axes, np.int64)
     paid = np.zeros(len(prices))
     for b in range(count):
-        cut = 0
+        sharded = 0
         for axis in range(axes):
             if layouts[b, axis] != WHOLE and layouts[b, axis] != OPEN:
-                cut |= 1 << axis
+                sharded |= 1 << axis
         for a in range(count):
             changes = _changes(layouts[b], layouts[a], olds, news, bits)
             if changes >= 0:
                 paid[:] = 0.0
-                found = _priced(cut, olds[:changes], news[:changes], bits[:changes], prices, paid)
+                found = _priced(sharded, olds[:changes], news[:changes], bits[:changes], prices, paid)
                 weights[b, a], gathers[b, a] = found
                 seconds[:, b, a] = paid
     return seconds, weights, gathers

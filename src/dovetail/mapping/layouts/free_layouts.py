@@ -80,29 +80,29 @@ def free_layouts(
         for costs, chosen in zip(best.points, best.choices, strict=True):
             choice = np.asarray(chosen, np.int64)
             seconds, state, saved = (float(cost) for cost in costs)
-            encoding, again = problem.encoding(choice), problem.again(choice)
+            encoding, again = problem.encoding(choice), problem.recomputed(choice)
             found.append(LayoutPoint(seconds, state, saved, tile, encoding, again, problem.stream(choice)))
         found = _undominated(found)
     return tuple(found)
 
 
-def tile_price(pricing: Pricing, cluster: Cluster, tile: LayerTile, copies: float = 1.0) -> CollectivePrice:
+def tile_price(pricing: Pricing, cluster: Cluster, tile: LayerTile, replicas: float = 1.0) -> CollectivePrice:
     """What collectives along the axes of a tile take on a cluster."""
     joins, strides = tile.ways(cluster)
     by_way = [{a: np.array(of[a], np.float64) for a in tile.names} for of in (joins, strides)]
     mesh = Mesh(tensor=tile.names)
     axes = AtomicAxes(mesh, tile.sizes, {axis: joins[axis] for axis in tile.names})
     arranged = Arrangements(axes, Strategy(mesh), tile.sizes, *by_way, batch=1)
-    return partial(pricing.seconds, arranged, copies=copies)
+    return partial(pricing.seconds, arranged, copies=replicas)
 
 
 def _undominated(points: list[LayoutPoint]) -> list[LayoutPoint]:
     """Those no other is at least as good as in everything; of equal ones the first."""
     ordered = sorted(points, key=lambda point: point.costs)
-    kept: list[LayoutPoint] = []
+    front: list[LayoutPoint] = []
     costs: Floats = np.zeros((0, 3))
     for point in ordered:
         if not (costs <= np.array(point.costs)).all(axis=1).any():
-            kept.append(point)
+            front.append(point)
             costs = np.vstack([costs, point.costs])
-    return kept
+    return front

@@ -37,7 +37,7 @@ from dovetail.mapping.layouts.tile import LayerTile
 #: Most entries of one table; and most where operators that could be put together stay apart: what is found behind
 #: such tables takes much longer than they do.
 MOST_ENTRIES = 30_000_000
-MOST_APART = 20_000
+MOST_SEPARATE = 20_000
 
 #: What the costs of a problem are, in order.
 OBJECTIVES = ("seconds", "state_bytes", "saved_bytes")
@@ -54,54 +54,54 @@ class LayerProblem:
     #: variables behind those, by option: operators that are computed again
     policies: tuple[tuple[tuple[str, ...], ...], ...]
 
-    def cuts(self, choice: Ints) -> dict[str, dict[str, str]]:
+    def shards(self, choice: Ints) -> dict[str, dict[str, str]]:
         """Operator → the dim each axis cuts."""
-        found: dict[str, dict[str, str]] = {}
+        shards: dict[str, dict[str, str]] = {}
         for number, variable in enumerate(self.variables):
             for name, labels in variable.options[int(choice[number])].items():
-                found[name] = _named(self.tile, labels)
-        return found
+                shards[name] = _named(self.tile, labels)
+        return shards
 
     def stream(self, choice: Ints) -> dict[str, str]:
         """How the residual stream lies."""
         return _named(self.tile, self.variables[0].stream[int(choice[0])])
 
-    def again(self, choice: Ints) -> tuple[str, ...]:
+    def recomputed(self, choice: Ints) -> tuple[str, ...]:
         """The operators that are computed again where the backward needs what they write."""
-        chosen: list[int] = choice[len(self.variables) :].tolist()
-        return tuple(name for options, number in zip(self.policies, chosen, strict=True) for name in options[number])
+        numbers: list[int] = choice[len(self.variables) :].tolist()
+        return tuple(name for options, number in zip(self.policies, numbers, strict=True) for name in options[number])
 
     def choice(
-        self, cuts: Mapping[str, Mapping[str, str]], stream: Mapping[str, str], again: Collection[str] = ()
+        self, shards: Mapping[str, Mapping[str, str]], stream: Mapping[str, str], recomputed: Collection[str] = ()
     ) -> Ints:
         """The choice that is this layout; refuses one that is not in the space."""
-        found: list[int] = []
+        numbers: list[int] = []
         for variable in self.variables:
-            wanted = {name: tuple(cuts[name].get(axis) for axis in self.tile.names) for name in variable.operators}
+            labels = {name: tuple(shards[name].get(axis) for axis in self.tile.names) for name in variable.operators}
             lying = tuple(stream.get(axis) for axis in self.tile.names)
             same = [
                 number
                 for number, option in enumerate(variable.options)
-                if option == wanted and (not variable.stream or variable.stream[number] == lying)
+                if option == labels and (not variable.stream or variable.stream[number] == lying)
             ]
             if not same:
                 what = f"{', '.join(variable.operators) or 'the stream'} cut so is no option"
                 raise InputError("layout", what, "take one of the space")
-            found.append(same[0])
+            numbers.append(same[0])
         for options in self.policies:
-            inside = [number for number, names in enumerate(options) if set(names) <= set(again)]
-            found.append(max(inside, key=lambda number: len(options[number])))
-        return np.array(found, np.int64)
+            inside = [number for number, names in enumerate(options) if set(names) <= set(recomputed)]
+            numbers.append(max(inside, key=lambda number: len(options[number])))
+        return np.array(numbers, np.int64)
 
     def strings(self, choice: Ints) -> dict[str, Strings]:
         """The strings of every operator along the rows and columns of the tile."""
-        return {name: tile_strings(self.tile, cuts) for name, cuts in self.cuts(choice).items()}
+        return {name: tile_strings(self.tile, shards) for name, shards in self.shards(choice).items()}
 
     def encoding(self, choice: Ints) -> dict[str, OperatorEncoding]:
         """Every operator's encoding; homes are left to the ZeRO stage."""
-        again = set(self.again(choice))
+        recomputed = set(self.recomputed(choice))
         return {
-            name: OperatorEncoding(strings, activation=Activation.RECOMPUTE if name in again else Activation.STASH)
+            name: OperatorEncoding(strings, activation=Activation.RECOMPUTE if name in recomputed else Activation.STASH)
             for name, strings in self.strings(choice).items()
         }
 
@@ -126,33 +126,33 @@ def layer_problem(
     """
     backward = backward or differentiate(setting.graph)
     tried = tuple(Together) if together is None else (together,)
-    for level in tried:
-        variables = layer_variables(setting.graph, setting.sizes, tile, level, stream, allowed)
-        chains, _ = operator_groups(setting.graph, min(level, Together.CHAINS))
+    for grouping in tried:
+        variables = layer_variables(setting.graph, setting.sizes, tile, grouping, stream, allowed)
+        chains, _ = operator_groups(setting.graph, min(grouping, Together.CHAINS))
         if each_by_itself:
             chains = tuple((operator.name,) for operator in setting.graph.operators)
         costs = LayerCosts(setting, tile, variables, chains, backward, recompute=recompute)
         try:
-            tables = costs.tables(most_entries if level is tried[-1] else min(most_entries, MOST_APART))
+            tables = costs.tables(most_entries if grouping is tried[-1] else min(most_entries, MOST_SEPARATE))
         except TableTooLargeError as large:
-            if level is tried[-1]:
+            if grouping is tried[-1]:
                 fix = "allow larger tables, fewer cuts or a smaller tile"
                 raise InputError(f"layer {setting.graph.name}", f"needs a table of {large} entries", fix) from large
             continue
         policies = costs.policies.options
         sizes = (*(len(variable.options) for variable in variables), *(len(options) for options in policies))
         problem = CostProblem(sizes, tuple(CostTable(scope, table) for scope, table in tables.items()))
-        return LayerProblem(problem, tile, level, variables, policies)
+        return LayerProblem(problem, tile, grouping, variables, policies)
     raise AssertionError("a level was tried")
 
 
-def tile_strings(tile: LayerTile, cuts: Mapping[str, str]) -> Strings:
+def tile_strings(tile: LayerTile, shards: Mapping[str, str]) -> Strings:
     """Cuts along the axes of a tile as strings, a factor for each axis."""
     along: dict[MeshAxis, tuple[Factor, ...]] = {}
     for axis in MeshAxis:
         ends = tile.axes.ends(axis)
         along[axis] = tuple(
-            Factor(high // low, cuts.get(axis_name(axis, low), REPLICATE)) for low, high in pairwise(ends)
+            Factor(high // low, shards.get(axis_name(axis, low), REPLICATE)) for low, high in pairwise(ends)
         )
     return Strings(along[MeshAxis.ROWS], along[MeshAxis.COLS])
 

@@ -49,7 +49,7 @@ def layer_variables(
     """The variables of a layer: the residual stream first, then groups of operators."""
     by_name = {operator.name: operator for operator in graph.operators}
     groups, lying = operator_groups(graph, together)
-    found = [_stream_variable(graph, sizes, tile, [by_name[n] for n in by_name if n in lying], stream, allowed)]
+    variables = [_stream_variable(graph, sizes, tile, [by_name[n] for n in by_name if n in lying], stream, allowed)]
     mixture = mixture_operators(graph)
     for group in groups:
         operators = [by_name[name] for name in group]
@@ -59,8 +59,8 @@ def layer_variables(
             options = _options(operators, sizes, tile, allowed)
         if not options:
             raise InputError(f"layer {graph.name}: {group[0]}", "has no layout", "allow it to be cut less")
-        found.append(Variable(group, tuple(options)))
-    return tuple(found)
+        variables.append(Variable(group, tuple(options)))
+    return tuple(variables)
 
 
 def _options(
@@ -69,9 +69,9 @@ def _options(
     """Every way to cut the operators alike; one that lacks a dim copies."""
     labels = [axis_labels(operators, sizes, tile, axis, allowed) for axis in tile.names]
     return [
-        {o.name: tuple(_own(o, dim, allowed) for dim in chosen) for o in operators}
-        for chosen in product(*labels)
-        if _divides(chosen, sizes, tile)
+        {o.name: tuple(_allowed_dim(o, dim, allowed) for dim in labels_by_axis) for o in operators}
+        for labels_by_axis in product(*labels)
+        if _divides(labels_by_axis, sizes, tile)
     ]
 
 
@@ -80,28 +80,28 @@ def axis_labels(
 ) -> list[str | None]:
     """What an axis may cut of operators."""
     token = "batch" if axis in tile.batch_axes else "seq"
-    found: dict[str | None, None] = {}
+    dims: dict[str | None, None] = {}
     forced = False
     for operator in operators:
         for dim in operator.dims:
             other = dim in TOKEN_DIMS and dim != token
             group = dim == "group" and axis not in tile.group_axes
             fits = may_shard(operator, dim) and divides(dim, sizes, tile.sizes[axis])
-            if fits and not other and not group and _own(operator, dim, allowed) is not None:
-                found[dim] = None
+            if fits and not other and not group and _allowed_dim(operator, dim, allowed) is not None:
+                dims[dim] = None
         forced = forced or (operator.kind is Kind.ATTENTION and axis in tile.group_axes and "group" in operator.dims)
-    return ["group"] if forced else [None, *found]
+    return ["group"] if forced else [None, *dims]
 
 
-def _own(operator: Operator, dim: str | None, allowed: Allowed | None) -> str | None:
+def _allowed_dim(operator: Operator, dim: str | None, allowed: Allowed | None) -> str | None:
     if dim is None or not may_shard(operator, dim) or not (allowed is None or allowed(operator, dim)):
         return None
     return dim
 
 
-def _divides(chosen: Iterable[str | None], sizes: Sizes, tile: LayerTile) -> bool:
+def _divides(labels: Iterable[str | None], sizes: Sizes, tile: LayerTile) -> bool:
     parts: dict[str, int] = {}
-    for axis, dim in zip(tile.names, chosen, strict=True):
+    for axis, dim in zip(tile.names, labels, strict=True):
         if dim is not None:
             parts[dim] = parts.get(dim, 1) * tile.sizes[axis]
     return all(divides(dim, sizes, n) for dim, n in parts.items())
@@ -124,10 +124,10 @@ def _stream_variable(
         labels: list[list[str | None]] = []
         for axis in tile.names:
             token = "batch" if axis in tile.batch_axes else "seq"
-            kept = [d for d in dims if d not in TOKEN_DIMS or d == token]
-            labels.append([None, *(d for d in kept if divides(d, sizes, tile.sizes[axis]))])
-        ways = [chosen for chosen in product(*labels) if _divides(chosen, sizes, tile)]
-    options = tuple({o.name: tuple(_own(o, dim, allowed) for dim in chosen) for o in lying} for chosen in ways)
+            usable = [d for d in dims if d not in TOKEN_DIMS or d == token]
+            labels.append([None, *(d for d in usable if divides(d, sizes, tile.sizes[axis]))])
+        ways = [way for way in product(*labels) if _divides(way, sizes, tile)]
+    options = tuple({o.name: tuple(_allowed_dim(o, dim, allowed) for dim in way) for o in lying} for way in ways)
     return Variable(tuple(o.name for o in lying), options, tuple(ways))
 
 
@@ -139,12 +139,12 @@ def _mixture_options(
     An axis cuts tokens or is tensor-parallel; along it experts are spread, each expert is cut, or neither. An axis by
     which tokens cannot be cut may also copy everything.
     """
-    found: dict[tuple[Labels, ...], dict[str, Labels]] = {}
+    distinct: dict[tuple[Labels, ...], dict[str, Labels]] = {}
     roles_of: list[list[Role]] = []
     for axis in tile.names:
         token = "batch" if axis in tile.batch_axes else "seq"
-        cut = "tokens" if divides(token, sizes, tile.sizes[axis]) else "copies"
-        roles_of.append([(lying, expert) for lying in (cut, "tensor") for expert in ("", "expert", "expert_tensor")])
+        role = "tokens" if divides(token, sizes, tile.sizes[axis]) else "copies"
+        roles_of.append([(lying, expert) for lying in (role, "tensor") for expert in ("", "expert", "expert_tensor")])
     for sequence_parallel in (False, True):
         for roles in product(*roles_of):
             by_axis = dict(zip(tile.names, roles, strict=True))
@@ -155,13 +155,13 @@ def _mixture_options(
             strategy = _role_strategy(by_axis, tile, sequence_parallel)
             option: dict[str, Labels] = {}
             for operator in operators:
-                cuts = strategy.cut(operator)
-                option[operator.name] = tuple(_own(operator, cuts.get(axis), allowed) for axis in tile.names)
+                shards = strategy.cut(operator)
+                option[operator.name] = tuple(_allowed_dim(operator, shards.get(axis), allowed) for axis in tile.names)
                 if not _divides(option[operator.name], sizes, tile):
                     break
             else:
-                found.setdefault(tuple(option.values()), option)
-    return list(found.values())
+                distinct.setdefault(tuple(option.values()), option)
+    return list(distinct.values())
 
 
 def _role_strategy(roles: Mapping[str, Role], tile: LayerTile, sequence_parallel: bool) -> Strategy:

@@ -41,7 +41,7 @@ class LayerShards:
             for name in variable.operators
         }
         #: operator → what it cuts; tensor → the layout it is written in
-        self.cuts: dict[str, Scoped] = {}
+        self.by_operator: dict[str, Scoped] = {}
         self.written: dict[str, Scoped] = {}
         self._writer = {o.tensor: (op, o) for op in graph.operators for o in op.outputs}
         self._readers: dict[str, list[tuple[Operator, Operand]]] = {}
@@ -73,12 +73,12 @@ class LayerShards:
         table = np.zeros(FIRST_DIM + len(self.dims), np.int64)
         for dim, code in self.code.items():
             table[code] = code if operator.split(dim) is not None else WHOLE
-        cuts = self._with_open_sums(operator, Scoped(told.scope, table[told.values]))
-        self.cuts[operator.name] = cuts
+        shards = self._with_open_sums(operator, Scoped(told.scope, table[told.values]))
+        self.by_operator[operator.name] = shards
         for operand in operator.outputs:
-            self.written[operand.tensor] = Scoped(cuts.scope, self._result(operator, operand)[cuts.values])
+            self.written[operand.tensor] = Scoped(shards.scope, self._result(operator, operand)[shards.values])
 
-    def _with_open_sums(self, operator: Operator, cuts: Scoped) -> Scoped:
+    def _with_open_sums(self, operator: Operator, shards: Scoped) -> Scoped:
         """Along axes where every term is a sum not complete, a sum runs on such terms."""
         axes = np.ones(len(self.tile.names), np.bool_)
         if operator.function not in SUMS:
@@ -86,23 +86,23 @@ class LayerShards:
             axes = np.array([keys and axis in self.tile.group_axes for axis in self.tile.names])
         terms = [o.tensor for o in operator.inputs if is_term(operator, self.tensors[o.tensor])]
         if not terms or not axes.any():
-            return cuts
+            return shards
         opened: list[Scoped] = []
         for name in terms:
             if name not in self.written:
-                return cuts
+                return shards
             partial = (self.written[name].values == OPEN) & axes
             if not partial.any():
-                return cuts
+                return shards
             opened.append(Scoped(self.written[name].scope, partial).reduced())
         scope = union(each.scope for each in opened)
-        every = np.logical_and.reduce(np.broadcast_arrays(*(each.over(scope) for each in opened)))
+        all_open = np.logical_and.reduce(np.broadcast_arrays(*(each.over(scope) for each in opened)))
         # query groups are cut along some axes whatever the option: then nothing more depends on the terms' writers
-        together = Scoped(scope, every).reduced()
+        together = Scoped(scope, all_open).reduced()
         if not together.values.any():
-            return cuts
-        scope = union((cuts.scope, together.scope))
-        return Scoped(scope, np.where(together.over(scope), OPEN, cuts.over(scope)))
+            return shards
+        scope = union((shards.scope, together.scope))
+        return Scoped(scope, np.where(together.over(scope), OPEN, shards.over(scope)))
 
     def _of_sum(self, operator: Operator) -> Scoped:
         """How the sum of a tensor's gradients lies: `layout.encoding.cuts.sum_shards`."""
@@ -130,31 +130,31 @@ class LayerShards:
     def _first_reader(self, name: str, *, with_writer: bool) -> Scoped:
         """How the first user that cuts a tensor cuts it, axis by axis."""
         users = [*self._readers.get(name, ()), *([self._writer[name]] if with_writer and name in self._writer else [])]
-        found: Scoped | None = None
+        layout: Scoped | None = None
         for operator, operand in users:
             told = self.told[operator.name]
-            own = self._own(operator, operand)[self._possible(operator, told.values)]
-            if found is None:
-                found = Scoped(told.scope, own)
+            placements = self._placements(operator, operand)[self._possible(operator, told.values)]
+            if layout is None:
+                layout = Scoped(told.scope, placements)
                 continue
-            scope = union((found.scope, told.scope))
-            first = found.over(scope)
-            found = Scoped(scope, np.where(first == WHOLE, Scoped(told.scope, own).over(scope), first))
-        return found or Scoped((), np.full(len(self.tile.names), WHOLE, np.int64))
+            scope = union((layout.scope, told.scope))
+            first = layout.over(scope)
+            layout = Scoped(scope, np.where(first == WHOLE, Scoped(told.scope, placements).over(scope), first))
+        return layout or Scoped((), np.full(len(self.tile.names), WHOLE, np.int64))
 
     def _tokens(self) -> Scoped:
         """How ids and labels lie: `layout.encoding.encoded_strategy.token_shards`."""
         names = [n for n in self.graph.inputs if self.tensors[n].role is Role.INDEX]
         seen = [self._first_reader(name, with_writer=False) for name in names]
         scope = union(each.scope for each in seen)
-        cuts: Ints = np.full(len(self.tile.names), WHOLE, np.int64)
+        shards: Ints = np.full(len(self.tile.names), WHOLE, np.int64)
         for each in seen:
             here = each.over(scope)
-            cuts = np.where(here == WHOLE, cuts, here)
+            shards = np.where(here == WHOLE, shards, here)
         for name, each in zip(names, seen, strict=True):
-            own = np.isin(cuts, [self.code[d] for d in self.tensors[name].dims])
-            cuts = np.where(own & (each.over(scope) == WHOLE), WHOLE, cuts)
-        return Scoped(scope, cuts).reduced()
+            has_dim = np.isin(shards, [self.code[d] for d in self.tensors[name].dims])
+            shards = np.where(has_dim & (each.over(scope) == WHOLE), WHOLE, shards)
+        return Scoped(scope, shards).reduced()
 
     def limited(self, tensor: Tensor, layout: Scoped) -> Scoped:
         """A layout without the dims a tensor lacks."""
@@ -165,26 +165,26 @@ class LayerShards:
 
     def needed(self, operator: Operator, operand: Operand) -> Scoped:
         """The layout an operator needs an operand in."""
-        table = self._own(operator, operand)
+        table = self._placements(operator, operand)
         table[OPEN] = OPEN if is_term(operator, self.tensors[operand.tensor]) else WHOLE
-        cuts = self.cuts[operator.name]
-        return Scoped(cuts.scope, table[cuts.values])
+        shards = self.by_operator[operator.name]
+        return Scoped(shards.scope, table[shards.values])
 
     def sharded_home(self, use: Scoped) -> Scoped:
         """A weight's home that is flat along all axes that do not cut it."""
         return Scoped(use.scope, np.where(use.values == WHOLE, FLAT_SHARD, use.values))
 
-    def _own(self, operator: Operator, operand: Operand) -> Ints:
+    def _placements(self, operator: Operator, operand: Operand) -> Ints:
         """By code of a cut: the placement of an operand."""
         table = np.zeros(FIRST_DIM + len(self.dims), np.int64)
         for dim in operator.dims:
-            own = own_dim(operator, operand, self.tensors[operand.tensor], dim)
-            table[self.code[dim]] = WHOLE if own is None else self.code[own]
+            tensor_dim = own_dim(operator, operand, self.tensors[operand.tensor], dim)
+            table[self.code[dim]] = WHOLE if tensor_dim is None else self.code[tensor_dim]
         return table
 
     def _result(self, operator: Operator, operand: Operand) -> Ints:
         """By code of a cut: the placement of a result."""
-        table = self._own(operator, operand)
+        table = self._placements(operator, operand)
         table[OPEN] = OPEN
         for dim in operator.dims:
             split = operator.split(dim)

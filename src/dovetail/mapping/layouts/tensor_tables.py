@@ -48,7 +48,7 @@ class LayerCosts:
         self.backward = backward
         self.cuts = LayerShards(setting.graph, backward, tile, variables)
         groups = _all_operators(setting, chains)
-        self.policies = Policies(setting.graph, groups, len(variables), any_again=recompute)
+        self.policies = Policies(setting.graph, groups, len(variables), may_recompute=recompute)
         self._lengths = [len(v.options) for v in variables] + [len(options) for options in self.policies.options]
         self._of = TensorLayouts(setting, self.cuts)
         self._pending: list[tuple[tuple[int, ...], int, Callable[[tuple[int, ...]], Array]]] = []
@@ -71,12 +71,12 @@ class LayerCosts:
         self._of.prices.prepare(
             {self._of.bytes(t) for t in self.cuts.tensors.values() if t.role is not Role.WEIGHT_GRADIENT}
         )
-        found: dict[tuple[int, ...], Floats] = {}
+        tables: dict[tuple[int, ...], Floats] = {}
         for scope, objective, make in self._pending:
-            if scope not in found:
-                found[scope] = np.zeros((3, *(self._lengths[v] for v in scope)))
-            found[scope][objective] += make(scope)
-        return found
+            if scope not in tables:
+                tables[scope] = np.zeros((3, *(self._lengths[v] for v in scope)))
+            tables[scope][objective] += make(scope)
+        return tables
 
     def _entries(self, scope: tuple[int, ...]) -> int:
         return math.prod(self._lengths[v] for v in scope)
@@ -96,11 +96,13 @@ class LayerCosts:
             seconds = forward[operator.name]
             self._add(SECONDS, seconds)
             self._add(SECONDS, Scoped(seconds.scope, self._exchanges(operator, Moment.FORWARD)))
-            again = self.policies.repeated[operator.name]
-            if again.values.any():
-                scope = union((seconds.scope, again.scope))
-                repeated = seconds.values + self._exchanges(operator, Moment.BACKWARD)
-                self._add(SECONDS, Scoped(scope, Scoped(seconds.scope, repeated).over(scope) * again.over(scope)))
+            recomputed = self.policies.recomputed[operator.name]
+            if recomputed.values.any():
+                scope = union((seconds.scope, recomputed.scope))
+                recompute_s = seconds.values + self._exchanges(operator, Moment.BACKWARD)
+                self._add(
+                    SECONDS, Scoped(scope, Scoped(seconds.scope, recompute_s).over(scope) * recomputed.over(scope))
+                )
         for operator in later:
             seconds = backward[operator.name]
             told = self._exchanges(operator, Moment.BACKWARD)
@@ -153,7 +155,7 @@ class LayerCosts:
 
     def _weight(self, tensor: Tensor) -> None:
         """A weight's gathering, the reduction of its gradient, and its state; or a constant."""
-        setting, cuts = self.setting, self.cuts
+        setting, shards = self.setting, self.cuts
         forward = [layout for _, layout in self._reads(setting.graph.operators, tensor.name)]
         backward = [layout for _, layout in self._reads(self.backward.graph.operators, tensor.name)]
         if tensor.role is Role.CONSTANT:
@@ -163,20 +165,20 @@ class LayerCosts:
         if not forward:
             return
         use = forward[0]
-        home = cuts.sharded_home(use) if setting.zero_stage else use
+        home = shards.sharded_home(use) if setting.zero_stage else use
         given = home if setting.zero_stage == 3 else use
         self._converted(tensor, [given], forward, Moment.FORWARD)
         self._converted(tensor, [given], [*backward, use], Moment.BACKWARD)
         gradient = self.backward.gradients.get(tensor.name)
         if gradient is not None:
             moment = Moment.BACKWARD if setting.zero_stage >= 2 else Moment.STEP
-            written, of = cuts.written[gradient], self.backward.graph.tensors[gradient]
+            written, of = shards.written[gradient], self.backward.graph.tensors[gradient]
             self._step(of, written, home, "gradient", moment)
             if setting.zero_stage == 1:
                 self._step(tensor, home, use, "updated", Moment.STEP)
         elements = float(as_array(tensor.points(setting.sizes)))
-        used, kept_at_home = (elements / self._of.parts(each.values) for each in (use, home))
-        parts = state_bytes(used, kept_at_home, setting.zero_stage, setting.parameter_bytes)
+        used, stored = (elements / self._of.parts(each.values) for each in (use, home))
+        parts = state_bytes(used, stored, setting.zero_stage, setting.parameter_bytes)
         self._add(STATE, Scoped(use.scope, sum(parts, np.zeros(()))))
 
     def _step(self, tensor: Tensor, before: Scoped, after: Scoped, user: str, moment: Moment) -> None:
@@ -190,17 +192,17 @@ class LayerCosts:
 
     def _activation(self, tensor: Tensor) -> None:
         """A tensor of the forward: its conversions, what is kept of it, what is made again, and what reads it later."""
-        graph, cuts, name = self.setting.graph, self.cuts, tensor.name
+        graph, shards, name = self.setting.graph, self.cuts, tensor.name
         reads = self._reads(graph.operators, name)
         if name in graph.outputs and tensor.role is Role.ACTIVATION:
-            reads.append(("", cuts.limited(tensor, cuts.stream)))
+            reads.append(("", shards.limited(tensor, shards.stream)))
         later = self._reads(self.backward.graph.operators, name)
-        written = cuts.written[name]
+        written = shards.written[name]
         needed = name in self.policies.needed
         savers = [o.name for o in graph.operators if name in o.saves]
-        flags = [self.policies.repeated[reader] for reader, _ in reads if reader]
+        flags = [self.policies.recomputed[reader] for reader, _ in reads if reader]
         writers = [o.name for o in graph.operators if any(i.tensor == name for i in o.outputs)]
-        flags += [self.policies.repeated[writer] for writer in writers]
+        flags += [self.policies.recomputed[writer] for writer in writers]
         layouts = [written, *(layout for _, layout in reads), *(layout for _, layout in later)]
         if len(layouts) == 1 and not needed:
             return
@@ -209,12 +211,12 @@ class LayerCosts:
         flow = TensorFlow(self._of, self.policies, tensor, reads, later, savers, layouts)
         self._pending.append((plain, SECONDS, flow.seconds))
         if needed or any(flag.values.any() for flag in flags):
-            self._pending.append((scope, SECONDS, flow.again_seconds))
+            self._pending.append((scope, SECONDS, flow.recompute_seconds))
             self._pending.append((scope, SAVED, flow.saved_bytes))
         if later:
             self._pending.append((plain, SECONDS, flow.later_seconds))
 
 
 def _all_operators(setting: LayerSetting, chains: Sequence[Sequence[str]]) -> list[Sequence[str]]:
-    known = {name for group in chains for name in group}
-    return [*chains, *([o.name] for o in setting.graph.operators if o.name not in known)]
+    grouped = {name for group in chains for name in group}
+    return [*chains, *([o.name] for o in setting.graph.operators if o.name not in grouped)]

@@ -59,13 +59,13 @@ def tiles(graph: LayerGraph, sizes: Sizes, rows: int, cols: int) -> Iterator[Lay
     Query groups are cut only by as many dies as there are more of than key heads can be cut among.
     """
     for axes in axis_orders(rows, cols):
-        found = axes.sizes()
-        for batch in _subsets(found, lambda n: "batch" in sizes and divides("batch", sizes, n)):
-            for group in _subsets(found, lambda n: _cuts_groups(graph, sizes, n, rows * cols)):
+        axis_sizes = axes.sizes()
+        for batch in _subsets(axis_sizes, lambda n: "batch" in sizes and divides("batch", sizes, n)):
+            for group in _subsets(axis_sizes, lambda n: _shards_groups(graph, sizes, n, rows * cols)):
                 yield LayerTile(rows, cols, axes, batch, group)
 
 
-def _cuts_groups(graph: LayerGraph, sizes: Sizes, parts: int, dies: int) -> bool:
+def _shards_groups(graph: LayerGraph, sizes: Sizes, parts: int, dies: int) -> bool:
     heads, group = graph.sizes.get("kv_heads"), graph.sizes.get("group")
     if not isinstance(heads, int) or not isinstance(group, int):
         return False
@@ -75,9 +75,9 @@ def _cuts_groups(graph: LayerGraph, sizes: Sizes, parts: int, dies: int) -> bool
 
 def _subsets(sizes: Mapping[str, int], fits: Callable[[int], bool]) -> list[tuple[str, ...]]:
     names = tuple(sizes)
-    found: list[tuple[str, ...]] = []
+    subsets: list[tuple[str, ...]] = []
     for bits in range(1 << len(names)):
-        chosen = tuple(name for position, name in enumerate(names) if bits >> position & 1)
-        if not chosen or fits(math.prod(sizes[name] for name in chosen)):
-            found.append(chosen)
-    return found
+        subset = tuple(name for position, name in enumerate(names) if bits >> position & 1)
+        if not subset or fits(math.prod(sizes[name] for name in subset)):
+            subsets.append(subset)
+    return subsets

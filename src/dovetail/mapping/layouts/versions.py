@@ -25,7 +25,7 @@ class Entry:
 
     layout: Ints
     #: whether it is one of its own
-    own: Array
+    is_new: Array
     #: the entry it is made of, its seconds by price, and whether it is put together of shards
     made_of: Ints | None = None
     seconds: tuple[Floats, ...] = ()
@@ -50,20 +50,20 @@ class Versions:
         number, missing = self._find(layout)
         if not missing.any():
             return number
-        found = self.conversions
+        conversions = self.conversions
         best: Array = np.full((), UNREACHABLE, np.int64)
         source: Array = np.zeros((), np.int64)
-        seconds: list[Array] = [np.zeros(()) for _ in found.seconds]
+        seconds: list[Array] = [np.zeros(()) for _ in conversions.seconds]
         gathered: Array = np.zeros((), np.bool_)
         for position, entry in enumerate(self.entries):
-            weight = np.where(entry.own, found.weights[entry.layout, layout], UNREACHABLE)
+            weight = np.where(entry.is_new, conversions.weights[entry.layout, layout], UNREACHABLE)
             nearer = weight < best
             best = np.where(nearer, weight, best)
             source = np.where(nearer, position, source)
-            gathered = np.where(nearer, found.gathers[entry.layout, layout] >= 2, gathered)
+            gathered = np.where(nearer, conversions.gathers[entry.layout, layout] >= 2, gathered)
             seconds = [
                 np.where(nearer, priced[entry.layout, layout], before)
-                for before, priced in zip(seconds, found.seconds, strict=True)
+                for before, priced in zip(seconds, conversions.seconds, strict=True)
             ]
         assert not (missing & (best == UNREACHABLE)).any(), "every layout can be made"
         paid = tuple(np.where(missing, each, 0.0) for each in seconds)
@@ -74,7 +74,7 @@ class Versions:
         number: Array = np.zeros((), np.int64)
         missing: Array = np.ones((), np.bool_)
         for position, entry in enumerate(self.entries):
-            same = missing & entry.own & (entry.layout == layout)
+            same = missing & entry.is_new & (entry.layout == layout)
             number = np.where(same, position, number)
             missing = missing & ~same
         return number, missing
@@ -85,25 +85,25 @@ class Versions:
         return sum(made, np.zeros(()))
 
 
-def kept(
-    versions: Versions, needed: Sequence[Array], wanted: Sequence[Array], again: Array, price: int
+def saved_entries(
+    versions: Versions, needed: Sequence[Array], recompute_reads: Sequence[Array], writer_recomputed: Array, price: int
 ) -> tuple[list[Array], Array]:
     """Which entries are held for the backward, and the seconds in which others are made again.
 
-    By entry, `needed` says what the backward reads and `wanted` what operators that run again read. Where the writer
-    runs `again` nothing is held; otherwise what was gathered is gathered again of the shards that are held.
+    By entry, `needed` says what the backward reads and `recompute_reads` what operators that run again read. Where the writer
+    runs `writer_recomputed` nothing is held; otherwise what was gathered is gathered again of the shards that are held.
     """
-    marked = [n | w for n, w in zip(needed, wanted, strict=True)]
-    held: list[Array] = [np.zeros((), np.bool_) for _ in marked]
+    marked = [n | w for n, w in zip(needed, recompute_reads, strict=True)]
+    saved: list[Array] = [np.zeros((), np.bool_) for _ in marked]
     seconds: Array = np.zeros(())
     for position in reversed(range(len(marked))):
         entry = versions.entries[position]
         if entry.made_of is None or entry.gathered is None:
-            held[position] = marked[position] & ~again
+            saved[position] = marked[position] & ~writer_recomputed
             continue
-        remade = marked[position] & (again | (entry.gathered & ~needed[position]))
-        held[position] = marked[position] & ~remade
+        remade = marked[position] & (writer_recomputed | (entry.gathered & ~needed[position]))
+        saved[position] = marked[position] & ~remade
         seconds = seconds + np.where(remade, entry.seconds[price], 0.0)
         for source in range(position):
             marked[source] = marked[source] | (remade & (entry.made_of == source))
-    return held, seconds
+    return saved, seconds

@@ -86,13 +86,13 @@ def fellow_hops(mesh: Mesh, one: Tile, other: Tile) -> int | None:
 
 def chain_hops(mesh: Mesh, tiles: Sequence[Tile]) -> tuple[int, ...] | None:
     """Hops between stages that follow each other; None where some cannot be reached."""
-    found: list[int] = []
+    hops_between: list[int] = []
     for one, other in pairwise(tiles):
         hops = fellow_hops(mesh, one, other)
         if hops is None:
             return None
-        found.append(hops)
-    return tuple(found)
+        hops_between.append(hops)
+    return tuple(hops_between)
 
 
 def slowdown(mesh: Mesh, tile: Tile, *, replanned: bool) -> float:
@@ -107,10 +107,12 @@ def slowdown(mesh: Mesh, tile: Tile, *, replanned: bool) -> float:
     """
     corner = (tile.y, tile.x)
     inside = [((a[0] - tile.y, a[1] - tile.x), (b[0] - tile.y, b[1] - tile.x)) for a, b in mesh.dead_links]
-    own = frozenset((a, b) for a, b in inside if all(0 <= r < tile.rows and 0 <= c < tile.cols for r, c in (a, b)))
-    if not own:
+    dead_inside = frozenset(
+        (a, b) for a, b in inside if all(0 <= r < tile.rows and 0 <= c < tile.cols for r, c in (a, b))
+    )
+    if not dead_inside:
         return 1.0
-    damaged = Mesh(tile.rows, tile.cols, dead_links=own)
+    damaged = Mesh(tile.rows, tile.cols, dead_links=dead_inside)
     if damaged.connected:
         return _slowdown(damaged, (0, 0), tile.rows, tile.cols, replanned)
     return _slowdown(mesh, corner, tile.rows, tile.cols, False)
@@ -122,10 +124,10 @@ def _slowdown(mesh: Mesh, corner: tuple[int, int], rows: int, cols: int, replann
     dies = {(corner[0] + row, corner[1] + col) for row in range(rows) for col in range(cols)}
     outside = np.array([not (a in dies and b in dies) for a, b in mesh.links])
     for groups in _groupings(corner, rows, cols):
-        own = Mesh(groups[0].rows, groups[0].cols)
+        group_mesh = Mesh(groups[0].rows, groups[0].cols)
         for kind in KINDS:
-            whole = best(kind, own, 1.0, 1.0)
-            laid = [embedded(whole, mesh, [group.die(place) for place in own.dies]) for group in groups]
+            whole = best(kind, group_mesh, 1.0, 1.0)
+            laid = [embedded(whole, mesh, [group.die(place) for place in group_mesh.dies]) for group in groups]
             loads = total_loads(laid)
             busiest = float((loads + whole.busiest_bytes * ((loads > 0) & outside)).max())
             if replanned and len(groups) == 1:
@@ -152,10 +154,10 @@ def tiled_step_s(plan: Plan, job: ProfiledJob, hops: Sequence[int], slowdowns: S
     contents, pipeline = chunk_contents(graph, plan), pipeline_of(plan)
     stages = stage_contents(contents, pipeline)
     slower = {factor: _Slower(plan, job, factor) for factor in dict.fromkeys(slowdowns)}
-    each = {factor: chunk_times(found.times, contents, np.zeros(()), 0) for factor, found in slower.items()}
+    times_by = {factor: chunk_times(layers.times, contents, np.zeros(()), 0) for factor, layers in slower.items()}
 
     def by_stage(field: str) -> Floats:
-        return np.array([float(np.ravel(getattr(each[f], field))[place]) for place, f in enumerate(slowdowns)])
+        return np.array([float(np.ravel(getattr(times_by[f], field))[place]) for place, f in enumerate(slowdowns)])
 
     sent = largest(p.stream_bytes for p in job.profiles.layers.values()) / plan.stream_replicas
     transfers = np.array([float(np.ravel(hop_seconds(sent, n, along))[0]) for n in hops])
@@ -166,17 +168,17 @@ def tiled_step_s(plan: Plan, job: ProfiledJob, hops: Sequence[int], slowdowns: S
         transfers = 0 * transfers
     chunks = ChunkTimes(forward, of_input, by_stage("weight_gradient_s"), transfer_s=transfers)
     update_s = facts.update_bytes / job.chip.vector.memory_bytes_per_s
-    closing = 0.0
-    for factor, found in slower.items():
-        own = [stage for stage, f in zip(stages, slowdowns, strict=True) if f == factor]
-        profiles = replace(job.profiles, layers=found.layers)
-        home = found.tables.parameters(*own)[:, 1]
-        parts = end_of_step(profiles, own, found.times, facts.overlaps, pipeline, home, update_s)
-        closing = max(closing, float(np.ravel(sum(parts))[0]))
+    end_s = 0.0
+    for factor, layers in slower.items():
+        own_stages = [stage for stage, f in zip(stages, slowdowns, strict=True) if f == factor]
+        profiles = replace(job.profiles, layers=layers.layers)
+        home = layers.tables.parameters(*own_stages)[:, 1]
+        parts = end_of_step(profiles, own_stages, layers.times, facts.overlaps, pipeline, home, update_s)
+        end_s = max(end_s, float(np.ravel(sum(parts))[0]))
     profiles = replace(job.profiles, layers=slower[slowdowns[0]].layers)
     tied = tied_seconds(plan, profiles, stages, job.cluster, job.efficiencies, job.gradient_bytes)
     pipelined = float(np.ravel(step_time(pipeline, chunks))[0])
-    return pipelined + closing + float(np.ravel(tied)[0]) + float(np.ravel(facts.overheads.step_s)[0])
+    return pipelined + end_s + float(np.ravel(tied)[0]) + float(np.ravel(facts.overheads.step_s)[0])
 
 
 class _Slower:
@@ -189,8 +191,8 @@ class _Slower:
         self.times: dict[str, LayerTimes] = {}
         recomputed: dict[str, Recompute] = {}
         for name, (layer, choice) in variants.items():
-            again: Recompute = recompute_of(job.profiles, layer, choice, plan.recompute_share, facts)
-            again = replace(again, added_collective_s=_longer(again.added_collective_s, factor))
+            recompute: Recompute = recompute_of(job.profiles, layer, choice, plan.recompute_share, facts)
+            recompute = replace(recompute, added_collective_s=_longer(recompute.added_collective_s, factor))
             profile = job.profiles.layers[layer]
             self.layers[name] = replace(
                 profile,
@@ -198,8 +200,8 @@ class _Slower:
                 backward_collective_s=_longer(profile.backward_collective_s, factor),
                 step_collective_s=_longer(profile.step_collective_s, factor),
             )
-            recomputed[name] = again
-            self.times[name] = layer_times(self.layers[name], again, facts.overlaps, facts.overheads.host_s)
+            recomputed[name] = recompute
+            self.times[name] = layer_times(self.layers[name], recompute, facts.overlaps, facts.overheads.host_s)
         self.tables = MemoryTables.of(self.layers, recomputed, {})
 
 

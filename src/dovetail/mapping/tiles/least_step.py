@@ -52,9 +52,11 @@ class BlockLowerBound:
         Blocks may differ, so their mean may lie between what two of them keep.
         """
         numbers = np.arange(pipeline.blocks + 1)
-        each = pipeline.capacity_bytes / np.maximum(numbers, 1.0)
-        room = (each[None, :] - self.state_bytes) / pipeline.flights[:, None]
-        seconds = np.where(room >= self.saved_bytes[0], np.interp(room, self.saved_bytes, self.seconds), np.inf)
+        bytes_per_block = pipeline.capacity_bytes / np.maximum(numbers, 1.0)
+        headroom_bytes = (bytes_per_block[None, :] - self.state_bytes) / pipeline.flights[:, None]
+        seconds = np.where(
+            headroom_bytes >= self.saved_bytes[0], np.interp(headroom_bytes, self.saved_bytes, self.seconds), np.inf
+        )
         return np.asarray(numbers * np.where(numbers > 0, seconds, 0.0), np.float64)
 
 
@@ -87,8 +89,8 @@ def _holds(busy: Floats, step_s: float, before_s: float, count: int) -> bool:
     """Whether the stages can take all blocks within a step."""
     taken = 0
     for stage in busy:
-        (room,) = np.nonzero(stage <= step_s - taken * before_s)
-        taken += int(room[-1]) if len(room) else 0
+        (fitting,) = np.nonzero(stage <= step_s - taken * before_s)
+        taken += int(fitting[-1]) if len(fitting) else 0
         if taken >= count:
             return True
     return False

@@ -38,11 +38,11 @@ def priced_stage_seconds(
     numbers = np.arange(pipeline.blocks + 1)
     share = pipeline.capacity_bytes * pipeline.stages / pipeline.blocks
     flights = pipeline.flights
-    found: Floats = np.tile(numbers * np.float64(block_s), (pipeline.stages, 1))
+    bounds: Floats = np.tile(numbers * np.float64(block_s), (pipeline.stages, 1))
     # what is least with some microbatches in flight is not more than with more of them
-    for held in sorted({1, int(flights.max() + 1) // 2, int(flights.max())}):
+    for in_flight in sorted({1, int(flights.max() + 1) // 2, int(flights.max())}):
         for price in (part * block_s / share for part in PRICES):
-            least = Messages(problem, tree, np.array([1.0, price, price * held])).least
-            floor = np.maximum(numbers * least - price * pipeline.capacity_bytes, 0.0)
-            found[flights >= held] = np.maximum(found[flights >= held], floor)
-            yield found
+            lowest = Messages(problem, tree, np.array([1.0, price, price * in_flight])).lowest
+            bound = np.maximum(numbers * lowest - price * pipeline.capacity_bytes, 0.0)
+            bounds[flights >= in_flight] = np.maximum(bounds[flights >= in_flight], bound)
+            yield bounds

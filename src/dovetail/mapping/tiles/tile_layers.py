@@ -18,7 +18,7 @@ from dovetail.layout.encoding import TileLayouts
 from dovetail.mapping.layouts.free_layouts import tile_price
 from dovetail.mapping.layouts.setting import LayerSetting
 from dovetail.mapping.layouts.tile import LayerTile
-from dovetail.mapping.tiles.shapes import PlanShape
+from dovetail.mapping.tiles.skeletons import TileSkeleton
 from dovetail.models import Job
 from dovetail.pipeline.in_flight import chunk_runs_in_flight
 from dovetail.plans.derive import even_layers
@@ -42,24 +42,24 @@ class TileLayers:
     job: Job
     cluster: Cluster
     framework: Framework
-    shape: PlanShape
+    skeleton: TileSkeleton
     zero_stage: int
     schedule: str = "1f1b"
 
     @property
     def microbatches(self) -> int:
         """Of a step."""
-        return self.job.global_batch // self.shape.batch
+        return self.job.global_batch // self.skeleton.batch
 
     @cached_property
     def facts(self) -> FrameworkFacts:
         """The framework's figures."""
-        return facts_of(self.framework, self.job, schedule=self.schedule, stages=self.shape.stages)
+        return facts_of(self.framework, self.job, schedule=self.schedule, stages=self.skeleton.stages)
 
     @cached_property
     def _least_facts(self) -> FrameworkFacts:
         """The same under which no step is longer than a simulated one."""
-        return self.facts.at_least(schedule=self.schedule, stages=self.shape.stages)
+        return self.facts.at_least(schedule=self.schedule, stages=self.skeleton.stages)
 
     @cached_property
     def units(self) -> ChipUnits:
@@ -89,7 +89,7 @@ class TileLayers:
 
     def sizes(self, layer: LayerGraph) -> Sizes:
         """The sizes of a layer's dims on a whole stage."""
-        return layer.resolve(batch=self.shape.batch, seq=self.job.seq_len)
+        return layer.resolve(batch=self.skeleton.batch, seq=self.job.seq_len)
 
     @cached_property
     def main_block(self) -> LayerGraph:
@@ -100,11 +100,11 @@ class TileLayers:
     @property
     def in_flight(self) -> int:
         """Microbatches that the first stage has in flight."""
-        return chunk_runs_in_flight(ONE_F_ONE_B, self.shape.stages, self.microbatches, 1, 1, 0)
+        return chunk_runs_in_flight(ONE_F_ONE_B, self.skeleton.stages, self.microbatches, 1, 1, 0)
 
     def prices(self, block_s: float) -> list[tuple[float, float]]:
         """Prices of a byte of state and of one that a microbatch keeps, up to a die's worth for the time of a block."""
-        share = self.capacity_bytes * self.shape.stages / self.job.model.num_layers
+        share = self.capacity_bytes * self.skeleton.stages / self.job.model.num_layers
         return [(price * block_s / share, price * block_s / share * self.in_flight) for price in PRICES]
 
     def setting(self, layer: LayerGraph, tile: LayerTile) -> LayerSetting:
@@ -138,17 +138,17 @@ class TileLayers:
 
     def plan_of(self, layouts: TileLayouts | None) -> Plan:
         """A plan of these layouts with layers dealt evenly and nothing computed again."""
-        dies, layers = self.shape.dies, self.job.model.num_layers
+        dies, layers = self.skeleton.dies, self.job.model.num_layers
         return Plan(
             data_parallel=1,
             tensor_parallel=dies,
-            pipeline_parallel=self.shape.stages,
+            pipeline_parallel=self.skeleton.stages,
             expert_tensor_parallel=dies,
             zero_stage=self.zero_stage,
             zero_group=1,
-            micro_batch=self.shape.batch,
+            micro_batch=self.skeleton.batch,
             num_microbatches=self.microbatches,
             pipeline_schedule=self.schedule,
-            layers_per_stage=even_layers(self.shape.stages, layers),
+            layers_per_stage=even_layers(self.skeleton.stages, layers),
             layouts=layouts,
         )

@@ -18,17 +18,17 @@ from dovetail.mapping.layouts.tile import LayerTile, tiles
 from dovetail.mapping.tiles.tile_layers import TileLayers
 
 
-def wanted_tiles(layers: TileLayers, rows: int, cols: int) -> Iterator[LayerTile]:
+def searched_tiles(layers: TileLayers, rows: int, cols: int) -> Iterator[LayerTile]:
     """Tiles whose axes cut as many sequences apart as can be: along one axis tokens are cut as sequences or positions.
 
     A restriction of the space: positions instead are rarely better, and then by less than a percent.
     """
     graph = layers.main_block
-    found = list(tiles(graph, layers.sizes(graph), rows, cols))
-    for tile in found:
+    candidates = list(tiles(graph, layers.sizes(graph), rows, cols))
+    for tile in candidates:
         larger = (
             other
-            for other in found
+            for other in candidates
             if (other.axes, other.group_axes) == (tile.axes, tile.group_axes)
             and set(other.batch_axes) > set(tile.batch_axes)
         )
@@ -68,14 +68,16 @@ class TileSearch:
     def layouts(self) -> tuple[TileLayouts, ...]:
         """Those of least cost at some price of memory; other classes follow with the stream of the main one."""
         tile, main = self._tile, self._layers.main_block.name
-        found: dict[TileLayouts, tuple[dict[str, str], tuple[float, float]]] = {}
+        causes: dict[TileLayouts, tuple[dict[str, str], tuple[float, float]]] = {}
         for price in self._layers.prices(self.least_s):
             strings, stream = self._main.best(price)
             layouts = TileLayouts.of(tile.rows, tile.cols, tile_strings(tile, stream), {main: strings})
-            found.setdefault(layouts, (stream, price))
-        return tuple(self._whole(layouts, *cause) for layouts, cause in found.items())
+            causes.setdefault(layouts, (stream, price))
+        return tuple(self._with_other_classes(layouts, *cause) for layouts, cause in causes.items())
 
-    def _whole(self, layouts: TileLayouts, stream: dict[str, str], price: tuple[float, float]) -> TileLayouts:
+    def _with_other_classes(
+        self, layouts: TileLayouts, stream: dict[str, str], price: tuple[float, float]
+    ) -> TileLayouts:
         """The same with all other classes."""
         main = self._layers.main_block.name
         classes: dict[str, Mapping[str, Strings]] = {main: layouts.operators(main)}
@@ -116,7 +118,7 @@ class PricedLayer:
         self._problem = layer_problem(setting, tile, stream=stream, allowed=allowed, recompute=False)
         self.together = self._problem.together
         self._tree = tree_of(self._problem.problem)
-        self.least_s = self._solved((0.0, 0.0)).least
+        self.least_s = self._solved((0.0, 0.0)).lowest
 
     def _solved(self, price: tuple[float, float]) -> Messages:
         return Messages(self._problem.problem, self._tree, np.array([1.0, *price]))

@@ -6,7 +6,7 @@ import numpy as np
 
 from dovetail.mapping.tilings.bound_kernels import Instance, Scratch
 from dovetail.mapping.tilings.problem import TileProblem
-from dovetail.mapping.tilings.search_kernels import Memory, expand
+from dovetail.mapping.tilings.search_kernels import SearchMemory, expand
 from dovetail.mapping.tilings.walks import new_walk
 
 #: Placements tried for each that is kept.
@@ -14,7 +14,13 @@ TRIED = 4
 
 
 def best_of_beam(
-    problem: TileProblem, instance: Instance, scratch: Scratch, memory: Memory, width: int, below: float, slack: float
+    problem: TileProblem,
+    instance: Instance,
+    scratch: Scratch,
+    memory: SearchMemory,
+    width: int,
+    below: float,
+    slack: float,
 ) -> tuple[list[int], int]:
     """Tiles of a placement that costs less than `below`, empty where none is met; and the placements looked at.
 

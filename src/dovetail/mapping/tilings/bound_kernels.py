@@ -27,7 +27,7 @@ class Instance(NamedTuple):
     costs: Floats
     first_tiles: Bools
     hops: Floats
-    apart: Bools
+    disjoint: Bools
     #: by tile: the disjoint ones it reaches, nearest first, then −1
     near: Ints
     #: by tile: those that share dies with it, then −1
@@ -47,8 +47,8 @@ class Instance(NamedTuple):
     edge_to: Ints
     edge_weight: Floats
     #: placed stages that some later one hears from, by number of placed ones
-    kept_start: Ints
-    kept: Ints
+    heard_start: Ints
+    heard: Ints
     #: by number of placed stages: the least that edges between later ones cost, those to the next stage apart
     rest: Floats
     #: by number of placed stages: the least dies of a later one, and of all together
@@ -57,7 +57,7 @@ class Instance(NamedTuple):
     #: by number of placed stages p, and m: the m smallest of links[p − 1 :] together; the smallest where `largest`
     few_links: Floats
     #: hops that tiles have between them, ascending
-    levels: Floats
+    hop_counts: Floats
 
 
 class Scratch(NamedTuple):
@@ -75,7 +75,7 @@ class Scratch(NamedTuple):
     part_dies: Words
     struck: Words
     #: by part: how many tiles it has room for
-    room: Ints
+    capacity: Ints
     #: while tiles are packed, by step: dies left, tiles wanted, dies that may stay empty, what is tried next
     left: Words
     steps: Ints
@@ -109,27 +109,27 @@ def live_dies(instance: Instance, depth: int, free: Bools, stage_cost: Floats, s
 def child_bounds(instance: Instance, depth: int, stage_cost: Floats, scratch: Scratch) -> None:
     """Of every tile of the next stage the least that it and all after it cost, were only neighbours to be disjoint."""
     ahead, last = scratch.ahead, len(stage_cost) - 1
-    least_next = 0.0
+    lowest_next = 0.0
     for stage in range(last, depth - 1, -1):
-        least, link = np.inf, instance.links[stage]
+        lowest, link = np.inf, instance.links[stage]
         for tile in range(len(scratch.live)):
             here = stage_cost[stage, tile]
             if not scratch.live[tile] or here == np.inf:
                 ahead[stage, tile] = np.inf
                 continue
-            best = least_next
+            best = lowest_next
             if stage < last and link > 0:
                 best = np.inf
                 for other in instance.near[tile]:
                     if other < 0:
                         break
                     step = link * instance.hops[tile, other]
-                    if joined(step, least_next, instance.largest) >= best:
+                    if joined(step, lowest_next, instance.largest) >= best:
                         break
                     best = min(best, joined(step, ahead[stage + 1, other], instance.largest))
             ahead[stage, tile] = joined(here, best, instance.largest)
-            least = min(least, ahead[stage, tile])
-        least_next = least
+            lowest = min(lowest, ahead[stage, tile])
+        lowest_next = lowest
     for tile in range(len(scratch.live)):
         ahead[depth, tile] = joined(ahead[depth, tile], instance.rest[depth], instance.largest)
 
@@ -137,20 +137,20 @@ def child_bounds(instance: Instance, depth: int, stage_cost: Floats, scratch: Sc
 @njit(**INNER)
 def stages_fit(instance: Instance, depth: int, scratch: Scratch) -> bool:
     """Whether the stages to come may have room: false only if they have none."""
-    wanted = len(instance.costs) - depth
+    num_stages = len(instance.costs) - depth
     parts = _parts(instance, scratch, instance.touching, np.inf)
     tiles, dies = 0, 0
     for part in range(parts):
-        room, area = _room(instance, depth, part, scratch)
-        tiles, dies = tiles + room, dies + area
-    if tiles < wanted or dies < instance.whole_area[depth]:
+        capacity, area = _capacity(instance, depth, part, scratch)
+        tiles, dies = tiles + capacity, dies + area
+    if tiles < num_stages or dies < instance.whole_area[depth]:
         return False
-    empty = dies - wanted * instance.least_area[depth]
-    return empty > MOST_EMPTY or _packs(instance, wanted, empty, instance.least_area[depth], scratch)
+    empty = dies - num_stages * instance.least_area[depth]
+    return empty > MOST_EMPTY or _packs(instance, num_stages, empty, instance.least_area[depth], scratch)
 
 
 @njit(**INNER)
-def _packs(instance: Instance, wanted: int, empty: int, least: int, scratch: Scratch) -> bool:
+def _packs(instance: Instance, num_tiles: int, empty: int, smallest_area: int, scratch: Scratch) -> bool:
     """Whether so many live tiles can be disjoint, by trying: the first die left is covered or stays empty.
 
     Also true where trying takes too long.
@@ -158,24 +158,28 @@ def _packs(instance: Instance, wanted: int, empty: int, least: int, scratch: Scr
     left, steps, width = scratch.left, scratch.steps, len(scratch.words)
     for i in range(width):
         left[0, i] = scratch.words[i]
-    steps[0, 0], steps[0, 1], steps[0, 2] = wanted, empty, -1
+    steps[0, 0], steps[0, 1], steps[0, 2] = num_tiles, empty, -1
     at = 0
     for _ in range(MOST_TRIED):
         if steps[at, 0] == 0:
             return True
         die = _first_die(left[at])
         tile = steps[at, 2] if steps[at, 2] >= 0 else (instance.begins[die] if die >= 0 else 0)
-        end, found = instance.begins[die + 1] if die >= 0 else 0, False
-        while tile < end and not found:
-            found = scratch.live[tile] and _inside(instance.words[tile], left[at])
+        end, fits = instance.begins[die + 1] if die >= 0 else 0, False
+        while tile < end and not fits:
+            fits = scratch.live[tile] and _inside(instance.words[tile], left[at])
             tile += 1
         steps[at, 2] = tile
-        if found:
+        if fits:
             area = 0
             for i in range(width):
                 left[at + 1, i] = left[at, i] & ~instance.words[tile - 1, i]
                 area += bits(instance.words[tile - 1, i])
-            steps[at + 1, 0], steps[at + 1, 1], steps[at + 1, 2] = steps[at, 0] - 1, steps[at, 1] + least - area, -1
+            steps[at + 1, 0], steps[at + 1, 1], steps[at + 1, 2] = (
+                steps[at, 0] - 1,
+                steps[at, 1] + smallest_area - area,
+                -1,
+            )
             if steps[at + 1, 1] >= 0:
                 at += 1
         elif die >= 0 and steps[at, 1] > 0:
@@ -199,9 +203,9 @@ def _first_die(words: Words) -> int:
 
 
 @njit(**INNER)
-def _inside(some: Words, others: Words) -> bool:
-    for i in range(len(some)):  # noqa: SIM110 (numba has no all)
-        if some[i] & ~others[i]:
+def _inside(words: Words, others: Words) -> bool:
+    for i in range(len(words)):  # noqa: SIM110 (numba has no all)
+        if words[i] & ~others[i]:
             return False
     return True
 
@@ -213,63 +217,63 @@ def rest_bound(instance: Instance, depth: int, last: int, stage_cost: Floats, sc
     If n parts are needed, at least n − 1 steps of the pipeline are longer than what is near. Summed over all lengths
     this is what the steps cost. Shapes and other edges count with the least they may have by themselves.
     """
-    wanted, total = len(instance.costs) - depth, instance.rest[depth]
+    num_stages, total = len(instance.costs) - depth, instance.rest[depth]
     for stage in range(depth, len(stage_cost)):
-        least = np.inf
+        lowest = np.inf
         for tile in range(len(scratch.live)):
             if scratch.live[tile]:
                 # what reaches the next stage from the last counts among the steps
-                least = min(least, instance.costs[stage, tile] if stage == depth else stage_cost[stage, tile])
-        total = joined(total, least, instance.largest)
-    below, steps = 0.0, wanted if last >= 0 else wanted - 1
-    for level in instance.levels:
+                lowest = min(lowest, instance.costs[stage, tile] if stage == depth else stage_cost[stage, tile])
+        total = joined(total, lowest, instance.largest)
+    below, steps = 0.0, num_stages if last >= 0 else num_stages - 1
+    for hops in instance.hop_counts:
         if instance.largest:
-            total = max(total, level * instance.few_links[depth, steps])
+            total = max(total, hops * instance.few_links[depth, steps])
         else:
-            total += (level - below) * instance.few_links[depth, steps]
-        below = level
-        steps = _long_steps(instance, depth, last, level, wanted, scratch)
+            total += (hops - below) * instance.few_links[depth, steps]
+        below = hops
+        steps = _long_steps(instance, depth, last, hops, num_stages, scratch)
         if steps == 0:
             break
     return total
 
 
 @njit(**INNER)
-def _long_steps(instance: Instance, depth: int, last: int, level: float, wanted: int, scratch: Scratch) -> int:
+def _long_steps(instance: Instance, depth: int, last: int, hops: float, num_stages: int, scratch: Scratch) -> int:
     """How many steps of the pipeline are at least longer than a number of hops."""
-    parts = _parts(instance, scratch, instance.near, level)
-    room, most_beside, none_beside = scratch.room, 0, True
+    parts = _parts(instance, scratch, instance.near, hops)
+    capacity, most_near, none_near = scratch.capacity, 0, True
     for part in range(parts):
-        room[part] = _room(instance, depth, part, scratch)[0]
+        capacity[part] = _capacity(instance, depth, part, scratch)[0]
     if last >= 0:
         for other in instance.near[last]:
-            if other < 0 or instance.hops[last, other] > level:
+            if other < 0 or instance.hops[last, other] > hops:
                 break
             if scratch.live[other]:
-                part, none_beside = scratch.part[other], False
-                most_beside = max(most_beside, room[part])
-    _sort(room, parts)
-    needed, left = 0, wanted
+                part, none_near = scratch.part[other], False
+                most_near = max(most_near, capacity[part])
+    _sort(capacity, parts)
+    needed, left = 0, num_stages
     for i in range(parts - 1, -1, -1):
         if left <= 0:
             break
-        left, needed = left - room[i], needed + 1
+        left, needed = left - capacity[i], needed + 1
     if left > 0:
         # more than there is room for
-        return wanted if last >= 0 else wanted - 1
+        return num_stages if last >= 0 else num_stages - 1
     if last < 0:
         return needed - 1
-    if none_beside:
+    if none_near:
         return needed
     # the first part may be one beside the last tile: with the roomiest of those, how many others are needed
-    others, left, used = 0, wanted - most_beside, False
+    others, left, used = 0, num_stages - most_near, False
     for i in range(parts - 1, -1, -1):
         if left <= 0:
             break
-        if not used and room[i] == most_beside:
+        if not used and capacity[i] == most_near:
             used = True
             continue
-        left, others = left - room[i], others + 1
+        left, others = left - capacity[i], others + 1
     return min(needed, others) if left <= 0 else needed
 
 
@@ -285,7 +289,7 @@ def _sort(numbers: Ints, count: int) -> None:
 
 
 @njit(**INNER)
-def _parts(instance: Instance, scratch: Scratch, lists: Ints, level: float) -> int:
+def _parts(instance: Instance, scratch: Scratch, lists: Ints, most_hops: float) -> int:
     """Numbers the parts of the live tiles that lists join, as far as hops are within a level; how many there are."""
     part, queue, live = scratch.part, scratch.queue, scratch.live
     for tile in range(len(live)):
@@ -296,23 +300,23 @@ def _parts(instance: Instance, scratch: Scratch, lists: Ints, level: float) -> i
             continue
         part[first] = parts
         queue[0] = first
-        done, found = 0, 1
-        while done < found:
+        done, queued = 0, 1
+        while done < queued:
             tile = queue[done]
             done += 1
             for other in lists[tile]:
-                if other < 0 or instance.hops[tile, other] > level:
+                if other < 0 or instance.hops[tile, other] > most_hops:
                     break
                 if live[other] and part[other] < 0:
                     part[other] = parts
-                    queue[found] = other
-                    found += 1
+                    queue[queued] = other
+                    queued += 1
         parts += 1
     return parts
 
 
 @njit(**INNER)
-def _room(instance: Instance, depth: int, part: int, scratch: Scratch) -> tuple[int, int]:
+def _capacity(instance: Instance, depth: int, part: int, scratch: Scratch) -> tuple[int, int]:
     """At most how many disjoint tiles a part holds, and its dies.
 
     No more than its dies allow, nor those of any pattern; nor more than dies of which every tile has one: tiles are
@@ -337,15 +341,15 @@ def _room(instance: Instance, depth: int, part: int, scratch: Scratch) -> tuple[
     area = 0
     for i in range(len(dies)):
         area += bits(dies[i])
-    room = min(area // instance.least_area[depth], hits)
+    capacity = min(area // instance.least_area[depth], hits)
     for pattern in range(len(instance.patterns)):
-        if room == 0:
+        if capacity == 0:
             break
         inside = 0
         for i in range(len(dies)):
             inside += bits(dies[i] & instance.patterns[pattern, i])
-        room = min(room, inside // instance.in_pattern[pattern])
-    return room, area
+        capacity = min(capacity, inside // instance.in_pattern[pattern])
+    return capacity, area
 
 
 @njit(**INNER)

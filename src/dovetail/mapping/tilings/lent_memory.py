@@ -101,26 +101,26 @@ class _Assignment:
     def __init__(self, needs: dict[int, float], spares: dict[int, float], cost: dict[tuple[int, int], float]) -> None:
         self.needs, self.cost, self.left = needs, cost, dict(spares)
         self.order = sorted(needs, key=lambda stage: (-needs[stage], stage))
-        self.total, self.found = math.inf, list[Lent]()
-        self.chosen: list[int] = []
+        self.total, self.best_helpers = math.inf, list[Lent]()
+        self.assigned: list[int] = []
         self.seen: dict[tuple[int, tuple[float, ...]], float] = {}
 
     def best(self) -> list[Lent] | None:
         """The cheapest, or None where needs do not fit."""
         self._place(0.0)
-        return sorted(self.found) if math.isfinite(self.total) else None
+        return sorted(self.best_helpers) if math.isfinite(self.total) else None
 
     def _place(self, spent: float) -> None:
-        depth = len(self.chosen)
+        depth = len(self.assigned)
         if depth == len(self.order) and spent < self.total:
             self.total = spent
-            pairs = zip(self.order, self.chosen, strict=True)
-            self.found = [(stage, helper, self.needs[stage]) for stage, helper in pairs]
+            pairs = zip(self.order, self.assigned, strict=True)
+            self.best_helpers = [(stage, helper, self.needs[stage]) for stage, helper in pairs]
         if depth == len(self.order):
             return
         state = depth, tuple(self.left.values())
         most = self.total * (1 - ROUNDING) - spent
-        if self.seen.get(state, math.inf) <= spent or self._least(depth, most) >= most:
+        if self.seen.get(state, math.inf) <= spent or self._lower_bound(depth, most) >= most:
             return
         self.seen[state] = spent
         stage = self.order[depth]
@@ -128,9 +128,9 @@ class _Assignment:
         for hops, helper in self._open_helpers(stage):
             before = self.left[helper]
             self.left[helper] = max(before - need, 0.0)
-            self.chosen.append(helper)
+            self.assigned.append(helper)
             self._place(spent + need * hops)
-            self.chosen.pop()
+            self.assigned.pop()
             self.left[helper] = before
 
     def _open_helpers(self, stage: int) -> list[tuple[float, int]]:
@@ -138,7 +138,7 @@ class _Assignment:
         need = self.needs[stage] * (1 - ROUNDING)
         return sorted((self.cost[stage, b], b) for b in self.left if (stage, b) in self.cost and self.left[b] >= need)
 
-    def _least(self, depth: int, most: float) -> float:
+    def _lower_bound(self, depth: int, most: float) -> float:
         """The least that the stages to come cost: each by itself and, if below `most`, as if it could be divided."""
         ahead, alone = self.order[depth:], 0.0
         cost: dict[tuple[int, int], float] = {}

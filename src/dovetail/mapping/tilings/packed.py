@@ -19,14 +19,14 @@ def ordered_packing(problem: TileProblem, packing: Sequence[Tile]) -> list[int]:
         return []
     numbers = [problem.number[tile] for tile in packing]
     starts = [_nearest(problem, numbers, first) for first in numbers]
-    cost, best = min((problem.cost_apart(chosen), chosen) for chosen in starts)
+    cost, best = min((problem.cost_of_disjoint(start), start) for start in starts)
     improved = True
     while improved:
         improved = False
         for i in range(problem.num_stages):
             for j in range(i + 2, problem.num_stages + 1):
                 turned = best[:i] + best[i:j][::-1] + best[j:]
-                other = problem.cost_apart(turned)
+                other = problem.cost_of_disjoint(turned)
                 if other < cost:
                     cost, best, improved = other, turned, True
     return best if math.isfinite(cost) else []
@@ -34,9 +34,9 @@ def ordered_packing(problem: TileProblem, packing: Sequence[Tile]) -> list[int]:
 
 def _nearest(problem: TileProblem, numbers: Sequence[int], first: int) -> list[int]:
     """From a first tile on, always the nearest that is left."""
-    chosen, left = [first], sorted(set(numbers) - {first})
-    while len(chosen) < problem.num_stages:
-        here = chosen[-1]
-        chosen.append(min(left, key=lambda tile: (problem.hops[here, tile], tile)))
-        left.remove(chosen[-1])
-    return chosen
+    walk, remaining = [first], sorted(set(numbers) - {first})
+    while len(walk) < problem.num_stages:
+        here = walk[-1]
+        walk.append(min(remaining, key=lambda tile: (problem.hops[here, tile], tile)))
+        remaining.remove(walk[-1])
+    return walk

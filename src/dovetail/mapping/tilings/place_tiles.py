@@ -18,7 +18,7 @@ from dovetail.mapping.tilings.instance import instance_of, scratch_of
 from dovetail.mapping.tilings.most_tiles import most_tiles_within
 from dovetail.mapping.tilings.packed import ordered_packing
 from dovetail.mapping.tilings.problem import Minimise, StageEdge, StageShapes, TileProblem, tile_problem
-from dovetail.mapping.tilings.search_kernels import BEST, NODES, Memory, search
+from dovetail.mapping.tilings.search_kernels import BEST, NODES, SearchMemory, search
 from dovetail.mapping.tilings.snakes import best_snake
 from dovetail.mapping.tilings.walks import new_memory, new_walk
 
@@ -75,15 +75,15 @@ def place_tiles(
     """
     problem = tile_problem(grid, stages, edges, minimise)
     deadline = None if time_limit_s is None else time.monotonic() + time_limit_s
-    return _Search(problem, node_limit, deadline).run()
+    return _PlacementSearch(problem, node_limit, deadline).run()
 
 
-class _Search:
+class _PlacementSearch:
     """A search with its limits: what is best so far and what is proven."""
 
     def __init__(self, problem: TileProblem, node_limit: int | None, deadline: float | None) -> None:
         self.problem, self.node_limit, self.deadline = problem, node_limit, deadline
-        self.cost, self.chosen = best_snake(problem)
+        self.cost, self.best_numbers = best_snake(problem)
         self.bound, self.nodes = 0.0, 0
 
     def run(self) -> TilePlacement:
@@ -105,9 +105,11 @@ class _Search:
                 # most small problems end here
                 self._round(instance, scratch, memory, self.cost, FEW)
             if not self._proven() and not self._out_of_time():
-                chosen, looked = best_of_beam(self.problem, instance, scratch, memory, width, self.cost, self._slack())
+                tiles_met, looked = best_of_beam(
+                    self.problem, instance, scratch, memory, width, self.cost, self._slack()
+                )
                 self.nodes += looked
-                self._better(chosen)
+                self._better(tiles_met)
         if math.isinf(self.cost):
             self._round(instance, scratch, memory, math.inf)
         steps = iter(STEPS)
@@ -117,7 +119,7 @@ class _Search:
             if not self._round(instance, scratch, memory, cutoff):
                 break
         proven = self._proven()
-        tiles = tuple(self.problem.tiles[i] for i in self.chosen)
+        tiles = tuple(self.problem.tiles[i] for i in self.best_numbers)
         return TilePlacement(tiles, self.cost, self.cost if proven else self.bound, proven, self.nodes)
 
     def _slack(self) -> float:
@@ -130,14 +132,14 @@ class _Search:
         late = self.deadline is not None and time.monotonic() >= self.deadline
         return late or (self.node_limit is not None and self.nodes >= self.node_limit)
 
-    def _better(self, chosen: list[int]) -> None:
+    def _better(self, numbers: list[int]) -> None:
         """Takes a placement if it is the cheapest so far."""
-        cost = self.problem.cost(chosen) if chosen else math.inf
+        cost = self.problem.cost(numbers) if numbers else math.inf
         if cost < self.cost:
-            self.cost, self.chosen = cost, chosen
+            self.cost, self.best_numbers = cost, numbers
 
     def _round(
-        self, instance: Instance, scratch: Scratch, memory: Memory, cutoff: float, most: float = math.inf
+        self, instance: Instance, scratch: Scratch, memory: SearchMemory, cutoff: float, most: float = math.inf
     ) -> bool:
         """Searches everything below a cutoff, and whether it came to the end; notes the best and what is proven.
 
@@ -154,5 +156,5 @@ class _Search:
                 self._better([int(tile) for tile in walk.best_tiles])
             dive -= BATCH if math.isinf(cutoff) and math.isfinite(self.cost) else 0
         if done:
-            self.bound = max(self.bound, float(walk.least_left[0]))
+            self.bound = max(self.bound, float(walk.lowest_unopened[0]))
         return done

@@ -35,10 +35,10 @@ class StageShapes:
 
     def cost_of(self) -> dict[tuple[int, int], float]:
         """What each shape costs; the least where it is named twice."""
-        found: dict[tuple[int, int], float] = {}
+        costs: dict[tuple[int, int], float] = {}
         for shape, cost in zip(self.shapes, self.costs_s or (0.0,) * len(self.shapes), strict=True):
-            found[shape] = min(cost, found.get(shape, math.inf))
-        return found
+            costs[shape] = min(cost, costs.get(shape, math.inf))
+        return costs
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class TileProblem:
     #: between tiles: the longest way between fellows; infinite where there is none
     hops: Floats
     #: whether two tiles share no die
-    apart: Bools
+    disjoint: Bools
 
     @property
     def num_stages(self) -> int:
@@ -79,17 +79,17 @@ class TileProblem:
         """Rows and columns that tiles have."""
         return sorted({(tile.rows, tile.cols) for tile in self.tiles})
 
-    def cost(self, chosen: Sequence[int]) -> float:
+    def cost(self, placement: Sequence[int]) -> float:
         """What a placement costs, by the numbers of its tiles: infinite where tiles overlap."""
-        pairs = ((a, b) for i, a in enumerate(chosen) for b in chosen[:i])
-        if any(not self.apart[a, b] for a, b in pairs):
+        pairs = ((a, b) for i, a in enumerate(placement) for b in placement[:i])
+        if any(not self.disjoint[a, b] for a, b in pairs):
             return math.inf
-        return self.cost_apart(chosen)
+        return self.cost_of_disjoint(placement)
 
-    def cost_apart(self, chosen: Sequence[int]) -> float:
+    def cost_of_disjoint(self, placement: Sequence[int]) -> float:
         """What a placement of disjoint tiles costs."""
-        parts = [float(self.costs[stage, tile]) for stage, tile in enumerate(chosen)]
-        parts += [weight * float(self.hops[chosen[a], chosen[b]]) for a, b, weight in self.edges]
+        parts = [float(self.costs[stage, tile]) for stage, tile in enumerate(placement)]
+        parts += [weight * float(self.hops[placement[a], placement[b]]) for a, b, weight in self.edges]
         return (math.fsum(parts) if math.inf not in parts else math.inf) if self.minimise == "sum" else max(parts)
 
     def first_tiles(self) -> Bools:
@@ -98,7 +98,7 @@ class TileProblem:
         A mirroring counts only if it moves every tile to one that costs the same and leaves all hops as they are:
         fellows of tiles of unequal shapes may change with it.
         """
-        chosen = np.ones(len(self.tiles), np.bool_)
+        is_first = np.ones(len(self.tiles), np.bool_)
         for symmetry in symmetries(self.grid):
             images = [self.number.get(symmetry.tile(self.grid, tile)) for tile in self.tiles]
             moved = np.array([-1 if image is None else image for image in images], np.int64)
@@ -106,8 +106,8 @@ class TileProblem:
                 continue
             if np.array_equal(self.hops[np.ix_(moved, moved)], self.hops):
                 # mirrorings that count form a group, so the smallest image of a tile is never left out
-                chosen &= moved >= np.arange(len(moved))
-        return chosen
+                is_first &= moved >= np.arange(len(moved))
+        return is_first
 
 
 def tile_problem(
@@ -128,20 +128,20 @@ def tile_problem(
         _merged(edges, len(stages), minimise),
         minimise,
         _tile_hops(grid, tiles),
-        _apart(grid, tiles),
+        _disjoint(grid, tiles),
     )
 
 
 def live_tiles(grid: WaferGrid, shapes: Iterable[tuple[int, int]]) -> tuple[Tile, ...]:
     """Every tile of these shapes that has no dead die and whose dies reach each other inside it, row by row."""
-    found: list[Tile] = []
+    tiles: list[Tile] = []
     for rows, cols in sorted(set(shapes)):
         for y in range(grid.rows - rows + 1):
             for x in range(grid.cols - cols + 1):
                 tile = Tile(x, y, rows, cols)
                 if grid.dead.isdisjoint(tile.dies()) and grid.is_connected(tile):
-                    found.append(tile)
-    return tuple(sorted(found, key=lambda tile: (tile.y, tile.x, tile.rows, tile.cols)))
+                    tiles.append(tile)
+    return tuple(sorted(tiles, key=lambda tile: (tile.y, tile.x, tile.rows, tile.cols)))
 
 
 def _mesh(grid: WaferGrid) -> Mesh:
@@ -158,11 +158,11 @@ def wafer_parts(grid: WaferGrid) -> list[WaferGrid]:
 def die_hops(grid: WaferGrid) -> Floats:
     """Hops over live links between dies, numbered row by row; infinite where no way leads or a die is dead."""
     mesh = _mesh(grid)
-    found = np.full((grid.rows * grid.cols,) * 2, np.inf)
+    hops_between = np.full((grid.rows * grid.cols,) * 2, np.inf)
     for row, col in mesh.dies:
         for (other_row, other_col), hops in mesh.distances((row, col)).items():
-            found[row * grid.cols + col, other_row * grid.cols + other_col] = hops
-    return found
+            hops_between[row * grid.cols + col, other_row * grid.cols + other_col] = hops
+    return hops_between
 
 
 def die_numbers(grid: WaferGrid, tile: Tile) -> list[int]:
@@ -172,7 +172,7 @@ def die_numbers(grid: WaferGrid, tile: Tile) -> list[int]:
 
 def _tile_hops(grid: WaferGrid, tiles: Sequence[Tile]) -> Floats:
     """The longest way between fellows: dies of equal rank row by row, counted on from the first where one has fewer."""
-    between, found = die_hops(grid), np.zeros((len(tiles), len(tiles)))
+    between, tile_hops = die_hops(grid), np.zeros((len(tiles), len(tiles)))
     by_size: dict[int, list[int]] = {}
     for i, tile in enumerate(tiles):
         by_size.setdefault(tile.rows * tile.cols, []).append(i)
@@ -183,11 +183,11 @@ def _tile_hops(grid: WaferGrid, tiles: Sequence[Tile]) -> Floats:
             for k in range(max(size, other_size)):
                 one, other = dies[size][:, k % size], dies[other_size][:, k % other_size]
                 np.maximum(longest, between[np.ix_(one, other)], out=longest)
-            found[np.ix_(group, others)] = longest
-    return found
+            tile_hops[np.ix_(group, others)] = longest
+    return tile_hops
 
 
-def _apart(grid: WaferGrid, tiles: Sequence[Tile]) -> Bools:
+def _disjoint(grid: WaferGrid, tiles: Sequence[Tile]) -> Bools:
     holds = np.zeros((len(tiles), grid.rows * grid.cols))
     for i, tile in enumerate(tiles):
         holds[i, die_numbers(grid, tile)] = 1
@@ -196,7 +196,7 @@ def _apart(grid: WaferGrid, tiles: Sequence[Tile]) -> Bools:
 
 def _merged(edges: Iterable[StageEdge], num_stages: int, minimise: Minimise) -> tuple[StageEdge, ...]:
     """Edges with the smaller stage first, each pair once."""
-    found: dict[tuple[int, int], float] = {}
+    merged: dict[tuple[int, int], float] = {}
     for a, b, weight in edges:
         if not (0 <= a < num_stages and 0 <= b < num_stages) or a == b:
             raise InputError(
@@ -204,9 +204,9 @@ def _merged(edges: Iterable[StageEdge], num_stages: int, minimise: Minimise) -> 
             )
         if not 0 <= weight < math.inf:
             raise InputError("edges", f"have the weight {weight:g}", "it should be finite and not below 0")
-        pair, before = (min(a, b), max(a, b)), found.get((min(a, b), max(a, b)), 0.0)
-        found[pair] = before + weight if minimise == "sum" else max(before, weight)
-    return tuple((a, b, weight) for (a, b), weight in sorted(found.items()) if weight > 0)
+        pair, before = (min(a, b), max(a, b)), merged.get((min(a, b), max(a, b)), 0.0)
+        merged[pair] = before + weight if minimise == "sum" else max(before, weight)
+    return tuple((a, b, weight) for (a, b), weight in sorted(merged.items()) if weight > 0)
 
 
 def _check(stages: Sequence[StageShapes], minimise: str) -> None:

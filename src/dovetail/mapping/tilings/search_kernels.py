@@ -37,7 +37,7 @@ class Walk(NamedTuple):
     tiles: Ints
     cost: Floats
     #: the least that anything left out below costs
-    least_left: Floats
+    lowest_unopened: Floats
     #: tiles still free
     free: Bools
     #: what each stage to come would cost on each tile: its shape, and edges from placed stages
@@ -50,7 +50,7 @@ class Walk(NamedTuple):
     key: Words
 
 
-class Memory(NamedTuple):
+class SearchMemory(NamedTuple):
     """The least that completing a state costs, for states that were searched; below 0 where a place is empty."""
 
     keys: Words
@@ -58,7 +58,9 @@ class Memory(NamedTuple):
 
 
 @njit(cache=True)
-def search(instance: Instance, walk: Walk, scratch: Scratch, memory: Memory, node_budget: int, slack: float) -> bool:
+def search(
+    instance: Instance, walk: Walk, scratch: Scratch, memory: SearchMemory, node_budget: int, slack: float
+) -> bool:
     """Goes on until all is searched (true) or so many nodes more were opened."""
     counters, num_stages = walk.counters, len(instance.costs)
     until = counters[NODES] + node_budget
@@ -76,7 +78,7 @@ def search(instance: Instance, walk: Walk, scratch: Scratch, memory: Memory, nod
             bound = walk.child_bound[depth, child]
             # the cutoff may have come down since
             if bound >= walk.values[CUTOFF] - slack:
-                walk.least_left[depth] = min(walk.least_left[depth], bound)
+                walk.lowest_unopened[depth] = min(walk.lowest_unopened[depth], bound)
                 continue
             _descend(instance, walk, depth, int(walk.children[depth, child]))
             if depth + 1 == num_stages:
@@ -85,7 +87,7 @@ def search(instance: Instance, walk: Walk, scratch: Scratch, memory: Memory, nod
                 walk.values[CUTOFF] = cost
                 for stage in range(num_stages):
                     walk.best_tiles[stage] = walk.tiles[stage]
-                walk.least_left[depth] = min(walk.least_left[depth], cost)
+                walk.lowest_unopened[depth] = min(walk.lowest_unopened[depth], cost)
             else:
                 counters[DEPTH] = depth + 1
                 counters[FRESH] = 1
@@ -94,12 +96,12 @@ def search(instance: Instance, walk: Walk, scratch: Scratch, memory: Memory, nod
             _remember(instance, walk, memory, depth)
         if depth == 0:
             return True
-        walk.least_left[depth - 1] = min(walk.least_left[depth - 1], walk.least_left[depth])
+        walk.lowest_unopened[depth - 1] = min(walk.lowest_unopened[depth - 1], walk.lowest_unopened[depth])
         counters[DEPTH] = depth - 1
 
 
 @njit(cache=True)
-def expand(instance: Instance, walk: Walk, scratch: Scratch, memory: Memory, tiles: Ints, slack: float) -> int:
+def expand(instance: Instance, walk: Walk, scratch: Scratch, memory: SearchMemory, tiles: Ints, slack: float) -> int:
     """Opens the node of stages placed on these tiles, and how many dies are left to those to come."""
     for depth in range(len(tiles)):
         _descend(instance, walk, depth, int(tiles[depth]))
@@ -111,11 +113,11 @@ def expand(instance: Instance, walk: Walk, scratch: Scratch, memory: Memory, til
 
 
 @njit(**INNER)
-def _open(instance: Instance, walk: Walk, scratch: Scratch, memory: Memory, depth: int, slack: float) -> None:
+def _open(instance: Instance, walk: Walk, scratch: Scratch, memory: SearchMemory, depth: int, slack: float) -> None:
     """Finds the children of a node worth trying; none where a bound or the memory says so."""
     walk.num_children[depth] = 0
     walk.next_child[depth] = 0
-    walk.least_left[depth] = np.inf
+    walk.lowest_unopened[depth] = np.inf
     cost, cutoff, stage_cost = walk.cost[depth], walk.values[CUTOFF], walk.stage_cost[depth]
     live_dies(instance, depth, walk.free[depth], stage_cost, scratch)
     if not stages_fit(instance, depth, scratch):
@@ -125,27 +127,27 @@ def _open(instance: Instance, walk: Walk, scratch: Scratch, memory: Memory, dept
     if place >= 0:
         bound = joined(cost, memory.to_go[place], instance.largest)
         if bound >= cutoff - slack:
-            walk.least_left[depth] = bound
+            walk.lowest_unopened[depth] = bound
             return
     child_bounds(instance, depth, stage_cost, scratch)
     cheapest = np.inf
     for tile in range(len(scratch.ahead[depth])):
         cheapest = min(cheapest, joined(cost, scratch.ahead[depth, tile], instance.largest))
-    floor = cheapest
+    lowest = cheapest
     # at the root for the sake of the bound itself
     if cheapest < cutoff - slack or depth == 0:
         last = walk.tiles[depth - 1] if depth else -1
-        floor = max(floor, joined(cost, rest_bound(instance, depth, last, stage_cost, scratch), instance.largest))
-    if floor >= cutoff - slack:
-        walk.least_left[depth] = floor
+        lowest = max(lowest, joined(cost, rest_bound(instance, depth, last, stage_cost, scratch), instance.largest))
+    if lowest >= cutoff - slack:
+        walk.lowest_unopened[depth] = lowest
         return
     count = 0
     for tile in range(len(scratch.ahead[depth])):
         if depth == 0 and not instance.first_tiles[tile]:
             continue
-        bound = max(floor, joined(cost, scratch.ahead[depth, tile], instance.largest))
+        bound = max(lowest, joined(cost, scratch.ahead[depth, tile], instance.largest))
         if bound >= cutoff - slack:
-            walk.least_left[depth] = min(walk.least_left[depth], bound)
+            walk.lowest_unopened[depth] = min(walk.lowest_unopened[depth], bound)
             continue
         # by bound, of equal ones the first: the order must not depend on anything else
         at = count
@@ -178,7 +180,7 @@ def _descend(instance: Instance, walk: Walk, depth: int, tile: int) -> None:
                 before, weight * instance.hops[tile, other], instance.largest
             )
     for other in range(len(instance.hops)):
-        walk.free[depth + 1, other] = walk.free[depth, other] and instance.apart[tile, other]
+        walk.free[depth + 1, other] = walk.free[depth, other] and instance.disjoint[tile, other]
 
 
 @njit(**INNER)
@@ -189,10 +191,10 @@ def _write_key(instance: Instance, walk: Walk, scratch: Scratch, depth: int) -> 
         key[i] = words[i] if i < len(words) else np.uint64(0)
     at, shift = len(words), 8
     key[at] = depth + 1
-    for i in range(instance.kept_start[depth], instance.kept_start[depth + 1]):
+    for i in range(instance.heard_start[depth], instance.heard_start[depth + 1]):
         if shift + 14 > 64:
             at, shift = at + 1, 0
-        key[at] |= np.uint64(walk.tiles[instance.kept[i]]) << np.uint64(shift)
+        key[at] |= np.uint64(walk.tiles[instance.heard[i]]) << np.uint64(shift)
         shift += 14
 
 
@@ -214,7 +216,7 @@ def _same(one: Words, other: Words) -> bool:
 
 
 @njit(**INNER)
-def _find(memory: Memory, key: Words) -> int:
+def _find(memory: SearchMemory, key: Words) -> int:
     """Where a state is remembered; −1 where it is not."""
     mask = np.uint64(len(memory.keys) - 1)
     start = _hashed(key)
@@ -226,13 +228,13 @@ def _find(memory: Memory, key: Words) -> int:
 
 
 @njit(**INNER)
-def _remember(instance: Instance, walk: Walk, memory: Memory, depth: int) -> None:
+def _remember(instance: Instance, walk: Walk, memory: SearchMemory, depth: int) -> None:
     """Notes the least that completing the present node costs: all below it was searched or left out."""
-    cost, least = walk.cost[depth], walk.least_left[depth]
-    to_go = least
+    cost, lowest = walk.cost[depth], walk.lowest_unopened[depth]
+    to_go = lowest
     if not instance.largest:
-        to_go = max(least - cost, 0.0)
-    elif least <= cost:
+        to_go = max(lowest - cost, 0.0)
+    elif lowest <= cost:
         return
     key = walk.key[depth]
     place = _find(memory, key)
@@ -241,12 +243,12 @@ def _remember(instance: Instance, walk: Walk, memory: Memory, depth: int) -> Non
         return
     mask = np.uint64(len(memory.keys) - 1)
     start = _hashed(key)
-    chosen = int(np.int64(start & mask))
+    free_place = int(np.int64(start & mask))
     for probe in range(PROBES):
         place = int(np.int64((start + np.uint64(probe)) & mask))
         if memory.to_go[place] < 0:
-            chosen = place
+            free_place = place
             break
     for i in range(len(key)):
-        memory.keys[chosen, i] = key[i]
-    memory.to_go[chosen] = to_go
+        memory.keys[free_place, i] = key[i]
+    memory.to_go[free_place] = to_go

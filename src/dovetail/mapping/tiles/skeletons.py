@@ -12,7 +12,7 @@ from dovetail.plans.wafer_tiles import is_wafer, wafer_shape
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class PlanShape:
+class TileSkeleton:
     """A stage's tile, how many stages there are, and the sequences of a microbatch on a whole stage."""
 
     rows: int
@@ -26,7 +26,7 @@ class PlanShape:
         return self.rows * self.cols
 
 
-def plan_shapes(cluster: Cluster, global_batch: int, num_layers: int) -> Iterator[PlanShape]:
+def tile_skeletons(cluster: Cluster, global_batch: int, num_layers: int) -> Iterator[TileSkeleton]:
     """Every shape.
 
     On a wafer, tiles lie side by side in rows and columns and dies may be left over; elsewhere the chips of a stage
@@ -35,7 +35,7 @@ def plan_shapes(cluster: Cluster, global_batch: int, num_layers: int) -> Iterato
     for rows, cols, most in _tiles(cluster):
         counts = list(range(1, min(most, num_layers) + 1)) if is_wafer(cluster) else [most]
         for stages, batch in product(counts, divisors(global_batch)):
-            yield PlanShape(rows, cols, stages, batch)
+            yield TileSkeleton(rows, cols, stages, batch)
 
 
 def _tiles(cluster: Cluster) -> Iterator[tuple[int, int, int]]:
