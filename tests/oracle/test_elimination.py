@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from dovetail.mapping.elimination import closed_walk, frontier, cheapest, min_plus, min_plus_power, pareto, through
+from dovetail.mapping.elimination import cheapest, closed_walk, frontier, min_plus, min_plus_power, pareto, through
 from small_cost_problems import every_choice, random_problem, undominated_rows
 
 PROBLEMS = 3000 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 330

@@ -1,7 +1,7 @@
-"""A store off the wafer: what of the state lives there, and the seconds its streams take beside a step.
+"""A store off the wafer: which state lives there, and the seconds its streams take during a step.
 
-A store adds gradients up by itself and sends every weight once to a wafer, which spreads it over its dies (weight
-streaming, Cerebras; MemoryX). Streams run beside computation: a step takes the longer of the two.
+A store accumulates gradients itself and sends every weight once to a wafer, which spreads it over its dies (weight
+streaming, Cerebras; MemoryX). Streams overlap with computation: a step takes the longer of the two.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Outside = Literal["nothing", "optimizer", "state"]
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """What a step sends between wafers and their stores."""
+    """What a step streams between wafers and their stores."""
 
-    #: in all stores together
+    #: stored in all stores together
     stored_bytes: float
     #: through the link of one store
     sent_bytes: float
@@ -31,10 +31,10 @@ class Streams:
 
 
 def without(framework: Framework, outside: Outside) -> Framework:
-    """The framework with so much less to keep on the dies.
+    """The framework with less state on the dies.
 
-    With all state outside, weights come for the layer at work alone and its gradients leave: dies hold what ZeRO 3
-    holds of them, which is then the only stage there is.
+    With all state outside, weights arrive for the current layer only and its gradients leave: dies store what ZeRO-3
+    stores of them, so ZeRO-3 is the only stage left.
     """
     if outside == "nothing":
         return framework
@@ -61,7 +61,7 @@ def _state_on_dies(state: StateBytes, outside: Outside) -> StateBytes:
 def streams(
     plan: Plan, job: Job, framework: Framework, wafer: Wafer, outside: Outside, wafers: int = 1
 ) -> Streams | None:
-    """What a step of the plan streams; None where the stores do not hold it."""
+    """What a step of the plan streams; None if the stores are too small."""
     if outside == "nothing":
         return Streams(0.0, 0.0, 0.0)
     state = framework.state_bytes(job.precision)
@@ -70,9 +70,9 @@ def streams(
     stored = parameters * (optimizer + (state.weights + state.gradients if outside == "state" else 0.0))
     if stored > wafers * wafer.store_bytes:
         return None
-    # dies that update weights of their own read and write the optimizer's state; a store that holds all updates itself
+    # dies that run the optimizer read and write its state; a store with all state runs the optimizer itself
     each = 2 * optimizer if outside == "optimizer" else plan.num_microbatches * (2 * state.weights + state.gradients)
-    # wafers beyond the stages hold copies of others' weights
+    # wafers beyond the stages store replicas of others' weights
     replicas = max(1.0, wafers / plan.pipeline_parallel)
     sent = parameters * each * replicas / wafers
     return Streams(stored, sent, sent / wafer.store_bytes_per_s)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dovetail.errors import InputError
-from dovetail.mapping.elimination import CostProblem, CostTable, frontier, cheapest, min_plus_power, through
+from dovetail.mapping.elimination import CostProblem, CostTable, cheapest, frontier, min_plus_power, through
 from dovetail.mapping.elimination.tree import elimination_tree
 
 

@@ -1,4 +1,4 @@
-"""Exact answers to problems of many small choices: least cost, least cost through each option, and the front."""
+"""Exact answers to cost problems: the cheapest choice, the cheapest through each option, the Pareto front."""
 
 from dovetail.mapping.elimination.messages import cheapest, through
 from dovetail.mapping.elimination.pareto import CostFront, frontier

@@ -7,13 +7,13 @@ from numba import njit
 
 from dovetail.arrays import Floats
 
-# Minima along a row are only vectorised where no cost is "not a number", which holds; infinite ones stay exact.
+# Minima along a row are only vectorised if no cost is NaN, which holds; infinite costs stay exact.
 _MINIMA = {"nnan", "nsz"}
 
 
 @njit(cache=True)
 def weighed(costs: Floats, weights: Floats) -> Floats:
-    """The weighted sum of objectives (objectives × entries); infinite where any of them is."""
+    """The weighted sum of objectives (objectives × entries); infinite if any of them is."""
     objectives, n = costs.shape
     sums = np.empty(n)
     for start in range(0, n, 4096):
@@ -33,7 +33,7 @@ def weighed(costs: Floats, weights: Floats) -> Floats:
 
 @njit(cache=True, fastmath=_MINIMA)
 def product(left: Floats, right: Floats) -> Floats:
-    """The (min,+) product of two matrices: found[x, y] = min over z of left[x, z] + right[z, y]."""
+    """The (min,+) product of two matrices: costs[x, y] = min over z of left[x, z] + right[z, y]."""
     rows, inner = left.shape
     columns = right.shape[1]
     costs = np.full((rows, columns), np.inf)
@@ -52,7 +52,7 @@ def product(left: Floats, right: Floats) -> Floats:
 
 @njit(cache=True, fastmath=_MINIMA)
 def product_across(left: Floats, right: Floats, table: Floats) -> Floats:
-    """found[x, y] = min over z of left[x, z] + right[z, y] + table[x, z, y], the last being contiguous along y."""
+    """costs[x, y] = min over z of left[x, z] + right[z, y] + table[x, z, y], the last being contiguous along y."""
     rows, inner = left.shape
     columns = right.shape[1]
     costs = np.full((rows, columns), np.inf)
@@ -68,7 +68,7 @@ def product_across(left: Floats, right: Floats, table: Floats) -> Floats:
 
 @njit(cache=True, fastmath=_MINIMA)
 def product_along(left: Floats, right: Floats, table: Floats) -> Floats:
-    """found[x, y] = min over z of left[x, z] + right[y, z] + table[x, y, z], all contiguous along z."""
+    """costs[x, y] = min over z of left[x, z] + right[y, z] + table[x, y, z], all contiguous along z."""
     rows, inner = left.shape
     columns = right.shape[0]
     costs = np.empty((rows, columns))

@@ -1,4 +1,4 @@
-"""Compiled dominance: what incumbents leave open, and sets of labels of which none dominates another."""
+"""Compiled dominance tests: what the incumbents leave open, and sets of mutually undominated labels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Entries(NamedTuple):
     offsets: Ints
     #: labels × objectives
     costs: Floats
-    #: entries × directions: the least weighted cost of an entry's labels
+    #: entries × directions: the lowest weighted cost of an entry's labels
     bounds: Floats
 
 
@@ -29,13 +29,13 @@ class Limits(NamedTuple):
 
     #: directions × objectives
     weights: Floats
-    #: corners × directions: weighted costs of the corners of what is open
+    #: corners × directions: weighted costs of the corners of the open region
     corners: Floats
-    #: entries × directions: the least weighted cost of all that a label does not contain
+    #: entries × directions: the lowest weighted cost of everything a label does not contain
     outside: Floats
     #: entries × objectives: the same by objective
     outside_costs: Floats
-    #: a label may be this part of the whole cost worse, in every objective, than one that is dropped for it
+    #: a label may replace another if it is at most this share of the total cost worse in each objective
     slack: float
 
 
@@ -46,15 +46,15 @@ class NewLabels(NamedTuple):
     costs: Floats
     #: labels × (option, left label, right label)
     parts: Ints
-    #: whether a label was dropped that only slack let drop
+    #: whether a label was dropped only thanks to the slack
     used_slack: bool
 
 
 @njit(cache=True)
 def open_corners(points: Floats, upper: Floats) -> Floats:
-    """Corners u of what points leave open: below `upper`, a cost is at or above no point if and only if it is < some u.
+    """Corners u of the region points leave open: below `upper`, no point dominates a cost exactly if it is < some u.
 
-    A corner above a new point is replaced by those with one coordinate taken from the point; only the largest stay.
+    A corner above a new point is replaced by corners with one coordinate taken from the point; only the largest stay.
     """
     objectives = len(upper)
     corners = np.empty((64, objectives))
@@ -84,7 +84,7 @@ def open_corners(points: Floats, upper: Floats) -> Floats:
             for g in range(made):
                 if covered:
                     break
-                # of equal ones the first stays
+                # the first of equal corners stays
                 if g != f and np.all(fresh[f] <= fresh[g]) and (g < f or np.any(fresh[f] < fresh[g])):
                     covered = True
             if not covered:
@@ -102,13 +102,13 @@ def _longer(rows: NDArray[Number]) -> NDArray[Number]:
     return grown
 
 
-#: Corners that are looked at together.
+#: Corners tested as one run.
 TOGETHER = 16
 
 
 @njit(cache=True)
 def highest_together(corners: Floats) -> Floats:
-    """The most that each run of corners allows, direction by direction."""
+    """The highest corner of each run, direction by direction."""
     number, directions = corners.shape
     highest = np.full((-(-number // TOGETHER), directions), -np.inf)
     for c in range(number):
@@ -127,7 +127,7 @@ def _below(bounds: Floats, corners: Floats, c: int) -> bool:
 
 @njit(cache=True)
 def _is_open(bounds: Floats, corners: Floats, highest: Floats, likely: int) -> int:
-    """A corner that bounds leave within reach, a likely one tried first; -1 where none is."""
+    """A corner that bounds stay below, trying a likely one first; -1 if there is none."""
     number = len(corners)
     if likely < number and _below(bounds, corners, likely):
         return likely
@@ -141,7 +141,7 @@ def _is_open(bounds: Floats, corners: Floats, highest: Floats, likely: int) -> i
 
 @njit(cache=True)
 def worth_keeping(bounds: Floats, corners: Floats) -> Bools:
-    """Which rows (by direction the least weighted costs of some choices) may contain an undominated choice."""
+    """Which rows (the lowest weighted cost of some choices by direction) may contain an undominated choice."""
     is_open = np.empty(len(bounds), np.bool_)
     last, highest = 0, highest_together(corners)
     for row in range(len(bounds)):
@@ -153,7 +153,7 @@ def worth_keeping(bounds: Floats, corners: Floats) -> Bools:
 
 @njit(cache=True)
 def margin_below(bounds: Floats, corners: Floats) -> Floats:
-    """How far rows of bounds lie below the corner that leaves them most room; negative where none does."""
+    """How far each row of bounds is below the corner with the largest margin; negative if it is below none."""
     margins = np.full(len(bounds), -np.inf)
     for row in range(len(bounds)):
         for c in range(len(corners)):
@@ -168,7 +168,7 @@ def margin_below(bounds: Floats, corners: Floats) -> Floats:
 
 @njit(cache=True)
 def undominated(points: Floats) -> Bools:
-    """Which points no other dominates; rows are in lexicographic order, and of equal ones the first counts."""
+    """Which points no other dominates; rows are in lexicographic order, and the first of equal points counts."""
     n = len(points)
     is_undominated = np.zeros(n, np.bool_)
     members = np.empty(n, np.int64)
@@ -188,7 +188,7 @@ def undominated(points: Floats) -> Bools:
 
 @njit(cache=True)
 def least_by_entry(offsets: Ints, costs: Floats, weights: Floats) -> Floats:
-    """The least weighted costs of the labels of each entry (entries × directions); infinite where it has none."""
+    """The lowest weighted cost of each entry's labels (entries × directions); infinite if it has none."""
     entries, directions, objectives = len(offsets) - 1, len(weights), weights.shape[1]
     bounds = np.full((entries, directions), np.inf)
     for entry in range(entries):
@@ -219,7 +219,7 @@ def _at_least(costs: Floats, at: int, cost: Floats) -> bool:
 
 @njit(cache=True)
 def _among(costs: Floats, begin: int, end: int, limit: Floats) -> int:
-    """A label in a range that is within a limit; -1 where there is none."""
+    """A label in a range that is within a limit; -1 if there is none."""
     for at in range(begin, end):
         if _at_most(costs, at, limit):
             return at
@@ -228,7 +228,7 @@ def _among(costs: Floats, begin: int, end: int, limit: Floats) -> int:
 
 @njit(cache=True)
 def _weigh(weights: Floats, cost: Floats, outside: Floats, row: int, bounds: Floats) -> None:
-    """Writes what whatever contains a label costs at least, direction by direction."""
+    """Writes a lower bound of every choice that contains a label, direction by direction."""
     for j in range(len(bounds)):
         total = outside[row, j]
         for k in range(len(cost)):
@@ -240,7 +240,7 @@ def _weigh(weights: Floats, cost: Floats, outside: Floats, row: int, bounds: Flo
 def made_labels(
     base: Floats, left_at: Ints, right_at: Ints, left: Entries, right: Entries, limits: Limits
 ) -> NewLabels:
-    """For each row the undominated sums of a base cost, a left label and a right label, over all options.
+    """Undominated sums of a base cost, a left and a right label for each row, over all options.
 
     `base` is rows × options × objectives; `left_at` and `right_at` (rows × options) say which entries' labels join.
     """
@@ -288,7 +288,7 @@ def made_labels(
 
 @njit(cache=True)
 def _without(costs: Floats, parts: Ints, begin: int, end: int, cost: Floats) -> int:
-    """Takes out of a range what a cost dominates; the new end."""
+    """Removes from a range what a cost dominates; returns the new end."""
     new_end = begin
     for at in range(begin, end):
         if not _at_least(costs, at, cost):

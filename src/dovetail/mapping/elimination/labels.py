@@ -1,4 +1,4 @@
-"""Elimination with sets of labels: all undominated costs at once, each with its choice."""
+"""Elimination with sets of labels: all undominated costs in one pass, each with its choice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dovetail.mapping.elimination.min_plus import least_over
 from dovetail.mapping.elimination.open_costs import DirectionBounds, Incumbents, weighed_corners
 from dovetail.mapping.elimination.problem import CostProblem, CostTable
 
-#: Numbers of the costs that are gathered at once (32 MB).
+#: Cost values gathered at once (32 MB).
 BLOCK_NUMBERS = 1 << 22
 
 
@@ -26,10 +26,10 @@ class LabelTable:
     entries: Entries
     #: buckets whose variables the labels have decided on
     places: tuple[int, ...]
-    #: the variable eliminated to make this table, if any, and the option of each label
+    #: the variable eliminated to make this table, if any, and the option each label takes
     variable: int | None
     options: Ints
-    #: tables whose labels were joined, and which label of theirs
+    #: tables whose labels were joined, and which of their labels
     parts: tuple[tuple[LabelTable, Ints], ...]
 
     @property
@@ -39,22 +39,22 @@ class LabelTable:
 
 
 class TooMuchWork(Exception):  # noqa: N818 - no error: the caller falls back on what is proved
-    """More labels would have to be looked at than are allowed."""
+    """The elimination would examine more labels than allowed."""
 
 
 class LabelElimination:
-    """One elimination of all variables of a problem, within 1 + epsilon of everything that the incumbents leave open.
+    """Eliminates all variables of a problem, within 1 + epsilon of everything the incumbents leave open.
 
     A label l may be dropped for another l' of the same entry if l' ≤ l + δ·(l + r) in every objective, where r is the
-    least that the rest costs: whatever completes l then costs at most 1 + δ times as much with l'. Every step that
-    drops labels so multiplies what it may cost by 1 + δ; all of them together by no more than 1 + epsilon. What is
-    left of epsilon at a step is what incumbents may be worse than the costs that they cover.
+    lower bound of the rest: completing l' then costs at most 1 + δ times as much as completing l. Every step that
+    drops labels this way loses a factor of 1 + δ; all steps together lose no more than 1 + epsilon. What a step
+    leaves of epsilon is how much worse incumbents may be than the costs they cover.
     """
 
     def __init__(
         self, problem: CostProblem, bounds: DirectionBounds, incumbents: Incumbents, epsilon: float, work: float
     ) -> None:
-        """Nothing is done yet."""
+        """Prepares the elimination; `choices` runs it."""
         self.problem, self.bounds, self.incumbents, self.epsilon = problem, bounds, incumbents, epsilon
         self.work = work
         self.spent = 1.0
@@ -62,7 +62,7 @@ class LabelElimination:
         self.steps_left = len(bounds.tree.buckets) + sum(max(0, len(b.children) - 2) for b in bounds.tree.buckets)
 
     def choices(self) -> Ints:
-        """Choices (n × variables): with the incumbents, they cover every choice within 1 + epsilon."""
+        """Choices (n × variables) that together with the incumbents cover every choice within 1 + epsilon."""
         tree, tables = self.bounds.tree, dict[int, LabelTable]()
         for place, bucket in enumerate(tree.buckets):
             joined = [tables.pop(child) for child in bucket.children]
@@ -76,7 +76,7 @@ class LabelElimination:
         return choices[:, :-1]
 
     def _step(self, place: int, variable: int | None, joined: Sequence[LabelTable]) -> LabelTable:
-        """Joins up to two tables of labels and, unless there is no such variable, eliminates it with its tables."""
+        """Joins up to two tables of labels and, if a variable is given, eliminates it with its tables."""
         bucket = self.bounds.tree.buckets[place]
         if variable is None:
             separator = tuple(sorted({v for table in joined for v in table.variables}))
@@ -106,7 +106,7 @@ class LabelElimination:
         return LabelTable(separator, entries, places, variable, made.parts[:, 0], parts)
 
     def _cost_outside(self, place: int, without: Sequence[int], onto: tuple[int, ...]) -> Floats:
-        """By direction the least cost of all but some children's parts."""
+        """The lowest cost of everything outside some children's parts, by direction."""
         sizes = self.bounds.tree.sizes
         by_direction = [least_over(passes.factors(place, without), onto, sizes) for passes in self.bounds.messages]
         return np.stack(by_direction, axis=-1)
@@ -169,7 +169,7 @@ def _joined(blocks: Sequence[NewLabels]) -> NewLabels:
 
 
 def _trace(table: LabelTable, labels: Ints, choices: Ints) -> None:
-    """Writes down what labels chose, and what the labels they were made of chose."""
+    """Records the options that labels, and the labels they were made of, have taken."""
     if table.variable is not None:
         choices[:, table.variable] = table.options[labels]
     for part, of_part in table.parts:

@@ -1,4 +1,4 @@
-"""Sums of tables with all variables but some minimised away, without ever holding a large joint table."""
+"""Sums of tables with variables minimised away, without ever building a large joint table."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from dovetail.mapping.elimination.elimination_kernels import product, product_ac
 #: A table of one cost, and its variables in the order of its axes.
 Factor = tuple[tuple[int, ...], Floats]
 
-#: Entries of a joint table that may exist at once (4 MB: the cache of a core holds them).
+#: Entries of a joint table that exist at once (4 MB, which fits a core's cache).
 BLOCK_ENTRIES = 1 << 19
 
 
 def least_over(factors: Sequence[Factor], onto: tuple[int, ...], sizes: Sequence[int]) -> Floats:
-    """For every choice of `onto` the least sum of all tables, whatever the other variables choose."""
+    """The lowest sum of all tables for every choice of `onto`, over all choices of the other variables."""
     gathered: dict[tuple[int, ...], Floats] = {}
     for axes, costs in factors:
         scope = tuple(sorted(axes))
@@ -33,7 +33,7 @@ def least_over(factors: Sequence[Factor], onto: tuple[int, ...], sizes: Sequence
 def _joint(
     factors: Sequence[Factor], onto: tuple[int, ...], variables: tuple[int, ...], sizes: dict[int, int]
 ) -> Floats:
-    """By numpy's broadcasting, cut in blocks along the largest variable."""
+    """Broadcasts with numpy, in blocks along the largest variable."""
     if math.prod(sizes.values()) > BLOCK_ENTRIES:
         sliced = max(sizes, key=lambda v: sizes[v])
         others = math.prod(sizes.values()) // sizes[sliced]
@@ -63,12 +63,12 @@ def _sliced(scope: tuple[int, ...], costs: Floats, variable: int, part: slice) -
 def _of_three(
     gathered: dict[tuple[int, ...], Floats], onto: tuple[int, ...], variables: tuple[int, ...], sizes: Sequence[int]
 ) -> Floats:
-    """By a product of matrices over one of three variables; a second one is then minimised away."""
+    """Takes a matrix product over one of three variables, then minimises a second one away if needed."""
     table = gathered.get(variables)
     free = [v for v in variables if v not in onto]
     z = free[0]
     if table is not None and len(free) > 1:
-        # read a table in the order in which it lies
+        # read the table in memory order
         z = next(variables[axis] for axis in _by_stride(table) if variables[axis] in free)
     x, y = (v for v in variables if v != z)
     if table is not None and variables[_by_stride(table)[-1]] == x:
@@ -88,14 +88,14 @@ def _of_three(
 
 
 def _by_stride(table: Floats) -> list[int]:
-    """Axes of a table, that along which it is contiguous last."""
+    """Axes of a table, the contiguous one last."""
     return sorted(range(table.ndim), key=lambda axis: -abs(table.strides[axis]))
 
 
 def _pairs(
     gathered: dict[tuple[int, ...], Floats], x: int, y: int, z: int, sizes: Sequence[int]
 ) -> tuple[Floats, Floats, Floats]:
-    """All tables of one or two variables as three: of x and z, of z and y, of x and y."""
+    """All tables of one or two variables merged into three: (x, z), (z, y) and (x, y)."""
     left, right = np.zeros((sizes[x], sizes[z])), np.zeros((sizes[z], sizes[y]))
     outer = np.zeros((sizes[x], sizes[y]))
     for scope, costs in gathered.items():

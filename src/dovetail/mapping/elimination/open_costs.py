@@ -1,4 +1,4 @@
-"""What known choices leave open: the costs that none of them covers, and bounds that show an option is not needed."""
+"""What the incumbents leave open: costs none of them covers, and bounds that show an option is not needed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from dovetail.mapping.elimination.messages import Messages, tree_of
 from dovetail.mapping.elimination.problem import CostProblem
 from dovetail.mapping.elimination.tree import Tree
 
-#: Labels of an entry for each variable eliminated to make it, about; it decides the order alone.
+#: How many times more labels an entry has per eliminated variable, roughly; only the order depends on it.
 LABEL_GROWTH = 2.0
 
 
 @dataclass(slots=True)
 class Incumbents:
-    """Choices that were found, and what they cost."""
+    """Choices found so far, and what they cost."""
 
     problem: CostProblem
     #: costs above this are of no interest
@@ -33,7 +33,7 @@ class Incumbents:
         self.choices = np.zeros((0, len(self.problem.sizes)), np.int64)
 
     def add(self, choices: Ints) -> None:
-        """Takes up the undominated choices; of those that cost the same the lexicographically least."""
+        """Adds the undominated choices; ties go to the lexicographically first."""
         candidates = np.unique(np.concatenate([self.choices, choices]), axis=0)
         points = self.problem.cost(candidates)
         order = np.lexsort((*candidates.T[::-1], *points.T[::-1]))
@@ -42,18 +42,18 @@ class Incumbents:
         self.points, self.choices = points[best], candidates[best]
 
     def corners(self, epsilon: float, spent: float = 0.0) -> Floats:
-        """Corners of the costs that nobody found covers within 1 + epsilon, where 1 + `spent` of it is used up."""
+        """Corners of the costs no incumbent covers within 1 + epsilon, of which a factor 1 + `spent` is used up."""
         allowed = (1 + epsilon) / (1 + spent) * (1 + ROUNDING)
         # a cost equal to the limit is still below it
         upper = self.most * ((1 + spent) * (1 + ROUNDING)) + 1e-200
         corners = open_corners(self.points / allowed, upper)
-        # neighbours are looked at together
+        # sorted, so that neighbours are tested together
         return corners[np.lexsort(corners.T[::-1])]
 
 
 @dataclass(frozen=True, slots=True)
 class DirectionBounds:
-    """Least weighted costs in several directions."""
+    """Lowest weighted costs in several directions."""
 
     tree: Tree
     #: directions × objectives; the first are the axes
@@ -61,7 +61,7 @@ class DirectionBounds:
     messages: tuple[Messages, ...]
 
     def outside_costs(self, outside: Floats) -> Floats:
-        """By objective what directions (the last axis) say of it alone."""
+        """The lower bound of each objective by itself, from the directions (the last axis)."""
         axes = self.weights.shape[1]
         return outside[..., :axes] / np.diag(self.weights[:axes])
 
@@ -76,13 +76,13 @@ def bounds_of(problem: CostProblem, weights: Floats) -> DirectionBounds:
 
 
 def weighed_corners(corners: Floats, weights: Floats) -> Floats:
-    """Corners × directions; an infinite coordinate counts only where it has a weight."""
+    """Corners × directions; an infinite coordinate counts only if its weight is positive."""
     terms = np.where(weights > 0, weights, 1.0) * corners[:, None, :]
     return np.where(weights > 0, terms, 0.0).sum(axis=2)
 
 
 def needed_options(bounds: DirectionBounds, corners: Floats) -> list[Ints]:
-    """By variable the options that may belong to a choice that is open.
+    """The options of each variable that may belong to an open choice.
 
     All choices with an option cost w·p ≥ b in every direction. Below a corner u such a p exists only if w·u > b in all
     of them, as no weight is negative.
@@ -96,7 +96,7 @@ def needed_options(bounds: DirectionBounds, corners: Floats) -> list[Ints]:
 
 
 def is_closed(bounds: DirectionBounds, corners: Floats) -> bool:
-    """Whether no choice at all can be open."""
+    """Whether no choice can be open."""
     lowest = np.array([[passes.lowest for passes in bounds.messages]])
     return not worth_keeping(lowest, weighed_corners(corners, bounds.weights))[0]
 
@@ -104,7 +104,7 @@ def is_closed(bounds: DirectionBounds, corners: Floats) -> bool:
 def promising_options(
     bounds: DirectionBounds, incumbents: Incumbents, remaining: Sequence[Ints], epsilon: float, number: int
 ) -> list[Ints]:
-    """By variable those of the kept options that were chosen so far, and some to which bounds leave the most room."""
+    """Of each variable's remaining options, those the incumbents use and those with the largest margins."""
     by_direction = [passes.marginals() for passes in bounds.messages]
     limits = weighed_corners(incumbents.corners(epsilon), bounds.weights)
     promising: list[Ints] = []
@@ -118,11 +118,11 @@ def promising_options(
 
 
 def directions(scale: Floats, steps: int) -> Floats:
-    """Weights on a lattice of so many steps, the axes first; where `scale` is large, weights are small."""
+    """Weights on a lattice with `steps` steps, the axes first, divided by `scale`."""
     objectives = len(scale)
     inner = [shares for shares in product(range(steps), repeat=objectives) if sum(shares) == steps]
     shares = np.concatenate([np.eye(objectives), np.array(inner, np.float64).reshape(-1, objectives) / steps])
-    # rounded so that a division by them is exact
+    # rounded to powers of two, so that dividing by them is exact
     return shares / np.exp2(np.round(np.log2(np.where(scale > 0, scale, 1.0))))
 
 
@@ -132,5 +132,5 @@ def all_options(problem: CostProblem) -> list[Ints]:
 
 
 def in_full_problem(options: Sequence[Ints], choices: Ints) -> Ints:
-    """Choices of a restricted problem in terms of the whole one."""
+    """Choices of a restricted problem in terms of the full one."""
     return np.stack([values[choices[:, v]] for v, values in enumerate(options)], axis=1)

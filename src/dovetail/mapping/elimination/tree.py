@@ -1,4 +1,4 @@
-"""The order in which variables are eliminated, and the tree of buckets that follows from it."""
+"""The elimination order of variables, and the bucket tree that follows from it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import combinations
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """The elimination of one variable: what it needs, and which variables its outcome still depends on."""
+    """The elimination of one variable: its inputs, and the variables its result still depends on."""
 
     variable: int
     #: the other variables of its tables and messages, in ascending order
@@ -22,17 +22,17 @@ class Bucket:
 
     @property
     def scope(self) -> tuple[int, ...]:
-        """All variables of this bucket, its own last."""
+        """All variables of this bucket, the eliminated one last."""
         return (*self.separator, self.variable)
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Buckets in the order of elimination; the last has a variable of one option and gathers what is unconnected."""
+    """Buckets in elimination order; the last has a variable with one option and collects unconnected parts."""
 
     sizes: tuple[int, ...]
     buckets: tuple[Bucket, ...]
-    #: the bucket that uses each one's message; the last has none
+    #: the bucket that receives each message; the last bucket sends none
     parents: tuple[int, ...]
 
 
@@ -41,7 +41,7 @@ Steps = list[tuple[int, tuple[int, ...]]]
 
 @dataclass(slots=True)
 class _RemainingVariables:
-    """Variables that are left during an elimination, and the variables that each message has already gathered."""
+    """Variables not yet eliminated, and how many variables each message has already gathered."""
 
     sizes: Sequence[int]
     growth: float
@@ -50,21 +50,21 @@ class _RemainingVariables:
     work: float = 0.0
 
     def size(self, variable: int) -> tuple[float, ...]:
-        """Labels of the joint table, and entries of what is left of it."""
+        """Labels of the joint table, and entries of the message it becomes."""
         message = math.prod(self.sizes[v] for v in self.around[variable])
         return message * self.sizes[variable] * self.growth ** self.gathered(variable), message, variable
 
     def fill(self, variable: int) -> tuple[float, ...]:
-        """New neighbours."""
+        """New edges between neighbours."""
         new = sum(b not in self.around[a] for a, b in combinations(self.around[variable], 2))
         return new, *self.size(variable)
 
     def gathered(self, variable: int) -> int:
-        """Variables gathered in the messages that meet here."""
+        """Variables gathered in the messages that meet at a variable."""
         return 1 + sum(count for scope, count in self.messages if variable in scope)
 
     def eliminate(self, variable: int) -> tuple[int, tuple[int, ...]]:
-        """The variable and its neighbours, which become each other's."""
+        """Eliminates a variable: its neighbours become neighbours of each other."""
         self.work += self.size(variable)[0]
         separator = self.around.pop(variable)
         gathered = self.gathered(variable)
@@ -77,9 +77,9 @@ class _RemainingVariables:
 
 
 def elimination_tree(sizes: Sequence[int], scopes: Sequence[tuple[int, ...]], growth: float = 1.0) -> Tree:
-    """The cheaper of two greedy orders: the least joint table next, or the fewest new neighbours next.
+    """The cheaper of two greedy orders: smallest joint table first, or fewest new edges first.
 
-    With sets of labels an entry has about `growth` times as many for each variable that was eliminated to make it.
+    With sets of labels, an entry has about `growth` times as many labels per variable eliminated to make it.
     """
     ranks = (_RemainingVariables.size, _RemainingVariables.fill)
     _, order = min((_order(sizes, scopes, growth, rank) for rank in ranks), key=lambda outcome: outcome[0])
@@ -92,7 +92,7 @@ def _order(
     growth: float,
     rank: Callable[[_RemainingVariables, int], tuple[float, ...]],
 ) -> tuple[float, Steps]:
-    """The work of an order, and every variable with its neighbours at the time."""
+    """The work of an order, and each variable with its neighbours at its elimination."""
     around: dict[int, set[int]] = {v: set() for v in range(len(sizes))}
     for scope in scopes:
         for variable in scope:

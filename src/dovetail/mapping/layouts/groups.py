@@ -1,4 +1,4 @@
-"""Which operators of a layer are cut together: the variables of a layout search."""
+"""Which operators of a layer are sharded together: the variables of a layout search."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from enum import IntEnum
 from dovetail.graph import Kind, LayerGraph, Operator, Role
 from dovetail.graph.routing import EXPERT_TOKENS
 
-#: Dims by which the operators of a mixture of experts, and of the expert every token uses, are known.
+#: Dims that mark the operators of a mixture of experts and its shared expert.
 MIXTURE_DIMS = frozenset({EXPERT_TOKENS, "experts", "shared_ffn"})
 
 
 class Together(IntEnum):
     """How many operators share one variable."""
 
-    #: products that read the same tensor, and the bias adds behind them; the operators of a mixture of experts
+    #: matrix products that read the same tensor, with their bias adds; the operators of a mixture of experts
     SIBLINGS = 0
-    #: and vector operators of which each is the only reader of the one before
+    #: also chains of vector operators in which each is the only reader of the one before
     CHAINS = 1
-    #: and the residual adds, which lie as the residual stream does; what attention alone reads is cut as attention
+    #: also residual adds, laid out like the residual stream; what only attention reads is sharded like attention
     STREAM = 2
 
 
 def operator_groups(graph: LayerGraph, together: Together) -> tuple[tuple[tuple[str, ...], ...], frozenset[str]]:
-    """Operators that are cut alike, in order of the first of each; and those that lie as the residual stream."""
+    """Operators sharded alike, in order of the first of each; and those laid out like the residual stream."""
     union = _Union(operator.name for operator in graph.operators)
     mixture = mixture_operators(graph)
     readers: dict[str, list[Operator]] = {}
@@ -44,7 +44,7 @@ def operator_groups(graph: LayerGraph, together: Together) -> tuple[tuple[tuple[
 
 
 def mixture_operators(graph: LayerGraph) -> tuple[str, ...]:
-    """Router, dispatch, experts, combine and the shared expert, and the sum of what they make."""
+    """Router, dispatch, experts, combine and the shared expert, and the sum of their outputs."""
     if not any(EXPERT_TOKENS in operator.dims for operator in graph.operators):
         return ()
     names = {o.name for o in graph.operators if MIXTURE_DIMS.intersection(o.dims)}
@@ -79,7 +79,7 @@ def _join_chains(graph: LayerGraph, readers: dict[str, list[Operator]], mixture:
 
 
 def _join_attention(graph: LayerGraph, readers: dict[str, list[Operator]], union: _Union) -> None:
-    """Biases and rotations between projections and attention are cut as attention."""
+    """Biases and rotary embeddings between projections and attention are sharded like attention."""
     for operator in graph.operators:
         users = readers.get(operator.outputs[0].tensor, [])
         if operator.kind is Kind.ELEMENTWISE and users and all(user.kind is Kind.ATTENTION for user in users):
@@ -91,7 +91,7 @@ def _is_bias_add(operator: Operator, weights: set[str]) -> bool:
 
 
 def _residual_adds(graph: LayerGraph) -> frozenset[str]:
-    """The sums that add to the residual stream, from one to the next."""
+    """The adds onto the residual stream, one after the other."""
     stream = {tensor.name for tensor in graph.stream(graph.inputs)}
     names: set[str] = set()
     for operator in graph.operators:
@@ -102,7 +102,7 @@ def _residual_adds(graph: LayerGraph) -> frozenset[str]:
 
 
 class _Union:
-    """Sets of names that grow together."""
+    """Disjoint sets of names (union-find)."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._of = {name: [name] for name in names}

@@ -1,4 +1,4 @@
-"""Seconds of every collective a layer can have on a tile, as arrays over the axes that take part and that cut."""
+"""Seconds of every collective of a layer on a tile, by the axes that take part and the axes that shard."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KINDS = (
 
 
 class TilePrices:
-    """Prices of collectives along every set of axes; sizes known beforehand are priced together."""
+    """Seconds of collectives along every set of axes; `prepare` prices many sizes at once."""
 
     def __init__(self, price: CollectivePrice, tile: LayerTile) -> None:
         self._price = price
@@ -48,11 +48,11 @@ class TilePrices:
                 self._seconds[kind, user, size] = seconds[:, position]
 
     def of(self, kind: CollectiveKind, size: float, user: str = "") -> Floats:
-        """Seconds by axes that take part and axes that cut a tensor of so many bytes."""
+        """Seconds by axes that take part and axes that shard a tensor of this size."""
         if (kind, user, size) not in self._seconds:
             self.prepare([size], user, [kind])
         return self._seconds[kind, user, size]
 
     def of_conversions(self, size: float, shares: Mapping[CollectiveKind, float], user: str = "") -> Floats:
-        """The same of all kinds of conversions, each times what of it counts."""
+        """The same for all kinds of conversions, each times the share that counts."""
         return np.stack([self.of(kind, size, user) * shares[kind] for kind in KINDS])

@@ -1,4 +1,4 @@
-"""A tensor of the forward: its conversions, what is kept or made again, and what the backward reads of it."""
+"""A tensor of the forward: its conversions, what is saved or recomputed, and what the backward reads."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ class TensorFlow:
         return self._forward(scope)[0].seconds(FORWARD)
 
     def _saved(self, scope: tuple[int, ...], versions: Versions, taken: list[Array]) -> list[Array]:
-        """By saver in order: the number of the entry it keeps."""
+        """The number of the entry each saver saves, in order."""
         numbers: list[Array] = []
         for saver in self._savers:
-            # an operand that is named twice counts as the last names it
+            # if an operand is named twice, the last one counts
             own_reads = [i for i, (reader, _) in enumerate(self._reads) if reader == saver]
             if not own_reads:
                 numbers.append(np.zeros((), np.int64))
@@ -73,14 +73,14 @@ class TensorFlow:
         return numbers
 
     def _saved_versions(self, scope: tuple[int, ...]) -> tuple[Versions, list[Array], list[Array], Array]:
-        """The layouts, which of them the backward reads and which are held, and the seconds of those made again."""
+        """The layouts, which of them the backward reads, which are saved, and the seconds to recreate the others."""
         versions, taken = self._forward(scope)
         policies = self._policies
-        saved = self._saved(scope, versions, taken)
+        saved_numbers = self._saved(scope, versions, taken)
         numbers = range(len(versions.entries))
         never: Array = np.zeros((), np.bool_)
         is_needed = self._tensor.name in policies.needed
-        needed = [sum((each == n for each in saved), never) if is_needed else never for n in numbers]
+        needed = [sum((each == n for each in saved_numbers), never) if is_needed else never for n in numbers]
         recompute_reads: list[Array] = []
         for n in numbers:
             is_read = never
@@ -95,18 +95,18 @@ class TensorFlow:
         return versions, needed, saved, seconds
 
     def recompute_seconds(self, scope: tuple[int, ...]) -> Array:
-        """Conversions that run again in the backward."""
+        """Conversions that are recomputed in the backward."""
         return self._saved_versions(scope)[3]
 
     def saved_bytes(self, scope: tuple[int, ...]) -> Array:
-        """What is held of the tensor from forward to backward."""
+        """Bytes of the tensor saved from forward to backward."""
         versions, needed, saved, _ = self._saved_versions(scope)
         conversions = versions.conversions
         whole = self._of.bytes(self._tensor) / self._of.parts(conversions.layouts)
         width = self._policies.widths.get(self._tensor.name, 1.0)
         total: Array = np.zeros(())
-        for entry, is_needed, is_held in zip(versions.entries, needed, saved, strict=True):
-            total = total + np.where(is_held, whole[entry.layout] * np.where(is_needed, width, 1.0), 0.0)
+        for entry, is_needed, is_saved in zip(versions.entries, needed, saved, strict=True):
+            total = total + np.where(is_saved, whole[entry.layout] * np.where(is_needed, width, 1.0), 0.0)
         return total
 
     def later_seconds(self, scope: tuple[int, ...]) -> Array:

@@ -1,4 +1,4 @@
-"""The layouts of a tensor under all options, numbered, with what it takes to convert each into each."""
+"""The layouts of a tensor under all options, numbered, and the conversions between them."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ class TensorLayouts:
         return float(as_array(tensor.bytes(self.setting.sizes, self.setting.widths)))
 
     def share(self, kind: CollectiveKind, tensor: Tensor, user: str, moment: Moment) -> float:
-        """What of a collective's seconds counts."""
+        """The share of a collective's seconds that counts."""
         counted = self.setting.exposure(group_of(Collective(kind, (), tensor, (), user, moment)), moment)
         return counted * self.setting.step_weight if moment is Moment.STEP else counted
 
     def parts(self, layouts: Ints) -> Floats:
-        """Into how many parts each layout cuts."""
+        """The number of shards of each layout."""
         return self.prices.parts[as_bits((layouts != WHOLE) & (layouts != OPEN))]
 
     def conversions(
         self, tensor: Tensor, layouts: Iterable[Scoped], moments: Sequence[Moment], user: str = ""
     ) -> tuple[list[Scoped], Conversions]:
-        """Layouts by number, and their conversions at the prices of some moments."""
+        """Layouts by number, and their conversions priced at some moments."""
         powers: Ints = self._base ** np.arange(len(self.shards.tile.names), dtype=np.int64)
         layouts = list(layouts)
         numbers: list[Ints] = [np.asarray((each.values * powers).sum(axis=-1)) for each in layouts]

@@ -1,4 +1,4 @@
-"""Cost tables of a layer: one for every tensor over its writer and readers, and those of single operators."""
+"""Cost tables of a layer: one per tensor over its writer and readers, and one per operator."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ SECONDS, STATE, SAVED = range(3)
 
 
 class TableTooLargeError(Exception):
-    """A table of more entries than are allowed."""
+    """A table would have more entries than allowed."""
 
 
 class LayerCosts:
-    """Everything a layer costs, as tables over variables."""
+    """All costs of a layer as tables over variables."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class LayerCosts:
         self._pending: list[tuple[tuple[int, ...], int, Callable[[tuple[int, ...]], Array]]] = []
 
     def tables(self, most: int) -> dict[tuple[int, ...], Floats]:
-        """Scope → costs, objectives first; refuses tables of too many entries before any is made."""
+        """Scope → costs, objectives first; raises an error before building anything if a table is too large."""
         self._operators()
         graph = self.setting.graph
         for tensor in graph.tensors.values():
@@ -87,7 +87,7 @@ class LayerCosts:
     # operators
 
     def _operators(self) -> None:
-        """Seconds of every operator and of what its shards tell each other, once and where it runs again."""
+        """Seconds of every operator and of the exchanges inside it, in the forward and when it is recomputed."""
         setting, graph = self.setting, self.setting.graph
         forward = seconds_of(graph.operators, graph, self.cuts, setting.sizes, setting.chip, setting.widths)
         later = self.backward.graph.operators
@@ -123,7 +123,7 @@ class LayerCosts:
     # layouts of tensors
 
     def _reads(self, operators: Iterable[Operator], name: str) -> list[tuple[str, Scoped]]:
-        """Who needs a tensor in which layout, in order."""
+        """The readers of a tensor and the layouts they need, in order."""
         return [(o.name, self.cuts.needed(o, i)) for o in operators for i in o.inputs if i.tensor == name]
 
     def _gradient(self, tensor: Tensor) -> None:
@@ -137,7 +137,7 @@ class LayerCosts:
         self._converted(tensor, [self.cuts.written[tensor.name]], events, Moment.BACKWARD)
 
     def _converted(self, tensor: Tensor, given: list[Scoped], events: list[Scoped], moment: Moment) -> None:
-        """Conversions of a tensor nothing of which is kept."""
+        """Conversions of a tensor that is not saved."""
         if not events:
             return
         scope = union(each.scope for each in (*given, *events))
@@ -154,7 +154,7 @@ class LayerCosts:
         self._pending.append((scope, SECONDS, seconds))
 
     def _weight(self, tensor: Tensor) -> None:
-        """A weight's gathering, the reduction of its gradient, and its state; or a constant."""
+        """A weight's all-gather, the reduction of its gradient, and its state; or a constant."""
         setting, shards = self.setting, self.cuts
         forward = [layout for _, layout in self._reads(setting.graph.operators, tensor.name)]
         backward = [layout for _, layout in self._reads(self.backward.graph.operators, tensor.name)]
@@ -191,7 +191,7 @@ class LayerCosts:
         self._pending.append((scope, SECONDS, seconds))
 
     def _activation(self, tensor: Tensor) -> None:
-        """A tensor of the forward: its conversions, what is kept of it, what is made again, and what reads it later."""
+        """A tensor of the forward: its conversions, what is saved or recomputed of it, and its backward readers."""
         graph, shards, name = self.setting.graph, self.cuts, tensor.name
         reads = self._reads(graph.operators, name)
         if name in graph.outputs and tensor.role is Role.ACTIVATION:

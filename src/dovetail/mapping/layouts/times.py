@@ -1,4 +1,4 @@
-"""Seconds of every operator for every way to cut it: each different shape is timed once."""
+"""Seconds of every operator for every way to shard it: each distinct shape is timed once."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def seconds_of(
     chip: ChipUnits,
     widths: Mapping[Element, int],
 ) -> dict[str, Scoped]:
-    """Operator → its seconds on one chip, over the options of what it is cut by."""
-    assert chip.sharing == "none", "operators that run side by side take each other's time"
+    """Operator → its seconds on one chip, over its sharding options."""
+    assert chip.sharing == "none", "operators that share units are not supported"
     tokens = graph.sizes.get(EXPERT_TOKENS)
     imbalance = tokens.imbalance if isinstance(tokens, DerivedSize) else 1.0
     shapes = {o.name: _shapes(o, shards) for o in operators}
@@ -55,19 +55,19 @@ def seconds_of(
 
 
 def _shapes(operator: Operator, shards: LayerShards) -> tuple[Floats, Ints]:
-    """The different ways in which an operator's dims are divided, and which of them each option is."""
+    """The distinct ways an operator's dims are divided, and which of them each option uses."""
     values = shards.by_operator[operator.name].values
     codes = values.reshape(math.prod(values.shape[:-1]), len(shards.tile.names))
     lengths = np.array([shards.tile.sizes[axis] for axis in shards.tile.names])
     parts = {dim: np.prod(np.where(codes == shards.code[dim], lengths, 1), axis=1) for dim in operator.dims}
     is_sharded = {dim: (codes == shards.code[dim]).any(axis=1) for dim in operator.dims}
     for source, target in operator.regroups:
-        # tokens regrouped by expert are cut as the tokens are
+        # tokens regrouped by expert are sharded like the tokens
         if source in parts and target in parts:
             parts[target] = np.where(
                 is_sharded[source] & ~is_sharded[target], parts[target] * parts[source], parts[target]
             )
-    # each row as one number: much quicker to tell apart than rows
+    # one number per row: much faster to compare than rows
     number = np.zeros(len(codes), np.int64)
     for dim in operator.dims:
         distinct, place = np.unique(parts[dim], return_inverse=True)

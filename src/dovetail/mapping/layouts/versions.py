@@ -1,4 +1,4 @@
-"""The layouts a tensor takes one after the other, for all options at once: which is made of which, at what price."""
+"""The layouts a tensor takes in turn, for all options at once: which is converted from which, at what price."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dovetail.mapping.layouts.conversion_kernels import UNREACHABLE, conversions
 
 
 class Conversions:
-    """What it takes to make any layout of a tensor of any other."""
+    """Costs of converting any layout of a tensor into any other."""
 
     def __init__(self, layouts: Ints, prices: Floats) -> None:
         self.layouts = layouts
@@ -21,32 +21,32 @@ class Conversions:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A layout that exists from some moment on, where it does not exist already."""
+    """A layout that a tensor gets, under the options that do not have it yet."""
 
     layout: Ints
-    #: whether it is one of its own
+    #: whether no earlier entry has this layout
     is_new: Array
-    #: the entry it is made of, its seconds by price, and whether it is put together of shards
+    #: the entry it is converted from, the seconds by price, and whether it is gathered from shards
     made_of: Ints | None = None
     seconds: tuple[Floats, ...] = ()
     gathered: Array | None = None
 
 
 class Versions:
-    """Layouts as `derive` has them come to be: a reader takes one that is there, or converts the one nearest to it."""
+    """Layouts in the order `derive` creates them: a reader uses one that exists, or converts the nearest one."""
 
     def __init__(self, conversions: Conversions) -> None:
         self.conversions = conversions
         self.entries: list[Entry] = []
 
     def give(self, layout: Ints) -> Ints:
-        """A layout that is there; the number of its entry."""
+        """Adds a layout that exists; returns the number of its entry."""
         number, missing = self._find(layout)
         self.entries.append(Entry(layout, missing))
         return np.where(missing, len(self.entries) - 1, number)
 
     def require(self, layout: Ints) -> Ints:
-        """A layout that somebody needs; the number of its entry."""
+        """Adds a layout that a reader needs; returns the number of its entry."""
         number, missing = self._find(layout)
         if not missing.any():
             return number
@@ -65,7 +65,7 @@ class Versions:
                 np.where(nearer, priced[entry.layout, layout], before)
                 for before, priced in zip(seconds, conversions.seconds, strict=True)
             ]
-        assert not (missing & (best == UNREACHABLE)).any(), "every layout can be made"
+        assert not (missing & (best == UNREACHABLE)).any(), "a layout cannot be reached from any other"
         paid = tuple(np.where(missing, each, 0.0) for each in seconds)
         self.entries.append(Entry(layout, missing, source, paid, gathered))
         return np.where(missing, len(self.entries) - 1, number)
@@ -80,7 +80,7 @@ class Versions:
         return number, missing
 
     def seconds(self, price: int) -> Array:
-        """What all conversions take together, at one of the prices."""
+        """Total seconds of all conversions at one of the prices."""
         made = [entry.seconds[price] for entry in self.entries if entry.seconds]
         return sum(made, np.zeros(()))
 
@@ -88,10 +88,10 @@ class Versions:
 def saved_entries(
     versions: Versions, needed: Sequence[Array], recompute_reads: Sequence[Array], writer_recomputed: Array, price: int
 ) -> tuple[list[Array], Array]:
-    """Which entries are held for the backward, and the seconds in which others are made again.
+    """Which entries are saved for the backward, and the seconds to recreate the others.
 
-    By entry, `needed` says what the backward reads and `recompute_reads` what operators that run again read. Where the writer
-    runs `writer_recomputed` nothing is held; otherwise what was gathered is gathered again of the shards that are held.
+    By entry, `needed` says what the backward reads and `recompute_reads` what recomputed operators read. If the writer
+    is recomputed, nothing is saved; otherwise gathered layouts are gathered once more from the saved shards.
     """
     marked = [n | w for n, w in zip(needed, recompute_reads, strict=True)]
     saved: list[Array] = [np.zeros((), np.bool_) for _ in marked]

@@ -1,4 +1,4 @@
-"""What a block takes at least on so many dies, whatever its layout: its work, and what it keeps or computes again."""
+"""A lower bound of a block's time on some dies under any layout: its work, and what it saves or recomputes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from dovetail.mapping.tiles.tile_layouts import searched_tiles
 
 
 def block_lower_bound(layers: TileLayers) -> BlockLowerBound:
-    """The floor of the main block of a job.
+    """The lower bound of the main block of a job.
 
-    Every operator has the cuts that are best for it alone and messages take no time. Of each tensor that is kept a die
-    has at least its share. What is computed again runs its operator once more, and nothing that operator needs.
+    Every operator has the sharding that is best for it alone and messages take no time. A die saves at least its share
+    of each saved tensor. Recomputing a tensor runs its operator once more, but nothing that operator needs.
     """
     bounds = [_tile_bound(layers, tile) for tile in _tiles(layers)]
-    # below every tile's: the least work of any, and the least any pays more for the same bytes
+    # below the bound of every tile: the lowest work of any, and the lowest extra seconds for the same bytes
     knots = np.unique(np.concatenate([bound.saved_bytes for bound in bounds]))
     more = [_interpolated(knots, bound) for bound in bounds]
     work = min(float(bound.seconds[-1]) for bound in bounds)
@@ -37,13 +37,13 @@ def block_lower_bound(layers: TileLayers) -> BlockLowerBound:
 
 
 def _interpolated(knots: Floats, bound: BlockLowerBound) -> Floats:
-    """What a floor has more than its work, where a block keeps so many bytes."""
+    """Extra seconds over the plain work, by bytes a block saves."""
     more: Floats = bound.seconds - bound.seconds[-1]
     return np.interp(knots, bound.saved_bytes, more)
 
 
 def _tiles(layers: TileLayers) -> list[LayerTile]:
-    """A tile for every number of sequences and query groups that can be cut apart: where they lie does not matter."""
+    """One tile per number of batch and query-group shards: which axes shard them does not matter."""
     by_parts: dict[tuple[int, ...], LayerTile] = {}
     for tile in searched_tiles(layers, 1, layers.skeleton.dies):
         by_parts.setdefault(
@@ -65,19 +65,19 @@ def _tile_bound(layers: TileLayers, tile: LayerTile) -> BlockLowerBound:
     )
     work = sum(forward.values()) + sum(behind.values())
     inputs_saved, saved_by = _saved_bytes(layers, graph)
-    # the cheapest second for a byte first: no choice of operators takes less for the same bytes
+    # fewest seconds per byte first: no choice of operators takes less for the same bytes
     order = sorted(saved_by, key=lambda name: forward[name] / saved_by[name])
     saved_bytes = inputs_saved + sum(saved_by.values()) - np.cumsum([0.0, *(saved_by[name] for name in order)])
     seconds = work + np.cumsum([0.0, *(forward[name] for name in order)])
     share = parameters(graph) / layers.skeleton.dies
-    # whatever is whole under other stages, a die holds its share of it
+    # whatever a lower ZeRO stage replicates, a die stores at least its share of it
     sizes = layers.facts.parameter_bytes
     state = min(float(sum(state_bytes(share, share, zero_stage, sizes))) for zero_stage in (0, 3))
     return BlockLowerBound(saved_bytes[::-1], seconds[::-1], state, sum(forward.values()))
 
 
 def _saved_bytes(layers: TileLayers, graph: LayerGraph) -> tuple[float, dict[str, float]]:
-    """A die's share of what the layer is handed and keeps, and by operator of what it writes and somebody keeps."""
+    """A die's share of the saved inputs of the layer, and of the saved outputs of each operator."""
     sizes, widths = layers.sizes(graph), layers.job.element_bytes()
     saved_names = {name for operator in graph.operators for name in operator.saves}
     makers = {operand.tensor: operator.name for operator in graph.operators for operand in operator.outputs}

@@ -1,4 +1,4 @@
-"""Plans for damaged wafers: the best on what is left, and the plan of the whole wafer kept on what is left of it."""
+"""Plans for damaged wafers: replanned for the dies that work, or the intact wafer's plan adapted to them."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from dovetail.step.facts import facts_of
 
 TileShape = tuple[int, int]
 
-#: Rows and columns of tiles that are tried, each also turned, and sequences of a microbatch on each. A choice: what was
-#: best, or nearly, of 1, 2, 3, 4 and 7 for GPT-3 175B and Llama-3.1-70B on the dies of a wafer of 8 × 7.
+#: Rows and columns of the tiles we try, each also turned, and sequences of a micro-batch on each. We chose what was
+#: best, or nearly so, of 1, 2, 3, 4 and 7 for GPT-3 175B and Llama-3.1-70B on a wafer of 8 × 7 dies.
 TILE_SHAPES: Mapping[TileShape, tuple[int, ...]] = {
     (1, 1): (1,),
     (1, 2): (1, 2),
@@ -46,9 +46,9 @@ TILE_SHAPES: Mapping[TileShape, tuple[int, ...]] = {
     (2, 4): (2, 4),
     (2, 7): (7,),
 }
-#: Plans of a shape that are priced on a damaged wafer, the fastest on a whole one first.
+#: Plans per skeleton that are priced on a damaged wafer, the fastest on an intact one first.
 FEW = 2
-#: Nodes of a search for the places of tiles: where it ends it has a placement, if not always the nearest.
+#: Nodes of a search for tile positions: enough to find a placement, if not always the best.
 NODES = 2_000
 
 
@@ -60,21 +60,21 @@ def replanned(
     *,
     fallback: TilePlan | None = None,
 ) -> TilePlan | None:
-    """The fastest plan found on what works of a wafer; None where none fits.
+    """The fastest plan found on the working part of a wafer; None if none fits.
 
-    Never slower than a plan `fallback` (`not_replanned`), where one is given. See `Replanner`.
+    Never slower than `fallback` (from `not_replanned`), if given. See `Replanner`.
     """
     return Replanner(job, wafer, framework, shapes).best(wafer.defects, fallback)
 
 
 def not_replanned(plan: TilePlan, job: Job, wafer: Wafer, framework: Framework) -> TilePlan | None:
-    """The plan of a whole wafer on a damaged one; None where it does not fit.
+    """The plan of an intact wafer on a damaged one; None if it does not fit.
 
-    Tiles stay where they are. One with a dead die is lost, and so is one whose dies reach each other over no way of the
-    wafer; where tiles are left that do not reach each other, those count that are most. If any is lost, layers are
-    dealt evenly to the others, in order, with the same layouts, schedule and microbatches. What blocks compute again
-    stays as it is; where that does not fit all blocks compute everything again, a switch every framework has. Stages
-    send over shortest ways around what is dead. Collectives keep their algorithms, around dead links (`slowdown`).
+    Tiles stay where they are. A tile with a dead die is lost, and so is one whose dies cannot reach each other. If the
+    remaining tiles fall into parts that cannot reach each other, the largest part counts. If any tile is lost, layers
+    are dealt evenly to the others, in order, with the same layouts, schedule and micro-batches. The recompute choices
+    of blocks stay; if that does not fit, all blocks use full recompute, a switch every framework has. Stages send
+    over shortest ways around what is dead. Collectives keep their algorithms, routed around dead links (`slowdown`).
     """
     mesh, cluster = wafer_mesh(wafer), wafer.cluster()
     survivors = _surviving_tiles(plan.tiles, mesh)
@@ -90,13 +90,13 @@ def not_replanned(plan: TilePlan, job: Job, wafer: Wafer, framework: Framework) 
 
 
 def _surviving_tiles(tiles: Sequence[Tile], mesh: Mesh) -> tuple[Tile, ...]:
-    """Tiles of live dies that reach each other: the largest set of them."""
+    """The largest set of tiles whose dies are alive and reach each other."""
     parts = [tuple(t for t in tiles if set(dies_of(t)) <= set(part.dies)) for part in mesh.components]
     return max(parts, key=len, default=())
 
 
 def _dealt(plan: Plan, stages: int, num_layers: int) -> Iterator[Plan]:
-    """The plan on so many stages: as it is, then with everything computed again."""
+    """The plan on fewer stages: with its recompute choices, then with full recompute."""
     if stages < plan.pipeline_parallel:
         schedule = plan.pipeline_schedule if stages > 1 else "1f1b"
         layers = even_layers(stages, num_layers)
@@ -119,10 +119,10 @@ def _on_tiles(
 
 @dataclass(frozen=True, slots=True)
 class UncutGrid(WaferGrid):
-    """A wafer of whose tiles none may have a dead link inside."""
+    """A wafer on which tiles may not have a dead link inside."""
 
     def is_connected(self, tile: Tile) -> bool:
-        """Whether a tile has all its links."""
+        """Whether all links of a tile work."""
         dies = set(tile.dies()) - self.dead
         uncut = not any(one in dies and other in dies for one, other in self.dead_links)
         return uncut and WaferGrid.is_connected(self, tile)
@@ -130,19 +130,19 @@ class UncutGrid(WaferGrid):
 
 @dataclass(frozen=True, slots=True)
 class _TileSite:
-    """Where tiles of some shapes may lie, and how many there is room for."""
+    """Where tiles of some shapes may be placed, and how many fit."""
 
     grid: WaferGrid
-    #: of the plan's layouts
+    #: the tile shape of the plan's layouts
     shape: TileShape
-    #: of tiles: the same, turned, or either
+    #: the tile shapes placed: the same, turned, or either
     ways: tuple[TileShape, ...]
     most: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A plan for some shape, placed on stages side by side."""
+    """A plan for some skeleton, placed on stages side by side."""
 
     evaluation: Evaluation
     profiled: ProfiledJob
@@ -150,7 +150,7 @@ class _Candidate:
 
 @dataclass(frozen=True, slots=True)
 class _ZeroLayouts:
-    """ZeRO stages and layouts on a tile, and what a block takes at least under any."""
+    """ZeRO stages with layouts on a tile, and a lower bound of a block's seconds under any."""
 
     block_s: float
     by_zero_stage: tuple[tuple[int, TileLayouts], ...]
@@ -160,18 +160,18 @@ class _ZeroLayouts:
 class Replanner:
     """The best plans of a job on a wafer with one map of defects after another.
 
-    Stages lie on equal tiles, some of them turned where more find room so. Of each shape there are as many stages as
+    Stages use equal tiles, some of them turned if more fit that way. For each shape we try as many stages as there are
     disjoint live tiles that reach each other (`most_tiles`, exact), or the fewest with no more blocks on the fullest.
-    Layouts are the fastest at every price of memory in a pipeline that fills the whole wafer; layers and recompute are
-    placed for the stages there are. Where tiles lie, `place_tiles` says; with dead links it is asked for
-    tiles that have all their links too. All times are the model's: pipelines of these stages with the hops they
-    have and the collectives of their tiles (`tiled_step_s`).
+    Layouts are the fastest at every price of memory in a pipeline that fills the intact wafer; layers and recompute
+    are chosen for the stages there are. `place_tiles` decides where tiles go; with dead links we also try tiles
+    whose links all work. All times are the model's: pipelines of these stages with their actual hops and the
+    collectives of their tiles (`tiled_step_s`).
     """
 
     job: Job
     wafer: Wafer
     framework: Framework
-    #: rows and columns of tiles, and the sequences of a microbatch; those that do not divide a step's are left out
+    #: rows and columns of tiles, and the sequences of a micro-batch; we skip those that do not divide the global batch
     shapes: Mapping[TileShape, Sequence[int]] = field(default_factory=lambda: TILE_SHAPES)
     # what does not depend on defects
     _layouts: dict[TileSkeleton, _ZeroLayouts] = field(default_factory=dict[TileSkeleton, "_ZeroLayouts"])
@@ -179,11 +179,11 @@ class Replanner:
 
     @property
     def cluster(self) -> Cluster:
-        """The dies of the whole wafer."""
+        """The dies of the intact wafer."""
         return self.wafer.cluster()
 
     def best(self, defects: DefectMap, fallback: TilePlan | None = None) -> TilePlan | None:
-        """The fastest plan found for these defects, or the one kept; None where none fits."""
+        """The fastest plan found for these defects, or the fallback; None if none fits."""
         damaged = self.wafer.with_defects(defects)
         mesh, best = wafer_mesh(damaged), fallback
         places: dict[tuple[_TileSite, int], tuple[Tile, ...]] = {}
@@ -211,7 +211,7 @@ class Replanner:
         return best
 
     def _sites(self, grid: WaferGrid) -> Iterator[_TileSite]:
-        """Shapes, turned ones and both, where there is room for more that way; with dead links, of whole tiles too."""
+        """Shapes as given, turned, and mixed if more fit; with dead links, also only tiles without one."""
         grids = [grid]
         if grid.dead_links:
             grids.append(UncutGrid(grid.rows, grid.cols, grid.dead, grid.dead_links))
@@ -234,13 +234,13 @@ class Replanner:
         return TileLayers(self.job, self.cluster, self.framework, skeleton, zero_stage, schedule)
 
     def _least_s(self, skeleton: TileSkeleton) -> float:
-        """What no plan of a shape falls below, wherever its tiles lie: the work of its fullest stage."""
+        """A lower bound of a skeleton's plans wherever its tiles are: the work of its fullest stage."""
         layers = self._layers(skeleton)
         fullest = -(-layers.blocks()[layers.main_block.name] // skeleton.stages)
         return layers.microbatches * fullest * self._layouts_of(skeleton).block_s
 
     def _layouts_of(self, skeleton: TileSkeleton) -> _ZeroLayouts:
-        """Layouts worth placing, found for as many stages as the whole wafer has dies for."""
+        """Layouts worth placing, searched for as many stages as fit the intact wafer."""
         full = replace(skeleton, stages=min(self.wafer.dies // skeleton.dies, self.job.model.num_layers))
         if full not in self._layouts:
             searches = [
@@ -254,7 +254,7 @@ class Replanner:
         return self._layouts[full]
 
     def _placed(self, skeleton: TileSkeleton) -> list[_Candidate]:
-        """The fastest plans of a shape, layers and recompute placed on stages side by side."""
+        """The fastest plans of a skeleton, with layers and recompute chosen for stages side by side."""
         if skeleton not in self._candidates:
             candidates: list[_Candidate] = []
             calibrated = calibration(self.cluster.chip, self.job.precision)
@@ -272,6 +272,6 @@ class Replanner:
 
 
 def _places(site: _TileSite, stages: int) -> tuple[Tile, ...]:
-    """Tiles for stages that follow each other, near each other; none where none was found."""
+    """Nearby tiles for consecutive stages; empty if no placement was found."""
     edges = [(stage, stage + 1, 1.0) for stage in range(stages - 1)]
     return place_tiles(site.grid, [StageShapes(site.ways)] * stages, edges, node_limit=NODES).tiles

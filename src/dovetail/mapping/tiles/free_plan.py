@@ -1,4 +1,4 @@
-"""`free_plan`: the best plan of a job when every operator may be cut in its own way, with what is proven of it."""
+"""`free_plan`: the best plan of a job if every operator may be sharded in its own way, with a certificate."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from dovetail.step.evaluate import Evaluation, evaluate, profiled_job
 from dovetail.step.evaluate import least_step_s as least_simulated_s
 from dovetail.step.formulas import optimizer_seconds
 
-#: Schedules that are tried.
+#: Pipeline schedules to try.
 SCHEDULES = ("1f1b", "zb_h1")
 
-#: ZeRO stages that are tried: the optimizer's state in shards costs nothing that whole state would not.
+#: ZeRO stages to try: sharding the optimizer state costs nothing that replicating it would not.
 ZERO_STAGES = (1, 3)
 
-#: What the search of named strategies may take first, and of a time limit.
+#: Seconds the search of named strategies may take first, and its share of a time limit.
 NAMED_S, NAMED_SHARE = 30.0, 0.2
 
-#: After so many bounds the shape with the least of them is placed, proven or not.
+#: After this many bounds the skeleton with the lowest is placed, proven or not.
 TURNS = 30
 
-#: Plans of other shapes that an answer lists.
+#: Plans of other skeletons an answer lists.
 ALTERNATIVES = 5
 
 
@@ -58,16 +58,16 @@ def free_plan(
     simulate_top: int = 0,
     named_s: float = NAMED_S,
 ) -> Answer:
-    """The fastest plan found whose operators are cut freely on the tiles of stages, and a bound for all of them.
+    """The fastest plan found with operators sharded freely on the tiles of stages, and a bound for all of them.
 
-    Named strategies are searched first, for `named_s` at most: the answer is never slower than the best of them.
-    Shapes (tile, stages, sequences of a microbatch) follow in the order of their bounds. Of each the layouts of least
-    cost at several prices of memory are placed: layers on stages, and what every block computes again. With
-    `simulate_top` as many of the best are replayed and the fastest of them is the answer.
+    We search named strategies first, for at most `named_s`, so the answer is never slower than the best of them.
+    Skeletons (tile, stages, sequences of a micro-batch) follow in the order of their lower bounds. For each we take the
+    cheapest layouts at several prices of memory, then partition the layers and choose what every block recomputes.
+    With `simulate_top` we simulate that many of the best plans and answer with the fastest.
     """
     framework = frameworks.load(framework) if isinstance(framework, str) else framework
     if not framework.layouts:
-        raise InputError("framework", f"{framework.name} runs named strategies alone", "use wafer or ideal")
+        raise InputError("framework", f"{framework.name} runs only named strategies", "use wafer or ideal")
     start, cpu = time.monotonic(), time.process_time()
     deadline = float("inf") if time_limit_s is None else start + time_limit_s
     if time_limit_s is not None:
@@ -86,44 +86,44 @@ def free_plan(
 
 @dataclass
 class FreeSearch:
-    """Shapes of free plans, looked at in the order of their bounds."""
+    """A best-first search over skeletons of free plans."""
 
     job: Job
     cluster: Cluster
     framework: Framework
     deadline: float = float("inf")
-    #: narrows what operators may be cut along, and with it the space
+    #: restricts the dims that operators may shard
     allowed: Allowed | None = None
-    #: whether blocks may compute again what they keep
+    #: whether blocks may recompute what they would save
     recompute: bool = True
     zero_stages: tuple[int, ...] = ZERO_STAGES
-    #: more are not tried
+    #: skeletons with more stages are skipped
     most_stages: int = 2**20
-    #: the best plan of every shape; that of named strategies has none
+    #: the best plan of every skeleton; named strategies use an empty one
     best_of: dict[TileSkeleton, Evaluation] = field(default_factory=dict[TileSkeleton, Evaluation])
-    #: what is known of shapes: no plan of them takes less
+    #: lower bounds: no plan of a skeleton takes less
     bounds: dict[TileSkeleton, float] = field(default_factory=dict[TileSkeleton, float])
-    #: shapes that were looked at
+    #: skeletons whose layouts were searched
     seen: set[TileSkeleton] = field(default_factory=set[TileSkeleton])
 
     @property
     def best_s(self) -> float:
-        """The best step so far."""
+        """The best step time so far."""
         return min((e.step_time_s for e in self.best_of.values()), default=float("inf"))
 
     def offer(self, skeleton: TileSkeleton, evaluation: Evaluation) -> None:
-        """A plan that fits."""
+        """Takes a plan that fits if it is the best of its skeleton."""
         if skeleton not in self.best_of or evaluation.step_time_s < self.best_of[skeleton].step_time_s:
             self.best_of[skeleton] = evaluation
 
     def run(self) -> None:
-        """Looks at shapes until none that is left can be faster, or time is out."""
+        """Searches skeletons until none that is left can be faster, or time runs out."""
         block_bounds: dict[tuple[int, int], BlockLowerBound] = {}
         skeletons = tile_skeletons(self.cluster, self.job.global_batch, self.job.model.num_layers)
         self.bounds = {
             skeleton: self._peak_s(skeleton) for skeleton in skeletons if skeleton.stages <= self.most_stages
         }
-        # shapes of which the peak of their dies is known alone, and those with the floor of a block
+        # skeletons bounded by the peak of their dies only, and those bounded by their blocks
         rough = [(bound, skeleton) for skeleton, bound in self.bounds.items()]
         fine: list[tuple[float, TileSkeleton]] = []
         heapify(rough)
@@ -133,13 +133,13 @@ class FreeSearch:
             if lowest >= self.best_s * (1 - TOLERANCE):
                 break
             turn += 1
-            # bounds first, but a plan to beat from time to time: it settles shapes without their floors
+            # bounds first, but from time to time a plan to beat: it prunes skeletons without their block bounds
             promising = bool(fine) and fine[0][0] < self.best_s * (1 - TOLERANCE)
             if promising and (not rough or fine[0][0] <= rough[0][0] or turn % TURNS == 0):
                 _, skeleton = heappop(fine)
                 try:
                     lowest = self._look_at(skeleton, block_bounds[skeleton.dies, skeleton.batch])
-                except InputError:  # tables too large: what was known of the shape stays
+                except InputError:  # tables too large: the bound stays as it was
                     continue
                 self.bounds[skeleton] = max(self.bounds[skeleton], lowest)
                 self.seen.add(skeleton)
@@ -155,7 +155,7 @@ class FreeSearch:
         return TileLayers(self.job, self.cluster, self.framework, skeleton, zero_stage, schedule)
 
     def _look_at(self, skeleton: TileSkeleton, block_bound: BlockLowerBound) -> float:
-        """Places the layouts of a shape; the least any of them could take."""
+        """Places the layouts of a skeleton; returns a lower bound for all of them."""
         bound = float("inf")
         for zero_stage in self.zero_stages:
             layers = self._layers(skeleton, zero_stage)
@@ -187,7 +187,7 @@ class FreeSearch:
                     self.offer(skeleton, placed.evaluation)
 
     def _peak_s(self, skeleton: TileSkeleton) -> float:
-        """What the matrix units of all dies a shape uses need at least."""
+        """A lower bound from the matrix units of all dies a skeleton uses."""
         rates = self.cluster.chip.dense_flops.published()
         flops = float(self.job.graph().training_flops(self.job.global_batch, self.job.seq_len, causal=True))
         return flops / (max(rates.values()) * skeleton.dies * skeleton.stages)
@@ -195,7 +195,7 @@ class FreeSearch:
     def _bound(
         self, skeleton: TileSkeleton, block_bound: BlockLowerBound, ends_s: tuple[float, float] = (0.0, 0.0)
     ) -> float:
-        """What a pipeline of this shape takes at least."""
+        """A lower bound of the pipelines of this skeleton."""
         layers = self._layers(skeleton)
         pipeline = _pipeline(layers)
         seconds = block_bound.stage_seconds(pipeline)
@@ -204,17 +204,17 @@ class FreeSearch:
     def _priced_bound(
         self, layers: TileLayers, tile: LayerTile, search: TileSearch, ends_s: tuple[float, float]
     ) -> float:
-        """The same, of layouts along the axes of a tile, with what they keep and compute again."""
+        """The same for layouts along the axes of a tile, including what they save and recompute."""
         pipeline, bound = _pipeline(layers), 0.0
         for seconds in priced_stage_seconds(layers, tile, search.together, pipeline, search.least_s):
-            # of the forward nothing is known here but that it takes some time
+            # the forward's share is unknown here, so 0 is the only safe bound
             bound = max(bound, least_step_s(seconds, 0.0, pipeline, ends_s) + self._update_s(layers))
             if bound >= self.best_s:
                 break
         return bound
 
     def _update_s(self, layers: TileLayers) -> float:
-        """What the optimizer takes at least; of several stages those done early may update beside the others."""
+        """A lower bound of the optimizer's time; with several stages, those done early may update meanwhile."""
         if layers.skeleton.stages > 1:
             return 0.0
         rate = layers.facts.update_bytes / float(layers.units.vector.memory_bytes_per_s)
@@ -227,12 +227,12 @@ class FreeSearch:
         freedom = "freely" if self.allowed is None else "as allowed"
         recompute = "recompute by block" if self.recompute else "no recompute"
         return (
-            f"every operator cut {freedom} along the axes of a tile, {len(self.bounds):,} shapes of tiles, stages and "
-            f"microbatches, schedules {' and '.join(SCHEDULES)}, ZeRO {sharded}, {recompute}"
+            f"every operator sharded {freedom} along the axes of a tile, {len(self.bounds):,} skeletons of tiles, "
+            f"stages and micro-batches, schedules {' and '.join(SCHEDULES)}, ZeRO {sharded}, {recompute}"
         )
 
     def answer(self, simulate_top: int, timing: dict[str, float]) -> Answer:
-        """The best plan, or the best replayed one, and the certificate."""
+        """The best plan, or the best simulated one, and the certificate."""
         ordered = sorted(self.best_of.items(), key=lambda item: (item[1].step_time_s, item[0]))
         bound = min(self.bounds.values(), default=float("inf"))
         unseen = len(self.bounds) - len(self.seen)

@@ -1,4 +1,4 @@
-"""The shapes of free plans: tiles of dies, stages and sequences of a microbatch."""
+"""Skeletons of free plans: the tile of a stage, the stages, and the sequences of a micro-batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dovetail.plans.wafer_tiles import is_wafer, wafer_shape
 
 @dataclass(frozen=True, slots=True, order=True)
 class TileSkeleton:
-    """A stage's tile, how many stages there are, and the sequences of a microbatch on a whole stage."""
+    """The tile of a stage, the number of stages, and the sequences of a micro-batch on a stage."""
 
     rows: int
     cols: int
@@ -27,10 +27,10 @@ class TileSkeleton:
 
 
 def tile_skeletons(cluster: Cluster, global_batch: int, num_layers: int) -> Iterator[TileSkeleton]:
-    """Every shape.
+    """Every skeleton.
 
-    On a wafer, tiles lie side by side in rows and columns and dies may be left over; elsewhere the chips of a stage
-    are neighbours and stages take all chips.
+    On a wafer, tiles are side by side in rows and columns and dies may be left over; elsewhere the chips of a stage
+    are neighbours and the stages use all chips.
     """
     for rows, cols, most in _tiles(cluster):
         counts = list(range(1, min(most, num_layers) + 1)) if is_wafer(cluster) else [most]
@@ -39,7 +39,7 @@ def tile_skeletons(cluster: Cluster, global_batch: int, num_layers: int) -> Iter
 
 
 def _tiles(cluster: Cluster) -> Iterator[tuple[int, int, int]]:
-    """Tiles of dies, and how many of them there is room for."""
+    """Tiles of dies, and how many of them fit."""
     if not is_wafer(cluster):
         yield from ((1, n, cluster.chips // n) for n in divisors(cluster.chips))
         return

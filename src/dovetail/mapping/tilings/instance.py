@@ -17,12 +17,12 @@ def instance_of(problem: TileProblem) -> Instance:
         if b == a + 1:
             links[a] = weight
     edge_start = np.searchsorted([a for a, _, _ in problem.edges], np.arange(stages + 1)).astype(np.int64)
-    # by number of placed stages, those that a later one hears from
+    # by number of placed stages: those that send to a later one
     heard = [sorted({a for a, b, _ in problem.edges if a < placed <= b}) for placed in range(stages)]
     areas = np.array([tile.rows * tile.cols for tile in problem.tiles], np.int64)
     smallest = [int(areas[np.isfinite(row)].min()) for row in problem.costs]
     reached = problem.disjoint & np.isfinite(problem.hops)
-    # tiles are sorted row by row, so those that begin with one die are neighbours
+    # tiles are sorted row by row, so those that begin with the same die are adjacent
     first_dies = [die_numbers(problem.grid, tile)[0] for tile in problem.tiles]
     patterns, in_pattern = _patterns(problem)
     return Instance(
@@ -53,7 +53,7 @@ def instance_of(problem: TileProblem) -> Instance:
 
 
 def scratch_of(problem: TileProblem) -> Scratch:
-    """Room for the search of a problem."""
+    """Scratch arrays for the search of a problem."""
     stages, tiles = problem.costs.shape
     dies = problem.grid.rows * problem.grid.cols
     return Scratch(
@@ -87,7 +87,7 @@ def _padded(lists: list[list[int]]) -> Ints:
 
 
 def _rest(problem: TileProblem) -> Floats:
-    """By number of placed stages: the least that edges between later ones cost, those to the next stage apart."""
+    """By number of placed stages: the lowest cost of edges between later ones, except to the next stage."""
     rest = np.zeros(problem.num_stages + 1)
     for a, b, weight in problem.edges:
         if b > a + 1:
@@ -100,13 +100,13 @@ def _rest(problem: TileProblem) -> Floats:
 
 
 def _few_links(problem: TileProblem, links: Floats) -> Floats:
-    """By number of placed stages p, and m: what the m cheapest of the steps from stage p − 1 on cost for a hop each."""
+    """By number of placed stages p, and m: the cost of one hop on each of the m cheapest steps from stage p − 1 on."""
     stages = problem.num_stages
     costs = np.zeros((stages, stages + 1))
     for placed in range(stages):
         steps = np.sort(links[max(placed - 1, 0) : stages - 1])
         if problem.minimise == "max":
-            # of m steps the dearest: the m-th where they are the cheapest
+            # the most expensive of m steps: the m-th cheapest
             costs[placed, 1 : len(steps) + 1] = steps
         else:
             costs[placed, 1 : len(steps) + 1] = np.cumsum(steps)
@@ -114,7 +114,7 @@ def _few_links(problem: TileProblem, links: Floats) -> Floats:
 
 
 def _holds(problem: TileProblem) -> Bools:
-    """By tile and die: whether the tile has it."""
+    """By tile and die: whether the tile covers it."""
     holds = np.zeros((len(problem.tiles), problem.grid.rows * problem.grid.cols), np.bool_)
     for row, tile in zip(holds, problem.tiles, strict=True):
         row[die_numbers(problem.grid, tile)] = True
@@ -122,7 +122,7 @@ def _holds(problem: TileProblem) -> Bools:
 
 
 def _as_words(dies: Bools) -> Words:
-    """Rows of truths as bits."""
+    """Rows of booleans as bits."""
     padded = np.zeros((len(dies), -(-dies.shape[1] // 64) * 64), np.bool_)
     padded[:, : dies.shape[1]] = dies
     bits = padded.reshape(len(dies), -1, 64).astype(np.uint64) << np.arange(64, dtype=np.uint64)
@@ -130,10 +130,10 @@ def _as_words(dies: Bools) -> Words:
 
 
 def _patterns(problem: TileProblem) -> tuple[Words, Ints]:
-    """Sets of dies of which every tile has some, and how many at least: tiles cannot outnumber what a set gives each.
+    """Sets of dies that every tile hits, and how often at least: this limits how many tiles fit.
 
-    Every n-th row crossed with every m-th column, and diagonals: of 2 × 2 tiles each has one die of every odd row and
-    odd column, of tiles of four dies each has two of every colour of a chessboard.
+    We use every n-th row crossed with every m-th column, and diagonals: each 2 × 2 tile covers one die in an odd row and
+    odd column, and each tile of four dies covers two dies of either colour of a chessboard.
     """
     high, wide = max(tile.rows for tile in problem.tiles), max(tile.cols for tile in problem.tiles)
     rows, cols = np.divmod(np.arange(problem.grid.rows * problem.grid.cols), problem.grid.cols)

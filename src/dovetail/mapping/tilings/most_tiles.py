@@ -10,17 +10,17 @@ from dovetail.layout.encoding.job_encoding import Tile
 from dovetail.layout.encoding.wafer_grid import WaferGrid
 from dovetail.mapping.tilings.problem import live_tiles, wafer_parts
 
-#: Of a state: tiles so far, and how it was reached: the state before and the tile placed last.
+#: Of a state: tiles so far, and how it was reached: the previous state and the last tile.
 _Reached = tuple[int, tuple[int, Tile | None]]
 
 
 def most_tiles(
     grid: WaferGrid, shapes: Iterable[tuple[int, int]], *, reaching: bool = False
 ) -> tuple[int, tuple[Tile, ...]]:
-    """As many disjoint tiles of these shapes as live dies allow, and which; where `reaching`, that reach each other.
+    """The most disjoint tiles of these shapes on live dies, and which; with `reaching`, tiles that reach each other.
 
-    Dies are taken row by row; a state is which dies from the present one on are taken. It is exact; what it takes
-    grows with the shorter side of the wafer, along which the dies are walked, and with the tiles' length across.
+    We visit dies row by row; a state says which dies from the current one on are taken. The result is exact; the work
+    grows with the shorter side of the wafer, along which we visit the dies, and with the tiles' length across.
     """
     packing = most_tiles_within(grid, shapes, math.inf, reaching=reaching)
     assert packing is not None
@@ -30,7 +30,7 @@ def most_tiles(
 def most_tiles_within(
     grid: WaferGrid, shapes: Iterable[tuple[int, int]], states: float, *, reaching: bool = False
 ) -> tuple[Tile, ...] | None:
-    """As many disjoint tiles as live dies allow, or None where finding them takes more states."""
+    """The most disjoint tiles on live dies, or None if finding them takes more states."""
     distinct, best = list(shapes), tuple[Tile, ...]()
     for part in wafer_parts(grid) if reaching else [grid]:
         packing = _packed(part, distinct, states)
@@ -55,7 +55,7 @@ def _packed(grid: WaferGrid, shapes: Iterable[tuple[int, int]], states: float) -
     usable = 0
     for mask in masks.values():
         usable |= mask
-    # what a tile takes at least, to bound how many the dies ahead can hold
+    # the smallest tile bounds how many fit on the dies ahead
     smallest = min(tile.rows * tile.cols for tile in tiles)
     greedy = len(_greedy(tiles, masks))
     layers: list[dict[int, _Reached]] = [{0: (0, (0, None))}]
@@ -67,7 +67,7 @@ def _packed(grid: WaferGrid, shapes: Iterable[tuple[int, int]], states: float) -
                 mask = 0 if tile is None else masks[tile]
                 if mask & taken:
                     continue
-                # dies behind no longer tell states apart
+                # dies behind no longer matter
                 state, more = (taken | mask) & ahead, number + (tile is not None)
                 if more + (ahead & ~state).bit_count() // smallest < greedy:
                     continue
@@ -85,7 +85,7 @@ def _packed(grid: WaferGrid, shapes: Iterable[tuple[int, int]], states: float) -
 
 
 def _numbered(grid: WaferGrid, tiles: Iterable[Tile]) -> tuple[dict[int, list[Tile]], dict[Tile, int]]:
-    """Tiles by their first die, and the dies of each as bits; dies count along the shorter side."""
+    """Tiles by their first die, and the dies of each as bits; dies are numbered along the shorter side."""
     by_first: dict[int, list[Tile]] = {}
     masks: dict[Tile, int] = {}
     for tile in tiles:
@@ -96,7 +96,7 @@ def _numbered(grid: WaferGrid, tiles: Iterable[Tile]) -> tuple[dict[int, list[Ti
 
 
 def _greedy(tiles: Iterable[Tile], masks: dict[Tile, int]) -> list[Tile]:
-    """Tiles in order, each that is free: some packing."""
+    """A greedy packing: in order, every tile that is free."""
     taken, packing = 0, list[Tile]()
     for tile in tiles:
         if not masks[tile] & taken:

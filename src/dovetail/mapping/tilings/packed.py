@@ -1,4 +1,4 @@
-"""A placement where there is hardly room: tiles that are known to fit, in an order that is good."""
+"""A placement when space is tight: tiles that are known to fit, in a good order."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dovetail.mapping.tilings.problem import TileProblem
 
 
 def ordered_packing(problem: TileProblem, packing: Sequence[Tile]) -> list[int]:
-    """Stages on disjoint tiles, each beside the one before, then bettered by turning parts round; empty where none may.
+    """Stages on disjoint tiles, each near the one before, improved by 2-opt; empty if this is impossible.
 
-    Only for stages that may all have the same shapes: else a packing does not say which stage may have which tile.
+    Only for stages that all accept the same shapes: otherwise a packing does not say which stage may use which tile.
     """
     allowed = [tuple(row) for row in (problem.costs < math.inf).tolist()]
     if len(set(allowed)) > 1 or len(packing) < problem.num_stages:
@@ -33,7 +33,7 @@ def ordered_packing(problem: TileProblem, packing: Sequence[Tile]) -> list[int]:
 
 
 def _nearest(problem: TileProblem, numbers: Sequence[int], first: int) -> list[int]:
-    """From a first tile on, always the nearest that is left."""
+    """From a first tile on, always the nearest remaining one."""
     walk, remaining = [first], sorted(set(numbers) - {first})
     while len(walk) < problem.num_stages:
         here = walk[-1]

@@ -1,4 +1,4 @@
-"""Exact placement of stages on tiles: branch and bound with a first snake, rising cutoffs and a certificate."""
+"""Exact placement of stages on tiles: branch and bound with a snake as warm start and rising cutoffs."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from dovetail.mapping.tilings.search_kernels import BEST, NODES, SearchMemory, s
 from dovetail.mapping.tilings.snakes import best_snake
 from dovetail.mapping.tilings.walks import new_memory, new_walk
 
-#: Nodes between two looks at the clock.
+#: Nodes between two checks of the clock.
 BATCH = 500
-#: Nodes after the first placement, where no snake fits.
+#: Nodes after the first placement, if no snake fits.
 DIVE = 10_000
 #: Nodes of the first searches.
 FEW = 1_000
-#: States for which the most tiles that fit are looked for.
+#: States of the search for the most tiles that fit.
 PACKING_STATES = 200_000
-#: Placements kept at a time while looking for a first one.
+#: Beam widths of the search for a first placement.
 BEAMS = (10, 100)
-#: How far from the bound to the best placement the first searches go.
+#: How far between the bound and the best placement the first cutoffs are.
 STEPS = (*(0.1,) * 5, 0.25, 0.5)
 
 
@@ -40,19 +40,19 @@ STEPS = (*(0.1,) * 5, 0.25, 0.5)
 class TilePlacement:
     """A placement of stages on tiles and how good it is."""
 
-    #: one per stage; empty where none was found
+    #: one per stage; empty if none was found
     tiles: tuple[Tile, ...]
-    #: infinite where none was found
+    #: infinite if none was found
     cost: float
-    #: no placement costs less; infinite where there is none
+    #: no placement costs less; infinite if there is none
     bound: float
-    #: none is cheaper, or there is none at all
+    #: no placement is cheaper, or none exists
     proven: bool
     nodes: int
 
     @property
     def gap(self) -> float:
-        """How much of its cost a placement might save at most."""
+        """The largest share of its cost a better placement could save."""
         if self.proven or self.cost == 0:
             return 0.0
         return 1.0 if math.isinf(self.cost) else (self.cost - self.bound) / self.cost
@@ -67,11 +67,11 @@ def place_tiles(
     node_limit: int | None = None,
     time_limit_s: float | None = None,
 ) -> TilePlacement:
-    """Tiles for stages, disjoint and of live dies that reach each other inside, with the least cost.
+    """The cheapest disjoint tiles of connected live dies for some stages.
 
-    It is the sum (or the largest) of what the shapes cost and of weight × hops of the edges, where hops are the longest
-    of the shortest ways between fellows: dies of equal rank in the two tiles, row by row. An answer depends on the time
-    only if the time limit ends the search.
+    The cost is the sum (or the largest) of the shapes' costs and of weight × hops of the edges. Hops are the longest of
+    the shortest ways between corresponding dies: dies of equal rank in the two tiles, row by row. An answer depends on
+    the time only if the time limit ends the search.
     """
     problem = tile_problem(grid, stages, edges, minimise)
     deadline = None if time_limit_s is None else time.monotonic() + time_limit_s
@@ -79,7 +79,7 @@ def place_tiles(
 
 
 class _PlacementSearch:
-    """A search with its limits: what is best so far and what is proven."""
+    """A search within limits: the best placement so far and the proven bound."""
 
     def __init__(self, problem: TileProblem, node_limit: int | None, deadline: float | None) -> None:
         self.problem, self.node_limit, self.deadline = problem, node_limit, deadline
@@ -87,7 +87,7 @@ class _PlacementSearch:
         self.bound, self.nodes = 0.0, 0
 
     def run(self) -> TilePlacement:
-        """Searches with rising cutoffs: each search that ends proves a bound or the best."""
+        """Searches with rising cutoffs: each search that completes proves a bound or the optimum."""
         if not np.isfinite(self.problem.costs).any(axis=1).all():
             return TilePlacement((), math.inf, math.inf, True, 0)
         problem = self.problem
@@ -98,7 +98,7 @@ class _PlacementSearch:
             self._better(ordered_packing(self.problem, packing))
         instance, scratch = instance_of(self.problem), scratch_of(self.problem)
         memory = new_memory(self.problem, instance)
-        # with this cutoff only the bounds at the root remain
+        # with this cutoff only the bounds at the root are computed
         self._round(instance, scratch, memory, 0.0)
         for width in BEAMS:
             if not self._proven() and not self._out_of_time():
@@ -141,9 +141,9 @@ class _PlacementSearch:
     def _round(
         self, instance: Instance, scratch: Scratch, memory: SearchMemory, cutoff: float, most: float = math.inf
     ) -> bool:
-        """Searches everything below a cutoff, and whether it came to the end; notes the best and what is proven.
+        """Searches everything below a cutoff and records the best and the bound; returns whether it completed.
 
-        Without a cutoff it ends some nodes after the first placement: bounds rise faster with one.
+        Without a cutoff it stops some nodes after the first placement: bounds rise faster with one.
         """
         walk = new_walk(self.problem, instance, cutoff)
         done, dive = False, DIVE

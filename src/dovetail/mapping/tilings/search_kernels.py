@@ -1,4 +1,4 @@
-"""Compiled depth-first search of tile placements, stage after stage, that can stop and go on."""
+"""Compiled depth-first search of tile placements, stage after stage, that can pause and resume."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from dovetail.mapping.tilings.bound_kernels import (
     stages_fit,
 )
 
-#: Entries of the counters: depth, nodes so far, whether the present node is yet to be looked at.
+#: Entries of the counters: depth, nodes so far, whether the current node is still to be opened.
 DEPTH, NODES, FRESH = range(3)
-#: Entries of the values: placements must cost less, and the cheapest found.
+#: Entries of the values: the cost a placement must beat, and the cheapest found.
 CUTOFF, BEST = range(2)
-#: Places of the memory that a state may have.
+#: Slots of the memory to probe for a state.
 PROBES = 8
 
 
 class Walk(NamedTuple):
-    """Where a search stands; by depth, which is the number of stages placed."""
+    """The state of a search, by depth (the number of placed stages)."""
 
     counters: Ints
     values: Floats
     best_tiles: Ints
     tiles: Ints
     cost: Floats
-    #: the least that anything left out below costs
+    #: the lowest cost of anything pruned below
     lowest_unopened: Floats
     #: tiles still free
     free: Bools
-    #: what each stage to come would cost on each tile: its shape, and edges from placed stages
+    #: cost of each remaining stage on each tile: its shape, and edges from placed stages
     stage_cost: Floats
-    #: tiles to try, cheapest first, and the least they lead to
+    #: tiles to try, cheapest first, and their lower bounds
     children: Ints
     child_bound: Floats
     num_children: Ints
@@ -51,7 +51,7 @@ class Walk(NamedTuple):
 
 
 class SearchMemory(NamedTuple):
-    """The least that completing a state costs, for states that were searched; below 0 where a place is empty."""
+    """Lower bounds of completing the states searched so far; negative in empty slots."""
 
     keys: Words
     to_go: Floats
@@ -61,7 +61,7 @@ class SearchMemory(NamedTuple):
 def search(
     instance: Instance, walk: Walk, scratch: Scratch, memory: SearchMemory, node_budget: int, slack: float
 ) -> bool:
-    """Goes on until all is searched (true) or so many nodes more were opened."""
+    """Searches until everything is done (true) or the node budget is spent."""
     counters, num_stages = walk.counters, len(instance.costs)
     until = counters[NODES] + node_budget
     while True:
@@ -102,7 +102,7 @@ def search(
 
 @njit(cache=True)
 def expand(instance: Instance, walk: Walk, scratch: Scratch, memory: SearchMemory, tiles: Ints, slack: float) -> int:
-    """Opens the node of stages placed on these tiles, and how many dies are left to those to come."""
+    """Opens the node of stages placed on these tiles; returns how many dies are left to the others."""
     for depth in range(len(tiles)):
         _descend(instance, walk, depth, int(tiles[depth]))
     _open(instance, walk, scratch, memory, len(tiles), slack)
@@ -114,7 +114,7 @@ def expand(instance: Instance, walk: Walk, scratch: Scratch, memory: SearchMemor
 
 @njit(**INNER)
 def _open(instance: Instance, walk: Walk, scratch: Scratch, memory: SearchMemory, depth: int, slack: float) -> None:
-    """Finds the children of a node worth trying; none where a bound or the memory says so."""
+    """Finds the children of a node worth trying; none if a bound or the memory prunes it."""
     walk.num_children[depth] = 0
     walk.next_child[depth] = 0
     walk.lowest_unopened[depth] = np.inf
@@ -134,7 +134,7 @@ def _open(instance: Instance, walk: Walk, scratch: Scratch, memory: SearchMemory
     for tile in range(len(scratch.ahead[depth])):
         cheapest = min(cheapest, joined(cost, scratch.ahead[depth, tile], instance.largest))
     lowest = cheapest
-    # at the root for the sake of the bound itself
+    # at the root the bound itself is of interest
     if cheapest < cutoff - slack or depth == 0:
         last = walk.tiles[depth - 1] if depth else -1
         lowest = max(lowest, joined(cost, rest_bound(instance, depth, last, stage_cost, scratch), instance.largest))
@@ -149,7 +149,7 @@ def _open(instance: Instance, walk: Walk, scratch: Scratch, memory: SearchMemory
         if bound >= cutoff - slack:
             walk.lowest_unopened[depth] = min(walk.lowest_unopened[depth], bound)
             continue
-        # by bound, of equal ones the first: the order must not depend on anything else
+        # by bound, then by tile: the order must not depend on anything else
         at = count
         while at > 0 and walk.child_bound[depth, at - 1] > bound:
             walk.child_bound[depth, at] = walk.child_bound[depth, at - 1]
@@ -185,7 +185,7 @@ def _descend(instance: Instance, walk: Walk, depth: int, tile: int) -> None:
 
 @njit(**INNER)
 def _write_key(instance: Instance, walk: Walk, scratch: Scratch, depth: int) -> None:
-    """What the cost of the stages to come depends on: the dies they may have, and where those they hear from lie."""
+    """What the cost of the remaining stages depends on: the dies they may use, and the tiles of their senders."""
     words, key = scratch.words, walk.key[depth]
     for i in range(len(key)):
         key[i] = words[i] if i < len(words) else np.uint64(0)
@@ -217,7 +217,7 @@ def _same(one: Words, other: Words) -> bool:
 
 @njit(**INNER)
 def _find(memory: SearchMemory, key: Words) -> int:
-    """Where a state is remembered; −1 where it is not."""
+    """The slot of a remembered state; −1 if it is not remembered."""
     mask = np.uint64(len(memory.keys) - 1)
     start = _hashed(key)
     for probe in range(PROBES):
@@ -229,7 +229,7 @@ def _find(memory: SearchMemory, key: Words) -> int:
 
 @njit(**INNER)
 def _remember(instance: Instance, walk: Walk, memory: SearchMemory, depth: int) -> None:
-    """Notes the least that completing the present node costs: all below it was searched or left out."""
+    """Records a lower bound of completing the current node: everything below was searched or pruned."""
     cost, lowest = walk.cost[depth], walk.lowest_unopened[depth]
     to_go = lowest
     if not instance.largest:

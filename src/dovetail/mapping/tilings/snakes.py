@@ -10,7 +10,7 @@ from dovetail.mapping.tilings.problem import TileProblem
 
 
 def best_snake(problem: TileProblem) -> tuple[float, list[int]]:
-    """The cheapest snake of equal tiles and its cost; infinite and empty where none holds all stages."""
+    """The cheapest snake of equal tiles and its cost; infinite and empty if none fits all stages."""
     best: tuple[float, list[int]] = (math.inf, [])
     for walk in sorted(_walks(problem)):
         for start in range(len(walk) - problem.num_stages + 1):
@@ -20,7 +20,7 @@ def best_snake(problem: TileProblem) -> tuple[float, list[int]]:
 
 
 def _walks(problem: TileProblem) -> set[tuple[int, ...]]:
-    """Snakes by bands of rows and of columns, from every corner, with slots in line or moved up beside dead dies."""
+    """Snakes by bands of rows and of columns, from every corner, with slots in line or shifted past dead dies."""
     grid = problem.grid
     walks: set[tuple[int, ...]] = set()
     for rows, cols in {(tile.rows, tile.cols) for tile in problem.tiles}:
@@ -46,7 +46,7 @@ def _snakes(problem: TileProblem, bands: Sequence[Sequence[Tile]]) -> Iterator[t
 
 
 def _packed(problem: TileProblem, band: Sequence[Tile]) -> list[int]:
-    """Of the tiles of a band, in order, each that lives and does not touch the one before."""
+    """The tiles of a band, in order, that are alive and do not overlap the one before."""
     packed: list[int] = []
     for tile in band:
         number = problem.number.get(tile)

@@ -1,4 +1,4 @@
-"""Room for a search: where it stands and what it remembers."""
+"""Initial state of a search: its position and its memory."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def new_walk(problem: TileProblem, instance: Instance, cutoff: float) -> Walk:
 
 
 def new_memory(problem: TileProblem, instance: Instance) -> SearchMemory:
-    """Nothing remembered."""
+    """An empty memory."""
     return SearchMemory(np.zeros((REMEMBERED, _key_words(problem, instance)), np.uint64), np.full(REMEMBERED, -1.0))
 
 
 def _key_words(problem: TileProblem, instance: Instance) -> int:
-    """Dies as bits, then eight bits and fourteen for every stage that later ones hear from."""
+    """Dies as bits, then eight bits for the depth and fourteen for every stage that sends to a later one."""
     num_heard = int(np.diff(instance.heard_start).max(initial=0))
     return -(-problem.grid.rows * problem.grid.cols // 64) + 1 + -(-num_heard // 4)
