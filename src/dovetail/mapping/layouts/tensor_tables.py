@@ -46,11 +46,11 @@ class LayerCosts:
     ) -> None:
         self.setting = setting
         self.backward = backward
-        self.cuts = LayerShards(setting.graph, backward, tile, variables)
+        self.shards = LayerShards(setting.graph, backward, tile, variables)
         groups = _all_operators(setting, chains)
         self.policies = Policies(setting.graph, groups, len(variables), may_recompute=recompute)
         self._lengths = [len(v.options) for v in variables] + [len(options) for options in self.policies.options]
-        self._of = TensorLayouts(setting, self.cuts)
+        self._of = TensorLayouts(setting, self.shards)
         self._pending: list[tuple[tuple[int, ...], int, Callable[[tuple[int, ...]], Array]]] = []
 
     def tables(self, most: int) -> dict[tuple[int, ...], Floats]:
@@ -69,7 +69,7 @@ class LayerCosts:
         if largest > most:
             raise TableTooLargeError(str(largest))
         self._of.prices.prepare(
-            {self._of.bytes(t) for t in self.cuts.tensors.values() if t.role is not Role.WEIGHT_GRADIENT}
+            {self._of.bytes(t) for t in self.shards.tensors.values() if t.role is not Role.WEIGHT_GRADIENT}
         )
         tables: dict[tuple[int, ...], Floats] = {}
         for scope, objective, make in self._pending:
@@ -89,9 +89,9 @@ class LayerCosts:
     def _operators(self) -> None:
         """Seconds of every operator and of the exchanges inside it, in the forward and when it is recomputed."""
         setting, graph = self.setting, self.setting.graph
-        forward = seconds_of(graph.operators, graph, self.cuts, setting.sizes, setting.chip, setting.widths)
+        forward = seconds_of(graph.operators, graph, self.shards, setting.sizes, setting.chip, setting.widths)
         later = self.backward.graph.operators
-        backward = seconds_of(later, graph, self.cuts, setting.sizes, setting.chip, setting.widths) if later else {}
+        backward = seconds_of(later, graph, self.shards, setting.sizes, setting.chip, setting.widths) if later else {}
         for operator in graph.operators:
             seconds = forward[operator.name]
             self._add(SECONDS, seconds)
@@ -109,11 +109,11 @@ class LayerCosts:
             self._add(SECONDS, Scoped(seconds.scope, seconds.values + told))
 
     def _exchanges(self, operator: Operator, moment: Moment) -> Array:
-        cuts = self.cuts.cuts[operator.name].values
-        total: Array = np.zeros(cuts.shape[:-1])
+        codes = self.shards.by_operator[operator.name].values
+        total: Array = np.zeros(codes.shape[:-1])
         for exchange in operator.exchanges:
-            axes = as_bits(cuts == self.cuts.code[exchange.dim])
-            inside = np.isin(cuts, [self.cuts.code[d] for d in exchange.dims if d != exchange.dim])
+            axes = as_bits(codes == self.shards.code[exchange.dim])
+            inside = np.isin(codes, [self.shards.code[d] for d in exchange.dims if d != exchange.dim])
             kind = CollectiveKind.PERMUTE if exchange.passed_on else CollectiveKind.ALL_REDUCE
             size = 4.0 * exchange.values * float(as_array(product(self.setting.sizes, exchange.dims)))
             share = self._of.share(kind, Tensor("", ()), operator.name, moment)
@@ -124,17 +124,17 @@ class LayerCosts:
 
     def _reads(self, operators: Iterable[Operator], name: str) -> list[tuple[str, Scoped]]:
         """The readers of a tensor and the layouts they need, in order."""
-        return [(o.name, self.cuts.needed(o, i)) for o in operators for i in o.inputs if i.tensor == name]
+        return [(o.name, self.shards.needed(o, i)) for o in operators for i in o.inputs if i.tensor == name]
 
     def _gradient(self, tensor: Tensor) -> None:
         """Conversions of a tensor that the backward writes."""
         events = [layout for _, layout in self._reads(self.backward.graph.operators, tensor.name)]
         events += [
-            self.cuts.limited(source, self.cuts.stream)
+            self.shards.limited(source, self.shards.stream)
             for source in self.setting.graph.stream(self.setting.graph.inputs)
             if self.backward.gradients.get(source.name) == tensor.name
         ]
-        self._converted(tensor, [self.cuts.written[tensor.name]], events, Moment.BACKWARD)
+        self._converted(tensor, [self.shards.written[tensor.name]], events, Moment.BACKWARD)
 
     def _converted(self, tensor: Tensor, given: list[Scoped], events: list[Scoped], moment: Moment) -> None:
         """Conversions of a tensor that is not saved."""
@@ -155,7 +155,7 @@ class LayerCosts:
 
     def _weight(self, tensor: Tensor) -> None:
         """A weight's all-gather, the reduction of its gradient, and its state; or a constant."""
-        setting, shards = self.setting, self.cuts
+        setting, shards = self.setting, self.shards
         forward = [layout for _, layout in self._reads(setting.graph.operators, tensor.name)]
         backward = [layout for _, layout in self._reads(self.backward.graph.operators, tensor.name)]
         if tensor.role is Role.CONSTANT:
@@ -192,7 +192,7 @@ class LayerCosts:
 
     def _activation(self, tensor: Tensor) -> None:
         """A tensor of the forward: its conversions, what is saved or recomputed of it, and its backward readers."""
-        graph, shards, name = self.setting.graph, self.cuts, tensor.name
+        graph, shards, name = self.setting.graph, self.shards, tensor.name
         reads = self._reads(graph.operators, name)
         if name in graph.outputs and tensor.role is Role.ACTIVATION:
             reads.append(("", shards.limited(tensor, shards.stream)))

@@ -191,7 +191,7 @@ class Replanner:
             (self._least_s(skeleton), skeleton, site)
             for site in self._sites(wafer_grid(damaged))
             for stages in self._stage_counts(site.most)
-            for skeleton in (TileSkeleton(*site.skeleton, stages, batch) for batch in self.shapes[site.skeleton])
+            for skeleton in (TileSkeleton(*site.shape, stages, batch) for batch in self.shapes[site.shape])
             if self.job.global_batch % skeleton.batch == 0
         ]
         for least_s, skeleton, site in sorted(waiting, key=lambda each: each[:2]):

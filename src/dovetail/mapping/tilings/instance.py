@@ -132,8 +132,8 @@ def _as_words(dies: Bools) -> Words:
 def _patterns(problem: TileProblem) -> tuple[Words, Ints]:
     """Sets of dies that every tile hits, and how often at least: this limits how many tiles fit.
 
-    We use every n-th row crossed with every m-th column, and diagonals: each 2 × 2 tile covers one die in an odd row and
-    odd column, and each tile of four dies covers two dies of either colour of a chessboard.
+    We use every n-th row crossed with every m-th column, and diagonals: each 2 × 2 tile covers one die in an odd row
+    and odd column, and each tile of four dies covers two dies of either colour of a chessboard.
     """
     high, wide = max(tile.rows for tile in problem.tiles), max(tile.cols for tile in problem.tiles)
     rows, cols = np.divmod(np.arange(problem.grid.rows * problem.grid.cols), problem.grid.cols)

@@ -19,7 +19,7 @@ def helpers(
     *,
     one_helper: bool = False,
 ) -> list[Lent] | None:
-    """Which stages store bytes that do not fit on others, at the lowest sum of bytes × hops; None if memory is too small.
+    """Which stages store what does not fit on others, at the lowest sum of bytes × hops; None if memory is too small.
 
     `distance` is hops between stages, infinite if there is no way. A stage never helps itself. With `one_helper`, all
     that does not fit on a stage goes to one other stage, which may help several.

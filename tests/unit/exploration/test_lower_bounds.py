@@ -1,4 +1,4 @@
-"""Floors of objectives: no plan of a design comes below them, whatever the chip is made of."""
+"""Lower bounds of objectives hold for every plan of a design, whatever the chip is made of."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ OBJECTIVES = ["step_time", "tokens_per_joule", "tokens_per_dollar", "area"]
 
 def study(base: str, vary: dict[str, list[int]]):
     document = {
-        "name": "floors",
+        "name": "bounds",
         "jobs": [{"model": "gpt3-1.3b", "seq_len": 1024, "global_batch": 32}],
         "hardware": {"base": base, "vary": vary},
         "cluster": {"chips": 8, "framework": "megatron"},
         "plans": {"context_parallel": [1], "micro_batch": [1], "pipeline_parallel": [1], "zero_stage": [1]},
         "objectives": OBJECTIVES,
     }
-    return study_of(document, "floors.yaml")
+    return study_of(document, "bounds.yaml")
 
 
 @pytest.mark.parametrize(
@@ -35,10 +35,10 @@ def study(base: str, vary: dict[str, list[int]]):
 def test_no_design_takes_less_energy_than_its_floor(base, vary):
     found = study(base, vary)
     codes = np.arange(found.size)
-    floors = candidate_lower_bounds(found, codes)
+    objective_bounds = candidate_lower_bounds(found, codes)
     for code, chip in enumerate(found.space.chips(codes)):
         best = dt.plan(found.jobs[0].job, found.cluster(chip, 8), found.framework, space=found.plans).best
-        floor = floors.take(np.array([code])).points(np.array([best.step_time_s]))[0]
+        floor = objective_bounds.take(np.array([code])).points(np.array([best.step_time_s]))[0]
         assert best.energy_j is not None
         assert floor[1] <= best.energy_j / found.tokens
         assert floor[0] == best.step_time_s
