@@ -236,8 +236,8 @@ TIER = {"name": "flat", "topology": "switch", "bytes_per_s": "50 GB/s", "latency
 SPARE = {"wafer": "watos-like", "set": {"grid_rows": 1, "grid_cols": 2}, "vary": {"spare_dies": [2]}}
 CHIPS = {"base": "tpu-v4", "vary": {"hbm_stacks": [2, 4]}}
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"cluster": {"chips": 8}}, "cluster.chips: cannot be combined with wafers, a space of wafers; say cluster.wafers"),
-    ({"limits": {"chips": 8}}, "limits.chips: cannot be combined with wafers, a space of wafers; say limits.wafers"),
+    ({"cluster": {"chips": 8}}, "cluster.chips: cannot be combined with wafers, a space of wafers; use cluster.wafers"),
+    ({"limits": {"chips": 8}}, "limits.chips: cannot be combined with wafers, a space of wafers; use limits.wafers"),
     ({"cluster": {"wafers": 2}, "limits": {"wafers": 1}}, "limits.wafers: is 1; it should leave a number of wafers"),
     ({"cluster": {"wafers": 0}}, "cluster.wafers: is 0"),
     ({"cluster": {"wafers": 2**18}}, "wafers: is 262144; it should be from 1 to"),
@@ -247,14 +247,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"plans": {"tensor_parallel": [5]}}, "plans.tensor_parallel: 5 is in no plan"),
     ({"hardware": {"wafer": "watos-like"}}, "hardware.vary: is missing; say which variables of the wafer"),
     ({"hardware": {"wafer": "watos-like", "space": "wafer-grid"}}, "hardware: names both a space and a wafer"),
-    ({"hardware": {**CHIPS, "wafer": "watos-like"}}, "hardware: wafer: cannot be combined with base; keep one of them"),
+    ({"hardware": {**CHIPS, "wafer": "watos-like"}}, "hardware: wafer: stands beside base; keep one of them"),
     ({"hardware": {"wafer": "watos", "vary": {"grid_rows": [3]}}}, "'watos' is not in the catalogue"),
     ({"hardware": SPARE}, "hardware: leaves no row of dies beside spare ones; give its wafers fewer spare dies"),
     ({"hardware": CHIPS}, "cluster.chips: is missing"),
     ({"hardware": CHIPS, "cluster": {"wafers": 1}}, "cluster.wafers: cannot be combined with wafers, a space of chips"),
     (
         {"hardware": CHIPS, "cluster": {"chips": 8}, "limits": {"least_yield": 0.5}},
-        "limits.least_yield: cannot be combined with wafers, a space of chips; keep it for wafers",
+        "limits.least_yield: cannot be combined with wafers, a space of chips; use it only for wafers",
     ),
 ]
 
