@@ -90,7 +90,7 @@ def test_a_search_ends_in_time_or_at_a_cost(search):
     assert 0 < short.trace[-1].cpu_s < 1
     assert short.evaluations > 100
     assert np.isinf(search(problem, (1.0, 1.0), evaluations=0).cost)
-    with pytest.raises(InputError, match="effort of a search"):
+    with pytest.raises(InputError, match="budget of a search"):
         search(problem, (1.0, 1.0))
     with pytest.raises(InputError, match="weights"):
         search(problem, (1.0,), evaluations=1)

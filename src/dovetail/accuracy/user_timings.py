@@ -1,4 +1,4 @@
-"""What timings of single products and collectives say of one chip."""
+"""Efficiencies of one chip from timings of single products and collectives."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from dovetail.cost.calibration import PRECISION_ROWS, generation_of, power_share
 from dovetail.errors import InputError
 from dovetail.hardware import Chip
 
-#: Fewer products cannot tell what the matrix units sustain from what the memory does.
+#: With fewer products, matrix units and memory cannot be told apart.
 FEWEST_PRODUCTS = 8
 BLOCK_SCALED = "fp8_block"
 
 
 @dataclass(frozen=True, slots=True)
 class TimedNumbers:
-    """Efficiencies that timings give, and how far the model is off on them; errors are parts of the measured time."""
+    """Efficiencies from timings, and the model's errors on them as fractions of the measured time."""
 
     what: str
     """products or collectives"""
@@ -45,19 +45,19 @@ class TimedNumbers:
 
     @property
     def basis(self) -> str:
-        """What numbers from here rest on."""
+        """The basis of these numbers, in words."""
         return f"{self.rows:,} {self.what}"
 
 
 def product_numbers(path: Path | str, chip: Chip) -> TimedNumbers:
-    """What matrix units and memory sustain by a file of timed products."""
+    """Efficiencies of matrix units and memory from a file of timed products."""
     timings, _ = read_timings(path)
-    own = [group for group in timings if group.chip == chip.name]
-    if not own:
-        found = ", ".join(sorted({group.chip for group in timings})[:3]) or "none"
-        fix = f"the chips it has are {found}" if timings else "its rows should name this chip"
+    of_chip = [group for group in timings if group.chip == chip.name]
+    if not of_chip:
+        chips = ", ".join(sorted({group.chip for group in timings})[:3]) or "none"
+        fix = f"the chips it has are {chips}" if timings else "its rows should name this chip"
         raise InputError(str(path), f"has no products of {chip.name}", fix)
-    fits = fit_gemm(own, by_chip=True)
+    fits = fit_gemm(of_chip, by_chip=True)
     rows = sum(fit.rows for fit in fits.values())
     if rows < FEWEST_PRODUCTS:
         what = f"has {rows} products of {chip.name} that can be fitted"
@@ -67,21 +67,21 @@ def product_numbers(path: Path | str, chip: Chip) -> TimedNumbers:
     values: dict[str, float] = {}
     for row in sorted(set(kinds.values())):
         alike = {kernel: fit for (_, kernel), fit in fits.items() if kinds[kernel] == row}
-        # scales of blocks cost time of their own: their products stand in where there are no others
+        # block scales cost extra time: use their products only if there are no others
         alike = [fit for kernel, fit in alike.items() if kernel != BLOCK_SCALED] or list(alike.values())
-        # the fit has what is sustained of the peak, the calibration leaves a power cap's part out
+        # the fit is relative to the peak; the calibration excludes the effect of a power cap
         values[f"matrix.{row}"] = min(_mean(alike, "sustained") / power_share(chip), 1.0)
-    # products of half precision cast nothing, so they tell what memory sustains best
+    # half-precision products need no casts, so they measure memory best
     plain = [fit for (_, kernel), fit in fits.items() if kinds[kernel] == "half"]
     values["memory"] = _mean(plain or list(fits.values()), "memory")
-    before, after = _error(gemm_report(own)), _error(gemm_report(own, fits))
+    before, after = _error(gemm_report(of_chip)), _error(gemm_report(of_chip, fits))
     return TimedNumbers("products", rounded(values), rows, before, after)
 
 
 def collective_numbers(
     paths: Sequence[Path | str], chip: Chip, network_bytes_per_s: float | None = None
 ) -> TimedNumbers:
-    """What links and network sustain by outputs of nccl-tests; the network's rate where it is not the chip's own."""
+    """Efficiencies of links and network from nccl-tests output; `network_bytes_per_s` fills in a missing rate."""
     timings = [timing for path in paths for timing in _read(path, chip)]
     if network_bytes_per_s is not None:
         timings = [
@@ -99,37 +99,37 @@ def collective_numbers(
     if not values:
         fix = f"give {FEWEST} or more inside a node, or some between nodes of {HUGE // 2**20} MiB or more"
         raise InputError(str(paths[0]), f"has too few timings to fit ({len(timings)} in all)", fix)
-    before, after = (_collective_error(timings, found) for found in (None, fit))
+    before, after = (_collective_error(timings, fitted) for fitted in (None, fit))
     most = max(timing.chips for timing in timings)
     return TimedNumbers("collectives", rounded(values), len(timings), before, after, most)
 
 
-def _network(timings: Sequence[CollectiveTiming], fit: CollectiveFit, found: float) -> float:
-    """The best of many: a search from one value stays there where the links inside hide a network that fast."""
+def _network(timings: Sequence[CollectiveTiming], fit: CollectiveFit, start: float) -> float:
+    """The best of many starts: a search stays at its start if the links inside a node hide the network."""
     between = [timing for timing in timings if timing.nodes > 1 and timing.size_bytes >= HUGE]
     measured = np.array([timing.seconds for timing in between])
-    tried = [found, *(float(value) for value in np.geomspace(0.02, 1.0, 400))]
+    tried = [start, *(float(value) for value in np.geomspace(0.02, 1.0, 400))]
     off = [np.mean(np.abs(np.log(predicted_seconds(between, replace(fit, network=v)) / measured))) for v in tried]
     return tried[int(np.argmin(off))]
 
 
 def rounded(values: Mapping[str, float]) -> dict[str, float]:
-    """Four digits: more would say nothing, and files stay readable."""
+    """Rounds to four digits, which keeps files readable."""
     return {name: float(f"{value:.4g}") for name, value in values.items()}
 
 
 def _read(path: Path | str, chip: Chip) -> tuple[CollectiveTiming, ...]:
     try:
-        found = read_nccl_tests(path)
+        timings = read_nccl_tests(path)
     except InputError:
         if catalogue_chip(chip.name) is None:
             raise
-        # a device the catalogue does not know is the chip that is calibrated; other mistakes are found again
-        found = read_nccl_tests(path, chip=chip.name)
-    others = sorted({timing.chip for timing in found} - {chip.name})
+        # an unknown device is taken to be the chip being calibrated; other errors are raised again
+        timings = read_nccl_tests(path, chip=chip.name)
+    others = sorted({timing.chip for timing in timings} - {chip.name})
     if others:
         raise InputError(str(path), f"ran on {others[0]}", f"it should be a run on {chip.name}, which is calibrated")
-    return found
+    return timings
 
 
 def _mean(fits: Sequence[GemmFit], field: str) -> float:

@@ -1,8 +1,8 @@
-"""Fitting one user's chip on a handful of its own step times, and whether that is better than what is shipped.
+"""Fits a user's chip to a handful of its step times, and checks whether that beats the shipped calibration.
 
-Only the chip's efficiencies move; what frameworks add stays as shipped. Each number starts from the chip's present
-one, or from what timings of single products and collectives say, and is drawn back to it: a few runs do not swing
-six numbers. Every configuration is also predicted by a fit that has not seen it, which is what counts.
+Only the chip's efficiencies move; the overheads of frameworks stay as shipped. Each number starts from the chip's
+current one, or from timings of single products and collectives, and is pulled back to it: a few runs cannot swing six
+numbers. Every configuration is also predicted by a fit that has not seen it; that error is the one that counts.
 """
 
 from __future__ import annotations
@@ -15,47 +15,47 @@ import numpy as np
 
 from dovetail.accuracy.error_figures import Errors, errors_of
 from dovetail.accuracy.fit import NOISE, Fit, fit_folds
-from dovetail.accuracy.own_timings import TimedNumbers, rounded
 from dovetail.accuracy.parameters import FITTED_EFFICIENCIES, Parameter, Prior
 from dovetail.accuracy.predict import Prediction, predict
 from dovetail.accuracy.priors import shipped_priors
 from dovetail.accuracy.rows import MeasuredRun, MeasuredRuns, Refusal
+from dovetail.accuracy.user_timings import TimedNumbers, rounded
 from dovetail.arrays import Floats
 from dovetail.cost.calibration import PRECISION_ROWS, calibration
 from dovetail.errors import InputError
 from dovetail.hardware import Chip, Cluster, cluster
 from dovetail.hardware.chip import EFFICIENCY_NAMES, OwnCalibration
 
-#: Up to so many configurations each is left out in turn, beyond they are left out in so many parts.
+#: Folds of the cross-validation: with fewer configurations each is left out in turn.
 LEAVE_ONE_OUT, FOLDS = 20, 5
-#: An own timing of single kernels halves what is unsure; what is assumed for a kind of chip is twice as unsure.
+#: Timings of single kernels halve the spread of a prior; defaults of a kind of chip double it.
 TIMED, ASSUMED = 0.5, 2.0
-#: Runs that leave more than this of what was unsure say nothing of a number.
+#: Runs that leave more than this share of the prior's spread say nothing about a number.
 UNTOLD = 0.98
-#: One chip has nothing in common with others here: the part they share stays where it is.
+#: With a single chip nothing is shared: the shared part stays fixed.
 _FIXED = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """One efficiency before and after, and what it rests on."""
+    """One efficiency before and after the fit, and its basis."""
 
     before: float
     after: float
     rests_on: str
-    own: bool
-    """whether own measurements say anything of it; others are not written"""
+    measured: bool
+    """whether the user's measurements determine it; others are not written"""
     spread: float | None = None
-    """how unsure it is, as a part of it; None where no run was fitted"""
+    """its relative uncertainty; None if no run was fitted"""
 
 
 @dataclass(frozen=True, slots=True)
-class OwnFit:
-    """A chip fitted on a user's own measurements, and the errors of step times; None where there are no runs."""
+class UserChipFit:
+    """A chip fitted to a user's measurements, and the errors of step times; None if there are no runs."""
 
     chip: Chip
     cluster: Cluster | None
-    """the largest that was measured; None where only products were"""
+    """the largest cluster measured; None if only products were"""
     numbers: Mapping[str, Number]
     timed: tuple[TimedNumbers, ...]
     rows_read: int = 0
@@ -63,20 +63,20 @@ class OwnFit:
     before: Errors | None = None
     after: Errors | None = None
     cross_validated: Errors | None = None
-    """None also where one configuration is all there is"""
+    """None also if there is only one configuration"""
     configurations: int = 0
     folds: int = 0
 
     @property
     def worth_it(self) -> bool | None:
-        """Whether runs the fit has not seen are predicted better than as shipped; None: not known."""
+        """Whether the fit predicts unseen runs better than the shipped calibration; None if unknown."""
         if self.before is None or self.cross_validated is None:
             return None
         return self.cross_validated.mape < self.before.mape
 
 
 def chip_to_calibrate(measured: MeasuredRuns, where: str) -> Chip:
-    """The chip of the runs, which must be of one."""
+    """The chip of the runs, which must all be on one chip."""
     chips = {run.task.cluster.chip.name: run.task.cluster.chip for run in measured.runs}
     if not chips:
         raise _no_runs(measured, where, "a chip")
@@ -85,20 +85,21 @@ def chip_to_calibrate(measured: MeasuredRuns, where: str) -> Chip:
     return next(iter(chips.values()))
 
 
-def fit_timings(chip: Chip, timed: Sequence[TimedNumbers]) -> OwnFit:
-    """A chip fitted on timings of products and collectives alone."""
+def fit_timings(chip: Chip, timed: Sequence[TimedNumbers]) -> UserChipFit:
+    """A chip fitted only to timings of products and collectives."""
     values = _timed_values(timed)
     numbers = {
-        name: Number(_present(chip, name), values[name], _basis(name, timed), own=True) for name in _ordered(values)
+        name: Number(_present(chip, name), values[name], _basis(name, timed), measured=True)
+        for name in _ordered(values)
     }
     source = f"fitted on {' and '.join(t.basis for t in timed)}"
     fitted = with_values(chip, values, source)
     most = max((t.chips for t in timed), default=1)
-    return OwnFit(fitted, cluster(fitted, most) if most > 1 else None, numbers, tuple(timed))
+    return UserChipFit(fitted, cluster(fitted, most) if most > 1 else None, numbers, tuple(timed))
 
 
-def fit_own(chip: Chip, measured: MeasuredRuns, where: str, timed: Sequence[TimedNumbers] = ()) -> OwnFit:
-    """A chip fitted on the runs of it, and on timings where there are some."""
+def fit_user_chip(chip: Chip, measured: MeasuredRuns, where: str, timed: Sequence[TimedNumbers] = ()) -> UserChipFit:
+    """A chip fitted to its runs, and to timings if there are any."""
     runs, before, refused = _usable(chip, measured, where)
     start = with_values(chip, _timed_values(timed), "")
     runs = _on(runs, start)
@@ -109,14 +110,14 @@ def fit_own(chip: Chip, measured: MeasuredRuns, where: str, timed: Sequence[Time
     weights = _weights(members, folds, len(runs))
     fits = fit_folds(runs, fields, priors, weights)
     numbers = _numbers(chip, start, fits[0], priors, timed, _many(len(runs), "run"))
-    fitted = with_values(chip, _own_values(numbers), "")
+    fitted = with_values(chip, _measured_values(numbers), "")
     after = _errors(predict(_on(runs, fitted)))
     unseen = _cross_validated([[runs[i] for part in fold for i in members[part]] for fold in folds], start, fits[1:])
     basis = [_many(len(runs), "run"), *(t.basis for t in timed)]
     source = f"fitted on {', '.join(basis)}; step times {_accuracy(before, after, unseen)}"
-    fitted = with_values(chip, _own_values(numbers), source)
-    largest = max((run.task.cluster for run in runs), key=lambda found: found.chips)
-    return OwnFit(
+    fitted = with_values(chip, _measured_values(numbers), source)
+    largest = max((run.task.cluster for run in runs), key=lambda cluster_of_run: cluster_of_run.chips)
+    return UserChipFit(
         chip=fitted,
         cluster=replace(largest, chip=fitted),
         numbers=numbers,
@@ -132,9 +133,9 @@ def fit_own(chip: Chip, measured: MeasuredRuns, where: str, timed: Sequence[Time
 
 
 def network_of(chip: Chip, measured: MeasuredRuns) -> float | None:
-    """What one chip can send out of its node in the largest of the runs' clusters, where they have such a network."""
-    found = [run.task.cluster for run in measured.runs if run.task.cluster.chip.name == chip.name]
-    largest = max(found, key=lambda each: each.chips, default=None)
+    """Off-node bandwidth of one chip in the largest of the runs' clusters, if they have such a network."""
+    clusters = [run.task.cluster for run in measured.runs if run.task.cluster.chip.name == chip.name]
+    largest = max(clusters, key=lambda each: each.chips, default=None)
     if largest is None or len(largest.tiers) < 2:
         return None
     return largest.tiers[1].bytes_per_s / largest.tiers[1].oversubscription
@@ -142,24 +143,24 @@ def network_of(chip: Chip, measured: MeasuredRuns) -> float | None:
 
 def with_values(chip: Chip, values: Mapping[str, float], source: str) -> Chip:
     """The chip with these efficiencies in place of those it has."""
-    own = dict(chip.calibration.values) if chip.calibration is not None else {}
-    own |= values
-    if not own:
+    calibrated = dict(chip.calibration.values) if chip.calibration is not None else {}
+    calibrated |= values
+    if not calibrated:
         return chip
-    return replace(chip, calibration=OwnCalibration(tuple((n, own[n]) for n in _ordered(own)), source))
+    return replace(chip, calibration=OwnCalibration(tuple((n, calibrated[n]) for n in _ordered(calibrated)), source))
 
 
 def _usable(
     chip: Chip, measured: MeasuredRuns, where: str
 ) -> tuple[tuple[MeasuredRun, ...], Errors, tuple[Refusal, ...]]:
-    """The runs of a chip that can be predicted, how far that is off, and the rows that cannot."""
+    """The runs of a chip that can be predicted, their errors, and the refused rows."""
     runs = _on([run for run in measured.runs if run.task.cluster.chip.name == chip.name], chip)
     answers = predict(runs)
     refused = (*measured.refused, *(answer for answer in answers if isinstance(answer, Refusal)))
-    found = tuple(answer.run for answer in answers if isinstance(answer, Prediction))
-    if not found:
+    runs = tuple(answer.run for answer in answers if isinstance(answer, Prediction))
+    if not runs:
         raise _no_runs(replace(measured, refused=refused), where, chip.name)
-    return found, _errors(answers), refused
+    return runs, _errors(answers), refused
 
 
 def _no_runs(measured: MeasuredRuns, where: str, chip: str) -> InputError:
@@ -181,7 +182,7 @@ def _on(runs: Iterable[MeasuredRun], chip: Chip) -> tuple[MeasuredRun, ...]:
 
 
 def _fields(run: MeasuredRun) -> dict[str, Parameter]:
-    """Field of the efficiencies → the number of this chip that stands for it."""
+    """Field of the efficiencies → this chip's number for it."""
     chip = run.task.cluster.chip.name
     names = {name: name for name in FITTED_EFFICIENCIES}
     names |= {"matrix": f"matrix.{PRECISION_ROWS[run.task.job.precision]}", "matrix_half": "matrix.half"}
@@ -191,25 +192,25 @@ def _fields(run: MeasuredRun) -> dict[str, Parameter]:
 def _priors(
     start: Chip, chip: Chip, fields: Sequence[Mapping[str, Parameter]], timed: Sequence[TimedNumbers]
 ) -> dict[Parameter, Prior]:
-    """The numbers to start from; what generations have in common is fitted already, so each has its own spread left."""
+    """The priors; what generations share is fitted already, so only each number's own spread is left."""
     spreads = {_kind(parameter.name): prior for parameter, prior in shipped_priors().items()}
-    known = _timed_values(timed)
+    timed_values = _timed_values(timed)
     unsure = ASSUMED if calibration(replace(chip, calibration=None), "bf16").basis == "assumed" else 1.0
-    found: dict[Parameter, Prior] = {}
-    for parameter in sorted({p for own in fields for p in own.values()}):
+    priors: dict[Parameter, Prior] = {}
+    for parameter in sorted({p for run_fields in fields for p in run_fields.values()}):
         usual = spreads[_kind(parameter.name)]
-        spread = usual.spread * (TIMED if parameter.name in known else unsure)
-        found[parameter] = Prior(_present(start, parameter.name), _FIXED, spread, usual.high, "")
-    return found
+        spread = usual.spread * (TIMED if parameter.name in timed_values else unsure)
+        priors[parameter] = Prior(_present(start, parameter.name), _FIXED, spread, usual.high, "")
+    return priors
 
 
 def _kind(name: str) -> str:
-    """What numbers of every precision have in common."""
+    """The part of a name that all precisions share."""
     return name.partition(".")[0]
 
 
 def _present(chip: Chip, name: str) -> float:
-    """A number as the chip has it now."""
+    """The current number of the chip."""
     if name.startswith("matrix."):
         precision = next(p for p, row in PRECISION_ROWS.items() if row == name.removeprefix("matrix."))
         return float(calibration(chip, precision).efficiencies.matrix)
@@ -217,13 +218,13 @@ def _present(chip: Chip, name: str) -> float:
 
 
 def _configurations(runs: Sequence[MeasuredRun]) -> list[list[int]]:
-    """Runs by configuration: repeated measurements count once together, and are left out together."""
-    found: dict[Hashable, list[int]] = {}
+    """Runs by configuration: repeated measurements count once, and are left out together."""
+    by_configuration: dict[Hashable, list[int]] = {}
     for index, run in enumerate(runs):
         job, plan = run.task.job, run.task.plan
         key = (run.architecture, job.seq_len, job.global_batch, job.precision, run.task.cluster, run.framework, plan)
-        found.setdefault(key, []).append(index)
-    return list(found.values())
+        by_configuration.setdefault(key, []).append(index)
+    return list(by_configuration.values())
 
 
 def _folds(configurations: int) -> list[list[int]]:
@@ -252,7 +253,7 @@ def _numbers(
 ) -> dict[str, Number]:
     values = _timed_values(timed)
     fitted = {parameter.name: parameter for parameter in fit.values}
-    found: dict[str, Number] = {}
+    numbers: dict[str, Number] = {}
     for name in _ordered({*values, *fitted}):
         parameter = fitted.get(name)
         basis = [_basis(name, timed)] if name in values else []
@@ -262,16 +263,16 @@ def _numbers(
             if spread < UNTOLD * math.hypot(priors[parameter].spread, _FIXED):
                 basis, after = [*basis, runs], rounded({name: fit.values[parameter]})[name]
         text = ", ".join(basis) or "as it was: no run tells"
-        found[name] = Number(_present(chip, name), after, text, own=bool(basis), spread=spread)
-    return found
+        numbers[name] = Number(_present(chip, name), after, text, measured=bool(basis), spread=spread)
+    return numbers
 
 
-def _own_values(numbers: Mapping[str, Number]) -> dict[str, float]:
-    return {name: number.after for name, number in numbers.items() if number.own}
+def _measured_values(numbers: Mapping[str, Number]) -> dict[str, float]:
+    return {name: number.after for name, number in numbers.items() if number.measured}
 
 
 def _cross_validated(parts: Sequence[Sequence[MeasuredRun]], start: Chip, fits: Sequence[Fit]) -> Errors | None:
-    """How far each part is off by the fit that has not seen it."""
+    """Errors of each fold, by the fit that has not seen it."""
     answers: list[Prediction | Refusal] = []
     for runs, fit in zip(parts, fits, strict=True):
         values = rounded({parameter.name: value for parameter, value in fit.values.items()})
@@ -297,7 +298,7 @@ def _basis(name: str, timed: Iterable[TimedNumbers]) -> str:
 
 
 def _ordered(names: Iterable[str]) -> list[str]:
-    return sorted(names, key=lambda name: [str(known) for known in EFFICIENCY_NAMES].index(name))
+    return sorted(names, key=lambda name: [str(field) for field in EFFICIENCY_NAMES].index(name))
 
 
 def _many(number: int, one: str) -> str:

@@ -12,27 +12,27 @@ from test_gemm_timings import file_of
 from test_gemm_timings import made as products
 
 from dovetail import hardware
-from dovetail.accuracy import Prediction, Refusal, own_cluster, predict
+from dovetail.accuracy import Prediction, Refusal, predict, user_chip
 from dovetail.accuracy.fit import fit_families
-from dovetail.accuracy.own_cluster import FOLDS, chip_to_calibrate, network_of, with_values
-from dovetail.accuracy.own_timings import TimedNumbers, collective_numbers, product_numbers
 from dovetail.accuracy.priors import shipped_priors
+from dovetail.accuracy.user_chip import FOLDS, chip_to_calibrate, network_of, with_values
+from dovetail.accuracy.user_timings import TimedNumbers, collective_numbers, product_numbers
 from dovetail.cost.calibration import calibration, power_share
 
 H100 = hardware.chip("h100-sxm")
 
 #: Looked into without asking whether each part is there: a part that is not fails the test.
-fit_own: Any = own_cluster.fit_own
-fit_timings: Any = own_cluster.fit_timings
+fit_user_chip: Any = user_chip.fit_user_chip
+fit_timings: Any = user_chip.fit_timings
 
 
 @pytest.fixture(scope="module")
 def fit(tmp_path_factory):
-    return fit_own(H100, made(tmp_path_factory.mktemp("runs"), TRUTH), "runs.csv")
+    return fit_user_chip(H100, made(tmp_path_factory.mktemp("runs"), TRUTH), "runs.csv")
 
 
 def test_known_efficiencies_are_found_again_from_six_runs(fit):
-    found = {name: number.after for name, number in fit.numbers.items() if number.own}
+    found = {name: number.after for name, number in fit.numbers.items() if number.measured}
     assert found.keys() == TRUTH.keys()
     assert found["matrix.half"] == pytest.approx(TRUTH["matrix.half"], rel=0.03)
     assert found == pytest.approx(TRUTH, rel=0.09)
@@ -61,8 +61,8 @@ def test_leaving_out_means_not_having_seen(tmp_path):
     """A run that is wildly off spoils only the fits that see it."""
     measured = made(tmp_path, TRUTH)
     odd = replace(measured.runs[0], step_time_s=3 * measured.runs[0].step_time_s)
-    spoilt = fit_own(H100, replace(measured, runs=(odd, *measured.runs[1:])), "runs.csv")
-    kept = fit_own(H100, replace(measured, runs=measured.runs[1:]), "runs.csv")
+    spoilt = fit_user_chip(H100, replace(measured, runs=(odd, *measured.runs[1:])), "runs.csv")
+    kept = fit_user_chip(H100, replace(measured, runs=measured.runs[1:]), "runs.csv")
     (answer,) = predict(_on((odd,), kept.chip))
     assert isinstance(answer, Prediction)
     assert abs(answer.step_time_ratio - 1) > 0.5
@@ -78,14 +78,14 @@ def _on(runs, chip):
 def test_repeated_measurements_count_once_and_are_left_out_together(tmp_path):
     measured = made(tmp_path, TRUTH)
     again = replace(measured, runs=(*measured.runs, *[measured.runs[0]] * 5))
-    fit, once = (fit_own(H100, each, "runs.csv") for each in (again, measured))
+    fit, once = (fit_user_chip(H100, each, "runs.csv") for each in (again, measured))
     assert (fit.configurations, fit.folds, fit.before.rows) == (6, 6, 11)
     assert {n: v.after for n, v in fit.numbers.items()} == {n: v.after for n, v in once.numbers.items()}
 
 
 def test_many_configurations_are_left_out_in_parts(tmp_path):
     rows = [row | {"global_batch": str(64 * n)} for row in ROWS[4:] for n in range(1, 12)]
-    fit = fit_own(H100, made(tmp_path, TRUTH, rows), "runs.csv")
+    fit = fit_user_chip(H100, made(tmp_path, TRUTH, rows), "runs.csv")
     assert (fit.configurations, fit.folds, fit.cross_validated.rows) == (22, FOLDS, 22)
 
 
@@ -93,13 +93,13 @@ def test_noise_about_the_shipped_numbers_is_not_worth_a_fit(tmp_path):
     measured = made(tmp_path, {})
     signs = (1.04, 0.96, 0.96, 1.04, 1.04, 0.96)
     noisy = tuple(replace(r, step_time_s=r.step_time_s * s) for r, s in zip(measured.runs, signs, strict=True))
-    fit = fit_own(H100, replace(measured, runs=noisy), "runs.csv")
+    fit = fit_user_chip(H100, replace(measured, runs=noisy), "runs.csv")
     assert fit.worth_it is False
     assert all(n.after == pytest.approx(n.before, rel=0.06) for n in fit.numbers.values())
 
 
 def test_runs_as_shipped_move_nothing(tmp_path):
-    fit = fit_own(H100, made(tmp_path, {}), "runs.csv")
+    fit = fit_user_chip(H100, made(tmp_path, {}), "runs.csv")
     assert all(n.after == pytest.approx(n.before, rel=1e-3) for n in fit.numbers.values())
     assert fit.after.mape < 1e-3
 
@@ -107,14 +107,14 @@ def test_runs_as_shipped_move_nothing(tmp_path):
 def test_one_run_cannot_be_cross_validated_and_swings_nothing(tmp_path):
     measured = made(tmp_path, {})
     slow = replace(measured.runs[0], step_time_s=3 * measured.runs[0].step_time_s)
-    fit = fit_own(H100, replace(measured, runs=(slow,)), "runs.csv")
+    fit = fit_user_chip(H100, replace(measured, runs=(slow,)), "runs.csv")
     assert (fit.cross_validated, fit.worth_it, fit.folds) == (None, None, 0)
     assert all(n.after > 0.7 * n.before for n in fit.numbers.values())
 
 
 def test_what_no_run_depends_on_stays_and_is_not_written(tmp_path):
     alone = [ROWS[0] | {"num_chips": "1", "tp": "1", "pp": "1", "dp": "1", "global_batch": str(n)} for n in (4, 8)]
-    fit = fit_own(H100, made(tmp_path, TRUTH, alone), "runs.csv")
+    fit = fit_user_chip(H100, made(tmp_path, TRUTH, alone), "runs.csv")
     assert fit.numbers["link"].rests_on == "as it was: no run tells"
     assert fit.numbers["link"].after == fit.numbers["link"].before
     assert "link" not in dict(fit.chip.calibration.values)
@@ -123,13 +123,13 @@ def test_what_no_run_depends_on_stays_and_is_not_written(tmp_path):
 @pytest.mark.parametrize("chip", ["mi300x", "h100-96gb-hbm2e-500w"])
 def test_a_chip_without_a_generation_and_one_with_a_power_cap(chip, tmp_path):
     truth = scaled(chip, {"matrix.half": 0.88, "memory": 0.92})
-    fit = fit_own(hardware.chip(chip), made(tmp_path, truth, chip=chip), "runs.csv")
+    fit = fit_user_chip(hardware.chip(chip), made(tmp_path, truth, chip=chip), "runs.csv")
     assert fit.numbers["matrix.half"].after == pytest.approx(truth["matrix.half"], rel=0.03)
     assert fit.worth_it
 
 
 def test_a_calibrated_chip_is_where_the_next_fit_starts(fit, tmp_path):
-    again = fit_own(fit.chip, made(tmp_path, TRUTH), "runs.csv")
+    again = fit_user_chip(fit.chip, made(tmp_path, TRUTH), "runs.csv")
     assert again.before.mape == pytest.approx(fit.after.mape)
     assert again.after.mape <= fit.after.mape
 
@@ -203,7 +203,7 @@ def test_timings_replace_what_runs_start_from_and_make_it_surer(tmp_path):
     launch_s = 3e-4
     measured = made(tmp_path, TRUTH | {"collective_launch_s": launch_s})
     timed = TimedNumbers("collectives", {"link": TRUTH["link"], "collective_launch_s": launch_s}, 40, 0.2, 0.01, 16)
-    without, fit = fit_own(H100, measured, "runs.csv"), fit_own(H100, measured, "runs.csv", [timed])
+    without, fit = fit_user_chip(H100, measured, "runs.csv"), fit_user_chip(H100, measured, "runs.csv", [timed])
     assert fit.numbers["link"].after == pytest.approx(TRUTH["link"], rel=0.02)
     assert fit.numbers["link"].spread < 0.6 * without.numbers["link"].spread
     assert fit.numbers["link"].rests_on.startswith("40 collectives")
@@ -232,7 +232,7 @@ def test_the_chip_of_the_runs(tmp_path, refusal):
     wrong = replace(measured, runs=(), refused=(Refusal("run 7", "", "chip: is wrong; name another."),))
     sentence = refusal(chip_to_calibrate, wrong, "runs.csv")
     assert "the first refused is run 7" in sentence
-    assert "b200" in refusal(fit_own, hardware.chip("b200"), measured, "runs.csv")
+    assert "b200" in refusal(fit_user_chip, hardware.chip("b200"), measured, "runs.csv")
 
 
 def test_a_fit_of_families_is_one_of_folds(tmp_path):
