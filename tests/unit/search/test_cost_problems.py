@@ -22,8 +22,8 @@ def problem_of(*tables, sizes=(2, 3)):
         (problem_of(((2,), [[1, 2]])), "has the variables"),
         (problem_of(((0, 0), np.zeros((1, 2, 2)))), "has the variables"),
         (problem_of(((1,), [[1, 2]])), "has the shape"),
-        (problem_of(((0,), [[1, -1]])), "below zero"),
-        (problem_of(((0,), [[1, np.nan]])), "below zero"),
+        (problem_of(((0,), [[1, -1]])), "negative or not a number"),
+        (problem_of(((0,), [[1, np.nan]])), "negative or not a number"),
     ],
 )
 def test_what_is_no_cost_problem_is_refused(problem, said):
