@@ -20,7 +20,7 @@ PUBLIC = {
 PLAN = """\
 job: {{model: gpt3-1.3b, seq_len: 2048, global_batch: 32}}
 cluster: {{chip: a100-80gb, chips: 8, framework: {framework}}}
-plan: {{tensor_parallel: {tensor}, pipeline_parallel: 2, zero_stage: 1}}
+plan: {{tensor_parallel: {tensor}, pipeline_parallel: 2, zero_stage: 2}}
 """
 
 STUDY = """\
