@@ -1,6 +1,7 @@
 """The public names: what `import dovetail as dt` offers, and that plans, answers and files are taken alike."""
 
 import json
+import re
 import subprocess
 import sys
 from xml.etree import ElementTree
@@ -116,10 +117,11 @@ def test_diff_names_each_change(plan_file, task, tmp_path):
 
 
 def test_export_writes_what_it_returns(plan_file, tmp_path):
-    out = tmp_path / "launch.toml"
-    launch = dt.export(plan_file, "torchtitan", out)
+    path, out = tmp_path / "plan.yaml", tmp_path / "launch.args"
+    path.write_text(PLAN.format(framework="megatron", tensor=2).replace("zero_stage: 2", "zero_stage: 1"))
+    launch = dt.export(path, "megatron", out)
     assert out.read_text() == launch.text
-    assert "tensor_parallel_degree" in launch.text
+    assert re.search(r"--tensor-model-parallel-size[ =]2\b", launch.text)
     with pytest.raises(InputError, match=r"^to: is 'megatorn'"):
         dt.export(plan_file, "megatorn")
 
