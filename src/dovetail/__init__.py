@@ -11,17 +11,17 @@ if TYPE_CHECKING:
     from dovetail import models as models
     from dovetail.api import diff as diff
     from dovetail.api import evaluate as evaluate
+    from dovetail.api import explain as explain
     from dovetail.api import explore as explore
     from dovetail.api import export as export
+    from dovetail.api import plan as plan
     from dovetail.api import plot as plot
     from dovetail.api import simulate as simulate
-    from dovetail.explanation.explain import explain as explain
     from dovetail.exploration.study import Study as Study
     from dovetail.hardware.cluster import Cluster as Cluster
     from dovetail.models.job import Job as Job
     from dovetail.plans.plan import Plan as Plan
     from dovetail.plans.space import Space as Space
-    from dovetail.search.plan import plan as plan
 
 __version__ = "0.1.0"
 
@@ -34,13 +34,13 @@ _PUBLIC = {
     "Study": "dovetail.exploration.study:Study",
     "diff": "dovetail.api:diff",
     "evaluate": "dovetail.api:evaluate",
-    "explain": "dovetail.explanation.explain:explain",
+    "explain": "dovetail.api:explain",
     "explore": "dovetail.api:explore",
     "export": "dovetail.api:export",
     "frameworks": "dovetail.frameworks",
     "hardware": "dovetail.hardware",
     "models": "dovetail.models",
-    "plan": "dovetail.search.plan:plan",
+    "plan": "dovetail.api:plan",
     "plot": "dovetail.api:plot",
     "simulate": "dovetail.api:simulate",
 }

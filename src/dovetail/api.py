@@ -1,4 +1,4 @@
-"""The functions of `import dovetail as dt` that take a plan, a plan file, a search's answer or a study."""
+"""The functions of `import dovetail as dt`; what takes a plan also takes its file or the answer of `plan`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dovetail.errors import InputError, one_of, quoted
 
 if TYPE_CHECKING:
     from dovetail.explanation.differences import Comparison
+    from dovetail.explanation.explanation import Explanation
     from dovetail.exploration.result import StudyResult
     from dovetail.exploration.study import Study
     from dovetail.frameworks import Framework
@@ -17,12 +18,56 @@ if TYPE_CHECKING:
     from dovetail.models import Job
     from dovetail.plans.plan import Plan
     from dovetail.plans.plan_file import Task
+    from dovetail.plans.space import Space
     from dovetail.search import Answer
     from dovetail.simulation import Simulation
     from dovetail.step.evaluate import Evaluation
 
 #: What `export` writes besides launch files: a simulated step for ui.perfetto.dev.
 PERFETTO = "perfetto"
+
+
+def plan(
+    job: Job,
+    cluster: Cluster,
+    framework: Framework | str = "megatron",
+    *,
+    space: Space | None = None,
+    time_limit_s: float | None = None,
+    below_s: float = float("inf"),
+    simulate_top: int = 0,
+) -> Answer:
+    """The fastest plan that fits, of all that the framework can run, with a certificate.
+
+    Args:
+        job: What is trained.
+        cluster: What it is trained on.
+        framework: The training framework, or its name, whose plans are searched.
+        space: Values that fields of the plan may take; left out all that the framework runs.
+        time_limit_s: Seconds to search; an answer that is not proven by then has status `feasible` and a gap.
+        below_s: Plans that take as long or longer are of no interest; the bound that is proven where none is faster.
+        simulate_top: How many leading plans to simulate at most, to answer with the fastest by simulation.
+    """
+    from dovetail.search.plan import plan
+
+    return plan(
+        job, cluster, framework, space=space, time_limit_s=time_limit_s, below_s=below_s, simulate_top=simulate_top
+    )
+
+
+def explain(answer: Answer, *, time_limit_s: float | None = None) -> Explanation:
+    """Why a plan is best: seconds and bytes by part, the bottleneck, neighbouring plans, what more hardware gains.
+
+    Where no plan fits: what is missing, and the smallest changes that make the job fit.
+
+    Args:
+        answer: What `plan` returned.
+        time_limit_s: Seconds for each of 20 to 40 searches around the answer; left out as long as the answer took,
+            within 10 to 60 seconds.
+    """
+    from dovetail.explanation.explain import explain
+
+    return explain(answer, time_limit_s=time_limit_s)
 
 
 def evaluate(

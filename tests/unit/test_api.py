@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -52,6 +53,15 @@ def test_public_names_are_these():
     assert set(dir(dt)) == PUBLIC | {"__version__"}
     for name in PUBLIC:
         assert getattr(dt, name).__doc__, name
+
+
+def test_the_reference_has_each_public_name():
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
+    headings = set(re.findall(r"heading: dt\.(\w+)", page))
+    assert headings == PUBLIC
+    for name, place in dict(dt._PUBLIC).items():
+        if ":" in place:
+            assert f"::: {place.replace(':', '.')}\n" in page, name
 
 
 def test_packages_of_the_engine_are_not_public():
