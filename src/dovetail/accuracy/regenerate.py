@@ -159,7 +159,7 @@ def write_calibration(
             generation["collective_launch_s"] = {"value": float(f"{launches[name]:.3g}"), "how": how}
     head = (
         "# What generations of chips sustain: parts of a peak, at most 1, and seconds. Written by accuracy.regenerate\n"
-        "# (`just calibrate`); docs/accuracy.md says how. A chip no generation names takes the default of its kind.\n"
+        "# (`just calibrate`); docs/results/accuracy.md says how. A chip of no generation takes its kind's default.\n"
     )
     text = yaml.safe_dump(document, sort_keys=False, default_flow_style=None, allow_unicode=True, width=118)
     path.write_text(head + text, encoding="utf-8")

@@ -1,6 +1,6 @@
 """The silicon model against chips whose area and power are published: fitted on all of them, and on all but one.
 
-`python -m dovetail.accuracy.silicon` prints the table of docs/silicon.md and the coefficients for the technology files.
+`python -m dovetail.accuracy.silicon` prints the table of docs/explanation/silicon.md and the technology files' figures.
 """
 
 from __future__ import annotations
