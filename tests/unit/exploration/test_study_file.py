@@ -121,8 +121,8 @@ WRONG: list[tuple[str, object, str]] = [
     ("jobs.0.precision", "bf8", "jobs.0.precision: is 'bf8'"),
     ("jobs.0.optimizer", "adam", "jobs.0.optimizer: is 'adam'; did you mean 'adamw'"),
     ("jobs.0.attention", "flash", "jobs.0.attention: is 'flash'; it should be 'fused' or 'unfused'"),
-    ("jobs", [JOB, JOB], "jobs: has gpt3-1.3b more than once; give each job a `name` of its own"),
-    ("jobs", [{**JOB, "name": "a"}, {**JOB, "name": "a"}], "give each job a name of its own"),
+    ("jobs", [JOB, JOB], "jobs: has gpt3-1.3b more than once; give each job its own `name`"),
+    ("jobs", [{**JOB, "name": "a"}, {**JOB, "name": "a"}], "give each job its own name"),
     ("jobs", [{**JOB, "name": "gpt2-1.5b"}, {**JOB, "model": "gpt2-1.5b"}], "jobs: has gpt2-1.5b more than once"),
     # hardware
     ("hardware", MISSING, "hardware: is missing"),
@@ -185,7 +185,7 @@ WRONG: list[tuple[str, object, str]] = [
     ("limits.power_w", -1, "limits.power_w: is -1"),
     ("limits.cost_usd", "many", "limits.cost_usd: is 'many'"),
     ("limits.total_price_usd", float("inf"), "limits.total_price_usd: is inf"),
-    ("limits.chips", 8, "limits.chips: is 8; it should leave a number of chips of cluster.chips"),
+    ("limits.chips", 8, "limits.chips: is 8; it should allow at least one number of cluster.chips"),
     # objectives, search, executor
     ("objectives", [], "objectives: is []"),
     ("objectives", ["speed"], "objectives: has 'speed'; choose from step_time, tokens_per_joule"),
