@@ -238,7 +238,7 @@ CHIPS = {"base": "tpu-v4", "vary": {"hbm_stacks": [2, 4]}}
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"cluster": {"chips": 8}}, "cluster.chips: cannot be combined with wafers, a space of wafers; use cluster.wafers"),
     ({"limits": {"chips": 8}}, "limits.chips: cannot be combined with wafers, a space of wafers; use limits.wafers"),
-    ({"cluster": {"wafers": 2}, "limits": {"wafers": 1}}, "limits.wafers: is 1; it should leave a number of wafers"),
+    ({"cluster": {"wafers": 2}, "limits": {"wafers": 1}}, "limits.wafers: is 1; it should allow at least one number"),
     ({"cluster": {"wafers": 0}}, "cluster.wafers: is 0"),
     ({"cluster": {"wafers": 2**18}}, "wafers: is 262144; it should be from 1 to"),
     ({"cluster": {"tiers": [TIER]}}, "cluster.tiers: cannot be combined with a space of wafers"),
