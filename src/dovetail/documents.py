@@ -233,8 +233,8 @@ def _sentence(error: ErrorDetails, where: str, spec: type[Spec], document: Mappi
         case "missing":
             return InputError(at, "is missing", "add this field")
         case "extra_forbidden":
-            known = _known_fields(spec, error["loc"][:-1])
-            return InputError(at, "is no field here", one_of(known, str(error["loc"][-1])))
+            allowed = _known_fields(spec, error["loc"][:-1])
+            return InputError(at, "is no field here", one_of(allowed, str(error["loc"][-1])))
         case "literal_error" | "enum":
             return InputError(at, f"is {given}", f"it should be {context['expected']}")
         case "union_tag_invalid":
@@ -248,8 +248,8 @@ def _sentence(error: ErrorDetails, where: str, spec: type[Spec], document: Mappi
             return InputError(at, f"is {given}", str(cause))
         case _:
             message = error["msg"].rstrip(".").replace(" after validation", "").replace("a valid tuple", "a list")
-            subject, found, rule = message.partition(" should ")
-            return InputError(at, f"is {given}", f"it should {rule}" if found else f"it should be right ({subject})")
+            subject, _, rule = message.partition(" should ")
+            return InputError(at, f"is {given}", f"it should {rule}" if rule else f"it should be right ({subject})")
 
 
 def _join(field: str, inner: str) -> str:
@@ -302,9 +302,9 @@ def _descend(node: dict[str, Any], part: int | str, definitions: dict[str, Any])
     if isinstance(part, int) and "items" in node:
         return _expand(node["items"], definitions)
     entries: list[object] = [*node.get("patternProperties", {}).values(), node.get("additionalProperties")]
-    found = [cast("dict[str, Any]", entry) for entry in entries if isinstance(entry, dict)]
-    if found:
-        return [e for entry in found for e in _expand(entry, definitions)]
+    schemas = [cast("dict[str, Any]", entry) for entry in entries if isinstance(entry, dict)]
+    if schemas:
+        return [e for entry in schemas for e in _expand(entry, definitions)]
     # A union's tag stands in the location but not in the schema: keep the member it names.
     kind = node.get("properties", {}).get("kind", {}).get("const")
     return [node] if kind == part else []

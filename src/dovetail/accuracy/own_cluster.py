@@ -24,7 +24,7 @@ from dovetail.arrays import Floats
 from dovetail.cost.calibration import PRECISION_ROWS, calibration
 from dovetail.errors import InputError
 from dovetail.hardware import Chip, Cluster, cluster
-from dovetail.hardware.chip import EFFICIENCY_NAMES, OwnCalibration
+from dovetail.hardware.chip import EFFICIENCY_NAMES, ChipCalibration
 
 #: Up to so many configurations each is left out in turn, beyond they are left out in so many parts.
 LEAVE_ONE_OUT, FOLDS = 20, 5
@@ -146,7 +146,7 @@ def with_values(chip: Chip, values: Mapping[str, float], source: str) -> Chip:
     own |= values
     if not own:
         return chip
-    return replace(chip, calibration=OwnCalibration(tuple((n, own[n]) for n in _ordered(own)), source))
+    return replace(chip, calibration=ChipCalibration(tuple((n, own[n]) for n in _ordered(own)), source))
 
 
 def _usable(

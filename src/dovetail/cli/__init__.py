@@ -58,8 +58,8 @@ app.command("validate")(validate.validate)
 app.command("calibrate")(calibrate.calibrate)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"dovetail {dt.__version__}")
         raise typer.Exit
 

@@ -43,36 +43,36 @@ def calibrate(
     from dovetail.accuracy.own_cluster import fit_own, fit_timings
 
     measured = None if runs is None else accuracy.read_runs(runs)
-    known = _chip(chip, measured, runs)
-    targets = _targets(known, out, force=force)
-    timed = _timed(known, gemm, nccl or [], measured)
-    found = fit_timings(known, timed) if measured is None else fit_own(known, measured, str(runs), timed)
-    files = _write(found, *targets)
+    shipped = _chip(chip, measured, runs)
+    targets = _targets(shipped, out, force=force)
+    timed = _timed(shipped, gemm, nccl or [], measured)
+    fit = fit_timings(shipped, timed) if measured is None else fit_own(shipped, measured, str(runs), timed)
+    files = _write(fit, *targets)
     if as_json:
-        print_json(fields(found, files))
+        print_json(fields(fit, files))
     else:
-        _print(found, str(runs), files)
+        _print(fit, str(runs), files)
 
 
-def fields(found: OwnFit, files: Sequence[str]) -> dict[str, Any]:
+def fields(fit: OwnFit, files: Sequence[str]) -> dict[str, Any]:
     """The JSON fields others rely on; ratios are fractions."""
-    unseen = found.cross_validated
+    unseen = fit.cross_validated
     return {
-        "chip": found.chip.name,
+        "chip": fit.chip.name,
         "rows": {
-            "read": found.rows_read,
-            "used": found.before.rows if found.before else 0,
-            "refused": [{"id": r.id, "reason": r.reason} for r in found.refused],
+            "read": fit.rows_read,
+            "used": fit.before.rows if fit.before else 0,
+            "refused": [{"id": r.id, "reason": r.reason} for r in fit.refused],
         },
         "parameters": {
             name: {"before": n.before, "after": n.after, "rests_on": n.rests_on, "written": n.own, "spread": n.spread}
-            for name, n in found.numbers.items()
+            for name, n in fit.numbers.items()
         },
-        "before": asdict(found.before) if found.before else None,
-        "after": asdict(found.after) if found.after else None,
-        "cross_validated": {**asdict(unseen), "folds": found.folds} if unseen else None,
-        "timings": {t.what: {"rows": t.rows, "before": t.before, "after": t.after} for t in found.timed},
-        "better_than_before": found.worth_it,
+        "before": asdict(fit.before) if fit.before else None,
+        "after": asdict(fit.after) if fit.after else None,
+        "cross_validated": {**asdict(unseen), "folds": fit.folds} if unseen else None,
+        "timings": {t.what: {"rows": t.rows, "before": t.before, "after": t.after} for t in fit.timed},
+        "better_than_before": fit.worth_it,
         "files": list(files),
     }
 
@@ -107,14 +107,14 @@ def _targets(chip: Chip, out: Path, *, force: bool) -> tuple[Path, Path]:
     return targets
 
 
-def _write(found: OwnFit, chip_path: Path, cluster_path: Path) -> list[str]:
+def _write(fit: OwnFit, chip_path: Path, cluster_path: Path) -> list[str]:
     from dovetail.documents import to_yaml
     from dovetail.hardware.write import chip_document, cluster_document
 
-    texts = {chip_path: to_yaml(chip_document(found.chip))}
-    if found.cluster is not None:
-        source = "the tiers of the largest cluster measured" if found.before else ""
-        document = cluster_document(found.cluster, cluster_path.stem, source)
+    texts = {chip_path: to_yaml(chip_document(fit.chip))}
+    if fit.cluster is not None:
+        source = "the tiers of the largest cluster measured" if fit.before else ""
+        document = cluster_document(fit.cluster, cluster_path.stem, source)
         texts[cluster_path] = to_yaml(document)
     for path, text in texts.items():
         try:
@@ -124,36 +124,36 @@ def _write(found: OwnFit, chip_path: Path, cluster_path: Path) -> list[str]:
     return [str(path) for path in texts]
 
 
-def _print(found: OwnFit, runs: str, files: Sequence[str]) -> None:
-    facts = [("chip", f"{found.chip.name} ({found.chip.title})"), *_run_facts(found, runs)]
-    facts += [(t.what, f"{t.rows:,} timed; {t.before:.1%} off before, {t.after:.1%} after") for t in found.timed]
+def _print(fit: OwnFit, runs: str, files: Sequence[str]) -> None:
+    facts = [("chip", f"{fit.chip.name} ({fit.chip.title})"), *_run_facts(fit, runs)]
+    facts += [(t.what, f"{t.rows:,} timed; {t.before:.1%} off before, {t.after:.1%} after") for t in fit.timed]
     print_facts(facts)
-    sure = found.before is not None
-    rows = [_row(name, number, sure=sure) for name, number in found.numbers.items()]
+    sure = fit.before is not None
+    rows = [_row(name, number, sure=sure) for name, number in fit.numbers.items()]
     print_table(("number", "before", "after", *(["unsure by"] if sure else []), "rests on"), rows)
-    if found.before is not None and found.worth_it is not True:
-        typer.echo(f"careful: {ONE_CONFIGURATION if found.worth_it is None else NO_GAIN}")
-    for refusal in found.refused[:SHOWN]:
+    if fit.before is not None and fit.worth_it is not True:
+        typer.echo(f"careful: {ONE_CONFIGURATION if fit.worth_it is None else NO_GAIN}")
+    for refusal in fit.refused[:SHOWN]:
         typer.echo(f"refused {refusal.id}: {refusal.reason}")
-    if len(found.refused) > SHOWN:
-        typer.echo(f"and {len(found.refused) - SHOWN:,} more; --json has all")
+    if len(fit.refused) > SHOWN:
+        typer.echo(f"and {len(fit.refused) - SHOWN:,} more; --json has all")
     for path in files:
         typer.echo(f"written {path}")
 
 
-def _run_facts(found: OwnFit, runs: str) -> list[tuple[str, str]]:
-    before, after, unseen = found.before, found.after, found.cross_validated
+def _run_facts(fit: OwnFit, runs: str) -> list[tuple[str, str]]:
+    before, after, unseen = fit.before, fit.after, fit.cross_validated
     if before is None or after is None:
         return []
-    apart = found.rows_read - before.rows - len(found.refused)
-    others = f", {apart:,} of another chip or tier" if apart else ""
+    ignored = fit.rows_read - before.rows - len(fit.refused)
+    others = f", {ignored:,} of another chip or tier" if ignored else ""
     facts = [
-        ("runs", f"{runs}: {before.rows:,} used, {len(found.refused):,} refused{others}"),
+        ("runs", f"{runs}: {before.rows:,} used, {len(fit.refused):,} refused{others}"),
         ("before", f"{before.mape:.1%} off (MAPE of step times), bias {before.bias:+.1%}"),
         ("after", f"{after.mape:.1%} off on the runs it was fitted on, bias {after.bias:+.1%}"),
     ]
     if unseen is not None:
-        each = "each configuration" if found.folds == found.configurations else f"one part in {found.folds}"
+        each = "each configuration" if fit.folds == fit.configurations else f"one part in {fit.folds}"
         facts.append(("unseen", f"{unseen.mape:.1%} off where {each} is left out (cross-validated)"))
     return facts
 

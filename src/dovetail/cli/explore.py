@@ -120,16 +120,16 @@ def _simulation_facts(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     text = (
         f"{seconds_text(best['step_time_s'])} a step ({best['step_time_s'] / best['model_s'] - 1:+.1%} over the model)"
     )
-    own = next(row for row in simulation["replayed"] if _candidate(row) == _candidate(modelled))
+    models_choice = next(row for row in simulation["replayed"] if _candidate(row) == _candidate(modelled))
     choice = "the model's own choice"
-    if own is not simulation["replayed"][0]:
-        loss = own["step_time_s"] / best["step_time_s"] - 1
+    if models_choice is not simulation["replayed"][0]:
+        loss = models_choice["step_time_s"] / best["step_time_s"] - 1
         text = f"design {best['design']:,}, {_number_text(best)}: {text}"
         choice = f"{choice} loses {loss:.1%}"
     proof = "proven: no design is faster when simulated"
     if certificate["status"] != "optimal":
-        least = seconds_text(certificate["lower_bound"])
-        proof = f"at most {certificate['gap']:.1%} from the best: no design takes less than {least} when simulated"
+        bound = seconds_text(certificate["lower_bound"])
+        proof = f"at most {certificate['gap']:.1%} from the best: no design takes less than {bound} when simulated"
     said = f"best of {len(simulation['replayed']):,} replayed; {choice}; {proof}"
     return [("simulated", text), *(("", line) for _, line in wrapped("", said))]
 
@@ -149,9 +149,9 @@ def _print_best(result: StudyResult, best: dict[str, Any]) -> None:
         figures = {name: value for name, value in best["variables"].items() if name not in SHOWN_VARIABLES}
     lines += [(variable_label(name), variable_text(name, value)) for name, value in figures.items()]
     lines += [(OBJECTIVES[name].title, _objective_text(name, value)) for name, value in best["objectives"].items()]
-    for name, found in best["jobs"].items():
+    for name, answer in best["jobs"].items():
         words = plan_words(result.plan_of(best, name))
-        lines.append((name, f"{seconds_text(found['step_time_s'])} a step: {words}"))
+        lines.append((name, f"{seconds_text(answer['step_time_s'])} a step: {words}"))
     print_facts(lines)
     typer.echo("")
 
@@ -201,8 +201,8 @@ def _infeasible(result: StudyResult) -> str:
     counts = result.document["counts"]
     if counts.get("kept") == 0:
         left_out = result.study.spaces[-1].count().left_out
-        binding = max(left_out, key=lambda text: left_out[text])
-        what = f"leave none of {counts['designs']:,} designs, {binding} alone leaves out {left_out[binding]:,}"
+        tightest = max(left_out, key=lambda text: left_out[text])
+        what = f"leave none of {counts['designs']:,} designs, {tightest} alone leaves out {left_out[tightest]:,}"
         error = InputError("limits", what, "raise it")
     else:
         fix = "give designs more memory, more chips, or plans more freedom"

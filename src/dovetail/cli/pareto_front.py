@@ -113,12 +113,12 @@ def _with_progress(counts: Sequence[int]) -> Iterable[int]:
 def _print(question: Question, points: Sequence[FrontPoint], best: FrontPoint, objective: Objective) -> None:
     from dovetail.plans.words import ABBREVIATIONS, plan_words
 
-    job, chosen = question.job, _trained(best)
+    job, training = question.job, _trained(best)
     print_facts(
         [
             ("job", f"{job.model.name}, {job.global_batch} sequences of {job.seq_len} a step, {job.precision}"),
             ("chips", f"{question.cluster.chip.name}, {question.framework.name}"),
-            ("training", f"{count_text(chosen.tokens)} tokens, {chosen.steps:,} steps"),
+            ("training", f"{count_text(training.tokens)} tokens, {training.steps:,} steps"),
             ("best", f"{best.chips:,} chips by {objective}: {plan_words(_answered(best).plan)}"),
             ("proof", _proof_text(points)),
         ]

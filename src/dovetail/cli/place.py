@@ -65,12 +65,12 @@ def _print(solution: ChainSolution) -> None:
     placement = solution.placement
     assert placement is not None, "an infeasible chain is answered by a sentence"
     devices = [placement.devices(first, end) for first, end in placement.stages]
-    copies, used = placement.data_parallel, placement.data_parallel * sum(devices)
+    replicas, used = placement.data_parallel, placement.data_parallel * sum(devices)
     print_facts(
         [
             ("time", f"{seconds_text(solution.seconds)} per batch, proven the least"),
             ("width", f"{placement.layers.width:,}"),
-            ("pipelines", f"{copies:,} of {len(devices):,} stages, {used:,} devices"),
+            ("pipelines", f"{replicas:,} of {len(devices):,} stages, {used:,} devices"),
         ]
     )
     rows = [

@@ -161,8 +161,8 @@ def proof_text(certificate: Certificate) -> str:
     simulated = " when simulated" if certificate.time == "simulated" else ""
     if certificate.status == "optimal":
         return f"proven: none of {certificate.counted:,} plans is faster{simulated}"
-    least = seconds_text(certificate.lower_bound_s or 0.0)
-    return f"at most {certificate.gap or 0.0:.1%} from the best: no plan takes less than {least}{simulated}"
+    bound = seconds_text(certificate.lower_bound_s or 0.0)
+    return f"at most {certificate.gap or 0.0:.1%} from the best: no plan takes less than {bound}{simulated}"
 
 
 def counts_text(certificate: Certificate) -> str:
@@ -217,9 +217,9 @@ def infeasible(answer: Answer) -> InputError:
         return InputError(where, "no plan that fits was found in time", "give a longer --time-limit")
     if certificate.counted == 0:
         return InputError(where, lacking(answer, ()), "choose another number of chips or sequences, or fix less")
-    found = smallest_fixes(answer, RELIEF_SECONDS)
-    what = f"none of {certificate.counted:,} plans fits the {lacking(answer, found)}"
-    more = next((relief for relief in found if relief.what == "chips"), None)
+    fixes = smallest_fixes(answer, RELIEF_SECONDS)
+    what = f"none of {certificate.counted:,} plans fits the {lacking(answer, fixes)}"
+    more = next((fix for fix in fixes if fix.what == "chips"), None)
     if more is None:
         return InputError(where, what, "use more chips, chips with more memory, or shorter sequences")
     return InputError(where, what, f"{more.after:,.0f} chips would do, at {seconds_text(more.step_time_s)} a step")
@@ -230,5 +230,5 @@ def write_plan(answer: Answer, asked_for: Asked, out: Path) -> None:
     from dovetail.documents import to_yaml, write_text
     from dovetail.plans.write import plan_document
 
-    framework = asked_for.framework_beside(out)
+    framework = asked_for.framework_in_file(out)
     write_text(out, to_yaml(plan_document(answer.plan, answer.job, answer.cluster, framework)))

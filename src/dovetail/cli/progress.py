@@ -156,8 +156,8 @@ class JsonLines:
 class _Pace:
     """Whether it is time for a line: so long after the last, or at another level."""
 
-    def __init__(self, every_s: float, clock: Clock) -> None:
-        self._every_s, self._clock = every_s, clock
+    def __init__(self, interval_s: float, clock: Clock) -> None:
+        self._every_s, self._clock = interval_s, clock
         self._last_s = -math.inf
         self._level = ""
 

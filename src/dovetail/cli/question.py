@@ -71,7 +71,7 @@ class Asked:
         """The cluster with so many chips."""
         return self.question(chips).cluster
 
-    def framework_beside(self, out: Path) -> str:
+    def framework_in_file(self, out: Path) -> str:
         """The framework as a plan file written there names it."""
         from dovetail.plans.plan_file import is_path
 

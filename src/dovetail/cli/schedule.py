@@ -85,13 +85,13 @@ def _layer_problem(
     from dovetail.schedule.model_layer import commonest_layer, model_layer_work
 
     job = dt.Job(dt.models.load(model), seq_len=seq_len, global_batch=micro_batch, precision=precision)
-    found = dt.hardware.chip(chip)
-    if found.kind != "systolic":
+    systolic = dt.hardware.chip(chip)
+    if systolic.kind != "systolic":
         fix = "schedules are for systolic chips; on others operators run one after the other"
-        raise InputError("--chip", f"{found.name} is a {found.kind} chip", fix)
+        raise InputError("--chip", f"{systolic.name} is a {systolic.kind} chip", fix)
     work = model_layer_work(job, layer or commonest_layer(job), direction, tensor_parallel, micro_batch)
-    problems = layer_problems(work, [chip_units(found, precision)])
-    return problems.problem(0), int(problems.serial[0]), found.clock_hz
+    problems = layer_problems(work, [chip_units(systolic, precision)])
+    return problems.problem(0), int(problems.serial[0]), systolic.clock_hz
 
 
 def _write(problem: Problem, solution: Solution, clock_hz: float, out: Path | None, trace: Path | None) -> None:
@@ -107,13 +107,13 @@ def _write(problem: Problem, solution: Solution, clock_hz: float, out: Path | No
 
 def _fields(problem: Problem, solution: Solution, serial: int | None) -> dict[str, Any]:
     """The JSON fields of a schedule."""
-    chosen = zip(problem.tasks, solution.schedule.starts, solution.schedule.modes, strict=True)
+    scheduled = zip(problem.tasks, solution.schedule.starts, solution.schedule.modes, strict=True)
     return {
         "makespan_cycles": solution.makespan,
         "serial_cycles": serial,
         "schedule": [
             {"name": task.name, "start": start, "phases": [asdict(phase) for phase in task.modes[mode].phases]}
-            for task, start, mode in chosen
+            for task, start, mode in scheduled
         ],
         "certificate": {"status": solution.status, "lower_bound_cycles": solution.bound, "gap": solution.gap},
     }

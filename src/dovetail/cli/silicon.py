@@ -54,7 +54,7 @@ def _fields(chip: Chip, node: Technology, estimates: Mapping[str, Silicon]) -> d
         "area_mm2_by_part": _plain(value.area_parts),
         "peak_power_w_by_part": _plain(value.power_parts(PEAK)),
         "typical_power_w_by_part": _plain(value.power_parts(TYPICAL)),
-        "coefficients": {name: asdict(found) for name, found in _coefficients(node).items()},
+        "coefficients": {name: asdict(coefficient) for name, coefficient in _coefficients(node).items()},
     }
 
 
@@ -63,8 +63,8 @@ def _plain(parts: Mapping[str, Array]) -> dict[str, float]:
 
 
 def _coefficients(node: Technology) -> dict[str, Coefficient]:
-    every = {field.name: getattr(node, field.name) for field in fields(node)}
-    return {name: found for name, found in every.items() if isinstance(found, dt.hardware.Coefficient)}
+    values = {field.name: getattr(node, field.name) for field in fields(node)}
+    return {name: value for name, value in values.items() if isinstance(value, dt.hardware.Coefficient)}
 
 
 def _print(chip: Chip, node: Technology, estimates: Mapping[str, Silicon]) -> None:
@@ -113,20 +113,19 @@ _SHOWN: dict[str, tuple[str, Callable[[float], str]]] = {
 def _row(
     name: str, label: str, text: Callable[[float], str], estimates: Mapping[str, Silicon], published: float | None
 ) -> tuple[str, ...]:
-    found = [float(getattr(estimates[end], name)) for end in ENDS]
-    beside = ""
+    figures = [float(getattr(estimates[end], name)) for end in ENDS]
+    comparison = ""
     if published is not None:
-        beside = (
-            f"price {text(published)}" if name == "cost_usd" else f"{text(published)} ({found[0] / published - 1:+.1%})"
-        )
-    return (label, *(text(value) for value in found), beside)
+        off = f"{figures[0] / published - 1:+.1%}"
+        comparison = f"price {text(published)}" if name == "cost_usd" else f"{text(published)} ({off})"
+    return (label, *(text(value) for value in figures), comparison)
 
 
 def _impossible(silicon: Silicon) -> list[tuple[str, str]]:
     """What the estimate says cannot be made."""
-    found: list[tuple[str, str]] = []
+    problems: list[tuple[str, str]] = []
     if float(silicon.reticle_share) > 1:
-        found.append(("reticle", "a die is larger than a scanner exposes at once, 858 mm2"))
+        problems.append(("reticle", "a die is larger than a scanner exposes at once, 858 mm2"))
     if float(silicon.shoreline_share) > 1:
-        found.append(("edge", "memory and links do not fit the edge of a die"))
-    return found
+        problems.append(("edge", "memory and links do not fit the edge of a die"))
+    return problems

@@ -81,9 +81,9 @@ def write_trace(step: Simulation, out: Path) -> StepTrace:
     from dovetail.documents import write_parts
     from dovetail.report.step_trace import step_trace
 
-    found = step_trace(step)
-    write_parts(out, found.parts())
-    return found
+    trace = step_trace(step)
+    write_parts(out, trace.parts())
+    return trace
 
 
 def _wafers(step: Simulation, task: Task) -> list[WaferPicture]:
@@ -132,11 +132,11 @@ def _fields(step: Simulation, result: Evaluation, *, exact: bool) -> dict[str, A
 def _facts(step: Simulation, cluster: Cluster, *, exact: bool) -> Facts:
     """What was simulated and what came out."""
     share = f"{abs(step.ratio - 1):.1%}"
-    apart = f"{share} {'longer than' if step.ratio >= 1 else 'shorter than'}" if share != "0.0%" else "as long as"
+    compared = f"{share} {'longer than' if step.ratio >= 1 else 'shorter than'}" if share != "0.0%" else "as long as"
     chips = f"all {cluster.chips} chips" if exact else "one chip a stage"
     capacity = cluster.chip.memory_bytes
     return [
-        ("step", f"{seconds_text(step.step_time_s)} simulated, {apart} the model's "
+        ("step", f"{seconds_text(step.step_time_s)} simulated, {compared} the model's "
                  f"{seconds_text(step.model_step_time_s)} (ratio {step.ratio:.4f})"),
         ("events", f"{step.events:,}, of {len(step.tasks.graph):,} tasks on {chips}"),
         ("memory", f"{bytes_text(step.peak_memory_bytes)} of {bytes_text(capacity)} at the fullest moment"),

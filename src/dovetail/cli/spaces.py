@@ -15,7 +15,7 @@ from dovetail.units import percent_text
 if TYPE_CHECKING:
     from dovetail.hardware import Chip, Wafer
     from dovetail.hardware.design import Designs
-    from dovetail.hardware.design_space import Axis, Counts, DesignSpace
+    from dovetail.hardware.design_space import Axis, DesignCounts, DesignSpace
 
 app = typer.Typer(help="Design spaces: list the catalogue, show one.")
 
@@ -167,9 +167,11 @@ def _print_space(space: DesignSpace) -> None:
 def _axis_rows(axis: Axis) -> list[tuple[str, str, str]]:
     rows: list[tuple[str, str, str]] = []
     for n, (name, column) in enumerate(axis.values.items()):
-        own = axis.name in (name, variable_label(name))
-        label = variable_label(name) if own else f"{axis.name}: {name}" if n == 0 else f"{' ' * len(axis.name)}  {name}"
-        rows.append((label, f"{len(column):,}" if n == 0 else "", _column_text(name, column.tolist(), ordered=own)))
+        alone = axis.name in (name, variable_label(name))
+        label = (
+            variable_label(name) if alone else f"{axis.name}: {name}" if n == 0 else f"{' ' * len(axis.name)}  {name}"
+        )
+        rows.append((label, f"{len(column):,}" if n == 0 else "", _column_text(name, column.tolist(), ordered=alone)))
     return rows
 
 
@@ -183,7 +185,7 @@ def _column_text(name: str, values: list[float], *, ordered: bool) -> str:
     return f"{variable_text(name, min(values))} ... {variable_text(name, max(values))}"
 
 
-def _print_limits(space: DesignSpace, counts: Counts | None, broken: dict[str, int] | None) -> None:
+def _print_limits(space: DesignSpace, counts: DesignCounts | None, broken: dict[str, int] | None) -> None:
     if not space.rules:
         return
     if counts is None or broken is None:

@@ -56,8 +56,8 @@ def _replayed(answers: Iterable[Prediction | Refusal]) -> SimulatedScore:
     from dovetail.accuracy import Prediction
     from dovetail.accuracy.simulated import TIER, score_simulated, simulate_runs
 
-    chosen = [answer for answer in answers if isinstance(answer, Prediction) and answer.run.tier == TIER]
-    return score_simulated(simulate_runs(_with_progress(chosen, "simulating")))
+    in_tier = [answer for answer in answers if isinstance(answer, Prediction) and answer.run.tier == TIER]
+    return score_simulated(simulate_runs(_with_progress(in_tier, "simulating")))
 
 
 def _simulated_fields(replayed: SimulatedScore | None) -> dict[str, Any]:
@@ -79,8 +79,8 @@ def _with_progress(items: Sequence[ItemT], what: str) -> Iterable[ItemT]:
 def _print(board: Scoreboard, by: Key, where: str) -> None:
     macro, left_out = board.macro, board.left_one_family_out
     over = f"mean over {_many(board.families, 'family', 'families')}"
-    apart = board.rows_read - board.rows_used - len(board.refused)
-    others = f", {apart:,} of another tier" if apart else ""
+    ignored = board.rows_read - board.rows_used - len(board.refused)
+    others = f", {ignored:,} of another tier" if ignored else ""
     print_facts(
         [
             ("runs", f"{where}: {board.rows_used:,} predicted, {len(board.refused):,} refused{others}"),
@@ -117,25 +117,28 @@ def _slice_row(name: str, errors: Errors, left_out: Errors | None, ranked: tuple
     return (name, rows, mape, "" if left_out is None else f"{left_out.mape:.1%}", median, bias, *ranked)
 
 
-def _print_simulated(found: SimulatedScore) -> None:
+def _print_simulated(score: SimulatedScore) -> None:
     from dovetail.accuracy.simulated import TIER
 
-    every, number = found.all_runs, _many(len(found.families), "family", "families")
-    regrets = every.simulation.ranking.mean_regret, every.model.ranking.mean_regret
+    all_runs, number = score.all_runs, _many(len(score.families), "family", "families")
+    regrets = all_runs.simulation.ranking.mean_regret, all_runs.model.ranking.mean_regret
     facts = [
-        ("simulated", f"{_many(every.rows, 'run')} of tier {TIER}, {every.ratio - 1:+.1%} to the model's time (mean)"),
-        ("", f"{found.macro.mape:.1%} off (MAPE, mean over {number}), the model {found.model_macro.mape:.1%}"),
+        (
+            "simulated",
+            f"{_many(all_runs.rows, 'run')} of tier {TIER}, {all_runs.ratio - 1:+.1%} to the model's time (mean)",
+        ),
+        ("", f"{score.macro.mape:.1%} off (MAPE, mean over {number}), the model {score.model_macro.mape:.1%}"),
     ]
     if regrets[0] is not None and regrets[1] is not None:
         facts.append(("", f"choice {regrets[0]:.1%} slower than the best measured, the model's {regrets[1]:.1%}"))
     print_facts(facts)
-    rows = [_compared_row(name, each) for name, each in found.families.items()]
+    rows = [_compared_row(name, each) for name, each in score.families.items()]
     columns = ("family", "runs", "MAPE", "sim.", "bias", "sim.", "regret", "sim.")
     rows.append(("",) * len(columns))
-    rows.append(_compared_row("all runs", every))
-    rows.append(("family mean", f"{every.rows:,}", *_both(found.model_macro, found.macro), "", ""))
+    rows.append(_compared_row("all runs", all_runs))
+    rows.append(("family mean", f"{all_runs.rows:,}", *_both(score.model_macro, score.macro), "", ""))
     print_table(columns, rows)
-    for title, groups in (("where simulation helps", found.nearer), ("where it is further off", found.further)):
+    for title, groups in (("where simulation helps", score.nearer), ("where it is further off", score.further)):
         shown = [
             (
                 f"{g.family}, {g.chip}, {g.model}",
@@ -177,13 +180,13 @@ def _print_refused(board: Scoreboard) -> None:
 
     if not board.refused:
         return
-    found = reasons(board.refused)
+    by_reason = reasons(board.refused)
     typer.echo("refused")
-    for reason, ids in found[:SHOWN]:
+    for reason, ids in by_reason[:SHOWN]:
         typer.echo(f"  {_named(ids)}\n    {reason}")
-    rest = sum(len(ids) for _, ids in found[SHOWN:])
+    rest = sum(len(ids) for _, ids in by_reason[SHOWN:])
     if rest:
-        typer.echo(f"  and {rest:,} more for {_many(len(found) - SHOWN, 'other reason')}; --json has all")
+        typer.echo(f"  and {rest:,} more for {_many(len(by_reason) - SHOWN, 'other reason')}; --json has all")
 
 
 def _figures(errors: Errors) -> tuple[str, ...]:

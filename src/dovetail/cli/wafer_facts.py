@@ -19,7 +19,7 @@ SHOWN_VARIABLES = frozenset(
 
 def wafer_facts(wafer: Mapping[str, Any], silicon: Mapping[str, float]) -> list[tuple[str, str]]:
     """Grid, dies, cores, memories, links, power and yield, a line each."""
-    dies, room = wafer["rows"] * wafer["cols"], wafer["die_width_mm"] * wafer["die_height_mm"]
+    dies, die_mm2 = wafer["rows"] * wafer["cols"], wafer["die_width_mm"] * wafer["die_height_mm"]
     grid = f"{wafer['rows']} x {wafer['cols']} dies of {wafer['die_width_mm']:g} x {wafer['die_height_mm']:g} mm"
     if wafer["spare_dies"]:
         rows = f"plans are for {wafer['planned_rows']} rows"
@@ -37,7 +37,7 @@ def wafer_facts(wafer: Mapping[str, Any], silicon: Mapping[str, float]) -> list[
     limit = quantity_text(wafer["power_limit_w"], "W")
     return [
         ("grid", grid),
-        ("silicon", f"{silicon['area_mm2']:,.0f} of {room:,.0f} mm2 of a die"),
+        ("silicon", f"{silicon['area_mm2']:,.0f} of {die_mm2:,.0f} mm2 of a die"),
         ("cores", f"{cores} a die at {speed}"),
         ("SRAM", sram),
         ("HBM", memory),

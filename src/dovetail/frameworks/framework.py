@@ -58,7 +58,7 @@ ZeroStages = Annotated[tuple[Annotated[int, Field(ge=0, le=3)], ...], Field(stri
 
 
 @dataclass(frozen=True, slots=True)
-class Overlaps:
+class FrameworkOverlaps:
     """Which communication runs beside computation."""
 
     gradient_reduction: Availability
@@ -116,7 +116,7 @@ class Framework:
     recompute_stops_early: bool
     """full recompute leaves out what the backward does not need"""
     states: tuple[tuple[Precision, StateBytes], ...]
-    overlaps: Overlaps
+    overlaps: FrameworkOverlaps
     one_copy_per_node: bool
     """a token for several experts of a node travels there once"""
     fused_attention: bool
@@ -264,14 +264,14 @@ class FrameworkSpec(Spec):
         overlaps["gradient_reduction_with_pipeline"] = (
             overlaps["gradient_reduction_with_pipeline"] or overlaps["gradient_reduction"]
         )
-        fields["overlaps"] = Overlaps(**overlaps)
+        fields["overlaps"] = FrameworkOverlaps(**overlaps)
         for name in ALLOWANCES:
             fields[name] = fields[name].allowance()
         fields["doubts"] = tuple(self.doubts.items())
         return Framework(**fields)
 
 
-def _check_within(field: str, part: tuple[object, ...], whole: str, known: tuple[object, ...]) -> None:
+def _check_within(field: str, part: tuple[object, ...], whole: str, allowed: tuple[object, ...]) -> None:
     for item in part:
-        if item not in known:
+        if item not in allowed:
             raise InputError(field, f"names {quoted(item)}, which {whole} lack", f"add it to {whole} or leave it out")

@@ -48,8 +48,8 @@ class LayerBuilder:
         graph = LayerGraph(self._name, sizes, self.tensors, operators, inputs, outputs)
         # what no gradient reaches (an indexer's projections) keeps nothing for a backward
         trained = {o.name for o in graph.reached()}
-        kept = tuple(o if o.name in trained else replace(o, saves=()) for o in operators)
-        return verify(replace(graph, operators=kept))
+        trimmed = tuple(o if o.name in trained else replace(o, saves=()) for o in operators)
+        return verify(replace(graph, operators=trimmed))
 
     def size(self, dim: str, size: DimSize) -> str:
         """Gives a dim its size; the same name must always mean the same size."""
@@ -104,7 +104,7 @@ class LayerBuilder:
                 (output,),
                 work=matrix_work(union(o.indices for o in inputs)),
                 # a constant has no gradient, so what it is multiplied by need not be kept
-                saves=self._kept(
+                saves=self._differentiable(
                     o.tensor
                     for o, other in zip(inputs, inputs[::-1], strict=True)
                     if self.tensors[other.tensor].role is not Role.CONSTANT
@@ -142,7 +142,7 @@ class LayerBuilder:
                 inputs,
                 tuple(outputs),
                 work=vector_work(dims, rule.flops),
-                saves=self._kept(saved),
+                saves=self._differentiable(saved),
                 indivisible=dims[-1:] if rule.whole_last_dim else (),
                 fusion=fusion,
                 attributes=dict(attributes or {}),
@@ -164,8 +164,8 @@ class LayerBuilder:
         rest = tuple(d for d in source.indices if d not in over)
         outputs = [Operand(self.tensor(name, source.indices), source.indices)]
         saved = [source.tensor]
-        for moment in ("scale", "mean")[:values]:
-            statistic = self.tensor(f"{name}.{moment}", rest, Role.STATISTIC, Element.FLOAT32)
+        for statistic_name in ("scale", "mean")[:values]:
+            statistic = self.tensor(f"{name}.{statistic_name}", rest, Role.STATISTIC, Element.FLOAT32)
             outputs.append(Operand(statistic, rest))
             saved.append(statistic)
         return self.append(
@@ -208,7 +208,7 @@ class LayerBuilder:
         """Looks rows of a table up; splitting the rows leaves partial sums."""
         inputs = (self.use(ids), self.use(table))
         output = Operand(self.tensor(name, dims), dims)
-        saved = self._kept(o.tensor for o in inputs)
+        saved = self._differentiable(o.tensor for o in inputs)
         return self.append(Operator(name, Kind.EMBEDDING, "lookup", inputs, (output,), saves=saved))
 
     def movement(self, name: str, function: str, references: tuple[Reference, ...], dims: Dims, along: Dims) -> str:
@@ -247,6 +247,6 @@ class LayerBuilder:
         self.tensors[tensor.name] = tensor
         return tensor.name
 
-    def _kept(self, names: Iterable[str]) -> tuple[str, ...]:
+    def _differentiable(self, names: Iterable[str]) -> tuple[str, ...]:
         given = (Role.WEIGHT, Role.CONSTANT)
         return tuple(n for n in dict.fromkeys(names) if self.tensors[n].role not in given)

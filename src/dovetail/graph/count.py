@@ -28,8 +28,8 @@ def matmul_flops(
     graph: LayerGraph, sizes: Sizes, phases: Iterable[Phase] = tuple(Phase), *, causal: bool = False
 ) -> Size:
     """Matrix FLOPs of a layer's operators of these phases."""
-    wanted = frozenset(phases)
-    return total(flops(o, sizes, Unit.MATRIX, causal=causal) for o in graph.operators if o.phase in wanted)
+    counted = frozenset(phases)
+    return total(flops(o, sizes, Unit.MATRIX, causal=causal) for o in graph.operators if o.phase in counted)
 
 
 def bytes_read(

@@ -130,8 +130,8 @@ class _Tape:
 
     def finish(self) -> Backward:
         """The verified backward graph."""
-        wanted = (*self.forward.inputs, *(w.name for w in self.forward.weights()))
-        gradients = {n: g for n in wanted if (g := self.gradient(n)) is not None}
+        sources = (*self.forward.inputs, *(w.name for w in self.forward.weights()))
+        gradients = {n: g for n in sources if (g := self.gradient(n)) is not None}
         given = {o.tensor for operator in self._operators for o in operator.inputs}
         given -= {o.tensor for operator in self._operators for o in operator.outputs}
         used = [t for t in self.forward.tensors.values() if t.name in given]

@@ -82,7 +82,7 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class DimSplit:
     """What splitting one dim of an operator means."""
 
     dim: str
@@ -121,13 +121,13 @@ class Operator:
     #: the iteration space: every dim that indexes an operand, in order of appearance
     dims: tuple[str, ...] = field(init=False, repr=False, compare=False)
     #: `split` of every dim asked for so far: layouts ask again and again
-    _splits: dict[str, Split | None] = field(init=False, repr=False, compare=False)
+    _splits: dict[str, DimSplit | None] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dims", union(o.indices for o in (*self.inputs, *self.outputs)))
         object.__setattr__(self, "_splits", {})
 
-    def split(self, dim: str) -> Split | None:
+    def split(self, dim: str) -> DimSplit | None:
         """The one sharding rule (None: this dim cannot be split).
 
         Indexing inputs and output: no communication. Reduced: a partial output, unless the
@@ -137,7 +137,7 @@ class Operator:
             self._splits[dim] = self._split(dim)
         return self._splits[dim]
 
-    def _split(self, dim: str) -> Split | None:
+    def _split(self, dim: str) -> DimSplit | None:
         if dim in self.indivisible or dim not in self.dims:
             return None
         same = {dim} | {b for a, b in self.regroups if a == dim} | {a for a, b in self.regroups if b == dim}
@@ -147,7 +147,7 @@ class Operator:
         replicated = tuple(o.tensor for o in self.inputs if not same & set(o.indices))
         lacking = tuple(o.tensor for o in self.outputs if not same & set(o.indices))
         completed = any(not e.passed_on for e in exchanges)
-        return Split(dim, sharded, replicated, () if completed else lacking, exchanges)
+        return DimSplit(dim, sharded, replicated, () if completed else lacking, exchanges)
 
 
 def union(groups: Iterable[Iterable[str]]) -> tuple[str, ...]:

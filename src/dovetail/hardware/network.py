@@ -66,10 +66,10 @@ class Way:
 
 def ways(tiers: Sequence[Tier]) -> tuple[Way, ...]:
     """The ways of a network, innermost first."""
-    found: list[Way] = []
+    result: list[Way] = []
     for number, tier in enumerate(tiers):
-        found += [Way(number, axis) for axis in range(len(tier.shape))] if tier.routed else [Way(number)]
-    return tuple(found)
+        result += [Way(number, axis) for axis in range(len(tier.shape))] if tier.routed else [Way(number)]
+    return tuple(result)
 
 
 class TierSpec(Spec):
@@ -158,14 +158,14 @@ def balanced_shape(size: int, axes: int, multiple: int = 1) -> tuple[int, ...]:
     return min(_shapes(size, axes, 1), key=rank)
 
 
-def _shapes(size: int, axes: int, least: int) -> Iterator[tuple[int, ...]]:
+def _shapes(size: int, axes: int, smallest: int) -> Iterator[tuple[int, ...]]:
     """Every way to write a size as a product of that many factors in ascending order."""
     if axes == 1:
-        if size >= least:
+        if size >= smallest:
             yield (size,)
         return
     for first in _divisors(size):
-        if first >= least and first**axes <= size:
+        if first >= smallest and first**axes <= size:
             yield from ((first, *rest) for rest in _shapes(size // first, axes - 1, first))
 
 

@@ -13,7 +13,7 @@ from dovetail.layout.convert import CollectiveKind
 from dovetail.layout.mesh import degree
 
 
-class Moment(StrEnum):
+class CollectivePhase(StrEnum):
     """When a collective happens: in each microbatch's forward or backward, or once per step."""
 
     FORWARD = "forward"
@@ -32,7 +32,7 @@ class Collective:
     sharded_by: tuple[str, ...]
     #: the operator that needs it
     user: str
-    moment: Moment
+    phase: CollectivePhase
     #: numbers per point, for exchanged statistics
     values: int = 1
     #: a permute that goes round the whole ring shard by shard, instead of one hop to the next chip

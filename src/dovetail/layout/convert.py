@@ -20,7 +20,7 @@ class CollectiveKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ConversionStep:
     """One collective of a conversion, along axes, and the layouts before and after it."""
 
     kind: CollectiveKind | None  # None: a slice, which costs nothing
@@ -44,7 +44,7 @@ _Change = tuple[str | None, str | None]
 
 
 @lru_cache(maxsize=65536)
-def convert(before: Layout, after: Layout) -> tuple[Step, ...]:
+def convert(before: Layout, after: Layout) -> tuple[ConversionStep, ...]:
     """The steps from one layout to another; axes that change alike move in one collective.
 
     No path of single-axis collectives moves fewer bytes per chip, as long as axes that replicate the tensor
@@ -54,13 +54,13 @@ def convert(before: Layout, after: Layout) -> tuple[Step, ...]:
     moves: dict[_Change, list[str]] = {}
     for axis, change in _changes(before, after):
         moves.setdefault(change, []).append(axis)
-    steps: list[Step] = []
+    steps: list[ConversionStep] = []
     current = before
     for kind in _ORDER:
         for (old, new), axes in moves.items():
             if _kind(old, new) is kind:
                 moved = _moved(current, axes, new)
-                steps.append(Step(kind, tuple(axes), current, moved))
+                steps.append(ConversionStep(kind, tuple(axes), current, moved))
                 current = moved
     assert current == after
     return tuple(steps)

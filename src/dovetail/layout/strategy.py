@@ -39,11 +39,11 @@ class Strategy:
         """The strategy of one layer class: the same for all, but where each has cuts of its own."""
         return self
 
-    def cut(self, operator: Operator) -> dict[str, str]:
-        """Axis → the dim of this operator it cuts."""
+    def shard(self, operator: Operator) -> dict[str, str]:
+        """Axis → the dim of this operator it shards."""
         choose = STRATEGIES[self.rule]
-        cuts = {axis: choose(self, operator, axis) for axis in self.mesh.axes}
-        return {axis: dim for axis, dim in cuts.items() if dim is not None}
+        shards = {axis: choose(self, operator, axis) for axis in self.mesh.axes}
+        return {axis: dim for axis, dim in shards.items() if dim is not None}
 
     def leaves_open(self, operator: Operator, axis: str) -> bool:
         """Whether the operator takes an arriving gradient as terms of a sum along this axis and hands on such terms.
@@ -55,10 +55,10 @@ class Strategy:
 
     def stream_shard(self) -> dict[str, str]:
         """How the residual stream lies between layers."""
-        cuts = dict.fromkeys(self.mesh.data, "batch") | dict.fromkeys(self.mesh.context, "seq")
+        shards = dict.fromkeys(self.mesh.data, "batch") | dict.fromkeys(self.mesh.context, "seq")
         if self.sequence_parallel:
-            cuts |= dict.fromkeys(self.mesh.tensor, "seq")
-        return cuts
+            shards |= dict.fromkeys(self.mesh.tensor, "seq")
+        return shards
 
     def token_shard(self) -> dict[str, str]:
         """How token ids and labels lie: every tensor-parallel chip has its copy."""

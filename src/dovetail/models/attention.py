@@ -164,7 +164,7 @@ def attend(
     # keys that are values too still need two names for the one dim: scores sum it, outputs carry it
     value = builder.use(v, {"seq": mask.key, "head_dim": "value_dim"})
     if settings.fused_attention or sinks is not None or choice is not None:
-        return attention(builder, "attention", query, key, value, mask, scale=scale, sinks=sinks, choice=choice)
+        return attention(builder, "attention", (query, key, value), mask, scale=scale, sinks=sinks, choice=choice)
     batch, seq, *heads, _ = builder.tensors[query].dims
     scores = builder.contraction("scores", query, key, (batch, *heads, seq, mask.key), mask=mask)
     probabilities = builder.softmax("probabilities", scores, mask.key, mask=mask, scale=scale)

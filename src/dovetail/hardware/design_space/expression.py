@@ -82,10 +82,10 @@ def parse_expression(text: object, where: str, kind: Kind) -> Expression:
     text = " ".join(text.split())
     tree = _tree(text, where)
     names: list[str] = []
-    found = _check(tree, where, names, 0)
-    if found != kind:
+    actual = _check(tree, where, names, 0)
+    if actual != kind:
         hint = "compare it with something" if kind == "condition" else "leave the comparison out"
-        raise InputError(where, f"{quoted(text)} is a {found}", f"it should be a {kind}: {hint}")
+        raise InputError(where, f"{quoted(text)} is a {actual}", f"it should be a {kind}: {hint}")
     return Expression(text, kind, tree, tuple(dict.fromkeys(names)))
 
 

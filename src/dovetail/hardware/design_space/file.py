@@ -83,8 +83,8 @@ class SpaceSpec(Spec):
         once = [(f"vary.{axis.name}", name) for axis in axes for name in axis.values]
         once += [(f"set.{name}", name) for name in changed] + [(f"derive.{name}", name) for name in self.derive]
         _check_once(once, where)
-        every = [name for _, name in once] + [name for values in self.references.values() for name in values]
-        if base.kind != "systolic" and any(name in ("output_stationary", DATAFLOW) for name in every):
+        given = [name for _, name in once] + [name for values in self.references.values() for name in values]
+        if base.kind != "systolic" and any(name in ("output_stationary", DATAFLOW) for name in given):
             fix = f"leave it out: {base.name} is a {base.kind} chip"
             raise InputError(f"{where}: {DATAFLOW}", "belongs to systolic arrays", fix)
         size = math.prod(len(axis) for axis in axes)
@@ -99,7 +99,7 @@ class SpaceSpec(Spec):
     def _formulas(self, technology: Technology | None, fixed: Designs, where: str) -> Formulas:
         """Every expression but the limits, each checked against the names it may use."""
         wafer = isinstance(fixed, WaferDesigns)
-        _check_own_names([*self.define, *self.references], WAFER_KNOWN if wafer else KNOWN, where)
+        _check_defined_names([*self.define, *self.references], WAFER_KNOWN if wafer else KNOWN, where)
         derived = {
             name: parse_expression(text, f"{where}: derive.{name}", "number") for name, text in self.derive.items()
         }
@@ -137,10 +137,10 @@ def _check_wafers(names: Iterable[str], start: Designs, technology: Technology |
 
 def _values(written: Mapping[str, object], where: str) -> dict[str, float]:
     """Values of variables as a file writes them, by the variable's own name."""
-    found = {variable_of(n, f"{where}.{n}"): read_value(n, value, f"{where}.{n}") for n, value in written.items()}
-    if len(found) < len(written):
+    values = {variable_of(n, f"{where}.{n}"): read_value(n, value, f"{where}.{n}") for n, value in written.items()}
+    if len(values) < len(written):
         raise InputError(where, f"gives {DATAFLOW} and output_stationary", "keep one of them")
-    return found
+    return values
 
 
 def _check_once(names: Iterable[tuple[str, str]], where: str) -> None:
@@ -155,8 +155,8 @@ def _check_once(names: Iterable[tuple[str, str]], where: str) -> None:
         seen[name] = place
 
 
-def _check_own_names(names: Iterable[str], known: Iterable[str], where: str) -> None:
-    taken = {*known, *FUNCTIONS}
+def _check_defined_names(names: Iterable[str], reserved: Iterable[str], where: str) -> None:
+    taken = {*reserved, *FUNCTIONS}
     for name in names:
         if not (name.isidentifier() and name.isascii()) or keyword.iskeyword(name) or len(name) > 100:
             fix = "use letters, digits and underscores"
@@ -170,8 +170,8 @@ def _check_defined(formulas: Formulas, where: str) -> None:
     """A definition uses what is known and definitions above it, so none goes round in a circle."""
     above: dict[str, Expression] = {}
     for name, expression in formulas.defined.items():
-        known = Formulas(formulas.derived, above, formulas.references, formulas.technology, wafer=formulas.wafer)
-        known.check_names(expression, f"{where}: define.{name}")
+        so_far = Formulas(formulas.derived, above, formulas.references, formulas.technology, wafer=formulas.wafer)
+        so_far.check_names(expression, f"{where}: define.{name}")
         above = {**above, name: expression}
 
 
@@ -243,12 +243,12 @@ def _axis_values(name: str, entry: object, where: str) -> list[float]:
         fix = "give a list, {powers_of_two: [1, 64]} or {range: [1, 8], step: 1}"
         raise InputError(where, "is no list of values", fix)
     _check_length(len(values), where)
-    found = [read_value(name, value, f"{where}.{n}") for n, value in enumerate(values)]
-    first = {value: n for n, value in reversed(list(enumerate(found)))}
-    for n, value in enumerate(found):
+    numbers = [read_value(name, value, f"{where}.{n}") for n, value in enumerate(values)]
+    first = {value: n for n, value in reversed(list(enumerate(numbers)))}
+    for n, value in enumerate(numbers):
         if first[value] < n:
             raise InputError(where, f"has {quoted(values[n])} twice", "give each value once")
-    return found
+    return numbers
 
 
 def _powers(name: str, ends: tuple[object, ...], where: str) -> list[float]:
@@ -277,10 +277,10 @@ def _steps(name: str, ends: tuple[object, ...], by: object, where: str) -> list[
 
 def _tied(rows: list[Mapping[str, object]], where: str) -> dict[str, Floats]:
     _check_length(len(rows), where)
-    found = [_values(row, f"{where}.{n}") for n, row in enumerate(rows)]
-    names = list(found[0])
+    entries = [_values(row, f"{where}.{n}") for n, row in enumerate(rows)]
+    names = list(entries[0])
     seen: set[frozenset[tuple[str, float]]] = set()
-    for n, row in enumerate(found):
+    for n, row in enumerate(entries):
         if set(row) != set(names) or not names:
             fix = f"every entry should give {', '.join(names) or 'the same variables'}"
             raise InputError(f"{where}.{n}", f"gives {', '.join(row) or 'nothing'}", fix)
@@ -288,7 +288,7 @@ def _tied(rows: list[Mapping[str, object]], where: str) -> dict[str, Floats]:
         if choice in seen:
             raise InputError(f"{where}.{n}", "stands twice", "give each choice once")
         seen.add(choice)
-    return {name: np.asarray([row[name] for row in found]) for name in names}
+    return {name: np.asarray([row[name] for row in entries]) for name in names}
 
 
 def _check_length(number: int, where: str) -> None:

@@ -94,8 +94,8 @@ class Formulas:
         if dot and reference not in self.references:
             raise InputError(where, f"{quoted(reference)} is no reference", one_of(self.references, reference))
         if dot and (figure not in self.names or self.uses(figure) & set(self.references)):
-            own = [n for n in self.names if not self.uses(n) & set(self.references)]
-            raise InputError(where, f"{quoted(figure)} is no figure of a reference", one_of(own, figure))
+            figures = [n for n in self.names if not self.uses(n) & set(self.references)]
+            raise InputError(where, f"{quoted(figure)} is no figure of a reference", one_of(figures, figure))
         if not dot and name in self.references:
             raise InputError(where, f"{quoted(name)} is a whole design", f"name a figure, as {name}.rows")
         if figure not in self.names:

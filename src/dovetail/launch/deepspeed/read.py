@@ -52,13 +52,13 @@ def _section(document: Mapping[str, Any], name: str, where: str) -> Mapping[str,
     return cast("Mapping[str, Any]", value)
 
 
-def _count(fields: Mapping[str, Any], key: str, where: str, least: int = 1, most: int = _MAX_COUNT) -> int | None:
+def _count(fields: Mapping[str, Any], key: str, where: str, low: int = 1, high: int = _MAX_COUNT) -> int | None:
     """A whole number; none where it is missing or left to the program that starts DeepSpeed."""
     value = fields.get(key)
     if value is None or value == "auto":
         return None
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        fix = f"it should be a whole number from {least} to {most}"
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        fix = f"it should be a whole number from {low} to {high}"
         raise InputError(f"{where}: {key}", f"is {quoted(value)}", fix)
     return value
 
@@ -120,24 +120,24 @@ def _batch(document: Mapping[str, Any], where: str, plan: dict[str, Any], job: d
     train = _count(document, "train_batch_size", where)
     micro = _count(document, "train_micro_batch_size_per_gpu", where, 1, 2**24)
     steps = _count(document, "gradient_accumulation_steps", where)
-    copies = _count(document, "data_parallel_size", where, 1, 2**24)
-    if micro is None and train is not None and copies is not None and train % (copies * (steps or 1)) == 0:
-        micro = train // (copies * (steps or 1))
+    replicas = _count(document, "data_parallel_size", where, 1, 2**24)
+    if micro is None and train is not None and replicas is not None and train % (replicas * (steps or 1)) == 0:
+        micro = train // (replicas * (steps or 1))
     if micro is None:
         fix = "add it: the number of chips, which it would follow from, is not in a configuration"
         raise InputError(f"{where}: train_micro_batch_size_per_gpu", "is missing or auto", fix)
     plan["micro_batch"] = micro
-    if copies is not None:
-        plan["data_parallel"] = copies
+    if replicas is not None:
+        plan["data_parallel"] = replicas
     if plan["tensor_parallel"] > 1 or train is None:
-        if copies is not None and steps is not None:
-            job["global_batch"] = micro * steps * copies
+        if replicas is not None and steps is not None:
+            job["global_batch"] = micro * steps * replicas
         # with AutoTP it may count each sequence once or once per chip of its group
         return
     job["global_batch"] = train
     if steps is None:
         return
-    if train % (micro * steps) or (copies is not None and train != micro * steps * copies):
+    if train % (micro * steps) or (replicas is not None and train != micro * steps * replicas):
         what = f"is {train}, which microbatches of {micro} in {steps} steps do not make"
         raise InputError(f"{where}: train_batch_size", what, "it should be their product with the copies")
     plan["data_parallel"] = train // (micro * steps)

@@ -37,8 +37,9 @@ def export(task: Task) -> Launch:
     job, plan = task.job, task.plan
     check_runs(plan, job, task.cluster, launch="megatron")
     if job.optimizer not in _OPTIMIZERS:
-        known = ", ".join(_OPTIMIZERS)
-        raise InputError("job: optimizer", f"is {job.optimizer}, which {VERSION} does not have", f"use one of {known}")
+        optimizers = ", ".join(_OPTIMIZERS)
+        what = f"is {job.optimizer}, which {VERSION} does not have"
+        raise InputError("job: optimizer", what, f"use one of {optimizers}")
     arguments = [
         *model_arguments(job.model, job.seq_len),
         ("--seq-length", str(job.seq_len)),

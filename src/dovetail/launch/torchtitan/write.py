@@ -40,11 +40,11 @@ def export(task: Task) -> Launch:
 def _recipe(task: Task) -> Recipe:
     """The recipe that trains a job's model in its numbers."""
     job = task.job
-    known = {recipe.model: recipe for recipe in RECIPES}
-    recipe = known.get(job.model.name)
+    recipes = {recipe.model: recipe for recipe in RECIPES}
+    recipe = recipes.get(job.model.name)
     if recipe is None or models.load(recipe.model) != job.model:
         what = f"is {job.model.name}, for which {VERSION} ships no recipe"
-        raise InputError("job: model", what, one_of(known, job.model.name))
+        raise InputError("job: model", what, one_of(recipes, job.model.name))
     if job.precision not in (recipe.precision, "fp32") or (job.precision == "fp32" and recipe.precision != "bf16"):
         what = f"is {job.precision}, and {recipe.config} of {VERSION} multiplies in {recipe.precision}"
         raise InputError("job: precision", what, f"it should be {recipe.precision}")

@@ -22,13 +22,13 @@ def _nothing() -> dict[str, str]:
 class EncodedStrategy(Strategy):
     """Cuts by operator's name instead of a rule; axes are atomic axes of the tile."""
 
-    cuts_of: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+    shards_of: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     stream: Mapping[str, str] = field(default_factory=_nothing)
     tokens: Mapping[str, str] = field(default_factory=_nothing)
 
-    def cut(self, operator: Operator) -> dict[str, str]:
-        """Axis → the dim of this operator it cuts."""
-        return dict(self.cuts_of[operator.name])
+    def shard(self, operator: Operator) -> dict[str, str]:
+        """Axis → the dim of this operator it shards."""
+        return dict(self.shards_of[operator.name])
 
     def stream_shard(self) -> dict[str, str]:
         """How the residual stream lies between layers."""
@@ -41,10 +41,10 @@ class EncodedStrategy(Strategy):
 
 def stream_shards(graph: LayerGraph, operators: Mapping[str, OperatorEncoding], axes: TileAxes) -> dict[str, str]:
     """How a layer class takes the residual stream: cut as any of its readers cuts it."""
-    cuts: dict[str, str] = {}
+    shards: dict[str, str] = {}
     for tensor in graph.stream(graph.inputs):
-        cuts = tensor_shards(graph, operators, tensor.name, axes) | cuts
-    return cuts
+        shards = tensor_shards(graph, operators, tensor.name, axes) | shards
+    return shards
 
 
 def as_strategy(
@@ -64,10 +64,10 @@ def as_strategy(
     """
     backward = backward or differentiate(graph)
     stream = stream_shards(graph, operators, axes) if stream is None else stream
-    cuts = {o.name: decode(o, operators[o.name].forward, axes) for o in graph.operators}
-    cuts |= backward_shards(graph, operators, backward, axes, stream)
+    shards = {o.name: decode(o, operators[o.name].forward, axes) for o in graph.operators}
+    shards |= backward_shards(graph, operators, backward, axes, stream)
     ring = {a for o in graph.operators for a in streamed_axes(operators[o.name].forward, axes) if "key_seq" in o.dims}
-    group = {a for found in cuts.values() for a, dim in found.items() if dim == "group"} - ring
+    group = {a for sharded in shards.values() for a, dim in sharded.items() if dim == "group"} - ring
     zero, stage = _zero(operators, axes)
     names = tuple(axes.sizes())
     if zero & group:
@@ -85,7 +85,7 @@ def as_strategy(
         context="ring" if ring else "all_gather",
         zero_stage=stage,
         keep_gathered=keep_gathered,
-        cuts_of=cuts,
+        shards_of=shards,
         stream=stream,
         tokens=token_shards(graph, operators, axes),
     )
@@ -93,13 +93,13 @@ def as_strategy(
 
 def token_shards(graph: LayerGraph, operators: Mapping[str, OperatorEncoding], axes: TileAxes) -> dict[str, str]:
     """How ids and labels lie, as their readers need them; whole along an axis where one that has the dim is."""
-    cuts: dict[str, str] = {}
+    shards: dict[str, str] = {}
     whole: set[tuple[str, str]] = set()
     for name in (n for n in graph.inputs if graph.tensors[n].role is Role.INDEX):
         seen = tensor_shards(graph, operators, name, axes)
         whole |= {(axis, dim) for axis in axes.sizes() for dim in graph.tensors[name].dims if axis not in seen}
-        cuts |= seen
-    return {axis: dim for axis, dim in cuts.items() if (axis, dim) not in whole}
+        shards |= seen
+    return {axis: dim for axis, dim in shards.items() if (axis, dim) not in whole}
 
 
 def _zero(operators: Mapping[str, OperatorEncoding], axes: TileAxes) -> tuple[set[str], int]:

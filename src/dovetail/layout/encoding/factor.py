@@ -112,11 +112,11 @@ def sharded_by(factors: Iterable[Factor]) -> dict[str, int]:
 
 def primes(number: int) -> tuple[int, ...]:
     """The prime factors of a number, smallest first, each as often as it divides."""
-    found: list[int] = []
+    factors: list[int] = []
     divisor = 2
     while divisor * divisor <= number:
         while number % divisor == 0:
-            found.append(divisor)
+            factors.append(divisor)
             number //= divisor
         divisor += 1
-    return (*found, number) if number > 1 else tuple(found)
+    return (*factors, number) if number > 1 else tuple(factors)

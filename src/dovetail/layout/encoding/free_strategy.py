@@ -30,18 +30,18 @@ class FreeStrategy(Strategy):
     def of(self, graph: LayerGraph) -> Strategy:
         """The strategy of one layer class."""
         assert self.layouts is not None, "made by `on`"
-        known = dict(self.layouts.classes)
-        if graph.name not in known:
+        classes = dict(self.layouts.classes)
+        if graph.name not in classes:
             fix = f"say how {graph.name} is cut"
             raise InputError("plan: layouts", f"lack the layer class {graph.name}", fix)
-        operators, axes = dict(known[graph.name]), self.layouts.axes()
+        operators, axes = dict(classes[graph.name]), self.layouts.axes()
         missing = next((o.name for o in graph.operators if o.name not in operators), None)
         if missing is not None:
             fix = f"say how {missing} is cut"
             raise InputError(f"plan: layouts.{graph.name}", f"lacks the operator {missing}", fix)
         return layer_strategy(graph, operators, axes, stream_layout(self.layouts.stream, axes), self.zero_stage)
 
-    def cut(self, operator: Operator) -> dict[str, str]:
+    def shard(self, operator: Operator) -> dict[str, str]:
         """No operator is cut alike in all classes."""
         raise AssertionError(f"{operator.name} is one of a layer class: ask `of` for its strategy")
 
@@ -62,10 +62,10 @@ def layer_strategy(
     """A layer class whose operators have these strings; gradients are cut as the operators they belong to."""
     backward = backward or differentiate(graph)
     encoded = {name: OperatorEncoding(strings) for name, strings in operators.items()}
-    cuts = {o.name: decode(o, operators[o.name], axes) for o in graph.operators}
-    cuts |= backward_shards(graph, encoded, backward, axes, stream)
+    shards = {o.name: decode(o, operators[o.name], axes) for o in graph.operators}
+    shards |= backward_shards(graph, encoded, backward, axes, stream)
     names = tuple(axes.sizes())
-    group = {axis for found in cuts.values() for axis, dim in found.items() if dim == "group"}
+    group = {axis for sharded in shards.values() for axis, dim in sharded.items() if dim == "group"}
     # query groups count as context, not tensor: weights may be sharded along both kinds of axes alike
     mesh = Mesh(
         data=tuple(a for a in names if a not in group),
@@ -77,7 +77,7 @@ def layer_strategy(
         mesh,
         rule="free",
         zero_stage=zero_stage,
-        cuts_of=cuts,
+        shards_of=shards,
         stream=stream,
         tokens=token_shards(graph, encoded, axes),
     )

@@ -131,8 +131,8 @@ def _stream_violations(operator: Operator, sizes: Sizes, strings: Strings, where
     for factor in strings:
         if not factor.streamed or factor.size == 1:
             continue
-        known = factor.dim in operator.dims
-        operand = streamed_operand(operator, factor.dim, sizes) if known else ()
+        is_dim = factor.dim in operator.dims
+        operand = streamed_operand(operator, factor.dim, sizes) if is_dim else ()
         if not operand:
             yield Violation("streamed", where, f"{_text(factor)} has no operand to stream")
         travelling.setdefault(operand, factor.dim)

@@ -49,14 +49,14 @@ def stream_buffer_bytes(
         return 0
     parts = sharded_by(strings)
     operands = {operand.tensor: operand for operand in (*operator.inputs, *operator.outputs)}
-    found: list[Size] = []
+    buffers: list[Size] = []
     for name in streamed_operand(operator, streamed[0].dim, sizes):
-        cut = 1
+        num_shards = 1
         for dim in set(operands[name].indices):
-            cut *= parts.get(dim, 1)
+            num_shards *= parts.get(dim, 1)
         whole = times(graph.tensors[name].bytes(sizes, widths), BUFFERS)
-        found.append(divided(whole, cut * extent(streamed)))
-    return total(found)
+        buffers.append(divided(whole, num_shards * extent(streamed)))
+    return total(buffers)
 
 
 def _number(size: Size) -> Fraction | float:

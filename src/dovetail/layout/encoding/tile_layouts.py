@@ -58,9 +58,9 @@ class TileLayouts:
 def _axes(layouts: TileLayouts) -> TileAxes:
     for strings in layouts.strings():
         if tile_extent(strings) != (layouts.rows, layouts.cols):
-            found = " × ".join(map(str, tile_extent(strings)))
+            extent = " × ".join(map(str, tile_extent(strings)))
             fix = f"factors should multiply to {layouts.rows} rows and {layouts.cols} columns"
-            raise InputError("plan: layouts", f"has strings for {found} dies", fix)
+            raise InputError("plan: layouts", f"has strings for {extent} dies", fix)
     return tile_axes(layouts.strings())
 
 
@@ -73,9 +73,9 @@ def string_of(text: str, where: str) -> String:
     """The string that a text means."""
     factors: list[Factor] = []
     for part in filter(None, (piece.strip() for piece in text.split(","))):
-        found = _FACTOR.fullmatch(part)
-        if found is None or int(found[1]) < 1:
+        match = _FACTOR.fullmatch(part)
+        if match is None or int(match[1]) < 1:
             fix = f"write dies and the dim they cut, innermost first: 4 seq, 2 {REPLICATE}"
             raise InputError(where, f"has {quoted(part)}", fix)
-        factors.append(Factor(int(found[1]), found[2]))
+        factors.append(Factor(int(match[1]), match[2]))
     return tuple(factors)

@@ -155,7 +155,7 @@ def _mixture_options(
             strategy = _role_strategy(by_axis, tile, sequence_parallel)
             option: dict[str, Labels] = {}
             for operator in operators:
-                cuts = strategy.cut(operator)
+                cuts = strategy.shard(operator)
                 option[operator.name] = tuple(_own(operator, cuts.get(axis), allowed) for axis in tile.names)
                 if not _divides(option[operator.name], sizes, tile):
                     break

@@ -1,6 +1,6 @@
 """What every operator of a layer cuts and in which layout it needs and writes tensors, for all options at once.
 
-The same rules as `layout.derive` and `layout.encoding.cuts` apply, along each axis: arrays hold codes of dims.
+The same rules as `layout.derive` and `layout.encoding.shards` apply, along each axis: arrays hold codes of dims.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 
 from dovetail.arrays import Ints
 from dovetail.graph import Backward, LayerGraph, Operand, Operator, Role, Tensor
-from dovetail.layout.derive import SUMS, is_term, own_dim
+from dovetail.layout.derive import SUMS, is_term, tensor_dim_of
 from dovetail.layout.encoding.shards import owner
 from dovetail.mapping.layouts.conversion_kernels import FIRST_DIM, FLAT_SHARD, OPEN, WHOLE
 from dovetail.mapping.layouts.options import Labels, Variable
@@ -105,7 +105,7 @@ class LayerShards:
         return Scoped(scope, np.where(together.over(scope), OPEN, cuts.over(scope)))
 
     def _of_sum(self, operator: Operator) -> Scoped:
-        """How the sum of a tensor's gradients lies: `layout.encoding.cuts.sum_shards`."""
+        """How the sum of a tensor's gradients lies: `layout.encoding.shards.sum_shards`."""
         name = operator.name.removesuffix(".grad.sum")
         if name in self.graph.inputs:
             return self.written[name]
@@ -178,7 +178,7 @@ class LayerShards:
         """By code of a cut: the placement of an operand."""
         table = np.zeros(FIRST_DIM + len(self.dims), np.int64)
         for dim in operator.dims:
-            own = own_dim(operator, operand, self.tensors[operand.tensor], dim)
+            own = tensor_dim_of(operator, operand, self.tensors[operand.tensor], dim)
             table[self.code[dim]] = WHOLE if own is None else self.code[own]
         return table
 

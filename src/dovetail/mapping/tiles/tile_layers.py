@@ -13,7 +13,7 @@ from dovetail.frameworks import Framework
 from dovetail.graph import LayerGraph
 from dovetail.graph.size import Sizes
 from dovetail.hardware import Cluster
-from dovetail.layout import Moment
+from dovetail.layout import CollectivePhase
 from dovetail.layout.encoding import TileLayouts
 from dovetail.mapping.layouts.free_layouts import tile_price
 from dovetail.mapping.layouts.setting import LayerSetting
@@ -128,12 +128,12 @@ class TileLayers:
             self.job.element_bytes(),
         )
 
-    def _exposure(self, group: str, moment: Moment) -> float:
+    def _exposure(self, group: str, phase: CollectivePhase) -> float:
         """What computation does not hide of a collective, however much of it there is."""
         overlaps = self._least_facts.overlaps
         if group == "updated weights":
             return 1 - float(overlaps.updated_weights)
-        tensor = overlaps.tensor_forward if moment is Moment.FORWARD else overlaps.tensor_backward
+        tensor = overlaps.tensor_forward if phase is CollectivePhase.FORWARD else overlaps.tensor_backward
         return 1 - float(np.ravel(hidden_shares(overlaps, tensor)[group])[0])
 
     def plan_of(self, layouts: TileLayouts | None) -> Plan:
