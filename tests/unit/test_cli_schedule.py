@@ -77,4 +77,4 @@ def test_what_cannot_be_answered_is_refused_in_a_sentence(arguments, named, refu
 def test_files_are_not_replaced_unasked(file, refusal):
     from dovetail.cli.schedule import schedule
 
-    assert "exists already" in refusal(schedule, file=file, out=file)
+    assert "already exists" in refusal(schedule, file=file, out=file)

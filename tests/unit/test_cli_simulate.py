@@ -93,7 +93,7 @@ def test_trace_is_written_and_not_over_another_file(call, tmp_path):
     before = (tmp_path / "step.json").read_bytes()
     code, out, err = call("simulate", "plan.yaml", "--trace", "step.json")
     assert (code, out) == (2, "")
-    assert "step.json: exists already" in err
+    assert "step.json: already exists" in err
     found = json.loads(call("simulate", "plan.yaml", "--trace", "step.json", "--force", "--json")[1])
     assert found["trace"] == {"path": "step.json", "events": counted, "operators": True}
     assert (tmp_path / "step.json").read_bytes() == before

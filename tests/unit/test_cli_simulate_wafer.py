@@ -48,7 +48,7 @@ def test_a_picture_is_written_once(call, tmp_path):
     assert "8 × 6 dies of temp-like" in svg
     code, _, err = call("simulate", "plan.yaml", "--picture", "wafer.svg")
     assert code == 2
-    assert "wafer.svg: exists already" in err
+    assert "wafer.svg: already exists" in err
     code, out, _ = call("simulate", "plan.yaml", "--picture", "wafer.svg", "--force", "--json")
     assert code == 0
     assert json.loads(out)["picture"] == "wafer.svg"

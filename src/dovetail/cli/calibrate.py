@@ -1,4 +1,4 @@
-"""`dovetail calibrate`: a user's own cluster fitted from a handful of measurements."""
+"""`dovetail calibrate`: fits a user's cluster to a handful of measurements."""
 
 from __future__ import annotations
 
@@ -20,25 +20,27 @@ if TYPE_CHECKING:
     from dovetail.accuracy.own_timings import TimedNumbers
     from dovetail.hardware import Chip
 
-#: Of the rows that are refused the view names a few; JSON has all.
+#: How many refused rows the view lists; JSON has all of them.
 SHOWN = 5
-NO_GAIN = "a fit without a run predicts it no better than the shipped numbers: keep those, or measure more"
-ONE_CONFIGURATION = "one configuration cannot be cross-validated: measure another to know what the fit is worth"
+NO_GAIN = "on runs it has not seen, the fit is no better than the shipped numbers: keep those, or measure more"
+ONE_CONFIGURATION = "one configuration cannot be cross-validated: measure another to know how good the fit is"
 
 
 def calibrate(
     runs: Annotated[Path | None, typer.Argument(help="A CSV file of step times, as `dovetail validate` reads.")] = None,
     gemm: Annotated[Path | None, typer.Option("--gemm", help="A CSV file of timed matrix products.")] = None,
-    nccl: Annotated[list[Path] | None, typer.Option("--nccl", help="What nccl-tests printed; may be repeated.")] = None,
-    chip: Annotated[str | None, typer.Option("--chip", help="The chip to calibrate, where files have several.")] = None,
-    out: Annotated[Path, typer.Option("--out", help="The folder the chip and cluster files go to.")] = Path(),
-    force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
+    nccl: Annotated[list[Path] | None, typer.Option("--nccl", help="Output of nccl-tests; repeatable.")] = None,
+    chip: Annotated[
+        str | None, typer.Option("--chip", help="The chip to calibrate, if the files have several.")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder for the chip and cluster files.")] = Path(),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a view.")] = False,
 ) -> None:
-    """Fit your own chips and cluster from step times, timed products or nccl-tests; write them as files."""
+    """Fit your chips and cluster to step times, timed matrix products or nccl-tests, and write them as files."""
     if runs is None and gemm is None and not nccl:
         fix = "give a CSV file of step times, --gemm or --nccl"
-        raise InputError("dovetail calibrate", "has nothing to fit on", fix)
+        raise InputError("dovetail calibrate", "has no measurements to fit", fix)
     from dovetail import accuracy
     from dovetail.accuracy.own_cluster import fit_own, fit_timings
 
@@ -99,11 +101,11 @@ def _timed(chip: Chip, gemm: Path | None, nccl: Sequence[Path], measured: Measur
 def _targets(chip: Chip, out: Path, *, force: bool) -> tuple[Path, Path]:
     """The files to write, checked before anything is fitted."""
     if not out.is_dir():
-        raise InputError(str(out), "is no folder", "name one that exists")
+        raise InputError(str(out), "is not a folder", "name an existing one")
     targets = (out / f"{chip.name}-calibrated.yaml", out / f"{chip.name}-calibrated-cluster.yaml")
     for path in targets:
         if path.exists() and not force:
-            raise InputError(str(path), "exists already", "name another folder with --out or add --force")
+            raise InputError(str(path), "already exists", "name another folder with --out or add --force")
     return targets
 
 
@@ -130,15 +132,15 @@ def _print(fit: OwnFit, runs: str, files: Sequence[str]) -> None:
     print_facts(facts)
     sure = fit.before is not None
     rows = [_row(name, number, sure=sure) for name, number in fit.numbers.items()]
-    print_table(("number", "before", "after", *(["unsure by"] if sure else []), "rests on"), rows)
+    print_table(("number", "before", "after", *(["uncertainty"] if sure else []), "source"), rows)
     if fit.before is not None and fit.worth_it is not True:
-        typer.echo(f"careful: {ONE_CONFIGURATION if fit.worth_it is None else NO_GAIN}")
+        typer.echo(f"warning: {ONE_CONFIGURATION if fit.worth_it is None else NO_GAIN}")
     for refusal in fit.refused[:SHOWN]:
         typer.echo(f"refused {refusal.id}: {refusal.reason}")
     if len(fit.refused) > SHOWN:
-        typer.echo(f"and {len(fit.refused) - SHOWN:,} more; --json has all")
+        typer.echo(f"and {len(fit.refused) - SHOWN:,} more: see --json")
     for path in files:
-        typer.echo(f"written {path}")
+        typer.echo(f"wrote {path}")
 
 
 def _run_facts(fit: OwnFit, runs: str) -> list[tuple[str, str]]:
@@ -149,12 +151,12 @@ def _run_facts(fit: OwnFit, runs: str) -> list[tuple[str, str]]:
     others = f", {ignored:,} of another chip or tier" if ignored else ""
     facts = [
         ("runs", f"{runs}: {before.rows:,} used, {len(fit.refused):,} refused{others}"),
-        ("before", f"{before.mape:.1%} off (MAPE of step times), bias {before.bias:+.1%}"),
-        ("after", f"{after.mape:.1%} off on the runs it was fitted on, bias {after.bias:+.1%}"),
+        ("before", f"step-time MAPE {before.mape:.1%}, bias {before.bias:+.1%}"),
+        ("after", f"step-time MAPE {after.mape:.1%} on the runs it was fitted on, bias {after.bias:+.1%}"),
     ]
     if unseen is not None:
         each = "each configuration" if fit.folds == fit.configurations else f"one part in {fit.folds}"
-        facts.append(("unseen", f"{unseen.mape:.1%} off where {each} is left out (cross-validated)"))
+        facts.append(("unseen", f"step-time MAPE {unseen.mape:.1%} with {each} left out (cross-validated)"))
     return facts
 
 

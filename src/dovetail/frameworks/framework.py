@@ -248,11 +248,11 @@ class FrameworkSpec(Spec):
         transfers = self.overlaps.pipeline_transfers
         _check_within("overlaps.pipeline_transfers", transfers, "pipeline_schedules", self.pipeline_schedules)
         if self.recompute_modules and "selective" not in self.recompute:
-            raise InputError("recompute_modules", "stand beside a menu without selective", "add it or leave them out")
+            raise InputError("recompute_modules", "need selective in recompute", "add it, or drop them")
         for name in self.doubts:
             if name not in type(self).model_fields:
                 raise InputError(
-                    f"doubts.{name}", "is about no field of this file", one_of(type(self).model_fields, name)
+                    f"doubts.{name}", "is not about a field of this file", one_of(type(self).model_fields, name)
                 )
         return self
 
@@ -274,4 +274,6 @@ class FrameworkSpec(Spec):
 def _check_within(field: str, part: tuple[object, ...], whole: str, allowed: tuple[object, ...]) -> None:
     for item in part:
         if item not in allowed:
-            raise InputError(field, f"names {quoted(item)}, which {whole} lack", f"add it to {whole} or leave it out")
+            raise InputError(
+                field, f"names {quoted(item)}, which is missing in {whole}", f"add it to {whole} or drop it"
+            )

@@ -78,7 +78,7 @@ class StateBytesSpec(Spec):
     @model_validator(mode="after")
     def _consistent(self) -> StateBytesSpec:
         if self.cast_on_gather and self.master == 0:
-            raise InputError("master", "is 0 beside cast_on_gather", "give the bytes of the copy that is kept")
+            raise InputError("master", "is 0, but cast_on_gather stores only the master copy", "give its bytes")
         return self
 
     def state_bytes(self) -> StateBytes:

@@ -70,7 +70,7 @@ RATE_NAMES = tuple(Rates.__dataclass_fields__)
 
 @dataclass(frozen=True, slots=True)
 class OnDie:
-    """What dies have where some of it is switched off, so that those with defects can be sold; None: what works."""
+    """What the dies contain where some of it is disabled for yield; None: what works."""
 
     vector_cores: int | None = None
     """with their matrix units and memories"""
@@ -81,7 +81,7 @@ class OnDie:
 
 @dataclass(frozen=True, slots=True)
 class ChipCalibration:
-    """What a chip was measured to sustain; goes before the figures of its generation."""
+    """What a chip was measured to sustain; overrides the figures of its generation."""
 
     values: tuple[tuple[str, float], ...]
     """by name, in the order of `EFFICIENCY_NAMES`; pairs, so that a chip can be hashed"""
@@ -285,10 +285,10 @@ class ChipSpec(Spec):
 
     def _check_no_array(self) -> None:
         if self.shares_cores:
-            raise InputError("shares_cores", f"stands beside kind {self.kind}", "keep it for a systolic chip")
+            raise InputError("shares_cores", f"cannot be combined with kind {self.kind}", "only systolic chips have it")
         for name in ("rows", "cols", "dataflow"):
             if getattr(self, name) is not None:
-                raise InputError(name, f"stands beside kind {self.kind}", "keep it for a systolic chip")
+                raise InputError(name, f"cannot be combined with kind {self.kind}", "only systolic chips have it")
         if self.macs_per_core is None:
             raise InputError("macs_per_core", "is missing", "add this field")
 

@@ -47,5 +47,5 @@ def doubts_of(texts: Mapping[str, str], names: Iterable[str]) -> Doubts:
     names = set(names)
     for name in texts:
         if name not in names:
-            raise InputError(f"doubts.{name}", "is about no field of this file", one_of(names, name))
+            raise InputError(f"doubts.{name}", "is not about a field of this file", one_of(names, name))
     return tuple(texts.items())

@@ -92,11 +92,15 @@ class TierSpec(Spec):
         if self.topology in GRIDS:
             self._check_shape()
         elif self.shape:
-            raise InputError("shape", f"stands beside topology {self.topology}", "keep it for a mesh or torus")
+            raise InputError(
+                "shape", f"cannot be combined with topology {self.topology}", "only meshes and tori have it"
+            )
         if self.routed and self.topology not in GRIDS:
-            raise InputError("routed", f"stands beside topology {self.topology}", "keep it for a mesh or torus")
+            raise InputError(
+                "routed", f"cannot be combined with topology {self.topology}", "only meshes and tori have it"
+            )
         if self.topology != "torus" and self.wrap_multiple != 1:
-            raise InputError("wrap_multiple", f"stands beside topology {self.topology}", "keep it for a torus")
+            raise InputError("wrap_multiple", f"cannot be combined with topology {self.topology}", "only tori have it")
         return self
 
     def _check_shape(self) -> None:
@@ -104,9 +108,9 @@ class TierSpec(Spec):
             raise InputError("shape", "is missing", f"give the chips along each axis of the {self.topology}")
         product = math.prod(self.shape)
         if product < 2 or product > MAX_CHIPS:
-            raise InputError("shape", f"holds {product} chips", f"it should hold 2 to {MAX_CHIPS}")
+            raise InputError("shape", f"has {product} chips", f"it should have 2 to {MAX_CHIPS}")
         if self.size is not None and self.size != product:
-            raise InputError("shape", f"holds {product} chips", f"it should hold the size, {self.size}")
+            raise InputError("shape", f"has {product} chips", f"it should have as many as size, {self.size}")
         if self.topology == "torus" and any(axis % self.wrap_multiple for axis in self.shape):
             fix = f"it should be multiples of wrap_multiple, {self.wrap_multiple}, or the topology a mesh"
             raise InputError("shape", f"is {'x'.join(map(str, self.shape))}", fix)

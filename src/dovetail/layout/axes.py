@@ -69,7 +69,7 @@ def atomic_axes(degrees: Degrees, tier_sizes: Sequence[int]) -> AtomicAxes:
         kinds = [kind for kind, (start, end) in spans.items() if start <= low and high <= end]
         # named by what it serves, not by its size or place: degrees that differ in those alone share one derivation
         axis = "+".join(kinds)
-        assert axis not in sizes, f"{axis} stands twice in {degrees}"
+        assert axis not in sizes, f"{axis} appears twice in {degrees}"
         sizes[axis] = high // low
         by_tier[axis] = joined_by_tier(low, high, tier_sizes)
         for kind in kinds:

@@ -101,9 +101,9 @@ class Mixture(Spec):
             raise InputError("groups", f"{self.groups} does not divide {self.experts} experts", "it should divide them")
         for field in ("shared_gate", "shared_bias"):
             if getattr(self, field) and self.shared_size is None:
-                raise InputError(field, "belongs to shared experts that do not exist", "add shared_size")
+                raise InputError(field, "needs shared experts", "add shared_size")
         if self.correction_bias and self.trained_correction:
-            raise InputError("trained_correction", "stands beside correction_bias", "keep one of the two")
+            raise InputError("trained_correction", "cannot be combined with correction_bias", "drop one of them")
         return self
 
     def build(self, builder: LayerBuilder, source: str, stream: str, settings: Settings) -> str:
@@ -187,7 +187,9 @@ class DenseAndMixture(Spec):
     @model_validator(mode="after")
     def _consistent(self) -> DenseAndMixture:
         if self.mixture.shared_size is not None:
-            raise InputError("mixture.shared_size", "stands beside dense", "leave it out: dense sees every token")
+            raise InputError(
+                "mixture.shared_size", "cannot be combined with dense", "drop it: dense already sees every token"
+            )
         return self
 
     def build(self, builder: LayerBuilder, source: str, stream: str, settings: Settings) -> str:

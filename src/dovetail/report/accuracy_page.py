@@ -72,7 +72,7 @@ def replaced(path: Path, text: str) -> str:
             raise InputError(str(path), f"there {times} {marker!r}", "the figures go between one of it and its pair")
     begin, end = places[BEGIN][0], places[END][0]
     if end < begin:
-        raise InputError(str(path), f"{END!r} stands before {BEGIN!r}", "the figures go between the two")
+        raise InputError(str(path), f"{END!r} comes before {BEGIN!r}", "the figures go between the two")
     return "".join((*lines[: begin + 1], f"\n{text.strip()}\n\n", *lines[end:]))
 
 

@@ -194,14 +194,14 @@ def test_rows_that_cannot_be_used_are_named(call, tmp_path, runs_text):
     view = call("mixed.csv", "--chip", "h100-sxm")[1]
     assert "mixed.csv: 6 used, 7 refused, 1 of another chip or tier" in view
     assert view.count("\nrefused ") == 5
-    assert "and 2 more; --json has all" in view
+    assert "and 2 more: see --json" in view
 
 
 def test_files_that_exist_stay(call, tmp_path):
     (tmp_path / CLUSTER).write_text("mine")
     code, out, err = call("runs.csv")
     assert (code, out) == (2, "")
-    assert err.startswith(f"{CLUSTER}: exists already")
+    assert err.startswith(f"{CLUSTER}: already exists")
     assert not (tmp_path / CHIP).exists()
     (tmp_path / "there").mkdir()
     assert json.loads(call("runs.csv", "--out", "there", "--json")[1])["files"][0] == os.path.join("there", CHIP)
@@ -210,7 +210,7 @@ def test_files_that_exist_stay(call, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "has nothing to fit on"),
+        ([], "has no measurements to fit"),
         (["absent.csv"], "absent.csv: cannot be read"),
         (["runs.csv", "--out", "nowhere"], "nowhere: is no folder"),
         (["runs.csv", "--chip", "abacus"], "'abacus' is not in the catalogue"),

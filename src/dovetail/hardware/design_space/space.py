@@ -174,7 +174,7 @@ class DesignSpace:
                 match &= np.isclose(column, asked[name], rtol=ROUNDING, atol=0.0)
             if not match.any():
                 given = ", ".join(f"{name} {asked[name]:.15g}" for name in axis.values)
-                raise InputError(axis.name, f"{given} is none of its values", _choices(axis))
+                raise InputError(axis.name, f"{given} is not one of its values", _choices(axis))
             index = index * len(axis) + int(match.argmax())
         return index
 

@@ -84,7 +84,7 @@ WRITTEN = (*BOUNDS, DATAFLOW)
 def variable_of(name: str, where: str) -> str:
     """The variable a file names."""
     if name not in WRITTEN:
-        raise InputError(where, "is no variable of a design", one_of(WRITTEN, name))
+        raise InputError(where, "is not a variable of a design", one_of(WRITTEN, name))
     return "output_stationary" if name == DATAFLOW else name
 
 

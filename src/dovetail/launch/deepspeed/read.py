@@ -15,11 +15,11 @@ _OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "lion": "lion"}
 
 
 def read(text: str, where: str) -> Reading:
-    """What a configuration says; the model, its sequences and the number of chips are not in it."""
+    """What a configuration says; it does not include the model, its sequences or the number of chips."""
     document = parse_document(text, where, json_only=True)
     if not TOP_LEVEL & set(document):
         fix = "it should be a DeepSpeed configuration, with train_micro_batch_size_per_gpu and zero_optimization"
-        raise InputError(where, "holds no key of DeepSpeed", fix)
+        raise InputError(where, "has no key of DeepSpeed", fix)
     unknown = [key for key in document if key not in TOP_LEVEL]
     passed_over = [key for key in document if key in TOP_LEVEL - READ]
     for name, keys in SECTIONS.items():
@@ -28,9 +28,9 @@ def read(text: str, where: str) -> Reading:
     for (name, key), harmless in HARMLESS.items():
         value = _section(document, name, where).get(key, harmless[0])
         if value not in harmless and not _is_no_device(value):
-            raise InputError(f"{where}: {name}.{key}", f"is {quoted(value)}, which no plan has", "leave it out")
+            raise InputError(f"{where}: {name}.{key}", f"is {quoted(value)}, which plans cannot express", "drop it")
     if _section(document, "activation_checkpointing", where).get("partition_activations") is True:
-        unknown.append("activation_checkpointing.partition_activations (no plan has it)")
+        unknown.append("activation_checkpointing.partition_activations (plans cannot express it)")
     plan = _plan(document, where)
     job = _job(document, where, unknown)
     _batch(document, where, plan, job)
@@ -82,7 +82,7 @@ def _plan(document: Mapping[str, Any], where: str) -> dict[str, Any]:
         plan["pipeline_parallel"] = stages
     elif "pipeline" in document:
         fix = "add stages there, as many as PipelineModule makes"
-        raise InputError(f"{where}: pipeline", "stands there without its stages, which are code", fix)
+        raise InputError(f"{where}: pipeline", "is missing the number of stages, which is code", fix)
     if "activation_checkpointing" in document:
         plan["recompute"] = "full"
     return plan
@@ -96,7 +96,7 @@ def _job(document: Mapping[str, Any], where: str, unknown: list[str]) -> dict[st
             raise InputError(f"{where}: {name}.enabled", f"is {quoted(value)}", "it should be true or false")
         enabled += [precision] if value is True else ["auto"] if value == "auto" else []
     if set(enabled) >= {"bf16", "fp16"}:
-        raise InputError(f"{where}: fp16", "is enabled beside bf16", "enable one of them")
+        raise InputError(f"{where}: fp16", "cannot be combined with bf16", "enable one of them")
     job: dict[str, Any] = {}
     if "auto" not in enabled:
         job["precision"] = enabled[0] if enabled else "fp32"
@@ -116,7 +116,7 @@ def _job(document: Mapping[str, Any], where: str, unknown: list[str]) -> dict[st
 
 
 def _batch(document: Mapping[str, Any], where: str, plan: dict[str, Any], job: dict[str, Any]) -> None:
-    """Adds the batch's fields; copies are what the batch has beyond microbatches and accumulation."""
+    """Adds the batch's fields; replicas are what is left of the batch after micro-batches and accumulation."""
     train = _count(document, "train_batch_size", where)
     micro = _count(document, "train_micro_batch_size_per_gpu", where, 1, 2**24)
     steps = _count(document, "gradient_accumulation_steps", where)
@@ -124,7 +124,7 @@ def _batch(document: Mapping[str, Any], where: str, plan: dict[str, Any], job: d
     if micro is None and train is not None and replicas is not None and train % (replicas * (steps or 1)) == 0:
         micro = train // (replicas * (steps or 1))
     if micro is None:
-        fix = "add it: the number of chips, which it would follow from, is not in a configuration"
+        fix = "add it: a configuration does not have the number of chips it would follow from"
         raise InputError(f"{where}: train_micro_batch_size_per_gpu", "is missing or auto", fix)
     plan["micro_batch"] = micro
     if replicas is not None:
@@ -138,6 +138,6 @@ def _batch(document: Mapping[str, Any], where: str, plan: dict[str, Any], job: d
     if steps is None:
         return
     if train % (micro * steps) or (replicas is not None and train != micro * steps * replicas):
-        what = f"is {train}, which microbatches of {micro} in {steps} steps do not make"
-        raise InputError(f"{where}: train_batch_size", what, "it should be their product with the copies")
+        what = f"is {train}, which does not match micro-batches of {micro} in {steps} steps"
+        raise InputError(f"{where}: train_batch_size", what, "it should be their product with the number of replicas")
     plan["data_parallel"] = train // (micro * steps)

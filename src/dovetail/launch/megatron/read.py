@@ -91,7 +91,7 @@ def _launch_words(text: str, where: str) -> tuple[str, ...]:
     most = max((count for count, _ in candidates), default=0)
     if most < 2:
         fix = "give a launch script, or the arguments behind pretrain_gpt.py"
-        raise InputError(where, "holds no arguments of Megatron-LM", fix)
+        raise InputError(where, "has no arguments of Megatron-LM", fix)
     return next(words for count, words in candidates if count == most)
 
 
@@ -127,7 +127,7 @@ def _precision(flags: Flags) -> str:
     eight = [flags.choice("--fp8-format", ("e4m3", "hybrid")) is not None]
     eight += [flags.has("--fp8-hybrid"), flags.has("--fp8-e4m3")]
     if half and brain:
-        raise flags.wrong("--fp16", "stands beside --bf16", "keep one of the two")
+        raise flags.wrong("--fp16", "cannot be combined with --bf16", "drop one of them")
     if flags.choice("--fp4-format", ("e2m1",)) is not None:
         return "fp4"
     return "fp8" if any(eight) else "fp16" if half else "bf16" if brain else "fp32"
@@ -257,7 +257,7 @@ def _laid_out(flags: Flags, text: str, degrees: _Degrees) -> tuple[int, list[int
         fix = f"it should have a multiple of {degrees.pipeline} stages and {degrees.layers} layers"
         raise flags.wrong(flag, what, fix)
     if any("m" in part for part in parts[:-1]):
-        raise flags.wrong(flag, "predicts further tokens before the last stage", "a plan has that with the loss")
+        raise flags.wrong(flag, "predicts further tokens before the last stage", "put that in the stage with the loss")
     return len(parts) // degrees.pipeline, layers
 
 

@@ -40,7 +40,7 @@ def read_model(flags: Flags, seq_len: int, tensor_parallel: int) -> str | Docume
         rows = document["max_seq_len"]
         return min(matches, key=lambda name: (abs(models.load(name).max_seq_len - rows), name))
     if vocab is None:
-        raise flags.wrong("--vocab-size", "is missing, and no model of the catalogue is like this", "add --vocab-size")
+        raise flags.wrong("--vocab-size", "is missing, and no model of the catalogue matches", "add --vocab-size")
     return document_of(probe)
 
 
@@ -60,7 +60,7 @@ def _validated(document: Document, flags: Flags) -> Model:
         return validate(Model, document, "model")
     except InputError as error:
         fix = f"in the model they describe, {error.where.removeprefix('model: ')} {error.what}; {error.fix}"
-        raise InputError(flags.where, "has arguments that make no model", fix) from None
+        raise InputError(flags.where, "has arguments that do not describe a model", fix) from None
 
 
 @lru_cache(maxsize=1)
@@ -245,7 +245,7 @@ def _activation(flags: Flags, *, bias: bool) -> str:
         return "relu2"
     if flags.has("--quick-geglu"):
         if flags.number("--activation-func-clamp-value") is None:
-            raise flags.wrong("--quick-geglu", "stands without a clamp", "add --activation-func-clamp-value")
+            raise flags.wrong("--quick-geglu", "needs a clamp", "add --activation-func-clamp-value")
         flags.number("--glu-linear-offset")
         return "swiglu_clamped"
     return "gelu" if flags.has("--no-bias-gelu-fusion") or not bias else "gelu_tanh"

@@ -105,7 +105,7 @@ class _Cursor:
         while True:
             self.skip_spaces(lines=True)
             if self.at_end:
-                raise InputError(self.where, f"has an array {match[1]} that never ends", "close it with )")
+                raise InputError(self.where, f"has an array {match[1]} that is not closed", "close it with )")
             if self.text[self.at] == ")":
                 self.at += 1
                 return ArrayAssignment(match[1], bool(match[2]), tuple(words))
@@ -156,7 +156,7 @@ class _Cursor:
                 self.at += 1
         if self.at_end:
             line = self.text.count("\n", 0, start) + 1
-            raise InputError(self.where, f"has a quote on line {line} that never ends", f"close it with {quote}")
+            raise InputError(self.where, f"has a quote on line {line} that is not closed", f"close it with {quote}")
         self.at += 1
         return Fragment(content, "literal" if quote == "'" else "quoted")
 

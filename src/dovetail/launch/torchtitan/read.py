@@ -56,7 +56,7 @@ def read(text: str, where: str) -> Reading:
     recipe = recipe_named(named[0], named[1])
     if recipe is None and any(named):
         words = [f"--{flag} {value}" for flag, value in zip(("module", "config"), named, strict=True) if value]
-        given.unknown.append(f"{' '.join(words)} (what else it sets is not known)")
+        given.unknown.append(f"{' '.join(words)} (we do not know what else it sets)")
     for name in [n for n in given.options if n not in DEFAULTS]:
         _sort(name, given, where)
     values = _Values(where, given.options, given.checkpointing, {**DEFAULTS, **(recipe.sets if recipe else {})})
@@ -87,8 +87,8 @@ def _launch_words(text: str, where: str) -> list[str]:
     if lines and not launches:
         return lines
     if len(launches) != 1 or lines:
-        what = "starts torchtitan more than once" if launches else "holds no flags of torchtitan"
-        raise InputError(where, what, "it should hold one launch: flags, or a script that calls torchrun")
+        what = "starts torchtitan more than once" if launches else "has no flags of torchtitan"
+        raise InputError(where, what, "it should have one launch: flags, or a script that calls torchrun")
     return launches[0]
 
 
@@ -109,11 +109,11 @@ def _given(words: list[str], where: str) -> _Given:
         elif name.startswith("activation_checkpoint:"):
             given.checkpointing = name.partition(":")[2].replace("-", "_")
         elif name in given.options:
-            raise InputError(f"{where}: {flag}", "stands twice", "give it once")
+            raise InputError(f"{where}: {flag}", "is given twice", "give it once")
         else:
             given.options[name] = values
     if not given.options:
-        raise InputError(where, "holds no flags of torchtitan", "it should hold one launch, as flags or a script")
+        raise InputError(where, "has no flags of torchtitan", "it should have one launch, as flags or a script")
     if processes and program >= 0:
         numbers = [processes.get("nnodes", "1"), processes.get("nproc_per_node", "1")]
         if all(re.fullmatch(r"\d{1,8}", number) for number in numbers):
@@ -154,7 +154,7 @@ def _sort(name: str, given: _Given, where: str) -> None:
     elif positive in ONLY or name == "optimizer.implementation":
         value = values[-1] if values else str(positive == name)
         if value != str(ONLY.get(positive)):
-            raise InputError(f"{where}: --{name}", f"is {quoted(value)}, which no plan has", "leave it out")
+            raise InputError(f"{where}: --{name}", f"is {quoted(value)}, which plans cannot express", "drop it")
         given.passed_over.append(f"--{name}")
     elif positive in PASSED_OVER:
         given.passed_over.append(f"--{name}")
@@ -293,7 +293,7 @@ def _stages(values: _Values, recipe: Recipe | None, p: int) -> dict[str, Any]:
         return {"pipeline_schedule": schedule} if schedule == "gpipe" else {}
     if schedule is None:
         raise values.wrong(
-            name, f"is {quoted(values.text(name))}, which no plan has", one_of(TORCHTITAN_SCHEDULES.values())
+            name, f"is {quoted(values.text(name))}, which plans cannot express", one_of(TORCHTITAN_SCHEDULES.values())
         )
     layers = _listed_layers(values) or _dealt_layers(values, recipe, p, chunks=2 if schedule == "interleaved" else 1)
     chunks, rest = divmod(len(layers), p)

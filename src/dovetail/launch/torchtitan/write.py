@@ -33,7 +33,7 @@ def export(task: Task) -> Launch:
         "hf_assets_path, the dataset, checkpoints and the learning rate are the recipe's",
     ]
     if task.plan.recompute == "selective":
-        notes.append("its selective recompute keeps attention and every other matrix product, whatever the model")
+        notes.append("its selective recompute saves attention and every second matrix product, whatever the model")
     return Launch("torchtitan.flags", "\n".join(_flags(task, recipe)) + "\n", tuple(notes))
 
 

@@ -71,7 +71,9 @@ def as_strategy(
     zero, stage = _zero(operators, axes)
     names = tuple(axes.sizes())
     if zero & group:
-        raise InputError("encoding", "shards homes along an axis that cuts query groups", "derive its homes apart")
+        raise InputError(
+            "encoding", "shards homes along an axis that shards query groups", "derive its homes separately"
+        )
     mesh = Mesh(
         data=tuple(a for a in names if a not in ring | group),
         tensor=tuple(a for a in names if a in group),

@@ -32,13 +32,13 @@ class FreeStrategy(Strategy):
         assert self.layouts is not None, "made by `on`"
         classes = dict(self.layouts.classes)
         if graph.name not in classes:
-            fix = f"say how {graph.name} is cut"
-            raise InputError("plan: layouts", f"lack the layer class {graph.name}", fix)
+            fix = f"say how {graph.name} is sharded"
+            raise InputError("plan: layouts", f"are missing the layer class {graph.name}", fix)
         operators, axes = dict(classes[graph.name]), self.layouts.axes()
         missing = next((o.name for o in graph.operators if o.name not in operators), None)
         if missing is not None:
-            fix = f"say how {missing} is cut"
-            raise InputError(f"plan: layouts.{graph.name}", f"lacks the operator {missing}", fix)
+            fix = f"say how {missing} is sharded"
+            raise InputError(f"plan: layouts.{graph.name}", f"is missing the operator {missing}", fix)
         return layer_strategy(graph, operators, axes, stream_layout(self.layouts.stream, axes), self.zero_stage)
 
     def shard(self, operator: Operator) -> dict[str, str]:

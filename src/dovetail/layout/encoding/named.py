@@ -23,7 +23,7 @@ def encode_strategy(
     """
     missing = set(strategy.mesh.axes) - {name for axis in MeshAxis for name, _ in on.along(axis)}
     if missing:
-        raise InputError("strategy", f"its axis {min(missing)} has no place on the tile", "lay every axis on the tile")
+        raise InputError("strategy", f"its axis {min(missing)} is not on the tile", "place every axis on the tile")
     backward = backward or differentiate(graph)
     encoded: dict[str, OperatorEncoding] = {}
     for operator in graph.operators:
@@ -66,7 +66,7 @@ def _override(operators: tuple[Operator, ...], shards: Mapping[str, Mapping[str,
         if _named(decode(operator, strings, on.axes()), on) != _on_tile(shards[operator.name], on):
             raise InputError(
                 f"strategy: {operator.name}",
-                "is cut otherwise than another gradient of the same operator",
+                "is sharded differently from another gradient of the same operator",
                 "one string per phase should serve all gradients of an operator",
             )
     return strings

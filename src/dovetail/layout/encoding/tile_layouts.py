@@ -75,7 +75,7 @@ def string_of(text: str, where: str) -> String:
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         match = _FACTOR.fullmatch(part)
         if match is None or int(match[1]) < 1:
-            fix = f"write dies and the dim they cut, innermost first: 4 seq, 2 {REPLICATE}"
+            fix = f"write dies and the dim they shard, innermost first: 4 seq, 2 {REPLICATE}"
             raise InputError(where, f"has {quoted(part)}", fix)
         factors.append(Factor(int(match[1]), match[2]))
     return tuple(factors)

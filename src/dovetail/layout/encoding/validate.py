@@ -64,7 +64,7 @@ def _tile_violations(encoding: Encoding, wafer: WaferGrid) -> Iterator[Violation
         if dead:
             yield Violation("live", where, f"die {dead[0]} of {_text(tile)} is dead")
         elif not wafer.is_connected(tile):
-            yield Violation("connected", where, f"dead links cut {_text(tile)} into parts")
+            yield Violation("connected", where, f"dead links disconnect {_text(tile)}")
         others = {taken[die] for die in tile.dies() if die in taken}
         if others:
             yield Violation("disjoint", where, f"{_text(tile)} shares dies with stage {min(others)}")
@@ -87,7 +87,7 @@ def _layer_violations(encoding: Encoding, layers: int) -> Iterator[Violation]:
             yield Violation("layers", where, f"the layers so far end at {before}, the next begin at {after}")
     for number, interval in order:
         if interval.first >= interval.end:
-            yield Violation("layers", f"stage {number}", f"layers {interval.first} to {interval.end} are none")
+            yield Violation("layers", f"stage {number}", f"layers {interval.first} to {interval.end} do not exist")
 
 
 class _StageCheck:
@@ -112,13 +112,13 @@ class _StageCheck:
         """The rules of layer classes, operators and homes."""
         where, classes = f"stage {self.number}", self.stage.classes
         for name in sorted(needed ^ set(classes)):
-            what = "has layers here and no encoding" if name in needed else "is encoded and has no layer here"
+            what = "has layers here but no encoding" if name in needed else "is encoded but has no layer here"
             yield Violation("operators", f"{where}, {name}", f"the layer class {what}")
         for name in sorted(needed & set(classes)):
             yield from self._class_violations(name, f"{where}, {name}")
         helper = self.stage.helper
         if helper is not None and (helper == self.number or not 0 <= helper < len(self.encoding.stages)):
-            yield Violation("helper", where, f"stage {helper} cannot help it")
+            yield Violation("helper", where, f"stage {helper} cannot be its helper")
 
     def memory_violations(self, memory: Memory, capacity: int) -> Iterator[Violation]:
         """Peak bytes and stream buffers against a die's memory."""
@@ -147,7 +147,7 @@ class _StageCheck:
         graph, encoded = self.model.layers[name], self.stage.classes[name]
         operators = {o.name: o for o in graph.operators}
         for operator in sorted(set(operators) ^ set(encoded)):
-            what = "is not encoded" if operator in operators else "is none of the layer's operators"
+            what = "is not encoded" if operator in operators else "is not one of the layer's operators"
             yield Violation("operators", f"{where}, {operator}", f"the operator {what}")
         broken: list[Violation] = []
         for operator in (o for n, o in operators.items() if n in encoded):
@@ -173,7 +173,7 @@ class _StageCheck:
             if strings is not None:
                 yield from self._gradient_violations(graph, operator, strings, phase, where)
         if encoded.activation is Activation.HELPER and self.stage.helper is None:
-            yield Violation("helper", where, "is kept on a helper, and the stage names none")
+            yield Violation("helper", where, "is saved on a helper, but the stage names none")
         weights = [o.indices for o in operator.inputs if graph.tensors[o.tensor].role is Role.WEIGHT]
         for state, home in encoded.homes.items():
             for sentence in _home_faults(home, weights, encoded.forward, hbm=self.wafer.hbm):
@@ -199,13 +199,13 @@ def _home_faults(home: Home, weights: list[tuple[str, ...]], strings: Strings, *
     if home.store is StateStore.HBM and not hbm:
         yield "the wafer has no HBM"
     if len(set(home.sharded)) < len(home.sharded):
-        yield "a factor stands twice"
+        yield "a factor appears twice"
     for axis, position in home.sharded:
         string = strings.along(axis)
         if not 0 <= position < len(string):
             yield f"there is no factor {position} along {axis}"
         elif all(string[position].dim in indices for indices in weights):
-            yield f"factor {position} along {axis} cuts the weights along {string[position].dim} already"
+            yield f"factor {position} along {axis} already shards the weights along {string[position].dim}"
 
 
 def _open_sums(
