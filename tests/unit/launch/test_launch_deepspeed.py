@@ -162,10 +162,10 @@ def test_unknown_keys_are_listed():
         ({"zero_optimization": 3}, "it should be a mapping"),
         ({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}}, "offload_optimizer: is"),
         ({"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}}, "which plans cannot express"),
-        ({"fp16": {"enabled": True}}, "is enabled beside bf16"),
+        ({"fp16": {"enabled": True}}, "cannot be combined with bf16"),
         ({"bf16": {"enabled": 1.5}}, "it should be true or false"),
         ({"torch_autocast": {"enabled": True}}, "which plans cannot express"),
-        ({"pipeline": {"seed_layers": True}}, "without its stages"),
+        ({"pipeline": {"seed_layers": True}}, "is missing the number of stages"),
         ({"sequence_parallel_size": -2}, "sequence_parallel_size: is -2"),
     ],
 )
