@@ -55,14 +55,14 @@ def _plans(f: Framework) -> list[tuple[str, str]]:
     facts = [
         ("framework", f"{f.name} ({f.version})"),
         ("pipeline", f"{_words(f.pipeline_schedules)}; uneven stages: {f.uneven_stages}"),
-        ("microbatches", f"{f.interleaved_microbatches} when interleaved"),
+        ("micro-batches", f"{f.interleaved_microbatches} when interleaved"),
         ("ZeRO", f"{_words(f.zero_stages)}; with a pipeline {_words(f.zero_stages_with_pipeline)}"),
         ("sequence", f"{f.sequence_parallel}; context parallel: {_words(f.context_parallel) or 'no'}"),
         ("experts", f"over {_words(f.expert_parallel) or 'nothing'}"),
         ("recompute", _words(f.recompute) + (f" ({_words(f.recompute_modules)})" if f.recompute_modules else "")),
         ("overlaps", ", ".join(f"{name} {value}" for name, value in overlaps.items())),
         ("", f"pipeline_transfers: {_words(f.overlaps.pipeline_transfers) or 'never'}"),
-        ("beside", _allowances(f)),
+        ("overhead", _allowances(f)),
     ]
     return facts if "interleaved" in f.pipeline_schedules else [fact for fact in facts if fact[0] != "microbatches"]
 

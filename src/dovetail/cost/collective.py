@@ -216,7 +216,7 @@ def _low_latency(work: Floats, launch: Floats, transport: Transport) -> Floats:
 
 
 def _chunked(work: Floats, launch: Floats, transport: Transport) -> Floats:
-    """Time of `work` seconds on the wire, cut into as many chunks as is best.
+    """Time of `work` seconds on the wire, split into as many chunks as is best.
 
     c chunks cost c·h to hand over, and the first of them, work/c, passes before the others can follow:
     with the best c these cost 2·sqrt(work·h) together, the pipelined transfer of Hockney's model.

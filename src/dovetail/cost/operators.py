@@ -30,7 +30,7 @@ class Cores:
 
 
 #: Whether a layer's operators run side by side on parts of the cores: as a list schedule has it, or as none beats.
-#: Endless: the latter for microbatches so large that nobody schedules them.
+#: Asymptotic: the latter, for micro-batches so large that nobody schedules them.
 Sharing = Literal["none", "scheduled", "least", "asymptotic"]
 
 
@@ -78,7 +78,7 @@ class PlacedWork:
 
 
 def local_sizes(placed: PlacedOperator, sizes: Sizes, axis_sizes: Mapping[str, Size]) -> dict[str, Size]:
-    """The sizes one chip sees: each dim divided by the axes that cut it."""
+    """The sizes one chip sees: each dim divided by the axes that shard it."""
     local = dict(sizes)
     sharded_by: dict[str, list[str]] = {}
     for axis, dim in placed.shards.items():
@@ -87,7 +87,7 @@ def local_sizes(placed: PlacedOperator, sizes: Sizes, axis_sizes: Mapping[str, S
         if dim in local:
             local[dim] = divided(local[dim], degree(axes, axis_sizes))
     for source, target in placed.operator.regroups:
-        # tokens regrouped by expert are cut as the tokens are
+        # tokens regrouped by expert are sharded as the tokens are
         if source in sharded_by and target not in sharded_by:
             local[target] = divided(local[target], degree(sharded_by[source], axis_sizes))
     return local

@@ -63,7 +63,7 @@ def saved_bytes(
     *,
     statistics: bool = True,
 ) -> Size:
-    """Bytes kept from forward to backward; published closed forms leave statistics out."""
+    """Bytes saved from forward to backward; published closed forms leave statistics out."""
     return total(t.bytes(sizes, widths) for t in graph.saved() if statistics or t.role is not Role.STATISTIC)
 
 

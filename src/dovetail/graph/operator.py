@@ -38,7 +38,7 @@ class Kind(StrEnum):
 
 
 class Phase(StrEnum):
-    """When an operator runs; zero-bubble schedules need the two gradients apart."""
+    """When an operator runs; zero-bubble schedules need the two gradients separately."""
 
     FORWARD = "forward"
     INPUT_GRADIENT = "input_gradient"
@@ -64,7 +64,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What shards tell each other when `dim` is split: `values` numbers per point of `dims`."""
+    """What shards exchange when `dim` is sharded: `values` numbers per point of `dims`."""
 
     dim: str
     dims: tuple[str, ...]
@@ -83,15 +83,15 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class DimSplit:
-    """What splitting one dim of an operator means."""
+    """What sharding one dim of an operator means."""
 
     dim: str
-    #: tensors cut along the split; the others are needed whole by every shard
+    #: tensors sharded with the dim; the others are needed whole by every shard
     sharded: tuple[str, ...]
     replicated: tuple[str, ...]
     #: outputs that become partial sums
     partial: tuple[str, ...]
-    #: statistics the shards tell each other
+    #: statistics the shards exchange
     exchanges: tuple[Exchange, ...]
 
 
@@ -106,7 +106,7 @@ class Operator:
     inputs: tuple[Operand, ...]
     outputs: tuple[Operand, ...]
     work: tuple[Work, ...] = ()
-    #: forward tensors its backward reads, weights apart
+    #: forward tensors its backward reads, except weights
     saves: tuple[str, ...] = ()
     exchanges: tuple[Exchange, ...] = ()
     #: dims that must stay whole on a chip

@@ -89,7 +89,7 @@ def _check_contraction(graph: LayerGraph, operator: Operator) -> None:
     for position, operand in enumerate(operator.inputs):
         others = {d for i, o in enumerate(operator.inputs) if i != position for d in o.indices}
         alone = set(operand.indices) - others - output
-        # A gradient whose forward input lacks a dim sums it alone; a forward contraction never does.
+        # A gradient whose forward input does not have a dim sums it alone; a forward contraction never does.
         if alone and operator.phase is Phase.FORWARD:
             raise GraphError(f"{graph.name}: {operator.name} sums {sorted(alone)} of one operand alone")
 

@@ -1,4 +1,4 @@
-"""Collectives derived: each operator's cuts say what layout its operands need; conversions follow."""
+"""Derives collectives: each operator's shards say which layout its operands need, and conversions follow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dovetail.layout.version import TensorVersion
 
 @dataclass(frozen=True, slots=True)
 class PlacedOperator:
-    """An operator and the dim each axis cuts."""
+    """An operator and the dim each axis shards."""
 
     operator: Operator
     shards: Mapping[str, str]
@@ -24,7 +24,7 @@ class PlacedOperator:
 
 @dataclass(frozen=True, slots=True)
 class PlacedWeight:
-    """A weight: as operators use it, where its gradient and optimizer state live, and its gradient as written."""
+    """A weight: the layout operators use, its home (gradient and optimizer state), and its gradient as written."""
 
     tensor: Tensor
     use: Layout
@@ -44,14 +44,14 @@ class PlacedLayer:
     #: every tensor of the layer, forward and backward, in the layout it is written in
     written: Mapping[str, Layout]
     tensors: Mapping[str, Tensor]
-    #: every layout a tensor of the forward takes, weights apart, in the order they come to be
+    #: every layout a tensor of the forward takes, except weights, in order of creation
     versions: tuple[TensorVersion, ...]
-    #: what the layer hands on, in the layout the next one takes
+    #: what the layer passes on, in the layout the next one takes
     handed_on: tuple[tuple[Tensor, Layout], ...]
 
 
 def place_layer(graph: LayerGraph, strategy: Strategy, backward: Backward | None = None) -> PlacedLayer:
-    """Forward, backward and step of one layer class under a strategy; a backward known already is not derived again."""
+    """Forward, backward and step of one layer class under a strategy; a `backward` that is given is not derived again."""
     backward = backward or differentiate(graph)
     forward_pass = _Pass(graph.operators, graph.tensors, strategy, CollectivePhase.FORWARD)
     stream, tokens = Layout.of(strategy.stream_shard()), Layout.of(strategy.token_shard())
@@ -79,7 +79,7 @@ def place_layer(graph: LayerGraph, strategy: Strategy, backward: Backward | None
     )
 
 
-#: Functions that run on partial sums where every term is one: adding first, a sum is reduced once.
+#: Functions that run on partial sums if all their terms are partial: the sum is then reduced once.
 SUMS = frozenset({"add", "sum", "sum.grad0", "sum.grad1", "lookup.grad"})
 
 
@@ -99,7 +99,7 @@ class _Pass:
         #: keys and values that travel around a ring, and their gradients
         self.streamed: set[str] = set()
         self._available: dict[str, list[Layout]] = {}
-        #: how a layout of a tensor was made of another, and who reads it
+        #: how a layout of a tensor was made from another, and who reads it
         self._made: dict[tuple[str, Layout], tuple[Layout, tuple[Collective, ...]]] = {}
         self._readers: dict[tuple[str, Layout], list[str]] = {}
 
@@ -109,7 +109,7 @@ class _Pass:
         self._available.setdefault(name, []).append(layout)
 
     def run(self, homes: Mapping[str, Layout]) -> None:
-        """Places every operator in order; weights come from their homes."""
+        """Places every operator in order, with weights from their homes."""
         for operator in self.operators:
             shards = self._shards(operator)
             for operand in operator.inputs:
@@ -219,7 +219,7 @@ def _backward_pass(
         result.give(weight.tensor.name, weight.home if at_home else weight.use)
     result.run({})
     for weight in weights:
-        # a layer's weights are gathered as one, those its backward does not read (biases) too
+        # a layer's weights are gathered together, including those its backward does not read (biases)
         result.require(weight.tensor.name, weight.use, graph.name)
     for name in graph.stream(graph.inputs):
         gradient = backward.gradients.get(name.name)
@@ -229,7 +229,7 @@ def _backward_pass(
 
 
 def _saved_layouts(graph: LayerGraph, strategy: Strategy, done: _Pass) -> tuple[tuple[str, Layout], ...]:
-    """What each operator keeps: operands as it used them, or the shard they were gathered from."""
+    """What each operator saves: operands as it used them, or the shard they were gathered from."""
     saved: dict[tuple[str, Layout], None] = {}
     for placed in done.placed:
         operator = placed.operator
@@ -268,7 +268,7 @@ def _flat(use: Layout, axes: Iterable[str]) -> dict[str, str]:
 
 
 def _home(use: Layout, zero: Layout | None) -> Layout:
-    """A weight's home: as it is used, flat along the ZeRO axes that do not cut it already."""
+    """A weight's home: as it is used, and flat along the ZeRO axes that do not shard it already."""
     return use if zero is None else Layout.of(use.as_dict() | _flat(use, zero.sharded))
 
 
@@ -287,7 +287,7 @@ def _gradient(weight: PlacedWeight, backward: Backward, done: _Pass) -> tuple[Te
 def state_collectives(weights: Iterable[PlacedWeight], zero_stage: int) -> list[Collective]:
     """Reduction of weight gradients to their homes, and ZeRO-1/2's gathering of updated weights."""
     collectives: list[Collective] = []
-    # whole gradients can be accumulated first; shards of them only after each microbatch is reduced
+    # whole gradients can be accumulated first; shards only after each micro-batch is reduced
     phase = CollectivePhase.BACKWARD if zero_stage >= 2 else CollectivePhase.STEP
     for weight in weights:
         if weight.gradient is None:
@@ -310,10 +310,10 @@ def gather_collectives(weights: Iterable[PlacedWeight], phase: CollectivePhase) 
 def with_state_axes(
     weights: Iterable[PlacedWeight], axes: Mapping[str, str | None], zero: Collection[str]
 ) -> tuple[PlacedWeight, ...]:
-    """Weights on a mesh whose axes each do what one of the derived mesh does, or (None) cut the batch alone.
+    """Weights on a mesh whose axes each do what one of the derived mesh does, or (None) shard only the batch.
 
-    What an axis does to a weight does not depend on the other axes: a weight is whole along copies of the model, and
-    its gradient a sum over them.
+    What an axis does to a weight does not depend on the other axes: along data-parallel replicas a weight is whole and
+    its gradient a partial sum.
     """
     return tuple(_with_state_axes(weight, axes, zero) for weight in weights)
 
@@ -342,7 +342,7 @@ def _collectives(
 
 
 def _seen(operator: Operator, operand: Operand, shards: Mapping[str, str], tensor: Tensor) -> Layout:
-    """The layout an operator needs an operand in: cut where the operand has the dim, whole elsewhere."""
+    """The layout an operator needs for an operand: sharded where the operand has the dim, whole elsewhere."""
     placements: dict[str, str] = {}
     partial = PARTIAL if is_term(operator, tensor) else None
     for axis, dim in shards.items():
@@ -360,7 +360,7 @@ def is_term(operator: Operator, tensor: Tensor) -> bool:
 
 
 def tensor_dim_of(operator: Operator, operand: Operand, tensor: Tensor, dim: str) -> str | None:
-    """The tensor's dim that a cut of the operator's dim cuts (tokens regrouped by expert included)."""
+    """The tensor's dim that is sharded with the operator's dim (tokens regrouped by expert included)."""
     same = [dim, *(b for a, b in operator.regroups if a == dim), *(a for a, b in operator.regroups if b == dim)]
     for tensor_dim, seen in zip(tensor.dims, operand.indices, strict=True):
         if seen in same:
@@ -369,7 +369,7 @@ def tensor_dim_of(operator: Operator, operand: Operand, tensor: Tensor, dim: str
 
 
 def limited(tensor: Tensor, layout: Layout) -> Layout:
-    """A layout without the dims a tensor lacks."""
+    """A layout without the dims the tensor does not have."""
     return Layout.of({a: d for a, d in layout.placements if d in tensor.dims})
 
 

@@ -12,7 +12,7 @@ from itertools import product
 def rectangles(sizes: tuple[int, ...], shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     """For every size, innermost first, its factor along each axis of the grid.
 
-    The chips of the first size lie next to each other in the box with the shortest edges, copies of that box make the
+    The chips of the first size lie next to each other in the box with the shortest edges, replicas of that box make the
     box of the second, and so on. A box depends on the sizes inside it alone, so what is known of a stage holds however
     many stages there are. Where the product of all sizes divides the grid's chips they always fit; a size that fits
     nowhere (a pipeline that ends inside a wafer) is taken to lie along the first axis.

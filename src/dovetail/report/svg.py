@@ -340,7 +340,7 @@ def share(value: float) -> str:
 
 
 def shortened(label: str, most: int = LONGEST_LABEL) -> str:
-    """A label that leaves room for what it stands beside."""
+    """A label shortened to fit."""
     return label if len(label) <= most else f"{label[: most - 1]}…"
 
 

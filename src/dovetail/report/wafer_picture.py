@@ -257,7 +257,7 @@ def _draw_die(drawing: Drawing, picture: WaferPicture, position: Position, place
         drawing.elements.append(f'<rect {box} fill="url(#dead)" stroke="currentColor">{told}</rect>')
         return
     colour, ink = stage_colours(die.stage)
-    told = f"die {position}: stage {die.stage}, copy {die.copy}, context {die.context}, tensor {die.tensor}"
+    told = f"die {position}: stage {die.stage}, replica {die.copy}, context {die.context}, tensor {die.tensor}"
     drawing.elements.append(f'<rect {box} fill="{colour}"><title>{told}</title></rect>')
     texts = [(y + size * 0.35, size, str(die.stage))]
     if side > 32:
@@ -297,6 +297,4 @@ def _draw_legend(drawing: Drawing, picture: WaferPicture, most: float, each: flo
         )
         drawing.text(x + 20, y, "dead")
     context = "c: part of the sequence; " if picture.contexts > 1 else ""
-    drawing.text(
-        20, y + 20, f"large: stage; d: copy of the model (data parallel); {context}t: place in the tensor group"
-    )
+    drawing.text(20, y + 20, f"large: stage; d: data-parallel replica; {context}t: place in the tensor group")

@@ -76,7 +76,7 @@ def _area(silicon: WaferSilicon) -> tuple[str, str]:
     wafer = silicon.designs.wafer
     along, down = (float(pitch) for pitch in wafer_geometry.pitches_mm(silicon.designs))
     taken = f"{wafer.cols * along - wafer.gap_mm:.1f} x {wafer.rows * down - wafer.gap_mm:.1f} mm"
-    memory = f", {wafer.hbm_stacks} stacks beside each" if wafer.hbm_stacks else ""
+    memory = f", {wafer.hbm_stacks} stacks each" if wafer.hbm_stacks else ""
     text = f"{wafer.dies} dies{memory} take {taken} of {wafer.width_mm:g} x {wafer.height_mm:g} mm"
     return text, "usable square of a 300 mm wafer (Theseus); stacks of 11 x 10 mm"
 
@@ -105,7 +105,7 @@ def _shoreline(silicon: WaferSilicon) -> tuple[str, str]:
     if wafer.edge_bytes_per_s:
         rim = 2 * (wafer.cols * wafer.die_width_mm + wafer.rows * wafer.die_height_mm)
         off = wafer.edge_bytes_per_s * silicon.numbers.link_shoreline_mm_per_byte_per_s
-        parts.append(f"{off:.0f} mm of {rim:.0f} mm of rim for what leaves the wafer")
+        parts.append(f"{off:.0f} mm of {rim:.0f} mm of rim for links off the wafer")
     edges = f"on edges of {wafer.die_width_mm:g} and {wafer.die_height_mm:g} mm"
     return f"{', '.join(parts)}, {edges}", _of(silicon, "link_shoreline_mm_per_byte_per_s")
 
@@ -124,9 +124,9 @@ def _yield(silicon: WaferSilicon) -> tuple[str, str]:
     without = float(silicon.unharvested_yield)
     cores = f", {_percent(without)} if all cores had to" if without < one else ""
     text = (
-        f"{_percent(float(silicon.wafer_yield))} of wafers have at most {wafer.spare_dies} dead dies, of at least "
-        f"{_percent(wafer.least_yield)} ({_percent(one)} of dies work{cores}; wafers would be {_percent(made)} of dies "
-        f"left where they are exposed, {_percent(kgd)} of known good dies)"
+        f"{_percent(float(silicon.wafer_yield))} of wafers have at most {wafer.spare_dies} dead dies; at least "
+        f"{_percent(wafer.least_yield)} should ({_percent(one)} of dies work{cores}; the yield would be {_percent(made)} with "
+        f"dies left where they are exposed, {_percent(kgd)} with known good dies)"
     )
     return text, _of(silicon, "fatal_share" if wafer.integration.monolithic else "bond_yield")
 

@@ -27,9 +27,9 @@ class FactorSpec(Spec):
     factor: Count
     """dies, or groups of dies, along the axis"""
     dim: Name
-    """the dim they cut; `replicate`: none; `+`: the terms of a sum"""
+    """the dim they shard; `replicate`: none; `+`: the terms of a sum"""
     streamed: bool = False
-    """the operand that is not cut travels from die to die"""
+    """the operand that is not sharded travels from die to die"""
 
 
 FactorList = Annotated[tuple[FactorSpec, ...], Field(strict=False, max_length=64)]
@@ -55,7 +55,7 @@ class HomeSpec(Spec):
 
     store: Annotated[StateStore, Field(strict=False)] = StateStore.SRAM
     sharded: Annotated[tuple[PositionSpec, ...], Field(strict=False, max_length=64)] = ()
-    """factors along which each die keeps a part alone"""
+    """factors along which each die stores only its shard"""
 
 
 class OperatorSpec(EncodingStringsSpec):
@@ -91,7 +91,7 @@ class StageSpec(Spec):
     tile: TileSpec
     layers: Annotated[tuple[IntervalSpec, ...], Field(strict=False, min_length=1, max_length=4096)]
     helper: Place | None = None
-    """the stage that keeps what operators with the policy `helper` write"""
+    """the stage that stores what operators with the policy `helper` write"""
     classes: dict[str, dict[str, OperatorSpec]]
     """layer class, then operator"""
 

@@ -20,7 +20,7 @@ def _nothing() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class EncodedStrategy(Strategy):
-    """Cuts by operator's name instead of a rule; axes are atomic axes of the tile."""
+    """Shards by operator name instead of a rule; axes are atomic axes of the tile."""
 
     shards_of: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     stream: Mapping[str, str] = field(default_factory=_nothing)
@@ -31,16 +31,16 @@ class EncodedStrategy(Strategy):
         return dict(self.shards_of[operator.name])
 
     def stream_shard(self) -> dict[str, str]:
-        """How the residual stream lies between layers."""
+        """How the residual stream is sharded between layers."""
         return dict(self.stream)
 
     def token_shard(self) -> dict[str, str]:
-        """How token ids and labels lie."""
+        """How token ids and labels are sharded."""
         return dict(self.tokens)
 
 
 def stream_shards(graph: LayerGraph, operators: Mapping[str, OperatorEncoding], axes: TileAxes) -> dict[str, str]:
-    """How a layer class takes the residual stream: cut as any of its readers cuts it."""
+    """How a layer class takes the residual stream: sharded as any of its readers shards it."""
     shards: dict[str, str] = {}
     for tensor in graph.stream(graph.inputs):
         shards = tensor_shards(graph, operators, tensor.name, axes) | shards
@@ -59,8 +59,8 @@ def as_strategy(
 ) -> EncodedStrategy:
     """A layer class's encoding for `place_layer`.
 
-    `stream` says how the residual stream lies where the class is handed none (an embedding); `rule` and
-    `keep_gathered` say what is kept of gathered activations and weights, as of a named strategy.
+    `stream` says how the residual stream is sharded where the class takes none (an embedding); `rule` and
+    `keep_gathered` say what is saved of gathered activations and weights, as for a named strategy.
     """
     backward = backward or differentiate(graph)
     stream = stream_shards(graph, operators, axes) if stream is None else stream
@@ -94,7 +94,7 @@ def as_strategy(
 
 
 def token_shards(graph: LayerGraph, operators: Mapping[str, OperatorEncoding], axes: TileAxes) -> dict[str, str]:
-    """How ids and labels lie, as their readers need them; whole along an axis where one that has the dim is."""
+    """How ids and labels are sharded, as their readers need them; whole along an axis where one reader needs that."""
     shards: dict[str, str] = {}
     whole: set[tuple[str, str]] = set()
     for name in (n for n in graph.inputs if graph.tensors[n].role is Role.INDEX):

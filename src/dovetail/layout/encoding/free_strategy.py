@@ -1,4 +1,4 @@
-"""Layouts of a plan as a strategy: every layer class with cuts of its own."""
+"""Layouts of a plan as a strategy: every layer class has its own shards."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dovetail.layout.strategy import Strategy
 
 @dataclass(frozen=True, slots=True)
 class FreeStrategy(Strategy):
-    """Cuts as layouts say; what copies a weight shards its home, as far as the ZeRO stage goes."""
+    """Shards as the layouts say; axes that replicate a weight shard its home, as far as the ZeRO stage goes."""
 
     layouts: TileLayouts | None = None
 
@@ -42,11 +42,11 @@ class FreeStrategy(Strategy):
         return layer_strategy(graph, operators, axes, stream_layout(self.layouts.stream, axes), self.zero_stage)
 
     def shard(self, operator: Operator) -> dict[str, str]:
-        """No operator is cut alike in all classes."""
+        """Operators are not sharded alike in all classes."""
         raise AssertionError(f"{operator.name} is one of a layer class: ask `of` for its strategy")
 
     def stream_shard(self) -> dict[str, str]:
-        """How the residual stream lies between layers."""
+        """How the residual stream is sharded between layers."""
         assert self.layouts is not None, "made by `on`"
         return stream_layout(self.layouts.stream, self.layouts.axes())
 
@@ -59,7 +59,7 @@ def layer_strategy(
     zero_stage: int,
     backward: Backward | None = None,
 ) -> EncodedStrategy:
-    """A layer class whose operators have these strings; gradients are cut as the operators they belong to."""
+    """A layer class whose operators have these strings; gradients are sharded as their operators."""
     backward = backward or differentiate(graph)
     encoded = {name: OperatorEncoding(strings) for name, strings in operators.items()}
     shards = {o.name: decode(o, operators[o.name], axes) for o in graph.operators}

@@ -52,7 +52,7 @@ class StageEncoding:
     #: one interval; several where the schedule is interleaved
     layers: tuple[LayerInterval, ...]
     classes: Mapping[str, Mapping[str, OperatorEncoding]]
-    #: the stage whose dies keep what operators with the policy `helper` write
+    #: the stage whose dies store what operators with the policy `helper` write
     helper: int | None = None
 
     def transposed(self) -> StageEncoding:

@@ -1,4 +1,4 @@
-"""Named strategies in the encoding: whatever cuts operators along axes of a mesh, on a tile."""
+"""Named strategies in the encoding: whatever shards operators along axes of a mesh, on a tile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def encode_strategy(
 ) -> dict[str, OperatorEncoding]:
     """Every operator of a layer class under a strategy, canonical as it lies.
 
-    Data, tensor, sequence, context and expert parallelism are cuts; a ring streams keys and values; ZeRO shards homes.
+    Data, tensor, sequence, context and expert parallelism are shards; a ring streams keys and values; ZeRO shards homes.
     """
     missing = set(strategy.mesh.axes) - {name for axis in MeshAxis for name, _ in on.along(axis)}
     if missing:
@@ -49,12 +49,12 @@ def _on_tile(shards: Mapping[str, str], on: AxesOnTile) -> dict[str, str]:
 
 
 def _named(shards: Mapping[str, str], on: AxesOnTile) -> dict[str, str]:
-    """Cuts along atomic axes of the tile under the mesh's names."""
+    """Shards along atomic axes of the tile, under the mesh's names."""
     return {name: shards[atomic] for name, atomic in on.names().items() if atomic in shards}
 
 
 def _override(operators: tuple[Operator, ...], shards: Mapping[str, Mapping[str, str]], on: AxesOnTile) -> Strings:
-    """Strings from which each of an operator's gradients gets the cuts it should have."""
+    """Strings that give each of an operator's gradients its shards."""
     together: dict[str, str] = {}
     for axis in on.names():
         for operator in operators:

@@ -34,7 +34,7 @@ FactorPosition: TypeAlias = "tuple[MeshAxis, int]"
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Where weights, gradients or optimizer state live, and the factors along which each die keeps a part alone."""
+    """Where weights, gradients or optimizer state live, and the factors along which each die stores only its shard."""
 
     store: StateStore = StateStore.SRAM
     #: factors along which the weight is the same on every die: ZeRO's groups

@@ -194,10 +194,10 @@ class OperatorSpace:
 
 
 def dominated(operator: Operator, sizes: Sizes, strings: Strings) -> bool:
-    """Whether dies copy work that a free shard would share out.
+    """Whether dies replicate work that a free shard would divide.
 
-    A prime part of a replicate factor could cut a dim that every output has, whose split makes the operator send
-    nothing, and which is still long enough: the dies would do less, hold less and send nothing more. What reads
+    A prime part of a replicate factor could shard a dim that every output has, whose sharding makes the operator send
+    nothing, and which is still long enough: the dies would do less, store less and send nothing more. What reads
     the output may have to gather it, which is why deletion is a choice and not a rule.
     """
     parts = sharded_by(strings)

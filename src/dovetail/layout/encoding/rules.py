@@ -1,4 +1,4 @@
-"""What an operator's strings must obey, each rule with its name; a broken one is told in a sentence."""
+"""What an operator's strings must obey, each rule with its name; a broken one becomes a sentence."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Violation:
 
 
 def divides(dim: str, sizes: Sizes, parts: int) -> bool:
-    """Whether a dim can be cut into so many parts.
+    """Whether a dim can be sharded into so many parts.
 
     Padded dims and means (tokens of an expert) need no equal parts, but something in each.
     """
@@ -74,12 +74,12 @@ def divides(dim: str, sizes: Sizes, parts: int) -> bool:
 
 
 def may_shard(operator: Operator, dim: str) -> bool:
-    """Whether a factor may name a dim, its size apart."""
+    """Whether a factor may name a dim, whatever its size."""
     return dim in operator.dims and dim not in HEAD_DIMS and operator.split(dim) is not None
 
 
 def is_free(operator: Operator, dim: str) -> bool:
-    """Whether a cut of the dim makes the operator itself send nothing: every output has it, no statistics are told."""
+    """Whether sharding the dim needs no communication: every output has it, and no statistics are exchanged."""
     split = operator.split(dim) if may_shard(operator, dim) else None
     if split is None or split.partial or split.exchanges:
         return False
@@ -120,7 +120,7 @@ def _dim_violations(operator: Operator, sizes: Sizes, strings: Strings, where: s
         elif dim in HEAD_DIMS:
             yield Violation("heads", where, f"{dim} is inside a head")
         elif operator.split(dim) is None:
-            # a dim some output lacks is summed over: its parts would be sums that are not complete
+            # a dim that some output does not have is summed over: its shards would be partial sums
             summed = any(dim not in output.indices for output in operator.outputs)
             reason = "shards of it would leave partial sums before a nonlinearity" if summed else "it must stay whole"
             yield Violation("partial_sums" if summed else "indivisible", where, f"{dim} is sharded, but {reason}")

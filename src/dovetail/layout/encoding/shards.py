@@ -1,4 +1,4 @@
-"""Strings and layouts: factors as cuts along atomic axes, and cuts along axes as strings."""
+"""Strings and layouts: factors as shards along atomic axes, and shards along axes as strings."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def stage_strings(operators: Mapping[str, OperatorEncoding]) -> list[Strings]:
 
 
 def decode(operator: Operator, strings: Strings, axes: TileAxes | None = None) -> dict[str, str]:
-    """Atomic axis → the dim of the operator it cuts: what a layout is derived from.
+    """Atomic axis → the dim of the operator it shards: what a layout is derived from.
 
-    A dim that this operator (a gradient of the one the strings were written for) lacks or cannot cut is none.
+    A dim that this operator (a gradient of the one the strings were written for) does not have or cannot shard is left out.
     """
     axes = tile_axes([strings]) if axes is None else axes
     shards: dict[str, str] = {}
@@ -79,7 +79,7 @@ def decode(operator: Operator, strings: Strings, axes: TileAxes | None = None) -
 
 
 def stream_layout(strings: Strings, axes: TileAxes) -> dict[str, str]:
-    """Atomic axis → the dim of a tensor it cuts, of strings that say how a tensor lies."""
+    """Atomic axis → the dim of a tensor it shards, from strings that say how a tensor is sharded."""
     shards: dict[str, str] = {}
     for axis in MeshAxis:
         for place in places(strings.along(axis)):
@@ -127,7 +127,7 @@ class AxesOnTile:
 
 
 def encode(shards: Mapping[str, str], on: AxesOnTile, streamed: Collection[str] = ()) -> Strings:
-    """Cuts along the axes of a mesh as strings; an axis that cuts nothing replicates."""
+    """Shards along the axes of a mesh as strings; an axis that shards nothing replicates."""
     return Strings(_string(shards, on.rows, streamed), _string(shards, on.cols, streamed))
 
 
@@ -161,7 +161,7 @@ def gradients(graph: LayerGraph, backward: Backward) -> dict[tuple[str, Phase], 
 def gradient_shards(
     graph: LayerGraph, operators: Mapping[str, OperatorEncoding], gradient: Operator, axes: TileAxes
 ) -> dict[str, str]:
-    """What each atomic axis cuts of an operator of the backward."""
+    """What each atomic axis shards of an operator of the backward."""
     name = owner(graph, gradient)
     if name is None:
         return sum_shards(graph, operators, gradient.name.removesuffix(".grad.sum"), axes)
@@ -175,7 +175,7 @@ def backward_shards(
     axes: TileAxes,
     stream: Mapping[str, str],
 ) -> dict[str, dict[str, str]]:
-    """What each atomic axis cuts of every operator of the backward, where the residual stream lies as given."""
+    """What each atomic axis shards of every operator of the backward, for a given residual stream."""
     shards = {o.name: gradient_shards(graph, operators, o, axes) for o in backward.graph.operators}
     for tensor in graph.stream(graph.inputs):
         # the gradient of what the layer was handed is summed as it is handed back
@@ -187,10 +187,10 @@ def backward_shards(
 def sum_shards(
     graph: LayerGraph, operators: Mapping[str, OperatorEncoding], name: str, axes: TileAxes
 ) -> dict[str, str]:
-    """How the sum of a tensor's gradients lies: as the tensor was written.
+    """How the sum of a tensor's gradients is sharded: as the tensor was written.
 
-    Along axes where its writer leaves a partial sum it is cut as the first of its readers cuts it there; so is what
-    the layer was handed, which has no writer, and what was written to be sent elsewhere (tokens for experts).
+    Along axes where its writer leaves a partial sum it is sharded as its first reader shards it there; so are the
+    layer's inputs, which have no writer, and what was written to be sent elsewhere (tokens for experts).
     """
     writer = next(((o, i) for o in graph.operators for i in o.outputs if i.tensor == name), None)
     read = tensor_shards(graph, operators, name, axes)
@@ -211,10 +211,10 @@ def sum_shards(
 def tensor_shards(
     graph: LayerGraph, operators: Mapping[str, OperatorEncoding], name: str, axes: TileAxes
 ) -> dict[str, str]:
-    """How a tensor lies where all that use it meet: cut along an axis as the first of its users that cuts it there.
+    """How a tensor is sharded between its users: along each axis as the first user that shards it there.
 
-    Users are its readers in order, then its writer. So lies the residual stream: what is cut by one of them need not
-    be whole for all.
+    Users are its readers in order, then its writer. The residual stream is sharded like this: what one of them shards
+    need not be whole for all.
     """
     shards: dict[str, str] = {}
     users = [(o, i) for o in graph.operators for i in o.inputs if i.tensor == name]

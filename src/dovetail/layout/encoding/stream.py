@@ -15,9 +15,9 @@ BUFFERS = 2
 
 
 def streamed_operand(operator: Operator, dim: str, sizes: Sizes) -> tuple[str, ...]:
-    """The tensors that travel as one where a streamed factor cuts `dim`; none where there is nothing to send.
+    """The tensors that travel as one where a streamed factor shards `dim`; none where there is nothing to send.
 
-    Every die needs the whole of an input that lacks the dim, so that input goes round in parts; where all inputs have
+    Every die needs the whole of an input without the dim, so that input goes round in parts; where all inputs have
     it, the sums do. Inputs with the same dims (those no die may cut apart) go together, as keys and values
     do; of several the largest goes. Only matrix products last long enough to hide a hop behind.
     """

@@ -1,4 +1,4 @@
-"""Layouts of a whole model on tiles of dies: of every layer class how each operator is cut, and how the stream lies."""
+"""Layouts of a whole model on tiles of dies: how each operator of every layer class and the residual stream are sharded."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dovetail.errors import InputError, quoted
 from dovetail.layout.encoding.factor import REPLICATE, Factor, String, Strings, sharded_by
 from dovetail.layout.encoding.shards import TileAxes, tile_axes, tile_extent
 
-#: A factor as a plan file has it: dies, then the dim they cut.
+#: A factor as in a plan file: dies, then the dim they shard.
 _FACTOR = re.compile(r"(\d{1,8}) ([a-z_+]{1,100})")
 
 
 @dataclass(frozen=True, slots=True)
 class TileLayouts:
-    """How a model lies on the tile of a stage, the same on all of them; a dim of the residual stream is one of x's."""
+    """How a model is sharded on the tile of a stage, the same on all stages; a dim of the residual stream is one of x's."""
 
     rows: int
     cols: int
@@ -38,7 +38,7 @@ class TileLayouts:
 
     @property
     def stream_replicas(self) -> int:
-        """Dies of a tile that hold the same part of the residual stream."""
+        """Dies of a tile with the same shard of the residual stream."""
         return sharded_by(self.stream).get(REPLICATE, 1)
 
     def operators(self, layer: str) -> dict[str, Strings]:
@@ -65,7 +65,7 @@ def _axes(layouts: TileLayouts) -> TileAxes:
 
 
 def string_text(string: String) -> str:
-    """A string as a plan file has it: `4 seq, 2 replicate`, innermost first."""
+    """A string as in a plan file: `4 seq, 2 replicate`, innermost first."""
     return ", ".join(f"{factor.size} {factor.dim}" for factor in string)
 
 

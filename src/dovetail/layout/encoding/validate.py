@@ -37,7 +37,7 @@ def validate_encoding(
 ) -> tuple[Violation, ...]:
     """The rules an encoding of a model on a wafer breaks; none where it is valid.
 
-    Gradient operators of layer classes that are known already are not derived again.
+    Gradient operators in `known_gradients` are not derived again.
     """
     gradients = dict(known_gradients or {})
     broken = [Violation("physical", "wafer", limit.rstrip(".")) for limit in wafer.broken_limits]
