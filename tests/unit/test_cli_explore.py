@@ -178,7 +178,7 @@ def test_limits_that_leave_nothing_are_exit_3_and_name_the_one_that_binds(call):
     last = json.loads(err.splitlines()[-1])
     assert last.keys() == {"event", "sentence"}
     assert last["event"] == "infeasible"
-    assert last["sentence"].startswith("limits: leave none of 4 designs, area_mm2 <= 10")
+    assert last["sentence"].startswith("limits: exclude all 4 designs; area_mm2 <= 10")
     assert last["sentence"].endswith(".")
     assert not Path("run/best").exists()
 

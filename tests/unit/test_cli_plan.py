@@ -122,7 +122,7 @@ def test_a_search_cut_short_says_how_far_off_it_can_be(call, config, monkeypatch
     from dovetail.search import Certificate
 
     certificate = Certificate("feasible", 2.0, 0.0225, "plans", 100, 40, 10, 50)
-    assert proof_text(certificate) == "at most 2.2% from the best: no plan takes less than 2 s"
+    assert proof_text(certificate) == "within 2.2% of the best: no plan takes less than 2 s"
     code, out, err = call("--model", config, *SMALL, "--time-limit", "0", "--json")
     assert code == 2
     assert "--time-limit" in one_sentence(err)
@@ -289,7 +289,7 @@ def test_no_plan_fits(call, config):
     code, out, err = call(*arguments)
     assert code == 3
     assert " GiB" in one_sentence(err)
-    assert "chips would do" in err
+    assert "chips are enough" in err
     found = json.loads(out)
     assert found.keys() >= CONTRACT
     assert found["fits"] is False

@@ -49,7 +49,7 @@ def test_a_chart_a_trace_and_the_problem_of_a_layer(tmp_path):
     assert code == 0
     assert "mlp.down" in output
     assert "proven: no schedule is shorter" in output
-    assert "one by one" in output
+    assert "sequential" in output
     assert {event["name"] for event in json.loads(trace.read_text())["traceEvents"]} >= {"attention", "tensor_cores"}
     again = json.loads(run(str(out), "--json")[1])
     assert f"{again['makespan_cycles']:,} cycles" in output

@@ -42,7 +42,7 @@ def test_the_dies_stand_below_the_pipeline(call):
 def test_a_picture_is_written_once(call, tmp_path):
     code, out, _ = call("simulate", "plan.yaml", "--picture", "wafer.svg")
     assert code == 0
-    assert out.endswith("\nwritten wafer.svg\n")
+    assert out.endswith("\nwrote wafer.svg\n")
     svg = (tmp_path / "wafer.svg").read_text(encoding="utf-8")
     assert svg.startswith("<svg ")
     assert "8 × 6 dies of temp-like" in svg

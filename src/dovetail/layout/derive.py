@@ -51,7 +51,7 @@ class PlacedLayer:
 
 
 def place_layer(graph: LayerGraph, strategy: Strategy, backward: Backward | None = None) -> PlacedLayer:
-    """Forward, backward and step of one layer class under a strategy; a `backward` that is given is not derived again."""
+    """Forward, backward and step of one layer class under a strategy; a given `backward` is not derived."""
     backward = backward or differentiate(graph)
     forward_pass = _Pass(graph.operators, graph.tensors, strategy, CollectivePhase.FORWARD)
     stream, tokens = Layout.of(strategy.stream_shard()), Layout.of(strategy.token_shard())

@@ -83,7 +83,7 @@ def test_the_view_has_the_same_figures_and_fits_a_terminal(call):
     row = next(line.split() for line in lines if line.startswith(" matrix.half "))
     number = answer["parameters"]["matrix.half"]
     assert row[1:3] == [f"{number['before']:.3f}", f"{number['after']:.3f}"]
-    assert lines[-2:] == [f"written {CHIP}", f"written {CLUSTER}"]
+    assert lines[-2:] == [f"wrote {CHIP}", f"wrote {CLUSTER}"]
     assert "careful" not in view
     assert [line for line in lines if len(line) > 80] == []
 

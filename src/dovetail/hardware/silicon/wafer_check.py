@@ -125,8 +125,8 @@ def _yield(silicon: WaferSilicon) -> tuple[str, str]:
     cores = f", {_percent(without)} if all cores had to" if without < one else ""
     text = (
         f"{_percent(float(silicon.wafer_yield))} of wafers have at most {wafer.spare_dies} dead dies; at least "
-        f"{_percent(wafer.least_yield)} should ({_percent(one)} of dies work{cores}; the yield would be {_percent(made)} with "
-        f"dies left where they are exposed, {_percent(kgd)} with known good dies)"
+        f"{_percent(wafer.least_yield)} should ({_percent(one)} of dies work{cores}; the yield would be "
+        f"{_percent(made)} with dies left where they are exposed, {_percent(kgd)} with known good dies)"
     )
     return text, _of(silicon, "fatal_share" if wafer.integration.monolithic else "bond_yield")
 

@@ -19,7 +19,8 @@ def encode_strategy(
 ) -> dict[str, OperatorEncoding]:
     """Every operator of a layer class under a strategy, canonical as it lies.
 
-    Data, tensor, sequence, context and expert parallelism are shards; a ring streams keys and values; ZeRO shards homes.
+    Data, tensor, sequence, context and expert parallelism shard dims, a ring streams keys and values, ZeRO
+    shards homes.
     """
     missing = set(strategy.mesh.axes) - {name for axis in MeshAxis for name, _ in on.along(axis)}
     if missing:

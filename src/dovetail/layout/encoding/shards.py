@@ -63,7 +63,7 @@ def stage_strings(operators: Mapping[str, OperatorEncoding]) -> list[Strings]:
 def decode(operator: Operator, strings: Strings, axes: TileAxes | None = None) -> dict[str, str]:
     """Atomic axis → the dim of the operator it shards: what a layout is derived from.
 
-    A dim that this operator (a gradient of the one the strings were written for) does not have or cannot shard is left out.
+    Dims that this operator (a gradient of the one the strings were written for) cannot shard are left out.
     """
     axes = tile_axes([strings]) if axes is None else axes
     shards: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Layouts of a whole model on tiles of dies: how each operator of every layer class and the residual stream are sharded."""
+"""Layouts of a whole model on tiles of dies: how every operator and the residual stream are sharded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FACTOR = re.compile(r"(\d{1,8}) ([a-z_+]{1,100})")
 
 @dataclass(frozen=True, slots=True)
 class TileLayouts:
-    """How a model is sharded on the tile of a stage, the same on all stages; a dim of the residual stream is one of x's."""
+    """How a model is sharded on the tile of a stage, alike on all stages; the residual stream has the dims of x."""
 
     rows: int
     cols: int
