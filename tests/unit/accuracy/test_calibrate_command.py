@@ -84,7 +84,7 @@ def test_the_view_has_the_same_figures_and_fits_a_terminal(call):
     number = answer["parameters"]["matrix.half"]
     assert row[1:3] == [f"{number['before']:.3f}", f"{number['after']:.3f}"]
     assert lines[-2:] == [f"wrote {CHIP}", f"wrote {CLUSTER}"]
-    assert "careful" not in view
+    assert "warning" not in view
     assert [line for line in lines if len(line) > 80] == []
 
 
@@ -177,10 +177,10 @@ def test_a_fit_that_gains_nothing_says_so_and_is_written(call, tmp_path):
     (tmp_path / "noise.csv").write_text("\n".join(lines))
     code, view, _ = call("noise.csv")
     assert code == 0
-    assert "careful: a fit without a run predicts it no better than the shipped numbers" in view
+    assert "warning: on runs it has not seen, the fit is no better than the shipped numbers" in view
     assert (tmp_path / CHIP).exists()
     (tmp_path / "one.csv").write_text("\n".join(lines[:2]))
-    assert "careful: one configuration cannot be cross-validated" in call("one.csv", "--force")[1]
+    assert "warning: one configuration cannot be cross-validated" in call("one.csv", "--force")[1]
 
 
 def test_rows_that_cannot_be_used_are_named(call, tmp_path, runs_text):
