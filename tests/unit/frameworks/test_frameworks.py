@@ -108,7 +108,7 @@ def test_ideal_has_every_schedule_and_hides_everything():
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4, 8])
-@pytest.mark.parametrize("micro-batches", range(1, 33))
+@pytest.mark.parametrize("microbatches", range(1, 33))
 def test_microbatches_of_an_interleaved_schedule(stages, microbatches):
     # Megatron-LM: M modulo the number of stages; PyTorch, ScheduleInterleaved1F1B: modulo the number of rounds
     assert frameworks.load("megatron").can_interleave(microbatches, stages) == (microbatches % stages == 0)
