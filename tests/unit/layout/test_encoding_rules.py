@@ -95,7 +95,7 @@ def test_parts_of_a_dim_are_equal() -> None:
     eight = OperatorEncoding(strings([(2, "kv_heads")], [(4, "kv_heads")]))
     stage = replace(job().stages[0], tile=tile, classes={"block": {"query": eight}})
     found = [v for v in broken(replace(job(), stages=(stage,))) if v.rule == "divides"]
-    assert [v.sentence for v in found] == ["kv_heads of 4 is cut into 8 parts"]
+    assert [v.sentence for v in found] == ["kv_heads of 4 is sharded into 8 parts"]
 
 
 def test_a_padded_dim_need_not_divide() -> None:

@@ -165,7 +165,7 @@ def test_experts_lie_along_the_data_axis() -> None:
 
 def test_axes_must_lie_on_the_tile_and_nest() -> None:
     graph = layers("llama-3.1-70b")[1][0]
-    with pytest.raises(InputError, match="its axis t has no place on the tile"):
+    with pytest.raises(InputError, match="its axis t is not on the tile"):
         encode_strategy(graph, Strategy(Mesh(tensor=("t",))), AxesOnTile())
     two, three = Factor(2, "batch"), Factor(3, "seq")
     with pytest.raises(InputError, match="groups of 2 and 3 dies do not nest"):
