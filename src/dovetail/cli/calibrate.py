@@ -16,8 +16,8 @@ from dovetail.units import seconds_text
 
 if TYPE_CHECKING:
     from dovetail.accuracy import MeasuredRuns
-    from dovetail.accuracy.own_cluster import Number, OwnFit
-    from dovetail.accuracy.own_timings import TimedNumbers
+    from dovetail.accuracy.user_chip import Number, UserChipFit
+    from dovetail.accuracy.user_timings import TimedNumbers
     from dovetail.hardware import Chip
 
 #: How many refused rows the view lists; JSON has all of them.
@@ -42,13 +42,13 @@ def calibrate(
         fix = "give a CSV file of step times, --gemm or --nccl"
         raise InputError("dovetail calibrate", "has no measurements to fit", fix)
     from dovetail import accuracy
-    from dovetail.accuracy.own_cluster import fit_own, fit_timings
+    from dovetail.accuracy.user_chip import fit_timings, fit_user_chip
 
     measured = None if runs is None else accuracy.read_runs(runs)
     shipped = _chip(chip, measured, runs)
     targets = _targets(shipped, out, force=force)
     timed = _timed(shipped, gemm, nccl or [], measured)
-    fit = fit_timings(shipped, timed) if measured is None else fit_own(shipped, measured, str(runs), timed)
+    fit = fit_timings(shipped, timed) if measured is None else fit_user_chip(shipped, measured, str(runs), timed)
     files = _write(fit, *targets)
     if as_json:
         print_json(fields(fit, files))
@@ -56,7 +56,7 @@ def calibrate(
         _print(fit, str(runs), files)
 
 
-def fields(fit: OwnFit, files: Sequence[str]) -> dict[str, Any]:
+def fields(fit: UserChipFit, files: Sequence[str]) -> dict[str, Any]:
     """The JSON fields others rely on; ratios are fractions."""
     unseen = fit.cross_validated
     return {
@@ -67,7 +67,13 @@ def fields(fit: OwnFit, files: Sequence[str]) -> dict[str, Any]:
             "refused": [{"id": r.id, "reason": r.reason} for r in fit.refused],
         },
         "parameters": {
-            name: {"before": n.before, "after": n.after, "rests_on": n.rests_on, "written": n.own, "spread": n.spread}
+            name: {
+                "before": n.before,
+                "after": n.after,
+                "rests_on": n.rests_on,
+                "written": n.measured,
+                "spread": n.spread,
+            }
             for name, n in fit.numbers.items()
         },
         "before": asdict(fit.before) if fit.before else None,
@@ -80,7 +86,7 @@ def fields(fit: OwnFit, files: Sequence[str]) -> dict[str, Any]:
 
 
 def _chip(name: str | None, measured: MeasuredRuns | None, runs: Path | None) -> Chip:
-    from dovetail.accuracy.own_cluster import chip_to_calibrate
+    from dovetail.accuracy.user_chip import chip_to_calibrate
 
     if name is not None:
         return dt.hardware.chip(name)
@@ -90,8 +96,8 @@ def _chip(name: str | None, measured: MeasuredRuns | None, runs: Path | None) ->
 
 
 def _timed(chip: Chip, gemm: Path | None, nccl: Sequence[Path], measured: MeasuredRuns | None) -> list[TimedNumbers]:
-    from dovetail.accuracy.own_cluster import network_of
-    from dovetail.accuracy.own_timings import collective_numbers, product_numbers
+    from dovetail.accuracy.user_chip import network_of
+    from dovetail.accuracy.user_timings import collective_numbers, product_numbers
 
     products = [product_numbers(gemm, chip)] if gemm is not None else []
     network = None if measured is None else network_of(chip, measured)
@@ -109,7 +115,7 @@ def _targets(chip: Chip, out: Path, *, force: bool) -> tuple[Path, Path]:
     return targets
 
 
-def _write(fit: OwnFit, chip_path: Path, cluster_path: Path) -> list[str]:
+def _write(fit: UserChipFit, chip_path: Path, cluster_path: Path) -> list[str]:
     from dovetail.documents import to_yaml
     from dovetail.hardware.write import chip_document, cluster_document
 
@@ -126,7 +132,7 @@ def _write(fit: OwnFit, chip_path: Path, cluster_path: Path) -> list[str]:
     return [str(path) for path in texts]
 
 
-def _print(fit: OwnFit, runs: str, files: Sequence[str]) -> None:
+def _print(fit: UserChipFit, runs: str, files: Sequence[str]) -> None:
     facts = [("chip", f"{fit.chip.name} ({fit.chip.title})"), *_run_facts(fit, runs)]
     facts += [(t.what, f"{t.rows:,} timed; {t.before:.1%} off before, {t.after:.1%} after") for t in fit.timed]
     print_facts(facts)
@@ -143,7 +149,7 @@ def _print(fit: OwnFit, runs: str, files: Sequence[str]) -> None:
         typer.echo(f"wrote {path}")
 
 
-def _run_facts(fit: OwnFit, runs: str) -> list[tuple[str, str]]:
+def _run_facts(fit: UserChipFit, runs: str) -> list[tuple[str, str]]:
     before, after, unseen = fit.before, fit.after, fit.cross_validated
     if before is None or after is None:
         return []

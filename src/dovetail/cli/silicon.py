@@ -72,9 +72,7 @@ def _print(chip: Chip, node: Technology, estimates: Mapping[str, Silicon]) -> No
 
     published = _published(chip)
     rows = [_row(name, label, text, estimates, published.get(name)) for name, (label, text) in _SHOWN.items()]
-    typer.echo(
-        f"{chip.name} ({chip.title}) in {node.name}: estimate, with all coefficients at their low and high ends"
-    )
+    typer.echo(f"{chip.name} ({chip.title}) in {node.name}: estimate, with all coefficients at their low and high ends")
     print_table(("", "estimate", "low", "high", "published"), rows)
     value = estimates["value"]
     typer.echo("area by part")

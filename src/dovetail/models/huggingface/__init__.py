@@ -107,7 +107,7 @@ def _unknown_type(model_type: str) -> str:
     for importer in (*IMPORTERS, *TEXT_PARTS):
         if _letters(importer) == _letters(model_type):
             return f"did you mean {importer!r}"
-    return "we do not read this family yet; docs/models.md lists those we do"
+    return "we do not read this family yet; docs/reference/models.md lists those we do"
 
 
 def _letters(model_type: str) -> str:
