@@ -232,7 +232,7 @@ class ChainBuilder:
         """A block's choices, what they take as arrays over choices, and the seconds they add at least."""
         graph, profile, facts = self.graph.layers[name], self.job.profiles.layers[name], self.job.facts
         found = recompute_frontier(graph, profile, facts.operand_share, _exposed(facts.overlaps))
-        choices = [found.again(i) for i in range(len(found.seconds))]
+        choices = [found.recomputed(i) for i in range(len(found.seconds))]
         each = [recompute(graph, profile, choice, facts.operand_share) for choice in choices]
         groups = {group for again in each for group in again.added_collective_s}
         none = np.zeros(())

@@ -81,7 +81,7 @@ def dim_shards(graph: ModelGraph, seq_len: int, strategy: Strategy) -> tuple[Dim
         own = strategy.of(layer)
         for operator in layer.operators:
             cuts: dict[str, list[str]] = {}
-            for axis, dim in own.cut(operator).items():
+            for axis, dim in own.shard(operator).items():
                 if operator.split(dim) is not None:
                     cuts.setdefault(dim, []).append(axis)
             for dim, axes in cuts.items():

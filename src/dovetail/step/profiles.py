@@ -23,7 +23,7 @@ from dovetail.layout import Collective, CollectiveKind, PlacedLayer, Strategy, p
 from dovetail.layout.axes import AtomicAxes
 from dovetail.models import Job
 from dovetail.plans.arrange import Arrangement
-from dovetail.profile import WEIGHT_GATHER, LayerProfile, profile_layer
+from dovetail.profile import WEIGHT_GATHER, LayerProfile, LayerSizes, profile_layer
 
 #: The kind of group whose collectives bring updated weights to every copy (ZeRO 1 and 2).
 UPDATED_WEIGHTS = "updated weights"
@@ -109,7 +109,7 @@ class Pricing:
         wide = size * self.widening.get(collective.user, 1.0)
         used = [way for way, n in enumerate(joins) if np.any(n > 1)]
         groups = [(joins[way], self._apart(arrangements, collective, way)) for way in used]
-        return tiered_time(collective.kind, groups, wide, copies=copies), used
+        return tiered_time(collective.kind, groups, wide, receivers=copies), used
 
     def _apart(self, arrangements: Arrangements, collective: Collective, way: int) -> TierArrays:
         """A way as a collective finds it: on a grid, with the distance between its neighbours."""
@@ -154,9 +154,8 @@ def profile_job(
         # tokens for several experts of one node can travel together
         copies = float(as_array(sizes[TOP_K])) if one_copy_per_node and TOP_K in sizes else 1.0
         price = partial(pricing.seconds, arrangements, copies=copies)
-        layers[name] = profile_layer(
-            layer, placed, sizes, arrangements.axis_sizes, chip, widths, price, group_of, rates
-        )
+        at = LayerSizes(sizes, arrangements.axis_sizes, widths)
+        layers[name] = profile_layer(layer, placed, at, chip, price, group_of, rates)
     return JobProfiles(graph, layers, rates)
 
 
