@@ -315,13 +315,13 @@ def test_an_explanation_is_asked_for(call, answer, config, monkeypatch):
 
     class Told:
         def fields(self) -> dict:
-            return {"binding": "links"}
+            return {"bottleneck": "links"}
 
         def __str__(self) -> str:
             return "links bind"
 
     monkeypatch.setattr(explanation, "explain", lambda found, time_limit_s: Told())
-    assert answer(*SMALL, *NARROW, "--explain")["explanation"] == {"binding": "links"}
+    assert answer(*SMALL, *NARROW, "--explain")["explanation"] == {"bottleneck": "links"}
     code, out, _ = call("--model", config, *SMALL, *NARROW, "--explain")
     assert code == 0
     assert out.endswith("links bind\n")

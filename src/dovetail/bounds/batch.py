@@ -25,16 +25,16 @@ from dovetail.step.plan_tables import Tables, numbers
 class Candidates:
     """Plans but for their cut: numbers of a batch's shapes, of options and of states."""
 
-    shape: Ints
-    option: Ints
+    skeleton: Ints
+    policy: Ints
     state: Ints
 
     def __len__(self) -> int:
-        return len(self.shape)
+        return len(self.skeleton)
 
     def take(self, which: Ints | Bools) -> Candidates:
         """Some of them."""
-        return Candidates(self.shape[which], self.option[which], self.state[which])
+        return Candidates(self.skeleton[which], self.policy[which], self.state[which])
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Evaluated:
     """Plans of candidates with cuts: seconds of the pipeline, exact or at least, and of the rest; bytes of a stage."""
 
     candidate: Ints
-    cut: Ints
+    partition: Ints
     pipeline_s: Floats
     rest_s: Floats
     exact: Bools
@@ -59,16 +59,16 @@ class Batch:
 
     def __init__(self, tables: Tables, shapes: PlanSkeletons) -> None:
         self.tables = tables
-        self.shapes = shapes
-        self.cell = tables.cells(shapes)
-        self._cells: ProfileColumns = tables.cell_arrays()
-        unique, position = np.unique(self.cell, return_inverse=True)
+        self.skeletons = shapes
+        self.profile = tables.profiles(shapes)
+        self._profiles: ProfileColumns = tables.profile_arrays()
+        unique, position = np.unique(self.profile, return_inverse=True)
         self._position = position.reshape(-1)
         self._unique = unique
         self._menu: LayerColumns | None = None
-        self._sending_s, self._delay_s = tables.transfers(shapes, self._cells.stream[self.cell])
+        self._sending_s, self._delay_s = tables.transfers(shapes, self._profiles.stream[self.profile])
         self._group = group_sizes(shapes.stages, shapes.microbatches, shapes.chunks)
-        self._tied_s = tables.tied_seconds(shapes, self.cell, self._cells)
+        self._tied_s = tables.tied_seconds(shapes, self.profile, self._profiles)
         self._between_s = float(tables.setting.alone.overheads.step_s)
         #: codes of (cell, option, state) whose state works with every microbatch, sorted, and their layer rows
         self._sharded: tuple[Ints, Ints] = (np.zeros(0, np.int64), np.zeros(0, np.int64))
@@ -82,11 +82,11 @@ class Batch:
 
     def fastest(self, state_bytes: Floats, limit_s: float) -> Floats:
         """What each shape takes at least under any option, without a look at the options."""
-        n = len(self.shapes)
-        plans = self._plans(Candidates(np.arange(n), np.zeros(n, np.int64), np.zeros(n, np.int64)), self.cell)
+        n = len(self.skeletons)
+        plans = self._plans(Candidates(np.arange(n), np.zeros(n, np.int64), np.zeros(n, np.int64)), self.profile)
         fixed = self._tied_s.min(axis=1) + self._between_s
         rows = self.tables.fastest_rows()
-        return self._least(plans, self.cell, state_bytes, rows, limit_s - fixed, listed=False) + fixed
+        return self._lower_bound(plans, self.profile, state_bytes, rows, limit_s - fixed, listed=False) + fixed
 
     def screen(self, state_bytes: Floats, least: int | None, limit_s: float) -> Floats:
         """What each shape takes at least under each option, whatever its cut; infinite where none fits.
@@ -95,14 +95,14 @@ class Batch:
         are those of the option `least`.
         """
         plans, memory, fixed = self.open_plans(least)
-        options = len(self.tables.options)
+        options = len(self.tables.policies)
         state = np.repeat(state_bytes, options, axis=0)
-        found = self._least(plans, memory, state, self._layers, limit_s - fixed, listed=least is None)
-        return (found + fixed).reshape(len(self.shapes), options)
+        found = self._lower_bound(plans, memory, state, self._layers, limit_s - fixed, listed=least is None)
+        return (found + fixed).reshape(len(self.skeletons), options)
 
     def open_plans(self, least: int | None) -> tuple[PlanColumns, Ints, Floats]:
         """Every shape under every option, cut and state left open; the layer rows of their bytes, and fixed seconds."""
-        n, options = len(self.shapes), len(self.tables.options)
+        n, options = len(self.skeletons), len(self.tables.policies)
         shape, option = np.repeat(np.arange(n), options), np.tile(np.arange(options), n)
         candidates = Candidates(shape, option, np.zeros(n * options, np.int64))
         layer = self._position[shape] * options + option
@@ -116,28 +116,28 @@ class Batch:
         plans = self._plans(candidates, self._rows(candidates))
         memory = plans.layer
         if least is not None:
-            memory = self._position[candidates.shape] * len(tables.options) + least
-        counts = tables.cuts.block_counts + sum(tables.cuts.end_counts)
+            memory = self._position[candidates.skeleton] * len(tables.policies) + least
+        counts = tables.partitions.block_counts + sum(tables.partitions.end_counts)
         staged = np.minimum(plans.stages - 1, 1)
         reduction, gathering = tables.facts.hidden_reduction[staged], tables.facts.hidden_gathering[staged]
         # however much work there is beside them
         once = exposed(states.reduction_s[candidates.state], reduction[:, None], np.inf)
         once += exposed(states.gathering_s[candidates.state], gathering[:, None], np.inf)
-        once += optimizer_seconds(states.own[candidates.state], tables.facts.update_s)
+        once += optimizer_seconds(states.untied[candidates.state], tables.facts.update_s)
         after = (once * counts).sum(axis=1) / plans.stages
         fixed = after * (1 - TOLERANCE) + self._fixed_s(candidates)
         state = self._state_bytes(plans)
-        found = self._least(plans, memory, state, self._layers, limit_s - fixed, listed=least is None) + fixed
+        found = self._lower_bound(plans, memory, state, self._layers, limit_s - fixed, listed=least is None) + fixed
         return np.maximum(found, self._physical(candidates))
 
     def _physical(self, candidates: Candidates) -> Floats:
         """What the hardware allows at best (L0): above the tables' bound where the network is all that counts."""
-        setting, shapes, shape = self.tables.setting, self.shapes, candidates.shape
-        splits, split = self.tables.columns, shapes.split[shape]
+        setting, shapes, shape = self.tables.setting, self.skeletons, candidates.skeleton
+        splits, split = self.tables.columns, shapes.degrees[shape]
         plans = PlanBatch(
             tensor_parallel=splits.tensor_parallel[split],
             context_parallel=splits.context_parallel[split],
-            data_parallel=shapes.copies[shape],
+            data_parallel=shapes.replicas[shape],
             pipeline_parallel=shapes.stages[shape],
             pipeline_schedule=np.array([NAMES[number] for number in range(len(NAMES))])[shapes.schedule[shape]],
             micro_batch=shapes.micro_batch[shape],
@@ -149,7 +149,7 @@ class Batch:
         )
         return hardware_bound(setting.job, setting.cluster, plans)
 
-    def _least(
+    def _lower_bound(
         self,
         plans: PlanColumns,
         memory: Ints,
@@ -163,9 +163,9 @@ class Batch:
             plans,
             memory,
             layers,
-            self._cells,
+            self._profiles,
             np.ascontiguousarray(state_bytes),
-            self.tables.cuts.chain(listed=listed),
+            self.tables.partitions.chain(listed=listed),
             self.tables.facts,
             self.tables.setting.capacity_bytes,
             # rounding is taken off once more, so what just reaches a limit is looked at closely
@@ -175,7 +175,7 @@ class Batch:
 
     def _state_bytes(self, plans: PlanColumns) -> Floats:
         """What the state of one layer of every class takes, tied weights apart (`memory.state_bytes`)."""
-        used, home = self._cells.own[plans.cell], self.tables.state_arrays().own[plans.state]
+        used, home = self._profiles.untied[plans.profile], self.tables.state_arrays().untied[plans.state]
         return self.tables.state_bytes(used, home, plans.zero_stage[:, None], plans.stages[:, None])
 
     def evaluate(self, candidates: Candidates, cuts: Sequence[Sequence[int]]) -> Evaluated:
@@ -183,9 +183,9 @@ class Batch:
         self._work_with(candidates)
         listed = np.array([row for rows in cuts for row in rows], np.int64)
         lengths = np.array([len(rows) for rows in cuts], np.int64)
-        counts = lengths[candidates.shape]
+        counts = lengths[candidates.skeleton]
         candidate = np.repeat(np.arange(len(candidates)), counts)
-        starts = (np.cumsum(lengths) - lengths)[candidates.shape] - (np.cumsum(counts) - counts)
+        starts = (np.cumsum(lengths) - lengths)[candidates.skeleton] - (np.cumsum(counts) - counts)
         cut = listed[np.repeat(starts, counts) + np.arange(len(candidate))]
         # plans with one pipeline follow each other, so that it is looked at once
         layer = self._rows(candidates)
@@ -203,20 +203,20 @@ class Batch:
         return evaluate_plans(
             plans,
             self._layers,
-            self._cells,
+            self._profiles,
             tables.state_arrays(),
-            tables.cuts.arrays(),
+            tables.partitions.arrays(),
             tables.facts,
             tables.has_loss,
-            tables.cuts.most_places,
+            tables.partitions.most_places,
         )
 
     def pipeline_seconds(self, candidates: Candidates, found: Evaluated, which: Ints) -> Floats:
         """Pipelines of some evaluated plans by the longest path through their order: each one that differs once."""
         chosen = candidates.take(found.candidate[which])
-        plans = self._plans(chosen, self._rows(chosen), found.cut[which])
+        plans = self._plans(chosen, self._rows(chosen), found.partition[which])
         keys = np.stack(
-            [plans.schedule, plans.stages, plans.microbatches, plans.chunks, plans.layer, plans.cut], axis=1
+            [plans.schedule, plans.stages, plans.microbatches, plans.chunks, plans.layer, plans.partition], axis=1
         )
         keys = np.concatenate([keys, np.stack([plans.sending_s, plans.delay_s], axis=1).view(np.int64)], axis=1)
         _, first, back = np.unique(keys, axis=0, return_index=True, return_inverse=True)
@@ -229,7 +229,7 @@ class Batch:
         return steps[back.reshape(-1)]
 
     def _longest_paths(self, pipeline: Pipeline, plans: PlanColumns, rows: Ints) -> Floats:
-        counts = np.stack([self.tables.cuts.places(cut) for cut in numbers(plans.cut[rows])]).astype(np.float64)
+        counts = np.stack([self.tables.partitions.places(cut) for cut in numbers(plans.partition[rows])]).astype(np.float64)
         forward, of_input, of_weight = (
             np.einsum("npc,nc->np", counts, part[plans.layer[rows]]) for part in self._layers[:3]
         )
@@ -240,16 +240,16 @@ class Batch:
 
     def _fixed_s(self, candidates: Candidates) -> Floats:
         sharded = (self.tables.zero_stages()[candidates.state] == 3).astype(np.int64)
-        return self._tied_s[candidates.shape, sharded] + self._between_s
+        return self._tied_s[candidates.skeleton, sharded] + self._between_s
 
     def _plans(self, candidates: Candidates, layer: Ints, cut: Ints | None = None) -> PlanColumns:
-        shapes, shape = self.shapes, candidates.shape
+        shapes, shape = self.skeletons, candidates.skeleton
         zero = self.tables.zero_stages()
         return PlanColumns(
             layer=layer,
-            cell=self.cell[shape],
+            profile=self.profile[shape],
             state=candidates.state,
-            cut=np.zeros(len(shape), np.int64) if cut is None else cut,
+            partition=np.zeros(len(shape), np.int64) if cut is None else cut,
             schedule=shapes.schedule[shape],
             stages=shapes.stages[shape],
             microbatches=shapes.microbatches[shape],
@@ -266,7 +266,7 @@ class Batch:
 
     def _rows(self, candidates: Candidates) -> Ints:
         """Layer rows of candidates."""
-        rows = self._position[candidates.shape] * len(self.tables.options) + candidates.option
+        rows = self._position[candidates.skeleton] * len(self.tables.policies) + candidates.policy
         sharded = self.tables.sharded_work()[candidates.state]
         if sharded.any():
             codes, places = self._sharded
@@ -274,7 +274,7 @@ class Batch:
         return rows
 
     def _codes(self, candidates: Candidates) -> Ints:
-        row = self._position[candidates.shape] * len(self.tables.options) + candidates.option
+        row = self._position[candidates.skeleton] * len(self.tables.policies) + candidates.policy
         return row * 2**32 + candidates.state
 
     def _work_with(self, candidates: Candidates) -> None:
@@ -286,8 +286,8 @@ class Batch:
         if not new.any():
             return
         added = sharded.take(first[new])
-        rows = self.tables.sharded_rows(self.cell[added.shape], added.option, added.state)
-        start = len(self._layers.kept)
+        rows = self.tables.sharded_rows(self.profile[added.skeleton], added.policy, added.state)
+        start = len(self._layers.saved)
         self._menu = LayerColumns(*(np.concatenate(parts) for parts in zip(self._layers, rows, strict=True)))
         joined = np.concatenate([known, codes[new]])
         order = np.argsort(joined)

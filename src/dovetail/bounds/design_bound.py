@@ -31,7 +31,7 @@ from dovetail.models import Job
 from dovetail.plans.pipeline_schedule import MAX_CHUNK_RUNS, PipelineSchedule
 from dovetail.plans.plan_batch import PlanBatch
 from dovetail.plans.space import Space, divisors
-from dovetail.plans.stage_degrees import splits
+from dovetail.plans.stage_degrees import stage_degrees
 
 #: Designs that are looked at together: few enough for a processor's cache.
 CHUNK = 8192
@@ -141,7 +141,7 @@ def enumerated_plans(job: Job, cluster: Cluster, micro_batches: Sequence[int]) -
     chips, batch, num_layers = cluster.chips, job.global_batch, job.model.num_layers
     sizes = dict.fromkeys(micro_batches)
     assert all(size > 0 for size in sizes), "a micro-batch has a sequence or more"
-    cells, rows = _expert_cells(job), list[tuple[float, ...]]()
+    cells, rows = _expert_columns(job), list[tuple[float, ...]]()
     for t, c, in_sequence in _suitable(job, cluster):
         stages = [p for p in divisors(chips // (t * c)) if p <= num_layers + 2]
         for p, size in product(stages, sizes):
@@ -175,11 +175,11 @@ def _suitable(job: Job, cluster: Cluster) -> list[tuple[int, int, bool]]:
     """
     ideal = frameworks.load("ideal")
     narrowed = Space(context_kind=("all_gather",), expert_parallel=(1,), expert_tensor_parallel=(1,))
-    found = splits(job, cluster, ideal, narrowed.resolve(job, cluster, ideal))
+    found = stage_degrees(job, cluster, ideal, narrowed.resolve(job, cluster, ideal))
     return [(s.plan.tensor_parallel, s.plan.context_parallel, s.plan.sequence_parallel) for s in found]
 
 
-def _expert_cells(job: Job) -> int:
+def _expert_columns(job: Job) -> int:
     """Experts × their columns, as far as all layers have them in common: what chips share; 0 where there are none."""
     layers = [layer.fixed_sizes() for layer in job.graph().layers.values() if "experts" in layer.sizes]
     return gcd(*(whole(points(sizes, ("experts", "expert_ffn"))) for sizes in layers))

@@ -19,23 +19,23 @@ class EndOfStepBounds:
         known: dict[tuple[int, ...], list[StateSharding]] = {}
         states = [_states(tables, space, found, row, known) for row in range(len(found))]
         #: shapes that have a state, and where theirs begin
-        self._shapes = np.array([row for row, some in enumerate(states) if some], np.int64)
-        lengths = np.array([len(states[row]) for row in numbers(self._shapes)], np.int64)
+        self._rows = np.array([row for row, some in enumerate(states) if some], np.int64)
+        lengths = np.array([len(states[row]) for row in numbers(self._rows)], np.int64)
         self._starts = np.cumsum(lengths) - lengths
         self._count = len(found)
         keys = [key for some in states for key in some]
         rows, arrays = tables.states.rows(keys), tables.state_arrays()
         stages = np.array([key.stages for key in keys], np.int64)
-        counts = (tables.cuts.block_counts + sum(tables.cuts.end_counts)) / stages[:, None]
+        counts = (tables.partitions.block_counts + sum(tables.partitions.end_counts)) / stages[:, None]
         reduced, gathered, self._owned = (
-            (part[rows] * counts).sum(axis=1) for part in (arrays.reduction_s, arrays.gathering_s, arrays.own)
+            (part[rows] * counts).sum(axis=1) for part in (arrays.reduction_s, arrays.gathering_s, arrays.untied)
         )
         facts, staged = tables.facts, np.minimum(stages - 1, 1)
         self._whole_s = reduced + gathered
         # however much work there is beside them
         self._seen_s = exposed(reduced, facts.hidden_reduction[staged], np.inf)
         self._seen_s += exposed(gathered, facts.hidden_gathering[staged], np.inf)
-        budgets = np.array([_budget(found, row) for row in numbers(self._shapes)])
+        budgets = np.array([_budget(found, row) for row in numbers(self._rows)])
         #: work that can hide it, as a part of all microbatches'
         self._budget = np.repeat(budgets, lengths)
 
@@ -48,20 +48,20 @@ class EndOfStepBounds:
         with np.errstate(invalid="ignore"):
             seen = np.fmax(self._seen_s, self._whole_s - self._budget * limit_s)
         found = np.full((len(update_s), self._count), np.inf)
-        if len(self._shapes):
+        if len(self._rows):
             every = seen + optimizer_seconds(self._owned, update_s[:, None])
-            found[:, self._shapes] = np.minimum.reduceat(every, self._starts, axis=1) * (1 - TOLERANCE)
+            found[:, self._rows] = np.minimum.reduceat(every, self._starts, axis=1) * (1 - TOLERANCE)
         return found
 
 
 def _states(
     tables: Tables, space: Space, found: PlanSkeletons, row: int, known: dict[tuple[int, ...], list[StateSharding]]
 ) -> list[StateSharding]:
-    key = (int(found.split[row]), int(found.copies[row]), int(found.stages[row]), int(found.inside[row]))
+    key = (int(found.degrees[row]), int(found.replicas[row]), int(found.stages[row]), int(found.inside[row]))
     if key not in known:
         split, copies, stages, inside = key
         tiers = [tier.size for tier in tables.setting.cluster.tiers]
-        states = shardings(tables.setting.framework, space, tables.splits[split], copies, stages, tiers)
+        states = shardings(tables.setting.framework, space, tables.degrees[split], copies, stages, tiers)
         known[key] = [StateSharding(split, copies, stages, AXIS_ORDERS[inside], *state) for state in states]
     return known[key]
 

@@ -129,10 +129,10 @@ def demands(
 
     def on_chip(counted: Floats) -> Floats:
         parts = [size / (t * c) * part for part in work.over_layers(counted)]
-        return pipelines.least(parts, forward_shares(counted))
+        return pipelines.lower_bound(parts, forward_shares(counted))
 
     expert_chips = plans.expert_parallel * plans.expert_tensor_parallel
-    streamed = pipelines.least(
+    streamed = pipelines.lower_bound(
         work.streamed_bytes(t, expert_chips), forward_shares(work.dense_bytes, work.expert_bytes)
     )
     return Demands(
@@ -151,14 +151,14 @@ def _sent_bytes(
     copies = t * plans.context_parallel * plans.data_parallel
     widths = np.array([[width, 0.0, width + end] for end in (state.min(), state.max())])
     gathered = np.where(
-        plans.zero_stage == 3, pipelines.least([width, 0.0, width + state], forward_shares(widths)), 0.0
+        plans.zero_stage == 3, pipelines.lower_bound([width, 0.0, width + state], forward_shares(widths)), 0.0
     )
     stream = zip(work.over_layers(work.reduced_bytes), work.over_layers(work.scattered_bytes), strict=True)
     summed = [np.where(in_sequence, shards, whole) for whole, shards in stream]
     shares = forward_shares(work.reduced_bytes, work.scattered_bytes)
-    sums = plans.micro_batch / plans.context_parallel * pipelines.least(summed, shares)
+    sums = plans.micro_batch / plans.context_parallel * pipelines.lower_bound(summed, shares)
     expert_chips = plans.expert_parallel * plans.expert_tensor_parallel
-    copied = work.copied_parameters(t, expert_chips)
+    copied = work.replicated_parameters(t, expert_chips)
     every: list[Floats] = []
     for block, adding in blocks:
         # outside parts of the sequence the stream is all-reduced, inside them gathered and scattered
@@ -179,7 +179,7 @@ class Pipelines:
     num_stages: Floats
     schedule: NDArray[np.str_]
 
-    def least(self, work: Sequence[Floats | float], forward_shares: tuple[float, float]) -> Floats:
+    def lower_bound(self, work: Sequence[Floats | float], forward_shares: tuple[float, float]) -> Floats:
         """What a step has of a work at least, one after the other, given the shares of any layer's that are forward.
 
         The work is a microbatch's forward, input gradient and weight gradient through all layers.

@@ -59,7 +59,7 @@ class LeastWork:
         parts = zip(self.over_layers(self.dense_bytes), self.over_layers(self.expert_bytes), strict=True)
         return [dense / tensor + routed / expert_chips for dense, routed in parts]
 
-    def copied_parameters(self, tensor: Floats, expert_chips: Floats) -> list[tuple[Floats, Floats, Floats]]:
+    def replicated_parameters(self, tensor: Floats, expert_chips: Floats) -> list[tuple[Floats, Floats, Floats]]:
         """Weights all tokens use, and experts: how many a chip holds, how far copies are apart, chips alike in a copy.
 
         Where fewer chips share the experts than are tensor parallel, several of these hold the same.

@@ -47,8 +47,8 @@ def least_seconds(
             total += (chain.blocks[c] + chain.first[c] + chain.after[c]) * seconds[c]
             if seconds[c] > 0:
                 share = max(share, (layers.forward_s[row, c] + sending) / (seconds[c] + sending))
-            moments[c] = _moment_of(c, layers.workspace[memory[i], c], cells, plans.cell[i], facts.alone)
-        kept, state = layers.kept[memory[i]], state_bytes[i]
+            moments[c] = _transient_of(c, layers.workspace[memory[i], c], cells, plans.profile[i], facts.alone)
+        kept, state = layers.saved[memory[i]], state_bytes[i]
         if plans.schedule[i] in (INTERLEAVED, DUAL_PIPE):
             pipeline = (total, sending)
             found[i] = _by_class(plans, i, kept, moments, state, seconds, pipeline, chain, bytes_left, room)
@@ -282,7 +282,7 @@ def _free_bytes(
 
 
 @njit(cache=True)
-def _moment_of(c: int, workspace: float, cells: ProfileColumns, cell: int, sizes: ParameterBytes) -> float:
+def _transient_of(c: int, workspace: float, cells: ProfileColumns, cell: int, sizes: ParameterBytes) -> float:
     """The transient peak of a stage with a layer of this class, at least."""
     gradients = min(cells.dense[cell, c], cells.largest[cell, c]) * sizes.layer_gradient
     transient = 0.0 if cells.loss[cell, c] > 0 else cells.transient[cell, c]

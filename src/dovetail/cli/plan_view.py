@@ -208,7 +208,7 @@ def _print_alternatives(answer: Answer) -> None:
 
 def infeasible(answer: Answer) -> InputError:
     """Why there is no plan, by how much, and what would help."""
-    from dovetail.explanation.explain import lacking
+    from dovetail.explanation.explain import shortfall
     from dovetail.explanation.smallest_fix import smallest_fixes
 
     chips, certificate = answer.cluster.chips, answer.certificate
@@ -216,9 +216,9 @@ def infeasible(answer: Answer) -> InputError:
     if certificate.status != "infeasible":
         return InputError(where, "no plan that fits was found in time", "give a longer --time-limit")
     if certificate.counted == 0:
-        return InputError(where, lacking(answer, ()), "choose another number of chips or sequences, or fix less")
+        return InputError(where, shortfall(answer, ()), "choose another number of chips or sequences, or fix less")
     found = smallest_fixes(answer, RELIEF_SECONDS)
-    what = f"none of {certificate.counted:,} plans fits the {lacking(answer, found)}"
+    what = f"none of {certificate.counted:,} plans fits the {shortfall(answer, found)}"
     more = next((relief for relief in found if relief.what == "chips"), None)
     if more is None:
         return InputError(where, what, "use more chips, chips with more memory, or shorter sequences")

@@ -48,7 +48,7 @@ def spans(plan: Plan, cluster: Cluster) -> dict[str, str]:
     return {name: tier.name for name, tier in found.items() if tier is not None}
 
 
-def binding(answer: Answer, values: Sequence[Marginal]) -> str:
+def bottleneck(answer: Answer, values: Sequence[Marginal]) -> str:
     """One sentence: what a tenth more of gains most, where the seconds go, and whether memory binds."""
     gains = {value.what: value.gain or 0.0 for value in values if value.same_plan_s is not None}
     most = max(gains, key=lambda what: gains[what])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dovetail.accuracy.published import scoreboard_record
 from dovetail.cost.calibration import calibration
-from dovetail.explanation.bottleneck import binding, doubts, spans
+from dovetail.explanation.bottleneck import bottleneck, doubts, spans
 from dovetail.explanation.explanation import Explanation, Interval, StageBytes
 from dovetail.explanation.marginal import marginals, stays_best
 from dovetail.explanation.neighbours import neighbours
@@ -33,7 +33,7 @@ def explain(answer: Answer, *, time_limit_s: float | None = None) -> Explanation
     )
     if answer.evaluation is None:
         found = smallest_fixes(answer, time_limit_s)
-        why = lacking(answer, found)
+        why = shortfall(answer, found)
         return Explanation(*names, None, None, None, {}, {}, None, why, (), (), (), doubts(answer), found)
     best = answer.best
     others, values = neighbours(answer, time_limit_s), marginals(answer, time_limit_s)
@@ -48,12 +48,12 @@ def explain(answer: Answer, *, time_limit_s: float | None = None) -> Explanation
         seconds=parts,
         tiers={name: tier for name, tier in spans(best.plan, cluster).items() if name in parts},
         bytes=_fullest(answer),
-        binding=binding(answer, values),
+        bottleneck=bottleneck(answer, values),
         neighbours=others,
         marginal=values,
         stays_best=kept,
         doubts=doubts(answer),
-        relief=(),
+        smallest_fix=(),
         interval=_interval(answer),
     )
 
@@ -75,7 +75,7 @@ def _fullest(answer: Answer) -> StageBytes:
     return StageBytes(stage + 1, len(stages), parts, answer.cluster.chip.memory_bytes)
 
 
-def lacking(answer: Answer, found: tuple[SmallestFix, ...]) -> str:
+def shortfall(answer: Answer, found: tuple[SmallestFix, ...]) -> str:
     """Which limit keeps every plan from fitting, and by how much."""
     if answer.certificate.status != "infeasible":
         return "unknown: time ran out before a plan that fits was found, and before it was proven that there is none"

@@ -62,12 +62,12 @@ class Explanation:
     tiers: Mapping[str, str]
     """the network that parts of the step go over"""
     bytes: StageBytes | None
-    binding: str
+    bottleneck: str
     neighbours: tuple[Neighbour, ...]
     marginal: tuple[Marginal, ...]
     stays_best: tuple[StaysBest, ...]
     doubts: tuple[str, ...]
-    relief: tuple[SmallestFix, ...]
+    smallest_fix: tuple[SmallestFix, ...]
     """the least changes that make the job fit; empty where it does"""
     interval: Interval | None = None
     """how far the predicted step time may be off; None where no plan fits"""
@@ -92,14 +92,14 @@ def _lines(found: Explanation) -> Iterator[str]:
     yield f"{found.job} on {found.cluster}, {found.framework}"
     if found.plan is None:
         yield "no plan fits"
-        yield from _paragraph("what lacks", found.binding)
-        yield from _section("what would do", _relief_rows(found.relief))
+        yield from _paragraph("what lacks", found.bottleneck)
+        yield from _section("what would do", _fix_rows(found.smallest_fix))
         yield from _doubts(found)
         return
     step_s, held = found.step_time_s or 0.0, found.bytes
     assert held is not None, "there is a plan"
     yield f"{plan_words(found.plan)}: {_step(step_s)} a step, MFU {percent_text(found.mfu or 0.0)}"
-    yield from _paragraph("what binds", found.binding)
+    yield from _paragraph("what binds", found.bottleneck)
     seconds = {f"{n} ({found.tiers[n]})" if n in found.tiers else n: s for n, s in found.seconds.items()}
     yield from _section("seconds of a step", _bars(seconds, step_s, seconds_text))
     full = percent_text(sum(held.parts.values()) / held.capacity_bytes)
@@ -194,7 +194,7 @@ def _range_row(kept: StaysBest) -> tuple[str, ...]:
     return (kept.what, f"{kept.low:.3g} to {kept.high:.3g}", beyond)
 
 
-def _relief_rows(found: Iterable[SmallestFix]) -> list[tuple[str, ...]]:
+def _fix_rows(found: Iterable[SmallestFix]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for relief in found:
         memory = relief.what.startswith("memory")

@@ -34,7 +34,7 @@ from dovetail.hardware.design_space.space import DesignSpace
 from dovetail.hardware.network import TierSpec, fit_tiers
 from dovetail.models import Job
 from dovetail.plans.narrow import within
-from dovetail.plans.plan_file import beside, job_of
+from dovetail.plans.plan_file import relative_to, job_of
 from dovetail.plans.space import PlanSpaceSpec, Space, check_space
 from dovetail.search.simulated import MOST
 
@@ -174,7 +174,7 @@ def study_of(document: Mapping[str, Any], where: str, folder: Path = Path()) -> 
 
 def _study(file: StudyFile, where: str, folder: Path) -> ResolvedStudy:
     jobs = _jobs(file.jobs, folder)
-    framework = _named("cluster.framework", lambda: frameworks.load(beside(file.cluster.framework, folder)))
+    framework = _named("cluster.framework", lambda: frameworks.load(relative_to(file.cluster.framework, folder)))
     known = dict(framework.states)
     for job in jobs:
         if job.job.precision not in known:
@@ -307,7 +307,7 @@ def _space(part: HardwarePart, name: str, where: str, folder: Path) -> DesignSpa
         own["limits"] = list(own["limits"])
     if part.space is None:
         return space_from({"name": name, **own}, where, folder)
-    wanted = beside(part.space, folder)
+    wanted = relative_to(part.space, folder)
     document, known_as, beside_it = _named(f"hardware.space: {wanted}", lambda: space_document(wanted))
     if not own:
         return space_from(document, known_as, beside_it)

@@ -37,7 +37,7 @@ class Layers:
     #: handed to each layer by the one before; 0 for the first
     input_bytes: Floats
     #: cut over the width; a stage without any such layer takes one device
-    cut: Bools
+    sharded: Bools
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class ChainPlacement:
 
     def devices(self, first: int, end: int) -> int:
         """Devices of one stage."""
-        return self.layers.width if self.layers.cut[first:end].any() else 1
+        return self.layers.width if self.layers.sharded[first:end].any() else 1
 
 
 def chain_seconds(chain: Chain, placement: ChainPlacement) -> float:
@@ -174,7 +174,7 @@ def _layers(text: str, nodes: Sequence[_Node], edges: Sequence[_Edge]) -> Layers
         parameter_bytes=np.array([node.parameterSize for node in order]),
         activation_bytes=np.array([node.activationSize for node in order]),
         input_bytes=np.array([0.0, *incoming]),
-        cut=np.array([node.isTensorParallelized for node in order]),
+        sharded=np.array([node.isTensorParallelized for node in order]),
     )
 
 

@@ -15,7 +15,7 @@ from dovetail.arrays import ROUNDING, TOLERANCE, Floats, Ints
 
 #: Rows of a chain's table. The first five are running sums with a 0 ahead, so a stage is a difference of two; of the
 #: others column i is what reaches layer i.
-FORWARD, BACKWARD, PARAMETERS, ACTIVATIONS, CUT, ARRIVES_S, INPUT_BYTES = range(7)
+FORWARD, BACKWARD, PARAMETERS, ACTIVATIONS, SHARDED, ARRIVES_S, INPUT_BYTES = range(7)
 #: Entries of the limits: bytes of a device, bytes of state per byte of parameters, bytes per second, recompute or not,
 #: and the least that any layer hands to the next, in seconds and in bytes.
 MEMORY, STATE, RATE, RECOMPUTE, EDGE_S, EDGE_BYTES = range(6)
@@ -30,7 +30,7 @@ LOOSE, LOOSE_SUM = 1 + ROUNDING, 1 - TOLERANCE
 HALVINGS = 10
 #: Numbers with a type: for a literal argument a function would be compiled again.
 _typed: Any = (np.int64(0), np.int64(1), np.bool_(True), np.bool_(False))
-NONE, ONE, OWN_EDGES, LEAST_EDGES = _typed
+NONE, ONE, EXACT_EDGES, SHORTEST_EDGES = _typed
 
 
 @njit(cache=True)
@@ -56,7 +56,7 @@ def _packed_seconds(
     table: Floats, limits: Floats, counts: Ints, stages: int, best: float, starts: Ints
 ) -> tuple[int, float]:
     """The next number of stages worth trying, and the time below `best` if all take as many layers as they may."""
-    following, limit, first_end = _settled(table, limits, counts, stages, best, OWN_EDGES, starts)
+    following, limit, first_end = _settled(table, limits, counts, stages, best, EXACT_EDGES, starts)
     if limit < 0:
         return following, np.inf
     longest, used, s, i = 0.0, 0, 0, table.shape[1] - 1
@@ -64,7 +64,7 @@ def _packed_seconds(
         s, j = s + 1, i
         i = starts[s] if j > first_end else 0
         longest = max(longest, _seconds(table, limits, i, j, s, table[ARRIVES_S, i], table[ARRIVES_S, j]))
-        used += 1 if table[CUT, i] == table[CUT, j] else counts[WIDTH]
+        used += 1 if table[SHARDED, i] == table[SHARDED, j] else counts[WIDTH]
     return following, _pipelines(counts, used, longest, s, table[PARAMETERS, first_end] / limits[RATE], best)[0]
 
 
@@ -97,7 +97,7 @@ def best_of_width(table: Floats, limits: Floats, counts: Ints, best: float) -> t
             break
         _grow(table, limits, ranges, stages, limit, longest, grown)
         longest, grown = grown, longest
-    return best, _cuts(table, limits, ranges, noted, chosen) if noted[0] > 0 else noted[:0]
+    return best, _stage_ends(table, limits, ranges, noted, chosen) if noted[0] > 0 else noted[:0]
 
 
 @njit(cache=True)
@@ -111,7 +111,7 @@ def _first_stage(
         if not _may_be(table, limits, NONE, end, stages, limit, 0.0, 0.0, limits[EDGE_S]):
             break
         load = _seconds(table, limits, NONE, end, stages, 0.0, table[ARRIVES_S, end])
-        alone = 1 if table[CUT, end] == table[CUT, 0] else 0
+        alone = 1 if table[SHARDED, end] == table[SHARDED, 0] else 0
         reduced_s = table[PARAMETERS, end] / limits[RATE]
         for n in range(ranges[LEAST_ALONE, behind], ranges[MOST_ALONE, behind] + 1):
             found = max(load, longest[end, n - ranges[LEAST_ALONE, behind]])
@@ -139,7 +139,7 @@ def _grow(table: Floats, limits: Floats, ranges: Ints, s: int, limit: float, lon
             load = _seconds(table, limits, i, j, s, arrives, table[ARRIVES_S, j])
             if load > limit:
                 continue
-            shift = ranges[LEAST_ALONE, s - 1] - ranges[LEAST_ALONE, s] + (table[CUT, j] == table[CUT, i])
+            shift = ranges[LEAST_ALONE, s - 1] - ranges[LEAST_ALONE, s] + (table[SHARDED, j] == table[SHARDED, i])
             low, high = max(0, -shift), min(size_behind, size - shift)
             row, behind = grown[i, low + shift : high + shift], longest[j, low:high]
             for n in range(len(row)):
@@ -147,7 +147,7 @@ def _grow(table: Floats, limits: Floats, ranges: Ints, s: int, limit: float, lon
 
 
 @njit(cache=True)
-def _cuts(table: Floats, limits: Floats, ranges: Ints, noted: Ints, longest: float) -> Ints:
+def _stage_ends(table: Floats, limits: Floats, ranges: Ints, noted: Ints, longest: float) -> Ints:
     """The number of pipelines and where every stage ends, with as many stages alone as no longer stages allow.
 
     `alone[i]` is how many of the last s stages can take one device when they start at i; −1 if they cannot be.
@@ -164,7 +164,7 @@ def _cuts(table: Floats, limits: Floats, ranges: Ints, noted: Ints, longest: flo
             for j in range(max(i + 1, ranges[LOW, s - 1]), ranges[HIGH, s - 1] + 1):
                 if not _may_be(table, limits, i, j, s, longest, arrives, received, limits[EDGE_S]):
                     break
-                found = behind[j] + (table[CUT, j] == table[CUT, i])
+                found = behind[j] + (table[SHARDED, j] == table[SHARDED, i])
                 load = _seconds(table, limits, i, j, s, arrives, table[ARRIVES_S, j])
                 if behind[j] >= 0 and found > alone[i] and load <= longest:
                     alone[i], ends[s, i] = found, j
@@ -189,7 +189,7 @@ def stages_left(table: Floats, limits: Floats, counts: Ints, best: float, ranges
     for stages in range(1, layers + 1):
         if stages < following or _most_pipelines(table, counts, stages, NONE) < 1:
             continue
-        following, limit, first_end = _settled(table, limits, counts, stages, best, LEAST_EDGES, lowest)
+        following, limit, first_end = _settled(table, limits, counts, stages, best, SHORTEST_EDGES, lowest)
         if limit >= 0:
             allowed[stages] = limit
             _latest_starts(table, limits, stages, limit, highest)
@@ -212,7 +212,7 @@ def _settled(
     """
     layers = table.shape[1] - 1
     least = LOOSE_SUM * _least_longest(table, limits, stages)
-    mixed = 0 < table[CUT, layers] < layers
+    mixed = 0 < table[SHARDED, layers] < layers
     following, first_end = stages + 1, 1 if stages > 1 else layers
     while True:
         limit = _allowed(table, limits, counts, stages, NONE, first_end, best)
@@ -286,7 +286,7 @@ def _fewest_wide(table: Floats, limits: Floats, limit: float, wide: Ints) -> int
     count, end = NONE, NONE
     for i in range(table.shape[1] - 2, -1, -1):
         more = count == 0 or not _may_be(table, limits, i, end, count, limit, 0.0, 0.0, limits[EDGE_S])
-        if more and table[CUT, i + 1] > table[CUT, i]:
+        if more and table[SHARDED, i + 1] > table[SHARDED, i]:
             count, end = count + 1, i + 1
         wide[i] = count
     return count
@@ -303,7 +303,7 @@ def ranges_alone(table: Floats, limits: Floats, limit: float, ranges: Ints) -> i
     _fewest_wide(table, limits, limit, wide)
     size = 1
     for s in range(1, layers + 1):
-        cut = int(table[CUT, layers] - table[CUT, ranges[LOW, s]])
+        cut = int(table[SHARDED, layers] - table[SHARDED, ranges[LOW, s]])
         least, most = max(0, s - cut), min(layers - ranges[LOW, s] - cut, s - wide[ranges[HIGH, s]])
         ranges[LEAST_ALONE, s], ranges[MOST_ALONE, s] = least, max(least, most)
         size = max(size, most - least + 1)
@@ -313,7 +313,7 @@ def ranges_alone(table: Floats, limits: Floats, limit: float, ranges: Ints) -> i
 @njit(cache=True, forceinline=True)
 def _most_pipelines(table: Floats, counts: Ints, stages: int, wide: int) -> int:
     """How many pipelines of so many stages there can be, at least `wide` of them with a cut layer."""
-    cut = int(table[CUT, -1])
+    cut = int(table[SHARDED, -1])
     alone = min(table.shape[1] - 1 - cut, stages - max(wide, min(cut, 1)))
     return min(counts[DEVICES] // (alone + (stages - alone) * counts[WIDTH]), counts[MICROBATCHES])
 

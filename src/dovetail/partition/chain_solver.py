@@ -48,7 +48,7 @@ def problem_of(chain: Chain, layers: Layers) -> tuple[Floats, Floats, Ints]:
     count = len(layers.ids)
     table = np.zeros((7, count + 1))
     # of width 1 every stage takes one device: there is nothing to tell apart
-    cut = np.ones(count) if layers.width == 1 else layers.cut
+    cut = np.ones(count) if layers.width == 1 else layers.sharded
     sums = (layers.forward_s, layers.backward_s, layers.parameter_bytes, layers.activation_bytes, cut)
     for row, values in zip(table, sums, strict=False):
         np.cumsum(values, out=row[1:])

@@ -18,7 +18,7 @@ from dovetail.plans.pipeline_schedule import SCHEDULE_CODES
 Deal = Callable[[Sequence[Sequence[int]]], list[int]]
 
 #: Cuts that fit looked at before the proof is given up and the gap reported.
-MAX_CUTS = 1000
+MAX_PARTITIONS = 1000
 
 
 class InterleavedPartitions(PartitionSearch):
@@ -58,7 +58,7 @@ class InterleavedPartitions(PartitionSearch):
 
     def solve(self) -> float:
         """Finds the best placement; returns what no placement takes less than."""
-        cuts = np.array(sorted(set(self._cuts())), np.int64).reshape(-1, self.chain.pipeline.num_places)
+        cuts = np.array(sorted(set(self._partitions())), np.int64).reshape(-1, self.chain.pipeline.num_places)
         cuts = cuts[self._may_fit(cuts)]
         if not len(cuts):
             return self.seconds
@@ -66,7 +66,7 @@ class InterleavedPartitions(PartitionSearch):
         fastest = by_stage.max(axis=0) + once
         least, tried = float("inf"), 0
         for cut in np.argsort(fastest, kind="stable").tolist():
-            if not self._improves(fastest[cut]) or tried == MAX_CUTS:
+            if not self._improves(fastest[cut]) or tried == MAX_PARTITIONS:
                 return min(least, self.seconds, float(fastest[cut]))
             ends = tuple(cuts[cut].tolist())
             bound = self._bound(ends, by_stage[:, cut]) + float(once[cut])
@@ -76,7 +76,7 @@ class InterleavedPartitions(PartitionSearch):
                 tried += 1
         return min(least, self.seconds)
 
-    def _cuts(self) -> Iterator[tuple[int, ...]]:
+    def _partitions(self) -> Iterator[tuple[int, ...]]:
         """Where chunks end, of every cut."""
         between, blocks = self.chain.pipeline.num_places - 2, len(self.chain.order) - 2
         for first in range(blocks - between + 1):
@@ -125,7 +125,7 @@ class InterleavedPartitions(PartitionSearch):
         longest = 0.0
         for stage, flying in enumerate(self._flying.tolist()):
             chunks = self._chunks(ends, stage)
-            least = self._options.bound(self._options.content(chunks, flying))
+            least = self._policies.bound(self._policies.content(chunks, flying))
             more = least - sum(self._fastest[i] for chunk in chunks for i in chunk)
             longest = max(longest, float(by_stage[stage]) + self.chain.pipeline.num_microbatches * max(more, 0.0))
         return longest
@@ -146,11 +146,11 @@ class InterleavedPartitions(PartitionSearch):
     def _choose(self, stage: int, chunks: Sequence[Sequence[int]], deal: Deal, options: list[int]) -> bool:
         """Writes the options of a stage's layers; False where none fit."""
         for flying in (self._flying[stage].tolist(), self._most_flying[stage].tolist()):
-            choice = self._options.choice(self._options.content(chunks, flying))
+            choice = self._policies.choice(self._policies.content(chunks, flying))
             if choice is None:
                 continue
             of_chunk = {i: flying[number] for number, chunk in enumerate(chunks) for i in chunk}
-            picks = {kind: iter(taken) for kind, taken in choice.options.items()}
+            picks = {kind: iter(taken) for kind, taken in choice.policies.items()}
             for layer in deal(chunks):
                 options[layer] = next(picks[self.chain.order[layer], of_chunk[layer]])
             if self._fits(stage, chunks, options):

@@ -17,7 +17,7 @@ from dovetail.step.formulas import beyond_activations, transient_peak
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LayerOptions:
+class LayerPolicies:
     """One layer class: what a microbatch takes under each option, and what its state takes. Arrays over options."""
 
     forward_s: float
@@ -47,7 +47,7 @@ class LayerOptions:
 class LayerChain:
     """Layers in a row, the pipeline they are placed on, and its devices."""
 
-    classes: tuple[LayerOptions, ...]
+    classes: tuple[LayerPolicies, ...]
     #: the class of every layer, in order
     order: tuple[int, ...]
     pipeline: Pipeline
@@ -62,7 +62,7 @@ class LayerPartition:
     """Where chunks end (one past their last layer), by place along the model, and the option of every layer."""
 
     ends: tuple[int, ...]
-    options: tuple[int, ...]
+    policies: tuple[int, ...]
 
     @property
     def chunks(self) -> tuple[range, ...]:
@@ -85,12 +85,12 @@ def stage_bytes(chain: LayerChain, stage: int, chunks: Sequence[Sequence[int]], 
     return float(state + activations + beyond_activations(sum(c.step_bytes for c in classes), activations))
 
 
-def working_bytes(classes: Sequence[LayerOptions]) -> float:
+def working_bytes(classes: Sequence[LayerPolicies]) -> float:
     """Room for the largest of each kind of working memory."""
     return sum(max(kind) for kind in zip_longest(*(c.working_bytes for c in classes), fillvalue=0.0))
 
 
-def once_seconds(classes: Sequence[LayerOptions]) -> float:
+def once_seconds(classes: Sequence[LayerPolicies]) -> float:
     """Seconds of a stage once a step."""
     return max(sum(parts) for parts in zip(*(c.once_s for c in classes), strict=True))
 
@@ -101,7 +101,7 @@ def partition_seconds(chain: LayerChain, placement: LayerPartition) -> float:
     once = 0.0
     for stage in range(pipeline.num_stages):
         of_stage = chunks[stage :: pipeline.num_stages]
-        if stage_bytes(chain, stage, of_stage, placement.options) > chain.device_bytes * (1 + ROUNDING):
+        if stage_bytes(chain, stage, of_stage, placement.policies) > chain.device_bytes * (1 + ROUNDING):
             return float("inf")
         once = max(once, once_seconds([chain.classes[chain.order[i]] for chunk in of_stage for i in chunk]))
     return pipeline_seconds(chain, placement) + once
@@ -114,7 +114,7 @@ def pipeline_seconds(chain: LayerChain, placement: LayerPartition) -> float:
         for i in layers:
             layer = chain.classes[chain.order[i]]
             forward[place] += layer.forward_s
-            of_input[place] += layer.input_gradient_s[placement.options[i]]
+            of_input[place] += layer.input_gradient_s[placement.policies[i]]
             of_weight[place] += layer.weight_gradient_s
     transfer = chain.transfer_s
     if chain.sends_itself:

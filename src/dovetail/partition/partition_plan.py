@@ -17,7 +17,7 @@ from dovetail.frameworks import Framework
 from dovetail.frameworks.parameter_bytes import state_bytes
 from dovetail.hardware import Cluster
 from dovetail.models import Job
-from dovetail.partition.layer_chain import LayerChain, LayerOptions, LayerPartition
+from dovetail.partition.layer_chain import LayerChain, LayerPolicies, LayerPartition
 from dovetail.partition.partition_layers import partition_layers
 from dovetail.plans.pipeline_schedule import PipelineSchedule
 from dovetail.plans.plan import Plan
@@ -120,8 +120,8 @@ class ChainBuilder:
         self.blocks = order[1 : 1 + blocks]
         #: the first layer, the classes of blocks, and all that reads the finished stream as one layer
         self.parts = [(order[0],), *((name,) for name in dict.fromkeys(self.blocks)), tuple(order[1 + blocks :])]
-        built = [self._options(names) for names in self.parts]
-        self._least = tuple(least for least, _, _ in built)
+        built = [self._layer_policies(names) for names in self.parts]
+        self._relaxed = tuple(least for least, _, _ in built)
         self._most = tuple(most for _, most, _ in built)
         self._choices = [choices for _, _, choices in built]
 
@@ -131,7 +131,7 @@ class ChainBuilder:
         return all(
             np.allclose(least.input_gradient_s, most.input_gradient_s, rtol=ALIKE, atol=0)
             and least.gathered_bytes == most.gathered_bytes
-            for least, most in zip(self._least, self._most, strict=True)
+            for least, most in zip(self._relaxed, self._most, strict=True)
         )
 
     def chain(self, *, least: bool) -> LayerChain:
@@ -142,7 +142,7 @@ class ChainBuilder:
         chip, facts = job.cluster.chip, job.facts
         capacity = float(tensor_capacity(chip.memory_bytes, facts.context_bytes, facts.allocator_overhead))
         return LayerChain(
-            self._least if least else self._most,
+            self._relaxed if least else self._most,
             order,
             pipeline_of(plan),
             device_bytes=capacity * (1 - ROUNDING),  # so that no placement misses it by rounding
@@ -150,7 +150,7 @@ class ChainBuilder:
             sends_itself=not facts.overlaps.transfers and plan.pipeline_parallel > 1,
         )
 
-    def _options(self, names: Sequence[str]) -> tuple[LayerOptions, LayerOptions, list[str | tuple[str, ...]]]:
+    def _layer_policies(self, names: Sequence[str]) -> tuple[LayerPolicies, LayerPolicies, list[str | tuple[str, ...]]]:
         """What a block's options, or the one of layers placed together, take at least and at most; and the choices."""
         layers, facts = self.job.profiles.layers, self.job.facts
         profiles = [layers[name] for name in names]
@@ -172,7 +172,7 @@ class ChainBuilder:
         sizes, zero_stage = facts.parameter_bytes, self._zero_stage
         used, home = self._owned(names)
         alone = self._alone(names)
-        most = LayerOptions(
+        most = LayerPolicies(
             forward_s=sum(_number(t.forward_s) for t in times),
             input_gradient_s=_row(summed(t.input_gradient_s for t in times)),
             weight_gradient_s=sum(_number(t.weight_gradient_s) for t in times),
@@ -210,7 +210,7 @@ class ChainBuilder:
         tables = self._tables
         tables = replace(
             tables,
-            cells=tables.cells._replace(loss=0 * tables.cells.loss),
+            cells=tables.profiles._replace(loss=0 * tables.profiles.loss),
             layers=tables.layers._replace(workspace=0 * tables.layers.workspace),
         )
         content = [dict(Counter(names))]
@@ -266,7 +266,7 @@ class ChainBuilder:
         reduced = sum(_number(summed(p.step_collective_s.values())) for p in profiles) - updated
         rate = self.job.facts.update_bytes / self.job.chip.vector.memory_bytes_per_s
         update = float(optimizer_seconds(owned, _number(rate)))
-        sizes = pipeline.num_stages, pipeline.num_microbatches, pipeline.num_chunks, overlaps.least_overlap_s
+        sizes = pipeline.num_stages, pipeline.num_microbatches, pipeline.num_chunks, overlaps.min_overlap_s
         behind, ahead = (float(overlap_budget(work_s, *sizes)) for work_s in (backward_s, forward_s))
         reductions = exposed_at_least(reduced, _number(overlaps.gradient_reduction), behind)
         gatherings = exposed_at_least(updated, _number(overlaps.updated_weights), ahead)
@@ -284,7 +284,7 @@ class ChainBuilder:
         if not self.by_block:
             return replace(self.plan, layers_per_stage=tuple(sizes))
         numbers = {names[0]: number for number, names in enumerate(self.parts)}
-        taken = placement.options[1:-1]
+        taken = placement.policies[1:-1]
         again = [self._choices[numbers[name]][option] for name, option in zip(self.blocks, taken, strict=True)]
         runs = tuple((len(list(run)), choice) for choice, run in groupby(again))
         return replace(

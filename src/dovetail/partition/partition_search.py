@@ -9,7 +9,7 @@ import numpy as np
 
 from dovetail.arrays import ROUNDING, Floats
 from dovetail.partition.layer_chain import LayerChain, LayerPartition
-from dovetail.partition.stage_options import StageOptions
+from dovetail.partition.stage_policies import StagePolicies
 
 
 class PartitionSearch(ABC):
@@ -19,7 +19,7 @@ class PartitionSearch(ABC):
         self.chain = chain
         self.seconds = float("inf")
         self.placement: LayerPartition | None = None
-        self._options = StageOptions(chain)
+        self._policies = StagePolicies(chain)
         #: the class of every layer, in order
         self._classes = [chain.classes[c] for c in chain.order]
 

@@ -11,14 +11,14 @@ import numpy as np
 from dovetail.arrays import Floats, Ints
 from dovetail.partition.layer_chain import LayerChain, LayerPartition, partition_seconds
 from dovetail.partition.partition_search import PartitionSearch, running_sums
-from dovetail.partition.stage_options import Content, StageChoice
+from dovetail.partition.stage_policies import Content, StageChoice
 from dovetail.pipeline.chunk_times import ChunkTimes
 from dovetail.pipeline.in_flight import in_flight
 from dovetail.pipeline.step_time import step_time
 from dovetail.plans.pipeline_schedule import PipelineSchedule
 
 #: Cuts begun best-first before the proof is given up and the gap reported.
-MAX_CUTS = 5000
+MAX_PARTITIONS = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class PlainPartitions(PartitionSearch):
             ]
         )
         self._flying: list[int] = in_flight(chain.pipeline).tolist()
-        self._held = np.array(self._flying, np.float64)
+        self._in_flight = np.array(self._flying, np.float64)
         self._pipeline = _pipeline(chain)
         one_each = np.eye(len(chain.classes), dtype=np.int64)[list(chain.order)]
         self._counts = np.concatenate([np.zeros((1, len(chain.classes)), np.int64), np.cumsum(one_each, axis=0)])
@@ -68,7 +68,7 @@ class PlainPartitions(PartitionSearch):
             bound, ends = self._relax()
             if not ends or not self._improves(bound):
                 return min(bound, self.seconds)
-            solved = all(self._options.is_exact(content) for content in self._contents(ends))
+            solved = all(self._policies.is_exact(content) for content in self._contents(ends))
             self._try(ends)
             if solved:
                 return self._best_first()
@@ -86,7 +86,7 @@ class PlainPartitions(PartitionSearch):
         """Solves the stages of a cut and keeps it if it is better."""
         choices: list[StageChoice] = []
         for content in self._contents(ends):
-            choice = self._options.choice(content)
+            choice = self._policies.choice(content)
             if choice is None:
                 return
             choices.append(choice)
@@ -94,7 +94,7 @@ class PlainPartitions(PartitionSearch):
             return
         options: list[int] = []
         for s, e, choice in zip((0, *ends[:-1]), ends, choices, strict=True):
-            picks = {c: iter(taken) for (c, _), taken in choice.options.items()}
+            picks = {c: iter(taken) for (c, _), taken in choice.policies.items()}
             options += [next(picks[self.chain.order[i]]) for i in range(s, e)]
         self.placement = LayerPartition(ends, tuple(options))
         self.seconds = partition_seconds(self.chain, self.placement)
@@ -115,7 +115,7 @@ class PlainPartitions(PartitionSearch):
         """Bounds of the backwards of all stages that could be part of a better cut."""
         from dovetail.partition.stage_split_kernels import least_values
 
-        could = least_values(self._sums, self._held, self._pipeline) < self.seconds
+        could = least_values(self._sums, self._in_flight, self._pipeline) < self.seconds
         self._backward = np.full(could.shape, np.inf)
         i, s, e = np.nonzero(could)
         rows = np.column_stack([i, self._counts[e] - self._counts[s]])
@@ -130,7 +130,7 @@ class PlainPartitions(PartitionSearch):
             self._bounded(content)
 
     def _bounded(self, content: Content) -> None:
-        seconds = self._options.bound(content) + self._of_weight(content)
+        seconds = self._policies.bound(content) + self._of_weight(content)
         for i, s, e in self._alike.get(content, ()):
             self._backward[i, s, e] = seconds + self._sending * (i > 0)
 
@@ -150,9 +150,9 @@ class PlainPartitions(PartitionSearch):
         from dovetail.partition.stage_split_kernels import labels_of_partitions, values
 
         for content in self._alike:
-            if self._options.is_exact(content):
+            if self._policies.is_exact(content):
                 self._bounded(content)
-        self._labels = labels_of_partitions(self._sums, self._backward, self._held, self._pipeline, self.seconds)
+        self._labels = labels_of_partitions(self._sums, self._backward, self._in_flight, self._pipeline, self.seconds)
         places, labels, notes = self._labels
         start, count = places[0, 0].tolist()
         if count == 0:
@@ -169,7 +169,7 @@ class PlainPartitions(PartitionSearch):
         queue: list[tuple[float, tuple[int, ...], _Begun]] = []
         begun = _Begun((), 0.0, -np.inf, -np.inf, 0.0)
         heapq.heappush(queue, (0.0, (), begun))
-        for _ in range(MAX_CUTS):
+        for _ in range(MAX_PARTITIONS):
             if not queue or not self._improves(queue[0][0]):
                 return self.seconds
             _, _, begun = heapq.heappop(queue)
@@ -187,7 +187,7 @@ class PlainPartitions(PartitionSearch):
         from dovetail.partition.stage_split_kernels import FIRST_ONCE, stay
 
         i, s = len(begun.ends), begun.ends[-1] if begun.ends else 0
-        m, held = self.chain.pipeline.num_microbatches, self._held[i]
+        m, held = self.chain.pipeline.num_microbatches, self._in_flight[i]
         turns_there = self.chain.pipeline.schedule is PipelineSchedule.ONE_F_ONE_B and held < m
         for e in np.flatnonzero(self._backward[i, s] < np.inf).tolist():
             backward = float(self._backward[i, s, e])
@@ -197,7 +197,7 @@ class PlainPartitions(PartitionSearch):
             if turns_there:
                 longest = max(longest, (m - held) * whole + 2 * (self._stages - 1 - i) * self._delay)
             else:
-                alone = stay(i, s, e, backward, 0.0, self._sums, self._held, self._pipeline)
+                alone = stay(i, s, e, backward, 0.0, self._sums, self._in_flight, self._pipeline)
                 whole_stay = max(whole_stay, alone)
             once = max(begun.once, float((self._sums[FIRST_ONCE:, e] - self._sums[FIRST_ONCE:, s]).max()))
             yield _Begun((*begun.ends, e), begun.backward + backward, longest, whole_stay, once)

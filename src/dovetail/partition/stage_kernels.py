@@ -16,9 +16,9 @@ from dovetail.step.compiled_formulas import transient_peak
 
 #: Rows of the options: bytes kept of all microbatches in flight, workspace, seconds. Options of a group stand together,
 #: in order of bytes kept.
-KEPT, WORKSPACE, SECONDS = range(3)
+SAVED, WORKSPACE, SECONDS = range(3)
 #: Entries of the limits: bytes for activations, working bytes, bytes of the loss.
-ROOM, WORKING, LOSS = range(3)
+HEADROOM, WORKING, LOSS = range(3)
 
 
 @njit(cache=True)
@@ -26,7 +26,7 @@ def least_bound(options: Floats, starts: Ints, counts: Ints, limits: Floats) -> 
     """Seconds no choice of options takes less than; infinite exactly where none fits."""
     for cap in np.unique(options[WORKSPACE]):
         budget = _budget(limits, cap)
-        if _least_kept(options, starts, counts, cap) <= budget:
+        if _least_saved(options, starts, counts, cap) <= budget:
             # a smaller cap has no choice that fits, and a larger one leaves less for what is kept
             return _relaxed(options, counts, _hulls(options, starts, np.inf), budget)[0]
     return np.inf
@@ -39,7 +39,7 @@ def least_seconds(options: Floats, starts: Ints, counts: Ints, limits: Floats) -
     every = _hulls(options, starts, np.inf)
     for cap in np.unique(options[WORKSPACE]):
         budget = _budget(limits, cap)
-        if _least_kept(options, starts, counts, cap) > budget:
+        if _least_saved(options, starts, counts, cap) > budget:
             continue
         if _relaxed(options, counts, every, budget)[0] >= best * (1 - ROUNDING):
             # larger caps leave no more for what is kept
@@ -59,11 +59,11 @@ def least_seconds(options: Floats, starts: Ints, counts: Ints, limits: Floats) -
 @njit(cache=True)
 def _budget(limits: Floats, cap: float) -> float:
     """Bytes that the layers may keep, where no workspace is larger than the cap."""
-    return limits[ROOM] - transient_peak(limits[LOSS], cap, limits[WORKING], 0.0)
+    return limits[HEADROOM] - transient_peak(limits[LOSS], cap, limits[WORKING], 0.0)
 
 
 @njit(cache=True)
-def _least_kept(options: Floats, starts: Ints, counts: Ints, cap: float) -> float:
+def _least_saved(options: Floats, starts: Ints, counts: Ints, cap: float) -> float:
     """The least bytes that layers can keep under the cap: those of each group's first option allowed."""
     total = 0.0
     for g in range(len(counts)):
@@ -72,7 +72,7 @@ def _least_kept(options: Floats, starts: Ints, counts: Ints, cap: float) -> floa
             first += 1
         if first == starts[g + 1]:
             return np.inf
-        total += counts[g] * options[KEPT, first]
+        total += counts[g] * options[SAVED, first]
     return total
 
 
@@ -86,7 +86,7 @@ def _hulls(options: Floats, starts: Ints, cap: float) -> Ints:
         for k in range(starts[g], starts[g + 1]):
             if options[WORKSPACE, k] > cap or (size and options[SECONDS, k] >= options[SECONDS, hulls[g, size - 1]]):
                 continue
-            if size and options[KEPT, k] == options[KEPT, hulls[g, size - 1]]:
+            if size and options[SAVED, k] == options[SAVED, hulls[g, size - 1]]:
                 size -= 1
             while size >= 2 and _slope(options, hulls[g, size - 2], k) <= _slope(
                 options, hulls[g, size - 2], hulls[g, size - 1]
@@ -101,7 +101,7 @@ def _hulls(options: Floats, starts: Ints, cap: float) -> Ints:
 @njit(cache=True)
 def _slope(options: Floats, a: int, b: int) -> float:
     """Seconds per byte from one option to one that keeps more: below zero."""
-    return (options[SECONDS, b] - options[SECONDS, a]) / (options[KEPT, b] - options[KEPT, a])
+    return (options[SECONDS, b] - options[SECONDS, a]) / (options[SAVED, b] - options[SAVED, a])
 
 
 @njit(cache=True)
@@ -116,7 +116,7 @@ def _relaxed(options: Floats, counts: Ints, hulls: Ints, budget: float) -> tuple
     for g in range(len(counts)):
         k = hulls[g, 0]
         value += counts[g] * options[SECONDS, k]
-        left -= counts[g] * options[KEPT, k]
+        left -= counts[g] * options[SAVED, k]
         taken[k] += counts[g]
     while True:
         steepest, group = 0.0, -1
@@ -128,7 +128,7 @@ def _relaxed(options: Floats, counts: Ints, hulls: Ints, budget: float) -> tuple
         if group < 0:
             return value, 0.0, taken
         a, b = hulls[group, at[group]], hulls[group, at[group] + 1]
-        bytes_each = options[KEPT, b] - options[KEPT, a]
+        bytes_each = options[SAVED, b] - options[SAVED, a]
         if left < counts[group] * bytes_each:
             whole = min(counts[group], max(0, int(left // bytes_each)))
             taken[a] -= whole
@@ -146,7 +146,7 @@ def _filled(options: Floats, starts: Ints, taken: Ints, cap: float, budget: floa
     """Seconds of whole layers' options, after one layer has taken the best that what is left allows."""
     left, seconds = budget, 0.0
     for k in range(len(taken)):
-        left -= taken[k] * options[KEPT, k]
+        left -= taken[k] * options[SAVED, k]
         seconds += taken[k] * options[SECONDS, k]
     gain, old, new = 0.0, -1, -1
     for g in range(len(starts) - 1):
@@ -154,7 +154,7 @@ def _filled(options: Floats, starts: Ints, taken: Ints, cap: float, budget: floa
             if taken[a] == 0:
                 continue
             for b in range(a + 1, starts[g + 1]):
-                if options[KEPT, b] - options[KEPT, a] > left:
+                if options[SAVED, b] - options[SAVED, a] > left:
                     break
                 if options[WORKSPACE, b] <= cap and options[SECONDS, a] - options[SECONDS, b] > gain:
                     gain, old, new = options[SECONDS, a] - options[SECONDS, b], a, b
@@ -176,11 +176,11 @@ def _exact(
     taken = np.zeros(options.shape[1], np.int64)
     dearer = _dearer(options, starts, cap, price)
     kept, seconds, more = np.zeros(1), np.zeros(1), np.zeros(1)
-    remaining = _least_kept(options, starts, counts, cap)
+    remaining = _least_saved(options, starts, counts, cap)
     parents, picks = [np.zeros(1, np.int64)], [np.zeros(1, np.int64)]
     for g in range(len(counts)):
         allowed = starts[g] + np.flatnonzero(bound + dearer[starts[g] : starts[g + 1]] < best * (1 - ROUNDING))
-        least = _least_kept(options, starts[g : g + 2], np.ones(1, np.int64), cap)
+        least = _least_saved(options, starts[g : g + 2], np.ones(1, np.int64), cap)
         for _ in range(counts[g]):
             remaining -= least
             kept, seconds, more, parent, pick = _with_layer(
@@ -207,7 +207,7 @@ def _dearer(options: Floats, starts: Ints, cap: float, price: float) -> Floats:
         cheapest = np.inf
         for k in range(starts[g], starts[g + 1]):
             if options[WORKSPACE, k] <= cap:
-                dearer[k] = options[SECONDS, k] + price * options[KEPT, k]
+                dearer[k] = options[SECONDS, k] + price * options[SAVED, k]
                 cheapest = min(cheapest, dearer[k])
         for k in range(starts[g], starts[g + 1]):
             dearer[k] -= cheapest
@@ -225,8 +225,8 @@ def _with_layer(
     count = 0
     for i in range(len(kept)):
         for k in allowed:
-            if kept[i] + options[KEPT, k] <= room and more[i] + dearer[k] < gap:
-                new_kept[count] = kept[i] + options[KEPT, k]
+            if kept[i] + options[SAVED, k] <= room and more[i] + dearer[k] < gap:
+                new_kept[count] = kept[i] + options[SAVED, k]
                 new_seconds[count] = seconds[i] + options[SECONDS, k]
                 new_more[count] = more[i] + dearer[k]
                 parent[count], pick[count] = i, k

@@ -159,7 +159,7 @@ def recompute_by_block(spec: Given) -> tuple[tuple[int, str | tuple[str, ...]], 
     blocks = sum(run.blocks for run in spec.recompute_by_block)
     if blocks != num_layers:
         raise InputError("plan: recompute_by_block", f"is for {blocks} blocks", f"it should be for {num_layers}")
-    return tuple((run.blocks, run.again) for run in spec.recompute_by_block)
+    return tuple((run.blocks, run.recompute) for run in spec.recompute_by_block)
 
 
 def layers_per_stage(spec: Given) -> tuple[int, ...]:

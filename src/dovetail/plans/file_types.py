@@ -27,7 +27,7 @@ class RecomputeRun(Spec):
     """Blocks that follow each other and recompute the same."""
 
     blocks: Annotated[int, Field(ge=1, le=2**24)]
-    again: RecomputeChoice
+    recompute: RecomputeChoice
 
 
 class StringsSpec(Spec):
@@ -71,7 +71,7 @@ def plain(value: Any) -> Any:
 
 def runs_document(runs: tuple[tuple[int, str | tuple[str, ...]], ...]) -> list[dict[str, Any]]:
     """Runs of blocks as a plan file has them."""
-    return [{"blocks": blocks, "again": plain(choice)} for blocks, choice in runs]
+    return [{"blocks": blocks, "recompute": plain(choice)} for blocks, choice in runs]
 
 
 def layouts_document(layouts: TileLayouts) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def question_of(document: Mapping[str, Any], where: str, folder: Path = Path()) 
 
 
 def _question(file: PlanFile, folder: Path) -> Question:
-    framework = frameworks.load(beside(file.cluster.framework, folder))
+    framework = frameworks.load(relative_to(file.cluster.framework, folder))
     return Question(job_of(file.job, folder), _cluster(file.cluster, folder), framework)
 
 
@@ -150,7 +150,7 @@ def _field(where: str) -> str:
 
 def job_of(spec: JobSpec, folder: Path) -> Job:
     """The job a spec describes; the path of a model file begins at `folder`."""
-    model = spec.model if isinstance(spec.model, Model) else models.load(beside(spec.model, folder))
+    model = spec.model if isinstance(spec.model, Model) else models.load(relative_to(spec.model, folder))
     return Job(
         model,
         seq_len=spec.seq_len,
@@ -175,14 +175,14 @@ def _described(part: ClusterPart, folder: Path) -> Cluster:
     if part.name is not None:
         if part.tiers is not None:
             raise InputError("cluster: tiers", "stand beside a named cluster", "give chip, chips and tiers instead")
-        return hardware.cluster(beside(part.name, folder), part.chips)
+        return hardware.cluster(relative_to(part.name, folder), part.chips)
     if part.chips is None:
         raise InputError("cluster: chips", "is missing", "say how many chips the cluster has")
     chip: object = part.chip
     if isinstance(chip, str) and part.tiers is None:
-        return hardware.cluster(hardware.chip(beside(chip, folder)), part.chips)
+        return hardware.cluster(hardware.chip(relative_to(chip, folder)), part.chips)
     if isinstance(chip, str) and is_path(chip):
-        chip = read_document(beside(chip, folder))
+        chip = read_document(relative_to(chip, folder))
     document: dict[str, Any] = {"name": "described", "chip": chip, "chips": part.chips}
     if part.tiers is not None:
         document["tiers"] = list(part.tiers)
@@ -194,7 +194,7 @@ def is_path(name: str) -> bool:
     return Path(name).suffix in (".yaml", ".yml", ".json")
 
 
-def beside(name: str, folder: Path) -> str:
+def relative_to(name: str, folder: Path) -> str:
     """A path is taken from the plan file's folder; a catalogue name stays as it is."""
     return str(folder / name) if is_path(name) else name
 

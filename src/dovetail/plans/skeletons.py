@@ -28,26 +28,26 @@ NAMES = {number: schedule.value for schedule, number in SCHEDULE_CODES.items()}
 class PlanSkeletons:
     """One number of each for every shape."""
 
-    split: Ints
+    degrees: Ints
     stages: Ints
-    copies: Ints
+    replicas: Ints
     micro_batch: Ints
     microbatches: Ints
     #: 1 where a pipeline's stages lie inside its copies
     inside: Ints
     schedule: Ints
     chunks: Ints
-    cell: Ints
+    profile: Ints
 
     def __len__(self) -> int:
-        return len(self.split)
+        return len(self.degrees)
 
     def take(self, which: Ints | Bools) -> PlanSkeletons:
         """Some of them, in this order."""
         return PlanSkeletons(*(getattr(self, field.name)[which] for field in fields(self)))
 
 
-def shapes(
+def plan_skeletons(
     job: Job,
     cluster: Cluster,
     framework: Framework,
@@ -61,7 +61,7 @@ def shapes(
     """
     chips, batch = cluster.chips, job.global_batch
     copy = np.array([split.replica_chips for split in splits], np.int64)
-    least = np.array([split.least_replicas for split in splits], np.int64)
+    least = np.array([split.min_replicas for split in splits], np.int64)
     sizes = np.array(sorted(set(space.micro_batch)), np.int64)
     columns: list[Ints] = []
     for position, p in enumerate(space.pipeline_parallel):
@@ -81,7 +81,7 @@ def shapes(
                 columns.append(np.stack([s, np.full(len(s), p), d[s], sizes[size[chosen]], m[chosen], *rest]))
     table = np.concatenate([np.zeros((8, 0), np.int64), *columns], axis=1)
     _, cell = np.unique(table[0] * (2 * batch) + table[3], return_inverse=True)
-    return PlanSkeletons(*table[:8], cell=cell.reshape(-1))
+    return PlanSkeletons(*table[:8], profile=cell.reshape(-1))
 
 
 def _pipelines(num_layers: int, framework: Framework, space: Space, p: int) -> list[tuple[PipelineSchedule, int]]:
@@ -140,11 +140,11 @@ def shardings(
     groups = [ranks] if ranks in space.zero_group else []
     if framework.zero_group:
         groups = [g for g in sorted(set(space.zero_group)) if ranks % g == 0]
-    groups = [g for g in groups if g > 1 and nests(plan, copies, g) and _keeps_tiers(split, g, tiers)]
+    groups = [g for g in groups if g > 1 and nests(plan, copies, g) and _nests_in_tiers(split, g, tiers)]
     return [(stage, g) for stage in zero_stages for g in ((ranks,) if stage == 0 else groups)]
 
 
-def _keeps_tiers(split: StageDegrees, zero_group: int, tiers: Sequence[int]) -> bool:
+def _nests_in_tiers(split: StageDegrees, zero_group: int, tiers: Sequence[int]) -> bool:
     """Whether a group that ends among context-parallel chips leaves them on the tiers they are on."""
     t, end = split.plan.tensor_parallel, split.replica_chips
     middle = t * zero_group

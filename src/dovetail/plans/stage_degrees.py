@@ -33,12 +33,12 @@ class StageDegrees:
         return self.plan.tensor_parallel * self.plan.context_parallel
 
     @property
-    def least_replicas(self) -> int:
+    def min_replicas(self) -> int:
         """Copies its experts are spread over: the number of copies is a multiple of it."""
         return self.plan.data_parallel
 
 
-def splits(job: Job, cluster: Cluster, framework: Framework, space: Space) -> list[StageDegrees]:
+def stage_degrees(job: Job, cluster: Cluster, framework: Framework, space: Space) -> list[StageDegrees]:
     """Every split that suits the model and the framework."""
     graph = job.graph()
     cuts: dict[Strategy, tuple[DimShard, ...]] = {}

@@ -23,14 +23,14 @@ class DieTile:
     stage: int
     #: of its stage, counted from the inside: tensor, then context, then data parallel
     chip: int
-    copy: int
+    replica: int
     context: int
     tensor: int
 
     @property
     def tensor_group(self) -> tuple[int, int, int]:
         """The dies that share its layers have the same."""
-        return self.stage, self.copy, self.context
+        return self.stage, self.replica, self.context
 
 
 def is_wafer(cluster: Cluster) -> bool:

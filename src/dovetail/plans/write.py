@@ -31,7 +31,7 @@ def plan_document(plan: Plan, job: Job, cluster: Cluster, framework: str) -> dic
 def job_part(job: Job) -> dict[str, Any]:
     """The `job` part."""
     return {
-        "model": job.model.name if _is_known(job.model) else document_of(job.model),
+        "model": job.model.name if _in_catalogue(job.model) else document_of(job.model),
         "seq_len": job.seq_len,
         "global_batch": job.global_batch,
         "precision": job.precision,
@@ -71,7 +71,7 @@ def plan_part(plan: Plan) -> dict[str, Any]:
     return part
 
 
-def _is_known(model: Model) -> bool:
+def _in_catalogue(model: Model) -> bool:
     return model.name in models.names() and models.load(model.name) == model
 
 

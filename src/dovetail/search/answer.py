@@ -55,7 +55,7 @@ class SimulatedPlan:
 
     plan: Plan
     #: no simulation takes less (L1⁻)
-    least_s: float
+    lower_bound_s: float
     model_s: float
     step_time_s: float
 

@@ -15,9 +15,9 @@ from dovetail.partition.partition_plan import PartitionedPlan, partition_profile
 from dovetail.plans.derive import even_layers
 from dovetail.plans.partitions import is_free, listed_partitions
 from dovetail.plans.plan import Plan
-from dovetail.plans.skeletons import AXIS_ORDERS, NAMES, PlanSkeletons, shapes, shardings
+from dovetail.plans.skeletons import AXIS_ORDERS, NAMES, PlanSkeletons, plan_skeletons, shardings
 from dovetail.plans.space import BY_BLOCK, Space
-from dovetail.plans.stage_degrees import splits
+from dovetail.plans.stage_degrees import stage_degrees
 from dovetail.search.progress import Progress, simplicity
 from dovetail.step.evaluate import profiled_job
 from dovetail.step.facts import facts_of
@@ -45,14 +45,14 @@ class BestFirst:
         self.setting = setting
         self.space = space
         self.deadline = deadline
-        self.progress = Progress(wanted_s=limit_s, keep=keep)
+        self.progress = Progress(below_s=limit_s, top=keep)
         self.by_block = BY_BLOCK in space.recompute
-        self.splits = splits(setting.job, setting.cluster, setting.framework, space)
-        self.tables = Tables(setting, self.splits, recompute_policies(space))
+        self.degrees = stage_degrees(setting.job, setting.cluster, setting.framework, space)
+        self.tables = Tables(setting, self.degrees, recompute_policies(space))
         #: where blocks choose by themselves, the option that keeps least
-        self._least = len(self.tables.options) - 1 if self.by_block else None
+        self._leanest = len(self.tables.policies) - 1 if self.by_block else None
         #: plans of a shape and a sharding: what blocks choose by themselves is not counted
-        self._choices = 1 if self.by_block else len(self.tables.options)
+        self._choices = 1 if self.by_block else len(self.tables.policies)
         self._shardings: dict[tuple[int, ...], list[tuple[int, int]]] = {}
         self._listed: dict[tuple[int, int, int], list[int]] = {}
         #: plans whose cut the placement may better: bound, plan, and whether it was evaluated with another cut
@@ -60,9 +60,9 @@ class BestFirst:
 
     def run(self) -> Progress:
         """Opens splits and stages in the order of their bounds."""
-        if not self.splits:
+        if not self.degrees:
             return self.progress
-        pairs = DegreeBounds(self.setting, self.space, self.splits, self.tables)
+        pairs = DegreeBounds(self.setting, self.space, self.degrees, self.tables)
         self._pairs = pairs
         bounds = pairs.seconds.ravel()
         self._count_all(pairs)
@@ -85,21 +85,21 @@ class BestFirst:
         counts = self.progress.counts
         for split, position in np.argwhere(pairs.exists).tolist():
             stages = self.space.pipeline_parallel[position]
-            copies = self.setting.cluster.chips // (self.splits[split].replica_chips * stages)
-            plans = pairs.num_shapes(split, position) * self._choices * len(self._states_of(split, copies, stages))
+            copies = self.setting.cluster.chips // (self.degrees[split].replica_chips * stages)
+            plans = pairs.num_skeletons(split, position) * self._choices * len(self._states_of(split, copies, stages))
             counts.counted += plans
             if not np.isfinite(pairs.seconds[split, position]):
                 counts.infeasible += plans
 
     def _states_of(self, split: int, copies: int, stages: int) -> list[tuple[int, int]]:
-        plan = self.splits[split].plan
+        plan = self.degrees[split].plan
         inner = plan.expert_tensor_parallel
         experts = inner * plan.expert_parallel
         key = (plan.tensor_parallel, plan.context_parallel, inner, experts, copies, min(stages, 2))
         if key not in self._shardings:
             tiers = [tier.size for tier in self.setting.cluster.tiers]
             self._shardings[key] = shardings(
-                self.setting.framework, self.space, self.splits[split], copies, stages, tiers
+                self.setting.framework, self.space, self.degrees[split], copies, stages, tiers
             )
         return self._shardings[key]
 
@@ -113,8 +113,8 @@ class BestFirst:
     def _round(self, wanted: Bools) -> None:
         """All shapes of some splits and stages, in the order of what they take at least."""
         setting, counts = self.setting, self.progress.counts
-        found = shapes(setting.job, setting.cluster, setting.framework, self.space, self.splits, wanted)
-        bounds = self._pairs.shape_bounds(found, self.progress.limit_s)
+        found = plan_skeletons(setting.job, setting.cluster, setting.framework, self.space, self.degrees, wanted)
+        bounds = self._pairs.skeleton_bounds(found, self.progress.limit_s)
         states = self._num_states(found)
         counts.infeasible += self._choices * int(states[~np.isfinite(bounds)].sum())
         found = found.take(bounds < self.progress.limit_s)
@@ -129,19 +129,19 @@ class BestFirst:
             rows = rows[bounds[rows] < self.progress.limit_s]
             if not len(rows) or self._late(float(bounds[rows[0]])):
                 return
-            self._open_shapes(found.take(rows))
+            self._open_skeletons(found.take(rows))
 
     def _num_states(self, found: PlanSkeletons) -> Ints:
         """How many shardings every shape has."""
-        keys = np.stack([found.split, found.copies, found.stages], axis=1)
+        keys = np.stack([found.degrees, found.replicas, found.stages], axis=1)
         unique, back = np.unique(keys, axis=0, return_inverse=True)
         counts = [len(self._states_of(*key)) for key in cast("list[list[int]]", unique.tolist())]
         return np.array(counts, np.int64)[back.reshape(-1)]
 
-    def _open_shapes(self, found: PlanSkeletons) -> None:
+    def _open_skeletons(self, found: PlanSkeletons) -> None:
         """Profiles shapes and expands them, those with the least bound first."""
         batch = Batch(self.tables, found)
-        bounds = batch.screen(self._pairs.state_bytes(found), self._least, self.progress.limit_s)
+        bounds = batch.screen(self._pairs.state_bytes(found), self._leanest, self.progress.limit_s)
         none_fits = ~np.isfinite(bounds[:, : self._choices])
         self.progress.counts.infeasible += int((self._num_states(found)[:, None] * none_fits).sum())
         least = bounds.min(axis=1)
@@ -159,15 +159,15 @@ class BestFirst:
     def _expand(self, batch: Batch, rows: Ints, bounds: Floats) -> None:
         """Every option and state of some shapes with the cuts that are listed for them."""
         candidates = self._candidates(batch, rows, bounds)
-        least = batch.bound(candidates, self._least, self.progress.limit_s)
+        least = batch.bound(candidates, self._leanest, self.progress.limit_s)
         self.progress.counts.infeasible += self._counted(candidates, ~np.isfinite(least))
         keep = least < self.progress.limit_s
         candidates, least = candidates.take(keep), least[keep]
         if not len(candidates):
             return
-        cuts: list[list[int]] = [[] for _ in range(len(batch.shapes))]
+        cuts: list[list[int]] = [[] for _ in range(len(batch.skeletons))]
         for row in numbers(rows):
-            cuts[row] = self._cuts(batch.shapes, row)
+            cuts[row] = self._partitions(batch.skeletons, row)
         found = batch.evaluate(candidates, cuts)
         fits = found.peak_bytes <= self.setting.capacity_bytes
         exact = self._exact(batch, candidates, found, fits)
@@ -175,9 +175,9 @@ class BestFirst:
         self._sort_out(batch, candidates, least, found, exact, fits)
 
     def _candidates(self, batch: Batch, rows: Ints, bounds: Floats) -> Candidates:
-        found, keys = batch.shapes, list[list[StateSharding]]()
+        found, keys = batch.skeletons, list[list[StateSharding]]()
         for row in numbers(rows):
-            split, copies, stages = int(found.split[row]), int(found.copies[row]), int(found.stages[row])
+            split, copies, stages = int(found.degrees[row]), int(found.replicas[row]), int(found.stages[row])
             order = AXIS_ORDERS[int(found.inside[row])]
             shardings = self._states_of(split, copies, stages)
             keys.append([StateSharding(split, copies, stages, order, stage, group) for stage, group in shardings])
@@ -190,7 +190,7 @@ class BestFirst:
             parts.append(np.stack([np.full(len(option), row), option, state]))
         return Candidates(*np.concatenate([np.zeros((3, 0), np.int64), *parts], axis=1))
 
-    def _cuts(self, found: PlanSkeletons, row: int) -> list[int]:
+    def _partitions(self, found: PlanSkeletons, row: int) -> list[int]:
         stages, chunks, schedule = int(found.stages[row]), int(found.chunks[row]), int(found.schedule[row])
         key = (stages, chunks, schedule)
         if key not in self._listed:
@@ -202,13 +202,13 @@ class BestFirst:
                 self.space.partition,
                 uneven=self.setting.framework.uneven_stages != "never",
             )
-            self._listed[key] = [self.tables.cuts.row(layers, stages, NAMES[schedule]) for layers in cuts]
+            self._listed[key] = [self.tables.partitions.row(layers, stages, NAMES[schedule]) for layers in cuts]
         return self._listed[key]
 
     def _exact(self, batch: Batch, candidates: Candidates, found: Evaluated, fits: Bools) -> Floats:
         """Exact seconds of what may matter; infinite for the rest."""
         seconds = np.where(found.exact & fits, found.seconds, np.inf)
-        limit = min(self.progress.limit_s, self._last_kept(seconds) * (1 + TOLERANCE))
+        limit = min(self.progress.limit_s, self._slowest_of_top(seconds) * (1 + TOLERANCE))
         (open_rows,) = np.nonzero(~found.exact & fits & (found.seconds < limit))
         open_rows = open_rows[np.argsort(found.seconds[open_rows], kind="stable")]
         for start in range(0, len(open_rows), TIMED):
@@ -217,12 +217,12 @@ class BestFirst:
             if not len(rows):
                 break
             seconds[rows] = batch.pipeline_seconds(candidates, found, rows) + found.rest_s[rows]
-            limit = min(limit, self._last_kept(seconds))
+            limit = min(limit, self._slowest_of_top(seconds))
         return seconds
 
-    def _last_kept(self, seconds: Floats) -> float:
+    def _slowest_of_top(self, seconds: Floats) -> float:
         """The longest of as many as are asked for; cuts of one plan are several here."""
-        if self.progress.keep > 1:
+        if self.progress.top > 1:
             return float("inf")
         return float(seconds.min(initial=np.inf))
 
@@ -230,25 +230,25 @@ class BestFirst:
         """The best plan of every combination of degrees."""
         (rows,) = np.nonzero(fits & np.isfinite(exact))
         rows = rows[np.argsort(exact[rows], kind="stable")]
-        shape = candidates.shape[found.candidate[rows]]
-        degrees = batch.shapes.split[shape] * 2**20 + batch.shapes.stages[shape]
+        shape = candidates.skeleton[found.candidate[rows]]
+        degrees = batch.skeletons.degrees[shape] * 2**20 + batch.skeletons.stages[shape]
         best: dict[int, float] = {}
         for row, key in zip(numbers(rows), numbers(degrees), strict=True):
             seconds = float(exact[row])
-            if self.progress.keep > 1 and seconds >= self.progress.limit_s:
+            if self.progress.top > 1 and seconds >= self.progress.limit_s:
                 break
-            if self.progress.keep > 1 or seconds <= best.setdefault(key, seconds) * (1 + TOLERANCE):
+            if self.progress.top > 1 or seconds <= best.setdefault(key, seconds) * (1 + TOLERANCE):
                 candidate = int(found.candidate[row])
-                layers = self.tables.cuts.layers[int(found.cut[row])]
-                self.progress.offer(seconds, self._plan(batch.shapes, candidates, candidate, layers))
+                layers = self.tables.partitions.layers[int(found.partition[row])]
+                self.progress.offer(seconds, self._plan(batch.skeletons, candidates, candidate, layers))
 
     def _plan(self, found: PlanSkeletons, candidates: Candidates, candidate: int, layers: tuple[int, ...]) -> Plan:
-        row = int(candidates.shape[candidate])
+        row = int(candidates.skeleton[candidate])
         return plan_of(
-            self.splits[int(found.split[row])],
+            self.degrees[int(found.degrees[row])],
             found,
             row,
-            self.tables.options[int(candidates.option[candidate])],
+            self.tables.policies[int(candidates.policy[candidate])],
             self.tables.states.keys[int(candidates.state[candidate])],
             layers,
         )
@@ -267,16 +267,16 @@ class BestFirst:
         evaluated[found.candidate[np.isfinite(exact)]] = True
         some_fit = np.zeros(len(candidates), np.bool_)
         some_fit[found.candidate[fits]] = True
-        free = np.array([self._is_free(batch.shapes, row) for row in numbers(candidates.shape)], np.bool_)
+        free = np.array([self._is_free(batch.skeletons, row) for row in numbers(candidates.skeleton)], np.bool_)
         counts = self.progress.counts
         counts.evaluated += self._counted(candidates, evaluated)
         counts.infeasible += self._counted(candidates, ~free) - self._counted(candidates, some_fit & ~free)
-        codes = candidates.shape * 2**32 + candidates.state
+        codes = candidates.skeleton * 2**32 + candidates.state
         known = set(numbers(codes[evaluated])) if self.by_block else set(numbers(np.nonzero(evaluated)[0]))
         for candidate in np.nonzero(free & (least < self.progress.limit_s))[0].tolist():
-            if self.by_block and int(candidates.option[candidate]):
+            if self.by_block and int(candidates.policy[candidate]):
                 continue  # blocks choose by themselves: one of the options stands for all
-            plan = self._plan(batch.shapes, candidates, candidate, ())
+            plan = self._plan(batch.skeletons, candidates, candidate, ())
             key = int(codes[candidate]) if self.by_block else candidate
             self._open.append((float(least[candidate]), plan, key in known))
 
@@ -284,7 +284,7 @@ class BestFirst:
         """How many plans these are: options that only stand for what blocks choose make one."""
         if not self.by_block:
             return int(which.sum())
-        return len(np.unique(candidates.shape[which] * 2**32 + candidates.state[which]))
+        return len(np.unique(candidates.skeleton[which] * 2**32 + candidates.state[which]))
 
     def _is_free(self, found: PlanSkeletons, row: int) -> bool:
         schedule, stages = NAMES[int(found.schedule[row])], int(found.stages[row])

@@ -28,16 +28,16 @@ def missing_feature(plan: Plan, job: Job, cluster: Cluster, framework: Framework
     up to rounding a share to whole blocks.
     """
     space = Space().resolve(job, cluster, framework)
-    return next(_lacking(canonical(plan, job, cluster, framework), job, cluster, framework, space), None)
+    return next(_missing(canonical(plan, job, cluster, framework), job, cluster, framework, space), None)
 
 
-def _lacking(plan: Plan, job: Job, cluster: Cluster, framework: Framework, space: Space) -> Iterator[str]:
+def _missing(plan: Plan, job: Job, cluster: Cluster, framework: Framework, space: Space) -> Iterator[str]:
     if plan.chips != cluster.chips:
         yield f"{plan.chips} of {cluster.chips} chips are used"
     yield from _values(plan, space)
     if any("experts" in layer.sizes for layer in job.graph().layers.values()):
         yield from _expert_chips(plan, space)
-    yield from _cut(plan, framework, space)
+    yield from _partition(plan, framework, space)
     if space.recompute != (BY_BLOCK,):
         yield from _recompute(plan, framework, space)
     try:
@@ -132,7 +132,7 @@ def _expert_chips(plan: Plan, space: Space) -> Iterator[str]:
         yield f"axis_order {plan.axis_order} with experts spread over copies"
 
 
-def _cut(plan: Plan, framework: Framework, space: Space) -> Iterator[str]:
+def _partition(plan: Plan, framework: Framework, space: Space) -> Iterator[str]:
     """A cut that is neither listed nor the placement's to find."""
     cut, p, schedule = plan.layers_per_stage, plan.pipeline_parallel, plan.pipeline_schedule
     uneven = framework.uneven_stages != "never"

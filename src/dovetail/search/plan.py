@@ -119,7 +119,7 @@ def _certificate(progress: Progress, step_time_s: float | None, words: str) -> C
     counts = progress.counts
     pruned = counts.counted - counts.infeasible - counts.evaluated
     if step_time_s is None:
-        least = min(progress.left_s, progress.wanted_s)
+        least = min(progress.left_s, progress.below_s)
         status = "infeasible" if least == float("inf") else "feasible"
         known = None if status == "infeasible" else least
         return Certificate(status, known, None, words, counts.counted, pruned, counts.infeasible, counts.evaluated)

@@ -20,7 +20,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TimedPlan:
     """A plan and its step time by the tables."""
 
     seconds: float
@@ -31,31 +31,31 @@ class Found:
 class Progress:
     """The best plans so far, by what makes them differ, and counts."""
 
-    best: Found | None = None
+    best: TimedPlan | None = None
     #: best plan of each combination of degrees
-    by_degrees: dict[tuple[int, ...], Found] = field(default_factory=dict[tuple[int, ...], Found])
+    by_degrees: dict[tuple[int, ...], TimedPlan] = field(default_factory=dict[tuple[int, ...], TimedPlan])
     counts: Counts = field(default_factory=Counts)
     #: the least bound of what was left aside when time ran out
     left_s: float = float("inf")
     #: plans that take as long are of no interest, whatever is found
-    wanted_s: float = float("inf")
+    below_s: float = float("inf")
     #: how many plans are asked for
-    keep: int = 1
+    top: int = 1
     #: these, where it is more than one, the best first: of each with the cut that is best for it
-    leading: list[Found] = field(default_factory=list[Found])
+    leading: list[TimedPlan] = field(default_factory=list[TimedPlan])
 
     @property
     def limit_s(self) -> float:
         """What a plan has to stay below to matter."""
-        if self.keep > 1:
-            last = self.leading[-1].seconds if len(self.leading) == self.keep else float("inf")
-            return min(self.wanted_s, last * (1 - TOLERANCE))
-        return self.wanted_s if self.best is None else min(self.wanted_s, self.best.seconds * (1 - TOLERANCE))
+        if self.top > 1:
+            last = self.leading[-1].seconds if len(self.leading) == self.top else float("inf")
+            return min(self.below_s, last * (1 - TOLERANCE))
+        return self.below_s if self.best is None else min(self.below_s, self.best.seconds * (1 - TOLERANCE))
 
     def offer(self, seconds: float, plan: Plan) -> None:
         """Keeps a plan that fits, if it is better than those alike."""
-        found = Found(seconds, plan)
-        if self.keep > 1:
+        found = TimedPlan(seconds, plan)
+        if self.top > 1:
             self._lead(found)
         key = (plan.tensor_parallel, plan.context_parallel, plan.pipeline_parallel, plan.expert_parallel)
         if key not in self.by_degrees or _better(found, self.by_degrees[key]):
@@ -63,21 +63,21 @@ class Progress:
         if self.best is None or _better(found, self.best):
             self.best = found
 
-    def _lead(self, found: Found) -> None:
-        apart = _uncut(found.plan)
-        alike = next((other for other in self.leading if _uncut(other.plan) == apart), None)
+    def _lead(self, found: TimedPlan) -> None:
+        apart = _without_partition(found.plan)
+        alike = next((other for other in self.leading if _without_partition(other.plan) == apart), None)
         if alike is not None and not _better(found, alike):
             return
         others = [other for other in self.leading if other is not alike]
-        self.leading = sorted([*others, found], key=lambda each: (each.seconds, simplicity(each.plan)))[: self.keep]
+        self.leading = sorted([*others, found], key=lambda each: (each.seconds, simplicity(each.plan)))[: self.top]
 
 
-def _uncut(plan: Plan) -> Plan:
+def _without_partition(plan: Plan) -> Plan:
     """A plan apart from its cut, and from what single blocks compute again."""
     return replace(plan, layers_per_stage=(), recompute_by_block=None)
 
 
-def _better(new: Found, old: Found) -> bool:
+def _better(new: TimedPlan, old: TimedPlan) -> bool:
     if abs(new.seconds - old.seconds) > TOLERANCE * old.seconds:
         return new.seconds < old.seconds
     return simplicity(new.plan) < simplicity(old.plan)

@@ -16,7 +16,7 @@ from dovetail.plans.space import BY_BLOCK, Space
 from dovetail.plans.words import space_sentence
 from dovetail.search.answer import Certificate, SimulatedPlan
 from dovetail.search.best_first import BestFirst
-from dovetail.search.progress import Found, simplicity
+from dovetail.search.progress import TimedPlan, simplicity
 from dovetail.simulation import simulate
 from dovetail.step.layer_tables import Setting
 
@@ -47,13 +47,13 @@ def simulated_plans(
     """
     setting = Setting.of(job, cluster, framework, at_least=True)
     progress = BestFirst(setting, whole, deadline, keep=max(top, 2)).run()
-    candidates = [Found(_least_s(found, job, cluster), found.plan) for found in progress.leading]
+    candidates = [TimedPlan(_lower_bound_s(found, job, cluster), found.plan) for found in progress.leading]
     if not candidates:
         return None
     candidates.sort(key=lambda found: (found.seconds, simplicity(found.plan)))
     left = [found.seconds for found in candidates]
     # beyond the plans found nothing is known but that it takes as long as the last of them
-    beyond_s = progress.leading[-1].seconds if len(progress.leading) == progress.keep else float("inf")
+    beyond_s = progress.leading[-1].seconds if len(progress.leading) == progress.top else float("inf")
     beyond_s = min(beyond_s, progress.left_s)
     found: list[SimulatedPlan] = []
     for number, candidate in enumerate(candidates[:top]):
@@ -89,7 +89,7 @@ def _has_variants(plan: Plan, whole: Space) -> bool:
     return BY_BLOCK in whole.recompute or (plan.pipeline_parallel > 1 and whole.partition != "even")
 
 
-def _least_s(found: Found, job: Job, cluster: Cluster) -> float:
+def _lower_bound_s(found: TimedPlan, job: Job, cluster: Cluster) -> float:
     """The larger of what layers and what the network need."""
     physical = float(hardware_bound(job, cluster, PlanBatch.of([found.plan]))[0])
     return max(found.seconds, physical)

@@ -57,7 +57,7 @@ class _Writer:
         self.front = [task]
         return task
 
-    def beside(self, step: LayerStep, needs: Sequence[int]) -> int:
+    def overlapped(self, step: LayerStep, needs: Sequence[int]) -> int:
         """A message beside computation, after those of its kind before it."""
         before = [self.streams[step.group]] if step.group in self.streams else []
         task = self.pattern.add(step, [*needs, *before])
@@ -93,7 +93,7 @@ class _Writer:
         parts = parted(step)
         if parts.seen is not None:
             self.step(parts.seen)
-        beside = [] if parts.beside is None else [self.beside(parts.beside, self.front if needs is None else needs)]
+        beside = [] if parts.overlapped is None else [self.overlapped(parts.overlapped, self.front if needs is None else needs)]
         if parts.lost is not None:
             self.step(parts.lost)
         return beside
@@ -112,7 +112,7 @@ class Parts:
     #: the part that computation waits for
     seen: LayerStep | None
     #: the part that runs beside computation, and what computation loses to it
-    beside: LayerStep | None
+    overlapped: LayerStep | None
     lost: LayerStep | None
 
     @property
@@ -128,14 +128,14 @@ def parted(step: LayerStep) -> Parts:
     The links carry every byte once.
     """
     assert step.message is not None, step
-    if step.beside <= 0:
+    if step.overlapped <= 0:
         return Parts(step, None, None)
     seen = lost = None
-    if step.beside < 1:
-        seen = LayerStep(step.name, step.kind, message=step.message.times(1 - step.beside), group=step.group)
+    if step.overlapped < 1:
+        seen = LayerStep(step.name, step.kind, message=step.message.times(1 - step.overlapped), group=step.group)
     if step.lost > 0:
-        lost = LayerStep(f"beside {step.name}", StepKind.SLOWED, step.beside * step.lost * step.message.seconds)
-    beside = LayerStep(step.name, step.kind, message=step.message.times(step.beside), group=step.group)
+        lost = LayerStep(f"beside {step.name}", StepKind.SLOWED, step.overlapped * step.lost * step.message.seconds)
+    beside = LayerStep(step.name, step.kind, message=step.message.times(step.overlapped), group=step.group)
     return Parts(seen, beside, lost)
 
 

@@ -74,7 +74,7 @@ class LayerStep:
     #: kind of group of a collective
     group: str = ""
     #: the part of it that runs beside computation, and the part of that part which computation loses all the same
-    beside: float = 0.0
+    overlapped: float = 0.0
     lost: float = 0.0
 
 
@@ -119,10 +119,10 @@ def steps_of_layers(
     for name, layer in variants.items():
         graph, profile = job.graph().layers[layer], step.profiles.layers[name]
         # waits are those of a chip that waits for nothing else: whatever else it waits for comes to it later
-        times = layer_times(profile, step.kept[name], alone.overlaps, facts.overheads.host_s)
+        times = layer_times(profile, step.recompute[name], alone.overlaps, facts.overheads.host_s)
         placed = placed_layer(graph, arranged.strategy)
         messages = _Messages(graph, placed, job, arrangement, arranged, pricing, profiled)
-        found[name] = _layer_steps(placed, profile, step.kept[name], times, messages, profiled)
+        found[name] = _layer_steps(placed, profile, step.recompute[name], times, messages, profiled)
     return found
 
 
@@ -195,7 +195,7 @@ def _layer_steps(
     }
     forward = _direction(placed, profile, messages, Moment.FORWARD, shares[Moment.FORWARD])
     backward = _direction(placed, profile, messages, Moment.BACKWARD, shares[Moment.BACKWARD])
-    repeated = _repeated(again, profile, messages, shares[Moment.BACKWARD])
+    repeated = _recomputed(again, profile, messages, shares[Moment.BACKWARD])
     waits = [
         [LayerStep("waiting for the host", StepKind.WAIT, float(s))] if float(s) > 0 else []
         for s in (times.forward_wait_s, times.backward_wait_s)
@@ -242,7 +242,7 @@ def _direction(
     return [*steps, *by_user.get("", ())]
 
 
-def _repeated(
+def _recomputed(
     again: Recompute, profile: LayerProfile, messages: _Messages, hidden: Mapping[str, float]
 ) -> list[LayerStep]:
     """What runs again ahead of the backward: its kernels as one step, its collectives by kind of group."""

@@ -88,8 +88,8 @@ def _chunk_bytes(step: Step, tables: MemoryTables, sizes: ParameterBytes, zero_s
     """Of every chunk, had a stage nothing else: without a loss, what it needs besides while a gradient runs."""
     alone = [[content] for content in step.contents]
     nothing = np.zeros(len(alone))
-    losses = [float((tables.cells.loss[0] * (counts > 0)).max()) for counts in tables.counts(*alone)]
-    working = replace(tables, cells=tables.cells._replace(loss=0 * tables.cells.loss))
+    losses = [float((tables.profiles.loss[0] * (counts > 0)).max()) for counts in tables.counts(*alone)]
+    working = replace(tables, cells=tables.profiles._replace(loss=0 * tables.profiles.loss))
     return [
         _ChunkBytes(saved, loss, sum(parts[name] for name in WORKING))
         for saved, loss, parts in zip(

@@ -73,7 +73,7 @@ def step_tasks(parts: StepParts, chips: Chips) -> StepTasks:
     writer.items()
     writer.transfers()
     writer.updated_weights()
-    writer.closing()
+    writer.end_of_step()
     return writer.finished()
 
 
@@ -89,7 +89,7 @@ class _StepWriter:
         self._count = 0
         self._texts, self._streams = Texts(), Texts()
         self._streams.number(KERNELS)
-        self._known: dict[tuple[object, ...], tuple[Pattern, Block]] = {}
+        self._patterns: dict[tuple[object, ...], tuple[Pattern, Block]] = {}
         items = len(self.order.kind)
         self.begin = np.zeros((items, chips.simulated), np.int64)
         self.end = np.zeros((items, chips.simulated), np.int64)
@@ -123,14 +123,14 @@ class _StepWriter:
     def _item(self, stage: int, item: int, width: int) -> Laid:
         places, kinds = self._places[item : item + width], self._kinds[item : item + width]
         key = (stage, *places, *kinds)
-        if key not in self._known:
+        if key not in self._patterns:
             patterns = [
                 item_pattern(kind, self.parts.contents[place], self.parts.layers)
                 for kind, place in zip(kinds, places, strict=True)
             ]
             pattern = patterns[0] if width == 1 else joined_pattern(*patterns)
-            self._known[key] = pattern, self._block(pattern, stage)
-        pattern, block = self._known[key]
+            self._patterns[key] = pattern, self._block(pattern, stage)
+        pattern, block = self._patterns[key]
         laid = Laid(pattern, block, self._lay(block, item))
         for member in range(item, item + width):
             self.begin[member], self.end[member] = laid.begin, laid.end
@@ -166,14 +166,14 @@ class _StepWriter:
 
     def _transfer_block(self, source: int, target: int) -> Block:
         key = ("transfer", source, target)
-        if key not in self._known:
+        if key not in self._patterns:
             found = self.chips.transfer(source, target)
             waits = np.array([transfer.wait_s for transfer in found])
             sent = np.array([transfer.times * self.parts.stream_bytes for transfer in found])
             routes = np.array([transfer.route for transfer in found])
             labels = (StepKind.TRANSFER, TRANSFERS, f"to stage {target}")
-            self._known[key] = Pattern(), self._messages(source, waits, sent, routes, labels)
-        return self._known[key][1]
+            self._patterns[key] = Pattern(), self._messages(source, waits, sent, routes, labels)
+        return self._patterns[key][1]
 
     # -- before and after
 
@@ -188,13 +188,13 @@ class _StepWriter:
                 for name, task in zip(laid.pattern.layers, laid.pattern.first, strict=True):
                     for found in map(parted, self.parts.layers[name].updated_gather):
                         blocking += found.waited_for
-                        if found.beside is not None:
-                            ahead.append(self._message(found.beside, stage, ahead[-1:]))
+                        if found.overlapped is not None:
+                            ahead.append(self._message(found.overlapped, stage, ahead[-1:]))
                             self._edge(ahead[-1], laid.at(task))
             for task in self._one_by_one(blocking, stage, ()):
                 self._edge(task, self.begin[int(self.order.starts[stage])])
 
-    def closing(self) -> None:
+    def end_of_step(self) -> None:
         """Gradients are reduced, then (their norm is known when all are) weights updated."""
         stages = range(self.order.pipeline.num_stages)
         for stage in stages:
@@ -228,8 +228,8 @@ class _StepWriter:
             for name, task in zip(laid.pattern.layers, laid.pattern.last, strict=True):
                 for found in map(parted, self.parts.layers[name].step_reduction):
                     blocking += found.waited_for
-                    if found.beside is not None:
-                        behind.append(self._message(found.beside, stage, [*behind[-1:], laid.at(task)]))
+                    if found.overlapped is not None:
+                        behind.append(self._message(found.overlapped, stage, [*behind[-1:], laid.at(task)]))
         self._done[stage] += [*behind[-1:], *self._one_by_one(blocking, stage, self._done[stage])]
 
     def _one_by_one(self, steps: Sequence[LayerStep], stage: int, needed: Sequence[Ints]) -> list[Ints]:
@@ -247,10 +247,10 @@ class _StepWriter:
 
     def _message(self, step: LayerStep, stage: int, needed: Sequence[Ints]) -> Ints:
         key = (stage, step)
-        if key not in self._known:
+        if key not in self._patterns:
             pattern = _alone(step)
-            self._known[key] = pattern, self._block(pattern, stage)
-        block = self._known[key][1]
+            self._patterns[key] = pattern, self._block(pattern, stage)
+        block = self._patterns[key][1]
         at = block.at[0] + self._lay(block, -1)
         for task in needed:
             self._edge(task, at)

@@ -77,7 +77,7 @@ class Step:
     profiles: JobProfiles
     contents: tuple[ChunkContent, ...]
     stages: tuple[Stage, ...]
-    kept: Mapping[str, Recompute]
+    recompute: Mapping[str, Recompute]
     pipeline: Pipeline
     tables: MemoryTables
 
@@ -110,7 +110,7 @@ def evaluation_of(
     seconds = {name: float(np.ravel(part)[0]) for name, part in step.breakdown.items()}
     joules = (None, "not asked for")
     if energy:
-        joules = _energy(plan, step.profiles, step.contents, step.kept, cluster, sum(seconds.values()))
+        joules = _energy(plan, step.profiles, step.contents, step.recompute, cluster, sum(seconds.values()))
     return _answer(plan, job, cluster, seconds, memory, joules, basis)
 
 

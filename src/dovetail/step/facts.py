@@ -77,7 +77,7 @@ class FrameworkFacts:
         others still work, so with several stages nothing of that is sure to be seen. DualPipe's pairs hide each
         other's messages.
         """
-        overlaps = replace(self.overlaps, least_overlap_s=UNBOUNDED_S)
+        overlaps = replace(self.overlaps, min_overlap_s=UNBOUNDED_S)
         if stages > 1:
             overlaps = replace(overlaps, gradient_reduction=1.0, updated_weights=1.0)
         if schedule == "dualpipe":

@@ -115,7 +115,7 @@ class LayerTable:
 
     def __init__(self, setting: Setting, splits: Sequence[StageDegrees], rows: Ints, micro_batches: Ints) -> None:
         self.setting = setting
-        copies = [split.least_replicas for split in splits]
+        copies = [split.min_replicas for split in splits]
         arranged = Arrangements.of([split.arranged for split in splits], copies).taken(rows, micro_batches)
         self.profiles = profile_job(
             arranged,
@@ -124,9 +124,9 @@ class LayerTable:
             setting.pricing(1, 0),
             one_copy_per_node=setting.alone.one_copy_per_node,
         )
-        self.cells = len(rows)
+        self.num_profiles = len(rows)
         self._cache: dict[tuple[str, Choice], Recompute] = {}
-        self._found: dict[tuple[str, Choice, float], tuple[Floats, ...]] = {}
+        self._times: dict[tuple[str, Choice, float], tuple[Floats, ...]] = {}
 
     def column(self, field: str) -> Floats:
         """A field of the profiles: cells × classes."""
@@ -139,22 +139,22 @@ class LayerTable:
             for p in self._layers
         ]
         flat = [np.stack([self._wide(value) for value in row], axis=1) for row in rows if weights]
-        return np.stack(flat, axis=1) if flat else np.zeros((self.cells, len(self._layers), 0))
+        return np.stack(flat, axis=1) if flat else np.zeros((self.num_profiles, len(self._layers), 0))
 
     @property
     def _layers(self) -> list[LayerProfile]:
         return [self.profiles.layers[name] for name in self.setting.classes]
 
-    def _again(self, name: str, choice: Choice, share: float) -> Recompute:
+    def _recompute_of(self, name: str, choice: Choice, share: float) -> Recompute:
         """What a class keeps where a share of its blocks makes a choice; embedding and head compute nothing again."""
         layer = self.setting.graph.layers[name]
         if not is_block(layer):
-            return self._chosen(name, "none", 1.0)
+            return self._policy_recompute(name, "none", 1.0)
         operands = self.setting.alone.operand_share
-        chosen = self._chosen(name, _effect(layer, choice), operands)
-        return chosen if share == 1 else chosen.mixed(self._chosen(name, "none", operands), share)
+        chosen = self._policy_recompute(name, _effect(layer, choice), operands)
+        return chosen if share == 1 else chosen.mixed(self._policy_recompute(name, "none", operands), share)
 
-    def _chosen(self, name: str, choice: Choice, operand_share: float) -> Recompute:
+    def _policy_recompute(self, name: str, choice: Choice, operand_share: float) -> Recompute:
         key = (name, choice)
         if key not in self._cache:
             layer, early = self.setting.graph.layers[name], self.setting.alone.stops_early
@@ -163,47 +163,47 @@ class LayerTable:
 
     def choice_times(self, options: Sequence[RecomputePolicy]) -> ChoiceTimes:
         """Seconds and bytes under every choice and the share of blocks it holds for."""
-        every = [self._option(choice, share) for choice, share in options]
+        every = [self._policy_times(choice, share) for choice, share in options]
         return ChoiceTimes(*(np.stack([part[i] for part in every], axis=1) for i in range(5)))
 
-    def _option(self, choice: Choice, share: float) -> list[Floats]:
+    def _policy_times(self, choice: Choice, share: float) -> list[Floats]:
         columns: list[tuple[Floats, ...]] = []
         for name in self.setting.classes:
             layer = self.setting.graph.layers[name]
             # several choices are one to a class that lacks what they differ in
             key = (name, _effect(layer, choice), share) if is_block(layer) else (name, "none", 1.0)
-            if key not in self._found:
-                self._found[key] = self._class_times(*key)
-            columns.append(self._found[key])
+            if key not in self._times:
+                self._times[key] = self._class_times(*key)
+            columns.append(self._times[key])
         return [np.stack([column[i] for column in columns], axis=1) for i in range(5)]
 
     def _class_times(self, name: str, choice: Choice, share: float) -> tuple[Floats, ...]:
         overlaps, host_s = self.setting.alone.overlaps, self.setting.alone.overheads.host_s
-        again = self._again(name, choice, share)
+        again = self._recompute_of(name, choice, share)
         times = layer_times(self.profiles.layers[name], again, overlaps, host_s)
         parts = (times.forward_s, times.input_gradient_s, times.weight_gradient_s)
         return tuple(self._wide(part) for part in (*parts, again.saved_bytes, again.workspace_bytes))
 
-    def sharded_option(
+    def sharded_policy(
         self, choice: Choice, share: float, rows: Ints, work: Work, states: Ints, stages: int
     ) -> list[Floats]:
         """The same of some cells, each under a state that gathers or reduces with every microbatch."""
         facts = self.setting.facts(stages)
         columns: list[list[Floats]] = []
         for number, (name, profile) in enumerate(zip(self.setting.classes, self._layers, strict=True)):
-            again = _taken_recompute(self._again(name, choice, share), rows, self.cells)
+            again = _taken_recompute(self._recompute_of(name, choice, share), rows, self.num_profiles)
             if choice == "full" and not facts.stops_early and is_block(self.setting.graph.layers[name]):
                 # a forward that runs again as a whole launches what gathers its weights too
                 launches = share * work.forward_kernels[states, number]
                 again = replace(again, added_kernels=again.added_kernels + launches)
-            cells = _taken_profile(profile, rows, self.cells, work, states, number)
+            cells = _taken_profile(profile, rows, self.num_profiles, work, states, number)
             times = layer_times(cells, again, facts.overlaps, facts.overheads.host_s)
             parts = (times.forward_s, times.input_gradient_s, times.weight_gradient_s)
             columns.append([np.broadcast_to(p, len(rows)) for p in (*parts, again.saved_bytes, again.workspace_bytes)])
         return [np.stack([column[i] for column in columns], axis=1) for i in range(5)]
 
     def _wide(self, values: Floats | float) -> Floats:
-        return np.broadcast_to(np.asarray(values, np.float64), (self.cells,))
+        return np.broadcast_to(np.asarray(values, np.float64), (self.num_profiles,))
 
 
 def _effect(layer: LayerGraph, choice: Choice) -> Choice:

@@ -29,14 +29,14 @@ class LayerColumns(NamedTuple):
     forward_s: Floats
     input_gradient_s: Floats
     weight_gradient_s: Floats
-    kept: Floats
+    saved: Floats
     workspace: Floats
 
 
 class ProfileColumns(NamedTuple):
     """Layer profiles × classes: parameters of one chip (tied ones apart, by weight) and bytes that come and go."""
 
-    own: Floats
+    untied: Floats
     tied: Floats
     whole: Floats
     dense: Floats
@@ -50,7 +50,7 @@ class ProfileColumns(NamedTuple):
 class StateColumns(NamedTuple):
     """State rows × classes: parameters whose state a chip keeps, seconds of reduction and gathering a step."""
 
-    own: Floats
+    untied: Floats
     tied: Floats
     reduction_s: Floats
     gathering_s: Floats
@@ -79,7 +79,7 @@ class FrameworkColumns(NamedTuple):
     staged: ParameterBytes
     hidden_reduction: Floats
     hidden_gathering: Floats
-    least_overlap_s: float
+    min_overlap_s: float
     update_s: float
     context_bytes: float
     allocator: float
@@ -89,9 +89,9 @@ class PlanColumns(NamedTuple):
     """Plans as numbers of rows, and their pipelines."""
 
     layer: Ints
-    cell: Ints
+    profile: Ints
     state: Ints
-    cut: Ints
+    partition: Ints
     schedule: Ints
     stages: Ints
     microbatches: Ints
@@ -147,7 +147,7 @@ def evaluate_plans(
 @njit(cache=True)
 def _same_pipeline(plans: PlanColumns, i: int) -> bool:
     """Whether a plan differs from the one before it in its state alone."""
-    same = plans.layer[i] == plans.layer[i - 1] and plans.cut[i] == plans.cut[i - 1]
+    same = plans.layer[i] == plans.layer[i - 1] and plans.partition[i] == plans.partition[i - 1]
     same = same and plans.schedule[i] == plans.schedule[i - 1] and plans.microbatches[i] == plans.microbatches[i - 1]
     return same and plans.sending_s[i] == plans.sending_s[i - 1] and plans.delay_s[i] == plans.delay_s[i - 1]
 
@@ -155,7 +155,7 @@ def _same_pipeline(plans: PlanColumns, i: int) -> bool:
 @njit(cache=True)
 def _chunks(plans: PlanColumns, layers: LayerColumns, cuts: PartitionColumns, i: int, rows: Floats) -> None:
     """Forward and backward of every chunk, with what its stage spends on sending, and what a microbatch of it saves."""
-    row, cut = plans.layer[i], plans.cut[i]
+    row, cut = plans.layer[i], plans.partition[i]
     first, place = cuts.first_chunk[cut], cuts.first_place[cut]
     places = cuts.first_place[cut + 1] - place
     classes = cuts.chunks.shape[1]
@@ -170,7 +170,7 @@ def _chunks(plans: PlanColumns, layers: LayerColumns, cuts: PartitionColumns, i:
                 if number:
                     f += number * layers.forward_s[row, c]
                     b += number * (layers.input_gradient_s[row, c] + layers.weight_gradient_s[row, c])
-                    saved += number * layers.kept[row, c]
+                    saved += number * layers.saved[row, c]
             last_chunk = chunk
         rows[0, k] = f + (sending if k < places - 1 else 0.0)
         rows[1, k] = b + (sending if k > 0 else 0.0)
@@ -183,7 +183,7 @@ def _activations(
 ) -> None:
     """The most that a stage of each content saves for its backwards."""
     p, m, v, schedule = plans.stages[i], plans.microbatches[i], plans.chunks[i], plans.schedule[i]
-    first = cuts.first_stage[plans.cut[i]]
+    first = cuts.first_stage[plans.partition[i]]
     by_content[:p] = 0.0
     for k in range(p):
         by_chunk[0], by_chunk[1] = saved[k], saved[p - 1 - k]
@@ -208,7 +208,7 @@ def _stages(
     activations: Floats,
 ) -> tuple[float, float]:
     """Seconds once a step, and bytes of the fullest stage; what depends on a stage's content is found once for it."""
-    row, cell, state, cut = plans.layer[i], plans.cell[i], plans.state[i], plans.cut[i]
+    row, cell, state, cut = plans.layer[i], plans.profile[i], plans.state[i], plans.partition[i]
     p, m, v, zero = plans.stages[i], plans.microbatches[i], plans.chunks[i], plans.zero_stage[i]
     staged, sizes = (1, facts.staged) if p > 1 else (0, facts.alone)
     first, count = cuts.first_content[cut], cuts.first_content[cut + 1] - cuts.first_content[cut]
@@ -224,8 +224,8 @@ def _stages(
                 reduction += number * states.reduction_s[state, c]
                 gathering += number * states.gathering_s[state, c]
         used, home = stage_parameters(cuts.contents, place, cells, cell, states, state)
-        behind = overlap_budget(backward, p, m, v, facts.least_overlap_s)
-        ahead = overlap_budget(forward, p, m, v, facts.least_overlap_s)
+        behind = overlap_budget(backward, p, m, v, facts.min_overlap_s)
+        ahead = overlap_budget(forward, p, m, v, facts.min_overlap_s)
         reduced = exposed(reduction, facts.hidden_reduction[staged], behind)
         gathered = exposed(gathering, facts.hidden_gathering[staged], ahead)
         end_of_step = max(end_of_step, reduced + gathered + optimizer_seconds(home, facts.update_s))
@@ -249,8 +249,8 @@ def stage_parameters(
     for c in range(classes):
         number = contents[place, c]
         if number:
-            used += number * cells.own[cell, c]
-            home += number * states.own[state, c]
+            used += number * cells.untied[cell, c]
+            home += number * states.untied[state, c]
     for w in range(cells.tied.shape[2]):
         for c in range(classes):
             if contents[place, c] and cells.tied[cell, c, w] > 0:

@@ -25,7 +25,7 @@ from dovetail.step.state_tables import StateSharding, StateTable
 from dovetail.step.times import handover_seconds, is_routed, tied_time
 
 #: Sequences of a microbatch so large that nothing is lost on its size: what layers then take per sequence bounds all.
-ENDLESS = 2**20
+ASYMPTOTIC_SEQUENCES = 2**20
 
 
 def numbers(array: Ints) -> list[int]:
@@ -38,70 +38,70 @@ class Tables:
 
     def __init__(self, setting: Setting, splits: Sequence[StageDegrees], options: Sequence[RecomputePolicy]) -> None:
         self.setting = setting
-        self.splits = splits
-        self.options = options
+        self.degrees = splits
+        self.policies = options
         #: of the splits
         self.columns = PlanBatch.of([split.plan for split in splits])
         graph = setting.graph
         self.states = StateTable(setting, splits)
-        self.cuts = PartitionTable(graph, setting.classes, setting.job.model.num_layers)
+        self.partitions = PartitionTable(graph, setting.classes, setting.job.model.num_layers)
         self.facts = _facts(setting)
         self._tables: list[LayerTable] = []
         self._choices: dict[int, ChoiceTimes] = {}
-        self._cells: dict[tuple[int, int], int] = {}
+        self._profile_rows: dict[tuple[int, int], int] = {}
         #: of every cell: its table, and its row there
         self._place: list[tuple[int, int]] = []
         self._columns: list[ProfileColumns] = []
         self._fastest: list[LayerColumns] = []
 
-    def endless(self) -> tuple[Floats, Floats, Floats]:
+    def asymptotic(self) -> tuple[Floats, Floats, Floats]:
         """Of every split: forward and backward seconds per sequence of every class, and parameters, tied ones apart.
 
         With endless microbatches, that is: none takes less per sequence, since launches, latencies and unfilled tiles
         only add to it.
         """
-        count, classes, setting = len(self.splits), len(self.setting.classes), self.setting
+        count, classes, setting = len(self.degrees), len(self.setting.classes), self.setting
         if setting.chip.sharing == "scheduled":
             # these are bounds: what no schedule beats does as well, and is found much faster
             setting = replace(setting, chip=replace(setting.chip, sharing="endless"))
         forward, backward, parameters = (np.zeros((count, classes)) for _ in range(3))
-        for numbers in by_structure(self.splits).values():
+        for numbers in by_structure(self.degrees).values():
             rows = np.arange(len(numbers))
-            sizes = np.full(len(numbers), ENDLESS, np.int64)
-            table = LayerTable(setting, [self.splits[i] for i in numbers], rows, sizes)
+            sizes = np.full(len(numbers), ASYMPTOTIC_SEQUENCES, np.int64)
+            table = LayerTable(setting, [self.degrees[i] for i in numbers], rows, sizes)
             times = table.choice_times([("none", 1.0)])
-            forward[numbers] = times.forward_s[:, 0] / ENDLESS
-            backward[numbers] = (times.input_gradient_s + times.weight_gradient_s)[:, 0] / ENDLESS
+            forward[numbers] = times.forward_s[:, 0] / ASYMPTOTIC_SEQUENCES
+            backward[numbers] = (times.input_gradient_s + times.weight_gradient_s)[:, 0] / ASYMPTOTIC_SEQUENCES
             tied = table.tied(self.states.tied_weights, "parameters").sum(axis=2)
             parameters[numbers] = table.column("parameters") - tied
         return forward, backward, parameters
 
-    def cells(self, shapes: PlanSkeletons) -> Ints:
+    def profiles(self, shapes: PlanSkeletons) -> Ints:
         """The cells of shapes; those not seen yet are profiled, all of a structure together."""
-        pairs = list(zip(numbers(shapes.split), numbers(shapes.micro_batch), strict=True))
-        new = sorted({pair for pair in pairs if pair not in self._cells})
+        pairs = list(zip(numbers(shapes.degrees), numbers(shapes.micro_batch), strict=True))
+        new = sorted({pair for pair in pairs if pair not in self._profile_rows})
         groups: dict[Strategy, list[tuple[int, int]]] = {}
         for split, size in new:
-            groups.setdefault(self.splits[split].arranged.strategy, []).append((split, size))
+            groups.setdefault(self.degrees[split].arranged.strategy, []).append((split, size))
         for found in groups.values():
             used = sorted({split for split, _ in found})
             where = {split: i for i, split in enumerate(used)}
             rows = np.array([where[split] for split, _ in found], np.int64)
             sizes = np.array([size for _, size in found], np.int64)
-            table = LayerTable(self.setting, [self.splits[i] for i in used], rows, sizes)
+            table = LayerTable(self.setting, [self.degrees[i] for i in used], rows, sizes)
             for row, pair in enumerate(found):
-                self._cells[pair] = len(self._place)
+                self._profile_rows[pair] = len(self._place)
                 self._place.append((len(self._tables), row))
             self._tables.append(table)
-            self._columns.append(self._cell_columns(table))
+            self._columns.append(self._profile_columns(table))
             self._fastest.append(_fastest(table))
-        return np.array([self._cells[pair] for pair in pairs], np.int64)
+        return np.array([self._profile_rows[pair] for pair in pairs], np.int64)
 
-    def _cell_columns(self, table: LayerTable) -> ProfileColumns:
+    def _profile_columns(self, table: LayerTable) -> ProfileColumns:
         facts = self.setting.alone
         whole, tied = table.column("parameters"), table.tied(self.states.tied_weights, "parameters")
         return ProfileColumns(
-            own=whole - tied.sum(axis=2),
+            untied=whole - tied.sum(axis=2),
             tied=tied,
             whole=whole,
             dense=table.column("dense_parameters"),
@@ -111,7 +111,7 @@ class Tables:
             stream=table.column("stream_bytes").max(axis=1),
         )
 
-    def cell_arrays(self) -> ProfileColumns:
+    def profile_arrays(self) -> ProfileColumns:
         """All cells so far, for kernels."""
         return ProfileColumns(*(np.concatenate(parts) for parts in zip(*self._columns, strict=True)))
 
@@ -125,7 +125,7 @@ class Tables:
         for cell in numbers(cells):
             number, row = self._place[cell]
             if number not in self._choices:
-                self._choices[number] = self._tables[number].choice_times(self.options)
+                self._choices[number] = self._tables[number].choice_times(self.policies)
             times = self._choices[number]
             for part, values in zip(parts, times.arrays(), strict=True):
                 part.append(values[row])
@@ -140,8 +140,8 @@ class Tables:
         unique, group = np.unique(keys, axis=0, return_inverse=True)
         for number, (table, option, stages) in enumerate(cast("list[list[int]]", unique.tolist())):
             (chosen,) = np.nonzero(group.reshape(-1) == number)
-            columns = self._tables[table].sharded_option(
-                *self.options[option], places[chosen, 1], self.states.work, states[chosen], stages
+            columns = self._tables[table].sharded_policy(
+                *self.policies[option], places[chosen, 1], self.states.work, states[chosen], stages
             )
             for part, values in zip(found, columns, strict=True):
                 part[chosen] = values
@@ -152,10 +152,10 @@ class Tables:
         cluster = self.setting.cluster
         if not cluster.tiers:
             return np.zeros(len(shapes)), np.zeros(len(shapes))
-        plans = [self.splits[i].plan for i in numbers(shapes.split)]
+        plans = [self.degrees[i].plan for i in numbers(shapes.degrees)]
         copy = np.array([plan.tensor_parallel * plan.context_parallel for plan in plans])
         parts = np.array([plan.stream_replicas for plan in plans])
-        neighbours = 2 * copy * np.where(shapes.inside == 1, 1, shapes.copies)
+        neighbours = 2 * copy * np.where(shapes.inside == 1, 1, shapes.replicas)
         hops = self._stage_hops(shapes) if is_routed(cluster) else np.zeros(len(shapes), np.int64)
         seconds = handover_seconds(streams / parts, neighbours, hops, cluster, self.setting.efficiencies)
         seconds = np.where(shapes.stages > 1, seconds, 0.0)
@@ -165,11 +165,11 @@ class Tables:
 
     def _stage_hops(self, shapes: PlanSkeletons) -> Ints:
         """Links of a grid between neighbouring stages; 0 where they lie on no grid."""
-        columns = (shapes.split, shapes.copies, shapes.stages, shapes.inside)
+        columns = (shapes.degrees, shapes.replicas, shapes.stages, shapes.inside)
         keys, back = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
         found: list[int] = []
         for split, copies, stages, inside in cast("list[list[int]]", keys.tolist()):
-            plan, order = self.splits[split].plan, AXIS_ORDERS[inside]
+            plan, order = self.degrees[split].plan, AXIS_ORDERS[inside]
             plan = replace(plan, data_parallel=copies, pipeline_parallel=stages, axis_order=order, zero_stage=0)
             plan = replace(plan, zero_group=copies * plan.context_parallel)
             found.append(stage_hops(arrange(plan, self.setting.graph, self.setting.cluster), self.setting.cluster) or 0)
@@ -185,7 +185,7 @@ class Tables:
         if not cluster.tiers or not self.states.tied_weights:
             return found
         tier = tier_arrays(cluster.chip, cluster.tiers[-1], self.setting.efficiencies)
-        first, after = self.cuts.end_counts
+        first, after = self.partitions.end_counts
         for weight in range(len(self.states.tied_weights)):
             held = arrays.tied[cells, :, weight]
             both = ((held * (first > 0)).max(axis=1) > 0) & ((held * (after > 0)).max(axis=1) > 0)
@@ -242,7 +242,7 @@ def _facts(setting: Setting) -> FrameworkColumns:
         staged=setting.staged.parameter_bytes,
         hidden_reduction=np.array([float(o.gradient_reduction) for o in overlaps]),
         hidden_gathering=np.array([float(o.updated_weights) for o in overlaps]),
-        least_overlap_s=setting.alone.overlaps.least_overlap_s,
+        min_overlap_s=setting.alone.overlaps.min_overlap_s,
         update_s=setting.alone.update_bytes / float(setting.chip.vector.memory_bytes_per_s),
         context_bytes=setting.alone.context_bytes,
         allocator=setting.alone.allocator_overhead,
@@ -261,7 +261,7 @@ def plan_of(
     choice, share = option
     return replace(
         split.plan,
-        data_parallel=int(shapes.copies[row]),
+        data_parallel=int(shapes.replicas[row]),
         pipeline_parallel=int(shapes.stages[row]),
         virtual_stages=int(shapes.chunks[row]),
         zero_stage=state.zero_stage,

@@ -108,10 +108,10 @@ class Pricing:
         joins: Floats = reduce(np.multiply, [arrangements.joins[axis] for axis in collective.axes])
         wide = size * self.widening.get(collective.user, 1.0)
         used = [way for way, n in enumerate(joins) if np.any(n > 1)]
-        groups = [(joins[way], self._apart(arrangements, collective, way)) for way in used]
+        groups = [(joins[way], self._with_stride(arrangements, collective, way)) for way in used]
         return tiered_time(collective.kind, groups, wide, copies=copies), used
 
-    def _apart(self, arrangements: Arrangements, collective: Collective, way: int) -> TierArrays:
+    def _with_stride(self, arrangements: Arrangements, collective: Collective, way: int) -> TierArrays:
         """A way as a collective finds it: on a grid, with the distance between its neighbours."""
         if self.ways[way].grid is None:
             return self.ways[way]

@@ -30,8 +30,8 @@ _PARAMETERS = dict.fromkeys(Element, 1)
 class StateSharding:
     """A split, copies of it, stages around it, and how the state is sharded among the copies."""
 
-    split: int
-    copies: int
+    degrees: int
+    replicas: int
     stages: int
     axis_order: AxisOrder
     zero_stage: int
@@ -63,7 +63,7 @@ class StateTable:
 
     def __init__(self, setting: Setting, splits: Sequence[StageDegrees]) -> None:
         self.setting = setting
-        self.splits = splits
+        self.degrees = splits
         graph = setting.graph
         #: weights that several classes share
         self.tied_weights = tuple(
@@ -84,7 +84,7 @@ class StateTable:
         groups: dict[tuple[Strategy, Strategy, bool], list[tuple[StateSharding, Arrangement]]] = {}
         for key in new:
             arranged = arrange(self._plan(key), self.setting.graph, self.setting.cluster)
-            base = replace(self.splits[key.split].arranged.strategy, context="all_gather")
+            base = replace(self.degrees[key.degrees].arranged.strategy, context="all_gather")
             groups.setdefault((arranged.strategy, base, key.stages > 1), []).append((key, arranged))
         for found in groups.values():
             self._add([key for key, _ in found], [arranged for _, arranged in found])
@@ -92,8 +92,8 @@ class StateTable:
 
     def _plan(self, key: StateSharding) -> Plan:
         return replace(
-            self.splits[key.split].plan,
-            data_parallel=key.copies,
+            self.degrees[key.degrees].plan,
+            data_parallel=key.replicas,
             pipeline_parallel=key.stages,
             axis_order=key.axis_order,
             zero_stage=key.zero_stage,
@@ -119,7 +119,7 @@ class StateTable:
 
     def _class(self, layer: LayerGraph, key: StateSharding, together: Arrangements) -> _Class:
         setting, strategy = self.setting, together.strategy
-        base = replace(self.splits[key.split].arranged.strategy, context="all_gather")
+        base = replace(self.degrees[key.degrees].arranged.strategy, context="all_gather")
         placed = placed_layer(layer, base)
         known = set(base.mesh.axes)
         axes = {axis: source if (source := _without_zero(axis)) in known else None for axis in strategy.mesh.axes}

@@ -40,7 +40,7 @@ class Overlaps:
     #: whether stages work on while what they hand on is sent
     transfers: bool = True
     #: computation hides at least so many seconds, however short it is: endless in a bound
-    least_overlap_s: float = 0.0
+    min_overlap_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def _exposed_by_kind(
 ) -> tuple[Floats, dict[str, Floats]]:
     """Seconds of collectives that computation does not hide, in all and by kind; kinds use up its seconds in turn."""
     parts: dict[str, Floats] = {}
-    budget = np.maximum(compute_s, overlaps.least_overlap_s)
+    budget = np.maximum(compute_s, overlaps.min_overlap_s)
     for name, hidden in hidden_shares(overlaps, tensor).items():
         if name in collectives:
             parts[name] = exposed(collectives[name], hidden, budget)
@@ -259,7 +259,7 @@ def end_of_step(
     second behind the next step's first forward.
     """
     none: Floats = np.zeros(())
-    sizes = pipeline.num_stages, pipeline.num_microbatches, pipeline.num_chunks, overlaps.least_overlap_s
+    sizes = pipeline.num_stages, pipeline.num_microbatches, pipeline.num_chunks, overlaps.min_overlap_s
     by_stage: list[tuple[Floats, Floats, Floats]] = []
     for stage, parameters in zip(stages, home, strict=True):
         reduction = gathering = backward = forward = none

@@ -25,7 +25,7 @@ class StageChoice:
     options: dict[Kind, tuple[int, ...]]
 
 
-class StageOptions:
+class StagePolicies:
     """Bounds and exact choices for the stages of a chain, each found once.
 
     The options of a layer change only its backward, and a step never gets shorter when a stage's backward gets longer:
@@ -51,7 +51,7 @@ class StageOptions:
         from dovetail.partition.stage_kernels import least_bound
 
         if content not in self._bounds:
-            self._bounds[content] = least_bound(*self._arrays(content)) if self._room(content) >= 0 else np.inf
+            self._bounds[content] = least_bound(*self._arrays(content)) if self._headroom(content) >= 0 else np.inf
         return self._bounds[content]
 
     def is_exact(self, content: Content) -> bool:
@@ -70,7 +70,7 @@ class StageOptions:
                 self._bounds[content] = float(seconds)
         return self._choices[content]
 
-    def _room(self, content: Content) -> float:
+    def _headroom(self, content: Content) -> float:
         """Bytes that are left for activations."""
         classes = self.chain.classes
         state = sum(n * classes[c].state_bytes for c, _, n in content)
@@ -93,7 +93,7 @@ class StageOptions:
             axis=1,
         )
         starts = np.cumsum([0, *(len(o) for o in orders)])
-        limits = np.array([self._room(content), working_bytes(classes), max(c.loss_bytes for c in classes)])
+        limits = np.array([self._headroom(content), working_bytes(classes), max(c.loss_bytes for c in classes)])
         return options, starts, np.array([n for _, _, n in content]), limits
 
     def _taken(self, content: Content, taken: Ints) -> dict[Kind, tuple[int, ...]]:
