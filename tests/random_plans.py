@@ -43,7 +43,7 @@ class RandomPlans:
     framework: Framework
     batch: Batch
     candidates: Candidates
-    cuts: list[list[int]]
+    partitions: list[list[int]]
     plans: list[Plan]
 
     def evaluated(self) -> Evaluated:
@@ -64,7 +64,7 @@ def random_plans(question: tuple[str, int, int, int, str, str], number: int, see
     found = found.take(np.sort(draw.choice(len(found), min(number, len(found)), replace=False)))
     tables = Tables(Setting.of(job, cluster, framework), every, recompute_policies(space))
     tiers = [tier.size for tier in cluster.tiers]
-    keys, cuts = [], []
+    keys, partitions = [], []
     for i in range(len(found)):
         split, copies, stages = int(found.degrees[i]), int(found.replicas[i]), int(found.stages[i])
         states = shardings(framework, space, every[split], copies, stages, tiers)
@@ -75,11 +75,18 @@ def random_plans(question: tuple[str, int, int, int, str, str], number: int, see
         listed = listed_partitions(
             job.model.num_layers, stages, int(found.chunks[i]), schedule, space.partition, uneven=uneven
         )
-        cuts.append([tables.partitions.row(listed[draw.integers(len(listed))], stages, schedule)])
+        partitions.append([tables.partitions.row(listed[draw.integers(len(listed))], stages, schedule)])
     option = draw.integers(len(tables.policies), size=len(found))
     candidates = Candidates(np.arange(len(found)), option, tables.states.rows(keys))
     plans = [
-        plan_of(every[int(found.degrees[i])], found, i, tables.policies[int(option[i])], keys[i], tables.partitions.layers[row])
-        for i, (row,) in enumerate(cuts)
+        plan_of(
+            every[int(found.degrees[i])],
+            found,
+            i,
+            tables.policies[int(option[i])],
+            keys[i],
+            tables.partitions.layers[row],
+        )
+        for i, (row,) in enumerate(partitions)
     ]
-    return RandomPlans(job, cluster, framework, Batch(tables, found), candidates, cuts, plans)
+    return RandomPlans(job, cluster, framework, Batch(tables, found), candidates, partitions, plans)

@@ -18,7 +18,7 @@ import numpy as np
 from hypothesis import strategies as st
 from pipeline_graph import Times, longest_path
 
-from dovetail.partition.layer_chain import LayerChain, LayerPolicies, LayerPartition
+from dovetail.partition.layer_chain import LayerChain, LayerPartition, LayerPolicies
 from dovetail.pipeline import Pipeline, PipelineSchedule, WorkKind, WorkOrder, work_order
 
 Ends = tuple[int, ...]

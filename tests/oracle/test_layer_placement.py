@@ -22,7 +22,7 @@ from small_layer_chains import (
     plain_chains,
 )
 
-from dovetail.partition.layer_chain import LayerChain, LayerPolicies, LayerPartition, partition_seconds
+from dovetail.partition.layer_chain import LayerChain, LayerPartition, LayerPolicies, partition_seconds
 from dovetail.partition.partition_layers import PartitionSolution, partition_layers
 from dovetail.pipeline import Pipeline, PipelineSchedule
 

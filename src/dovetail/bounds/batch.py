@@ -57,18 +57,18 @@ class Evaluated:
 class Batch:
     """Skeletons that are worked on together."""
 
-    def __init__(self, tables: Tables, shapes: PlanSkeletons) -> None:
+    def __init__(self, tables: Tables, skeletons: PlanSkeletons) -> None:
         self.tables = tables
-        self.skeletons = shapes
-        self.profile = tables.profiles(shapes)
+        self.skeletons = skeletons
+        self.profile = tables.profiles(skeletons)
         self._profiles: ProfileColumns = tables.profile_arrays()
         unique, position = np.unique(self.profile, return_inverse=True)
         self._position = position.reshape(-1)
         self._unique = unique
         self._menu: LayerColumns | None = None
-        self._sending_s, self._delay_s = tables.transfers(shapes, self._profiles.stream[self.profile])
-        self._group = group_sizes(shapes.stages, shapes.microbatches, shapes.chunks)
-        self._tied_s = tables.tied_seconds(shapes, self.profile, self._profiles)
+        self._sending_s, self._delay_s = tables.transfers(skeletons, self._profiles.stream[self.profile])
+        self._group = group_sizes(skeletons.stages, skeletons.microbatches, skeletons.chunks)
+        self._tied_s = tables.tied_seconds(skeletons, self.profile, self._profiles)
         self._between_s = float(tables.setting.alone.overheads.step_s)
         #: codes of (cell, option, state) whose state works with every microbatch, sorted, and their layer rows
         self._sharded: tuple[Ints, Ints] = (np.zeros(0, np.int64), np.zeros(0, np.int64))
@@ -88,35 +88,35 @@ class Batch:
         rows = self.tables.fastest_rows()
         return self._lower_bound(plans, self.profile, state_bytes, rows, limit_s - fixed, listed=False) + fixed
 
-    def screen(self, state_bytes: Floats, least: int | None, limit_s: float) -> Floats:
+    def screen(self, state_bytes: Floats, leanest: int | None, limit_s: float) -> Floats:
         """What each shape takes at least under each option, whatever its cut; infinite where none fits.
 
         `state_bytes` (shapes × classes) is the least that any sharding keeps. Where blocks choose by themselves, bytes
         are those of the option `least`.
         """
-        plans, memory, fixed = self.open_plans(least)
-        options = len(self.tables.policies)
-        state = np.repeat(state_bytes, options, axis=0)
-        found = self._lower_bound(plans, memory, state, self._layers, limit_s - fixed, listed=least is None)
-        return (found + fixed).reshape(len(self.skeletons), options)
+        plans, memory, fixed = self.open_plans(leanest)
+        num_policies = len(self.tables.policies)
+        state = np.repeat(state_bytes, num_policies, axis=0)
+        bounds = self._lower_bound(plans, memory, state, self._layers, limit_s - fixed, listed=leanest is None)
+        return (bounds + fixed).reshape(len(self.skeletons), num_policies)
 
-    def open_plans(self, least: int | None) -> tuple[PlanColumns, Ints, Floats]:
+    def open_plans(self, leanest: int | None) -> tuple[PlanColumns, Ints, Floats]:
         """Every shape under every option, cut and state left open; the layer rows of their bytes, and fixed seconds."""
-        n, options = len(self.skeletons), len(self.tables.policies)
-        shape, option = np.repeat(np.arange(n), options), np.tile(np.arange(options), n)
-        candidates = Candidates(shape, option, np.zeros(n * options, np.int64))
-        layer = self._position[shape] * options + option
-        memory = layer if least is None else layer - option + least
-        return self._plans(candidates, layer), memory, self._tied_s[shape].min(axis=1) + self._between_s
+        n, num_policies = len(self.skeletons), len(self.tables.policies)
+        skeleton, policy = np.repeat(np.arange(n), num_policies), np.tile(np.arange(num_policies), n)
+        candidates = Candidates(skeleton, policy, np.zeros(n * num_policies, np.int64))
+        layer = self._position[skeleton] * num_policies + policy
+        memory = layer if leanest is None else layer - policy + leanest
+        return self._plans(candidates, layer), memory, self._tied_s[skeleton].min(axis=1) + self._between_s
 
-    def bound(self, candidates: Candidates, least: int | None, limit_s: float) -> Floats:
+    def bound(self, candidates: Candidates, leanest: int | None, limit_s: float) -> Floats:
         """The same of candidates, whose state is known: with what follows the pipeline, spread over stages evenly."""
         self._work_with(candidates)
         tables, states = self.tables, self.tables.state_arrays()
         plans = self._plans(candidates, self._rows(candidates))
         memory = plans.layer
-        if least is not None:
-            memory = self._position[candidates.skeleton] * len(tables.policies) + least
+        if leanest is not None:
+            memory = self._position[candidates.skeleton] * len(tables.policies) + leanest
         counts = tables.partitions.block_counts + sum(tables.partitions.end_counts)
         staged = np.minimum(plans.stages - 1, 1)
         reduction, gathering = tables.facts.hidden_reduction[staged], tables.facts.hidden_gathering[staged]
@@ -127,23 +127,23 @@ class Batch:
         after = (once * counts).sum(axis=1) / plans.stages
         fixed = after * (1 - TOLERANCE) + self._fixed_s(candidates)
         state = self._state_bytes(plans)
-        found = self._lower_bound(plans, memory, state, self._layers, limit_s - fixed, listed=least is None) + fixed
-        return np.maximum(found, self._physical(candidates))
+        bounds = self._lower_bound(plans, memory, state, self._layers, limit_s - fixed, listed=leanest is None) + fixed
+        return np.maximum(bounds, self._physical(candidates))
 
     def _physical(self, candidates: Candidates) -> Floats:
         """What the hardware allows at best (L0): above the tables' bound where the network is all that counts."""
-        setting, shapes, shape = self.tables.setting, self.skeletons, candidates.skeleton
-        splits, split = self.tables.columns, shapes.degrees[shape]
+        setting, skeletons, skeleton = self.tables.setting, self.skeletons, candidates.skeleton
+        degrees, row = self.tables.columns, skeletons.degrees[skeleton]
         plans = PlanBatch(
-            tensor_parallel=splits.tensor_parallel[split],
-            context_parallel=splits.context_parallel[split],
-            data_parallel=shapes.replicas[shape],
-            pipeline_parallel=shapes.stages[shape],
-            pipeline_schedule=np.array([NAMES[number] for number in range(len(NAMES))])[shapes.schedule[shape]],
-            micro_batch=shapes.micro_batch[shape],
-            expert_parallel=splits.expert_parallel[split],
-            expert_tensor_parallel=splits.expert_tensor_parallel[split],
-            sequence_parallel=splits.sequence_parallel[split],
+            tensor_parallel=degrees.tensor_parallel[row],
+            context_parallel=degrees.context_parallel[row],
+            data_parallel=skeletons.replicas[skeleton],
+            pipeline_parallel=skeletons.stages[skeleton],
+            pipeline_schedule=np.array([NAMES[number] for number in range(len(NAMES))])[skeletons.schedule[skeleton]],
+            micro_batch=skeletons.micro_batch[skeleton],
+            expert_parallel=degrees.expert_parallel[row],
+            expert_tensor_parallel=degrees.expert_tensor_parallel[row],
+            sequence_parallel=degrees.sequence_parallel[row],
             zero_stage=self.tables.zero_stages()[candidates.state],
             zero_group=np.array([key.zero_group for key in self.tables.states.keys])[candidates.state],
         )
@@ -159,7 +159,7 @@ class Batch:
         *,
         listed: bool,
     ) -> Floats:
-        found = least_seconds(
+        bounds = least_seconds(
             plans,
             memory,
             layers,
@@ -171,31 +171,33 @@ class Batch:
             # rounding is taken off once more, so what just reaches a limit is looked at closely
             np.broadcast_to(limits_s * (1 + 2 * TOLERANCE), len(memory)).copy(),
         )
-        return found * (1 - TOLERANCE)
+        return bounds * (1 - TOLERANCE)
 
     def _state_bytes(self, plans: PlanColumns) -> Floats:
         """What the state of one layer of every class takes, tied weights apart (`memory.state_bytes`)."""
         used, home = self._profiles.untied[plans.profile], self.tables.state_arrays().untied[plans.state]
         return self.tables.state_bytes(used, home, plans.zero_stage[:, None], plans.stages[:, None])
 
-    def evaluate(self, candidates: Candidates, cuts: Sequence[Sequence[int]]) -> Evaluated:
+    def evaluate(self, candidates: Candidates, partitions: Sequence[Sequence[int]]) -> Evaluated:
         """Every candidate with every cut listed for its shape."""
         self._work_with(candidates)
-        listed = np.array([row for rows in cuts for row in rows], np.int64)
-        lengths = np.array([len(rows) for rows in cuts], np.int64)
+        listed = np.array([row for rows in partitions for row in rows], np.int64)
+        lengths = np.array([len(rows) for rows in partitions], np.int64)
         counts = lengths[candidates.skeleton]
         candidate = np.repeat(np.arange(len(candidates)), counts)
         starts = (np.cumsum(lengths) - lengths)[candidates.skeleton] - (np.cumsum(counts) - counts)
-        cut = listed[np.repeat(starts, counts) + np.arange(len(candidate))]
+        partition = listed[np.repeat(starts, counts) + np.arange(len(candidate))]
         # plans with one pipeline follow each other, so that it is looked at once
         layer = self._rows(candidates)
-        order = np.lexsort((candidate, cut, layer[candidate]))
-        candidate, cut = candidate[order], cut[order]
-        chosen = candidates.take(candidate)
-        plans = self._plans(chosen, layer[candidate], cut)
+        order = np.lexsort((candidate, partition, layer[candidate]))
+        candidate, partition = candidate[order], partition[order]
+        taken = candidates.take(candidate)
+        plans = self._plans(taken, layer[candidate], partition)
         pipeline, after, peak = self.plan_seconds(plans)
         exact = (plans.schedule == GPIPE) | ((plans.schedule == ONE_F_ONE_B) & (plans.delay_s == 0))
-        return Evaluated(candidate, cut, pipeline, after + self._fixed_s(chosen), exact | (plans.stages == 1), peak)
+        return Evaluated(
+            candidate, partition, pipeline, after + self._fixed_s(taken), exact | (plans.stages == 1), peak
+        )
 
     def plan_seconds(self, plans: PlanColumns) -> tuple[Floats, Floats, Floats]:
         """Seconds of pipelines, exact or at least, and of what follows them; bytes of the fullest stage."""
@@ -211,10 +213,10 @@ class Batch:
             tables.partitions.most_places,
         )
 
-    def pipeline_seconds(self, candidates: Candidates, found: Evaluated, which: Ints) -> Floats:
+    def pipeline_seconds(self, candidates: Candidates, evaluated: Evaluated, which: Ints) -> Floats:
         """Pipelines of some evaluated plans by the longest path through their order: each one that differs once."""
-        chosen = candidates.take(found.candidate[which])
-        plans = self._plans(chosen, self._rows(chosen), found.partition[which])
+        taken = candidates.take(evaluated.candidate[which])
+        plans = self._plans(taken, self._rows(taken), evaluated.partition[which])
         keys = np.stack(
             [plans.schedule, plans.stages, plans.microbatches, plans.chunks, plans.layer, plans.partition], axis=1
         )
@@ -229,7 +231,9 @@ class Batch:
         return steps[back.reshape(-1)]
 
     def _longest_paths(self, pipeline: Pipeline, plans: PlanColumns, rows: Ints) -> Floats:
-        counts = np.stack([self.tables.partitions.places(cut) for cut in numbers(plans.partition[rows])]).astype(np.float64)
+        counts = np.stack(
+            [self.tables.partitions.places(partition) for partition in numbers(plans.partition[rows])]
+        ).astype(np.float64)
         forward, of_input, of_weight = (
             np.einsum("npc,nc->np", counts, part[plans.layer[rows]]) for part in self._layers[:3]
         )
@@ -242,26 +246,26 @@ class Batch:
         sharded = (self.tables.zero_stages()[candidates.state] == 3).astype(np.int64)
         return self._tied_s[candidates.skeleton, sharded] + self._between_s
 
-    def _plans(self, candidates: Candidates, layer: Ints, cut: Ints | None = None) -> PlanColumns:
-        shapes, shape = self.skeletons, candidates.skeleton
+    def _plans(self, candidates: Candidates, layer: Ints, partition: Ints | None = None) -> PlanColumns:
+        skeletons, skeleton = self.skeletons, candidates.skeleton
         zero = self.tables.zero_stages()
         return PlanColumns(
             layer=layer,
-            profile=self.profile[shape],
+            profile=self.profile[skeleton],
             state=candidates.state,
-            partition=np.zeros(len(shape), np.int64) if cut is None else cut,
-            schedule=shapes.schedule[shape],
-            stages=shapes.stages[shape],
-            microbatches=shapes.microbatches[shape],
-            chunks=shapes.chunks[shape],
-            group=self._group[shape],
+            partition=np.zeros(len(skeleton), np.int64) if partition is None else partition,
+            schedule=skeletons.schedule[skeleton],
+            stages=skeletons.stages[skeleton],
+            microbatches=skeletons.microbatches[skeleton],
+            chunks=skeletons.chunks[skeleton],
+            group=self._group[skeleton],
             zero_stage=(
-                effective_zero_stage(zero[candidates.state], shapes.stages[shape])
+                effective_zero_stage(zero[candidates.state], skeletons.stages[skeleton])
                 if len(zero)
-                else np.zeros(len(shape), np.int64)
+                else np.zeros(len(skeleton), np.int64)
             ),
-            sending_s=self._sending_s[shape],
-            delay_s=self._delay_s[shape],
+            sending_s=self._sending_s[skeleton],
+            delay_s=self._delay_s[skeleton],
         )
 
     def _rows(self, candidates: Candidates) -> Ints:
@@ -280,16 +284,16 @@ class Batch:
     def _work_with(self, candidates: Candidates) -> None:
         """Adds layer rows for states that gather or reduce with every microbatch."""
         sharded = candidates.take(self.tables.sharded_work()[candidates.state])
-        known, places = self._sharded
+        earlier, places = self._sharded
         codes, first = np.unique(self._codes(sharded), return_index=True)
-        new = ~np.isin(codes, known)
+        new = ~np.isin(codes, earlier)
         if not new.any():
             return
         added = sharded.take(first[new])
         rows = self.tables.sharded_rows(self.profile[added.skeleton], added.policy, added.state)
         start = len(self._layers.saved)
         self._menu = LayerColumns(*(np.concatenate(parts) for parts in zip(self._layers, rows, strict=True)))
-        joined = np.concatenate([known, codes[new]])
+        joined = np.concatenate([earlier, codes[new]])
         order = np.argsort(joined)
         places = np.concatenate([places, start + np.arange(int(new.sum()))])
         self._sharded = joined[order], places[order]

@@ -21,70 +21,73 @@ from dovetail.step.plan_tables import Tables
 class DegreeBounds:
     """What splits with a number of stages take at least: the seconds of endless microbatches, and their state."""
 
-    def __init__(self, setting: Setting, space: Space, splits: Sequence[StageDegrees], tables: Tables) -> None:
+    def __init__(self, setting: Setting, space: Space, degrees: Sequence[StageDegrees], tables: Tables) -> None:
         self.setting = setting
         self.space = space
-        self.degrees = splits
+        self.degrees = degrees
         self.tables = tables
         forward, backward, self.parameters = tables.asymptotic()
         self._layers = forward, backward
         stages = np.array(space.pipeline_parallel, np.int64)
-        copy = np.array([split.replica_chips for split in splits], np.int64)[:, None]
-        least = np.array([split.min_replicas for split in splits], np.int64)[:, None]
+        replica_chips = np.array([row.replica_chips for row in degrees], np.int64)[:, None]
+        min_replicas = np.array([row.min_replicas for row in degrees], np.int64)[:, None]
         chips = setting.cluster.chips
-        copies = np.maximum(chips // (copy * stages), 1)
-        fits = (chips % (copy * stages) == 0) & (copies % least == 0)
+        replicas = np.maximum(chips // (replica_chips * stages), 1)
+        fits = (chips % (replica_chips * stages) == 0) & (replicas % min_replicas == 0)
         counts = tables.partitions.block_counts + sum(tables.partitions.end_counts)
         per_sequence = ((forward + backward) * counts).sum(axis=1)
-        seconds = setting.job.global_batch / (copies * stages) * per_sequence[:, None]
+        seconds = setting.job.global_batch / (replicas * stages) * per_sequence[:, None]
         between = float(setting.alone.overheads.step_s)
         self._num_skeletons: dict[tuple[int, int, bool], int] = {}
         self.exists = fits.copy()
-        for split, position in np.argwhere(fits).tolist():
-            self.exists[split, position] = self.num_skeletons(split, position) > 0
-        room = tensor_capacity(setting.capacity_bytes, tables.facts.context_bytes, tables.facts.allocator)
-        context = np.array([split.plan.context_parallel for split in splits])[:, None]
-        kept = self._least_bytes(copies * context, stages)
-        state = (self.parameters * counts).sum(axis=1)[:, None] * kept / stages
+        for row, position in np.argwhere(fits).tolist():
+            self.exists[row, position] = self.num_skeletons(row, position) > 0
+        capacity = tensor_capacity(setting.capacity_bytes, tables.facts.context_bytes, tables.facts.allocator)
+        context = np.array([row.plan.context_parallel for row in degrees])[:, None]
+        bytes_each = self._least_bytes(replicas * context, stages)
+        state = (self.parameters * counts).sum(axis=1)[:, None] * bytes_each / stages
         #: splits × stages; infinite where not even the state fits
         self.seconds = np.where(
-            self.exists & (state <= room * (1 + TOLERANCE)), seconds * (1 - TOLERANCE) + between, np.inf
+            self.exists & (state <= capacity * (1 + TOLERANCE)), seconds * (1 - TOLERANCE) + between, np.inf
         )
 
     def _least_bytes(self, ranks: Ints, stages: Ints) -> Floats:
         """Bytes per parameter that every sharding keeps, over so many chips."""
         framework = self.setting.framework
-        found = np.full(np.broadcast_shapes(ranks.shape, stages.shape), np.inf)
+        smallest = np.full(np.broadcast_shapes(ranks.shape, stages.shape), np.inf)
         for zero in self.space.zero_stage:
             offered = np.where(stages == 1, zero in framework.zero_stages, zero in framework.zero_stages_with_pipeline)
             effective = effective_zero_stage(np.full_like(stages, zero), stages)
             each = self.tables.state_bytes(np.ones(()), 1 / ranks, effective, stages)
-            found = np.where(offered, np.minimum(found, each), found)
-        return found
+            smallest = np.where(offered, np.minimum(smallest, each), smallest)
+        return smallest
 
-    def num_skeletons(self, split: int, position: int) -> int:
+    def num_skeletons(self, row: int, position: int) -> int:
         """Skeletons of a split with a number of stages: the same for all with as many copies."""
         stages = self.space.pipeline_parallel[position]
-        found = self.degrees[split]
-        key = (stages, self.setting.cluster.chips // (found.replica_chips * stages), found.min_replicas == 1)
+        degrees = self.degrees[row]
+        key = (stages, self.setting.cluster.chips // (degrees.replica_chips * stages), degrees.min_replicas == 1)
         if key not in self._num_skeletons:
-            wanted = np.zeros((1, len(self.space.pipeline_parallel)), np.bool_)
-            wanted[0, position] = True
+            selected = np.zeros((1, len(self.space.pipeline_parallel)), np.bool_)
+            selected[0, position] = True
             setting = self.setting
-            every = plan_skeletons(setting.job, setting.cluster, setting.framework, self.space, [found], wanted)
-            self._num_skeletons[key] = len(every)
+            skeletons = plan_skeletons(setting.job, setting.cluster, setting.framework, self.space, [degrees], selected)
+            self._num_skeletons[key] = len(skeletons)
         return self._num_skeletons[key]
 
-    def state_bytes(self, found: PlanSkeletons) -> Floats:
+    def state_bytes(self, skeletons: PlanSkeletons) -> Floats:
         """What the state of one layer of every class keeps at least: shapes × classes."""
-        context = np.array([split.plan.context_parallel for split in self.degrees])[found.degrees]
-        return self.parameters[found.degrees] * self._least_bytes(found.replicas * context, found.stages)[:, None]
+        context = np.array([each.plan.context_parallel for each in self.degrees])[skeletons.degrees]
+        return (
+            self.parameters[skeletons.degrees]
+            * self._least_bytes(skeletons.replicas * context, skeletons.stages)[:, None]
+        )
 
-    def skeleton_bounds(self, found: PlanSkeletons, limit_s: float) -> Floats:
+    def skeleton_bounds(self, skeletons: PlanSkeletons, limit_s: float) -> Floats:
         """What shapes take at least, were their microbatches endless but for the pipeline's filling and draining."""
-        n, classes = len(found), self.parameters.shape[1]
+        n, classes = len(skeletons), self.parameters.shape[1]
         between = float(self.setting.alone.overheads.step_s)
-        forward, backward = (part[found.degrees] * found.micro_batch[:, None] for part in self._layers)
+        forward, backward = (part[skeletons.degrees] * skeletons.micro_batch[:, None] for part in self._layers)
         none, zero = np.zeros((n, classes)), np.zeros(n, np.int64)
         rows = np.arange(n)
         plans = PlanColumns(
@@ -92,25 +95,25 @@ class DegreeBounds:
             profile=zero,
             state=zero,
             partition=zero,
-            schedule=found.schedule,
-            stages=found.stages,
-            microbatches=found.microbatches,
-            chunks=found.chunks,
-            group=group_sizes(found.stages, found.microbatches, found.chunks),
+            schedule=skeletons.schedule,
+            stages=skeletons.stages,
+            microbatches=skeletons.microbatches,
+            chunks=skeletons.chunks,
+            group=group_sizes(skeletons.stages, skeletons.microbatches, skeletons.chunks),
             zero_stage=zero,
             sending_s=np.zeros(n),
             delay_s=np.zeros(n),
         )
         nothing = np.zeros((1, classes))
-        cells = ProfileColumns(
+        profiles = ProfileColumns(
             nothing, np.zeros((1, classes, 0)), nothing, nothing, nothing, nothing, nothing, np.zeros(1)
         )
         bounds = least_seconds(
             plans,
             rows,
             LayerColumns(forward, backward, none, none, none),
-            cells,
-            self.state_bytes(found),
+            profiles,
+            self.state_bytes(skeletons),
             self.tables.partitions.chain(listed=False),
             self.tables.facts,
             self.setting.capacity_bytes,

@@ -60,10 +60,10 @@ def hardware_bound(
     `state_bytes` is the width of a parameter's gradient as it is reduced, or of the weight as it is gathered, the
     smaller of the two; `efficiencies` put what a calibration says is sustained in the place of published peaks.
     """
-    known = efficiencies or PEAKS
-    units = chip_units(cluster.chip, job.precision, known)
+    sustained = efficiencies or PEAKS
+    units = chip_units(cluster.chip, job.precision, sustained)
     asked = demands(job, formats_of(units), blocks_of(cluster), plans, np.asarray(state_bytes, np.float64))
-    return asked.seconds(_pace(cluster, units, known)) * (1 - TOLERANCE)
+    return asked.seconds(_pace(cluster, units, sustained)) * (1 - TOLERANCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +91,11 @@ class Demands:
 
     def seconds(self, pace: Pace) -> Floats:
         """The longest that any of them takes alone."""
-        least = np.maximum(self.matrix_flops / pace.matrix_flops, self.vector_flops / pace.vector_flops)
-        least = np.maximum(least, self.memory_bytes / pace.memory_bytes_per_s)
+        longest = np.maximum(self.matrix_flops / pace.matrix_flops, self.vector_flops / pace.vector_flops)
+        longest = np.maximum(longest, self.memory_bytes / pace.memory_bytes_per_s)
         for sent, bytes_per_s in zip(self.sent_bytes, pace.sent_bytes_per_s, strict=True):
-            least = np.maximum(least, sent / bytes_per_s)
-        return least
+            longest = np.maximum(longest, sent / bytes_per_s)
+        return longest
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ def _sent_bytes(
 ) -> tuple[Floats, ...]:
     """Bytes a chip sends beyond the blocks of each tier, by whatever makes it send most."""
     t, p, width, in_sequence = plans.tensor_parallel, plans.pipeline_parallel, work.width, plans.sequence_parallel
-    copies = t * plans.context_parallel * plans.data_parallel
+    stage_chips = t * plans.context_parallel * plans.data_parallel
     widths = np.array([[width, 0.0, width + end] for end in (state.min(), state.max())])
     gathered = np.where(
         plans.zero_stage == 3, pipelines.lower_bound([width, 0.0, width + state], forward_shares(widths)), 0.0
@@ -159,16 +159,18 @@ def _sent_bytes(
     sums = plans.micro_batch / plans.context_parallel * pipelines.lower_bound(summed, shares)
     expert_chips = plans.expert_parallel * plans.expert_tensor_parallel
     copied = work.replicated_parameters(t, expert_chips)
-    every: list[Floats] = []
+    by_tier: list[Floats] = []
     for block, adding in blocks:
         # outside parts of the sequence the stream is all-reduced, inside them gathered and scattered
         sent = sums * crossing(block, t, 1.0, times=np.where(in_sequence | adding, 1.0, 2.0))
-        for held, apart, alike in copied:
-            sharded = crossing(block, np.maximum(t * plans.zero_group / apart, 1.0), apart, alike)
-            reduced = crossing(block, np.maximum(copies / apart, 1.0), apart, alike, times=1.0 if adding else 2.0)
-            sent = np.maximum(sent, held * np.maximum(gathered * sharded, state / p * reduced))
-        every.append(sent)
-    return tuple(every)
+        for parameters, spacing, alike in copied:
+            sharded = crossing(block, np.maximum(t * plans.zero_group / spacing, 1.0), spacing, alike)
+            reduced = crossing(
+                block, np.maximum(stage_chips / spacing, 1.0), spacing, alike, times=1.0 if adding else 2.0
+            )
+            sent = np.maximum(sent, parameters * np.maximum(gathered * sharded, state / p * reduced))
+        by_tier.append(sent)
+    return tuple(by_tier)
 
 
 @dataclass(frozen=True)
@@ -213,8 +215,8 @@ class Pipelines:
             late = least_share / (1 - _power(1 - least_share / m, p))
             factor = np.where(zero_bubble, np.maximum(factor, late), factor)
         if np.any(plain):
-            held = 1 + 1 / _waits(m, p, max(most_share, LEAST_SHARE))
-            factor = np.where(plain, np.maximum(self._filled, held), factor)
+            waited = 1 + 1 / _waits(m, p, max(most_share, LEAST_SHARE))
+            factor = np.where(plain, np.maximum(self._filled, waited), factor)
         return factor
 
     @cached_property
@@ -243,11 +245,11 @@ def _waits(m: Floats, p: Floats, share: float) -> Floats:
     Of the terms that differ the largest is taken as it is; the others, convex in w, are below their integral, and its
     logarithm ln x below (x − 1)/√x.
     """
-    again = np.maximum(m - 1, TOLERANCE)
-    held = np.minimum(m, p) - 1
-    rest = np.maximum(again - share * held, ROUNDING * again)
-    ratio = (again + share / 2) / (rest + share / 2)
-    return (ratio - 1) / np.sqrt(ratio) / share + (p - held) / rest
+    others = np.maximum(m - 1, TOLERANCE)
+    waiting = np.minimum(m, p) - 1
+    rest = np.maximum(others - share * waiting, ROUNDING * others)
+    ratio = (others + share / 2) / (rest + share / 2)
+    return (ratio - 1) / np.sqrt(ratio) / share + (p - waiting) / rest
 
 
 #: For the blocks of chips inside each tier: their size, and whether switches beyond them add up.

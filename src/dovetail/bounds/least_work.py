@@ -64,11 +64,11 @@ class LeastWork:
 
         Where fewer chips share the experts than are tensor parallel, several of these hold the same.
         """
-        found = [(self.dense_parameters / tensor, tensor, np.ones(()))]
+        groups = [(self.dense_parameters / tensor, tensor, np.ones(()))]
         if self.expert_parameters:
-            apart = np.maximum(tensor, expert_chips)
-            found.append((self.expert_parameters / expert_chips, apart, apart / expert_chips))
-        return found
+            spacing = np.maximum(tensor, expert_chips)
+            groups.append((self.expert_parameters / expert_chips, spacing, spacing / expert_chips))
+        return groups
 
     def over_layers(self, work: Floats) -> list[float]:
         """All layers together, by phase."""
@@ -157,12 +157,12 @@ def _layer_stream(graph: LayerGraph, in_sequence: bool) -> Floats:
     placed = place_layer(graph, Strategy(Mesh(tensor=("tensor",)), sequence_parallel=in_sequence))
     kinds = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER) if in_sequence else (CollectiveKind.ALL_REDUCE,)
     token = graph.resolve(batch=1, seq=1)
-    found = np.zeros(3)
+    elements = np.zeros(3)
     for collective in placed.collectives:
         if collective.kind in kinds and collective.tensor.dims == _STREAM:
             phase = 0 if collective.moment is Moment.FORWARD else 2
-            found[phase] += float(as_array(collective.tensor.points(token)))
-    return found if found[0] and found[2] else np.zeros(3)
+            elements[phase] += float(as_array(collective.tensor.points(token)))
+    return elements if elements[0] and elements[2] else np.zeros(3)
 
 
 @lru_cache(maxsize=64)

@@ -33,19 +33,19 @@ _MEMORY = ("hbm_bytes", "states", "context_bytes", "allocator_overhead", "collec
 def spans(plan: Plan, cluster: Cluster) -> dict[str, str]:
     """The tier that each communicating part of a step goes over, by the part's name."""
     t, c, d = plan.tensor_parallel, plan.context_parallel, plan.data_parallel
-    copies = plan.chips if plan.stages_inside else t * c * d
+    replicated = plan.chips if plan.stages_inside else t * c * d
     chips = {
         "tensor-parallel": t,
         "context-parallel": t * c,
         "expert-parallel": plan.expert_tensor_parallel * plan.expert_parallel,
-        "weight-gather": copies,
-        "data-parallel": copies,
-        "gradient reduction": copies,
-        "updated weights": copies,
+        "weight-gather": replicated,
+        "data-parallel": replicated,
+        "gradient reduction": replicated,
+        "updated weights": replicated,
         "tied embeddings": plan.chips,
     }
-    found = {name: cluster.tier_of(n) for name, n in chips.items()}
-    return {name: tier.name for name, tier in found.items() if tier is not None}
+    by_part = {name: cluster.tier_of(n) for name, n in chips.items()}
+    return {name: tier.name for name, tier in by_part.items() if tier is not None}
 
 
 def bottleneck(answer: Answer, values: Sequence[Marginal]) -> str:
@@ -79,18 +79,18 @@ def doubts(answer: Answer) -> tuple[str, ...]:
     """What the figures rest on and what is unsure of them, the calibration first; without a plan those of memory."""
     chip, cluster, framework = answer.cluster.chip, answer.cluster, answer.framework
     if answer.evaluation is None:
-        kept = [(framework.name, d) for d in framework.doubts if d[0] in _MEMORY]
-        kept += [(chip.name, d) for d in chip.doubts if d[0] in _MEMORY]
-        return tuple(f"{name}, {field}: {why}" for name, (field, why) in kept)
+        relevant = [(framework.name, d) for d in framework.doubts if d[0] in _MEMORY]
+        relevant += [(chip.name, d) for d in chip.doubts if d[0] in _MEMORY]
+        return tuple(f"{name}, {field}: {why}" for name, (field, why) in relevant)
     used = _relevant(answer.plan)
-    kept = [(framework.name, doubt) for doubt in framework.doubts if used.get(doubt[0], True)]
-    kept += [(chip.name, doubt) for doubt in chip.doubts if doubt[0] in _RATES or doubt[0] in _MEMORY]
-    kept += [(cluster.name, doubt) for doubt in cluster.doubts]
+    relevant = [(framework.name, doubt) for doubt in framework.doubts if used.get(doubt[0], True)]
+    relevant += [(chip.name, doubt) for doubt in chip.doubts if doubt[0] in _RATES or doubt[0] in _MEMORY]
+    relevant += [(cluster.name, doubt) for doubt in cluster.doubts]
     first = [_BASES[calibration(chip, answer.job.precision).basis]]
     if answer.certificate.status != "optimal":
         gap = percent_text(answer.certificate.gap or 0.0)
         first.append(f"the plan is not proven the best: another may take up to {gap} less, and a neighbour be faster")
-    return (*first, *(f"{name}, {field}: {why}" for name, (field, why) in kept))
+    return (*first, *(f"{name}, {field}: {why}" for name, (field, why) in relevant))
 
 
 def _relevant(plan: Plan) -> Mapping[str, bool]:

@@ -67,9 +67,9 @@ def compare(ours: Task, other: Task) -> Comparison:
         if one != two:
             raise InputError(name, "is not the same in both plan files", "compare plans of one job on one cluster")
     before = _evaluated(ours, ours.plan)
-    found = [_difference(ours, fields, other.plan, before) for fields in _differing(ours.plan, other.plan)]
-    found.sort(key=lambda each: (each.gain is None, not each.fits, -(each.gain or 0.0), each.fields))
-    return Comparison(before, _evaluated(other, other.plan), tuple(found))
+    differences = [_difference(ours, fields, other.plan, before) for fields in _differing(ours.plan, other.plan)]
+    differences.sort(key=lambda each: (each.gain is None, not each.fits, -(each.gain or 0.0), each.fields))
+    return Comparison(before, _evaluated(other, other.plan), tuple(differences))
 
 
 def _evaluated(task: Task, plan: Plan) -> Evaluation:
@@ -113,15 +113,15 @@ def _is_even(plan: Plan) -> bool:
 
 def _difference(task: Task, fields: tuple[str, ...], other: Plan, before: Evaluation) -> Difference:
     ours = task.plan
-    found = Difference(fields, _values(ours, fields), _values(other, fields))
+    difference = Difference(fields, _values(ours, fields), _values(other, fields))
     try:
         plan = _changed(task, fields, other)
         check_runs(plan, task.job, task.cluster, task.framework)
     except InputError as error:
-        return replace(found, obstacle=f"{error.where.removeprefix('plan: ')}: {error.what}")
+        return replace(difference, obstacle=f"{error.where.removeprefix('plan: ')}: {error.what}")
     after = _evaluated(task, plan)
     gain = 1 - after.step_time_s / before.step_time_s
-    return replace(found, step_time_s=after.step_time_s, gain=gain, fits=after.fits)
+    return replace(difference, step_time_s=after.step_time_s, gain=gain, fits=after.fits)
 
 
 def _changed(task: Task, fields: tuple[str, ...], other: Plan) -> Plan:

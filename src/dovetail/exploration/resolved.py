@@ -34,7 +34,7 @@ from dovetail.hardware.design_space.space import DesignSpace
 from dovetail.hardware.network import TierSpec, fit_tiers
 from dovetail.models import Job
 from dovetail.plans.narrow import within
-from dovetail.plans.plan_file import relative_to, job_of
+from dovetail.plans.plan_file import job_of, relative_to
 from dovetail.plans.space import PlanSpaceSpec, Space, check_space
 from dovetail.search.simulated import MOST
 
@@ -266,7 +266,7 @@ def _plans(part: PlanSpaceSpec, study: ResolvedStudy) -> Space:
     plans = Space(**chosen)
     # a grid of wafers may have no plan: its designs then have none
     for job, cluster in cases if not study.of_wafers else ():
-        _named("plans", lambda job=job, cluster=cluster: within(plans, job, cluster, study.framework, some=True))
+        _named("plans", lambda job=job, cluster=cluster: within(plans, job, cluster, study.framework, leave_out=True))
     return plans
 
 

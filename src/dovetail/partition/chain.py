@@ -152,7 +152,7 @@ def chain_of(document: Mapping[str, Any], where: str) -> Chain:
     except InputError as error:
         raise InputError(f"{where}: {error.where}", error.what, error.fix) from None
     return Chain(
-        layers=tuple(sorted(layers, key=lambda found: found.width)),
+        layers=tuple(sorted(layers, key=lambda each: each.width)),
         device_bytes=file.maxMemoryPerDevice,
         devices=file.maxDevices,
         bytes_per_s=file.bandwidth,

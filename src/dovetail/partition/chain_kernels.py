@@ -82,13 +82,13 @@ def best_of_width(table: Floats, limits: Floats, counts: Ints, best: float) -> t
     longest = np.empty((layers + 1, ranges_alone(table, limits, _largest(allowed, ONE), ranges)))
     longest[layers, 0] = 0.0
     grown = np.empty_like(longest)
-    noted, chosen = np.zeros(3, np.int64), np.inf
+    noted, best_slowest = np.zeros(3, np.int64), np.inf
     for stages in range(1, layers + 1):
         limit = allowed[stages]
         if limit >= 0:
-            value, found, end, pipelines = _first_stage(table, limits, counts, ranges, stages, limit, longest, best)
+            value, slowest, end, pipelines = _first_stage(table, limits, counts, ranges, stages, limit, longest, best)
             if value < best:
-                best, chosen = value, found
+                best, best_slowest = value, slowest
                 noted[0], noted[1], noted[2] = stages, end, pipelines
                 for more in range(stages + 1, layers + 1):
                     allowed[more] = min(allowed[more], _allowed(table, limits, counts, more, NONE, ONE, best))
@@ -97,7 +97,7 @@ def best_of_width(table: Floats, limits: Floats, counts: Ints, best: float) -> t
             break
         _grow(table, limits, ranges, stages, limit, longest, grown)
         longest, grown = grown, longest
-    return best, _stage_ends(table, limits, ranges, noted, chosen) if noted[0] > 0 else noted[:0]
+    return best, _stage_ends(table, limits, ranges, noted, best_slowest) if noted[0] > 0 else noted[:0]
 
 
 @njit(cache=True)
@@ -106,7 +106,7 @@ def _first_stage(
 ) -> tuple[float, float, int, int]:
     """The best time below `best` with a number of stages; its longest stage, the first one's end, and the pipelines."""
     behind = stages - 1
-    value, chosen, chosen_end, chosen_pipelines = best, np.inf, 0, 0
+    value, best_slowest, best_end, best_pipelines = best, np.inf, 0, 0
     for end in range(ranges[LOW, behind], ranges[HIGH, behind] + 1):
         if not _may_be(table, limits, NONE, end, stages, limit, 0.0, 0.0, limits[EDGE_S]):
             break
@@ -114,13 +114,13 @@ def _first_stage(
         alone = 1 if table[SHARDED, end] == table[SHARDED, 0] else 0
         reduced_s = table[PARAMETERS, end] / limits[RATE]
         for n in range(ranges[LEAST_ALONE, behind], ranges[MOST_ALONE, behind] + 1):
-            found = max(load, longest[end, n - ranges[LEAST_ALONE, behind]])
+            slowest = max(load, longest[end, n - ranges[LEAST_ALONE, behind]])
             used = (stages - n - alone) * counts[WIDTH] + n + alone
-            if found <= limit:
-                time, pipelines = _pipelines(counts, used, found, stages, reduced_s, value)
+            if slowest <= limit:
+                time, pipelines = _pipelines(counts, used, slowest, stages, reduced_s, value)
                 if time < value:
-                    value, chosen, chosen_end, chosen_pipelines = time, found, end, pipelines
-    return value, chosen, chosen_end, chosen_pipelines
+                    value, best_slowest, best_end, best_pipelines = time, slowest, end, pipelines
+    return value, best_slowest, best_end, best_pipelines
 
 
 @njit(cache=True)
@@ -164,10 +164,10 @@ def _stage_ends(table: Floats, limits: Floats, ranges: Ints, noted: Ints, longes
             for j in range(max(i + 1, ranges[LOW, s - 1]), ranges[HIGH, s - 1] + 1):
                 if not _may_be(table, limits, i, j, s, longest, arrives, received, limits[EDGE_S]):
                     break
-                found = behind[j] + (table[SHARDED, j] == table[SHARDED, i])
+                count = behind[j] + (table[SHARDED, j] == table[SHARDED, i])
                 load = _seconds(table, limits, i, j, s, arrives, table[ARRIVES_S, j])
-                if behind[j] >= 0 and found > alone[i] and load <= longest:
-                    alone[i], ends[s, i] = found, j
+                if behind[j] >= 0 and count > alone[i] and load <= longest:
+                    alone[i], ends[s, i] = count, j
     answer = np.empty(stages + 1, np.int64)
     answer[0], answer[1] = pipelines, first_end
     for k in range(2, stages + 1):
@@ -202,7 +202,7 @@ def stages_left(table: Floats, limits: Floats, counts: Ints, best: float, ranges
 
 @njit(cache=True)
 def _settled(
-    table: Floats, limits: Floats, counts: Ints, stages: int, best: float, own_edges: bool, starts: Ints
+    table: Floats, limits: Floats, counts: Ints, stages: int, best: float, exact_edges: bool, starts: Ints
 ) -> tuple[int, float, int]:
     """The next number of stages to look at, how long these may be (−1 if they cannot), and the first one's least end.
 
@@ -211,21 +211,21 @@ def _settled(
     would be needed in this time bounds how many there must be. With their own edges all that is a guess.
     """
     layers = table.shape[1] - 1
-    least = LOOSE_SUM * _least_longest(table, limits, stages)
+    shortest = LOOSE_SUM * _least_longest(table, limits, stages)
     mixed = 0 < table[SHARDED, layers] < layers
     following, first_end = stages + 1, 1 if stages > 1 else layers
     while True:
         limit = _allowed(table, limits, counts, stages, NONE, first_end, best)
-        leaves = table[ARRIVES_S, first_end] if own_edges else limits[EDGE_S]
-        if limit < least or not _may_be(table, limits, NONE, first_end, stages, limit, 0.0, 0.0, leaves):
+        leaves = table[ARRIVES_S, first_end] if exact_edges else limits[EDGE_S]
+        if limit < shortest or not _may_be(table, limits, NONE, first_end, stages, limit, 0.0, 0.0, leaves):
             return following, -1.0, 0
         if mixed:
             wide = _fewest_wide(table, limits, limit, starts)
             limit = _allowed(table, limits, counts, stages, wide, first_end, best)
-        needed = _pack(table, limits, first_end if own_edges else NONE, limit, own_edges, starts)
+        needed = _pack(table, limits, first_end if exact_edges else NONE, limit, exact_edges, starts)
         if first_end == 1:
             following = max(following, needed)
-        if needed > (layers if own_edges else stages):
+        if needed > (layers if exact_edges else stages):
             return following, -1.0, 0
         if starts[stages - 1] <= first_end:
             return following, limit, first_end
@@ -233,7 +233,7 @@ def _settled(
 
 
 @njit(cache=True)
-def _pack(table: Floats, limits: Floats, first: int, limit: float, own_edges: bool, starts: Ints) -> int:
+def _pack(table: Floats, limits: Floats, first: int, limit: float, exact_edges: bool, starts: Ints) -> int:
     """How many stages the layers from the first on make, and where they start, if from the end each takes all it may.
 
     Edges count as the least of all, so that a stage of fewer layers is never longer nor larger: then none can start
@@ -244,7 +244,7 @@ def _pack(table: Floats, limits: Floats, first: int, limit: float, own_edges: bo
     edge_s, edge_bytes = limits[EDGE_S], limits[EDGE_BYTES]
     end = starts[0] = layers
     for s in range(1, layers + 1):
-        leaves = table[ARRIVES_S, end] if own_edges else edge_s
+        leaves = table[ARRIVES_S, end] if exact_edges else edge_s
         if _may_be(table, limits, first, end, s, limit, table[ARRIVES_S, first], table[INPUT_BYTES, first], leaves):
             starts[s:] = first
             return s if end > first else s - 1
@@ -253,8 +253,8 @@ def _pack(table: Floats, limits: Floats, first: int, limit: float, own_edges: bo
             if not _may_be(table, limits, i, end, s, limit, edge_s, edge_bytes, leaves):
                 break
             arrives, received = table[ARRIVES_S, i], table[INPUT_BYTES, i]
-            least = not own_edges or received == edge_bytes
-            if least or _may_be(table, limits, i, end, s, limit, arrives, received, leaves):
+            shortest = not exact_edges or received == edge_bytes
+            if shortest or _may_be(table, limits, i, end, s, limit, arrives, received, leaves):
                 start = i
         if start == end:
             break
@@ -303,18 +303,18 @@ def ranges_alone(table: Floats, limits: Floats, limit: float, ranges: Ints) -> i
     _fewest_wide(table, limits, limit, wide)
     size = 1
     for s in range(1, layers + 1):
-        cut = int(table[SHARDED, layers] - table[SHARDED, ranges[LOW, s]])
-        least, most = max(0, s - cut), min(layers - ranges[LOW, s] - cut, s - wide[ranges[HIGH, s]])
-        ranges[LEAST_ALONE, s], ranges[MOST_ALONE, s] = least, max(least, most)
-        size = max(size, most - least + 1)
+        sharded = int(table[SHARDED, layers] - table[SHARDED, ranges[LOW, s]])
+        fewest, most = max(0, s - sharded), min(layers - ranges[LOW, s] - sharded, s - wide[ranges[HIGH, s]])
+        ranges[LEAST_ALONE, s], ranges[MOST_ALONE, s] = fewest, max(fewest, most)
+        size = max(size, most - fewest + 1)
     return size
 
 
 @njit(cache=True, forceinline=True)
 def _most_pipelines(table: Floats, counts: Ints, stages: int, wide: int) -> int:
     """How many pipelines of so many stages there can be, at least `wide` of them with a cut layer."""
-    cut = int(table[SHARDED, -1])
-    alone = min(table.shape[1] - 1 - cut, stages - max(wide, min(cut, 1)))
+    sharded = int(table[SHARDED, -1])
+    alone = min(table.shape[1] - 1 - sharded, stages - max(wide, min(sharded, 1)))
     return min(counts[DEVICES] // (alone + (stages - alone) * counts[WIDTH]), counts[MICROBATCHES])
 
 
@@ -351,8 +351,8 @@ def _may_be(
     """Whether memory and time allow the layers i to j as s-th stage from the end: never with more layers if not so."""
     activations = table[ACTIVATIONS, j] - table[ACTIVATIONS, i]
     stash = received if limits[RECOMPUTE] else activations
-    held = limits[STATE] * (table[PARAMETERS, j] - table[PARAMETERS, i]) + activations + (s - 1) * stash
-    return held <= limits[MEMORY] and _seconds(table, limits, i, j, s, arrives, leaves) <= limit
+    needed = limits[STATE] * (table[PARAMETERS, j] - table[PARAMETERS, i]) + activations + (s - 1) * stash
+    return needed <= limits[MEMORY] and _seconds(table, limits, i, j, s, arrives, leaves) <= limit
 
 
 @njit(cache=True, forceinline=True)
@@ -379,19 +379,19 @@ def _pipelines(
     counts: Ints, used: int, longest: float, stages: int, reduced_s: float, best: float
 ) -> tuple[float, int]:
     """The best number of equal pipelines, each of `used` devices: of those with equal rounds the fewest."""
-    value, chosen, microbatches = np.inf, 0, counts[MICROBATCHES]
+    value, best_count, microbatches = np.inf, 0, counts[MICROBATCHES]
     most = min(counts[DEVICES] // used, microbatches)
     if most < 1:
-        return value, chosen
+        return value, best_count
     rounds = (microbatches + most - 1) // most
     while True:
         pipelines = (microbatches + rounds - 1) // rounds
         step = longest * (rounds + stages - 1)
         if step >= min(best, value):
-            return value, chosen
-        found = step + 4 * (pipelines - 1) / pipelines * reduced_s
-        if found < value:
-            value, chosen = found, pipelines
+            return value, best_count
+        seconds = step + 4 * (pipelines - 1) / pipelines * reduced_s
+        if seconds < value:
+            value, best_count = seconds, pipelines
         if pipelines == 1:
-            return value, chosen
+            return value, best_count
         rounds = (microbatches + pipelines - 2) // (pipelines - 1)

@@ -70,16 +70,16 @@ class LayerPartition:
         return tuple(range(first, end) for first, end in zip((0, *self.ends[:-1]), self.ends, strict=True))
 
 
-def stage_bytes(chain: LayerChain, stage: int, chunks: Sequence[Sequence[int]], options: Sequence[int]) -> float:
+def stage_bytes(chain: LayerChain, stage: int, chunks: Sequence[Sequence[int]], policies: Sequence[int]) -> float:
     """Bytes of a stage whose chunks hold these layers; `options` are those of all layers of the chain."""
     pipeline = chain.pipeline
     of_layer = {i: chain.classes[chain.order[i]] for chunk in chunks for i in chunk}
     classes = list(of_layer.values())
     state = sum(c.state_bytes for c in classes)
-    saved = np.array([sum(float(of_layer[i].saved_bytes[options[i]]) for i in chunk) for chunk in chunks])
+    saved = np.array([sum(float(of_layer[i].saved_bytes[policies[i]]) for i in chunk) for chunk in chunks])
     sizes = pipeline.num_stages, pipeline.num_microbatches, pipeline.num_chunks, pipeline.microbatch_group_size
     activations = peak_saved(SCHEDULE_CODES[pipeline.schedule], *sizes, stage, saved)
-    workspace = max(c.workspace_bytes[options[i]] for i, c in of_layer.items())
+    workspace = max(c.workspace_bytes[policies[i]] for i, c in of_layer.items())
     activations += transient_peak(max(c.loss_bytes for c in classes), workspace, working_bytes(classes), 0.0)
     activations += max(c.gathered_bytes for c in classes)
     return float(state + activations + beyond_activations(sum(c.step_bytes for c in classes), activations))

@@ -17,7 +17,7 @@ from dovetail.frameworks import Framework
 from dovetail.frameworks.parameter_bytes import state_bytes
 from dovetail.hardware import Cluster
 from dovetail.models import Job
-from dovetail.partition.layer_chain import LayerChain, LayerPolicies, LayerPartition
+from dovetail.partition.layer_chain import LayerChain, LayerPartition, LayerPolicies
 from dovetail.partition.partition_layers import partition_layers
 from dovetail.plans.pipeline_schedule import PipelineSchedule
 from dovetail.plans.plan import Plan
@@ -77,8 +77,10 @@ def partition_plan(plan: Plan, job: Job, cluster: Cluster, framework: Framework)
         what = "is dualpipe, whose stages hold two chunks of one cut"
         raise InputError("plan: pipeline_schedule", what, "place plans of one of the other schedules")
     facts = facts_of(framework, job, schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel)
-    known = calibration(cluster.chip, job.precision)
-    return partition_profiled(plan, job, profiled_job(plan, job, cluster, facts, known.efficiencies), str(known))
+    calibrated = calibration(cluster.chip, job.precision)
+    return partition_profiled(
+        plan, job, profiled_job(plan, job, cluster, facts, calibrated.efficiencies), str(calibrated)
+    )
 
 
 def partition_profiled(
@@ -90,10 +92,10 @@ def partition_profiled(
     say, for the bound, and one that never takes less memory, for the answer.
     """
     builder = ChainBuilder(plan, profiled, by_block=by_block)
-    least = partition_layers(builder.chain(least=True))
-    if least.placement is None:
+    relaxed = partition_layers(builder.chain(relaxed=True))
+    if relaxed.placement is None:
         return None
-    solutions = [least] if builder.agrees else [partition_layers(builder.chain(least=False)), least]
+    solutions = [relaxed] if builder.agrees else [partition_layers(builder.chain(relaxed=False)), relaxed]
     answers: list[Evaluation] = []
     for placement in (solution.placement for solution in solutions if solution.placement is not None):
         placed = builder.placed(placement)
@@ -101,8 +103,8 @@ def partition_profiled(
     fitting = [answer for answer in answers if answer.fits]
     if not fitting:
         return None
-    answer = min(fitting, key=lambda found: found.step_time_s)
-    bound = min(least.lower_bound_s + builder.constant_s(answer.breakdown), answer.step_time_s)
+    answer = min(fitting, key=lambda each: each.step_time_s)
+    bound = min(relaxed.lower_bound_s + builder.constant_s(answer.breakdown), answer.step_time_s)
     proven = bound >= answer.step_time_s * (1 - TOLERANCE)
     return PartitionedPlan(answer, "optimal" if proven else "feasible", bound)
 
@@ -121,7 +123,7 @@ class ChainBuilder:
         #: the first layer, the classes of blocks, and all that reads the finished stream as one layer
         self.parts = [(order[0],), *((name,) for name in dict.fromkeys(self.blocks)), tuple(order[1 + blocks :])]
         built = [self._layer_policies(names) for names in self.parts]
-        self._relaxed = tuple(least for least, _, _ in built)
+        self._relaxed = tuple(relaxed for relaxed, _, _ in built)
         self._most = tuple(most for _, most, _ in built)
         self._choices = [choices for _, _, choices in built]
 
@@ -129,12 +131,12 @@ class ChainBuilder:
     def agrees(self) -> bool:
         """Whether both chains are so alike that solving the second would not be worth it."""
         return all(
-            np.allclose(least.input_gradient_s, most.input_gradient_s, rtol=ALIKE, atol=0)
-            and least.gathered_bytes == most.gathered_bytes
-            for least, most in zip(self._relaxed, self._most, strict=True)
+            np.allclose(relaxed.input_gradient_s, most.input_gradient_s, rtol=ALIKE, atol=0)
+            and relaxed.gathered_bytes == most.gathered_bytes
+            for relaxed, most in zip(self._relaxed, self._most, strict=True)
         )
 
-    def chain(self, *, least: bool) -> LayerChain:
+    def chain(self, *, relaxed: bool) -> LayerChain:
         """The problem: blocks with the options of their frontier between an embedding and a head with none."""
         plan, job = self.plan, self.job
         numbers = {names[0]: number for number, names in enumerate(self.parts)}
@@ -142,7 +144,7 @@ class ChainBuilder:
         chip, facts = job.cluster.chip, job.facts
         capacity = float(tensor_capacity(chip.memory_bytes, facts.context_bytes, facts.allocator_overhead))
         return LayerChain(
-            self._relaxed if least else self._most,
+            self._relaxed if relaxed else self._most,
             order,
             pipeline_of(plan),
             device_bytes=capacity * (1 - ROUNDING),  # so that no placement misses it by rounding
@@ -157,17 +159,17 @@ class ChainBuilder:
         choices: list[str | tuple[str, ...]] = ["none"]
         fastest: Floats | None = None
         if not self.by_block:
-            again = [
+            recomputed = [
                 recompute_of(self.job.profiles, name, self.plan.recompute, self.plan.recompute_share, facts)
                 for name in names
             ]
         elif is_block(self.graph.layers[names[0]]):
-            choices, again, added = self._frontier(names[0])
+            choices, recomputed, added = self._frontier(names[0])
             fastest = least_input_gradient(profiles[0], added, facts.overlaps, facts.overheads.host_s)
         else:
-            again = [recompute(self.graph.layers[name], layers[name], "none") for name in names]
+            recomputed = [recompute(self.graph.layers[name], layers[name], "none") for name in names]
         times = [
-            layer_times(p, a, facts.overlaps, facts.overheads.host_s) for p, a in zip(profiles, again, strict=True)
+            layer_times(p, a, facts.overlaps, facts.overheads.host_s) for p, a in zip(profiles, recomputed, strict=True)
         ]
         sizes, zero_stage = facts.parameter_bytes, self._zero_stage
         used, home = self._owned(names)
@@ -176,8 +178,8 @@ class ChainBuilder:
             forward_s=sum(_number(t.forward_s) for t in times),
             input_gradient_s=_row(summed(t.input_gradient_s for t in times)),
             weight_gradient_s=sum(_number(t.weight_gradient_s) for t in times),
-            saved_bytes=_row(summed(a.saved_bytes for a in again)),
-            workspace_bytes=_row(largest(a.workspace_bytes for a in again)),
+            saved_bytes=_row(summed(a.saved_bytes for a in recomputed)),
+            workspace_bytes=_row(largest(a.workspace_bytes for a in recomputed)),
             state_bytes=float(sum(state_bytes(used, home, zero_stage, sizes))),
             step_bytes=float(optimizer_step_bytes(used, home, zero_stage, sizes, 0.0)),
             working_bytes=(alone["transient"], alone["layer gradients"]),
@@ -187,8 +189,8 @@ class ChainBuilder:
         )
         longest = float(most.input_gradient_s.max()) + most.weight_gradient_s
         most = replace(most, once_s=self._once(profiles, home, most.forward_s, longest))
-        least = replace(most, gathered_bytes=self._gathered(names))
-        return (least if fastest is None else replace(least, input_gradient_s=_row(fastest))), most, choices
+        relaxed = replace(most, gathered_bytes=self._gathered(names))
+        return (relaxed if fastest is None else replace(relaxed, input_gradient_s=_row(fastest))), most, choices
 
     @cached_property
     def _zero_stage(self) -> int:
@@ -210,7 +212,7 @@ class ChainBuilder:
         tables = self._tables
         tables = replace(
             tables,
-            cells=tables.profiles._replace(loss=0 * tables.profiles.loss),
+            profiles=tables.profiles._replace(loss=0 * tables.profiles.loss),
             layers=tables.layers._replace(workspace=0 * tables.layers.workspace),
         )
         content = [dict(Counter(names))]
@@ -231,12 +233,12 @@ class ChainBuilder:
     def _frontier(self, name: str) -> tuple[list[str | tuple[str, ...]], list[Recompute], Floats]:
         """A block's choices, what they take as arrays over choices, and the seconds they add at least."""
         graph, profile, facts = self.graph.layers[name], self.job.profiles.layers[name], self.job.facts
-        found = recompute_frontier(graph, profile, facts.operand_share, _exposed(facts.overlaps))
-        choices = [found.again(i) for i in range(len(found.seconds))]
+        frontier = recompute_frontier(graph, profile, facts.operand_share, _exposed(facts.overlaps))
+        choices = [frontier.again(i) for i in range(len(frontier.seconds))]
         each = [recompute(graph, profile, choice, facts.operand_share) for choice in choices]
-        groups = {group for again in each for group in again.added_collective_s}
+        groups = {group for recomputed in each for group in recomputed.added_collective_s}
         none = np.zeros(())
-        again = Recompute(
+        recomputed = Recompute(
             saved_bytes=np.array([_number(a.saved_bytes) for a in each]),
             added_s=np.array([_number(a.added_s) for a in each]),
             workspace_bytes=np.array([_number(a.workspace_bytes) for a in each]),
@@ -245,7 +247,7 @@ class ChainBuilder:
                 g: np.array([_number(a.added_collective_s.get(g, none)) for a in each]) for g in sorted(groups)
             },
         )
-        return [choice or "none" for choice in choices], [again], found.seconds
+        return [choice or "none" for choice in choices], [recomputed], frontier.seconds
 
     def _gathered(self, names: Sequence[str]) -> float:
         """Bytes of weights kept in shards that are whole at once in a stage of these layers."""
@@ -285,8 +287,8 @@ class ChainBuilder:
             return replace(self.plan, layers_per_stage=tuple(sizes))
         numbers = {names[0]: number for number, names in enumerate(self.parts)}
         taken = placement.policies[1:-1]
-        again = [self._choices[numbers[name]][option] for name, option in zip(self.blocks, taken, strict=True)]
-        runs = tuple((len(list(run)), choice) for choice, run in groupby(again))
+        choices = [self._choices[numbers[name]][policy] for name, policy in zip(self.blocks, taken, strict=True)]
+        runs = tuple((len(list(run)), choice) for choice, run in groupby(choices))
         return replace(
             self.plan,
             layers_per_stage=tuple(sizes),

@@ -92,11 +92,11 @@ class PlainPartitions(PartitionSearch):
             choices.append(choice)
         if not self._improves(self._seconds(ends, choices)):
             return
-        options: list[int] = []
+        policies: list[int] = []
         for s, e, choice in zip((0, *ends[:-1]), ends, choices, strict=True):
             picks = {c: iter(taken) for (c, _), taken in choice.policies.items()}
-            options += [next(picks[self.chain.order[i]]) for i in range(s, e)]
-        self.placement = LayerPartition(ends, tuple(options))
+            policies += [next(picks[self.chain.order[i]]) for i in range(s, e)]
+        self.placement = LayerPartition(ends, tuple(policies))
         self.seconds = partition_seconds(self.chain, self.placement)
 
     def _seconds(self, ends: tuple[int, ...], choices: Sequence[StageChoice]) -> float:
@@ -123,9 +123,9 @@ class PlainPartitions(PartitionSearch):
         order = np.argsort(kinds, kind="stable")
         #: content → the stages that have it
         self._alike: dict[Content, list[tuple[Ints, Ints, Ints]]] = {}
-        for found in np.split(order, np.flatnonzero(np.diff(kinds[order])) + 1) if len(order) else []:
-            content = self._content(int(s[found[0]]), int(e[found[0]]), self._flying[int(i[found[0]])])
-            self._alike.setdefault(content, []).append((i[found], s[found], e[found]))
+        for members in np.split(order, np.flatnonzero(np.diff(kinds[order])) + 1) if len(order) else []:
+            content = self._content(int(s[members[0]]), int(e[members[0]]), self._flying[int(i[members[0]])])
+            self._alike.setdefault(content, []).append((i[members], s[members], e[members]))
         for content in self._alike:
             self._bounded(content)
 
@@ -187,15 +187,15 @@ class PlainPartitions(PartitionSearch):
         from dovetail.partition.stage_split_kernels import FIRST_ONCE, stay
 
         i, s = len(begun.ends), begun.ends[-1] if begun.ends else 0
-        m, held = self.chain.pipeline.num_microbatches, self._in_flight[i]
-        turns_there = self.chain.pipeline.schedule is PipelineSchedule.ONE_F_ONE_B and held < m
+        m, flying = self.chain.pipeline.num_microbatches, self._in_flight[i]
+        turns_there = self.chain.pipeline.schedule is PipelineSchedule.ONE_F_ONE_B and flying < m
         for e in np.flatnonzero(self._backward[i, s] < np.inf).tolist():
             backward = float(self._backward[i, s, e])
             whole = float(self._sums[0, e] - self._sums[0, s]) + backward
             whole += self._sending if i < self._stages - 1 else 0.0
             longest, whole_stay = begun.stay + whole, begun.whole_stay
             if turns_there:
-                longest = max(longest, (m - held) * whole + 2 * (self._stages - 1 - i) * self._delay)
+                longest = max(longest, (m - flying) * whole + 2 * (self._stages - 1 - i) * self._delay)
             else:
                 alone = stay(i, s, e, backward, 0.0, self._sums, self._in_flight, self._pipeline)
                 whole_stay = max(whole_stay, alone)
@@ -222,6 +222,6 @@ def _pipeline(chain: LayerChain) -> Floats:
     """The entries cut_kernels names."""
     from dovetail.partition.stage_split_kernels import GPIPE, ONE_F_ONE_B, OTHER
 
-    known = {PipelineSchedule.ONE_F_ONE_B: ONE_F_ONE_B, PipelineSchedule.GPIPE: GPIPE}
+    codes = {PipelineSchedule.ONE_F_ONE_B: ONE_F_ONE_B, PipelineSchedule.GPIPE: GPIPE}
     times = (0.0, chain.transfer_s) if chain.sends_itself else (chain.transfer_s, 0.0)
-    return np.array([known.get(chain.pipeline.schedule, OTHER), chain.pipeline.num_microbatches, *times])
+    return np.array([codes.get(chain.pipeline.schedule, OTHER), chain.pipeline.num_microbatches, *times])

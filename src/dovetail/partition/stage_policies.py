@@ -22,7 +22,7 @@ class StageChoice:
     """Input-gradient seconds of a stage's layers, and for each kind the options its layers take, dearest first."""
 
     seconds: float
-    options: dict[Kind, tuple[int, ...]]
+    policies: dict[Kind, tuple[int, ...]]
 
 
 class StagePolicies:
@@ -85,7 +85,7 @@ class StagePolicies:
         """What the kernels take: options of all kinds of the stage, where each begins, how many layers, limits."""
         classes = [self.chain.classes[c] for c, _, _ in content]
         orders = [self._order[c] for c, _, _ in content]
-        options = np.concatenate(
+        policies = np.concatenate(
             [
                 np.stack([flying * c.saved_bytes[o], c.workspace_bytes[o], c.input_gradient_s[o]])
                 for c, o, (_, flying, _) in zip(classes, orders, content, strict=True)
@@ -94,15 +94,15 @@ class StagePolicies:
         )
         starts = np.cumsum([0, *(len(o) for o in orders)])
         limits = np.array([self._headroom(content), working_bytes(classes), max(c.loss_bytes for c in classes)])
-        return options, starts, np.array([n for _, _, n in content]), limits
+        return policies, starts, np.array([n for _, _, n in content]), limits
 
     def _taken(self, content: Content, taken: Ints) -> dict[Kind, tuple[int, ...]]:
         """How many layers take each option, as a list of options per kind."""
-        options: dict[Kind, tuple[int, ...]] = {}
+        policies: dict[Kind, tuple[int, ...]] = {}
         start = 0
         for c, flying, _ in content:
             order, seconds = self._order[c], self.chain.classes[c].input_gradient_s
             picked = [int(k) for place, k in enumerate(order) for _ in range(int(taken[start + place]))]
-            options[c, flying] = tuple(sorted(picked, key=lambda k: (-seconds[k], k)))
+            policies[c, flying] = tuple(sorted(picked, key=lambda k: (-seconds[k], k)))
             start += len(order)
-        return options
+        return policies

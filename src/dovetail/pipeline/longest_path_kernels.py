@@ -174,14 +174,21 @@ def least_step(
 
 @njit(cache=True, inline="always")
 def through(
-    begin: float, rest: float, fill: float, drain: float, trip: float, whole: float, num_microbatches: int, held: int
+    begin: float,
+    rest: float,
+    fill: float,
+    drain: float,
+    trip: float,
+    whole: float,
+    num_microbatches: int,
+    in_flight: int,
 ) -> float:
     """The longest way from a stage's first backward to its last forward, with what comes before and after."""
-    if num_microbatches <= held:  # its last forward comes before its first backward
+    if num_microbatches <= in_flight:  # its last forward comes before its first backward
         return max(begin + drain, fill + rest)
-    between = num_microbatches - held
-    rounds, single = between // held, between % held
-    gain = max(0.0, trip - held * whole)  # of a round trip over staying for as many microbatches
+    between = num_microbatches - in_flight
+    rounds, single = between // in_flight, between % in_flight
+    gain = max(0.0, trip - in_flight * whole)  # of a round trip over staying for as many microbatches
     if single > 0:
         return begin + between * whole + rounds * gain + rest
     stayed = begin + between * whole + max(0, rounds - 1) * gain + rest
@@ -197,7 +204,7 @@ def topological_order(starts: Ints, need: Ints) -> Ints:
     those of need[k], where -1 is none.
     """
     stages, count = len(starts) - 1, 0
-    found, done = np.empty(len(need), np.int64), np.zeros(len(need), np.bool_)
+    order, done = np.empty(len(need), np.int64), np.zeros(len(need), np.bool_)
     following = starts[:-1].copy()
     moving = True
     while moving:
@@ -208,11 +215,11 @@ def topological_order(starts: Ints, need: Ints) -> Ints:
                 if (need[k, 0] >= 0 and not done[need[k, 0]]) or (need[k, 1] >= 0 and not done[need[k, 1]]):
                     break
                 done[k] = True
-                found[count] = k
+                order[count] = k
                 count += 1
                 following[i] += 1
                 moving = True
-    return found[:count]
+    return order[:count]
 
 
 @njit(cache=True)

@@ -91,8 +91,8 @@ def work_order(pipeline: Pipeline) -> WorkOrder:
     for small, stream in enumerate(_streams(pipeline)):
         of_stream = is_small == bool(small)
         for mask, chunks in ((is_forward, stream.forward_chunk), (~is_forward & ~is_weight, stream.backward_chunk)):
-            (found,) = np.nonzero(mask & of_stream)
-            microbatch[found], chunk[found] = stream.microbatch.ravel(), chunks.ravel()
+            (which,) = np.nonzero(mask & of_stream)
+            microbatch[which], chunk[which] = stream.microbatch.ravel(), chunks.ravel()
     # Weight gradients follow first in, first out.
     waiting = kind == WorkKind.INPUT_GRADIENT
     microbatch[is_weight], chunk[is_weight] = microbatch[waiting], chunk[waiting]

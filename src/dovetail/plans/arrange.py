@@ -117,11 +117,11 @@ def _along_ways(
     for number, tier in enumerate(tiers):
         here = tuple(by_tier[axis][number] for axis in order)
         parts = rectangles(here, tier.shape) if tier.routed else tuple((n,) for n in here)
-        apart = [1] * len(parts[0])
+        spacing = [1] * len(parts[0])
         for axis, part in zip(order, parts, strict=True):
             joins[axis] += part
-            strides[axis] += apart if tier.routed else [1]
-            apart = [stride * factor for stride, factor in zip(apart, part, strict=True)]
+            strides[axis] += spacing if tier.routed else [1]
+            spacing = [stride * factor for stride, factor in zip(spacing, part, strict=True)]
     return {axis: tuple(n) for axis, n in joins.items()}, {axis: tuple(n) for axis, n in strides.items()}
 
 
@@ -137,12 +137,12 @@ def stage_hops(arrangement: Arrangement, cluster: Cluster) -> int | None:
     return longest(hops) if hops else None
 
 
-def _from_inside(axes: AtomicAxes, copy: int | None) -> list[str]:
+def _from_inside(axes: AtomicAxes, replica_chips: int | None) -> list[str]:
     """Axes from the innermost outwards, the pipeline behind those of one copy, or behind all."""
     order: list[str] = []
     low = 1
     for axis, size in axes.sizes.items():
-        if low == copy:
+        if low == replica_chips:
             order.append(PIPELINE)
         order.append(axis)
         low *= size
@@ -154,8 +154,11 @@ def _stage_tiers(plan: Plan, cluster: Cluster) -> list[int]:
     sizes = [tier.size for tier in cluster.tiers] or [1]
     if not plan.stages_inside:
         return sizes
-    copy, p = plan.tensor_parallel * plan.context_parallel, plan.pipeline_parallel
-    return [size if size <= copy else size // p if size >= copy * p and size % p == 0 else copy for size in sizes]
+    replica_chips, p = plan.tensor_parallel * plan.context_parallel, plan.pipeline_parallel
+    return [
+        size if size <= replica_chips else size // p if size >= replica_chips * p and size % p == 0 else replica_chips
+        for size in sizes
+    ]
 
 
 def _kv_heads(graph: ModelGraph) -> int:

@@ -139,12 +139,12 @@ class Declared:
 def declared(table: type[DataclassInstance]) -> Mapping[str, Declared]:
     """The fields of a table by their names, in its order."""
     hints = get_type_hints(table, include_extras=True)
-    found: dict[str, Declared] = {}
+    by_name: dict[str, Declared] = {}
     for each in fields(table):
         about = next((part for part in _metadata(hints[each.name]) if isinstance(part, PlanField)), None)
         assert about is not None, f"{each.name} is declared with a PlanField"
-        found[each.name] = Declared(each.name, hints[each.name], about, each.default)
-    return MappingProxyType(found)
+        by_name[each.name] = Declared(each.name, hints[each.name], about, each.default)
+    return MappingProxyType(by_name)
 
 
 def _metadata(annotation: Any) -> tuple[Any, ...]:

@@ -47,9 +47,9 @@ def layouts(spec: Given) -> TileLayouts | None:
     """Layouts of a plan whose degrees say no more than how many chips a stage has; chips may be left over."""
     if spec.layouts is None:
         return None
-    found: TileLayouts = spec.layouts.layouts()
-    if spec.tensor_parallel != found.chips:
-        fix = f"it should be {found.chips}, all dies of the tile"
+    tile: TileLayouts = spec.layouts.layouts()
+    if spec.tensor_parallel != tile.chips:
+        fix = f"it should be {tile.chips}, all dies of the tile"
         raise InputError("plan: tensor_parallel", f"is {spec.tensor_parallel} beside layouts", fix)
     for field in ("data_parallel", "context_parallel", "expert_parallel"):
         if getattr(spec, field) not in (None, 1):
@@ -58,10 +58,10 @@ def layouts(spec: Given) -> TileLayouts | None:
         raise InputError("plan: sequence_parallel", "stands beside layouts", "leave it out")
     if spec.zero_stage == 2:
         raise InputError("plan: zero_stage", "is 2 beside layouts", "it should be 0, 1 or 3")
-    if found.chips * spec.pipeline_parallel > spec.chips:
-        what = f"has {found.chips} dies for each of {spec.pipeline_parallel} stages, of {spec.chips} in all"
+    if tile.chips * spec.pipeline_parallel > spec.chips:
+        what = f"has {tile.chips} dies for each of {spec.pipeline_parallel} stages, of {spec.chips} in all"
         raise InputError("plan: layouts.tile", what, "use smaller tiles or fewer stages")
-    return found
+    return tile
 
 
 def expert_tensor_parallel(spec: Given) -> int:

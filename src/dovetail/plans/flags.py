@@ -29,13 +29,13 @@ def read_further(target: str, where: str, text_of: Callable[[str], str | None]) 
     """Those fields from the texts of their options."""
     values: dict[str, Any] = {}
     for each in _further(target):
-        option = each.about.flags[target]
-        text = text_of(option)
+        flag = each.about.flags[target]
+        text = text_of(flag)
         if text is not None:
             try:
                 values[each.name] = each.values.read(each.name, text)
             except InputError as error:
-                raise InputError(f"{where}: {option}", error.what, error.fix) from None
+                raise InputError(f"{where}: {flag}", error.what, error.fix) from None
     return values
 
 

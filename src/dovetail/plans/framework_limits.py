@@ -16,10 +16,10 @@ Obstacle = tuple[str, str, str]
 
 def check_runnable(plan: Plan, framework: Framework, precision: str) -> None:
     """Refuses a plan the framework cannot run: an answer that cannot be run is no answer."""
-    known = [name for name, _ in framework.states]
-    if precision not in known:
+    precisions = [name for name, _ in framework.states]
+    if precision not in precisions:
         what = f"is {precision}, which {framework.name} ({framework.version}) does not run"
-        raise InputError("job: precision", what, _one_of(known))
+        raise InputError("job: precision", what, _one_of(precisions))
     for check in (_pipeline, _sharding, _recompute, expert_obstacles):
         for field, what, fix in check(plan, framework):
             raise InputError(
@@ -30,8 +30,8 @@ def check_runnable(plan: Plan, framework: Framework, precision: str) -> None:
 def _pipeline(plan: Plan, framework: Framework) -> Iterator[Obstacle]:
     p, m = plan.pipeline_parallel, plan.num_microbatches
     if p > 1 and plan.pipeline_schedule not in framework.pipeline_schedules:
-        known = [schedule for schedule in PipelineSchedule if schedule in framework.pipeline_schedules]
-        yield "pipeline_schedule", f"is {plan.pipeline_schedule}", _one_of(known)
+        schedules = [schedule for schedule in PipelineSchedule if schedule in framework.pipeline_schedules]
+        yield "pipeline_schedule", f"is {plan.pipeline_schedule}", _one_of(schedules)
     if plan.pipeline_schedule == "interleaved" and not framework.can_interleave(m, p):
         fix = "choose a micro_batch whose number of microbatches is a multiple of the stages"
         yield "micro_batch", f"makes {m} microbatches for {p} interleaved stages", fix

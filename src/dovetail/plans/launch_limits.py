@@ -84,9 +84,9 @@ def _megatron_experts(plan: Plan, job: Job) -> Iterator[Obstacle]:
         yield "sequence_parallel", "is false beside experts and tensor parallelism", "set it to true"
     if inner > 1 and getattr(mixtures[0], "bias", False):
         yield "expert_tensor_parallel", f"is {inner} for experts with biases", "set it to 1"
-    copies = t * plan.context_parallel * plan.data_parallel // (inner * plan.expert_parallel)
-    if copies % state_replicas(plan):
-        fix = f"leave it out, or let its {state_replicas(plan)} groups divide the {copies} copies of each expert"
+    replicas = t * plan.context_parallel * plan.data_parallel // (inner * plan.expert_parallel)
+    if replicas % state_replicas(plan):
+        fix = f"leave it out, or let its {state_replicas(plan)} groups divide the {replicas} copies of each expert"
         yield "zero_group", f"is {plan.zero_group}", fix
 
 

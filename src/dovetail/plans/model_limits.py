@@ -53,13 +53,13 @@ def check_suitable(plan: Plan, job: Job, cluster: Cluster) -> None:
     except InputError as error:
         # all groups nest but those that share key heads
         raise InputError("plan: expert_tensor_parallel", error.what, error.fix) from None
-    for cut in dim_shards(graph, job.seq_len, arranged.strategy):
-        chips = prod(arranged.axes.sizes[axis] for axis in cut.axes)
-        if cut.size % chips:
+    for shard in dim_shards(graph, job.seq_len, arranged.strategy):
+        chips = prod(arranged.axes.sizes[axis] for axis in shard.axes)
+        if shard.size % chips:
             tensor = arranged.strategy.mesh.tensor
-            inner = prod(arranged.axes.sizes[axis] for axis in cut.axes if axis in tensor)
-            field = _field(plan, cut.dim, cut.size, inner)
-            what = f"leaves {chips} chips to share {cut.size} {_WORDS.get(cut.dim, cut.dim)} ({cut.layer})"
+            inner = prod(arranged.axes.sizes[axis] for axis in shard.axes if axis in tensor)
+            field = _field(plan, shard.dim, shard.size, inner)
+            what = f"leaves {chips} chips to share {shard.size} {_WORDS.get(shard.dim, shard.dim)} ({shard.layer})"
             raise InputError(f"plan: {field}", what, "choose a degree that divides them")
 
 
@@ -75,20 +75,20 @@ class DimShard:
 
 def dim_shards(graph: ModelGraph, seq_len: int, strategy: Strategy) -> tuple[DimShard, ...]:
     """Every dim that chips share equally, and the axes it is cut along."""
-    found: dict[tuple[str, int, tuple[str, ...]], str] = {}
+    layer_of: dict[tuple[str, int, tuple[str, ...]], str] = {}
     for name, layer in graph.layers.items():
         sizes = {**layer.sizes, "seq": seq_len}
-        own = strategy.of(layer)
+        of_layer = strategy.of(layer)
         for operator in layer.operators:
-            cuts: dict[str, list[str]] = {}
-            for axis, dim in own.cut(operator).items():
+            axes_of: dict[str, list[str]] = {}
+            for axis, dim in of_layer.cut(operator).items():
                 if operator.split(dim) is not None:
-                    cuts.setdefault(dim, []).append(axis)
-            for dim, axes in cuts.items():
+                    axes_of.setdefault(dim, []).append(axis)
+            for dim, axes in axes_of.items():
                 size = sizes.get(dim)
                 if dim not in _UNEVEN and isinstance(size, int):
-                    found.setdefault((dim, size, tuple(axes)), name)
-    return tuple(DimShard(*cut, name) for cut, name in found.items())
+                    layer_of.setdefault((dim, size, tuple(axes)), name)
+    return tuple(DimShard(*shard, name) for shard, name in layer_of.items())
 
 
 def _check_layouts(layouts: TileLayouts, graph: ModelGraph, *, batch: int, seq: int) -> None:
@@ -100,15 +100,15 @@ def _check_layouts(layouts: TileLayouts, graph: ModelGraph, *, batch: int, seq: 
             raise InputError("plan: layouts.stream", f"cuts {quoted(factor.dim)}", one_of(STREAM_DIMS, factor.dim))
     for name, strings_of in layouts.classes:
         layer = graph.layers[name]
-        sizes, known = layer.resolve(batch=batch, seq=seq), {o.name: o for o in layer.operators}
+        sizes, operators = layer.resolve(batch=batch, seq=seq), {o.name: o for o in layer.operators}
         for operator, strings in strings_of:
             where = f"plan: layouts.{name}.{operator}"
-            if operator not in known:
-                raise InputError(where, "is no operator of the layer", one_of(known, operator))
+            if operator not in operators:
+                raise InputError(where, "is no operator of the layer", one_of(operators, operator))
             for dim, parts in sharded_by(strings).items():
                 if dim in (REPLICATE, PARTIAL):
                     continue
-                if not may_shard(known[operator], dim):
+                if not may_shard(operators[operator], dim):
                     raise InputError(where, f"cuts {quoted(dim)}", "it should cut a dim the operator can be cut along")
                 if not divides(dim, sizes, parts):
                     raise InputError(where, f"cuts {dim} into {parts} parts", "choose parts that divide it")
@@ -128,13 +128,13 @@ def _check_experts(plan: Plan, graph: ModelGraph) -> None:
 
 def _check_recompute(plan: Plan, graph: ModelGraph) -> None:
     layers = graph.layers.values()
-    known = {operator.name for layer in layers for operator in layer.operators}
-    known |= {name for name, module in MODULES.items() if any(any(module.operators(layer)) for layer in layers)}
+    offered = {operator.name for layer in layers for operator in layer.operators}
+    offered |= {name for name, module in MODULES.items() if any(any(module.operators(layer)) for layer in layers)}
     field = "recompute" if plan.recompute_by_block is None else "recompute_by_block"
     for name in (name for choice in plan.recompute_choices if not isinstance(choice, str) for name in choice):
-        if name not in known:
+        if name not in offered:
             raise InputError(
-                f"plan: {field}", f"{quoted(name)} is no operator or module of the model", one_of(known, name)
+                f"plan: {field}", f"{quoted(name)} is no operator or module of the model", one_of(offered, name)
             )
 
 

@@ -41,8 +41,8 @@ class StageDegrees:
 def stage_degrees(job: Job, cluster: Cluster, framework: Framework, space: Space) -> list[StageDegrees]:
     """Every split that suits the model and the framework."""
     graph = job.graph()
-    cuts: dict[Strategy, tuple[DimShard, ...]] = {}
-    found: list[StageDegrees] = []
+    shards_of: dict[Strategy, tuple[DimShard, ...]] = {}
+    suitable: list[StageDegrees] = []
     for plan in _degrees(graph, cluster.chips, space):
         if (
             cluster.chips % plan.chips
@@ -54,12 +54,12 @@ def stage_degrees(job: Job, cluster: Cluster, framework: Framework, space: Space
             arranged = arrange(plan, graph, cluster)
         except InputError:
             continue  # groups that share key heads do not nest with those that share experts
-        if arranged.strategy not in cuts:
-            cuts[arranged.strategy] = dim_shards(graph, job.seq_len, arranged.strategy)
+        if arranged.strategy not in shards_of:
+            shards_of[arranged.strategy] = dim_shards(graph, job.seq_len, arranged.strategy)
         sizes = arranged.axes.sizes
-        if all(cut.size % prod(sizes[axis] for axis in cut.axes) == 0 for cut in cuts[arranged.strategy]):
-            found.append(StageDegrees(plan, arranged))
-    return found
+        if all(shard.size % prod(sizes[axis] for axis in shard.axes) == 0 for shard in shards_of[arranged.strategy]):
+            suitable.append(StageDegrees(plan, arranged))
+    return suitable
 
 
 def _degrees(graph: ModelGraph, chips: int, space: Space) -> Iterator[Plan]:

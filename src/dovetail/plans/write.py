@@ -45,11 +45,11 @@ def cluster_part(cluster: Cluster) -> dict[str, Any]:
     chip, chips = cluster.chip, cluster.chips
     if cluster.name in hardware.cluster_names() and _alike(cluster, cluster.name):
         return {"name": cluster.name, "chips": chips}
-    known = chip.name in hardware.chip_names() and hardware.chip(chip.name) == chip
-    if known and _alike(cluster, chip.name):
+    in_catalogue = chip.name in hardware.chip_names() and hardware.chip(chip.name) == chip
+    if in_catalogue and _alike(cluster, chip.name):
         return {"chip": chip.name, "chips": chips}
     tiers = {"tiers": tier_documents(cluster)} if cluster.tiers else {}
-    return {"chip": chip.name if known else chip_document(chip), "chips": chips} | tiers
+    return {"chip": chip.name if in_catalogue else chip_document(chip), "chips": chips} | tiers
 
 
 def plan_fields(plan: Plan) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def _in_catalogue(model: Model) -> bool:
 def _alike(cluster: Cluster, name: str) -> bool:
     """Whether the catalogue has the same chips and network under a name."""
     try:
-        known = hardware.cluster(name, cluster.chips)
+        listed = hardware.cluster(name, cluster.chips)
     except InputError:
         return False
-    return (known.chip, known.tiers) == (cluster.chip, cluster.tiers)
+    return (listed.chip, listed.tiers) == (cluster.chip, cluster.tiers)

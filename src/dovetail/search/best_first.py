@@ -40,12 +40,12 @@ class BestFirst:
         space: Space,
         deadline: float | None = None,
         limit_s: float = float("inf"),
-        keep: int = 1,
+        top: int = 1,
     ) -> None:
         self.setting = setting
         self.space = space
         self.deadline = deadline
-        self.progress = Progress(below_s=limit_s, top=keep)
+        self.progress = Progress(below_s=limit_s, top=top)
         self.by_block = BY_BLOCK in space.recompute
         self.degrees = stage_degrees(setting.job, setting.cluster, setting.framework, space)
         self.tables = Tables(setting, self.degrees, recompute_policies(space))
@@ -71,35 +71,35 @@ class BestFirst:
         start, sizes, size = 0, iter(ROUNDS), ROUNDS[-1]
         while start < len(order):
             size = next(sizes, size)
-            chosen = order[start : start + size]
-            if bounds[chosen[0]] >= self.progress.limit_s or self._late(float(bounds[chosen[0]])):
+            opened = order[start : start + size]
+            if bounds[opened[0]] >= self.progress.limit_s or self._late(float(bounds[opened[0]])):
                 break
-            wanted = np.zeros(bounds.shape, np.bool_)
-            wanted[chosen[bounds[chosen] < self.progress.limit_s]] = True
-            self._round(wanted.reshape(pairs.seconds.shape))
+            selected = np.zeros(bounds.shape, np.bool_)
+            selected[opened[bounds[opened] < self.progress.limit_s]] = True
+            self._round(selected.reshape(pairs.seconds.shape))
             start += size
         self._refine()
         return self.progress
 
     def _count_all(self, pairs: DegreeBounds) -> None:
         counts = self.progress.counts
-        for split, position in np.argwhere(pairs.exists).tolist():
+        for row, position in np.argwhere(pairs.exists).tolist():
             stages = self.space.pipeline_parallel[position]
-            copies = self.setting.cluster.chips // (self.degrees[split].replica_chips * stages)
-            plans = pairs.num_skeletons(split, position) * self._choices * len(self._states_of(split, copies, stages))
+            replicas = self.setting.cluster.chips // (self.degrees[row].replica_chips * stages)
+            plans = pairs.num_skeletons(row, position) * self._choices * len(self._states_of(row, replicas, stages))
             counts.counted += plans
-            if not np.isfinite(pairs.seconds[split, position]):
+            if not np.isfinite(pairs.seconds[row, position]):
                 counts.infeasible += plans
 
-    def _states_of(self, split: int, copies: int, stages: int) -> list[tuple[int, int]]:
-        plan = self.degrees[split].plan
+    def _states_of(self, row: int, replicas: int, stages: int) -> list[tuple[int, int]]:
+        plan = self.degrees[row].plan
         inner = plan.expert_tensor_parallel
         experts = inner * plan.expert_parallel
-        key = (plan.tensor_parallel, plan.context_parallel, inner, experts, copies, min(stages, 2))
+        key = (plan.tensor_parallel, plan.context_parallel, inner, experts, replicas, min(stages, 2))
         if key not in self._shardings:
             tiers = [tier.size for tier in self.setting.cluster.tiers]
             self._shardings[key] = shardings(
-                self.setting.framework, self.space, self.degrees[split], copies, stages, tiers
+                self.setting.framework, self.space, self.degrees[row], replicas, stages, tiers
             )
         return self._shardings[key]
 
@@ -110,18 +110,18 @@ class BestFirst:
         self.progress.left_s = min(self.progress.left_s, float(bound))
         return True
 
-    def _round(self, wanted: Bools) -> None:
+    def _round(self, selected: Bools) -> None:
         """All shapes of some splits and stages, in the order of what they take at least."""
         setting, counts = self.setting, self.progress.counts
-        found = plan_skeletons(setting.job, setting.cluster, setting.framework, self.space, self.degrees, wanted)
-        bounds = self._pairs.skeleton_bounds(found, self.progress.limit_s)
-        states = self._num_states(found)
+        skeletons = plan_skeletons(setting.job, setting.cluster, setting.framework, self.space, self.degrees, selected)
+        bounds = self._pairs.skeleton_bounds(skeletons, self.progress.limit_s)
+        states = self._num_states(skeletons)
         counts.infeasible += self._choices * int(states[~np.isfinite(bounds)].sum())
-        found = found.take(bounds < self.progress.limit_s)
-        if not len(found):
+        skeletons = skeletons.take(bounds < self.progress.limit_s)
+        if not len(skeletons):
             return
-        bounds = Batch(self.tables, found).fastest(self._pairs.state_bytes(found), self.progress.limit_s)
-        states = self._num_states(found)
+        bounds = Batch(self.tables, skeletons).fastest(self._pairs.state_bytes(skeletons), self.progress.limit_s)
+        states = self._num_states(skeletons)
         counts.infeasible += self._choices * int(states[~np.isfinite(bounds)].sum())
         order = np.argsort(bounds, kind="stable")
         for start in range(0, len(order), OPENED):
@@ -129,28 +129,28 @@ class BestFirst:
             rows = rows[bounds[rows] < self.progress.limit_s]
             if not len(rows) or self._late(float(bounds[rows[0]])):
                 return
-            self._open_skeletons(found.take(rows))
+            self._open_skeletons(skeletons.take(rows))
 
-    def _num_states(self, found: PlanSkeletons) -> Ints:
+    def _num_states(self, skeletons: PlanSkeletons) -> Ints:
         """How many shardings every shape has."""
-        keys = np.stack([found.degrees, found.replicas, found.stages], axis=1)
+        keys = np.stack([skeletons.degrees, skeletons.replicas, skeletons.stages], axis=1)
         unique, back = np.unique(keys, axis=0, return_inverse=True)
         counts = [len(self._states_of(*key)) for key in cast("list[list[int]]", unique.tolist())]
         return np.array(counts, np.int64)[back.reshape(-1)]
 
-    def _open_skeletons(self, found: PlanSkeletons) -> None:
+    def _open_skeletons(self, skeletons: PlanSkeletons) -> None:
         """Profiles shapes and expands them, those with the least bound first."""
-        batch = Batch(self.tables, found)
-        bounds = batch.screen(self._pairs.state_bytes(found), self._leanest, self.progress.limit_s)
+        batch = Batch(self.tables, skeletons)
+        bounds = batch.screen(self._pairs.state_bytes(skeletons), self._leanest, self.progress.limit_s)
         none_fits = ~np.isfinite(bounds[:, : self._choices])
-        self.progress.counts.infeasible += int((self._num_states(found)[:, None] * none_fits).sum())
-        least = bounds.min(axis=1)
-        order = np.argsort(least, kind="stable")
+        self.progress.counts.infeasible += int((self._num_states(skeletons)[:, None] * none_fits).sum())
+        lowest = bounds.min(axis=1)
+        order = np.argsort(lowest, kind="stable")
         start, size = 0, BATCH
         while start < len(order):
             rows = order[start : start + size]
-            rows = rows[least[rows] < self.progress.limit_s]
-            if not len(rows) or self._late(float(least[rows[0]])):
+            rows = rows[lowest[rows] < self.progress.limit_s]
+            if not len(rows) or self._late(float(lowest[rows[0]])):
                 return
             self._expand(batch, rows, bounds)
             # the first few find a plan to beat; what is still below it then is worked off in larger parts
@@ -159,42 +159,46 @@ class BestFirst:
     def _expand(self, batch: Batch, rows: Ints, bounds: Floats) -> None:
         """Every option and state of some shapes with the cuts that are listed for them."""
         candidates = self._candidates(batch, rows, bounds)
-        least = batch.bound(candidates, self._leanest, self.progress.limit_s)
-        self.progress.counts.infeasible += self._counted(candidates, ~np.isfinite(least))
-        keep = least < self.progress.limit_s
-        candidates, least = candidates.take(keep), least[keep]
+        lowest = batch.bound(candidates, self._leanest, self.progress.limit_s)
+        self.progress.counts.infeasible += self._counted(candidates, ~np.isfinite(lowest))
+        below = lowest < self.progress.limit_s
+        candidates, lowest = candidates.take(below), lowest[below]
         if not len(candidates):
             return
-        cuts: list[list[int]] = [[] for _ in range(len(batch.skeletons))]
+        partitions: list[list[int]] = [[] for _ in range(len(batch.skeletons))]
         for row in numbers(rows):
-            cuts[row] = self._partitions(batch.skeletons, row)
-        found = batch.evaluate(candidates, cuts)
-        fits = found.peak_bytes <= self.setting.capacity_bytes
-        exact = self._exact(batch, candidates, found, fits)
-        self._offer(batch, candidates, found, exact, fits)
-        self._sort_out(batch, candidates, least, found, exact, fits)
+            partitions[row] = self._partitions(batch.skeletons, row)
+        evaluated = batch.evaluate(candidates, partitions)
+        fits = evaluated.peak_bytes <= self.setting.capacity_bytes
+        exact = self._exact(batch, candidates, evaluated, fits)
+        self._offer(batch, candidates, evaluated, exact, fits)
+        self._sort_out(batch, candidates, lowest, evaluated, exact, fits)
 
     def _candidates(self, batch: Batch, rows: Ints, bounds: Floats) -> Candidates:
-        found, keys = batch.skeletons, list[list[StateSharding]]()
+        skeletons, keys = batch.skeletons, list[list[StateSharding]]()
         for row in numbers(rows):
-            split, copies, stages = int(found.degrees[row]), int(found.replicas[row]), int(found.stages[row])
-            order = AXIS_ORDERS[int(found.inside[row])]
-            shardings = self._states_of(split, copies, stages)
-            keys.append([StateSharding(split, copies, stages, order, stage, group) for stage, group in shardings])
-        every = self.tables.states.rows([key for some in keys for key in some])
-        ends = np.cumsum([len(some) for some in keys])
+            degrees, replicas, stages = (
+                int(skeletons.degrees[row]),
+                int(skeletons.replicas[row]),
+                int(skeletons.stages[row]),
+            )
+            order = AXIS_ORDERS[int(skeletons.inside[row])]
+            shardings = self._states_of(degrees, replicas, stages)
+            keys.append([StateSharding(degrees, replicas, stages, order, stage, group) for stage, group in shardings])
+        state_rows = self.tables.states.rows([key for of_row in keys for key in of_row])
+        ends = np.cumsum([len(of_row) for of_row in keys])
         parts: list[Ints] = []
-        for row, states in zip(numbers(rows), np.split(every, ends[:-1]), strict=True):
-            (options,) = np.nonzero(bounds[row] < self.progress.limit_s)
-            option, state = np.repeat(options, len(states)), np.tile(states, len(options))
-            parts.append(np.stack([np.full(len(option), row), option, state]))
+        for row, states in zip(numbers(rows), np.split(state_rows, ends[:-1]), strict=True):
+            (policies,) = np.nonzero(bounds[row] < self.progress.limit_s)
+            policy, state = np.repeat(policies, len(states)), np.tile(states, len(policies))
+            parts.append(np.stack([np.full(len(policy), row), policy, state]))
         return Candidates(*np.concatenate([np.zeros((3, 0), np.int64), *parts], axis=1))
 
-    def _partitions(self, found: PlanSkeletons, row: int) -> list[int]:
-        stages, chunks, schedule = int(found.stages[row]), int(found.chunks[row]), int(found.schedule[row])
+    def _partitions(self, skeletons: PlanSkeletons, row: int) -> list[int]:
+        stages, chunks, schedule = int(skeletons.stages[row]), int(skeletons.chunks[row]), int(skeletons.schedule[row])
         key = (stages, chunks, schedule)
         if key not in self._listed:
-            cuts = listed_partitions(
+            partitions = listed_partitions(
                 self.setting.job.model.num_layers,
                 stages,
                 chunks,
@@ -202,21 +206,21 @@ class BestFirst:
                 self.space.partition,
                 uneven=self.setting.framework.uneven_stages != "never",
             )
-            self._listed[key] = [self.tables.partitions.row(layers, stages, NAMES[schedule]) for layers in cuts]
+            self._listed[key] = [self.tables.partitions.row(layers, stages, NAMES[schedule]) for layers in partitions]
         return self._listed[key]
 
-    def _exact(self, batch: Batch, candidates: Candidates, found: Evaluated, fits: Bools) -> Floats:
+    def _exact(self, batch: Batch, candidates: Candidates, evaluated: Evaluated, fits: Bools) -> Floats:
         """Exact seconds of what may matter; infinite for the rest."""
-        seconds = np.where(found.exact & fits, found.seconds, np.inf)
+        seconds = np.where(evaluated.exact & fits, evaluated.seconds, np.inf)
         limit = min(self.progress.limit_s, self._slowest_of_top(seconds) * (1 + TOLERANCE))
-        (open_rows,) = np.nonzero(~found.exact & fits & (found.seconds < limit))
-        open_rows = open_rows[np.argsort(found.seconds[open_rows], kind="stable")]
+        (open_rows,) = np.nonzero(~evaluated.exact & fits & (evaluated.seconds < limit))
+        open_rows = open_rows[np.argsort(evaluated.seconds[open_rows], kind="stable")]
         for start in range(0, len(open_rows), TIMED):
             rows = open_rows[start : start + TIMED]
-            rows = rows[found.seconds[rows] < limit * (1 + TOLERANCE)]
+            rows = rows[evaluated.seconds[rows] < limit * (1 + TOLERANCE)]
             if not len(rows):
                 break
-            seconds[rows] = batch.pipeline_seconds(candidates, found, rows) + found.rest_s[rows]
+            seconds[rows] = batch.pipeline_seconds(candidates, evaluated, rows) + evaluated.rest_s[rows]
             limit = min(limit, self._slowest_of_top(seconds))
         return seconds
 
@@ -226,27 +230,27 @@ class BestFirst:
             return float("inf")
         return float(seconds.min(initial=np.inf))
 
-    def _offer(self, batch: Batch, candidates: Candidates, found: Evaluated, exact: Floats, fits: Bools) -> None:
+    def _offer(self, batch: Batch, candidates: Candidates, evaluated: Evaluated, exact: Floats, fits: Bools) -> None:
         """The best plan of every combination of degrees."""
         (rows,) = np.nonzero(fits & np.isfinite(exact))
         rows = rows[np.argsort(exact[rows], kind="stable")]
-        shape = candidates.skeleton[found.candidate[rows]]
-        degrees = batch.skeletons.degrees[shape] * 2**20 + batch.skeletons.stages[shape]
+        skeleton = candidates.skeleton[evaluated.candidate[rows]]
+        degrees = batch.skeletons.degrees[skeleton] * 2**20 + batch.skeletons.stages[skeleton]
         best: dict[int, float] = {}
         for row, key in zip(numbers(rows), numbers(degrees), strict=True):
             seconds = float(exact[row])
             if self.progress.top > 1 and seconds >= self.progress.limit_s:
                 break
             if self.progress.top > 1 or seconds <= best.setdefault(key, seconds) * (1 + TOLERANCE):
-                candidate = int(found.candidate[row])
-                layers = self.tables.partitions.layers[int(found.partition[row])]
+                candidate = int(evaluated.candidate[row])
+                layers = self.tables.partitions.layers[int(evaluated.partition[row])]
                 self.progress.offer(seconds, self._plan(batch.skeletons, candidates, candidate, layers))
 
-    def _plan(self, found: PlanSkeletons, candidates: Candidates, candidate: int, layers: tuple[int, ...]) -> Plan:
+    def _plan(self, skeletons: PlanSkeletons, candidates: Candidates, candidate: int, layers: tuple[int, ...]) -> Plan:
         row = int(candidates.skeleton[candidate])
         return plan_of(
-            self.degrees[int(found.degrees[row])],
-            found,
+            self.degrees[int(skeletons.degrees[row])],
+            skeletons,
             row,
             self.tables.policies[int(candidates.policy[candidate])],
             self.tables.states.keys[int(candidates.state[candidate])],
@@ -257,28 +261,28 @@ class BestFirst:
         self,
         batch: Batch,
         candidates: Candidates,
-        least: Floats,
-        found: Evaluated,
+        lowest: Floats,
+        plans: Evaluated,
         exact: Floats,
         fits: Bools,
     ) -> None:
         """What of the candidates is evaluated, what does not fit, and what the placement is to look at."""
         evaluated = np.zeros(len(candidates), np.bool_)
-        evaluated[found.candidate[np.isfinite(exact)]] = True
-        some_fit = np.zeros(len(candidates), np.bool_)
-        some_fit[found.candidate[fits]] = True
+        evaluated[plans.candidate[np.isfinite(exact)]] = True
+        fits_somehow = np.zeros(len(candidates), np.bool_)
+        fits_somehow[plans.candidate[fits]] = True
         free = np.array([self._is_free(batch.skeletons, row) for row in numbers(candidates.skeleton)], np.bool_)
         counts = self.progress.counts
         counts.evaluated += self._counted(candidates, evaluated)
-        counts.infeasible += self._counted(candidates, ~free) - self._counted(candidates, some_fit & ~free)
+        counts.infeasible += self._counted(candidates, ~free) - self._counted(candidates, fits_somehow & ~free)
         codes = candidates.skeleton * 2**32 + candidates.state
-        known = set(numbers(codes[evaluated])) if self.by_block else set(numbers(np.nonzero(evaluated)[0]))
-        for candidate in np.nonzero(free & (least < self.progress.limit_s))[0].tolist():
+        seen = set(numbers(codes[evaluated])) if self.by_block else set(numbers(np.nonzero(evaluated)[0]))
+        for candidate in np.nonzero(free & (lowest < self.progress.limit_s))[0].tolist():
             if self.by_block and int(candidates.policy[candidate]):
                 continue  # blocks choose by themselves: one of the options stands for all
             plan = self._plan(batch.skeletons, candidates, candidate, ())
             key = int(codes[candidate]) if self.by_block else candidate
-            self._open.append((float(least[candidate]), plan, key in known))
+            self._open.append((float(lowest[candidate]), plan, key in seen))
 
     def _counted(self, candidates: Candidates, which: Bools) -> int:
         """How many plans these are: options that only stand for what blocks choose make one."""
@@ -286,8 +290,8 @@ class BestFirst:
             return int(which.sum())
         return len(np.unique(candidates.skeleton[which] * 2**32 + candidates.state[which]))
 
-    def _is_free(self, found: PlanSkeletons, row: int) -> bool:
-        schedule, stages = NAMES[int(found.schedule[row])], int(found.stages[row])
+    def _is_free(self, skeletons: PlanSkeletons, row: int) -> bool:
+        schedule, stages = NAMES[int(skeletons.schedule[row])], int(skeletons.stages[row])
         if self.by_block:
             return schedule != "dualpipe" and (stages == 1 or self.space.partition == "any")
         return is_free(schedule, self.space.partition, stages)

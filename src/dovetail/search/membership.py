@@ -93,10 +93,10 @@ def _menu_choice(choice: Choice, graph: ModelGraph, framework: Framework) -> Cho
             if operators and operators <= named:
                 named = (named - operators) | {name}
     ordered = [name for name in framework.recompute_modules if name in named]
-    found = (*ordered, *sorted(named.difference(ordered)))
-    if found == ("core_attn",) and "selective" in framework.recompute:
+    modules = (*ordered, *sorted(named.difference(ordered)))
+    if modules == ("core_attn",) and "selective" in framework.recompute:
         return "selective"
-    return found or "none"
+    return modules or "none"
 
 
 def _operators_by_name(module: Module, layers: tuple[LayerGraph, ...]) -> frozenset[str]:
@@ -134,18 +134,18 @@ def _expert_chips(plan: Plan, space: Space) -> Iterator[str]:
 
 def _partition(plan: Plan, framework: Framework, space: Space) -> Iterator[str]:
     """A cut that is neither listed nor the placement's to find."""
-    cut, p, schedule = plan.layers_per_stage, plan.pipeline_parallel, plan.pipeline_schedule
+    layers, p, schedule = plan.layers_per_stage, plan.pipeline_parallel, plan.pipeline_schedule
     uneven = framework.uneven_stages != "never"
-    listed = listed_partitions(sum(cut), p, plan.virtual_stages, schedule, space.partition, uneven=uneven)
-    if cut in listed or is_free(schedule, space.partition, p):
+    listed = listed_partitions(sum(layers), p, plan.virtual_stages, schedule, space.partition, uneven=uneven)
+    if layers in listed or is_free(schedule, space.partition, p):
         return
-    runs = [(size, len(list(run))) for size, run in groupby(cut)]
+    runs = [(size, len(list(run))) for size, run in groupby(layers)]
     blocks = ", ".join(f"{count} × {size}" if count > 1 else f"{size}" for size, count in runs)
     if space.partition == "even" or schedule == "dualpipe":
         yield f"stages of {blocks} blocks are not even"
     else:
-        least = -(-sum(cut) // len(cut))
-        yield f"chunks of {blocks} blocks are not {least} or {least + 1} each between ends no larger"
+        size_between = -(-sum(layers) // len(layers))
+        yield f"chunks of {blocks} blocks are not {size_between} or {size_between + 1} each between ends no larger"
 
 
 def _recompute(plan: Plan, framework: Framework, space: Space) -> Iterator[str]:

@@ -91,7 +91,7 @@ def _answer(
     from dovetail import frameworks
 
     framework = frameworks.load(framework) if isinstance(framework, str) else framework
-    narrow = within(space or Space(), job, cluster, framework, some=True)
+    narrow = within(space or Space(), job, cluster, framework, leave_out=True)
     return plan(job, cluster, framework, space=narrow, time_limit_s=time_limit_s)
 
 

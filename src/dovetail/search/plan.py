@@ -15,8 +15,9 @@ from dovetail.plans.plan import Plan
 from dovetail.plans.runs import check_runs
 from dovetail.plans.space import Space, check_space
 from dovetail.plans.words import space_sentence
-from dovetail.search.answer import Alternative, Answer, Certificate
+from dovetail.search.answer import Alternative, Answer
 from dovetail.search.best_first import BestFirst
+from dovetail.search.certificate import certificate
 from dovetail.search.progress import Progress, simplicity
 from dovetail.step.evaluate import evaluate
 from dovetail.step.layer_tables import Setting
@@ -49,8 +50,10 @@ def plan(
     """
     framework = frameworks.load(framework) if isinstance(framework, str) else framework
     if job.precision not in dict(framework.states):
-        known = ", ".join(name for name, _ in framework.states)
-        raise InputError("job: precision", f"{job.precision} is not run by {framework.name}", f"choose one of {known}")
+        precisions = ", ".join(name for name, _ in framework.states)
+        raise InputError(
+            "job: precision", f"{job.precision} is not run by {framework.name}", f"choose one of {precisions}"
+        )
     narrowed = space or Space()
     check_space(narrowed, framework)
     start, cpu = time.monotonic(), time.process_time()
@@ -71,9 +74,10 @@ def plan(
         assert evaluation.fits, "the tables say that it fits"
         assert abs(evaluation.step_time_s / progress.best.seconds - 1) < TOLERANCE, "the tables and the model agree"
     words = space_sentence(whole, framework)
-    certificate = _certificate(progress, evaluation.step_time_s if evaluation else None, words)
-    found = _alternatives(progress)
-    return Answer(job, cluster, framework, narrowed, evaluation, certificate, found, _timing(start, cpu))
+    open_s = min(progress.left_s, progress.below_s)
+    proven = certificate(evaluation.step_time_s if evaluation else None, open_s, words, progress.counts)
+    alternatives = _alternatives(progress)
+    return Answer(job, cluster, framework, narrowed, evaluation, proven, alternatives, _timing(start, cpu))
 
 
 def _timing(start: float, cpu: float) -> dict[str, float]:
@@ -94,47 +98,26 @@ def _simulated(
 
     if not 1 <= top <= MOST:
         raise InputError("simulate_top", f"is {top}", f"it should be from 1 to {MOST}")
-    found = simulated_plans(job, cluster, framework, whole, top, deadline)
-    if found is None:
+    simulated = simulated_plans(job, cluster, framework, whole, top, deadline)
+    if simulated is None:
         return None
-    best = found.plans[0]
+    best = simulated.plans[0]
     evaluation = evaluate(best.plan, job, cluster, framework)
-    others = [plan for plan in found.plans if _degrees(plan.plan) != _degrees(best.plan)]
-    kept = {_degrees(plan.plan): plan for plan in reversed(others)}
-    alternatives = sorted(kept.values(), key=lambda plan: (plan.step_time_s, simplicity(plan.plan)))[:ALTERNATIVES]
+    others = [plan for plan in simulated.plans if _degrees(plan.plan) != _degrees(best.plan)]
+    by_degrees = {_degrees(plan.plan): plan for plan in reversed(others)}
+    alternatives = sorted(by_degrees.values(), key=lambda plan: (plan.step_time_s, simplicity(plan.plan)))[
+        :ALTERNATIVES
+    ]
     return Answer(
         job,
         cluster,
         framework,
         space,
         evaluation,
-        found.certificate,
+        simulated.certificate,
         tuple(Alternative(p.plan, p.step_time_s, p.step_time_s / best.step_time_s - 1) for p in alternatives),
         {},
-        found.plans,
-    )
-
-
-def _certificate(progress: Progress, step_time_s: float | None, words: str) -> Certificate:
-    counts = progress.counts
-    pruned = counts.counted - counts.infeasible - counts.evaluated
-    if step_time_s is None:
-        least = min(progress.left_s, progress.below_s)
-        status = "infeasible" if least == float("inf") else "feasible"
-        known = None if status == "infeasible" else least
-        return Certificate(status, known, None, words, counts.counted, pruned, counts.infeasible, counts.evaluated)
-    bound = min(progress.left_s, step_time_s)
-    proven = bound >= step_time_s * (1 - TOLERANCE)
-    bound = step_time_s if proven else bound
-    return Certificate(
-        "optimal" if proven else "feasible",
-        bound,
-        1 - bound / step_time_s,
-        words,
-        counts.counted,
-        pruned,
-        counts.infeasible,
-        counts.evaluated,
+        simulated.plans,
     )
 
 
@@ -142,10 +125,10 @@ def _alternatives(progress: Progress) -> tuple[Alternative, ...]:
     best = progress.best
     if best is None:
         return ()
-    others = [found for found in progress.by_degrees.values() if _degrees(found.plan) != _degrees(best.plan)]
-    others.sort(key=lambda found: (found.seconds, simplicity(found.plan)))
+    others = [timed for timed in progress.by_degrees.values() if _degrees(timed.plan) != _degrees(best.plan)]
+    others.sort(key=lambda timed: (timed.seconds, simplicity(timed.plan)))
     return tuple(
-        Alternative(found.plan, found.seconds, found.seconds / best.seconds - 1) for found in others[:ALTERNATIVES]
+        Alternative(timed.plan, timed.seconds, timed.seconds / best.seconds - 1) for timed in others[:ALTERNATIVES]
     )
 
 

@@ -8,15 +8,7 @@ from dataclasses import dataclass, field, replace
 from dovetail.arrays import TOLERANCE
 from dovetail.plans.plan import Plan
 from dovetail.plans.space import listed
-
-
-@dataclass(slots=True)
-class Counts:
-    """Plans apart from their cuts, by what became of them."""
-
-    counted: int = 0
-    infeasible: int = 0
-    evaluated: int = 0
+from dovetail.search.certificate import Counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,22 +46,22 @@ class Progress:
 
     def offer(self, seconds: float, plan: Plan) -> None:
         """Keeps a plan that fits, if it is better than those alike."""
-        found = TimedPlan(seconds, plan)
+        timed = TimedPlan(seconds, plan)
         if self.top > 1:
-            self._lead(found)
+            self._lead(timed)
         key = (plan.tensor_parallel, plan.context_parallel, plan.pipeline_parallel, plan.expert_parallel)
-        if key not in self.by_degrees or _better(found, self.by_degrees[key]):
-            self.by_degrees[key] = found
-        if self.best is None or _better(found, self.best):
-            self.best = found
+        if key not in self.by_degrees or _better(timed, self.by_degrees[key]):
+            self.by_degrees[key] = timed
+        if self.best is None or _better(timed, self.best):
+            self.best = timed
 
-    def _lead(self, found: TimedPlan) -> None:
-        apart = _without_partition(found.plan)
-        alike = next((other for other in self.leading if _without_partition(other.plan) == apart), None)
-        if alike is not None and not _better(found, alike):
+    def _lead(self, timed: TimedPlan) -> None:
+        skeleton = _without_partition(timed.plan)
+        alike = next((other for other in self.leading if _without_partition(other.plan) == skeleton), None)
+        if alike is not None and not _better(timed, alike):
             return
         others = [other for other in self.leading if other is not alike]
-        self.leading = sorted([*others, found], key=lambda each: (each.seconds, simplicity(each.plan)))[: self.top]
+        self.leading = sorted([*others, timed], key=lambda each: (each.seconds, simplicity(each.plan)))[: self.top]
 
 
 def _without_partition(plan: Plan) -> Plan:

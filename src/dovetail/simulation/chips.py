@@ -158,14 +158,14 @@ class Chips:
     def _tiers_between(self, source: int, target: int) -> Ints:
         """For every chip of a stage, the innermost tier that also holds its fellow of another stage."""
         one, other = self._positions(source), self._positions(target)
-        found = np.full(len(one), len(self.cluster.tiers) - 1)
+        tiers = np.full(len(one), len(self.cluster.tiers) - 1)
         for number, tier in reversed(list(enumerate(self.cluster.tiers))):
-            found[one // tier.size == other // tier.size] = number
-        return found
+            tiers[one // tier.size == other // tier.size] = number
+        return tiers
 
     def _positions(self, stage: int) -> Ints:
         """Where in the cluster the chips of a stage are."""
-        copy, place = self.plan.tensor_parallel * self.plan.context_parallel, np.arange(self.stage_chips)
+        replica_chips, place = self.plan.tensor_parallel * self.plan.context_parallel, np.arange(self.stage_chips)
         if not self.plan.stages_inside:
             return stage * self.stage_chips + place
-        return (place // copy * self.plan.pipeline_parallel + stage) * copy + place % copy
+        return (place // replica_chips * self.plan.pipeline_parallel + stage) * replica_chips + place % replica_chips

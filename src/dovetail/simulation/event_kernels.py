@@ -173,12 +173,12 @@ def _join(flights: Flights, links: Links, route: int, task: int) -> None:
     """A message enters its links."""
     low = links.starts[route]
     for entry in range(low, links.starts[route + 1]):
-        found = links.link[entry]
-        node, head = flights.node[task] + entry - low, flights.first[found]
+        link = links.link[entry]
+        node, head = flights.node[task] + entry - low, flights.first[link]
         flights.following[node], flights.before[node] = head, -1
         if head >= 0:
             flights.before[head] = node
-        flights.first[found] = node
+        flights.first[link] = node
 
 
 @njit(cache=True)
@@ -244,10 +244,10 @@ def _reach(origin: int, stamp: int, flights: Flights, route: Ints, links: Links,
                 reached.messages[num_messages] = task
                 num_messages += 1
                 for entry in range(links.starts[route[task]], links.starts[route[task] + 1]):
-                    found = links.link[entry]
-                    if reached.link_seen[found] != stamp:
-                        reached.link_seen[found] = stamp
-                        reached.links[num_links] = found
+                    link = links.link[entry]
+                    if reached.link_seen[link] != stamp:
+                        reached.link_seen[link] = stamp
+                        reached.links[num_links] = link
                         num_links += 1
             node = flights.following[node]
     return num_links, num_messages
@@ -266,10 +266,10 @@ def _share(
         if reached.link_seen[origin] == stamp or flights.first[origin] < 0:
             continue
         num_links, num_messages = _reach(origin, stamp, flights, tasks.route, links, reached)
-        found, touched = reached.links[:num_links], reached.messages[:num_messages]
-        reached.free[found] = links.bytes_per_s[found]
+        shared, touched = reached.links[:num_links], reached.messages[:num_messages]
+        reached.free[shared] = links.bytes_per_s[shared]
         fill(
-            touched, tasks.route, found, links.starts, links.link, links.part, reached.free, reached.load, reached.rate
+            touched, tasks.route, shared, links.starts, links.link, links.part, reached.free, reached.load, reached.rate
         )
         for task in touched:
             rate = float(reached.rate[task])

@@ -93,10 +93,14 @@ class _Writer:
         parts = parted(step)
         if parts.seen is not None:
             self.step(parts.seen)
-        beside = [] if parts.overlapped is None else [self.overlapped(parts.overlapped, self.front if needs is None else needs)]
+        tasks = (
+            []
+            if parts.overlapped is None
+            else [self.overlapped(parts.overlapped, self.front if needs is None else needs)]
+        )
         if parts.lost is not None:
             self.step(parts.lost)
-        return beside
+        return tasks
 
     def end(self) -> Pattern:
         """The finished pattern."""
@@ -135,8 +139,8 @@ def parted(step: LayerStep) -> Parts:
         seen = LayerStep(step.name, step.kind, message=step.message.times(1 - step.overlapped), group=step.group)
     if step.lost > 0:
         lost = LayerStep(f"beside {step.name}", StepKind.SLOWED, step.overlapped * step.lost * step.message.seconds)
-    beside = LayerStep(step.name, step.kind, message=step.message.times(step.overlapped), group=step.group)
-    return Parts(seen, beside, lost)
+    overlapped = LayerStep(step.name, step.kind, message=step.message.times(step.overlapped), group=step.group)
+    return Parts(seen, overlapped, lost)
 
 
 def item_pattern(kind: WorkKind, content: ChunkContent, layers: Mapping[str, LayerSteps]) -> Pattern:
@@ -144,16 +148,16 @@ def item_pattern(kind: WorkKind, content: ChunkContent, layers: Mapping[str, Lay
     writer = _Writer()
     names = [name for name, count in content.items() for _ in range(count)]
     for name in names if kind is WorkKind.FORWARD else reversed(names):
-        found = layers[name]
+        steps = layers[name]
         match kind:
             case WorkKind.FORWARD:
-                writer.layer(name, found.forward, found.forward_gather, ())
+                writer.layer(name, steps.forward, steps.forward_gather, ())
             case WorkKind.BACKWARD:
-                writer.layer(name, found.backward, found.backward_gather, found.microbatch_reduction)
+                writer.layer(name, steps.backward, steps.backward_gather, steps.microbatch_reduction)
             case WorkKind.INPUT_GRADIENT:
-                writer.layer(name, found.input_gradient, found.backward_gather, found.microbatch_reduction)
+                writer.layer(name, steps.input_gradient, steps.backward_gather, steps.microbatch_reduction)
             case WorkKind.WEIGHT_GRADIENT:
-                writer.layer(name, found.weight_gradient, (), ())
+                writer.layer(name, steps.weight_gradient, (), ())
     return writer.end()
 
 
@@ -193,8 +197,8 @@ def _progress(pattern: Pattern, offset: int) -> list[tuple[float, int]]:
     """Kernels of an item, and the part of its work that is done when each is halfway."""
     kernels = [(n, step) for n, step in enumerate(pattern.steps) if step is not None and step.message is None]
     total = sum(step.seconds for _, step in kernels) or 1.0
-    found, done = list[tuple[float, int]](), 0.0
+    halfway, done = list[tuple[float, int]](), 0.0
     for number, step in kernels:
-        found.append(((done + step.seconds / 2) / total, offset + number))
+        halfway.append(((done + step.seconds / 2) / total, offset + number))
         done += step.seconds
-    return found
+    return halfway

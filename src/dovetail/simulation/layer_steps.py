@@ -115,15 +115,15 @@ def steps_of_layers(
     pricing = pricing_of(
         job, profiled.cluster, profiled.efficiencies, profiled.gradient_bytes, facts.gathered_weight_bytes
     )
-    found: dict[str, LayerSteps] = {}
+    by_name: dict[str, LayerSteps] = {}
     for name, layer in variants.items():
         graph, profile = job.graph().layers[layer], step.profiles.layers[name]
         # waits are those of a chip that waits for nothing else: whatever else it waits for comes to it later
         times = layer_times(profile, step.recompute[name], alone.overlaps, facts.overheads.host_s)
         placed = placed_layer(graph, arranged.strategy)
         messages = _Messages(graph, placed, job, arrangement, arranged, pricing, profiled)
-        found[name] = _layer_steps(placed, profile, step.recompute[name], times, messages, profiled)
-    return found
+        by_name[name] = _layer_steps(placed, profile, step.recompute[name], times, messages, profiled)
+    return by_name
 
 
 class _Messages:
@@ -140,11 +140,11 @@ class _Messages:
         profiled: ProfiledJob,
     ) -> None:
         sizes, widths = graph.resolve(batch=arranged.batch, seq=job.seq_len), job.element_bytes()
-        copies = float(as_array(sizes[TOP_K])) if profiled.facts.one_copy_per_node and TOP_K in sizes else 1.0
-        time = partial(pricing.time, arranged, copies=copies)
+        top_k = float(as_array(sizes[TOP_K])) if profiled.facts.one_copy_per_node and TOP_K in sizes else 1.0
+        time = partial(pricing.time, arranged, copies=top_k)
         #: of what runs beside computation, the part that costs time all the same
         self.lost = float(profiled.facts.overheads.exposed)
-        self.found: list[tuple[Collective, str, Message]] = []
+        self.messages: list[tuple[Collective, str, Message]] = []
         for collective in placed.collectives:
             spent, used = time(collective, as_array(collective.bytes(sizes, arranged.axis_sizes, widths)))
             busy = {tier: float(s) for tier, s in zip(used, spent.busy_s, strict=True)}
@@ -157,11 +157,11 @@ class _Messages:
                 seconds,
             )
             if seconds > 0:
-                self.found.append((collective, group_name(collective, arrangement.axes), message))
+                self.messages.append((collective, group_name(collective, arrangement.axes), message))
 
     def of(self, moment: Moment) -> Iterable[tuple[Collective, str, Message]]:
         """Those of a moment."""
-        return (entry for entry in self.found if entry[0].moment is moment)
+        return (entry for entry in self.messages if entry[0].moment is moment)
 
     def steps(self, moment: Moment, groups: Collection[str], hidden: Mapping[str, float]) -> tuple[LayerStep, ...]:
         """Those of a moment and of some kinds of groups as steps."""
@@ -172,18 +172,18 @@ class _Messages:
         )
 
     def step(
-        self, collective: Collective, group: str, message: Message, hidden: Mapping[str, float], again: str = ""
+        self, collective: Collective, group: str, message: Message, hidden: Mapping[str, float], suffix: str = ""
     ) -> LayerStep:
         """One of them, or a part of it, as a step; `hidden` is what the model takes off, what is lost included."""
-        name = f"{collective.kind.value.replace('_', ' ')} {collective.tensor.name}{again}"
-        beside = hidden[group] / (1 - self.lost) if self.lost < 1 else 0.0
-        return LayerStep(name, StepKind.COLLECTIVE, 0.0, message, group, beside, self.lost)
+        name = f"{collective.kind.value.replace('_', ' ')} {collective.tensor.name}{suffix}"
+        overlapped = hidden[group] / (1 - self.lost) if self.lost < 1 else 0.0
+        return LayerStep(name, StepKind.COLLECTIVE, 0.0, message, group, overlapped, self.lost)
 
 
 def _layer_steps(
     placed: PlacedLayer,
     profile: LayerProfile,
-    again: Recompute,
+    recomputed: Recompute,
     times: LayerTimes,
     messages: _Messages,
     profiled: ProfiledJob,
@@ -195,7 +195,7 @@ def _layer_steps(
     }
     forward = _direction(placed, profile, messages, Moment.FORWARD, shares[Moment.FORWARD])
     backward = _direction(placed, profile, messages, Moment.BACKWARD, shares[Moment.BACKWARD])
-    repeated = _recomputed(again, profile, messages, shares[Moment.BACKWARD])
+    recompute_steps = _recomputed(recomputed, profile, messages, shares[Moment.BACKWARD])
     waits = [
         [LayerStep("waiting for the host", StepKind.WAIT, float(s))] if float(s) > 0 else []
         for s in (times.forward_wait_s, times.backward_wait_s)
@@ -205,7 +205,7 @@ def _layer_steps(
     ahead, behind = (messages.steps(m, (WEIGHT_GATHER,), shares[m]) for m in (Moment.FORWARD, Moment.BACKWARD))
     return LayerSteps(
         (*forward, *waits[0]),
-        (*repeated, *backward, *waits[1]),
+        (*recompute_steps, *backward, *waits[1]),
         ahead,
         behind,
         messages.steps(Moment.BACKWARD, (GRADIENTS,), shares[Moment.BACKWARD]),
@@ -224,11 +224,11 @@ def _direction(
     """Operators of a direction, each after the collectives that it needs."""
     operators = placed.forward if moment is Moment.FORWARD else placed.backward
     by_user: dict[str, list[LayerStep]] = {}
-    known = {p.operator.name for p in operators}
+    names = {p.operator.name for p in operators}
     for collective, group, message in messages.of(moment):
         if group in (WEIGHT_GATHER, GRADIENTS):
             continue
-        user = collective.user if collective.user in known else ""
+        user = collective.user if collective.user in names else ""
         by_user.setdefault(user, []).append(messages.step(collective, group, message, hidden))
     kinds = {
         Phase.FORWARD: StepKind.FORWARD,
@@ -243,13 +243,13 @@ def _direction(
 
 
 def _recomputed(
-    again: Recompute, profile: LayerProfile, messages: _Messages, hidden: Mapping[str, float]
+    recomputed: Recompute, profile: LayerProfile, messages: _Messages, hidden: Mapping[str, float]
 ) -> list[LayerStep]:
     """What runs again ahead of the backward: its kernels as one step, its collectives by kind of group."""
     steps: list[LayerStep] = []
-    if float(again.added_s) > 0:
-        steps.append(LayerStep("recompute", StepKind.RECOMPUTE, float(again.added_s)))
-    for group, seconds in again.added_collective_s.items():
+    if float(recomputed.added_s) > 0:
+        steps.append(LayerStep("recompute", StepKind.RECOMPUTE, float(recomputed.added_s)))
+    for group, seconds in recomputed.added_collective_s.items():
         # those of the forward, as much of them as takes so long
         whole = float(profile.forward_collective_s[group])
         part = float(seconds) / whole if whole else 0.0

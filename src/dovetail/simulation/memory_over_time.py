@@ -77,9 +77,9 @@ def memory_over_time(
                 case WorkKind.WEIGHT_GRADIENT:
                     changes.append((until_s, -chunk.saved))
         used, home = tables.parameters(content)[0].tolist()
-        copies = float(optimizer_step_bytes(used, home, zero_stage, sizes, 0.0))
+        step_bytes = float(optimizer_step_bytes(used, home, zero_stage, sizes, 0.0))
         (update,) = np.nonzero(updates & (tasks.labels.chip == stage * tasks.begin.shape[1]))
-        changes += [(float(timeline.start_s[update[0]]), copies), (float(timeline.end_s[update[0]]), -copies)]
+        changes += [(float(timeline.start_s[update[0]]), step_bytes), (float(timeline.end_s[update[0]]), -step_bytes)]
         memory.append(_added_up(changes, 1 + facts.allocator_overhead, facts.context_bytes))
     return tuple(memory)
 
@@ -89,7 +89,7 @@ def _chunk_bytes(step: Step, tables: MemoryTables, sizes: ParameterBytes, zero_s
     alone = [[content] for content in step.contents]
     nothing = np.zeros(len(alone))
     losses = [float((tables.profiles.loss[0] * (counts > 0)).max()) for counts in tables.counts(*alone)]
-    working = replace(tables, cells=tables.profiles._replace(loss=0 * tables.profiles.loss))
+    working = replace(tables, profiles=tables.profiles._replace(loss=0 * tables.profiles.loss))
     return [
         _ChunkBytes(saved, loss, sum(parts[name] for name in WORKING))
         for saved, loss, parts in zip(
@@ -105,6 +105,6 @@ def _added_up(changes: Sequence[tuple[float, float]], times: float, more: float)
     """Changes in order of time, what is freed at a moment before what is taken."""
     ordered = sorted(changes)
     at_s = np.array([at for at, _ in ordered])
-    held = np.cumsum([change for _, change in ordered])
+    total = np.cumsum([change for _, change in ordered])
     last = np.append(at_s[1:] > at_s[:-1], True)
-    return MemoryOverTime(at_s[last], held[last] * times + more)
+    return MemoryOverTime(at_s[last], total[last] * times + more)

@@ -71,8 +71,8 @@ def simulate(
     """
     framework = frameworks.load(framework) if isinstance(framework, str) else framework
     facts = facts_of(framework, job, schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel)
-    known = calibration(cluster.chip, job.precision)
-    profiled = profiled_job(plan, job, cluster, facts, known.efficiencies)
+    calibrated = calibration(cluster.chip, job.precision)
+    profiled = profiled_job(plan, job, cluster, facts, calibrated.efficiencies)
     step = step_from(plan, profiled)
     tasks = tasks_of(plan, job, profiled, step)
     if exact:
@@ -109,7 +109,7 @@ def tasks_of(plan: Plan, job: Job, profiled: ProfiledJob, step: Step, *, exact: 
 
 def _tied(plan: Plan, profiled: ProfiledJob, step: Step, chips: Chips) -> Sequence[tuple[tuple[int, ...], Message]]:
     """Gradients of weights that several stages hold, summed between them."""
-    found: list[tuple[tuple[int, ...], Message]] = []
+    messages: list[tuple[tuple[int, ...], Message]] = []
     cluster = profiled.cluster
     for holders, spent in tied_times(
         plan, step.profiles, step.stages, cluster, profiled.efficiencies, profiled.gradient_bytes
@@ -118,5 +118,5 @@ def _tied(plan: Plan, profiled: ProfiledJob, step: Step, chips: Chips) -> Sequen
         way = next(n for n, way in enumerate(ways(cluster.tiers)) if way.tier == tier)
         busy = float(spent.busy_s[0])
         rate = float(chips.ways[way].bytes_per_s * chips.ways[way].efficiency)
-        found.append((holders, Message(float(spent.seconds) - busy, ((way, busy * rate),), ())))
-    return found
+        messages.append((holders, Message(float(spent.seconds) - busy, ((way, busy * rate),), ())))
+    return messages

@@ -167,10 +167,10 @@ class _StepWriter:
     def _transfer_block(self, source: int, target: int) -> Block:
         key = ("transfer", source, target)
         if key not in self._patterns:
-            found = self.chips.transfer(source, target)
-            waits = np.array([transfer.wait_s for transfer in found])
-            sent = np.array([transfer.times * self.parts.stream_bytes for transfer in found])
-            routes = np.array([transfer.route for transfer in found])
+            transfers = self.chips.transfer(source, target)
+            waits = np.array([transfer.wait_s for transfer in transfers])
+            sent = np.array([transfer.times * self.parts.stream_bytes for transfer in transfers])
+            routes = np.array([transfer.route for transfer in transfers])
             labels = (StepKind.TRANSFER, TRANSFERS, f"to stage {target}")
             self._patterns[key] = Pattern(), self._messages(source, waits, sent, routes, labels)
         return self._patterns[key][1]
@@ -186,10 +186,10 @@ class _StepWriter:
             ahead, blocking = list[Ints](), list[LayerStep]()
             for laid in (self._laid[item] for item in sorted(first.values())):
                 for name, task in zip(laid.pattern.layers, laid.pattern.first, strict=True):
-                    for found in map(parted, self.parts.layers[name].updated_gather):
-                        blocking += found.waited_for
-                        if found.overlapped is not None:
-                            ahead.append(self._message(found.overlapped, stage, ahead[-1:]))
+                    for parts in map(parted, self.parts.layers[name].updated_gather):
+                        blocking += parts.waited_for
+                        if parts.overlapped is not None:
+                            ahead.append(self._message(parts.overlapped, stage, ahead[-1:]))
                             self._edge(ahead[-1], laid.at(task))
             for task in self._one_by_one(blocking, stage, ()):
                 self._edge(task, self.begin[int(self.order.starts[stage])])
@@ -226,10 +226,10 @@ class _StepWriter:
         behind, blocking = list[Ints](), list[LayerStep]()
         for laid in (self._laid[item] for item in sorted(last.values())):
             for name, task in zip(laid.pattern.layers, laid.pattern.last, strict=True):
-                for found in map(parted, self.parts.layers[name].step_reduction):
-                    blocking += found.waited_for
-                    if found.overlapped is not None:
-                        behind.append(self._message(found.overlapped, stage, [*behind[-1:], laid.at(task)]))
+                for parts in map(parted, self.parts.layers[name].step_reduction):
+                    blocking += parts.waited_for
+                    if parts.overlapped is not None:
+                        behind.append(self._message(parts.overlapped, stage, [*behind[-1:], laid.at(task)]))
         self._done[stage] += [*behind[-1:], *self._one_by_one(blocking, stage, self._done[stage])]
 
     def _one_by_one(self, steps: Sequence[LayerStep], stage: int, needed: Sequence[Ints]) -> list[Ints]:
@@ -274,21 +274,21 @@ class _StepWriter:
         self, stage: int, waits: Floats, sent: Floats, routes: Ints, labels: tuple[StepKind, str, str]
     ) -> Block:
         """A message of every chip of a stage: its kind, stream and name are the same for all."""
-        copies, none = np.arange(len(routes)), np.zeros(0, np.int64)
+        chips, none = np.arange(len(routes)), np.zeros(0, np.int64)
         numbers = (labels[0], self._streams.number(labels[1]), self._texts.number(labels[2]))
-        kind, stream, name = (np.full(len(copies), number) for number in numbers)
-        chip = stage * self.chips.simulated + copies
-        return Block(waits, sent, routes, chip, kind, stream, name, (none, none), copies[None])
+        kind, stream, name = (np.full(len(chips), number) for number in numbers)
+        chip = stage * self.chips.simulated + chips
+        return Block(waits, sent, routes, chip, kind, stream, name, (none, none), chips[None])
 
     def _block(self, pattern: Pattern, stage: int) -> Block:
         """A pattern on the chips of a stage: a task for every chip, or for every group where it is a collective."""
         chips = self.chips
         first = stage * chips.simulated
-        own = np.arange(chips.simulated)
+        one_each = np.arange(chips.simulated)
         columns: list[list[float]] = [[] for _ in range(7)]
         at: list[Ints] = []
         for step in pattern.steps:
-            groups, routes, sent, seconds = own, [-1] * chips.simulated, 0.0, 0.0
+            groups, routes, sent, seconds = one_each, [-1] * chips.simulated, 0.0, 0.0
             if step is not None:
                 seconds = step.seconds
                 if step.message is not None:
@@ -296,17 +296,15 @@ class _StepWriter:
                     routes = [-1] * (int(groups.max()) + 1)
                     if step.message.bytes_by_way:
                         routes, sent = chips.collective(step.message, stage)
-            copies = len(routes)
+            count = len(routes)
             at.append(len(columns[0]) + groups)
             members = first + np.unique(groups, return_index=True)[1]
             kind = StepKind.WAIT if step is None else step.kind
             stream = self._streams.number(step.group if step is not None and step.group else KERNELS)
             name = self._texts.number("" if step is None else step.name)
-            values = ([seconds] * copies, [sent] * copies, routes, members.tolist())
-            for column, found in zip(
-                columns, (*values, [kind] * copies, [stream] * copies, [name] * copies), strict=True
-            ):
-                column += found
+            values = ([seconds] * count, [sent] * count, routes, members.tolist())
+            for column, added in zip(columns, (*values, [kind] * count, [stream] * count, [name] * count), strict=True):
+                column += added
         where = np.array(at, np.int64)
         pairs = np.array(pattern.edges, np.int64).reshape(-1, 2)
         edges = where[pairs[:, 0]].ravel(), where[pairs[:, 1]].ravel()

@@ -43,13 +43,13 @@ def tensor_capacity(memory: Number, context: Number, overhead: Number) -> Number
     return (memory - context) / (1 + overhead)
 
 
-def overlap_budget(work: Number, stages: Number, microbatches: Number, chunks: Number, least: Number) -> Number:
+def overlap_budget(work: Number, stages: Number, microbatches: Number, chunks: Number, minimum: Number) -> Number:
     """Seconds of work beside which the end-of-step collectives of a stage can run, `work` being one microbatch's.
 
     A stage of several chunks has more: every chunk but its last to finish is reduced while the others still work on as
     many microbatches as the pipeline has stages (Megatron Core, pipeline_parallel/schedules.py, interleaving).
     """
-    return np.maximum((1 + (np.minimum(stages, microbatches) - 1) * (chunks - 1) / chunks) * work, least)
+    return np.maximum((1 + (np.minimum(stages, microbatches) - 1) * (chunks - 1) / chunks) * work, minimum)
 
 
 def exposed_at_least(seconds: Number, hidden: Number, budget: Number) -> tuple[Number, Number]:

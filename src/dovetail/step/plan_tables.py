@@ -36,14 +36,14 @@ def numbers(array: Ints) -> list[int]:
 class Tables:
     """Profiles once per cell, states once per sharding, cuts once per pipeline; plans are numbers of their rows."""
 
-    def __init__(self, setting: Setting, splits: Sequence[StageDegrees], options: Sequence[RecomputePolicy]) -> None:
+    def __init__(self, setting: Setting, degrees: Sequence[StageDegrees], policies: Sequence[RecomputePolicy]) -> None:
         self.setting = setting
-        self.degrees = splits
-        self.policies = options
+        self.degrees = degrees
+        self.policies = policies
         #: of the splits
-        self.columns = PlanBatch.of([split.plan for split in splits])
+        self.columns = PlanBatch.of([each.plan for each in degrees])
         graph = setting.graph
-        self.states = StateTable(setting, splits)
+        self.states = StateTable(setting, degrees)
         self.partitions = PartitionTable(graph, setting.classes, setting.job.model.num_layers)
         self.facts = _facts(setting)
         self._tables: list[LayerTable] = []
@@ -76,20 +76,20 @@ class Tables:
             parameters[numbers] = table.column("parameters") - tied
         return forward, backward, parameters
 
-    def profiles(self, shapes: PlanSkeletons) -> Ints:
+    def profiles(self, skeletons: PlanSkeletons) -> Ints:
         """The cells of shapes; those not seen yet are profiled, all of a structure together."""
-        pairs = list(zip(numbers(shapes.degrees), numbers(shapes.micro_batch), strict=True))
+        pairs = list(zip(numbers(skeletons.degrees), numbers(skeletons.micro_batch), strict=True))
         new = sorted({pair for pair in pairs if pair not in self._profile_rows})
         groups: dict[Strategy, list[tuple[int, int]]] = {}
-        for split, size in new:
-            groups.setdefault(self.degrees[split].arranged.strategy, []).append((split, size))
-        for found in groups.values():
-            used = sorted({split for split, _ in found})
-            where = {split: i for i, split in enumerate(used)}
-            rows = np.array([where[split] for split, _ in found], np.int64)
-            sizes = np.array([size for _, size in found], np.int64)
+        for index, size in new:
+            groups.setdefault(self.degrees[index].arranged.strategy, []).append((index, size))
+        for members in groups.values():
+            used = sorted({index for index, _ in members})
+            where = {index: i for i, index in enumerate(used)}
+            rows = np.array([where[index] for index, _ in members], np.int64)
+            sizes = np.array([size for _, size in members], np.int64)
             table = LayerTable(self.setting, [self.degrees[i] for i in used], rows, sizes)
-            for row, pair in enumerate(found):
+            for row, pair in enumerate(members):
                 self._profile_rows[pair] = len(self._place)
                 self._place.append((len(self._tables), row))
             self._tables.append(table)
@@ -119,11 +119,11 @@ class Tables:
         """Of all cells so far, the least that any option takes, in seconds and in bytes."""
         return LayerColumns(*(np.concatenate(parts) for parts in zip(*self._fastest, strict=True)))
 
-    def layer_rows(self, cells: Ints) -> LayerColumns:
+    def layer_rows(self, profiles: Ints) -> LayerColumns:
         """Rows of these cells under every option: row i · options + j is cell i under option j."""
         parts: list[list[Floats]] = [[] for _ in range(5)]
-        for cell in numbers(cells):
-            number, row = self._place[cell]
+        for profile in numbers(profiles):
+            number, row = self._place[profile]
             if number not in self._choices:
                 self._choices[number] = self._tables[number].choice_times(self.policies)
             times = self._choices[number]
@@ -131,69 +131,69 @@ class Tables:
                 part.append(values[row])
         return LayerColumns(*(np.concatenate(part) for part in parts))
 
-    def sharded_rows(self, cells: Ints, options: Ints, states: Ints) -> LayerColumns:
+    def sharded_rows(self, profiles: Ints, policies: Ints, states: Ints) -> LayerColumns:
         """Rows of cells under an option and a state that gathers or reduces with every microbatch, one of each."""
-        found = [np.zeros((len(cells), len(self.setting.classes))) for _ in range(5)]
-        places = np.array([self._place[cell] for cell in numbers(cells)], np.int64).reshape(-1, 2)
+        parts = [np.zeros((len(profiles), len(self.setting.classes))) for _ in range(5)]
+        places = np.array([self._place[profile] for profile in numbers(profiles)], np.int64).reshape(-1, 2)
         staged = np.array([min(self.states.keys[state].stages, 2) for state in numbers(states)], np.int64)
-        keys = np.stack([places[:, 0], options, staged], axis=1)
+        keys = np.stack([places[:, 0], policies, staged], axis=1)
         unique, group = np.unique(keys, axis=0, return_inverse=True)
-        for number, (table, option, stages) in enumerate(cast("list[list[int]]", unique.tolist())):
-            (chosen,) = np.nonzero(group.reshape(-1) == number)
+        for number, (table, policy, stages) in enumerate(cast("list[list[int]]", unique.tolist())):
+            (members,) = np.nonzero(group.reshape(-1) == number)
             columns = self._tables[table].sharded_policy(
-                *self.policies[option], places[chosen, 1], self.states.work, states[chosen], stages
+                *self.policies[policy], places[members, 1], self.states.work, states[members], stages
             )
-            for part, values in zip(found, columns, strict=True):
-                part[chosen] = values
-        return LayerColumns(*found)
+            for part, values in zip(parts, columns, strict=True):
+                part[members] = values
+        return LayerColumns(*parts)
 
-    def transfers(self, shapes: PlanSkeletons, streams: Floats) -> tuple[Floats, Floats]:
+    def transfers(self, skeletons: PlanSkeletons, streams: Floats) -> tuple[Floats, Floats]:
         """Seconds that stages spend on sending, and seconds that receivers wait (`transfer_seconds`)."""
         cluster = self.setting.cluster
         if not cluster.tiers:
-            return np.zeros(len(shapes)), np.zeros(len(shapes))
-        plans = [self.degrees[i].plan for i in numbers(shapes.degrees)]
-        copy = np.array([plan.tensor_parallel * plan.context_parallel for plan in plans])
+            return np.zeros(len(skeletons)), np.zeros(len(skeletons))
+        plans = [self.degrees[i].plan for i in numbers(skeletons.degrees)]
+        replica_chips = np.array([plan.tensor_parallel * plan.context_parallel for plan in plans])
         parts = np.array([plan.stream_replicas for plan in plans])
-        neighbours = 2 * copy * np.where(shapes.inside == 1, 1, shapes.replicas)
-        hops = self._stage_hops(shapes) if is_routed(cluster) else np.zeros(len(shapes), np.int64)
+        neighbours = 2 * replica_chips * np.where(skeletons.inside == 1, 1, skeletons.replicas)
+        hops = self._stage_hops(skeletons) if is_routed(cluster) else np.zeros(len(skeletons), np.int64)
         seconds = handover_seconds(streams / parts, neighbours, hops, cluster, self.setting.efficiencies)
-        seconds = np.where(shapes.stages > 1, seconds, 0.0)
+        seconds = np.where(skeletons.stages > 1, seconds, 0.0)
         hidden = np.array([NAMES[s] in self.setting.framework.overlaps.pipeline_transfers for s in range(len(NAMES))])
-        beside = hidden[shapes.schedule] | (shapes.stages == 1)
-        return np.where(beside, 0.0, seconds), np.where(beside, seconds, 0.0)
+        overlapped = hidden[skeletons.schedule] | (skeletons.stages == 1)
+        return np.where(overlapped, 0.0, seconds), np.where(overlapped, seconds, 0.0)
 
-    def _stage_hops(self, shapes: PlanSkeletons) -> Ints:
+    def _stage_hops(self, skeletons: PlanSkeletons) -> Ints:
         """Links of a grid between neighbouring stages; 0 where they lie on no grid."""
-        columns = (shapes.degrees, shapes.replicas, shapes.stages, shapes.inside)
+        columns = (skeletons.degrees, skeletons.replicas, skeletons.stages, skeletons.inside)
         keys, back = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
-        found: list[int] = []
-        for split, copies, stages, inside in cast("list[list[int]]", keys.tolist()):
-            plan, order = self.degrees[split].plan, AXIS_ORDERS[inside]
-            plan = replace(plan, data_parallel=copies, pipeline_parallel=stages, axis_order=order, zero_stage=0)
-            plan = replace(plan, zero_group=copies * plan.context_parallel)
-            found.append(stage_hops(arrange(plan, self.setting.graph, self.setting.cluster), self.setting.cluster) or 0)
-        return np.array(found, np.int64)[back.reshape(-1)]
+        hops: list[int] = []
+        for index, replicas, stages, inside in cast("list[list[int]]", keys.tolist()):
+            plan, order = self.degrees[index].plan, AXIS_ORDERS[inside]
+            plan = replace(plan, data_parallel=replicas, pipeline_parallel=stages, axis_order=order, zero_stage=0)
+            plan = replace(plan, zero_group=replicas * plan.context_parallel)
+            hops.append(stage_hops(arrange(plan, self.setting.graph, self.setting.cluster), self.setting.cluster) or 0)
+        return np.array(hops, np.int64)[back.reshape(-1)]
 
-    def tied_seconds(self, shapes: PlanSkeletons, cells: Ints, arrays: ProfileColumns) -> Floats:
+    def tied_seconds(self, skeletons: PlanSkeletons, profiles: Ints, arrays: ProfileColumns) -> Floats:
         """Seconds of weights that several stages hold, summed once a step (`tied_seconds`).
 
         Skeletons × whether weights are sharded, since their gradients can be narrower then.
         """
         cluster, facts = self.setting.cluster, self.setting.staged
-        found = np.zeros((len(shapes), 2))
+        tied_s = np.zeros((len(skeletons), 2))
         if not cluster.tiers or not self.states.tied_weights:
-            return found
+            return tied_s
         tier = tier_arrays(cluster.chip, cluster.tiers[-1], self.setting.efficiencies)
         first, after = self.partitions.end_counts
         for weight in range(len(self.states.tied_weights)):
-            held = arrays.tied[cells, :, weight]
-            both = ((held * (first > 0)).max(axis=1) > 0) & ((held * (after > 0)).max(axis=1) > 0)
-            both |= (held.max(axis=1) > 0) & (shapes.schedule == DUAL_PIPE)
+            parameters = arrays.tied[profiles, :, weight]
+            both = ((parameters * (first > 0)).max(axis=1) > 0) & ((parameters * (after > 0)).max(axis=1) > 0)
+            both |= (parameters.max(axis=1) > 0) & (skeletons.schedule == DUAL_PIPE)
             for sharded, width in enumerate((facts.reduction_bytes, facts.sharded_reduction_bytes)):
-                seconds = tied_time(2, held.max(axis=1), width, tier).seconds
-                found[:, sharded] += np.where(both & (shapes.stages > 1), seconds, 0.0)
-        return found
+                seconds = tied_time(2, parameters.max(axis=1), width, tier).seconds
+                tied_s[:, sharded] += np.where(both & (skeletons.stages > 1), seconds, 0.0)
+        return tied_s
 
     def state_arrays(self) -> StateColumns:
         """All states so far, for kernels."""
@@ -250,27 +250,27 @@ def _facts(setting: Setting) -> FrameworkColumns:
 
 
 def plan_of(
-    split: StageDegrees,
-    shapes: PlanSkeletons,
+    degrees: StageDegrees,
+    skeletons: PlanSkeletons,
     row: int,
-    option: RecomputePolicy,
+    policy: RecomputePolicy,
     state: StateSharding,
     layers: tuple[int, ...],
 ) -> Plan:
     """The plan that rows of the tables stand for."""
-    choice, share = option
+    choice, share = policy
     return replace(
-        split.plan,
-        data_parallel=int(shapes.replicas[row]),
-        pipeline_parallel=int(shapes.stages[row]),
-        virtual_stages=int(shapes.chunks[row]),
+        degrees.plan,
+        data_parallel=int(skeletons.replicas[row]),
+        pipeline_parallel=int(skeletons.stages[row]),
+        virtual_stages=int(skeletons.chunks[row]),
         zero_stage=state.zero_stage,
         zero_group=state.zero_group,
-        micro_batch=int(shapes.micro_batch[row]),
-        num_microbatches=int(shapes.microbatches[row]),
-        pipeline_schedule=NAMES[int(shapes.schedule[row])],
+        micro_batch=int(skeletons.micro_batch[row]),
+        num_microbatches=int(skeletons.microbatches[row]),
+        pipeline_schedule=NAMES[int(skeletons.schedule[row])],
         recompute=choice,
         recompute_share=share,
         layers_per_stage=layers,
-        axis_order=AXIS_ORDERS[int(shapes.inside[row])],
+        axis_order=AXIS_ORDERS[int(skeletons.inside[row])],
     )

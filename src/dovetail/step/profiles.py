@@ -56,15 +56,15 @@ class Arrangements:
     def of(arranged: Sequence[Arrangement], batches: Sequence[int]) -> Arrangements:
         """Arrangements of plans and the sequences of their microbatches."""
         axes, strategy = arranged[0].axes, arranged[0].strategy
-        assert all(found.strategy == strategy for found in arranged), "plans along the same axes"
+        assert all(each.strategy == strategy for each in arranged), "plans along the same axes"
         joins, strides = (
-            {a: np.array([getattr(found, field)[a] for found in arranged], np.float64).T for a in axes.sizes}
+            {a: np.array([getattr(each, field)[a] for each in arranged], np.float64).T for a in axes.sizes}
             for field in ("joins", "strides")
         )
         return Arrangements(
             axes,
             strategy,
-            {axis: _together([found.axes.sizes[axis] for found in arranged]) for axis in axes.sizes},
+            {axis: _together([each.axes.sizes[axis] for each in arranged]) for axis in axes.sizes},
             {axis: n if len(arranged) > 1 else n[:, 0] for axis, n in joins.items()},
             {axis: n if len(arranged) > 1 else n[:, 0] for axis, n in strides.items()},
             _together(batches),

@@ -23,8 +23,8 @@ def chunk_contents(graph: ModelGraph, plan: Plan) -> tuple[ChunkContent, ...]:
     blocks, after = order[1 : 1 + num_blocks], order[1 + num_blocks :]
     if plan.recompute_by_block is not None:
         numbers = {choice: number for number, choice in enumerate(plan.recompute_choices)}
-        again = [numbers[choice] for count, choice in plan.recompute_by_block for _ in range(count)]
-        blocks = [variant_name(layer, number) for layer, number in zip(blocks, again, strict=True)]
+        choices = [numbers[choice] for count, choice in plan.recompute_by_block for _ in range(count)]
+        blocks = [variant_name(layer, number) for layer, number in zip(blocks, choices, strict=True)]
     contents: list[ChunkContent] = []
     start = 0
     for count in plan.layers_per_stage:
@@ -56,7 +56,7 @@ def layer_variants(
 def stage_contents(contents: Sequence[ChunkContent], pipeline: Pipeline) -> tuple[Stage, ...]:
     """The chunks of every stage; DualPipe holds each chunk on two stages, one per direction."""
     places: list[list[int]] = pipeline.places().tolist()
-    return tuple(tuple(contents[place] for place in held) for held in places)
+    return tuple(tuple(contents[place] for place in of_stage) for of_stage in places)
 
 
 def layer_counts(stage: Stage) -> dict[str, int]:

@@ -57,13 +57,13 @@ class LayerTimes:
 
 
 def layer_times(
-    profile: LayerProfile, again: Recompute, overlaps: Overlaps, host_s: Floats | float = 0.0
+    profile: LayerProfile, recomputed: Recompute, overlaps: Overlaps, host_s: Floats | float = 0.0
 ) -> LayerTimes:
     """One layer's forward and backward with its exposed collectives, and the waits for a host that is slower."""
     backward_compute = profile.input_gradient_s + profile.weight_gradient_s
-    added = again.added_s
+    added = recomputed.added_s
     backward_collectives = dict(profile.backward_collective_s)
-    for name, seconds in again.added_collective_s.items():
+    for name, seconds in recomputed.added_collective_s.items():
         backward_collectives[name] = backward_collectives.get(name, np.zeros(())) + seconds
     forward, parts_forward = _exposed_by_kind(
         profile.forward_collective_s, profile.forward_s, overlaps, overlaps.tensor_forward
@@ -72,7 +72,7 @@ def layer_times(
         backward_collectives, backward_compute + added, overlaps, overlaps.tensor_backward
     )
     wait_forward = _wait(profile.forward_s + forward, profile.forward_kernels * host_s)
-    launches = (profile.backward_kernels + again.added_kernels) * host_s
+    launches = (profile.backward_kernels + recomputed.added_kernels) * host_s
     wait_backward = _wait(backward_compute + added + backward, launches)
     parts = {
         "forward": profile.forward_s,
@@ -173,14 +173,14 @@ def chunk_times(
 def busy_parts(layers: Mapping[str, LayerTimes], stages: Sequence[Stage], runs: float) -> dict[str, Floats]:
     """Where the seconds of one step go on the stage with most work, each chunk run so many times."""
     names = list(dict.fromkeys(part for times in layers.values() for part in times.parts))
-    every = [_stage_parts(layers, stage, names, runs) for stage in stages]
-    totals = np.stack(np.broadcast_arrays(*(summed(parts) for parts in every)))
+    stage_parts = [_stage_parts(layers, stage, names, runs) for stage in stages]
+    totals = np.stack(np.broadcast_arrays(*(summed(parts) for parts in stage_parts)))
     busiest = np.argmax(totals, axis=0)[None]
-    chosen: dict[str, Floats] = {}
+    busiest_parts: dict[str, Floats] = {}
     for position, name in enumerate(names):
-        by_stage = np.stack([np.broadcast_to(parts[position], totals.shape[1:]) for parts in every])
-        chosen[name] = np.take_along_axis(by_stage, busiest, axis=0)[0]
-    return chosen
+        by_stage = np.stack([np.broadcast_to(parts[position], totals.shape[1:]) for parts in stage_parts])
+        busiest_parts[name] = np.take_along_axis(by_stage, busiest, axis=0)[0]
+    return busiest_parts
 
 
 def _stage_parts(layers: Mapping[str, LayerTimes], stage: Stage, names: Sequence[str], runs: float) -> list[Floats]:
@@ -320,5 +320,9 @@ def _tied_weights(profiles: JobProfiles, stages: Sequence[Stage]) -> list[tuple[
         for name in layer_counts(stage):
             for weight in profiles.layers[name].tied_parameters:
                 holders.setdefault(weight, set()).add(position)
-    held = {weight: tied for p in profiles.layers.values() for weight, tied in p.tied_parameters.items()}
-    return [(tuple(sorted(found)), held[weight].parameters) for weight, found in holders.items() if len(found) > 1]
+    tied_parameters = {weight: tied for p in profiles.layers.values() for weight, tied in p.tied_parameters.items()}
+    return [
+        (tuple(sorted(positions)), tied_parameters[weight].parameters)
+        for weight, positions in holders.items()
+        if len(positions) > 1
+    ]

@@ -76,7 +76,9 @@ def every_plan(job: Job, cluster: Cluster) -> PlanBatch:
     ideal = frameworks.load("ideal")
     space = Space().resolve(job, cluster, ideal)
     every = stage_degrees(job, cluster, ideal, space)
-    found = plan_skeletons(job, cluster, ideal, space, every, np.ones((len(every), len(space.pipeline_parallel)), np.bool_))
+    found = plan_skeletons(
+        job, cluster, ideal, space, every, np.ones((len(every), len(space.pipeline_parallel)), np.bool_)
+    )
     tiers = [tier.size for tier in cluster.tiers]
     rows: list[tuple[Any, ...]] = []
     for i, split in enumerate(found.degrees.tolist()):

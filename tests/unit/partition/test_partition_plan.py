@@ -217,7 +217,7 @@ def test_a_chain_counts_what_an_evaluation_counts(kind):
                      stages=found.plan.pipeline_parallel)  # fmt: skip
     known = calibration(found.cluster.chip, found.job.precision)
     builder = ChainBuilder(found.plan, profiled_job(found.plan, found.job, found.cluster, facts, known.efficiencies))
-    chain = builder.chain(least=False)
+    chain = builder.chain(relaxed=False)
     stages = found.plan.pipeline_parallel
     random = np.random.default_rng(7)
     for _ in range(5):
@@ -233,7 +233,7 @@ def test_a_chain_counts_what_an_evaluation_counts(kind):
         seconds = partition_seconds(chain, placement) + builder.constant_s(answer.breakdown)
         assert seconds <= answer.step_time_s * (1 + 1e-12)
         assert seconds >= answer.step_time_s * 0.9
-        least = partition_seconds(builder.chain(least=True), placement) + builder.constant_s(answer.breakdown)
+        least = partition_seconds(builder.chain(relaxed=True), placement) + builder.constant_s(answer.breakdown)
         assert least <= seconds * (1 + 1e-12)
 
 

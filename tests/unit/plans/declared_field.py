@@ -94,7 +94,7 @@ def found(**fields: object) -> dict:
 
 def leading() -> list[int]:
     space = Space(**ONE).resolve(JOB, CLUSTER, MEGATRON)
-    progress = BestFirst(Setting.of(JOB, CLUSTER, MEGATRON), space, keep=4).run()
+    progress = BestFirst(Setting.of(JOB, CLUSTER, MEGATRON), space, top=4).run()
     return sorted(each.plan.dispatch_block for each in progress.leading)  # type: ignore[attr-defined]
 
 
