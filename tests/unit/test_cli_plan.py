@@ -239,7 +239,7 @@ def test_a_described_cluster_and_choices_by_block_are_written_in_full():
         "cluster": {"chip": "h100-sxm", "chips": 64, "framework": "ideal"},
         "plan": {
             "pipeline_parallel": 2,
-            "recompute_by_block": [{"blocks": 30, "again": "none"}, {"blocks": 2, "again": ["mlp.activation"]}],
+            "recompute_by_block": [{"blocks": 30, "recompute": "none"}, {"blocks": 2, "recompute": ["mlp.activation"]}],
         },
     }
     plan = task_of(document, "test").plan

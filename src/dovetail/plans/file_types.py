@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from dovetail.documents import Spec
+from dovetail.errors import InputError
 from dovetail.layout.encoding import MeshAxis, Strings, TileLayouts
 from dovetail.layout.encoding.tile_layouts import string_of, string_text
 
@@ -28,6 +29,13 @@ class RecomputeRun(Spec):
 
     blocks: Annotated[int, Field(ge=1, le=2**24)]
     recompute: RecomputeChoice
+
+    @model_validator(mode="before")
+    @classmethod
+    def _renamed(cls, document: Any) -> Any:
+        if isinstance(document, dict) and "again" in document:
+            raise InputError("again", "is called recompute now", "write recompute instead")
+        return document  # pyright: ignore[reportUnknownVariableType]
 
 
 class StringsSpec(Spec):
