@@ -1,4 +1,4 @@
-"""A batch of plans: shapes with their options, states and cuts as rows of the tables, bounded and evaluated."""
+"""A batch of plans as rows of the tables (skeleton, policy, state, partition): bounded, then evaluated."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dovetail.step.plan_tables import Tables, numbers
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Plans but for their cut: numbers of a batch's shapes, of options and of states."""
+    """Plans without their partition: which skeleton of the batch, which policy, which state."""
 
     skeleton: Ints
     policy: Ints
@@ -39,7 +39,7 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """Plans of candidates with cuts: seconds of the pipeline, exact or at least, and of the rest; bytes of a stage."""
+    """Candidates with partitions: seconds of the pipeline (exact, or a lower bound) and of the rest; peak bytes."""
 
     candidate: Ints
     partition: Ints
@@ -55,7 +55,7 @@ class Evaluated:
 
 
 class Batch:
-    """Skeletons that are worked on together."""
+    """Skeletons that are profiled and bounded together."""
 
     def __init__(self, tables: Tables, skeletons: PlanSkeletons) -> None:
         self.tables = tables
@@ -70,18 +70,18 @@ class Batch:
         self._group = group_sizes(skeletons.stages, skeletons.microbatches, skeletons.chunks)
         self._tied_s = tables.tied_seconds(skeletons, self.profile, self._profiles)
         self._between_s = float(tables.setting.alone.overheads.step_s)
-        #: codes of (cell, option, state) whose state works with every microbatch, sorted, and their layer rows
+        #: codes of (profile, policy, state) whose collectives run in every micro-batch, sorted, and their layer rows
         self._sharded: tuple[Ints, Ints] = (np.zeros(0, np.int64), np.zeros(0, np.int64))
 
     @property
     def _layers(self) -> LayerColumns:
-        """Rows of the shapes' cells under every option, and of what states add to them."""
+        """Layer rows of the skeletons' profiles under every policy, then those of sharded states."""
         if self._menu is None:
             self._menu = self.tables.layer_rows(self._unique)
         return self._menu
 
     def fastest(self, state_bytes: Floats, limit_s: float) -> Floats:
-        """What each shape takes at least under any option, without a look at the options."""
+        """A lower bound for each skeleton under any policy, found without looking at single policies."""
         n = len(self.skeletons)
         plans = self._plans(Candidates(np.arange(n), np.zeros(n, np.int64), np.zeros(n, np.int64)), self.profile)
         fixed = self._tied_s.min(axis=1) + self._between_s
@@ -89,10 +89,10 @@ class Batch:
         return self._lower_bound(plans, self.profile, state_bytes, rows, limit_s - fixed, listed=False) + fixed
 
     def screen(self, state_bytes: Floats, leanest: int | None, limit_s: float) -> Floats:
-        """What each shape takes at least under each option, whatever its cut; infinite where none fits.
+        """A lower bound for each skeleton and policy over all partitions; infinite where none fits.
 
-        `state_bytes` (shapes × classes) is the least that any sharding keeps. Where blocks choose by themselves, bytes
-        are those of the option `least`.
+        `state_bytes` (skeletons × classes) is the smallest over all shardings. Where each block has its own policy, the
+        bytes are those of the policy `leanest`.
         """
         plans, memory, fixed = self.open_plans(leanest)
         num_policies = len(self.tables.policies)
@@ -101,7 +101,7 @@ class Batch:
         return (bounds + fixed).reshape(len(self.skeletons), num_policies)
 
     def open_plans(self, leanest: int | None) -> tuple[PlanColumns, Ints, Floats]:
-        """Every shape under every option, cut and state left open; the layer rows of their bytes, and fixed seconds."""
+        """Every skeleton under every policy, partition and state open; layer rows of their bytes, and fixed seconds."""
         n, num_policies = len(self.skeletons), len(self.tables.policies)
         skeleton, policy = np.repeat(np.arange(n), num_policies), np.tile(np.arange(num_policies), n)
         candidates = Candidates(skeleton, policy, np.zeros(n * num_policies, np.int64))
@@ -110,7 +110,7 @@ class Batch:
         return self._plans(candidates, layer), memory, self._tied_s[skeleton].min(axis=1) + self._between_s
 
     def bound(self, candidates: Candidates, leanest: int | None, limit_s: float) -> Floats:
-        """The same of candidates, whose state is known: with what follows the pipeline, spread over stages evenly."""
+        """The same for candidates, whose state is fixed: the end of the step is spread evenly over the stages."""
         self._work_with(candidates)
         tables, states = self.tables, self.tables.state_arrays()
         plans = self._plans(candidates, self._rows(candidates))
@@ -120,7 +120,7 @@ class Batch:
         counts = tables.partitions.block_counts + sum(tables.partitions.end_counts)
         staged = np.minimum(plans.stages - 1, 1)
         reduction, gathering = tables.facts.hidden_reduction[staged], tables.facts.hidden_gathering[staged]
-        # however much work there is beside them
+        # however much work could hide them
         once = exposed(states.reduction_s[candidates.state], reduction[:, None], np.inf)
         once += exposed(states.gathering_s[candidates.state], gathering[:, None], np.inf)
         once += optimizer_seconds(states.untied[candidates.state], tables.facts.update_s)
@@ -131,7 +131,7 @@ class Batch:
         return np.maximum(bounds, self._physical(candidates))
 
     def _physical(self, candidates: Candidates) -> Floats:
-        """What the hardware allows at best (L0): above the tables' bound where the network is all that counts."""
+        """The hardware bound (L0), which is the tighter one where only the network counts."""
         setting, skeletons, skeleton = self.tables.setting, self.skeletons, candidates.skeleton
         degrees, row = self.tables.columns, skeletons.degrees[skeleton]
         plans = PlanBatch(
@@ -179,7 +179,7 @@ class Batch:
         return self.tables.state_bytes(used, home, plans.zero_stage[:, None], plans.stages[:, None])
 
     def evaluate(self, candidates: Candidates, partitions: Sequence[Sequence[int]]) -> Evaluated:
-        """Every candidate with every cut listed for its shape."""
+        """Every candidate with each partition listed for its skeleton."""
         self._work_with(candidates)
         listed = np.array([row for rows in partitions for row in rows], np.int64)
         lengths = np.array([len(rows) for rows in partitions], np.int64)
@@ -200,7 +200,7 @@ class Batch:
         )
 
     def plan_seconds(self, plans: PlanColumns) -> tuple[Floats, Floats, Floats]:
-        """Seconds of pipelines, exact or at least, and of what follows them; bytes of the fullest stage."""
+        """Seconds of pipelines (exact, or a lower bound) and of the end of the step; bytes of the fullest stage."""
         tables = self.tables
         return evaluate_plans(
             plans,
@@ -214,7 +214,7 @@ class Batch:
         )
 
     def pipeline_seconds(self, candidates: Candidates, evaluated: Evaluated, which: Ints) -> Floats:
-        """Pipelines of some evaluated plans by the longest path through their order: each one that differs once."""
+        """Exact pipeline seconds of some evaluated plans: longest paths, once per distinct pipeline."""
         taken = candidates.take(evaluated.candidate[which])
         plans = self._plans(taken, self._rows(taken), evaluated.partition[which])
         keys = np.stack(
@@ -282,7 +282,7 @@ class Batch:
         return row * 2**32 + candidates.state
 
     def _work_with(self, candidates: Candidates) -> None:
-        """Adds layer rows for states that gather or reduce with every microbatch."""
+        """Adds layer rows for states whose collectives run in every micro-batch."""
         sharded = candidates.take(self.tables.sharded_work()[candidates.state])
         earlier, places = self._sharded
         codes, first = np.unique(self._codes(sharded), return_index=True)

@@ -1,4 +1,4 @@
-"""Bounds before anything of a microbatch is known: of splits with a number of stages, and of shapes."""
+"""Lower bounds before any micro-batch is profiled: of stage degrees with a stage count, and of skeletons."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dovetail.step.plan_tables import Tables
 
 
 class DegreeBounds:
-    """What splits with a number of stages take at least: the seconds of endless microbatches, and their state."""
+    """Lower bounds of stage degrees × stage counts, from asymptotic micro-batches and the state's bytes."""
 
     def __init__(self, setting: Setting, space: Space, degrees: Sequence[StageDegrees], tables: Tables) -> None:
         self.setting = setting
@@ -46,13 +46,13 @@ class DegreeBounds:
         context = np.array([row.plan.context_parallel for row in degrees])[:, None]
         bytes_each = self._least_bytes(replicas * context, stages)
         state = (self.parameters * counts).sum(axis=1)[:, None] * bytes_each / stages
-        #: splits × stages; infinite where not even the state fits
+        #: stage degrees × stage counts; infinite where not even the state fits
         self.seconds = np.where(
             self.exists & (state <= capacity * (1 + TOLERANCE)), seconds * (1 - TOLERANCE) + between, np.inf
         )
 
     def _least_bytes(self, ranks: Ints, stages: Ints) -> Floats:
-        """Bytes per parameter that every sharding keeps, over so many chips."""
+        """The fewest bytes per parameter of any sharding over so many chips."""
         framework = self.setting.framework
         smallest = np.full(np.broadcast_shapes(ranks.shape, stages.shape), np.inf)
         for zero in self.space.zero_stage:
@@ -63,7 +63,7 @@ class DegreeBounds:
         return smallest
 
     def num_skeletons(self, row: int, position: int) -> int:
-        """Skeletons of a split with a number of stages: the same for all with as many copies."""
+        """How many skeletons stage degrees have with a stage count: the same for all with as many replicas."""
         stages = self.space.pipeline_parallel[position]
         degrees = self.degrees[row]
         key = (stages, self.setting.cluster.chips // (degrees.replica_chips * stages), degrees.min_replicas == 1)
@@ -76,7 +76,7 @@ class DegreeBounds:
         return self._num_skeletons[key]
 
     def state_bytes(self, skeletons: PlanSkeletons) -> Floats:
-        """What the state of one layer of every class keeps at least: shapes × classes."""
+        """The smallest state of one layer of every class: skeletons × classes."""
         context = np.array([each.plan.context_parallel for each in self.degrees])[skeletons.degrees]
         return (
             self.parameters[skeletons.degrees]
@@ -84,7 +84,7 @@ class DegreeBounds:
         )
 
     def skeleton_bounds(self, skeletons: PlanSkeletons, limit_s: float) -> Floats:
-        """What shapes take at least, were their microbatches endless but for the pipeline's filling and draining."""
+        """Lower bounds of skeletons: asymptotic micro-batches, with the pipeline's fill and drain."""
         n, classes = len(skeletons), self.parameters.shape[1]
         between = float(self.setting.alone.overheads.step_s)
         forward, backward = (part[skeletons.degrees] * skeletons.micro_batch[:, None] for part in self._layers)

@@ -4,8 +4,8 @@ What a plan asks of a chip (`Demands`) does not depend on what the chip does in 
 the least over plans of the largest over demands of demand × seconds for one of it. A plan that asks no less than
 another of everything never decides, whatever the design: few are left, and each costs some array operations.
 
-Plans are all that suit the model on so many chips, whatever framework runs them. Two kinds of fields need not be
-listed: weights kept in shards (ZeRO 3) only ask for more, and of experts only the chips that share one copy of them
+Plans are all that the model allows on so many chips, whatever framework runs them. Two kinds of fields need not be
+listed: sharded weights (ZeRO-3) only ask for more, and of experts only the chips that share one copy of them
 count. Of these every number that nests with the other degrees and divides experts × their columns is taken, some of
 which no plan has; more plans make a bound lower, never wrong.
 """
@@ -38,7 +38,7 @@ CHUNK = 8192
 
 
 def design_bounds(jobs: Sequence[Job], cluster: Cluster, designs: Designs, micro_batches: Sequence[int]) -> Floats:
-    """Least seconds of a step: designs × jobs × micro-batches; infinite where no plan has the micro-batch.
+    """Lower bounds of a step: designs × jobs × micro-batches; infinite where no plan has the micro-batch.
 
     The cluster is that of the designs' base: its chips and the tiers beyond the chips' own links hold for all of them.
     """
@@ -94,7 +94,7 @@ def _streaming_bytes_per_s(designs: Designs) -> Floats:
 
 
 def _alike(designs: Designs, job: Job) -> list[Ints]:
-    """Designs that multiply in the job's format, and those that lack it."""
+    """Designs that multiply in the job's format, and those without it."""
     bits = NARROW_RATES.get(OPERANDS[job.precision], (0, 1.0))[0]
     narrow = np.broadcast_to(designs.narrowest_bits <= bits, designs.shape).reshape(-1)
     return [rows for rows in (np.nonzero(narrow)[0], np.nonzero(~narrow)[0]) if len(rows)]
@@ -137,7 +137,7 @@ def _fill(bounds: Floats, rows: Ints, terms: Floats, times: _Times) -> None:
 
 
 def enumerated_plans(job: Job, cluster: Cluster, micro_batches: Sequence[int]) -> PlanBatch:
-    """Every plan that suits the model and has one of these micro-batches, as far as the bound depends on it."""
+    """All plans that the model allows with one of these micro-batches, as far as the bound depends on them."""
     chips, batch, num_layers = cluster.chips, job.global_batch, job.model.num_layers
     sizes = dict.fromkeys(micro_batches)
     assert all(size > 0 for size in sizes), "a micro-batch has a sequence or more"
@@ -169,7 +169,7 @@ def enumerated_plans(job: Job, cluster: Cluster, micro_batches: Sequence[int]) -
 
 
 def _suitable(job: Job, cluster: Cluster) -> list[tuple[int, int, bool]]:
-    """Tensor and context degrees, with and without sequence parallelism, that divide what they cut.
+    """Tensor and context degrees, with and without sequence parallelism, that divide what they shard.
 
     Experts that are whole on every chip leave the other degrees most freedom, and so does gathering keys.
     """
@@ -194,7 +194,7 @@ def _expert_chips(columns: int, t: int, c: int, d: int) -> list[int]:
 
 
 def _schedules(p: int, m: int, num_layers: int) -> Iterator[int]:
-    """Schedules, by number, that so many stages and microbatches can have; one stage is the same under all."""
+    """Schedules, by number, that so many stages and micro-batches can have; one stage is the same under all."""
     for number, schedule in enumerate(PipelineSchedule):
         chunks = 2 if schedule is PipelineSchedule.INTERLEAVED else 1
         if p * m * chunks > MAX_CHUNK_RUNS or p * chunks > num_layers + 2:

@@ -1,6 +1,6 @@
 """Seconds that no plan of a space beats on a chip that nobody built: the bound L1⁻ of many designs at once.
 
-What plans keep in memory, send and shard is the same on every design of one network: that is found once, for shapes ×
+What plans save, send and shard is the same on every design of one network: it is found once, for skeletons ×
 recompute choices. What layers take is profiled for all designs side by side, with what no schedule of their operators
 beats, and goes through the same bound of open plans as in the search for one chip. Step times grow with those of
 layers, so a bound for less than they take is one for what they take.
@@ -62,7 +62,7 @@ class DesignTables:
         self._tables = Tables(self._setting, self._degrees, self._policies)
         selected = np.ones((len(self._degrees), len(whole.pipeline_parallel)), np.bool_)
         skeletons = plan_skeletons(job, cluster, framework, whole, self._degrees, selected)
-        #: splits and microbatches, by the number of their cell
+        #: stage degrees and micro-batch size of every profile
         self._profiles: list[tuple[int, int]] = []
         if not len(skeletons):
             return
@@ -80,7 +80,7 @@ class DesignTables:
         self._arrays = self._tables.profile_arrays()
 
     def least_seconds(self, chips: Sequence[Chip], limit_s: Floats | float = np.inf) -> Floats:
-        """What the best plan takes at least on each chip; where that is no less than its limit no more is found out.
+        """A lower bound of the best plan on each chip; once it reaches the chip's limit it is not refined further.
 
         Infinite where no plan fits. The chips' network is that of the cluster the tables are made for.
         """
@@ -102,7 +102,7 @@ class DesignTables:
             partitions.block_counts + sum(partitions.end_counts), np.float64
         )
         in_all = total.reshape(len(chips), -1)[:, plans.layer]
-        # some stage has its part of all microbatches; unless weight gradients wait, one microbatch passes all stages
+        # some stage has its part of all micro-batches; unless weight gradients wait, one micro-batch passes all stages
         bounds = plans.microbatches / plans.stages * in_all
         bounds = np.where(plans.schedule == ZB_H1, bounds, np.maximum(bounds, in_all)) * (1 - TOLERANCE)
         updates = np.array([self._setting.alone.update_bytes / float(u.vector.memory_bytes_per_s) for u in units])
@@ -112,7 +112,7 @@ class DesignTables:
         rows = [np.ascontiguousarray(part.reshape(-1, part.shape[-1])) for part in seconds]
         layers = LayerColumns(rows[0], rows[1], rows[2], self._bytes.saved, self._bytes.workspace)
         capacities = np.array([chip.memory_bytes for chip in chips])
-        # those with the least bounds are looked at closely, then what is still below all that they turn out to take
+        # refine the lowest bounds first, then what is still below the lowest refined one
         near = (
             bounds <= np.partition(bounds, FIRST, axis=1)[:, FIRST : FIRST + 1]
             if bounds.shape[1] > FIRST
@@ -132,7 +132,7 @@ class DesignTables:
         limits: Floats,
         fixed: Floats,
     ) -> None:
-        """Puts what the bound of open plans says in the place of some of `least`, chips × plans."""
+        """Replaces some of `bounds`, chips × plans, by the tighter bound of open plans."""
         chip, row = np.nonzero(which)
         first = chip * (len(layers.forward_s) // len(capacities))
         for capacity in np.unique(capacities[chip]).tolist():
@@ -145,7 +145,7 @@ class DesignTables:
     def _open_seconds(
         self, layers: LayerColumns, first: Ints, rows: Ints, capacity: float, limits: Floats, fixed: Floats
     ) -> Floats:
-        """Plans whose layers are rows from `first` on, whatever their cut."""
+        """Plans whose layers are rows from `first` on, over all partitions."""
         plans = self._plans.take(rows)
         seconds = least_seconds(
             plans._replace(layer=plans.layer + first),
@@ -167,7 +167,7 @@ class DesignTables:
         return replace(units, sharing="least" if chip.shares_cores else "none")
 
     def _layer_seconds(self, units: Sequence[ChipUnits]) -> list[Floats]:
-        """Forward, input and weight gradient: chips × cells × options × classes."""
+        """Forward, input and weight gradient: chips × profiles × policies × classes."""
         shape = (len(units), len(self._profiles), len(self._policies), len(self._setting.classes))
         columns = [np.empty(shape) for _ in range(3)]
         used = sorted({index for index, _ in self._profiles})

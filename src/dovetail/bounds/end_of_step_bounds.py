@@ -1,4 +1,4 @@
-"""What follows the pipelines of shapes at least, whatever shards their state: reduction, gathering, optimizer."""
+"""Lower bounds of the end of a step over all state shardings: gradient reduction, weight gathering, optimizer."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from dovetail.step.state_tables import StateSharding
 
 
 class EndOfStepBounds:
-    """Of the mean stage of every shape under every state it can have; the slowest stage takes no less."""
+    """The end of the step on the mean stage, of every skeleton and state; the slowest stage takes no less."""
 
     def __init__(self, tables: Tables, space: Space, skeletons: PlanSkeletons) -> None:
         cache: dict[tuple[int, ...], list[StateSharding]] = {}
         states = [_states(tables, space, skeletons, row, cache) for row in range(len(skeletons))]
-        #: shapes that have a state, and where theirs begin
+        #: skeletons that have a state, and where their states begin
         self._rows = np.array([row for row, of_row in enumerate(states) if of_row], np.int64)
         lengths = np.array([len(states[row]) for row in numbers(self._rows)], np.int64)
         self._starts = np.cumsum(lengths) - lengths
@@ -32,18 +32,18 @@ class EndOfStepBounds:
         )
         facts, staged = tables.facts, np.minimum(stages - 1, 1)
         self._whole_s = reduced + gathered
-        # however much work there is beside them
+        # however much work could hide them
         self._seen_s = exposed(reduced, facts.hidden_reduction[staged], np.inf)
         self._seen_s += exposed(gathered, facts.hidden_gathering[staged], np.inf)
         budgets = np.array([_budget(skeletons, row) for row in numbers(self._rows)])
-        #: work that can hide it, as a part of all microbatches'
+        #: work that can hide it, as a share of all micro-batches
         self._budget = np.repeat(budgets, lengths)
 
     def seconds(self, limit_s: float, update_s: Floats) -> Floats:
-        """Chips × shapes, of plans whose steps take less than the limit; infinite where no state is allowed.
+        """Chips × skeletons, of plans with steps below the limit; infinite where no state is allowed.
 
-        So a stage's work on a microbatch, which is all that hides what follows, takes less than its part of the limit.
-        `update_s` is what a chip takes for a parameter.
+        A stage's work on a micro-batch, which is all that hides the end of the step, then takes less than its share of
+        the limit. `update_s` is what a chip takes to update a parameter.
         """
         with np.errstate(invalid="ignore"):
             seen = np.fmax(self._seen_s, self._whole_s - self._budget * limit_s)
@@ -72,7 +72,7 @@ def _states(
 
 
 def _budget(skeletons: PlanSkeletons, row: int) -> float:
-    """The overlap budget of a step whose every microbatch takes an equal part of it."""
+    """The overlap budget of a step whose every micro-batch takes an equal part of it."""
     stages, microbatches, chunks = (
         int(skeletons.stages[row]),
         int(skeletons.microbatches[row]),

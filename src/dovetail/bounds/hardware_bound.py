@@ -1,21 +1,21 @@
 """Seconds that no step of a plan can take less than, from FLOPs, bytes and peak rates alone: the bound L0.
 
-It holds for every framework, recompute choice and cut into stages, and is the largest of what each of these takes by
+It holds for every framework, recompute policy and partition, and is the largest of what each of these takes by
 itself, everything else hidden behind it:
 
 - matrix work and vector work: all that `least_work` counts, at the peak rate of its format and of the lanes, spread
-  evenly over the chips of a stage. No operator is cut along an axis of the mesh twice, so a chip has at least its even
-  part;
+    evenly over the chips of a stage. No operator is sharded twice along an axis of the mesh, so a chip has at least its
+    even part;
 - memory: the weights that products stream;
-- tensor parallelism: the sums over the stream. Other axes cut what is summed but save no sum, and experts, however they
-  are spread, only add exchanges;
-- weights kept in shards (ZeRO 3): gathered for the forward and for the backward, and their gradients reduced;
-- gradients: summed over all copies of the weights and brought back to them, once a step.
+- tensor parallelism: the sums over the residual stream. Other axes shard what is summed but save no sum, and experts,
+  however they are spread, only add exchanges;
+- sharded weights (ZeRO-3): gathered for the forward and for the backward, and their gradients reduced;
+- gradients: summed over all replicas of the weights and brought back to them, once a step.
 
-All but the last are times of a microbatch; `Pipelines` says what a pipeline makes of them whatever its cut, and
+All but the last are times of a micro-batch; `Pipelines` says what a pipeline makes of them over all partitions, and
 `crossing` what of a chip's bytes crosses each part of a network.
 
-What a plan asks of a chip (`Demands`) and what a chip does in a second (`Pace`) are told apart: the bound is the
+What a plan asks of a chip (`Demands`) and what a chip does in a second (`Pace`) are separate: the bound is the
 largest of the one over the other, so what is asked is counted once for any number of chips that differ in pace.
 """
 
@@ -161,7 +161,7 @@ def _sent_bytes(
     copied = work.replicated_parameters(t, expert_chips)
     by_tier: list[Floats] = []
     for block, adding in blocks:
-        # outside parts of the sequence the stream is all-reduced, inside them gathered and scattered
+        # with sequence parallelism the stream is gathered and scattered, without it all-reduced
         sent = sums * crossing(block, t, 1.0, times=np.where(in_sequence | adding, 1.0, 2.0))
         for parameters, spacing, alike in copied:
             sharded = crossing(block, np.maximum(t * plans.zero_group / spacing, 1.0), spacing, alike)
@@ -182,20 +182,20 @@ class Pipelines:
     schedule: NDArray[np.str_]
 
     def lower_bound(self, work: Sequence[Floats | float], forward_shares: tuple[float, float]) -> Floats:
-        """What a step has of a work at least, one after the other, given the shares of any layer's that are forward.
+        """The least of a work that runs one after the other in a step, given the forward shares of all layers.
 
-        The work is a microbatch's forward, input gradient and weight gradient through all layers.
+        The work is a micro-batch's forward, input gradient and weight gradient through all layers.
         """
         forward, of_input, of_weight = work
-        # a microbatch passes all layers and its gradient comes back; weight gradients may wait
+        # a micro-batch passes all layers and its gradient comes back; weight gradients may wait
         return np.maximum(forward + of_input, self._factor(*forward_shares) * (forward + of_input + of_weight))
 
     def _factor(self, least_share: float, most_share: float) -> Floats:
-        """Times a microbatch's work T on m microbatches takes at least, whatever the cut into p stages.
+        """How many times a micro-batch's work T a step of m takes at least, over all partitions into p stages.
 
         The stages' works t_k add up to T, of which the forward is a share between the two given.
 
-        - Any schedule: the busiest stage has T/p or more of every microbatch: m/p.
+        - Any schedule: the busiest stage has T/p or more of every micro-batch: m/p.
         - GPipe: each half is a flow shop, Σ + (m − 1) · max of its stages: (m + p − 1)/p.
         - ZB-H1: stage k starts after the forwards of those before it: step ≥ a · P_k + m · t_k, with P_k = Σ_{i<k} t_i
           and a the least share. So step − a · P_k shrinks by no more than 1 − a/m from stage to stage, and

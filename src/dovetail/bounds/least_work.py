@@ -55,14 +55,14 @@ class LeastWork:
     width: float
 
     def streamed_bytes(self, tensor: Floats, expert_chips: Floats) -> list[Floats]:
-        """Bytes of a chip's memory for one microbatch's weights, by phase."""
+        """Bytes of a chip's memory for one micro-batch's weights, by phase."""
         parts = zip(self.over_layers(self.dense_bytes), self.over_layers(self.expert_bytes), strict=True)
         return [dense / tensor + routed / expert_chips for dense, routed in parts]
 
     def replicated_parameters(self, tensor: Floats, expert_chips: Floats) -> list[tuple[Floats, Floats, Floats]]:
-        """Weights all tokens use, and experts: how many a chip holds, how far copies are apart, chips alike in a copy.
+        """Dense weights, and experts: how many a chip holds, the spacing of their replicas, chips alike in a replica.
 
-        Where fewer chips share the experts than are tensor parallel, several of these hold the same.
+        Where fewer chips share the experts than are tensor parallel, several of these hold the same experts.
         """
         groups = [(self.dense_parameters / tensor, tensor, np.ones(()))]
         if self.expert_parameters:

@@ -1,4 +1,4 @@
-"""Compiled bounds of plans whose cut is still open."""
+"""Compiled lower bounds of plans whose partition is still open."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def least_seconds(
     capacity: float,
     limit_s: Floats,
 ) -> Floats:
-    """Seconds that the pipeline of a plan takes at least however its blocks are cut; infinite where no cut fits.
+    """Lower bounds of a plan's pipeline over all partitions of its blocks; infinite where none fits.
 
-    Bytes are those of the layer rows `memory`, beside `state_bytes` (plans × classes) that every layer keeps. Where
-    nothing below `limit_s` (by plan) is possible, that is all that is found out.
+    Bytes are those of the layer rows `memory`, plus `state_bytes` (plans × classes) of every layer. Where nothing below
+    `limit_s` (by plan) is possible, only that is found out.
     """
     n, classes = len(plans.layer), len(chain.blocks)
     bounds = np.empty(n)
@@ -40,7 +40,7 @@ def least_seconds(
         row, p = plans.layer[i], plans.stages[i]
         sending = plans.sending_s[i] if p > 1 else 0.0
         total, share = p * sending, 0.0
-        # the first microbatch waits for every transfer on its way there and back
+        # the first micro-batch waits for every transfer on its way there and back
         waiting = 2 * (p - 1) * plans.delay_s[i]
         for c in range(classes):
             seconds[c] = layers.forward_s[row, c] + layers.input_gradient_s[row, c] + layers.weight_gradient_s[row, c]
@@ -75,7 +75,7 @@ def _by_class(
 ) -> float:
     """A bound where stages hold several chunks: some stage has a p-th of all seconds, and of each class what it must.
 
-    Stages of two directions share their blocks: for them the first alone holds.
+    Stages of two directions share their blocks: only the first holds for them.
     """
     total, sending = pipeline
     p, m = plans.stages[i], plans.microbatches[i]
@@ -107,14 +107,14 @@ def _by_stage(
     bytes_left: float,
     limit: float,
 ) -> float:
-    """The shortest step in which all blocks find room where stages are contiguous, by bisection.
+    """The shortest step into which all blocks fit where stages are contiguous, by bisection.
 
-    With t seconds of a microbatch, h of them in flight and F forward seconds at a stage, T seconds at all stages, the
+    With t seconds of a micro-batch, h of them in flight and F forward seconds at a stage, T seconds at all stages, the
     step is at least before + m·t + max(0, after − (h − 1)·F) for 1F1B, where before and after are the seconds at the
     other stages and of the transfers between, which are in T too: a stage waits for its first input, does its work,
     and its last gradient travels on. F is at most `share`·t, so (m − 1 − (h − 1)·share)·t ≤ step − T, as with a share
-    of 0 for GPipe, and m·t ≤ step. Both leave every stage some seconds, and its memory some bytes: blocks are put into
-    stages in their order, as many as fit, and no other way places more.
+    of 0 for GPipe, and m·t ≤ step. Both leave every stage some seconds, and its memory some bytes: filling each stage
+    greedily with blocks in their order places the most of them.
     """
     total, waiting = pipeline[:2]
     p, m = plans.stages[i], plans.microbatches[i]
@@ -156,7 +156,7 @@ def _within(
     chain: LayerRuns,
     bytes_left: float,
 ) -> bool:
-    """Whether all blocks find room in stages that a step of so many seconds leaves time for."""
+    """Whether all blocks fit into stages that a step of so many seconds leaves time for."""
     total, waiting, sending, share = pipeline
     p, m = plans.stages[i], plans.microbatches[i]
     run, left = 0, chain.run_length[0]
@@ -211,7 +211,7 @@ def _fullest_stage(
 ) -> int:
     """Blocks of a class that some stage has at least, given what fits in the others; -1 where some are left over.
 
-    `room` says how many fit in each stage, beside what stands at the ends.
+    `block_capacity` is how many fit in each stage, beside the embedding and head at the ends.
     """
     p, number = plans.stages[i], chain.blocks[block]
     in_all, most = 0, 0
@@ -250,10 +250,10 @@ def _free_bytes(
     chain: LayerRuns,
     bytes_left: float,
 ) -> tuple[float, float, int]:
-    """Bytes that a stage of several chunks has left for blocks, its transient peak, and microbatches of a block saved.
+    """Bytes that a stage of several chunks has left for blocks, its transient peak, and micro-batches of a block saved.
 
-    Chunks have different numbers of microbatches in flight, and a block may be in the one with fewest. But where chunks
-    have fair shares of the blocks, these save what they do beyond that.
+    Chunks have different numbers of micro-batches in flight, and a block may be in the one with fewest. But where
+    chunks have fair shares of the blocks, these save what they do beyond that.
     """
     p, m, v, schedule = plans.stages[i], plans.microbatches[i], plans.chunks[i], plans.schedule[i]
     both_ways = schedule == DUAL_PIPE

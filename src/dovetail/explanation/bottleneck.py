@@ -1,4 +1,4 @@
-"""Which limit binds: what a plan has to do without, and what its step waits for."""
+"""The bottleneck: what a plan is short of, and what its step waits for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COMPUTATION = ("forward", "backward", "recompute", "optimizer")
 WORTH = 0.001
 
 _BASES = {
-    "own": "efficiencies are this chip's own, as measured",
+    "own": "efficiencies are this chip's, as measured",
     "fitted": "efficiencies are fitted on measured runs of this chip at this precision",
     "transfer": "no measured runs of this chip at this precision: efficiencies are those of its generation",
     "assumed": "no measured runs of this chip or its generation: efficiencies are assumed",
@@ -49,7 +49,7 @@ def spans(plan: Plan, cluster: Cluster) -> dict[str, str]:
 
 
 def bottleneck(answer: Answer, values: Sequence[Marginal]) -> str:
-    """One sentence: what a tenth more of gains most, where the seconds go, and whether memory binds."""
+    """One sentence: what a tenth more of gains most, where the seconds go, and whether memory is the bottleneck."""
     gains = {value.what: value.gain or 0.0 for value in values if value.same_plan_s is not None}
     most = max(gains, key=lambda what: gains[what])
     first = f"{most}: 10 % more gains {percent_text(gains[most])}"
@@ -71,8 +71,8 @@ def _time_words(best: Evaluation, cluster: Cluster) -> str:
 def _memory_words(answer: Answer, gain: float) -> str:
     full = percent_text(answer.best.peak_bytes / answer.cluster.chip.memory_bytes)
     if gain >= WORTH:
-        return f"memory binds: the fullest chip is {full} full, and 10 % more gains {percent_text(gain)}"
-    return f"memory does not bind: the fullest chip is {full} full, but 10 % more gains nothing"
+        return f"memory is a bottleneck: the fullest chip is {full} full, and 10 % more gains {percent_text(gain)}"
+    return f"memory is not the bottleneck: the fullest chip is {full} full, but 10 % more gains nothing"
 
 
 def doubts(answer: Answer) -> tuple[str, ...]:

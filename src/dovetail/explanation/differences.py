@@ -90,12 +90,12 @@ def _values(plan: Plan, group: tuple[str, ...]) -> tuple[Any, ...]:
 
 
 def _follows(ours: Plan, other: Plan, group: tuple[str, ...]) -> bool:
-    """Whether a difference is no choice of its own: both shard over all copies, or both cut evenly, and the like."""
+    """Whether a difference follows from others: both shard over all replicas, or both are partitioned evenly, ..."""
     match group:
         case ("zero_group",):
             return all(plan.zero_group == plan.data_parallel * plan.context_parallel for plan in (ours, other))
         case ("layers_per_stage",):
-            # a cut into another number of parts comes with that number
+            # a partition into another number of parts comes with that number
             parts = {len(plan.layers_per_stage) for plan in (ours, other)}
             return len(parts) > 1 or all(_is_even(plan) for plan in (ours, other))
         case ("sequence_parallel",):
@@ -125,7 +125,7 @@ def _difference(task: Task, fields: tuple[str, ...], other: Plan, before: Evalua
 
 
 def _changed(task: Task, fields: tuple[str, ...], other: Plan) -> Plan:
-    """Our plan with some fields of the other; what followed from others follows again."""
+    """Our plan with some fields of the other; derived fields are derived anew."""
     ours = task.plan
     written = plan_part(ours)
     written |= {name: value for name, value in plan_part(other).items() if name in fields}

@@ -1,4 +1,4 @@
-"""`explain`: where the seconds and bytes of the best plan go, what binds it, and what would change it."""
+"""`explain`: where the seconds and bytes of the best plan go, its bottleneck, and what would change it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _fullest(answer: Answer) -> StageBytes:
 
 
 def shortfall(answer: Answer, fixes: tuple[SmallestFix, ...]) -> str:
-    """Which limit keeps every plan from fitting, and by how much."""
+    """Which limit no plan meets, and by how much."""
     if answer.certificate.status != "infeasible":
         return "unknown: time ran out before a plan that fits was found, and before it was proven that there is none"
     if not answer.certificate.counted:

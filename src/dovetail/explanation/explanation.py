@@ -50,7 +50,7 @@ class StageBytes:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a plan is best; where no plan fits, what the job lacks and what would do."""
+    """Why a plan is best; where no plan fits, what is missing and the smallest fix."""
 
     job: str
     cluster: str
@@ -68,7 +68,7 @@ class Explanation:
     stays_best: tuple[StaysBest, ...]
     doubts: tuple[str, ...]
     smallest_fix: tuple[SmallestFix, ...]
-    """the least changes that make the job fit; empty where it does"""
+    """the smallest changes that make the job fit; empty where it does"""
     interval: Interval | None = None
     """how far the predicted step time may be off; None where no plan fits"""
 
@@ -92,14 +92,14 @@ def _lines(explanation: Explanation) -> Iterator[str]:
     yield f"{explanation.job} on {explanation.cluster}, {explanation.framework}"
     if explanation.plan is None:
         yield "no plan fits"
-        yield from _paragraph("what lacks", explanation.bottleneck)
-        yield from _section("what would do", _fix_rows(explanation.smallest_fix))
+        yield from _paragraph("what is missing", explanation.bottleneck)
+        yield from _section("smallest fix", _fix_rows(explanation.smallest_fix))
         yield from _doubts(explanation)
         return
     step_s, fullest = explanation.step_time_s or 0.0, explanation.bytes
     assert fullest is not None, "there is a plan"
     yield f"{plan_words(explanation.plan)}: {_step(step_s)} a step, MFU {percent_text(explanation.mfu or 0.0)}"
-    yield from _paragraph("what binds", explanation.bottleneck)
+    yield from _paragraph("bottleneck", explanation.bottleneck)
     seconds = {
         f"{n} ({explanation.tiers[n]})" if n in explanation.tiers else n: s for n, s in explanation.seconds.items()
     }

@@ -21,7 +21,7 @@ from dovetail.step.evaluate import evaluate
 MORE = 1.1
 #: The factors between which a plan's staying best is looked at, and how closely.
 LOWEST, MOST, CLOSE = 0.5, 2.0, 0.002
-#: Rivals that are timed again at other hardware, the fastest ones.
+#: How many rivals, the fastest ones, are timed on other hardware.
 RIVALS = 16
 
 Timed = Callable[[Plan, float], float]
@@ -89,7 +89,7 @@ def _marginal(
     seconds = None if other.evaluation is None else other.step_time_s
     plan = None if other.evaluation is None else other.plan
     if same_s is not None and (seconds is None or same_s < seconds):
-        # a search that ran out of time may not even have come to the plan that is known
+        # a search that ran out of time may not even have reached the plan we have
         seconds, plan = same_s, answer.plan
     return Marginal(
         what=what,

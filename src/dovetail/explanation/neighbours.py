@@ -108,7 +108,7 @@ def _forced_pipeline(whole: Space, best: Plan, stages: tuple[int, ...]) -> Itera
 
 
 def _forced_recompute(whole: Space, best: Plan) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Nothing, whole blocks, and the best of the lists of modules; blocks that choose by themselves have no other."""
+    """Nothing, whole blocks, and the best of the lists of modules; where each block has its own policy, none."""
     if BY_BLOCK in whole.recompute:
         return
     kinds: dict[str, tuple[Choice, ...]] = {
@@ -122,7 +122,7 @@ def _forced_recompute(whole: Space, best: Plan) -> Iterator[tuple[str, str, dict
 
 
 def _turned(answer: Answer, whole: Space) -> list[Neighbour]:
-    """The same plan with its axes in the other order: the search cannot be held to one of them."""
+    """The same plan with its axes in the other order: the search cannot be restricted to one of them."""
     best = answer.plan
     if best.pipeline_parallel == 1 or best.data_parallel == 1 or len(answer.cluster.tiers) == 1:
         return []

@@ -1,4 +1,4 @@
-"""The smallest change that makes a job fit that does not."""
+"""The smallest fix: the least change that makes a job fit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dovetail.plans.plan import Plan
 from dovetail.search.answer import Answer
 from dovetail.search.plan import plan as search
 
-#: The largest change that is looked at, and how closely the least memory is told.
+#: The largest change that is tried, and how closely the least memory is told.
 MOST, CLOSE = 64, 0.01
 #: Nodes more or fewer that are tried where nothing divides the chips.
 NODES = 4
@@ -25,7 +25,7 @@ class SmallestFix:
     plan: Plan
     step_time_s: float
     too_little: float | None
-    """the most that was looked at and is proven not to do"""
+    """the most that was tried and is proven not to do"""
 
 
 def smallest_fixes(answer: Answer, time_limit_s: float | None = None) -> tuple[SmallestFix, ...]:

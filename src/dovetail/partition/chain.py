@@ -1,4 +1,4 @@
-"""The chain problem: layers in a row, cut into stages, copied into pipelines; and what a placement of it costs.
+"""The chain problem: a row of layers, partitioned into stages, replicated into pipelines; and what it costs.
 
 The reference objective of docs/placement.md, which instances with known optima were solved for.
 """
@@ -36,7 +36,7 @@ class Layers:
     activation_bytes: Floats
     #: handed to each layer by the one before; 0 for the first
     input_bytes: Floats
-    #: cut over the width; a stage without any such layer takes one device
+    #: sharded over the width; a stage without any such layer takes one device
     sharded: Bools
 
 
@@ -50,7 +50,7 @@ class Chain:
     bytes_per_s: float
     microbatches: int
     recompute: bool
-    #: bytes of state per byte of parameters: weights and gradients, and a moment with Adam
+    #: bytes of state per byte of parameters: weights, gradients, and the momentum of Adam
     state: float
 
 
@@ -73,7 +73,7 @@ class ChainPlacement:
 
 
 def chain_seconds(chain: Chain, placement: ChainPlacement) -> float:
-    """Time per batch of a placement, straight from the definition; infinite where it breaks a limit."""
+    """Time per batch of a partition, straight from the definition; infinite where it breaks a limit."""
     layers, stages, pipelines = placement.layers, placement.stages, placement.data_parallel
     used = pipelines * sum(placement.devices(first, end) for first, end in stages)
     if used > chain.devices or pipelines > chain.microbatches:
@@ -95,7 +95,7 @@ def chain_seconds(chain: Chain, placement: ChainPlacement) -> float:
         backward = sum(backwards[first:end])
         arrives = float(layers.input_bytes[first]) / chain.bytes_per_s
         leaves = 0.0 if last else float(layers.input_bytes[end]) / chain.bytes_per_s
-        # with recomputation a stage runs its forward again while the gradient is on its way; the last has no way
+        # with recomputation a stage repeats its forward while the gradient is on its way; the last stage has no way
         returned = max(forward, leaves) if chain.recompute and not last else leaves
         longest = max(longest, arrives + forward + returned + backward)
     rounds = -(-chain.microbatches // pipelines) + len(stages) - 1

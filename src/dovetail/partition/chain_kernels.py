@@ -1,7 +1,7 @@
-"""Compiled search of the chain problem: bounds that leave out numbers of stages and cuts, then a dynamic program.
+"""Compiled search of the chain problem: bounds that prune stage counts and partitions, then a dynamic program.
 
 What a stage costs is a sum of differences of running sums, and rounding keeps order: the same sum of smaller terms is
-never larger, to the bit. So what the bounds leave out is out of the rounded problem too.
+never larger, to the bit. So what the bounds prune is out of the rounded problem too.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NONE, ONE, EXACT_EDGES, SHORTEST_EDGES = _typed
 
 @njit(cache=True)
 def guessed_seconds(table: Floats, limits: Floats, counts: Ints, best: float) -> float:
-    """The time of some good placement where one below `best` is found, else `best`: a limit to search with."""
+    """The time of some good partition where one below `best` is found, else `best`: a limit to search with."""
     layers = table.shape[1] - 1
     starts, following = np.zeros(layers + 2, np.int64), 1
     for stages in range(1, layers + 1):
@@ -74,7 +74,7 @@ def best_of_width(table: Floats, limits: Floats, counts: Ints, best: float) -> t
 
     `longest[i, n]` is the least longest stage of the layers from i on, in s stages of which n more than the least take
     one device alone. It grows by a stage at the front: s − 1 come behind, which is all that memory needs to know. Of
-    the best only the number of stages, the first one's end and the longest are noted: the other cuts follow.
+    the best only the number of stages, the first one's end and the longest are noted: the other stage ends follow.
     """
     layers = table.shape[1] - 1
     ranges = np.zeros((4, layers + 1), np.int64)
@@ -208,7 +208,7 @@ def _settled(
 
     A first stage that ends later has more to reduce, which leaves less time to the stages: the others reach less far.
     So its end is raised to what the others reach until they do. More stages have less time each than these: how many
-    would be needed in this time bounds how many there must be. With their own edges all that is a guess.
+    would be needed in this time bounds how many there must be. With exact edges all that is a guess.
     """
     layers = table.shape[1] - 1
     shortest = LOOSE_SUM * _least_longest(table, limits, stages)
@@ -237,7 +237,7 @@ def _pack(table: Floats, limits: Floats, first: int, limit: float, exact_edges: 
     """How many stages the layers from the first on make, and where they start, if from the end each takes all it may.
 
     Edges count as the least of all, so that a stage of fewer layers is never longer nor larger: then none can start
-    before the one that has as many layers as it may, behind others that have. With their own edges, stages that break
+    before the one that has as many layers as it may, behind others that have. With exact edges, stages that break
     a limit are passed over, and nothing is proven. Where a layer fits nowhere there are more stages than layers.
     """
     layers = table.shape[1] - 1
@@ -279,9 +279,9 @@ def _latest_starts(table: Floats, limits: Floats, stages: int, limit: float, sta
 
 @njit(cache=True)
 def _fewest_wide(table: Floats, limits: Floats, limit: float, wide: Ints) -> int:
-    """How many stages with cut layers the layers from i on need at least, for every i, if none exceeds the limit.
+    """How many stages with sharded layers the layers from i on need at least, for every i, within the limit.
 
-    From the end, each takes all it may; layers that are not cut count between cut ones of the same stage alone.
+    From the end, each takes all it may; layers that are not sharded count only between sharded ones of one stage.
     """
     count, end = NONE, NONE
     for i in range(table.shape[1] - 2, -1, -1):
@@ -296,7 +296,7 @@ def _fewest_wide(table: Floats, limits: Floats, limit: float, wide: Ints) -> int
 def ranges_alone(table: Floats, limits: Floats, limit: float, ranges: Ints) -> int:
     """Notes how many of the last s stages may take one device alone, for every s; returns how many numbers at most.
 
-    Every other stage has a cut layer, and there are as many of them as the limit needs.
+    Every other stage has a sharded layer, and there are as many of them as the limit needs.
     """
     layers = table.shape[1] - 1
     wide = np.zeros(layers + 1, np.int64)
@@ -312,7 +312,7 @@ def ranges_alone(table: Floats, limits: Floats, limit: float, ranges: Ints) -> i
 
 @njit(cache=True, forceinline=True)
 def _most_pipelines(table: Floats, counts: Ints, stages: int, wide: int) -> int:
-    """How many pipelines of so many stages there can be, at least `wide` of them with a cut layer."""
+    """How many pipelines of so many stages there can be, at least `wide` of them with a sharded layer."""
     sharded = int(table[SHARDED, -1])
     alone = min(table.shape[1] - 1 - sharded, stages - max(wide, min(sharded, 1)))
     return min(counts[DEVICES] // (alone + (stages - alone) * counts[WIDTH]), counts[MICROBATCHES])
@@ -328,7 +328,7 @@ def _least_longest(table: Floats, limits: Floats, stages: int) -> float:
 
 @njit(cache=True)
 def _allowed(table: Floats, limits: Floats, counts: Ints, stages: int, wide: int, first_end: int, best: float) -> float:
-    """How long a stage may be, where at least `wide` have a cut layer, for a time below `best`; −1 if none may.
+    """How long a stage may be, where at least `wide` have a sharded layer, for a time below `best`; −1 if none may.
 
     The first stage ends at `first_end` at the least. Pipelines are taken together from half of their number on.
     """

@@ -14,7 +14,7 @@ from dovetail.partition.chain import Chain, ChainPlacement, Layers, chain_second
 
 @dataclass(frozen=True, slots=True)
 class ChainSolution:
-    """The best placement of a chain, which the whole space was searched for; none where no placement fits."""
+    """The best partition of a chain over the whole space; None where none fits."""
 
     status: Literal["optimal", "infeasible"]
     placement: ChainPlacement | None
@@ -22,7 +22,7 @@ class ChainSolution:
 
 
 def solve_chain(chain: Chain) -> ChainSolution:
-    """The placement with the least time per batch; of equal ones that of the smallest width and fewest stages."""
+    """The partition with the least time per batch; of equal ones that of the smallest width and fewest stages."""
     # numba is imported where it is used: that takes longer than all that a command without it needs
     from dovetail.partition.chain_kernels import best_of_width, guessed_seconds
 

@@ -1,4 +1,4 @@
-"""Cuts of a chain for interleaved pipelines: equal chunks but for the first and the last, all of them looked at."""
+"""Partitions for interleaved pipelines: equal chunks except the first and the last, each one tried."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from dovetail.pipeline.in_flight import in_flight_of_chunk, peak_saved
 from dovetail.pipeline.lower_bound import stage_bounds
 from dovetail.plans.pipeline_schedule import SCHEDULE_CODES
 
-#: The order in which a stage's options are dealt to the layers of its chunks, from the dearest on.
+#: The order in which a stage's policies are dealt to the layers of its chunks, from the slowest on.
 Deal = Callable[[Sequence[Sequence[int]]], list[int]]
 
-#: Cuts that fit looked at before the proof is given up and the gap reported.
+#: Partitions tried before the proof is given up and the gap reported.
 MAX_PARTITIONS = 1000
 
 
 class InterleavedPartitions(PartitionSearch):
-    """The best of all cuts into chunks alike, between an embedding and a head that stand with the first and the last.
+    """The best partition into like chunks, with the embedding in the first and the head in the last.
 
     The first and the last chunk hold any number of blocks. Those between hold equally many, or some one more: then
-    these come first of them, or last. Chunks of a stage have different numbers of microbatches in flight, which change
-    during the step. A stage's options are those with the least seconds in all that fit at a moment when it has most
-    in flight; where the peak of the whole step does not fit, those with the most microbatches that each chunk ever has;
-    and where these do not fit, the options that save least. They are dealt to layers from the dearest on: to chunks in
-    turn, or one chunk after the other from the first or from the last. Other options, or another way to deal them,
-    might give a shorter step: the bound allows for any.
+    these come first among them, or last. Chunks of a stage have different numbers of micro-batches in flight, which
+    change during the step. A stage's policies are the fastest that fit when it has most in flight; where the peak of
+    the whole step does not fit, the fastest that fit with the most micro-batches each chunk ever has; and where these
+    do not fit, those that save least. They are dealt to layers from the slowest on: to chunks in turn, or one chunk
+    after the other from the first or from the last. Other policies, or another way to deal them, might give a shorter
+    step: the bound allows for any.
     """
 
     def __init__(self, chain: LayerChain) -> None:
@@ -48,7 +48,7 @@ class InterleavedPartitions(PartitionSearch):
         pipeline = chain.pipeline
         code, stages, chunks = SCHEDULE_CODES[pipeline.schedule], pipeline.num_stages, pipeline.num_chunks
         sizes = stages, pipeline.num_microbatches, chunks, pipeline.microbatch_group_size
-        #: stages × chunks: microbatches in flight when a stage has most of them, and the most of each chunk
+        #: stages × chunks: micro-batches in flight when a stage has most of them, and the most of each chunk
         self._flying = np.array(
             [[in_flight_of_chunk(code, *sizes, stage, chunk) for chunk in range(chunks)] for stage in range(stages)]
         )
@@ -57,7 +57,7 @@ class InterleavedPartitions(PartitionSearch):
         )
 
     def solve(self) -> float:
-        """Finds the best placement; returns what no placement takes less than."""
+        """Finds the best partition; returns a lower bound over all of them."""
         partitions = np.array(sorted(set(self._partitions())), np.int64).reshape(-1, self.chain.pipeline.num_places)
         partitions = partitions[self._may_fit(partitions)]
         if not len(partitions):
@@ -77,7 +77,7 @@ class InterleavedPartitions(PartitionSearch):
         return min(lowest, self.seconds)
 
     def _partitions(self) -> Iterator[tuple[int, ...]]:
-        """Where chunks end, of every cut."""
+        """Where chunks end, of every partition."""
         between, blocks = self.chain.pipeline.num_places - 2, len(self.chain.order) - 2
         for first in range(blocks - between + 1):
             for last in range(blocks - between - first + 1):
@@ -89,7 +89,7 @@ class InterleavedPartitions(PartitionSearch):
                     yield tuple(np.cumsum([1 + first, *sizes, last + 1]).tolist())
 
     def _may_fit(self, partitions: Ints) -> Bools:
-        """Whether a cut's stages have room for their state and the least their layers can keep."""
+        """Whether a partition's stages can hold their state and the least their layers can save."""
         smallest = [float(c.saved_bytes.min()) for c in self._classes]
         chunks = _by_chunk(running_sums([[c.state_bytes for c in self._classes], smallest]), partitions)
         # places run over stages, then chunks
@@ -98,7 +98,7 @@ class InterleavedPartitions(PartitionSearch):
         return ((state + saved) <= self.chain.device_bytes * (1 + TOLERANCE)).all(axis=1)
 
     def _stage_seconds(self, partitions: Ints) -> tuple[Floats, Floats]:
-        """Of every cut, had each layer its fastest option: bounds by stage, and what the slowest takes once a step."""
+        """Every partition with each layer's fastest policy: bounds by stage, and the slowest stage's end of step."""
         chain, chunks = self.chain, _by_chunk(self._sums, partitions)
         forward, of_input, of_weight = chunks[:3]
         delay = chain.transfer_s
@@ -121,7 +121,7 @@ class InterleavedPartitions(PartitionSearch):
         return [list(range(starts[place], ends[place])) for place in places]
 
     def _bound(self, ends: tuple[int, ...], by_stage: Floats) -> float:
-        """No options of this cut take less: every stage does at least what fits it, each microbatch."""
+        """A lower bound of a partition over all policies: every stage does at least what fits it, each micro-batch."""
         longest = 0.0
         for stage, flying in enumerate(self._flying.tolist()):
             chunks = self._chunks(ends, stage)
@@ -131,7 +131,7 @@ class InterleavedPartitions(PartitionSearch):
         return longest
 
     def _try(self, ends: tuple[int, ...]) -> None:
-        """Solves the stages of a cut, deals their options in several ways and keeps what is better."""
+        """Solves the stages of a partition, deals their policies in several ways and takes the best."""
         chunks = [self._chunks(ends, stage) for stage in range(self.chain.pipeline.num_stages)]
         for deal in (_in_turn, _from_the_first, _from_the_last):
             policies = [0] * len(self.chain.order)
@@ -144,7 +144,7 @@ class InterleavedPartitions(PartitionSearch):
                 self.seconds, self.placement = seconds, placement
 
     def _choose(self, stage: int, chunks: Sequence[Sequence[int]], deal: Deal, policies: list[int]) -> bool:
-        """Writes the options of a stage's layers; False where none fit."""
+        """Writes the policies of a stage's layers; False where none fit."""
         for flying in (self._flying[stage].tolist(), self._most_flying[stage].tolist()):
             choice = self._policies.choice(self._policies.content(chunks, flying))
             if choice is None:
@@ -171,7 +171,7 @@ class InterleavedPartitions(PartitionSearch):
 
 
 def _by_chunk(sums: Floats, partitions: Ints) -> Floats:
-    """Running sums over layers as values of every cut's chunks: rows × cuts × places."""
+    """Running sums over layers as values of every partition's chunks: rows × partitions × places."""
     starts = np.concatenate([np.zeros((len(partitions), 1), np.int64), partitions[:, :-1]], axis=1)
     return sums[:, partitions] - sums[:, starts]
 

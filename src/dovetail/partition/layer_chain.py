@@ -1,4 +1,4 @@
-"""Dovetail's own placement problem: layers in a row with a choice of recompute each, and what a placement costs."""
+"""The partition problem: a row of layers with a recompute policy each, and what a partition costs."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from dovetail.step.formulas import beyond_activations, transient_peak
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerPolicies:
-    """One layer class: what a microbatch takes under each option, and what its state takes. Arrays over options."""
+    """One layer class: what a micro-batch takes under each policy, and what its state takes. Arrays over policies."""
 
     forward_s: float
-    #: with what the option computes again
+    #: with what the policy recomputes
     input_gradient_s: Floats
     weight_gradient_s: float
-    #: per microbatch in flight
+    #: per micro-batch in flight
     saved_bytes: Floats
-    #: there again while this layer's backward runs
+    #: recomputed, while this layer's backward runs
     workspace_bytes: Floats
     #: weights, gradients and optimizer state
     state_bytes: float = 0.0
     #: what the optimizer's step needs beside the state, when no activation is left
     step_bytes: float = 0.0
-    #: there while any layer of this class works, by kind; a stage has room for the largest of each kind
+    #: in use while any layer of this class works, by kind; a stage needs the largest of each kind
     working_bytes: tuple[float, ...] = ()
     #: there while the loss of this layer is computed, and no backward runs
     loss_bytes: float = 0.0
-    #: weights that are whole for a while; a stage has room for the largest
+    #: weights that are gathered for a while; a stage needs the largest
     gathered_bytes: float = 0.0
-    #: seconds of this layer once a step, after the pipeline, in alternatives: a stage takes the one that is longest
-    #: for all its layers together. So communication is said that work hides, up to a share of it and up to the work.
+    #: seconds of this layer at the end of a step, in alternatives: a stage takes the one that is longest over all its
+    #: layers. This is how communication is described that work hides, up to a share of it and up to the work.
     once_s: tuple[float, ...] = (0.0,)
 
 
@@ -53,13 +53,13 @@ class LayerChain:
     pipeline: Pipeline
     device_bytes: float
     transfer_s: float = 0.0
-    #: a stage waits while it sends: transfers are its own time instead of a delay
+    #: a stage waits while it sends: transfers take its time instead of delaying the receiver
     sends_itself: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LayerPartition:
-    """Where chunks end (one past their last layer), by place along the model, and the option of every layer."""
+    """Where chunks end (one past their last layer), by place along the model, and the policy of every layer."""
 
     ends: tuple[int, ...]
     policies: tuple[int, ...]
@@ -86,7 +86,7 @@ def stage_bytes(chain: LayerChain, stage: int, chunks: Sequence[Sequence[int]], 
 
 
 def working_bytes(classes: Sequence[LayerPolicies]) -> float:
-    """Room for the largest of each kind of working memory."""
+    """The largest of each kind of working memory, added up."""
     return sum(max(kind) for kind in zip_longest(*(c.working_bytes for c in classes), fillvalue=0.0))
 
 
@@ -96,7 +96,7 @@ def once_seconds(classes: Sequence[LayerPolicies]) -> float:
 
 
 def partition_seconds(chain: LayerChain, placement: LayerPartition) -> float:
-    """The step time of a placement, straight from the definition; infinite where a stage does not fit."""
+    """The step time of a partition, straight from the definition; infinite where a stage does not fit."""
     pipeline, chunks = chain.pipeline, placement.chunks
     once = 0.0
     for stage in range(pipeline.num_stages):

@@ -1,4 +1,4 @@
-"""The best cut and recompute of a plan whose degrees are given: a chain of layers with options, solved and checked."""
+"""The best partition and recompute policies of a plan whose degrees are given, solved and checked."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ from dovetail.step.memory import MemoryTables
 from dovetail.step.profiles import UPDATED_WEIGHTS
 from dovetail.step.times import Overlaps, layer_times, least_input_gradient, transfer_seconds
 
-#: Times of options that differ by no more than this part lead to one answer; the bound is not affected.
+#: Policies whose times differ by no more than this part lead to one answer; the bound is not affected.
 ALIKE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionedPlan:
-    """A plan with the best cut and recompute found, and what no other takes less than.
+    """A plan with its best partition and recompute policies, and a lower bound over all others.
 
-    An interleaved plan's bound is of cuts into chunks that are alike (`InterleavedPartitions`).
+    An interleaved plan's bound is of partitions into chunks that are alike (`InterleavedPartitions`).
     """
 
     evaluation: Evaluation
@@ -71,11 +71,11 @@ class PartitionedPlan:
 def partition_plan(plan: Plan, job: Job, cluster: Cluster, framework: Framework) -> PartitionedPlan | None:
     """The plan with the best layers per stage and recompute per block; None where none fits.
 
-    What the plan says of both is replaced. Embedding and head compute nothing again.
+    What the plan says of both is replaced. Embedding and head recompute nothing.
     """
     if plan.pipeline_schedule == PipelineSchedule.DUAL_PIPE:
-        what = "is dualpipe, whose stages hold two chunks of one cut"
-        raise InputError("plan: pipeline_schedule", what, "place plans of one of the other schedules")
+        what = "is dualpipe, whose stages hold two chunks of one partition"
+        raise InputError("plan: pipeline_schedule", what, "use one of the other schedules")
     facts = facts_of(framework, job, schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel)
     calibrated = calibration(cluster.chip, job.precision)
     return partition_profiled(
@@ -86,7 +86,7 @@ def partition_plan(plan: Plan, job: Job, cluster: Cluster, framework: Framework)
 def partition_profiled(
     plan: Plan, job: Job, profiled: ProfiledJob, basis: str, *, by_block: bool = True
 ) -> PartitionedPlan | None:
-    """The same where the layers are profiled already; not `by_block`, all blocks compute again what the plan says.
+    """The same where the layers are profiled already; without `by_block` all blocks recompute what the plan says.
 
     Two chains are solved where they differ: one that never takes more, in time or memory, than an evaluation would
     say, for the bound, and one that never takes less memory, for the answer.
@@ -110,7 +110,7 @@ def partition_profiled(
 
 
 class ChainBuilder:
-    """A plan's layers as a chain with options, and a solution of it as a plan."""
+    """A plan's layers as a chain with policies, and a solution of it as a plan."""
 
     def __init__(self, plan: Plan, job: ProfiledJob, *, by_block: bool = True) -> None:
         self.plan = plan
@@ -137,7 +137,7 @@ class ChainBuilder:
         )
 
     def chain(self, *, relaxed: bool) -> LayerChain:
-        """The problem: blocks with the options of their frontier between an embedding and a head with none."""
+        """The problem: blocks with the policies of their frontier between an embedding and a head with none."""
         plan, job = self.plan, self.job
         numbers = {names[0]: number for number, names in enumerate(self.parts)}
         order = (0, *(numbers[name] for name in self.blocks), len(self.parts) - 1)
@@ -147,13 +147,13 @@ class ChainBuilder:
             self._relaxed if relaxed else self._most,
             order,
             pipeline_of(plan),
-            device_bytes=capacity * (1 - ROUNDING),  # so that no placement misses it by rounding
+            device_bytes=capacity * (1 - ROUNDING),  # so that no partition misses it by rounding
             transfer_s=_number(transfer_seconds(plan, job.profiles, job.cluster, job.efficiencies)),
             sends_itself=not facts.overlaps.transfers and plan.pipeline_parallel > 1,
         )
 
     def _layer_policies(self, names: Sequence[str]) -> tuple[LayerPolicies, LayerPolicies, list[str | tuple[str, ...]]]:
-        """What a block's options, or the one of layers placed together, take at least and at most; and the choices."""
+        """Lower and upper bounds of a block's policies (or of layers placed together), and the policies' choices."""
         layers, facts = self.job.profiles.layers, self.job.facts
         profiles = [layers[name] for name in names]
         choices: list[str | tuple[str, ...]] = ["none"]
@@ -250,7 +250,7 @@ class ChainBuilder:
         return [choice or "none" for choice in choices], [recomputed], frontier.seconds
 
     def _gathered(self, names: Sequence[str]) -> float:
-        """Bytes of weights kept in shards that are whole at once in a stage of these layers."""
+        """Bytes of sharded weights that are whole at once in a stage of these layers."""
         sizes = self.job.facts.parameter_bytes
         if self._zero_stage < 3:
             return 0.0
@@ -275,11 +275,11 @@ class ChainBuilder:
         return tuple(float(update + r + g) for r in reductions for g in gatherings)
 
     def constant_s(self, breakdown: Mapping[str, float]) -> float:
-        """What a step takes beside its pipeline and its layers' own seconds, however it is cut."""
+        """What a step takes beside its pipeline and its layers' own seconds, whatever its partition."""
         return sum(breakdown[name] for name in ("tied embeddings", "between steps"))
 
     def placed(self, placement: LayerPartition) -> Plan:
-        """The plan that a placement means."""
+        """The plan that a partition means."""
         sizes = [len(chunk) for chunk in placement.chunks]
         sizes[0] -= 1
         sizes[-1] -= 1
@@ -313,5 +313,5 @@ def _number(value: Floats | float) -> float:
 
 
 def _row(value: Floats) -> Floats:
-    """One number per option: all of a variant's where they differ."""
+    """One number per policy: all of a variant's where they differ."""
     return np.atleast_1d(np.asarray(value, np.float64)).reshape(-1)

@@ -1,4 +1,4 @@
-"""Cuts of a chain for schedules with one chunk per stage: anywhere, best first."""
+"""Partitions for schedules with one chunk per stage: any boundary, best first."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from dovetail.pipeline.in_flight import in_flight
 from dovetail.pipeline.step_time import step_time
 from dovetail.plans.pipeline_schedule import PipelineSchedule
 
-#: Cuts begun best-first before the proof is given up and the gap reported.
+#: Partial partitions expanded before the proof is given up and the gap reported.
 MAX_PARTITIONS = 5000
 
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """The first stages of a cut, and what they say about the step time."""
+    """The first stages of a partition, and what they say about the step time."""
 
     ends: tuple[int, ...]
     #: seconds of their backwards
     backward: float
-    #: longest stay at one of them but for the way through the stages not yet cut; and one without such a way
+    #: longest stay at one of them, without the way through the stages still open; and one that needs no such way
     stay: float
     whole_stay: float
     once: float
 
 
 class PlainPartitions(PartitionSearch):
-    """The best cut of a chain and options of its layers.
+    """The best partition of a chain and the policies of its layers.
 
-    Stages enter with a bound of their backward; only those of the best cut are solved exactly, until the best cut has
-    none left to solve. If its step time is the bound it is the best. Otherwise cuts are begun best-first, stage by
-    stage from the first, until no bound is below the best step time.
+    Stages enter with a bound of their backward; only those of the best partition are solved exactly, until none of them
+    is left to solve. If its step time equals the bound it is the best. Otherwise partial partitions are expanded best
+    first, stage by stage from the first, until no bound is below the best step time.
     """
 
     def __init__(self, chain: LayerChain) -> None:
@@ -59,7 +59,7 @@ class PlainPartitions(PartitionSearch):
         self._counts = np.concatenate([np.zeros((1, len(chain.classes)), np.int64), np.cumsum(one_each, axis=0)])
 
     def solve(self) -> float:
-        """Finds the best placement; returns what no placement takes less than."""
+        """Finds the best partition; returns a lower bound over all of them."""
         if self._stages > self._layers:
             return self.seconds
         self._try(tuple((i + 1) * self._layers // self._stages for i in range(self._stages)))
@@ -74,7 +74,7 @@ class PlainPartitions(PartitionSearch):
                 return self._best_first()
 
     def _contents(self, ends: tuple[int, ...]) -> list[Content]:
-        """The content of every stage of a cut."""
+        """The content of every stage of a partition."""
         spans = zip((0, *ends[:-1]), ends, self._flying, strict=True)
         return [self._content(s, e, flying) for s, e, flying in spans]
 
@@ -83,7 +83,7 @@ class PlainPartitions(PartitionSearch):
         return tuple((c, flying, n) for c, n in enumerate(counts) if n)
 
     def _try(self, ends: tuple[int, ...]) -> None:
-        """Solves the stages of a cut and keeps it if it is better."""
+        """Solves the stages of a partition and takes it if it is better."""
         choices: list[StageChoice] = []
         for content in self._contents(ends):
             choice = self._policies.choice(content)
@@ -100,7 +100,7 @@ class PlainPartitions(PartitionSearch):
         self.seconds = partition_seconds(self.chain, self.placement)
 
     def _seconds(self, ends: tuple[int, ...], choices: Sequence[StageChoice]) -> float:
-        """The step time of a cut, of what is known of its stages."""
+        """The step time of a partition, of what is known of its stages."""
         from dovetail.partition.stage_split_kernels import FIRST_ONCE, FORWARD
 
         parts = np.diff(self._sums[:, [0, *ends]], axis=1)
@@ -112,7 +112,7 @@ class PlainPartitions(PartitionSearch):
         return float(step_time(self.chain.pipeline, times)) + float(parts[FIRST_ONCE:].max())
 
     def _fill(self) -> None:
-        """Bounds of the backwards of all stages that could be part of a better cut."""
+        """Bounds of the backwards of all stages that could be part of a better partition."""
         from dovetail.partition.stage_split_kernels import least_values
 
         could = least_values(self._sums, self._in_flight, self._pipeline) < self.seconds
@@ -146,7 +146,7 @@ class PlainPartitions(PartitionSearch):
         return self.chain.transfer_s if self.chain.sends_itself else 0.0
 
     def _relax(self) -> tuple[float, tuple[int, ...]]:
-        """The least bound of a cut at what is known of the stages, and that cut; no cut where none is better."""
+        """The lowest bound by what is known of the stages, and its partition; empty where none is better."""
         from dovetail.partition.stage_split_kernels import labels_of_partitions, values
 
         for content in self._alike:
@@ -165,7 +165,7 @@ class PlainPartitions(PartitionSearch):
         return float(bounds.min()), tuple(ends)
 
     def _best_first(self) -> float:
-        """Goes through cuts in the order of their bounds until none is below the best step time, or too many."""
+        """Goes through partitions in the order of their bounds until none is below the best step time, or too many."""
         queue: list[tuple[float, tuple[int, ...], _Begun]] = []
         begun = _Begun((), 0.0, -np.inf, -np.inf, 0.0)
         heapq.heappush(queue, (0.0, (), begun))
@@ -219,7 +219,7 @@ class PlainPartitions(PartitionSearch):
 
 
 def _pipeline(chain: LayerChain) -> Floats:
-    """The entries cut_kernels names."""
+    """The entries that stage_split_kernels names."""
     from dovetail.partition.stage_split_kernels import GPIPE, ONE_F_ONE_B, OTHER
 
     codes = {PipelineSchedule.ONE_F_ONE_B: ONE_F_ONE_B, PipelineSchedule.GPIPE: GPIPE}

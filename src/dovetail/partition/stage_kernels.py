@@ -1,8 +1,8 @@
-"""Compiled search of a stage's options: least seconds within its memory, exact, and a bound that costs little.
+"""Compiled search of a stage's policies: least seconds within its memory, exact, and a bound that costs little.
 
-A stage has groups of alike layers; each layer takes one option (bytes kept of all microbatches in flight, workspace,
-seconds). What its memory bounds is Σ kept + max(largest workspace + working, loss). For a given cap on the workspace
-this is a knapsack with one choice per layer: its relaxation, options mixed freely, runs along the convex hulls of the
+A stage has groups of alike layers; each layer takes one policy (bytes saved of all micro-batches in flight, workspace,
+seconds). What its memory limits is Σ saved + max(largest workspace + working, loss). For a given cap on the workspace
+this is a knapsack with one choice per layer: its relaxation, policies mixed freely, runs along the convex hulls of the
 groups.
 """
 
@@ -14,8 +14,8 @@ from numba import njit
 from dovetail.arrays import ROUNDING, Floats, Ints
 from dovetail.step.compiled_formulas import transient_peak
 
-#: Rows of the options: bytes kept of all microbatches in flight, workspace, seconds. Options of a group stand together,
-#: in order of bytes kept.
+#: Rows of the policies: bytes saved of all micro-batches in flight, workspace, seconds. Policies of a group are in
+#: order of the bytes they save.
 SAVED, WORKSPACE, SECONDS = range(3)
 #: Entries of the limits: bytes for activations, working bytes, bytes of the loss.
 HEADROOM, WORKING, LOSS = range(3)
@@ -23,18 +23,18 @@ HEADROOM, WORKING, LOSS = range(3)
 
 @njit(cache=True)
 def least_bound(policies: Floats, starts: Ints, counts: Ints, limits: Floats) -> float:
-    """Seconds no choice of options takes less than; infinite exactly where none fits."""
+    """Seconds no choice of policies takes less than; infinite exactly where none fits."""
     for cap in np.unique(policies[WORKSPACE]):
         budget = _budget(limits, cap)
         if _least_saved(policies, starts, counts, cap) <= budget:
-            # a smaller cap has no choice that fits, and a larger one leaves less for what is kept
+            # a smaller cap has no choice that fits, and a larger one leaves less for saved activations
             return _relaxed(policies, counts, _hulls(policies, starts, np.inf), budget)[0]
     return np.inf
 
 
 @njit(cache=True)
 def least_seconds(policies: Floats, starts: Ints, counts: Ints, limits: Floats) -> tuple[float, Ints]:
-    """The least seconds and how many layers take each option; infinite and none where nothing fits."""
+    """The least seconds and how many layers take each policy; infinite and none where nothing fits."""
     best, taken = np.inf, np.zeros(policies.shape[1], np.int64)
     all_hulls = _hulls(policies, starts, np.inf)
     for cap in np.unique(policies[WORKSPACE]):
@@ -42,7 +42,7 @@ def least_seconds(policies: Floats, starts: Ints, counts: Ints, limits: Floats) 
         if _least_saved(policies, starts, counts, cap) > budget:
             continue
         if _relaxed(policies, counts, all_hulls, budget)[0] >= best * (1 - ROUNDING):
-            # larger caps leave no more for what is kept
+            # larger caps leave no more for saved activations
             break
         hulls = _hulls(policies, starts, cap)
         bound, price, rounded = _relaxed(policies, counts, hulls, budget)
@@ -58,13 +58,13 @@ def least_seconds(policies: Floats, starts: Ints, counts: Ints, limits: Floats) 
 
 @njit(cache=True)
 def _budget(limits: Floats, cap: float) -> float:
-    """Bytes that the layers may keep, where no workspace is larger than the cap."""
+    """Bytes that the layers may save, where no workspace is larger than the cap."""
     return limits[HEADROOM] - transient_peak(limits[LOSS], cap, limits[WORKING], 0.0)
 
 
 @njit(cache=True)
 def _least_saved(policies: Floats, starts: Ints, counts: Ints, cap: float) -> float:
-    """The least bytes that layers can keep under the cap: those of each group's first option allowed."""
+    """The fewest bytes that layers can save under the cap: each group's first policy that is allowed."""
     total = 0.0
     for g in range(len(counts)):
         first = starts[g]
@@ -78,7 +78,7 @@ def _least_saved(policies: Floats, starts: Ints, counts: Ints, cap: float) -> fl
 
 @njit(cache=True)
 def _hulls(policies: Floats, starts: Ints, cap: float) -> Ints:
-    """Per group the options on the lower convex hull of those allowed, from the least kept on; then −1."""
+    """Per group the policies on the lower convex hull of those allowed, from the least kept on; then −1."""
     groups = len(starts) - 1
     hulls = np.full((groups, policies.shape[1] + 1), -1, np.int64)
     for g in range(groups):
@@ -100,13 +100,13 @@ def _hulls(policies: Floats, starts: Ints, cap: float) -> Ints:
 
 @njit(cache=True)
 def _slope(policies: Floats, a: int, b: int) -> float:
-    """Seconds per byte from one option to one that keeps more: below zero."""
+    """Seconds per byte from one policy to one that keeps more: below zero."""
     return (policies[SECONDS, b] - policies[SECONDS, a]) / (policies[SAVED, b] - policies[SAVED, a])
 
 
 @njit(cache=True)
 def _relaxed(policies: Floats, counts: Ints, hulls: Ints, budget: float) -> tuple[float, float, Ints]:
-    """The least seconds where layers may mix options, what a byte is worth there, and whole layers' options below it.
+    """The least seconds where layers may mix policies, what a byte is worth there, and whole layers' policies below it.
 
     All layers start with what keeps least; bytes are spent where they save most, hull edge by hull edge.
     """
@@ -143,7 +143,7 @@ def _relaxed(policies: Floats, counts: Ints, hulls: Ints, budget: float) -> tupl
 
 @njit(cache=True)
 def _filled(policies: Floats, starts: Ints, taken: Ints, cap: float, budget: float) -> float:
-    """Seconds of whole layers' options, after one layer has taken the best that what is left allows."""
+    """Seconds of whole layers' policies, after one layer has taken the best that what is left allows."""
     left, seconds = budget, 0.0
     for k in range(len(taken)):
         left -= taken[k] * policies[SAVED, k]
@@ -168,10 +168,10 @@ def _filled(policies: Floats, starts: Ints, taken: Ints, cap: float, budget: flo
 def _exact(
     policies: Floats, starts: Ints, counts: Ints, cap: float, budget: float, bound: float, price: float, best: float
 ) -> tuple[float, Ints]:
-    """The least seconds below `best` for one cap; layer by layer, labels of bytes kept and seconds.
+    """The least seconds below `best` for one cap; layer by layer, labels of bytes saved and seconds.
 
-    With bytes at their `price` every option costs some seconds more than its group's cheapest, and every choice at
-    least the bound and these: options and labels that would come to `best` are left out.
+    With bytes at their `price` every policy costs some seconds more than its group's cheapest, and every choice at
+    least the bound and these: policies and labels that would come to `best` are left out.
     """
     taken = np.zeros(policies.shape[1], np.int64)
     dearer = _dearer(policies, starts, cap, price)
@@ -201,7 +201,7 @@ def _exact(
 
 @njit(cache=True)
 def _dearer(policies: Floats, starts: Ints, cap: float, price: float) -> Floats:
-    """Seconds every option costs more than the cheapest of its group, bytes at their price; infinite over the cap."""
+    """Seconds every policy costs more than the cheapest of its group, bytes at their price; infinite over the cap."""
     dearer = np.full(policies.shape[1], np.inf)
     for g in range(len(starts) - 1):
         cheapest = np.inf

@@ -1,4 +1,4 @@
-"""The best options for the layers of one stage: with its forward fixed, the least seconds of backward that fit."""
+"""The best policies for the layers of one stage: with its forward fixed, the least seconds of backward that fit."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 from dovetail.arrays import ROUNDING, Floats, Ints
 from dovetail.partition.layer_chain import LayerChain, working_bytes
 
-#: Which layers a stage holds: class, microbatches in flight and number, in order of these.
+#: Which layers a stage holds: class, micro-batches in flight and number, in order of these.
 Content = tuple[tuple[int, int, int], ...]
-#: A class, and the microbatches that its layers have in flight.
+#: A class, and the micro-batches that its layers have in flight.
 Kind = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class StageChoice:
-    """Input-gradient seconds of a stage's layers, and for each kind the options its layers take, dearest first."""
+    """Input-gradient seconds of a stage's layers, and for each kind the policies its layers take, dearest first."""
 
     seconds: float
     policies: dict[Kind, tuple[int, ...]]
@@ -28,26 +28,26 @@ class StageChoice:
 class StagePolicies:
     """Bounds and exact choices for the stages of a chain, each found once.
 
-    The options of a layer change only its backward, and a step never gets shorter when a stage's backward gets longer:
-    so the best options of a stage, given its layers, are those with the least seconds that fit its memory.
+    The policies of a layer change only its backward, and a step never gets shorter when a stage's backward gets longer:
+    so the best policies of a stage, given its layers, are those with the least seconds that fit its memory.
     """
 
     def __init__(self, chain: LayerChain) -> None:
         self.chain = chain
-        #: options of a class in order of bytes kept
+        #: policies of a class in order of bytes saved
         self._order = [np.lexsort((c.input_gradient_s, c.saved_bytes)) for c in chain.classes]
         self._bounds: dict[Content, float] = {}
         self._choices: dict[Content, StageChoice | None] = {}
 
     def content(self, chunks: Sequence[Sequence[int]], in_flight: Sequence[int]) -> Content:
-        """The content of a stage whose chunks hold these layers, and have so many microbatches in flight."""
+        """The content of a stage whose chunks hold these layers, and have so many micro-batches in flight."""
         counts = Counter(
             (self.chain.order[i], flying) for chunk, flying in zip(chunks, in_flight, strict=True) for i in chunk
         )
         return tuple((c, flying, n) for (c, flying), n in sorted(counts.items()))
 
     def bound(self, content: Content) -> float:
-        """Input-gradient seconds the stage takes at least; infinite where no options fit."""
+        """Input-gradient seconds the stage takes at least; infinite where no policies fit."""
         from dovetail.partition.stage_kernels import least_bound
 
         if content not in self._bounds:
@@ -59,7 +59,7 @@ class StagePolicies:
         return content in self._choices
 
     def choice(self, content: Content) -> StageChoice | None:
-        """The best options, none where nothing fits; from then on the bound is exact."""
+        """The best policies, none where nothing fits; from then on the bound is exact."""
         from dovetail.partition.stage_kernels import least_seconds
 
         if content not in self._choices:
@@ -82,7 +82,7 @@ class StagePolicies:
         return limit - state - max(classes[c].gathered_bytes for c, _, _ in content)
 
     def _arrays(self, content: Content) -> tuple[Floats, Ints, Ints, Floats]:
-        """What the kernels take: options of all kinds of the stage, where each begins, how many layers, limits."""
+        """What the kernels take: policies of all kinds of the stage, where each begins, how many layers, limits."""
         classes = [self.chain.classes[c] for c, _, _ in content]
         orders = [self._order[c] for c, _, _ in content]
         policies = np.concatenate(
@@ -97,7 +97,7 @@ class StagePolicies:
         return policies, starts, np.array([n for _, _, n in content]), limits
 
     def _taken(self, content: Content, taken: Ints) -> dict[Kind, tuple[int, ...]]:
-        """How many layers take each option, as a list of options per kind."""
+        """How many layers take each policy, as a list of policies per kind."""
         policies: dict[Kind, tuple[int, ...]] = {}
         start = 0
         for c, flying, _ in content:

@@ -1,4 +1,4 @@
-"""Compiled bounds of where to cut a chain of layers into stages: labels of the stages from the last to the first.
+"""Compiled bounds of partitions: labels of the stages from the last to the first.
 
 A step takes at least: every forward once, every backward once, all links twice, the longest *stay* at one stage, and
 what the slowest stage does once a step. What a stay is depends on the schedule (`_stay`); it is known when the stage
@@ -18,7 +18,7 @@ BACKWARD, STAY, ONCE = range(3)
 #: Rows of a chain's sums over layers, each with a 0 ahead: forwards, least backwards, and from the third on the
 #: alternatives of what a stage takes once a step, of which the longest counts.
 FORWARD, LEAST_BACKWARD, FIRST_ONCE = range(3)
-#: Entries of a pipeline: schedule, microbatches, seconds that a transfer delays the next stage, or takes the sender.
+#: Entries of a pipeline: schedule, micro-batches, seconds that a transfer delays the next stage, or takes the sender.
 SCHEDULE, MICROBATCHES, DELAY, SENDING = range(4)
 #: Schedules as the kernels tell them apart.
 ONE_F_ONE_B, GPIPE, OTHER = range(3)
@@ -65,7 +65,7 @@ def labels_of_partitions(
 
 @njit(cache=True)
 def least_values(sums: Floats, in_flight: Floats, pipeline: Floats) -> Floats:
-    """What a step takes at least with stage i of layers s to e, had every layer its fastest option."""
+    """What a step takes at least with stage i of layers s to e, had every layer its fastest policy."""
     stages, layers = len(in_flight), sums.shape[1] - 1
     bounds = np.full((stages, layers, layers + 1), np.inf)
     label, total = np.zeros((1, 3)), sums[LEAST_BACKWARD, -1]
@@ -130,7 +130,7 @@ def stay(
 def _stay(forward: float, backward: float, trip: float, ahead: float, in_flight: float, pipeline: Floats) -> float:
     """What staying at a stage adds; `trip` goes through all stages behind and back, `ahead` are forwards before it.
 
-    1F1B, with fewer microbatches in flight than there are: a path goes back to the stage, takes m − h turns of
+    1F1B, with fewer micro-batches in flight than there are: a path goes back to the stage, takes m − h turns of
     backward and forward there, and through the stages behind once more; h turns may also be one turn and a trip.
     With all in flight its forwards, and its backwards, follow each other; so they do in GPipe. Any other schedule
     at least waits for its first forward and does all its work, and that is the whole bound.

@@ -166,7 +166,7 @@ def least_step(
             longest = max(longest, before + m * (forward[k] + backward[k]))
             before += forward[k] + transfer[0]
         else:
-            # either direction brings half of the microbatches
+            # either direction brings half of the micro-batches
             other = forward[p - 1 - k] + backward[p - 1 - k]
             longest = max(longest, m / 2 * (forward[k] + backward[k] + other))
     return longest
@@ -188,7 +188,7 @@ def through(
         return max(begin + drain, fill + rest)
     between = num_microbatches - in_flight
     rounds, single = between // in_flight, between % in_flight
-    gain = max(0.0, trip - in_flight * whole)  # of a round trip over staying for as many microbatches
+    gain = max(0.0, trip - in_flight * whole)  # of a round trip over staying for as many micro-batches
     if single > 0:
         return begin + between * whole + rounds * gain + rest
     stayed = begin + between * whole + max(0, rounds - 1) * gain + rest

@@ -39,7 +39,7 @@ class RecomputeRun(Spec):
 
 
 class StringsSpec(Spec):
-    """How an operator or the stream is cut along the rows and along the columns of a tile: `4 seq, 2 replicate`."""
+    """How an operator or the stream is sharded along the rows and columns of a tile: `4 seq, 2 replicate`."""
 
     rows: LayoutText = ""
     cols: LayoutText = ""

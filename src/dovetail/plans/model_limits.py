@@ -1,4 +1,4 @@
-"""Whether a plan suits a model: groups of chips nest, degrees divide what they cut, what a plan names exists."""
+"""Whether a plan suits a model: groups of chips nest, degrees divide what they shard, what a plan names exists."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from dovetail.plans.plan import Plan
 from dovetail.profile.modules import MODULES
 
 #: Dims that need not divide evenly: tables are padded, tokens go to experts as they come, and data-parallel
-#: chips have equally many sequences by how microbatches are counted.
+#: chips have equally many sequences by how micro-batches are counted.
 _UNEVEN = frozenset({"vocab", "batch", EXPERT_TOKENS})
 
 #: The dims of the residual stream.
 STREAM_DIMS = ("batch", "seq", "hidden")
 
-#: How a sentence calls the dims degrees cut; the others are called as the graph calls them.
+#: How a sentence calls the dims that degrees shard; the others are called as the graph calls them.
 _WORDS = {
     "seq": "tokens of a sequence",
     "kv_heads": "key heads",
@@ -65,7 +65,7 @@ def check_suitable(plan: Plan, job: Job, cluster: Cluster) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DimShard:
-    """A dim of some operator, the axes that cut it, and a layer where that is so."""
+    """A dim of some operator, the axes that shard it, and a layer where that is so."""
 
     dim: str
     size: int
@@ -74,7 +74,7 @@ class DimShard:
 
 
 def dim_shards(graph: ModelGraph, seq_len: int, strategy: Strategy) -> tuple[DimShard, ...]:
-    """Every dim that chips share equally, and the axes it is cut along."""
+    """Every dim that chips share equally, and the axes it is sharded along."""
     layer_of: dict[tuple[str, int, tuple[str, ...]], str] = {}
     for name, layer in graph.layers.items():
         sizes = {**layer.sizes, "seq": seq_len}
@@ -92,12 +92,12 @@ def dim_shards(graph: ModelGraph, seq_len: int, strategy: Strategy) -> tuple[Dim
 
 
 def _check_layouts(layouts: TileLayouts, graph: ModelGraph, *, batch: int, seq: int) -> None:
-    """Refuses layouts of other models, and cuts that an operator or its sizes do not allow."""
+    """Refuses layouts of other models, and shardings that an operator or its sizes do not allow."""
     for name in (name for name, _ in layouts.classes if name not in graph.layers):
         raise InputError(f"plan: layouts.{name}", "is no layer class of the model", one_of(graph.layers, name))
     for factor in layouts.stream:
         if factor.dim not in (REPLICATE, *STREAM_DIMS):
-            raise InputError("plan: layouts.stream", f"cuts {quoted(factor.dim)}", one_of(STREAM_DIMS, factor.dim))
+            raise InputError("plan: layouts.stream", f"shards {quoted(factor.dim)}", one_of(STREAM_DIMS, factor.dim))
     for name, strings_of in layouts.classes:
         layer = graph.layers[name]
         sizes, operators = layer.resolve(batch=batch, seq=seq), {o.name: o for o in layer.operators}
@@ -109,9 +109,11 @@ def _check_layouts(layouts: TileLayouts, graph: ModelGraph, *, batch: int, seq: 
                 if dim in (REPLICATE, PARTIAL):
                     continue
                 if not may_shard(operators[operator], dim):
-                    raise InputError(where, f"cuts {quoted(dim)}", "it should cut a dim the operator can be cut along")
+                    raise InputError(
+                        where, f"shards {quoted(dim)}", "name a dim that the operator can be sharded along"
+                    )
                 if not divides(dim, sizes, parts):
-                    raise InputError(where, f"cuts {dim} into {parts} parts", "choose parts that divide it")
+                    raise InputError(where, f"shards {dim} into {parts} parts", "choose parts that divide it")
 
 
 def _check_experts(plan: Plan, graph: ModelGraph) -> None:
@@ -123,7 +125,7 @@ def _check_experts(plan: Plan, graph: ModelGraph) -> None:
         )
     if plan.expert_tensor_parallel != plan.tensor_parallel:
         fix = "leave it out"
-        raise InputError("plan: expert_tensor_parallel", "stands beside a model without experts", fix)
+        raise InputError("plan: expert_tensor_parallel", "needs a model with experts", fix)
 
 
 def _check_recompute(plan: Plan, graph: ModelGraph) -> None:
@@ -139,7 +141,7 @@ def _check_recompute(plan: Plan, graph: ModelGraph) -> None:
 
 
 def nests(plan: Plan, replicas: int, zero_group: int) -> bool:
-    """Whether groups of neighbouring chips lie in each other like boxes, with so many replicas and shards of state."""
+    """Whether groups of neighbouring chips nest, with so many replicas and shards of state."""
     stage = plan.tensor_parallel * plan.context_parallel * replicas
     sizes = sorted({*_groups(plan, zero_group), stage})
     return all(high % low == 0 for low, high in pairwise(sizes))
@@ -158,7 +160,7 @@ def _groups(plan: Plan, zero_group: int) -> dict[int, str]:
 
 
 def _check_nesting(plan: Plan) -> None:
-    """Groups lie in each other like boxes; the degrees a plan may leave out are named first."""
+    """Refuses groups that do not nest; the degrees a plan may leave out are named first."""
     stage = plan.tensor_parallel * plan.context_parallel * plan.data_parallel
     groups = _groups(plan, plan.zero_group)
     for chips, field in groups.items():
@@ -173,7 +175,7 @@ def _check_nesting(plan: Plan) -> None:
 
 
 def _field(plan: Plan, dim: str, size: int, tensor_chips: int) -> str:
-    """The degree to blame for a cut that does not divide."""
+    """The degree to blame for a sharding that does not divide."""
     match dim:
         case "experts":
             return "expert_parallel"

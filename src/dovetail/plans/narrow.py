@@ -13,7 +13,7 @@ from dovetail.plans.declaration import TOGETHER, declared
 from dovetail.plans.fields import PlanFields
 from dovetail.plans.space import BY_BLOCK, Choice, Partition, Space, divisors, listed, refuse_renamed
 
-#: Where a wrong value is said to stand.
+#: Where messages say a wrong value is.
 WHERE = "--fix"
 
 
@@ -60,8 +60,8 @@ def _values(name: str, text: str) -> Any:
 def within(space: Space, job: Job, cluster: Cluster, framework: Framework, *, leave_out: bool = False) -> Space:
     """The space as it was written for this job, cluster and framework; values that none of their plans has are refused.
 
-    With `some` they are left out as long as one value remains: a space for clusters of several sizes. A module by its
-    name alone means just that module.
+    With `leave_out` they are dropped as long as one value remains: a space for clusters of several sizes. A module by
+    its name alone means just that module.
     """
     whole = Space().resolve(job, cluster, framework)
     settled: dict[str, Any] = {}
@@ -77,7 +77,7 @@ def within(space: Space, job: Job, cluster: Cluster, framework: Framework, *, le
         if allowed is None:
             allowed = divisors(cluster.chips)
         if name == "recompute":
-            # blocks that choose by themselves may also all choose the same
+            # blocks with policies of their own may also all have the same
             allowed = (*allowed, *(w for w in ("none", "full") if BY_BLOCK in allowed and w in framework.recompute))
             values = tuple(_settled_choice(value, allowed) for value in values)
         if name != "recompute_share" or allowed == (1.0,):

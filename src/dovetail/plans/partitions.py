@@ -1,4 +1,4 @@
-"""Which partitions of a model's layers into stages are looked at one by one, and where any is allowed."""
+"""Which partitions of a model's layers into stages are tried one by one, and where any is allowed."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dovetail.plans.space import Partition
 
 Blocks = tuple[int, ...]
 
-#: Schedules whose cuts the placement can choose freely.
+#: Schedules for which the partition solver chooses freely.
 FREE = frozenset({PipelineSchedule.GPIPE, PipelineSchedule.ONE_F_ONE_B, PipelineSchedule.ZB_H1})
 
 
 def listed_partitions(
     blocks: int, stages: int, chunks: int, schedule: str, allowed: Partition, *, uneven: bool
 ) -> list[Blocks]:
-    """The cuts that are looked at one by one: the even one, and those whose first and last part differ.
+    """The partitions that are tried one by one: the even one, and those whose first and last part differ.
 
     Parts between the first and the last are alike: as many blocks as even parts would have, rounded up, or one more;
     the first and the last have no more than that.
@@ -37,5 +37,5 @@ def listed_partitions(
 
 
 def is_free(schedule: str, allowed: Partition, stages: int) -> bool:
-    """Whether any cut is allowed: then the placement chooses."""
+    """Whether any partition is allowed: then the partition solver chooses."""
     return allowed == "any" and schedule in FREE and stages > 1

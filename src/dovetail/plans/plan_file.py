@@ -129,7 +129,7 @@ def _task(file: PlanFile, folder: Path) -> Task:
     return Task(job, cluster, framework, plan)
 
 
-#: What catalogues call a name they lack, and the field it stands in.
+#: What catalogues call a name they do not have, and its field.
 _NAMES = {
     "model": "job.model",
     "cluster": "cluster.name",
@@ -174,7 +174,9 @@ def _described(part: ClusterPart, folder: Path) -> Cluster:
         raise InputError("cluster: name", "and chip exclude each other and one is needed", "give exactly one of them")
     if part.name is not None:
         if part.tiers is not None:
-            raise InputError("cluster: tiers", "stand beside a named cluster", "give chip, chips and tiers instead")
+            raise InputError(
+                "cluster: tiers", "cannot be combined with a named cluster", "give chip, chips and tiers instead"
+            )
         return hardware.cluster(relative_to(part.name, folder), part.chips)
     if part.chips is None:
         raise InputError("cluster: chips", "is missing", "say how many chips the cluster has")

@@ -1,4 +1,4 @@
-"""Skeletons: splits with the pipeline and the copies around them, as columns of numbers."""
+"""Plan skeletons: stage degrees, pipeline, replicas and micro-batch, as columns of numbers."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from dovetail.plans.pipeline_schedule import MAX_CHUNK_RUNS, SCHEDULE_CODES, Pip
 from dovetail.plans.space import Space
 from dovetail.plans.stage_degrees import StageDegrees
 
-#: Where stages lie, by `PlanSkeletons.inside`.
+#: Rank orders, by `PlanSkeletons.inside`.
 AXIS_ORDERS: tuple[AxisOrder, AxisOrder] = ("tp-cp-dp-pp", "tp-cp-pp-dp")
 NAMES = {number: schedule.value for schedule, number in SCHEDULE_CODES.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class PlanSkeletons:
-    """One number of each for every shape."""
+    """Columns over skeletons; `degrees` are numbers of stage degrees, `profile` of layer profiles."""
 
     degrees: Ints
     stages: Ints
     replicas: Ints
     micro_batch: Ints
     microbatches: Ints
-    #: 1 where a pipeline's stages lie inside its copies
+    #: 1 where stages are inside replicas in the rank order
     inside: Ints
     schedule: Ints
     chunks: Ints
@@ -55,9 +55,9 @@ def plan_skeletons(
     degrees: Sequence[StageDegrees],
     selected: Bools,
 ) -> PlanSkeletons:
-    """Every shape of the splits and stages that are wanted (splits × the space's stages).
+    """All skeletons of selected stage degrees × the space's stage counts.
 
-    Cells, which are splits with a microbatch, are numbered by `cell`.
+    Stage degrees with a micro-batch size have one profile, numbered by `profile`.
     """
     chips, batch = cluster.chips, job.global_batch
     replica_chips = np.array([each.replica_chips for each in degrees], np.int64)
@@ -71,8 +71,8 @@ def plan_skeletons(
         m = batch // (sizes[size] * d[row])
         for schedule, v in _pipelines(job.model.num_layers, framework, space, p):
             runs = _runs(framework, p, m, v, schedule)
-            # which of them lies inside matters where there are several stages, copies and tiers, and is open where
-            # experts do not lie on copies
+            # the rank order matters where there are several stages, replicas and tiers, and is open where experts are
+            # not spread over replicas
             turns = (d[row] > 1) & (min_replicas[row] == 1) & (p > 1 and len(cluster.tiers) > 1)
             for inside, order in enumerate(AXIS_ORDERS):
                 mask = runs & ((turns & (order in space.axis_order)) | (~turns & (inside == 0)))
@@ -85,7 +85,7 @@ def plan_skeletons(
 
 
 def _pipelines(num_layers: int, framework: Framework, space: Space, p: int) -> list[tuple[PipelineSchedule, int]]:
-    """Schedules and chunks for so many stages, with a cut the framework runs."""
+    """Schedules and chunks for so many stages, with a partition the framework runs."""
     if p == 1:
         return [(PipelineSchedule.ONE_F_ONE_B, 1)]
     pipelines: list[tuple[PipelineSchedule, int]] = []
@@ -102,7 +102,7 @@ def _pipelines(num_layers: int, framework: Framework, space: Space, p: int) -> l
 
 
 def _runs(framework: Framework, p: int, m: Ints, v: int, schedule: PipelineSchedule) -> Bools:
-    """Whether a schedule takes so many microbatches (`Pipeline`, `check_runs`)."""
+    """Whether a schedule takes so many micro-batches (`Pipeline`, `check_runs`)."""
     fits = p * m * v <= MAX_CHUNK_RUNS
     if p > 1 and schedule.value not in framework.pipeline_schedules:
         return np.zeros(len(m), np.bool_)
@@ -116,7 +116,7 @@ def _runs(framework: Framework, p: int, m: Ints, v: int, schedule: PipelineSched
 
 
 def group_sizes(stages: Ints, microbatches: Ints, chunks: Ints) -> Ints:
-    """The microbatches that pass an interleaved chunk before the next one's turn."""
+    """The micro-batches that pass an interleaved chunk before the next one's turn."""
     sizes: dict[tuple[int, int], int] = {}
     groups = np.ones(len(stages), np.int64)
     for i in np.nonzero(chunks > 1)[0].tolist():
@@ -130,7 +130,7 @@ def group_sizes(stages: Ints, microbatches: Ints, chunks: Ints) -> Ints:
 def shardings(
     framework: Framework, space: Space, degrees: StageDegrees, replicas: int, stages: int, tiers: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """ZeRO stages and groups for so many copies of a split in so many stages, that differ in what they do."""
+    """ZeRO stages and groups that differ in effect, for so many replicas and stages."""
     plan = degrees.plan
     ranks = replicas * plan.context_parallel
     offered = framework.zero_stages if stages == 1 else framework.zero_stages_with_pipeline

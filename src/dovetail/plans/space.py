@@ -73,7 +73,7 @@ class Space(_Listed):
     def resolve(self, job: Job, cluster: Cluster, framework: Framework) -> Space:
         """The space with all fields filled in: what is given, or all that the framework runs.
 
-        Degrees are divisors; whether they divide what they cut, nest, and suit each other is for the search to say.
+        Degrees are divisors; whether they divide what they shard, nest, and suit each other is for the search to say.
         The expert-tensor degree alone stays None where it is open: 1, or the tensor degree.
         """
         scope = FieldScope(job, cluster, framework)

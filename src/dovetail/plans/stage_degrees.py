@@ -1,4 +1,4 @@
-"""Splits: every way the chips of a stage can share a layer, whatever pipeline and copies stand around them."""
+"""Stage degrees: every way the chips of a stage can share a layer, whatever the pipeline and replicas."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from dovetail.plans.space import Space
 
 @dataclass(frozen=True, slots=True)
 class StageDegrees:
-    """Degrees inside a stage; as a plan with as few copies as its experts lie on."""
+    """Degrees inside a stage, as a plan with only the replicas its experts need."""
 
     plan: Plan
     arranged: Arrangement
 
     @property
     def replica_chips(self) -> int:
-        """Chips of one copy of a stage."""
+        """Chips of one replica of a stage."""
         return self.plan.tensor_parallel * self.plan.context_parallel
 
     @property
     def min_replicas(self) -> int:
-        """Copies its experts are spread over: the number of copies is a multiple of it."""
+        """Replicas its experts are spread over: the number of replicas is a multiple of it."""
         return self.plan.data_parallel
 
 
 def stage_degrees(job: Job, cluster: Cluster, framework: Framework, space: Space) -> list[StageDegrees]:
-    """Every split that suits the model and the framework."""
+    """All stage degrees that the model and the framework allow."""
     graph = job.graph()
     shards_of: dict[Strategy, tuple[DimShard, ...]] = {}
     suitable: list[StageDegrees] = []
@@ -63,7 +63,7 @@ def stage_degrees(job: Job, cluster: Cluster, framework: Framework, space: Space
 
 
 def _degrees(graph: ModelGraph, chips: int, space: Space) -> Iterator[Plan]:
-    """Plans of one stage with as few copies as their experts lie on.
+    """Plans of one stage with only the replicas their experts need.
 
     They carry the fields that no step of the search knows by name, each value of them with all the rest.
     """

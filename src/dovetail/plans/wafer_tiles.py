@@ -1,4 +1,4 @@
-"""Where a plan lies on a wafer: of every die its stage, its copy of the model and its place in a tensor group."""
+"""A plan on a wafer: the stage, replica and tensor-group rank of every die."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _walked(number: int, box: Sequence[int]) -> list[int]:
 
 
 def _strides_beyond(arrangement: Arrangement, inside: int, count: int) -> dict[str, tuple[int, ...]]:
-    """How many wafers the groups of every axis lie apart, by way beyond the wafer."""
+    """The stride in wafers of the groups of every axis, by way beyond the wafer."""
     by_axis: dict[str, list[int]] = {axis: [] for axis in arrangement.joins}
     stride = 1
     for way in range(inside, count):

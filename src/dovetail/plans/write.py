@@ -17,7 +17,7 @@ from dovetail.plans.plan import Plan
 
 
 def plan_document(plan: Plan, job: Job, cluster: Cluster, framework: str) -> dict[str, Any]:
-    """The three parts of a plan file; what is not in the catalogue stands there in full.
+    """The three parts of a plan file; what is not in the catalogue is written in full.
 
     `framework` is a name of the catalogue, or the path of a framework file from the plan file's folder.
     """

@@ -257,7 +257,7 @@ def _draw_die(drawing: Drawing, picture: WaferPicture, position: Position, place
         drawing.elements.append(f'<rect {box} fill="url(#dead)" stroke="currentColor">{told}</rect>')
         return
     colour, ink = stage_colours(die.stage)
-    told = f"die {position}: stage {die.stage}, copy {die.replica}, context {die.context}, tensor {die.tensor}"
+    told = f"die {position}: stage {die.stage}, replica {die.replica}, context {die.context}, tensor {die.tensor}"
     drawing.elements.append(f'<rect {box} fill="{colour}"><title>{told}</title></rect>')
     texts = [(y + size * 0.35, size, str(die.stage))]
     if side > 32:

@@ -1,4 +1,4 @@
-"""Best first: the least bounds are looked at first, until nothing is left below the best plan found."""
+"""Best first: the lowest bounds are expanded first, until none is left below the best plan."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from dovetail.step.layer_tables import Setting, recompute_policies
 from dovetail.step.plan_tables import Tables, numbers, plan_of
 from dovetail.step.state_tables import StateSharding
 
-#: Pairs of a split and a number of stages that are opened together: first few, to have a plan to beat, then more.
+#: Pairs of stage degrees and a stage count opened together: first a few, to have a plan to beat, then more.
 ROUNDS = (64, 512, 4096)
-#: Skeletons whose options are looked at together, how many of them are expanded first, and pipelines timed together.
+#: Skeletons whose policies are bounded together, how many of them are expanded first, and pipelines timed together.
 OPENED, BATCH, TIMED = 512, 64, 256
 
 
@@ -49,17 +49,17 @@ class BestFirst:
         self.by_block = BY_BLOCK in space.recompute
         self.degrees = stage_degrees(setting.job, setting.cluster, setting.framework, space)
         self.tables = Tables(setting, self.degrees, recompute_policies(space))
-        #: where blocks choose by themselves, the option that keeps least
+        #: where each block has its own policy, the one that saves least
         self._leanest = len(self.tables.policies) - 1 if self.by_block else None
-        #: plans of a shape and a sharding: what blocks choose by themselves is not counted
+        #: plans of a skeleton and a sharding; the policies of single blocks are not counted
         self._choices = 1 if self.by_block else len(self.tables.policies)
         self._shardings: dict[tuple[int, ...], list[tuple[int, int]]] = {}
         self._listed: dict[tuple[int, int, int], list[int]] = {}
-        #: plans whose cut the placement may better: bound, plan, and whether it was evaluated with another cut
+        #: plans that another partition may improve: bound, plan, and whether it was evaluated with a listed partition
         self._open: list[tuple[float, Plan, bool]] = []
 
     def run(self) -> Progress:
-        """Opens splits and stages in the order of their bounds."""
+        """Opens stage degrees and stages in the order of their bounds."""
         if not self.degrees:
             return self.progress
         pairs = DegreeBounds(self.setting, self.space, self.degrees, self.tables)
@@ -104,14 +104,14 @@ class BestFirst:
         return self._shardings[key]
 
     def _late(self, bound: float) -> bool:
-        """Whether time is over; then nothing is known of what takes at least so long."""
+        """Whether time is over; then everything from this bound on stays open."""
         if self.deadline is None or time.monotonic() < self.deadline:
             return False
         self.progress.left_s = min(self.progress.left_s, float(bound))
         return True
 
     def _round(self, selected: Bools) -> None:
-        """All shapes of some splits and stages, in the order of what they take at least."""
+        """Bounds all skeletons of some stage degrees and stage counts, and opens them in that order."""
         setting, counts = self.setting, self.progress.counts
         skeletons = plan_skeletons(setting.job, setting.cluster, setting.framework, self.space, self.degrees, selected)
         bounds = self._pairs.skeleton_bounds(skeletons, self.progress.limit_s)
@@ -132,14 +132,14 @@ class BestFirst:
             self._open_skeletons(skeletons.take(rows))
 
     def _num_states(self, skeletons: PlanSkeletons) -> Ints:
-        """How many shardings every shape has."""
+        """How many shardings every skeleton has."""
         keys = np.stack([skeletons.degrees, skeletons.replicas, skeletons.stages], axis=1)
         unique, back = np.unique(keys, axis=0, return_inverse=True)
         counts = [len(self._states_of(*key)) for key in cast("list[list[int]]", unique.tolist())]
         return np.array(counts, np.int64)[back.reshape(-1)]
 
     def _open_skeletons(self, skeletons: PlanSkeletons) -> None:
-        """Profiles shapes and expands them, those with the least bound first."""
+        """Profiles skeletons and expands them, those with the lowest bound first."""
         batch = Batch(self.tables, skeletons)
         bounds = batch.screen(self._pairs.state_bytes(skeletons), self._leanest, self.progress.limit_s)
         none_fits = ~np.isfinite(bounds[:, : self._choices])
@@ -153,11 +153,11 @@ class BestFirst:
             if not len(rows) or self._late(float(lowest[rows[0]])):
                 return
             self._expand(batch, rows, bounds)
-            # the first few find a plan to beat; what is still below it then is worked off in larger parts
+            # the first few give a plan to beat; what is still below it then is expanded in larger batches
             start, size = start + size, 2 * size
 
     def _expand(self, batch: Batch, rows: Ints, bounds: Floats) -> None:
-        """Every option and state of some shapes with the cuts that are listed for them."""
+        """Evaluates every policy and state of some skeletons with their listed partitions."""
         candidates = self._candidates(batch, rows, bounds)
         lowest = batch.bound(candidates, self._leanest, self.progress.limit_s)
         self.progress.counts.infeasible += self._counted(candidates, ~np.isfinite(lowest))
@@ -225,7 +225,7 @@ class BestFirst:
         return seconds
 
     def _slowest_of_top(self, seconds: Floats) -> float:
-        """The longest of as many as are asked for; cuts of one plan are several here."""
+        """The slowest of as many as are asked for; one plan may be there with several partitions."""
         if self.progress.top > 1:
             return float("inf")
         return float(seconds.min(initial=np.inf))
@@ -266,7 +266,7 @@ class BestFirst:
         exact: Floats,
         fits: Bools,
     ) -> None:
-        """What of the candidates is evaluated, what does not fit, and what the placement is to look at."""
+        """Counts candidates that are evaluated or do not fit, and notes those whose partition is still open."""
         evaluated = np.zeros(len(candidates), np.bool_)
         evaluated[plans.candidate[np.isfinite(exact)]] = True
         fits_somehow = np.zeros(len(candidates), np.bool_)
@@ -279,13 +279,13 @@ class BestFirst:
         seen = set(numbers(codes[evaluated])) if self.by_block else set(numbers(np.nonzero(evaluated)[0]))
         for candidate in np.nonzero(free & (lowest < self.progress.limit_s))[0].tolist():
             if self.by_block and int(candidates.policy[candidate]):
-                continue  # blocks choose by themselves: one of the options stands for all
+                continue  # each block has its own policy: one row stands for all
             plan = self._plan(batch.skeletons, candidates, candidate, ())
             key = int(codes[candidate]) if self.by_block else candidate
             self._open.append((float(lowest[candidate]), plan, key in seen))
 
     def _counted(self, candidates: Candidates, which: Bools) -> int:
-        """How many plans these are: options that only stand for what blocks choose make one."""
+        """How many plans these are: rows that only bound the policies of single blocks count as one."""
         if not self.by_block:
             return int(which.sum())
         return len(np.unique(candidates.skeleton[which] * 2**32 + candidates.state[which]))
@@ -297,7 +297,7 @@ class BestFirst:
         return is_free(schedule, self.space.partition, stages)
 
     def _refine(self) -> None:
-        """The placement chooses cuts, and what blocks compute again, for whatever may still be better."""
+        """Solves the partition, and the policies of blocks, of whatever may still be better."""
         counts = self.progress.counts
         self._open.sort(key=lambda entry: (entry[0], simplicity(entry[1])))
         for bound, plan, evaluated in self._open:
@@ -315,7 +315,7 @@ class BestFirst:
 
 
 def partition_setting(setting: Setting, plan: Plan, *, by_block: bool) -> PartitionedPlan | None:
-    """The plan with its best cut, and with the best choice of every block where blocks choose."""
+    """The plan with its best partition, and the best policy of every block where blocks choose."""
     schedule, stages = plan.pipeline_schedule, plan.pipeline_parallel
     facts = facts_of(setting.framework, setting.job, schedule=schedule, stages=stages)
     if setting.at_least:

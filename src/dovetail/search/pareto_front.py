@@ -1,4 +1,4 @@
-"""The front over numbers of chips: the best plan of each, what a training run takes, and which of them to choose."""
+"""The Pareto front over chip counts: the best plan of each, what a training run takes, and which to choose."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def _figure(point: FrontPoint, objective: Objective) -> float | None:
 
 
 def _marked(points: Sequence[FrontPoint]) -> tuple[FrontPoint, ...]:
-    """The same points, those on a front marked; cost is chip-hours, whatever an hour costs."""
+    """The same points, those on a Pareto front marked; cost is chip-hours, whatever an hour costs."""
     by_chips = [(point.chips, point.training.train_s) for point in points if point.training]
     by_cost = [(point.training.chip_hours, point.training.train_s) for point in points if point.training]
     return tuple(

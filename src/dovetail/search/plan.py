@@ -38,15 +38,15 @@ def plan(
 ) -> Answer:
     """The fastest plan that fits, of all that the framework can run, or of those in a narrower space.
 
-    With `simulate_top` the fastest by simulation: as many plans are replayed at most, in the order of what they take
-    at least, and the certificate is about simulated time.
+    With `simulate_top` the fastest by simulation: at most so many plans are replayed, in the order of their lower
+    bounds, and the certificate is about simulated time.
 
     Plans whose step takes `below_s` or longer are of no interest: where there are no others the answer has none, and
     `below_s` is the bound that is proven.
 
-    An answer may be unproven, with a time limit or where the placement of blocks that choose by themselves is: then
-    its status is `feasible`, and the gap says how far off it can be. Of the plans of equal time that are looked at the
-    first by `simplicity` is taken.
+    An answer may be unproven, with a time limit or where the partition of blocks with policies of their own is: then
+    its status is `feasible`, and the gap says how far off it can be. Of evaluated plans with equal time the first by
+    `simplicity` is taken.
     """
     framework = frameworks.load(framework) if isinstance(framework, str) else framework
     if job.precision not in dict(framework.states):
@@ -60,7 +60,7 @@ def plan(
     whole = narrowed.resolve(job, cluster, framework)
     deadline = None if time_limit_s is None else start + time_limit_s
     if simulate_top and below_s < float("inf"):
-        raise InputError("below_s", "stands beside simulate_top", "leave one of them out")
+        raise InputError("below_s", "cannot be combined with simulate_top", "leave one of them out")
     if simulate_top:
         replayed = _simulated(job, cluster, framework, narrowed, whole, simulate_top, deadline)
         if replayed is not None:

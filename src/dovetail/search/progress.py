@@ -1,4 +1,4 @@
-"""How far a search is: the best plans found, what became of the others, and what a plan has to beat."""
+"""How far a search is: the best plans so far, what became of the others, and what a plan has to beat."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Progress:
     #: best plan of each combination of degrees
     by_degrees: dict[tuple[int, ...], TimedPlan] = field(default_factory=dict[tuple[int, ...], TimedPlan])
     counts: Counts = field(default_factory=Counts)
-    #: the least bound of what was left aside when time ran out
+    #: the lowest bound of what was left open when time ran out
     left_s: float = float("inf")
-    #: plans that take as long are of no interest, whatever is found
+    #: only plans below this are of interest
     below_s: float = float("inf")
     #: how many plans are asked for
     top: int = 1
-    #: these, where it is more than one, the best first: of each with the cut that is best for it
+    #: these, where it is more than one, the best first, each with its best partition
     leading: list[TimedPlan] = field(default_factory=list[TimedPlan])
 
     @property
@@ -45,7 +45,7 @@ class Progress:
         return self.below_s if self.best is None else min(self.below_s, self.best.seconds * (1 - TOLERANCE))
 
     def offer(self, seconds: float, plan: Plan) -> None:
-        """Keeps a plan that fits, if it is better than those alike."""
+        """Takes a plan that fits, if it is better than those like it."""
         timed = TimedPlan(seconds, plan)
         if self.top > 1:
             self._lead(timed)
@@ -65,7 +65,7 @@ class Progress:
 
 
 def _without_partition(plan: Plan) -> Plan:
-    """A plan apart from its cut, and from what single blocks compute again."""
+    """A plan without its partition and the policies of single blocks."""
     return replace(plan, layers_per_stage=(), recompute_by_block=None)
 
 

@@ -1,4 +1,4 @@
-"""The best plan by simulation: leading plans are replayed in the order of what they take at least."""
+"""The best plan by simulation: leading plans are replayed in the order of their lower bounds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST = 1000
 
 @dataclass(frozen=True, slots=True)
 class SimulatedPlans:
-    """Leading plans replayed, the best first, and what is proven of it: in simulated time."""
+    """Leading plans replayed, the best first, and its certificate in simulated time."""
 
     plans: tuple[SimulatedPlan, ...]
     certificate: Certificate
@@ -42,8 +42,8 @@ def simulated_plans(
 ) -> SimulatedPlans | None:
     """Replays up to `top` plans until none that is left can be faster; None where none fits or was found in time.
 
-    Everything not replayed takes at least as long as the last of the plans found, by the bound they are ordered by. Of
-    a plan that can be cut in several ways one cut is replayed, that of the least bound; for the others its bound stays.
+    Everything not replayed takes at least as long as the last of the leading plans, by the bound they are ordered by.
+    Of a plan with several partitions the one with the lowest bound is replayed; for the others its bound stays.
     """
     setting = Setting.of(job, cluster, framework, at_least=True)
     progress = BestFirst(setting, whole, deadline, top=max(top, 2)).run()
@@ -52,7 +52,7 @@ def simulated_plans(
         return None
     candidates.sort(key=lambda each: (each.seconds, simplicity(each.plan)))
     left = [each.seconds for each in candidates]
-    # beyond the plans found nothing is known but that it takes as long as the last of them
+    # all other plans take at least as long as the last leading one
     beyond_s = progress.leading[-1].seconds if len(progress.leading) == progress.top else float("inf")
     beyond_s = min(beyond_s, progress.left_s)
     replays: list[SimulatedPlan] = []
@@ -76,7 +76,7 @@ def simulated_plans(
 
 
 def _has_variants(plan: Plan, whole: Space) -> bool:
-    """Whether the space has the plan with other cuts, or other choices of single blocks, too."""
+    """Whether the space also has the plan with other partitions or policies of single blocks."""
     return BY_BLOCK in whole.recompute or (plan.pipeline_parallel > 1 and whole.partition != "even")
 
 

@@ -96,7 +96,7 @@ class Chips:
     def transfer(self, source: int, target: int) -> list[Transfer]:
         """From the chips of a stage to those of another.
 
-        Folded, chips whose ways lie on different tiers are stood for by one on the outermost of these.
+        Folded, one chip stands for those whose ways are on different tiers, on the outermost of these.
         """
         tiers = self._tiers_between(source, target)
         if not self.exact:
@@ -125,7 +125,7 @@ class Chips:
         return [abs(a - b) * strides[way] for a, b, way in zip(one, other, along, strict=True)]
 
     def folds(self) -> bool:
-        """Whether neighbouring stages lie alike for all chips, so that one can stand for all."""
+        """Whether neighbouring stages are placed alike for all chips, so that one can stand for all."""
         p = self.plan.pipeline_parallel
         pairs = [(stage, (stage + 1) % p) for stage in range(p)] if p > 1 else []
         return all(np.ptp(self._tiers_between(*pair)) == 0 for pair in pairs)

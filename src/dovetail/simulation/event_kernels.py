@@ -14,7 +14,7 @@ from numba import njit
 from dovetail.arrays import Bools, Floats, Ints
 from dovetail.simulation.fair_share_kernels import fill
 
-#: Moments this close, as a part of the time, are one: what should be equal differs by rounding.
+#: Times this close, relative to the time, are one: what should be equal differs by rounding.
 SAME = 1e-14
 
 
@@ -69,14 +69,14 @@ class Links(NamedTuple):
 
 
 class Pile(NamedTuple):
-    """Numbers put aside, `held[0]` of them."""
+    """A stack of numbers, `count[0]` of them."""
 
     number: Ints
     count: Ints
 
 
 class Now(NamedTuple):
-    """What happens at one moment: tasks that can begin, have waited, are over; links whose messages change."""
+    """What happens at one time: tasks that can begin, have waited, are over; links whose messages change."""
 
     ready: Pile
     waited: Pile
@@ -198,7 +198,7 @@ def _leave(flights: Flights, links: Links, route: int, task: int) -> None:
 
 @njit(cache=True)
 def _proceed(at: float, tasks: Tasks, links: Links, queue: Queue, flights: Flights, now: Now) -> int:
-    """Everything that follows at once from what happens at a moment; how many tasks end."""
+    """Everything that follows at once from what happens at this time; how many tasks end."""
     ended = 0
     while now.ready.count[0] + now.waited.count[0] + now.over.count[0] > 0:
         if now.over.count[0] > 0:
@@ -286,7 +286,7 @@ def _share(
 
 @njit(cache=True)
 def _logged(log: Floats, count: int, at: float, task: int, rate: float) -> tuple[Floats, int]:
-    """The log with one more change; one without room is not kept."""
+    """The log with one more change; one of no width stays empty."""
     if log.shape[1] == 0:
         return log, count
     if count == log.shape[1]:

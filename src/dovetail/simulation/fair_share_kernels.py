@@ -22,7 +22,7 @@ def fill(
     """Writes the fair rate of every one of `messages`, which are put in another order, to `rate`.
 
     Message k takes route way[k]: the entries starts[r] to starts[r + 1] of `link` and `part`. `links` are all they
-    cross, with `room` for so many bytes per second, which is used up; `load` is scratch of the same length.
+    cross, with `free` bytes per second, which are used up; `load` is scratch of the same length.
     """
     load[links] = 0.0
     for message in messages:

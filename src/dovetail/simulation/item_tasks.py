@@ -1,4 +1,4 @@
-"""The tasks of one work item of a pipeline stage (a microbatch's forward or backward through a chunk), as a pattern."""
+"""The tasks of one work item (a micro-batch's forward or backward through a chunk), as a pattern."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Writer:
         self.pattern = Pattern()
         #: what the next step of the chip needs
         self.front = [self.pattern.add(None, ())]
-        #: by kind of group: the message before on the stream that runs beside computation
+        #: by kind of group: the message before on the stream that overlaps computation
         self.streams: dict[str, int] = {}
         #: what the layer before began with
         self.earlier = list(self.front)
@@ -58,7 +58,7 @@ class _Writer:
         return task
 
     def overlapped(self, step: LayerStep, needs: Sequence[int]) -> int:
-        """A message beside computation, after those of its kind before it."""
+        """A message that overlaps computation, after those of its kind before it."""
         before = [self.streams[step.group]] if step.group in self.streams else []
         task = self.pattern.add(step, [*needs, *before])
         self.streams[step.group] = task
@@ -89,7 +89,7 @@ class _Writer:
         self.pattern.last.append(self.front[0])
 
     def _collective(self, step: LayerStep, needs: Sequence[int] | None) -> list[int]:
-        """A collective's part beside computation, after what it needs, or after the part that computation waits for."""
+        """A collective's overlapped part, after what it needs, or after the part that computation waits for."""
         parts = parted(step)
         if parts.seen is not None:
             self.step(parts.seen)
@@ -115,7 +115,7 @@ class Parts:
 
     #: the part that computation waits for
     seen: LayerStep | None
-    #: the part that runs beside computation, and what computation loses to it
+    #: the part that overlaps computation, and what computation loses to it
     overlapped: LayerStep | None
     lost: LayerStep | None
 
@@ -126,9 +126,9 @@ class Parts:
 
 
 def parted(step: LayerStep) -> Parts:
-    """What computation waits for of a collective, and what runs beside it.
+    """What computation waits for of a collective, and what overlaps it.
 
-    Kernels that send need cores and memory too, so computation is slower beside them: it waits for as long as it loses.
+    Kernels that send need cores and memory too, so computation beside them is slower: it waits for as long as it loses.
     The links carry every byte once.
     """
     assert step.message is not None, step
@@ -144,7 +144,7 @@ def parted(step: LayerStep) -> Parts:
 
 
 def item_pattern(kind: WorkKind, content: ChunkContent, layers: Mapping[str, LayerSteps]) -> Pattern:
-    """One microbatch through a chunk: its layers in order, or in reverse for gradients."""
+    """One micro-batch through a chunk: its layers in order, or in reverse for gradients."""
     writer = _Writer()
     names = [name for name, count in content.items() for _ in range(count)]
     for name in names if kind is WorkKind.FORWARD else reversed(names):

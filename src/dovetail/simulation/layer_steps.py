@@ -1,4 +1,4 @@
-"""What a chip does for one layer and microbatch, one step after another: kernels, collectives, waits."""
+"""What a chip does for one layer and micro-batch, one step after another: kernels, collectives, waits."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class StepKind(IntEnum):
     WEIGHT_GRADIENT = 3
     OPTIMIZER = 4
     WAIT = 5
-    #: what kernels take longer beside messages
+    #: what kernels lose to messages that overlap them
     SLOWED = 6
     COLLECTIVE = 7
     TRANSFER = 8
@@ -73,21 +73,21 @@ class LayerStep:
     message: Message | None = None
     #: kind of group of a collective
     group: str = ""
-    #: the part of it that runs beside computation, and the part of that part which computation loses all the same
+    #: the part of it that overlaps computation, and the part of that which computation loses all the same
     overlapped: float = 0.0
     lost: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class LayerSteps:
-    """The steps of one layer; collectives of weights and their gradients apart."""
+    """The steps of one layer; collectives of weights and their gradients are separate."""
 
     forward: tuple[LayerStep, ...]
     #: input and weight gradients in the order in which they are computed
     backward: tuple[LayerStep, ...]
     forward_gather: tuple[LayerStep, ...]
     backward_gather: tuple[LayerStep, ...]
-    #: of gradients, in every microbatch or once a step
+    #: of gradients, in every micro-batch or once a step
     microbatch_reduction: tuple[LayerStep, ...]
     step_reduction: tuple[LayerStep, ...]
     #: of weights that were updated in shards, ahead of a step's first forward
@@ -142,7 +142,7 @@ class _Messages:
         sizes, widths = graph.resolve(batch=arranged.batch, seq=job.seq_len), job.element_bytes()
         top_k = float(as_array(sizes[TOP_K])) if profiled.facts.one_copy_per_node and TOP_K in sizes else 1.0
         time = partial(pricing.time, arranged, copies=top_k)
-        #: of what runs beside computation, the part that costs time all the same
+        #: of what overlaps computation, the part that costs time all the same
         self.lost = float(profiled.facts.overheads.exposed)
         self.messages: list[tuple[Collective, str, Message]] = []
         for collective in placed.collectives:
@@ -245,7 +245,7 @@ def _direction(
 def _recomputed(
     recomputed: Recompute, profile: LayerProfile, messages: _Messages, hidden: Mapping[str, float]
 ) -> list[LayerStep]:
-    """What runs again ahead of the backward: its kernels as one step, its collectives by kind of group."""
+    """What is recomputed ahead of the backward: its kernels as one step, its collectives by kind of group."""
     steps: list[LayerStep] = []
     if float(recomputed.added_s) > 0:
         steps.append(LayerStep("recompute", StepKind.RECOMPUTE, float(recomputed.added_s)))
@@ -255,5 +255,5 @@ def _recomputed(
         part = float(seconds) / whole if whole else 0.0
         for collective, kind, message in messages.of(Moment.FORWARD):
             if kind == group and part > 0:
-                steps.append(messages.step(collective, group, message.times(part), hidden, " again"))
+                steps.append(messages.step(collective, group, message.times(part), hidden, " (recompute)"))
     return steps

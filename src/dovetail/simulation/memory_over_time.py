@@ -40,7 +40,7 @@ class MemoryOverTime:
 
 @dataclass(frozen=True, slots=True)
 class _ChunkBytes:
-    """Bytes of a chunk: of a microbatch in flight, and while its loss or its gradients are computed."""
+    """Bytes of a chunk: of a micro-batch in flight, and while its loss or its gradients are computed."""
 
     saved: float
     loss: float
@@ -50,10 +50,10 @@ class _ChunkBytes:
 def memory_over_time(
     tasks: StepTasks, timeline: Timeline, plan: Plan, step: Step, facts: FrameworkFacts
 ) -> tuple[MemoryOverTime, ...]:
-    """What the chips of every stage hold.
+    """Memory of every stage's chips.
 
-    A chunk keeps its activations from the beginning of a microbatch's forward to the end of its last gradient. What a
-    layer at work needs besides is there while a gradient runs, and what a loss holds in its forward.
+    A chunk saves its activations from the beginning of a micro-batch's forward to the end of its last gradient. What a
+    layer at work needs besides is there while a gradient runs, and what a loss needs in its forward.
     """
     order, tables, sizes = tasks.order, step.tables, facts.parameter_bytes
     zero_stage = effective_zero_stage(plan.zero_stage, plan.pipeline_parallel)
@@ -102,7 +102,7 @@ def _chunk_bytes(step: Step, tables: MemoryTables, sizes: ParameterBytes, zero_s
 
 
 def _added_up(changes: Sequence[tuple[float, float]], times: float, more: float) -> MemoryOverTime:
-    """Changes in order of time, what is freed at a moment before what is taken."""
+    """Changes in order of time, what is freed at a time before what is taken."""
     ordered = sorted(changes)
     at_s = np.array([at for at, _ in ordered])
     total = np.cumsum([change for _, change in ordered])

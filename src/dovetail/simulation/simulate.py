@@ -67,7 +67,7 @@ def simulate(
 ) -> Simulation:
     """One step of a plan, folded to one chip for each stage of the pipeline, or `exact` with every chip for itself.
 
-    `rates` keeps when the rate of each message changed.
+    `rates` records when the rate of each message changed.
     """
     framework = frameworks.load(framework) if isinstance(framework, str) else framework
     facts = facts_of(framework, job, schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel)
@@ -78,7 +78,7 @@ def simulate(
     if exact:
         most = len(tasks.graph) * (plan.chips // plan.pipeline_parallel)
         if most > MOST_TASKS:
-            fix = f"at most {MOST_TASKS:,} are possible: simulate one chip a stage, or fewer chips or microbatches"
+            fix = f"at most {MOST_TASKS:,} are possible: simulate one chip a stage, or fewer chips or micro-batches"
             raise InputError("exact", f"would be up to {most:,} tasks", fix)
         tasks = tasks_of(plan, job, profiled, step, exact=True)
     timeline = run(tasks.graph, rates=rates)

@@ -1,4 +1,4 @@
-"""A whole training step as tasks: every item of the pipeline, transfers between stages, and what follows them."""
+"""A whole training step as tasks: every item of the pipeline, transfers between stages, and the end of the step."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ class _StepWriter:
             self._edge(at, np.broadcast_to(after, at.shape))
 
     def _reductions(self, stage: int) -> None:
-        """Of each layer after its last gradient, beside what is left to do; the rest of it after everything."""
+        """Of each layer after its last gradient, overlapping what is left to do; the rest of it after everything."""
         gradients = (WorkKind.BACKWARD, WorkKind.WEIGHT_GRADIENT)
         last = {self._places[item]: item for item in self._items_of(stage, gradients)}
         behind, blocking = list[Ints](), list[LayerStep]()

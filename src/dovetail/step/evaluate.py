@@ -116,7 +116,7 @@ def evaluation_of(
 
 @dataclass(frozen=True, slots=True)
 class ProfiledJob:
-    """A job's layers on a cluster under the degrees of a plan: the same however it is cut and what it recomputes."""
+    """A job's layers on a cluster under the degrees of a plan: independent of its partition and recompute policy."""
 
     profiles: JobProfiles
     chip: ChipUnits
@@ -137,7 +137,7 @@ def step_of(
 def profiled_job(
     plan: Plan, job: Job, cluster: Cluster, facts: FrameworkFacts, efficiencies: Efficiencies, *, energy: bool = False
 ) -> ProfiledJob:
-    """What the layers cost; of the plan only its degrees, microbatch and state sharding matter."""
+    """What the layers cost; of the plan only its degrees, micro-batch and state sharding matter."""
     gradient_bytes = facts.sharded_reduction_bytes if plan.zero_stage == 3 else facts.reduction_bytes
     chip = units_of(job, cluster, facts, efficiencies)
     arranged = Arrangements.of([arrange(plan, job.graph(), cluster)], [plan.micro_batch * plan.data_parallel])
@@ -217,11 +217,11 @@ def _energy(
 def recompute_of(
     profiles: JobProfiles, layer: str, choice: str | tuple[str, ...], share: float, facts: FrameworkFacts
 ) -> Recompute:
-    """What a layer keeps where a share of its class makes this choice and the rest keeps everything."""
+    """What a layer saves where a share of its class makes this choice and the rest saves everything."""
     graph, profile = profiles.graph.layers[layer], profiles.layers[layer]
     if not is_block(graph):
         # embedding and head are never recomputed (Narayanan et al. 2021, eq. 3 and its note), multiply in the wide
-        # format, and hold the loss apart from what a microbatch keeps
+        # format, and hold the loss apart from what a micro-batch saves
         return recompute(graph, profile, "none")
     recomputed = recompute(graph, profile, choice, facts.operand_share, stops_early=facts.stops_early)
     return recomputed.mixed(recompute(graph, profile, "none", facts.operand_share), share)
@@ -240,7 +240,7 @@ def pipeline_of(plan: Plan) -> Pipeline:
 
 
 def loss_bytes(layers: Mapping[str, LayerProfile], facts: FrameworkFacts) -> dict[str, Floats]:
-    """What the losses hold at once, by the layers that have one."""
+    """Bytes of the losses at their peak, by the layers that have one."""
     return {
         name: profile.logits * facts.logits_bytes / facts.loss_chunks
         for name, profile in layers.items()

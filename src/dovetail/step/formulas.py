@@ -1,7 +1,7 @@
 """The formulas of a training step, each once: plain arithmetic on numbers or arrays, and inside compiled code.
 
-`evaluate` calls them for one plan, the search's kernels for a million, partition, bounds and mapping with what they
-know or at least know; `compiled_formulas` makes them callable inside compiled code. `FORMULAS` lists who calls what,
+`evaluate` calls them for one plan, the search's kernels for a million, partition, bounds and mapping with exact or
+relaxed arguments; `compiled_formulas` makes them callable inside compiled code. `FORMULAS` lists who calls what,
 and tests/test_one_model.py checks that they do.
 """
 
@@ -44,10 +44,10 @@ def tensor_capacity(memory: Number, context: Number, overhead: Number) -> Number
 
 
 def overlap_budget(work: Number, stages: Number, microbatches: Number, chunks: Number, minimum: Number) -> Number:
-    """Seconds of work beside which the end-of-step collectives of a stage can run, `work` being one microbatch's.
+    """Seconds of work beside which the end-of-step collectives of a stage can run, `work` being one micro-batch's.
 
     A stage of several chunks has more: every chunk but its last to finish is reduced while the others still work on as
-    many microbatches as the pipeline has stages (Megatron Core, pipeline_parallel/schedules.py, interleaving).
+    many micro-batches as the pipeline has stages (Megatron Core, pipeline_parallel/schedules.py, interleaving).
     """
     return np.maximum((1 + (np.minimum(stages, microbatches) - 1) * (chunks - 1) / chunks) * work, minimum)
 

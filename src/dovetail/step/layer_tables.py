@@ -1,4 +1,4 @@
-"""Layer tables: what every layer class takes under every split and microbatch, and under every recompute choice."""
+"""Layer tables: every layer class under all stage degrees, micro-batch sizes and recompute policies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dovetail.step.facts import FrameworkFacts, facts_of
 from dovetail.step.profiles import Arrangements, Pricing, pricing_of, profile_job
 from dovetail.step.times import layer_times
 
-#: A recompute choice and the share of the blocks it holds for.
+#: What blocks recompute, and the share of the blocks it holds for.
 RecomputePolicy = tuple[Choice, float]
 
 
@@ -87,7 +87,7 @@ def _facts(framework: Framework, job: Job, stages: int, *, at_least: bool) -> Fr
 
 @dataclass(frozen=True, slots=True)
 class ChoiceTimes:
-    """Layers under every recompute choice: arrays of cells × choices × classes."""
+    """Layers under every recompute policy: arrays of profiles × policies × classes."""
 
     forward_s: Floats
     input_gradient_s: Floats
@@ -102,7 +102,7 @@ class ChoiceTimes:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What states add to every microbatch, by kind of group: states × classes; and the kernels launched for it."""
+    """What states add to every micro-batch, by kind of group: states × classes; and the kernels launched for it."""
 
     forward_s: Mapping[str, Floats]
     backward_s: Mapping[str, Floats]
@@ -111,7 +111,7 @@ class Work:
 
 
 class LayerTable:
-    """The cells of one structure: splits along the same axes with their microbatches, profiled together."""
+    """Profiles of stage degrees along the same axes with their micro-batches, made together."""
 
     def __init__(self, setting: Setting, degrees: Sequence[StageDegrees], rows: Ints, micro_batches: Ints) -> None:
         self.setting = setting
@@ -129,11 +129,11 @@ class LayerTable:
         self._times: dict[tuple[str, Choice, float], tuple[Floats, ...]] = {}
 
     def column(self, field: str) -> Floats:
-        """A field of the profiles: cells × classes."""
+        """A field of the profiles: profiles × classes."""
         return np.stack([self._wide(getattr(p, field)) for p in self._layers], axis=1)
 
     def tied(self, weights: Sequence[str], field: str) -> Floats:
-        """Parameters of weights that several classes share: cells × classes × weights."""
+        """Parameters of weights that several classes share: profiles × classes × weights."""
         rows = [
             [getattr(p.tied_parameters[w], field) if w in p.tied_parameters else np.zeros(()) for w in weights]
             for p in self._layers
@@ -146,7 +146,7 @@ class LayerTable:
         return [self.profiles.layers[name] for name in self.setting.classes]
 
     def _recompute_of(self, name: str, choice: Choice, share: float) -> Recompute:
-        """What a class keeps where a share of its blocks makes a choice; embedding and head compute nothing again."""
+        """What a class saves where a share of its blocks makes a choice; embedding and head recompute nothing."""
         layer = self.setting.graph.layers[name]
         if not is_block(layer):
             return self._policy_recompute(name, "none", 1.0)
@@ -162,7 +162,7 @@ class LayerTable:
         return self._cache[key]
 
     def choice_times(self, policies: Sequence[RecomputePolicy]) -> ChoiceTimes:
-        """Seconds and bytes under every choice and the share of blocks it holds for."""
+        """Seconds and bytes under every policy."""
         by_policy = [self._policy_times(choice, share) for choice, share in policies]
         return ChoiceTimes(*(np.stack([part[i] for part in by_policy], axis=1) for i in range(5)))
 
@@ -170,7 +170,7 @@ class LayerTable:
         columns: list[tuple[Floats, ...]] = []
         for name in self.setting.classes:
             layer = self.setting.graph.layers[name]
-            # several choices are one to a class that lacks what they differ in
+            # several choices are the same to a class without the modules they differ in
             key = (name, _effect(layer, choice), share) if is_block(layer) else (name, "none", 1.0)
             if key not in self._times:
                 self._times[key] = self._class_times(*key)
@@ -187,13 +187,13 @@ class LayerTable:
     def sharded_policy(
         self, choice: Choice, share: float, rows: Ints, work: Work, states: Ints, stages: int
     ) -> list[Floats]:
-        """The same of some cells, each under a state that gathers or reduces with every microbatch."""
+        """The same for some profiles, each under a state whose collectives run in every micro-batch."""
         facts = self.setting.facts(stages)
         columns: list[list[Floats]] = []
         for number, (name, profile) in enumerate(zip(self.setting.classes, self._layers, strict=True)):
             recomputed = _taken_recompute(self._recompute_of(name, choice, share), rows, self.num_profiles)
             if choice == "full" and not facts.stops_early and is_block(self.setting.graph.layers[name]):
-                # a forward that runs again as a whole launches what gathers its weights too
+                # a full recompute launches the gathering of its weights too
                 launches = share * work.forward_kernels[states, number]
                 recomputed = replace(recomputed, added_kernels=recomputed.added_kernels + launches)
             taken = _taken_profile(profile, rows, self.num_profiles, work, states, number)
@@ -209,7 +209,7 @@ class LayerTable:
 
 
 def _effect(layer: LayerGraph, choice: Choice) -> Choice:
-    """A choice as one layer sees it: modules it lacks do nothing."""
+    """A choice as one layer sees it: modules it does not have do nothing."""
     if isinstance(choice, str):
         return choice
     present = tuple(name for name in choice if name not in MODULES or any(MODULES[name].operators(layer)))
@@ -217,7 +217,7 @@ def _effect(layer: LayerGraph, choice: Choice) -> Choice:
 
 
 def by_structure(degrees: Sequence[StageDegrees]) -> Mapping[Strategy, list[int]]:
-    """Numbers of the splits along the same axes."""
+    """Stage degrees along the same axes, by number."""
     groups: dict[Strategy, list[int]] = {}
     for number, each in enumerate(degrees):
         groups.setdefault(each.arranged.strategy, []).append(number)
@@ -231,7 +231,7 @@ def _taken(values: Floats | float, rows: Ints, num_profiles: int) -> Floats:
 def _taken_profile(
     profile: LayerProfile, rows: Ints, num_profiles: int, work: Work, states: Ints, number: int
 ) -> LayerProfile:
-    """What `layer_times` reads of some cells' profiles, with what their states add to every microbatch."""
+    """What `layer_times` reads of some profiles, with what their states add to every micro-batch."""
 
     def joined(profiled: Mapping[str, Floats], more: Mapping[str, Floats]) -> dict[str, Floats]:
         sums: dict[str, Floats] = {name: _taken(seconds, rows, num_profiles) for name, seconds in profiled.items()}
@@ -262,7 +262,7 @@ def _taken_recompute(recomputed: Recompute, rows: Ints, num_profiles: int) -> Re
 
 
 def recompute_policies(space: Space) -> list[RecomputePolicy]:
-    """Recompute choices and the shares they hold for; those that let blocks choose are bounded by none and full."""
+    """The recompute policies of a space; where blocks choose, none and full bound them."""
     if BY_BLOCK in space.recompute:
         return [("none", 1.0), ("full", 1.0)]
     policies: list[RecomputePolicy] = []

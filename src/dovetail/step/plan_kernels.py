@@ -1,4 +1,4 @@
-"""Compiled evaluation of plans by index: pipeline, what follows it, and the memory of every stage."""
+"""Compiled evaluation of plans by index: pipeline, end of step, and the memory of every stage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dovetail.step.compiled_formulas import (
 
 
 class LayerColumns(NamedTuple):
-    """Layer rows × classes: seconds of a microbatch, bytes kept of it, bytes there again for its backward."""
+    """Layer rows × classes: seconds of a micro-batch, bytes it saves, bytes of its recompute workspace."""
 
     forward_s: Floats
     input_gradient_s: Floats
@@ -34,7 +34,7 @@ class LayerColumns(NamedTuple):
 
 
 class ProfileColumns(NamedTuple):
-    """Layer profiles × classes: parameters of one chip (tied ones apart, by weight) and bytes that come and go."""
+    """Layer profiles × classes: parameters of one chip (tied ones by weight) and transient bytes."""
 
     untied: Floats
     tied: Floats
@@ -43,12 +43,12 @@ class ProfileColumns(NamedTuple):
     largest: Floats
     transient: Floats
     loss: Floats
-    #: cells: bytes a stage hands on
+    #: by profile: bytes a stage hands on
     stream: Floats
 
 
 class StateColumns(NamedTuple):
-    """State rows × classes: parameters whose state a chip keeps, seconds of reduction and gathering a step."""
+    """State rows × classes: parameters whose state a chip has, seconds of reduction and gathering a step."""
 
     untied: Floats
     tied: Floats
@@ -57,15 +57,15 @@ class StateColumns(NamedTuple):
 
 
 class PartitionColumns(NamedTuple):
-    """Layers on stages: every cut has stage contents (classes × count) without repetition, and chunk contents."""
+    """Layers on stages: every partition has stage contents (classes × count) without repetition, and chunk contents."""
 
-    #: rows × classes; those of cut i begin at row `first_content[i]`
+    #: rows × classes; those of partition i begin at row `first_content[i]`
     contents: Ints
     first_content: Ints
-    #: by stage: which of the cut's contents; those of cut i begin at `first_stage[i]`
+    #: by stage: which of the partition's contents; those of partition i begin at `first_stage[i]`
     stage_content: Ints
     first_stage: Ints
-    #: by place along the model: which of the cut's chunk contents; and those contents
+    #: by place along the model: which of the partition's chunk contents; and those contents
     chunks: Ints
     first_chunk: Ints
     place_chunk: Ints
@@ -73,7 +73,7 @@ class PartitionColumns(NamedTuple):
 
 
 class FrameworkColumns(NamedTuple):
-    """What a framework keeps per parameter and hides, with one stage (0) and with several (1)."""
+    """A framework's bytes per parameter and overlaps, with one stage (0) and with several (1)."""
 
     alone: ParameterBytes
     staged: ParameterBytes
@@ -96,7 +96,7 @@ class PlanColumns(NamedTuple):
     stages: Ints
     microbatches: Ints
     chunks: Ints
-    #: interleaved: microbatches that pass a chunk before the next one's turn
+    #: interleaved: micro-batches that pass a chunk before the next one's turn
     group: Ints
     #: the stage in effect
     zero_stage: Ints
@@ -120,7 +120,7 @@ def evaluate_plans(
     has_loss: Bools,
     most: int,
 ) -> tuple[Floats, Floats, Floats]:
-    """Seconds of every plan's pipeline, seconds after it, and bytes of its fullest stage.
+    """Seconds of every plan's pipeline, of its end of step, and bytes of its fullest stage.
 
     Pipelines of schedules other than 1F1B without waiting receivers and GPipe are bounded from below. `most` is the
     largest number of places and stages of any plan.
@@ -154,7 +154,7 @@ def _same_pipeline(plans: PlanColumns, i: int) -> bool:
 
 @njit(cache=True)
 def _chunks(plans: PlanColumns, layers: LayerColumns, partitions: PartitionColumns, i: int, rows: Floats) -> None:
-    """Forward and backward of every chunk, with what its stage spends on sending, and what a microbatch of it saves."""
+    """Forward and backward of every chunk with its stage's sends, and what a micro-batch of it saves."""
     row, partition = plans.layer[i], plans.partition[i]
     first, place = partitions.first_chunk[partition], partitions.first_place[partition]
     places = partitions.first_place[partition + 1] - place
@@ -207,7 +207,7 @@ def _stages(
     i: int,
     activations: Floats,
 ) -> tuple[float, float]:
-    """Seconds once a step, and bytes of the fullest stage; what depends on a stage's content is found once for it."""
+    """Seconds of the end of step, and bytes of the fullest stage; equal stages are computed once."""
     row, profile, state, partition = plans.layer[i], plans.profile[i], plans.state[i], plans.partition[i]
     p, m, v, zero = plans.stages[i], plans.microbatches[i], plans.chunks[i], plans.zero_stage[i]
     staged, sizes = (1, facts.staged) if p > 1 else (0, facts.alone)
@@ -257,7 +257,7 @@ def _stages(
 def stage_parameters(
     contents: Ints, place: int, profiles: ProfileColumns, profile: int, states: StateColumns, state: int
 ) -> tuple[float, float]:
-    """Parameters a chip of a stage uses and those it keeps the state of; tied ones count once."""
+    """Parameters a chip of a stage uses and those whose state it has; tied ones count once."""
     used, home = 0.0, 0.0
     classes = contents.shape[1]
     for c in range(classes):
@@ -305,7 +305,7 @@ def memory_parts(
     zero: int,
     activations: float,
 ) -> tuple[float, float, float, float, float, float, float, float, float, float]:
-    """Bytes of one stage's tensors by part (`PARTS`): where the loss is the larger peak, it stands for the others."""
+    """Bytes of one stage's tensors by part (`PARTS`): where the loss is the larger peak, the others are 0."""
     weights, gradients, optimizer = state_bytes(used, home, zero, sizes)
     loss, workspace, transient, of_layer = _transients(
         contents, place, layers, row, profiles, profile, has_loss, zero, sizes.by_weight
@@ -378,7 +378,7 @@ def _transients(
 
 @njit(cache=True)
 def gathered_parameters(contents: Ints, place: int, profiles: ProfileColumns, profile: int, by_weight: bool) -> float:
-    """Parameters that are whole at once under ZeRO 3: what is at work and what is fetched ahead."""
+    """Parameters that are whole at once under ZeRO-3: what is at work and what is fetched ahead."""
     whole, first, second, shared = 0.0, 0.0, 0.0, -1.0
     for c in range(contents.shape[1]):
         if contents[place, c]:

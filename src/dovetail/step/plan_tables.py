@@ -24,7 +24,8 @@ from dovetail.step.plan_kernels import FrameworkColumns, LayerColumns, ProfileCo
 from dovetail.step.state_tables import StateSharding, StateTable
 from dovetail.step.times import handover_seconds, is_routed, tied_time
 
-#: Sequences of a microbatch so large that nothing is lost on its size: what layers then take per sequence bounds all.
+#: Sequences of an asymptotic micro-batch: so many that nothing is lost on its size, and its seconds per sequence are
+#: a lower bound.
 ASYMPTOTIC_SEQUENCES = 2**20
 
 
@@ -34,13 +35,13 @@ def numbers(array: Ints) -> list[int]:
 
 
 class Tables:
-    """Profiles once per cell, states once per sharding, cuts once per pipeline; plans are numbers of their rows."""
+    """Layers once per profile, states once per sharding, partitions once per pipeline; plans are rows of these."""
 
     def __init__(self, setting: Setting, degrees: Sequence[StageDegrees], policies: Sequence[RecomputePolicy]) -> None:
         self.setting = setting
         self.degrees = degrees
         self.policies = policies
-        #: of the splits
+        #: of the stage degrees, as columns
         self.columns = PlanBatch.of([each.plan for each in degrees])
         graph = setting.graph
         self.states = StateTable(setting, degrees)
@@ -49,15 +50,15 @@ class Tables:
         self._tables: list[LayerTable] = []
         self._choices: dict[int, ChoiceTimes] = {}
         self._profile_rows: dict[tuple[int, int], int] = {}
-        #: of every cell: its table, and its row there
+        #: of every profile: its table, and its row there
         self._place: list[tuple[int, int]] = []
         self._columns: list[ProfileColumns] = []
         self._fastest: list[LayerColumns] = []
 
     def asymptotic(self) -> tuple[Floats, Floats, Floats]:
-        """Of every split: forward and backward seconds per sequence of every class, and parameters, tied ones apart.
+        """For all stage degrees: forward and backward seconds per sequence of every class, and untied parameters.
 
-        With endless microbatches, that is: none takes less per sequence, since launches, latencies and unfilled tiles
+        They are of asymptotic micro-batches: none takes less per sequence, since launches, latencies and unfilled tiles
         only add to it.
         """
         count, classes, setting = len(self.degrees), len(self.setting.classes), self.setting
@@ -77,7 +78,7 @@ class Tables:
         return forward, backward, parameters
 
     def profiles(self, skeletons: PlanSkeletons) -> Ints:
-        """The cells of shapes; those not seen yet are profiled, all of a structure together."""
+        """The profiles of skeletons; new ones are made together where they are along the same axes."""
         pairs = list(zip(numbers(skeletons.degrees), numbers(skeletons.micro_batch), strict=True))
         new = sorted({pair for pair in pairs if pair not in self._profile_rows})
         groups: dict[Strategy, list[tuple[int, int]]] = {}
@@ -112,15 +113,15 @@ class Tables:
         )
 
     def profile_arrays(self) -> ProfileColumns:
-        """All cells so far, for kernels."""
+        """All profiles so far, for kernels."""
         return ProfileColumns(*(np.concatenate(parts) for parts in zip(*self._columns, strict=True)))
 
     def fastest_rows(self) -> LayerColumns:
-        """Of all cells so far, the least that any option takes, in seconds and in bytes."""
+        """The least that any policy takes, in seconds and in bytes, of all profiles so far."""
         return LayerColumns(*(np.concatenate(parts) for parts in zip(*self._fastest, strict=True)))
 
     def layer_rows(self, profiles: Ints) -> LayerColumns:
-        """Rows of these cells under every option: row i · options + j is cell i under option j."""
+        """Rows of these profiles under every policy: row i · policies + j is profile i under policy j."""
         parts: list[list[Floats]] = [[] for _ in range(5)]
         for profile in numbers(profiles):
             number, row = self._place[profile]
@@ -132,7 +133,7 @@ class Tables:
         return LayerColumns(*(np.concatenate(part) for part in parts))
 
     def sharded_rows(self, profiles: Ints, policies: Ints, states: Ints) -> LayerColumns:
-        """Rows of cells under an option and a state that gathers or reduces with every microbatch, one of each."""
+        """Rows of profiles under a policy and a state whose collectives run in every micro-batch, one of each."""
         parts = [np.zeros((len(profiles), len(self.setting.classes))) for _ in range(5)]
         places = np.array([self._place[profile] for profile in numbers(profiles)], np.int64).reshape(-1, 2)
         staged = np.array([min(self.states.keys[state].stages, 2) for state in numbers(states)], np.int64)
@@ -164,7 +165,7 @@ class Tables:
         return np.where(overlapped, 0.0, seconds), np.where(overlapped, seconds, 0.0)
 
     def _stage_hops(self, skeletons: PlanSkeletons) -> Ints:
-        """Links of a grid between neighbouring stages; 0 where they lie on no grid."""
+        """Links of a grid between neighbouring stages; 0 without a grid."""
         columns = (skeletons.degrees, skeletons.replicas, skeletons.stages, skeletons.inside)
         keys, back = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
         hops: list[int] = []
@@ -214,7 +215,7 @@ class Tables:
         return np.array([key.zero_stage for key in self.states.keys], np.int64)
 
     def sharded_work(self) -> Bools:
-        """Whether every microbatch gathers weights or reduces gradients, of every state so far."""
+        """Whether every micro-batch gathers weights or reduces gradients, of every state so far."""
         return np.array([key.sharded_work for key in self.states.keys], np.bool_)
 
     @property
@@ -224,7 +225,7 @@ class Tables:
 
 
 def _fastest(table: LayerTable) -> LayerColumns:
-    """Seconds of blocks that compute nothing again, bytes of blocks that keep what they are handed alone."""
+    """Seconds of blocks that recompute nothing, bytes of blocks that save only their input."""
     none, full = (table.choice_times([(choice, 1.0)]) for choice in ("none", "full"))
     return LayerColumns(
         none.forward_s[:, 0],

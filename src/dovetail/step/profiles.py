@@ -25,7 +25,7 @@ from dovetail.models import Job
 from dovetail.plans.arrange import Arrangement
 from dovetail.profile import WEIGHT_GATHER, LayerProfile, profile_layer
 
-#: The kind of group whose collectives bring updated weights to every copy (ZeRO 1 and 2).
+#: The kind of group whose collectives bring updated weights to every replica (ZeRO-1 and 2).
 UPDATED_WEIGHTS = "updated weights"
 
 
@@ -46,15 +46,15 @@ class Arrangements:
     axes: AtomicAxes
     strategy: Strategy
     axis_sizes: Mapping[str, Size]
-    #: groups each axis joins along every way of the network, and how far they lie apart: ways × arrangements
+    #: groups each axis joins along every way of the network, and their stride: ways × arrangements
     joins: Mapping[str, Floats]
     strides: Mapping[str, Floats]
-    #: sequences of a microbatch on all copies
+    #: sequences of a micro-batch on all replicas
     batch: Size
 
     @staticmethod
     def of(arranged: Sequence[Arrangement], batches: Sequence[int]) -> Arrangements:
-        """Arrangements of plans and the sequences of their microbatches."""
+        """Arrangements of plans and the sequences of their micro-batches."""
         axes, strategy = arranged[0].axes, arranged[0].strategy
         assert all(each.strategy == strategy for each in arranged), "plans along the same axes"
         joins, strides = (

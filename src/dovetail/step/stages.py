@@ -44,7 +44,7 @@ def variant_name(layer: str, choice: int) -> str:
 def layer_variants(
     graph: ModelGraph, plan: Plan, contents: Sequence[ChunkContent]
 ) -> dict[str, tuple[str, str | tuple[str, ...]]]:
-    """Every name in the chunks' contents, the layer class it is of, and what that computes again."""
+    """Every name in the chunks' contents, its layer class, and what that recomputes."""
     variants: dict[str, tuple[str, str | tuple[str, ...]]] = {layer: (layer, plan.recompute) for layer in graph.layers}
     if plan.recompute_by_block is not None:
         for number, choice in enumerate(plan.recompute_choices):
@@ -68,5 +68,5 @@ def layer_counts(stage: Stage) -> dict[str, int]:
 
 
 def runs_per_chunk(pipeline: Pipeline) -> float:
-    """Microbatches that each chunk of a stage sees in a step; DualPipe sends half of them either way."""
+    """Micro-batches that each chunk of a stage sees in a step; DualPipe sends half of them either way."""
     return pipeline.num_microbatches * pipeline.num_places / pipeline.places().size

@@ -1,4 +1,4 @@
-"""State tables: where the state of weights lies for every number of copies and every sharding, and what that costs."""
+"""State tables: where the state of weights is for every replica count and sharding, and what that costs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PARAMETERS = dict.fromkeys(Element, 1)
 
 @dataclass(frozen=True, slots=True)
 class StateSharding:
-    """A split, copies of it, stages around it, and how the state is sharded among the copies."""
+    """Stage degrees by number, replicas, stages, and how the state is sharded among the replicas."""
 
     degrees: int
     replicas: int
@@ -39,7 +39,7 @@ class StateSharding:
 
     @property
     def sharded_work(self) -> bool:
-        """Whether every microbatch gathers weights or reduces gradients."""
+        """Whether every micro-batch gathers weights or reduces gradients."""
         return self.zero_stage == 3 or (self.zero_stage == 2 and self.stages == 1)
 
 
@@ -51,7 +51,7 @@ class _Class:
     tied_home: Mapping[str, Floats]
     reduction_s: Floats
     gathering_s: Floats
-    #: per microbatch, by kind of group: forward and backward; and kernels launched for it
+    #: per micro-batch, by kind of group: forward and backward; and kernels launched for it
     forward_s: Mapping[str, Floats]
     backward_s: Mapping[str, Floats]
     forward_kernels: int
@@ -173,7 +173,7 @@ def _by_group(
 
 
 def _joined(work: Work, classes: Sequence[_Class], first: int, count: int) -> Work:
-    """Work of the rows so far and of new ones; what a class lacks is nothing."""
+    """Work of the rows so far and of new ones; 0 where a class has none."""
 
     def seconds(earlier: Mapping[str, Floats], parts: Sequence[Mapping[str, Floats]]) -> dict[str, Floats]:
         none = np.zeros(())

@@ -1,4 +1,4 @@
-"""Seconds of every chunk of the pipeline, and of what follows the pipeline in a step."""
+"""Seconds of every chunk of the pipeline, and of the end of a step."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ class Overlaps:
     tensor_backward: Floats | float = 0.0
     context: Floats | float = 0.0
     expert: Floats | float = 0.0
-    #: of weights kept in shards, ahead of the layer that needs them
+    #: of sharded weights, ahead of the layer that needs them
     weight_gather: Floats | float = 1.0
-    #: of weights updated in shards, beside the next step's forward
+    #: of weights updated in shards, during the next step's forward
     updated_weights: Floats | float = 1.0
     gradient_reduction: Floats | float = 1.0
     #: whether stages work on while what they hand on is sent
     transfers: bool = True
-    #: computation hides at least so many seconds, however short it is: endless in a bound
+    #: computation hides at least so many seconds, however short it is: unbounded in a lower bound
     min_overlap_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class LayerTimes:
-    """Seconds of one layer and microbatch, what overlaps taken off; `parts` names where they go."""
+    """Seconds of one layer and micro-batch, what overlaps taken off; `parts` names where they go."""
 
     forward_s: Floats
     input_gradient_s: Floats
@@ -97,7 +97,7 @@ def least_input_gradient(
 ) -> Floats:
     """What a layer's input gradient takes at least with recompute that adds such seconds, as `layer_times` counts.
 
-    Collectives are hidden by their full share, however little computation there is beside them, and what runs again
+    Collectives are hidden by their full share, however little computation there is to hide them, and recompute
     launches nothing.
     """
     hidden = hidden_shares(overlaps, overlaps.tensor_backward)
@@ -112,7 +112,7 @@ HOST_SHARPNESS = 4
 
 
 def _wait(busy_s: Floats, host_s: Floats | float) -> Floats:
-    """Seconds a chip stands idle because its host has not launched the next kernel."""
+    """Seconds a chip is idle because its host has not launched the next kernel."""
     longer = np.maximum(busy_s, host_s)
     ratio = np.minimum(busy_s, host_s) / np.where(longer > 0, longer, 1.0)
     return longer * (1 + ratio**HOST_SHARPNESS) ** (1 / HOST_SHARPNESS) - busy_s
@@ -252,10 +252,10 @@ def end_of_step(
     home: Sequence[float] | Floats,
     update_s: Floats | float,
 ) -> tuple[Floats, Floats, Floats]:
-    """What a step adds to its microbatches at the stage that takes longest for it.
+    """What a step adds to its micro-batches at the stage that takes longest for it.
 
     Reduction of gradients, gathering of weights updated in shards, and the optimizer, at `update_s` for each of the
-    parameters whose state a stage's chips are `home` to. The first can hide behind the last microbatch's backward, the
+    parameters whose state a stage's chips are `home` to. The first can hide behind the last micro-batch's backward, the
     second behind the next step's first forward.
     """
     none: Floats = np.zeros(())

@@ -116,7 +116,7 @@ def test_every_model_it_names_is_in_the_catalogue():
         ({"pipeline_parallel": 3, "pipeline_schedule": "gpipe"}, "plan: layers_per_stage: are uneven"),
         (
             {"pipeline_parallel": 4, "pipeline_schedule": "gpipe", "micro_batch": 64},
-            "plan: micro_batch: makes 1 microbatches for 4 stages",
+            "plan: micro_batch: makes 1 micro-batches for 4 stages",
         ),
     ],
 )

@@ -151,11 +151,14 @@ def test_blocks_count_where_they_stand():
         ({"recompute_by_block": [{"blocks": 15, "recompute": "none"}]}, "plan.recompute_by_block: is for 15 blocks"),
         (
             {"recompute_by_block": [{"blocks": 16, "recompute": "full"}], "recompute": "full"},
-            "stands beside recompute or its share",
+            "cannot be combined with recompute or its share",
         ),
         ({"recompute_by_block": [{"blocks": 0, "recompute": "none"}]}, "plan.recompute_by_block.0.blocks"),
-        ({"recompute_by_block": [{"blocks": 16}]}, "plan.recompute_by_block.0.again: is missing"),
-        ({"recompute_by_block": [{"blocks": 16, "recompute": ["nonsense"]}]}, "plan.recompute_by_block: 'nonsense' is no"),
+        ({"recompute_by_block": [{"blocks": 16}]}, "plan.recompute_by_block.0.recompute: is missing"),
+        (
+            {"recompute_by_block": [{"blocks": 16, "recompute": ["nonsense"]}]},
+            "plan.recompute_by_block: 'nonsense' is no",
+        ),
         ({"recompute_by_block": 5}, "plan.recompute_by_block"),
     ],
 )

@@ -125,10 +125,10 @@ def test_wrong_layouts_are_refused_in_a_sentence():
     assert "lack the layer class" in wrong(classes={})
     assert "has 'eight seq'" in wrong(stream={"rows": "eight seq"})
     assert "multiply to 8 rows" in wrong(stream={"rows": "4 seq"})
-    assert "cuts 'heads'" in wrong(stream={"rows": "8 heads"})
-    assert "is 2 beside layouts" in wrong(plan={"zero_stage": 2})
+    assert "shards 'heads'" in wrong(stream={"rows": "8 heads"})
+    assert "is 2 with layouts" in wrong(plan={"zero_stage": 2})
     assert "into 8 parts" in wrong(classes=changed("mlp.up", "8 batch"))
-    assert "cuts 'head_dim'" in wrong(classes=changed("query", "8 head_dim"))
+    assert "shards 'head_dim'" in wrong(classes=changed("query", "8 head_dim"))
     assert "is no operator of the layer" in wrong(classes=changed("mlp.over", "8 ffn"))
     assert "is no layer class" in wrong(classes={"layers": {}})
 

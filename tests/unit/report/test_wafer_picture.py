@@ -165,7 +165,7 @@ def test_svg_has_every_die_where_it_is_in_the_colour_of_its_stage(six):
     for (row, col), die in picture.dies.items():
         rect = found[row, col]
         assert rect.get("fill") == PALETTE[die.stage]
-        assert f"stage {die.stage}, copy {die.replica}, context 0, tensor {die.tensor}" in told(rect)
+        assert f"stage {die.stage}, replica {die.replica}, context 0, tensor {die.tensor}" in told(rect)
         # rows go down and columns to the right, with a gap between dies
         x, y, side = numbers(rect, "x", "y", "width")
         if (row + 1, col) in found:

@@ -26,11 +26,11 @@ CONTRADICTIONS: list[tuple[str, dict[str, Document], str]] = [
     ("context", {"plan": {"context_parallel": 16, "zero_group": 16}, "job": {"seq_len": 100_008}},
      "plan.context_parallel: leaves 16 chips to share 100008 tokens"),
     ("two ways", {"plan": {"pipeline_parallel": 1}}, "plan.pipeline_parallel: 1 is odd"),
-    ("two ways", {"plan": {"micro_batch": 8}}, "plan.micro_batch: makes 4 microbatches"),
+    ("two ways", {"plan": {"micro_batch": 8}}, "plan.micro_batch: makes 4 micro-batches"),
     ("uneven", {"plan": {"recompute": ["mixer_norm", "mlp.activaton"]}}, "did you mean 'mlp.activation'"),
     ("uneven", {"job": {"seq_len": 4096}}, "job.seq_len: is 4096"),
     ("dense", {"job": {"global_batch": 2**40}}, "job.global_batch: makes"),
-    ("dense", {"job": {"global_batch": 2**33, "seq_len": 8}}, "plan.micro_batch: makes 1073741824 microbatches"),
+    ("dense", {"job": {"global_batch": 2**33, "seq_len": 8}}, "plan.micro_batch: makes 1073741824 micro-batches"),
 ]  # fmt: skip
 
 CLUSTERS: list[tuple[str, Document, str]] = [
@@ -43,7 +43,7 @@ CLUSTERS: list[tuple[str, Document, str]] = [
     ("dense", {"chips": 33}, "chips: 33 do not fill groups of 8"),
     ("dense", {"framework": "megatron-lm"}, "cluster.framework: 'megatron-lm' is not in the catalogue; did you mean"),
     ("sharded", {"name": "hgx-h10"}, "cluster.name: 'hgx-h10' is not in the catalogue; did you mean 'hgx-h100'"),
-    ("sharded", {"tiers": TIERS}, "cluster.tiers: stand beside a named cluster"),
+    ("sharded", {"tiers": TIERS}, "cluster.tiers: cannot be combined with a named cluster"),
     ("sharded", {"chips": 2**30}, "cluster.chips"),
     ("described", {"chips": 36}, "cluster.chips: 36 do not fill groups of 8"),
     ("described", {"tiers": TIERS[::-1]}, "cluster.tiers: have the sizes [32, 8]"),
@@ -62,7 +62,7 @@ FRAMEWORKS: list[tuple[str, str, dict[str, Any], str]] = [
     ("megatron", "dense", {"pipeline_schedule": "zb_h1"}, "it should be one of 1f1b, interleaved"),
     ("megatron", "dense", {"zero_stage": 3}, "plan.zero_stage: is 3 with a pipeline"),
     ("megatron", "dense", {"recompute": ["mixer_norm"]}, "plan.recompute: lists mixer_norm"),
-    ("megatron", "interleaved", {"micro_batch": 16}, "plan.micro_batch: makes 1 microbatches for 4 interleaved"),
+    ("megatron", "interleaved", {"micro_batch": 16}, "plan.micro_batch: makes 1 micro-batches for 4 interleaved"),
     ("torchtitan", "sharded", {"zero_stage": 1}, "plan.zero_stage: is 1"),
     ("torchtitan", "mixture", {"expert_tensor_parallel": 2}, "plan.expert_tensor_parallel: is 2"),
     ("torchtitan", "sharded", {"context_parallel": 8, "context_kind": "ulysses"}, "plan.context_kind: is ulysses"),
