@@ -168,13 +168,13 @@ class Batch:
             self.tables.partitions.chain(listed=listed),
             self.tables.facts,
             self.tables.setting.capacity_bytes,
-            # rounding is taken off once more, so what just reaches a limit is looked at closely
+            # rounding is taken off once more, so what just reaches a limit is checked closely
             np.broadcast_to(limits_s * (1 + 2 * TOLERANCE), len(memory)).copy(),
         )
         return bounds * (1 - TOLERANCE)
 
     def _state_bytes(self, plans: PlanColumns) -> Floats:
-        """What the state of one layer of every class takes, tied weights apart (`memory.state_bytes`)."""
+        """What the state of one layer of every class takes, without tied weights (`memory.state_bytes`)."""
         used, home = self._profiles.untied[plans.profile], self.tables.state_arrays().untied[plans.state]
         return self.tables.state_bytes(used, home, plans.zero_stage[:, None], plans.stages[:, None])
 
@@ -187,7 +187,7 @@ class Batch:
         candidate = np.repeat(np.arange(len(candidates)), counts)
         starts = (np.cumsum(lengths) - lengths)[candidates.skeleton] - (np.cumsum(counts) - counts)
         partition = listed[np.repeat(starts, counts) + np.arange(len(candidate))]
-        # plans with one pipeline follow each other, so that it is looked at once
+        # plans with one pipeline follow each other, so that it is timed once
         layer = self._rows(candidates)
         order = np.lexsort((candidate, partition, layer[candidate]))
         candidate, partition = candidate[order], partition[order]

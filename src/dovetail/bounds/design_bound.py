@@ -5,7 +5,7 @@ the least over plans of the largest over demands of demand × seconds for one of
 another of everything never decides, whatever the design: few are left, and each costs some array operations.
 
 Plans are all that the model allows on so many chips, whatever framework runs them. Two kinds of fields need not be
-listed: sharded weights (ZeRO-3) only ask for more, and of experts only the chips that share one copy of them
+listed: sharded weights (ZeRO-3) only ask for more, and of experts only the chips that share one replica of them
 count. Of these every number that nests with the other degrees and divides experts × their columns is taken, some of
 which no plan has; more plans make a bound lower, never wrong.
 """
@@ -33,7 +33,7 @@ from dovetail.plans.plan_batch import PlanBatch
 from dovetail.plans.space import Space, divisors
 from dovetail.plans.stage_degrees import stage_degrees
 
-#: Designs that are looked at together: few enough for a processor's cache.
+#: Designs that are bounded together: few enough for a processor's cache.
 CHUNK = 8192
 
 
@@ -186,7 +186,7 @@ def _expert_columns(job: Job) -> int:
 
 
 def _expert_chips(columns: int, t: int, c: int, d: int) -> list[int]:
-    """Numbers of chips that can share one copy of all experts."""
+    """Numbers of chips that can share one replica of all experts."""
     if not columns:
         return [t]
     shared = divisors(gcd(columns, t * c * d))

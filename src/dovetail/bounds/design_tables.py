@@ -34,7 +34,7 @@ from dovetail.step.plan_tables import Tables, numbers
 
 #: Rows of layers profiled together: some hundred bytes each, in tens of arrays at a time.
 ROWS = 2**14
-#: Chips × plans bounded together, and plans of a chip looked at closely before it is known which others matter.
+#: Chips × plans bounded together, and plans of a chip that are refined first.
 BOUNDED, FIRST = 2**22, 512
 
 

@@ -29,7 +29,7 @@ def least_seconds(
     """Lower bounds of a plan's pipeline over all partitions of its blocks; infinite where none fits.
 
     Bytes are those of the layer rows `memory`, plus `state_bytes` (plans × classes) of every layer. Where nothing below
-    `limit_s` (by plan) is possible, only that is found out.
+    `limit_s` (by plan) is possible, the bound stops there.
     """
     n, classes = len(plans.layer), len(chain.blocks)
     bounds = np.empty(n)

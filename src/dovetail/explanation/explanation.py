@@ -19,13 +19,13 @@ from dovetail.units import bytes_text, percent_text, seconds_text
 WIDTH = 110
 #: Behind a plan that is not proven to be the best of its kind.
 UNPROVEN = " (not proven)"
-#: Longest bar beside a part.
+#: Longest bar of a part.
 BAR = 30
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Where nine in ten measured step times would lie, by the errors on published runs."""
+    """Where nine in ten measured step times would be, by the errors on published runs."""
 
     low_s: float
     high_s: float
@@ -114,7 +114,7 @@ def _lines(explanation: Explanation) -> Iterator[str]:
         "what more hardware gains, the global batch being the same",
         _marginal_rows(explanation.marginal, explanation.plan),
     )
-    title = f"stays best of the plans looked at ({LOWEST:g} to {MOST:g} times were tried)"
+    title = f"stays best of the plans tried ({LOWEST:g} to {MOST:g} times)"
     yield from _section(title, [_range_row(each) for each in explanation.stays_best])
     yield from _doubts(explanation)
 
@@ -141,7 +141,7 @@ def _paragraph(title: str, text: str) -> Iterator[str]:
 
 
 def _section(title: str, rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """A title, and rows in columns as wide as they need; numbers stand at the right."""
+    """A title, and rows in columns as wide as they need; numbers are right-aligned."""
     table = [tuple(row) for row in rows]
     yield ""
     yield title

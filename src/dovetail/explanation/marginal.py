@@ -19,7 +19,7 @@ from dovetail.step.evaluate import evaluate
 
 #: How much more there is of a thing whose value is asked for.
 MORE = 1.1
-#: The factors between which a plan's staying best is looked at, and how closely.
+#: The factors between which we check whether a plan stays best, and how closely.
 LOWEST, MOST, CLOSE = 0.5, 2.0, 0.002
 #: How many rivals, the fastest ones, are timed on other hardware.
 RIVALS = 16
@@ -104,9 +104,9 @@ def _marginal(
 
 
 def stays_best(answer: Answer, rivals: Iterable[Plan], time_limit_s: float | None = None) -> tuple[StaysBest, ...]:
-    """For every knob the factors, from a half to double, over which the plan beats all rivals that were looked at.
+    """For every knob the factors, from a half to double, over which the plan beats all rivals that were tried.
 
-    A plan that nobody looked at may be faster inside the range. A rival is taken to be faster from one factor on.
+    A plan that was not tried may be faster inside the range. A rival is taken to be faster from one factor on.
     """
     job, framework, best = answer.job, answer.framework, answer.plan
     roomy = with_memory(answer.cluster, MOST)

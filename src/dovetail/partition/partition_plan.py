@@ -220,7 +220,7 @@ class ChainBuilder:
         return parts
 
     def _owned(self, names: Sequence[str]) -> tuple[float, float]:
-        """Parameters that layers placed together use, and those they keep the state of; tied ones count once.
+        """Parameters that layers placed together use, and those whose state they have; tied ones count once.
 
         Where one stage holds all layers, what the last share with the first counts with the first.
         """
@@ -261,7 +261,7 @@ class ChainBuilder:
     ) -> tuple[float, ...]:
         """Seconds of layers once a step: their optimizer, and of their reductions and gatherings what is not hidden.
 
-        Of each either the part that nothing hides, or what is longer than the work beside it (`end_of_step`).
+        Of each either the part that nothing hides, or what is longer than the work that hides it (`end_of_step`).
         """
         overlaps, none, pipeline = self.job.facts.overlaps, np.zeros(()), pipeline_of(self.plan)
         updated = sum(_number(p.step_collective_s.get(UPDATED_WEIGHTS, none)) for p in profiles)

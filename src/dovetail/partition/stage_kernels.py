@@ -78,7 +78,7 @@ def _least_saved(policies: Floats, starts: Ints, counts: Ints, cap: float) -> fl
 
 @njit(cache=True)
 def _hulls(policies: Floats, starts: Ints, cap: float) -> Ints:
-    """Per group the policies on the lower convex hull of those allowed, from the least kept on; then −1."""
+    """Per group the policies on the lower convex hull of those allowed, from the one that saves least on; then −1."""
     groups = len(starts) - 1
     hulls = np.full((groups, policies.shape[1] + 1), -1, np.int64)
     for g in range(groups):
@@ -100,7 +100,7 @@ def _hulls(policies: Floats, starts: Ints, cap: float) -> Ints:
 
 @njit(cache=True)
 def _slope(policies: Floats, a: int, b: int) -> float:
-    """Seconds per byte from one policy to one that keeps more: below zero."""
+    """Seconds per byte from one policy to one that saves more: below zero."""
     return (policies[SECONDS, b] - policies[SECONDS, a]) / (policies[SAVED, b] - policies[SAVED, a])
 
 
@@ -108,7 +108,7 @@ def _slope(policies: Floats, a: int, b: int) -> float:
 def _relaxed(policies: Floats, counts: Ints, hulls: Ints, budget: float) -> tuple[float, float, Ints]:
     """The least seconds where layers may mix policies, what a byte is worth there, and whole layers' policies below it.
 
-    All layers start with what keeps least; bytes are spent where they save most, hull edge by hull edge.
+    All layers start with the policy that saves least; bytes are spent where they gain most, hull edge by hull edge.
     """
     taken = np.zeros(policies.shape[1], np.int64)
     at = np.zeros(len(counts), np.int64)
@@ -225,7 +225,7 @@ def _with_layer(
     headroom: float,
     gap: float,
 ) -> tuple[Floats, Floats, Floats, Ints, Ints]:
-    """Labels with one layer more; of those that keep no less, only ones that take fewer seconds."""
+    """Labels with one layer more; of those that save no less, only ones that take fewer seconds."""
     most = len(saved) * len(allowed)
     new_saved, new_seconds, new_more = np.empty(most), np.empty(most), np.empty(most)
     parent, pick = np.empty(most, np.int64), np.empty(most, np.int64)

@@ -31,7 +31,7 @@ def labels_of_partitions(
     """Labels of every stage and first layer that no other label dominates.
 
     `backward[i, s, e]` are the seconds of stage i with layers s to e, what it sends back itself included; infinite
-    where it does not fit, or takes too long. Returned are where the labels of stage i from layer s on stand and how
+    where it does not fit, or takes too long. Returned are where the labels of stage i from layer s on begin and how
     many (stages × layers × 2), the labels, and for each where its first stage ends and the label behind it. Labels at
     the limit are left out.
     """

@@ -110,7 +110,7 @@ def runs_of_turn(runs: int, turn: int, microbatches: int, chunks: int, group: in
 def in_flight_of_chunk(
     schedule: int, stages: int, microbatches: int, chunks: int, group: int, stage: int, chunk: int
 ) -> int:
-    """Runs of one chunk in flight at a moment when a stage has as many in flight as ever: its peak is no lower."""
+    """Runs of one chunk in flight when its stage has the most in flight; the chunk's own peak is no lower."""
     runs = chunk_runs_in_flight(schedule, stages, microbatches, chunks, group, stage)
     if schedule == DUAL_PIPE:
         return stages - stage if chunk == 0 else stage + 1

@@ -18,7 +18,7 @@ def one_f_one_b(forward: Floats, backward: Floats, transfer: Floats, num_microba
 
     With unit times stage i would do its forward j at tick 2j + i and its backward j at tick 2p − 1 − i + 2j. That
     is the order of 1F1B, and whatever the times, an item needs nothing from a later tick: at each tick the items
-    are found by the stage's parity, and only every stage's latest two ends are kept.
+    are found by the stage's parity, and only the latest two ends of every stage are stored.
     """
     p, n = forward.shape
     m = num_microbatches
@@ -71,10 +71,10 @@ def fill_and_drain(forward: Floats, backward: Floats, transfer: Floats, num_micr
 def fill_and_drain_step(
     forward: Floats, backward: Floats, transfer: Floats, p: int, num_microbatches: int, fill: Floats, drain: Floats
 ) -> float:
-    """One plan's: seconds of every stage and link; `fill` and `drain` are room for as many numbers.
+    """One plan's: seconds of every stage and link; `fill` and `drain` are scratch of the same length.
 
     Without transfers no path is longer, and this is the step time (docs/pipeline.md). With transfers it is a lower
-    bound: round trips between stages may take longer than staying, of which only those to the last stage are looked at.
+    bound: round trips between stages may take longer than staying; only those to the last stage are counted.
     """
     m = num_microbatches
     there, back, slowest, slowest_back, link = 0.0, 0.0, 0.0, 0.0, 0.0
@@ -155,7 +155,7 @@ def least_step(
     longest, before = 0.0, 0.0
     for k in range(p):
         if schedule == INTERLEAVED:
-            # its first forward waits for the chunks before it, and after its last backward they come again
+            # its first forward waits for the chunks before it, and after its last backward those chunks follow
             work = 0.0
             for chunk in range(chunks):
                 work += forward[k + chunk * p] + backward[k + chunk * p]

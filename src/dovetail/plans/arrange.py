@@ -150,7 +150,7 @@ def _from_inside(axes: AtomicAxes, replica_chips: int | None) -> list[str]:
 
 
 def _stage_tiers(plan: Plan, cluster: Cluster) -> list[int]:
-    """How many chips of one stage every tier holds; with stages inside, replicas are a whole pipeline apart."""
+    """How many chips of one stage every tier holds; with stages inside, replicas have the stride of a pipeline."""
     sizes = [tier.size for tier in cluster.tiers] or [1]
     if not plan.stages_inside:
         return sizes

@@ -85,7 +85,7 @@ class PlanField:
     #: whether 1 is worth a word
     always: bool = False
 
-    #: framework or launch format → the option that has just this value
+    #: framework or launch format → the flag that has just this value
     flags: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 

@@ -103,7 +103,7 @@ def task_of(document: Mapping[str, Any], where: str, folder: Path = Path()) -> T
 
 
 def question_of(document: Mapping[str, Any], where: str, folder: Path = Path()) -> Question:
-    """What a document asks, whatever plan stands in it."""
+    """What a document asks, whatever its plan."""
     file = validate(PlanFile, document, where)
     try:
         return _question(file, folder)

@@ -109,7 +109,7 @@ def _operators_by_name(module: Module, layers: tuple[LayerGraph, ...]) -> frozen
 def _values(plan: Plan, space: Space) -> Iterator[str]:
     """Values that the space does not list, or does not join."""
     for name, each in listed().items():
-        # the degree of experts may be left open; recompute and partition are looked at by themselves
+        # the degree of experts may be left open; recompute and partition have checks of their own
         if name == "expert_tensor_parallel" or each.about.searched in ("recompute", "partition"):
             continue
         value, values = getattr(plan, name), getattr(space, name)

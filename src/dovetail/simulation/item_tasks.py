@@ -111,7 +111,7 @@ class _Writer:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A collective taken apart."""
+    """A collective in parts."""
 
     #: the part that computation waits for
     seen: LayerStep | None
@@ -138,7 +138,7 @@ def parted(step: LayerStep) -> Parts:
     if step.overlapped < 1:
         seen = LayerStep(step.name, step.kind, message=step.message.times(1 - step.overlapped), group=step.group)
     if step.lost > 0:
-        lost = LayerStep(f"beside {step.name}", StepKind.SLOWED, step.overlapped * step.lost * step.message.seconds)
+        lost = LayerStep(f"slowed by {step.name}", StepKind.SLOWED, step.overlapped * step.lost * step.message.seconds)
     overlapped = LayerStep(step.name, step.kind, message=step.message.times(step.overlapped), group=step.group)
     return Parts(seen, overlapped, lost)
 

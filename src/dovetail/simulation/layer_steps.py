@@ -160,7 +160,7 @@ class _Messages:
                 self.messages.append((collective, group_name(collective, arrangement.axes), message))
 
     def of(self, moment: Moment) -> Iterable[tuple[Collective, str, Message]]:
-        """Those of a moment."""
+        """Those of one moment of the step."""
         return (entry for entry in self.messages if entry[0].moment is moment)
 
     def steps(self, moment: Moment, groups: Collection[str], hidden: Mapping[str, float]) -> tuple[LayerStep, ...]:

@@ -23,7 +23,7 @@ TRANSFERS = "transfers"
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """What every task is: arrays over tasks, the texts apart."""
+    """What every task is: arrays over tasks; `streams` and `names` are the texts they number."""
 
     #: simulated chips, those of a stage after each other; the first of those that take part
     chip: Ints

@@ -115,7 +115,7 @@ def facts_of(
         loss_chunks=framework.loss_chunks,
         operand_share=state.operands / job.element_bytes()[Element.COMPUTE] if state.operands else 1.0,
         overheads=overheads,
-        # what a pipeline accumulates beside the gradients of a micro-batch is what it reduces
+        # what a pipeline accumulates besides the gradients of a micro-batch is what it reduces
         reduction_bytes=(
             state.pipeline_gradients - state.gradients if stages > 1 and state.pipeline_gradients else state.gradients
         ),
@@ -129,5 +129,5 @@ def facts_of(
 
 
 def _can_hide(availability: Availability, *, tuned: bool) -> float:
-    """Whether a collective can run beside computation, as a factor."""
+    """Whether a collective can overlap computation, as a factor."""
     return 1.0 if availability == "always" or (availability == "optional" and tuned) else 0.0

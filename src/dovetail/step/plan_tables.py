@@ -258,7 +258,7 @@ def plan_of(
     state: StateSharding,
     layers: tuple[int, ...],
 ) -> Plan:
-    """The plan that rows of the tables stand for."""
+    """The plan that rows of the tables describe."""
     choice, share = policy
     return replace(
         degrees.plan,

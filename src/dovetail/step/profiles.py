@@ -104,7 +104,7 @@ class Pricing:
     def time(
         self, arrangements: Arrangements, collective: Collective, size: Floats, copies: float = 1.0
     ) -> tuple[CollectiveTime, list[int]]:
-        """One collective, and the ways its links lie along."""
+        """One collective, and the ways its links are on."""
         joins: Floats = reduce(np.multiply, [arrangements.joins[axis] for axis in collective.axes])
         wide = size * self.widening.get(collective.user, 1.0)
         used = [way for way, n in enumerate(joins) if np.any(n > 1)]
@@ -222,6 +222,6 @@ def purpose_of(collective: Collective) -> str | None:
     if collective.tensor.role is Role.WEIGHT:
         return WEIGHT_GATHER
     if collective.kind is CollectiveKind.ALL_TO_ALL and EXPERT_TOKENS in collective.tensor.dims:
-        # tokens on their way to experts and back, whichever chips these lie on
+        # tokens on their way to experts and back, whichever chips have these
         return "expert-parallel"
     return None
