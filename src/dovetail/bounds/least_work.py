@@ -5,8 +5,7 @@
 - Memory: every weight of a product is streamed from memory once by the forward and by each of the two gradients. What
   products hand to each other may stay on the chip (maximal fusion) and is left out.
 - The stream between layers, where the layout derivation finds sums over it with a tensor axis alone.
-- Parameters whose gradients are summed: those all tokens use and those of experts separately, since they are on different
-  chips.
+- Parameters whose gradients are summed: those all tokens use, and those of experts, which are on different chips.
 """
 
 from __future__ import annotations
