@@ -381,7 +381,7 @@ def test_numbers_of_tokens():
 
 
 def test_every_field_of_a_space_can_be_fixed(config):
-    from dovetail.plans.narrow import narrowed, within
+    from dovetail.plans.narrowed_space import narrowed, within
     from dovetail.plans.space import Space
 
     job = dt.Job(dt.models.load("mixtral-8x7b"), seq_len=2048, global_batch=64)

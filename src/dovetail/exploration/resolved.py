@@ -33,7 +33,7 @@ from dovetail.hardware.design_space.expression import parse_expression
 from dovetail.hardware.design_space.space import DesignSpace
 from dovetail.hardware.network import TierSpec, fit_tiers
 from dovetail.models import Job
-from dovetail.plans.narrow import within
+from dovetail.plans.narrowed_space import within
 from dovetail.plans.plan_file import job_of, relative_to
 from dovetail.plans.space import PlanSpaceSpec, Space, check_space
 from dovetail.search.simulated import MOST

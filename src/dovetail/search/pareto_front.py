@@ -11,7 +11,7 @@ from dovetail.errors import InputError, quoted
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job
-from dovetail.plans.narrow import within
+from dovetail.plans.narrowed_space import within
 from dovetail.plans.space import Space
 from dovetail.search.answer import Answer
 from dovetail.search.plan import plan
@@ -53,7 +53,7 @@ class FrontPoint:
     on_cost_front: bool = False
 
 
-def front(
+def pareto_front(
     job: Job,
     cluster_of: Callable[[int], Cluster],
     framework: Framework | str,
