@@ -55,7 +55,11 @@ def random_plans(question: tuple[str, int, int, int, str, str], number: int, see
     """So many plans of a question, each with any sharding, option and listed cut."""
     model, chips, batch, seq, name, chip = question
     job = Job(models.load(model), seq_len=seq, global_batch=batch)
-    cluster, framework = hardware.cluster(chip, chips=chips), frameworks.load(name)
+    return random_plans_of(job, hardware.cluster(chip, chips=chips), frameworks.load(name), number, seed)
+
+
+def random_plans_of(job: Job, cluster: Cluster, framework: Framework, number: int, seed: int) -> RandomPlans:
+    """The same of a job on a cluster."""
     space = Space().resolve(job, cluster, framework)
     every = stage_degrees(job, cluster, framework, space)
     draw = np.random.default_rng(seed)

@@ -305,7 +305,7 @@ def _exposed(overlaps: Overlaps) -> dict[str, float]:
         "context-parallel": overlaps.context,
         "expert-parallel": overlaps.expert,
     }
-    return {group: 1 - _number(np.asarray(share)) for group, share in hidden.items()}
+    return {group: float(exposed_at_least(1.0, _number(np.asarray(share)), 1.0)[0]) for group, share in hidden.items()}
 
 
 def _number(value: Floats | float) -> float:

@@ -17,7 +17,7 @@ from dovetail.simulation.step_tasks import StepTasks
 from dovetail.simulation.task_graph import Timeline
 from dovetail.step.evaluate import Step
 from dovetail.step.facts import FrameworkFacts
-from dovetail.step.formulas import optimizer_step_bytes
+from dovetail.step.formulas import allocator_bytes, optimizer_step_bytes
 from dovetail.step.memory import MemoryTables
 
 #: Parts of a stage's memory that come and go with its work.
@@ -80,7 +80,7 @@ def memory_over_time(
         step_bytes = float(optimizer_step_bytes(used, home, zero_stage, sizes, 0.0))
         (update,) = np.nonzero(updates & (tasks.labels.chip == stage * tasks.begin.shape[1]))
         changes += [(float(timeline.start_s[update[0]]), step_bytes), (float(timeline.end_s[update[0]]), -step_bytes)]
-        memory.append(_added_up(changes, 1 + facts.allocator_overhead, facts.context_bytes))
+        memory.append(_added_up(changes, facts))
     return tuple(memory)
 
 
@@ -101,10 +101,12 @@ def _chunk_bytes(step: Step, tables: MemoryTables, sizes: ParameterBytes, zero_s
     ]
 
 
-def _added_up(changes: Sequence[tuple[float, float]], times: float, more: float) -> MemoryOverTime:
-    """Changes in order of time, what is freed at a time before what is taken."""
+def _added_up(changes: Sequence[tuple[float, float]], facts: FrameworkFacts) -> MemoryOverTime:
+    """Changes in order of time, what is freed before what is taken at the same time."""
     ordered = sorted(changes)
     at_s = np.array([at for at, _ in ordered])
-    total = np.cumsum([change for _, change in ordered])
     last = np.append(at_s[1:] > at_s[:-1], True)
-    return MemoryOverTime(at_s[last], total[last] * times + more)
+    tensors = np.cumsum([change for _, change in ordered])[last]
+    return MemoryOverTime(
+        at_s[last], tensors + allocator_bytes(tensors, facts.allocator_overhead) + facts.context_bytes
+    )

@@ -7,8 +7,7 @@ and tests/test_one_model.py checks that they do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -71,5 +70,101 @@ def optimizer_seconds(home: Number, update: Number) -> Number:
     return home * update
 
 
-#: Formula → the parts of the program whose figures it decides; `tests/test_one_model.py` scales each and looks.
-FORMULAS: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """A formula of the step, the one function that has it, and the parts of the program whose figures it decides."""
+
+    what: str
+    #: module:function
+    where: str
+    consumers: tuple[str, ...]
+
+
+#: Who calls what; `tests/test_one_model.py` changes each formula and looks at the figures of its consumers.
+FORMULAS = (
+    Formula(
+        "state bytes by ZeRO stage",
+        "dovetail.frameworks.parameter_bytes:state_bytes",
+        ("evaluate", "search", "partition", "bounds", "mapping", "simulation"),
+    ),
+    Formula(
+        "micro-batches in flight",
+        "dovetail.pipeline.in_flight:chunk_runs_in_flight",
+        ("evaluate", "search", "partition", "bounds", "mapping"),
+    ),
+    Formula(
+        "saved activations at the peak",
+        "dovetail.pipeline.in_flight:peak_saved",
+        ("evaluate", "search", "partition"),
+    ),
+    Formula(
+        "pipeline fill and drain",
+        "dovetail.pipeline.longest_path_kernels:fill_and_drain_step",
+        ("evaluate", "search", "partition"),
+    ),
+    Formula(
+        "GPipe's two halves",
+        "dovetail.pipeline.longest_path_kernels:gpipe_step",
+        ("evaluate", "search", "partition"),
+    ),
+    Formula(
+        "a layer's seconds, with exposed collectives and waits for the host",
+        "dovetail.step.times:layer_times",
+        ("evaluate", "search", "partition", "bounds", "mapping"),
+    ),
+    Formula(
+        "exposed communication",
+        "dovetail.step.formulas:exposed_at_least",
+        ("evaluate", "search", "partition", "bounds", "mapping"),
+    ),
+    Formula(
+        "overlap budget of the end of step",
+        "dovetail.step.formulas:overlap_budget",
+        ("evaluate", "search", "partition", "bounds", "mapping"),
+    ),
+    Formula(
+        "optimizer of the end of step",
+        "dovetail.step.formulas:optimizer_seconds",
+        ("evaluate", "search", "partition", "bounds", "mapping", "simulation"),
+    ),
+    Formula(
+        "tied weights of the end of step",
+        "dovetail.step.times:tied_time",
+        ("evaluate", "search", "bounds", "mapping", "simulation"),
+    ),
+    Formula(
+        "transfer between stages",
+        "dovetail.step.times:handover_seconds",
+        ("evaluate", "search", "partition", "bounds"),
+    ),
+    Formula(
+        "parameters of a stage, tied ones once",
+        "dovetail.step.plan_kernels:stage_parameters",
+        ("evaluate", "search", "partition", "mapping", "simulation"),
+    ),
+    Formula(
+        "stage memory by part",
+        "dovetail.step.plan_kernels:memory_parts",
+        ("evaluate", "search", "partition", "simulation"),
+    ),
+    Formula(
+        "transient peak",
+        "dovetail.step.formulas:transient_peak",
+        ("evaluate", "search", "partition", "bounds", "simulation"),
+    ),
+    Formula(
+        "optimizer's copies beyond the activations",
+        "dovetail.step.formulas:beyond_activations",
+        ("evaluate", "search", "partition", "simulation"),
+    ),
+    Formula(
+        "allocator's overhead",
+        "dovetail.step.formulas:allocator_bytes",
+        ("evaluate", "search", "simulation"),
+    ),
+    Formula(
+        "memory left for tensors",
+        "dovetail.step.formulas:tensor_capacity",
+        ("partition", "bounds", "mapping"),
+    ),
+)

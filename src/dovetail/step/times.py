@@ -19,7 +19,7 @@ from dovetail.plans.arrange import arrange, stage_hops
 from dovetail.plans.pipeline_schedule import Pipeline
 from dovetail.plans.plan import Plan
 from dovetail.profile import LayerProfile, Recompute
-from dovetail.step.formulas import exposed, optimizer_seconds, overlap_budget
+from dovetail.step.formulas import exposed, exposed_at_least, optimizer_seconds, overlap_budget
 from dovetail.step.profiles import UPDATED_WEIGHTS, JobProfiles
 from dovetail.step.stages import ChunkContent, Stage, layer_counts
 
@@ -101,8 +101,10 @@ def least_input_gradient(
     launches nothing.
     """
     hidden = hidden_shares(overlaps, overlaps.tensor_backward)
-    exposed = summed(seconds * (1 - hidden[name]) for name, seconds in profile.backward_collective_s.items())
-    busy = profile.input_gradient_s + profile.weight_gradient_s + exposed + added_s
+    seen = summed(
+        exposed_at_least(seconds, hidden[name], np.inf)[0] for name, seconds in profile.backward_collective_s.items()
+    )
+    busy = profile.input_gradient_s + profile.weight_gradient_s + seen + added_s
     return busy + _wait(busy, profile.backward_kernels * host_s) - profile.weight_gradient_s
 
 

@@ -27,8 +27,8 @@ from dovetail.plans.plan import Plan
 from dovetail.profile.layer import CollectivePrice
 from dovetail.step.evaluate import is_block, units_of
 from dovetail.step.facts import FrameworkFacts, facts_of
-from dovetail.step.formulas import tensor_capacity
-from dovetail.step.profiles import Pricing, pricing_of
+from dovetail.step.formulas import exposed_at_least, tensor_capacity
+from dovetail.step.profiles import UPDATED_WEIGHTS, Pricing, pricing_of
 from dovetail.step.times import hidden_shares
 
 #: What all that a die may hold of a block costs, in times of the block's seconds; 0: memory costs nothing.
@@ -131,10 +131,9 @@ class TileLayers:
     def _exposure(self, group: str, moment: Moment) -> float:
         """What computation does not hide of a collective, however much of it there is."""
         overlaps = self._least_facts.overlaps
-        if group == "updated weights":
-            return 1 - float(overlaps.updated_weights)
         tensor = overlaps.tensor_forward if moment is Moment.FORWARD else overlaps.tensor_backward
-        return 1 - float(np.ravel(hidden_shares(overlaps, tensor)[group])[0])
+        hidden = overlaps.updated_weights if group == UPDATED_WEIGHTS else hidden_shares(overlaps, tensor)[group]
+        return float(exposed_at_least(1.0, float(np.ravel(hidden)[0]), 1.0)[0])
 
     def plan_of(self, layouts: TileLayouts | None) -> Plan:
         """A plan of these layouts with layers dealt evenly and nothing computed again."""
