@@ -56,7 +56,7 @@ def test_the_fastest_of_all_plans_is_found_and_nothing_is_below_the_bound(name):
     assert bound is not None
     assert bound <= every[0] * (1 + 1e-9)
     assert len(few.simulated) <= 2
-    assert all(replayed.lower_bound_s <= replayed.step_time_s * (1 + 1e-9) for replayed in answer.simulated)
+    assert all(replayed.least_s <= replayed.step_time_s * (1 + 1e-9) for replayed in answer.simulated)
 
 
 def test_a_number_of_plans_is_checked():

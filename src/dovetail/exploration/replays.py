@@ -73,7 +73,7 @@ def replayed(study: ResolvedStudy, code: int, modelled: Sequence[str] = ()) -> R
         bound = found.certificate.lower_bound_s
         assert bound is not None, "a plan fits"
         # the model's best may have another cut, and so be faster than all that the certificate is about
-        figures.append((min(bound, best.step_time_s), best.lower_bound_s, best.model_s, best.step_time_s))
+        figures.append((min(bound, best.step_time_s), best.least_s, best.model_s, best.step_time_s))
         plans.append(json.dumps(plan_part(best.plan), sort_keys=True))
         simulated += len(every)
     return Replayed(code, simulated, tuple(figures), tuple(plans))

@@ -54,7 +54,7 @@ class SimulatedPlan:
 
     plan: Plan
     #: no simulation of it takes less (L1⁻)
-    lower_bound_s: float
+    least_s: float
     model_s: float
     step_time_s: float
 
