@@ -69,10 +69,10 @@ class Links(NamedTuple):
 
 
 class Pile(NamedTuple):
-    """A stack of numbers, `count[0]` of them."""
+    """A stack of numbers, `size[0]` of them."""
 
     number: Ints
-    count: Ints
+    size: Ints
 
 
 class Now(NamedTuple):
@@ -149,14 +149,14 @@ def _next(queue: Queue) -> int:
 
 @njit(cache=True)
 def _put(pile: Pile, number: int) -> None:
-    pile.number[pile.count[0]] = number
-    pile.count[0] += 1
+    pile.number[pile.size[0]] = number
+    pile.size[0] += 1
 
 
 @njit(cache=True)
 def _pull(pile: Pile) -> int:
-    pile.count[0] -= 1
-    return int(pile.number[pile.count[0]])
+    pile.size[0] -= 1
+    return int(pile.number[pile.size[0]])
 
 
 @njit(cache=True)
@@ -200,8 +200,8 @@ def _leave(flights: Flights, links: Links, route: int, task: int) -> None:
 def _proceed(at: float, tasks: Tasks, links: Links, queue: Queue, flights: Flights, now: Now) -> int:
     """Everything that follows at once from what happens at this time; how many tasks end."""
     ended = 0
-    while now.ready.count[0] + now.waited.count[0] + now.over.count[0] > 0:
-        if now.over.count[0] > 0:
+    while now.ready.size[0] + now.waited.size[0] + now.over.size[0] > 0:
+        if now.over.size[0] > 0:
             task = _pull(now.over)
             tasks.end[task] = at
             ended += 1
@@ -210,7 +210,7 @@ def _proceed(at: float, tasks: Tasks, links: Links, queue: Queue, flights: Fligh
                 tasks.waiting[follower] -= 1
                 if tasks.waiting[follower] == 0:
                     _put(now.ready, follower)
-        elif now.ready.count[0] > 0:
+        elif now.ready.size[0] > 0:
             task = _pull(now.ready)
             tasks.begin[task] = at
             if tasks.seconds[task] > 0.0:
@@ -260,7 +260,7 @@ def _share(
 ) -> tuple[int, Floats, int]:  # fmt: skip
     """New rates where messages began or ended; how many changed, and the log with them."""
     events = 0
-    for position in range(now.changed.count[0]):
+    for position in range(now.changed.size[0]):
         origin = now.changed.number[position]
         now.is_changed[origin] = False
         if reached.link_seen[origin] == stamp or flights.first[origin] < 0:
@@ -280,7 +280,7 @@ def _share(
             _expect(queue, task, at + max(float(flights.left[task]), 0.0) / rate)
             events += 1
             log, logged = _logged(log, logged, at, task, rate)
-    now.changed.count[0] = 0
+    now.changed.size[0] = 0
     return events, log, logged
 
 
