@@ -24,7 +24,7 @@ import numpy as np
 
 from dovetail.exploration.ordered import run_ordered
 from dovetail.exploration.ray_executor import RayExecutor
-from dovetail.exploration.store import Part, Store
+from dovetail.exploration.store import Part, RunStore
 
 #: Batches ahead of the state they are pruned against: more than are ever in flight here.
 WINDOW = 256
@@ -110,7 +110,7 @@ def bare_calls(ray: Any, remote: Any, batches: int, in_flight: int) -> int:
 def ceiling(workers: int, *, stored: bool) -> None:
     """Batches per second of workers that sleep."""
     with tempfile.TemporaryDirectory() as folder:
-        store = Store.open(Path(folder) / "run", {"study": "none"}, resume=False) if stored else None
+        store = RunStore.open(Path(folder) / "run", {"study": "none"}, resume=False) if stored else None
         keep = (lambda number, _: store.write(a_part(number))) if store else (lambda _, __: None)
         if store:
             store.write(a_part(10**6))  # what writes is loaded

@@ -24,11 +24,11 @@ from optuna.distributions import CategoricalDistribution
 from optuna.samplers import NSGAIISampler
 
 from dovetail import frameworks, hardware, models
-from dovetail.mapping.elimination import CostProblem, least
+from dovetail.mapping.elimination import CostProblem, cheapest
 from dovetail.mapping.layouts.layer_problem import layer_problem
-from dovetail.mapping.tiles.shapes import PlanShape
+from dovetail.mapping.tiles.skeletons import TileSkeleton
 from dovetail.mapping.tiles.tile_layers import PRICES, TileLayers
-from dovetail.mapping.tiles.tile_layouts import wanted_tiles
+from dovetail.mapping.tiles.tile_layouts import searched_tiles
 
 MODELS = ("gpt3-175b", "llama-3.1-70b")
 TILES = ("2x2", "2x4", "4x4", "8x6")
@@ -55,11 +55,11 @@ class Case:
     weights: tuple[float, ...]
     tables_s: float
     exact_s: float
-    least: float
+    lowest: float
 
     def gap(self, cost: float) -> float:
         """By what part a cost is above the optimum."""
-        return cost / self.least - 1
+        return cost / self.lowest - 1
 
 
 def case_of(model: str, tile: str, batch: int) -> Case:
@@ -68,20 +68,20 @@ def case_of(model: str, tile: str, batch: int) -> Case:
     wafer = hardware.wafer("watos-like").cluster()
     grid = wafer.tiers[0].shape
     assert grid is not None
-    shape = PlanShape(rows, cols, (grid[0] // rows) * (grid[1] // cols), batch)
+    shape = TileSkeleton(rows, cols, (grid[0] // rows) * (grid[1] // cols), batch)
     job = models.Job(model=models.load(model), seq_len=2048, global_batch=336)
     layers = TileLayers(job, wafer, frameworks.load("wafer"), shape, zero_stage=1)
-    layout = next(wanted_tiles(layers, rows, cols))
+    layout = next(searched_tiles(layers, rows, cols))
     before = time.process_time()
     problem = layer_problem(layers.setting(layers.main_block, layout), layout).problem
     tables_s = time.process_time() - before
-    block_s, _ = least(problem, (1.0, 0.0, 0.0))
+    block_s, _ = cheapest(problem, (1.0, 0.0, 0.0))
     weights = (1.0, *layers.prices(block_s)[PRICES.index(PRICE)])
     spent: list[float] = []
     cost = 0.0
     while len(spent) < 7 and sum(spent) < ENOUGH_S:
         before = time.process_time()
-        cost, _ = least(problem, weights)
+        cost, _ = cheapest(problem, weights)
         spent.append(time.process_time() - before)
     name = f"{model} | {rows} × {cols} | {batch} | {len(problem.sizes)} | 10^{sum(map(math.log10, problem.sizes)):.0f}"
     return Case(name, problem, weights, tables_s, statistics.median(spent), cost)
@@ -89,7 +89,7 @@ def case_of(model: str, tile: str, batch: int) -> Case:
 
 def runs(case: Case, search: Search, times: float, seeds: int) -> list[Tried]:
     """One run of each seed, which ends early where it meets the optimum."""
-    stop_at = case.least * (1 + SAME)
+    stop_at = case.lowest * (1 + SAME)
     limit = times * case.exact_s
     return [search(case.problem, case.weights, cpu_s=limit, seed=seed, stop_at=stop_at) for seed in range(seeds)]
 

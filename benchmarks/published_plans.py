@@ -8,7 +8,7 @@ global batch, precision and framework. Its published plan is the measured fastes
     python benchmarks/published_plans.py --id mlperf50        runs whose id begins so
     python benchmarks/published_plans.py --no-search          only whether plans are in the space, and their times
     python benchmarks/published_plans.py --pinned             search only what the published plan says: is it found?
-    python benchmarks/published_plans.py --page               the rows of docs/published-plans.md
+    python benchmarks/published_plans.py --page               the rows of docs/results/published-plans.md
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def change(part: float) -> str:
 
 
 def page_row(compared: Compared) -> str:
-    """A row of docs/published-plans.md."""
+    """A row of docs/results/published-plans.md."""
     published, found = compared.published, compared.found
     run, job, cluster = published.run, published.task.job, published.task.cluster
     where = (
@@ -352,7 +352,7 @@ def main() -> int:
     arguments.add_argument("--pinned", action="store_true", help="search only what the published plan says")
     arguments.add_argument("--time-limit", type=float, default=60.0, metavar="S", help="of every search (default 60)")
     arguments.add_argument("--each", action="store_true", help="a row for every group")
-    arguments.add_argument("--page", action="store_true", help="the rows of docs/published-plans.md")
+    arguments.add_argument("--page", action="store_true", help="the rows of docs/results/published-plans.md")
     options = arguments.parse_args()
     searches = None if options.no_search else Searches(options.time_limit, pinned=options.pinned)
     plans = chosen_plans(options)

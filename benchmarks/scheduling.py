@@ -16,7 +16,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 
-from dovetail.schedule.problem import Mode, Phase, Problem, Task, faults, problem_document, problem_from
+from dovetail.schedule.problem import Mode, ModePhase, Problem, ScheduleTask, faults, problem_document, problem_from
 from dovetail.schedule.solve import forget, solve
 
 LIMIT_S = 60.0
@@ -36,7 +36,7 @@ def hard_graph(seed: int, cycles: int = 20) -> Problem:
     draw = random.Random(seed)  # noqa: S311 - a graph is no secret
     n = draw.randint(30, 40)
     layers = sorted(draw.randrange(n // 4) for _ in range(n))
-    tasks: list[Task] = []
+    tasks: list[ScheduleTask] = []
     for position in range(n):
         near = [other for other in range(position) if layers[other] == layers[position] - 1]
         far = [other for other in range(position) if layers[other] < layers[position] - 1]
@@ -51,8 +51,8 @@ def hard_graph(seed: int, cycles: int = 20) -> Problem:
         for doublings, part in enumerate(PARTS):
             length = math.ceil(work / part * (1 + loss) ** doublings)
             cores = (part, 0) if on_tensor else (0, part)
-            modes.append(Mode((Phase(length, *cores, min(BANDWIDTH, moved * part)),)))
-        tasks.append(Task(f"operator {position}", tuple(modes), tuple(sorted(after))))
+            modes.append(Mode((ModePhase(length, *cores, min(BANDWIDTH, moved * part)),)))
+        tasks.append(ScheduleTask(f"operator {position}", tuple(modes), tuple(sorted(after))))
     return Problem(tuple(tasks), CORES, CORES, BANDWIDTH)
 
 

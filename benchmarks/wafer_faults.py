@@ -19,7 +19,7 @@ from pathlib import Path
 
 from dovetail import frameworks, hardware, models
 from dovetail.hardware import DefectMap
-from dovetail.mapping.tiles.damaged import SHAPES, Replanner, not_replanned
+from dovetail.mapping.tiles.damaged import TILE_SHAPES, Replanner, not_replanned
 from dovetail.mapping.tiles.damaged_step import TilePlan, wafer_grid
 from dovetail.models import Job
 from dovetail.report.tiles_picture import tiles_svg
@@ -71,7 +71,7 @@ def main() -> None:
         job = Job(model=models.load(name), seq_len=SEQ_LEN, global_batch=GLOBAL_BATCH)
         search = Replanner(job, wafer, framework)
         healthy = search.best(DefectMap())
-        few = {shape: batches for shape, batches in SHAPES.items() if shape[0] * shape[1] <= SMALL}
+        few = {shape: batches for shape, batches in TILE_SHAPES.items() if shape[0] * shape[1] <= SMALL}
         small = Replanner(job, wafer, framework, few).best(DefectMap())
         assert healthy is not None
         assert small is not None

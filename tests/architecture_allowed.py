@@ -11,7 +11,7 @@ WHAT_RUNS = "connected by the issue: What runs (`--covers`)"
 #: Where a module goes that no command needs.
 TO_STUDIES = "only a study or a benchmark uses it: moves to studies"
 TO_TESTS = "only tests use it: moves to tests"
-RECIPE = "run by `python -m` as docs/silicon.md says: wants a recipe in the justfile"
+RECIPE = "run by `python -m` as docs/explanation/silicon.md says: wants a recipe in the justfile"
 
 #: Modules that no command and no public name reaches.
 ALLOWED_UNREACHABLE: dict[str, str] = {

@@ -74,4 +74,6 @@ def setting_of(
 
 def costs_of(setting: LayerSetting, problem: LayerProblem, choice: np.ndarray) -> tuple[float, float, float]:
     """What a choice costs, derived and profiled by itself."""
-    return layout_costs(setting, problem.tile, problem.strings(choice), problem.stream(choice), problem.again(choice))
+    return layout_costs(
+        setting, problem.tile, problem.strings(choice), problem.stream(choice), problem.recomputed(choice)
+    )

@@ -25,7 +25,7 @@ from dovetail.cost.calibration import calibration
 from dovetail.frameworks import Framework
 from dovetail.mapping.tiles.block_lower_bound import block_lower_bound
 from dovetail.mapping.tiles.damaged_step import tiled_step_s
-from dovetail.mapping.tiles.shapes import PlanShape
+from dovetail.mapping.tiles.skeletons import TileSkeleton
 from dovetail.mapping.tiles.tile_layers import TileLayers
 from dovetail.partition.layer_chain import stage_bytes
 from dovetail.partition.partition_layers import partition_layers
@@ -139,7 +139,7 @@ def of_partition() -> list[float]:
 def of_mapping() -> list[float]:
     job, framework = tasks()[0].job, frameworks.load("wafer")
     cluster = replace(hardware.wafer("watos-like"), rows=2, cols=2).cluster()
-    layers = TileLayers(job, cluster, framework, PlanShape(1, 2, 2, 4), zero_stage=1)
+    layers = TileLayers(job, cluster, framework, TileSkeleton(1, 2, 2, 4), zero_stage=1)
     document = with_changes(TINY, plan={"data_parallel": 2})
     plan = task_of(with_changes(document, cluster={"chips": 4, "tiers": None}), "tiny").plan
     facts = facts_of(framework, job, schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel)

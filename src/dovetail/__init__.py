@@ -9,35 +9,45 @@ if TYPE_CHECKING:
     from dovetail import frameworks as frameworks
     from dovetail import hardware as hardware
     from dovetail import models as models
-    from dovetail import search as search
-    from dovetail.explanation.explain import explain as explain
+    from dovetail.api import diff as diff
+    from dovetail.api import evaluate as evaluate
+    from dovetail.api import explain as explain
+    from dovetail.api import explore as explore
+    from dovetail.api import export as export
+    from dovetail.api import plan as plan
+    from dovetail.api import plot as plot
+    from dovetail.api import simulate as simulate
     from dovetail.exploration.study import Study as Study
-    from dovetail.models import Job as Job
-    from dovetail.search import Space as Space
-    from dovetail.search import plan as plan
-    from dovetail.simulation import simulate as simulate
-    from dovetail.step.evaluate import evaluate as evaluate
+    from dovetail.hardware.cluster import Cluster as Cluster
+    from dovetail.models.job import Job as Job
+    from dovetail.plans.plan import Plan as Plan
+    from dovetail.plans.space import Space as Space
 
 __version__ = "0.1.0"
 
 #: Public names and where they live; resolved on first use, so `import dovetail` costs nothing.
 _PUBLIC = {
-    "Job": "dovetail.models:Job",
-    "Space": "dovetail.search:Space",
+    "Cluster": "dovetail.hardware.cluster:Cluster",
+    "Job": "dovetail.models.job:Job",
+    "Plan": "dovetail.plans.plan:Plan",
+    "Space": "dovetail.plans.space:Space",
     "Study": "dovetail.exploration.study:Study",
-    "evaluate": "dovetail.step.evaluate:evaluate",
-    "explain": "dovetail.explanation.explain:explain",
+    "diff": "dovetail.api:diff",
+    "evaluate": "dovetail.api:evaluate",
+    "explain": "dovetail.api:explain",
+    "explore": "dovetail.api:explore",
+    "export": "dovetail.api:export",
     "frameworks": "dovetail.frameworks",
     "hardware": "dovetail.hardware",
     "models": "dovetail.models",
-    "plan": "dovetail.search:plan",
-    "search": "dovetail.search",
-    "simulate": "dovetail.simulation:simulate",
+    "plan": "dovetail.api:plan",
+    "plot": "dovetail.api:plot",
+    "simulate": "dovetail.api:simulate",
 }
 
 __all__ = [
-    "Job", "Space", "Study", "__version__", "evaluate", "explain", "frameworks", "hardware", "models", "plan",
-    "search", "simulate",
+    "Cluster", "Job", "Plan", "Space", "Study", "__version__", "diff", "evaluate", "explain", "explore", "export",
+    "frameworks", "hardware", "models", "plan", "plot", "simulate",
 ]  # fmt: skip
 
 

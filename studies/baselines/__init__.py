@@ -1,1 +1,1 @@
-"""What published work does where Dovetail searches: the baselines that studies and benchmarks compare with."""
+"""Baselines from published work that studies and benchmarks compare with."""

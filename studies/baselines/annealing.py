@@ -1,8 +1,8 @@
 """Simulated annealing of layouts, as published searches of mappings use it, on the same costs as the exact search.
 
 A state has one option of each variable; a move takes another option of a random variable, or of two that share a table.
-A move looks only entries of the changed variables' tables up: more than ten million moves a second. What it lacks is a
-proof. Kirkpatrick, Gelatt and Vecchi, Science 220, 1983.
+A move only looks up entries of the changed variables' tables: more than ten million moves a second. It proves
+nothing. Kirkpatrick, Gelatt and Vecchi, Science 220, 1983.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from baselines.random_kernels import random_state
 from dovetail.arrays import Floats
 from dovetail.mapping.elimination.problem import CostProblem
 
-#: Steps between two looks at the clock, and between two sums without rounding errors.
+#: Steps between two checks of the clock, and between two exact sums.
 _ROUND = 4096
-#: Moves whose changes of the cost say how hot is hot.
+#: Moves sampled to set the initial temperature.
 _SAMPLE = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Cooling:
-    """How an annealing proceeds; temperatures in medians of what a move changes."""
+    """An annealing schedule; temperatures are in medians of a move's cost change."""
 
     start: float = 1.0
     end: float = 1e-4
@@ -46,15 +46,15 @@ def simulated_annealing(
     stop_at: float = 0.0,
     cooling: Cooling | None = None,
 ) -> Tried:
-    """The least weighted sum of objectives met until evaluations or CPU seconds are spent, or a cost is reached.
+    """The lowest weighted sum of objectives found before evaluations or CPU seconds run out, or a cost is reached.
 
-    With evaluations alone the seed decides everything.
+    With only an evaluation limit the result depends only on the seed.
     """
     effort = Effort(evaluations, cpu_s, stop_at)
-    flat, found = flat_costs(problem, weights)
+    flat, checked = flat_costs(problem, weights)
     search = _Annealing(flat, effort, seed, cooling or Cooling())
     search.run()
-    return effort.result(problem, found, search.walker.best_choice)
+    return effort.result(problem, checked, search.walker.best_choice)
 
 
 class _Annealing:
@@ -67,7 +67,7 @@ class _Annealing:
         self._flat, self._effort, self._cooling = flat, effort, cooling
 
     def run(self) -> None:
-        """Runs one after another until the effort is over."""
+        """Runs one after another until the budget is spent."""
         flat, walker, effort = self._flat, self.walker, self._effort
         if effort.over:
             return
@@ -83,7 +83,7 @@ class _Annealing:
             runs -= 1
 
     def _anneal(self, unit: float, length: int) -> None:
-        """One run from hot to cold; its length is known beforehand, at the speed so far."""
+        """One run from hot to cold; its length is estimated from the speed so far."""
         flat, walker, cooling = self._flat, self.walker, self._cooling
         factor = (cooling.end / cooling.start) ** (1 / length)
         jump(flat, walker)

@@ -14,13 +14,13 @@ from dovetail.arrays import Floats, Ints, Words
 
 
 class Walker(NamedTuple):
-    """Where a search is, and the best it has seen; all of it changes."""
+    """The state of a search and the best choice so far; all arrays are mutable."""
 
     #: by variable: its option
     choice: Ints
     #: by table: the entry of that choice
     entries: Ints
-    #: what it costs now, the least so far, and the temperature
+    #: current cost, lowest cost so far, and temperature
     figures: Floats
     best_choice: Ints
     random: Words
@@ -37,7 +37,7 @@ def jump(flat: FlatCosts, walker: Walker) -> None:
 
 @njit(cache=True)
 def add_up(flat: FlatCosts, walker: Walker) -> None:
-    """Looks all entries of the choice up anew, so that rounding errors do not grow."""
+    """Looks up all entries of the choice again, so that rounding errors do not accumulate."""
     total = 0.0
     for table in range(len(flat.firsts)):
         entry = flat.firsts[table]
@@ -50,24 +50,24 @@ def add_up(flat: FlatCosts, walker: Walker) -> None:
 
 @njit(cache=True)
 def changes(flat: FlatCosts, walker: Walker, count: int) -> Floats:
-    """By how much moves from random choices change the cost, up or down; forbidden choices and no change left out."""
-    found = np.empty(count)
+    """Absolute cost changes of moves from random choices, without forbidden choices and zero changes."""
+    differences = np.empty(count)
     n = 0
     for _ in range(count):
         jump(flat, walker)
         variable = int(flat.free[below(walker.random, len(flat.free))])
         change = abs(_change(flat, walker, variable, _other(flat, walker, variable)))
         if 0.0 < change < flat.penalty / 2:
-            found[n] = change
+            differences[n] = change
             n += 1
-    return found[:n]
+    return differences[:n]
 
 
 @njit(cache=True)
 def anneal(flat: FlatCosts, walker: Walker, steps: int, cooling: float, pairs: float) -> None:
     """Moves to other options of one variable, or (this share of the time) of two that share a table.
 
-    What is cheaper is taken, what is dearer by d with the probability exp(−d / temperature); after every step the
+    Cheaper moves are accepted, moves dearer by d with probability exp(−d / temperature); after every step the
     temperature is multiplied by `cooling`.
     """
     random, figures = walker.random, walker.figures
@@ -113,13 +113,13 @@ def _accepted(random: Words, change: float, temperature: float) -> bool:
 
 @njit(cache=True)
 def _change(flat: FlatCosts, walker: Walker, variable: int, option: int) -> float:
-    """What another option of a variable adds to the cost."""
+    """The cost change of another option of a variable."""
     step = option - walker.choice[variable]
-    found = 0.0
+    difference = 0.0
     for place in range(flat.member_starts[variable], flat.member_starts[variable + 1]):
         entry = walker.entries[flat.member_tables[place]]
-        found += float(flat.values[entry + step * flat.member_strides[place]] - flat.values[entry])
-    return found
+        difference += float(flat.values[entry + step * flat.member_strides[place]] - flat.values[entry])
+    return difference
 
 
 @njit(cache=True)

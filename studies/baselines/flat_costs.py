@@ -1,7 +1,7 @@
-"""A cost problem laid out for searches that try one choice after another, and what such a search returns.
+"""A cost problem laid out for searches that try one choice after another, and the result of such a search.
 
-The tables of a weighted sum lie one after another in one array, those of fewer variables added into larger ones: a
-choice then costs the sum of a few entries, and another option of one variable changes the entries of its tables alone.
+The tables of a weighted sum are concatenated in one array, those of fewer variables added into larger ones: a choice
+then costs the sum of a few entries, and changing one variable only changes the entries of its tables.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class FlatCosts(NamedTuple):
     #: variables + 1: where the variables begin that share a table with each and have more than one option
     near_starts: Ints
     near: Ints
-    #: more than any allowed choice costs, so that forbidden ones are compared by how much of them is forbidden
+    #: more than any allowed choice costs, so that forbidden choices rank by how many entries are forbidden
     penalty: float
 
 
 class TracePoint(NamedTuple):
-    """The least cost known after a number of evaluations."""
+    """The lowest cost found after a number of evaluations."""
 
     evaluations: int
     cpu_s: float
@@ -55,24 +55,24 @@ class TracePoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What a search that proves nothing has found."""
+    """The result of a heuristic search."""
 
-    #: infinite where no allowed choice was met
+    #: infinite if no allowed choice was found
     cost: float
     choice: tuple[int, ...]
-    #: choices whose cost was looked at
+    #: choices whose cost was evaluated
     evaluations: int
-    #: whenever the least cost fell, as seen between rounds of some thousand evaluations
+    #: whenever the lowest cost fell, seen between rounds of some thousand evaluations
     trace: tuple[TracePoint, ...]
 
 
 class Effort:
-    """What a search may spend, what it has spent, and the best choice it came by."""
+    """The budget of a search, what it has spent, and its progress."""
 
     def __init__(self, evaluations: int | None, cpu_s: float | None, stop_at: float) -> None:
         if (evaluations or 0) < 0 or (cpu_s or 0.0) < 0 or (evaluations is None and cpu_s is None):
             what = f"is {evaluations} evaluations and {cpu_s} s"
-            raise InputError("effort of a search", what, "one of them should be given, and be 0 or more")
+            raise InputError("budget of a search", what, "one of them should be given, and be 0 or more")
         self._most, self._most_s, self._stop_at = evaluations, cpu_s, stop_at
         self._began = self._last = time.process_time()
         self._speed = 0.0
@@ -87,12 +87,12 @@ class Effort:
 
     @property
     def over(self) -> bool:
-        """Whether the search has to end."""
+        """Whether the search must stop."""
         return self.left < 1 or self.best <= self._stop_at
 
     @property
     def left(self) -> float:
-        """Evaluations that are left; with a limit of time, as many as it allows at the speed of the last round."""
+        """Evaluations left; with a time limit, as many as it allows at the speed of the last round."""
         left = np.inf if self._most is None else float(self._most - self.evaluations)
         if self._most_s is not None and self.evaluations:
             left_s = self._most_s - self.spent_s
@@ -100,11 +100,11 @@ class Effort:
         return left
 
     def begin(self) -> None:
-        """The first round begins: what was prepared before says nothing about the speed."""
+        """Starts the first round: preparation does not count towards the speed."""
         self._last = time.process_time()
 
     def add(self, evaluations: int, best: float) -> None:
-        """A round: evaluations it took, and the least cost known after it."""
+        """Records a round: its evaluations, and the lowest cost after it."""
         now = time.process_time()
         self._speed, self._last = evaluations / max(now - self._last, 1e-9), now
         self.evaluations += evaluations
@@ -113,7 +113,7 @@ class Effort:
             self._trace.append(TracePoint(self.evaluations, now - self._began, best))
 
     def result(self, problem: CostProblem, weights: Floats, choice: Ints) -> Tried:
-        """The best choice, its cost added up anew: running sums have rounding errors."""
+        """The best choice, with its cost summed again: running sums have rounding errors."""
         if np.isinf(self.best):
             return Tried(np.inf, (), self.evaluations, ())
         cost = float(problem.cost(choice[None, :])[0] @ weights)
@@ -121,10 +121,10 @@ class Effort:
 
 
 def flat_costs(problem: CostProblem, weights: Sequence[float] | Floats) -> tuple[FlatCosts, Floats]:
-    """A weighted sum of a problem in this form, and the weights; refuses what is no cost problem."""
+    """A weighted sum of a problem in this form, and the weights; raises an error for an invalid problem."""
     check(problem)
-    found = check_weights(problem, weights)
-    tables = _folded([table.variables for table in problem.tables], problem.weighted(found))
+    checked = check_weights(problem, weights)
+    tables = _folded([table.variables for table in problem.tables], problem.weighted(checked))
     scopes = list(tables)
     values = np.concatenate([costs.ravel() for costs in tables.values()])
     lengths = np.array([costs.size for costs in tables.values()], np.int64)
@@ -156,7 +156,7 @@ def flat_costs(problem: CostProblem, weights: Sequence[float] | Floats) -> tuple
         _starts(near),
         _joined([sorted(variables) for variables in near]),
         penalty,
-    ), found
+    ), checked
 
 
 def _folded(scopes: Sequence[tuple[int, ...]], costs: Sequence[Floats]) -> dict[tuple[int, ...], Floats]:
@@ -166,18 +166,18 @@ def _folded(scopes: Sequence[tuple[int, ...]], costs: Sequence[Floats]) -> dict[
         scope = tuple(sorted(variables))
         turned = table.transpose([variables.index(v) for v in scope])
         gathered[scope] = gathered[scope] + turned if scope in gathered else turned
-    kept: dict[tuple[int, ...], Floats] = {}
+    folded: dict[tuple[int, ...], Floats] = {}
     members = {scope: frozenset(scope) for scope in gathered}
     for scope in sorted(gathered, key=len):
-        table, own = gathered.pop(scope), members.pop(scope)
-        larger = [other for other, theirs in members.items() if own < theirs]
+        table, inside = gathered.pop(scope), members.pop(scope)
+        larger = [other for other, theirs in members.items() if inside < theirs]
         if not larger:
-            kept[scope] = table
+            folded[scope] = table
             continue
         onto = min(larger, key=lambda other: gathered[other].size)
         sizes = dict(zip(scope, table.shape, strict=True))
         gathered[onto] = gathered[onto] + table.reshape([sizes.get(v, 1) for v in onto])
-    return kept
+    return folded
 
 
 def _starts(parts: Sequence[Sequence[object] | set[int]]) -> Ints:

@@ -1,4 +1,4 @@
-"""A recompute frontier as a plot: bytes kept against seconds added, with the choices frameworks have names for."""
+"""A recompute frontier as a plot: saved bytes against added seconds, with the named choices of frameworks."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from itertools import pairwise
 from dovetail.report.svg import FONT, PALETTE, SLACK, TITLE_HEIGHT, WIDTH, Box, Drawing, Point, Scale, linear_ticks
 from dovetail.report.svg import text_width as wide
 
-#: Behind the frontier: the palette's second colour; frontiers take the others.
+#: Choices off the frontier use the palette's second colour; frontiers use the others.
 BEHIND = PALETTE[1]
 COLOURS = (PALETTE[0], PALETTE[2])
 HEIGHT = 300.0
-#: How far a label stands from its mark, and half of a mark's width.
+#: Distance of a label from its mark, and half of a mark's width.
 GAP, HALF = 9.0, 4.0
 
 #: Marks closer than this share a label.
 NEAR = 9.0
 
-#: A place and what stands there.
+#: A position and its text.
 Labelled = tuple[float, float, str]
-#: Left, top, right and bottom of what is drawn already.
+#: Left, top, right and bottom of an occupied area.
 Rectangle = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
 class NamedChoice:
-    """A choice with a name: bytes kept, seconds added, and whether it is a point of the frontier."""
+    """A named choice: saved bytes, added seconds, and whether it is on the frontier."""
 
     name: str
     saved_bytes: float
@@ -38,7 +38,7 @@ class NamedChoice:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A frontier in order of bytes kept, as (bytes, seconds), and named choices of the same layer."""
+    """A frontier as (bytes, seconds) in order of saved bytes, and named choices of the same layer."""
 
     name: str
     points: tuple[Point, ...]
@@ -46,22 +46,22 @@ class Curve:
 
 
 def frontier_plot(title: str, curves: Sequence[Curve]) -> str:
-    """Stairs of the least seconds for the bytes kept; below a choice that is behind, what it could cost instead."""
+    """Stairs of the fewest added seconds by saved bytes; below a choice off the frontier, what it could cost."""
     assert curves
     assert len(curves) <= len(COLOURS)
     box = Box(58, TITLE_HEIGHT + 30, WIDTH - 58 - 24, HEIGHT)
-    drawing = Drawing(title, f"seconds added against bytes kept, {len(curves)} frontiers", box.bottom + 46)
+    drawing = Drawing(title, f"seconds added against bytes saved, {len(curves)} frontiers", box.bottom + 46)
     shown = [
         (k / 2**20, 1e3 * s) for c in curves for k, s in (*c.points, *((m.saved_bytes, m.seconds) for m in c.choices))
     ]
     across = _axis(drawing, box, max(x for x, _ in shown), upright=False)
     up = _axis(drawing, box, max(y for _, y in shown), upright=True)
-    drawing.text((box.x + box.right) / 2, box.bottom + 38, "kept per layer and microbatch, MiB", "middle")
-    drawing.text(16, (box.y + box.bottom) / 2, "added per layer and microbatch, ms", "middle", turned=True)
+    drawing.text((box.x + box.right) / 2, box.bottom + 38, "saved per layer and micro-batch, MiB", "middle")
+    drawing.text(16, (box.y + box.bottom) / 2, "added per layer and micro-batch, ms", "middle", turned=True)
     marks: list[Labelled] = []
     taken: list[Rectangle] = []
     for colour, curve in zip(COLOURS, curves, strict=False):
-        stairs = least(curve.points)
+        stairs = undominated(curve.points)
         corners = _corners([(across(k / 2**20), up(1e3 * s)) for k, s in stairs])
         taken += [(min(x, w) - 2, min(y, z) - 2, max(x, w) + 2, max(y, z) + 2) for (x, y), (w, z) in pairwise(corners)]
         drawing.line(corners, colour, 1.5)
@@ -82,17 +82,17 @@ def frontier_plot(title: str, curves: Sequence[Curve]) -> str:
     return drawing.done()
 
 
-def least(points: Iterable[Point]) -> list[Point]:
-    """Of (bytes, seconds) those with the least seconds for their bytes, in order of bytes."""
+def undominated(points: Iterable[Point]) -> list[Point]:
+    """The undominated (bytes, seconds), in order of bytes."""
     stairs: list[Point] = []
-    for kept, seconds in sorted(points):
+    for saved_bytes, seconds in sorted(points):
         if not stairs or seconds < stairs[-1][1]:
-            stairs.append((kept, seconds))
+            stairs.append((saved_bytes, seconds))
     return stairs
 
 
 def joined(marks: Sequence[Labelled]) -> list[Labelled]:
-    """Marks so close that one label must do for them, as one."""
+    """Merges marks that are too close for separate labels."""
     groups: list[list[Labelled]] = []
     for mark in marks:
         near = (g for g in groups if abs(g[0][0] - mark[0]) < NEAR and abs(g[0][1] - mark[1]) < NEAR)
@@ -105,9 +105,9 @@ def joined(marks: Sequence[Labelled]) -> list[Labelled]:
 
 
 def placed(marks: Sequence[Labelled], box: Box, taken: Sequence[Rectangle] = ()) -> list[Labelled]:
-    """Where each label starts: beside its mark, where it covers the least of labels and what is taken."""
+    """Where each label starts: next to its mark, where it overlaps least with others."""
     covered = list(taken)
-    found: list[Labelled] = []
+    labelled: list[Labelled] = []
     for x, y, name in sorted(marks):
         level = min(y + 4, box.bottom - 2)
         width = wide(name)
@@ -120,8 +120,8 @@ def placed(marks: Sequence[Labelled], box: Box, taken: Sequence[Rectangle] = ())
         covers = [sum(_overlap(spot, other) for other in covered) + _outside(spot, box) for spot in spots]
         best = covers.index(min(covers))
         covered.append(spots[best])
-        found.append((*sides[best], name))
-    return found
+        labelled.append((*sides[best], name))
+    return labelled
 
 
 def _overlap(one: Rectangle, other: Rectangle) -> float:
@@ -131,13 +131,13 @@ def _overlap(one: Rectangle, other: Rectangle) -> float:
 
 
 def _outside(spot: Rectangle, box: Box) -> float:
-    """What of a label lies beyond the box (the margin to its right is free): worse than to cover something."""
+    """How much of a label is outside the box (the right margin is free): worse than an overlap."""
     beyond = (box.x - spot[0], spot[2] - WIDTH, box.y - spot[1], spot[3] - box.bottom)
     return 1000.0 * sum(max(part, 0.0) for part in beyond)
 
 
 def _corners(places: Sequence[Point]) -> list[Point]:
-    """Stairs from the top left: along at a point's height to where the next one begins, then down."""
+    """Stairs from the top left: along each point's height to the next point, then down."""
     steps = (((x, y), (after, y)) for (x, y), (after, _) in pairwise(places))
     return [*(corner for step in steps for corner in step), places[-1]]
 

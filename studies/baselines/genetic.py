@@ -1,8 +1,8 @@
 """A genetic search of layouts, as published searches of mappings use it, on the same costs as the exact search.
 
-A person has one option of each variable, its genes, in the order of the operators. Libraries of such searches do not
-fit here: a person takes some hundred nanoseconds to make and to look up, a trial of Optuna's NSGA-II milliseconds, most
-of them bookkeeping (`benchmarks/layout_search.py` measures it). Like annealing it proves nothing.
+An individual has one option of each variable, its genes, in the order of the operators. Libraries are too slow here: an
+individual takes some hundred nanoseconds to make and to evaluate, a trial of Optuna's NSGA-II milliseconds, mostly
+bookkeeping (`benchmarks/layout_search.py` measures it). Like annealing it proves nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from baselines.random_kernels import random_state
 from dovetail.arrays import Floats, Ints
 from dovetail.mapping.elimination.problem import CostProblem
 
-#: Evaluations between two looks at the clock.
+#: Evaluations between two checks of the clock.
 _ROUND = 4096
 
 
@@ -31,7 +31,7 @@ class Evolution:
     crossed: float = 0.9
     one_point: float = 0.5
     mutations: float = 1.0
-    #: generations without a lower cost, after which all people are replaced by random ones
+    #: generations without improvement after which the population restarts at random
     patience: int = 50
 
 
@@ -45,35 +45,35 @@ def genetic_search(
     stop_at: float = 0.0,
     evolution: Evolution | None = None,
 ) -> Tried:
-    """The least weighted sum of objectives met until evaluations or CPU seconds are spent, or a cost is reached.
+    """The lowest weighted sum of objectives found before evaluations or CPU seconds run out, or a cost is reached.
 
-    With evaluations alone the seed decides everything.
+    With only an evaluation limit the result depends only on the seed.
     """
     effort = Effort(evaluations, cpu_s, stop_at)
-    flat, found = flat_costs(problem, weights)
-    return effort.result(problem, found, _evolved(flat, effort, seed, evolution or Evolution()))
+    flat, checked = flat_costs(problem, weights)
+    return effort.result(problem, checked, _evolved(flat, effort, seed, evolution or Evolution()))
 
 
 def _evolved(flat: FlatCosts, effort: Effort, seed: int, how: Evolution) -> Ints:
-    """The best choice; a population that stays where it is makes room for a new one."""
+    """The best choice; a stagnant population restarts."""
     n = max(2, int(min(how.population, effort.left)))
     choices, entries = np.zeros((n, len(flat.sizes)), np.int64), np.zeros((n, len(flat.firsts)), np.int64)
     now, then = (choices, entries, np.zeros(n)), (choices.copy(), entries.copy(), np.zeros(n))
-    people = Population(*now, *then, choices[0].copy(), np.full(2, np.inf), random_state(seed))
+    population = Population(*now, *then, choices[0].copy(), np.full(2, np.inf), random_state(seed))
     breeding = Breeding(how.tournament, how.crossed, how.one_point, how.mutations)
     children = n - 1
     stale = how.patience
     effort.begin()
     while not effort.over:
         if stale >= how.patience:
-            settle(flat, people)
+            settle(flat, population)
             spent, stale = n, 0
         else:
             generations = max(1, min(_ROUND, int(effort.left)) // children)
-            since = breed(flat, people, breeding, generations)
+            since = breed(flat, population, breeding, generations)
             spent, stale = generations * children, since if since < generations else stale + generations
-        least = float(people.least[0])
-        effort.add(spent, least if least < flat.penalty else np.inf)
+        lowest = float(population.lowest[0])
+        effort.add(spent, lowest if lowest < flat.penalty else np.inf)
         if not len(flat.free):
             break
-    return people.best_choice
+    return population.best_choice

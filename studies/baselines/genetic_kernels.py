@@ -13,28 +13,28 @@ from dovetail.arrays import Floats, Ints, Words
 
 
 class Population(NamedTuple):
-    """A generation, room for the next one, and the best choice so far; all of it changes."""
+    """A generation, arrays for the next one, and the best choice so far; all arrays are mutable."""
 
-    #: people × variables
+    #: individuals × variables
     choices: Ints
-    #: people × tables: the entries of those choices
+    #: individuals × tables: the entries of those choices
     entries: Ints
     costs: Floats
     next_choices: Ints
     next_entries: Ints
     next_costs: Floats
     best_choice: Ints
-    #: the least cost so far, and the least of this population since it was settled
-    least: Floats
+    #: the lowest cost so far, and since the population was last restarted
+    lowest: Floats
     random: Words
 
 
 class Breeding(NamedTuple):
     """How children are made."""
 
-    #: people of which the best becomes a parent
+    #: tournament size: the best of these becomes a parent
     tournament: int
-    #: share of children that have two parents, and of those the share cut at one point (others: gene by gene)
+    #: share of children with two parents, and among those the share of one-point crossover (others: uniform)
     crossed: float
     one_point: float
     #: mean number of genes that mutate
@@ -42,32 +42,32 @@ class Breeding(NamedTuple):
 
 
 @njit(cache=True)
-def settle(flat: FlatCosts, people: Population) -> None:
-    """Random choices for all."""
-    people.least[1] = np.inf
-    for person in range(len(people.costs)):
+def settle(flat: FlatCosts, population: Population) -> None:
+    """Starts a population of random choices."""
+    population.lowest[1] = np.inf
+    for person in range(len(population.costs)):
         for variable in range(len(flat.sizes)):
-            people.choices[person, variable] = below(people.random, flat.sizes[variable])
+            population.choices[person, variable] = below(population.random, flat.sizes[variable])
         for table in range(len(flat.firsts)):
             entry = flat.firsts[table]
             for place in range(flat.scope_starts[table], flat.scope_starts[table + 1]):
-                entry += flat.scope_strides[place] * people.choices[person, flat.scope_variables[place]]
-            people.entries[person, table] = entry
-        _cost(flat, people, people.choices, people.entries, people.costs, person)
+                entry += flat.scope_strides[place] * population.choices[person, flat.scope_variables[place]]
+            population.entries[person, table] = entry
+        _cost(flat, population, population.choices, population.entries, population.costs, person)
 
 
 @njit(cache=True)
-def breed(flat: FlatCosts, people: Population, breeding: Breeding, generations: int) -> int:
-    """Generations one after another; returns since how many the least cost of this population has not fallen.
+def breed(flat: FlatCosts, population: Population, breeding: Breeding, generations: int) -> int:
+    """Runs generations; returns for how many the lowest cost of this population has not fallen.
 
-    The best of a generation lives on.
+    The best of a generation survives.
     """
-    random, n = people.random, len(people.costs)
-    choices, entries, costs = people.choices, people.entries, people.costs
-    next_choices, next_entries, next_costs = people.next_choices, people.next_entries, people.next_costs
+    random, n = population.random, len(population.costs)
+    choices, entries, costs = population.choices, population.entries, population.costs
+    next_choices, next_entries, next_costs = population.next_choices, population.next_entries, population.next_costs
     stale = 0
     for _ in range(generations):
-        before = people.least[1]
+        before = population.lowest[1]
         next_costs[0] = _copy(choices, entries, costs, int(np.argmin(costs)), next_choices, next_entries, 0)
         for child in range(1, n):
             first = _parent(random, costs, breeding.tournament)
@@ -77,18 +77,20 @@ def breed(flat: FlatCosts, people: Population, breeding: Breeding, generations: 
                 one_point = share(random) < breeding.one_point
                 _cross(flat, random, choices, second, one_point, next_choices, next_entries, child)
             _mutate(flat, random, breeding.mutations, next_choices, next_entries, child)
-            _cost(flat, people, next_choices, next_entries, next_costs, child)
+            _cost(flat, population, next_choices, next_entries, next_costs, child)
         choices, next_choices = next_choices, choices
         entries, next_entries = next_entries, entries
         costs, next_costs = next_costs, costs
-        stale = 0 if people.least[1] < before else stale + 1
+        stale = 0 if population.lowest[1] < before else stale + 1
     if generations % 2:
         for person in range(n):
-            people.costs[person] = _copy(choices, entries, costs, person, people.choices, people.entries, person)
+            population.costs[person] = _copy(
+                choices, entries, costs, person, population.choices, population.entries, person
+            )
     return stale
 
 
-# Rows are told by their number: a view of each would take as long as making a child, and slices seconds to compile.
+# Rows are passed by number: views would cost as much as making a child, and slices take seconds to compile.
 
 
 @njit(cache=True)
@@ -104,7 +106,7 @@ def _copy(choices: Ints, entries: Ints, costs: Floats, person: int, onto: Ints, 
 def _cross(
     flat: FlatCosts, random: Words, parents: Ints, second: int, one_point: bool, choices: Ints, entries: Ints, row: int
 ) -> None:
-    """Takes genes of a second parent: all behind a point, or any."""
+    """Crossover with a second parent: one-point or uniform."""
     n = choices.shape[1]
     first_gene = below(random, n) + 1 if one_point else 0
     coins = bits(random)
@@ -112,7 +114,7 @@ def _cross(
         if variable % 64 == 63:
             coins = bits(random)
         option = parents[second, variable]
-        # in later generations parents have most genes in common
+        # in later generations parents share most genes
         if option != choices[row, variable] and (one_point or coins & np.uint64(1)):
             _take(flat, variable, option, choices, entries, row)
         coins >>= np.uint64(1)
@@ -120,7 +122,7 @@ def _cross(
 
 @njit(cache=True)
 def _mutate(flat: FlatCosts, random: Words, mutations: float, choices: Ints, entries: Ints, row: int) -> None:
-    """Other options of some genes: as many as a geometric law of this mean says, which takes few random numbers."""
+    """Mutates genes at geometric distances with this mean rate, which needs few random numbers."""
     stop = 1.0 / (1.0 + mutations)
     while share(random) >= stop:
         variable = int(flat.free[below(random, len(flat.free))])
@@ -137,23 +139,23 @@ def _take(flat: FlatCosts, variable: int, option: int, choices: Ints, entries: I
 
 
 @njit(cache=True)
-def _cost(flat: FlatCosts, people: Population, choices: Ints, entries: Ints, costs: Floats, row: int) -> None:
-    """Adds the entries of a choice up, and remembers it where it is the best."""
+def _cost(flat: FlatCosts, population: Population, choices: Ints, entries: Ints, costs: Floats, row: int) -> None:
+    """Sums the entries of a choice, and records it if it is the best."""
     total = 0.0
     for table in range(entries.shape[1]):
         total += flat.values[entries[row, table]]
     costs[row] = total
-    if total < people.least[1]:
-        people.least[1] = total
-    if total < people.least[0]:
-        people.least[0] = total
+    if total < population.lowest[1]:
+        population.lowest[1] = total
+    if total < population.lowest[0]:
+        population.lowest[0] = total
         for variable in range(choices.shape[1]):
-            people.best_choice[variable] = choices[row, variable]
+            population.best_choice[variable] = choices[row, variable]
 
 
 @njit(cache=True)
 def _parent(random: Words, costs: Floats, tournament: int) -> int:
-    """The best of some random people."""
+    """The best of some random individuals."""
     best = below(random, len(costs))
     for _ in range(tournament - 1):
         other = below(random, len(costs))

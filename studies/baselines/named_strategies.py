@@ -1,8 +1,7 @@
-"""How others map a job onto dies, in our cost model: tuned over all their degrees, and as they published.
+"""Published strategies in our cost model: tuned over all their degrees, and as published.
 
-Megatron: Narayanan et al. 2021 (full recompute), Korthikanti et al. 2022 (selective recompute, sequences cut).
-DeepSpeed: ZeRO 3 over all dies (Rajbhandari et al. 2020). AccPar (Song et al. 2020) is a search of layouts of its own,
-`search.tiles.accpar`.
+Megatron: Narayanan et al. 2021 (full recompute), Korthikanti et al. 2022 (selective recompute, sequence parallelism).
+DeepSpeed: ZeRO-3 over all dies (Rajbhandari et al. 2020). AccPar (Song et al. 2020) has its own search, `accpar`.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
 from dovetail.plans.runs import check_runs
 from dovetail.plans.space import Space, divisors
 
-#: Chips of a node of the machines these were published for: no tensor-parallel group was larger.
+#: Chips per node of the published machines: no tensor-parallel group was larger.
 NODE = 8
 
 _MEGATRON = Space(
     context_parallel=(1,), zero_stage=(0, 1), recompute_share=(1.0,), pipeline_schedule=("1f1b", "interleaved")
 )
 
-#: The plans each of them can run; none of them chooses recompute by block.
+#: The plans each of them can run; none chooses recompute by block.
 BASELINES: Mapping[str, Space] = MappingProxyType(
     {
         "Megatron, full recompute": replace(_MEGATRON, recompute=("full",)),
@@ -39,10 +38,10 @@ BASELINES: Mapping[str, Space] = MappingProxyType(
 
 
 def as_published(name: str, job: Job, cluster: Cluster) -> Plan:
-    """The plan a user of that time would have taken from the paper, whether it fits or not.
+    """The plan a user would have taken from the paper, whether it fits or not.
 
-    Megatron: as many tensor-parallel chips as a node had and heads allow, the rest a pipeline with one microbatch of
-    one sequence at a time; DeepSpeed: one sequence a chip, and full recompute.
+    Megatron: as many tensor-parallel chips as a node had and heads allow, the rest a pipeline with micro-batches of one
+    sequence; DeepSpeed: one sequence per chip, and full recompute.
     """
     if name not in BASELINES:
         raise InputError("baseline", f"is {name}", f"it should be one of {', '.join(BASELINES)}")

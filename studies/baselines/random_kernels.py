@@ -1,4 +1,4 @@
-"""Compiled random numbers whose state is the caller's, so that a seed decides everything."""
+"""Compiled random numbers with explicit state, so that results depend only on the seed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HALF = np.uint64(32)
 
 
 def random_state(seed: int) -> Words:
-    """The state of a seed."""
+    """The initial state for a seed."""
     return np.random.SeedSequence(seed).generate_state(1, np.uint64).astype(np.uint64)
 
 
@@ -28,11 +28,11 @@ def bits(state: Words) -> np.uint64:
 
 @njit(cache=True)
 def below(state: Words, n: int) -> int:
-    """A whole number from 0 to before n, which is below 2^32."""
+    """A random integer below n, with n < 2^32."""
     return int(np.int64(((bits(state) >> _HALF) * np.uint64(n)) >> _HALF))
 
 
 @njit(cache=True)
 def share(state: Words) -> float:
-    """A number from 0 to before 1."""
+    """A random number in [0, 1)."""
     return np.float64(bits(state) >> np.uint64(11)) * 2.0**-53

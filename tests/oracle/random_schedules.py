@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from dovetail.schedule.problem import Mode, Phase, Problem, Task
+from dovetail.schedule.problem import Mode, ModePhase, Problem, ScheduleTask
 
 
 def random_problem(seed: int, most_tasks: int = 7) -> Problem:
@@ -12,13 +12,15 @@ def random_problem(seed: int, most_tasks: int = 7) -> Problem:
     draw = random.Random(seed)  # noqa: S311 - a graph is no secret
     cores, bandwidth = draw.choice([1, 2, 4]), draw.choice([0, 3, 5])
     density = draw.choice([0.1, 0.3, 0.5])
-    tasks: list[Task] = []
+    tasks: list[ScheduleTask] = []
     for position in range(draw.randint(1, most_tasks)):
         after = tuple(need for need in range(position) if draw.random() < density)
         kind, work = draw.choice(["tensor", "vector", "both"]), draw.randint(1, 5)
         parts = [part for part in (1, 2, 4) if part <= cores]
         modes = [mode for part in parts for mode in _modes(draw, kind, work, part, bandwidth)]
-        tasks.append(Task(f"task {position}", tuple(draw.sample(modes, draw.randint(1, min(3, len(modes))))), after))
+        tasks.append(
+            ScheduleTask(f"task {position}", tuple(draw.sample(modes, draw.randint(1, min(3, len(modes))))), after)
+        )
     return Problem(tuple(tasks), cores, cores, bandwidth)
 
 
@@ -26,8 +28,8 @@ def _modes(draw: random.Random, kind: str, work: int, part: int, bandwidth: int)
     cycles = -(-work // part) + draw.randint(0, 1)
     moved = draw.randint(0, bandwidth)
     if kind == "tensor":
-        return [Mode((Phase(cycles, part, 0, moved),))]
+        return [Mode((ModePhase(cycles, part, 0, moved),))]
     if kind == "vector":
-        return [Mode((Phase(cycles, 0, part, moved),))]
-    apart = (Phase(cycles, part, 0, moved), Phase(draw.randint(1, 3), 0, part, draw.randint(0, bandwidth)))
-    return [Mode((Phase(cycles + 1, part, part, moved),)), Mode(apart if draw.random() < 0.8 else apart[::-1])]
+        return [Mode((ModePhase(cycles, 0, part, moved),))]
+    apart = (ModePhase(cycles, part, 0, moved), ModePhase(draw.randint(1, 3), 0, part, draw.randint(0, bandwidth)))
+    return [Mode((ModePhase(cycles + 1, part, part, moved),)), Mode(apart if draw.random() < 0.8 else apart[::-1])]

@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from dovetail.mapping.elimination import closed_walk, frontier, least, min_plus, min_plus_power, pareto, through
+from dovetail.mapping.elimination import cheapest, closed_walk, frontier, min_plus, min_plus_power, pareto, through
 from small_cost_problems import every_choice, random_problem, undominated_rows
 
 PROBLEMS = 3000 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 330
@@ -43,7 +43,7 @@ def test_the_least_sum_is_that_of_all_choices_and_its_choice_has_it():
     for seed in range(PROBLEMS):
         problem, choices, costs = solved(seed)
         weights = weights_of(seed, problem.objectives)
-        cost, choice = least(problem, weights)
+        cost, choice = cheapest(problem, weights)
         if not len(choices):
             assert (cost, choice) == (np.inf, ())
             continue

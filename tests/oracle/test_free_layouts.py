@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from free_layout_graphs import random_allowed, random_graph
 
-from dovetail.mapping.layouts import Together, free_layouts, layer_problem
+from dovetail.mapping.layouts import LayoutSpace, Together, free_layouts, layer_problem
 from free_layout_settings import costs_of, setting_of, tile_of
 
 #: Tiles with the axes along which tokens are cut as sequences of a batch.
@@ -32,11 +32,10 @@ def check(seed: int, most_operators: int, most_layouts: int) -> int:
     recompute, share = draw.random() < 0.7, 1.0
     stream = None if draw.random() < 0.5 else {axis: "seq" for axis in tile.names[:1] if axis not in tile.batch_axes}
     while True:
-        options = {
-            "allowed": random_allowed(draw, graph, share), "stream": stream, "recompute": recompute,
-            "together": together,
-        }  # fmt: skip
-        problem = layer_problem(setting, tile, **options)
+        space = LayoutSpace(
+            stream=stream, allowed=random_allowed(draw, graph, share), recompute=recompute, together=together
+        )
+        problem = layer_problem(setting, tile, space)
         if prod(problem.problem.sizes) <= most_layouts:
             break
         share *= 0.85
@@ -46,7 +45,7 @@ def check(seed: int, most_operators: int, most_layouts: int) -> int:
     every = [
         costs_of(setting, problem, np.array(choice)) for choice in product(*(range(n) for n in problem.problem.sizes))
     ]
-    points = free_layouts(setting, [tile], **options)
+    points = free_layouts(setting, [tile], space=space)
     found, expected = frontier_of([point.costs for point in points]), frontier_of(every)
     assert found.shape == expected.shape, (seed, found, expected)
     assert found == pytest.approx(expected, rel=1e-9)
@@ -60,7 +59,7 @@ def test_tables_of_small_layers_add_up():
         draw = Random(seed)  # noqa: S311
         graph, tile = random_graph(draw, 5), draw.choice(TILES)
         setting = setting_of(graph, tile, batch=6, seq=96, zero_stage=draw.choice((0, 1, 3)))
-        problem = layer_problem(setting, tile, together=draw.choice(list(Together)))
+        problem = layer_problem(setting, tile, LayoutSpace(together=draw.choice(list(Together))))
         for _ in range(8):
             choice = np.array([draw.randrange(size) for size in problem.problem.sizes])
             found = problem.problem.cost(choice[None])[0]

@@ -1,4 +1,4 @@
-"""How near the bounds and the estimate of 1F1B come to the exact step time: the ranges docs/pipeline.md states."""
+"""Bounds and the estimate of 1F1B against the exact step time: the ranges docs/explanation/pipeline.md states."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import pytest
 from random_schedules import random_problem
 from schedule_brute_force import least_makespan
 
-from dovetail.schedule.problem import Mode, Phase, Problem, Task, faults
+from dovetail.schedule.problem import Mode, ModePhase, Problem, ScheduleTask, faults
 from dovetail.schedule.solve import solve
 
 FEW, ALL = 60, 500
@@ -33,11 +33,11 @@ def test_the_optimum_is_that_of_trying_everything_for_many_more(seed):
 
 
 def test_the_oracle_knows_answers_found_by_hand():
-    one, two = Mode((Phase(4, tensor_cores=1),)), Mode((Phase(3, tensor_cores=2),))
-    pair = (Task("a", (one, two)), Task("b", (one, two)))
+    one, two = Mode((ModePhase(4, tensor_cores=1),)), Mode((ModePhase(3, tensor_cores=2),))
+    pair = (ScheduleTask("a", (one, two)), ScheduleTask("b", (one, two)))
     assert least_makespan(Problem(pair, 2, 0, 0)) == 4
     assert least_makespan(Problem(pair, 1, 0, 0)) == 8
-    assert least_makespan(Problem((pair[0], Task("b", (one, two), (0,))), 2, 0, 0)) == 6
+    assert least_makespan(Problem((pair[0], ScheduleTask("b", (one, two), (0,))), 2, 0, 0)) == 6
     # the second phase of one beside the first phase of the other
-    apart = Mode((Phase(2, tensor_cores=1), Phase(3, vector_cores=1)))
-    assert least_makespan(Problem((Task("a", (apart,)), Task("b", (apart,))), 1, 1, 0)) == 8
+    apart = Mode((ModePhase(2, tensor_cores=1), ModePhase(3, vector_cores=1)))
+    assert least_makespan(Problem((ScheduleTask("a", (apart,)), ScheduleTask("b", (apart,))), 1, 1, 0)) == 8

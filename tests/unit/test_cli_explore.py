@@ -99,7 +99,7 @@ def test_one_objective_gives_the_best_as_one_object(call):
     events = [json.loads(line) for line in err.splitlines()]
     assert {frozenset(event) for event in events} == {frozenset(EVENT)}
     assert {event["event"] for event in events} == {"progress"}
-    assert [event["level"] for event in events][:3] == ["scout", "physical", "profile"]
+    assert [event["level"] for event in events][:3] == ["warm_start", "physical", "profile"]
     assert events[-1]["evaluated"] == answer["counts"]["evaluated"]
 
 
@@ -143,7 +143,7 @@ def test_without_json_a_person_reads_the_answer_and_a_log_plain_lines(call):
     ):
         assert words in out
     levels = [line.split(": ")[0].split()[-1] for line in err.splitlines()]
-    assert levels[:3] == ["scout", "physical", "profile"]
+    assert levels[:3] == ["warm_start", "physical", "profile"]
     assert "of 4 designs" in err
     assert "\x1b" not in out + err
 
@@ -206,7 +206,7 @@ def test_mistakes_are_one_sentence_and_exit_2(refused):
     assert "--workers" in refused("study.yaml", "--out", "run", "--executor", "ray", "--workers", "0")
     assert "--executor" in refused("study.yaml", "--out", "run", "--executor", "spark")
     assert "study.yaml" in refused("study.yaml", "--out", "study.yaml")
-    assert "is or lies below a file" in refused("study.yaml", "--out", "study.yaml/run")
+    assert "is a file or inside one" in refused("study.yaml", "--out", "study.yaml/run")
     write({**STUDY, "objective": "area"})
     assert "did you mean 'objectives'" in refused("study.yaml", "--out", "run")
     assert not Path("run").exists()
@@ -227,7 +227,7 @@ def test_a_space_too_large_to_look_at_all_is_one_sentence(call):
     write({**STUDY, "hardware": {"base": "h100-sxm", "vary": vary}})
     code, out, err = call("explore", "study.yaml", "--out", "run", "--json")
     assert (code, out) == (2, "")
-    assert "hardware: has 1,000,000,000,000 designs, too many to look at all" in err
+    assert "hardware: has 1,000,000,000,000 designs, too many to enumerate" in err
     assert "search.method" in err
 
 
@@ -267,13 +267,13 @@ def test_plan_files_that_cannot_be_written_are_one_sentence(call, refused):
 
 def test_with_json_every_line_of_stderr_is_json(call):
     assert call("explore", "study.yaml", "--out", "run", "--json")[0] == 0
-    part = Path("run/parts/scout-000000.parquet")
+    part = Path("run/parts/warm_start-000000.parquet")
     part.write_bytes(part.read_bytes()[:-1])
     code, _, err = call("explore", "study.yaml", "--out", "run", "--json", "--resume")
     assert code == 0
     repairs = [event for event in map(json.loads, err.splitlines()) if event["event"] != "progress"]
     assert [event["event"] for event in repairs] == ["repair", "repair"]
-    assert "batch 0 of level scout is run again" in repairs[0]["sentence"]
+    assert "batch 0 of level warm_start is run again" in repairs[0]["sentence"]
     part.write_bytes(part.read_bytes()[:-1])
     _, _, err = call("explore", "study.yaml", "--out", "run", "--resume")
     assert repairs[0]["sentence"] in err.splitlines()

@@ -13,10 +13,10 @@ import pytest
 from rich.console import Console
 
 from dovetail.cli.progress import Display, JsonLines, LiveView, PlainLines, listener_for
-from dovetail.exploration.events import Progress
+from dovetail.exploration.events import StudyProgress
 
-BEGUN = Progress(
-    level="scout",
+BEGUN = StudyProgress(
+    level="warm_start",
     counted=0,
     total=29_073_408,
     pruned={},
@@ -33,11 +33,11 @@ BEGUN = Progress(
     elapsed_s=0.2,
     eta_s=None,
 )
-MIDWAY = Progress(
+MIDWAY = StudyProgress(
     level="physical",
     counted=12_582_912,
     total=29_073_408,
-    pruned={"scout": 8_123_456, "physical": 4_010_203, "profile": 0},
+    pruned={"warm_start": 8_123_456, "physical": 4_010_203, "profile": 0},
     evaluated=329_253,
     incumbent=0.0123456,
     objective="step time",
@@ -61,7 +61,7 @@ class Clock:
         return self.now_s
 
 
-def viewed(progress: Progress | None, since_s: float = 0.0, width: int = 80) -> list[str]:
+def viewed(progress: StudyProgress | None, since_s: float = 0.0, width: int = 80) -> list[str]:
     """The live view, so long after the last word."""
     clock = Clock()
     console = Console(record=True, width=width, file=io.StringIO(), force_terminal=True)
@@ -75,9 +75,9 @@ def viewed(progress: Progress | None, since_s: float = 0.0, width: int = 80) -> 
 
 def test_the_live_view():
     assert viewed(MIDWAY, since_s=3) == [
-        "level      physical  ━━━━━━━━━━──────────────",
+        "level      physical    ━━━━━━━━━━──────────────",
         "designs    12,582,912 of 29,073,408 (43.3 %)",
-        "pruned     8,123,456 by scout, 4,010,203 by physical",
+        "pruned     8,123,456 by warm_start, 4,010,203 by physical",
         "evaluated  329,253 (120 of 400 batches, 8 workers)",
         "best       step time 12.3 ms, bound 12.1 ms, gap 2.1 %",
         "elapsed    0:01:15, about 1:01:37 left",
@@ -87,7 +87,7 @@ def test_the_live_view():
 def test_the_live_view_before_anything_is_known():
     assert viewed(None) == []
     assert viewed(BEGUN) == [
-        "level      scout     ────────────────────────",
+        "level      warm_start  ────────────────────────",
         "designs    0 of 29,073,408 (0.0 %)",
         "pruned     none yet",
         "evaluated  0 (0 batches, 1 worker)",
@@ -171,7 +171,7 @@ def test_the_live_view_goes_on_while_nothing_is_said():
         assert "0:02:12" in file.getvalue()
 
 
-def said(display: Display, clock: Clock, words: list[tuple[float, Progress]]) -> None:
+def said(display: Display, clock: Clock, words: list[tuple[float, StudyProgress]]) -> None:
     with display:
         for after_s, progress in words:
             clock.now_s += after_s
@@ -194,11 +194,11 @@ def test_a_plain_line_says_everything(capsys):
     several = replace(MIDWAY, level="search", incumbent=None, front=17, batches=1, batches_total=1, eta_s=None)
     said(PlainLines(clock), clock, [(0.0, MIDWAY), (0.0, BEGUN), (0.0, several)])
     assert capsys.readouterr().err.splitlines() == [
-        "0:01:12 physical: 12,582,912 of 29,073,408 designs (43.3 %); pruned 8,123,456 by scout, 4,010,203 by "
+        "0:01:12 physical: 12,582,912 of 29,073,408 designs (43.3 %); pruned 8,123,456 by warm_start, 4,010,203 by "
         "physical; 329,253 evaluated; step time 12.3 ms, bound 12.1 ms, gap 2.1 %; 120 of 400 batches; 8 workers; "
         "about 1:01:40 left",
-        "0:00:00 scout: 0 of 29,073,408 designs (0.0 %); 0 evaluated; 0 batches; 1 worker",
-        "0:01:12 search: 12,582,912 of 29,073,408 designs (43.3 %); pruned 8,123,456 by scout, 4,010,203 by "
+        "0:00:00 warm_start: 0 of 29,073,408 designs (0.0 %); 0 evaluated; 0 batches; 1 worker",
+        "0:01:12 search: 12,582,912 of 29,073,408 designs (43.3 %); pruned 8,123,456 by warm_start, 4,010,203 by "
         "physical; 329,253 evaluated; 17 designs on the front; 1 of 1 batch; 8 workers",
     ]
 
@@ -229,9 +229,9 @@ def test_the_last_json_line_is_written_though_the_search_failed(capsys):
 def test_json_has_every_field_and_no_infinity():
     text = json.dumps(replace(MIDWAY, gap=math.inf, bound=math.nan).as_json(), allow_nan=False)
     read = json.loads(text)
-    assert list(read) == ["event", *Progress.__slots__]
+    assert list(read) == ["event", *StudyProgress.__slots__]
     assert (read["event"], read["gap"], read["bound"]) == ("progress", None, None)
-    assert read["pruned"] == {"scout": 8_123_456, "physical": 4_010_203, "profile": 0}
+    assert read["pruned"] == {"warm_start": 8_123_456, "physical": 4_010_203, "profile": 0}
     assert (read["incumbent"], read["batches_total"]) == (0.0123456, 400)
 
 

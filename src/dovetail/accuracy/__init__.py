@@ -1,4 +1,4 @@
-"""Predictions against measured runs: reading the runs as jobs, clusters and plans, and scoring what is said of them."""
+"""Predictions against measured runs: reads runs as jobs, clusters and plans, and scores the predictions."""
 
 from dovetail.accuracy.error_figures import Errors, errors_of, macro_average
 from dovetail.accuracy.predict import Prediction, left_out_predictions, predict, prediction_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from dovetail.accuracy.table import Row
+from dovetail.accuracy.table import TableRow
 from dovetail.errors import InputError, quoted
 
 
@@ -55,8 +55,8 @@ _SIZE = re.compile(r"(expert_ffn|shared_ffn|dense_layers)=(\d{1,9})")
 _LATENT = re.compile(r"MLA\(q_lora=(\d{1,9}),kv_lora=(\d{1,9}),qk=(\d{1,9})\+(\d{1,9}),v=(\d{1,9})\)")
 
 
-def read_architecture(row: Row) -> Architecture | None:
-    """The sizes of a row; None where it gives none, as for a model that everybody knows by name."""
+def read_architecture(row: TableRow) -> Architecture | None:
+    """The sizes of a row; None if it gives none, as for a model known by name."""
     if not row.text("layers") and not row.text("hidden"):
         return None
     hidden, heads = row.needed("hidden"), row.needed("heads")
@@ -82,7 +82,7 @@ def read_architecture(row: Row) -> Architecture | None:
     )
 
 
-def _mixture(row: Row, ffn: int) -> MixtureSizes | None:
+def _mixture(row: TableRow, ffn: int) -> MixtureSizes | None:
     experts = row.count("experts")
     if experts is None:
         return None

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dovetail import hardware
 from dovetail.accuracy.row_cluster import MAX_NODE
-from dovetail.accuracy.table import Row, read_table
+from dovetail.accuracy.table import TableRow, read_table
 from dovetail.arrays import TOLERANCE, Floats
 from dovetail.cost.calibration import calibration, generation_of
 from dovetail.cost.collective import TRANSPORT, Transport, tiered_seconds
@@ -23,7 +23,7 @@ from dovetail.errors import InputError, quoted
 from dovetail.hardware import MAX_CHIPS, Tier
 from dovetail.layout import CollectiveKind
 
-#: Names sources and drivers give chips → ids of the catalogue; a catalogue id stands for itself.
+#: Names sources and drivers give chips → ids of the catalogue; catalogue ids map to themselves.
 CHIPS: Mapping[str, str] = {
     "a100-40gb-sxm": "a100-40gb", "a100-40gb-sxm (p4d)": "a100-40gb", "nvidia a100-sxm4-40gb": "a100-40gb",
     "a100-80gb-sxm": "a100-80gb", "nvidia a100-sxm4-80gb": "a100-80gb", "nvidia a800-sxm4-80gb": "a800-80gb",
@@ -50,14 +50,14 @@ _PER_NODE = re.compile(r"(\d+) ?GB/s/node")
 _ADAPTERS = re.compile(r"(\d+)x ?(?:NDR|HDR)?(\d+)G?\b")
 #: Words by which a source says that a figure is not what the hardware does.
 _DOUBTED = ("mis-configured", "looks low")
-#: Words for an all-reduce whose switches were told not to add, or chose not to.
+#: Words for an all-reduce without in-switch reduction.
 _NO_SWITCHES = ("NVLS off", "ring")
 
 #: From here on a message counts as large.
 LARGE = 2**20
-#: A fit looks at small messages too, but training mostly sends large ones.
+#: Weight of small messages in a fit: training mostly sends large ones.
 _SMALL_WEIGHT = 0.35
-#: Between nodes only such messages are fitted: latencies of networks and host differ too much.
+#: Between nodes we fit only messages of this size and more: latencies of networks and hosts differ too much.
 HUGE = 2**28
 #: A generation with fewer timings inside nodes is not fitted.
 FEWEST = 16
@@ -76,15 +76,15 @@ class CollectiveTiming:
     """as layout.Collective.bytes and nccl-tests state it"""
     seconds: float
     network_bytes_per_s: float | None = None
-    """what one chip can send to other nodes, where stated; else the catalogue's figure"""
+    """what one chip can send to other nodes, if stated; else the catalogue's figure"""
     switches_add: bool = True
-    """False where the switches were told not to add up"""
+    """False if in-switch reduction was off"""
     source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectiveTimings:
-    """What a file of measured collectives holds, and why the rest of its rows cannot be compared."""
+    """The measured collectives of a file, and why its other rows cannot be compared."""
 
     timings: tuple[CollectiveTiming, ...]
     left_out: tuple[str, ...]
@@ -111,7 +111,7 @@ class CollectiveFit:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveError:
-    """Errors of one chip, operation and number of chips, as parts; None where there are no such rows."""
+    """Errors of one chip, operation and number of chips, as fractions; None if there are no such rows."""
 
     chip: str
     kind: CollectiveKind
@@ -126,7 +126,7 @@ class CollectiveError:
 
 
 def read_collectives(path: Path | str) -> CollectiveTimings:
-    """The measured collectives of a CSV file; rows of other kinds are passed over, unknown chips left out."""
+    """The measured collectives of a CSV file; skips rows of other kinds and unknown chips."""
     timings: list[CollectiveTiming] = []
     left_out: list[str] = []
     for row in read_table(path, NEEDED, NEEDED + OPTIONAL):
@@ -144,13 +144,13 @@ def read_collectives(path: Path | str) -> CollectiveTimings:
 
 
 def catalogue_chip(name: str) -> str | None:
-    """The catalogue's id of a chip a source or driver names, None for a chip it lacks."""
-    known = CHIPS.get(name.strip().casefold(), name.strip().casefold())
-    return known if known in hardware.chip_names() else None
+    """The catalogue's id of a chip a source or driver names; None if it is not in the catalogue."""
+    chip_id = CHIPS.get(name.strip().casefold(), name.strip().casefold())
+    return chip_id if chip_id in hardware.chip_names() else None
 
 
 def check_timing(timing: CollectiveTiming) -> CollectiveTiming:
-    """The same timing, if the catalogue can say which links it used."""
+    """The timing; raises an error unless the catalogue knows which links it used."""
     if not 1 < timing.chips <= MAX_CHIPS:
         raise InputError("num_chips", f"is {timing.chips}", f"it should be 2 to {MAX_CHIPS}")
     if timing.chips % timing.nodes:
@@ -162,14 +162,16 @@ def check_timing(timing: CollectiveTiming) -> CollectiveTiming:
 def predicted_seconds(
     timings: Sequence[CollectiveTiming], fit: CollectiveFit | None = None, transport: Transport = TRANSPORT
 ) -> Floats:
-    """What the model says of each, with the fit's figures where it has them and the shipped ones elsewhere."""
+    """The model's prediction of each, with the fit's figures where it has them and the shipped ones elsewhere."""
     link, launch, network = np.empty((3, len(timings)))
     for i, timing in enumerate(timings):
         chip = hardware.chip(timing.chip)
-        known = calibration(chip, "bf16").efficiencies
-        own = fit.generations.get(_generation(chip.name)) if fit is not None else None
-        link[i], launch[i] = (own.link, own.launch_s) if own else (known.link, known.collective_launch_s)
-        network[i] = fit.network if fit is not None and fit.network is not None else known.network
+        shipped = calibration(chip, "bf16").efficiencies
+        link_fit = fit.generations.get(_generation(chip.name)) if fit is not None else None
+        link[i], launch[i] = (
+            (link_fit.link, link_fit.launch_s) if link_fit else (shipped.link, shipped.collective_launch_s)
+        )
+        network[i] = fit.network if fit is not None and fit.network is not None else shipped.network
     return _priced(_batches(timings), link, launch, network, transport if fit is None else fit.transport)
 
 
@@ -193,8 +195,8 @@ def collective_report(
 def fit_collectives(timings: Sequence[CollectiveTiming], transport: Transport | None = TRANSPORT) -> CollectiveFit:
     """Link efficiency and launch per generation from runs inside nodes, one network efficiency from the others.
 
-    Least mean |log(model / measured)|, by a search along one figure at a time with halving steps: the same rows give
-    the same figures. Without a `transport` its constants are fitted too, on all generations together.
+    Minimises the mean |log(model / measured)| by a search along one figure at a time with halving steps: equal rows
+    give equal figures. Without a `transport` its constants are fitted too, on all generations together.
     """
     rows = Counter(_generation(t.chip) for t in timings if len(_groups(t)) == 1)
     names = sorted(name for name, count in rows.items() if count >= FEWEST)
@@ -209,9 +211,9 @@ def fit_collectives(timings: Sequence[CollectiveTiming], transport: Transport | 
 
     start = [0.8] * len(names) + [8e-6] * len(names)
     constants = [] if transport else [getattr(TRANSPORT, f.name) for f in fields(Transport)]
-    found = _descend(misfit, start + constants) if names else start + constants
-    links = {n: LinkFit(found[i], found[len(names) + i], rows[n]) for i, n in enumerate(names)}
-    fit = CollectiveFit(links, None, transport or Transport(*found[2 * len(names) :]))
+    values = _descend(misfit, start + constants) if names else start + constants
+    links = {n: LinkFit(values[i], values[len(names) + i], rows[n]) for i, n in enumerate(names)}
+    fit = CollectiveFit(links, None, transport or Transport(*values[2 * len(names) :]))
     between = [t for t in timings if len(_groups(t)) > 1 and t.size_bytes >= HUGE]
     if not between:
         return fit
@@ -237,7 +239,7 @@ class _Loss:
 
 
 def _descend(loss: Callable[[Sequence[float]], float], start: Sequence[float]) -> list[float]:
-    """The least loss found by scaling one value at a time; parts stay at most 1, and seconds never get there."""
+    """Minimises a loss by scaling one value at a time; efficiencies stay at most 1, which seconds never reach."""
     values, best, step = list(start), loss(start), 0.25
     while step > 1e-3:
         improved = False
@@ -292,7 +294,7 @@ def _priced(batches: Sequence[_Batch], link: Floats, launch: Floats, network: Fl
 
 
 def _groups(timing: CollectiveTiming) -> list[tuple[int, Tier]]:
-    """The tiers a timing used, innermost first, with how many chips or groups of chips each joins."""
+    """The tiers a timing used, innermost first, and how many chips or groups each connects."""
     chip = hardware.chip(timing.chip)
     inside = timing.chips // timing.nodes
     if chip.tiers and chip.tiers[0].size > MAX_NODE:
@@ -314,9 +316,9 @@ def _generation(chip: str) -> str:
     return generation_of(chip) or chip
 
 
-def _unusable(row: Row) -> str | None:
+def _unusable(row: TableRow) -> str | None:
     if catalogue_chip(row.text("chip")) is None:
-        return f"the catalogue lacks the chip {quoted(row.text('chip'))}"
+        return f"the chip {quoted(row.text('chip'))} is missing in the catalogue"
     if row.text("op").casefold() not in OPERATIONS:
         return f"the operation {quoted(row.text('op'))} is not one of the model's"
     if not row.text("size_bytes") or not (row.text("time_us") or row.text("busbw_GBs")):
@@ -326,19 +328,19 @@ def _unusable(row: Row) -> str | None:
     return None
 
 
-def _timing(row: Row) -> CollectiveTiming:
+def _timing(row: TableRow) -> CollectiveTiming:
     kind = OPERATIONS[row.text("op").casefold()]
     chips, nodes = row.needed("num_chips"), row.count("num_nodes") or 1
     size, time = row.number("size_bytes"), row.number("time_us")
     rate = row.number("busbw_GBs")
     if size is None or (time is None and rate is None):
-        raise InputError("size_bytes", "has neither time_us nor busbw_GBs beside it", "the source has to state one")
+        raise InputError("size_bytes", "has neither time_us nor busbw_GBs", "the source has to state one")
     seconds = time / 1e6 if time is not None else bus_factor(kind, chips) * size / ((rate or 1.0) * 1e9)
-    found = CollectiveTiming(
+    timing = CollectiveTiming(
         catalogue_chip(row.text("chip")) or "", kind, chips, nodes, size, seconds, _network(row, chips, nodes),
         not any(word in row.text("notes") for word in _NO_SWITCHES), row.text("source"),
     )  # fmt: skip
-    return check_timing(neighbours(found) if kind is CollectiveKind.PERMUTE else found)
+    return check_timing(neighbours(timing) if kind is CollectiveKind.PERMUTE else timing)
 
 
 def bus_factor(kind: CollectiveKind, chips: int) -> float:
@@ -353,25 +355,25 @@ def bus_factor(kind: CollectiveKind, chips: int) -> float:
 
 
 def neighbours(timing: CollectiveTiming) -> CollectiveTiming:
-    """A send to the next chip, as half of what two chips pass round their ring; between nodes where there are any."""
+    """A send to the next chip, as half of a two-chip ring exchange; between nodes if there are several."""
     nodes = 2 if timing.nodes > 1 else 1
     return replace(timing, chips=2, nodes=nodes, size_bytes=2 * timing.size_bytes)
 
 
-def _network(row: Row, chips: int, nodes: int) -> float | None:
-    """What one chip can send to other nodes: a column's figure, or what the source says of its fabric."""
+def _network(row: TableRow, chips: int, nodes: int) -> float | None:
+    """What one chip can send to other nodes: a column's figure, or the source's description of its fabric."""
     stated, fabric = row.number("inter_node_gbps_per_node"), row.text("fabric")
     inside = max(chips // nodes, 1)
     if nodes == 1:
         return None
     if stated is not None:
         return stated * 1e9 / 8 / inside
-    if found := _PER_CHIP.search(fabric):
-        return float(found[1]) * 1e9
-    if found := _PER_NODE.search(fabric):
-        return float(found[1]) * 1e9 / inside
-    if found := _ADAPTERS.search(fabric):
-        return float(found[1]) * float(found[2]) * 1e9 / 8 / inside
+    if match := _PER_CHIP.search(fabric):
+        return float(match[1]) * 1e9
+    if match := _PER_NODE.search(fabric):
+        return float(match[1]) * 1e9 / inside
+    if match := _ADAPTERS.search(fabric):
+        return float(match[1]) * float(match[2]) * 1e9 / 8 / inside
     return None
 
 

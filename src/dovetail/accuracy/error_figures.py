@@ -17,13 +17,13 @@ class Errors:
     """mean absolute error"""
     median_ape: float
     p90_ape: float
-    """nine in ten are closer, interpolated between the two that enclose it"""
+    """90th percentile of the absolute error, interpolated"""
     bias: float
-    """mean signed error; above 0 where predictions are too large"""
+    """mean signed error; above 0 if predictions are too large"""
 
 
 def errors_of(ratios: Iterable[float]) -> Errors:
-    """The figures over ratios of predicted to measured, of which there is at least one."""
+    """The figures over at least one ratio of predicted to measured."""
     signed = np.fromiter(ratios, dtype=float) - 1.0
     assert signed.size
     size = np.abs(signed)

@@ -1,9 +1,9 @@
 """Fitting the numbers of generations and frameworks to measured step times, all folds of a cross-validation at once.
 
-A number's logarithm is its prior's, plus what numbers of its name have in common, plus its group's own part. The
-last two are drawn to 0 by the prior's spreads, so a group without runs gets what the others have in common. The
-mean over families of absolute log errors is minimised by reweighted least squares; derivatives come from pricing
-each run with every number moved in turn, which costs one evaluation: variants are an axis of the arrays.
+A number's logarithm is its prior's, plus a part shared by all numbers of its name, plus a part of its group. The
+prior's spreads pull the last two towards 0, so a group without runs gets the shared part. Reweighted least squares
+minimise the mean over families of absolute log errors. Derivatives come from pricing each run with every number
+moved in turn, which costs one evaluation: variants are an axis of the arrays.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DELTA, STEP = 0.02, 0.35
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Fitted numbers of one fold, and how sure they are: the spread of each as a logarithm, prior and runs together."""
+    """Fitted numbers of one fold and the posterior spread of each, as a logarithm."""
 
     values: Mapping[Parameter, float]
     spreads: Mapping[Parameter, float]
@@ -37,7 +37,7 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class _Space:
-    """Numbers as a vector: logarithms of `parameters`, a linear function of what is solved for."""
+    """Numbers as a vector: logarithms of `parameters`, linear in the unknowns."""
 
     parameters: tuple[Parameter, ...]
     start: Floats
@@ -48,7 +48,7 @@ class _Space:
     stiffness: Floats
 
     def logs(self, unknowns: Floats) -> Floats:
-        """Logarithms of the numbers, at most what each may be."""
+        """Logarithms of the numbers, clipped to their upper limits."""
         return np.minimum(self.start + unknowns @ self.mixing.T, self.high)
 
 
@@ -58,7 +58,7 @@ def fit_families(
     left_out: Sequence[str | None],
     iterations: int = ITERATIONS,
 ) -> list[Fit]:
-    """One fit for every family left out (None: all stay in)."""
+    """One fit per family left out (None: no family is)."""
     weights = np.stack([_family_weights(runs, family) for family in left_out])
     return fit_folds(runs, [parameters_of(run) for run in runs], priors, weights, iterations)
 
@@ -71,7 +71,7 @@ def fit_folds(
     iterations: int = ITERATIONS,
 ) -> list[Fit]:
     """One fit for every row of weights (folds × runs), each run priced with the numbers its `fields` name."""
-    space = _space(tuple(sorted({p for own in fields for p in own.values()})), priors)
+    space = _space(tuple(sorted({p for run_fields in fields for p in run_fields.values()})), priors)
     unknowns = np.zeros((len(weights), space.mixing.shape[1]))
     spreads = np.zeros((len(weights), len(space.parameters)))
     for _ in range(iterations):
@@ -120,13 +120,13 @@ def _linearised(
     errors = np.zeros((folds, len(runs)))
     slopes = np.zeros((folds, len(runs), len(space.parameters)))
     position = {parameter: index for index, parameter in enumerate(space.parameters)}
-    for index, (run, own) in enumerate(zip(runs, fields, strict=True)):
-        depends = sorted(set(own.values()))
+    for index, (run, run_fields) in enumerate(zip(runs, fields, strict=True)):
+        depends = sorted(set(run_fields.values()))
         columns = [position[p] for p in depends]
-        # folds × (as it is, then each number moved down: up might pass what it may be)
+        # folds × (unchanged, then each number moved down: moving up might exceed its limit)
         moved = np.repeat(logs[:, None, columns], len(columns) + 1, axis=1)
         moved[:, 1:] -= DELTA * np.eye(len(columns))
-        values = {name: np.exp(moved[..., depends.index(p)]) for name, p in own.items()}
+        values = {name: np.exp(moved[..., depends.index(p)]) for name, p in run_fields.items()}
         log_s = np.log(priced(run, values))
         errors[:, index] = log_s[:, 0] - np.log(run.step_time_s)
         slopes[:, index, columns] = (log_s[:, :1] - log_s[:, 1:]) / DELTA

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail import hardware
-from dovetail.accuracy.table import Row
+from dovetail.accuracy.table import TableRow
 from dovetail.arrays import Floats
 from dovetail.cost.calibration import generation_of
 from dovetail.cost.contraction import GPU_KERNELS, Cast, GpuKernels, cast_seconds, gpu_seconds, systolic_seconds
@@ -33,7 +33,7 @@ NEEDED = ("chip", "dtype", "M", "N", "K")
 TIMES = ("time_us", "time_s", "tflops")
 KNOWN = frozenset((*NEEDED, *TIMES, "batch", "kind"))
 
-#: Names sources give chips → ids of the catalogue; a catalogue id stands for itself, None is not in the catalogue.
+#: Names sources give chips → ids of the catalogue; catalogue ids map to themselves, None is not in the catalogue.
 CHIPS: Mapping[str, str | None] = {
     "a100-80gb-sxm": "a100-80gb", "h100-80gb-sxm": "h100-sxm", "h200-141gb": "h200-sxm", "b200-180gb": "b200",
     "b200-180gb (simumax)": "b200", "a100-80gb-pcie (simumax)": None,
@@ -43,18 +43,18 @@ CHIPS: Mapping[str, str | None] = {
     "amd mi325x": None, "amd mi355x": None, "mi210": None, "tpu-v6e": "tpu-v6e", "tpu-v7x device (half chip)": None,
 }  # fmt: skip
 
-#: Sources that check the fit and take no part in it: its B200 is a sixth slower, and evenly so.
+#: Sources used only to check the fit: its B200 is uniformly a sixth slower.
 CHECKS = frozenset({"b200-180gb (simumax)"})
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A way of multiplying that sources measured."""
+    """A kind of matrix-product kernel that sources measured."""
 
-    #: precision of a job that multiplies so
+    #: precision of a job that uses it
     precision: str
     operand_bytes: float
-    #: part of the time measured: the sources hand over bf16 activations
+    #: part of the measured time: the sources' activations are bf16
     cast: Cast | None = None
 
 
@@ -74,7 +74,7 @@ KERNELS: Mapping[str, tuple[str, Kernel]] = {
 
 @dataclass(frozen=True, slots=True)
 class ShortRuns:
-    """Short measurements end before power limits the clock; a training step is not one, so the model has no part of it.
+    """Short measurements end before power limits the clock; the model ignores this, since training steps are long.
 
     The sustained rate is `boost` higher in a product of no length, half that in one of `half_s`; both are fitted.
     """
@@ -87,7 +87,7 @@ SHORT_RUNS = ShortRuns()
 
 #: Launch of one kernel on the GPUs measured: the time of products of no size. Fitted with the kernels.
 LAUNCH_S = 2.2e-6
-#: Of a fit's loss: steps that gain less are not taken.
+#: Smallest gain of a fit's loss worth a step.
 SMALLEST_GAIN = 1e-7
 
 
@@ -102,7 +102,7 @@ class Timings:
     seconds: Floats
 
     def part(self, rows: NDArray[np.intp]) -> Timings:
-        """Some of the rows."""
+        """A selection of the rows."""
         shape = self.gemm
         part = Gemm(shape.batch[rows], shape.m[rows], shape.n[rows], shape.k[rows])
         return replace(self, gemm=part, seconds=self.seconds[rows])
@@ -110,7 +110,7 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class GemmErrors:
-    """How far predicted times of products are from measured ones; parts of the measured time."""
+    """Errors of predicted times of products, as fractions of the measured time."""
 
     source: str
     chip: str
@@ -154,11 +154,11 @@ def read_timings(path: Path | str) -> tuple[list[Timings], Counter[str]]:
             left_out[source] += 1
         else:
             cells.setdefault((source, chip, KERNELS[word][0]), []).append(timing)
-    found: list[Timings] = []
+    groups: list[Timings] = []
     for (source, chip, kernel), rows in cells.items():
         batch, m, n, k, seconds = np.array(rows, dtype=np.float64).T
-        found.append(Timings(source, chip, kernel, Gemm(batch, m, n, k), seconds))
-    return found, left_out
+        groups.append(Timings(source, chip, kernel, Gemm(batch, m, n, k), seconds))
+    return groups, left_out
 
 
 def gemm_report(
@@ -195,17 +195,17 @@ def fit_gemm(
 ) -> dict[tuple[str, str], GemmFit]:
     """(Generation or chip, kernel) → the efficiencies with the least error on products with m of 512 or more.
 
-    Memory's stays where it starts if the measured products do not depend on it.
+    Memory's efficiency stays at its start if the measured products do not depend on it.
     """
-    together: dict[tuple[str, str], list[_Task]] = {}
+    together: dict[tuple[str, str], list[_FitTask]] = {}
     for task in _tasks(timings, _MOST_ROWS):
         name = task.group.chip if by_chip else _generation(task.group.chip)
         together.setdefault((name, task.group.kernel), []).append(task)
     fits: dict[tuple[str, str], GemmFit] = {}
     for key, tasks in together.items():
 
-        def loss(own: Sequence[float], tasks: Sequence[_Task] = tuple(tasks)) -> float:
-            return sum(task.loss(own, launch_s, kernels, short_runs) for task in tasks) / len(tasks)
+        def loss(efficiencies: Sequence[float], tasks: Sequence[_FitTask] = tuple(tasks)) -> float:
+            return sum(task.loss(efficiencies, launch_s, kernels, short_runs) for task in tasks) / len(tasks)
 
         sustained, memory = _descend(loss, _START, [1.0, 1.0], _SWEEPS)
         fits[key] = GemmFit(sustained, memory, sum(len(task.group.seconds) for task in tasks))
@@ -215,19 +215,19 @@ def fit_gemm(
 def fit_kernels(timings: Sequence[Timings]) -> tuple[GpuKernels, float, ShortRuns]:
     """The constants all GPUs share, the launch and the short runs' boost, each chip at its own best efficiencies."""
     tasks = [t for t in _tasks(timings, _MOST_KERNEL_ROWS) if KERNELS[t.group.kernel][1].cast is None]
-    # far from what is found, so that finding it again says something
+    # start far from the optimum, so that finding it again means something
     shared = [250.0, 10.0, 0.7, 4e-6, 0.1, 1e-3]
-    own = [list(_START) for _ in tasks]
+    by_task = [list(_START) for _ in tasks]
 
-    def loss_of(task: _Task, shared: Sequence[float], own: Sequence[float]) -> float:
-        return task.loss(own, shared[3], GpuKernels(*shared[:3]), ShortRuns(*shared[4:]))
+    def loss_of(task: _FitTask, shared: Sequence[float], by_task: Sequence[float]) -> float:
+        return task.loss(by_task, shared[3], GpuKernels(*shared[:3]), ShortRuns(*shared[4:]))
 
     def loss(tried: Sequence[float]) -> float:
-        return sum(loss_of(task, tried, values) for task, values in zip(tasks, own, strict=True))
+        return sum(loss_of(task, tried, values) for task, values in zip(tasks, by_task, strict=True))
 
     for _ in range(_ROUNDS):
         for index, task in enumerate(tasks):
-            own[index] = _descend(partial(loss_of, task, shared), own[index], [1.0, 1.0], sweeps=4)
+            by_task[index] = _descend(partial(loss_of, task, shared), by_task[index], [1.0, 1.0], sweeps=4)
         shared = _descend(loss, shared, [1e4, 1e3, 1.0, 1.0, 1.0, 1.0], sweeps=4)
     return GpuKernels(*shared[:3]), shared[3], ShortRuns(*shared[4:])
 
@@ -235,7 +235,7 @@ def fit_kernels(timings: Sequence[Timings]) -> tuple[GpuKernels, float, ShortRun
 def measured_seconds(
     group: Timings, chip: ChipUnits, kernels: GpuKernels = GPU_KERNELS, short_runs: ShortRuns = SHORT_RUNS
 ) -> Floats:
-    """What the model says a measurement takes: the product, its cast, and the clock of a short run."""
+    """The model's time of a measurement: the product, its cast, and the clock of a short run."""
     kernel = KERNELS[group.kernel][1]
     units = chip.matrix
     if chip.systolic:
@@ -251,44 +251,44 @@ _MOST_ROWS = 4000
 _MOST_KERNEL_ROWS = 1500
 _ROUNDS = 25
 _SWEEPS = 40
-#: Where efficiencies start, of matrix units and of memory: the same whatever is shipped, so that fits repeat.
+#: Start of the efficiencies of matrix units and memory: independent of what is shipped, so that fits repeat.
 _START = (0.75, 0.8)
-#: A product further off than this (log) counts as one that is: it hints at a wrong row or an unlucky kernel choice.
+#: Errors (log) are clipped here: a larger one hints at a wrong row or an unlucky kernel choice.
 _CLIP = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
+class _FitTask:
     """Timings to fit, their chip and what each row weighs."""
 
     group: Timings
     units: ChipUnits
     weights: Floats
 
-    def loss(self, own: Sequence[float], launch_s: float, kernels: GpuKernels, short_runs: ShortRuns) -> float:
-        at = _at(self.units, self.group.chip, own[0], own[1], launch_s)
+    def loss(self, efficiencies: Sequence[float], launch_s: float, kernels: GpuKernels, short_runs: ShortRuns) -> float:
+        at = _at(self.units, self.group.chip, efficiencies[0], efficiencies[1], launch_s)
         seconds = measured_seconds(self.group, at, kernels, short_runs)
         off = np.minimum(np.abs(np.log(seconds / self.group.seconds)), _CLIP)
         return float((self.weights * off).sum())
 
 
-def _tasks(timings: Sequence[Timings], most: int) -> Iterator[_Task]:
+def _tasks(timings: Sequence[Timings], most: int) -> Iterator[_FitTask]:
     for whole in timings:
         rows = np.flatnonzero(whole.gemm.m >= 512)
         units = _units(whole.chip, KERNELS[whole.kernel][1].precision)
         if not len(rows) or whole.source in CHECKS or units.systolic:
             continue
-        # drawn, for every so many rows of a file in order would meet some sizes only
+        # drawn at random: a fixed stride would meet only some sizes
         group = whole.part(np.random.default_rng(0).permutation(rows)[:most])
-        # half by time, as steps add up, and half each alike: what memory or waves bound takes little of the total
+        # half by time and half equally: products limited by memory or waves take little of the total time
         weights = 0.5 * group.seconds / group.seconds.sum() + 0.5 / len(group.seconds)
-        yield _Task(group, units, weights)
+        yield _FitTask(group, units, weights)
 
 
 def _descend(
     loss: Callable[[Sequence[float]], float], start: Sequence[float], bounds: Sequence[float], sweeps: int
 ) -> list[float]:
-    """Least loss along one value after another, steps growing where they help and halving where not."""
+    """Minimises a loss along one value after another; steps grow if they help and are halved otherwise."""
     values, steps = list(start), [0.1] * len(start)
     best = loss(values)
     for _ in range(sweeps):
@@ -297,9 +297,9 @@ def _descend(
             for factor in (1 + step, 1 - step):
                 tried = list(values)
                 tried[index] = min(values[index] * factor, bounds[index])
-                found = loss(tried)
-                if found < best - SMALLEST_GAIN:
-                    best, values, steps[index] = found, tried, min(1.3 * step, 0.3)
+                value = loss(tried)
+                if value < best - SMALLEST_GAIN:
+                    best, values, steps[index] = value, tried, min(1.3 * step, 0.3)
                     break
         if max(steps) < 1e-3:
             break
@@ -312,20 +312,20 @@ def _units(chip: str, precision: str) -> ChipUnits:
 
 
 def _bandwidth(chip: str) -> float:
-    found = hardware.chip(chip)
-    return found.hbm_bytes_per_s or found.shared_sram_bytes_per_s or 1.0
+    unit = hardware.chip(chip)
+    return unit.hbm_bytes_per_s or unit.shared_sram_bytes_per_s or 1.0
 
 
 def _at(units: ChipUnits, chip: str, sustained: float, memory: float, launch_s: float) -> ChipUnits:
-    streaming, own, launch = (np.asarray(value) for value in (_bandwidth(chip) * memory, sustained, launch_s))
-    return replace(units, matrix=replace(units.matrix, sustained=own, memory_bytes_per_s=streaming, launch_s=launch))
+    streaming, rate, launch = (np.asarray(value) for value in (_bandwidth(chip) * memory, sustained, launch_s))
+    return replace(units, matrix=replace(units.matrix, sustained=rate, memory_bytes_per_s=streaming, launch_s=launch))
 
 
 def _generation(chip: str) -> str:
     return generation_of(chip) or chip
 
 
-def _chip(row: Row) -> str | None:
+def _chip(row: TableRow) -> str | None:
     name = row.text("chip").casefold()
     if name in CHIPS:
         return CHIPS[name]
@@ -334,7 +334,7 @@ def _chip(row: Row) -> str | None:
     return name
 
 
-def _seconds(row: Row, flops: float) -> float:
+def _seconds(row: TableRow, flops: float) -> float:
     for column, seconds in (("time_us", 1e-6), ("time_s", 1.0)):
         value = row.number(column)
         if value is not None:
@@ -345,8 +345,8 @@ def _seconds(row: Row, flops: float) -> float:
     return flops / (rate * 1e12)
 
 
-def _rows(path: Path, where: str) -> Iterator[Row]:
-    """The rows of the file one after another: it may be large, and a small gzip file may hold much more."""
+def _rows(path: Path, where: str) -> Iterator[TableRow]:
+    """The rows of the file one by one: it may be large, and a small gzip file may expand a lot."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             text = file.read(MAX_BYTES + 1)
@@ -366,7 +366,7 @@ def _rows(path: Path, where: str) -> Iterator[Row]:
             if count == MAX_TIMINGS:
                 raise InputError(where, f"has more than {MAX_TIMINGS} rows", "keep it shorter")
             named = zip(header, cells, strict=True)
-            yield Row(lines.line_num, {name: cell.strip() for name, cell in named if name in KNOWN})
+            yield TableRow(lines.line_num, {name: cell.strip() for name, cell in named if name in KNOWN})
     except csv.Error as error:
         at = f"{where}, line {lines.line_num}"
         raise InputError(at, f"is not CSV ({error})", "correct the quotation marks or commas there") from None
@@ -377,9 +377,9 @@ def _rows(path: Path, where: str) -> Iterator[Row]:
 def _check_header(header: Sequence[str], where: str) -> None:
     missing = [name for name in NEEDED if name not in header]
     if missing:
-        raise InputError(where, f"lacks the column {missing[0]}", f"its header should name {', '.join(NEEDED)}")
+        raise InputError(where, f"has no column {missing[0]}", f"its header should name {', '.join(NEEDED)}")
     if not any(name in header for name in TIMES):
-        raise InputError(where, "says of no product how long it took", f"add one of the columns {', '.join(TIMES)}")
+        raise InputError(where, "has no times of products", f"add one of the columns {', '.join(TIMES)}")
     twice = [name for name, count in Counter(header).items() if name and count > 1]
     if twice:
         raise InputError(where, f"has the column {quoted(twice[0])} twice", "keep one of them")

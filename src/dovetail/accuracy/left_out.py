@@ -1,4 +1,4 @@
-"""The numbers fitted without one family after another: the honest half of the scoreboard."""
+"""The numbers fitted without one family after another: the scoreboard's check on unseen families."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from dovetail.accuracy.table import Row
+from dovetail.accuracy.table import TableRow
 from dovetail.errors import InputError
 from dovetail.graph.count import matmul_flops
 from dovetail.graph.operator import Phase
@@ -23,8 +23,8 @@ class Measurement:
     metric: Metric
 
 
-def read_measurement(row: Row, job: Job, chips: int, recompute: str | tuple[str, ...]) -> Measurement:
-    """A reported step time, else reported tokens, else reported FLOPS, else what was derived from them before."""
+def read_measurement(row: TableRow, job: Job, chips: int, recompute: str | tuple[str, ...]) -> Measurement:
+    """A reported step time, else reported tokens, else reported FLOPS, else a derived step time."""
     step, tokens = row.number("step_time_s"), row.number("tokens_per_s_per_chip")
     if step is not None and row.text("step_time_kind").casefold() in ("", "reported"):
         return Measurement(step, "step time")
@@ -44,7 +44,7 @@ def read_measurement(row: Row, job: Job, chips: int, recompute: str | tuple[str,
 
 
 def _counted_flops(kind: str, job: Job, recompute: str | tuple[str, ...]) -> float | None:
-    """FLOPs of a step as the source counts them; None where its way of counting is not known."""
+    """FLOPs of a step as the source counts them; None if its way of counting is unknown."""
     if "flops" not in kind:
         return None
     graph = job.graph()
@@ -56,7 +56,7 @@ def _counted_flops(kind: str, job: Job, recompute: str | tuple[str, ...]) -> flo
         return 3 * forward
     if recompute != "full":
         return None
-    # what runs again is the blocks; the head does not (Narayanan et al. 2021, eq. 3)
+    # blocks are recomputed, the head is not (Narayanan et al. 2021, eq. 3)
     head = graph.layers[HEAD]
     sizes = head.resolve(batch=job.global_batch, seq=job.seq_len)
     return 4 * forward - float(matmul_flops(head, sizes, (Phase.FORWARD,), causal=causal))

@@ -65,7 +65,7 @@ def read_nccl_tests(
 ) -> tuple[CollectiveTiming, ...]:
     """The timings of a file of one or several outputs, one after another.
 
-    Chip and operation are read from the output where it states them; those given take precedence.
+    Chip and operation are read from the output if it states them; arguments take precedence.
     """
     return parse_nccl_tests(_text(Path(path)), str(path), chip, operation, network_gbps_per_node, in_place)
 
@@ -78,7 +78,7 @@ def parse_nccl_tests(
     network_gbps_per_node: float | None = None,
     in_place: bool = False,
 ) -> tuple[CollectiveTiming, ...]:
-    """The timings of a text; `where` names it in errors and, failing all else, the operation."""
+    """The timings of a text; `where` names it in errors and, as a last resort, the operation."""
     if operation is not None and operation.removesuffix("_perf") not in PROGRAMS:
         raise InputError("operation", f"is {quoted(operation)}", one_of(PROGRAMS, operation))
     if network_gbps_per_node is not None and not 0 < network_gbps_per_node < math.inf:
@@ -108,8 +108,8 @@ def parse_nccl_tests(
 
 
 def _runs(text: str, where: str) -> Iterator[_Run]:
-    """The outputs in a text that hold results."""
-    run, announced, found = _Run(None), None, 0
+    """The outputs in a text that have results."""
+    run, announced, num_results = _Run(None), None, 0
     for number, labelled in enumerate(text.splitlines(), start=1):
         line = _LABEL.sub("", labelled)
         if starting := _STARTING.match(line):
@@ -124,14 +124,14 @@ def _runs(text: str, where: str) -> Iterator[_Run]:
             if len(run.hosts) > MAX_RANKS:
                 raise InputError(where, f"lists more than {MAX_RANKS} ranks", "keep one run of each size")
         elif _RESULT.match(line):
-            cells, found = line.split(), found + 1
+            cells, num_results = line.split(), num_results + 1
             if len(cells) < 3 + _TAIL:
                 fix = f"a line of results should have {3 + _TAIL} or more, ending in those of out-of-place and in-place"
                 raise InputError(f"{where}, line {number}", f"has {len(cells)} columns", fix)
-            if found > MAX_RESULTS:
+            if num_results > MAX_RESULTS:
                 raise InputError(where, f"has more than {MAX_RESULTS} results", "keep it shorter")
             run.results.append((number, cells))
-    if not found:
+    if not num_results:
         raise InputError(
             where, "holds no results of nccl-tests", "give the text that all_reduce_perf or another prints"
         )
@@ -141,19 +141,19 @@ def _runs(text: str, where: str) -> Iterator[_Run]:
 
 def _chip(run: _Run, given: str | None, where: str) -> str:
     if given is not None:
-        known = catalogue_chip(given)
-        if known is None:
+        chip_id = catalogue_chip(given)
+        if chip_id is None:
             raise InputError("chip", f"is {quoted(given)}", "it should be a chip of the catalogue")
-        return known
+        return chip_id
     names = {catalogue_chip(device) for device in run.devices}
     if len(names) > 1:
         devices = ", ".join(sorted(run.devices)[:3])
         raise InputError(where, f"ran on {quoted(devices)}", "ranks should have chips of one kind")
-    known = next(iter(names))
-    if known is None:
+    chip_id = next(iter(names))
+    if chip_id is None:
         device = quoted(next(iter(run.devices)))
-        raise InputError(where, f"ran on {device}, which the catalogue lacks", "say which of its chips that is")
-    return known
+        raise InputError(where, f"ran on {device}, which is not in the catalogue", "say which of its chips that is")
+    return chip_id
 
 
 def _kind(run: _Run, given: str | None, where: str) -> CollectiveKind:
@@ -167,7 +167,7 @@ def _kind(run: _Run, given: str | None, where: str) -> CollectiveKind:
     if len(named) == 1:
         return named[0]
     adds = any("sum" in cells[:-_TAIL] for _, cells in run.results)
-    # a gather and an all-to-all print the same ratio and no reduction: neither is taken for the other
+    # an all-gather and an all-to-all print the same ratio and no reduction: we cannot tell them apart
     likely = (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER) if adds else (CollectiveKind.PERMUTE,)
     ratios = [_ratio(cells) for _, cells in run.results if _ratio(cells) is not None]
     for kind in likely:
@@ -178,7 +178,7 @@ def _kind(run: _Run, given: str | None, where: str) -> CollectiveKind:
 
 
 def _ratio(cells: list[str]) -> float | None:
-    """Bus over algorithm bandwidth, where both are large enough to say."""
+    """Bus over algorithm bandwidth, if both are large enough to tell."""
     try:
         algorithm, bus = float(cells[-_TAIL + 1]), float(cells[-_TAIL + 2])
     except ValueError:
@@ -204,5 +204,5 @@ def _number(text: str, at: str) -> float:
 
 
 def _text(path: Path) -> str:
-    # logs of many ranks are sometimes torn; what is torn is no line of results
+    # logs of many ranks are sometimes garbled: skip garbled lines
     return read_bytes(path, MAX_FILE_BYTES).decode("utf-8", errors="replace")

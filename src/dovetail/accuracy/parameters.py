@@ -28,7 +28,7 @@ FITTED_OVERHEADS = {
 
 @dataclass(frozen=True, slots=True, order=True)
 class Parameter:
-    """One fitted number: what it is, and the generation or framework it belongs to."""
+    """One fitted number: its name, and its generation or framework."""
 
     name: str
     group: str
@@ -36,10 +36,10 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """What is believed of a number before any run is seen: its value, and how far it may lie off, as a logarithm."""
+    """The prior of a number: its value, and the spread of its logarithm."""
 
     value: float
-    #: how far numbers of all groups may lie off together, and one group from the others
+    #: the spread shared by all groups, and that of one group around it
     shared_spread: float
     spread: float
     high: float
@@ -47,23 +47,26 @@ class Prior:
 
 
 def parameters_of(run: MeasuredRun) -> dict[str, Parameter]:
-    """Field of the efficiencies or overheads → the number that stands for it in this run."""
-    found: dict[str, Parameter] = {}
+    """Field of the efficiencies or overheads → its fitted number in this run."""
+    by_field: dict[str, Parameter] = {}
     group = generation_of(run.task.cluster.chip.name)
     if group is not None:
-        found = {name: Parameter(name, group) for name in FITTED_EFFICIENCIES}
-        found["matrix"] = Parameter(f"matrix.{PRECISION_ROWS[run.task.job.precision]}", group)
-        found["matrix_half"] = Parameter("matrix.half", group)
+        by_field = {name: Parameter(name, group) for name in FITTED_EFFICIENCIES}
+        by_field["matrix"] = Parameter(f"matrix.{PRECISION_ROWS[run.task.job.precision]}", group)
+        by_field["matrix_half"] = Parameter("matrix.half", group)
     framework = run.task.framework.name
-    return found | {name: Parameter(name, framework) for name in FITTED_OVERHEADS.get(framework, ())}
+    return by_field | {name: Parameter(name, framework) for name in FITTED_OVERHEADS.get(framework, ())}
 
 
 def shipped_values(run: MeasuredRun) -> dict[str, float]:
     """Field → the number this version ships for it, for the fields that are fitted."""
     task = run.task
-    known = calibration(task.cluster.chip, task.job.precision).efficiencies
-    own = overheads_of(task.framework)
-    return {name: float(getattr(own if hasattr(own, name) else known, name)) for name in parameters_of(run)}
+    efficiencies = calibration(task.cluster.chip, task.job.precision).efficiencies
+    overheads = overheads_of(task.framework)
+    return {
+        name: float(getattr(overheads if hasattr(overheads, name) else efficiencies, name))
+        for name in parameters_of(run)
+    }
 
 
 def priced(run: MeasuredRun, values: Mapping[str, Floats]) -> Floats:
@@ -74,7 +77,7 @@ def priced(run: MeasuredRun, values: Mapping[str, Floats]) -> Floats:
 
 
 def step_at(run: MeasuredRun, values: Mapping[str, Floats]) -> tuple[Step, FrameworkFacts]:
-    """The step of a run at given numbers, the others as shipped, and what its framework means for it."""
+    """The step of a run at given numbers, the others as shipped, and its framework facts."""
     profiled = profiled_at(run, values)
     return step_from(run.task.plan, profiled), profiled.facts
 
@@ -82,10 +85,10 @@ def step_at(run: MeasuredRun, values: Mapping[str, Floats]) -> tuple[Step, Frame
 def profiled_at(run: MeasuredRun, values: Mapping[str, Floats]) -> ProfiledJob:
     """The layers of a run at given numbers, the others as shipped."""
     task = run.task
-    known = calibration(task.cluster.chip, task.job.precision).efficiencies
-    efficiencies = replace(known, **{name: values[name] for name in FITTED_EFFICIENCIES if name in values})
-    own = overheads_of(task.framework)
-    overheads = replace(own, **{name: values[name] for name in Overheads.__slots__ if name in values})
+    efficiencies = calibration(task.cluster.chip, task.job.precision).efficiencies
+    efficiencies = replace(efficiencies, **{name: values[name] for name in FITTED_EFFICIENCIES if name in values})
+    overheads = overheads_of(task.framework)
+    overheads = replace(overheads, **{name: values[name] for name in Overheads.__slots__ if name in values})
     plan = task.plan
     facts = facts_of(
         task.framework, task.job, overheads, schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel

@@ -1,4 +1,4 @@
-"""What the model says of measured runs: the same plan on the same cluster, evaluated."""
+"""The model's predictions of measured runs: the same plan on the same cluster, evaluated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dovetail.cost.calibration import calibration
 from dovetail.errors import InputError
 from dovetail.step.evaluate import Evaluation, evaluation_of
 
-#: Parts of a chip's memory that a kind of measurement does not see.
+#: Parts of a chip's memory that a kind of measurement does not include.
 UNSEEN: Mapping[str, frozenset[str]] = {
     "allocated": frozenset({"allocator", "context"}),
     "reserved": frozenset({"context"}),
@@ -24,17 +24,17 @@ UNSEEN: Mapping[str, frozenset[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A measured run and what the model says of it."""
+    """A measured run and its prediction."""
 
     run: MeasuredRun
     step_time_s: float
-    #: of the fullest stage, counted as the run's memory was; None where none was measured
+    #: of the fullest stage, counted like the run's measurement; None if none was measured
     memory_bytes: float | None
     fits: bool
-    #: of the chip's memory, by how much the fullest stage exceeds it; 0 where it fits
+    #: by how much the fullest stage exceeds the chip's memory, as a share of it; 0 if it fits
     missing_share: float
     provenance: Mapping[str, str]
-    #: at the numbers fitted without the run's family, where the shipped ones are fitted with it
+    #: at the numbers fitted without the run's family, if the shipped ones were fitted with it
     left_out_s: float | None = None
 
     @property
@@ -44,14 +44,14 @@ class Prediction:
 
     @property
     def memory_ratio(self) -> float | None:
-        """Predicted over measured; None where none was measured."""
+        """Predicted over measured; None if none was measured."""
         if self.memory_bytes is None or self.run.peak_memory_bytes is None:
             return None
         return self.memory_bytes / self.run.peak_memory_bytes
 
 
 def predict(runs: Iterable[MeasuredRun]) -> tuple[Prediction | Refusal, ...]:
-    """One answer per run, in their order; a run that cannot be evaluated is refused with the reason."""
+    """One answer per run, in order; a refusal with the reason if a run cannot be evaluated."""
     return tuple(map(_answer, runs))
 
 
@@ -68,7 +68,7 @@ def left_out_predictions(answers: Iterable[Prediction | Refusal]) -> dict[str, P
 
 
 def prediction_of(run: MeasuredRun, evaluation: Evaluation) -> Prediction:
-    """What an evaluation of a run's plan, under whatever calibration, says of the run."""
+    """The prediction of a run from an evaluation of its plan, under any calibration."""
     chip = run.task.cluster.chip
     return Prediction(
         run=run,
@@ -83,7 +83,7 @@ def prediction_of(run: MeasuredRun, evaluation: Evaluation) -> Prediction:
 def _answer(run: MeasuredRun) -> Prediction | Refusal:
     task = run.task
     others = left_out_values().get(run.family, {})
-    # as shipped and without the run's family at once: variants are an axis of the arrays
+    # as shipped and without the run's family in one call: variants are an axis of the arrays
     shipped, numbers = shipped_values(run), parameters_of(run)
     both = {name: np.array([value, others.get(numbers[name], value)]) for name, value in shipped.items()}
     basis = calibration(task.cluster.chip, task.job.precision)
@@ -91,7 +91,7 @@ def _answer(run: MeasuredRun) -> Prediction | Refusal:
         step, facts = step_at(run, both)
         evaluation = evaluation_of(step, task.plan, task.job, task.cluster, facts, str(basis))
         if not np.isfinite(evaluation.step_time_s):
-            raise InputError("step_time_s", "is predicted without bounds", "the chip or network lacks a rate")
+            raise InputError("step_time_s", "is predicted without bounds", "a rate of the chip or network is missing")
     except InputError as error:
         return Refusal(run.id, run.family, str(error))
     prediction = prediction_of(run, evaluation)
@@ -99,5 +99,5 @@ def _answer(run: MeasuredRun) -> Prediction | Refusal:
 
 
 def _fullest(evaluation: Evaluation, unseen: frozenset[str]) -> float:
-    """Bytes of the stage that is fullest as the measurement counts, which need not be the one fullest in all."""
+    """Bytes of the fullest stage as the measurement counts, which may differ from the fullest in total."""
     return max(sum(b for part, b in parts.items() if part not in unseen) for parts in evaluation.memory_by_stage)

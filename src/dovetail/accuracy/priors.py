@@ -1,4 +1,4 @@
-"""What is believed of the fitted numbers before a run is seen, as data."""
+"""Priors of the fitted numbers, as data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Value(Spec):
     source: str
 
 
-class _File(Spec):
+class _PriorsFile(Spec):
     names: dict[str, _Spread]
     generations: dict[str, dict[str, _Value]]
     frameworks: dict[str, dict[str, _Positive]]
@@ -33,9 +33,9 @@ class _File(Spec):
 
 @lru_cache(maxsize=1)
 def shipped_priors() -> dict[Parameter, Prior]:
-    """The beliefs this version is fitted from."""
+    """The priors of this version's fit."""
     entry = files("dovetail.accuracy") / "data" / "priors.yaml"
-    file = validate(_File, parse_document(entry.read_text(encoding="utf-8"), "priors", ours=True), "priors")
+    file = validate(_PriorsFile, parse_document(entry.read_text(encoding="utf-8"), "priors", ours=True), "priors")
     priors: dict[Parameter, Prior] = {}
     for group, values in file.generations.items():
         for name, value in values.items():
@@ -46,6 +46,6 @@ def shipped_priors() -> dict[Parameter, Prior]:
     return priors
 
 
-def _prior(file: _File, name: str, value: float, source: str) -> Prior:
+def _prior(file: _PriorsFile, name: str, value: float, source: str) -> Prior:
     spread = file.names[name.partition(".")[0]]
     return Prior(value, spread.shared, spread.spread, spread.high, source)

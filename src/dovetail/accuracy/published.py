@@ -1,4 +1,4 @@
-"""The published runs that come with the package, and the score that later versions must keep."""
+"""The published runs shipped with the package, and the score that later versions must match."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class ScoreboardRecord(Spec):
     macro_mape: float
     """of step time, mean over families"""
     left_out_macro_mape: float
-    """the same where every family is predicted by what was fitted to the others"""
+    """the same with every family predicted by a fit to the others"""
     macro_p90: float
-    """nine in ten runs are closer, mean over families"""
+    """90th percentile, mean over families"""
     left_out_macro_p90: float
     mean_regret: float
     """over groups of plans measured under equal conditions"""
@@ -34,13 +34,13 @@ def published_runs() -> MeasuredRuns:
 
 
 def scoreboard_record() -> ScoreboardRecord:
-    """What the shipped calibration scored on the published runs when it was last recorded."""
+    """The last recorded score of the shipped calibration on the published runs."""
     text = _data("scoreboard.yaml").read_text(encoding="utf-8")
     return validate(ScoreboardRecord, parse_document(text, "scoreboard"), "scoreboard")
 
 
 def write_scoreboard_record(path: Path | str, scoreboard: Scoreboard) -> None:
-    """Writes the figures that later versions must keep, with today's date."""
+    """Writes the figures that later versions must match, with today's date."""
     regret, left_out = scoreboard.ranking.mean_regret, scoreboard.left_one_family_out
     assert regret is not None, "the published runs have plans to rank"
     assert left_out is not None, "the shipped numbers come with those fitted without each family"

@@ -17,7 +17,7 @@ from dovetail.accuracy.predict import Prediction
 from dovetail.plans.plan import Plan
 
 #: Fewer plans than this say little about a choice.
-LEAST_PLANS = 3
+FEWEST_PLANS = 3
 #: Measured times closer than this are equal: identical configurations differ by 5 % (median) between measurements.
 INDISTINCT = 0.03
 
@@ -32,7 +32,7 @@ class RankedPlan:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Figures over groups of plans that were measured under equal conditions; None where there is nothing to rank."""
+    """Figures over groups of plans measured under equal conditions; None if there is nothing to rank."""
 
     groups: int
     plans: int
@@ -42,7 +42,7 @@ class Ranking:
     pairs: int
     """of measured times that differ by more than 3 %"""
     kendall_tau: float | None
-    """over the pairs of all groups together: rightly less wrongly ordered ones, over all"""
+    """over the pairs of all groups: (concordant − discordant) / all"""
     group_kendall_tau: float | None
     """mean over the groups that have such pairs"""
 
@@ -69,18 +69,18 @@ def plan_groups(predictions: Iterable[Prediction]) -> tuple[tuple[RankedPlan, ..
     groups: defaultdict[Hashable, defaultdict[Plan, list[Prediction]]] = defaultdict(lambda: defaultdict(list))
     for prediction in predictions:
         groups[_conditions(prediction)][prediction.run.task.plan].append(prediction)
-    return tuple(tuple(map(_once, plans.values())) for plans in groups.values() if len(plans) >= LEAST_PLANS)
+    return tuple(tuple(map(_once, plans.values())) for plans in groups.values() if len(plans) >= FEWEST_PLANS)
 
 
 def regret(group: Sequence[RankedPlan]) -> float:
-    """How much slower than the best the plan is that the model ranks first; the mean where several are."""
-    least = min(plan.predicted_s for plan in group)
-    chosen = fmean(plan.measured_s for plan in group if plan.predicted_s == least)
-    return chosen / min(plan.measured_s for plan in group) - 1.0
+    """How much slower than the best the model's first choice is; the mean over ties."""
+    predicted_best = min(plan.predicted_s for plan in group)
+    measured_s = fmean(plan.measured_s for plan in group if plan.predicted_s == predicted_best)
+    return measured_s / min(plan.measured_s for plan in group) - 1.0
 
 
 def pair_orders(group: Sequence[RankedPlan]) -> list[int]:
-    """For every pair that measurements tell apart: 1 ordered alike, -1 the other way, 0 predicted to be equal."""
+    """For every pair with distinct measurements: 1 concordant, -1 discordant, 0 predicted equal."""
     orders: list[int] = []
     for pair in combinations(group, 2):
         fast, slow = sorted(pair, key=lambda plan: plan.measured_s)

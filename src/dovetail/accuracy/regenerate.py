@@ -1,8 +1,8 @@
 """Fits everything that is fitted, from measurements to the files this version ships: `just calibrate`.
 
-First the part models: matrix products, then collectives. What they give is where the fit on training runs starts and
-what it is drawn to. Then the few numbers per chip generation and framework, once on all families and once without
-each. Every step is deterministic.
+First the part models: matrix products, then collectives. Their results are the priors of the fit on training runs.
+Then the few numbers per chip generation and framework, once on all families and once without each. Every step is
+deterministic.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from dovetail.cost.calibration import PRECISION_ROWS, calibration, shipped
 
 SOURCE = Path(__file__).parents[1]
 
-#: Every so many runs of a family of more than the limit are fitted on: a family counts as one, however large.
-LIMIT, EVERY = 500, 12
+#: Families with more runs than the limit are thinned with this stride: a family counts once, however large.
+LIMIT, STRIDE = 500, 12
 
 #: Precisions of the calibration → the kernel of the measured products.
 KERNELS = {"half": "bf16", "fp8": "fp8"}
@@ -44,7 +44,7 @@ def main(data: Path) -> None:
     """Regenerates the calibration from a folder with the measurements."""
     priors, launches = part_models(data)
     path = SOURCE / "cost" / "data" / "calibration.yaml"
-    # what is not fitted on runs is in force while the rest is
+    # numbers that are not fitted on runs are set before fitting the rest
     write_calibration(path, Fit({}, {}), priors, launches, {})
     shipped.cache_clear()
     calibration.cache_clear()
@@ -62,7 +62,7 @@ def main(data: Path) -> None:
 
 
 def record() -> None:
-    """Records the score that later versions must keep; apart from the fit, whose files are read once per process."""
+    """Records the score that later versions must match; a separate run, since a process reads the fit's files once."""
     runs = published_runs()
     answers = predict(runs.runs)
     board = score(runs, answers, left_out_predictions(answers))
@@ -70,7 +70,7 @@ def record() -> None:
 
 
 def part_models(data: Path) -> tuple[dict[Parameter, Prior], dict[str, float]]:
-    """Priors with what measured products and collectives say, and launch seconds of collectives per generation."""
+    """Priors updated from measured products and collectives, and launch seconds of collectives per generation."""
     timings, _ = read_timings(data / "gemm_measured.csv.gz")
     products = fit_gemm(timings)
     _say("matrix products: chip, kernel, rows, time-weighted error, error with m of 1,024 or more, bias")
@@ -113,23 +113,23 @@ def _collective_lines(report: Sequence[Any]) -> list[str]:
 
 
 def thinned(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
-    """The runs that are fitted on: of very large families every so many."""
+    """The runs to fit on; very large families are thinned."""
     counts = Counter(run.family for run in runs)
     seen: Counter[str] = Counter()
-    kept: list[MeasuredRun] = []
+    sample: list[MeasuredRun] = []
     for run in runs:
-        if counts[run.family] <= LIMIT or seen[run.family] % EVERY == 0:
-            kept.append(run)
+        if counts[run.family] <= LIMIT or seen[run.family] % STRIDE == 0:
+            sample.append(run)
         seen[run.family] += 1
-    return kept
+    return sample
 
 
 def chips_measured(runs: Sequence[MeasuredRun]) -> dict[str, set[str]]:
     """Precision row → chips with runs at it."""
-    found: dict[str, set[str]] = {}
+    by_precision: dict[str, set[str]] = {}
     for run in runs:
-        found.setdefault(PRECISION_ROWS[run.task.job.precision], set()).add(run.task.cluster.chip.name)
-    return found
+        by_precision.setdefault(PRECISION_ROWS[run.task.job.precision], set()).add(run.task.cluster.chip.name)
+    return by_precision
 
 
 def write_calibration(
@@ -139,13 +139,13 @@ def write_calibration(
     launches: Mapping[str, float],
     measured: Mapping[str, set[str]],
 ) -> None:
-    """Writes the efficiencies of every generation, with what each rests on; the defaults of kinds stay."""
+    """Writes the efficiencies of every generation with their bases; the defaults of kinds stay."""
     document = shipped().model_dump(mode="json")
     for name, generation in document["generations"].items():
         generation["measured"] = {
-            row: kept
+            row: present
             for row, chips in sorted(measured.items())
-            if (kept := [c for c in generation["chips"] if c in chips])
+            if (present := [c for c in generation["chips"] if c in chips])
         }
         for parameter in sorted(p for p in priors if p.group == name):
             field, _, precision = parameter.name.partition(".")
@@ -159,7 +159,7 @@ def write_calibration(
             generation["collective_launch_s"] = {"value": float(f"{launches[name]:.3g}"), "how": how}
     head = (
         "# What generations of chips sustain: parts of a peak, at most 1, and seconds. Written by accuracy.regenerate\n"
-        "# (`just calibrate`); docs/accuracy.md says how. A chip no generation names takes the default of its kind.\n"
+        "# (`just calibrate`); docs/results/accuracy.md says how. A chip of no generation takes its kind's default.\n"
     )
     text = yaml.safe_dump(document, sort_keys=False, default_flow_style=None, allow_unicode=True, width=118)
     path.write_text(head + text, encoding="utf-8")
@@ -174,7 +174,7 @@ def _figure(parameter: Parameter, fitted: Fit, prior: Prior) -> dict[str, object
 
 
 def write_framework(path: Path, name: str, fitted: Fit, runs: Sequence[MeasuredRun]) -> None:
-    """Puts the fitted overheads into a framework's file, each on its line, and leaves the rest as people wrote it."""
+    """Writes the fitted overheads into a framework's file, each on its line, and leaves the rest unchanged."""
     families = sorted({run.family for run in runs if run.task.framework.name == name})
     text = path.read_text(encoding="utf-8")
     for field in FITTED_OVERHEADS[name]:

@@ -6,18 +6,18 @@ import re
 from dataclasses import replace
 
 from dovetail import hardware
-from dovetail.accuracy.table import Row
+from dovetail.accuracy.table import TableRow
 from dovetail.errors import InputError
 from dovetail.hardware import Chip, Cluster, Tier
 from dovetail.hardware.cluster import check_chips
 from dovetail.hardware.network import GRIDS, fit_tiers
 
-#: No node holds more chips; a tier that does spans several nodes (a rack, a pod).
+#: No node has more chips; a larger tier spans several nodes (a rack, a pod).
 MAX_NODE = 16
 
 
-def read_cluster(row: Row, slices: int) -> Cluster:
-    """The row's chips in so many slices; network bandwidth is the row's or the chip's own, never fitted."""
+def read_cluster(row: TableRow, slices: int) -> Cluster:
+    """The cluster of the row's chips in slices; network bandwidth is the row's or the chip's, never fitted."""
     chip = hardware.chip(row.text("chip").casefold())
     chips = check_chips(row.needed("num_chips"))
     name = f"{chip.name}-{chips}"
@@ -30,25 +30,25 @@ def read_cluster(row: Row, slices: int) -> Cluster:
     return Cluster(name, chip, chips, tiers)
 
 
-def _inner(tier: Tier, row: Row, chips: int, slices: int) -> Tier:
+def _inner(tier: Tier, row: TableRow, chips: int, slices: int) -> Tier:
     """The links of a node, of a rack where they reach beyond nodes, of a slice of a pod."""
     if tier.topology in GRIDS:
-        apart = slices > 1 and chips % slices == 0
-        return tier.resized(min(chips // slices, tier.size)) if apart else tier
+        in_slices = slices > 1 and chips % slices == 0
+        return tier.resized(min(chips // slices, tier.size)) if in_slices else tier
     node = row.count("chips_per_node")
     if node is not None and node > max(MAX_NODE, tier.size):
-        raise InputError("chips_per_node", f"is {node}", f"no node holds more than {max(MAX_NODE, tier.size)} chips")
+        raise InputError("chips_per_node", f"is {node}", f"no node has more than {max(MAX_NODE, tier.size)} chips")
     return tier if node is None or node == 1 or tier.size > MAX_NODE else replace(tier, size=node)
 
 
-def gbps_per_node(row: Row) -> float | None:
-    """What the source says in the notes, where it does, goes before what the column makes of it."""
+def gbps_per_node(row: TableRow) -> float | None:
+    """The number from the notes if they state it, else from the column."""
     stated = re.search(r"(\d[\d,]{1,6})\s?gbps/node", row.text("notes").casefold())
     rate = float(stated[1].replace(",", "")) if stated else 0.0
     return rate or row.number("inter_node_gbps_per_node")
 
 
-def _outer(chip: Chip, row: Row) -> tuple[Tier, ...]:
+def _outer(chip: Chip, row: TableRow) -> tuple[Tier, ...]:
     """Beyond the node; the row states the bandwidth of a whole node."""
     rate, node = gbps_per_node(row), row.count("chips_per_node")
     if rate is None or node is None:

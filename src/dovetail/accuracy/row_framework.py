@@ -1,4 +1,4 @@
-"""Which framework of the catalogue a run used, and what it does that a row does not say."""
+"""Which framework of the catalogue a run used, and its behaviour that a row does not state."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from dovetail import frameworks
-from dovetail.accuracy.table import Row
+from dovetail.accuracy.table import TableRow
 from dovetail.errors import InputError, one_of, quoted
 from dovetail.frameworks import Framework
 from dovetail.layout.strategy import ContextKind
@@ -30,7 +30,7 @@ FAMILIES = (
     ("nanotron", "megatron"),
     ("colossal", "megatron"),
     ("neuronx", "megatron"),
-    ("meta internal", "megatron"),  # Llama 3's trainer: tensor, context, pipeline and data parallelism of its own
+    ("meta internal", "megatron"),  # Llama 3's trainer has its own tensor, context, pipeline and data parallelism
     ("gpt-neox", "deepspeed"),
     ("composer", "fsdp"),
     ("fairscale", "fsdp"),
@@ -39,7 +39,7 @@ FAMILIES = (
     ("fsdp", "torchtitan"),
 )
 
-#: Megatron and its forks fill the vocabulary up to multiples of 128 × tensor parallel (tokenizer.py).
+#: Megatron and its forks pad the vocabulary to multiples of 128 × tensor parallel (tokenizer.py).
 _PADS_VOCABULARY = ("megatron", "megatron-2022", "deepspeed")
 
 #: PyTorch's cross entropy in its backward: log-probabilities, their gradient and the logits' gradient, in float32.
@@ -47,35 +47,35 @@ EAGER_LOGITS_BYTES = 12.0
 #: The same over shards of the vocabulary (torch/distributed/tensor/parallel/loss.py): exponentials once more.
 PARALLEL_LOGITS_BYTES = 16.0
 
-#: What context parallelism does where a row does not say: the default of each.
+#: The default kind of context parallelism of each framework.
 _CONTEXT: dict[str, ContextKind] = {"megatron": "ring", "deepspeed": "ulysses"}
 
 
-#: Words that say a run was compiled, and not that it was not.
+#: Words that say a run was compiled.
 _COMPILED = re.compile(r"(?<!no )(?<!not )(?<!un)(?<!without )(?<!no torch\.)compil(?!e off)")
 
 
-def framework_name(row: Row) -> str:
-    """The catalogue's name for the framework of a row, in the version the row tells."""
+def framework_name(row: TableRow) -> str:
+    """The catalogue's name for the framework of a row, in the version the row states."""
     text = row.text("framework")
     written = text.casefold()
     if written in frameworks.names():
         return written
     name = next((name for words, name in FAMILIES if words in written), None)
     if name is None:
-        what = f"{quoted(text)} is none the catalogue stands for"
+        what = f"{quoted(text)} is not in the catalogue"
         raise InputError("framework", what, one_of(frameworks.names(), text))
     if name == "torchtitan" and not _COMPILED.search(row.text("notes").casefold()):
         return "fsdp"
     unfused = row.text("attention").casefold() == "unfused"
     if unfused and (name == "megatron" or (name == "deepspeed" and row.text("zero") in ("", "0"))):
-        # without ZeRO, Megatron-DeepSpeed runs Megatron's own engine
+        # without ZeRO, Megatron-DeepSpeed runs Megatron's engine
         return "megatron-2022"
     return name
 
 
-def framework_of(name: str, row: Row, tensor_parallel: int) -> Framework:
-    """The framework as the run had it: what its notes say is on or off."""
+def framework_of(name: str, row: TableRow, tensor_parallel: int) -> Framework:
+    """The framework as configured in the run, from its notes."""
     framework, source, notes = frameworks.load(name), row.text("source"), row.text("notes").casefold()
     # torchtitan compiles its loss since 2025, before it ran operator by operator
     if name in ("torchtitan", "fsdp") and source.casefold().startswith("torchtitan") and "2025" not in source:
@@ -97,7 +97,7 @@ def framework_of(name: str, row: Row, tensor_parallel: int) -> Framework:
 
 
 def vocabulary_multiple(framework: str, tensor_parallel: int) -> int:
-    """What the vocabulary is filled up to a multiple of."""
+    """The vocabulary is padded to a multiple of this."""
     return 128 * tensor_parallel if framework in _PADS_VOCABULARY else 1
 
 

@@ -1,4 +1,4 @@
-"""The model of a measured run: the published one where its name and sizes say so, a plain block otherwise."""
+"""The model of a measured run: the published one if name and sizes agree, a plain block otherwise."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from dovetail.models.feed_forward import Dense, Mixture
 from dovetail.models.latent_attention import LatentAttention
 from dovetail.models.model import MultiTokenPrediction, Repeat
 
-#: Shorter names fit too many models.
-_LEAST_NAME = 6
+#: Shorter names match too many models.
+_SHORTEST_NAME = 6
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def published_model(name: str) -> Model:
     """The catalogue's model of a row that gives a name and no sizes."""
-    found = [models.load(candidate) for candidate in _candidates(name)]
-    if not found:
+    candidates = [models.load(candidate) for candidate in _candidates(name)]
+    if not candidates:
         raise InputError("model", f"{quoted(name)} is not in the catalogue", "its layers and sizes have to be given")
-    return found[0]
+    return candidates[0]
 
 
 @lru_cache(maxsize=1024)
 def model_of(sizes: Architecture, positions: int, *, dropout: bool) -> Model:
-    """The model a row's sizes describe, for sequences of so many positions."""
+    """The model a row's sizes describe, for a sequence length."""
     for candidate in _candidates(sizes.name):
         model = models.load(candidate)
         if _agrees(model, sizes):
@@ -41,27 +41,27 @@ def model_of(sizes: Architecture, positions: int, *, dropout: bool) -> Model:
 
 
 def side_by_side(model: Model) -> Model:
-    """The same with halves that read one norm and are added at once: MaxText's default block (layers/models.py)."""
+    """The same with parallel attention and feed-forward on one norm: MaxText's default block (layers/models.py)."""
     halves = {"parallel": True, "shared_norm": True}
     blocks = {name: block.model_copy(update=halves) for name, block in model.blocks.items()}
     return model.model_copy(update={"blocks": blocks})
 
 
 def padded(model: Model, multiple: int) -> Model:
-    """The model with its vocabulary filled up to a multiple, as frameworks do that split it evenly."""
+    """The model with its vocabulary padded to a multiple, as frameworks do that shard it evenly."""
     vocab = -(-model.vocab // multiple) * multiple
     return model if vocab == model.vocab else model.model_copy(update={"vocab": vocab})
 
 
 def _candidates(name: str) -> list[str]:
-    """Catalogue names a row's name begins with, the longest first, then names that begin with it."""
+    """Catalogue names that are a prefix of the row's name, the longest first, then names it is a prefix of."""
     given = _squashed(re.sub(r"\(.*?\)", "", name))
-    if len(given) < _LEAST_NAME:
+    if len(given) < _SHORTEST_NAME:
         return []
-    known = {_squashed(entry): entry for entry in models.names()}
-    within = sorted((short for short in known if given.startswith(short)), key=len, reverse=True)
-    beyond = sorted((long for long in known if long.startswith(given) and long != given), key=len)
-    return [known[short] for short in (*within, *beyond)]
+    by_squashed = {_squashed(entry): entry for entry in models.names()}
+    within = sorted((short for short in by_squashed if given.startswith(short)), key=len, reverse=True)
+    beyond = sorted((long for long in by_squashed if long.startswith(given) and long != given), key=len)
+    return [by_squashed[short] for short in (*within, *beyond)]
 
 
 def _squashed(name: str) -> str:
@@ -76,8 +76,8 @@ def _agrees(model: Model, sizes: Architecture) -> bool:
     mixers = [block.mixer for block in model.blocks.values()]
     heads = (sizes.heads, sizes.kv_heads, sizes.head_dim)
     if sizes.latent is not None:
-        wanted = (sizes.heads, sizes.latent)
-        if not any(isinstance(m, LatentAttention) and (m.heads, _latent_of(m)) == wanted for m in mixers):
+        stated = (sizes.heads, sizes.latent)
+        if not any(isinstance(m, LatentAttention) and (m.heads, _latent_of(m)) == stated for m in mixers):
             return False
     elif not any(isinstance(m, Attention) and (m.heads, m.kv_heads, m.head_dim) == heads for m in mixers):
         return False
@@ -101,7 +101,7 @@ def _feed_forward_agrees(model: Model, sizes: Architecture) -> bool:
 
 
 def _first_layers(model: Model, layers: int) -> Model:
-    """The model cut off after so many layers."""
+    """The model truncated to a number of layers."""
     if layers == model.num_layers:
         return model
     order = [name for part in model.layers for _ in range(part.repeat) for name in part.blocks][:layers]
@@ -111,7 +111,7 @@ def _first_layers(model: Model, layers: int) -> Model:
 
 
 def _as_trained(model: Model, sizes: Architecture, positions: int, *, dropout: bool) -> Model:
-    """A published model with what a run may change: vocabulary, positions, dropout, prediction modules."""
+    """A published model with what a run may override: vocabulary, positions, dropout, prediction modules."""
     prediction = None
     if sizes.prediction:
         last = model.layers[-1].blocks[-1]
@@ -124,7 +124,7 @@ def _as_trained(model: Model, sizes: Architecture, positions: int, *, dropout: b
 
 
 def _document(sizes: Architecture, positions: int, *, dropout: bool) -> dict[str, Any]:
-    """A Llama-like model where the feed-forward is gated, a GPT-like one otherwise, as a model file."""
+    """A Llama-like model if the feed-forward is gated, a GPT-like one otherwise, as a model file."""
     gpt = not sizes.gated
     dense = {"kind": "dense", "size": sizes.ffn, "activation": "gelu_tanh" if gpt else "swiglu", "bias": gpt}
     norm = "layer" if gpt else "rms"

@@ -1,4 +1,4 @@
-"""The plan of a measured run: degrees as the row states them, completed as its framework does it."""
+"""The plan of a measured run: degrees from the row, completed like its framework does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from dovetail.accuracy.row_framework import context_kind
 from dovetail.accuracy.row_recompute import RecomputeReading, read_recompute
-from dovetail.accuracy.table import Row
+from dovetail.accuracy.table import TableRow
 from dovetail.documents import validate
 from dovetail.errors import InputError
 from dovetail.hardware import Cluster
@@ -15,20 +15,20 @@ from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
 from dovetail.plans.runs import check_runs
 
 
-def slices(row: Row) -> int:
-    """Parts of a run that share no sharded state: for a pod of TPUs, the slices that only the data centre joins."""
-    zero, group, data = row.count("zero", least=0), row.count("zero_group"), row.count("dp")
+def slices(row: TableRow) -> int:
+    """Parts of a run that share no sharded state: for TPU pods, the slices connected by the data-centre network."""
+    zero, group, data = row.count("zero", smallest=0), row.count("zero_group"), row.count("dp")
     if zero != 3 or group is None or data is None or group >= data or data % group:
         return 1
     return data // group
 
 
-def read_plan(row: Row, job: Job, cluster: Cluster, framework: str) -> tuple[Plan, RecomputeReading]:
-    """The resolved plan and how its recompute was read; refuses what cannot be laid out."""
+def read_plan(row: TableRow, job: Job, cluster: Cluster, framework: str) -> tuple[Plan, RecomputeReading]:
+    """The resolved plan and how its recompute was read; raises an error if the plan is impossible."""
     t, p, c = (row.count(name) or 1 for name in ("tp", "pp", "cp"))
     v = (row.count("vp") or 1) if p > 1 else 1
     experts = row.count("ep") or 1
-    again = read_recompute(row, job.graph(), Fraction(job.model.num_layers, p * v))
+    recompute = read_recompute(row, job.graph(), Fraction(job.model.num_layers, p * v))
     # without a pipeline MaxText and torchtitan run a replica's share at once unless told to accumulate
     at_once = p == 1 and framework in ("maxtext", "torchtitan")
     document: dict[str, object] = {
@@ -41,28 +41,28 @@ def read_plan(row: Row, job: Job, cluster: Cluster, framework: str) -> tuple[Pla
         "expert_parallel": experts,
         # experts are spread over the tensor-parallel chips too (Megatron Core's parallel folding)
         "expert_tensor_parallel": 1 if experts > 1 else None,
-        # torchtitan keeps weights gathered from the first microbatch of a pipeline to the last
+        # torchtitan keeps weights gathered from the first micro-batch of a pipeline to the last
         "zero_stage": 2 if framework == "torchtitan" and p > 1 and _zero_stage(row) == 3 else _zero_stage(row),
         "zero_group": _zero_group(row, c),
-        # frameworks leave it out where there is nothing to cut; MaxText always cuts the stream over the tensor axis
+        # frameworks leave it out if there is nothing to shard; MaxText always shards the stream over the tensor axis
         # (activation_embed in configs/base.yml)
         "sequence_parallel": (row.flag("sequence_parallel") or framework == "maxtext") and t > 1,
         "micro_batch": _micro_batch(row, job, cluster.chips // (t * p * c), at_once=at_once),
-        "recompute": again.choice,
-        "recompute_share": again.share,
+        "recompute": recompute.choice,
+        "recompute_share": recompute.share,
         "layers_per_stage": layers_per_stage(job.model.num_layers, p * v, framework),
     }
     spec = validate(PlanSpec, document, "plan")
     plan = resolve_plan(spec, chips=cluster.chips, global_batch=job.global_batch, num_layers=job.model.num_layers)
-    # that its framework ran it needs no check: it did
+    # no check whether the framework can run it: it did
     check_runs(plan, job, cluster)
-    return plan, again
+    return plan, recompute
 
 
 def layers_per_stage(layers: int, parts: int, framework: str) -> tuple[int, ...] | None:
-    """Uneven stages: Megatron's recipes fill every stage but the last; None leaves the spread to the plan.
+    """Uneven stages: Megatron's recipes fill every stage but the last; None leaves the partition to the plan.
 
-    Where embedding and head count as a layer each, the plan's own spread is theirs: `account_for_embedding...`
+    If embedding and head count as a layer each, the plan's default partition is theirs: `account_for_embedding...`
     of Megatron, `type:transformer|embedding` of DeepSpeed. Otherwise Megatron-Bridge's recipes of DeepSeek-V3
     and Kimi K2 give the last stage what is left (recipes/deepseek/h100/deepseek_v3.py).
     """
@@ -73,24 +73,24 @@ def layers_per_stage(layers: int, parts: int, framework: str) -> tuple[int, ...]
     return (*[most] * (parts - 1), last) if last >= 0 else None
 
 
-def _zero_stage(row: Row) -> int:
-    stage = row.count("zero", least=0) or 0
+def _zero_stage(row: TableRow) -> int:
+    stage = row.count("zero", smallest=0) or 0
     if stage > 3:
         raise InputError("zero", f"is {stage}", "it should be 0, 1, 2 or 3")
     return stage
 
 
-def _zero_group(row: Row, context: int) -> int | None:
-    """Chips that share one copy of the sharded state.
+def _zero_group(row: TableRow, context: int) -> int | None:
+    """Chips over which the state is sharded.
 
-    Rows count data-parallel ranks. Context-parallel ranks hold the same weights, and Megatron's distributed
+    Rows count data-parallel ranks. Context-parallel ranks have the same weights, and Megatron's distributed
     optimizer and torchtitan's FSDP shard over them too; measured peaks of runs with both agree.
     """
     group = row.count("zero_group")
     return None if group is None or not _zero_stage(row) else group * context
 
 
-def _micro_batch(row: Row, job: Job, data: int, *, at_once: bool) -> int:
+def _micro_batch(row: TableRow, job: Job, data: int, *, at_once: bool) -> int:
     micro_batch = row.count("micro_batch")
     if micro_batch is not None:
         return micro_batch

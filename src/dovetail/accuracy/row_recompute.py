@@ -1,4 +1,4 @@
-"""What a run computes again: the words of papers and recipes as a plan's `recompute`."""
+"""What a run recomputes: the words of papers and recipes as a plan's `recompute`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from dovetail.accuracy.table import Row
+from dovetail.accuracy.table import TableRow
 from dovetail.errors import InputError
 from dovetail.graph import Kind, LayerGraph, ModelGraph, Operator
 from dovetail.models.model import EMBEDDING, HEAD, PREDICTION
@@ -16,22 +16,22 @@ from dovetail.profile.modules import MODULES, attention_core
 
 @dataclass(frozen=True, slots=True)
 class RecomputeReading:
-    """A plan's choice, the part of the blocks it holds for, and what was assumed."""
+    """A plan's recompute choice, the share of blocks it applies to, and what was assumed."""
 
     choice: str | tuple[str, ...]
     share: float = 1.0
     assumption: str = ""
 
 
-def read_recompute(row: Row, graph: ModelGraph, layers_per_part: Fraction) -> RecomputeReading:
+def read_recompute(row: TableRow, graph: ModelGraph, layers_per_part: Fraction) -> RecomputeReading:
     """The recompute of a row; `layers_per_part` is how many blocks a chunk of a stage has."""
     plain = {"none": "none", "selective": "selective", "full": "full", "unknown": "unknown"}
     stated, written = row.choice("recompute", plain, "unknown"), row.text("recompute_as_written").casefold()
     if stated == "unknown":
         raise InputError("recompute", "is not stated", "it should be none, selective or full")
     if stated == "full":
-        some = re.search(r"num_layers=(\d{1,6})", written)
-        share = min(Fraction(int(some[1])) / layers_per_part, Fraction(1)) if some and int(some[1]) else Fraction(1)
+        match = re.search(r"num_layers=(\d{1,6})", written)
+        share = min(Fraction(int(match[1])) / layers_per_part, Fraction(1)) if match and int(match[1]) else Fraction(1)
         return RecomputeReading("full", float(share))
     if stated == "none":
         return RecomputeReading("none")
@@ -43,7 +43,7 @@ def read_recompute(row: Row, graph: ModelGraph, layers_per_part: Fraction) -> Re
 
 
 def _modules(written: str, graph: ModelGraph) -> RecomputeReading:
-    """Megatron's `--recompute-modules` (transformer_config.py): the outputs of these are not kept."""
+    """Megatron's `--recompute-modules` (transformer_config.py): the outputs of these are not saved."""
     words = [word for word in MODULES if re.search(rf"\b{word}\b", written)]
     also = [word for word in _CHEAP if re.search(rf"\b{word}\b", written)]
     names = _names(graph, lambda layer: (o.name for o in layer.operators if any(_CHEAP[word](o) for word in also)))
@@ -51,51 +51,51 @@ def _modules(written: str, graph: ModelGraph) -> RecomputeReading:
 
 
 def _operators(written: str, graph: ModelGraph) -> RecomputeReading:
-    """Torchtitan's operator-level choice keeps attention and every other matrix product (activation_checkpoint.py)."""
+    """Torchtitan's operator-level choice saves attention and every second matrix product (activation_checkpoint.py)."""
     del written
 
-    def again(layer: LayerGraph) -> Iterable[str]:
+    def recomputed(layer: LayerGraph) -> Iterable[str]:
         products = [o.name for o in layer.operators if o.kind is Kind.CONTRACTION]
-        kept = {*products[::2], *(o.name for o in layer.operators if o.kind is Kind.ATTENTION)}
-        return (o.name for o in layer.operators if o.name not in kept)
+        saved = {*products[::2], *(o.name for o in layer.operators if o.kind is Kind.ATTENTION)}
+        return (o.name for o in layer.operators if o.name not in saved)
 
-    return RecomputeReading(_names(graph, again))
+    return RecomputeReading(_names(graph, recomputed))
 
 
 def _all_but_products(written: str, graph: ModelGraph) -> RecomputeReading:
-    """MaxText's `minimal` keeps what projections write, attention is computed again (layers/decoders.py)."""
+    """MaxText's `minimal` saves the outputs of projections and recomputes attention (layers/decoders.py)."""
     del written
 
-    def again(layer: LayerGraph) -> Iterable[str]:
+    def recomputed(layer: LayerGraph) -> Iterable[str]:
         core = attention_core(layer)
         return (o.name for o in layer.operators if o.kind is not Kind.CONTRACTION or o.name in core)
 
-    return RecomputeReading(_names(graph, again))
+    return RecomputeReading(_names(graph, recomputed))
 
 
 def _cheap(written: str, graph: ModelGraph) -> RecomputeReading:
-    """Kwai's balance of memory and computation: what is cheapest per byte first, norms and activations."""
+    """Kwai's balance of memory and compute: the cheapest per byte first, norms and activations."""
     names = _modules("norm,act", graph)
-    return RecomputeReading(names.choice, assumption=f"norms and activations are computed again ({written})")
+    return RecomputeReading(names.choice, assumption=f"norms and activations are recomputed ({written})")
 
 
-def _every_other(written: str, graph: ModelGraph) -> RecomputeReading:
+def _alternate_layers(written: str, graph: ModelGraph) -> RecomputeReading:
     del written, graph
     return RecomputeReading("full", 0.5)
 
 
 def _custom(written: str, graph: ModelGraph) -> RecomputeReading:
     del graph
-    return RecomputeReading("full", assumption=f"everything but a layer's input is computed again ({written})")
+    return RecomputeReading("full", assumption=f"everything but a layer's input is recomputed ({written})")
 
 
 def _ratio(written: str, graph: ModelGraph) -> RecomputeReading:
     del graph
-    return RecomputeReading("full", assumption=f"every block is computed again ({written})")
+    return RecomputeReading("full", assumption=f"every block is recomputed ({written})")
 
 
 def _fused(written: str, graph: ModelGraph) -> RecomputeReading:
-    """A fused kernel computes its scores again by itself: nothing beside that."""
+    """A fused kernel recomputes its scores by itself: nothing else."""
     del written, graph
     return RecomputeReading("none")
 
@@ -105,7 +105,7 @@ _SELECTIVE: Mapping[str, Callable[[str, ModelGraph], RecomputeReading]] = {
     "norm,act": _modules,
     "balanced partial": _cheap,
     "(op)": _operators,
-    "every other layer": _every_other,
+    "every other layer": _alternate_layers,
     "remat_policy=minimal": _all_but_products,
     "remat_policy=custom": _custom,
     "ratio not stated": _ratio,
@@ -113,14 +113,14 @@ _SELECTIVE: Mapping[str, Callable[[str, ModelGraph], RecomputeReading]] = {
 }
 
 
-#: What other recipes call the operators that are cheapest to compute again.
+#: Names in other recipes of the operators that are cheapest to recompute.
 _CHEAP: Mapping[str, Callable[[Operator], bool]] = {
     "norm": lambda o: o.name in ("mixer_norm", "feed_forward_norm"),
     "act": lambda o: o.name.endswith(".activation"),
 }
 
 
-def _names(graph: ModelGraph, again: Callable[[LayerGraph], Iterable[str]]) -> tuple[str, ...]:
-    """Names over all layer classes; those of embedding and head are never computed again."""
+def _names(graph: ModelGraph, recomputed: Callable[[LayerGraph], Iterable[str]]) -> tuple[str, ...]:
+    """Names over all layer classes; embedding and head are never recomputed."""
     blocks = [layer for name, layer in graph.layers.items() if name not in (EMBEDDING, HEAD, PREDICTION)]
-    return tuple(dict.fromkeys(name for layer in blocks for name in again(layer)))
+    return tuple(dict.fromkeys(name for layer in blocks for name in recomputed(layer)))

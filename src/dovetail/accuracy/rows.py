@@ -13,7 +13,7 @@ from dovetail.accuracy.row_cluster import gbps_per_node, read_cluster
 from dovetail.accuracy.row_framework import framework_name, framework_of, vocabulary_multiple
 from dovetail.accuracy.row_model import model_of, padded, published_model, side_by_side
 from dovetail.accuracy.row_plan import read_plan, slices
-from dovetail.accuracy.table import Row, read_table
+from dovetail.accuracy.table import TableRow, read_table
 from dovetail.errors import InputError, quoted
 from dovetail.hardware import Cluster
 from dovetail.hardware.network import GRIDS
@@ -23,7 +23,7 @@ from dovetail.plans.plan_file import Task
 
 #: Columns a file must have; its other cells may stay empty.
 NEEDED = ("id", "framework", "chip", "num_chips", "model", "seq_len", "global_batch", "tp", "pp", "recompute")
-#: Columns that are used where a file has them.
+#: Optional columns.
 OPTIONAL = (
     "source_family", "source", "tier", "chips_per_node", "inter_node_gbps_per_node",
     "layers", "hidden", "ffn_hidden", "gated_mlp", "heads", "kv_heads", "head_dim", "vocab",
@@ -55,7 +55,7 @@ class MeasuredRun:
     framework: str
     """as the source calls it"""
     architecture: Architecture | str
-    """the row's sizes, or the name of a published model: what runs of one model have in common"""
+    """the row's sizes, or the name of a published model: the same for all runs of a model"""
     task: Task
     step_time_s: float
     metric: Metric
@@ -77,7 +77,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRuns:
-    """What a file of measured runs holds."""
+    """The runs of a file."""
 
     rows_read: int
     rows_used: int
@@ -100,15 +100,15 @@ def read_runs(path: Path | str) -> MeasuredRuns:
     return MeasuredRuns(len(rows), len(usable), tuple(runs), tuple(refused))
 
 
-def _run(row: Row) -> MeasuredRun:
+def _run(row: TableRow) -> MeasuredRun:
     offload = row.text("offload").casefold()
     if offload not in ("", "none", "no"):
-        raise InputError("offload", f"is {quoted(row.text('offload'))}", "runs that keep state elsewhere are left out")
+        raise InputError("offload", f"is {quoted(row.text('offload'))}", "runs that offload state are left out")
     framework = framework_name(row)
     cluster = read_cluster(row, slices(row))
     sizes = read_architecture(row)
     job = _job(row, sizes, framework)
-    plan, again = read_plan(row, job, cluster, framework)
+    plan, recompute = read_plan(row, job, cluster, framework)
     measured = read_measurement(row, job, cluster.chips, plan.recompute)
     memory = row.number("peak_memory_bytes")
     return MeasuredRun(
@@ -122,11 +122,11 @@ def _run(row: Row) -> MeasuredRun:
         metric=measured.metric,
         peak_memory_bytes=memory,
         memory_kind=None if memory is None else row.choice("memory_kind", MEMORY_KINDS, "device"),
-        assumptions=tuple(filter(None, (again.assumption, *_assumed(row, cluster)))),
+        assumptions=tuple(filter(None, (recompute.assumption, *_assumed(row, cluster)))),
     )
 
 
-def _job(row: Row, sizes: Architecture | None, framework: str) -> Job:
+def _job(row: TableRow, sizes: Architecture | None, framework: str) -> Job:
     seq_len = row.needed("seq_len")
     attention = row.choice("attention", {"fused": "fused", "unfused": "unfused"}, "fused")
     model = _model(row, sizes, seq_len, attention)
@@ -139,7 +139,7 @@ def _job(row: Row, sizes: Architecture | None, framework: str) -> Job:
     )
 
 
-def _model(row: Row, sizes: Architecture | None, seq_len: int, attention: str) -> Model:
+def _model(row: TableRow, sizes: Architecture | None, seq_len: int, attention: str) -> Model:
     if sizes is None:
         return published_model(row.text("model"))
     # dropout went out of use when fused attention came in
@@ -148,11 +148,11 @@ def _model(row: Row, sizes: Architecture | None, seq_len: int, attention: str) -
     return side_by_side(model) if "get_individual_scales" in row.text("notes") else model
 
 
-def _assumed(row: Row, cluster: Cluster) -> list[str]:
+def _assumed(row: TableRow, cluster: Cluster) -> list[str]:
     stated = gbps_per_node(row) or len(cluster.tiers) < 2 or cluster.tiers[0].topology in GRIDS
-    network = [] if stated else ["the network is the one the chip is sold with"]
+    network = [] if stated else ["the network is the chip's standard one"]
     return network if row.text("attention") else [*network, "attention kernels are fused"]
 
 
-def _id(row: Row) -> str:
+def _id(row: TableRow) -> str:
     return row.text("id") or f"line {row.line}"

@@ -13,7 +13,7 @@ from dovetail.accuracy.ranking import Ranking, rank
 from dovetail.accuracy.rows import MeasuredRun, MeasuredRuns, Refusal
 from dovetail.errors import InputError
 
-#: A run that was measured fits; saying that it does not is a miss where more than this share of the memory lacks.
+#: A measured run fits; predicting otherwise counts as a miss if more than this share of the memory is missing.
 TOLERATED_SHARE = 0.02
 WORST = 10
 
@@ -33,14 +33,14 @@ class Slice:
     ranking: Ranking
     called_infeasible: int
     transfer: int
-    """runs on a chip or framework that no other family has: what is fitted without them says nothing of either"""
+    """runs on a chip or framework that no other family has: fits without them know nothing about either"""
     left_out: Errors | None
-    """of step time, where every family is predicted by what was fitted to the others"""
+    """of step time, with every family predicted by a fit to the others"""
 
 
 @dataclass(frozen=True, slots=True)
 class WorstGroup:
-    """Runs of one model on one chip from one family, and how far off they are."""
+    """Runs of one model on one chip from one family, and their errors."""
 
     family: str
     chip: str
@@ -50,7 +50,7 @@ class WorstGroup:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """The figures where every family is predicted by what was fitted to the others."""
+    """The figures with every family predicted by a fit to the others."""
 
     step_time: Errors
     macro: Errors
@@ -62,7 +62,7 @@ class Scoreboard:
 
     rows_read: int
     rows_used: int
-    """runs the figures rest on; rows that are neither used nor refused have a configuration not known well enough"""
+    """runs behind the figures; other rows that are not refused have an incompletely known configuration"""
     refused: tuple[Refusal, ...]
     step_time: Errors
     macro: Errors
@@ -72,7 +72,7 @@ class Scoreboard:
     """by kind of measurement"""
     ranking: Ranking
     called_infeasible: Mapping[str, float]
-    """id of a run that was measured and is said not to fit → share of the chip's memory that lacks"""
+    """id of a measured run predicted not to fit → share of the chip's memory that is missing"""
     by: Mapping[Key, Mapping[str, Slice]]
     worst: tuple[WorstGroup, ...]
     left_one_family_out: LeftOut | None = None
@@ -115,11 +115,11 @@ def score(
 
 
 def reasons(refused: Sequence[Refusal]) -> list[tuple[str, tuple[str, ...]]]:
-    """Why rows are refused, each reason with the ids it holds for, the most frequent first."""
+    """Why rows are refused: each reason with its run ids, the most frequent first."""
     ids: defaultdict[str, list[str]] = defaultdict(list)
     for refusal in refused:
         ids[refusal.reason].append(refusal.id)
-    return sorted(((reason, tuple(found)) for reason, found in ids.items()), key=lambda each: -len(each[1]))
+    return sorted(((reason, tuple(run_ids)) for reason, run_ids in ids.items()), key=lambda each: -len(each[1]))
 
 
 def fields(board: Scoreboard, by: Key = "family") -> dict[str, Any]:
@@ -151,7 +151,7 @@ def _nothing_to_score(measured: MeasuredRuns, refused: Sequence[Refusal]) -> Inp
     return InputError("runs", what, "a row is scored where its tier is A, B or empty")
 
 
-#: What a run is called in a split.
+#: The name of a run in a breakdown.
 NAMES: Mapping[Key, Callable[[MeasuredRun], str]] = {
     "family": lambda run: run.family or "unnamed",
     "chip": lambda run: run.task.cluster.chip.name,
@@ -161,7 +161,7 @@ NAMES: Mapping[Key, Callable[[MeasuredRun], str]] = {
 
 
 def _parts(predictions: Iterable[Prediction], name: Callable[[MeasuredRun], NameT]) -> dict[NameT, list[Prediction]]:
-    """The predictions by a name of their runs, in the order of names."""
+    """The predictions grouped by a name of their runs, sorted by name."""
     parts: defaultdict[NameT, list[Prediction]] = defaultdict(list)
     for prediction in predictions:
         parts[name(prediction.run)].append(prediction)
@@ -169,17 +169,17 @@ def _parts(predictions: Iterable[Prediction], name: Callable[[MeasuredRun], Name
 
 
 def _transfer(predictions: Iterable[Prediction]) -> frozenset[str]:
-    """Ids of the runs on a chip or framework that one family of several alone has."""
+    """Ids of the runs on a chip or framework that only one of several families has."""
     families: defaultdict[tuple[Key, str], set[str]] = defaultdict(set)
-    held: dict[str, list[tuple[Key, str]]] = {}
+    names_of: dict[str, list[tuple[Key, str]]] = {}
     for prediction in predictions:
-        found: list[tuple[Key, str]] = [(key, NAMES[key](prediction.run)) for key in ("chip", "framework")]
-        held[prediction.run.id] = found
-        for name in found:
+        names: list[tuple[Key, str]] = [(key, NAMES[key](prediction.run)) for key in ("chip", "framework")]
+        names_of[prediction.run.id] = names
+        for name in names:
             families[name].add(prediction.run.family)
-    if len({family for found in families.values() for family in found}) == 1:
+    if len(set[str]().union(*families.values())) == 1:
         return frozenset()
-    return frozenset(id_ for id_, found in held.items() if any(len(families[name]) == 1 for name in found))
+    return frozenset(run for run, names in names_of.items() if any(len(families[name]) == 1 for name in names))
 
 
 def _slice(predictions: Sequence[Prediction], transfer: frozenset[str], left_out: Mapping[str, Prediction]) -> Slice:
@@ -204,7 +204,7 @@ def _macro(predictions: Iterable[Prediction]) -> Errors:
 
 
 def _memory(predictions: Sequence[Prediction]) -> dict[str, Errors]:
-    """By kind of measurement, since they count different things."""
+    """Errors by kind of measurement, since they count different things."""
     ratios: defaultdict[str, list[float]] = defaultdict(list)
     for prediction in predictions:
         kind, ratio = prediction.run.memory_kind, prediction.memory_ratio

@@ -1,6 +1,6 @@
 """The silicon model against chips whose area and power are published: fitted on all of them, and on all but one.
 
-`python -m dovetail.accuracy.silicon` prints the table of docs/silicon.md and what the technology files should hold.
+`python -m dovetail.accuracy.silicon` prints the table of docs/explanation/silicon.md and the technology files' figures.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ ANCHORS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Prior:
-    """What a fitted coefficient is believed to be at 7 nm before any chip is seen, and the spread of its logarithm."""
+class CoefficientPrior:
+    """The prior of a fitted coefficient at 7 nm, and the spread of its logarithm."""
 
     value: float
     spread: float
-    #: whether it shrinks with the node as logic does
+    #: whether it scales with the node like logic
     shrinks: bool
 
 
-#: Round numbers a factor of two is allowed on; the shares may be off by half.
+#: Round numbers with a spread of a factor of two; shares may be off by half.
 AREA_PRIORS = {
-    "vector_lane_area_mm2": Prior(0.03, 0.7, True),
-    "gpu_core_area_mm2": Prior(2.0, 0.7, True),
-    "other_area_share": Prior(0.1, 0.5, False),
+    "vector_lane_area_mm2": CoefficientPrior(0.03, 0.7, True),
+    "gpu_core_area_mm2": CoefficientPrior(2.0, 0.7, True),
+    "other_area_share": CoefficientPrior(0.1, 0.5, False),
 }
-POWER_PRIORS = {"clock_energy_share": Prior(0.2, 0.7, False)}
+POWER_PRIORS = {"clock_energy_share": CoefficientPrior(0.2, 0.7, False)}
 
 #: Errors of the anchors that weigh as much as a coefficient one spread off its prior.
 NOISE = 0.1
@@ -71,55 +71,57 @@ def fitted(anchors: Sequence[Anchor]) -> Fitted:
 
 
 def with_fitted(technology: Technology, values: Mapping[str, float]) -> Technology:
-    """A technology with fitted coefficients in the place of its own, brought to its node."""
+    """A technology with fitted coefficients, scaled to its node."""
     shrink = logic_shrink(technology)
     changed: dict[str, Coefficient] = {}
     for name, value in values.items():
-        own: Coefficient = getattr(technology, name)
-        changed[name] = replace(own, value=value * (shrink if (AREA_PRIORS | POWER_PRIORS)[name].shrinks else 1.0))
+        coefficient: Coefficient = getattr(technology, name)
+        changed[name] = replace(
+            coefficient, value=value * (shrink if (AREA_PRIORS | POWER_PRIORS)[name].shrinks else 1.0)
+        )
     return replace(technology, **changed)
 
 
 def logic_shrink(technology: Technology) -> float:
-    """Area of logic over that of 7 nm, by the density of transistors."""
+    """Area of logic relative to 7 nm, by transistor density."""
     density = hardware.technology("7nm").numbers().logic_transistors_per_mm2
     return density / technology.numbers().logic_transistors_per_mm2
 
 
 def estimate(chip: str, values: Mapping[str, float], end: End = "value") -> Silicon:
     """The silicon estimate of a chip with fitted coefficients."""
-    found = hardware.chip(chip)
-    assert found.technology is not None, "anchors name their technology"
-    return Silicon(design_of(found), with_fitted(hardware.technology(found.technology), values), end)
+    unit = hardware.chip(chip)
+    assert unit.technology is not None, "anchors name their technology"
+    return Silicon(design_of(unit), with_fitted(hardware.technology(unit.technology), values), end)
 
 
-def _fit(anchors: Sequence[Anchor], priors: Mapping[str, Prior], known: Mapping[str, float]) -> Fitted:
-    """Least squares of log errors, each coefficient drawn to its prior."""
+def _fit(anchors: Sequence[Anchor], priors: Mapping[str, CoefficientPrior], fixed: Mapping[str, float]) -> Fitted:
+    """Least squares of log errors, with each coefficient pulled towards its prior."""
     names = list(priors)
     start = np.log(np.array([priors[name].value for name in names]))
     pull = NOISE / np.array([priors[name].spread for name in names])
     logs: Floats = start.copy()
     for _ in range(ITERATIONS):
-        errors = _errors(anchors, names, logs, known)
+        errors = _errors(anchors, names, logs, fixed)
         moved = np.eye(len(names)) * DELTA
-        slopes = np.stack([(_errors(anchors, names, logs + step, known) - errors) / DELTA for step in moved], axis=1)
+        slopes = np.stack([(_errors(anchors, names, logs + step, fixed) - errors) / DELTA for step in moved], axis=1)
         matrix = np.concatenate([slopes, np.diag(pull)])
         rest = np.concatenate([errors, pull * (logs - start)])
         logs = logs - np.asarray(np.linalg.lstsq(matrix, rest, rcond=None)[0], np.float64)
     return dict(zip(names, np.exp(logs).tolist(), strict=True))
 
 
-def _errors(anchors: Sequence[Anchor], names: Sequence[str], logs: Floats, known: Mapping[str, float]) -> Floats:
-    """Log errors of area, or of power once the areas' coefficients are known."""
-    values = {**known, **dict(zip(names, np.exp(logs).tolist(), strict=True))}
-    found = [estimate(anchor.chip, values) for anchor in anchors]
-    if known:
-        return np.log([float(e.peak_power_w) / a.power_w for e, a in zip(found, anchors, strict=True)])
-    return np.log([float(e.area_mm2) / a.area_mm2 for e, a in zip(found, anchors, strict=True)])
+def _errors(anchors: Sequence[Anchor], names: Sequence[str], logs: Floats, fixed: Mapping[str, float]) -> Floats:
+    """Log errors of area, or of power once the area coefficients are fixed."""
+    values = {**fixed, **dict(zip(names, np.exp(logs).tolist(), strict=True))}
+    estimates = [estimate(anchor.chip, values) for anchor in anchors]
+    if fixed:
+        return np.log([float(e.peak_power_w) / a.power_w for e, a in zip(estimates, anchors, strict=True)])
+    return np.log([float(e.area_mm2) / a.area_mm2 for e, a in zip(estimates, anchors, strict=True)])
 
 
 def left_out(anchor: Anchor) -> Fitted:
-    """The coefficients fitted on every anchor but this."""
+    """The coefficients fitted on all other anchors."""
     return fitted([other for other in ANCHORS if other != anchor])
 
 
@@ -140,9 +142,9 @@ def main() -> None:
         shipped, other = estimate(anchor.chip, everything), estimate(anchor.chip, left_out(anchor))
         ends = [estimate(anchor.chip, {}, end) for end in ("low", "high")]
         cells = [anchor.chip, f"{anchor.area_mm2:,.0f}"]
-        cells += [_cell(float(found.area_mm2), anchor.area_mm2) for found in (shipped, other)]
+        cells += [_cell(float(estimate_of.area_mm2), anchor.area_mm2) for estimate_of in (shipped, other)]
         cells += [" to ".join(f"{float(end.area_mm2):,.0f}" for end in ends), f"{anchor.power_w:,.0f}"]
-        cells += [_cell(float(found.peak_power_w), anchor.power_w) for found in (shipped, other)]
+        cells += [_cell(float(estimate_of.peak_power_w), anchor.power_w) for estimate_of in (shipped, other)]
         cells += [" to ".join(f"{float(end.peak_power_w):,.0f}" for end in ends)]
         sys.stdout.write(f"| {' | '.join(cells)} |\n")
 

@@ -1,4 +1,4 @@
-"""Measured runs replayed: what simulation says of them beside the model, and where it is nearer."""
+"""Measured runs simulated: predictions of simulation and model compared, and where each is closer."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from dovetail.simulation.simulate import tasks_of
 from dovetail.simulation.task_graph import run as play
 from dovetail.step.evaluate import step_from
 
-#: The tier whose configurations are known in full: elsewhere what was assumed outweighs what simulation adds.
+#: The tier with fully known configurations: elsewhere assumptions outweigh what simulation adds.
 TIER = "A"
-#: So many groups are named where simulation is nearer, and as many where it is further off.
+#: How many groups to list where simulation is closer, and where it is further off.
 NAMED = 8
-#: A difference of error below this is none: a twentieth of a point.
+#: Smaller differences of error count as none: a twentieth of a percentage point.
 DISTINCT = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """A run as the model predicts it, and as simulation does."""
+    """A run with the predictions of model and simulation."""
 
     model: Prediction
     simulation: Prediction
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
-    """How far predictions of one kind are off, and how they order plans."""
+class ErrorSummary:
+    """Errors of one kind of prediction, and how it ranks plans."""
 
     step_time: Errors
     ranking: Ranking
@@ -45,26 +45,26 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Some runs as the model and as simulation predict them."""
+    """A set of runs as predicted by model and simulation."""
 
-    model: Figures
-    simulation: Figures
+    model: ErrorSummary
+    simulation: ErrorSummary
     ratio: float
     """simulated over modelled seconds, mean over runs"""
 
     @property
     def rows(self) -> int:
-        """How many runs."""
+        """The number of runs."""
         return self.model.step_time.rows
 
     @property
     def difference(self) -> float:
-        """Mean error of simulation less that of the model: below 0 where simulation is nearer."""
+        """Mean error of simulation minus that of the model: below 0 if simulation is closer."""
         return self.simulation.step_time.mape - self.model.step_time.mape
 
     @property
     def regret_difference(self) -> float | None:
-        """Mean regret of simulation less that of the model; None where there is nothing to rank."""
+        """Mean regret of simulation minus that of the model; None if there is nothing to rank."""
         ours, theirs = self.simulation.ranking.mean_regret, self.model.ranking.mean_regret
         return None if ours is None or theirs is None else ours - theirs
 
@@ -83,13 +83,13 @@ class GroupDifference:
 
     @property
     def difference(self) -> float:
-        """Below 0 where simulation is nearer."""
+        """Below 0 if simulation is closer."""
         return self.simulation_mape - self.model_mape
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedScore:
-    """Simulation against measured runs, and against what the model says of the same runs."""
+    """Simulation against measured runs, and against the model's predictions of them."""
 
     all_runs: Compared
     model_macro: Errors
@@ -97,27 +97,27 @@ class SimulatedScore:
     """of simulation, mean over families"""
     families: Mapping[str, Compared]
     nearer: tuple[GroupDifference, ...]
-    """groups that simulation predicts better, most so first"""
+    """groups that simulation predicts better, largest difference first"""
     further: tuple[GroupDifference, ...]
-    """groups that it predicts worse, most so first"""
+    """groups that it predicts worse, largest difference first"""
 
 
 def simulated_step_s(run: MeasuredRun) -> float:
-    """Seconds of a run's step, replayed at the shipped numbers."""
+    """Seconds of a run's step, simulated with the shipped numbers."""
     task = run.task
     profiled = profiled_at(run, {})
     return play(tasks_of(task.plan, task.job, profiled, step_from(task.plan, profiled)).graph).seconds
 
 
 def simulate_runs(predictions: Iterable[Prediction]) -> tuple[Simulated, ...]:
-    """Every predicted run replayed, in their order; memory and fit stay the model's."""
+    """Simulates every predicted run, in order; memory and fit are still the model's."""
     return tuple(
         Simulated(each, replace(each, step_time_s=simulated_step_s(each.run), left_out_s=None)) for each in predictions
     )
 
 
 def score_simulated(runs: Sequence[Simulated]) -> SimulatedScore:
-    """How far simulation is off beside the model, over all runs, by family and by group."""
+    """Errors of simulation and model, over all runs, by family and by group."""
     if not runs:
         raise InputError("runs", f"none of tier {TIER} can be predicted", "only those of this tier are simulated")
     families = {name: _compared(part) for (name,), part in _parts(runs, "family")}
@@ -170,8 +170,8 @@ def _parts(runs: Iterable[Simulated], *keys: Key) -> list[tuple[tuple[str, ...],
     return sorted(parts.items())
 
 
-def _figures(predictions: Sequence[Prediction]) -> Figures:
-    return Figures(errors_of(p.step_time_ratio for p in predictions), rank(predictions))
+def _figures(predictions: Sequence[Prediction]) -> ErrorSummary:
+    return ErrorSummary(errors_of(p.step_time_ratio for p in predictions), rank(predictions))
 
 
 def _compared(runs: Sequence[Simulated]) -> Compared:
@@ -181,6 +181,6 @@ def _compared(runs: Sequence[Simulated]) -> Compared:
 
 def _difference(names: tuple[str, ...], runs: Sequence[Simulated]) -> GroupDifference:
     family, chip, model = names
-    found = _compared(runs)
-    errors = found.model.step_time.mape, found.simulation.step_time.mape
-    return GroupDifference(family, chip, model, found.rows, *errors, found.ratio)
+    compared = _compared(runs)
+    errors = compared.model.step_time.mape, compared.simulation.step_time.mape
+    return GroupDifference(family, chip, model, compared.rows, *errors, compared.ratio)

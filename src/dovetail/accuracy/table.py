@@ -1,4 +1,4 @@
-"""A CSV file of measured runs as rows with typed cells: bounded, and wrong cells answered by one sentence."""
+"""A CSV file of measured runs as rows with typed cells: bounded in size, with clear errors for wrong cells."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _NO_CELLS: list[str] = []
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One line of the file; an empty cell and a column the file lacks read alike."""
+class TableRow:
+    """One line of the file; an empty cell and a missing column read the same."""
 
     line: int
     cells: Mapping[str, str]
 
     def text(self, column: str) -> str:
-        """A cell's text, empty where there is none."""
+        """A cell's text; empty if there is none."""
         return self.cells.get(column, "")
 
     def number(self, column: str) -> float | None:
-        """A positive number, None where the cell is empty."""
+        """A positive number; None if the cell is empty."""
         text = self.text(column)
         if not text:
             return None
@@ -49,8 +49,8 @@ class Row:
             raise InputError(column, f"is {quoted(text)}", "it should be a number above 0")
         return value
 
-    def count(self, column: str, *, least: int = 1) -> int | None:
-        """A whole number, None where the cell is empty; 8.0 is one too."""
+    def count(self, column: str, *, smallest: int = 1) -> int | None:
+        """A whole number (8.0 is one too); None if the cell is empty."""
         text = self.text(column)
         if not text:
             return None
@@ -58,8 +58,8 @@ class Row:
             value = float(text)
         except ValueError:
             value = math.nan
-        if not (math.isfinite(value) and value == int(value) and least <= value <= MAX_COUNT):
-            raise InputError(column, f"is {quoted(text)}", f"it should be a whole number of {least} or more")
+        if not (math.isfinite(value) and value == int(value) and smallest <= value <= MAX_COUNT):
+            raise InputError(column, f"is {quoted(text)}", f"it should be a whole number of {smallest} or more")
         return int(value)
 
     def needed(self, column: str) -> int:
@@ -77,7 +77,7 @@ class Row:
         return text in ("1", "yes", "true")
 
     def choice(self, column: str, choices: Mapping[str, str], empty: str) -> str:
-        """What a word stands for; `empty` where the cell is."""
+        """The meaning of a word; `empty` if the cell is empty."""
         text = self.text(column).casefold()
         if not text:
             return empty
@@ -86,12 +86,12 @@ class Row:
         return choices[text]
 
 
-def read_table(path: Path | str, needed: Iterable[str], known: Iterable[str]) -> list[Row]:
-    """The rows of a CSV file; of its columns only those known are kept, and those needed must exist."""
+def read_table(path: Path | str, needed: Iterable[str], optional: Iterable[str]) -> list[TableRow]:
+    """The rows of a CSV file, with its needed columns, which must exist, and the optional ones it has."""
     where = str(path)
     lines = csv.reader(io.StringIO(_text(Path(path), where), newline=""), strict=True)
-    kept = frozenset(known)
-    rows: list[Row] = []
+    columns = frozenset(optional)
+    rows: list[TableRow] = []
     try:
         header = [name.strip() for name in next(lines, _NO_CELLS)]
         _check_header(header, needed, where)
@@ -104,7 +104,7 @@ def read_table(path: Path | str, needed: Iterable[str], known: Iterable[str]) ->
             if len(rows) == MAX_ROWS:
                 raise InputError(where, f"has more than {MAX_ROWS} rows", "keep it shorter")
             named = zip(header, cells, strict=True)
-            rows.append(Row(lines.line_num, {name: cell.strip() for name, cell in named if name in kept}))
+            rows.append(TableRow(lines.line_num, {name: cell.strip() for name, cell in named if name in columns}))
     except csv.Error as error:
         at = f"{where}, line {lines.line_num}"
         raise InputError(at, f"is not CSV ({error})", "correct the quotation marks or commas there") from None
@@ -122,7 +122,7 @@ def _check_header(header: list[str], needed: Iterable[str], where: str) -> None:
     counts = Counter(header)
     missing = [name for name in needed if name not in counts]
     if missing:
-        what = f"lacks the column {missing[0]}" if len(missing) == 1 else f"lacks the columns {', '.join(missing)}"
+        what = f"has no column {missing[0]}" if len(missing) == 1 else f"has no columns {', '.join(missing)}"
         raise InputError(where, what, "add them to the header, which is the first line")
     for name, count in counts.items():
         if name and count > 1:

@@ -16,8 +16,8 @@ from dovetail.units import seconds_text
 
 if TYPE_CHECKING:
     from dovetail.accuracy import MeasuredRuns
-    from dovetail.accuracy.own_cluster import Number, OwnFit
-    from dovetail.accuracy.own_timings import TimedNumbers
+    from dovetail.accuracy.user_chip import Number, UserChipFit
+    from dovetail.accuracy.user_timings import TimedNumbers
     from dovetail.hardware import Chip
 
 #: Of the rows that are refused the view names a few; JSON has all.
@@ -40,13 +40,13 @@ def calibrate(
         fix = "give a CSV file of step times, --gemm or --nccl"
         raise InputError("dovetail calibrate", "has nothing to fit on", fix)
     from dovetail import accuracy
-    from dovetail.accuracy.own_cluster import fit_own, fit_timings
+    from dovetail.accuracy.user_chip import fit_timings, fit_user_chip
 
     measured = None if runs is None else accuracy.read_runs(runs)
     known = _chip(chip, measured, runs)
     targets = _targets(known, out, force=force)
     timed = _timed(known, gemm, nccl or [], measured)
-    found = fit_timings(known, timed) if measured is None else fit_own(known, measured, str(runs), timed)
+    found = fit_timings(known, timed) if measured is None else fit_user_chip(known, measured, str(runs), timed)
     files = _write(found, *targets)
     if as_json:
         print_json(fields(found, files))
@@ -54,7 +54,7 @@ def calibrate(
         _print(found, str(runs), files)
 
 
-def fields(found: OwnFit, files: Sequence[str]) -> dict[str, Any]:
+def fields(found: UserChipFit, files: Sequence[str]) -> dict[str, Any]:
     """The JSON fields others rely on; ratios are fractions."""
     unseen = found.cross_validated
     return {
@@ -65,7 +65,13 @@ def fields(found: OwnFit, files: Sequence[str]) -> dict[str, Any]:
             "refused": [{"id": r.id, "reason": r.reason} for r in found.refused],
         },
         "parameters": {
-            name: {"before": n.before, "after": n.after, "rests_on": n.rests_on, "written": n.own, "spread": n.spread}
+            name: {
+                "before": n.before,
+                "after": n.after,
+                "rests_on": n.rests_on,
+                "written": n.measured,
+                "spread": n.spread,
+            }
             for name, n in found.numbers.items()
         },
         "before": asdict(found.before) if found.before else None,
@@ -78,7 +84,7 @@ def fields(found: OwnFit, files: Sequence[str]) -> dict[str, Any]:
 
 
 def _chip(name: str | None, measured: MeasuredRuns | None, runs: Path | None) -> Chip:
-    from dovetail.accuracy.own_cluster import chip_to_calibrate
+    from dovetail.accuracy.user_chip import chip_to_calibrate
 
     if name is not None:
         return dt.hardware.chip(name)
@@ -88,8 +94,8 @@ def _chip(name: str | None, measured: MeasuredRuns | None, runs: Path | None) ->
 
 
 def _timed(chip: Chip, gemm: Path | None, nccl: Sequence[Path], measured: MeasuredRuns | None) -> list[TimedNumbers]:
-    from dovetail.accuracy.own_cluster import network_of
-    from dovetail.accuracy.own_timings import collective_numbers, product_numbers
+    from dovetail.accuracy.user_chip import network_of
+    from dovetail.accuracy.user_timings import collective_numbers, product_numbers
 
     products = [product_numbers(gemm, chip)] if gemm is not None else []
     network = None if measured is None else network_of(chip, measured)
@@ -107,7 +113,7 @@ def _targets(chip: Chip, out: Path, *, force: bool) -> tuple[Path, Path]:
     return targets
 
 
-def _write(found: OwnFit, chip_path: Path, cluster_path: Path) -> list[str]:
+def _write(found: UserChipFit, chip_path: Path, cluster_path: Path) -> list[str]:
     from dovetail.documents import to_yaml
     from dovetail.hardware.write import chip_document, cluster_document
 
@@ -124,7 +130,7 @@ def _write(found: OwnFit, chip_path: Path, cluster_path: Path) -> list[str]:
     return [str(path) for path in texts]
 
 
-def _print(found: OwnFit, runs: str, files: Sequence[str]) -> None:
+def _print(found: UserChipFit, runs: str, files: Sequence[str]) -> None:
     facts = [("chip", f"{found.chip.name} ({found.chip.title})"), *_run_facts(found, runs)]
     facts += [(t.what, f"{t.rows:,} timed; {t.before:.1%} off before, {t.after:.1%} after") for t in found.timed]
     print_facts(facts)
@@ -141,7 +147,7 @@ def _print(found: OwnFit, runs: str, files: Sequence[str]) -> None:
         typer.echo(f"written {path}")
 
 
-def _run_facts(found: OwnFit, runs: str) -> list[tuple[str, str]]:
+def _run_facts(found: UserChipFit, runs: str) -> list[tuple[str, str]]:
     before, after, unseen = found.before, found.after, found.cross_validated
     if before is None or after is None:
         return []

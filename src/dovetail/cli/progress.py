@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 import typer
 
 from dovetail.cli.figures import dollars_text, duration_text, quantity_text
-from dovetail.exploration.events import Progress
+from dovetail.exploration.events import StudyProgress
 from dovetail.units import percent_text, seconds_text
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _BAR = 24
 class Display(Protocol):
     """Shows progress from its beginning to its end."""
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: StudyProgress) -> None:
         """Takes notice."""
         ...
 
@@ -63,7 +63,7 @@ class LiveView:
         from rich.live import Live
 
         self._clock = clock
-        self._progress: Progress | None = None
+        self._progress: StudyProgress | None = None
         self._heard_at = 0.0
         # the library asks four times a second at most, so time goes on while a long batch says nothing;
         # stdout is not its to redirect, for an answer there must not land on the terminal
@@ -75,7 +75,7 @@ class LiveView:
             redirect_stdout=False,
         )
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: StudyProgress) -> None:
         """Shows this from the next refresh on."""
         self._heard_at = self._clock()
         self._progress = progress
@@ -111,7 +111,7 @@ class PlainLines:
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._pace = _Pace(_PLAIN_EVERY_S, clock)
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: StudyProgress) -> None:
         """Writes a line if it is time."""
         if self._pace.due(progress):
             typer.echo(_line(progress), err=True)
@@ -130,9 +130,9 @@ class JsonLines:
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._pace = _Pace(_JSON_EVERY_S, clock)
-        self._unwritten: Progress | None = None
+        self._unwritten: StudyProgress | None = None
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: StudyProgress) -> None:
         """Writes a line if it is time."""
         if self._pace.due(progress):
             self._write(progress)
@@ -148,7 +148,7 @@ class JsonLines:
         if self._unwritten is not None:
             self._write(self._unwritten)
 
-    def _write(self, progress: Progress) -> None:
+    def _write(self, progress: StudyProgress) -> None:
         self._unwritten = None
         typer.echo(json_text.dumps(progress.as_json(), ensure_ascii=False, allow_nan=False), err=True)
 
@@ -161,7 +161,7 @@ class _Pace:
         self._last_s = -math.inf
         self._level = ""
 
-    def due(self, progress: Progress) -> bool:
+    def due(self, progress: StudyProgress) -> bool:
         """Says yes once."""
         now_s = self._clock()
         if progress.level == self._level and now_s - self._last_s < self._every_s:
@@ -170,14 +170,14 @@ class _Pace:
         return True
 
 
-def _facts(progress: Progress, since_s: float) -> list[tuple[str, str]]:
+def _facts(progress: StudyProgress, since_s: float) -> list[tuple[str, str]]:
     """Names and values for the live view, so long after they were said."""
     share = min(progress.counted / progress.total, 1.0) if progress.total else 1.0
     full = int(_BAR * share)
     left_s = 0.0 if progress.eta_s is None else progress.eta_s - since_s
     left = f", about {_clock_text(left_s)} left" if left_s >= 1 else ""
     return [
-        ("level", f"{progress.level:<8}  {'━' * full}{'─' * (_BAR - full)}"),
+        ("level", f"{progress.level:<10}  {'━' * full}{'─' * (_BAR - full)}"),
         ("designs", f"{progress.counted:,} of {progress.total:,} ({_part_text(share)})"),
         ("pruned", _pruned_text(progress) or "none yet"),
         ("evaluated", f"{progress.evaluated:,} ({_batches_text(progress)}, {_workers_text(progress)})"),
@@ -186,7 +186,7 @@ def _facts(progress: Progress, since_s: float) -> list[tuple[str, str]]:
     ]
 
 
-def _best_facts(progress: Progress) -> list[tuple[str, str]]:
+def _best_facts(progress: StudyProgress) -> list[tuple[str, str]]:
     facts: list[tuple[str, str]] = []
     if progress.incumbent is not None or not progress.front:
         facts.append(("best", _best_text(progress)))
@@ -195,7 +195,7 @@ def _best_facts(progress: Progress) -> list[tuple[str, str]]:
     return facts
 
 
-def _best_text(progress: Progress) -> str:
+def _best_text(progress: StudyProgress) -> str:
     """The incumbent, and what is proved of it."""
     value = progress.incumbent
     parts = ["none yet" if value is None else f"{progress.objective} {_value_text(value, progress.unit)}"]
@@ -206,7 +206,7 @@ def _best_text(progress: Progress) -> str:
     return ", ".join(parts)
 
 
-def _line(progress: Progress) -> str:
+def _line(progress: StudyProgress) -> str:
     """Everything on one line, for a log."""
     share = progress.counted / progress.total if progress.total else 1.0
     parts = [
@@ -226,17 +226,17 @@ def _line(progress: Progress) -> str:
     return "; ".join(parts)
 
 
-def _pruned_text(progress: Progress) -> str:
+def _pruned_text(progress: StudyProgress) -> str:
     return ", ".join(f"{number:,} by {level}" for level, number in progress.pruned.items() if number)
 
 
-def _batches_text(progress: Progress) -> str:
+def _batches_text(progress: StudyProgress) -> str:
     if progress.batches_total is None:
         return _many(progress.batches, "batch", "batches")
     return f"{progress.batches:,} of {_many(progress.batches_total, 'batch', 'batches')}"
 
 
-def _workers_text(progress: Progress) -> str:
+def _workers_text(progress: StudyProgress) -> str:
     return _many(progress.workers, "worker")
 
 

@@ -25,8 +25,8 @@ def as_tier(kind: CollectiveKind, axes: Sequence[tuple[Floats, TierArrays]]) -> 
     each = list(zip(axes, links, strict=True))
     match kind:
         case CollectiveKind.ALL_REDUCE:
-            # the optimum of packed spanning trees, (N − 1) · M over all links (docs/wafer-collectives.md), as the rate
-            # at which a ring's 2 (N − 1)/N · M would take as long
+            # docs/explanation/wafer-collectives.md: packed spanning trees at their optimum, (N − 1) · M over all
+            # links, as the rate at which a ring's 2 (N − 1)/N · M would take as long
             rate = 2 * reduce(np.add, [link * edges for link, _, edges in links])
             # everything crosses every axis once
             across = [2 * (several - 1) / extent * link * ends for (extent, _), (link, ends, _) in each]

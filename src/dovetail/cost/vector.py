@@ -43,7 +43,8 @@ class AttentionUnits:
 ATTENTION_BLOCK = 128
 
 #: How much of the longest block's time is left when the other units have run out of blocks, forward and backward.
-#: Between the fits on flash-attention timings of A100 (0.83, 0.46) and B200 (1.8, 0.31), 88 shapes (docs/cost.md).
+#: Between the fits on flash-attention timings of A100 (0.83, 0.46) and B200 (1.8, 0.31), 88 shapes;
+#: docs/explanation/cost.md has them.
 ATTENTION_TAIL = (1.2, 0.4)
 
 

@@ -93,7 +93,7 @@ def _lines(explanation: Explanation) -> Iterator[str]:
     if explanation.plan is None:
         yield "no plan fits"
         yield from _paragraph("what is missing", explanation.bottleneck)
-        yield from _section("smallest fix", _fix_rows(explanation.smallest_fix))
+        yield from _section("smallest fixes", _fix_rows(explanation.smallest_fix))
         yield from _doubts(explanation)
         return
     step_s, fullest = explanation.step_time_s or 0.0, explanation.bytes

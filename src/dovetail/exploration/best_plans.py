@@ -1,4 +1,4 @@
-"""The best plans of candidates (L1): a plan search for each job, given up as soon as the front beats a candidate."""
+"""The best plans of candidates (L1): a plan search for each job, stopped as soon as the front beats a candidate."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from dovetail.search.plan import plan
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SearchedCandidate:
     """What the search for one candidate's plans found."""
 
     code: int
-    #: of every job, what is proven
+    #: of every job: the proven lower bound
     least_s: tuple[float, ...]
-    #: of every objective; None where the candidate is beaten or nothing fits
+    #: of every objective; None if the front beats the candidate or nothing fits
     figures: tuple[float, ...] | None = None
     step_s: tuple[float, ...] = ()
     plans: tuple[str, ...] = ()
 
 
-def searched(study: ResolvedStudy, codes: Ints, least_s: Floats, front: Floats) -> list[Row]:
-    """Candidates one after the other, those with the least bound first, each also against what those before it found.
+def searched(study: ResolvedStudy, codes: Ints, least_s: Floats, front: Floats) -> list[SearchedCandidate]:
+    """Searches candidates in the order of their bounds, each also against the results before it.
 
-    `least_s` are candidates × jobs.
+    `least_s` is candidates × jobs.
     """
-    every, rows = candidate_lower_bounds(study, codes), list[Row]()
+    bounds, rows = candidate_lower_bounds(study, codes), list[SearchedCandidate]()
     for i in np.lexsort((codes, least_s @ study.weights)).tolist():
-        latest = float(every.take(np.array([i])).latest(front)[0])
+        latest = float(bounds.take(np.array([i])).latest(front)[0])
         if least_s[i] @ study.weights >= latest:
-            rows.append(Row(int(codes[i]), tuple(least_s[i].tolist())))
+            rows.append(SearchedCandidate(int(codes[i]), tuple(least_s[i].tolist())))
             continue
         row = _best_plans(study, int(codes[i]), least_s[i], latest)
         rows.append(row)
@@ -50,45 +50,45 @@ def searched(study: ResolvedStudy, codes: Ints, least_s: Floats, front: Floats) 
 
 
 def limits(latest_s: Floats, least_s: Floats, weights: Floats, number: int) -> Floats:
-    """What one job may take, if the others take their least and all together no longer than they may."""
+    """The step time one job may take if the others take their lower bounds and all together stay in time."""
     rest = np.arange(len(weights)) != number
     others = least_s[:, rest] @ weights[rest]
     with np.errstate(invalid="ignore"):
         left = (latest_s - others) / weights[number]
-    # where another job fits nowhere there is nothing to win
+    # if another job does not fit, nothing can be won
     return np.where(np.isfinite(others), left, -np.inf)
 
 
-def _best_plans(study: ResolvedStudy, code: int, least_s: Floats, latest_s: float) -> Row:
+def _best_plans(study: ResolvedStudy, code: int, least_s: Floats, latest_s: float) -> SearchedCandidate:
     """The best plan of every job, as long as all together can stay below a weighted step time."""
     cluster = study.cluster_of(code)
-    least, answers = least_s.copy(), list[Answer]()
+    proven_s, answers = least_s.copy(), list[Answer]()
     for number, job in enumerate(study.jobs):
-        limit = float(limits(np.array([latest_s]), least[None], study.weights, number)[0])
+        limit = float(limits(np.array([latest_s]), proven_s[None], study.weights, number)[0])
         answer = plan(job.job, cluster, study.framework, space=study.plans, below_s=limit)
         bound = answer.certificate.lower_bound_s
-        least[number] = np.inf if bound is None else max(float(least[number]), bound)
+        proven_s[number] = np.inf if bound is None else max(float(proven_s[number]), bound)
         if answer.evaluation is None:
-            return Row(code, tuple(least.tolist()))
+            return SearchedCandidate(code, tuple(proven_s.tolist()))
         answers.append(answer)
     plans = tuple(json.dumps(plan_part(answer.plan), sort_keys=True) for answer in answers)
     step_s = tuple(answer.step_time_s for answer in answers)
-    return Row(code, tuple(least.tolist()), _figures(study, code, answers), step_s, plans)
+    return SearchedCandidate(code, tuple(proven_s.tolist()), _figures(study, code, answers), step_s, plans)
 
 
 def _figures(study: ResolvedStudy, code: int, answers: Sequence[Answer]) -> tuple[float, ...]:
-    """Of every objective: what its floor says at the step times found, and the energy of the plans."""
+    """The figure of every objective at the step times found; energy is that of the plans."""
     weighted = np.array([answer.step_time_s for answer in answers]) @ study.weights
-    floor = candidate_lower_bounds(study, np.array([code])).points(weighted[None])[0]
-    found = dict(zip(study.objectives, floor.tolist(), strict=True))
-    if "tokens_per_joule" in found:
+    bounds = candidate_lower_bounds(study, np.array([code])).points(weighted[None])[0]
+    figures = dict(zip(study.objectives, bounds.tolist(), strict=True))
+    if "tokens_per_joule" in figures:
         joules = [answer.best.energy_j for answer in answers]
-        assert all(each is not None for each in joules), "a design has a power at least"
-        found["tokens_per_joule"] = np.array(joules, np.float64) @ study.weights / study.tokens
-    return tuple(float(figure) for figure in found.values())
+        assert all(each is not None for each in joules), "every design has a power"
+        figures["tokens_per_joule"] = np.array(joules, np.float64) @ study.weights / study.tokens
+    return tuple(float(figure) for figure in figures.values())
 
 
-def columns_of(study: ResolvedStudy, rows: Sequence[Row]) -> dict[str, Any]:
+def columns_of(study: ResolvedStudy, rows: Sequence[SearchedCandidate]) -> dict[str, Any]:
     """Rows as columns of a part."""
     empty = (float("nan"),) * max(len(study.objectives), len(study.jobs))
     columns: dict[str, Any] = {"code": np.array([row.code for row in rows], np.int64)}

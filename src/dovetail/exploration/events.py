@@ -1,4 +1,4 @@
-"""What a search over designs says of itself while it runs."""
+"""Progress reports of a study while it runs."""
 
 from __future__ import annotations
 
@@ -9,44 +9,44 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a search has come: numbers of designs, the best value known and how much better any could be."""
+class StudyProgress:
+    """How far a study is: numbers of designs, the best value so far and how much better any could be."""
 
     level: str
-    """what designs are looked at with now: "scout", "physical", "profile", "search" or "replay" """
+    """the fidelity level running now: "warm_start", "physical", "profile", "search" or "replay" """
     counted: int
-    """designs of the space dealt with so far, by whatever level"""
+    """designs of the space handled so far, at any level"""
     total: int
     """designs of the space before any limit"""
     pruned: Mapping[str, int]
-    """level → designs it left out"""
+    """level → designs it pruned"""
     evaluated: int
-    """designs that were searched to the end"""
+    """designs whose search was completed"""
     incumbent: float | None
-    """the least value found; None before there is one, and where several objectives are minimised"""
+    """the best value found; None before there is one, and with several objectives"""
     objective: str
     unit: str
     bound: float | None
-    """no design of the space comes below"""
+    """a lower bound for all designs of the space"""
     gap: float | None
-    """what the bound leaves open, as a part of the incumbent"""
+    """how much better than the incumbent a design could be, as a share of it"""
     front: int
-    """points on the front"""
+    """points on the Pareto front"""
     batches: int
     batches_total: int | None
-    """None while nobody knows"""
+    """None while unknown"""
     workers: int
     elapsed_s: float
     eta_s: float | None
 
     def as_json(self) -> dict[str, Any]:
-        """For a program that reads along; what is not finite is null, as JSON knows no infinity."""
+        """The event as JSON for other programs; infinite values are null."""
         values = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
         return {"event": "progress", **values, "pruned": dict(self.pruned)}
 
 
-#: Whoever wants to know.
-Listener = Callable[[Progress], None]
+#: Receives progress reports.
+Listener = Callable[[StudyProgress], None]
 
 
 def _plain(value: object) -> object:

@@ -1,6 +1,6 @@
-"""Designs evolved from the best ones known (NSGA-II), for spaces too large to enumerate; no other module knows Optuna.
+"""Designs evolved from the best so far (NSGA-II), for spaces too large to enumerate; the only module using Optuna.
 
-Generations are counted by what was told, so neither the sizes of asks and tells nor a restart change what is evolved.
+We count generations by what was told, so neither the sizes of asks and tells nor a restart change the result.
 """
 # the library's types are partly unknown
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -26,13 +26,13 @@ POPULATION = 64
 
 
 class Evolutionary:
-    """Breeds designs that keep the limits and are new; where too few are, random ones fill up.
+    """Evolves new designs within the limits; if there are too few, adds random ones.
 
     Deb, Pratap, Agarwal and Meyarivan, "A fast and elitist multiobjective genetic algorithm: NSGA-II",
     IEEE Transactions on Evolutionary Computation 6(2), 2002.
     """
 
-    #: Times that as many designs are evolved as are missing, before random ones fill up.
+    #: Attempts to evolve the missing designs before adding random ones.
     _ROUNDS = 8
 
     def __init__(self, space: DesignSpace, num_objectives: int, seed: int, population: int = POPULATION) -> None:
@@ -46,30 +46,30 @@ class Evolutionary:
         }
         self._parents: list[FrozenTrial] = []
         self._young: list[FrozenTrial] = []
-        """told since the parents were chosen"""
+        """told since the parents were selected"""
         self._told = 0
         self._pending: set[int] = set()
 
     def ask(self, n: int) -> Ints:
-        """Children of the parents; before there are any, and where too few children are new, random designs."""
+        """Children of the parents; random designs before there are any, or if too few children are new."""
         evolved = self._evolved(n) if self._parents and self._genes else []
         asked = np.array([*evolved, *self._unseen.take(n - len(evolved)).tolist()], np.int64)
         self._pending.update(asked.tolist())
         return asked
 
     def tell(self, indices: Ints, objectives: Floats) -> None:
-        """Adds designs to the generation; a full one competes with its parents for being the next parents."""
+        """Adds designs to the generation; a full one competes with its parents to become the next parents."""
         indices = np.asarray(indices, np.int64)
         objectives = np.asarray(objectives, np.float64)
         assert objectives.shape == (len(indices), self._num_objectives), "a row of objectives for each design"
-        # a design that lacks one objective is as useless as one that lacks all
+        # a design with one infinite objective is as useless as one with all
         fits = (objectives < np.inf).sum(axis=1) == self._num_objectives
         objectives = np.where(fits[:, None], objectives, np.inf)
         self._unseen.leave_out(indices)
         self._pending.difference_update(indices.tolist())
         for genes, values in zip(self._genes_of(indices), objectives.tolist(), strict=True):
             trial = create_trial(state=TrialState.COMPLETE, values=values, params=genes, distributions=self._genes)
-            # by which the library tells trials apart
+            # the library identifies trials by number
             trial.number = self._told
             self._told += 1
             self._young.append(trial)
@@ -79,24 +79,24 @@ class Evolutionary:
                 self._young = []
 
     def _evolved(self, n: int) -> list[int]:
-        """New children that keep the limits, as many as are found."""
-        # from what was told and not from a state that runs on, so that a restart goes on with the same
+        """New children within the limits, as many as we find."""
+        # seeded by what was told, so that a restart continues with the same children
         key = np.random.SeedSequence([self._seed, self._told, len(self._pending)])
         seed = int(key.generate_state(1, np.uint32)[0])
         study = _study(_Breeder(self._genes, self._parents, [], self._population, seed), self._num_objectives)
-        found: list[int] = []
-        # a space nearly looked through has fewer left than may be asked for
+        children_new: list[int] = []
+        # a nearly exhausted space has fewer designs left than asked for
         n = min(n, self._space.size - len(self._unseen.seen))
         for _ in range(self._ROUNDS):
-            if len(found) == n:
+            if len(children_new) == n:
                 break
-            children = [study.ask(self._genes).params for _ in range(n - len(found))]
+            children = [study.ask(self._genes).params for _ in range(n - len(children_new))]
             indices = self._indices_of(children)
             for index in indices[self._space.keeps(indices)].tolist():
                 if index not in self._unseen.seen:
                     self._unseen.seen.add(index)
-                    found.append(index)
-        return found
+                    children_new.append(index)
+        return children_new
 
     def _indices_of(self, genes: list[dict[str, int]]) -> Ints:
         """The index counts through the axes, the last one fastest."""
@@ -110,7 +110,7 @@ class Evolutionary:
 
 
 class _Breeder(NSGAIISampler):
-    """The library's selection and crossover over generations that we keep: it would look through all trials at each."""
+    """The library's selection and crossover on our own generations: it would scan all trials each time."""
 
     def __init__(
         self,
@@ -124,12 +124,12 @@ class _Breeder(NSGAIISampler):
         self._our_genes, self._our_parents, self._our_young = genes, parents, young
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """Every gene has been there from the first."""
+        """All genes are known from the start."""
         del study, trial
         return self._our_genes
 
     def get_trial_generation(self, study: optuna.Study, trial: FrozenTrial) -> int:
-        """All that is asked comes after the parents."""
+        """Everything asked belongs to the generation after the parents."""
         del study, trial
         return 1
 
@@ -139,20 +139,20 @@ class _Breeder(NSGAIISampler):
         return self._our_young
 
     def get_parent_population(self, study: optuna.Study, generation: int) -> list[FrozenTrial]:
-        """The parents chosen last."""
+        """The current parents."""
         del study, generation
         return self._our_parents
 
 
 def _study(breeder: _Breeder, num_objectives: int) -> optuna.Study:
-    """A study of nobody else, in memory."""
+    """A private in-memory study."""
     with _silent():
         return optuna.create_study(sampler=breeder, directions=[StudyDirection.MINIMIZE] * num_objectives)
 
 
 @contextmanager
 def _silent() -> Generator[None]:
-    """The library says nothing meanwhile; how loud it is for others stays as they set it."""
+    """Silences the library's log inside the block and restores its level afterwards."""
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(logging.WARNING)
     try:

@@ -1,4 +1,4 @@
-"""Where the batches of a study run: what an executor promises, and the one of this process."""
+"""Where the batches of a study run: the executor protocol, and the executor of this process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Work = Callable[[Any], Any]
 
 
 class Executor(Protocol):
-    """Runs tasks somewhere; each one submitted is taken back exactly once, whatever fails on the way."""
+    """Runs tasks somewhere; every submitted task is returned exactly once, whatever fails on the way."""
 
     @property
     def workers(self) -> int:
@@ -20,19 +20,19 @@ class Executor(Protocol):
 
     @property
     def in_flight(self) -> int:
-        """Tasks that may be submitted and not yet taken back; it may change while a study runs."""
+        """How many tasks may be submitted and not yet returned; it may change while a study runs."""
         ...
 
     def submit(self, number: int, task: Any) -> None:
-        """Hands a task over, under a number that no other task under way has."""
+        """Submits a task under a number that no other pending task has."""
         ...
 
     def take(self) -> tuple[int, Any]:
-        """Waits for any task that finished; its number and result. What the work raised is raised here."""
+        """Waits for a task to finish; returns its number and result, or raises what the work raised."""
         ...
 
     def close(self) -> None:
-        """Gives up what is under way; a second call does nothing."""
+        """Drops pending tasks; a second call does nothing."""
         ...
 
 
@@ -47,18 +47,18 @@ class Inline:
         self._waiting: deque[tuple[int, Any]] = deque()
 
     def submit(self, number: int, task: Any) -> None:
-        """Keeps the task until it is taken."""
-        assert all(other != number for other, _ in self._waiting), f"task {number} is under way already"
+        """Queues the task until it is taken."""
+        assert all(other != number for other, _ in self._waiting), f"task {number} is already pending"
         self._waiting.append((number, task))
 
     def take(self) -> tuple[int, Any]:
-        """Runs the oldest task; one that is interrupted or fails stays under way."""
-        assert self._waiting, "nothing is under way"
+        """Runs the oldest task; an interrupted or failed one stays pending."""
+        assert self._waiting, "no task is pending"
         number, task = self._waiting[0]
         result = self._work(task)
         self._waiting.popleft()
         return number, result
 
     def close(self) -> None:
-        """Forgets what was not taken."""
+        """Drops what was not taken."""
         self._waiting.clear()

@@ -1,4 +1,4 @@
-"""The executors a study can name: a table of what makes each."""
+"""The executors a study can name."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from dovetail.exploration.executor import Executor, Inline, Work
 
-#: Makes an executor of the work, the address of a cluster and the number of workers; None leaves the choice to it.
+#: Creates an executor from the work, a cluster address and a number of workers; None lets it choose.
 Factory = Callable[[Work, str | None, int | None], Executor]
 
 
 def _inline(work: Work, address: str | None, workers: int | None) -> Executor:
-    del address, workers  # this process is one worker at no address
+    del address, workers  # this process is a single worker without an address
     return Inline(work)
 
 

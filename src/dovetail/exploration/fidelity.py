@@ -1,11 +1,11 @@
-"""The levels of a study: what workers do with a batch of candidates, given the front so far.
+"""The fidelity levels of a study: what workers do with a batch of candidates, given the front so far.
 
-- physical: what the hardware allows at best (L0), for a range of designs as arrays;
-- profile: what no plan of the space beats (L1⁻), with the layers of the jobs profiled on every design;
+- physical: lower bounds from the hardware (L0), for a range of designs as arrays;
+- profile: lower bounds of all plans (L1⁻), with the jobs' layers profiled on every design;
 - search: the best plan of every job (L1), for one candidate after the other;
-- replay: the leading plans of every job simulated (L2), where a study asks for it.
+- replay: the leading plans of every job simulated (L2), if a study asks for it.
 
-At each level a candidate is dropped when some point of the front beats its bound. A batch depends on its task alone.
+At each level we drop a candidate if a point of the front beats its bound. A batch depends only on its task.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from dovetail.hardware.design import Designs
 from dovetail.hardware.design_space.variable import BOUNDS
 from dovetail.hardware.wafer_design import WaferDesigns
 
-#: Candidates that are looked at before any other: drawn, bounded by physics, bounded by profiles, searched.
+#: Warm starts: candidates drawn and bounded by physics, then bounded by profiles, then searched.
 DRAWN, PROFILED, SEARCHED = 4096, 256, 4
-#: Of wafers: few of those that keep the rules hold a large model, and each grid that is profiled takes tables.
+#: For wafers: few valid ones fit a large model, and each profiled grid needs its own tables.
 WAFERS_DRAWN, WAFERS_PROFILED = 2**16, 64
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Designs with one number of chips, by their numbers in the space."""
+    """A range of designs of the space with one number of chips."""
 
     number: int
     position: int
@@ -50,8 +50,8 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class Some:
-    """Candidates with what is known of them: least step times of jobs."""
+class CandidateBatch:
+    """Candidates with lower bounds of their jobs' step times."""
 
     level: str
     number: int
@@ -63,29 +63,29 @@ class Some:
 
 @dataclass(frozen=True, slots=True)
 class WarmStarts:
-    """The candidates to look at first."""
+    """Find good candidates to start with."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A candidate to simulate, with the best plan of every job by the model where they are known."""
+    """A candidate to simulate, with the model's best plan of every job if known."""
 
     number: int
     code: int
     plans: tuple[str, ...] = ()
 
 
-Task = Range | Some | WarmStarts | Replay
+Task = Range | CandidateBatch | WarmStarts | Replay
 
 
 class Worker:
-    """Runs tasks of a study; tables are made once in every process."""
+    """Runs tasks of a study; tables are built once per process."""
 
     def __init__(self, study: ResolvedStudy) -> None:
         self.study = study
-        # wafers come grid by grid, and each grid has tables of its own, large ones
+        # wafers come grid by grid, and each grid has its own large tables
         self._tables = lru_cache(maxsize=len(study.jobs) if study.of_wafers else 256)(self._new_tables)
 
     def __getstate__(self) -> ResolvedStudy:
@@ -95,7 +95,7 @@ class Worker:
         self.__init__(study)
 
     def __call__(self, task: Task) -> Part:
-        """What a batch finds."""
+        """Runs a batch."""
         match task:
             case Range():
                 return self._physical(task)
@@ -104,42 +104,42 @@ class Worker:
             case Replay():
                 columns = replay_columns(self.study, replayed(self.study, task.code, task.plans))
                 return Part("replay", task.number, columns, {"replayed": 1})
-            case Some(level="profile"):
+            case CandidateBatch(level="profile"):
                 return self._profile(task)
-            case Some(level="sample"):
-                least = self._profiled(task.codes, task.least_s, task.front)
-                return self._searched(replace(task, least_s=least))
-            case Some():
+            case CandidateBatch(level="sample"):
+                bounds_s = self._profiled(task.codes, task.least_s, task.front)
+                return self._searched(replace(task, least_s=bounds_s))
+            case CandidateBatch():
                 return self._searched(task)
 
-    def _searched(self, task: Some) -> Part:
+    def _searched(self, task: CandidateBatch) -> Part:
         rows = searched(self.study, task.codes, task.least_s, task.front)
         return Part(task.level, task.number, columns_of(self.study, rows), {"searched": len(rows)})
 
     def _physical(self, task: Range) -> Part:
         study, space = self.study, self.study.spaces[task.position]
-        found: list[tuple[Ints, Floats]] = []
-        kept, holding, left_out = 0, 0, dict[str, int]()
+        remaining: list[tuple[Ints, Floats]] = []
+        num_kept, holding, left_out = 0, 0, dict[str, int]()
         for batch in space.batches(start=task.start, stop=task.stop, left_out=left_out):
-            kept += len(batch)
+            num_kept += len(batch)
             codes = study.codes(task.position, batch.index)
-            least = self._physical_s(task.position, batch.designs)
-            holding += int(np.isfinite(least).all(axis=1).sum())
-            left = self._left(codes, least, task.front)
-            found.append((codes[left], least[left]))
-        codes = np.concatenate([np.zeros(0, np.int64), *(codes for codes, _ in found)])
-        least = np.concatenate([np.zeros((0, len(study.jobs))), *(least for _, least in found)])
-        facts: dict[str, Any] = {"counted": task.stop - task.start, "kept": kept, "left": len(codes)}
+            bounds_s = self._physical_s(task.position, batch.designs)
+            holding += int(np.isfinite(bounds_s).all(axis=1).sum())
+            left = self._still_open(codes, bounds_s, task.front)
+            remaining.append((codes[left], bounds_s[left]))
+        codes = np.concatenate([np.zeros(0, np.int64), *(codes for codes, _ in remaining)])
+        bounds_s = np.concatenate([np.zeros((0, len(study.jobs))), *(bounds_s for _, bounds_s in remaining)])
+        facts: dict[str, Any] = {"counted": task.stop - task.start, "kept": num_kept, "left": len(codes)}
         if study.of_wafers:
             facts |= {"left_out": left_out, "holding": holding}
-        return Part("physical", task.number, self._columns(codes, least), facts)
+        return Part("physical", task.number, self._columns(codes, bounds_s), facts)
 
     def physical_of(self, position: int, designs: Ints) -> Floats:
-        """Least seconds of designs by their numbers: candidates × jobs."""
+        """Lower bounds of designs by their numbers: candidates × jobs, in seconds."""
         return self._physical_s(position, self.study.spaces[position].designs(designs))
 
     def ideal_points(self) -> Floats:
-        """A point no worse than any design, whether in its limits or not: the best of every variable at once."""
+        """A point no worse than any design, within limits or not: the best value of every variable at once."""
         space = self.study.space
         most = {name: np.asarray(values.max()) for axis in space.axes for name, values in axis.values.items()}
         most |= {name: np.asarray(BOUNDS[name].high, np.float64) for name, _ in space.formulas.derived}
@@ -147,16 +147,16 @@ class Worker:
             most["narrowest_bits"] = np.asarray(4.0)
         stacks = [axis.values["hbm_stacks"].min() for axis in space.axes if "hbm_stacks" in axis.values]
         stacks += [0.0] if "hbm_stacks" in dict(space.formulas.derived) else []
-        # a design without stacks streams from its own memory, which may be faster than any stack
+        # a design without HBM stacks streams from its SRAM, which may be faster than any stack
         both = np.array([float(most.get("hbm_stacks", space.fixed.hbm_stacks)), *stacks])
         ideal = space.fixed.varied({**most, "hbm_stacks": both})
         weighted = (self._physical_s(0, ideal) @ self.study.weights).min(keepdims=True)
-        # what a design costs at least is not bounded: nothing is cheaper than nothing
+        # costs have no useful lower bound here: 0 is the only safe one
         lines = [1.0 if name == "step_time" else 0.0 for name in self.study.objectives]
         return np.array(lines)[None] * weighted[:, None]
 
     def _physical_s(self, position: int, designs: Designs) -> Floats:
-        """Least seconds of every job: candidates × jobs."""
+        """Lower bounds of every job in seconds: candidates × jobs."""
         study, count = self.study, self.study.counts[position]
         cluster = study.usual_clusters[0]
         sizes = [study.plans.resolve(job.job, cluster, study.framework).micro_batch for job in study.jobs]
@@ -164,7 +164,7 @@ class Worker:
             return wafers.least_seconds([job.job for job in study.jobs], study.framework, designs, count, sizes)
         cluster = study.cluster(study.space.base, count)
         if study.tiers is not None and cluster.tiers:
-            # the network is the cluster's, whatever links a design has
+            # the cluster's network replaces the links of the design
             rate = np.asarray(cluster.tiers[0].bytes_per_s)
             designs = designs.varied({"link_ports": np.ones(()), "link_port_bytes_per_s": rate})
         parts: list[Floats] = []
@@ -172,44 +172,44 @@ class Worker:
             parts.append(design_bounds([job.job], cluster, designs, micro_batches)[..., 0, :].min(axis=-1))
         return np.stack(parts, axis=-1)
 
-    def _points(self, codes: Ints, least: Floats) -> Floats:
-        return candidate_lower_bounds(self.study, codes).points(least @ self.study.weights)
+    def _points(self, codes: Ints, bounds_s: Floats) -> Floats:
+        return candidate_lower_bounds(self.study, codes).points(bounds_s @ self.study.weights)
 
-    def _left(self, codes: Ints, least: Floats, front: Floats) -> Bools:
-        """Which candidates may still add to a front."""
-        return ~dominated(self._points(codes, least), front) & np.isfinite(least).all(axis=1)
+    def _still_open(self, codes: Ints, bounds_s: Floats, front: Floats) -> Bools:
+        """Which candidates may still improve a front."""
+        return ~dominated(self._points(codes, bounds_s), front) & np.isfinite(bounds_s).all(axis=1)
 
-    def _columns(self, codes: Ints, least: Floats) -> dict[str, Array]:
+    def _columns(self, codes: Ints, bounds_s: Floats) -> dict[str, Array]:
         names = [f"least_s.{job.name}" for job in self.study.jobs]
-        return {"code": codes, **{name: np.ascontiguousarray(least[:, n]) for n, name in enumerate(names)}}
+        return {"code": codes, **{name: np.ascontiguousarray(bounds_s[:, n]) for n, name in enumerate(names)}}
 
-    def _profile(self, task: Some) -> Part:
-        least = self._profiled(task.codes, task.least_s, task.front)
-        left = self._left(task.codes, least, task.front)
-        facts = {"counted": len(task.codes), "left": int(left.sum())}
-        return Part("profile", task.number, self._columns(task.codes[left], least[left]), facts)
+    def _profile(self, task: CandidateBatch) -> Part:
+        bounds_s = self._profiled(task.codes, task.least_s, task.front)
+        is_open = self._still_open(task.codes, bounds_s, task.front)
+        facts = {"counted": len(task.codes), "left": int(is_open.sum())}
+        return Part("profile", task.number, self._columns(task.codes[is_open], bounds_s[is_open]), facts)
 
     def _profiled(self, codes: Ints, least_s: Floats, front: Floats) -> Floats:
-        """Least seconds by profiles; those of jobs that no longer matter stay as they are."""
-        study, least = self.study, least_s.copy()
+        """Lower bounds from profiles; bounds of jobs that no longer matter stay as they are."""
+        study, bounds_s = self.study, least_s.copy()
         latest = candidate_lower_bounds(study, codes).latest(front)
         for position, rows, designs in study.candidates(codes):
             clusters = study.clusters(position, designs)
             for number in range(len(study.jobs)):
-                most_s = limits(latest[rows], least[rows], study.weights, number)
-                (open_rows,) = np.nonzero(least[rows, number] < most_s)
+                most_s = limits(latest[rows], bounds_s[rows], study.weights, number)
+                (open_rows,) = np.nonzero(bounds_s[rows, number] < most_s)
                 alike = self._tables_for(number, position, [clusters[i] for i in open_rows.tolist()])
                 for tables, members in alike:
-                    some = open_rows[members]
-                    chosen: list[Chip] = [clusters[int(i)].chip for i in some]
-                    seconds = tables.least_seconds(chosen, most_s[some])
-                    least[rows[some], number] = np.maximum(least[rows[some], number], seconds)
-        return least
+                    members_open = open_rows[members]
+                    chips: list[Chip] = [clusters[int(i)].chip for i in members_open]
+                    seconds = tables.least_seconds(chips, most_s[members_open])
+                    bounds_s[rows[members_open], number] = np.maximum(bounds_s[rows[members_open], number], seconds)
+        return bounds_s
 
     def _tables_for(
         self, number: int, position: int, clusters: Sequence[Cluster]
     ) -> Iterator[tuple[DesignTables, Ints]]:
-        """Tables for clusters, and which of them each is for: those with the same network and formats."""
+        """Tables for clusters, each with the clusters that share its network and formats."""
         alike: dict[_Alike, list[int]] = {}
         for row, cluster in enumerate(clusters):
             key = _Alike(number, position, cluster.tiers, tuple(cluster.chip.dense_flops.published()), cluster)
@@ -219,43 +219,43 @@ class Worker:
 
     def _new_tables(self, key: _Alike) -> DesignTables:
         study = self.study
-        # a study that simulates must not drop a design that only the model finds slow
+        # a study that simulates must not drop a design that is slow only in the model
         at_least = study.search.simulate_top is not None
         return DesignTables(study.jobs[key.job].job, key.cluster, study.framework, study.plans, at_least=at_least)
 
     def _warm_starts(self, task: WarmStarts) -> Part:
-        """Candidates with good bounds out of a sample, for each objective: a front to beat."""
+        """Searches candidates of a sample with good bounds in each objective: a front to beat."""
         study = self.study
         codes: list[Ints] = []
-        least: list[Floats] = []
+        bounds_s: list[Floats] = []
         drawn_at_most, profiled = (WAFERS_DRAWN, WAFERS_PROFILED) if study.of_wafers else (DRAWN, PROFILED)
         for position, space in enumerate(study.spaces):
             sample = space.sample(max(drawn_at_most // len(study.counts), 1), study.seed)
             codes.append(study.codes(position, sample.index))
-            least.append(self._physical_s(position, sample.designs))
-        drawn, bounds = np.concatenate(codes), np.concatenate(least)
+            bounds_s.append(self._physical_s(position, sample.designs))
+        drawn, bounds = np.concatenate(codes), np.concatenate(bounds_s)
         nothing = np.zeros((0, len(study.objectives)))
-        chosen = self._best(drawn, bounds, profiled)
-        drawn, bounds = drawn[chosen], self._profiled(drawn[chosen], bounds[chosen], nothing)
-        chosen = self._best(drawn, bounds, SEARCHED)
-        rows = searched(study, drawn[chosen], bounds[chosen], nothing)
-        return Part("scout", task.number, columns_of(study, rows), {"searched": len(rows)})
+        best = self._best(drawn, bounds, profiled)
+        drawn, bounds = drawn[best], self._profiled(drawn[best], bounds[best], nothing)
+        best = self._best(drawn, bounds, SEARCHED)
+        rows = searched(study, drawn[best], bounds[best], nothing)
+        return Part("warm_start", task.number, columns_of(study, rows), {"searched": len(rows)})
 
-    def _best(self, codes: Ints, least: Floats, number: int) -> Ints:
-        """Those with the least bound of each objective."""
-        points = self._points(codes, least)
+    def _best(self, codes: Ints, bounds_s: Floats, number: int) -> Ints:
+        """The candidates with the lowest bounds in each objective."""
+        points = self._points(codes, bounds_s)
         orders = [np.lexsort((codes, points[:, n])) for n in range(points.shape[1])]
-        some = [order[np.isfinite(points[order, n])][:number] for n, order in enumerate(orders)]
-        return np.unique(np.concatenate(some))
+        leading = [order[np.isfinite(points[order, n])][:number] for n, order in enumerate(orders)]
+        return np.unique(np.concatenate(leading))
 
 
 @dataclass(frozen=True, slots=True)
 class _Alike:
-    """What tables depend on: a job, a number of chips, their network and the formats they multiply in."""
+    """What tables depend on: a job, a number of chips, their network and the formats of their products."""
 
     job: int
     position: int
     tiers: tuple[Tier, ...]
     formats: tuple[str, ...]
-    #: one of them
+    #: one of these clusters
     cluster: Cluster = field(compare=False)

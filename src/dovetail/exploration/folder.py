@@ -1,4 +1,4 @@
-"""The directory of a run on a local disk: whole files or none, one writer, every failure a sentence."""
+"""The directory of a run on a local disk: atomic files, one writer, readable errors."""
 
 from __future__ import annotations
 
@@ -13,45 +13,45 @@ from typing import Protocol
 from dovetail.errors import InputError
 
 LOCK = ".lock"
-#: A file being written; there is one writer, so one name in each directory is enough and is found without a listing.
+#: A file being written; with one writer, one name per directory is enough and needs no listing.
 PARTIAL = ".partial"
-#: What is left of a run that was killed before its first file was there.
+#: What a run leaves behind if it is killed before its first file exists.
 LEFTOVERS = frozenset({LOCK, PARTIAL})
 
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NOT_ALLOWED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 class Folder(Protocol):
     """Where the files of a run are: on a local disk or in any other file system; names are relative to it."""
 
-    #: as a sentence may show it
+    #: as shown in messages
     where: str
-    #: None where it is not on this machine's disks
+    #: None if it is not on this machine's disks
     path: Path | None
 
     def sizes(self, inner: str = "") -> dict[str, int] | None:
-        """Names and bytes of what it, or a directory in it, holds; None when that does not exist."""
+        """Names and sizes of its files, or those of a directory in it; None if that does not exist."""
         ...
 
     def claim(self) -> None:
-        """Makes it, if it does not exist, and takes it for this process alone."""
+        """Creates it if needed, and locks it for this process."""
         ...
 
     def prepare(self, inner: str) -> None:
-        """Makes a directory in it, and clears away what a killed writer left there."""
+        """Creates a directory in it, and removes what a killed writer left there."""
         ...
 
     def get(self, name: str) -> bytes | None:
-        """What a file holds; None when there is none."""
+        """The content of a file; None if there is none."""
         ...
 
     def put(self, name: str, content: bytes) -> None:
-        """Writes a file so that, whenever the process is killed, all of it is there or what was there before."""
+        """Writes a file atomically: if the process is killed, the old or the new content is there."""
         ...
 
     def remove(self, name: str) -> None:
-        """Removes a file, if it is there."""
+        """Removes a file if it exists."""
         ...
 
     def close(self) -> None:
@@ -60,24 +60,24 @@ class Folder(Protocol):
 
 
 def not_written(where: str, name: str, error: BaseException) -> InputError:
-    """What to do when a file of a run could not be written; the run stays as it was."""
+    """The error for a file of a run that could not be written; the run stays as it was."""
     at = f"{where}: {name}" if name else where
     code = getattr(error, "errno", None)
-    if code in _NO_ROOM:
-        return InputError(at, "cannot be written (no room is left)", "free some and run again with --resume")
+    if code in _DISK_FULL:
+        return InputError(at, "cannot be written (the disk is full)", "free some space and run again with --resume")
     if code == errno.EFBIG:
         what = "cannot be written (the limit on the size of a file is reached)"
         return InputError(at, what, "raise it (`ulimit -f unlimited`) and run again with --resume")
     what = f"cannot be written ({_reason(error)})"
     if code in _NOT_ALLOWED:
         return InputError(at, what, "allow writing there or name another directory, then run again with --resume")
-    return InputError(at, what, "put that right or name another directory, then run again with --resume")
+    return InputError(at, what, "fix that or name another directory, then run again with --resume")
 
 
 def not_read(where: str, name: str, error: BaseException) -> InputError:
-    """What to do when a file that may be whole could not be read: nothing of the run is given up for that."""
+    """The error for a file that could not be read; it may be intact, so nothing of the run is dropped."""
     at = f"{where}: {name}" if name else where
-    return InputError(at, f"cannot be read ({_reason(error)})", "put that right and try again")
+    return InputError(at, f"cannot be read ({_reason(error)})", "fix that and try again")
 
 
 def _reason(error: BaseException) -> str:
@@ -94,22 +94,22 @@ class LocalFolder:
         self._unlock: weakref.finalize[[int], LocalFolder] | None = None
 
     def sizes(self, inner: str = "") -> dict[str, int] | None:
-        """Names and bytes of what it, or a directory in it, holds; None when that does not exist."""
+        """Names and sizes of its files, or those of a directory in it; None if that does not exist."""
         try:
             with os.scandir(self._root / inner) as entries:
                 return {entry.name: entry.stat(follow_symlinks=False).st_size for entry in entries}
         except FileNotFoundError:
             return None
         except NotADirectoryError:
-            raise InputError(self.where, "is or lies below a file", "name a directory") from None
+            raise InputError(self.where, "is a file or inside one", "name a directory") from None
         except (OSError, ValueError) as error:
             raise not_read(self.where, inner, error) from None
 
     def claim(self) -> None:
-        """Makes it, if it does not exist, and takes it for this process alone."""
+        """Creates it if needed, and locks it for this process."""
         try:
             self._root.mkdir(exist_ok=True)
-            # open for writing, for a lock over NFS needs that
+            # open for writing: a lock over NFS needs that
             lock = os.open(self._root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except FileNotFoundError:
             fix = "name a directory in one that exists"
@@ -125,11 +125,11 @@ class LocalFolder:
             fix = "wait until it has ended, or name another directory"
             raise InputError(self.where, "another process is writing this run", fix) from None
         except OSError:
-            pass  # some mounted file systems know no locks: they are still good for a run
+            pass  # some mounted file systems have no locks; we can still run there
         self.prepare("")
 
     def prepare(self, inner: str) -> None:
-        """Makes a directory in it, and clears away what a killed writer left there."""
+        """Creates a directory in it, and removes what a killed writer left there."""
         try:
             (self._root / inner).mkdir(exist_ok=True)
             (self._root / inner / PARTIAL).unlink(missing_ok=True)
@@ -137,7 +137,7 @@ class LocalFolder:
             raise not_written(self.where, inner, error) from None
 
     def get(self, name: str) -> bytes | None:
-        """What a file holds; None when there is none."""
+        """The content of a file; None if there is none."""
         try:
             return (self._root / name).read_bytes()
         except FileNotFoundError:
@@ -146,7 +146,7 @@ class LocalFolder:
             raise not_read(self.where, name, error) from None
 
     def put(self, name: str, content: bytes) -> None:
-        """Writes a file so that, whenever the process is killed, all of it is there or what was there before."""
+        """Writes a file atomically: if the process is killed, the old or the new content is there."""
         assert self._unlock is not None, "only the process that claimed a folder writes to it"
         target = self._root / name
         partial = target.parent / PARTIAL
@@ -159,12 +159,12 @@ class LocalFolder:
                 os.fsync(file.fileno())
             os.replace(partial, target)
         except OSError as error:
-            with suppress(OSError):  # half a file takes room that may be what is missing
+            with suppress(OSError):  # half a file may use the space that is missing
                 partial.unlink()
             raise not_written(self.where, name, error) from None
 
     def remove(self, name: str) -> None:
-        """Removes a file, if it is there."""
+        """Removes a file if it exists."""
         assert self._unlock is not None, "only the process that claimed a folder writes to it"
         try:
             (self._root / name).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What candidates of a study cost whatever plan runs on them, as arrays: the floors of its objectives."""
+"""Lower bounds of a study's objectives for its candidates, whatever plan runs on them, as arrays."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from dovetail.arrays import TOLERANCE, Floats, Ints
 from dovetail.bounds.least_work import least_work
 from dovetail.cost.energy import NEEDED
-from dovetail.exploration.objective import Floors, Prices, floors
+from dovetail.exploration.objective import ObjectiveBounds, Prices, objective_bounds
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.hardware.design import Designs
 from dovetail.hardware.design_space.space import DesignSpace
@@ -16,33 +16,33 @@ from dovetail.hardware.silicon.power import mac_joules, vector_joules
 from dovetail.hardware.wafer_design import WaferDesigns
 
 
-def candidate_lower_bounds(study: ResolvedStudy, codes: Ints) -> Floors:
-    """The floors of candidates."""
+def candidate_lower_bounds(study: ResolvedStudy, codes: Ints) -> ObjectiveBounds:
+    """Lower bounds of the objectives of candidates."""
     count = len(codes)
     columns = {name: np.zeros(count) for name in ("chips", "area_mm2", "system_usd", "least_j", "idle_w")}
     for position, rows, designs in study.candidates(codes):
         chips = float(study.counts[position])
         columns["chips"][rows] = chips
-        found = study.space.designs(designs)
+        designs_here = study.space.designs(designs)
         made = at_work = np.asarray(chips)
-        if isinstance(found, WaferDesigns):
-            made, at_work = chips * found.grid_dies, chips * found.planned_dies
+        if isinstance(designs_here, WaferDesigns):
+            made, at_work = chips * designs_here.grid_dies, chips * designs_here.planned_dies
         if "area" in study.objectives:
-            # of one chip, or of all dies of a wafer with the room they have
-            area = found.grid_dies * found.die_mm2 if isinstance(found, WaferDesigns) else None
-            columns["area_mm2"][rows] = study.space.values("area_mm2", found) if area is None else area
+            # of one chip, or of all dies of a wafer including their margins
+            area = designs_here.grid_dies * designs_here.die_mm2 if isinstance(designs_here, WaferDesigns) else None
+            columns["area_mm2"][rows] = study.space.values("area_mm2", designs_here) if area is None else area
         if "tokens_per_dollar" in study.objectives:
-            columns["system_usd"][rows] = made * study.space.values("system_cost_usd", found)
+            columns["system_usd"][rows] = made * study.space.values("system_cost_usd", designs_here)
         if "tokens_per_joule" in study.objectives:
-            columns["least_j"][rows], watts = _energy(study, study.space, found)
+            columns["least_j"][rows], watts = _energy(study, study.space, designs_here)
             columns["idle_w"][rows] = at_work * watts
-    return floors(study.objectives, Prices(**columns), study.tokens)
+    return objective_bounds(study.objectives, Prices(**columns), study.tokens)
 
 
 def _energy(study: ResolvedStudy, space: DesignSpace, designs: Designs) -> tuple[Floats, Floats]:
     """Joules of a weighted step that every plan spends on operations, and watts of a chip whatever runs.
 
-    As `energy_rates` has it: by the technology, or where that gives no energies at peak power.
+    As in `energy_rates`: from the technology, or at peak power if it gives no energies.
     """
     technology = space.formulas.technology
     chip = space.chip(0)
@@ -50,7 +50,7 @@ def _energy(study: ResolvedStudy, space: DesignSpace, designs: Designs) -> tuple
         return np.zeros(designs.shape), np.broadcast_to(space.values("peak_power_w", designs), designs.shape)
     shaped = designs
     if space.base.kind != "systolic":
-        # chips without arrays are priced by the squarest that hold their products; nothing is cheaper than a square
+        # chips without systolic arrays are priced as square ones: nothing is cheaper than a square
         side = np.sqrt(designs.macs_per_core)
         shaped = designs.varied({"rows": side, "cols": side})
     numbers = Silicon(shaped, technology).numbers
@@ -61,7 +61,7 @@ def _energy(study: ResolvedStudy, space: DesignSpace, designs: Designs) -> tuple
 
 
 def _work(study: ResolvedStudy) -> tuple[float, float]:
-    """Multiply-accumulates and vector operations of a weighted step, at least."""
+    """Lower bounds of the multiply-accumulates and vector operations of a weighted step."""
     macs = lanes = 0.0
     for job in study.jobs:
         work, sequences = least_work(job.job, None), job.weight * job.job.global_batch

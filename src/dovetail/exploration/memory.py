@@ -1,4 +1,4 @@
-"""A run that is kept nowhere: what a store offers, for studies small enough to forget."""
+"""A run that is not saved: the interface of a store, for small studies."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Any
 from dovetail.exploration.store import Part
 
 
-class Memory:
-    """Parts and result of a run in this process."""
+class InMemoryStore:
+    """A store that only remembers the result, in this process."""
 
     def __init__(self) -> None:
         self.repairs: list[str] = []
         self._result: dict[str, Any] | None = None
 
     def read(self, level: str, number: int) -> Part | None:
-        """Nothing is left of an earlier run."""
+        """Always None: nothing is saved from an earlier run."""
         del level, number
 
     def write(self, part: Part) -> None:
-        """The driver has it."""
+        """Does nothing: the driver has the part."""
 
     def note_time(self, level: str, number: int, seconds: float) -> None:
-        """Nobody will ask."""
+        """Does nothing: times are not saved."""
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Keeps the result."""
+        """Remembers the result."""
         self._result = dict(result)
 
     def result(self) -> dict[str, Any] | None:
@@ -34,4 +34,4 @@ class Memory:
         return self._result
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing."""

@@ -1,7 +1,7 @@
-"""Objectives: what a design with its plans is judged by, and what each is at least before any plan is known.
+"""Objectives of a design with its plans, and their lower bounds before any plan is known.
 
-All are figures to keep small. Each grows with the weighted step time T of the jobs in a straight line, or is not
-touched by it: figure ≥ base + slope · T, with equality but for energy, whose dynamic part depends on the plan too.
+All figures are minimised. Each is linear in the weighted step time T of the jobs, or independent of it:
+figure ≥ base + slope · T, with equality except for energy, whose dynamic part depends on the plan too.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import numpy as np
 
 from dovetail.arrays import Bools, Floats, Ints
 
-#: How long a system is written off over, for tokens per dollar. A usual figure of data centres.
+#: Depreciation time of a system, for tokens per dollar. A usual figure for data centres.
 LIFE_S = 4 * 365.25 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """How an objective is shown; `figure` is what is minimised."""
+    """How an objective is displayed; its `figure` is minimised."""
 
     title: str
     unit: str
     better: Literal["least", "most"]
 
     def shown(self, figure: float) -> float:
-        """The value a user knows it by."""
+        """The value a user sees."""
         return figure if self.better == "least" else (1 / figure if figure else float("inf"))
 
 
@@ -40,54 +40,54 @@ OBJECTIVES: Mapping[str, Objective] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Floors:
-    """Candidates × objectives: figure ≥ base + slope · T."""
+class ObjectiveBounds:
+    """Lower bounds, candidates × objectives: figure ≥ base + slope · T."""
 
     base: Floats
     slope: Floats
 
     def points(self, weighted_s: Floats) -> Floats:
-        """What the figures are at least at these step times; infinite where there is none."""
+        """Lower bounds of the figures at these step times; infinite if a step time is."""
         with np.errstate(invalid="ignore"):
-            found = self.base + self.slope * weighted_s[:, None]
-        found[~np.isfinite(weighted_s)] = np.inf
-        return found
+            figures = self.base + self.slope * weighted_s[:, None]
+        figures[~np.isfinite(weighted_s)] = np.inf
+        return figures
 
     def latest(self, front: Floats) -> Floats:
-        """The step time from which on each candidate cannot add to a front: the least over its points.
+        """The step time from which each candidate cannot improve a front: the minimum over the front's points.
 
-        A point beats a candidate when all its figures are as small: those that grow with time from some moment on,
-        the others always or never.
+        A point beats a candidate if all its figures are at most as large: for figures that grow with time, from some
+        step time on; for the others, always or never.
         """
-        found = np.full(len(self.base), np.inf)
+        latest = np.full(len(self.base), np.inf)
         for point in front:
             with np.errstate(divide="ignore", invalid="ignore"):
                 since = (point - self.base) / self.slope
             still = np.where(point <= self.base, -np.inf, np.inf)
             beaten = np.where(self.slope > 0, since, still).max(axis=1)
-            found = np.minimum(found, beaten)
-        return np.maximum(found, 0.0)
+            latest = np.minimum(latest, beaten)
+        return np.maximum(latest, 0.0)
 
-    def take(self, rows: Ints | Bools) -> Floors:
-        """Some of them."""
-        return Floors(self.base[rows], self.slope[rows])
+    def take(self, rows: Ints | Bools) -> ObjectiveBounds:
+        """The bounds of some candidates."""
+        return ObjectiveBounds(self.base[rows], self.slope[rows])
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What candidates cost whatever runs on them: arrays over candidates."""
+    """Costs of candidates that do not depend on the plan, as arrays."""
 
     chips: Floats
     area_mm2: Floats
-    #: of all chips
+    #: the price of all chips
     system_usd: Floats
-    #: joules of a step that no plan saves, weighted over jobs; and watts of all chips whatever runs
+    #: joules of a step that every plan spends, weighted over jobs; and watts of all chips whatever runs
     least_j: Floats
     idle_w: Floats
 
 
-def floors(objectives: Sequence[str], prices: Prices, tokens: float) -> Floors:
-    """The lines of every objective, for so many tokens of a weighted step."""
+def objective_bounds(objectives: Sequence[str], prices: Prices, tokens: float) -> ObjectiveBounds:
+    """The lower bounds of objectives, given the tokens of a weighted step."""
     none = np.zeros_like(prices.area_mm2)
     lines = {
         "step_time": (none, none + 1.0),
@@ -95,5 +95,7 @@ def floors(objectives: Sequence[str], prices: Prices, tokens: float) -> Floors:
         "tokens_per_dollar": (none, prices.system_usd / (LIFE_S * tokens)),
         "area": (prices.area_mm2, none),
     }
-    chosen = [lines[name] for name in objectives]
-    return Floors(np.stack([base for base, _ in chosen], axis=1), np.stack([slope for _, slope in chosen], axis=1))
+    by_objective = [lines[name] for name in objectives]
+    return ObjectiveBounds(
+        np.stack([base for base, _ in by_objective], axis=1), np.stack([slope for _, slope in by_objective], axis=1)
+    )

@@ -1,7 +1,7 @@
-"""Numbered batches in a fixed order on any executor: workers and timing change how long it takes, never what comes out.
+"""Numbered batches in a fixed order on any executor: workers and timing change the run time, never the result.
 
-Batch k is made from the state after batch k − W, the window W being fixed. Whatever order batches finish in, their
-results are absorbed in the order of their numbers; so each task, and each state, is a function of the study alone.
+Batch k is made from the state after batch k − W, with a fixed window W. In whatever order batches finish, we absorb
+their results in the order of their numbers; so each task, and each state, depends only on the study.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ def run_ordered(
     state: S,
     absorb: Callable[[S, int, R], S],
     window: int,
-    known: Callable[[int], R | None] = lambda _: None,
+    finished: Callable[[int], R | None] = lambda _: None,
     first: int = 0,
     on_result: Callable[[int, R], None] = lambda _number, _result: None,
 ) -> S:
-    """The state after all batches from `first` on; `state` is that before them, and states are never changed in place.
+    """The state after all batches from `first` on, starting from `state`; states are never changed in place.
 
-    `task_of(k, state after batch k - window)` makes a batch; None says that neither it nor any later one exists. It is
-    called for every number in turn, with the same arguments whether or not `known(k)` has the result of an earlier
-    run; such a batch is not run again. `on_result` gets each new result as soon as it is there. To go on with a study
-    that was interrupted, start at the same `first` and give what is known.
+    `task_of(k, state after batch k - window)` makes a batch; None means that there are no more. We call it for every
+    number in turn, with the same arguments whether or not `finished(k)` has the result of an earlier run; such a batch
+    does not run again. `on_result` gets each new result as soon as it arrives. To resume an interrupted study, start
+    at the same `first` and pass the finished results.
     """
     assert window >= 1, "a batch cannot wait for itself"
-    #: what is left of the states after batches (following - window) to (absorbed - 1), the state before all standing
-    #: for those before the first
+    #: the states after batches (following - window) to (absorbed - 1); the initial state stands for those before
+    #: the first
     states: deque[S] = deque([state])
     arrived: dict[int, R] = {}
     absorbed = following = first
@@ -51,7 +51,7 @@ def run_ordered(
             if task is None:
                 ended = True
                 continue
-            result = known(following)
+            result = finished(following)
             if result is None:
                 executor.submit(following, task)
                 under_way += 1

@@ -1,6 +1,6 @@
-"""Which points nothing dominates: exact, by arrays, in bounded memory; every objective is minimised.
+"""Exact Pareto fronts with arrays in bounded memory; every objective is minimised.
 
-An objective of +inf or nan says that nothing fits: such a point loses against any other, and is on no front.
+An objective of +inf or nan means that nothing fits: such a point loses against any other, and is never on a front.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ import numpy as np
 
 from dovetail.arrays import Bools, Floats, Ints, Words
 
-#: Points looked at together: with the sets of front points below each they stay in a core's cache.
+#: Points tested at once: with the sets of front points below each they fit a core's cache.
 _ROWS = 2**13
-#: Front points compared at once, as one set of bits for each rank in each objective.
+#: Front points compared at once, as one bit set per rank and objective.
 _FRONT_ROWS = 1024
 _WORD = 64
-#: Points of which a first front is made, that leaves few of the others to be sorted.
+#: Size of a sample whose front removes most points before sorting.
 _PILOT = 4096
 
 
 def dominated(points: Floats, front: Floats, *, strict: bool = False) -> Bools:
-    """Whether some front point is no greater in every objective.
+    """Whether some front point is at most as large in every objective.
 
-    A point equal to one of the front counts as dominated, for it adds nothing: a design whose lower bounds equal a
-    front point cannot improve the front. With `strict` the front point must be less in at least one objective.
+    A point equal to a front point counts as dominated: a design whose lower bounds equal a front point cannot improve
+    the front. With `strict` the front point must be smaller in at least one objective.
     """
     points, front = _checked(points), _checked(front)
     assert points.shape[1] == front.shape[1], "points and front have different objectives"
@@ -32,9 +32,9 @@ def dominated(points: Floats, front: Floats, *, strict: bool = False) -> Bools:
     result = np.empty(len(points), np.bool_)
     match points.shape[1]:
         case 1:
-            least = front.min()
-            # what does not fit compares as false, so both tests are turned round
-            np.logical_not(points[:, 0] <= least if strict else points[:, 0] < least, out=result)
+            lowest = front.min()
+            # nan compares as false, so both tests are negated
+            np.logical_not(points[:, 0] <= lowest if strict else points[:, 0] < lowest, out=result)
         case 2:
             steps = front[pareto(front)]
             steps = steps[np.argsort(steps[:, 0])]
@@ -49,7 +49,7 @@ def dominated(points: Floats, front: Floats, *, strict: bool = False) -> Bools:
 
 
 def pareto(points: Floats) -> Ints:
-    """Positions of the points that no other dominates, in ascending order; of equal points the first."""
+    """Positions of the undominated points, in ascending order; the first of equal points."""
     points = _checked(points)
     positions = np.flatnonzero(_fits(points))
     if not len(positions):
@@ -60,9 +60,9 @@ def pareto(points: Floats) -> Ints:
         case 2:
             order = np.lexsort((points[positions, 1], points[positions, 0]))
             second = points[positions[order], 1]
-            least = np.minimum.accumulate(second)
+            lowest = np.minimum.accumulate(second)
             first = np.ones(len(order), np.bool_)
-            first[1:] = second[1:] < least[:-1]
+            first[1:] = second[1:] < lowest[:-1]
             return np.sort(positions[order[first]])
         case _:
             return _many(points, positions)
@@ -71,7 +71,7 @@ def pareto(points: Floats) -> Ints:
 def _checked(points: Floats) -> Floats:
     points = np.asarray(points, np.float64)
     assert points.ndim == 2, "points are rows of objectives"
-    assert points.shape[1] > 0, "points have an objective at least"
+    assert points.shape[1] > 0, "points have at least one objective"
     return points
 
 
@@ -85,18 +85,18 @@ def _fits(points: Floats) -> Bools:
 
 
 def _above_steps(points: Floats, steps: Floats, strict: bool) -> Bools:
-    """Two objectives: the front is a staircase, and the step left of a point is the only one to look at."""
+    """Two objectives: the front is a staircase, and only the step to the left of a point matters."""
     step = np.searchsorted(steps[:, 0], points[:, 0], side="right") - 1
     second = steps[step, 1]
     above = (step >= 0) & (second <= points[:, 1])
     if strict:
-        # no other step dominates a point that is a step itself
+        # no other step dominates a point that is itself a step
         above &= (second != points[:, 1]) | (steps[step, 0] != points[:, 0])
     return above | ~_fits(points)
 
 
 class _Table:
-    """Some front points as bits: for each objective and rank, which of them are among so many least."""
+    """Front points as bit sets: for each objective and rank r, the r smallest of them."""
 
     def __init__(self, front: Floats) -> None:
         rows, objectives = front.shape
@@ -104,28 +104,28 @@ class _Table:
         self.below = [_prefixes(np.argsort(front[:, objective]), rows) for objective in range(objectives)]
 
     def above(self, points: Floats, strict: bool) -> Bools:
-        """Points that some front point dominates: its bit stands in the sets of every objective."""
-        found = self._sets(points, 0, "right")
+        """Which points some front point dominates: its bit is in the sets of every objective."""
+        common = self._sets(points, 0, "right")
         for objective in range(1, points.shape[1]):
-            found &= self._sets(points, objective, "right")
-        result = np.any(found, axis=1)
+            common &= self._sets(points, objective, "right")
+        result = np.any(common, axis=1)
         if strict and result.any():
-            some, found = points[result], found[result]
-            less = self._sets(some, 0, "left")
+            dominated_points, common = points[result], common[result]
+            less = self._sets(dominated_points, 0, "left")
             for objective in range(1, points.shape[1]):
-                less |= self._sets(some, objective, "left")
-            result[result] = np.any(found & less, axis=1)
+                less |= self._sets(dominated_points, objective, "left")
+            result[result] = np.any(common & less, axis=1)
         return result
 
     def _sets(self, points: Floats, objective: int, side: str) -> Words:
-        """For each point the front points not greater (right) or less (left) in an objective."""
+        """For each point, the front points at most as large (right) or smaller (left) in an objective."""
         values, column = self.values[objective], points[:, objective]
         rank = np.searchsorted(values, column, side="right" if side == "right" else "left")
         return self.below[objective].take(rank, axis=0)
 
 
 def _prefixes(order: Ints, rows: int) -> Words:
-    """The sets of the 0, 1, 2, ... first of an order, one row each, a bit for each member."""
+    """The sets of the first 0, 1, 2, ... of an order, one row each, with a bit for each member."""
     words = -(-rows // _WORD)
     result = np.zeros((rows + 1, words), np.uint64)
     result[np.arange(1, rows + 1), order // _WORD] = np.uint64(1) << (order % _WORD).astype(np.uint64)
@@ -133,18 +133,18 @@ def _prefixes(order: Ints, rows: int) -> Words:
 
 
 def _mark(result: Bools, points: Floats, table: _Table, strict: bool = False) -> None:
-    """Marks the points a table dominates, looking at those alone that are not marked yet."""
+    """Marks the points a table dominates, testing only those not marked yet."""
     for first in range(0, len(points), _ROWS):
-        left = first + np.flatnonzero(~result[first : first + _ROWS])
-        if len(left):
-            result[left] = table.above(points[left], strict)
+        unmarked = first + np.flatnonzero(~result[first : first + _ROWS])
+        if len(unmarked):
+            result[unmarked] = table.above(points[unmarked], strict)
 
 
 def _many(points: Floats, positions: Ints) -> Ints:
-    """Three objectives and more: in order of the objectives no point is dominated by a later one."""
+    """Three or more objectives: in lexicographic order no point is dominated by a later one."""
     if len(positions) > 2 * _PILOT:
         pilot = points[positions[:: len(positions) // _PILOT]]
-        # equal points stay, for the first of them may be no pilot
+        # equal points stay: the first of them may not be in the sample
         positions = positions[~dominated(points[positions], pilot[pareto(pilot)], strict=True)]
     positions = positions[np.lexsort(points[positions].T[::-1])]
     rows = points[positions]
@@ -152,18 +152,18 @@ def _many(points: Floats, positions: Ints) -> Ints:
     new[1:] = (rows[1:] != rows[:-1]).any(axis=1)
     rows, positions = rows[new], positions[new]
     tables: list[_Table] = []
-    rest, found = rows[:0], [positions[:0]]
+    rest, front = rows[:0], [positions[:0]]
     for first in range(0, len(rows), _FRONT_ROWS):
         block, numbers = rows[first : first + _FRONT_ROWS], positions[first : first + _FRONT_ROWS]
         marked = np.zeros(len(block), np.bool_)
         for table in (*tables, _Table(rest)):
             _mark(marked, block, table)
         block, numbers = block[~marked], numbers[~marked]
-        left = ~_Table(block).above(block, strict=True)
-        rest = np.concatenate([rest, block[left]])
-        found.append(numbers[left])
-        # few tables that are full: a block may add a single point
+        is_undominated = ~_Table(block).above(block, strict=True)
+        rest = np.concatenate([rest, block[is_undominated]])
+        front.append(numbers[is_undominated])
+        # only full tables: a block may add a single point
         if len(rest) >= _FRONT_ROWS:
             tables.append(_Table(rest))
             rest = rows[:0]
-    return np.sort(np.concatenate(found))
+    return np.sort(np.concatenate(front))

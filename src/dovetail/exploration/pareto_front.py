@@ -1,4 +1,4 @@
-"""The front of a study while it runs: points that nothing beats, and the candidates they belong to."""
+"""The Pareto front of a study while it runs: undominated points and their candidates."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from dovetail.exploration.store import Part
 
 @dataclass(frozen=True, slots=True)
 class ParetoFront:
-    """Points in the order of their candidates; one point where there is one objective."""
+    """Points in the order of their candidates; a single point with one objective."""
 
     points: Floats
     codes: Ints
 
     @staticmethod
     def empty(objectives: int) -> ParetoFront:
-        """Before anything is known."""
+        """The front before any result."""
         return ParetoFront(np.zeros((0, objectives)), np.zeros(0, np.int64))
 
     def __len__(self) -> int:
         return len(self.codes)
 
     def joined(self, points: Floats, codes: Ints) -> ParetoFront:
-        """With further points; of equal ones that of the first candidate stays."""
-        every, whose = np.concatenate([self.points, points]), np.concatenate([self.codes, codes])
+        """The front with further points; the first candidate of equal ones stays."""
+        candidates, whose = np.concatenate([self.points, points]), np.concatenate([self.codes, codes])
         order = np.argsort(whose, kind="stable")
-        kept = order[pareto(every[order])]
-        return ParetoFront(every[kept], whose[kept])
+        members = order[pareto(candidates[order])]
+        return ParetoFront(candidates[members], whose[members])
 
     def with_part(self, part: Part, objectives: tuple[str, ...]) -> ParetoFront:
-        """With what a batch of searched candidates found."""
+        """The front with the results of a batch of searched candidates."""
         done = np.asarray(part.columns["evaluated"], np.bool_)
         points = np.stack([np.asarray(part.columns[f"figure.{name}"])[done] for name in objectives], axis=1)
         return self.joined(points, np.asarray(part.columns["code"])[done])
 
 
 def gap_between(open_points: Floats, front: Floats) -> float:
-    """How much better than a front what is open could be: the least part to take off the front to beat all of it."""
+    """How much better than a front the open points could be: the share to take off the front to beat them all."""
     if not len(open_points) or not len(front):
         return 0.0 if not len(open_points) else 1.0
     worst = 0.0

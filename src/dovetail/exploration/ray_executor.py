@@ -1,4 +1,4 @@
-"""Tasks on a Ray cluster, or on a private Ray of this machine: the one module that knows Ray."""
+"""Tasks on a Ray cluster, or on a private Ray on this machine: the only module that uses Ray."""
 # Ray is optional and its types are partly unknown
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportMissingImports=false, reportPrivateImportUsage=false
@@ -24,45 +24,45 @@ from typing import Any
 from dovetail.errors import InputError, quoted
 from dovetail.exploration.executor import Work
 
-#: Submitted beyond two for each worker, so that one worker alone does not wait for the driver either.
+#: Tasks submitted beyond two per worker, so that a single worker does not wait for the driver either.
 SPARE = 2
-#: A task that is lost as often as this is given up: it is most likely what kills its workers.
+#: A task lost this often fails: most likely it is what kills its workers.
 MOST_LOSSES = 10
-#: Seconds before a lost task is submitted again: doubled at each loss, so that a dying node is gone before the last.
+#: Seconds before a lost task is resubmitted: doubled at each loss, so that a dying node is gone before the last.
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.1, 10.0
-#: How often the number of workers is read at most.
+#: Shortest time between two reads of the number of workers.
 WORKERS_PERIOD_S = 1.0
 #: How long a cluster may take to accept a connection.
 ANSWER_S = 5.0
 #: Tasks and results are small; Ray would reserve 30 % of the memory.
 OBJECT_STORE_BYTES = 256 * 2**20
-#: Ray's sockets lie some 65 characters below this directory, and the name of a socket has at most 107.
+#: Paths of Ray's sockets are some 65 characters longer than this directory's, and at most 107 are allowed.
 LONGEST_DIRECTORY = 40
 
-#: A worker is one thread: cores are shared out by Ray.
+#: A worker uses one thread: Ray assigns the cores.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-#: Nothing is sent to Ray's makers; accelerators, which no task uses, are left alone (Ray warns otherwise); and what
-#: Ray would print on our output of workers that die is left out. Read when Ray is imported.
+#: No usage statistics; accelerators, which no task uses, are left alone (Ray warns otherwise); and Ray does not print
+#: messages about dead workers to our output. Read when Ray is imported.
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
 }
-#: Ray's own switch, despite its name, to listen on the loopback address only; read once, when Ray is imported.
+#: Despite its name, this switch makes Ray listen on the loopback address only; read once, when Ray is imported.
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Raised:
-    """What the work raised, taken apart: an exception whose __init__ takes other arguments cannot be sent whole."""
+    """What the work raised, in parts: an exception whose __init__ takes other arguments cannot be pickled."""
 
     kind: type[BaseException]
     args: tuple[Any, ...]
     attributes: dict[str, Any]
     trace: str
 
-    def whole(self) -> BaseException:
-        """The exception again, with the worker's traceback as a note."""
+    def rebuilt(self) -> BaseException:
+        """The exception, with the worker's traceback as a note."""
         error = self.kind.__new__(self.kind, *self.args)
         error.args = self.args
         error.__dict__.update(self.attributes)
@@ -71,45 +71,45 @@ class _Raised:
 
 
 @dataclass(slots=True)
-class _Task:
-    """A task under way, kept until its result is there."""
+class _SubmittedTask:
+    """A pending task and how often it was lost."""
 
     task: Any
     losses: int = 0
 
 
 class RayExecutor:
-    """Runs tasks as stateless Ray tasks of one core each; those that a dead worker or node loses are run again."""
+    """Runs tasks as stateless Ray tasks of one core each; tasks lost with a worker or node run again."""
 
     def __init__(self, work: Work, address: str, workers: int | None = None) -> None:
         if workers is not None and workers < 1:
             raise InputError("workers", f"is {workers}", "it should be 1 or more")
         self._private = address == "local"
         self._ray = _imported(address)
-        #: where a private Ray keeps its logs and sockets
+        #: the directory of a private Ray's logs and sockets
         self._directory: str | None = None
-        #: whether Ray is ours to shut down
+        #: whether we started Ray and must shut it down
         self._ours = self._private or not self._ray.is_initialized()
         if self._private:
             self._start(workers or os.cpu_count() or 1)
         elif self._ours:
             _join(self._ray, address)
         # Ray exports the function once, and a worker unpacks it once, with the work in it. Ray's own retries are off:
-        # they would go on without end where the task itself is what kills its worker.
+        # they would never end if the task itself kills its worker.
         options = {} if self._ours else {"runtime_env": {"env_vars": ONE_THREAD}}
         self._remote = self._ray.remote(num_cpus=1, max_retries=0, **options)(_attempt_of(work))
         self._asked = workers
         self._seen, self._seen_at_s = 0, float("-inf")
-        self._under_way: dict[int, _Task] = {}
+        self._under_way: dict[int, _SubmittedTask] = {}
         self._numbers: dict[Any, int] = {}
-        #: (when, number) of lost tasks that are to be submitted again
+        #: (when, number) of lost tasks to resubmit
         self._lost: list[tuple[float, int]] = []
         self._done: deque[tuple[int, Any]] = deque()
         self._closed = False
 
     @property
     def workers(self) -> int:
-        """Cores that the cluster has now, or as many of them as were asked for; 1 while a cluster has none yet."""
+        """Cores the cluster has now, at most as many as requested; 1 while it has none yet."""
         now_s = time.monotonic()
         if now_s - self._seen_at_s >= WORKERS_PERIOD_S:
             self._seen = int(self._ray.cluster_resources().get("CPU", 0))
@@ -118,21 +118,21 @@ class RayExecutor:
 
     @property
     def in_flight(self) -> int:
-        """So many that workers never wait for the driver; no more than were asked for where the cluster has more."""
+        """Enough that workers never wait for the driver; no more than requested if the cluster has more."""
         workers = self.workers
         return workers if workers < self._seen else 2 * workers + SPARE
 
     def submit(self, number: int, task: Any) -> None:
-        """Hands a task to Ray."""
-        assert number not in self._under_way, f"task {number} is under way already"
-        self._under_way[number] = _Task(task)
+        """Submits a task to Ray."""
+        assert number not in self._under_way, f"task {number} is already pending"
+        self._under_way[number] = _SubmittedTask(task)
         self._send(number)
 
     def take(self) -> tuple[int, Any]:
-        """Waits for any task that finished; what is lost meanwhile is submitted again."""
-        assert self._under_way, "nothing is under way"
+        """Waits for a task to finish; resubmits lost tasks meanwhile."""
+        assert self._under_way, "no task is pending"
         while not self._done:
-            self._send_again()
+            self._resubmit_lost()
             self._collect()
         number, value = self._done.popleft()
         del self._under_way[number]
@@ -141,7 +141,7 @@ class RayExecutor:
         return number, value
 
     def close(self) -> None:
-        """Cancels what is under way; a private Ray is stopped, a cluster is left."""
+        """Cancels pending tasks; stops a private Ray, or leaves the cluster."""
         if self._closed:
             return
         self._closed = True
@@ -155,14 +155,14 @@ class RayExecutor:
             shutil.rmtree(self._directory, ignore_errors=True)
 
     def _start(self, workers: int) -> None:
-        """A Ray of this machine for this process alone; workers inherit the environment it is started in."""
+        """Starts a private Ray on this machine; its workers inherit the environment."""
         directory = tempfile.mkdtemp(prefix="dovetail-")
         if len(directory) > LONGEST_DIRECTORY:
             os.rmdir(directory)
         else:
             self._directory = directory
-        # A private Ray has a token of its own: Ray would otherwise write one to the home directory, for which clusters
-        # started later would ask. It stays for this process, since Ray reads it once.
+        # A private Ray has its own token: otherwise Ray would write one to the home directory, which clusters started
+        # later would require. It stays for this process, since Ray reads it once.
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
         with _environment(ONE_THREAD):
             _connect(
@@ -178,7 +178,7 @@ class RayExecutor:
     def _send(self, number: int) -> None:
         self._numbers[self._remote.remote(self._under_way[number].task)] = number
 
-    def _send_again(self) -> None:
+    def _resubmit_lost(self) -> None:
         now_s = time.monotonic()
         due = [number for at_s, number in self._lost if at_s <= now_s]
         self._lost = [entry for entry in self._lost if entry[0] > now_s]
@@ -186,13 +186,13 @@ class RayExecutor:
             self._send(number)
 
     def _collect(self) -> None:
-        """Waits until a task finished or a lost one is due; what finished is a result or a loss."""
+        """Waits until a task finishes or a lost one is due, and handles its result or loss."""
         patience_s = None if not self._lost else max(0.0, min(self._lost)[0] - time.monotonic())
         refs = list(self._numbers)
         if not refs:
             time.sleep(patience_s or 0.0)
             return
-        # measured (benchmarks/engine.py): asking for all that finished costs the driver more than one at a time
+        # measured (benchmarks/engine.py): fetching one result at a time is cheaper for the driver than all at once
         ready, _ = self._ray.wait(refs, num_returns=1, timeout=patience_s)
         for ref in ready:
             value = self._value(ref)
@@ -200,14 +200,14 @@ class RayExecutor:
             if isinstance(value, self._ray.exceptions.RayError):
                 self._lose(number, value)
             else:
-                self._done.append((number, value.whole() if isinstance(value, _Raised) else value))
+                self._done.append((number, value.rebuilt() if isinstance(value, _Raised) else value))
 
     def _value(self, ref: Any) -> Any:
-        """The result of a task that finished, or why there is none."""
+        """The result of a finished task, or the reason there is none."""
         try:
             return self._ray.get(ref)
         except self._ray.exceptions.RayTaskError as error:
-            # not the work, which is caught in the worker: the package is missing there, or a result cannot be sent
+            # not the work, whose errors the worker catches: a package is missing there, or a result cannot be pickled
             return error.cause if isinstance(error.cause, Exception) else RuntimeError(str(error))
         except self._ray.exceptions.RayError as error:
             return error
@@ -227,7 +227,7 @@ class RayExecutor:
 
 
 def _attempt_of(work: Work) -> Work:
-    """The work as a function that returns what it raises: Ray must not take a bug for a lost worker."""
+    """The work as a function that returns its exceptions: Ray must not mistake a bug for a lost worker."""
 
     def attempt(task: Any) -> Any:
         try:
@@ -244,14 +244,14 @@ def _sendable(error: Exception) -> _Raised:
     trace = "".join(traceback.format_exception(error))
     raised = _Raised(type(error), error.args, {k: v for k, v in vars(error).items() if k != "__notes__"}, trace)
     try:
-        cloudpickle.loads(cloudpickle.dumps(raised)).whole()
+        cloudpickle.loads(cloudpickle.dumps(raised)).rebuilt()
     except Exception:
         return _Raised(RuntimeError, (f"{type(error).__name__}: {error}",), {}, trace)
     return raised
 
 
 def _imported(address: str) -> Any:
-    """Ray, or a sentence that says how to install it."""
+    """Imports Ray, or raises an error that says how to install it."""
     install = 'install it with `pip install "dovetail[cluster]"`'
     os.environ.update({name: value for name, value in QUIET.items() if name not in os.environ})
     with _environment(LOOPBACK if address == "local" else {}):
@@ -265,7 +265,7 @@ def _imported(address: str) -> Any:
 
 
 def _join(ray: Any, address: str) -> None:
-    """Connects to a cluster; Ray itself would try an address where nobody answers for more than a minute."""
+    """Connects to a cluster; Ray itself would try a dead address for more than a minute."""
     place = address
     if address == "auto":
         place = os.environ.get("RAY_ADDRESS") or address
@@ -285,7 +285,7 @@ def _connect(ray: Any, address: str, **options: Any) -> None:
     if not address.startswith("ray://"):
         options["log_to_driver"] = False
     try:
-        # all that matters comes back as an exception
+        # everything that matters is raised as an exception
         with warnings.catch_warnings(action="ignore"):
             ray.init(address=address, logging_level=logging.CRITICAL, **options)
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
@@ -296,11 +296,11 @@ def _connect(ray: Any, address: str, **options: Any) -> None:
         if isinstance(error, ConnectionError):
             raise _no_answer(address) from error
         what = f"Ray at {quoted(address)} refuses: {(reasons.splitlines() or [type(error).__name__])[0]}"
-        raise InputError("address", what, "use another, or start Ray again there") from error
+        raise InputError("address", what, "use another address, or restart Ray there") from error
 
 
 def _reasons(error: BaseException | None) -> Iterator[str]:
-    """What an exception says, and those that led to it."""
+    """The messages of an exception and its causes."""
     while error is not None:
         yield str(error)
         error = error.__cause__ or error.__context__
@@ -317,7 +317,7 @@ def _no_answer(address: str) -> InputError:
 
 @contextlib.contextmanager
 def _environment(variables: Mapping[str, str]) -> Generator[None]:
-    """Environment variables for a while: child processes keep them, this one does not."""
+    """Sets environment variables inside the block: child processes inherit them."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

@@ -1,4 +1,4 @@
-"""The JSON files of a run directory: whether one is whole, and whether a run is that of the study at hand."""
+"""The JSON files of a run directory: whether a file is intact, and whether a run belongs to a study."""
 
 from __future__ import annotations
 
@@ -20,45 +20,45 @@ class DamagedError(Exception):
 
 
 def to_json(document: Mapping[str, Any]) -> bytes:
-    """A document as a file of a run holds it, the same bytes every time."""
+    """A document as the content of a file of a run, always the same bytes."""
     return (json.dumps(document, allow_nan=False) + "\n").encode()
 
 
 def fields(content: bytes, **types: type) -> dict[str, Any]:
-    """The mapping a JSON file holds, which must have these fields."""
+    """The mapping in a JSON file, which must have these fields."""
     try:
         document: object = json.loads(content)
     except (ValueError, RecursionError):
-        raise DamagedError("is no complete JSON") from None
-    found = cast("dict[str, Any]", document) if isinstance(document, dict) else {}
+        raise DamagedError("is not complete JSON") from None
+    mapping = cast("dict[str, Any]", document) if isinstance(document, dict) else {}
     for name, kind in types.items():
-        if type(found.get(name)) is not kind:
-            raise DamagedError(f"lacks a right {name!r}")
-    return found
+        if type(mapping.get(name)) is not kind:
+            raise DamagedError(f"has no valid {name!r}")
+    return mapping
 
 
-def may_resume(folder: Folder, wanted: dict[str, Any], *, resume: bool) -> bool:
-    """Whether there is a run of this study to go on with, else the directory is free; refuses all other cases."""
-    held = folder.sizes()
-    if held is None or not held.keys() - LEFTOVERS:
+def may_resume(folder: Folder, asked: dict[str, Any], *, resume: bool) -> bool:
+    """Whether there is a run of this study to resume; raises an error unless the directory is otherwise free."""
+    files = folder.sizes()
+    if files is None or not files.keys() - LEFTOVERS:
         return False
     study = study_of(folder)
     if study is None:
         fix = "name a new or an empty directory"
-        raise InputError(folder.where, "holds other files and no run", fix)
+        raise InputError(folder.where, "has other files and no run", fix)
     if not resume:
-        raise InputError(folder.where, "holds a run already", "add --resume or name another directory")
-    for path, old, new in _differences(study, wanted):
+        raise InputError(folder.where, "already has a run", "add --resume or name another directory")
+    for path, old, new in _differences(study, asked):
         was = "none" if old is _ABSENT else quoted(old)
         now = "absent" if new is _ABSENT else quoted(new)
         at = f"{folder.where}: {path if len(path) <= 100 else f'{path[:97]}...'}"
-        fix = "put it back, or name another directory"
-        raise InputError(at, f"is {now}, but the study of the run that is there had {was}", fix)
+        fix = "change it back, or name another directory"
+        raise InputError(at, f"is {now}, but the study of the existing run had {was}", fix)
     return True
 
 
 def study_of(folder: Folder) -> dict[str, Any] | None:
-    """The study of the run that a directory holds; None when it holds none."""
+    """The study of the run in a directory; None if it has none."""
     content = folder.get(STUDY)
     if content is None:
         return None
@@ -66,18 +66,18 @@ def study_of(folder: Folder) -> dict[str, Any] | None:
     try:
         document = fields(content, schema=int)
         if document["schema"] != SCHEMA_VERSION:
-            what = f"holds a run of schema {document['schema']}, and this version of dovetail reads {SCHEMA_VERSION}"
+            what = f"has a run of schema {document['schema']}, but this version of dovetail reads {SCHEMA_VERSION}"
             raise InputError(folder.where, what, f"use the version that wrote it, or {fix}")
         return fields(content, study=dict)["study"]
     except DamagedError as damage:
-        # not repaired: without it nobody knows whose parts these are
+        # not repaired: without it we do not know whose parts these are
         raise InputError(f"{folder.where}: {STUDY}", f"{damage}", fix) from None
 
 
 def _differences(old: object, new: object, path: str = "") -> Iterator[tuple[str, object, object]]:
     """Dotted path and both values of every field that differs, in the order of the new study."""
     if type(old) is not type(new) or not isinstance(new, dict | list):
-        # true is not 1, though Python says so
+        # true is not 1, unlike in Python
         if old != new or isinstance(old, bool) != isinstance(new, bool):
             yield path, old, new
         return

@@ -1,16 +1,16 @@
-"""Leading designs of a study, simulated (L2): what workers replay, and what is then proven of simulated time.
+"""Leading designs of a study, simulated (L2): what workers simulate, and what that proves about simulated time.
 
-Why the bound holds. Every bound a study has prunes by is one of simulated time too: physics (L0) always, profiles
-because their tables are made with what no simulated step falls below (L1⁻). A candidate is then one of
+Why the bound holds. Every bound a study prunes with is also a bound of simulated time: physics (L0) always, profiles
+because their tables use lower bounds of simulated steps (L1⁻). A candidate is then one of
 
-- dropped by physics or profiles. They compare with a time that is no less than that simulated of the best scout, which
-  is replayed before them; so a dropped candidate takes, simulated, no less than the best that is replayed;
-- left by profiles and not replayed. Its floor is known and counted, whatever the model's search says of it;
-- replayed. Of each job's plans the leading ones are simulated in the order of their own bounds, so that the rest takes
-  no less than the certificate of that search says; the weighted sum of these is the candidate's bound.
+- dropped by physics or profiles. They compare with a time no less than the simulated time of the best warm start,
+  which is simulated first; so simulating a dropped candidate takes no less than the best simulated one;
+- left by profiles and not simulated. Its lower bound counts, whatever the model's search says of it;
+- simulated. Each job's leading plans are simulated in the order of their own bounds, so the rest takes no less than
+  the certificate of that search says; the weighted sum of these is the candidate's bound.
 
-The least of these and of the best simulated time bounds every simulated time, over designs and plans, each plan with
-the cut (and choice of blocks) that takes least before messages meet.
+The minimum of these and of the best simulated time bounds every simulated time, over designs and plans, each plan with
+its fastest partition (and recompute choice of blocks) before contention.
 """
 
 from __future__ import annotations
@@ -43,39 +43,39 @@ FIGURES = ("least_s", "plan_least_s", "model_s", "step_s")
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A candidate as it was replayed; without plans where none fits."""
+    """A simulated candidate; without plans if none fits."""
 
     code: int
-    #: plans that were simulated, of all jobs
+    #: number of plans simulated, over all jobs
     simulated: int
-    #: of every job: bound of all its plans, bound of the fastest, what the model says of it, simulated seconds
+    #: of every job: bound of all its plans, bound of the fastest, its modelled and its simulated seconds
     figures: tuple[tuple[float, float, float, float], ...] = ()
     plans: tuple[str, ...] = ()
 
 
 def replayed(study: ResolvedStudy, code: int, modelled: Sequence[str] = ()) -> Replayed:
-    """The fastest plan of every job by simulation, among the leading ones and the best by the model if it is given."""
+    """The fastest plan of every job by simulation, among the leading ones and the model's best if given."""
     cluster = study.cluster_of(code)
     figures: list[tuple[float, float, float, float]] = []
     plans: list[str] = []
     top, simulated = study.search.simulate_top or 1, 0
     for number, job in enumerate(each.job for each in study.jobs):
-        whole = study.plans.resolve(job, cluster, study.framework)
-        found = simulated_plans(job, cluster, study.framework, whole, top)
-        if found is None:
+        space = study.plans.resolve(job, cluster, study.framework)
+        simulation = simulated_plans(job, cluster, study.framework, space, top)
+        if simulation is None:
             return Replayed(code, simulated)
-        every = list(found.plans)
+        candidates = list(simulation.plans)
         if modelled:
-            own = _plan(modelled[number], job, cluster)
-            if all(each.plan != own for each in every):
-                every.append(_simulated(study, own, job, cluster))
-        best = min(every, key=lambda each: (each.step_time_s, simplicity(each.plan)))
-        bound = found.certificate.lower_bound_s
+            modelled_best = _plan(modelled[number], job, cluster)
+            if all(each.plan != modelled_best for each in candidates):
+                candidates.append(_simulated(study, modelled_best, job, cluster))
+        best = min(candidates, key=lambda each: (each.step_time_s, simplicity(each.plan)))
+        bound = simulation.certificate.lower_bound_s
         assert bound is not None, "a plan fits"
-        # the model's best may have another cut, and so be faster than all that the certificate is about
+        # the model's best may have another partition, and so be faster than all plans of the certificate
         figures.append((min(bound, best.step_time_s), best.least_s, best.model_s, best.step_time_s))
         plans.append(json.dumps(plan_part(best.plan), sort_keys=True))
-        simulated += len(every)
+        simulated += len(candidates)
     return Replayed(code, simulated, tuple(figures), tuple(plans))
 
 
@@ -86,13 +86,13 @@ def _plan(text: str, job: Job, cluster: Cluster) -> Plan:
 
 
 def _simulated(study: ResolvedStudy, plan: Plan, job: Job, cluster: Cluster) -> SimulatedPlan:
-    found = simulate(plan, job, cluster, study.framework)
-    least = least_step_s(plan, job, cluster, study.framework)
-    return SimulatedPlan(plan, least, found.model_step_time_s, found.step_time_s)
+    step = simulate(plan, job, cluster, study.framework)
+    lower_bound_s = least_step_s(plan, job, cluster, study.framework)
+    return SimulatedPlan(plan, lower_bound_s, step.model_step_time_s, step.step_time_s)
 
 
 def replay_columns(study: ResolvedStudy, row: Replayed) -> dict[str, Any]:
-    """A replayed candidate as columns of a part."""
+    """A simulated candidate as columns of a part."""
     columns: dict[str, Any] = {"code": np.array([row.code], np.int64)}
     columns["simulated"] = np.array([row.simulated], np.int64)
     figures = np.array(row.figures or [(np.inf,) * len(FIGURES)] * len(study.jobs), np.float64)
@@ -104,7 +104,7 @@ def replay_columns(study: ResolvedStudy, row: Replayed) -> dict[str, Any]:
 
 
 def weighted(study: ResolvedStudy, part: Part, name: str) -> Floats:
-    """A figure of replayed candidates over all jobs; infinite where no plan fits."""
+    """A figure of simulated candidates, weighted over all jobs; infinite if no plan fits."""
     return np.stack([np.asarray(part.columns[f"{name}.{job.name}"]) for job in study.jobs], axis=1) @ study.weights
 
 
@@ -114,7 +114,7 @@ def codes_of(parts: Sequence[Part]) -> list[int]:
 
 
 def plans_of(study: ResolvedStudy, searched: Sequence[Part], code: int) -> tuple[str, ...]:
-    """The best plan of every job by the model; none where the search for them was given up, or never begun."""
+    """The model's best plan of every job; empty if their search was stopped or never started."""
     for part in searched:
         rows = np.nonzero(np.asarray(part.columns["code"]) == code)[0].tolist()
         if rows and bool(np.asarray(part.columns["evaluated"])[rows[0]]):
@@ -122,19 +122,19 @@ def plans_of(study: ResolvedStudy, searched: Sequence[Part], code: int) -> tuple
     return ()
 
 
-def simulation_document(study: ResolvedStudy, parts: Sequence[Part], codes: Ints, floors_s: Floats) -> dict[str, Any]:
-    """What was replayed, the fastest first, and the certificate; `floors_s` are of all candidates left by profiles."""
+def simulation_document(study: ResolvedStudy, parts: Sequence[Part], codes: Ints, bounds_s: Floats) -> dict[str, Any]:
+    """The simulated candidates, fastest first, and the certificate; `bounds_s` are those of all left by profiles."""
     rows = [_row(study, part) for part in parts]
-    found = sorted((row for row in rows if row), key=lambda row: (row["step_time_s"], row["chips"], row["design"]))
+    ordered = sorted((row for row in rows if row), key=lambda row: (row["step_time_s"], row["chips"], row["design"]))
     best = None
-    if found:
-        best = {key: value for key, value in found[0].items() if key not in ("plans", "lower_bound_s")}
-    unseen = floors_s[~np.isin(codes, np.array(codes_of(parts), np.int64))]
-    open_s = min([*unseen.tolist(), *(row["lower_bound_s"] for row in found)], default=float("inf"))
+    if ordered:
+        best = {key: value for key, value in ordered[0].items() if key not in ("plans", "lower_bound_s")}
+    unseen = bounds_s[~np.isin(codes, np.array(codes_of(parts), np.int64))]
+    open_s = min([*unseen.tolist(), *(row["lower_bound_s"] for row in ordered)], default=float("inf"))
     return {
         "best": best,
-        "replayed": [{key: value for key, value in row.items() if key not in ("variables", "jobs")} for row in found],
-        "certificate": _certificate(open_s, found[0]["step_time_s"] if found else None, space_words(study)),
+        "replayed": [{key: value for key, value in row.items() if key not in ("variables", "jobs")} for row in ordered],
+        "certificate": _certificate(open_s, ordered[0]["step_time_s"] if ordered else None, space_words(study)),
     }
 
 
@@ -150,7 +150,7 @@ def _certificate(open_s: float, best_s: float | None, space: str) -> dict[str, A
 
 
 def _row(study: ResolvedStudy, part: Part) -> dict[str, Any]:
-    """A replayed candidate as JSON; empty where no plan fits."""
+    """A simulated candidate as JSON; empty if no plan fits."""
     sums = {name: float(weighted(study, part, name)[0]) for name in FIGURES}
     if not np.isfinite(sums["step_s"]):
         return {}

@@ -1,4 +1,4 @@
-"""A study, resolved: candidates are designs × numbers of chips or wafers, numbered once and for all."""
+"""A study, resolved: candidates are designs × numbers of chips or wafers, with fixed numbers."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ from dovetail.search.simulated import MOST
 
 T = TypeVar("T")
 
-#: Where batches run and results go is no part of what a study asks.
+#: Where batches run and results go does not change the answer of a study.
 _NOT_ASKED = {"executor", "output"}
 
 
 @dataclass(frozen=True, slots=True)
 class StudyJob:
-    """A job and its part of the weights."""
+    """A job and its normalised weight."""
 
     name: str
     job: Job
@@ -55,15 +55,15 @@ class StudyJob:
 
 @dataclass(frozen=True)
 class ResolvedStudy:
-    """What a study asks, everything looked up."""
+    """A study with all names looked up."""
 
     name: str
     jobs: tuple[StudyJob, ...]
     space: DesignSpace
-    #: numbers of chips or wafers, and the space with the limits that hold for each
+    #: numbers of chips or wafers, and the space with the limits for each
     counts: tuple[int, ...]
     spaces: tuple[DesignSpace, ...]
-    #: None: each design's own links
+    #: None: the links of each design
     tiers: tuple[Tier, ...] | None
     framework: Framework
     plans: Space
@@ -72,7 +72,7 @@ class ResolvedStudy:
     executor: ExecutorPart
     seed: int
     output: str | None
-    #: all of the above that decides the answer, as JSON
+    #: everything above that determines the answer, as JSON
     document: Mapping[str, Any]
 
     @property
@@ -82,53 +82,53 @@ class ResolvedStudy:
 
     @cached_property
     def weights(self) -> Floats:
-        """Of the jobs; together 1."""
+        """Weights of the jobs; their sum is 1."""
         return np.array([job.weight for job in self.jobs])
 
     @property
     def tokens(self) -> float:
-        """Of a step, weighted as step times are."""
+        """Tokens of a step, weighted like step times."""
         return sum(job.weight * job.job.tokens_per_step for job in self.jobs)
 
     @property
     def of_wafers(self) -> bool:
-        """Designs are wafers, and are counted as such."""
+        """Whether designs are wafers."""
         return self.space.wafer is not None
 
     def candidates(self, codes: Ints) -> list[tuple[int, Ints, Ints]]:
-        """Candidates by their number of chips: its position, which of them have it, and their designs."""
+        """Candidates grouped by number of chips: its position, the rows that have it, and their designs."""
         positions, designs = np.divmod(np.asarray(codes, np.int64), self.space.size)
-        found = [(p, np.nonzero(positions == p)[0]) for p in range(len(self.counts))]
-        return [(position, rows, designs[rows]) for position, rows in found if len(rows)]
+        by_position = [(p, np.nonzero(positions == p)[0]) for p in range(len(self.counts))]
+        return [(position, rows, designs[rows]) for position, rows in by_position if len(rows)]
 
     def codes(self, position: int, designs: Ints) -> Ints:
         """Candidates with one number of chips."""
         return position * self.space.size + designs
 
     def cluster(self, chip: Chip, count: int) -> Cluster:
-        """So many of a chip."""
+        """A cluster of a number of one chip."""
         tiers = chip.tiers if self.tiers is None else self.tiers
         return Cluster(f"{count} {chip.name}", chip, count, fit_tiers(tiers, count, "cluster.chips"))
 
     def clusters(self, position: int, designs: Sequence[int] | Ints) -> list[Cluster]:
-        """What plans of designs are for, with one number of chips or wafers."""
+        """The clusters of designs with one number of chips or wafers."""
         space, count = self.spaces[position], self.counts[position]
         if self.of_wafers:
             return wafers.clusters_of(space, designs, count)
         return [self.cluster(chip, count) for chip in space.chips(designs)]
 
     def cluster_of(self, code: int) -> Cluster:
-        """What plans of a candidate are for."""
+        """The cluster of a candidate."""
         position, design = divmod(code, self.space.size)
         return self.clusters(position, [design])[0]
 
     def code_of(self, point: Mapping[str, Any]) -> int:
-        """The candidate that a point of a result is about."""
+        """The candidate of a point of a result."""
         count = point["wafers" if self.of_wafers else "chips"]
         return self.counts.index(count) * self.space.size + int(point["design"])
 
     def numbers_of(self, code: int) -> dict[str, int]:
-        """A candidate as points of results name it; the chips of wafers are the dies that plans are for."""
+        """A candidate as named in points of results; the chips of wafers are the dies that plans use."""
         position, design = divmod(code, self.space.size)
         if not self.of_wafers:
             return {"design": design, "chips": self.counts[position]}
@@ -137,13 +137,13 @@ class ResolvedStudy:
 
     @cached_property
     def usual_clusters(self) -> tuple[Cluster, ...]:
-        """The base with every number of chips, or on every grid: what the space of plans is checked and told for."""
+        """The base design with every number of chips, or on every grid: used to check and describe the plan space."""
         if self.of_wafers:
             return tuple(cluster for count in self.counts for cluster in wafers.grid_clusters(self.space, count))
         return tuple(self.cluster(self.space.base, count) for count in self.counts)
 
     def simulating(self, top: int) -> Self:
-        """The same study with so many leading designs replayed."""
+        """The same study with a number of leading designs simulated."""
         if not 1 <= top <= MOST:
             raise InputError("simulate_top", f"is {top}", f"it should be from 1 to {MOST}")
         check_simulated(self.objectives, self.search.method)
@@ -153,17 +153,17 @@ class ResolvedStudy:
 
 
 def check_simulated(objectives: Sequence[str], method: str) -> None:
-    """Refuses to replay designs where simulated seconds decide nothing, or bound nothing."""
+    """Raises an error if simulation cannot decide or bound anything in this study."""
     if tuple(objectives) != ("step_time",):
-        what = f"stands beside the objectives {', '.join(objectives)}"
-        raise InputError("search.simulate_top", what, "set objectives to [step_time] alone, or leave it out")
+        what = f"cannot be combined with the objectives {', '.join(objectives)}"
+        raise InputError("search.simulate_top", what, "set objectives to [step_time], or leave it out")
     if method != "exact":
-        what = f"stands beside the method {method}"
+        what = f"cannot be combined with the method {method}"
         raise InputError("search.simulate_top", what, "set search.method to exact, or leave it out")
 
 
 def study_of(document: Mapping[str, Any], where: str, folder: Path = Path()) -> ResolvedStudy:
-    """The study a document describes; paths in it begin at `folder`."""
+    """The study a document describes; paths in it are relative to `folder`."""
     file = validate(StudyFile, document, where)
     try:
         return _study(file, where, folder)
@@ -175,11 +175,11 @@ def study_of(document: Mapping[str, Any], where: str, folder: Path = Path()) -> 
 def _study(file: StudyFile, where: str, folder: Path) -> ResolvedStudy:
     jobs = _jobs(file.jobs, folder)
     framework = _named("cluster.framework", lambda: frameworks.load(relative_to(file.cluster.framework, folder)))
-    known = dict(framework.states)
+    precisions = dict(framework.states)
     for job in jobs:
-        if job.job.precision not in known:
+        if job.job.precision not in precisions:
             what = f"{job.job.precision} is not run by {framework.name}"
-            raise InputError(f"jobs.{job.name}.precision", what, one_of(known, job.job.precision))
+            raise InputError(f"jobs.{job.name}.precision", what, one_of(precisions, job.job.precision))
     space = _space(file.hardware, file.name, f"{where}: hardware", folder)
     counts = _counts(file, space)
     tiers = None
@@ -211,18 +211,18 @@ def _study(file: StudyFile, where: str, folder: Path) -> ResolvedStudy:
 
 
 def _counts(file: StudyFile, space: DesignSpace) -> tuple[int, ...]:
-    """Numbers of chips, or of wafers where designs are wafers."""
+    """Numbers of chips, or of wafers if designs are wafers."""
     of_wafers = space.wafer is not None
     word, other = ("wafers", "chips") if of_wafers else ("chips", "wafers")
     for part, name in ((file.cluster, "cluster"), (file.limits, "limits")):
         if getattr(part, other) is not None:
-            what = f"stands beside {space.name}, a space of {word}"
-            raise InputError(f"{name}.{other}", what, f"say {name}.{word}")
+            what = f"cannot be combined with {space.name}, a space of {word}"
+            raise InputError(f"{name}.{other}", what, f"use {name}.{word}")
     if of_wafers:
         _check_wafers(file.cluster, file.search)
     elif file.limits.least_yield is not None:
-        what = f"stands beside {space.name}, a space of chips"
-        raise InputError("limits.least_yield", what, "keep it for wafers")
+        what = f"cannot be combined with {space.name}, a space of chips"
+        raise InputError("limits.least_yield", what, "use it only for wafers")
     asked = getattr(file.cluster, word) or ((1,) if of_wafers else None)
     if asked is None:
         raise InputError("cluster.chips", "is missing", "add this field")
@@ -230,22 +230,22 @@ def _counts(file: StudyFile, space: DesignSpace) -> tuple[int, ...]:
     counts = tuple(sorted({_named(f"cluster.{word}", partial(check_chips, count)) for count in asked}))
     counts = tuple(count for count in counts if most is None or count <= most)
     if not counts:
-        raise InputError(f"limits.{word}", f"is {most}", f"it should leave a number of {word} of cluster.{word}")
+        raise InputError(f"limits.{word}", f"is {most}", f"it should allow at least one number of cluster.{word}")
     return counts
 
 
 def _check_wafers(cluster: StudyClusterPart, search: SearchPart) -> None:
-    """Refuses what studies of wafers do not have."""
+    """Raises an error for options that studies of wafers do not have."""
     if cluster.tiers is not None:
-        what = "stands beside a space of wafers, whose grids are their networks"
+        what = "cannot be combined with a space of wafers, whose grids are their networks"
         raise InputError("cluster.tiers", what, "leave it out: link_port_bytes_per_s and edge_bytes_per_s vary them")
     if search.method != "exact":
-        # the ideal wafer that such a search compares with would have the best of every grid at once
+        # such a search compares with an ideal wafer, which would combine the best of every grid
         raise InputError("search.method", f"{search.method} is for spaces of chips", "set it to exact")
 
 
 def _named(where: str, read: Callable[[], T]) -> T:
-    """What is read, or a sentence that names the field of the study."""
+    """The result of `read`, or its error with the field of the study."""
     try:
         return read()
     except InputError as error:
@@ -253,25 +253,25 @@ def _named(where: str, read: Callable[[], T]) -> T:
 
 
 def _plans(part: PlanSpaceSpec, study: ResolvedStudy) -> Space:
-    """The space of plans; each value must be in a plan of some job on some number of chips, or on some grid."""
+    """The plan space; each value must be possible for some job on some number of chips, or on some grid."""
     cases = [(job.job, cluster) for job in study.jobs for cluster in study.usual_clusters]
-    chosen: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for field, values in part:
         if values is None:
             continue
         if field == "partition":
-            chosen[field] = _settled(field, values, cases, study.framework)
+            fields[field] = _settled(field, values, cases, study.framework)
         else:
-            chosen[field] = tuple(_settled(field, (value,), cases, study.framework)[0] for value in values)
-    plans = Space(**chosen)
-    # a grid of wafers may have no plan: its designs then have none
+            fields[field] = tuple(_settled(field, (value,), cases, study.framework)[0] for value in values)
+    plans = Space(**fields)
+    # a grid of a wafer may have no plan: then its designs have none
     for job, cluster in cases if not study.of_wafers else ():
         _named("plans", lambda job=job, cluster=cluster: within(plans, job, cluster, study.framework, leave_out=True))
     return plans
 
 
 def _settled(field: str, value: Any, cases: Sequence[tuple[Job, Cluster]], framework: Framework) -> Any:
-    """A value as the first case that knows it has it."""
+    """A value as resolved by the first case that accepts it."""
     refused = InputError("", "", "")
     for job, cluster in cases:
         try:
@@ -284,7 +284,7 @@ def _settled(field: str, value: Any, cases: Sequence[tuple[Job, Cluster]], frame
 
 def _jobs(specs: Sequence[StudyJobSpec], folder: Path) -> tuple[StudyJob, ...]:
     total = sum(spec.weight for spec in specs)
-    found: list[StudyJob] = []
+    jobs: list[StudyJob] = []
     for position, spec in enumerate(specs):
         try:
             job = job_of(spec, folder)
@@ -292,38 +292,38 @@ def _jobs(specs: Sequence[StudyJobSpec], folder: Path) -> tuple[StudyJob, ...]:
             field = error.where.removeprefix("job: ")
             place = field if field in StudyJobSpec.model_fields else f"model: {field}"
             raise InputError(f"jobs.{position}.{place}", error.what, error.fix) from None
-        found.append(StudyJob(spec.name or job.model.name, job, spec.weight / total))
-    names = [job.name for job in found]
+        jobs.append(StudyJob(spec.name or job.model.name, job, spec.weight / total))
+    names = [job.name for job in jobs]
     for name in names:
         if names.count(name) > 1:
-            raise InputError("jobs", f"has {name} more than once", "give each job a `name` of its own")
-    return tuple(found)
+            raise InputError("jobs", f"has {name} more than once", "give each job its own `name`")
+    return tuple(jobs)
 
 
 def _space(part: HardwarePart, name: str, where: str, folder: Path) -> DesignSpace:
-    """The space of a name, path or fields; fields beside a name are added to it."""
-    own = {field: value for field, value in part if value is not None and field != "space"}
-    if "limits" in own:
-        own["limits"] = list(own["limits"])
+    """The design space of a name, path or fields; fields given with a name are added to it."""
+    added = {field: value for field, value in part if value is not None and field != "space"}
+    if "limits" in added:
+        added["limits"] = list(added["limits"])
     if part.space is None:
-        return space_from({"name": name, **own}, where, folder)
-    wanted = relative_to(part.space, folder)
-    document, known_as, beside_it = _named(f"hardware.space: {wanted}", lambda: space_document(wanted))
-    if not own:
-        return space_from(document, known_as, beside_it)
+        return space_from({"name": name, **added}, where, folder)
+    source = relative_to(part.space, folder)
+    document, label, folder_of = _named(f"hardware.space: {source}", lambda: space_document(source))
+    if not added:
+        return space_from(document, label, folder_of)
     merged = dict(document)
-    for field, value in own.items():
-        held: object = merged.get(field)
-        if isinstance(value, dict) and isinstance(held, Mapping):
-            merged[field] = {**cast("Mapping[str, Any]", held), **cast("dict[str, Any]", value)}
-        elif isinstance(value, list) and isinstance(held, Sequence):
-            merged[field] = [*cast("Sequence[Any]", held), *cast("list[Any]", value)]
+    for field, value in added.items():
+        present: object = merged.get(field)
+        if isinstance(value, dict) and isinstance(present, Mapping):
+            merged[field] = {**cast("Mapping[str, Any]", present), **cast("dict[str, Any]", value)}
+        elif isinstance(value, list) and isinstance(present, Sequence):
+            merged[field] = [*cast("Sequence[Any]", present), *cast("list[Any]", value)]
         else:
             merged[field] = value
-    return space_from(merged, where, beside_it)
+    return space_from(merged, where, folder_of)
 
 
-#: Limit → what it bounds, of a chip; those of all chips are divided by their number.
+#: Limit → the estimate of a chip it bounds; limits of all chips are divided by their number.
 _LIMITED = {
     "area_mm2": "area_mm2",
     "power_w": "peak_power_w",
@@ -331,7 +331,7 @@ _LIMITED = {
     "total_power_w": "peak_power_w",
     "total_price_usd": "system_cost_usd",
 }
-#: The same of a wafer: what a die takes as often as it has dies, spare ones too; spare ones need no power.
+#: The same for a wafer: figures of a die times its dies, spare ones included; spare dies need no power.
 _LIMITED_WAFERS = {
     "area_mm2": "grid_dies * die_mm2",
     "power_w": "wafer_power_w",
@@ -359,7 +359,7 @@ _ESTIMATED = {"area": "area_mm2", "tokens_per_dollar": "system_cost_usd", "token
 
 
 def _check_estimate(space: DesignSpace, objective: str) -> None:
-    """Refuses an objective for which the technology lacks figures."""
+    """Raises an error if the technology has no figures for an objective."""
     if objective in _ESTIMATED:
         try:
             space.values(_ESTIMATED[objective], space.designs([0]))
@@ -368,7 +368,7 @@ def _check_estimate(space: DesignSpace, objective: str) -> None:
 
 
 def _content(study: ResolvedStudy) -> dict[str, str]:
-    """Digests of what names and paths stood for, so that a file that changed under a run is noticed."""
+    """Digests of what names and paths refer to, so that we notice if a file changed during a run."""
     space = study.space
     axes = [(axis.name, {name: values.tobytes() for name, values in axis.values.items()}) for axis in space.axes]
     parts: dict[str, object] = {
@@ -383,7 +383,7 @@ def _content(study: ResolvedStudy) -> dict[str, str]:
 
 
 def _texts(space: DesignSpace) -> list[object]:
-    """The expressions of a space as they were written."""
+    """The expressions of a space as written."""
     formulas = space.formulas
     named = [(name, expression.text) for name, expression in (*formulas.derived, *formulas.defined.items())]
     return [space.name, named, [limit.text for limit in space.limits]]

@@ -1,4 +1,4 @@
-"""What a study found: the best design or the front, each with its plans; what is proven; and how it was found."""
+"""The result of a study: the best design or the Pareto front with their plans, the certificate and counts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dovetail.exploration.objective import OBJECTIVES
 from dovetail.exploration.pareto import dominated
 from dovetail.exploration.pareto_front import ParetoFront, gap_between
 from dovetail.exploration.resolved import ResolvedStudy
-from dovetail.exploration.store import Part, Store
+from dovetail.exploration.store import Part, RunStore
 from dovetail.hardware.design_space.space import DesignSpace
 from dovetail.models import Job
 from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
@@ -24,7 +24,7 @@ from dovetail.plans.words import space_sentence
 from dovetail.plans.write import plan_document
 from dovetail.search.certificate import status_of
 
-#: Estimates that a point carries.
+#: Estimates listed with a point.
 SILICON = ("area_mm2", "peak_power_w", "cost_usd", "system_cost_usd")
 
 
@@ -35,13 +35,13 @@ class StudyResult:
     study: ResolvedStudy
     document: Mapping[str, Any]
     run_dir: str | None
-    #: sentences about what was found damaged in the run directory, and done again
+    #: messages about damaged files in the run directory that were redone
     repairs: tuple[str, ...] = ()
-    #: seconds this run took; no part of the answer
+    #: seconds this run took; not part of the answer
     timing: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def pareto_front(self) -> list[dict[str, Any]]:
-        """The points that nothing beats; with one objective the best alone."""
+        """The points of the Pareto front; with one objective only the best."""
         if "front" in self.document:
             return list(self.document["front"])
         best = self.document["best"]
@@ -60,7 +60,7 @@ class StudyResult:
         return resolve_plan(spec, chips=point["chips"], global_batch=job.global_batch, num_layers=blocks)
 
     def plan_file(self, point: Mapping[str, Any], name: str) -> dict[str, Any]:
-        """A plan file of the same, for `dovetail estimate` and what follows it."""
+        """The plan as a plan file, for `dovetail estimate` and other commands."""
         study = self.study
         cluster = study.cluster_of(study.code_of(point))
         return plan_document(self.plan_of(point, name), self._job(name), cluster, study.framework.name)
@@ -69,17 +69,17 @@ class StudyResult:
         return next(each.job for each in self.study.jobs if each.name == name)
 
     def to_pandas(self, level: str = "search") -> Any:
-        """The rows of a level as a pandas data frame."""
+        """The rows of a fidelity level as a pandas data frame."""
         from dovetail.exploration.views import to_pandas
 
-        assert self.run_dir is not None, "a study that is kept nowhere has no tables"
-        return to_pandas(Store.view(self.run_dir), level)
+        assert self.run_dir is not None, "a study that is not saved has no tables"
+        return to_pandas(RunStore.view(self.run_dir), level)
 
 
 def result_document(
     study: ResolvedStudy, front: ParetoFront, searched: Sequence[Part], counts: Mapping[str, int], rest: Floats | None
 ) -> dict[str, Any]:
-    """The result as JSON; `rest` bounds what was never looked at, where not all was."""
+    """The result as JSON; `rest` bounds what was never examined, if not everything was."""
     rows = {
         int(code): (part, row)
         for part in searched
@@ -87,10 +87,10 @@ def result_document(
     }
     points = [_point(study, int(code), *rows[int(code)]) for code in front.codes.tolist()]
     single = len(study.objectives) == 1
-    found: dict[str, Any] = {"best": points[0] if points else None} if single else {"front": points}
+    answer: dict[str, Any] = {"best": points[0] if points else None} if single else {"front": points}
     return {
         "study": study.name,
-        **found,
+        **answer,
         "certificate": _certificate(study, front, searched, rest),
         "counts": dict(counts),
     }
@@ -123,51 +123,51 @@ def _point(study: ResolvedStudy, code: int, part: Part, row: int) -> dict[str, A
 
 
 def variables_of(space: DesignSpace, design: int) -> dict[str, float | int]:
-    """What makes a design differ from others of its space."""
+    """The variables of a design in its space."""
     designs = space.designs([design])
     return {name: _plain(np.ravel(designs.value(name))[0]) for name in space.variables}
 
 
 def _plain(value: float) -> float | int:
-    """A number as a file would have it: whole ones without a point, so that a space finds the design again by them."""
+    """A number as written in a file: integers without a point, so that they match the values of the space."""
     return int(value) if float(value).is_integer() else float(value)
 
 
 def _certificate(
     study: ResolvedStudy, front: ParetoFront, searched: Sequence[Part], rest: Floats | None
 ) -> dict[str, Any]:
-    """Proven when nothing that is open has a bound which the front does not beat."""
+    """Optimal if the front beats the bounds of everything open."""
     unproven = [_open_points(study, part) for part in searched]
-    every = np.concatenate([np.zeros((0, len(study.objectives))), *unproven, *([] if rest is None else [rest])])
-    every = every[np.isfinite(every).all(axis=1)]
-    every = every[~dominated(every * (1 + TOLERANCE), front.points)]
-    document: dict[str, Any] = {"status": status_of(answered=len(front) > 0, proven=not len(every))}
+    open_points = np.concatenate([np.zeros((0, len(study.objectives))), *unproven, *([] if rest is None else [rest])])
+    open_points = open_points[np.isfinite(open_points).all(axis=1)]
+    open_points = open_points[~dominated(open_points * (1 + TOLERANCE), front.points)]
+    document: dict[str, Any] = {"status": status_of(answered=len(front) > 0, proven=not len(open_points))}
     if len(study.objectives) == 1:
         best = float(front.points[0, 0]) if len(front) else None
-        least = float(min(every[:, 0].min(initial=np.inf), np.inf if best is None else best))
-        shown = OBJECTIVES[study.objectives[0]].shown(least)
+        lowest = float(min(open_points[:, 0].min(initial=np.inf), np.inf if best is None else best))
+        shown = OBJECTIVES[study.objectives[0]].shown(lowest)
         document["lower_bound"] = shown if np.isfinite(shown) else None
-    document["gap"] = gap_between(every, front.points) if len(front) else None
+    document["gap"] = gap_between(open_points, front.points) if len(front) else None
     document["space"] = space_words(study)
     return document
 
 
 def _open_points(study: ResolvedStudy, part: Part) -> Floats:
-    """What candidates could still come to whose plans are not proven best, or were given up."""
+    """Lower bounds of candidates whose plans are not proven optimal, or whose search was stopped."""
     codes = np.asarray(part.columns["code"], np.int64)
-    least = np.stack([np.asarray(part.columns[f"least_s.{job.name}"]) for job in study.jobs], axis=1)
+    bounds_s = np.stack([np.asarray(part.columns[f"least_s.{job.name}"]) for job in study.jobs], axis=1)
     taken = np.stack([np.asarray(part.columns[f"step_s.{job.name}"]) for job in study.jobs], axis=1)
-    proven = np.asarray(part.columns["evaluated"], np.bool_) & (least >= taken * (1 - TOLERANCE)).all(axis=1)
+    proven = np.asarray(part.columns["evaluated"], np.bool_) & (bounds_s >= taken * (1 - TOLERANCE)).all(axis=1)
     rows = np.nonzero(~proven)[0]
-    return candidate_lower_bounds(study, codes[rows]).points(least[rows] @ study.weights)
+    return candidate_lower_bounds(study, codes[rows]).points(bounds_s[rows] @ study.weights)
 
 
 def space_words(study: ResolvedStudy) -> str:
-    """The space that a certificate holds over."""
+    """The space of a certificate, in words."""
     job, usual = study.jobs[0].job, study.usual_clusters
     if study.of_wafers:
-        whole = wafers.joined_space([study.plans.resolve(job, cluster, study.framework) for cluster in usual])
-        return wafers.space_words(study.space, study.counts, space_sentence(whole, study.framework))
+        resolved = wafers.joined_space([study.plans.resolve(job, cluster, study.framework) for cluster in usual])
+        return wafers.space_words(study.space, study.counts, space_sentence(resolved, study.framework))
     plans = space_sentence(study.plans.resolve(job, usual[-1], study.framework), study.framework)
     counts = f"{study.counts[0]:,}" if len(study.counts) == 1 else f"{study.counts[0]:,} to {study.counts[-1]:,}"
     return (

@@ -1,4 +1,4 @@
-"""The samplers a study can name: a table, and the plain one that draws at random."""
+"""The samplers a study can name, and the uniform random one."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from dovetail.hardware.design_space import DesignSpace
 
 
 class Uniform:
-    """Kept designs in a random order, each once: the plain reference."""
+    """Designs within the limits in random order, each once: the baseline."""
 
     def __init__(self, space: DesignSpace, num_objectives: int, seed: int) -> None:
-        del num_objectives  # every order is as good as any other
+        del num_objectives  # the order does not depend on objectives
         self._unseen = Unseen(space, seed)
 
     def ask(self, n: int) -> Ints:
-        """The next designs of the order that were neither asked nor told."""
+        """The next designs that were neither asked nor told."""
         return self._unseen.take(n)
 
     def tell(self, indices: Ints, objectives: Floats) -> None:
-        """Leaves these designs out from now on."""
+        """Skips these designs from now on."""
         assert len(indices) == len(objectives), "a row of objectives for each design"
         self._unseen.leave_out(indices)
 
 
 def _evolutionary(space: DesignSpace, num_objectives: int, seed: int) -> Sampler:
-    from dovetail.exploration.evolutionary import Evolutionary  # which needs a second to import its library
+    from dovetail.exploration.evolutionary import Evolutionary  # its library takes a second to import
 
     return Evolutionary(space, num_objectives, seed)
 

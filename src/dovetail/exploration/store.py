@@ -1,7 +1,7 @@
 """The run directory of a study: the resolved study, a Parquet part for each batch, their index, the result.
 
-A file is there whole or not at all, and a part counts only with its index entry, which holds its digest. Batches give
-the same bytes whenever they are run, so what is missing or damaged is simply run again.
+Files are written atomically, and a part counts only with its index entry, which has its digest. Batches give the same
+bytes whenever they run, so we simply rerun what is missing or damaged.
 """
 # the types of pyarrow are unknown
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -37,7 +37,7 @@ _COLUMN_TYPES = ("int64", "float64", "bool")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one batch found."""
+    """The result of one batch."""
 
     level: str
     number: int
@@ -47,14 +47,14 @@ class Part:
     facts: Mapping[str, Any]
 
 
-class Store:
-    """A run directory; `open` takes it for writing, `view` only looks."""
+class RunStore:
+    """A run directory; `open` locks it for writing, `view` only reads."""
 
     def __init__(self, where: str, folder: Folder, study: dict[str, Any], *, writes: bool) -> None:
         self.where = where
         #: the resolved study
         self.study = study
-        #: sentences about what was found damaged and will be done again
+        #: messages about damaged files that will be redone
         self.repairs: list[str] = []
         self._folder = folder
         self._writes = writes
@@ -62,57 +62,57 @@ class Store:
         self._times: list[tuple[str, int, float]] = []
 
     @staticmethod
-    def open(where: str | Path, study: Mapping[str, Any], *, resume: bool) -> Store:
-        """Starts a run in a new or empty directory, or goes on with the run of the same study that it holds."""
+    def open(where: str | Path, study: Mapping[str, Any], *, resume: bool) -> RunStore:
+        """Starts a run in a new or empty directory, or resumes the run of the same study in it."""
         folder = _folder(str(where))
-        wanted = cast("dict[str, Any]", json.loads(to_json(study)))
-        # before the lock too: nothing of ours may come among a user's files
-        may_resume(folder, wanted, resume=resume)
+        asked = cast("dict[str, Any]", json.loads(to_json(study)))
+        # before locking too: we must not write among a user's files
+        may_resume(folder, asked, resume=resume)
         folder.claim()
         try:
-            if not may_resume(folder, wanted, resume=resume):
-                folder.put(STUDY, to_json({"schema": SCHEMA_VERSION, "study": wanted}))
+            if not may_resume(folder, asked, resume=resume):
+                folder.put(STUDY, to_json({"schema": SCHEMA_VERSION, "study": asked}))
             folder.prepare(PARTS)
             folder.prepare(INDEX)
         except BaseException:
             folder.close()
             raise
-        return Store(str(where), folder, wanted, writes=True)
+        return RunStore(str(where), folder, asked, writes=True)
 
     @staticmethod
-    def view(where: str | Path) -> Store:
-        """A run to look at, which may be going on in another process."""
+    def view(where: str | Path) -> RunStore:
+        """A run to read, which another process may be writing."""
         folder = _folder(str(where))
         study = study_of(folder) if folder.sizes() is not None else None
         if study is None:
-            raise InputError(folder.where, "holds no run", "name the directory of a study's run")
-        return Store(str(where), folder, study, writes=False)
+            raise InputError(folder.where, "has no run", "name the directory of a study's run")
+        return RunStore(str(where), folder, study, writes=False)
 
     @property
     def path(self) -> Path | None:
-        """The directory, where it is on this machine."""
+        """The directory, if it is on this machine."""
         return self._folder.path
 
     def close(self) -> None:
         """Lets other processes write; the end of the process does so too."""
         self._folder.close()
 
-    def __enter__(self) -> Store:
+    def __enter__(self) -> RunStore:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def levels(self) -> tuple[str, ...]:
-        """The levels that have finished batches."""
+        """The fidelity levels that have finished batches."""
         return tuple(sorted(level for level, numbers in self._entries().items() if numbers))
 
     def numbers(self, level: str) -> frozenset[int]:
-        """The finished batches of a level, by the index."""
+        """The finished batches of a level, from the index."""
         return frozenset(self._entries().get(level, ()))
 
     def read(self, level: str, number: int) -> Part | None:
-        """What a finished batch found; None when it is not finished or, as `repairs` says then, damaged."""
+        """The result of a finished batch; None if it is not finished, or damaged (then `repairs` says so)."""
         checked = self._checked(level, number)
         if checked is None:
             return None
@@ -122,8 +122,8 @@ class Store:
         return Part(level, number, columns, facts)
 
     def write(self, part: Part) -> None:
-        """Keeps what a batch found: its part first, then the index entry that makes it count."""
-        assert self._writes, "this run is only looked at"
+        """Saves the result of a batch: its part first, then the index entry that makes it count."""
+        assert self._writes, "this run is open for reading only"
         stem = _stem(part.level, part.number)
         rows, content = _parquet(part)
         digest = hashlib.sha256(content).hexdigest()
@@ -133,12 +133,12 @@ class Store:
         self._entries().setdefault(part.level, set()).add(part.number)
 
     def note_time(self, level: str, number: int, seconds: float) -> None:
-        """Notes how long a batch took; kept with the result, apart from what must be the same in every run."""
+        """Records how long a batch took; saved in its own file, since it differs between runs."""
         self._times.append((level, number, seconds))
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Keeps the result of the whole study; from now on the run is finished."""
-        assert self._writes, "this run is only looked at"
+        """Saves the result of the study; the run is then finished."""
+        assert self._writes, "this run is open for reading only"
         times = [{"level": level, "number": number, "seconds": seconds} for level, number, seconds in self._times]
         self._folder.put(TIMING, to_json({"schema": SCHEMA_VERSION, "batches": times}))
         digest = hashlib.sha256(to_json(result)).hexdigest()
@@ -146,25 +146,25 @@ class Store:
         self._folder.put(RESULT, to_json(document))
 
     def result(self) -> dict[str, Any] | None:
-        """The result of a finished study; None when it is not finished or, as `repairs` says then, damaged."""
+        """The result of a finished study; None if it is not finished, or damaged (then `repairs` says so)."""
         content = self._folder.get(RESULT)
         if content is None:
             return None
         try:
             document = fields(content, schema=int, parts=dict, sha256=str, result=dict)
         except DamagedError as damage:
-            self.repairs.append(f"{self._folder.where}: {RESULT} is made again, for it {damage}.")
+            self.repairs.append(f"{self._folder.where}: {RESULT} is rebuilt because it {damage}.")
             return None
         result = cast("dict[str, Any]", document["result"])
         if hashlib.sha256(to_json(result)).hexdigest() != document["sha256"]:
-            self.repairs.append(f"{self._folder.where}: {RESULT} is made again, for it is not as it was written.")
+            self.repairs.append(f"{self._folder.where}: {RESULT} is rebuilt because it was changed.")
             return None
         if document["parts"] != self._parts():
-            # one listing tells that a part was cut or lost, reading all of them tells which
+            # a listing shows that a part was truncated or lost; reading all parts shows which
             for level in self.levels():
                 for number in self.numbers(level):
                     self._checked(level, number)
-            self.repairs.append(f"{self._folder.where}: {RESULT} is made again, for parts were cut or lost.")
+            self.repairs.append(f"{self._folder.where}: {RESULT} is rebuilt because parts were truncated or lost.")
             return None
         return result
 
@@ -173,17 +173,17 @@ class Store:
         import pyarrow as pa
 
         checked = (self._checked(level, number) for number in sorted(self.numbers(level)))
-        tables = [found[0].replace_schema_metadata(None) for found in checked if found is not None]
+        tables = [rows[0].replace_schema_metadata(None) for rows in checked if rows is not None]
         return pa.concat_tables(tables) if tables else pa.table({})
 
     def _entries(self) -> dict[str, set[int]]:
-        """The numbers of finished batches by level: listed once, for nobody else writes."""
+        """The numbers of finished batches by level: listed once, since nobody else writes."""
         if self._index is None:
             self._index = {}
             for name in self._folder.sizes(INDEX) or {}:
-                found = _ENTRY.fullmatch(name)
-                if found and name == f"{_stem(found[1], int(found[2]))}.json":
-                    self._index.setdefault(found[1], set()).add(int(found[2]))
+                match = _ENTRY.fullmatch(name)
+                if match and name == f"{_stem(match[1], int(match[2]))}.json":
+                    self._index.setdefault(match[1], set()).add(int(match[2]))
         return self._index
 
     def _parts(self) -> dict[str, int]:
@@ -191,7 +191,7 @@ class Store:
         return {"files": len(sizes), "bytes": sum(sizes)}
 
     def _checked(self, level: str, number: int) -> tuple[pa.Table, dict[str, Any]] | None:
-        """The rows and facts of a finished batch, every byte of them checked; a damaged one is no longer finished."""
+        """The rows and facts of a finished batch, checked by digest; a damaged one no longer counts as finished."""
         if number not in self._entries().get(level, ()):
             return None
         stem = _stem(level, number)
@@ -201,10 +201,10 @@ class Store:
         except DamagedError as damage:
             self._entries()[level].discard(number)
             self.repairs.append(
-                f"{self._folder.where}: batch {number} of level {level} is run again, for its {damage}."
+                f"{self._folder.where}: batch {number} of level {level} is run again because its {damage}."
             )
             if self._writes:
-                # what is on top first: a run with a result is finished, a batch with an entry is
+                # top-down: a run with a result counts as finished, and so does a batch with an entry
                 for name in (RESULT, f"{INDEX}/{stem}.json", f"{PARTS}/{stem}.parquet"):
                     self._folder.remove(name)
             return None
@@ -224,7 +224,7 @@ def _entry(content: bytes | None) -> dict[str, Any]:
 
 
 def _parquet(part: Part) -> tuple[int, bytes]:
-    """Rows and bytes of a part: the same for the same columns and facts, for nothing in it tells of time or place."""
+    """Rows and bytes of a part: they depend only on its columns and facts, not on time or place."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -236,9 +236,9 @@ def _parquet(part: Part) -> tuple[int, bytes]:
             arrays.append(pa.array(values, from_pandas=False))
         else:
             arrays.append(pa.array(list(values), pa.string()))
-    assert len({len(array) for array in arrays}) == 1, "a part has columns, all of one length"
+    assert len({len(array) for array in arrays}) == 1, "the columns of a part have one length"
     about = {"schema": str(SCHEMA_VERSION), "level": part.level, "number": str(part.number)}
-    # the facts stand in the index too: here the digest guards them
+    # the facts are in the index too; here the digest protects them
     about["facts"] = to_json(part.facts).decode()
     table = pa.Table.from_arrays(arrays, names=list(part.columns))
     sink = pa.BufferOutputStream()
@@ -250,7 +250,7 @@ def _parquet(part: Part) -> tuple[int, bytes]:
         compression="zstd",
         compression_level=1,
         use_dictionary=cast("Any", texts),  # numbers rarely repeat within a batch
-        store_schema=False,  # these few types need no description of their own
+        store_schema=False,  # these few types need no Arrow schema
     ) as writer:
         writer.write_table(table)
         writer.add_key_value_metadata({f"dovetail.{name}": text for name, text in about.items()})
@@ -258,7 +258,7 @@ def _parquet(part: Part) -> tuple[int, bytes]:
 
 
 def _rows(content: bytes | None, entry: dict[str, Any], level: str, number: int) -> tuple[pa.Table, dict[str, Any]]:
-    """The rows of a part as its index entry says they are."""
+    """The rows of a part, checked against its index entry."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -269,7 +269,7 @@ def _rows(content: bytes | None, entry: dict[str, Any], level: str, number: int)
     if hashlib.sha256(content).hexdigest() != entry["sha256"]:
         raise DamagedError("part does not have the digest that the index gives")
     try:
-        # half the time of `read_table`, which looks for a data set of many files
+        # twice as fast as `read_table`, which looks for a dataset of many files
         file = pq.ParquetFile(pa.BufferReader(content))
         table = file.read(use_threads=False)
     except (pa.ArrowException, OSError) as error:
@@ -277,7 +277,7 @@ def _rows(content: bytes | None, entry: dict[str, Any], level: str, number: int)
     metadata = cast("dict[bytes, bytes]", file.metadata.metadata or {})
     about = [metadata.get(f"dovetail.{name}".encode(), b"").decode() for name in ("level", "number", "facts")]
     if table.num_rows != entry["rows"] or about != [level, str(number), to_json(entry["facts"]).decode()]:
-        raise DamagedError("index entry is not that of its part")
+        raise DamagedError("index entry does not match its part")
     return table, entry["facts"]
 
 
@@ -286,23 +286,23 @@ def _folder(where: str) -> Folder:
         return LocalFolder(Path(where), where)
     from pyarrow import fs
 
-    # a URI may hold a password, which is nothing for a sentence
+    # a URI may contain a password, which must not appear in messages
     shown = re.sub(r"//[^/]*@", "//...@", where)
     fix = "name a local directory, or a URI such as file:///runs/a or s3://bucket/runs/a"
     try:
         system, path = fs.FileSystem.from_uri(where)
-    except Exception as error:  # those that are written in Python have errors of their own
+    except Exception as error:  # file systems written in Python raise their own errors
         reason = str(error).replace(where, shown)[:200]
-        raise InputError(shown, f"leads to no file system ({reason})", fix) from None
+        raise InputError(shown, f"is not a known file system ({reason})", fix) from None
     if isinstance(system, fs.LocalFileSystem):
         return LocalFolder(Path(path), shown)
     return _RemoteFolder(system, path, shown)
 
 
 class _RemoteFolder:
-    """A directory in any other file system of pyarrow, such as an object store, where a file is put as a whole.
+    """A directory in any other pyarrow file system, such as an object store, which writes whole files.
 
-    It has no lock, for such file systems have none: who writes must see to it that nobody else does.
+    It has no lock, since such file systems have none: the user must make sure that only one process writes.
     """
 
     def __init__(self, system: Any, root: str, where: str) -> None:
@@ -312,37 +312,37 @@ class _RemoteFolder:
         self._root = PurePosixPath(root)
 
     def sizes(self, inner: str = "") -> dict[str, int] | None:
-        """Names and bytes of what it, or a directory in it, holds; None when that does not exist."""
+        """Names and sizes of its files, or those of a directory in it; None if that does not exist."""
         from pyarrow import fs
 
-        found = self._ask(not_read, inner, self._system.get_file_info)
-        if found.type == fs.FileType.NotFound:
+        entry = self._ask(not_read, inner, self._system.get_file_info)
+        if entry.type == fs.FileType.NotFound:
             return None
-        if found.type == fs.FileType.File:
+        if entry.type == fs.FileType.File:
             raise InputError(self.where, "is a file", "name a directory")
         infos = self._ask(not_read, inner, lambda path: self._system.get_file_info(fs.FileSelector(path)))
         return {info.base_name: info.size or 0 for info in infos}
 
     def claim(self) -> None:
-        """Makes it, if it does not exist."""
+        """Creates it if needed."""
         self.prepare("")
 
     def prepare(self, inner: str) -> None:
-        """Makes a directory in it."""
+        """Creates a directory in it."""
         self._ask(not_written, inner, lambda path: self._system.create_dir(path, recursive=True))
 
     def get(self, name: str) -> bytes | None:
-        """What a file holds; None when there is none."""
+        """The content of a file; None if there is none."""
 
         def read(path: str) -> bytes:
             with self._system.open_input_stream(path, compression=None) as stream:
                 return stream.read()
 
-        # asked first, for not every file system has an error of its own for this
+        # checked first: not every file system has a specific error for this
         return self._ask(not_read, name, read) if self._holds(name) else None
 
     def put(self, name: str, content: bytes) -> None:
-        """Writes a file in one put; where that can be torn, the digests tell."""
+        """Writes a file in one put; if that is not atomic, the digests show it."""
 
         def write(path: str) -> None:
             with self._system.open_output_stream(path, compression=None) as stream:
@@ -351,12 +351,12 @@ class _RemoteFolder:
         self._ask(not_written, name, write)
 
     def remove(self, name: str) -> None:
-        """Removes a file, if it is there."""
+        """Removes a file if it exists."""
         if self._holds(name):
             self._ask(not_written, name, self._system.delete_file)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: there is no lock."""
 
     def _holds(self, name: str) -> bool:
         from pyarrow import fs
@@ -366,5 +366,5 @@ class _RemoteFolder:
     def _ask(self, refused: Callable[[str, str, Exception], InputError], name: str, act: Callable[[str], Any]) -> Any:
         try:
             return act(str(self._root / name))
-        except Exception as error:  # those that are written in Python have errors of their own
+        except Exception as error:  # file systems written in Python raise their own errors
             raise refused(self.where, name, error) from None

@@ -1,4 +1,4 @@
-"""Studies for whoever runs them: loaded from a file, run anywhere, interrupted and resumed at any moment."""
+"""Studies: loaded from a file, run anywhere, interrupted and resumed at any time."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from dovetail.exploration.events import Listener
 from dovetail.exploration.executor import Executor
 from dovetail.exploration.executors import EXECUTORS
 from dovetail.exploration.fidelity import Worker
-from dovetail.exploration.memory import Memory
+from dovetail.exploration.memory import InMemoryStore
 from dovetail.exploration.resolved import ResolvedStudy, study_of
 from dovetail.exploration.result import StudyResult
-from dovetail.exploration.store import Store
+from dovetail.exploration.store import RunStore
 
 
 class Study(ResolvedStudy):
-    """What a study asks, and how to get the answer."""
+    """A study and how to run it."""
 
     @staticmethod
     def load(path: Path | str) -> Study:
         """The study a file describes."""
         path = Path(path)
-        found = study_of(read_document(path), str(path), path.parent)
-        return Study(**{field.name: getattr(found, field.name) for field in fields(found)})
+        resolved = study_of(read_document(path), str(path), path.parent)
+        return Study(**{field.name: getattr(resolved, field.name) for field in fields(resolved)})
 
     def run(
         self,
@@ -41,27 +41,27 @@ class Study(ResolvedStudy):
         listener: Listener | None = None,
         simulate_top: int | None = None,
     ) -> StudyResult:
-        """The best design or the front, kept in a run directory, or where none is named nowhere.
+        """The best design or the Pareto front, saved in a run directory if one is named.
 
-        `executor`, `address` and `workers` stand in the place of what the study says: they change nothing but the time.
-        So does `simulate_top`, which is part of the question: so many leading designs are replayed, and the result says
-        which of all is fastest when simulated.
+        `executor`, `address` and `workers` override the study's: they change only the run time. `simulate_top`
+        overrides it too, but is part of the question: that many leading designs are simulated, and the result says
+        which of them is fastest when simulated.
         """
         if simulate_top is not None:
             return self.simulating(simulate_top).run(
                 where, resume=resume, executor=executor, address=address, workers=workers, listener=listener
             )
         place, asked = where if where is not None else self.output, self.executor
-        store = Memory() if place is None else Store.open(place, self.document, resume=resume)
+        store = InMemoryStore() if place is None else RunStore.open(place, self.document, resume=resume)
         try:
-            start, known = time.monotonic(), store.result()
-            if known is None:
+            start, result = time.monotonic(), store.result()
+            if result is None:
                 with _executor(
                     self, executor or asked.name, address or asked.address, workers or asked.workers
                 ) as made:
-                    known = Drive(self, store, made, listener).result()
+                    result = Drive(self, store, made, listener).result()
             timing = {"seconds": time.monotonic() - start}
-            return StudyResult(self, known, None if place is None else str(place), tuple(store.repairs), timing)
+            return StudyResult(self, result, None if place is None else str(place), tuple(store.repairs), timing)
         finally:
             store.close()
 

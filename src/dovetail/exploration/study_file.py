@@ -20,7 +20,7 @@ Document = dict[str, Any]
 
 
 def _listed(value: object) -> object:
-    """One number is a list of one."""
+    """A single number counts as a list of one."""
     return (value,) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -28,16 +28,16 @@ Counts = Annotated[tuple[Count, ...], BeforeValidator(_listed), Field(strict=Fal
 
 
 class StudyJobSpec(JobSpec):
-    """One job of a study: that of a plan file, and how much it counts."""
+    """A job of a study: the job of a plan file, with a name and a weight."""
 
     name: Name | None = None
-    """what the job is called in results; left out: its model's name"""
+    """its name in results; default: the model's name"""
     weight: Positive = 1.0
     """how much its step time counts; weights are divided by their sum"""
 
 
 class HardwarePart(Spec):
-    """Which chips or wafers: a design space by name or path, or its fields; fields beside a name change it."""
+    """Which chips or wafers: a design space by name or path, or its fields; fields given with a name change it."""
 
     space: Text | None = None
     """a design space of the catalogue, or the path of a file"""
@@ -48,7 +48,7 @@ class HardwarePart(Spec):
     coefficients: Literal["value", "low", "high"] | None = None
     set: Document | None = None
     vary: Document | None = None
-    """axes; beside a named space they are further ones"""
+    """axes; with a named space they are added to its own"""
     derive: Document | None = None
     define: Document | None = None
     references: Document | None = None
@@ -73,23 +73,23 @@ class StudyClusterPart(Spec):
     chips: Counts | None = None
     """a number, or several to choose from"""
     wafers: Counts | None = None
-    """the same where designs are wafers; left out: one"""
+    """the same if designs are wafers; default: one"""
     tiers: Annotated[tuple[Document, ...], Field(strict=False, min_length=1, max_length=8)] | None = None
-    """network tiers, innermost first; left out: the links of the chip, as each design has them"""
+    """network tiers, innermost first; default: the links of each design's chip"""
     framework: Text = "megatron"
 
 
 class LimitsPart(Spec):
-    """What a design, or all chips or wafers of it together, may take at most."""
+    """Limits of a design, or of all its chips or wafers together."""
 
     area_mm2: Positive | None = None
-    """of a chip, or of all dies of a wafer by their sides"""
+    """of a chip, or of all dies of a wafer (width × height)"""
     power_w: Positive | None = None
     """peak power of a chip or wafer"""
     cost_usd: Positive | None = None
-    """of a chip, its package and memory; of a wafer as many as it has dies"""
+    """of a chip with its package and memory; of a wafer, for all its dies"""
     least_yield: Annotated[float, Field(gt=0, le=1)] | None = None
-    """part of the wafers that must come out as sold, where designs are wafers"""
+    """smallest share of wafers that must be sellable, if designs are wafers"""
     chips: Count | None = None
     wafers: Count | None = None
     total_power_w: Positive | None = None
@@ -99,21 +99,21 @@ class LimitsPart(Spec):
 
 
 class SearchPart(Spec):
-    """How designs are chosen."""
+    """How to search the designs."""
 
     method: Literal["exact", "evolutionary", "random"] = "exact"
     evaluations: Annotated[int, Field(ge=1, le=10**7)] = 1000
-    """designs that are asked for where the space is not enumerated"""
+    """designs to sample if the space is not enumerated"""
     window: Annotated[int, Field(ge=1, le=10**5)] = 16
-    """a batch is pruned against what is known after the batch so many before it: at least the number of workers"""
+    """a batch is pruned with the results up to this many batches before it: at least the number of workers"""
     batch: Annotated[int, Field(ge=1, le=10**4)] = 4
-    """designs of a batch whose plans are searched: about a second of work"""
+    """designs per batch of plan searches: about a second of work"""
     simulate_top: Annotated[int, Field(ge=1, le=MOST)] | None = None
-    """leading designs, and of each leading plans, that are replayed at most; left out: none"""
+    """most leading designs, and leading plans of each, to simulate; default: none"""
 
 
 class ExecutorPart(Spec):
-    """Where batches run; no part of the answer."""
+    """Where batches run; not part of the answer."""
 
     name: Literal["inline", "ray"] = "inline"
     address: Text = "local"
@@ -130,12 +130,12 @@ class StudyFile(Spec):
     plans: PlanSpaceSpec = PlanSpaceSpec()
     limits: LimitsPart = LimitsPart()
     objectives: Annotated[tuple[Text, ...], Field(strict=False, min_length=1, max_length=4)] = ("step_time",)
-    """one: the design with the least (or most) of it; several: their front"""
+    """one: the best design; several: their Pareto front"""
     search: SearchPart = SearchPart()
     executor: ExecutorPart = ExecutorPart()
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     output: Text | None = None
-    """the run directory; left out: what the command line says"""
+    """the run directory; default: the command line's"""
     source: Text | None = None
 
     @model_validator(mode="after")
@@ -147,5 +147,5 @@ class StudyFile(Spec):
             raise InputError("objectives", "names one twice", "give each once")
         names = [job.name for job in self.jobs if job.name]
         if len(set(names)) < len(names):
-            raise InputError("jobs", f"have the names {', '.join(names)}", "give each job a name of its own")
+            raise InputError("jobs", f"have the names {', '.join(names)}", "give each job its own name")
         return self

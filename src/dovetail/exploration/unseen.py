@@ -1,4 +1,4 @@
-"""The designs of a space that nobody looked at yet, in a random order of which no table is kept."""
+"""The designs of a space not seen yet, in a random order that needs no table."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dovetail.hardware.design_space import DesignSpace
 
 
 class Unseen:
-    """The kept designs not seen yet, in an order that the seed alone decides."""
+    """The designs within the limits not seen yet, in an order that depends only on the seed."""
 
-    #: Designs looked at together: few at first, for most asks are small.
+    #: Designs tested at once: few at first, since most asks are small.
     _FEWEST, _MOST = 2**8, 2**16
-    #: Designs in a row that break a limit, after which a space is taken to hold no more.
+    #: After this many designs in a row that break a limit, we assume the space has no more.
     _FRUITLESS = 2**24
 
     def __init__(self, space: DesignSpace, seed: int) -> None:
@@ -25,35 +25,37 @@ class Unseen:
         self._next = 0
 
     def leave_out(self, indices: Ints) -> None:
-        """Counts designs as seen."""
+        """Marks designs as seen."""
         self.seen.update(indices.tolist())
 
     def take(self, n: int) -> Ints:
-        """The next designs, which are seen from now on."""
-        found: list[int] = []
+        """The next designs, which then count as seen."""
+        taken: list[int] = []
         rows, fruitless = self._FEWEST, 0
-        while len(found) < n and self._next < self._order.length and fruitless < self._FRUITLESS:
+        while len(taken) < n and self._next < self._order.length and fruitless < self._FRUITLESS:
             stop = min(self._next + rows, self._order.length)
             positions, designs = self._order.between(self._next, stop)
-            kept = self.space.keeps(designs)
-            fruitless = 0 if kept.any() else fruitless + stop - self._next
+            within_limits = self.space.keeps(designs)
+            fruitless = 0 if within_limits.any() else fruitless + stop - self._next
             self._next = stop
-            for position, design in zip(positions[kept].tolist(), designs[kept].tolist(), strict=True):
+            for position, design in zip(
+                positions[within_limits].tolist(), designs[within_limits].tolist(), strict=True
+            ):
                 if design not in self.seen:
-                    found.append(design)
-                    if len(found) == n:
+                    taken.append(design)
+                    if len(taken) == n:
                         self._next = position + 1
                         break
             rows = min(2 * rows, self._MOST)
-        self.seen.update(found)
-        return np.array(found, np.int64)
+        self.seen.update(taken)
+        return np.array(taken, np.int64)
 
 
 class Order:
-    """All whole numbers below a size, each once, in a random order of which no table is kept.
+    """All whole numbers below a size, each once, in a random order that needs no table.
 
-    A number is a row and a column of a square; each is shifted in turn by a hash of the other, which can be undone,
-    so no two positions meet (a Feistel network: Black and Rogaway, CT-RSA 2002, "generalized Feistel cipher").
+    A number is a row and a column of a square; each is shifted in turn by a hash of the other, which is reversible,
+    so no two positions collide (a Feistel network: Black and Rogaway, CT-RSA 2002, "generalized Feistel cipher").
     """
 
     _TURNS = 6
@@ -63,11 +65,11 @@ class Order:
         self._cols = math.isqrt(size - 1) + 1
         self._rows = -(-size // self._cols)
         self.length = self._rows * self._cols
-        """positions, a few more than there are numbers: those of the others are passed over"""
+        """positions, a few more than there are numbers: those without a number are skipped"""
         self._keys = np.random.SeedSequence(seed).generate_state(self._TURNS, np.uint64)
 
     def between(self, start: int, stop: int) -> tuple[Ints, Ints]:
-        """Positions from `start` to before `stop`, and the number at each; positions without one are left out."""
+        """Positions from `start` to before `stop`, and the number at each; positions without one are skipped."""
         positions = np.arange(start, stop, dtype=np.int64)
         row, col = np.divmod(positions.astype(np.uint64), np.uint64(self._cols))
         for turn, key in enumerate(self._keys):

@@ -1,4 +1,4 @@
-"""A run as tables: a pandas frame of one level, or a DuckDB connection with a view of each."""
+"""A run as tables: a pandas frame of a fidelity level, or a DuckDB connection with a view of each."""
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dovetail.errors import InputError
-from dovetail.exploration.store import PARTS, Store
+from dovetail.exploration.store import PARTS, RunStore
 
 if TYPE_CHECKING:
     import duckdb
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 _INSTALL = 'run `pip install "dovetail[study]"`'
 
 
-def to_pandas(store: Store, level: str) -> pd.DataFrame:
+def to_pandas(store: RunStore, level: str) -> pd.DataFrame:
     """The finished parts of a level as one frame, in the order of their numbers."""
     try:
         import pandas as pd
     except ImportError:
-        raise InputError(store.where, "a frame of it needs pandas, which is not installed", _INSTALL) from None
+        raise InputError(store.where, "needs pandas for a data frame, which is not installed", _INSTALL) from None
     frame = store.table(level).to_pandas()
     assert isinstance(frame, pd.DataFrame)
     return frame
@@ -31,21 +31,21 @@ def to_pandas(store: Store, level: str) -> pd.DataFrame:
 def connect(where: str | Path) -> duckdb.DuckDBPyConnection:
     """A DuckDB database in memory with a view of each level over its Parquet files, new ones as they come.
 
-    Rows come in no particular order. The files are not checked against the index: `Store.table` does that.
+    Rows come in no particular order. The files are not checked against the index: `RunStore.table` does that.
     """
-    store = Store.view(where)
+    store = RunStore.view(where)
     if store.path is None:
         raise InputError(store.where, "is not on this machine", "copy the run to a local directory")
     try:
         import duckdb
     except ImportError:
-        raise InputError(store.where, "views of it need DuckDB, which is not installed", _INSTALL) from None
+        raise InputError(store.where, "needs DuckDB for views, which is not installed", _INSTALL) from None
     connection = duckdb.connect()
-    # a directory's own name may look like a pattern
+    # a directory's name may contain wildcards
     folder = re.sub(r"([\[*?])", r"[\1]", str((store.path / PARTS).absolute()))
     for level in store.levels():
         files = f"{folder}/{level}-*.parquet".replace("'", "''")
-        # a view takes no parameters; directories named like a=b are no columns
+        # a view takes no parameters; directories named like a=b are not columns
         rows = f"SELECT * FROM read_parquet('{files}', hive_partitioning = false)"  # noqa: S608
         connection.execute(f'CREATE VIEW "{level}" AS {rows}')
     return connection

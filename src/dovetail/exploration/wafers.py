@@ -1,4 +1,4 @@
-"""Studies of wafers: the clusters that designs are planned on, what no plan beats on them, and how they are told."""
+"""Studies of wafers: the clusters designs are planned on, their lower bounds, and how they are reported."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from dovetail.hardware.wafer_design import WaferDesigns, planned
 from dovetail.models import Job
 from dovetail.plans.space import Space
 
-#: What the grid that plans are for follows from.
+#: The variables that determine the grid of dies plans use.
 _GRID = ("grid_rows", "grid_cols", "spare_dies")
-#: Combinations of these that are looked at to find all grids of a space.
+#: Most combinations of these we enumerate to find all grids of a space.
 _MOST_GRIDS = 2**20
 
-#: Columns of searched wafers beside the variables of their space: variables, and figures of the estimate.
+#: Columns of searched wafers besides the variables of their space: variables and estimated figures.
 COLUMNS = (
     "grid_rows", "grid_cols", "die_width_mm", "die_height_mm", "tensor_cores", "core_sram_bytes", "hbm_stacks",
     "link_port_bytes_per_s", "clock_hz", "spare_dies", "power_limit_w", "wafer_flops", "wafer_hbm_bytes",
     "wafer_power_w", "wafer_yield",
 )  # fmt: skip
 
-#: Estimates that a point carries: of a die, then of the wafer.
+#: Estimates listed with a point: of a die, then of the wafer.
 SILICON = ("area_mm2", "peak_power_w", "wafer_power_w", "wafer_yield")
 
 
@@ -42,19 +42,22 @@ def wafer_designs(space: DesignSpace, designs: Sequence[int] | Ints) -> WaferDes
 
 
 def as_wafers(designs: object) -> WaferDesigns:
-    """Designs that are known to be wafers."""
-    assert isinstance(designs, WaferDesigns), "a study knows whether its space is of wafers"
+    """Designs, typed as wafers."""
+    assert isinstance(designs, WaferDesigns), "the space of the study is not of wafers"
     return designs
 
 
 def clusters_of(space: DesignSpace, designs: Sequence[int] | Ints, wafers: int) -> list[Cluster]:
-    """So many of each wafer as a cluster of their dies, without the rows of spare ones; they must have a row left.
+    """Clusters of the dies of each wafer design without the spare rows; at least one row must remain.
 
-    A die has area and power of the silicon estimate, as chips of a space do.
+    A die has the area and power of the silicon estimate, like chips of a space.
     """
     indices = np.asarray(designs, np.int64)
-    found = wafer_designs(space, indices)
-    area, power = space.values("area_mm2", found).tolist(), space.values("peak_power_w", found).tolist()
+    wafers_designed = wafer_designs(space, indices)
+    area, power = (
+        space.values("area_mm2", wafers_designed).tolist(),
+        space.values("peak_power_w", wafers_designed).tolist(),
+    )
     made: dict[str, Any] = dict(space.made_in())
     clusters: list[Cluster] = []
     for position, wafer in enumerate(space.wafers(indices)):
@@ -66,20 +69,22 @@ def clusters_of(space: DesignSpace, designs: Sequence[int] | Ints, wafers: int) 
 
 
 def grids(space: DesignSpace) -> tuple[tuple[int, int], ...]:
-    """Rows and columns of every grid that a plan of the space may be for, whatever its limits."""
+    """Rows and columns of every grid of the space, whatever its limits."""
     derived = set(dict(space.formulas.derived)) & set(_GRID)
     axes = tuple(axis if derived or set(_GRID) & set(axis.values) else _first(axis) for axis in space.axes)
     few = replace(space, axes=axes)
     if few.size > _MOST_GRIDS:
-        what = f"has {few.size:,} combinations of what its grids follow from"
+        what = f"has {few.size:,} combinations of the variables that determine its grids"
         raise InputError("hardware", what, f"keep them to {_MOST_GRIDS:,}: derive them from fewer axes")
-    found = wafer_designs(few, np.arange(few.size))
-    rows, cols = (np.broadcast_to(part, (few.size,)) for part in (found.planned_rows, found.grid_cols))
-    every = np.unique(np.stack([rows, cols], axis=1), axis=0)
-    kept = tuple((int(row), int(col)) for row, col in every.tolist() if row >= 1 and col >= 1)
-    if not kept:
-        raise InputError("hardware", "leaves no row of dies beside spare ones", "give its wafers fewer spare dies")
-    return kept
+    wafers_designed = wafer_designs(few, np.arange(few.size))
+    rows, cols = (
+        np.broadcast_to(part, (few.size,)) for part in (wafers_designed.planned_rows, wafers_designed.grid_cols)
+    )
+    sizes = np.unique(np.stack([rows, cols], axis=1), axis=0)
+    usable = tuple((int(row), int(col)) for row, col in sizes.tolist() if row >= 1 and col >= 1)
+    if not usable:
+        raise InputError("hardware", "leaves no row of dies besides spare ones", "give its wafers fewer spare dies")
+    return usable
 
 
 def _first(axis: Axis) -> Axis:
@@ -99,7 +104,7 @@ def _on_grid(wafer: Wafer, rows: int, cols: int) -> Wafer:
 
 
 def network_key(designs: WaferDesigns) -> tuple[Floats, ...]:
-    """What the network of designs follows from, an array of each: grid, links, and what leaves the wafer."""
+    """Everything the network of designs depends on, an array of each: grid, links, and off-wafer bandwidth."""
     parts = (designs.planned_rows, designs.grid_cols, designs.link_port_bytes_per_s, designs.edge_bytes_per_s)
     return tuple(np.broadcast_to(part, designs.shape) for part in parts)
 
@@ -107,35 +112,35 @@ def network_key(designs: WaferDesigns) -> tuple[Floats, ...]:
 def least_seconds(
     jobs: Sequence[Job], framework: Framework, designs: WaferDesigns, wafers: int, sizes: Sequence[Sequence[int]]
 ) -> Floats:
-    """Seconds that no plan with these micro-batches beats on so many of each wafer (L0): designs × jobs.
+    """Lower bounds of all plans with these micro-batches on a number of each wafer (L0): designs × jobs, in seconds.
 
-    Infinite where the state of the weights does not fit all dies together, where no row of dies is left, and where
-    several wafers have no links between them. The bound depends on the number of dies and what each sends off the
-    wafer, so designs alike in these are looked at together.
+    Infinite if the state of the weights does not fit all dies together, if no row of dies is left, or if several
+    wafers have no links between them. The bound depends on the number of dies and the off-wafer bandwidth, so designs
+    that agree in these are bounded together.
     """
     count = len(np.ravel(np.broadcast_to(0, designs.shape)))
     flat = {name: np.broadcast_to(designs.value(name), designs.shape).reshape(-1) for name in designs.variables}
-    every = as_wafers(designs.varied(flat))
-    dies, edge = np.broadcast_to(every.planned_dies, count), every.edge_bytes_per_s
+    flattened = as_wafers(designs.varied(flat))
+    dies, edge = np.broadcast_to(flattened.planned_dies, count), flattened.edge_bytes_per_s
     usable = (dies >= 1) & ((edge > 0) | (wafers == 1))
-    found = np.full((count, len(jobs)), np.inf)
+    seconds = np.full((count, len(jobs)), np.inf)
     keys, member = np.unique(np.stack([dies, edge if wafers > 1 else 0 * edge], axis=1), axis=0, return_inverse=True)
-    capacity = np.where(every.hbm_bytes > 0, every.hbm_bytes, _sram_bytes(every)) * dies * wafers
+    capacity = np.where(flattened.hbm_bytes > 0, flattened.hbm_bytes, _sram_bytes(flattened)) * dies * wafers
     for number, (group, off) in enumerate(keys.tolist()):
         alike = usable & (member.reshape(-1) == number)
         for column, job in enumerate(jobs):
             (rows,) = np.nonzero(alike & (capacity >= least_state_bytes(job, framework)))
             if not len(rows):
                 continue
-            # the bound knows no shapes, so any grid of so many dies will do
-            wafer = replace(_on_grid(every.wafer, 1, int(group)), edge_bytes_per_s=off)
-            some = every.varied({name: values[rows] for name, values in flat.items()})
+            # the bound ignores the shape, so any grid with as many dies will do
+            wafer = replace(_on_grid(flattened.wafer, 1, int(group)), edge_bytes_per_s=off)
+            members = flattened.varied({name: values[rows] for name, values in flat.items()})
             if group == 1 and wafers > 1:
-                # single dies have no other links than those off their wafers
-                some = some.varied({"link_ports": np.ones(()), "link_port_bytes_per_s": np.asarray(off)})
-            bounds = design_bounds([job], wafer.cluster(wafers), some, sizes[column])
-            found[rows, column] = bounds[..., 0, :].min(axis=-1)
-    return found.reshape(*designs.shape, len(jobs))
+                # single dies have only the links off their wafers
+                members = members.varied({"link_ports": np.ones(()), "link_port_bytes_per_s": np.asarray(off)})
+            bounds = design_bounds([job], wafer.cluster(wafers), members, sizes[column])
+            seconds[rows, column] = bounds[..., 0, :].min(axis=-1)
+    return seconds.reshape(*designs.shape, len(jobs))
 
 
 def _sram_bytes(designs: WaferDesigns) -> Floats:
@@ -143,7 +148,7 @@ def _sram_bytes(designs: WaferDesigns) -> Floats:
 
 
 def least_state_bytes(job: Job, framework: Framework) -> float:
-    """Bytes of weights, gradients and optimizer state that all chips together hold at least, however sharded."""
+    """A lower bound of the bytes of weights, gradients and optimizer state on all chips together, however sharded."""
     state, work = framework.state_bytes(job.precision), least_work(job, None)
     parameters = work.dense_parameters + work.expert_parameters
     sizes = [state.parameter_bytes(job.optimizer, staged=staged) for staged in (False, True)]
@@ -152,34 +157,34 @@ def least_state_bytes(job: Job, framework: Framework) -> float:
 
 def columns_of(space: DesignSpace, designs: Ints) -> dict[str, Floats]:
     """Variables and figures of wafers, as columns of a part."""
-    found = space.designs(designs)
+    designed = space.designs(designs)
     names = dict.fromkeys((*COLUMNS, *space.variables))
-    return {name: np.array(space.values(name, found), np.float64) for name in names}
+    return {name: np.array(space.values(name, designed), np.float64) for name in names}
 
 
 def joined_space(spaces: Sequence[Space]) -> Space:
-    """Plans of several grids together: they differ in degrees, which divide their dies."""
+    """The plan spaces of several grids merged: they differ in degrees, which divide their dies."""
     degrees = ("tensor_parallel", "context_parallel", "pipeline_parallel", "zero_group")
     values = {name: sorted({value for space in spaces for value in getattr(space, name)}) for name in degrees}
-    return replace(spaces[0], **{name: tuple(found) for name, found in values.items()})
+    return replace(spaces[0], **{name: tuple(degree_values) for name, degree_values in values.items()})
 
 
 def space_words(space: DesignSpace, counts: Sequence[int], plans: str) -> str:
-    """The space that a certificate holds over; `plans` tells those of all grids."""
-    every = grids(space)
-    most = max(rows * cols for rows, cols in every)
-    least = min(rows * cols for rows, cols in every)
-    dies = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    """The space of a certificate, in words; `plans` describes the plans of all grids."""
+    sizes = grids(space)
+    most = max(rows * cols for rows, cols in sizes)
+    fewest = min(rows * cols for rows, cols in sizes)
+    dies = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
     number = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
     word = "wafer" if tuple(counts) == (1,) else "wafers"
     return (
         f"{space.size:,} designs of {space.name} within physical rules and limits, {number} {word} with {dies} dies "
-        f"beside rows of spare ones, each with its fastest plans, degrees as far as they divide its dies: {plans}"
+        f"besides rows of spare ones, each with its fastest plans, degrees that divide its dies: {plans}"
     )
 
 
 def wafer_facts(space: DesignSpace, design: int) -> dict[str, Any]:
-    """One wafer for a reader, with what all have in common too."""
+    """The figures of one wafer for a report."""
     (wafer,) = space.wafers([design])
     grid, die = planned(wafer), wafer.die
     assert grid is not None

@@ -73,8 +73,8 @@ def fill_and_drain_step(
 ) -> float:
     """One plan's: seconds of every stage and link; `fill` and `drain` are scratch of the same length.
 
-    Without transfers no path is longer, and this is the step time (docs/pipeline.md). With transfers it is a lower
-    bound: round trips between stages may take longer than staying; only those to the last stage are counted.
+    Without transfers no path is longer, and this is the step time (docs/explanation/pipeline.md). With transfers it is
+    a lower bound: round trips between stages may take longer than staying; only those to the last stage count.
     """
     m = num_microbatches
     there, back, slowest, slowest_back, link = 0.0, 0.0, 0.0, 0.0, 0.0

@@ -17,7 +17,7 @@ MAX_CHUNK_RUNS = 2**22
 
 
 class PipelineSchedule(StrEnum):
-    """The order in which stages work on micro-batches; docs/pipeline.md describes each with its source."""
+    """The order in which stages work on micro-batches; docs/explanation/pipeline.md describes each with its source."""
 
     GPIPE = "gpipe"
     ONE_F_ONE_B = "1f1b"

@@ -35,7 +35,7 @@ def write_accuracy_page(
     date: datetime.date,
     simulated: SimulatedScore | None = None,
 ) -> tuple[Path, ...]:
-    """Writes the plots, and the marked parts of accuracy.md and of the README beside the folder; returns the paths.
+    """Writes the plots and the marked parts of results/accuracy.md and of the README; returns the paths.
 
     `left_out` has by run id what was predicted without the run's family; nothing is written where a marker is missing.
     Without `simulated` the page says nothing of simulation.
@@ -47,7 +47,7 @@ def write_accuracy_page(
     figures = page_tables(measured, scoreboard, apart, date)
     if simulated is not None:
         figures["simulated"] = simulated_tables(simulated)
-    page, readme = docs / "accuracy.md", docs.parent / "README.md"
+    page, readme = docs / "results" / "accuracy.md", docs.parent / "README.md"
     texts = {
         page: replaced(page, _arranged(figures, scoreboard)),
         readme: replaced(readme, readme_table(scoreboard, apart, date)),
@@ -81,11 +81,11 @@ def _arranged(figures: Mapping[str, str], scoreboard: Scoreboard) -> str:
     return "\n\n".join(
         (
             figures["summary"],
-            "![Predicted against measured step time, a panel per generation](assets/accuracy-predicted-measured.svg)",
+            "![Predicted against measured step time by generation](../assets/accuracy-predicted-measured.svg)",
             "### Step time by family",
             figures["families"],
-            "![Mean absolute error of every family](assets/accuracy-families.svg)",
-            "![How signed errors are distributed](assets/accuracy-errors.svg)",
+            "![Mean absolute error of every family](../assets/accuracy-families.svg)",
+            "![How signed errors are distributed](../assets/accuracy-errors.svg)",
             *(("### Memory", figures["memory"]) if scoreboard.memory else ()),
             "### Choice of plan",
             figures["ranking"],

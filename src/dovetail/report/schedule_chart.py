@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from dovetail.schedule.problem import RESOURCES, Phase, Problem, Schedule
+from dovetail.schedule.problem import RESOURCES, ModePhase, Problem, Schedule
 
 #: How full a resource is, from empty to full.
 _LEVELS = " ▁▂▃▄▅▆▇█"
@@ -21,7 +21,7 @@ class Piece:
 
     task: str
     start: int
-    phase: Phase
+    phase: ModePhase
 
     @property
     def end(self) -> int:
@@ -57,7 +57,7 @@ def chart(problem: Problem, schedule: Schedule, width: int = 60) -> list[str]:
     return lines
 
 
-def _cores_text(phase: Phase) -> str:
+def _cores_text(phase: ModePhase) -> str:
     """Cores of a phase in short: 4T for tensor cores, 2V for vector cores."""
     kinds = ((phase.tensor_cores, "T"), (phase.vector_cores, "V"))
     return " ".join(f"{cores}{letter}" for cores, letter in kinds if cores) or "no core"

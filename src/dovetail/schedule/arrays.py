@@ -1,4 +1,4 @@
-"""Schedule problems as arrays: one graph of tasks, many chips; and a group's tasks as compiled kernels take them."""
+"""Schedule problems as arrays: one graph of tasks, many chips; and groups of tasks for the compiled kernels."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from dovetail.schedule.problem import MAX_PHASES, RESOURCES, Problem
 
 
 class Graph(NamedTuple):
-    """Which tasks need which, in groups that run one after the other.
+    """Dependencies between tasks, in groups that run one after the other.
 
-    All tasks of a group need all tasks of the groups before it, so the least makespans of the groups add up. Places are
-    positions in `order`, which lists group by group; needs within a group alone are kept, without those implied.
+    All tasks of a group need all tasks of the groups before it, so the shortest makespans of the groups add up. Places
+    are positions in `order`, which lists group by group; only direct needs within a group are listed.
     """
 
     #: by place: the task's position in its problem
@@ -38,28 +38,28 @@ class Arrays(NamedTuple):
     graph: Graph
     #: problems × resources
     capacities: Ints
-    #: problems × tasks: how many modes
+    #: problems × tasks: number of modes
     modes: Ints
-    #: problems × tasks × modes × phases; 0 where there is no second phase
+    #: problems × tasks × modes × phases; 0 if there is no second phase
     cycles: Ints
     #: problems × tasks × modes × phases × resources
     uses: Ints
 
 
-class Group(NamedTuple):
-    """One group of one problem: its tasks in order, the modes of each that no other beats, the shortest first."""
+class TaskGroup(NamedTuple):
+    """One group of one problem: its tasks in order, and the undominated modes of each, shortest first."""
 
     capacities: Ints
-    #: tasks: how many modes
+    #: tasks: number of modes
     choices: Ints
-    #: tasks × modes: cycles in all, and of the first phase
+    #: tasks × modes: total cycles, and cycles of the first phase
     cycles: Ints
     first: Ints
     #: tasks × modes × phases × resources
     uses: Ints
     #: tasks × modes × resources: cycles × uses
     work: Ints
-    #: tasks × modes: its number in the problem
+    #: tasks × modes: the mode's number in the problem
     source: Ints
     before: Bools
     first_need: Ints
@@ -69,14 +69,14 @@ class Group(NamedTuple):
 
 
 def graph_of(after: Sequence[Sequence[int]]) -> Graph:
-    """The graph of tasks, by what each needs: positions before its own."""
+    """The graph of tasks, given the earlier positions each one needs."""
     n = len(after)
     before = np.zeros((n, n), np.bool_)
     for position, needs in enumerate(after):
         for need in needs:
             before[:, position] |= before[:, need]
             before[need, position] = True
-    # whoever needs a task needs all that it needs, and the task
+    # tasks sorted by the number of tasks they depend on are in topological order
     order = np.argsort(before.sum(axis=0), kind="stable").astype(np.int64)
     before = np.ascontiguousarray(before[np.ix_(order, order)])
     starts = [k for k in range(n) if before[:k, k:].all()]
@@ -108,8 +108,8 @@ def arrays_of(problem: Problem) -> Arrays:
 
 
 @njit(cache=True)
-def group_of(arrays: Arrays, problem: int, number: int) -> Group:
-    """A group of a problem; a task none of whose modes fits the capacities is left with none."""
+def group_of(arrays: Arrays, problem: int, number: int) -> TaskGroup:
+    """A group of a problem; a task whose modes all exceed the capacities has none left."""
     graph, most = arrays.graph, arrays.cycles.shape[2]
     low, high = graph.first_member[number], graph.first_member[number + 1]
     n = high - low
@@ -133,14 +133,14 @@ def group_of(arrays: Arrays, problem: int, number: int) -> Group:
     needs = graph.needs[graph.first_need[low] : graph.first_need[high]] - low
     first_follower = graph.first_follower[low : high + 1] - graph.first_follower[low]
     followers = graph.followers[graph.first_follower[low] : graph.first_follower[high]] - low
-    return Group(
+    return TaskGroup(
         capacities, count, cycles, first, uses, work, source, before, first_need, needs, first_follower, followers
     )
 
 
 @njit(cache=True)
-def _efficient_modes(arrays: Arrays, problem: int, task: int, kept: Ints) -> int:
-    """Lists the modes of a task that fit and that no other beats, the shortest first; returns how many."""
+def _efficient_modes(arrays: Arrays, problem: int, task: int, numbers: Ints) -> int:
+    """Lists the undominated modes of a task that fit, shortest first; returns how many there are."""
     count = 0
     cycles = arrays.cycles[problem, task]
     for m in range(arrays.modes[problem, task]):
@@ -150,32 +150,32 @@ def _efficient_modes(arrays: Arrays, problem: int, task: int, kept: Ints) -> int
             fits = fits and most <= arrays.capacities[problem, r]
         if fits:
             at, length = count, cycles[m, 0] + cycles[m, 1]
-            while at > 0 and cycles[kept[at - 1], 0] + cycles[kept[at - 1], 1] > length:
-                kept[at] = kept[at - 1]
+            while at > 0 and cycles[numbers[at - 1], 0] + cycles[numbers[at - 1], 1] > length:
+                numbers[at] = numbers[at - 1]
                 at -= 1
-            kept[at] = m
+            numbers[at] = m
             count += 1
-    left = 0
+    num_efficient = 0
     for k in range(count):
         beaten = False
-        # of equal modes the first stays; a shorter one is never beaten by a longer one
-        for j in range(left):
-            beaten = beaten or _within(arrays, problem, task, kept[j], kept[k])
+        # the first of equal modes stays; a longer mode never beats a shorter one
+        for j in range(num_efficient):
+            beaten = beaten or _within(arrays, problem, task, numbers[j], numbers[k])
         for j in range(k + 1, count):
-            same = cycles[kept[j], 0] + cycles[kept[j], 1] == cycles[kept[k], 0] + cycles[kept[k], 1]
+            same = cycles[numbers[j], 0] + cycles[numbers[j], 1] == cycles[numbers[k], 0] + cycles[numbers[k], 1]
             if beaten or not same:
                 break
-            there = _within(arrays, problem, task, kept[j], kept[k])
-            beaten = there and not _within(arrays, problem, task, kept[k], kept[j])
+            there = _within(arrays, problem, task, numbers[j], numbers[k])
+            beaten = there and not _within(arrays, problem, task, numbers[k], numbers[j])
         if not beaten:
-            kept[left] = kept[k]
-            left += 1
-    return left
+            numbers[num_efficient] = numbers[k]
+            num_efficient += 1
+    return num_efficient
 
 
 @njit(cache=True)
 def _within(arrays: Arrays, problem: int, task: int, a: int, b: int) -> bool:
-    """Whether a mode can take the place of another one: never longer, never with more of anything at any moment."""
+    """Whether a mode can replace another one: it is no longer and never uses more of any resource."""
     cycles, uses = arrays.cycles[problem, task], arrays.uses[problem, task]
     if cycles[a, 0] + cycles[a, 1] > cycles[b, 0] + cycles[b, 1]:
         return False

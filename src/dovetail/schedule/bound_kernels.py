@@ -1,4 +1,4 @@
-"""Compiled lower bounds of one group's makespan: paths, work, means of both, and makespans refuted."""
+"""Compiled lower bounds of one group's makespan: paths, work, weighted means of both, and refuted makespans."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ import numpy as np
 from numba import njit
 
 from dovetail.arrays import ROUNDING, Bools, Floats, Ints
-from dovetail.schedule.arrays import Group
+from dovetail.schedule.arrays import TaskGroup
 
-#: Levels of use of a resource that are tried for what blocks it.
+#: Most levels of use of a resource to try as blocking.
 LEVELS = 8
-#: Choices of modes that are kept on the way of the weights.
-CHOSEN = 4
+#: Choices of modes sampled while the weights move.
+SAMPLED = 4
 
 
 class Windows(NamedTuple):
-    """What a trial makespan leaves every task: cycles before and after it, and how many of its modes."""
+    """What a trial makespan leaves every task: cycles before and after it, and its allowed modes."""
 
     heads: Ints
     tails: Ints
     #: modes are sorted by cycles, so those short enough come first
     allowed: Ints
     #: tasks × modes × resources: the least work among a mode and all shorter ones
-    least: Ints
+    least_work: Ints
     by_tail: Ints
 
 
 class Weights(NamedTuple):
-    """Costs of modes, the modes that cost least, and the longest path through those."""
+    """Costs of modes, the cheapest modes, and the longest path through those."""
 
     #: tasks × modes
     costs: Floats
     choice: Ints
-    #: some × tasks: modes chosen on the way
-    chosen: Ints
-    #: resources: one part of the capacity's number
+    #: samples × tasks: modes chosen on the way
+    sampled_modes: Ints
+    #: resources: 1 / capacity
     scales: Floats
     lengths: Ints
     path: Ints
@@ -45,22 +45,22 @@ class Weights(NamedTuple):
 
 
 @njit(cache=True)
-def windows_for(group: Group) -> Windows:
+def windows_for(group: TaskGroup) -> Windows:
     """Windows of a group before any makespan is tried."""
     n, most = group.cycles.shape
-    least = np.empty((n, most, 3), np.int64)
+    least_work = np.empty((n, most, 3), np.int64)
     for i in range(n):
         for r in range(3):
             smallest = group.work[i, 0, r]
             for m in range(group.choices[i]):
                 smallest = min(smallest, group.work[i, m, r])
-                least[i, m, r] = smallest
-    return Windows(np.zeros(n, np.int64), np.zeros(n, np.int64), group.choices.copy(), least, np.arange(n))
+                least_work[i, m, r] = smallest
+    return Windows(np.zeros(n, np.int64), np.zeros(n, np.int64), group.choices.copy(), least_work, np.arange(n))
 
 
 @njit(cache=True)
-def weights_for(group: Group) -> Weights:
-    """Room for the weights of a group."""
+def weights_for(group: TaskGroup) -> Weights:
+    """Arrays for the weights of a group."""
     n, scales = len(group.choices), np.zeros(3)
     for r in range(3):
         scales[r] = 1.0 / group.capacities[r] if group.capacities[r] else 0.0
@@ -69,7 +69,7 @@ def weights_for(group: Group) -> Weights:
     return Weights(
         np.zeros(group.cycles.shape),
         empty,
-        np.zeros((CHOSEN, n), np.int64),
+        np.zeros((SAMPLED, n), np.int64),
         scales,
         empty.copy(),
         empty.copy(),
@@ -79,7 +79,7 @@ def weights_for(group: Group) -> Weights:
 
 
 @njit(cache=True)
-def simple_bound(group: Group, windows: Windows) -> int:
+def simple_bound(group: TaskGroup, windows: Windows) -> int:
     """The longest path of shortest modes, and the least work of every resource; sets heads and tails."""
     n, bound = len(group.choices), 0
     _narrow(group, windows)
@@ -88,15 +88,15 @@ def simple_bound(group: Group, windows: Windows) -> int:
     for r in range(3):
         work = 0
         for i in range(n):
-            work += windows.least[i, windows.allowed[i] - 1, r]
+            work += windows.least_work[i, windows.allowed[i] - 1, r]
         if group.capacities[r] > 0:
             bound = max(bound, -(-work // group.capacities[r]))
     return bound
 
 
 @njit(cache=True)
-def _narrow(group: Group, windows: Windows) -> None:
-    """Heads and tails: what a task needs takes its longest path, and the least work of all of it."""
+def _narrow(group: TaskGroup, windows: Windows) -> None:
+    """Updates heads and tails from the longest paths and the least work before and after each task."""
     n = len(group.choices)
     heads, tails = windows.heads, windows.tails
     for i in range(n):
@@ -112,13 +112,13 @@ def _narrow(group: Group, windows: Windows) -> None:
 
 
 @njit(cache=True)
-def _work_time(group: Group, windows: Windows, chosen: Bools) -> int:
-    """Cycles that the least work of the chosen tasks takes."""
+def _work_time(group: TaskGroup, windows: Windows, members: Bools) -> int:
+    """Cycles that the least work of some tasks takes."""
     one, two, three = 0, 0, 0
-    for j in range(len(chosen)):
-        if chosen[j]:
-            least = windows.least[j, windows.allowed[j] - 1]
-            one, two, three = one + least[0], two + least[1], three + least[2]
+    for j in range(len(members)):
+        if members[j]:
+            work = windows.least_work[j, windows.allowed[j] - 1]
+            one, two, three = one + work[0], two + work[1], three + work[2]
     capacities = group.capacities
     time = -(-one // capacities[0]) if capacities[0] else 0
     time = max(time, -(-two // capacities[1]) if capacities[1] else 0)
@@ -126,11 +126,11 @@ def _work_time(group: Group, windows: Windows, chosen: Bools) -> int:
 
 
 @njit(cache=True)
-def refuted(group: Group, windows: Windows, weights: Weights, trial: int, rounds: int) -> bool:
+def refuted(group: TaskGroup, windows: Windows, weights: Weights, trial: int, rounds: int) -> bool:
     """Whether it is proven that no schedule ends within the trial makespan.
 
-    Destructive bounds (Klein and Scholl 1999, European Journal of Operational Research 112): a task keeps the modes
-    that its head and tail leave time for, and what they need at least has to fit.
+    Destructive bounds (Klein and Scholl 1999, European Journal of Operational Research 112): a task may use the modes
+    that its head and tail leave time for, and their least work has to fit.
     """
     n = len(group.choices)
     windows.heads[:] = 0
@@ -155,7 +155,7 @@ def refuted(group: Group, windows: Windows, weights: Weights, trial: int, rounds
 
 
 @njit(cache=True)
-def _too_much_work(group: Group, windows: Windows, trial: int) -> bool:
+def _too_much_work(group: TaskGroup, windows: Windows, trial: int) -> bool:
     """Whether tasks between some head and some tail have more work than fits between them."""
     n, by_tail = len(group.choices), windows.by_tail
     for k in range(1, n):
@@ -170,8 +170,8 @@ def _too_much_work(group: Group, windows: Windows, trial: int) -> bool:
         for k in range(n):
             i = by_tail[k]
             if windows.heads[i] >= head:
-                least = windows.least[i, windows.allowed[i] - 1]
-                one, two, three = one + least[0], two + least[1], three + least[2]
+                work = windows.least_work[i, windows.allowed[i] - 1]
+                one, two, three = one + work[0], two + work[1], three + work[2]
                 time = trial - head - windows.tails[i]
                 capacities = group.capacities
                 if one > time * capacities[0] or two > time * capacities[1] or three > time * capacities[2]:
@@ -180,11 +180,11 @@ def _too_much_work(group: Group, windows: Windows, trial: int) -> bool:
 
 
 @njit(cache=True)
-def too_wide(group: Group, windows: Windows, trial: int) -> bool:
-    """Whether cores and cycles, both rounded by dual feasible functions, exceed the trial makespan's room.
+def too_wide(group: TaskGroup, windows: Windows, trial: int) -> bool:
+    """Whether cores and cycles, both rounded by dual feasible functions, exceed the area of the trial makespan.
 
     Fekete and Schepers 2004 (Mathematics of Operations Research 29) for rectangles. Tasks in time are intervals, whose
-    graph is perfect: uses that fit at every moment are a mixture of sets of tasks that run one after the other.
+    graph is perfect: uses that fit at all times are a mixture of sets of tasks that run one after the other.
     """
     n = len(group.choices)
     for r in range(3):
@@ -194,22 +194,22 @@ def too_wide(group: Group, windows: Windows, trial: int) -> bool:
         for parts in range(1, 4):
             plain, halved = 0.0, 0.0
             for i in range(n):
-                least, least_halved = np.inf, np.inf
+                smallest, smallest_halved = np.inf, np.inf
                 for m in range(windows.allowed[i]):
                     one, two = group.uses[i, m, 0, r], group.uses[i, m, 1, r]
                     length, first = group.cycles[i, m], group.first[i, m]
                     both = min(one, two) if length > first else one
-                    whole, begin, end = (
+                    total, begin, end = (
                         _part(length, trial, parts),
                         _part(first, trial, parts),
                         _part(length - first, trial, parts),
                     )
-                    least = min(least, max(both * whole, one * begin + two * end) / capacity)
+                    smallest = min(smallest, max(both * total, one * begin + two * end) / capacity)
                     halves = max(
-                        _half(both, capacity) * whole, _half(one, capacity) * begin + _half(two, capacity) * end
+                        _half(both, capacity) * total, _half(one, capacity) * begin + _half(two, capacity) * end
                     )
-                    least_halved = min(least_halved, halves)
-                plain, halved = plain + least, halved + least_halved
+                    smallest_halved = min(smallest_halved, halves)
+                plain, halved = plain + smallest, halved + smallest_halved
             if max(plain, halved) * (1 - ROUNDING) > 1:
                 return True
     return False
@@ -217,24 +217,24 @@ def too_wide(group: Group, windows: Windows, trial: int) -> bool:
 
 @njit(cache=True)
 def _part(cycles: int, trial: int, parts: int) -> float:
-    """The part of the trial makespan, of which only so many parts are told apart; sums to 1 at most where all fit."""
+    """The share of the trial makespan, rounded to a number of parts; shares sum to at most 1 if all fit."""
     scaled = (parts + 1) * cycles
     return cycles / trial if scaled % trial == 0 else (scaled // trial) / parts
 
 
 @njit(cache=True)
 def _half(use: int, capacity: int) -> float:
-    """1 for more than half of the capacity, of which no two fit; 1/2 for just half."""
+    """1 for more than half of the capacity (no two of these fit together); 1/2 for exactly half."""
     return 1.0 if 2 * use > capacity else 0.5 if 2 * use == capacity else 0.0
 
 
 @njit(cache=True)
-def weighed(group: Group, windows: Windows, weights: Weights, target: int, rounds: int) -> float:
-    """The best weighted mean found of what bounds the makespan, each task in the mode that costs least by it.
+def weighed(group: TaskGroup, windows: Windows, weights: Weights, target: int, rounds: int) -> float:
+    """The best weighted mean of lower bounds found, with each task in its cheapest mode under the weights.
 
     Every schedule has work ≤ capacity × makespan and paths ≤ makespan, so any mean of them is a bound: the dual of the
     allotment program for malleable tasks (Jansen and Zhang 2006, ACM Transactions on Algorithms 2). Weights move
-    towards what is longest in the modes chosen, by steps that shrink (Brown 1951, fictitious play).
+    towards the longest bound in the chosen modes, by shrinking steps (Brown 1951, fictitious play).
     """
     best, step = 0.0, 1.0
     weights.choice[:] = 0
@@ -249,28 +249,28 @@ def weighed(group: Group, windows: Windows, weights: Weights, target: int, round
         best = max(best, value)
         if best * (1 - ROUNDING) > target:
             break
-        weights.chosen[k * CHOSEN // rounds] = weights.choice
+        weights.sampled_modes[k * SAMPLED // rounds] = weights.choice
         step = 2.0 / (k + 3)
     return best * (1 - ROUNDING)
 
 
 @njit(cache=True)
-def _heaviest(group: Group, weights: Weights) -> tuple[float, int, int, int]:
-    """Of the work in the modes chosen what takes longest: the resource counted, the one that blocks, and its level."""
+def _heaviest(group: TaskGroup, weights: Weights) -> tuple[float, int, int, int]:
+    """The longest work in the chosen modes: the resource counted, the resource that blocks, and its level."""
     most, counted, blocking, level = -1.0, 0, 0, 0
     capacities = group.capacities
     for s in range(3):
         for k in range(1 if s else 0, _levels(group, weights, s)):
-            least = weights.levels[k]
+            use_level = weights.levels[k]
             one, two, three = 0.0, 0.0, 0.0
             for i in range(len(group.choices)):
                 m = weights.choice[i]
                 for phase in range(2):
                     cycles = group.first[i, m] if phase == 0 else group.cycles[i, m] - group.first[i, m]
                     use = group.uses[i, m, phase, s]
-                    if cycles == 0 or use < least:
+                    if cycles == 0 or use < use_level:
                         continue
-                    if use > capacities[s] - least:
+                    if use > capacities[s] - use_level:
                         one, two, three = one + cycles, two + cycles, three + cycles
                     else:
                         one += cycles * weights.scales[0] * group.uses[i, m, phase, 0]
@@ -282,16 +282,16 @@ def _heaviest(group: Group, weights: Weights) -> tuple[float, int, int, int]:
                     heaviest,
                     0 if one == heaviest else 1 if two == heaviest else 2,
                     s,
-                    least,
+                    use_level,
                 )
     return most, counted, blocking, level
 
 
 @njit(cache=True)
-def _levels(group: Group, weights: Weights, resource: int) -> int:
-    """Lists uses of a resource, in the modes chosen, that are no more than half of it; returns how many.
+def _levels(group: TaskGroup, weights: Weights, resource: int) -> int:
+    """Lists uses of a resource in the chosen modes of at most half its capacity; returns how many there are.
 
-    Between two of them a level blocks less than at the larger one and counts the same.
+    A level between two of them counts the same as the larger one but blocks less.
     """
     count, levels = 2, weights.levels
     # at the lowest level no mode escapes by using less
@@ -311,7 +311,7 @@ def _levels(group: Group, weights: Weights, resource: int) -> int:
                 count += 1
     if count <= LEVELS:
         return count if group.capacities[resource] > 1 else 1
-    # the most, and some below it
+    # the largest, and some below it
     for k in range(2, LEVELS):
         levels[k] = levels[1 + (k - 1) * (count - 2) // (LEVELS - 2)]
     return LEVELS
@@ -319,15 +319,15 @@ def _levels(group: Group, weights: Weights, resource: int) -> int:
 
 @njit(cache=True)
 def _mix_work(
-    group: Group, windows: Windows, weights: Weights, step: float, counted: int, blocking: int, level: int
+    group: TaskGroup, windows: Windows, weights: Weights, step: float, counted: int, blocking: int, level: int
 ) -> float:
-    """Moves the costs towards a resource's work and chooses the modes of least cost; their sum.
+    """Moves the costs towards a resource's work and chooses the cheapest modes; returns their sum.
 
-    A mode that leaves less than the level of the blocking resource runs alone among those which use that much of it.
+    A mode that leaves less than the level of the blocking resource cannot overlap with others that use that much of it.
     """
     total, scale, limit = 0.0, weights.scales[counted] * step, group.capacities[blocking] - level
     for i in range(len(group.choices)):
-        least, chosen = np.inf, 0
+        lowest, mode = np.inf, 0
         for m in range(windows.allowed[i]):
             first, cycles = group.first[i, m], group.cycles[i, m]
             use, then = group.uses[i, m, 0, blocking], group.uses[i, m, 1, blocking]
@@ -337,32 +337,32 @@ def _mix_work(
             if cycles > first and then >= level:
                 cost += (cycles - first) * (step if then > limit else scale * group.uses[i, m, 1, counted])
             weights.costs[i, m] = cost
-            if cost < least:
-                least, chosen = cost, m
-        total += least
-        weights.choice[i] = chosen
+            if cost < lowest:
+                lowest, mode = cost, m
+        total += lowest
+        weights.choice[i] = mode
     return total
 
 
 @njit(cache=True)
-def _mix_path(group: Group, windows: Windows, weights: Weights, step: float) -> float:
-    """Moves the costs towards the marked tasks' cycles and chooses the modes of least cost; their sum."""
+def _mix_path(group: TaskGroup, windows: Windows, weights: Weights, step: float) -> float:
+    """Moves the costs towards the marked tasks' cycles and chooses the cheapest modes; returns their sum."""
     total = 0.0
     for i in range(len(group.choices)):
-        least, chosen, weight = np.inf, 0, step if weights.marked[i] else 0.0
+        lowest, mode, weight = np.inf, 0, step if weights.marked[i] else 0.0
         for m in range(windows.allowed[i]):
             cost = weights.costs[i, m] * (1 - step) + weight * group.cycles[i, m]
             weights.costs[i, m] = cost
-            if cost < least:
-                least, chosen = cost, m
-        total += least
-        weights.choice[i] = chosen
+            if cost < lowest:
+                lowest, mode = cost, m
+        total += lowest
+        weights.choice[i] = mode
     return total
 
 
 @njit(cache=True)
-def _longest(group: Group, weights: Weights) -> int:
-    """The longest path of the modes chosen; notes every task's longest path and the task before it."""
+def _longest(group: TaskGroup, weights: Weights) -> int:
+    """The longest path of the chosen modes; records every task's longest path and predecessor."""
     longest = 0
     for i in range(len(group.choices)):
         start, before = 0, -1
@@ -377,7 +377,7 @@ def _longest(group: Group, weights: Weights) -> int:
 
 
 @njit(cache=True)
-def _mark_path(group: Group, weights: Weights) -> None:
+def _mark_path(group: TaskGroup, weights: Weights) -> None:
     """Marks the tasks of the longest path."""
     at = 0
     for i in range(len(group.choices)):

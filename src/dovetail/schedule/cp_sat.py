@@ -1,4 +1,4 @@
-"""The constraint model of one segment, for CP-SAT: the one module that knows the solver."""
+"""The constraint model of one segment for CP-SAT: the only module that uses the solver."""
 # the solver's types are partly unknown
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
@@ -16,21 +16,21 @@ SEED = 1
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """Cycles that what a task needs, and what needs it, take at least."""
+    """Lower bounds of the cycles before and after a task."""
 
     head: int
     tail: int
 
 
-def improved(problem: Problem, known: Solution, deterministic_limit: float) -> Solution:
-    """The known solution, or a better one: searched among shorter schedules alone, until none is left or the limit."""
-    horizon = known.makespan - 1
-    built = _Model(problem, known, horizon)
+def improved(problem: Problem, incumbent: Solution, deterministic_limit: float) -> Solution:
+    """The incumbent, or a better solution: searches only shorter schedules, until none is left or the limit."""
+    horizon = incumbent.makespan - 1
+    built = _Model(problem, incumbent, horizon)
     if built.impossible:
-        return Solution(known.schedule, known.makespan, known.makespan, "optimal")
+        return Solution(incumbent.schedule, incumbent.makespan, incumbent.makespan, "optimal")
     solver = cp_model.CpSolver()
     parameters = solver.parameters
-    # one worker, one seed and a limit in steps: the same answer on every machine
+    # one worker, one seed and a deterministic limit: the same answer on every machine
     parameters.num_workers = 1
     parameters.random_seed = SEED
     parameters.max_deterministic_time = deterministic_limit
@@ -39,36 +39,36 @@ def improved(problem: Problem, known: Solution, deterministic_limit: float) -> S
     parameters.use_overload_checker_in_cumulative = True
     status = solver.solve(built.model)
     if status == cp_model.INFEASIBLE:
-        return Solution(known.schedule, known.makespan, known.makespan, "optimal")
-    bound = known.bound
+        return Solution(incumbent.schedule, incumbent.makespan, incumbent.makespan, "optimal")
+    bound = incumbent.bound
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         schedule = built.schedule(solver)
         makespan = schedule.makespan(problem)
-        bound = makespan if status == cp_model.OPTIMAL else max(bound, _whole(solver.best_objective_bound))
+        bound = makespan if status == cp_model.OPTIMAL else max(bound, _as_int(solver.best_objective_bound))
         return Solution(schedule, makespan, bound, "optimal" if bound == makespan else "feasible")
-    # the limit came first: a bound within the horizon proves only itself
-    bound = max(bound, min(_whole(solver.best_objective_bound), horizon))
-    return Solution(known.schedule, known.makespan, bound, "feasible")
+    # the limit stopped the search: its bound is valid up to the horizon
+    bound = max(bound, min(_as_int(solver.best_objective_bound), horizon))
+    return Solution(incumbent.schedule, incumbent.makespan, bound, "feasible")
 
 
-def _whole(bound: float) -> int:
-    """The solver's bound is whole, but given as a float."""
+def _as_int(bound: float) -> int:
+    """The solver's bound, an integer given as a float."""
     return round(bound)
 
 
 class _Model:
     """Schedules that end within a horizon; an optional interval per mode and phase."""
 
-    def __init__(self, problem: Problem, known: Solution, horizon: int) -> None:
+    def __init__(self, problem: Problem, incumbent: Solution, horizon: int) -> None:
         self.model = cp_model.CpModel()
         self._problem, self._horizon = problem, horizon
         self._windows = _windows(problem)
-        self._makespan = self.model.new_int_var(known.bound, horizon, "makespan")
+        self._makespan = self.model.new_int_var(incumbent.bound, horizon, "makespan")
         self._starts: list[cp_model.IntVar] = []
         self._ends: list[cp_model.IntVar] = []
-        #: by task: numbers of the modes that fit the horizon, and whether each is taken
+        #: by task: numbers of the modes that fit the horizon, and the literal of each
         self._taken: list[list[tuple[int, cp_model.IntVar]]] = []
-        #: by resource: interval, use, and whether it is there × cycles
+        #: by resource: interval, use, and work (literal × use × cycles)
         self._used: list[list[tuple[cp_model.IntervalVar, int, cp_model.LinearExpr]]] = [[], [], []]
         shortest = [min(mode.cycles for mode in task.modes) for task in problem.tasks]
         paths = [w.head + cycles + w.tail for w, cycles in zip(self._windows, shortest, strict=True)]
@@ -116,11 +116,11 @@ class _Model:
         used = self._used[resource]
         if used:
             self.model.add_cumulative([interval for interval, _, _ in used], [use for _, use, _ in used], capacity)
-            # implied: no more work than fits until the end
+            # implied: no more work than fits the makespan
             self.model.add(sum(work for _, _, work in used) <= capacity * self._makespan)
 
     def _order_twins(self) -> None:
-        """Tasks that may take each other's place start in the order given."""
+        """Breaks symmetry: interchangeable tasks start in the given order."""
         followers: list[list[int]] = [[] for _ in self._problem.tasks]
         for position, task in enumerate(self._problem.tasks):
             for need in task.after:
@@ -133,14 +133,14 @@ class _Model:
             last[kind] = position
 
     def schedule(self, solver: cp_model.CpSolver) -> Schedule:
-        """The one the solver found."""
+        """The schedule the solver found."""
         starts = tuple(solver.value(start) for start in self._starts)
         modes = tuple(next(number for number, there in taken if solver.value(there)) for taken in self._taken)
         return Schedule(starts, modes)
 
 
 def _windows(problem: Problem) -> list[_Window]:
-    """Of every task the longest paths of shortest modes before and after it."""
+    """The longest paths of shortest modes before and after every task."""
     shortest = [min(mode.cycles for mode in task.modes) for task in problem.tasks]
     heads, tails = [0] * len(shortest), [0] * len(shortest)
     for position, task in enumerate(problem.tasks):

@@ -1,8 +1,8 @@
-"""Schedule problems of a layer's forward or backward: of many chips, or of many sizes on one chip, at once.
+"""Schedule problems of a layer's forward or backward: for many chips, or many sizes on one chip, at once.
 
 Every operator may run on any divisor of its kind's cores. Attention has a part on each kind: fused into one phase that
-holds both, or apart, products first. Costs are those of `operator_seconds` with so many cores; memory bandwidth is
-counted in parts, of which an operator takes what it moves over the time it runs.
+uses both, or in two phases, products first. Costs are those of `operator_seconds` with that many cores. Memory
+bandwidth is counted in parts; an operator takes the parts it needs to move its bytes while it runs.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from dovetail.graph import Kind
 from dovetail.graph.size import as_array
 from dovetail.layout import PlacedOperator
 from dovetail.schedule.arrays import Arrays, graph_of
-from dovetail.schedule.problem import MAX_CYCLES, RESOURCES, Mode, Phase, Problem, Task
+from dovetail.schedule.problem import MAX_CYCLES, RESOURCES, Mode, ModePhase, Problem, ScheduleTask
 
-#: Parts that memory bandwidth is counted in.
+#: Parts of the memory bandwidth.
 BANDWIDTH = 1000
 
-#: Bandwidth an operator may be held to, so that others get some: all of it, and parts.
+#: Bandwidth limits of an operator, so that others get some.
 LEVELS = (BANDWIDTH, 3 * BANDWIDTH // 4, BANDWIDTH // 2, BANDWIDTH // 4)
 
-#: Kinds with products and lanes in one kernel.
+#: Kinds that use tensor and vector cores in one kernel.
 BOTH = (Kind.ATTENTION, Kind.LINEAR_ATTENTION, Kind.STATE_SPACE, Kind.INDEXER)
 
 
@@ -38,42 +38,42 @@ class LayerProblems:
     names: tuple[str, ...]
     arrays: Arrays
     serial: Ints
-    """cases: cycles of one operator after the other on all cores"""
+    """by case: cycles of all operators one after the other on all cores"""
     after: tuple[tuple[int, ...], ...]
 
     def __len__(self) -> int:
         return len(self.serial)
 
     def problem(self, case: int) -> Problem:
-        """That of one case."""
+        """The problem of one case."""
         tasks = tuple(self._task(case, number) for number in range(len(self.names)))
         tensor, vector, bandwidth = self.arrays.capacities[case].tolist()
         return Problem(tasks, tensor, vector, bandwidth)
 
-    def _task(self, case: int, number: int) -> Task:
+    def _task(self, case: int, number: int) -> ScheduleTask:
         cycles, uses = self.arrays.cycles[case, number].tolist(), self.arrays.uses[case, number].tolist()
         modes: list[Mode] = []
         for mode in range(self.arrays.modes[case, number]):
             rows = zip(cycles[mode], uses[mode], strict=True)
-            modes.append(Mode(tuple(Phase(length, *used) for length, used in rows if length)))
-        # parts of the cores that are the same for a chip with fewer divisors
-        return Task(self.names[number], tuple(dict.fromkeys(modes)), self.after[number])
+            modes.append(Mode(tuple(ModePhase(length, *used) for length, used in rows if length)))
+        # a chip with fewer divisors has equal modes: drop duplicates
+        return ScheduleTask(self.names[number], tuple(dict.fromkeys(modes)), self.after[number])
 
 
 def layer_problems(work: PlacedWork, chips: Sequence[ChipUnits]) -> LayerProblems:
-    """The problems of a layer on chips that run it in the same formats, or of many sizes of it on one chip.
+    """The problems of a layer on chips with the same formats, or of many sizes of it on one chip.
 
-    Sizes that are arrays have a last axis of 1, which is for parts of a chip's cores.
+    Sizes that are arrays have a last axis of 1, for parts of a chip's cores.
     """
-    units, every = together(chips), [chip.cores for chip in chips]
-    tensor, vector = (_divisors([int(getattr(cores, kind)) for cores in every]) for kind in RESOURCES[:2])
-    # as many columns for both kinds: the k-th of each go together where an operator uses both
+    units, chip_cores = together(chips), [chip.cores for chip in chips]
+    tensor, vector = (_divisors([int(getattr(cores, kind)) for cores in chip_cores]) for kind in RESOURCES[:2])
+    # equal columns for both kinds: an operator that uses both takes the k-th part of each
     width = max(tensor.shape[1], vector.shape[1])
     tensor, vector = (np.pad(d, ((0, 0), (0, width - d.shape[1])), mode="edge") for d in (tensor, vector))
     given = (as_array(size) for size in (*work.sizes.values(), *work.axis_sizes.values()))
     count = np.broadcast_shapes((len(chips),), *(size.shape[:1] for size in given))
     tensor, vector = (np.broadcast_to(cores, (*count, width)) for cores in (tensor, vector))
-    clock = np.broadcast_to(np.array([float(cores.clock_hz) for cores in every]), count)
+    clock = np.broadcast_to(np.array([float(cores.clock_hz) for cores in chip_cores]), count)
     pricing = _Pricing(work, units, clock, tensor, vector)
     modes = [pricing.modes(placed) for placed in work.operators]
     counts = np.array([cycles.shape[1] for cycles, _ in modes], np.int64)
@@ -103,7 +103,7 @@ class _Pricing:
 
     def serial(self) -> Ints:
         """All operators one after the other on all cores."""
-        return sum((self._cycles(found)[:, 0] for found in self._seconds["fused"].values()), np.zeros((), np.int64))
+        return sum((self._cycles(seconds)[:, 0] for seconds in self._seconds["fused"].values()), np.zeros((), np.int64))
 
     def modes(self, placed: PlacedOperator) -> tuple[Ints, Ints]:
         """Cases × modes: cycles by phase, and uses by phase and resource."""
@@ -115,38 +115,38 @@ class _Pricing:
                 self._one(name, "products", self._tensor, none),
                 self._one(name, "lanes", none, self._vector),
             )
-            apart = [np.concatenate(both, axis=2) for both in zip(first, second, strict=True)]
-            cycles, uses = (np.concatenate(both, axis=1) for both in zip(fused, apart, strict=True))
+            separate = [np.concatenate(both, axis=2) for both in zip(first, second, strict=True)]
+            cycles, uses = (np.concatenate(both, axis=1) for both in zip(fused, separate, strict=True))
             return cycles, uses
         on_tensor = operator.kind is Kind.CONTRACTION
         cores = (self._tensor, none) if on_tensor else (none, self._vector)
-        every = [_two_phases(*self._one(name, "fused", *cores, most)) for most in LEVELS]
-        cycles, uses = (np.concatenate(both, axis=1) for both in zip(*every, strict=True))
+        by_level = [_two_phases(*self._one(name, "fused", *cores, most)) for most in LEVELS]
+        cycles, uses = (np.concatenate(both, axis=1) for both in zip(*by_level, strict=True))
         return cycles, uses
 
     def _one(self, name: str, part: str, tensor: Ints, vector: Ints, most: int = BANDWIDTH) -> tuple[Ints, Ints]:
-        """One phase, with so much bandwidth at most: cycles with an axis of phases, uses also with one of resources."""
-        least = self._cycles(self._bytes[name] * (BANDWIDTH / most) / self._memory)
-        cycles = np.maximum(self._cycles(self._seconds[part][name]), least)
+        """One phase with a bandwidth limit: cycles with an axis of phases, uses also with one of resources."""
+        memory_cycles = self._cycles(self._bytes[name] * (BANDWIDTH / most) / self._memory)
+        cycles = np.maximum(self._cycles(self._seconds[part][name]), memory_cycles)
         moved = self._bytes[name] * self._clock / (self._memory * cycles)
         bandwidth = np.minimum(np.ceil(BANDWIDTH * moved * (1 - TOLERANCE)), most).astype(np.int64)
         return cycles[..., None], np.stack([tensor, vector, bandwidth], axis=-1)[:, :, None, :]
 
     def _cycles(self, seconds: Floats) -> Ints:
-        # rounded up but for what floats add
+        # rounded up, except for floating-point noise
         cycles = np.ceil(seconds * self._clock * (1 - TOLERANCE))
         return np.broadcast_to(np.clip(cycles, 1, MAX_CYCLES).astype(np.int64), self._tensor.shape)
 
 
 def _divisors(cores: Sequence[int]) -> Ints:
-    """Of every number its divisors, largest first, filled up with 1."""
+    """The divisors of every number, largest first, padded with 1."""
     lists = [[d for d in range(n, 0, -1) if n % d == 0] for n in cores]
-    most = max(len(found) for found in lists)
-    return np.array([found + [1] * (most - len(found)) for found in lists], np.int64)
+    most = max(len(divisors) for divisors in lists)
+    return np.array([divisors + [1] * (most - len(divisors)) for divisors in lists], np.int64)
 
 
 def _two_phases(cycles: Ints, uses: Ints) -> tuple[Ints, Ints]:
-    """With an empty second phase."""
+    """Cycles and uses with an empty second phase added."""
     # np.pad takes most of the time of small problems
     both, used = np.zeros((*cycles.shape[:2], 2), np.int64), np.zeros((*uses.shape[:2], 2, uses.shape[3]), np.int64)
     both[:, :, :1], used[:, :, :1] = cycles, uses
@@ -154,18 +154,18 @@ def _two_phases(cycles: Ints, uses: Ints) -> tuple[Ints, Ints]:
 
 
 def _widened(values: Ints, modes: int) -> Ints:
-    """With so many modes, the last of them empty."""
+    """Values padded with empty modes."""
     wide = np.zeros((len(values), modes, *values.shape[2:]), np.int64)
     wide[:, : values.shape[1]] = values
     return wide
 
 
 def needs(operators: Sequence[PlacedOperator]) -> tuple[tuple[int, ...], ...]:
-    """Which operators make what each one reads."""
+    """The operators that produce what each one reads."""
     made: dict[str, int] = {}
-    found: list[tuple[int, ...]] = []
+    needed: list[tuple[int, ...]] = []
     for number, placed in enumerate(operators):
         operator = placed.operator
-        found.append(tuple(sorted({made[o.tensor] for o in operator.inputs if o.tensor in made})))
+        needed.append(tuple(sorted({made[o.tensor] for o in operator.inputs if o.tensor in made})))
         made |= {operand.tensor: number for operand in operator.outputs}
-    return tuple(found)
+    return tuple(needed)

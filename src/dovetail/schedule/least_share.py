@@ -1,4 +1,4 @@
-"""What no schedule of a layer's operators beats: cycles at least, over those one after the other, for many chips."""
+"""A lower bound of every schedule of a layer's operators, relative to running them in sequence, for many chips."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from dovetail.schedule.problem import MAX_CYCLES
 
 
 def least_share(work: PlacedWork, chip: ChipUnits, seconds: Mapping[str, Floats]) -> Floats:
-    """At most what `side_by_side_share` gives: the longest of the chain of operators and of each resource's work.
+    """A lower bound of `side_by_side_share`: the longest of the chain of operators and of each resource's work.
 
-    `seconds` are those of operators on all cores, which no other mode beats. An operator asks least of a kind of cores
-    on one of them, where all that is not spread over cores (memory, filling, launches) is paid once and not by all.
+    `seconds` are those of operators on all cores, which no other mode beats. An operator has the least work on a single
+    core, where it pays what does not scale with cores (memory, filling, launches) only once.
     """
     cores = chip.cores
     kinds = {p.operator.name: p.operator.kind for p in work.operators}
@@ -33,16 +33,16 @@ def least_share(work: PlacedWork, chip: ChipUnits, seconds: Mapping[str, Floats]
         on_vector / cores.vector_cores,
         moved / chip.matrix.memory_bytes_per_s,
     ]
-    cycles = {name: np.ceil(own * cores.clock_hz * (1 - TOLERANCE)) for name, own in seconds.items()}
+    cycles = {name: np.ceil(value * cores.clock_hz * (1 - TOLERANCE)) for name, value in seconds.items()}
     longest = MAX_CYCLES if chip.sharing == "least" else np.inf
-    serial = summed(np.clip(own, 1, longest) for own in cycles.values())
+    serial = summed(np.clip(value, 1, longest) for value in cycles.values())
     share = np.minimum(largest(limits) * cores.clock_hz * (1 - 2 * TOLERANCE) / serial, 1.0)
-    # beyond the longest times that schedules are made of nothing is known
+    # beyond the longest cycles a schedule may have, the bound does not hold
     return np.where(largest(products.values()) * cores.clock_hz < longest, share, 0.0)
 
 
 def _longest_chain(work: PlacedWork, seconds: Mapping[str, Floats]) -> Floats:
-    """Operators that wait for each other, each on all cores."""
+    """The longest chain of dependent operators, each on all cores."""
     ends: list[Floats] = []
     for placed, before in zip(work.operators, needs(work.operators), strict=True):
         ends.append(largest(ends[i] for i in before) + seconds[placed.operator.name])

@@ -15,16 +15,16 @@ Direction = Literal["forward", "backward"]
 
 
 def commonest_layer(job: Job) -> str:
-    """The layer class a model has most of."""
+    """The most frequent layer class of a model."""
     counts = job.graph().counts()
     return max(counts, key=lambda name: counts[name])
 
 
 def model_layer_work(job: Job, layer: str, direction: Direction, tensor_parallel: int, micro_batch: int) -> PlacedWork:
-    """The operators of a layer class on one chip, with the sizes they have there."""
+    """The operators of a layer class on one chip, with their local sizes."""
     layers = job.graph().layers
     if layer not in layers:
-        raise InputError("layer", f"{quoted(layer)} is no layer class of {job.model.name}", one_of(layers, layer))
+        raise InputError("layer", f"{quoted(layer)} is not a layer class of {job.model.name}", one_of(layers, layer))
     graph, axes = layers[layer], {"tensor": tensor_parallel} if tensor_parallel > 1 else {}
     placed = place_layer(graph, Strategy(Mesh(tensor=tuple(axes)), sequence_parallel=bool(axes)))
     operators = placed.forward if direction == "forward" else placed.backward
@@ -33,5 +33,5 @@ def model_layer_work(job: Job, layer: str, direction: Direction, tensor_parallel
         uneven = next((dim for dim, size in local.items() if float(as_array(size)) % 1), None)
         if uneven is not None:
             what = f"{tensor_parallel} does not divide {uneven}, {float(as_array(sizes[uneven])):,.0f}"
-            raise InputError("tensor_parallel", what, "give a divisor of what it cuts")
+            raise InputError("tensor_parallel", what, "give a divisor of this dim")
     return PlacedWork(operators, placed.tensors, sizes, axes, job.element_bytes())

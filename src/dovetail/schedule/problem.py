@@ -1,6 +1,6 @@
-"""The schedule problem: operators with several ways to run, on cores and memory bandwidth that they share.
+"""The schedule problem: operators with several modes that share cores and memory bandwidth.
 
-Solver-neutral. Cycles, cores and bandwidth are whole numbers, so that a schedule is right or wrong and a bound proves.
+Solver-neutral. Cycles, cores and bandwidth are integers, so that schedules and bounds are exact.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ MAX_AMOUNT = 2**20
 #: optimal: no schedule is shorter; feasible: one may be, down to the bound
 Status = Literal["optimal", "feasible"]
 
-#: What schedules share, in the order in which uses and capacities are listed.
+#: Shared resources, in the order of uses and capacities.
 RESOURCES = ("tensor_cores", "vector_cores", "bandwidth")
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
-    """A time in which an operator uses the same amount of everything."""
+class ModePhase:
+    """A time in which an operator's use of resources is constant."""
 
     cycles: int
     tensor_cores: int = 0
     vector_cores: int = 0
     bandwidth: int = 0
-    """parts of the problem's, which all that run at once share"""
+    """parts of the problem's bandwidth, which concurrent operators share"""
 
     @property
     def uses(self) -> tuple[int, int, int]:
@@ -46,31 +46,31 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """A way to run an operator: on so many cores, its parts fused into one phase or one right after the other."""
+    """A way to run an operator: on a number of cores, in one fused phase or two consecutive ones."""
 
-    phases: tuple[Phase, ...]
+    phases: tuple[ModePhase, ...]
 
     @property
     def cycles(self) -> int:
-        """From its start to its end."""
+        """Cycles from its start to its end."""
         return sum(phase.cycles for phase in self.phases)
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """An operator: it runs once, in one of its modes, after all those it needs."""
+class ScheduleTask:
+    """An operator: it runs once, in one of its modes, after the tasks it needs."""
 
     name: str
     modes: tuple[Mode, ...]
     after: tuple[int, ...] = ()
-    """positions of the tasks it needs; all stand before it"""
+    """positions of the tasks it needs, all before its own"""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Tasks in an order that their needs allow, and what they share; the makespan is to be least."""
+    """Tasks in topological order and the resources they share; the makespan is minimised."""
 
-    tasks: tuple[Task, ...]
+    tasks: tuple[ScheduleTask, ...]
     tensor_cores: int
     vector_cores: int
     bandwidth: int
@@ -90,8 +90,8 @@ class Schedule:
 
     def ends(self, problem: Problem) -> tuple[int, ...]:
         """When every task ends."""
-        chosen = zip(problem.tasks, self.starts, self.modes, strict=True)
-        return tuple(start + task.modes[mode].cycles for task, start, mode in chosen)
+        runs = zip(problem.tasks, self.starts, self.modes, strict=True)
+        return tuple(start + task.modes[mode].cycles for task, start, mode in runs)
 
     def makespan(self, problem: Problem) -> int:
         """Cycles until all have ended."""
@@ -100,7 +100,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """A schedule, and cycles that no schedule is shorter than."""
+    """A schedule and a lower bound of the makespan."""
 
     schedule: Schedule
     makespan: int
@@ -109,19 +109,19 @@ class Solution:
 
     @property
     def gap(self) -> float:
-        """How much longer than the bound, of its makespan."""
+        """The gap between makespan and bound, as a share of the makespan."""
         return (self.makespan - self.bound) / self.makespan if self.makespan else 0.0
 
 
 def faults(problem: Problem, schedule: Schedule) -> list[str]:
-    """What is wrong with a schedule; nothing for one that keeps every rule."""
-    found: list[str] = []
+    """What is wrong with a schedule; empty if it is valid."""
+    messages: list[str] = []
     ends = schedule.ends(problem)
     changes: list[tuple[int, tuple[int, int, int]]] = []
     for task, start, mode in zip(problem.tasks, schedule.starts, schedule.modes, strict=True):
         if start < 0:
-            found.append(f"{task.name} starts at {start}")
-        found += [f"{task.name} starts before {problem.tasks[n].name} ends" for n in task.after if start < ends[n]]
+            messages.append(f"{task.name} starts at {start}")
+        messages += [f"{task.name} starts before {problem.tasks[n].name} ends" for n in task.after if start < ends[n]]
         at = start
         for phase in task.modes[mode].phases:
             tensor, vector, bandwidth = phase.uses
@@ -131,19 +131,19 @@ def faults(problem: Problem, schedule: Schedule) -> list[str]:
     changes.sort()
     for position, (at, change) in enumerate(changes):
         used = [amount + more for amount, more in zip(used, change, strict=True)]
-        # changes of one moment happen at once
+        # apply all changes of one cycle together
         if position + 1 < len(changes) and changes[position + 1][0] == at:
             continue
         limits = zip(RESOURCES, used, problem.capacities, strict=True)
-        found += [f"{amount} of {most} {name} at {at}" for name, amount, most in limits if amount > most]
-    return found
+        messages += [f"{amount} of {most} {name} at {at}" for name, amount, most in limits if amount > most]
+    return messages
 
 
 _Amount = Annotated[int, Field(ge=0, le=MAX_AMOUNT)]
 
 
 class PhaseSpec(Spec):
-    """A phase as a file has it."""
+    """A phase in a file."""
 
     cycles: Annotated[int, Field(ge=1, le=MAX_CYCLES)]
     tensor_cores: _Amount = 0
@@ -152,7 +152,7 @@ class PhaseSpec(Spec):
 
 
 class TaskSpec(Spec):
-    """An operator as a file has it."""
+    """An operator in a file."""
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
     modes: Annotated[
@@ -161,11 +161,11 @@ class TaskSpec(Spec):
     ]
     """each a list of one or two phases"""
     after: Annotated[tuple[str, ...], Field(strict=False, max_length=MAX_TASKS)] = ()
-    """names of the operators it needs; they stand before it"""
+    """names of the operators it needs, listed before it"""
 
 
 class ProblemSpec(Spec):
-    """A schedule problem as a file has it."""
+    """A schedule problem in a file."""
 
     tensor_cores: _Amount
     vector_cores: _Amount
@@ -178,10 +178,10 @@ class ProblemSpec(Spec):
         for position, task in enumerate(self.tasks):
             for need in task.after:
                 if need not in seen:
-                    fix = "name a task that stands before this one"
+                    fix = "name a task listed before this one"
                     raise InputError(f"tasks.{position}.after", f"names {need!r:.60}", fix)
             if task.name in seen:
-                raise InputError(f"tasks.{position}.name", f"{task.name!r:.60} stands twice", "name each task once")
+                raise InputError(f"tasks.{position}.name", f"{task.name!r:.60} appears twice", "name each task once")
             seen.add(task.name)
             self._check_uses(task, position)
         return self
@@ -199,9 +199,9 @@ class ProblemSpec(Spec):
         """The problem a file describes."""
         positions = {task.name: position for position, task in enumerate(self.tasks)}
         tasks = tuple(
-            Task(
+            ScheduleTask(
                 task.name,
-                tuple(Mode(tuple(Phase(**phase.model_dump()) for phase in mode)) for mode in task.modes),
+                tuple(Mode(tuple(ModePhase(**phase.model_dump()) for phase in mode)) for mode in task.modes),
                 tuple(sorted({positions[need] for need in task.after})),
             )
             for task in self.tasks
@@ -220,7 +220,7 @@ def problem_from(document: Mapping[str, Any], where: str) -> Problem:
 
 
 def problem_document(problem: Problem) -> dict[str, Any]:
-    """The document of a problem: what `problem_from` reads gives the same again."""
+    """The document of a problem, which `problem_from` reads back."""
     return {
         "tensor_cores": problem.tensor_cores,
         "vector_cores": problem.vector_cores,
@@ -236,6 +236,6 @@ def problem_document(problem: Problem) -> dict[str, Any]:
     }
 
 
-def _phase_document(phase: Phase) -> dict[str, int]:
+def _phase_document(phase: ModePhase) -> dict[str, int]:
     uses = zip(RESOURCES, phase.uses, strict=True)
     return {"cycles": phase.cycles, **{name: amount for name, amount in uses if amount}}

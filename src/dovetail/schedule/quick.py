@@ -8,9 +8,9 @@ import numpy as np
 from numba import njit
 
 from dovetail.arrays import Ints
-from dovetail.schedule.arrays import Arrays, Group, arrays_of, group_of
+from dovetail.schedule.arrays import Arrays, TaskGroup, arrays_of, group_of
 from dovetail.schedule.bound_kernels import (
-    CHOSEN,
+    SAMPLED,
     Weights,
     Windows,
     refuted,
@@ -19,14 +19,14 @@ from dovetail.schedule.bound_kernels import (
     weights_for,
     windows_for,
 )
-from dovetail.schedule.list_kernels import Room, arrange, by_tail, justify, room_for, serial
+from dovetail.schedule.list_kernels import ListState, arrange, by_tail, justify, list_state, serial
 from dovetail.schedule.problem import Problem, Schedule, Solution
 
-#: List schedules that a group gets at most, and steps of the weights of its bounds.
+#: Most list schedules per group, and steps of the weights of its bounds.
 TRIES = 200
 ROUNDS = 40
-#: Rules that give tasks their modes.
-RULES = 10 + 2 * CHOSEN
+#: Number of mode rules.
+RULES = 10 + 2 * SAMPLED
 
 
 class Best(NamedTuple):
@@ -57,7 +57,7 @@ def quick(problem: Problem, tries: int = TRIES) -> Solution:
 def quick_many(arrays: Arrays, tries: int) -> tuple[Ints, Ints, Ints, Ints]:
     """Makespans and bounds of problems, and (problems × tasks) starts and modes of the schedules.
 
-    A problem with a task none of whose modes fits has no schedule: both are −1.
+    If no mode of some task fits, there is no schedule: both are −1.
     """
     problems, n = arrays.modes.shape
     makespans, bounds = np.zeros(problems, np.int64), np.zeros(problems, np.int64)
@@ -81,8 +81,8 @@ def quick_many(arrays: Arrays, tries: int) -> tuple[Ints, Ints, Ints, Ints]:
 
 
 @njit(cache=True)
-def _solved(group: Group, tries: int) -> Best:
-    """The best schedule found of a group, and the best bound."""
+def _solved(group: TaskGroup, tries: int) -> Best:
+    """The best schedule and bound found for a group."""
     n = len(group.choices)
     empty = np.zeros(n, np.int64)
     best = Best(empty, empty.copy(), empty.copy(), empty.copy(), np.zeros(3, np.int64))
@@ -90,22 +90,22 @@ def _solved(group: Group, tries: int) -> Best:
         best.numbers[MAKESPAN] = group.cycles[0, 0]
         best.numbers[BOUND] = group.cycles[0, 0]
         return best
-    windows, weights, room = windows_for(group), weights_for(group), room_for(group)
+    windows, weights, state = windows_for(group), weights_for(group), list_state(group)
     best.numbers[MAKESPAN] = np.iinfo(np.int64).max
     best.numbers[BOUND] = simple_bound(group, windows)
     mean = weighed(group, windows, weights, np.iinfo(np.int64).max, ROUNDS)
     best.numbers[BOUND] = max(best.numbers[BOUND], int(np.ceil(mean)))
-    _by_rules(group, room, windows, weights, best)
+    _by_rules(group, state, windows, weights, best)
     _raise_bound(group, windows, weights, best, 0)
     if best.numbers[BOUND] < best.numbers[MAKESPAN]:
-        _by_changes(group, room, best, tries)
+        _by_changes(group, state, best, tries)
         _raise_bound(group, windows, weights, best, 8)
     return best
 
 
 @njit(cache=True)
-def _raise_bound(group: Group, windows: Windows, weights: Weights, best: Best, steps: int) -> None:
-    """Refutes makespans: first all shorter ones, then by halving."""
+def _raise_bound(group: TaskGroup, windows: Windows, weights: Weights, best: Best, steps: int) -> None:
+    """Refutes makespans: first all shorter ones, then by bisection."""
     low, high = best.numbers[BOUND], best.numbers[MAKESPAN]
     if low < high and refuted(group, windows, weights, high - 1, ROUNDS):
         best.numbers[BOUND] = high
@@ -122,43 +122,43 @@ def _raise_bound(group: Group, windows: Windows, weights: Weights, best: Best, s
 
 
 @njit(cache=True)
-def _keep(room: Room, best: Best, makespan: int) -> None:
+def _keep(state: ListState, best: Best, makespan: int) -> None:
     if makespan < best.numbers[MAKESPAN]:
         best.numbers[MAKESPAN] = makespan
-        best.starts[:] = room.starts
-        best.modes[:] = room.modes
+        best.starts[:] = state.starts
+        best.modes[:] = state.modes
 
 
 @njit(cache=True)
-def _try(group: Group, room: Room, windows: Windows, best: Best, low: Ints, high: Ints, urgency: int) -> None:
+def _try(group: TaskGroup, state: ListState, windows: Windows, best: Best, low: Ints, high: Ints, urgency: int) -> None:
     """Schedules forward by an urgency, from long tails first (0) to early heads first (4); then both ways."""
     by_tail(group, low, best.keys)
     for i in range(len(best.keys)):
         best.keys[i] = (4 - urgency) * best.keys[i] - urgency * windows.heads[i]
-    arrange(group, room, best.keys, best.waiting)
-    _keep(room, best, serial(group, room, low, high, False))
-    _keep(room, best, justify(group, room))
+    arrange(group, state, best.keys, best.waiting)
+    _keep(state, best, serial(group, state, low, high, False))
+    _keep(state, best, justify(group, state))
     best.numbers[MADE] += 3
 
 
 @njit(cache=True)
-def _by_rules(group: Group, room: Room, windows: Windows, weights: Weights, best: Best) -> None:
-    """Schedules by every rule that gives tasks modes, and three urgencies, until the bound is met."""
+def _by_rules(group: TaskGroup, state: ListState, windows: Windows, weights: Weights, best: Best) -> None:
+    """Schedules with every mode rule and three urgencies, until the bound is met."""
     n = len(group.choices)
     low, high = np.zeros(n, np.int64), np.zeros(n, np.int64)
     for rule in range(RULES):
         _modes_by_rule(group, weights, rule, low, high)
         for urgency in range(0, 5, 2):
             if best.numbers[MAKESPAN] > best.numbers[BOUND]:
-                _try(group, room, windows, best, low, high, urgency)
+                _try(group, state, windows, best, low, high, urgency)
 
 
 @njit(cache=True)
-def _modes_by_rule(group: Group, weights: Weights, rule: int, low: Ints, high: Ints) -> None:
-    """The modes of every task among which the first to end is taken.
+def _modes_by_rule(group: TaskGroup, weights: Weights, rule: int, low: Ints, high: Ints) -> None:
+    """The range of modes of every task, from which the schedule takes the first to end.
 
-    The shortest; all within some times the shortest, or of these the longest alone; all; those that weights chose, or
-    with their neighbours.
+    The shortest; all within a multiple of the shortest, or only the longest of these; all; the modes chosen by the
+    weights, alone or with their neighbours.
     """
     for i in range(len(group.choices)):
         last = group.choices[i] - 1
@@ -173,13 +173,13 @@ def _modes_by_rule(group: Group, weights: Weights, rule: int, low: Ints, high: I
             if rule % 2 == 0:
                 low[i] = high[i]
         elif rule > 9:
-            chosen, reach = weights.chosen[(rule - 10) // 2, i], rule % 2
-            low[i], high[i] = max(0, chosen - reach), min(last, chosen + reach)
+            mode, reach = weights.sampled_modes[(rule - 10) // 2, i], rule % 2
+            low[i], high[i] = max(0, mode - reach), min(last, mode + reach)
 
 
 @njit(cache=True)
-def _by_changes(group: Group, room: Room, best: Best, tries: int) -> None:
-    """Changes modes and keys of the best schedule, and keeps what is not longer."""
+def _by_changes(group: TaskGroup, state: ListState, best: Best, tries: int) -> None:
+    """Local search: changes modes and keys of the best schedule and accepts what is not longer."""
     n = len(group.choices)
     modes, keys = best.modes.copy(), -best.starts
     changed, changed_keys = modes.copy(), keys.copy()
@@ -198,22 +198,22 @@ def _by_changes(group: Group, room: Room, best: Best, tries: int) -> None:
                 changed[i] = (draw >> 14) % group.choices[i]
             else:
                 changed[i] = min(max(0, modes[i] + 2 * kind - 5), group.choices[i] - 1)
-        arrange(group, room, changed_keys, best.waiting)
-        makespan = serial(group, room, changed, changed, False)
+        arrange(group, state, changed_keys, best.waiting)
+        makespan = serial(group, state, changed, changed, False)
         best.numbers[MADE] += 1
         if makespan < current + current // 16:
-            _keep(room, best, makespan)
-            makespan = justify(group, room)
+            _keep(state, best, makespan)
+            makespan = justify(group, state)
             best.numbers[MADE] += 2
         if makespan <= current:
             current = makespan
-            _keep(room, best, makespan)
+            _keep(state, best, makespan)
             modes[:] = changed
             for j in range(n):
-                keys[j] = -room.starts[j]
+                keys[j] = -state.starts[j]
 
 
 @njit(cache=True)
 def _drawn(last: int) -> int:
-    """The next of a fixed row of numbers below 2^32 (Knuth's MMIX generator, its upper half)."""
+    """The next pseudo-random number below 2^32 (upper half of Knuth's MMIX generator)."""
     return ((last * 6364136223846793005 + 1442695040888963407) >> 16) & 0xFFFFFFFF

@@ -1,4 +1,4 @@
-"""A problem in parts that run one after the other: their least makespans add up to that of the whole, exactly."""
+"""A problem in parts that run one after the other: their shortest makespans add up exactly."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from dovetail.schedule.arrays import graph_of
-from dovetail.schedule.problem import Mode, Problem, Schedule, Task
+from dovetail.schedule.problem import Mode, Problem, Schedule, ScheduleTask
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Tasks that all need every task of the segments before: a problem of its own, without what cannot help."""
+    """Tasks that all need every task of the segments before: a separate problem, without dominated modes."""
 
     problem: Problem
     positions: tuple[int, ...]
@@ -22,24 +22,24 @@ class Segment:
 
 
 def segments(problem: Problem) -> list[Segment]:
-    """The finest parts of a problem, with needs that others imply and modes that others beat left out."""
+    """The finest parts of a problem, without implied needs and dominated modes."""
     graph = graph_of([task.after for task in problem.tasks])
     order: list[int] = graph.order.tolist()
-    found: list[Segment] = []
+    parts: list[Segment] = []
     bounds = graph.first_member.tolist()
     for low, high in pairwise(bounds):
-        tasks: list[Task] = []
-        kept: list[tuple[int, ...]] = []
+        tasks: list[ScheduleTask] = []
+        mode_numbers: list[tuple[int, ...]] = []
         for place in range(low, high):
-            task: Task = problem.tasks[order[place]]
+            task: ScheduleTask = problem.tasks[order[place]]
             needs = graph.needs[graph.first_need[place] : graph.first_need[place + 1]].tolist()
             numbers = efficient(task.modes, problem.capacities)
-            kept.append(numbers)
+            mode_numbers.append(numbers)
             modes = tuple(task.modes[number] for number in numbers)
-            tasks.append(Task(task.name, modes, tuple(sorted(need - low for need in needs))))
+            tasks.append(ScheduleTask(task.name, modes, tuple(sorted(need - low for need in needs))))
         part = Problem(tuple(tasks), *problem.capacities)
-        found.append(Segment(part, tuple(order[low:high]), tuple(kept)))
-    return found
+        parts.append(Segment(part, tuple(order[low:high]), tuple(mode_numbers)))
+    return parts
 
 
 def joined(problem: Problem, parts: Sequence[Segment], schedules: Sequence[Schedule]) -> Schedule:
@@ -55,26 +55,26 @@ def joined(problem: Problem, parts: Sequence[Segment], schedules: Sequence[Sched
 
 
 def efficient(modes: Sequence[Mode], capacities: Sequence[int]) -> tuple[int, ...]:
-    """Numbers of the modes that fit and that no other beats, the shortest first; of equal ones the first."""
+    """Numbers of the undominated modes that fit, shortest first; the first of equal ones."""
     fitting = [number for number, mode in enumerate(modes) if _fits(mode, capacities)]
     fitting.sort(key=lambda number: (modes[number].cycles, number))
-    kept: list[int] = []
+    numbers: list[int] = []
     for number in fitting:
         others = [other for other in fitting if other != number and replaces(modes[other], modes[number])]
         # modes that replace each other are equal
         if not any(other < number or not replaces(modes[number], modes[other]) for other in others):
-            kept.append(number)
-    return tuple(kept)
+            numbers.append(number)
+    return tuple(numbers)
 
 
 def replaces(mode: Mode, other: Mode) -> bool:
-    """Whether a mode, from the same start, is never longer and never uses more of anything at any moment."""
+    """Whether a mode with the same start is no longer and never uses more of any resource."""
     if mode.cycles > other.cycles:
         return False
     starts = {0, mode.phases[0].cycles, other.phases[0].cycles}
-    for moment in starts:
-        if moment < mode.cycles:
-            mine, its = _uses_at(mode, moment), _uses_at(other, moment)
+    for cycle in starts:
+        if cycle < mode.cycles:
+            mine, its = _uses_at(mode, cycle), _uses_at(other, cycle)
             if any(a > b for a, b in zip(mine, its, strict=True)):
                 return False
     return True
@@ -84,9 +84,9 @@ def _fits(mode: Mode, capacities: Sequence[int]) -> bool:
     return all(use <= most for phase in mode.phases for use, most in zip(phase.uses, capacities, strict=True))
 
 
-def _uses_at(mode: Mode, moment: int) -> tuple[int, int, int]:
+def _uses_at(mode: Mode, cycle: int) -> tuple[int, int, int]:
     for phase in mode.phases:
-        if moment < phase.cycles:
+        if cycle < phase.cycles:
             return phase.uses
-        moment -= phase.cycles
+        cycle -= phase.cycles
     return 0, 0, 0

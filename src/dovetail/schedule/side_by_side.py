@@ -1,4 +1,4 @@
-"""What a layer gains where its operators run side by side: cycles of a schedule over those one after the other."""
+"""What a layer gains if its operators run concurrently: cycles of a schedule relative to sequential execution."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dovetail.schedule.quick import TRIES, quick_many
 
 
 def side_by_side_share(work: PlacedWork, chip: ChipUnits) -> Floats:
-    """At most 1: list schedules of a forward or backward on one chip, over one operator after the other on all cores.
+    """Makespan of a forward or backward on one chip relative to sequential execution on all cores; at most 1.
 
     Sizes are numbers, or arrays over cases.
     """
@@ -29,7 +29,7 @@ def side_by_side_share(work: PlacedWork, chip: ChipUnits) -> Floats:
 
 
 def _makespans(arrays: Arrays) -> Ints:
-    """Of every case; many are the same to a chip, and scheduled once."""
+    """The makespan of every case; equal cases are scheduled once."""
     first: dict[bytes, int] = {}
     alike = np.array(
         [first.setdefault(arrays.cycles[n].tobytes() + arrays.uses[n].tobytes(), n) for n in range(len(arrays.cycles))]
@@ -41,6 +41,6 @@ def _makespans(arrays: Arrays) -> Ints:
 
 
 def _column(size: Size) -> Size:
-    """With the last axis that parts of the cores need."""
+    """The size with a last axis for parts of the cores."""
     array = as_array(size)
     return array[:, None] if array.ndim else size

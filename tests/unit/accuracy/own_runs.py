@@ -12,7 +12,7 @@ from small_runs import PLAIN, read
 from dovetail import hardware
 from dovetail.accuracy import MeasuredRuns, Prediction, predict
 from dovetail.accuracy.collective_timings import CollectiveFit, CollectiveTiming, LinkFit, predicted_seconds
-from dovetail.accuracy.own_cluster import with_values
+from dovetail.accuracy.user_chip import with_values
 from dovetail.cost.calibration import calibration
 from dovetail.hardware import Chip
 from dovetail.layout import CollectiveKind

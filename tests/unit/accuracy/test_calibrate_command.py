@@ -218,7 +218,7 @@ def test_files_that_exist_stay(call, tmp_path):
         (["--gemm", "absent.csv", "--chip", "h100-sxm"], "absent.csv: cannot be read"),
         (["--nccl", "runs.csv", "--chip", "h100-sxm"], "runs.csv: holds no results of nccl-tests"),
         (["--nccl", "runs.csv"], "--chip: is missing"),
-        (["--gemm", "runs.csv", "--chip", "h100-sxm"], "runs.csv: lacks the column"),
+        (["--gemm", "runs.csv", "--chip", "h100-sxm"], "runs.csv: has no column"),
         (["--colour"], "dovetail: "),
     ],
 )

@@ -160,7 +160,7 @@ def test_wrong_cells_get_one_sentence(tmp_path, cells, part):
 def test_a_file_without_columns_or_rows(tmp_path):
     path = tmp_path / "empty.csv"
     path.write_text("chip,op\n")
-    with pytest.raises(InputError, match="lacks the columns num_chips, size_bytes"):
+    with pytest.raises(InputError, match="has no columns num_chips, size_bytes"):
         read_collectives(path)
     path.write_text(",".join(ROW) + "\n")
     assert read_collectives(path) == CollectiveTimings((), ())

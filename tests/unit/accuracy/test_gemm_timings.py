@@ -141,8 +141,8 @@ def test_small_files_without_large_products_are_reported_and_not_fitted(tmp_path
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "lacks the column chip; its header should name chip, dtype, M, N, K."),
-        ("chip,dtype,M,N,K\n", "says of no product how long it took; add one of the columns time_us, time_s, tflops."),
+        ("", "has no column chip; its header should name chip, dtype, M, N, K."),
+        ("chip,dtype,M,N,K\n", "has no times of products; add one of the columns time_us, time_s, tflops."),
         ("chip,chip,dtype,M,N,K,time_us\n", "has the column 'chip' twice; keep one of them."),
         (HEADER + "b200,bf16,1,1\n", "line 2: has 4 cells; it should have 6, as the header has."),
         (HEADER + "b200,bf16,1.5,1,1,1\n", "line 2: M: is '1.5'; it should be a whole number of 1 or more."),

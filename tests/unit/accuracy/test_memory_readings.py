@@ -7,7 +7,7 @@ import pytest
 from dovetail import frameworks
 from dovetail.accuracy.row_framework import EAGER_LOGITS_BYTES, PARALLEL_LOGITS_BYTES, framework_of
 from dovetail.accuracy.row_model import side_by_side
-from dovetail.accuracy.table import Row
+from dovetail.accuracy.table import TableRow
 from dovetail.models import load
 
 
@@ -23,7 +23,7 @@ from dovetail.models import load
     ],
 )
 def test_torchtitan_ran_its_loss_operator_by_operator_before_2025(name, source, tensor, width):
-    framework = framework_of(name, Row(2, {"source": source}), tensor)
+    framework = framework_of(name, TableRow(2, {"source": source}), tensor)
     assert framework.logits_bytes == (width or frameworks.load(name).logits_bytes)
 
 

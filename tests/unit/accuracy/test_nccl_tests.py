@@ -133,7 +133,7 @@ def test_a_chip_the_driver_names_differently():
         ("", {}, "holds no results"),
         ("hello\n1 2 3\n", {}, "holds no results"),
         (output(sizes=()), {}, "holds no results"),
-        (output(device="NVIDIA L4"), {}, "which the catalogue lacks"),
+        (output(device="NVIDIA L4"), {}, "which is not in the catalogue"),
         (output().replace(H100, "NVIDIA H200", 1), {}, "of one kind"),
         (output(), {"chip": "h1000"}, "chip: is 'h1000'"),
         (output(), {"operation": "broadcast"}, "operation: is 'broadcast'"),

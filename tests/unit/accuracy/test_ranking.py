@@ -21,7 +21,7 @@ def plain(tmp_path_factory) -> MeasuredRun:
     return run(tmp_path_factory.mktemp("runs"))
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     """A measured run, of which only what matters here varies."""
 
     family: str
@@ -36,7 +36,7 @@ def with_chips(cluster: Cluster, chips: int) -> Cluster:
     return replace(cluster, chips=chips, tiers=(*cluster.tiers[:-1], replace(cluster.tiers[-1], size=chips)))
 
 
-def prediction(plain: MeasuredRun, row: Row) -> Prediction:
+def prediction(plain: MeasuredRun, row: TableRow) -> Prediction:
     task = plain.task
     task = replace(
         task,
@@ -53,7 +53,7 @@ def middle(values: list[float]) -> float:
     return values[half] if len(values) % 2 else (values[half - 1] + values[half]) / 2
 
 
-def by_brute_force(rows: list[Row]) -> tuple[list[float], list[list[int]]]:
+def by_brute_force(rows: list[TableRow]) -> tuple[list[float], list[list[int]]]:
     """Regrets, and the order of each pair, of every group: the definition, word by word."""
     regrets: list[float] = []
     orders: list[list[int]] = []
@@ -79,7 +79,7 @@ def by_brute_force(rows: list[Row]) -> tuple[list[float], list[list[int]]]:
 #: Times of which some are within 3 % of each other, none at the very limit.
 TIMES = st.sampled_from((90.0, 91.0, 92.0, 94.0, 97.0, 100.0, 110.0, 150.0))
 ROWS = st.builds(
-    Row,
+    TableRow,
     family=st.sampled_from(("ours", "theirs")),
     chips=st.sampled_from((16, 32)),
     framework=st.sampled_from(("Megatron-LM", "NeMo")),
@@ -140,8 +140,8 @@ def test_of_plans_ranked_first_alike_any_may_be_chosen():
 
 
 def test_a_plan_measured_often_counts_once(plain):
-    often = [Row("ours", 16, "NeMo", 1, measured, 10.0) for measured in (20.0, 21.0, 90.0)]
-    others = [Row("ours", 16, "NeMo", plan, 14.0, 20.0) for plan in (2, 3)]
+    often = [TableRow("ours", 16, "NeMo", 1, measured, 10.0) for measured in (20.0, 21.0, 90.0)]
+    others = [TableRow("ours", 16, "NeMo", plan, 14.0, 20.0) for plan in (2, 3)]
     assert rank([prediction(plain, row) for row in (*often, others[0])]).groups == 0
     found = rank([prediction(plain, row) for row in (*often, *others)])
     assert (found.groups, found.plans, found.mean_regret) == (1, 3, pytest.approx(0.5))
@@ -151,7 +151,7 @@ def test_a_plan_measured_often_counts_once(plain):
     "field", ["family", "architecture", "chip", "chips", "seq_len", "batch", "precision", "framework"]
 )
 def test_every_condition_parts_plans(plain, field):
-    rows = [prediction(plain, Row("ours", 16, "NeMo", plan, 10.0, 10.0)) for plan in (1, 2, 3)]
+    rows = [prediction(plain, TableRow("ours", 16, "NeMo", plan, 10.0, 10.0)) for plan in (1, 2, 3)]
     assert rank(rows).groups == 1
     last = rows[2].run
     task = last.task

@@ -26,7 +26,7 @@ from dovetail.accuracy.parameters import (
     shipped_values,
 )
 from dovetail.accuracy.priors import shipped_priors
-from dovetail.accuracy.regenerate import EVERY, LIMIT, chips_measured, thinned, write_calibration, write_framework
+from dovetail.accuracy.regenerate import LIMIT, STRIDE, chips_measured, thinned, write_calibration, write_framework
 from dovetail.cost.calibration import CalibrationFile, Generation, shipped
 from dovetail.documents import parse_document, validate
 
@@ -44,7 +44,7 @@ def test_of_large_families_every_so_many_runs_are_fitted_on(plain):
     mixed = [found for pair in zip(small, large, strict=False) for found in pair] + large[LIMIT:]
     kept = [found.id for found in thinned(mixed)]
     assert [name for name in kept if name[0] == "s"] == [found.id for found in small]
-    assert [name for name in kept if name[0] == "l"] == [f"l{number}" for number in range(0, LIMIT + 1, EVERY)]
+    assert [name for name in kept if name[0] == "l"] == [f"l{number}" for number in range(0, LIMIT + 1, STRIDE)]
     assert thinned([]) == []
 
 

@@ -7,11 +7,11 @@ from small_runs import MIXTURE, reason, run
 
 from dovetail import frameworks
 from dovetail.accuracy.row_framework import EAGER_LOGITS_BYTES, PARALLEL_LOGITS_BYTES, framework_name, framework_of
-from dovetail.accuracy.table import Row
+from dovetail.accuracy.table import TableRow
 
 
-def row(framework: str, **cells: str) -> Row:
-    return Row(2, {"framework": framework} | cells)
+def row(framework: str, **cells: str) -> TableRow:
+    return TableRow(2, {"framework": framework} | cells)
 
 
 @pytest.mark.parametrize(

@@ -203,7 +203,7 @@ def test_only_needed_columns_must_exist(tmp_path, refusal):
     for name in set(NEEDED) - {"id", "chip"}:
         assert name in sentence
     path.write_text(",".join(n for n in NEEDED if n != "chip") + "\n")
-    assert "lacks the column chip" in refusal(read_runs, path)
+    assert "has no column chip" in refusal(read_runs, path)
     path.write_text(",".join(NEEDED) + ",anything\n")
     assert read_runs(path).rows_read == 0
 
@@ -211,7 +211,7 @@ def test_only_needed_columns_must_exist(tmp_path, refusal):
 @pytest.mark.parametrize(
     ("content", "word"),
     [
-        (b"", "lacks the columns"),
+        (b"", "has no columns"),
         (b"\xff\xfe\x00", "UTF-8"),
         (",".join([*NEEDED, "id"]).encode(), "twice"),
         ((",".join(NEEDED) + "\na,b\n").encode(), "line 2"),

@@ -111,9 +111,9 @@ def test_reasons_are_shortened_where_there_are_many(call, tmp_path):
     ("name", "content", "words"),
     [
         ("absent.csv", None, "cannot be read"),
-        ("empty.csv", "", "lacks the columns"),
+        ("empty.csv", "", "has no columns"),
         ("header.csv", ",".join(PLAIN) + "\n", "there is none that can be scored among 0 rows"),
-        ("columns.csv", "id,chip\na,h100-sxm\n", "lacks the columns"),
+        ("columns.csv", "id,chip\na,h100-sxm\n", "has no columns"),
         ("cells.csv", ",".join(PLAIN) + "\na,b\n", "has 2 cells"),
         ("quotes.csv", ",".join(PLAIN) + '\n"a"b,\n', "is not CSV"),
         ("latin.csv", b"\xff\xfe\x00", "is not UTF-8 text"),

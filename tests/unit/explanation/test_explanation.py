@@ -78,7 +78,7 @@ def test_a_chip_without_runs_is_predicted_less_surely():
 
 def test_a_job_that_does_not_fit_is_told_what_would_do():
     text = str(explain(planned("h100-sxm", 1)))
-    for words in ("no plan fits", "what is missing", "smallest fix", "memory of each chip", "chips 1 -> "):
+    for words in ("no plan fits", "what is missing", "smallest fixes", "memory of each chip", "chips 1 -> "):
         assert words in text
 
 

@@ -14,9 +14,9 @@ from typing import Any
 from ray_scenarios import Counting, small_cluster
 
 from dovetail.exploration import study as study_module
-from dovetail.exploration.events import Progress
+from dovetail.exploration.events import StudyProgress
 from dovetail.exploration.executors import EXECUTORS
-from dovetail.exploration.fidelity import Some
+from dovetail.exploration.fidelity import CandidateBatch
 from dovetail.exploration.study import Study
 
 #: Search batches that are done when the node goes.
@@ -33,7 +33,12 @@ class Held:
         self.begun, self.gone = Path("begun").absolute(), Path("gone").absolute()
 
     def __call__(self, task: Any) -> Any:
-        if isinstance(task, Some) and task.level == "search" and task.number >= DONE and not self.gone.exists():
+        if (
+            isinstance(task, CandidateBatch)
+            and task.level == "search"
+            and task.number >= DONE
+            and not self.gone.exists()
+        ):
             self.begun.touch()
             time.sleep(PATIENCE_S)  # its process dies with the node
         return self._work(task)
@@ -59,7 +64,7 @@ def main() -> None:
         made.append(Counting(Held(work), where or address, number))
         return made[-1]
 
-    def listener(progress: Progress) -> None:
+    def listener(progress: StudyProgress) -> None:
         workers.append(progress.workers)
         if progress.level == "search" and progress.batches == DONE:
             wait_for(begun)

@@ -19,16 +19,16 @@ import numpy as np
 import pytest
 
 from dovetail.errors import InputError
-from dovetail.exploration.store import Part, Store
+from dovetail.exploration.store import Part, RunStore
 
 STUDY: dict[str, Any] = {
     "name": "small",
     "space": {"rows": [64, 128], "clock_hz": 1e9, "shared": True, "limit": None},
-    "levels": ["scout", "search"],
+    "levels": ["warm_start", "search"],
 }
-BATCHES = [("scout", number) for number in range(6)] + [("search", number) for number in range(3)]
+BATCHES = [("warm_start", number) for number in range(6)] + [("search", number) for number in range(3)]
 
-PART, ENTRY = "parts/scout-000001.parquet", "index/scout-000001.json"
+PART, ENTRY = "parts/warm_start-000001.parquet", "index/warm_start-000001.json"
 
 
 def part_of(level: str, number: int) -> Part:
@@ -44,10 +44,10 @@ def part_of(level: str, number: int) -> Part:
     return Part(level, number, columns, {"seen": rows * 7, "least": 0.1 * number, "names": ["a", None]})
 
 
-def run(where: str | Path, study: dict[str, Any] = STUDY, before: Callable[[], None] = lambda: None) -> Store:
+def run(where: str | Path, study: dict[str, Any] = STUDY, before: Callable[[], None] = lambda: None) -> RunStore:
     """A study as its driver runs it: batches that are not there yet, then the result of all."""
     before()
-    store = Store.open(where, study, resume=True)
+    store = RunStore.open(where, study, resume=True)
     before()
     if store.result() is None:
         seen = 0
@@ -84,7 +84,7 @@ def undisturbed() -> dict[str, bytes]:
 def refused(where: str | Path, study: dict[str, Any] = STUDY, *, resume: bool = True) -> str:
     """The sentence in which a directory is refused."""
     with pytest.raises(InputError) as caught:
-        Store.open(where, study, resume=resume)
+        RunStore.open(where, study, resume=resume)
     sentence = str(caught.value)
     assert sentence.isprintable()
     assert sentence.endswith(".")

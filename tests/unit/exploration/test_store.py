@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from small_run import BATCHES, ENTRY, PART, STUDY, cut, files_of, finished, flip, part_of, run, undisturbed
 
-from dovetail.exploration.store import Part, Store
+from dovetail.exploration.store import Part, RunStore
 
 
 def test_what_goes_in_comes_out(tmp_path):
@@ -24,11 +24,11 @@ def test_what_goes_in_comes_out(tmp_path):
         "strided": np.arange(6.0)[::2],
     }
     facts = {"count": 3, "share": 0.1, "deep": {"é": [None, True]}}
-    with Store.open(tmp_path / "run", STUDY, resume=False) as store:
-        store.write(Part("scout", 7, columns, facts))
-        store.write(Part("scout", 1_234_567, {"text": [None]}, {}))
-    store = Store.view(tmp_path / "run")
-    part = store.read("scout", 7)
+    with RunStore.open(tmp_path / "run", STUDY, resume=False) as store:
+        store.write(Part("warm_start", 7, columns, facts))
+        store.write(Part("warm_start", 1_234_567, {"text": [None]}, {}))
+    store = RunStore.view(tmp_path / "run")
+    part = store.read("warm_start", 7)
     assert part is not None
     assert list(part.columns) == list(columns)
     for name, values in columns.items():
@@ -40,22 +40,22 @@ def test_what_goes_in_comes_out(tmp_path):
         else:
             assert found == values
     assert part.facts == facts
-    assert store.numbers("scout") == {7, 1_234_567}
+    assert store.numbers("warm_start") == {7, 1_234_567}
     assert store.numbers("search") == frozenset()
-    assert store.read("scout", 8) is None
+    assert store.read("warm_start", 8) is None
     assert store.study == STUDY
     assert store.repairs == []
 
 
 def test_an_empty_part_keeps_its_columns(tmp_path):
     columns = {"a": np.zeros(0), "b": np.zeros(0, np.int64), "c": np.zeros(0, bool), "d": []}
-    with Store.open(tmp_path / "run", STUDY, resume=False) as store:
-        store.write(Part("scout", 0, columns, {"seen": 9}))
-        part = store.read("scout", 0)
+    with RunStore.open(tmp_path / "run", STUDY, resume=False) as store:
+        store.write(Part("warm_start", 0, columns, {"seen": 9}))
+        part = store.read("warm_start", 0)
         assert part is not None
         assert [getattr(values, "dtype", "text") for values in part.columns.values()] == ["f8", "i8", "?", "text"]
         assert part.facts == {"seen": 9}
-        assert store.table("scout").num_rows == 0
+        assert store.table("warm_start").num_rows == 0
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,8 @@ def test_an_empty_part_keeps_its_columns(tmp_path):
     [{}, {"a": np.zeros(2), "b": np.zeros(3)}, {"a": np.zeros(2, np.float32)}, {"a": np.array(["text"])}],
 )
 def test_only_columns_of_one_length_and_known_types_are_parts(tmp_path, columns):
-    with Store.open(tmp_path / "run", STUDY, resume=False) as store, pytest.raises(AssertionError):
-        store.write(Part("scout", 0, columns, {}))
+    with RunStore.open(tmp_path / "run", STUDY, resume=False) as store, pytest.raises(AssertionError):
+        store.write(Part("warm_start", 0, columns, {}))
     assert list((tmp_path / "run" / "parts").iterdir()) == []
 
 
@@ -72,16 +72,16 @@ def test_the_same_part_has_the_same_bytes_and_says_what_it_is(tmp_path):
     import pyarrow.parquet as pq
 
     assert finished(tmp_path / "other") == undisturbed()
-    metadata = pq.read_metadata(tmp_path / "other" / "parts" / "scout-000001.parquet")
+    metadata = pq.read_metadata(tmp_path / "other" / "parts" / "warm_start-000001.parquet")
     assert metadata.metadata[b"dovetail.schema"] == b"1"
-    assert metadata.metadata[b"dovetail.level"] == b"scout"
+    assert metadata.metadata[b"dovetail.level"] == b"warm_start"
     assert metadata.row_group(0).column(0).compression == "ZSTD"
 
 
 def test_a_finished_study_returns_at_once(tmp_path, monkeypatch):
     run(tmp_path / "run").close()
-    monkeypatch.setattr(Store, "read", lambda *_: pytest.fail("nothing is to be read"))
-    monkeypatch.setattr(Store, "write", lambda *_: pytest.fail("nothing is to be written"))
+    monkeypatch.setattr(RunStore, "read", lambda *_: pytest.fail("nothing is to be read"))
+    monkeypatch.setattr(RunStore, "write", lambda *_: pytest.fail("nothing is to be written"))
     with run(tmp_path / "run") as store:
         assert store.result() == {"seen": 7 * 20 * 9, "front": [1.5, None]}
         assert store.repairs == []
@@ -95,11 +95,11 @@ def test_times_are_kept_with_the_result(tmp_path):
 
 def test_the_index_is_listed_once(tmp_path, monkeypatch):
     with run(tmp_path / "run") as store:
-        store.numbers("scout")
+        store.numbers("warm_start")
         monkeypatch.setattr(os, "scandir", lambda *_: pytest.fail("listed again"))
-        store.write(part_of("scout", 9))
-        assert store.numbers("scout") == {0, 1, 2, 3, 4, 5, 9}
-        assert store.levels() == ("scout", "search")
+        store.write(part_of("warm_start", 9))
+        assert store.numbers("warm_start") == {0, 1, 2, 3, 4, 5, 9}
+        assert store.levels() == ("search", "warm_start")
 
 
 def change_a_fact(path: Path) -> None:
@@ -111,10 +111,10 @@ DAMAGE = {
     "part emptied": (PART, lambda path: path.write_bytes(b""), "part has 0 bytes instead of"),
     "byte of part flipped": (PART, flip, "digest"),
     "part lost": (PART, Path.unlink, "part is missing"),
-    "entry cut": (ENTRY, cut, "index entry is no complete JSON"),
-    "entry emptied": (ENTRY, lambda path: path.write_bytes(b""), "index entry is no complete JSON"),
-    "entry of other fields": (ENTRY, lambda path: path.write_text('{"rows": 3}'), "index entry lacks a right 'bytes'"),
-    "fact changed": (ENTRY, change_a_fact, "index entry is not that of its part"),
+    "entry cut": (ENTRY, cut, "index entry is not complete JSON"),
+    "entry emptied": (ENTRY, lambda path: path.write_bytes(b""), "index entry is not complete JSON"),
+    "entry of other fields": (ENTRY, lambda path: path.write_text('{"rows": 3}'), "index entry has no valid 'bytes'"),
+    "fact changed": (ENTRY, change_a_fact, "index entry does not match its part"),
 }
 
 
@@ -126,7 +126,7 @@ def test_a_damaged_batch_of_a_run_going_on_is_run_again(tmp_path, name, damage, 
     damage(where / name)
     with run(where) as store:
         (sentence,) = store.repairs
-        assert sentence.startswith(f"{where}: batch 1 of level scout is run again, for its ")
+        assert sentence.startswith(f"{where}: batch 1 of level warm_start is run again because its ")
         assert says in sentence
     assert files_of(where) == undisturbed()
 
@@ -140,7 +140,7 @@ def test_a_finished_run_whose_part_was_cut_or_lost_is_repaired(tmp_path, kind):
     with run(where) as store:
         assert len(store.repairs) == 2
         assert says in store.repairs[0]
-        assert "result.json is made again, for parts were cut or lost" in store.repairs[1]
+        assert "result.json is rebuilt because parts were truncated or lost" in store.repairs[1]
     assert files_of(where) == undisturbed()
 
 
@@ -148,12 +148,12 @@ def test_a_finished_run_found_damaged_is_no_longer_finished(tmp_path):
     where = tmp_path / "run"
     run(where).close()
     flip(where / PART)
-    with Store.open(where, STUDY, resume=True) as store:
-        assert store.table("scout").num_rows == 100
+    with RunStore.open(where, STUDY, resume=True) as store:
+        assert store.table("warm_start").num_rows == 100
         assert len(store.repairs) == 1
         assert store.result() is None
         assert len(store.repairs) == 1  # told once
-        assert 1 not in store.numbers("scout")
+        assert 1 not in store.numbers("warm_start")
     assert finished(where) == undisturbed()
 
 
@@ -162,12 +162,12 @@ def test_who_only_looks_changes_nothing(tmp_path):
     run(where).close()
     flip(where / PART)
     before = files_of(where)
-    store = Store.view(where)
-    assert store.read("scout", 1) is None
+    store = RunStore.view(where)
+    assert store.read("warm_start", 1) is None
     assert len(store.repairs) == 1
     assert files_of(where) == before
     with pytest.raises(AssertionError):
-        store.write(part_of("scout", 1))
+        store.write(part_of("warm_start", 1))
 
 
 def test_a_part_without_entry_is_not_finished(tmp_path):
@@ -176,10 +176,10 @@ def test_a_part_without_entry_is_not_finished(tmp_path):
     (where / "result.json").unlink()
     (where / ENTRY).unlink()
     cut(where / PART)
-    with Store.open(where, STUDY, resume=True) as store:
-        assert store.numbers("scout") == {0, 2, 3, 4, 5}
-        assert store.read("scout", 1) is None
-        assert store.table("scout").num_rows == 100
+    with RunStore.open(where, STUDY, resume=True) as store:
+        assert store.numbers("warm_start") == {0, 2, 3, 4, 5}
+        assert store.read("warm_start", 1) is None
+        assert store.table("warm_start").num_rows == 100
         assert store.repairs == []
     assert finished(where) == undisturbed()
 
@@ -201,7 +201,7 @@ def test_a_damaged_result_is_made_again(tmp_path, damage):
     run(where).close()
     damage(where / "result.json")
     with run(where) as store:
-        assert "result.json is made again" in store.repairs[0]
+        assert "result.json is rebuilt" in store.repairs[0]
     assert files_of(where) == undisturbed()
 
 

@@ -12,7 +12,7 @@ from small_run import PART, STUDY, files_of, part_of, printed, refused, run, und
 
 from dovetail.errors import InputError
 from dovetail.exploration import store as store_module
-from dovetail.exploration.store import Part, Store
+from dovetail.exploration.store import Part, RunStore
 
 
 def test_a_file_uri_is_a_local_directory(tmp_path):
@@ -51,23 +51,23 @@ def test_a_run_in_another_file_system(elsewhere):
     contents = {path.partition("runs/a/")[2]: system.open_input_stream(path).read() for path in paths}
     contents.pop("timing.json")
     assert contents == {name: content for name, content in undisturbed().items() if name != ".lock"}
-    assert "holds a run already" in refused(where, resume=False)
+    assert "already has a run" in refused(where, resume=False)
     assert "name: is 'b', but" in refused(where, {**STUDY, "name": "b"})
     with system.open_output_stream(f"runs/a/{PART}") as stream:
         stream.write(b"other")
     with run(where) as store:
         assert "part has 5 bytes" in store.repairs[0]
         assert store.result() is not None
-        assert store.table("scout").num_rows == 120
+        assert store.table("warm_start").num_rows == 120
     assert "is a file" in refused(f"{where}/study.json")
     assert "study.json/below: " in refused(f"{where}/study.json/below")
 
 
 def test_a_table_has_the_parts_in_order(tmp_path):
-    with Store.open(tmp_path / "run", STUDY, resume=False) as store:
+    with RunStore.open(tmp_path / "run", STUDY, resume=False) as store:
         for number in (1_000_000, 2, 10, 0):
-            store.write(Part("scout", number, {"number": np.array([number, number])}, {}))
-        assert store.table("scout").column("number").to_pylist() == [0, 0, 2, 2, 10, 10, 1_000_000, 1_000_000]
+            store.write(Part("warm_start", number, {"number": np.array([number, number])}, {}))
+        assert store.table("warm_start").column("number").to_pylist() == [0, 0, 2, 2, 10, 10, 1_000_000, 1_000_000]
         assert store.table("search").num_rows == 0
 
 
@@ -76,8 +76,8 @@ def test_a_frame_of_a_level(tmp_path):
     from dovetail.exploration.views import to_pandas
 
     with run(tmp_path / "run") as store:
-        frame = to_pandas(store, "scout")
-    parts = [part_of("scout", number) for number in range(6)]
+        frame = to_pandas(store, "warm_start")
+    parts = [part_of("warm_start", number) for number in range(6)]
     assert list(frame.columns) == ["design", "step_time_s", "fits", "reason"]
     assert frame["design"].tolist() == [n for part in parts for n in part.columns["design"]]
     assert frame["step_time_s"].tolist() == [n for part in parts for n in part.columns["step_time_s"]]
@@ -90,13 +90,15 @@ def test_views_in_duckdb(tmp_path, name):
     from dovetail.exploration.views import connect
 
     with run(tmp_path / name) as store, connect(tmp_path / name) as connection:
-        (row,) = connection.execute("SELECT count(*), sum(design), count(reason) FROM scout").fetchall()
-        designs = [n for number in range(6) for n in np.asarray(part_of("scout", number).columns["design"]).tolist()]
+        (row,) = connection.execute("SELECT count(*), sum(design), count(reason) FROM warm_start").fetchall()
+        designs = [
+            n for number in range(6) for n in np.asarray(part_of("warm_start", number).columns["design"]).tolist()
+        ]
         assert row == (len(designs), sum(designs), len(designs) / 2)
         columns = [column[0] for column in connection.execute("SELECT * FROM search").description]
         assert columns == ["design", "step_time_s", "fits", "reason"]
-        store.write(part_of("scout", 7))
-        assert connection.execute("SELECT count(*) FROM scout").fetchall() == [(len(designs) + 20,)]
+        store.write(part_of("warm_start", 7))
+        assert connection.execute("SELECT count(*) FROM warm_start").fetchall() == [(len(designs) + 20,)]
 
 
 def test_views_need_a_local_run_and_their_packages(tmp_path, monkeypatch):
@@ -105,11 +107,11 @@ def test_views_need_a_local_run_and_their_packages(tmp_path, monkeypatch):
     with run(tmp_path / "run") as store:
         monkeypatch.setitem(sys.modules, "pandas", None)
         with pytest.raises(InputError, match=r"pip install \"dovetail\[study\]\""):
-            to_pandas(store, "scout")
+            to_pandas(store, "warm_start")
     monkeypatch.setitem(sys.modules, "duckdb", None)
     with pytest.raises(InputError, match=r"pip install \"dovetail\[study\]\""):
         connect(tmp_path / "run")
-    with pytest.raises(InputError, match="holds no run"):
+    with pytest.raises(InputError, match="has no run"):
         connect(tmp_path)
 
 
@@ -118,8 +120,8 @@ def test_looking_for_a_local_run_loads_no_heavy_library(tmp_path):
     script = f"""
 import sys
 from dovetail.exploration import views
-from dovetail.exploration.store import Store
-with Store.open({str(tmp_path / "run")!r}, {STUDY!r}, resume=True) as store:
+from dovetail.exploration.store import RunStore
+with RunStore.open({str(tmp_path / "run")!r}, {STUDY!r}, resume=True) as store:
     assert store.result()
 print({{"pyarrow", "duckdb", "pandas"}} & set(sys.modules))
 """

@@ -160,16 +160,19 @@ def test_an_interrupted_study_goes_on_as_if_it_had_not_been(tmp_path, monkeypatc
     assert files_of(tmp_path) == files
     monkeypatch.setattr(study_module, "EXECUTORS", {})
     assert study.run(tmp_path / "run", resume=True).document == whole.document
-    with pytest.raises(InputError, match=r"search.simulate_top: is 4, but the study of the run that is there had 3"):
+    with pytest.raises(InputError, match=r"search.simulate_top: is 4, but the study of the existing run had 3"):
         study.run(tmp_path / "run", resume=True, simulate_top=4)
 
 
 @pytest.mark.parametrize(
     ("part", "said"),
     [
-        ({"objectives": ["step_time", "area"]}, "search.simulate_top: stands beside the objectives step_time, area"),
-        ({"objectives": ["area"]}, "search.simulate_top: stands beside the objectives area"),
-        ({"search": {"method": "random"}}, "search.simulate_top: stands beside the method random"),
+        (
+            {"objectives": ["step_time", "area"]},
+            "search.simulate_top: cannot be combined with the objectives step_time, area",
+        ),
+        ({"objectives": ["area"]}, "search.simulate_top: cannot be combined with the objectives area"),
+        ({"search": {"method": "random"}}, "search.simulate_top: cannot be combined with the method random"),
     ],
 )
 def test_where_simulated_time_decides_nothing_it_is_refused(tmp_path, part, said):
@@ -185,10 +188,13 @@ def test_all_that_is_not_replayed_is_counted(tmp_path):
     figures = {"least_s": 2.0, "plan_least_s": 1.5, "model_s": 1.9, "step_s": 2.0}
     name = study.jobs[0].name
 
-    def said(floors: dict[int, float], **changed: float) -> tuple[str, float]:
+    def said(bounds: dict[int, float], **changed: float) -> tuple[str, float]:
         columns: dict[str, Any] = {"code": np.array([3]), "simulated": np.array([2]), f"plan.{name}": ["{}"]}
         columns |= {f"{field}.{name}": np.array([value]) for field, value in (figures | changed).items()}
-        codes, seconds = np.array(list(floors), np.int64), np.array(list(floors.values()), np.float64)
+        codes, seconds = (
+            np.array(list(bounds), np.int64),
+            np.array(list(bounds.values()), np.float64),
+        )
         certificate = simulation_document(study, [Part("replay", 0, columns, {})], codes, seconds)["certificate"]
         assert certificate["gap"] == pytest.approx(1 - certificate["lower_bound"] / 2.0)
         return certificate["status"], certificate["lower_bound"]
@@ -209,9 +215,9 @@ def test_only_what_is_slower_when_simulated_is_dropped(tmp_path):
     chips = [study.space.chip(design) for design in range(study.space.size)]
     clusters = [study.cluster(chip, study.counts[0]) for chip in chips]
     ((tables, _),) = worker._tables_for(0, 0, clusters)  # pyright: ignore[reportPrivateUsage]
-    floors = tables.least_seconds(chips)
-    assert np.sum(floors < document["best"]["objectives"]["step_time"]) < np.sum(floors < best_s) < len(chips)
-    assert document["counts"]["profile"] == np.sum(floors < best_s)
+    bounds = tables.least_seconds(chips)
+    assert np.sum(bounds < document["best"]["objectives"]["step_time"]) < np.sum(bounds < best_s) < len(chips)
+    assert document["counts"]["profile"] == np.sum(bounds < best_s)
 
 
 def test_the_command_says_what_was_simulated(tmp_path, monkeypatch):

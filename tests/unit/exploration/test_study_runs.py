@@ -18,7 +18,7 @@ from small_study import STUDY, Forks, check_same, command, explore, files_of, se
 from dovetail.documents import to_yaml
 from dovetail.errors import InputError
 from dovetail.exploration import study as study_module
-from dovetail.exploration.store import Store
+from dovetail.exploration.store import RunStore
 from dovetail.exploration.study import Study
 
 KILLS = 9
@@ -128,7 +128,7 @@ def test_a_finished_study_is_told_as_when_it_finished(finished, forks):
 
 
 def test_a_run_is_gone_on_with_only_when_asked(finished, refused):
-    assert refused(finished) == "run: holds a run already; add --resume or name another directory."
+    assert refused(finished) == "run: already has a run; add --resume or name another directory."
     assert files_of(finished) == undisturbed().files
 
 
@@ -137,7 +137,7 @@ def test_a_directory_of_other_files_is_refused(tmp_path, refused):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.tex").write_text("mine")
     for arguments in ((), ("--resume",)):
-        assert "run: holds other files and no run" in refused(tmp_path, *arguments)
+        assert "run: has other files and no run" in refused(tmp_path, *arguments)
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.tex"]
 
 
@@ -155,10 +155,10 @@ def flip(path: Path) -> None:
     ("damage", "file", "said"),
     [
         (cut, "parts/search-000004.parquet", "batch 4 of level search is run again"),
-        (cut, "parts/scout-000000.parquet", "batch 0 of level scout is run again"),
+        (cut, "parts/warm_start-000000.parquet", "batch 0 of level warm_start is run again"),
         (Path.unlink, "parts/physical-000001.parquet", "batch 1 of level physical is run again"),
-        (cut, "result.json", "result.json is made again"),
-        (flip, "result.json", "result.json is made again"),
+        (cut, "result.json", "result.json is rebuilt"),
+        (flip, "result.json", "result.json is rebuilt"),
     ],
 )
 def test_what_is_damaged_is_made_again_in_so_many_words(finished, damage, file, said, forks):
@@ -206,9 +206,9 @@ def test_at_the_limit_of_file_sizes_a_run_stops_and_goes_on(tmp_path, file, fork
 @pytest.mark.parametrize(
     ("part", "said"),
     [
-        ({"limits": {"area_mm2": 800.0}}, "limits.area_mm2: is 800.0, but the study of the run that is there had none"),
+        ({"limits": {"area_mm2": 800.0}}, "limits.area_mm2: is 800.0, but the study of the existing run had none"),
         ({"objectives": ["step_time"]}, "objectives"),
-        ({"seed": 1}, "seed: is 1, but the study of the run that is there had 0"),
+        ({"seed": 1}, "seed: is 1, but the study of the existing run had 0"),
         ({"search": {"window": 4, "batch": 1}}, "search.window: is 4"),
         ({"jobs": [{**STUDY["jobs"][0], "global_batch": 32}]}, "jobs.0.global_batch: is 32"),
         ({"cluster": {"chips": [16], "framework": "megatron"}}, "cluster.chips"),
@@ -219,7 +219,7 @@ def test_a_study_changed_under_a_run_is_refused(finished, part, said, refused):
     sentence = refused(finished, "--resume")
     assert sentence.startswith("run: ")
     assert said in sentence
-    assert "put it back, or name another directory" in sentence
+    assert "change it back, or name another directory" in sentence
     assert files_of(finished) == undisturbed().files
 
 
@@ -238,14 +238,14 @@ def test_a_file_that_changed_under_a_run_is_refused(tmp_path, forks, refused):
     (tmp_path / "space.yaml").write_text(to_yaml(part))
     sentence = refused(tmp_path, "--resume")
     assert "space" in sentence
-    assert "put it back, or name another directory" in sentence
+    assert "change it back, or name another directory" in sentence
 
 
 @pytest.mark.parametrize(
     ("out", "said"),
     [
-        ("study.yaml", "is or lies below a file; name a directory"),
-        ("study.yaml/run", "is or lies below a file; name a directory"),
+        ("study.yaml", "is a file or inside one; name a directory"),
+        ("study.yaml/run", "is a file or inside one; name a directory"),
         ("none/run", "cannot be made, for the directory above it does not exist"),
     ],
 )
@@ -279,7 +279,7 @@ def test_a_directory_without_the_right_to_write_is_refused(tmp_path, refused):
 
 def test_a_run_that_another_process_writes_is_refused(finished, refused):
     study = Study.load(finished / "study.yaml")
-    with Store.open(finished / "run", study.document, resume=True):
+    with RunStore.open(finished / "run", study.document, resume=True):
         assert "another process is writing this run" in refused(finished, "--resume")
 
 

@@ -119,7 +119,7 @@ def test_the_best_wafer_is_that_of_planning_each(tmp_path):
     for text in ("die_share <= 1", "wafer_power_w <= 1000.0", "wafer_yield >= 0.8"):
         assert result.document["left_out"][text] == sum(each.left_out.get(text, 0) for each in by_hand) > 0
     # what was searched can be looked at by what the wafers are
-    rows = result.to_pandas("scout")
+    rows = result.to_pandas("warm_start")
     where = rows[rows["code"] == rows["code"].max()].iloc[0]
     (wafer,) = study.space.wafers([int(where["code"]) % study.space.size])
     assert (where["grid_rows"], where["grid_cols"], where["die_height_mm"]) == (wafer.rows, wafer.cols, 26.0)
@@ -236,12 +236,12 @@ TIER = {"name": "flat", "topology": "switch", "bytes_per_s": "50 GB/s", "latency
 SPARE = {"wafer": "watos-like", "set": {"grid_rows": 1, "grid_cols": 2}, "vary": {"spare_dies": [2]}}
 CHIPS = {"base": "tpu-v4", "vary": {"hbm_stacks": [2, 4]}}
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"cluster": {"chips": 8}}, "cluster.chips: stands beside wafers, a space of wafers; say cluster.wafers"),
-    ({"limits": {"chips": 8}}, "limits.chips: stands beside wafers, a space of wafers; say limits.wafers"),
+    ({"cluster": {"chips": 8}}, "cluster.chips: cannot be combined with wafers, a space of wafers; use cluster.wafers"),
+    ({"limits": {"chips": 8}}, "limits.chips: cannot be combined with wafers, a space of wafers; use limits.wafers"),
     ({"cluster": {"wafers": 2}, "limits": {"wafers": 1}}, "limits.wafers: is 1; it should leave a number of wafers"),
     ({"cluster": {"wafers": 0}}, "cluster.wafers: is 0"),
     ({"cluster": {"wafers": 2**18}}, "wafers: is 262144; it should be from 1 to"),
-    ({"cluster": {"tiers": [TIER]}}, "cluster.tiers: stands beside a space of wafers"),
+    ({"cluster": {"tiers": [TIER]}}, "cluster.tiers: cannot be combined with a space of wafers"),
     ({"search": {"method": "random"}}, "search.method: random is for spaces of chips; set it to exact"),
     ({"limits": {"least_yield": 1.5}}, "limits.least_yield: is 1.5"),
     ({"plans": {"tensor_parallel": [5]}}, "plans.tensor_parallel: 5 is in no plan"),
@@ -251,10 +251,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"hardware": {"wafer": "watos", "vary": {"grid_rows": [3]}}}, "'watos' is not in the catalogue"),
     ({"hardware": SPARE}, "hardware: leaves no row of dies beside spare ones; give its wafers fewer spare dies"),
     ({"hardware": CHIPS}, "cluster.chips: is missing"),
-    ({"hardware": CHIPS, "cluster": {"wafers": 1}}, "cluster.wafers: stands beside wafers, a space of chips"),
+    ({"hardware": CHIPS, "cluster": {"wafers": 1}}, "cluster.wafers: cannot be combined with wafers, a space of chips"),
     (
         {"hardware": CHIPS, "cluster": {"chips": 8}, "limits": {"least_yield": 0.5}},
-        "limits.least_yield: stands beside wafers, a space of chips; keep it for wafers",
+        "limits.least_yield: cannot be combined with wafers, a space of chips; use it only for wafers",
     ),
 ]
 

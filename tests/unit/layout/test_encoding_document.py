@@ -32,7 +32,7 @@ from dovetail.layout.encoding.factor import MeshAxis, merged
 from dovetail.layout.encoding.shards import AxesOnTile, decode, encode, streamed_axes
 from dovetail.models import load, model_graph
 
-DOCS = Path(__file__).parents[3] / "docs" / "encoding.md"
+DOCS = Path(__file__).parents[3] / "docs" / "explanation" / "encoding.md"
 HARMED = WaferGrid(4, 4, dead=frozenset({(3, 3)}), dead_links=frozenset({((0, 0), (1, 0))}))
 
 

@@ -10,7 +10,7 @@ import dovetail as dt
 from dovetail import frameworks, hardware, models
 from dovetail.errors import InputError
 from dovetail.mapping.tiles.free_plan import FreeSearch, free_plan
-from dovetail.mapping.tiles.shapes import plan_shapes
+from dovetail.mapping.tiles.skeletons import tile_skeletons
 from dovetail.models import Job
 from dovetail.plans.plan_file import task_of
 from dovetail.plans.write import plan_document
@@ -48,7 +48,7 @@ def test_nothing_is_below_the_bound(answer):
     assert 0 < proof.lower_bound_s <= min(plan.step_time_s for plan in answer.simulated) * (1 + 1e-9)
     assert all(other.step_time_s >= proof.lower_bound_s * (1 - 1e-9) for other in answer.alternatives)
     assert proof.gap < 0.05
-    assert proof.counted == len(list(plan_shapes(SMALL, 8, JOB.model.num_layers)))
+    assert proof.counted == len(list(tile_skeletons(SMALL, 8, JOB.model.num_layers)))
 
 
 @pytest.mark.slow
@@ -60,7 +60,7 @@ def test_bounds_hold_for_every_shape_that_is_placed():
 
     def watched(shape, floor):
         known[shape] = search.bounds[shape]
-        search.found = {}
+        search.best_of = {}
         return look_at(shape, floor)
 
     search._look_at = watched  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]

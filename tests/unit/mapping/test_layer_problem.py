@@ -8,8 +8,8 @@ import pytest
 from dovetail.errors import InputError
 from dovetail.graph import Operator
 from dovetail.layout import Mesh, Strategy
-from dovetail.mapping.elimination import least
-from dovetail.mapping.layouts import Together, free_layouts, layer_problem, tiles
+from dovetail.mapping.elimination import cheapest
+from dovetail.mapping.layouts import LayoutSpace, Together, free_layouts, layer_problem, tiles
 from free_layout_settings import NODE, WAFER, costs_of, layer, setting_of, tile_of
 from layout_costs import layout_costs, strategy_costs
 
@@ -32,12 +32,12 @@ CASES = [
 def check(case, number, seed=0):
     model, name, tile, cluster, batch, zero_stage, together = case
     setting = setting_of(layer(model, name), tile, cluster, batch=batch, zero_stage=zero_stage)
-    problem = layer_problem(setting, tile, together=together)
+    problem = layer_problem(setting, tile, LayoutSpace(together=together))
     draw = np.random.default_rng(seed)
     for _ in range(number):
         choice = np.array([draw.integers(size) for size in problem.problem.sizes])
         found = problem.problem.cost(choice[None])[0]
-        assert found == pytest.approx(costs_of(setting, problem, choice), rel=1e-9), problem.cuts(choice)
+        assert found == pytest.approx(costs_of(setting, problem, choice), rel=1e-9), problem.shards(choice)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[1]}-{case[2].rows}x{case[2].cols}")
@@ -86,7 +86,7 @@ def test_named_strategies_are_in_the_space(model, together, named):
     strategy, zero_stage = NAMED[named]
     graph, tile = layer(*model), tile_of(2, 4, strategy.mesh.data)
     setting = setting_of(graph, tile, batch=8, zero_stage=zero_stage)
-    problem = layer_problem(setting, tile, together=together, recompute=False)
+    problem = layer_problem(setting, tile, LayoutSpace(together=together, recompute=False))
     cuts = {o.name: {a: d for a, d in strategy.cut(o).items() if o.split(d) is not None} for o in graph.operators}
     choice = problem.choice(cuts, strategy.stream_shard())
     found = problem.problem.cost(choice[None])[0]
@@ -100,14 +100,14 @@ def test_the_stream_and_what_may_be_cut_can_be_narrowed():
     def tokens_only(operator: Operator, dim: str) -> bool:
         return dim == "seq"
 
-    problem = layer_problem(setting, tile, stream={"rows.1": "seq"}, allowed=tokens_only, recompute=False)
+    problem = layer_problem(setting, tile, LayoutSpace(stream={"rows.1": "seq"}, allowed=tokens_only, recompute=False))
     assert problem.policies == ()
-    seconds, choice = least(problem.problem, [1.0, 0.0, 0.0])
+    seconds, choice = cheapest(problem.problem, [1.0, 0.0, 0.0])
     chosen = np.array(choice)
     assert problem.stream(chosen) == {"rows.1": "seq"}
-    assert {dim for cuts in problem.cuts(chosen).values() for dim in cuts.values()} == {"seq"}
+    assert {dim for cuts in problem.shards(chosen).values() for dim in cuts.values()} == {"seq"}
     assert seconds == pytest.approx(costs_of(setting, problem, chosen)[0], rel=1e-9)
-    free, _ = least(layer_problem(setting, tile).problem, [1.0, 0.0, 0.0])
+    free, _ = cheapest(layer_problem(setting, tile).problem, [1.0, 0.0, 0.0])
     assert free < seconds
 
 
@@ -115,14 +115,14 @@ def test_a_layout_outside_the_space_is_refused():
     graph, tile = layer("gpt3-175b", "layer"), tile_of(2, 2)
     problem = layer_problem(setting_of(graph, tile), tile)
     cuts = {o.name: {} for o in graph.operators} | {"query": {"rows.1": "kv_heads"}}
-    with pytest.raises(InputError, match="is no option"):
+    with pytest.raises(InputError, match="cannot be sharded like this"):
         problem.choice(cuts, {})
 
 
 def test_a_table_that_is_too_large_is_refused():
     graph, tile = layer("gpt3-175b", "layer"), tile_of(2, 2)
     with pytest.raises(InputError, match="needs a table"):
-        layer_problem(setting_of(graph, tile), tile, most_entries=100)
+        layer_problem(setting_of(graph, tile), tile, LayoutSpace(most_entries=100))
 
 
 def test_points_of_the_frontier_are_layouts_that_cost_so_much():
@@ -130,10 +130,10 @@ def test_points_of_the_frontier_are_layouts_that_cost_so_much():
     every = list(tiles(graph, graph.resolve(batch=2, seq=1536), 1, 2))
     assert [(t.batch_axes, t.group_axes) for t in every] == [((), ()), (("cols.1",), ())]
     setting = setting_of(graph, every[0], batch=2, zero_stage=1)
-    points = free_layouts(setting, every, together=Together.STREAM)
+    points = free_layouts(setting, every, space=LayoutSpace(together=Together.STREAM))
     assert len(points) > 5
-    assert {point.again == () for point in points} == {True, False}
+    assert {point.recomputed == () for point in points} == {True, False}
     for point in points[:: len(points) // 5]:
         strings = {name: encoding.forward for name, encoding in point.encoding.items()}
-        one = layout_costs(setting, point.tile, strings, point.stream, point.again)
+        one = layout_costs(setting, point.tile, strings, point.stream, point.recomputed)
         assert point.costs == pytest.approx(one, rel=1e-9)

@@ -1,4 +1,4 @@
-"""docs/models.md names every type that is imported, read as another or refused, and no other."""
+"""docs/reference/models.md names every type that is imported, read as another or refused, and no other."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dovetail.models.huggingface import IMPORTERS, MISSING_OPERATORS, TEXT_PARTS
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "models.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "models.md"
 
 
 def tables() -> list[list[list[str]]]:

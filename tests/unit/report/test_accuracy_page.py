@@ -41,8 +41,8 @@ def run(tmp_path_factory) -> MeasuredRun:
 
 @pytest.fixture
 def docs(tmp_path) -> Path:
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "accuracy.md").write_bytes(f"# Page\r\n\n{BEGIN}\nold\n{END}\nprose \n".encode())
+    (tmp_path / "docs" / "results").mkdir(parents=True)
+    (tmp_path / "docs" / "results" / "accuracy.md").write_bytes(f"# Page\r\n\n{BEGIN}\nold\n{END}\nprose \n".encode())
     (tmp_path / "README.md").write_text(f"before\n  {BEGIN}\n{END}\nafter")
     return tmp_path / "docs"
 
@@ -68,7 +68,7 @@ def cells(text: str, start: str) -> list[str]:
 def test_figures_go_between_the_markers_and_nothing_else_changes(docs, run):
     written = write(docs, made(run, 1.2, "a"), made(run, 0.9, "b", "theirs"))
     assert [path.name for path in written][-2:] == ["accuracy.md", "README.md"]
-    page = (docs / "accuracy.md").read_bytes().decode()
+    page = (docs / "results" / "accuracy.md").read_bytes().decode()
     assert page.startswith(f"# Page\r\n\n{BEGIN}\n\nAs of 2031-02-03, step time is **15.0 %** off")
     assert page.endswith(f"\n\n{END}\nprose \n")
     assert "\nold\n" not in page
@@ -87,7 +87,7 @@ def test_tables_have_the_scoreboards_figures(docs, run):
     answers = [made(run, 1.2, "a"), made(run, 0.9, "b"), made(run, 1.5, "c", "theirs")]
     left_out = {"a": made(run, 1.4, "a"), "b": made(run, 1.4, "b"), "c": made(run, 2.0, "c", "theirs")}
     write(docs, *answers, Refusal("d", "ours", "odd."), left_out=left_out)
-    page = (docs / "accuracy.md").read_text()
+    page = (docs / "results" / "accuracy.md").read_text()
     assert cells(page, "ours |") == ["ours", "2", "15.0 %", "15.0 %", "19.0 %", "+5.0 %", "40.0 %", NONE, NONE]
     assert cells(page, "**mean")[2] == "32.5 %"
     assert cells(page, "**mean")[6] == "70.0 %"
@@ -108,7 +108,7 @@ def test_plans_measured_side_by_side_are_ranked(docs, run):
     runs = [replace(run, id=str(n), task=task, step_time_s=1.0 + n) for n, task in enumerate(tasks)]
     answers = [replace(made(run, 1.0, ""), run=each, step_time_s=4.0 - n) for n, each in enumerate(runs)]
     write(docs, *answers, left_out={each.run.id: replace(each, step_time_s=each.run.step_time_s) for each in answers})
-    page = (docs / "accuracy.md").read_text()
+    page = (docs / "results" / "accuracy.md").read_text()
     assert cells(page, "mean regret")[1:] == ["200.0 %", "0.0 %"]
     assert cells(page, "Kendall tau, all pairs")[1:] == ["−1.00", "1.00"]
     assert cells((docs.parent / "README.md").read_text(), "regret")[1:] == ["1 group", "200.0 %", "0.0 %"]
@@ -116,7 +116,8 @@ def test_plans_measured_side_by_side_are_ranked(docs, run):
 
 def test_without_families_left_out_there_is_one_bar_each(docs, run):
     write(docs, made(run, 1.2, "a"))
-    page, families = (docs / "accuracy.md").read_text(), (docs / "assets" / "accuracy-families.svg").read_text()
+    page = (docs / "results" / "accuracy.md").read_text()
+    families = (docs / "assets" / "accuracy-families.svg").read_text()
     assert "left out of the fit" not in page
     assert cells(page, "ours |")[6] == NONE
     assert "fitted without the family" not in families
@@ -126,7 +127,7 @@ def test_without_families_left_out_there_is_one_bar_each(docs, run):
 
 def test_families_that_were_not_left_out_are_told(docs, run):
     write(docs, made(run, 1.2, "a"), made(run, 1.2, "b", "theirs"), left_out={"a": made(run, 1.3, "a")})
-    page = (docs / "accuracy.md").read_text()
+    page = (docs / "results" / "accuracy.md").read_text()
     assert "(mean over the 1 that were left out)" in page
     assert cells(page, "theirs |")[6] == NONE
 
@@ -136,14 +137,14 @@ def test_every_plot_is_well_formed_and_shown_by_the_page(docs, run):
     plots = [path for path in written if path.suffix == ".svg"]
     for path in plots:
         assert ElementTree.parse(path).getroot().tag.endswith("svg")  # noqa: S314
-    shown = re.findall(r"!\[[^\]]+\]\((assets/[^)]+)\)", (docs / "accuracy.md").read_text())
-    assert sorted(shown) == sorted(f"assets/{path.name}" for path in plots)
+    shown = re.findall(r"!\[[^\]]+\]\((\.\./assets/[^)]+)\)", (docs / "results" / "accuracy.md").read_text())
+    assert sorted(shown) == sorted(f"../assets/{path.name}" for path in plots)
 
 
 def test_names_from_a_file_stay_text(docs, run):
     name = f"<b>|*{END}*|</b>\n| [x](y) `z`"
     write(docs, made(run, 1.2, "a", name), Refusal("<i>", name, f"{name} {END}\n{BEGIN}"))
-    for path in (docs / "accuracy.md", docs.parent / "README.md"):
+    for path in (docs / "results" / "accuracy.md", docs.parent / "README.md"):
         lines = path.read_text().splitlines()
         assert sum(line.strip() == END for line in lines) == 1
         assert "<b>" not in path.read_text()
@@ -159,11 +160,11 @@ def test_names_from_a_file_stay_text(docs, run):
         (f"{END}\n{BEGIN}\n", "'<!-- scoreboard:end -->' stands before"),
     ],
 )
-@pytest.mark.parametrize("name", ["docs/accuracy.md", "README.md"])
+@pytest.mark.parametrize("name", ["docs/results/accuracy.md", "README.md"])
 def test_markers_that_are_not_a_pair_are_refused_and_nothing_is_written(docs, run, refusal, name, text, says):
     path = docs.parent / name
     path.write_text(text)
-    before = {p: p.read_bytes() for p in (docs / "accuracy.md", docs.parent / "README.md")}
+    before = {p: p.read_bytes() for p in (docs / "results" / "accuracy.md", docs.parent / "README.md")}
     sentence = refusal(write, docs, made(run, 1.2, "a"))
     assert sentence.startswith(str(path))
     assert says in sentence
@@ -201,7 +202,7 @@ def test_figures_as_text():
     assert table(("a", "b", "c"), [("x", "y", "1")], texts=2) == "| a | b | c |\n| --- | --- | ---: |\n| x | y | 1 |"
 
 
-@pytest.mark.parametrize("name", ["docs/accuracy.md", "README.md"])
+@pytest.mark.parametrize("name", ["docs/results/accuracy.md", "README.md"])
 def test_the_repositorys_documents_have_the_markers(name):
     text = accuracy_page.replaced(ROOT / name, "figures")
     assert f"{BEGIN}\n\nfigures\n\n{END}" in text

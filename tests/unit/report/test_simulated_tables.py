@@ -52,22 +52,22 @@ def test_where_nothing_differs_no_group_is_named(run):
 
 def test_the_page_has_the_part_only_where_runs_were_simulated(run, tmp_path):
     docs = tmp_path / "docs"
-    docs.mkdir()
-    for path in (docs / "accuracy.md", tmp_path / "README.md"):
+    (docs / "results").mkdir(parents=True)
+    for path in (docs / "results" / "accuracy.md", tmp_path / "README.md"):
         path.write_text(f"{BEGIN}\n{END}\n")
     pair = made(run, 1.2, 1.1, "ours")
     measured = MeasuredRuns(1, 1, (pair.model.run,), ())
     scored = score(measured, [pair.model]), [pair.model], None, DATE
     write_accuracy_page(docs, measured, *scored)
-    assert "### Simulated" not in (docs / "accuracy.md").read_text()
+    assert "### Simulated" not in (docs / "results" / "accuracy.md").read_text()
     replayed = score_simulated([pair])
     write_accuracy_page(docs, measured, *scored, replayed)
-    page = (docs / "accuracy.md").read_text()
+    page = (docs / "results" / "accuracy.md").read_text()
     assert f"\n\n### Simulated\n\n{simulated_tables(replayed)}\n\n### Furthest off\n" in page
 
 
 def test_the_published_page_has_both_figures_of_every_family_of_the_tier():
-    page = (Path(__file__).parents[3] / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "results" / "accuracy.md").read_text(encoding="utf-8")
     _, part = page.split("### Simulated\n")
     part = part.split("### Furthest off")[0]
     families = {each.family for each in published_runs().runs if each.tier == "A"}

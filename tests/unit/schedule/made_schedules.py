@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from dovetail.schedule.problem import Mode, Phase, Problem, Task
+from dovetail.schedule.problem import Mode, ModePhase, Problem, ScheduleTask
 
 #: Parts into which a chip's bandwidth is divided, and what a core does.
 PARTS = 100
@@ -17,11 +17,11 @@ class Chip:
     def __init__(self, tensor: int, vector: int, rate: float, fill: int = 300):
         self.tensor, self.vector, self.rate, self.fill = tensor, vector, rate, fill
 
-    def phase(self, cycles: int, tensor: int, vector: int, moved: float) -> Phase:
+    def phase(self, cycles: int, tensor: int, vector: int, moved: float) -> ModePhase:
         """A phase that lasts as long as its cores or its bytes need."""
         cycles = max(cycles, -int(-moved // self.rate), 1)
         part = min(PARTS, -int(-moved * PARTS // (self.rate * cycles)))
-        return Phase(cycles, tensor, vector, part)
+        return ModePhase(cycles, tensor, vector, part)
 
     def product(self, m: int, k: int, n: int) -> tuple[Mode, ...]:
         """Modes of a matrix product on 1, 2, 4, ... tensor cores."""
@@ -62,10 +62,10 @@ class Layer:
     """Tasks by name, and the names each needs."""
 
     def __init__(self) -> None:
-        self.tasks: list[Task] = []
+        self.tasks: list[ScheduleTask] = []
 
     def add(self, modes: tuple[Mode, ...], *after: int) -> int:
-        self.tasks.append(Task(f"t{len(self.tasks)}", modes, tuple(sorted(set(after)))))
+        self.tasks.append(ScheduleTask(f"t{len(self.tasks)}", modes, tuple(sorted(set(after)))))
         return len(self.tasks) - 1
 
     def problem(self, chip: Chip) -> Problem:
@@ -140,18 +140,18 @@ def random_problem(random: Random, most_tasks: int = 12, most_modes: int = 4) ->
     """Any graph and any modes, one or two phases; some problems without bandwidth."""
     tensor, vector = random.randint(1, 8), random.randint(1, 8)
     bandwidth = random.choice([0, 4, 10])
-    tasks: list[Task] = []
+    tasks: list[ScheduleTask] = []
     density = random.choice([0.1, 0.3, 0.6])
     for position in range(random.randint(2, most_tasks)):
         after = tuple(n for n in range(position) if random.random() < density)
         modes = tuple(_random_mode(random, tensor, vector, bandwidth) for _ in range(random.randint(1, most_modes)))
-        tasks.append(Task(f"t{position}", modes, after))
+        tasks.append(ScheduleTask(f"t{position}", modes, after))
     return Problem(tuple(tasks), tensor, vector, bandwidth)
 
 
 def _random_mode(random: Random, tensor: int, vector: int, bandwidth: int) -> Mode:
-    def phase() -> Phase:
+    def phase() -> ModePhase:
         most = (random.choice([0, tensor]), random.choice([0, vector]), random.choice([0, bandwidth]))
-        return Phase(random.randint(1, 9), *(random.randint(0, m) for m in most))
+        return ModePhase(random.randint(1, 9), *(random.randint(0, m) for m in most))
 
     return Mode(tuple(phase() for _ in range(random.choice([1, 1, 2]))))

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from made_schedules import backward_layer, forward_layer, random_chip, random_problem
 
-from dovetail.schedule.arrays import Group, arrays_of, graph_of, group_of
+from dovetail.schedule.arrays import TaskGroup, arrays_of, graph_of, group_of
 from dovetail.schedule.bound_kernels import refuted, simple_bound, weighed, weights_for, windows_for
-from dovetail.schedule.problem import Mode, Phase, Problem, Task, faults
+from dovetail.schedule.problem import Mode, ModePhase, Problem, ScheduleTask, faults
 from dovetail.schedule.quick import quick
 
 LONG = 10**15
@@ -53,13 +53,13 @@ def small(seed: int) -> Problem:
     return random_problem(Random(seed), most_tasks=4, most_modes=3)  # noqa: S311
 
 
-def groups(problem: Problem) -> list[Group]:
+def groups(problem: Problem) -> list[TaskGroup]:
     arrays = arrays_of(problem)
     return [group_of(arrays, 0, k) for k in range(len(arrays.graph.first_member) - 1)]
 
 
-def task(name: str, *modes: tuple[int, int, int, int], after: tuple[int, ...] = ()) -> Task:
-    return Task(name, tuple(Mode((Phase(*mode),)) for mode in modes), after)
+def task(name: str, *modes: tuple[int, int, int, int], after: tuple[int, ...] = ()) -> ScheduleTask:
+    return ScheduleTask(name, tuple(Mode((ModePhase(*mode),)) for mode in modes), after)
 
 
 @pytest.mark.parametrize("first", range(0, 300, 20))
@@ -145,13 +145,13 @@ def test_a_mode_that_another_beats_is_left_out():
 
 
 def test_a_mode_of_two_phases_is_beaten_moment_by_moment():
-    def modes(*phases: tuple[Phase, ...]) -> Problem:
-        return Problem((Task("a", tuple(Mode(p) for p in phases)),), 4, 4, 4)
+    def modes(*phases: tuple[ModePhase, ...]) -> Problem:
+        return Problem((ScheduleTask("a", tuple(Mode(p) for p in phases)),), 4, 4, 4)
 
-    fused, split = (Phase(6, 2, 2, 0),), (Phase(3, 2, 0, 0), Phase(3, 0, 2, 0))
+    fused, split = (ModePhase(6, 2, 2, 0),), (ModePhase(3, 2, 0, 0), ModePhase(3, 0, 2, 0))
     (group,) = groups(modes(fused, split))
     assert group.source[0, : group.choices[0]].tolist() == [1]
-    (group,) = groups(modes(fused, (Phase(3, 2, 0, 0), Phase(3, 0, 3, 0))))
+    (group,) = groups(modes(fused, (ModePhase(3, 2, 0, 0), ModePhase(3, 0, 3, 0))))
     assert group.choices[0] == 2
 
 

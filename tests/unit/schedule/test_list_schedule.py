@@ -9,14 +9,14 @@ import pytest
 from made_schedules import backward_layer, forward_layer, random_chip, random_problem
 
 from dovetail.schedule.arrays import Arrays, arrays_of, group_of
-from dovetail.schedule.list_kernels import arrange, justify, room_for, serial
-from dovetail.schedule.problem import Mode, Phase, Problem, Schedule, Task, faults
+from dovetail.schedule.list_kernels import arrange, justify, list_state, serial
+from dovetail.schedule.problem import Mode, ModePhase, Problem, Schedule, ScheduleTask, faults
 from dovetail.schedule.quick import TRIES, quick, quick_many
 
 
 def chain(*lengths: int) -> Problem:
     tasks = tuple(
-        Task(f"t{k}", (Mode((Phase(length * 2, 1),)), Mode((Phase(length, 2),))), (k - 1,) if k else ())
+        ScheduleTask(f"t{k}", (Mode((ModePhase(length * 2, 1),)), Mode((ModePhase(length, 2),))), (k - 1,) if k else ())
         for k, length in enumerate(lengths)
     )
     return Problem(tasks, 2, 0, 0)
@@ -35,7 +35,7 @@ def test_random_problems_schedules_have_no_faults(first):
 
 def stripped(problem: Problem) -> Problem:
     """One problem of one group: a task beside all others keeps them together."""
-    return Problem((*problem.tasks, Task("aside", (Mode((Phase(1),)),))), *problem.capacities)
+    return Problem((*problem.tasks, ScheduleTask("aside", (Mode((ModePhase(1),)),))), *problem.capacities)
 
 
 @pytest.mark.parametrize("backward", [False, True])
@@ -46,7 +46,7 @@ def test_each_list_schedule_has_no_faults_in_either_direction(backward):
         problem = stripped(random_problem(random))
         arrays = arrays_of(problem)
         group = group_of(arrays, 0, 0)
-        n, room = len(group.choices), room_for(group)
+        n, room = len(group.choices), list_state(group)
         keys = np.array([random.randint(0, 9) for _ in range(n)])
         low = np.array([random.randrange(c) for c in group.choices])
         high = np.array([random.randint(a, c - 1) for a, c in zip(low, group.choices, strict=True)])
@@ -83,7 +83,9 @@ def test_layers_schedules_have_no_faults_and_most_are_near_their_bounds(make):
 
 
 def test_one_task_takes_its_shortest_mode():
-    problem = Problem((Task("a", (Mode((Phase(9, 1),)), Mode((Phase(2, 3), Phase(3, 0, 1))))),), 4, 1, 0)
+    problem = Problem(
+        (ScheduleTask("a", (Mode((ModePhase(9, 1),)), Mode((ModePhase(2, 3), ModePhase(3, 0, 1))))),), 4, 1, 0
+    )
     solution = quick(problem)
     assert (solution.makespan, solution.bound, solution.status) == (5, 5, "optimal")
     assert solution.schedule == Schedule((0,), (1,))
@@ -100,14 +102,14 @@ def test_a_chain_takes_the_sum_of_its_shortest_modes():
 
 
 def test_without_bandwidth_cores_alone_count():
-    tasks = tuple(Task(f"t{k}", (Mode((Phase(4, 1),)),)) for k in range(4))
+    tasks = tuple(ScheduleTask(f"t{k}", (Mode((ModePhase(4, 1),)),)) for k in range(4))
     solution = quick(Problem(tasks, 2, 0, 0))
     assert (solution.makespan, solution.bound) == (8, 8)
 
 
 def test_a_second_phase_overlaps_another_tasks_first():
     # both kinds of cores are one each: the second task starts when the first leaves the tensor core
-    tasks = tuple(Task(f"t{k}", (Mode((Phase(3, 1, 0), Phase(2, 0, 1))),)) for k in range(2))
+    tasks = tuple(ScheduleTask(f"t{k}", (Mode((ModePhase(3, 1, 0), ModePhase(2, 0, 1))),)) for k in range(2))
     problem = Problem(tasks, 1, 1, 0)
     solution = quick(problem)
     assert sorted(solution.schedule.starts) == [0, 3]
@@ -117,16 +119,19 @@ def test_a_second_phase_overlaps_another_tasks_first():
 
 def test_a_first_phase_starts_while_what_the_second_needs_is_taken():
     # the vector core is free from 5 on, when the second task's first phase may just have ended
-    tasks = (Task("a", (Mode((Phase(5, 0, 1),)),)), Task("b", (Mode((Phase(3, 1, 0), Phase(2, 0, 1))),)))
+    tasks = (
+        ScheduleTask("a", (Mode((ModePhase(5, 0, 1),)),)),
+        ScheduleTask("b", (Mode((ModePhase(3, 1, 0), ModePhase(2, 0, 1))),)),
+    )
     group = group_of(arrays_of(Problem(tasks, 1, 1, 0)), 0, 0)
-    room, first = room_for(group), np.zeros(2, np.int64)
+    room, first = list_state(group), np.zeros(2, np.int64)
     assert serial(group, room, first, first, False) == 7
     assert room.starts.tolist() == [0, 2]
 
 
 def test_two_at_half_speed_beat_two_in_turn():
-    modes = (Mode((Phase(11, 2),)), Mode((Phase(6, 4),)))
-    solution = quick(Problem((Task("a", modes), Task("b", modes)), 4, 0, 0))
+    modes = (Mode((ModePhase(11, 2),)), Mode((ModePhase(6, 4),)))
+    solution = quick(Problem((ScheduleTask("a", modes), ScheduleTask("b", modes)), 4, 0, 0))
     assert (solution.makespan, solution.bound, solution.status) == (11, 11, "optimal")
 
 
@@ -163,6 +168,10 @@ def test_many_chips_are_as_each_alone():
 
 
 def test_a_task_that_fits_nowhere_has_no_schedule():
-    arrays = arrays_of(Problem((Task("a", (Mode((Phase(3, 8),)),)), Task("b", (Mode((Phase(3, 1),)),))), 4, 0, 0))
+    arrays = arrays_of(
+        Problem(
+            (ScheduleTask("a", (Mode((ModePhase(3, 8),)),)), ScheduleTask("b", (Mode((ModePhase(3, 1),)),))), 4, 0, 0
+        )
+    )
     makespans, bounds, _, _ = quick_many(arrays, TRIES)
     assert (makespans[0], bounds[0]) == (-1, -1)

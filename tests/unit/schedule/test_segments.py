@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from dovetail.schedule.problem import Mode, Phase, Problem, Schedule, Task, faults
+from dovetail.schedule.problem import Mode, ModePhase, Problem, Schedule, ScheduleTask, faults
 from dovetail.schedule.segments import efficient, joined, replaces, segments
 
 
 def on(cores: int, cycles: int) -> Mode:
-    return Mode((Phase(cycles, tensor_cores=cores),))
+    return Mode((ModePhase(cycles, tensor_cores=cores),))
 
 
 def diamonds() -> Problem:
     """Two tasks side by side between single ones, twice."""
     both = (on(1, 4), on(2, 3))
     tasks = (
-        Task("in", both),
-        Task("left", both, (0,)),
-        Task("right", both, (0,)),
-        Task("middle", both, (0, 1, 2)),
-        Task("up", both, (3,)),
-        Task("down", both, (3, 0)),
-        Task("out", both, (4, 5)),
+        ScheduleTask("in", both),
+        ScheduleTask("left", both, (0,)),
+        ScheduleTask("right", both, (0,)),
+        ScheduleTask("middle", both, (0, 1, 2)),
+        ScheduleTask("up", both, (3,)),
+        ScheduleTask("down", both, (3, 0)),
+        ScheduleTask("out", both, (4, 5)),
     )
     return Problem(tasks, 2, 0, 0)
 
@@ -32,7 +32,12 @@ def test_single_tasks_split_a_problem():
 def test_needs_of_earlier_segments_and_implied_needs_are_left_out():
     one = (on(1, 1),)
     # the last runs beside all, so nothing splits
-    tasks = (Task("a", one), Task("b", one, (0,)), Task("c", one, (0, 1)), Task("d", one))
+    tasks = (
+        ScheduleTask("a", one),
+        ScheduleTask("b", one, (0,)),
+        ScheduleTask("c", one, (0, 1)),
+        ScheduleTask("d", one),
+    )
     (part,) = segments(Problem(tasks, 2, 0, 0))
     by_name = {task.name: {part.problem.tasks[need].name for need in task.after} for task in part.problem.tasks}
     assert by_name == {"a": set(), "b": {"a"}, "c": {"b"}, "d": set()}
@@ -41,7 +46,12 @@ def test_needs_of_earlier_segments_and_implied_needs_are_left_out():
 
 def test_groups_of_several_split_where_all_need_all():
     one = (on(1, 1),)
-    tasks = (Task("a", one), Task("b", one), Task("c", one, (0, 1)), Task("d", one, (0, 1)))
+    tasks = (
+        ScheduleTask("a", one),
+        ScheduleTask("b", one),
+        ScheduleTask("c", one, (0, 1)),
+        ScheduleTask("d", one, (0, 1)),
+    )
     assert [part.positions for part in segments(Problem(tasks, 2, 0, 0))] == [(0, 1), (2, 3)]
 
 
@@ -66,16 +76,16 @@ def test_beaten_modes_are_left_out():
 
 
 def test_a_mode_replaces_another_only_if_it_uses_no_more_at_any_moment():
-    apart = Mode((Phase(2, tensor_cores=1), Phase(3, vector_cores=1)))
-    fused = Mode((Phase(5, tensor_cores=1, vector_cores=1),))
-    later = Mode((Phase(3, tensor_cores=1), Phase(2, vector_cores=1)))
+    apart = Mode((ModePhase(2, tensor_cores=1), ModePhase(3, vector_cores=1)))
+    fused = Mode((ModePhase(5, tensor_cores=1, vector_cores=1),))
+    later = Mode((ModePhase(3, tensor_cores=1), ModePhase(2, vector_cores=1)))
     assert replaces(apart, fused)
     assert not replaces(fused, apart)
     assert not replaces(apart, later)
     assert not replaces(later, apart)
     # shorter and leaner, but its second phase comes while the other one still has none
-    assert not replaces(Mode((Phase(1, tensor_cores=1), Phase(3, vector_cores=1))), apart)
-    assert replaces(Mode((Phase(2, tensor_cores=1), Phase(2, vector_cores=1))), apart)
+    assert not replaces(Mode((ModePhase(1, tensor_cores=1), ModePhase(3, vector_cores=1))), apart)
+    assert replaces(Mode((ModePhase(2, tensor_cores=1), ModePhase(2, vector_cores=1))), apart)
 
 
 def test_nothing_is_no_segment():

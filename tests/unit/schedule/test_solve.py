@@ -11,22 +11,22 @@ from dataclasses import replace
 import pytest
 
 from dovetail.schedule import solve as solving
-from dovetail.schedule.problem import Mode, Phase, Problem, Task, faults, problem_document
+from dovetail.schedule.problem import Mode, ModePhase, Problem, ScheduleTask, faults, problem_document
 from dovetail.schedule.solve import canonical, forget, solve
 
 
 def hard(n: int, seed: int = 3) -> Problem:
     """A layered graph that list schedules and bounds do not settle."""
     draw = random.Random(seed)  # noqa: S311 - a graph is no secret
-    tasks: list[Task] = []
+    tasks: list[ScheduleTask] = []
     for position in range(n):
         layer = position // 4
         near = range(max(0, 4 * (layer - 1)), 4 * layer)
         after = tuple(other for other in near if draw.random() < 0.4)
         work, kind = draw.randint(10, 80), position % 2
         parts = ((part, -(-work * (5 + part) // (6 * part))) for part in (1, 2, 4))
-        modes = tuple(Mode((Phase(length, *((part, 0) if kind else (0, part))),)) for part, length in parts)
-        tasks.append(Task(f"task {position}", modes, after))
+        modes = tuple(Mode((ModePhase(length, *((part, 0) if kind else (0, part))),)) for part, length in parts)
+        tasks.append(ScheduleTask(f"task {position}", modes, after))
     return Problem(tuple(tasks), 4, 4, 0)
 
 
@@ -77,7 +77,8 @@ def test_names_and_units_do_not_matter(monkeypatch):
 def _times(problem: Problem, cycles: int, cores: int) -> Problem:
     def mode_of(mode: Mode) -> Mode:
         phases = (
-            Phase(p.cycles * cycles, p.tensor_cores * cores, p.vector_cores * cores, p.bandwidth) for p in mode.phases
+            ModePhase(p.cycles * cycles, p.tensor_cores * cores, p.vector_cores * cores, p.bandwidth)
+            for p in mode.phases
         )
         return Mode(tuple(phases))
 
@@ -87,17 +88,17 @@ def _times(problem: Problem, cycles: int, cores: int) -> Problem:
 
 
 def test_units_are_the_largest_that_keep_all_whole():
-    modes = (Mode((Phase(6, tensor_cores=2, bandwidth=10), Phase(9, vector_cores=3))),)
-    found, unit = canonical(Problem((Task("a", modes),), 5, 7, 25))
+    modes = (Mode((ModePhase(6, tensor_cores=2, bandwidth=10), ModePhase(9, vector_cores=3))),)
+    found, unit = canonical(Problem((ScheduleTask("a", modes),), 5, 7, 25))
     assert unit == 3
-    assert found == Problem((Task("", (Mode((Phase(2, 1, 0, 1), Phase(3, 0, 1, 0))),)),), 2, 2, 2)
+    assert found == Problem((ScheduleTask("", (Mode((ModePhase(2, 1, 0, 1), ModePhase(3, 0, 1, 0))),)),), 2, 2, 2)
 
 
 def test_memory_is_bounded(monkeypatch):
-    monkeypatch.setattr(solving, "KEPT", 2)
+    monkeypatch.setattr(solving, "MAX_SOLUTIONS", 2)
     for cycles in (2, 3, 5):
-        phases = (Phase(cycles, tensor_cores=1), Phase(7, vector_cores=1))
-        solve(Problem((Task("a", (Mode(phases),)),), 1, 1, 0))
+        phases = (ModePhase(cycles, tensor_cores=1), ModePhase(7, vector_cores=1))
+        solve(Problem((ScheduleTask("a", (Mode(phases),)),), 1, 1, 0))
     assert len(solving._solutions) == 2
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dovetail.errors import InputError
-from dovetail.mapping.elimination import CostProblem, CostTable, frontier, least, min_plus_power, through
+from dovetail.mapping.elimination import CostProblem, CostTable, cheapest, frontier, min_plus_power, through
 from dovetail.mapping.elimination.tree import elimination_tree
 
 
@@ -22,13 +22,13 @@ def problem_of(*tables, sizes=(2, 3)):
         (problem_of(((2,), [[1, 2]])), "has the variables"),
         (problem_of(((0, 0), np.zeros((1, 2, 2)))), "has the variables"),
         (problem_of(((1,), [[1, 2]])), "has the shape"),
-        (problem_of(((0,), [[1, -1]])), "below zero"),
-        (problem_of(((0,), [[1, np.nan]])), "below zero"),
+        (problem_of(((0,), [[1, -1]])), "negative or not a number"),
+        (problem_of(((0,), [[1, np.nan]])), "negative or not a number"),
     ],
 )
 def test_what_is_no_cost_problem_is_refused(problem, said):
     with pytest.raises(InputError, match=said):
-        least(problem, [1.0])
+        cheapest(problem, [1.0])
 
 
 def test_weights_limits_and_steps_are_checked():
@@ -70,13 +70,13 @@ def test_large_tables_take_the_compiled_way_to_the_same_sums():
             tables.append(CostTable(scope, costs))
         problem = CostProblem(sizes, tuple(tables))
         marginals = through(problem, [1.0])
-        cost, choice = least(problem, [1.0])
+        cost, choice = cheapest(problem, [1.0])
         assert [marginal.min() for marginal in marginals] == [cost] * 4
         assert problem.cost(np.array([choice]))[0, 0] == cost
         # fixing an option leaves a problem with the least sum through it
         for option in (0, 37):
             fixed = problem.restricted([np.array([option]) if v == 2 else np.arange(n) for v, n in enumerate(sizes)])
-            assert least(fixed, [1.0])[0] == marginals[2][option]
+            assert cheapest(fixed, [1.0])[0] == marginals[2][option]
 
 
 def test_a_front_of_many_options_is_that_of_both_objectives():

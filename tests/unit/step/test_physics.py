@@ -265,7 +265,7 @@ def test_two_directions_hold_every_layer_twice():
 
 
 def plan_examples() -> list[Mapping[str, Any]]:
-    text = (DOCS / "plan-file.md").read_text(encoding="utf-8")
+    text = (DOCS / "reference" / "plan-file.md").read_text(encoding="utf-8")
     return [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, flags=re.DOTALL)]
 
 

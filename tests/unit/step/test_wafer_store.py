@@ -40,12 +40,12 @@ def test_streams_are_counted_by_hand():
     assert wanted.num_microbatches == 2
     optimizer = streams(wanted, JOB, framework, WAFER, "optimizer")
     assert optimizer is not None
-    assert optimizer.held_bytes == 12 * PARAMETERS
+    assert optimizer.stored_bytes == 12 * PARAMETERS
     assert optimizer.sent_bytes == 24 * PARAMETERS
     assert optimizer.seconds == pytest.approx(24 * PARAMETERS / 150e9)
     state = streams(wanted, JOB, framework, WAFER, "state", wafers=2)
     assert state is not None
-    assert state.held_bytes == 16 * PARAMETERS
+    assert state.stored_bytes == 16 * PARAMETERS
     # two copies on two wafers: each takes all weights, twice a microbatch, and gives all gradients
     assert state.sent_bytes == 2 * 6 * PARAMETERS
     nothing = streams(wanted, JOB, framework, WAFER, "nothing")

@@ -11,7 +11,7 @@ from baselines.genetic_kernels import Breeding, Population, breed, settle
 from baselines.random_kernels import random_state
 
 from dovetail.errors import InputError
-from dovetail.mapping.elimination import CostProblem, CostTable, least
+from dovetail.mapping.elimination import CostProblem, CostTable, cheapest
 from small_cost_problems import random_problem
 
 SEARCHES = [simulated_annealing, genetic_search]
@@ -40,7 +40,7 @@ def test_small_problems_are_solved(search, seeds):
     for seed in seeds:
         problem = random_problem(seed)
         weights = WEIGHTS[: problem.objectives]
-        cost, _ = least(problem, weights)
+        cost, _ = cheapest(problem, weights)
         tried = search(problem, weights, evaluations=6000, seed=seed)
         if np.isinf(cost):
             assert (tried.cost, tried.choice, tried.trace) == (np.inf, (), ())
@@ -53,7 +53,7 @@ def test_small_problems_are_solved(search, seeds):
 def test_costs_are_those_of_the_choice_and_never_below_the_optimum(search):
     problem = chain()
     weights = (1.0, 0.5)
-    cost, _ = least(problem, weights)
+    cost, _ = cheapest(problem, weights)
     gaps = []
     for evaluations in (1, 2, 30, 1000, 40_000):
         tried = search(problem, weights, evaluations=evaluations, seed=3)
@@ -82,7 +82,7 @@ def test_a_seed_decides_everything(search):
 @pytest.mark.parametrize("search", SEARCHES)
 def test_a_search_ends_in_time_or_at_a_cost(search):
     problem = chain()
-    cost, _ = least(problem, (1.0, 1.0))
+    cost, _ = cheapest(problem, (1.0, 1.0))
     tried = search(problem, (1.0, 1.0), cpu_s=10.0, stop_at=cost * (1 + 1e-9))
     assert tried.cost == pytest.approx(cost, rel=1e-12)
     assert tried.trace[-1].cpu_s < 5
@@ -90,7 +90,7 @@ def test_a_search_ends_in_time_or_at_a_cost(search):
     assert 0 < short.trace[-1].cpu_s < 1
     assert short.evaluations > 100
     assert np.isinf(search(problem, (1.0, 1.0), evaluations=0).cost)
-    with pytest.raises(InputError, match="effort of a search"):
+    with pytest.raises(InputError, match="budget of a search"):
         search(problem, (1.0, 1.0))
     with pytest.raises(InputError, match="weights"):
         search(problem, (1.0,), evaluations=1)
@@ -121,7 +121,7 @@ def test_the_best_of_a_generation_lives_on():
         before = people.costs.min()
         breed(flat, people, Breeding(1, 0.5, 0.5, 50.0), generations)
         assert people.costs.min() <= before
-    assert people.costs.min() == people.least[0]
+    assert people.costs.min() == people.lowest[0]
 
 
 def test_tables_are_folded_without_a_change_of_any_cost():

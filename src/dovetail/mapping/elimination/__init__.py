@@ -1,18 +1,18 @@
-"""Exact answers to problems of many small choices: least cost, least cost through each option, and the front."""
+"""Exact answers to cost problems: the cheapest choice, the cheapest through each option, the Pareto front."""
 
-from dovetail.mapping.elimination.messages import least, through
-from dovetail.mapping.elimination.pareto import Frontier, frontier
+from dovetail.mapping.elimination.messages import cheapest, through
+from dovetail.mapping.elimination.pareto import CostFront, frontier
 from dovetail.mapping.elimination.powers import ClosedWalk, closed_walk, min_plus_power
 from dovetail.mapping.elimination.problem import CostProblem, CostTable
 
 __all__ = [
     "ClosedWalk",
+    "CostFront",
     "CostProblem",
     "CostTable",
-    "Frontier",
+    "cheapest",
     "closed_walk",
     "frontier",
-    "least",
     "min_plus_power",
     "through",
 ]

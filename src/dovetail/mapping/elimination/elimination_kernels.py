@@ -7,36 +7,36 @@ from numba import njit
 
 from dovetail.arrays import Floats
 
-# Minima along a row are only vectorised where no cost is "not a number", which holds; infinite ones stay exact.
+# Minima along a row are only vectorised if no cost is NaN, which holds; infinite costs stay exact.
 _MINIMA = {"nnan", "nsz"}
 
 
 @njit(cache=True)
 def weighed(costs: Floats, weights: Floats) -> Floats:
-    """The weighted sum of objectives (objectives × entries); infinite where any of them is."""
+    """The weighted sum of objectives (objectives × entries); infinite if any of them is."""
     objectives, n = costs.shape
-    found = np.empty(n)
+    sums = np.empty(n)
     for start in range(0, n, 4096):
         end = min(start + 4096, n)
         for i in range(start, end):
-            found[i] = 0.0
+            sums[i] = 0.0
         for k in range(objectives):
             weight = weights[k]
             if weight > 0:
                 for i in range(start, end):
-                    found[i] += weight * costs[k, i]
+                    sums[i] += weight * costs[k, i]
             else:
                 for i in range(start, end):
-                    found[i] = np.inf if costs[k, i] == np.inf else found[i]
-    return found
+                    sums[i] = np.inf if costs[k, i] == np.inf else sums[i]
+    return sums
 
 
 @njit(cache=True, fastmath=_MINIMA)
 def product(left: Floats, right: Floats) -> Floats:
-    """The (min,+) product of two matrices: found[x, y] = min over z of left[x, z] + right[z, y]."""
+    """The (min,+) product of two matrices: costs[x, y] = min over z of left[x, z] + right[z, y]."""
     rows, inner = left.shape
     columns = right.shape[1]
-    found = np.full((rows, columns), np.inf)
+    costs = np.full((rows, columns), np.inf)
     # panels of `right` stay in the cache while all rows pass over them
     for start in range(0, inner, 64):
         end = min(start + 64, inner)
@@ -46,37 +46,37 @@ def product(left: Floats, right: Floats) -> Floats:
                 if more < np.inf:
                     for y in range(columns):
                         cost = more + right[z, y]
-                        found[x, y] = cost if cost < found[x, y] else found[x, y]
-    return found
+                        costs[x, y] = cost if cost < costs[x, y] else costs[x, y]
+    return costs
 
 
 @njit(cache=True, fastmath=_MINIMA)
 def product_across(left: Floats, right: Floats, table: Floats) -> Floats:
-    """found[x, y] = min over z of left[x, z] + right[z, y] + table[x, z, y], the last being contiguous along y."""
+    """costs[x, y] = min over z of left[x, z] + right[z, y] + table[x, z, y], the last being contiguous along y."""
     rows, inner = left.shape
     columns = right.shape[1]
-    found = np.full((rows, columns), np.inf)
+    costs = np.full((rows, columns), np.inf)
     for x in range(rows):
         for z in range(inner):
             more = left[x, z]
             if more < np.inf:
                 for y in range(columns):
                     cost = more + right[z, y] + table[x, z, y]
-                    found[x, y] = cost if cost < found[x, y] else found[x, y]
-    return found
+                    costs[x, y] = cost if cost < costs[x, y] else costs[x, y]
+    return costs
 
 
 @njit(cache=True, fastmath=_MINIMA)
 def product_along(left: Floats, right: Floats, table: Floats) -> Floats:
-    """found[x, y] = min over z of left[x, z] + right[y, z] + table[x, y, z], all contiguous along z."""
+    """costs[x, y] = min over z of left[x, z] + right[y, z] + table[x, y, z], all contiguous along z."""
     rows, inner = left.shape
     columns = right.shape[0]
-    found = np.empty((rows, columns))
+    costs = np.empty((rows, columns))
     for x in range(rows):
         for y in range(columns):
-            least = np.inf
+            lowest = np.inf
             for z in range(inner):
                 cost = left[x, z] + right[y, z] + table[x, y, z]
-                least = cost if cost < least else least
-            found[x, y] = least
-    return found
+                lowest = cost if cost < lowest else lowest
+            costs[x, y] = lowest
+    return costs

@@ -1,4 +1,4 @@
-"""Compiled dominance: what incumbents leave open, and sets of labels of which none dominates another."""
+"""Compiled dominance tests: what the incumbents leave open, and sets of mutually undominated labels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Entries(NamedTuple):
     offsets: Ints
     #: labels × objectives
     costs: Floats
-    #: entries × directions: the least weighted cost of an entry's labels
+    #: entries × directions: the lowest weighted cost of an entry's labels
     bounds: Floats
 
 
@@ -29,32 +29,32 @@ class Limits(NamedTuple):
 
     #: directions × objectives
     weights: Floats
-    #: corners × directions: weighted costs of the corners of what is open
+    #: corners × directions: weighted costs of the corners of the open region
     corners: Floats
-    #: entries × directions: the least weighted cost of all that a label does not contain
+    #: entries × directions: the lowest weighted cost of everything a label does not contain
     outside: Floats
     #: entries × objectives: the same by objective
     outside_costs: Floats
-    #: a label may be this part of the whole cost worse, in every objective, than one that is dropped for it
+    #: a label may replace another if it is at most this share of the total cost worse in each objective
     slack: float
 
 
-class Made(NamedTuple):
+class NewLabels(NamedTuple):
     """New labels and what they were made of."""
 
     offsets: Ints
     costs: Floats
     #: labels × (option, left label, right label)
     parts: Ints
-    #: whether a label was dropped that only slack let drop
+    #: whether a label was dropped only thanks to the slack
     used_slack: bool
 
 
 @njit(cache=True)
 def open_corners(points: Floats, upper: Floats) -> Floats:
-    """Corners u of what points leave open: below `upper`, a cost is at or above no point if and only if it is < some u.
+    """Corners u of the region points leave open: below `upper`, no point dominates a cost exactly if it is < some u.
 
-    A corner above a new point is replaced by those with one coordinate taken from the point; only the largest stay.
+    A corner above a new point is replaced by corners with one coordinate taken from the point; only the largest stay.
     """
     objectives = len(upper)
     corners = np.empty((64, objectives))
@@ -62,7 +62,7 @@ def open_corners(points: Floats, upper: Floats) -> Floats:
     count = 1
     fresh = np.empty((64, objectives))
     for point in points:
-        kept, made = 0, 0
+        num_kept, made = 0, 0
         for c in range(count):
             if np.all(point < corners[c]):
                 if made + objectives > len(fresh):
@@ -72,19 +72,19 @@ def open_corners(points: Floats, upper: Floats) -> Floats:
                     fresh[made, k] = point[k]
                     made += 1
             else:
-                corners[kept] = corners[c]
-                kept += 1
-        count = kept
+                corners[num_kept] = corners[c]
+                num_kept += 1
+        count = num_kept
         for f in range(made):
             covered = False
-            for c in range(kept):
+            for c in range(num_kept):
                 if np.all(fresh[f] <= corners[c]):
                     covered = True
                     break
             for g in range(made):
                 if covered:
                     break
-                # of equal ones the first stays
+                # the first of equal corners stays
                 if g != f and np.all(fresh[f] <= fresh[g]) and (g < f or np.any(fresh[f] < fresh[g])):
                     covered = True
             if not covered:
@@ -97,24 +97,24 @@ def open_corners(points: Floats, upper: Floats) -> Floats:
 
 @njit(cache=True)
 def _longer(rows: NDArray[Number]) -> NDArray[Number]:
-    found = np.empty((2 * len(rows), rows.shape[1]), rows.dtype)
-    found[: len(rows)] = rows
-    return found
+    grown = np.empty((2 * len(rows), rows.shape[1]), rows.dtype)
+    grown[: len(rows)] = rows
+    return grown
 
 
-#: Corners that are looked at together.
+#: Corners tested as one run.
 TOGETHER = 16
 
 
 @njit(cache=True)
 def highest_together(corners: Floats) -> Floats:
-    """The most that each run of corners allows, direction by direction."""
+    """The highest corner of each run, direction by direction."""
     number, directions = corners.shape
-    found = np.full((-(-number // TOGETHER), directions), -np.inf)
+    highest = np.full((-(-number // TOGETHER), directions), -np.inf)
     for c in range(number):
         for j in range(directions):
-            found[c // TOGETHER, j] = max(found[c // TOGETHER, j], corners[c, j])
-    return found
+            highest[c // TOGETHER, j] = max(highest[c // TOGETHER, j], corners[c, j])
+    return highest
 
 
 @njit(cache=True)
@@ -127,7 +127,7 @@ def _below(bounds: Floats, corners: Floats, c: int) -> bool:
 
 @njit(cache=True)
 def _is_open(bounds: Floats, corners: Floats, highest: Floats, likely: int) -> int:
-    """A corner that bounds leave within reach, a likely one tried first; -1 where none is."""
+    """A corner that bounds stay below, trying a likely one first; -1 if there is none."""
     number = len(corners)
     if likely < number and _below(bounds, corners, likely):
         return likely
@@ -141,64 +141,64 @@ def _is_open(bounds: Floats, corners: Floats, highest: Floats, likely: int) -> i
 
 @njit(cache=True)
 def worth_keeping(bounds: Floats, corners: Floats) -> Bools:
-    """Which rows (by direction the least weighted costs of some choices) may contain an undominated choice."""
-    found = np.empty(len(bounds), np.bool_)
+    """Which rows (the lowest weighted cost of some choices by direction) may contain an undominated choice."""
+    is_open = np.empty(len(bounds), np.bool_)
     last, highest = 0, highest_together(corners)
     for row in range(len(bounds)):
         corner = _is_open(bounds[row], corners, highest, last)
-        found[row] = corner >= 0
+        is_open[row] = corner >= 0
         last = max(corner, 0)
-    return found
+    return is_open
 
 
 @njit(cache=True)
-def room_below(bounds: Floats, corners: Floats) -> Floats:
-    """How far rows of bounds lie below the corner that leaves them most room; negative where none does."""
-    found = np.full(len(bounds), -np.inf)
+def margin_below(bounds: Floats, corners: Floats) -> Floats:
+    """How far each row of bounds is below the corner with the largest margin; negative if it is below none."""
+    margins = np.full(len(bounds), -np.inf)
     for row in range(len(bounds)):
         for c in range(len(corners)):
-            room = np.inf
+            margin = np.inf
             for j in range(bounds.shape[1]):
-                room = min(room, corners[c, j] - bounds[row, j])
-                if room <= found[row]:
+                margin = min(margin, corners[c, j] - bounds[row, j])
+                if margin <= margins[row]:
                     break
-            found[row] = max(found[row], room)
-    return found
+            margins[row] = max(margins[row], margin)
+    return margins
 
 
 @njit(cache=True)
 def undominated(points: Floats) -> Bools:
-    """Which points no other dominates; rows are in lexicographic order, and of equal ones the first counts."""
+    """Which points no other dominates; rows are in lexicographic order, and the first of equal points counts."""
     n = len(points)
-    found = np.zeros(n, np.bool_)
-    kept = np.empty(n, np.int64)
+    is_undominated = np.zeros(n, np.bool_)
+    members = np.empty(n, np.int64)
     count = 0
     for i in range(n):
         best = True
         for at in range(count):
-            if _at_most(points, kept[at], points[i]):
+            if _at_most(points, members[at], points[i]):
                 best = False
                 break
         if best:
-            found[i] = True
-            kept[count] = i
+            is_undominated[i] = True
+            members[count] = i
             count += 1
-    return found
+    return is_undominated
 
 
 @njit(cache=True)
 def least_by_entry(offsets: Ints, costs: Floats, weights: Floats) -> Floats:
-    """The least weighted costs of the labels of each entry (entries × directions); infinite where it has none."""
+    """The lowest weighted cost of each entry's labels (entries × directions); infinite if it has none."""
     entries, directions, objectives = len(offsets) - 1, len(weights), weights.shape[1]
-    found = np.full((entries, directions), np.inf)
+    bounds = np.full((entries, directions), np.inf)
     for entry in range(entries):
         for label in range(offsets[entry], offsets[entry + 1]):
             for j in range(directions):
                 cost = 0.0
                 for k in range(objectives):
                     cost += weights[j, k] * costs[label, k]
-                found[entry, j] = min(found[entry, j], cost)
-    return found
+                bounds[entry, j] = min(bounds[entry, j], cost)
+    return bounds
 
 
 @njit(cache=True)
@@ -219,7 +219,7 @@ def _at_least(costs: Floats, at: int, cost: Floats) -> bool:
 
 @njit(cache=True)
 def _among(costs: Floats, begin: int, end: int, limit: Floats) -> int:
-    """A label in a range that is within a limit; -1 where there is none."""
+    """A label in a range that is within a limit; -1 if there is none."""
     for at in range(begin, end):
         if _at_most(costs, at, limit):
             return at
@@ -228,7 +228,7 @@ def _among(costs: Floats, begin: int, end: int, limit: Floats) -> int:
 
 @njit(cache=True)
 def _weigh(weights: Floats, cost: Floats, outside: Floats, row: int, bounds: Floats) -> None:
-    """Writes what whatever contains a label costs at least, direction by direction."""
+    """Writes a lower bound of every choice that contains a label, direction by direction."""
     for j in range(len(bounds)):
         total = outside[row, j]
         for k in range(len(cost)):
@@ -237,8 +237,10 @@ def _weigh(weights: Floats, cost: Floats, outside: Floats, row: int, bounds: Flo
 
 
 @njit(cache=True)
-def made_labels(base: Floats, left_at: Ints, right_at: Ints, left: Entries, right: Entries, limits: Limits) -> Made:
-    """For each row the undominated sums of a base cost, a left label and a right label, over all options.
+def made_labels(
+    base: Floats, left_at: Ints, right_at: Ints, left: Entries, right: Entries, limits: Limits
+) -> NewLabels:
+    """Undominated sums of a base cost, a left and a right label for each row, over all options.
 
     `base` is rows × options × objectives; `left_at` and `right_at` (rows × options) say which entries' labels join.
     """
@@ -281,19 +283,19 @@ def made_labels(base: Floats, left_at: Ints, right_at: Ints, left: Entries, righ
                     parts[count, 0], parts[count, 1], parts[count, 2] = o, x, y
                     count += 1
         offsets[row + 1] = count
-    return Made(offsets, costs[:count].copy(), parts[:count].copy(), used_slack)
+    return NewLabels(offsets, costs[:count].copy(), parts[:count].copy(), used_slack)
 
 
 @njit(cache=True)
 def _without(costs: Floats, parts: Ints, begin: int, end: int, cost: Floats) -> int:
-    """Takes out of a range what a cost dominates; the new end."""
-    kept = begin
+    """Removes from a range what a cost dominates; returns the new end."""
+    new_end = begin
     for at in range(begin, end):
         if not _at_least(costs, at, cost):
-            if kept != at:
+            if new_end != at:
                 for k in range(len(cost)):
-                    costs[kept, k] = costs[at, k]
+                    costs[new_end, k] = costs[at, k]
                 for part in range(3):
-                    parts[kept, part] = parts[at, part]
-            kept += 1
-    return kept
+                    parts[new_end, part] = parts[at, part]
+            new_end += 1
+    return new_end

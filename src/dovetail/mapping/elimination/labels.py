@@ -1,4 +1,4 @@
-"""Elimination with sets of labels: all undominated costs at once, each with its choice."""
+"""Elimination with sets of labels: all undominated costs in one pass, each with its choice."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from dovetail.arrays import ROUNDING, Floats, Ints
-from dovetail.mapping.elimination.label_kernels import Entries, Limits, Made, least_by_entry, made_labels
+from dovetail.mapping.elimination.label_kernels import Entries, Limits, NewLabels, least_by_entry, made_labels
 from dovetail.mapping.elimination.min_plus import least_over
-from dovetail.mapping.elimination.open_costs import Bounds, Incumbents, weighed_corners
+from dovetail.mapping.elimination.open_costs import DirectionBounds, Incumbents, weighed_corners
 from dovetail.mapping.elimination.problem import CostProblem, CostTable
 
-#: Numbers of the costs that are gathered at once (32 MB).
+#: Cost values gathered at once (32 MB).
 BLOCK_NUMBERS = 1 << 22
 
 
@@ -26,35 +26,35 @@ class LabelTable:
     entries: Entries
     #: buckets whose variables the labels have decided on
     places: tuple[int, ...]
-    #: the variable eliminated to make this table, if any, and the option of each label
+    #: the variable eliminated to make this table, if any, and the option each label takes
     variable: int | None
-    option: Ints
-    #: tables whose labels were joined, and which label of theirs
+    options: Ints
+    #: tables whose labels were joined, and which of their labels
     parts: tuple[tuple[LabelTable, Ints], ...]
 
     @property
     def labels(self) -> int:
         """How many labels it has."""
-        return len(self.option)
+        return len(self.options)
 
 
 class TooMuchWork(Exception):  # noqa: N818 - no error: the caller falls back on what is proved
-    """More labels would have to be looked at than are allowed."""
+    """The elimination would examine more labels than allowed."""
 
 
-class Labels:
-    """One elimination of all variables of a problem, within 1 + epsilon of everything that the incumbents leave open.
+class LabelElimination:
+    """Eliminates all variables of a problem, within 1 + epsilon of everything the incumbents leave open.
 
     A label l may be dropped for another l' of the same entry if l' ≤ l + δ·(l + r) in every objective, where r is the
-    least that the rest costs: whatever completes l then costs at most 1 + δ times as much with l'. Every step that
-    drops labels so multiplies what it may cost by 1 + δ; all of them together by no more than 1 + epsilon. What is
-    left of epsilon at a step is what incumbents may be worse than the costs that they cover.
+    lower bound of the rest: completing l' then costs at most 1 + δ times as much as completing l. Every step that
+    drops labels this way loses a factor of 1 + δ; all steps together lose no more than 1 + epsilon. What a step
+    leaves of epsilon is how much worse incumbents may be than the costs they cover.
     """
 
     def __init__(
-        self, problem: CostProblem, bounds: Bounds, incumbents: Incumbents, epsilon: float, work: float
+        self, problem: CostProblem, bounds: DirectionBounds, incumbents: Incumbents, epsilon: float, work: float
     ) -> None:
-        """Nothing is done yet."""
+        """Prepares the elimination; `choices` runs it."""
         self.problem, self.bounds, self.incumbents, self.epsilon = problem, bounds, incumbents, epsilon
         self.work = work
         self.spent = 1.0
@@ -62,7 +62,7 @@ class Labels:
         self.steps_left = len(bounds.tree.buckets) + sum(max(0, len(b.children) - 2) for b in bounds.tree.buckets)
 
     def choices(self) -> Ints:
-        """Choices (n × variables): with the incumbents, they cover every choice within 1 + epsilon."""
+        """Choices (n × variables) that together with the incumbents cover every choice within 1 + epsilon."""
         tree, tables = self.bounds.tree, dict[int, LabelTable]()
         for place, bucket in enumerate(tree.buckets):
             joined = [tables.pop(child) for child in bucket.children]
@@ -71,17 +71,17 @@ class Labels:
                 joined = [self._step(place, None, joined[:2]), *joined[2:]]
             tables[place] = self._step(place, bucket.variable, joined)
         (last,) = tables.values()
-        chosen = np.zeros((last.labels, len(tree.sizes)), np.int64)
-        _trace(last, np.arange(last.labels), chosen)
-        return chosen[:, :-1]
+        choices = np.zeros((last.labels, len(tree.sizes)), np.int64)
+        _trace(last, np.arange(last.labels), choices)
+        return choices[:, :-1]
 
     def _step(self, place: int, variable: int | None, joined: Sequence[LabelTable]) -> LabelTable:
-        """Joins up to two tables of labels and, unless there is no such variable, eliminates it with its tables."""
+        """Joins up to two tables of labels and, if a variable is given, eliminates it with its tables."""
         bucket = self.bounds.tree.buckets[place]
         if variable is None:
             separator = tuple(sorted({v for table in joined for v in table.variables}))
             tables: list[CostTable] = []
-            outside = self._beside(place, [p for table in joined for p in table.places], separator)
+            outside = self._cost_outside(place, [p for table in joined for p in table.places], separator)
         else:
             separator, tables = bucket.separator, [self.problem.tables[number] for number in bucket.tables]
             outside = np.stack([passes.down[place] for passes in self.bounds.messages], axis=-1)
@@ -105,11 +105,11 @@ class Labels:
         parts = tuple(zip(joined, made.parts.T[1:], strict=False))
         return LabelTable(separator, entries, places, variable, made.parts[:, 0], parts)
 
-    def _beside(self, place: int, without: Sequence[int], onto: tuple[int, ...]) -> Floats:
-        """By direction the least cost of all but some children's parts."""
+    def _cost_outside(self, place: int, without: Sequence[int], onto: tuple[int, ...]) -> Floats:
+        """The lowest cost of everything outside some children's parts, by direction."""
         sizes = self.bounds.tree.sizes
-        every = [least_over(passes.factors(place, without), onto, sizes) for passes in self.bounds.messages]
-        return np.stack(every, axis=-1)
+        by_direction = [least_over(passes.factors(place, without), onto, sizes) for passes in self.bounds.messages]
+        return np.stack(by_direction, axis=-1)
 
     def _made(
         self,
@@ -118,7 +118,7 @@ class Labels:
         tables: Sequence[CostTable],
         joined: Sequence[LabelTable],
         limits: Limits,
-    ) -> Made:
+    ) -> NewLabels:
         """The new labels, in blocks of entries."""
         sizes = self.bounds.tree.sizes
         shape = tuple(sizes[v] for v in separator)
@@ -127,7 +127,7 @@ class Labels:
         whole = math.prod(shape)
         step = max(1, BLOCK_NUMBERS // (options * objectives))
         left, right = (joined[side].entries if side < len(joined) else self._nothing() for side in (0, 1))
-        found: list[Made] = []
+        blocks: list[NewLabels] = []
         for start in range(0, whole, step):
             rows = np.arange(start, min(start + step, whole))
             index = {
@@ -149,8 +149,8 @@ class Labels:
                 raise TooMuchWork
             here = slice(rows[0], rows[-1] + 1)
             inside = limits._replace(outside=limits.outside[here], outside_costs=limits.outside_costs[here])
-            found.append(made_labels(base, at[0], at[1], left, right, inside))
-        return _joined(found)
+            blocks.append(made_labels(base, at[0], at[1], left, right, inside))
+        return _joined(blocks)
 
     def _nothing(self) -> Entries:
         """One label that costs nothing."""
@@ -158,9 +158,9 @@ class Labels:
         return Entries(np.array([0, 1]), zero, np.zeros((1, len(self.bounds.weights))))
 
 
-def _joined(blocks: Sequence[Made]) -> Made:
+def _joined(blocks: Sequence[NewLabels]) -> NewLabels:
     counts = np.concatenate([np.diff(block.offsets) for block in blocks])
-    return Made(
+    return NewLabels(
         np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
         np.concatenate([block.costs for block in blocks]),
         np.concatenate([block.parts for block in blocks]),
@@ -168,9 +168,9 @@ def _joined(blocks: Sequence[Made]) -> Made:
     )
 
 
-def _trace(table: LabelTable, labels: Ints, chosen: Ints) -> None:
-    """Writes down what labels chose, and what the labels they were made of chose."""
+def _trace(table: LabelTable, labels: Ints, choices: Ints) -> None:
+    """Records the options that labels, and the labels they were made of, have taken."""
     if table.variable is not None:
-        chosen[:, table.variable] = table.option[labels]
+        choices[:, table.variable] = table.options[labels]
     for part, of_part in table.parts:
-        _trace(part, of_part[labels], chosen)
+        _trace(part, of_part[labels], choices)

@@ -1,4 +1,4 @@
-"""Least weighted sums, exactly: messages up and down the tree of buckets."""
+"""Exact lowest weighted sums: messages up and down the bucket tree."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from dovetail.mapping.elimination.problem import CostProblem, check, check_weigh
 from dovetail.mapping.elimination.tree import Tree, elimination_tree
 
 
-def least(problem: CostProblem, weights: Sequence[float] | Floats) -> tuple[float, tuple[int, ...]]:
-    """The least weighted sum of objectives, exactly, and a choice that has it; infinite and () where all is forbidden.
+def cheapest(problem: CostProblem, weights: Sequence[float] | Floats) -> tuple[float, tuple[int, ...]]:
+    """The exact lowest weighted sum of objectives and a choice that attains it; infinite and () if all is forbidden.
 
-    Of choices that cost the same, each variable in turn (the last eliminated first) takes its first option.
+    Ties go to the first option of each variable in turn, the last eliminated first.
     """
     check(problem)
     tree = tree_of(problem)
     passes = Messages(problem, tree, check_weights(problem, weights))
-    return passes.least, passes.choice()
+    return passes.lowest, passes.choice()
 
 
 def through(problem: CostProblem, weights: Sequence[float] | Floats) -> list[Floats]:
-    """For every option of every variable the least weighted sum of any choice that takes it, exactly."""
+    """The exact lowest weighted sum of any choice through each option of each variable."""
     check(problem)
     passes = Messages(problem, tree_of(problem), check_weights(problem, weights))
     passes.send_down()
@@ -38,60 +38,60 @@ def tree_of(problem: CostProblem, growth: float = 1.0) -> Tree:
 
 
 class Messages:
-    """What the buckets of a tree tell each other about one weighted sum of the objectives."""
+    """Messages between the buckets of a tree for one weighted sum of the objectives."""
 
     def __init__(self, problem: CostProblem, tree: Tree, weights: Floats) -> None:
-        """Sends all messages up: at once, for without them nothing is known."""
+        """Sends all messages up: everything else needs them."""
         self.tree = tree
         self.variables = [table.variables for table in problem.tables]
         self.tables = problem.weighted(weights)
-        #: by bucket: the least cost of all that was eliminated up to it, for every choice of its separator
+        #: by bucket: the lowest cost of all that was eliminated up to it, for every choice of its separator
         self.up: list[Floats] = []
-        #: by bucket: the least cost of all the rest, for every choice of its separator
+        #: by bucket: the lowest cost of all the rest, for every choice of its separator
         self.down: list[Floats] = []
         for place, bucket in enumerate(tree.buckets):
             self.up.append(least_over(self.factors(place), bucket.separator, tree.sizes))
 
     @property
-    def least(self) -> float:
-        """The least sum of all."""
+    def lowest(self) -> float:
+        """The lowest sum of all choices."""
         return float(self.up[-1])
 
     def factors(self, place: int, without: Collection[int] = ()) -> list[Factor]:
-        """What a bucket adds up: tables, and messages of its children without some of them; and what came down."""
+        """What a bucket adds up: its tables, its children's messages (without some), and the message from above."""
         bucket = self.tree.buckets[place]
-        found: list[Factor] = [(self.variables[number], self.tables[number]) for number in bucket.tables]
-        found += [(self.tree.buckets[c].separator, self.up[c]) for c in bucket.children if c not in without]
+        factors: list[Factor] = [(self.variables[number], self.tables[number]) for number in bucket.tables]
+        factors += [(self.tree.buckets[c].separator, self.up[c]) for c in bucket.children if c not in without]
         if self.down:
-            found.append((bucket.separator, self.down[place]))
-        return found
+            factors.append((bucket.separator, self.down[place]))
+        return factors
 
     def send_down(self) -> None:
-        """Tells every bucket what the rest of the problem costs at least."""
+        """Tells every bucket the lowest cost of the rest of the problem."""
         buckets = self.tree.buckets
         down: list[Floats] = [np.zeros(())] * len(buckets)
         self.down = down
         for place in reversed(range(len(buckets))):
             for child in buckets[place].children:
-                # never a difference of two sums: it would be no number where both are infinite
+                # never a difference of two sums: it would be NaN if both are infinite
                 down[child] = least_over(self.factors(place, (child,)), buckets[child].separator, self.tree.sizes)
 
     def marginals(self) -> list[Floats]:
-        """By variable: the least sum of all with each of its options; messages were sent down before."""
-        found: list[Floats] = [np.zeros(0)] * (len(self.tree.sizes) - 1)
+        """The lowest sum through each option, by variable; needs `send_down` first."""
+        costs: list[Floats] = [np.zeros(0)] * (len(self.tree.sizes) - 1)
         for place, bucket in enumerate(self.tree.buckets[:-1]):
-            found[bucket.variable] = least_over(self.factors(place), (bucket.variable,), self.tree.sizes)
-        return found
+            costs[bucket.variable] = least_over(self.factors(place), (bucket.variable,), self.tree.sizes)
+        return costs
 
     def choice(self) -> tuple[int, ...]:
-        """A choice with the least sum of all; empty where all is forbidden."""
-        if math.isinf(self.least):
+        """A choice with the lowest sum; empty if all is forbidden."""
+        if math.isinf(self.lowest):
             return ()
-        chosen = [0] * len(self.tree.sizes)
+        options = [0] * len(self.tree.sizes)
         for place in reversed(range(len(self.tree.buckets))):
             bucket = self.tree.buckets[place]
             total = np.zeros(self.tree.sizes[bucket.variable])
             for scope, costs in self.factors(place):
-                total = total + costs[tuple(slice(None) if v == bucket.variable else chosen[v] for v in scope)]
-            chosen[bucket.variable] = int(total.argmin())
-        return tuple(chosen[:-1])
+                total = total + costs[tuple(slice(None) if v == bucket.variable else options[v] for v in scope)]
+            options[bucket.variable] = int(total.argmin())
+        return tuple(options[:-1])

@@ -1,4 +1,4 @@
-"""What known choices leave open: the costs that none of them covers, and bounds that show an option is not needed."""
+"""What the incumbents leave open: costs none of them covers, and bounds that show an option is not needed."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from itertools import product
 import numpy as np
 
 from dovetail.arrays import ROUNDING, Floats, Ints
-from dovetail.mapping.elimination.label_kernels import open_corners, room_below, undominated, worth_keeping
+from dovetail.mapping.elimination.label_kernels import margin_below, open_corners, undominated, worth_keeping
 from dovetail.mapping.elimination.messages import Messages, tree_of
 from dovetail.mapping.elimination.problem import CostProblem
 from dovetail.mapping.elimination.tree import Tree
 
-#: Labels of an entry for each variable eliminated to make it, about; it decides the order alone.
+#: How many times more labels an entry has per eliminated variable, roughly; only the order depends on it.
 LABEL_GROWTH = 2.0
 
 
 @dataclass(slots=True)
 class Incumbents:
-    """Choices that were found, and what they cost."""
+    """Choices found so far, and what they cost."""
 
     problem: CostProblem
     #: costs above this are of no interest
@@ -33,27 +33,27 @@ class Incumbents:
         self.choices = np.zeros((0, len(self.problem.sizes)), np.int64)
 
     def add(self, choices: Ints) -> None:
-        """Takes up the undominated choices; of those that cost the same the lexicographically least."""
-        every = np.unique(np.concatenate([self.choices, choices]), axis=0)
-        points = self.problem.cost(every)
-        order = np.lexsort((*every.T[::-1], *points.T[::-1]))
-        every, points = every[order], points[order]
+        """Adds the undominated choices; ties go to the lexicographically first."""
+        candidates = np.unique(np.concatenate([self.choices, choices]), axis=0)
+        points = self.problem.cost(candidates)
+        order = np.lexsort((*candidates.T[::-1], *points.T[::-1]))
+        candidates, points = candidates[order], points[order]
         best = undominated(points) & np.isfinite(points).all(axis=1)
-        self.points, self.choices = points[best], every[best]
+        self.points, self.choices = points[best], candidates[best]
 
     def corners(self, epsilon: float, spent: float = 0.0) -> Floats:
-        """Corners of the costs that nobody found covers within 1 + epsilon, where 1 + `spent` of it is used up."""
+        """Corners of the costs no incumbent covers within 1 + epsilon, of which a factor 1 + `spent` is used up."""
         allowed = (1 + epsilon) / (1 + spent) * (1 + ROUNDING)
         # a cost equal to the limit is still below it
         upper = self.most * ((1 + spent) * (1 + ROUNDING)) + 1e-200
-        found = open_corners(self.points / allowed, upper)
-        # neighbours are looked at together
-        return found[np.lexsort(found.T[::-1])]
+        corners = open_corners(self.points / allowed, upper)
+        # sorted, so that neighbours are tested together
+        return corners[np.lexsort(corners.T[::-1])]
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """Least weighted costs in several directions."""
+class DirectionBounds:
+    """Lowest weighted costs in several directions."""
 
     tree: Tree
     #: directions × objectives; the first are the axes
@@ -61,28 +61,28 @@ class Bounds:
     messages: tuple[Messages, ...]
 
     def outside_costs(self, outside: Floats) -> Floats:
-        """By objective what directions (the last axis) say of it alone."""
+        """The lower bound of each objective by itself, from the directions (the last axis)."""
         axes = self.weights.shape[1]
         return outside[..., :axes] / np.diag(self.weights[:axes])
 
 
-def bounds_of(problem: CostProblem, weights: Floats) -> Bounds:
+def bounds_of(problem: CostProblem, weights: Floats) -> DirectionBounds:
     """Messages up and down for every direction."""
     tree = tree_of(problem, LABEL_GROWTH)
     messages = tuple(Messages(problem, tree, direction) for direction in weights)
     for passes in messages:
         passes.send_down()
-    return Bounds(tree, weights, messages)
+    return DirectionBounds(tree, weights, messages)
 
 
 def weighed_corners(corners: Floats, weights: Floats) -> Floats:
-    """Corners × directions; an infinite coordinate counts only where it has a weight."""
+    """Corners × directions; an infinite coordinate counts only if its weight is positive."""
     terms = np.where(weights > 0, weights, 1.0) * corners[:, None, :]
     return np.where(weights > 0, terms, 0.0).sum(axis=2)
 
 
-def needed_options(bounds: Bounds, corners: Floats) -> list[Ints]:
-    """By variable the options that may belong to a choice that is open.
+def needed_options(bounds: DirectionBounds, corners: Floats) -> list[Ints]:
+    """The options of each variable that may belong to an open choice.
 
     All choices with an option cost w·p ≥ b in every direction. Below a corner u such a p exists only if w·u > b in all
     of them, as no weight is negative.
@@ -95,42 +95,42 @@ def needed_options(bounds: Bounds, corners: Floats) -> list[Ints]:
     ]
 
 
-def is_closed(bounds: Bounds, corners: Floats) -> bool:
-    """Whether no choice at all can be open."""
-    least = np.array([[passes.least for passes in bounds.messages]])
-    return not worth_keeping(least, weighed_corners(corners, bounds.weights))[0]
+def is_closed(bounds: DirectionBounds, corners: Floats) -> bool:
+    """Whether no choice can be open."""
+    lowest = np.array([[passes.lowest for passes in bounds.messages]])
+    return not worth_keeping(lowest, weighed_corners(corners, bounds.weights))[0]
 
 
 def promising_options(
-    bounds: Bounds, incumbents: Incumbents, kept: Sequence[Ints], epsilon: float, number: int
+    bounds: DirectionBounds, incumbents: Incumbents, remaining: Sequence[Ints], epsilon: float, number: int
 ) -> list[Ints]:
-    """By variable those of the kept options that were chosen so far, and some to which bounds leave the most room."""
+    """Of each variable's remaining options, those the incumbents use and those with the largest margins."""
     by_direction = [passes.marginals() for passes in bounds.messages]
     limits = weighed_corners(incumbents.corners(epsilon), bounds.weights)
-    found: list[Ints] = []
+    promising: list[Ints] = []
     for variable, rows in enumerate(zip(*by_direction, strict=True)):
-        room = room_below(np.ascontiguousarray(np.stack(rows, axis=1)), limits)
-        used = np.isin(kept[variable], incumbents.choices[:, variable])
-        room[used] = np.inf
-        first = np.argsort(-room, kind="stable")[: max(number, np.count_nonzero(used))]
-        found.append(kept[variable][np.sort(first[room[first] > -np.inf])])
-    return found
+        margin = margin_below(np.ascontiguousarray(np.stack(rows, axis=1)), limits)
+        used = np.isin(remaining[variable], incumbents.choices[:, variable])
+        margin[used] = np.inf
+        first = np.argsort(-margin, kind="stable")[: max(number, np.count_nonzero(used))]
+        promising.append(remaining[variable][np.sort(first[margin[first] > -np.inf])])
+    return promising
 
 
 def directions(scale: Floats, steps: int) -> Floats:
-    """Weights on a lattice of so many steps, the axes first; where `scale` is large, weights are small."""
+    """Weights on a lattice with `steps` steps, the axes first, divided by `scale`."""
     objectives = len(scale)
     inner = [shares for shares in product(range(steps), repeat=objectives) if sum(shares) == steps]
     shares = np.concatenate([np.eye(objectives), np.array(inner, np.float64).reshape(-1, objectives) / steps])
-    # rounded so that a division by them is exact
+    # rounded to powers of two, so that dividing by them is exact
     return shares / np.exp2(np.round(np.log2(np.where(scale > 0, scale, 1.0))))
 
 
-def recompute_policies(problem: CostProblem) -> list[Ints]:
+def all_options(problem: CostProblem) -> list[Ints]:
     """All options of every variable."""
     return [np.arange(size) for size in problem.sizes]
 
 
-def chosen(kept: Sequence[Ints], choices: Ints) -> Ints:
-    """Choices of a restricted problem in terms of the whole one."""
-    return np.stack([options[choices[:, v]] for v, options in enumerate(kept)], axis=1)
+def in_full_problem(options: Sequence[Ints], choices: Ints) -> Ints:
+    """Choices of a restricted problem in terms of the full one."""
+    return np.stack([values[choices[:, v]] for v, values in enumerate(options)], axis=1)

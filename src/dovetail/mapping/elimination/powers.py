@@ -13,33 +13,33 @@ from dovetail.mapping.elimination.elimination_kernels import product
 
 @dataclass(frozen=True, slots=True)
 class ClosedWalk:
-    """The cheapest way to take a number of steps and be back where one started."""
+    """The cheapest walk of some steps that ends where it began."""
 
     cost: float
-    #: the same where every step stays where it is
+    #: the same if every step stays in one state
     staying_cost: float
 
 
 def min_plus_power(matrix: Floats, n: int) -> Floats:
-    """The least cost of n steps from each state to each, by repeated squaring; no step at all costs nothing."""
+    """The lowest cost of n steps between all pairs of states, by repeated squaring; no step costs nothing."""
     costs = np.ascontiguousarray(matrix, dtype=np.float64)
     if costs.ndim != 2 or costs.shape[0] != costs.shape[1] or np.isnan(costs).any():
         raise InputError("costs of a step", f"have the shape {costs.shape}", "they should be a square of numbers")
     if n < 0:
         raise InputError("steps", f"are {quoted(n)}", "they should be 0 or more")
-    found = np.full(costs.shape, np.inf)
-    np.fill_diagonal(found, 0.0)
+    power = np.full(costs.shape, np.inf)
+    np.fill_diagonal(power, 0.0)
     while n:
         if n & 1:
-            found = product(found, costs)
+            power = product(power, costs)
         n >>= 1
         if n:
             costs = product(costs, costs)
-    return found
+    return power
 
 
 def closed_walk(matrix: Floats, n: int) -> ClosedWalk:
-    """The cheapest n steps that end where they began, and what the best of them costs that never moves."""
+    """The cheapest closed walk of n steps, and the cheapest that never moves."""
     return ClosedWalk(
         float(np.diag(min_plus_power(matrix, n)).min(initial=np.inf)),
         n * float(np.diag(matrix).min(initial=np.inf)) if n else 0.0,

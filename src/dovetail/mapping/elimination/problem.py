@@ -14,16 +14,16 @@ from dovetail.mapping.elimination.elimination_kernels import weighed
 
 @dataclass(frozen=True, slots=True)
 class CostTable:
-    """What the options of some variables cost together."""
+    """Joint costs of the options of some variables."""
 
     variables: tuple[int, ...]
-    #: objectives × the options of each variable; infinite (in any objective) where a combination is forbidden
+    #: objectives × the options of each variable; a combination is forbidden if any objective is infinite
     costs: Floats
 
 
 @dataclass(frozen=True, slots=True)
 class CostProblem:
-    """One option of each variable is to be chosen; objective by objective, a choice costs the sum of its entries."""
+    """Choose one option of each variable; in each objective a choice costs the sum of its table entries."""
 
     #: options of each variable
     sizes: tuple[int, ...]
@@ -31,7 +31,7 @@ class CostProblem:
 
     @property
     def objectives(self) -> int:
-        """How many costs an entry has."""
+        """The number of objectives."""
         return len(self.tables[0].costs)
 
     def cost(self, choices: Ints) -> Floats:
@@ -42,33 +42,33 @@ class CostProblem:
         total[np.isinf(total).any(axis=1)] = np.inf
         return total
 
-    def restricted(self, kept: Sequence[Ints]) -> CostProblem:
-        """The same problem with some options of each variable alone."""
+    def restricted(self, remaining: Sequence[Ints]) -> CostProblem:
+        """The same problem with only some options of each variable."""
         tables: list[CostTable] = []
         for table in self.tables:
-            if all(len(kept[v]) == self.sizes[v] for v in table.variables):
+            if all(len(remaining[v]) == self.sizes[v] for v in table.variables):
                 tables.append(table)
                 continue
             costs = table.costs
-            # one axis after another, that which loses most first, is much quicker than all at once
+            # taking one axis after another, the one that shrinks most first, is much faster than all at once
             for axis in sorted(
-                range(len(table.variables)), key=lambda a: len(kept[table.variables[a]]) / costs.shape[a + 1]
+                range(len(table.variables)), key=lambda a: len(remaining[table.variables[a]]) / costs.shape[a + 1]
             ):
-                costs = np.take(costs, kept[table.variables[axis]], axis=axis + 1)
+                costs = np.take(costs, remaining[table.variables[axis]], axis=axis + 1)
             tables.append(CostTable(table.variables, costs))
-        return CostProblem(tuple(len(options) for options in kept), tuple(tables))
+        return CostProblem(tuple(len(options) for options in remaining), tuple(tables))
 
     def weighted(self, weights: Floats) -> list[Floats]:
-        """The tables with one cost each, the weighted sum; what is forbidden stays so whatever its weight."""
-        found: list[Floats] = []
+        """The tables with their weighted sums; what is forbidden stays so whatever its weight."""
+        weighted: list[Floats] = []
         for table in self.tables:
             flat = np.ascontiguousarray(table.costs, dtype=np.float64).reshape(len(weights), -1)
-            found.append(weighed(flat, weights).reshape(table.costs.shape[1:]))
-        return found
+            weighted.append(weighed(flat, weights).reshape(table.costs.shape[1:]))
+        return weighted
 
 
 def check(problem: CostProblem) -> None:
-    """Refuses what is no cost problem."""
+    """Raises an error if this is not a valid cost problem."""
     where = "cost problem"
     if not problem.tables or not problem.objectives:
         raise InputError(where, "has no costs", "it should have a table with an objective")
@@ -76,21 +76,21 @@ def check(problem: CostProblem) -> None:
         raise InputError(where, "has a variable without options", "each should have one or more")
     for number, table in enumerate(problem.tables):
         place = f"{where}: table {number}"
-        known = all(0 <= v < len(problem.sizes) for v in table.variables)
-        if not known or len(set(table.variables)) < len(table.variables):
+        in_range = all(0 <= v < len(problem.sizes) for v in table.variables)
+        if not in_range or len(set(table.variables)) < len(table.variables):
             raise InputError(place, f"has the variables {table.variables}", "they should exist and differ")
         shape = (problem.objectives, *(problem.sizes[v] for v in table.variables))
         if table.costs.shape != shape:
             raise InputError(place, f"has the shape {table.costs.shape}", f"it should be {shape}")
-        # a minimum is not a number where any cost is none
+        # the minimum is NaN if any cost is
         if not table.costs.min() >= 0:
-            raise InputError(place, "has a cost below zero or none at all", "costs should be 0 or more")
+            raise InputError(place, "has a cost that is negative or not a number", "costs should be 0 or more")
 
 
 def check_weights(problem: CostProblem, weights: Sequence[float] | Floats) -> Floats:
-    """The weights as an array; refuses others than one number of 0 or more for each objective."""
-    found = np.asarray(weights, dtype=np.float64)
-    if found.shape != (problem.objectives,) or not np.all(np.isfinite(found) & (found >= 0)):
+    """The weights as an array; raises an error unless there is one number of 0 or more per objective."""
+    checked = np.asarray(weights, dtype=np.float64)
+    if checked.shape != (problem.objectives,) or not np.all(np.isfinite(checked) & (checked >= 0)):
         expected = f"they should be {problem.objectives} finite numbers of 0 or more"
-        raise InputError("weights", f"are {found.tolist()}", expected)
-    return found
+        raise InputError("weights", f"are {checked.tolist()}", expected)
+    return checked

@@ -1,4 +1,4 @@
-"""The order in which variables are eliminated, and the tree of buckets that follows from it."""
+"""The elimination order of variables, and the bucket tree that follows from it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import combinations
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """The elimination of one variable: what it needs, and which variables its outcome still depends on."""
+    """The elimination of one variable: its inputs, and the variables its result still depends on."""
 
     variable: int
     #: the other variables of its tables and messages, in ascending order
@@ -22,17 +22,17 @@ class Bucket:
 
     @property
     def scope(self) -> tuple[int, ...]:
-        """All variables of this bucket, its own last."""
+        """All variables of this bucket, the eliminated one last."""
         return (*self.separator, self.variable)
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Buckets in the order of elimination; the last has a variable of one option and gathers what is unconnected."""
+    """Buckets in elimination order; the last has a variable with one option and collects unconnected parts."""
 
     sizes: tuple[int, ...]
     buckets: tuple[Bucket, ...]
-    #: the bucket that uses each one's message; the last has none
+    #: the bucket that receives each message; the last bucket sends none
     parents: tuple[int, ...]
 
 
@@ -40,8 +40,8 @@ Steps = list[tuple[int, tuple[int, ...]]]
 
 
 @dataclass(slots=True)
-class _Left:
-    """Variables that are left during an elimination, and the variables that each message has already gathered."""
+class _RemainingVariables:
+    """Variables not yet eliminated, and how many variables each message has already gathered."""
 
     sizes: Sequence[int]
     growth: float
@@ -50,21 +50,21 @@ class _Left:
     work: float = 0.0
 
     def size(self, variable: int) -> tuple[float, ...]:
-        """Labels of the joint table, and entries of what is left of it."""
+        """Labels of the joint table, and entries of the message it becomes."""
         message = math.prod(self.sizes[v] for v in self.around[variable])
         return message * self.sizes[variable] * self.growth ** self.gathered(variable), message, variable
 
     def fill(self, variable: int) -> tuple[float, ...]:
-        """New neighbours."""
+        """New edges between neighbours."""
         new = sum(b not in self.around[a] for a, b in combinations(self.around[variable], 2))
         return new, *self.size(variable)
 
     def gathered(self, variable: int) -> int:
-        """Variables gathered in the messages that meet here."""
+        """Variables gathered in the messages that meet at a variable."""
         return 1 + sum(count for scope, count in self.messages if variable in scope)
 
     def eliminate(self, variable: int) -> tuple[int, tuple[int, ...]]:
-        """The variable and its neighbours, which become each other's."""
+        """Eliminates a variable: its neighbours become neighbours of each other."""
         self.work += self.size(variable)[0]
         separator = self.around.pop(variable)
         gathered = self.gathered(variable)
@@ -77,12 +77,12 @@ class _Left:
 
 
 def elimination_tree(sizes: Sequence[int], scopes: Sequence[tuple[int, ...]], growth: float = 1.0) -> Tree:
-    """The cheaper of two greedy orders: the least joint table next, or the fewest new neighbours next.
+    """The cheaper of two greedy orders: smallest joint table first, or fewest new edges first.
 
-    With sets of labels an entry has about `growth` times as many for each variable that was eliminated to make it.
+    With sets of labels, an entry has about `growth` times as many labels per variable eliminated to make it.
     """
-    ranks = (_Left.size, _Left.fill)
-    _, order = min((_order(sizes, scopes, growth, rank) for rank in ranks), key=lambda found: found[0])
+    ranks = (_RemainingVariables.size, _RemainingVariables.fill)
+    _, order = min((_order(sizes, scopes, growth, rank) for rank in ranks), key=lambda outcome: outcome[0])
     return _tree(tuple(sizes), scopes, order)
 
 
@@ -90,18 +90,18 @@ def _order(
     sizes: Sequence[int],
     scopes: Sequence[tuple[int, ...]],
     growth: float,
-    rank: Callable[[_Left, int], tuple[float, ...]],
+    rank: Callable[[_RemainingVariables, int], tuple[float, ...]],
 ) -> tuple[float, Steps]:
-    """The work of an order, and every variable with its neighbours at the time."""
+    """The work of an order, and each variable with its neighbours at its elimination."""
     around: dict[int, set[int]] = {v: set() for v in range(len(sizes))}
     for scope in scopes:
         for variable in scope:
             around[variable].update(v for v in scope if v != variable)
-    left = _Left(sizes, growth, around, [])
+    remaining = _RemainingVariables(sizes, growth, around, [])
     order: Steps = []
-    while left.around:
-        order.append(left.eliminate(min(left.around, key=lambda v: rank(left, v))))
-    return left.work, order
+    while remaining.around:
+        order.append(remaining.eliminate(min(remaining.around, key=lambda v: rank(remaining, v))))
+    return remaining.work, order
 
 
 def _tree(sizes: tuple[int, ...], scopes: Sequence[tuple[int, ...]], order: Steps) -> Tree:

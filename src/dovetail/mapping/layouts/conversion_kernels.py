@@ -1,4 +1,4 @@
-"""Compiled conversions between all layouts of a tensor: what `layout.convert` would have it send, priced."""
+"""Compiled conversions between all layouts of a tensor: the collectives of `layout.convert`, priced."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from numba import njit
 
 from dovetail.arrays import Floats, Ints
 
-#: Placements along an axis by number: whole, a sum not complete, a flat shard; the tensor's dims follow.
+#: Placements along an axis by number: replicated, partial sum, flat shard; the tensor's dims follow.
 WHOLE, OPEN, FLAT_SHARD, FIRST_DIM = range(4)
-#: Kinds of collectives in the order in which a conversion takes them; a slice costs nothing.
+#: Kinds of collectives in the order a conversion runs them; a slice costs nothing.
 REDUCE_SCATTER, ALL_TO_ALL, ALL_REDUCE, ALL_GATHER = range(4)
-#: What no conversion weighs: from a layout that cannot become the other.
+#: The weight of an impossible conversion; no real one weighs as much.
 UNREACHABLE = 1 << 20
 
 
@@ -26,7 +26,7 @@ def _kind(old: int, new: int) -> int:
 
 @njit(cache=True)
 def _changes(before: Ints, after: Ints, olds: Ints, news: Ints, bits: Ints) -> int:
-    """What each axis does, in one step or two; how many changes there are, and −1 where the layout cannot be made."""
+    """Writes each axis's change, in one step or two; returns how many there are, or −1 if it is impossible."""
     exchanged = -1
     for axis in range(len(before)):
         old, new = before[axis], after[axis]
@@ -41,7 +41,7 @@ def _changes(before: Ints, after: Ints, olds: Ints, news: Ints, bits: Ints) -> i
             continue
         olds[changes], news[changes], bits[changes] = old, new, 1 << axis
         if exchanged >= 0 and _kind(old, new) == ALL_REDUCE:
-            # an all-reduce is a reduce-scatter and an all-gather: what is exchanged in between is then a piece
+            # an all-reduce is a reduce-scatter and an all-gather: the exchange in between then moves only a shard
             news[changes] = exchanged
             changes += 1
             olds[changes], news[changes], bits[changes] = exchanged, WHOLE, 1 << axis
@@ -50,8 +50,8 @@ def _changes(before: Ints, after: Ints, olds: Ints, news: Ints, bits: Ints) -> i
 
 
 @njit(cache=True)
-def _priced(cut: int, olds: Ints, news: Ints, bits: Ints, prices: Floats, seconds: Floats) -> tuple[int, int]:
-    """Adds up the seconds of changes, those that are alike in one collective; what they weigh, whether they gather."""
+def _priced(sharded: int, olds: Ints, news: Ints, bits: Ints, prices: Floats, seconds: Floats) -> tuple[int, int]:
+    """Adds up the seconds of changes, equal ones in one collective; returns their weight and whether they gather."""
     changes, weight, only = len(olds), 0, True
     done = np.zeros(changes, np.bool_)
     for kind in range(-1, 4):
@@ -63,42 +63,42 @@ def _priced(cut: int, olds: Ints, news: Ints, bits: Ints, prices: Floats, second
                 if olds[other] == olds[first] and news[other] == news[first]:
                     mask |= bits[other]
                     done[other] = True
-            moved = cut & ~mask if news[first] == WHOLE else cut | mask
+            moved = sharded & ~mask if news[first] == WHOLE else sharded | mask
             if kind >= 0:
-                larger = moved if kind == ALL_GATHER else cut
+                larger = moved if kind == ALL_GATHER else sharded
                 for price in range(len(prices)):
                     seconds[price] += prices[price, kind, mask, larger]
                 weight += 1024 + (kind == ALL_REDUCE)
                 only = only and kind == ALL_GATHER
-            cut = moved
+            sharded = moved
     return weight, (1 if only else 0) + (2 if only and weight > 0 else 0)
 
 
 @njit(cache=True)
 def conversions(layouts: Ints, prices: Floats) -> tuple[Floats, Ints, Ints]:
-    """Every layout into every other: seconds by kind of price, how much it weighs, and whether it only gathers.
+    """Every layout into every other: seconds by price, the weight, and whether it only gathers.
 
     `layouts` are layouts × axes, axes in order of their names. `prices` are by price, kind, axes that take part and
-    axes that cut the tensor on the larger side (both as bits). A conversion weighs 2^10 for every collective and 1 for
-    every all-reduce. Of the last result bit 0 says that nothing but gathers (and slices) happens, bit 1 that one does.
+    axes that shard the tensor on the larger side (both as bits). A conversion weighs 2^10 per collective and 1 per
+    all-reduce. In the last result bit 0 says that only gathers (and slices) happen, bit 1 that a gather does.
     """
     count, axes = layouts.shape
     seconds = np.zeros((len(prices), count, count))
     weights = np.full((count, count), UNREACHABLE, np.int64)
     gathers = np.zeros((count, count), np.int64)
-    # an axis makes one change, or two where an all-reduce is taken apart
+    # an axis makes one change, or two if its all-reduce is split
     olds, news, bits = np.zeros(2 * axes, np.int64), np.zeros(2 * axes, np.int64), np.zeros(2 * axes, np.int64)
     paid = np.zeros(len(prices))
     for b in range(count):
-        cut = 0
+        sharded = 0
         for axis in range(axes):
             if layouts[b, axis] != WHOLE and layouts[b, axis] != OPEN:
-                cut |= 1 << axis
+                sharded |= 1 << axis
         for a in range(count):
             changes = _changes(layouts[b], layouts[a], olds, news, bits)
             if changes >= 0:
                 paid[:] = 0.0
-                found = _priced(cut, olds[:changes], news[:changes], bits[:changes], prices, paid)
-                weights[b, a], gathers[b, a] = found
+                weight, gather = _priced(sharded, olds[:changes], news[:changes], bits[:changes], prices, paid)
+                weights[b, a], gathers[b, a] = weight, gather
                 seconds[:, b, a] = paid
     return seconds, weights, gathers

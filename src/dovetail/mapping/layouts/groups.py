@@ -1,4 +1,4 @@
-"""Which operators of a layer are cut together: the variables of a layout search."""
+"""Which operators of a layer are sharded together: the variables of a layout search."""
 
 from __future__ import annotations
 
@@ -8,43 +8,43 @@ from enum import IntEnum
 from dovetail.graph import Kind, LayerGraph, Operator, Role
 from dovetail.graph.routing import EXPERT_TOKENS
 
-#: Dims by which the operators of a mixture of experts, and of the expert every token uses, are known.
+#: Dims that mark the operators of a mixture of experts and its shared expert.
 MIXTURE_DIMS = frozenset({EXPERT_TOKENS, "experts", "shared_ffn"})
 
 
 class Together(IntEnum):
     """How many operators share one variable."""
 
-    #: products that read the same tensor, and the bias adds behind them; the operators of a mixture of experts
+    #: matrix products that read the same tensor, with their bias adds; the operators of a mixture of experts
     SIBLINGS = 0
-    #: and vector operators of which each is the only reader of the one before
+    #: also chains of vector operators in which each is the only reader of the one before
     CHAINS = 1
-    #: and the residual adds, which lie as the residual stream does; what attention alone reads is cut as attention
+    #: also residual adds, laid out like the residual stream; what only attention reads is sharded like attention
     STREAM = 2
 
 
 def operator_groups(graph: LayerGraph, together: Together) -> tuple[tuple[tuple[str, ...], ...], frozenset[str]]:
-    """Operators that are cut alike, in order of the first of each; and those that lie as the residual stream."""
-    found = _Union(operator.name for operator in graph.operators)
+    """Operators sharded alike, in order of the first of each; and those laid out like the residual stream."""
+    union = _Union(operator.name for operator in graph.operators)
     mixture = mixture_operators(graph)
     readers: dict[str, list[Operator]] = {}
     for operator in graph.operators:
         for operand in operator.inputs:
             readers.setdefault(operand.tensor, []).append(operator)
-    found.join(mixture)
-    _join_siblings(graph, readers, mixture, found)
+    union.join(mixture)
+    _join_siblings(graph, readers, mixture, union)
     if together >= Together.CHAINS:
-        _join_chains(graph, readers, mixture, found)
+        _join_chains(graph, readers, mixture, union)
     if together is Together.STREAM:
-        _join_attention(graph, readers, found)
+        _join_attention(graph, readers, union)
     on_stream = _residual_adds(graph) if together is Together.STREAM else frozenset[str]()
-    groups = found.groups()
+    groups = union.groups()
     lying = frozenset(name for group in groups for name in group if on_stream.intersection(group))
     return tuple(group for group in groups if not lying.intersection(group)), lying
 
 
 def mixture_operators(graph: LayerGraph) -> tuple[str, ...]:
-    """Router, dispatch, experts, combine and the shared expert, and the sum of what they make."""
+    """Router, dispatch, experts, combine and the shared expert, and the sum of their outputs."""
     if not any(EXPERT_TOKENS in operator.dims for operator in graph.operators):
         return ()
     names = {o.name for o in graph.operators if MIXTURE_DIMS.intersection(o.dims)}
@@ -58,32 +58,32 @@ def mixture_operators(graph: LayerGraph) -> tuple[str, ...]:
 
 
 def _join_siblings(
-    graph: LayerGraph, readers: dict[str, list[Operator]], mixture: Iterable[str], found: _Union
+    graph: LayerGraph, readers: dict[str, list[Operator]], mixture: Iterable[str], union: _Union
 ) -> None:
     weights = {w.name for w in graph.weights()}
     for name in [n for n in readers if graph.tensors[n].role is Role.ACTIVATION]:
         products = [o for o in readers[name] if o.kind is Kind.CONTRACTION and o.name not in set(mixture)]
         products = [o for o in products if any(i.tensor in weights for i in o.inputs)]
-        found.join(o.name for o in products)
+        union.join(o.name for o in products)
         biased = [r for o in products for r in readers.get(o.outputs[0].tensor, ()) if _is_bias_add(r, weights)]
-        found.join(r.name for r in biased)
+        union.join(r.name for r in biased)
 
 
-def _join_chains(graph: LayerGraph, readers: dict[str, list[Operator]], mixture: Iterable[str], found: _Union) -> None:
+def _join_chains(graph: LayerGraph, readers: dict[str, list[Operator]], mixture: Iterable[str], union: _Union) -> None:
     vector = {o.name for o in graph.operators if o.kind is Kind.ELEMENTWISE} - set(mixture)
     for operator in graph.operators:
         for user in readers.get(operator.outputs[0].tensor, []):
             only = len(readers[operator.outputs[0].tensor]) == 1
             if only and {operator.name, user.name} <= vector and user.dims == operator.dims:
-                found.join((operator.name, user.name))
+                union.join((operator.name, user.name))
 
 
-def _join_attention(graph: LayerGraph, readers: dict[str, list[Operator]], found: _Union) -> None:
-    """Biases and rotations between projections and attention are cut as attention."""
+def _join_attention(graph: LayerGraph, readers: dict[str, list[Operator]], union: _Union) -> None:
+    """Biases and rotary embeddings between projections and attention are sharded like attention."""
     for operator in graph.operators:
         users = readers.get(operator.outputs[0].tensor, [])
         if operator.kind is Kind.ELEMENTWISE and users and all(user.kind is Kind.ATTENTION for user in users):
-            found.join((operator.name, users[0].name))
+            union.join((operator.name, users[0].name))
 
 
 def _is_bias_add(operator: Operator, weights: set[str]) -> bool:
@@ -91,18 +91,18 @@ def _is_bias_add(operator: Operator, weights: set[str]) -> bool:
 
 
 def _residual_adds(graph: LayerGraph) -> frozenset[str]:
-    """The sums that add to the residual stream, from one to the next."""
+    """The adds onto the residual stream, one after the other."""
     stream = {tensor.name for tensor in graph.stream(graph.inputs)}
-    found: set[str] = set()
+    names: set[str] = set()
     for operator in graph.operators:
         if operator.function == "add" and any(o.tensor in stream for o in operator.inputs):
-            found.add(operator.name)
+            names.add(operator.name)
             stream |= {o.tensor for o in operator.outputs}
-    return frozenset(found)
+    return frozenset(names)
 
 
 class _Union:
-    """Sets of names that grow together."""
+    """Disjoint sets of names (union-find)."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._of = {name: [name] for name in names}

@@ -1,17 +1,17 @@
-"""A layer class on a tile as a cost problem: what every free layout costs is the sum of entries of tables.
+"""A layer class on a tile as a cost problem: every free layout costs the sum of some table entries.
 
-All collectives of a layer are local: those of a tensor depend on the operators that write and read it, statistics and
-weights on one operator alone. The tables add up to what `place_layer`, `profile_layer` and `recompute` say of the same
+All collectives of a layer are local: those of a tensor depend on its writer and readers, those of statistics and
+weights on one operator. The tables add up to what `place_layer`, `profile_layer` and `recompute` say of the same
 layout. The space is every assignment of dims to atomic axes by operator, with these restrictions:
 
-1. Along one axis tokens are cut as `batch` or as `seq`, and query groups by attention or by nobody (`LayerTile`).
-2. Operators of one group (`groups.Together`) are cut alike: products that read the same tensor, bias adds behind such
-   products; on larger tiles chains of vector operators, what lies between projections and attention with attention, and
-   all residual adds with the residual stream. A group of operators is kept or computed again as a whole.
-3. Nothing is streamed; gradients are cut as the operators they belong to.
-4. A mixture of experts (router to combine, with the shared expert) is cut as a named strategy cuts it, with each axis
+1. Along one axis tokens are sharded as `batch` or as `seq`, and query groups only by attention (`LayerTile`).
+2. Operators of one group (`groups.Together`) are sharded alike: products that read the same tensor and their bias
+   adds; on larger tiles also chains of vector operators, what is between projections and attention, and all residual
+   adds (like the residual stream). A group's outputs are saved or recomputed as a whole.
+3. Nothing is streamed; backward operators are sharded like their forward operators.
+4. A mixture of experts (router to combine, with the shared expert) is sharded as by a named strategy, with each axis
    in any role.
-5. ZeRO shards what it shards along all axes that copy a weight.
+5. ZeRO shards along all axes that replicate a weight.
 """
 
 from __future__ import annotations
@@ -34,13 +34,30 @@ from dovetail.mapping.layouts.setting import LayerSetting
 from dovetail.mapping.layouts.tensor_tables import LayerCosts, TableTooLargeError
 from dovetail.mapping.layouts.tile import LayerTile
 
-#: Most entries of one table; and most where operators that could be put together stay apart: what is found behind
-#: such tables takes much longer than they do.
+#: Most entries of one table; and most if operators that could be grouped stay separate: solving over such tables
+#: takes much longer than building them.
 MOST_ENTRIES = 30_000_000
-MOST_APART = 20_000
+MOST_SEPARATE = 20_000
 
 #: What the costs of a problem are, in order.
 OBJECTIVES = ("seconds", "state_bytes", "saved_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutSpace:
+    """The layouts a search may choose from."""
+
+    #: the layout of the residual stream; free if None
+    stream: Mapping[str, str] | None = None
+    #: which dims operators may shard; all if None
+    allowed: Allowed | None = None
+    #: without it everything the backward needs is saved
+    recompute: bool = True
+    #: how operators are grouped; if None, the first grouping whose tables are small enough
+    together: Together | None = None
+    #: operators of a group are recomputed one by one instead of together
+    recompute_singly: bool = False
+    most_entries: int = MOST_ENTRIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,108 +68,96 @@ class LayerProblem:
     tile: LayerTile
     together: Together
     variables: tuple[Variable, ...]
-    #: variables behind those, by option: operators that are computed again
+    #: the variables that follow, by option: operators that are recomputed
     policies: tuple[tuple[tuple[str, ...], ...], ...]
 
-    def cuts(self, choice: Ints) -> dict[str, dict[str, str]]:
-        """Operator → the dim each axis cuts."""
-        found: dict[str, dict[str, str]] = {}
+    def shards(self, choice: Ints) -> dict[str, dict[str, str]]:
+        """Operator → the dim each axis shards."""
+        shards: dict[str, dict[str, str]] = {}
         for number, variable in enumerate(self.variables):
             for name, labels in variable.options[int(choice[number])].items():
-                found[name] = _named(self.tile, labels)
-        return found
+                shards[name] = _named(self.tile, labels)
+        return shards
 
     def stream(self, choice: Ints) -> dict[str, str]:
-        """How the residual stream lies."""
+        """The layout of the residual stream."""
         return _named(self.tile, self.variables[0].stream[int(choice[0])])
 
-    def again(self, choice: Ints) -> tuple[str, ...]:
-        """The operators that are computed again where the backward needs what they write."""
-        chosen: list[int] = choice[len(self.variables) :].tolist()
-        return tuple(name for options, number in zip(self.policies, chosen, strict=True) for name in options[number])
+    def recomputed(self, choice: Ints) -> tuple[str, ...]:
+        """The operators recomputed when the backward needs their outputs."""
+        numbers: list[int] = choice[len(self.variables) :].tolist()
+        return tuple(name for options, number in zip(self.policies, numbers, strict=True) for name in options[number])
 
     def choice(
-        self, cuts: Mapping[str, Mapping[str, str]], stream: Mapping[str, str], again: Collection[str] = ()
+        self, shards: Mapping[str, Mapping[str, str]], stream: Mapping[str, str], recomputed: Collection[str] = ()
     ) -> Ints:
-        """The choice that is this layout; refuses one that is not in the space."""
-        found: list[int] = []
+        """The choice that gives this layout; raises an error if it is not in the space."""
+        numbers: list[int] = []
         for variable in self.variables:
-            wanted = {name: tuple(cuts[name].get(axis) for axis in self.tile.names) for name in variable.operators}
+            labels = {name: tuple(shards[name].get(axis) for axis in self.tile.names) for name in variable.operators}
             lying = tuple(stream.get(axis) for axis in self.tile.names)
             same = [
                 number
                 for number, option in enumerate(variable.options)
-                if option == wanted and (not variable.stream or variable.stream[number] == lying)
+                if option == labels and (not variable.stream or variable.stream[number] == lying)
             ]
             if not same:
-                what = f"{', '.join(variable.operators) or 'the stream'} cut so is no option"
-                raise InputError("layout", what, "take one of the space")
-            found.append(same[0])
+                what = f"{', '.join(variable.operators) or 'the stream'} cannot be sharded like this"
+                raise InputError("layout", what, "choose a layout of the space")
+            numbers.append(same[0])
         for options in self.policies:
-            inside = [number for number, names in enumerate(options) if set(names) <= set(again)]
-            found.append(max(inside, key=lambda number: len(options[number])))
-        return np.array(found, np.int64)
+            inside = [number for number, names in enumerate(options) if set(names) <= set(recomputed)]
+            numbers.append(max(inside, key=lambda number: len(options[number])))
+        return np.array(numbers, np.int64)
 
     def strings(self, choice: Ints) -> dict[str, Strings]:
-        """The strings of every operator along the rows and columns of the tile."""
-        return {name: tile_strings(self.tile, cuts) for name, cuts in self.cuts(choice).items()}
+        """Every operator's strings along the rows and columns of the tile."""
+        return {name: tile_strings(self.tile, shards) for name, shards in self.shards(choice).items()}
 
     def encoding(self, choice: Ints) -> dict[str, OperatorEncoding]:
-        """Every operator's encoding; homes are left to the ZeRO stage."""
-        again = set(self.again(choice))
+        """Every operator's encoding; the ZeRO stage decides where weights are stored."""
+        recomputed = set(self.recomputed(choice))
         return {
-            name: OperatorEncoding(strings, activation=Activation.RECOMPUTE if name in again else Activation.STASH)
+            name: OperatorEncoding(strings, activation=Activation.RECOMPUTE if name in recomputed else Activation.STASH)
             for name, strings in self.strings(choice).items()
         }
 
 
 def layer_problem(
-    setting: LayerSetting,
-    tile: LayerTile,
-    *,
-    stream: Mapping[str, str] | None = None,
-    allowed: Allowed | None = None,
-    recompute: bool = True,
-    together: Together | None = None,
-    each_by_itself: bool = False,
-    most_entries: int = MOST_ENTRIES,
-    backward: Backward | None = None,
+    setting: LayerSetting, tile: LayerTile, space: LayoutSpace | None = None, *, backward: Backward | None = None
 ) -> LayerProblem:
-    """The cost problem of a layer class on a tile.
-
-    `stream` fixes how the residual stream lies; `allowed` narrows what is cut; without `recompute` everything needed is
-    kept. Of ways to put operators together the first whose tables are small enough is taken, unless one is given. Such
-    operators are also computed again together, unless each is to choose by itself.
-    """
+    """The cost problem of a layer class on a tile."""
+    space = space or LayoutSpace()
     backward = backward or differentiate(setting.graph)
-    tried = tuple(Together) if together is None else (together,)
-    for level in tried:
-        variables = layer_variables(setting.graph, setting.sizes, tile, level, stream, allowed)
-        chains, _ = operator_groups(setting.graph, min(level, Together.CHAINS))
-        if each_by_itself:
+    tried = tuple(Together) if space.together is None else (space.together,)
+    for grouping in tried:
+        variables = layer_variables(setting.graph, setting.sizes, tile, grouping, space.stream, space.allowed)
+        chains, _ = operator_groups(setting.graph, min(grouping, Together.CHAINS))
+        if space.recompute_singly:
             chains = tuple((operator.name,) for operator in setting.graph.operators)
-        costs = LayerCosts(setting, tile, variables, chains, backward, recompute=recompute)
+        costs = LayerCosts(setting, tile, variables, chains, backward, recompute=space.recompute)
         try:
-            tables = costs.tables(most_entries if level is tried[-1] else min(most_entries, MOST_APART))
+            limit = space.most_entries if grouping is tried[-1] else min(space.most_entries, MOST_SEPARATE)
+            tables = costs.tables(limit)
         except TableTooLargeError as large:
-            if level is tried[-1]:
-                fix = "allow larger tables, fewer cuts or a smaller tile"
+            if grouping is tried[-1]:
+                fix = "allow larger tables, fewer sharded dims or a smaller tile"
                 raise InputError(f"layer {setting.graph.name}", f"needs a table of {large} entries", fix) from large
             continue
         policies = costs.policies.options
         sizes = (*(len(variable.options) for variable in variables), *(len(options) for options in policies))
         problem = CostProblem(sizes, tuple(CostTable(scope, table) for scope, table in tables.items()))
-        return LayerProblem(problem, tile, level, variables, policies)
-    raise AssertionError("a level was tried")
+        return LayerProblem(problem, tile, grouping, variables, policies)
+    raise AssertionError("no grouping was tried")
 
 
-def tile_strings(tile: LayerTile, cuts: Mapping[str, str]) -> Strings:
-    """Cuts along the axes of a tile as strings, a factor for each axis."""
+def tile_strings(tile: LayerTile, shards: Mapping[str, str]) -> Strings:
+    """Shards along the axes of a tile as strings, with a factor for each axis."""
     along: dict[MeshAxis, tuple[Factor, ...]] = {}
     for axis in MeshAxis:
         ends = tile.axes.ends(axis)
         along[axis] = tuple(
-            Factor(high // low, cuts.get(axis_name(axis, low), REPLICATE)) for low, high in pairwise(ends)
+            Factor(high // low, shards.get(axis_name(axis, low), REPLICATE)) for low, high in pairwise(ends)
         )
     return Strings(along[MeshAxis.ROWS], along[MeshAxis.COLS])
 

@@ -1,4 +1,4 @@
-"""What each axis of a tile may cut of a group of operators: the options of a variable."""
+"""What each axis of a tile may shard of a group of operators: the options of a variable."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from dovetail.layout.encoding.rules import divides, may_shard
 from dovetail.mapping.layouts.groups import Together, mixture_operators, operator_groups
 from dovetail.mapping.layouts.tile import LayerTile
 
-#: The dims of tokens: along one axis a layer cuts one of them.
+#: The dims of tokens; a layer shards one of them along an axis.
 TOKEN_DIMS = ("batch", "seq")
 
-#: Whether a layout may cut a dim of an operator.
+#: Whether a layout may shard a dim of an operator.
 Allowed = Callable[[Operator, str], bool]
 
 #: What an axis is to a mixture of experts: to its tokens, and to the experts.
 Role = tuple[str, str]
 
-#: The dim each axis cuts, in the order of the tile's axes; None copies.
+#: The dim each axis shards, in the order of the tile's axes; None replicates.
 Labels = tuple[str | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """Operators that are cut together, and the ways to cut them."""
+    """Operators that are sharded together, and the ways to shard them."""
 
     operators: tuple[str, ...]
-    #: by option: the cuts of each operator
+    #: by option: the sharded dims of each operator
     options: tuple[Mapping[str, Labels], ...]
-    #: by option: how the residual stream lies, for the variable that says so
+    #: by option: the layout of the residual stream, for the variable that decides it
     stream: tuple[Labels, ...] = ()
 
 
@@ -49,7 +49,7 @@ def layer_variables(
     """The variables of a layer: the residual stream first, then groups of operators."""
     by_name = {operator.name: operator for operator in graph.operators}
     groups, lying = operator_groups(graph, together)
-    found = [_stream_variable(graph, sizes, tile, [by_name[n] for n in by_name if n in lying], stream, allowed)]
+    variables = [_stream_variable(graph, sizes, tile, [by_name[n] for n in by_name if n in lying], stream, allowed)]
     mixture = mixture_operators(graph)
     for group in groups:
         operators = [by_name[name] for name in group]
@@ -58,50 +58,52 @@ def layer_variables(
         else:
             options = _options(operators, sizes, tile, allowed)
         if not options:
-            raise InputError(f"layer {graph.name}: {group[0]}", "has no layout", "allow it to be cut less")
-        found.append(Variable(group, tuple(options)))
-    return tuple(found)
+            raise InputError(
+                f"layer {graph.name}: {group[0]}", "has no layout", "allow more of its dims to be replicated"
+            )
+        variables.append(Variable(group, tuple(options)))
+    return tuple(variables)
 
 
 def _options(
     operators: Sequence[Operator], sizes: Sizes, tile: LayerTile, allowed: Allowed | None
 ) -> list[dict[str, Labels]]:
-    """Every way to cut the operators alike; one that lacks a dim copies."""
+    """Every way to shard the operators alike; an operator without the dim is replicated."""
     labels = [axis_labels(operators, sizes, tile, axis, allowed) for axis in tile.names]
     return [
-        {o.name: tuple(_own(o, dim, allowed) for dim in chosen) for o in operators}
-        for chosen in product(*labels)
-        if _divides(chosen, sizes, tile)
+        {o.name: tuple(_allowed_dim(o, dim, allowed) for dim in labels_by_axis) for o in operators}
+        for labels_by_axis in product(*labels)
+        if _divides(labels_by_axis, sizes, tile)
     ]
 
 
 def axis_labels(
     operators: Iterable[Operator], sizes: Sizes, tile: LayerTile, axis: str, allowed: Allowed | None = None
 ) -> list[str | None]:
-    """What an axis may cut of operators."""
+    """The dims of operators an axis may shard."""
     token = "batch" if axis in tile.batch_axes else "seq"
-    found: dict[str | None, None] = {}
+    dims: dict[str | None, None] = {}
     forced = False
     for operator in operators:
         for dim in operator.dims:
             other = dim in TOKEN_DIMS and dim != token
             group = dim == "group" and axis not in tile.group_axes
             fits = may_shard(operator, dim) and divides(dim, sizes, tile.sizes[axis])
-            if fits and not other and not group and _own(operator, dim, allowed) is not None:
-                found[dim] = None
+            if fits and not other and not group and _allowed_dim(operator, dim, allowed) is not None:
+                dims[dim] = None
         forced = forced or (operator.kind is Kind.ATTENTION and axis in tile.group_axes and "group" in operator.dims)
-    return ["group"] if forced else [None, *found]
+    return ["group"] if forced else [None, *dims]
 
 
-def _own(operator: Operator, dim: str | None, allowed: Allowed | None) -> str | None:
+def _allowed_dim(operator: Operator, dim: str | None, allowed: Allowed | None) -> str | None:
     if dim is None or not may_shard(operator, dim) or not (allowed is None or allowed(operator, dim)):
         return None
     return dim
 
 
-def _divides(chosen: Iterable[str | None], sizes: Sizes, tile: LayerTile) -> bool:
+def _divides(labels: Iterable[str | None], sizes: Sizes, tile: LayerTile) -> bool:
     parts: dict[str, int] = {}
-    for axis, dim in zip(tile.names, chosen, strict=True):
+    for axis, dim in zip(tile.names, labels, strict=True):
         if dim is not None:
             parts[dim] = parts.get(dim, 1) * tile.sizes[axis]
     return all(divides(dim, sizes, n) for dim, n in parts.items())
@@ -115,7 +117,7 @@ def _stream_variable(
     stream: Mapping[str, str] | None,
     allowed: Allowed | None,
 ) -> Variable:
-    """How the residual stream lies, and the operators that lie as it does."""
+    """The layout of the residual stream, and the operators laid out like it."""
     tensors = (*graph.stream(graph.inputs), *graph.stream(graph.outputs))
     dims = tuple(dict.fromkeys(dim for tensor in tensors for dim in tensor.dims))
     if stream is not None:
@@ -124,44 +126,46 @@ def _stream_variable(
         labels: list[list[str | None]] = []
         for axis in tile.names:
             token = "batch" if axis in tile.batch_axes else "seq"
-            kept = [d for d in dims if d not in TOKEN_DIMS or d == token]
-            labels.append([None, *(d for d in kept if divides(d, sizes, tile.sizes[axis]))])
-        ways = [chosen for chosen in product(*labels) if _divides(chosen, sizes, tile)]
-    options = tuple({o.name: tuple(_own(o, dim, allowed) for dim in chosen) for o in lying} for chosen in ways)
+            usable = [d for d in dims if d not in TOKEN_DIMS or d == token]
+            labels.append([None, *(d for d in usable if divides(d, sizes, tile.sizes[axis]))])
+        ways = [way for way in product(*labels) if _divides(way, sizes, tile)]
+    options = tuple({o.name: tuple(_allowed_dim(o, dim, allowed) for dim in way) for o in lying} for way in ways)
     return Variable(tuple(o.name for o in lying), options, tuple(ways))
 
 
 def _mixture_options(
     operators: Sequence[Operator], sizes: Sizes, tile: LayerTile, allowed: Allowed | None
 ) -> list[dict[str, Labels]]:
-    """Joint cuts of a mixture of experts: those of named strategies, each axis in every role it can have.
+    """Joint shardings of a mixture of experts: those of named strategies, each axis in every role it can have.
 
-    An axis cuts tokens or is tensor-parallel; along it experts are spread, each expert is cut, or neither. An axis by
-    which tokens cannot be cut may also copy everything.
+    An axis shards tokens or is tensor-parallel; along it experts are spread, each expert is sharded, or neither. An
+    axis that cannot shard tokens may also replicate everything.
     """
-    found: dict[tuple[Labels, ...], dict[str, Labels]] = {}
+    distinct: dict[tuple[Labels, ...], dict[str, Labels]] = {}
     roles_of: list[list[Role]] = []
     for axis in tile.names:
         token = "batch" if axis in tile.batch_axes else "seq"
-        cut = "tokens" if divides(token, sizes, tile.sizes[axis]) else "copies"
-        roles_of.append([(lying, expert) for lying in (cut, "tensor") for expert in ("", "expert", "expert_tensor")])
+        token_role = "tokens" if divides(token, sizes, tile.sizes[axis]) else "replicas"
+        roles_of.append(
+            [(lying, expert) for lying in (token_role, "tensor") for expert in ("", "expert", "expert_tensor")]
+        )
     for sequence_parallel in (False, True):
         for roles in product(*roles_of):
             by_axis = dict(zip(tile.names, roles, strict=True))
-            # along an axis tokens are cut as batch or as sequence, in the mixture as elsewhere
+            # along an axis tokens are sharded as batch or as sequence, in the mixture as elsewhere
             mixed = sequence_parallel and any(by_axis[axis][0] == "tensor" for axis in tile.batch_axes)
-            if mixed or any(role in (("copies", "expert"), ("copies", "expert_tensor")) for role in roles):
+            if mixed or any(role in (("replicas", "expert"), ("replicas", "expert_tensor")) for role in roles):
                 continue
             strategy = _role_strategy(by_axis, tile, sequence_parallel)
             option: dict[str, Labels] = {}
             for operator in operators:
-                cuts = strategy.cut(operator)
-                option[operator.name] = tuple(_own(operator, cuts.get(axis), allowed) for axis in tile.names)
+                shards = strategy.cut(operator)
+                option[operator.name] = tuple(_allowed_dim(operator, shards.get(axis), allowed) for axis in tile.names)
                 if not _divides(option[operator.name], sizes, tile):
                     break
             else:
-                found.setdefault(tuple(option.values()), option)
-    return list(found.values())
+                distinct.setdefault(tuple(option.values()), option)
+    return list(distinct.values())
 
 
 def _role_strategy(roles: Mapping[str, Role], tile: LayerTile, sequence_parallel: bool) -> Strategy:

@@ -1,4 +1,4 @@
-"""Seconds of every collective a layer can have on a tile, as arrays over the axes that take part and that cut."""
+"""Seconds of every collective of a layer on a tile, by the axes that take part and the axes that shard."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KINDS = (
 
 
 class TilePrices:
-    """Prices of collectives along every set of axes; sizes known beforehand are priced together."""
+    """Seconds of collectives along every set of axes; `prepare` prices many sizes at once."""
 
     def __init__(self, price: CollectivePrice, tile: LayerTile) -> None:
         self._price = price
@@ -31,12 +31,12 @@ class TilePrices:
         self._names = [tuple(a for i, a in enumerate(tile.names) if mask >> i & 1) for mask in sets]
         #: by set of axes, how many dies they join
         self.parts = np.array([np.prod([tile.sizes[a] for a in names]) for names in self._names], np.float64)
-        self._found: dict[tuple[CollectiveKind, str, float], Floats] = {}
+        self._seconds: dict[tuple[CollectiveKind, str, float], Floats] = {}
 
     def prepare(self, sizes: Iterable[float], user: str = "", kinds: Iterable[CollectiveKind] = KINDS) -> None:
         """Prices tensors of these bytes."""
         for kind in kinds:
-            missing = sorted({size for size in sizes if (kind, user, size) not in self._found})
+            missing = sorted({size for size in sizes if (kind, user, size) not in self._seconds})
             if not missing:
                 continue
             local = np.array(missing)[:, None] / self.parts
@@ -45,14 +45,14 @@ class TilePrices:
                 collective = Collective(kind, axes, Tensor("", ()), (), user, Moment.FORWARD)
                 seconds[mask] = self._price(collective, local.reshape(-1)).reshape(local.shape)
             for position, size in enumerate(missing):
-                self._found[kind, user, size] = seconds[:, position]
+                self._seconds[kind, user, size] = seconds[:, position]
 
     def of(self, kind: CollectiveKind, size: float, user: str = "") -> Floats:
-        """Seconds by axes that take part and axes that cut a tensor of so many bytes."""
-        if (kind, user, size) not in self._found:
+        """Seconds by axes that take part and axes that shard a tensor of this size."""
+        if (kind, user, size) not in self._seconds:
             self.prepare([size], user, [kind])
-        return self._found[kind, user, size]
+        return self._seconds[kind, user, size]
 
     def of_conversions(self, size: float, shares: Mapping[CollectiveKind, float], user: str = "") -> Floats:
-        """The same of all kinds of conversions, each times what of it counts."""
+        """The same for all kinds of conversions, each times the share that counts."""
         return np.stack([self.of(kind, size, user) * shares[kind] for kind in KINDS])

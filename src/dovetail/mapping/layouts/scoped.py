@@ -1,4 +1,4 @@
-"""Arrays over the options of some variables, which broadcast against arrays over others."""
+"""Arrays over the options of some variables that broadcast against arrays over others."""
 
 from __future__ import annotations
 
@@ -41,5 +41,5 @@ def union(scopes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def constant(values: Array) -> Scoped:
-    """What depends on no variable."""
+    """Values that depend on no variable."""
     return Scoped((), np.asarray(values))

@@ -1,4 +1,4 @@
-"""What the costs of a layer follow from, the layout apart."""
+"""Everything but the layout that the costs of a layer depend on."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from dovetail.layout import Collective, Moment
 from dovetail.profile.layer import CollectivePrice
 from dovetail.step.profiles import purpose_of
 
-#: What of a collective counts, by kind of group and moment: what computation does not hide.
+#: The exposed share of a collective, which computation does not hide, by kind of group and moment.
 Exposure = Callable[[str, Moment], float]
 
 
 @dataclass(frozen=True, slots=True)
 class LayerSetting:
-    """What the costs of a layer follow from, the layout apart."""
+    """Everything but the layout that the costs of a layer depend on."""
 
     graph: LayerGraph
     sizes: Sizes
@@ -31,15 +31,15 @@ class LayerSetting:
     exposure: Exposure
     parameter_bytes: ParameterBytes
     zero_stage: int = 0
-    #: what of a collective that happens once per step counts for a microbatch, on top of its exposure
+    #: the share of a once-per-step collective that counts for a micro-batch, on top of its exposure
     step_weight: float = 0.0
     widths: Mapping[Element, int] = field(default_factory=lambda: HALF_PRECISION)
 
     def __post_init__(self) -> None:
         if self.zero_stage not in (0, 1, 3):
-            raise InputError("zero_stage", f"is {self.zero_stage}", "free layouts shard with 0, 1 or 3")
+            raise InputError("zero_stage", f"is {self.zero_stage}", "free layouts support 0, 1 or 3")
 
 
 def group_of(collective: Collective) -> str:
-    """The kind of group a collective of a free layout counts as: what goes between operators is tensor-parallel."""
+    """The kind of group a free layout's collective belongs to: between operators it is tensor-parallel."""
     return purpose_of(collective) or "tensor-parallel"

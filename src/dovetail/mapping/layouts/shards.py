@@ -1,6 +1,6 @@
-"""What every operator of a layer cuts and in which layout it needs and writes tensors, for all options at once.
+"""What every operator of a layer shards and the layouts it reads and writes tensors in, for all options at once.
 
-The same rules as `layout.derive` and `layout.encoding.cuts` apply, along each axis: arrays hold codes of dims.
+The rules are those of `layout.derive` and `layout.encoding.shards`, along each axis; arrays contain codes of dims.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dovetail.mapping.layouts.tile import LayerTile
 
 
 class LayerShards:
-    """Cuts of the operators, and layouts of the tensors, of a layer and its backward."""
+    """Sharded dims of the operators and layouts of the tensors of a layer and its backward."""
 
     def __init__(self, graph: LayerGraph, backward: Backward, tile: LayerTile, variables: Sequence[Variable]) -> None:
         self.graph = graph
@@ -34,14 +34,14 @@ class LayerShards:
         self.dims = tuple(dims)
         self.code = {dim: FIRST_DIM + number for number, dim in enumerate(dims)}
         self.stream = Scoped((0,), self._codes(variables[0].stream))
-        #: forward operator → what it is told to cut
+        #: forward operator → the dims it is told to shard
         self.told = {
             name: Scoped((number,), self._codes([option[name] for option in variable.options]))
             for number, variable in enumerate(variables)
             for name in variable.operators
         }
-        #: operator → what it cuts; tensor → the layout it is written in
-        self.cuts: dict[str, Scoped] = {}
+        #: operator → the dims it shards; tensor → the layout it is written in
+        self.by_operator: dict[str, Scoped] = {}
         self.written: dict[str, Scoped] = {}
         self._writer = {o.tensor: (op, o) for op in graph.operators for o in op.outputs}
         self._readers: dict[str, list[tuple[Operator, Operand]]] = {}
@@ -73,39 +73,39 @@ class LayerShards:
         table = np.zeros(FIRST_DIM + len(self.dims), np.int64)
         for dim, code in self.code.items():
             table[code] = code if operator.split(dim) is not None else WHOLE
-        cuts = self._with_open_sums(operator, Scoped(told.scope, table[told.values]))
-        self.cuts[operator.name] = cuts
+        shards = self._with_open_sums(operator, Scoped(told.scope, table[told.values]))
+        self.by_operator[operator.name] = shards
         for operand in operator.outputs:
-            self.written[operand.tensor] = Scoped(cuts.scope, self._result(operator, operand)[cuts.values])
+            self.written[operand.tensor] = Scoped(shards.scope, self._result(operator, operand)[shards.values])
 
-    def _with_open_sums(self, operator: Operator, cuts: Scoped) -> Scoped:
-        """Along axes where every term is a sum not complete, a sum runs on such terms."""
+    def _with_open_sums(self, operator: Operator, shards: Scoped) -> Scoped:
+        """A sum leaves an axis open (partial) if all its terms are partial sums along it."""
         axes = np.ones(len(self.tile.names), np.bool_)
         if operator.function not in SUMS:
             keys = "kv_heads" in operator.dims and "group" not in operator.dims
             axes = np.array([keys and axis in self.tile.group_axes for axis in self.tile.names])
         terms = [o.tensor for o in operator.inputs if is_term(operator, self.tensors[o.tensor])]
         if not terms or not axes.any():
-            return cuts
+            return shards
         opened: list[Scoped] = []
         for name in terms:
             if name not in self.written:
-                return cuts
+                return shards
             partial = (self.written[name].values == OPEN) & axes
             if not partial.any():
-                return cuts
+                return shards
             opened.append(Scoped(self.written[name].scope, partial).reduced())
         scope = union(each.scope for each in opened)
-        every = np.logical_and.reduce(np.broadcast_arrays(*(each.over(scope) for each in opened)))
-        # query groups are cut along some axes whatever the option: then nothing more depends on the terms' writers
-        together = Scoped(scope, every).reduced()
+        all_open = np.logical_and.reduce(np.broadcast_arrays(*(each.over(scope) for each in opened)))
+        # if query groups are sharded along some axes under every option, nothing more depends on the terms' writers
+        together = Scoped(scope, all_open).reduced()
         if not together.values.any():
-            return cuts
-        scope = union((cuts.scope, together.scope))
-        return Scoped(scope, np.where(together.over(scope), OPEN, cuts.over(scope)))
+            return shards
+        scope = union((shards.scope, together.scope))
+        return Scoped(scope, np.where(together.over(scope), OPEN, shards.over(scope)))
 
     def _of_sum(self, operator: Operator) -> Scoped:
-        """How the sum of a tensor's gradients lies: `layout.encoding.cuts.sum_shards`."""
+        """The layout of the sum of a tensor's gradients: `layout.encoding.shards.sum_shards`."""
         name = operator.name.removesuffix(".grad.sum")
         if name in self.graph.inputs:
             return self.written[name]
@@ -128,36 +128,36 @@ class LayerShards:
         return table[told]
 
     def _first_reader(self, name: str, *, with_writer: bool) -> Scoped:
-        """How the first user that cuts a tensor cuts it, axis by axis."""
+        """How the first user that shards a tensor shards it, axis by axis."""
         users = [*self._readers.get(name, ()), *([self._writer[name]] if with_writer and name in self._writer else [])]
-        found: Scoped | None = None
+        layout: Scoped | None = None
         for operator, operand in users:
             told = self.told[operator.name]
-            own = self._own(operator, operand)[self._possible(operator, told.values)]
-            if found is None:
-                found = Scoped(told.scope, own)
+            placements = self._placements(operator, operand)[self._possible(operator, told.values)]
+            if layout is None:
+                layout = Scoped(told.scope, placements)
                 continue
-            scope = union((found.scope, told.scope))
-            first = found.over(scope)
-            found = Scoped(scope, np.where(first == WHOLE, Scoped(told.scope, own).over(scope), first))
-        return found or Scoped((), np.full(len(self.tile.names), WHOLE, np.int64))
+            scope = union((layout.scope, told.scope))
+            first = layout.over(scope)
+            layout = Scoped(scope, np.where(first == WHOLE, Scoped(told.scope, placements).over(scope), first))
+        return layout or Scoped((), np.full(len(self.tile.names), WHOLE, np.int64))
 
     def _tokens(self) -> Scoped:
-        """How ids and labels lie: `layout.encoding.encoded_strategy.token_shards`."""
+        """The layout of token ids and labels: `layout.encoding.encoded_strategy.token_shards`."""
         names = [n for n in self.graph.inputs if self.tensors[n].role is Role.INDEX]
         seen = [self._first_reader(name, with_writer=False) for name in names]
         scope = union(each.scope for each in seen)
-        cuts: Ints = np.full(len(self.tile.names), WHOLE, np.int64)
+        shards: Ints = np.full(len(self.tile.names), WHOLE, np.int64)
         for each in seen:
             here = each.over(scope)
-            cuts = np.where(here == WHOLE, cuts, here)
+            shards = np.where(here == WHOLE, shards, here)
         for name, each in zip(names, seen, strict=True):
-            own = np.isin(cuts, [self.code[d] for d in self.tensors[name].dims])
-            cuts = np.where(own & (each.over(scope) == WHOLE), WHOLE, cuts)
-        return Scoped(scope, cuts).reduced()
+            has_dim = np.isin(shards, [self.code[d] for d in self.tensors[name].dims])
+            shards = np.where(has_dim & (each.over(scope) == WHOLE), WHOLE, shards)
+        return Scoped(scope, shards).reduced()
 
     def limited(self, tensor: Tensor, layout: Scoped) -> Scoped:
-        """A layout without the dims a tensor lacks."""
+        """A layout without the dims a tensor does not have."""
         table = np.zeros(FIRST_DIM + len(self.dims), np.int64)
         for dim in tensor.dims:
             table[self.code[dim]] = self.code[dim]
@@ -165,26 +165,26 @@ class LayerShards:
 
     def needed(self, operator: Operator, operand: Operand) -> Scoped:
         """The layout an operator needs an operand in."""
-        table = self._own(operator, operand)
+        table = self._placements(operator, operand)
         table[OPEN] = OPEN if is_term(operator, self.tensors[operand.tensor]) else WHOLE
-        cuts = self.cuts[operator.name]
-        return Scoped(cuts.scope, table[cuts.values])
+        shards = self.by_operator[operator.name]
+        return Scoped(shards.scope, table[shards.values])
 
     def sharded_home(self, use: Scoped) -> Scoped:
-        """A weight's home that is flat along all axes that do not cut it."""
+        """A weight's ZeRO-sharded home: flat shards along all axes that replicate it."""
         return Scoped(use.scope, np.where(use.values == WHOLE, FLAT_SHARD, use.values))
 
-    def _own(self, operator: Operator, operand: Operand) -> Ints:
-        """By code of a cut: the placement of an operand."""
+    def _placements(self, operator: Operator, operand: Operand) -> Ints:
+        """The placement of an operand, by code of the sharded dim."""
         table = np.zeros(FIRST_DIM + len(self.dims), np.int64)
         for dim in operator.dims:
-            own = own_dim(operator, operand, self.tensors[operand.tensor], dim)
-            table[self.code[dim]] = WHOLE if own is None else self.code[own]
+            tensor_dim = own_dim(operator, operand, self.tensors[operand.tensor], dim)
+            table[self.code[dim]] = WHOLE if tensor_dim is None else self.code[tensor_dim]
         return table
 
     def _result(self, operator: Operator, operand: Operand) -> Ints:
-        """By code of a cut: the placement of a result."""
-        table = self._own(operator, operand)
+        """The placement of a result, by code of the sharded dim."""
+        table = self._placements(operator, operand)
         table[OPEN] = OPEN
         for dim in operator.dims:
             split = operator.split(dim)

@@ -1,4 +1,4 @@
-"""A tensor of the forward: its conversions, what is kept or made again, and what the backward reads of it."""
+"""A tensor of the forward: its conversions, what is saved or recomputed, and what the backward reads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dovetail.layout import Moment
 from dovetail.mapping.layouts.policies import Policies
 from dovetail.mapping.layouts.scoped import Scoped
 from dovetail.mapping.layouts.tensor_layouts import TensorLayouts
-from dovetail.mapping.layouts.versions import Conversions, Versions, kept
+from dovetail.mapping.layouts.versions import Conversions, Versions, saved_entries
 
 #: The prices of a conversion: in the forward and in the backward.
 FORWARD, BACKWARD = range(2)
@@ -36,13 +36,13 @@ class TensorFlow:
         self._later = later
         self._savers = savers
         self._layouts = layouts
-        self._known: tuple[list[Scoped], Conversions] | None = None
+        self._conversions: tuple[list[Scoped], Conversions] | None = None
         self._forward_cache: tuple[tuple[int, ...], Versions, list[Array]] | None = None
 
     def _indexed(self) -> tuple[list[Scoped], Conversions]:
-        if self._known is None:
-            self._known = self._of.conversions(self._tensor, self._layouts, (Moment.FORWARD, Moment.BACKWARD))
-        return self._known
+        if self._conversions is None:
+            self._conversions = self._of.conversions(self._tensor, self._layouts, (Moment.FORWARD, Moment.BACKWARD))
+        return self._conversions
 
     def _forward(self, scope: tuple[int, ...]) -> tuple[Versions, list[Array]]:
         """The layouts of the forward, and which each reader takes."""
@@ -59,66 +59,66 @@ class TensorFlow:
         return self._forward(scope)[0].seconds(FORWARD)
 
     def _saved(self, scope: tuple[int, ...], versions: Versions, taken: list[Array]) -> list[Array]:
-        """By saver in order: the number of the entry it keeps."""
-        found: list[Array] = []
+        """The number of the entry each saver saves, in order."""
+        numbers: list[Array] = []
         for saver in self._savers:
-            # an operand that is named twice counts as the last names it
-            own = [i for i, (reader, _) in enumerate(self._reads) if reader == saver]
-            if not own:
-                found.append(np.zeros((), np.int64))
+            # if an operand is named twice, the last one counts
+            own_reads = [i for i, (reader, _) in enumerate(self._reads) if reader == saver]
+            if not own_reads:
+                numbers.append(np.zeros((), np.int64))
                 continue
-            written, used = versions.entries[0].layout, self._indexed()[0][1 + own[-1]].over(scope)
+            written, used = versions.entries[0].layout, self._indexed()[0][1 + own_reads[-1]].over(scope)
             gathers = versions.conversions.gathers[written, used] & 1
-            found.append(np.where(gathers, 0, taken[own[-1]]))
-        return found
+            numbers.append(np.where(gathers, 0, taken[own_reads[-1]]))
+        return numbers
 
-    def _kept(self, scope: tuple[int, ...]) -> tuple[Versions, list[Array], list[Array], Array]:
-        """The layouts, which of them the backward reads and which are held, and the seconds of those made again."""
+    def _saved_versions(self, scope: tuple[int, ...]) -> tuple[Versions, list[Array], list[Array], Array]:
+        """The layouts, which of them the backward reads, which are saved, and the seconds to recreate the others."""
         versions, taken = self._forward(scope)
         policies = self._policies
-        saved = self._saved(scope, versions, taken)
+        saved_numbers = self._saved(scope, versions, taken)
         numbers = range(len(versions.entries))
         never: Array = np.zeros((), np.bool_)
         is_needed = self._tensor.name in policies.needed
-        needed = [sum((each == n for each in saved), never) if is_needed else never for n in numbers]
-        wanted: list[Array] = []
+        needed = [sum((each == n for each in saved_numbers), never) if is_needed else never for n in numbers]
+        recompute_reads: list[Array] = []
         for n in numbers:
-            found = never
+            is_read = never
             for (reader, _), number in zip(self._reads, taken, strict=True):
-                if reader and policies.repeated[reader].values.any():
-                    found = found | (policies.repeated[reader].over(scope) & (number == n))
-            wanted.append(found)
+                if reader and policies.recomputed[reader].values.any():
+                    is_read = is_read | (policies.recomputed[reader].over(scope) & (number == n))
+            recompute_reads.append(is_read)
         graph = self._of.setting.graph
         writer = next((o.name for o in graph.operators if any(i.tensor == self._tensor.name for i in o.outputs)), None)
-        again = never if writer is None else policies.repeated[writer].over(scope)
-        held, seconds = kept(versions, needed, wanted, again, BACKWARD)
-        return versions, needed, held, seconds
+        writer_recomputed = never if writer is None else policies.recomputed[writer].over(scope)
+        saved, seconds = saved_entries(versions, needed, recompute_reads, writer_recomputed, BACKWARD)
+        return versions, needed, saved, seconds
 
-    def again_seconds(self, scope: tuple[int, ...]) -> Array:
-        """Conversions that run again in the backward."""
-        return self._kept(scope)[3]
+    def recompute_seconds(self, scope: tuple[int, ...]) -> Array:
+        """Conversions that are recomputed in the backward."""
+        return self._saved_versions(scope)[3]
 
     def saved_bytes(self, scope: tuple[int, ...]) -> Array:
-        """What is held of the tensor from forward to backward."""
-        versions, needed, held, _ = self._kept(scope)
+        """Bytes of the tensor saved from forward to backward."""
+        versions, needed, saved, _ = self._saved_versions(scope)
         conversions = versions.conversions
         whole = self._of.bytes(self._tensor) / self._of.parts(conversions.layouts)
         width = self._policies.widths.get(self._tensor.name, 1.0)
         total: Array = np.zeros(())
-        for entry, is_needed, is_held in zip(versions.entries, needed, held, strict=True):
-            total = total + np.where(is_held, whole[entry.layout] * np.where(is_needed, width, 1.0), 0.0)
+        for entry, is_needed, is_saved in zip(versions.entries, needed, saved, strict=True):
+            total = total + np.where(is_saved, whole[entry.layout] * np.where(is_needed, width, 1.0), 0.0)
         return total
 
     def later_seconds(self, scope: tuple[int, ...]) -> Array:
         """The backward's conversions of what was saved."""
         versions, taken = self._forward(scope)
         indexed, conversions = self._indexed()
-        again = Versions(conversions)
+        restored = Versions(conversions)
         for number in self._saved(scope, versions, taken):
             layout: Array = np.zeros((), np.int64)
             for n, entry in enumerate(versions.entries):
                 layout = np.where(number == n, entry.layout, layout)
-            again.give(layout)
+            restored.give(layout)
         for each in indexed[1 + len(self._reads) :]:
-            again.require(each.over(scope))
-        return again.seconds(BACKWARD)
+            restored.require(each.over(scope))
+        return restored.seconds(BACKWARD)

@@ -1,4 +1,4 @@
-"""The layouts of a tensor under all options, numbered, with what it takes to convert each into each."""
+"""The layouts of a tensor under all options, numbered, and the conversions between them."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from dovetail.mapping.layouts.versions import Conversions
 class TensorLayouts:
     """Bytes of a layer's tensors and prices of their conversions on a tile."""
 
-    def __init__(self, setting: LayerSetting, cuts: LayerShards) -> None:
+    def __init__(self, setting: LayerSetting, shards: LayerShards) -> None:
         self.setting = setting
-        self.cuts = cuts
-        self.prices = TilePrices(setting.price, cuts.tile)
-        self._base = 1 + max(cuts.code.values())
+        self.shards = shards
+        self.prices = TilePrices(setting.price, shards.tile)
+        self._base = 1 + max(shards.code.values())
 
     def bytes(self, tensor: Tensor) -> float:
         """Bytes of a whole tensor."""
         return float(as_array(tensor.bytes(self.setting.sizes, self.setting.widths)))
 
     def share(self, kind: CollectiveKind, tensor: Tensor, user: str, moment: Moment) -> float:
-        """What of a collective's seconds counts."""
+        """The share of a collective's seconds that counts."""
         counted = self.setting.exposure(group_of(Collective(kind, (), tensor, (), user, moment)), moment)
         return counted * self.setting.step_weight if moment is Moment.STEP else counted
 
     def parts(self, layouts: Ints) -> Floats:
-        """Into how many parts each layout cuts."""
+        """The number of shards of each layout."""
         return self.prices.parts[as_bits((layouts != WHOLE) & (layouts != OPEN))]
 
     def conversions(
         self, tensor: Tensor, layouts: Iterable[Scoped], moments: Sequence[Moment], user: str = ""
     ) -> tuple[list[Scoped], Conversions]:
-        """Layouts by number, and their conversions at the prices of some moments."""
-        powers: Ints = self._base ** np.arange(len(self.cuts.tile.names), dtype=np.int64)
+        """Layouts by number, and their conversions priced at some moments."""
+        powers: Ints = self._base ** np.arange(len(self.shards.tile.names), dtype=np.int64)
         layouts = list(layouts)
         numbers: list[Ints] = [np.asarray((each.values * powers).sum(axis=-1)) for each in layouts]
-        known, places = np.unique(np.concatenate([n.reshape(-1) for n in numbers]), return_inverse=True)
+        distinct, places = np.unique(np.concatenate([n.reshape(-1) for n in numbers]), return_inverse=True)
         ends = np.cumsum([n.size for n in numbers])[:-1]
         indexed = [
             Scoped(each.scope, part.reshape(n.shape))
@@ -58,7 +58,7 @@ class TensorLayouts:
             self.prices.of_conversions(size, {k: self.share(k, tensor, user, moment) for k in KINDS}, whose)
             for moment in moments
         ]
-        return indexed, Conversions(known[:, None] // powers % self._base, np.stack(prices))
+        return indexed, Conversions(distinct[:, None] // powers % self._base, np.stack(prices))
 
 
 def as_bits(axes: Array) -> Ints:

@@ -1,4 +1,4 @@
-"""Cost tables of a layer: one for every tensor over its writer and readers, and those of single operators."""
+"""Cost tables of a layer: one per tensor over its writer and readers, and one per operator."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ SECONDS, STATE, SAVED = range(3)
 
 
 class TableTooLargeError(Exception):
-    """A table of more entries than are allowed."""
+    """A table would have more entries than allowed."""
 
 
 class LayerCosts:
-    """Everything a layer costs, as tables over variables."""
+    """All costs of a layer as tables over variables."""
 
     def __init__(
         self,
@@ -46,15 +46,15 @@ class LayerCosts:
     ) -> None:
         self.setting = setting
         self.backward = backward
-        self.cuts = LayerShards(setting.graph, backward, tile, variables)
+        self.shards = LayerShards(setting.graph, backward, tile, variables)
         groups = _all_operators(setting, chains)
-        self.policies = Policies(setting.graph, groups, len(variables), any_again=recompute)
+        self.policies = Policies(setting.graph, groups, len(variables), may_recompute=recompute)
         self._lengths = [len(v.options) for v in variables] + [len(options) for options in self.policies.options]
-        self._of = TensorLayouts(setting, self.cuts)
+        self._of = TensorLayouts(setting, self.shards)
         self._pending: list[tuple[tuple[int, ...], int, Callable[[tuple[int, ...]], Array]]] = []
 
     def tables(self, most: int) -> dict[tuple[int, ...], Floats]:
-        """Scope → costs, objectives first; refuses tables of too many entries before any is made."""
+        """Scope → costs, objectives first; raises an error before building anything if a table is too large."""
         self._operators()
         graph = self.setting.graph
         for tensor in graph.tensors.values():
@@ -69,14 +69,14 @@ class LayerCosts:
         if largest > most:
             raise TableTooLargeError(str(largest))
         self._of.prices.prepare(
-            {self._of.bytes(t) for t in self.cuts.tensors.values() if t.role is not Role.WEIGHT_GRADIENT}
+            {self._of.bytes(t) for t in self.shards.tensors.values() if t.role is not Role.WEIGHT_GRADIENT}
         )
-        found: dict[tuple[int, ...], Floats] = {}
+        tables: dict[tuple[int, ...], Floats] = {}
         for scope, objective, make in self._pending:
-            if scope not in found:
-                found[scope] = np.zeros((3, *(self._lengths[v] for v in scope)))
-            found[scope][objective] += make(scope)
-        return found
+            if scope not in tables:
+                tables[scope] = np.zeros((3, *(self._lengths[v] for v in scope)))
+            tables[scope][objective] += make(scope)
+        return tables
 
     def _entries(self, scope: tuple[int, ...]) -> int:
         return math.prod(self._lengths[v] for v in scope)
@@ -87,31 +87,33 @@ class LayerCosts:
     # operators
 
     def _operators(self) -> None:
-        """Seconds of every operator and of what its shards tell each other, once and where it runs again."""
+        """Seconds of every operator and of the exchanges inside it, in the forward and when it is recomputed."""
         setting, graph = self.setting, self.setting.graph
-        forward = seconds_of(graph.operators, graph, self.cuts, setting.sizes, setting.chip, setting.widths)
+        forward = seconds_of(graph.operators, graph, self.shards, setting.sizes, setting.chip, setting.widths)
         later = self.backward.graph.operators
-        backward = seconds_of(later, graph, self.cuts, setting.sizes, setting.chip, setting.widths) if later else {}
+        backward = seconds_of(later, graph, self.shards, setting.sizes, setting.chip, setting.widths) if later else {}
         for operator in graph.operators:
             seconds = forward[operator.name]
             self._add(SECONDS, seconds)
             self._add(SECONDS, Scoped(seconds.scope, self._exchanges(operator, Moment.FORWARD)))
-            again = self.policies.repeated[operator.name]
-            if again.values.any():
-                scope = union((seconds.scope, again.scope))
-                repeated = seconds.values + self._exchanges(operator, Moment.BACKWARD)
-                self._add(SECONDS, Scoped(scope, Scoped(seconds.scope, repeated).over(scope) * again.over(scope)))
+            recomputed = self.policies.recomputed[operator.name]
+            if recomputed.values.any():
+                scope = union((seconds.scope, recomputed.scope))
+                recompute_s = seconds.values + self._exchanges(operator, Moment.BACKWARD)
+                self._add(
+                    SECONDS, Scoped(scope, Scoped(seconds.scope, recompute_s).over(scope) * recomputed.over(scope))
+                )
         for operator in later:
             seconds = backward[operator.name]
             told = self._exchanges(operator, Moment.BACKWARD)
             self._add(SECONDS, Scoped(seconds.scope, seconds.values + told))
 
     def _exchanges(self, operator: Operator, moment: Moment) -> Array:
-        cuts = self.cuts.cuts[operator.name].values
-        total: Array = np.zeros(cuts.shape[:-1])
+        codes = self.shards.by_operator[operator.name].values
+        total: Array = np.zeros(codes.shape[:-1])
         for exchange in operator.exchanges:
-            axes = as_bits(cuts == self.cuts.code[exchange.dim])
-            inside = np.isin(cuts, [self.cuts.code[d] for d in exchange.dims if d != exchange.dim])
+            axes = as_bits(codes == self.shards.code[exchange.dim])
+            inside = np.isin(codes, [self.shards.code[d] for d in exchange.dims if d != exchange.dim])
             kind = CollectiveKind.PERMUTE if exchange.passed_on else CollectiveKind.ALL_REDUCE
             size = 4.0 * exchange.values * float(as_array(product(self.setting.sizes, exchange.dims)))
             share = self._of.share(kind, Tensor("", ()), operator.name, moment)
@@ -121,21 +123,21 @@ class LayerCosts:
     # layouts of tensors
 
     def _reads(self, operators: Iterable[Operator], name: str) -> list[tuple[str, Scoped]]:
-        """Who needs a tensor in which layout, in order."""
-        return [(o.name, self.cuts.needed(o, i)) for o in operators for i in o.inputs if i.tensor == name]
+        """The readers of a tensor and the layouts they need, in order."""
+        return [(o.name, self.shards.needed(o, i)) for o in operators for i in o.inputs if i.tensor == name]
 
     def _gradient(self, tensor: Tensor) -> None:
         """Conversions of a tensor that the backward writes."""
         events = [layout for _, layout in self._reads(self.backward.graph.operators, tensor.name)]
         events += [
-            self.cuts.limited(source, self.cuts.stream)
+            self.shards.limited(source, self.shards.stream)
             for source in self.setting.graph.stream(self.setting.graph.inputs)
             if self.backward.gradients.get(source.name) == tensor.name
         ]
-        self._converted(tensor, [self.cuts.written[tensor.name]], events, Moment.BACKWARD)
+        self._converted(tensor, [self.shards.written[tensor.name]], events, Moment.BACKWARD)
 
     def _converted(self, tensor: Tensor, given: list[Scoped], events: list[Scoped], moment: Moment) -> None:
-        """Conversions of a tensor nothing of which is kept."""
+        """Conversions of a tensor that is not saved."""
         if not events:
             return
         scope = union(each.scope for each in (*given, *events))
@@ -152,8 +154,8 @@ class LayerCosts:
         self._pending.append((scope, SECONDS, seconds))
 
     def _weight(self, tensor: Tensor) -> None:
-        """A weight's gathering, the reduction of its gradient, and its state; or a constant."""
-        setting, cuts = self.setting, self.cuts
+        """A weight's all-gather, the reduction of its gradient, and its state; or a constant."""
+        setting, shards = self.setting, self.shards
         forward = [layout for _, layout in self._reads(setting.graph.operators, tensor.name)]
         backward = [layout for _, layout in self._reads(self.backward.graph.operators, tensor.name)]
         if tensor.role is Role.CONSTANT:
@@ -163,20 +165,20 @@ class LayerCosts:
         if not forward:
             return
         use = forward[0]
-        home = cuts.sharded_home(use) if setting.zero_stage else use
+        home = shards.sharded_home(use) if setting.zero_stage else use
         given = home if setting.zero_stage == 3 else use
         self._converted(tensor, [given], forward, Moment.FORWARD)
         self._converted(tensor, [given], [*backward, use], Moment.BACKWARD)
         gradient = self.backward.gradients.get(tensor.name)
         if gradient is not None:
             moment = Moment.BACKWARD if setting.zero_stage >= 2 else Moment.STEP
-            written, of = cuts.written[gradient], self.backward.graph.tensors[gradient]
+            written, of = shards.written[gradient], self.backward.graph.tensors[gradient]
             self._step(of, written, home, "gradient", moment)
             if setting.zero_stage == 1:
                 self._step(tensor, home, use, "updated", Moment.STEP)
         elements = float(as_array(tensor.points(setting.sizes)))
-        used, kept_at_home = (elements / self._of.parts(each.values) for each in (use, home))
-        parts = state_bytes(used, kept_at_home, setting.zero_stage, setting.parameter_bytes)
+        used, stored = (elements / self._of.parts(each.values) for each in (use, home))
+        parts = state_bytes(used, stored, setting.zero_stage, setting.parameter_bytes)
         self._add(STATE, Scoped(use.scope, sum(parts, np.zeros(()))))
 
     def _step(self, tensor: Tensor, before: Scoped, after: Scoped, user: str, moment: Moment) -> None:
@@ -189,18 +191,18 @@ class LayerCosts:
         self._pending.append((scope, SECONDS, seconds))
 
     def _activation(self, tensor: Tensor) -> None:
-        """A tensor of the forward: its conversions, what is kept of it, what is made again, and what reads it later."""
-        graph, cuts, name = self.setting.graph, self.cuts, tensor.name
+        """A tensor of the forward: its conversions, what is saved or recomputed of it, and its backward readers."""
+        graph, shards, name = self.setting.graph, self.shards, tensor.name
         reads = self._reads(graph.operators, name)
         if name in graph.outputs and tensor.role is Role.ACTIVATION:
-            reads.append(("", cuts.limited(tensor, cuts.stream)))
+            reads.append(("", shards.limited(tensor, shards.stream)))
         later = self._reads(self.backward.graph.operators, name)
-        written = cuts.written[name]
+        written = shards.written[name]
         needed = name in self.policies.needed
         savers = [o.name for o in graph.operators if name in o.saves]
-        flags = [self.policies.repeated[reader] for reader, _ in reads if reader]
+        flags = [self.policies.recomputed[reader] for reader, _ in reads if reader]
         writers = [o.name for o in graph.operators if any(i.tensor == name for i in o.outputs)]
-        flags += [self.policies.repeated[writer] for writer in writers]
+        flags += [self.policies.recomputed[writer] for writer in writers]
         layouts = [written, *(layout for _, layout in reads), *(layout for _, layout in later)]
         if len(layouts) == 1 and not needed:
             return
@@ -209,12 +211,12 @@ class LayerCosts:
         flow = TensorFlow(self._of, self.policies, tensor, reads, later, savers, layouts)
         self._pending.append((plain, SECONDS, flow.seconds))
         if needed or any(flag.values.any() for flag in flags):
-            self._pending.append((scope, SECONDS, flow.again_seconds))
+            self._pending.append((scope, SECONDS, flow.recompute_seconds))
             self._pending.append((scope, SAVED, flow.saved_bytes))
         if later:
             self._pending.append((plain, SECONDS, flow.later_seconds))
 
 
 def _all_operators(setting: LayerSetting, chains: Sequence[Sequence[str]]) -> list[Sequence[str]]:
-    known = {name for group in chains for name in group}
-    return [*chains, *([o.name] for o in setting.graph.operators if o.name not in known)]
+    grouped = {name for group in chains for name in group}
+    return [*chains, *([o.name] for o in setting.graph.operators if o.name not in grouped)]

@@ -1,4 +1,4 @@
-"""A tile of dies and its atomic axes: what a search of layouts lies on."""
+"""A tile of dies and its atomic axes: the mesh of a layout search."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from dovetail.plans.arrange import tile_ways
 
 @dataclass(frozen=True)
 class LayerTile:
-    """Atomic axes of a tile, and those of them along which tokens are cut as sequences and heads by query group."""
+    """Atomic axes of a tile, and which of them shard tokens by sequence and heads by query group."""
 
     rows: int
     cols: int
     axes: TileAxes
-    #: tokens are cut along these axes as `batch`, along all others as `seq`
+    #: tokens are sharded along these axes as `batch`, along all others as `seq`
     batch_axes: tuple[str, ...] = ()
-    #: attention cuts query groups along these axes, and nothing cuts them along others
+    #: attention shards query groups along these axes, and nothing shards them along others
     group_axes: tuple[str, ...] = ()
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """Each axis and its size; in the order of names, in which conversions take them."""
+        """Each axis and its size, sorted by name as conversions expect."""
         return dict(sorted(self.axes.sizes().items()))
 
     @cached_property
@@ -41,7 +41,7 @@ class LayerTile:
         return tuple(self.sizes)
 
     def ways(self, cluster: Cluster) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
-        """How many groups each axis joins along every way of a cluster's network, and how far these lie apart."""
+        """How many groups each axis joins along every way of a cluster's network, and their strides."""
         return tile_ways(self.rows, self.cols, self.axes, 1, cluster)
 
 
@@ -54,18 +54,18 @@ def axis_orders(rows: int, cols: int) -> tuple[TileAxes, ...]:
 
 
 def tiles(graph: LayerGraph, sizes: Sizes, rows: int, cols: int) -> Iterator[LayerTile]:
-    """Every tile of these dies with other axes, other cuts of tokens or other cuts of query groups.
+    """Every tile of these dies with different axes, token sharding or query-group sharding.
 
-    Query groups are cut only by as many dies as there are more of than key heads can be cut among.
+    Query groups are sharded only by the dies left over once key heads are sharded as far as possible.
     """
     for axes in axis_orders(rows, cols):
-        found = axes.sizes()
-        for batch in _subsets(found, lambda n: "batch" in sizes and divides("batch", sizes, n)):
-            for group in _subsets(found, lambda n: _cuts_groups(graph, sizes, n, rows * cols)):
+        axis_sizes = axes.sizes()
+        for batch in _subsets(axis_sizes, lambda n: "batch" in sizes and divides("batch", sizes, n)):
+            for group in _subsets(axis_sizes, lambda n: _shards_groups(graph, sizes, n, rows * cols)):
                 yield LayerTile(rows, cols, axes, batch, group)
 
 
-def _cuts_groups(graph: LayerGraph, sizes: Sizes, parts: int, dies: int) -> bool:
+def _shards_groups(graph: LayerGraph, sizes: Sizes, parts: int, dies: int) -> bool:
     heads, group = graph.sizes.get("kv_heads"), graph.sizes.get("group")
     if not isinstance(heads, int) or not isinstance(group, int):
         return False
@@ -75,9 +75,9 @@ def _cuts_groups(graph: LayerGraph, sizes: Sizes, parts: int, dies: int) -> bool
 
 def _subsets(sizes: Mapping[str, int], fits: Callable[[int], bool]) -> list[tuple[str, ...]]:
     names = tuple(sizes)
-    found: list[tuple[str, ...]] = []
+    subsets: list[tuple[str, ...]] = []
     for bits in range(1 << len(names)):
-        chosen = tuple(name for position, name in enumerate(names) if bits >> position & 1)
-        if not chosen or fits(math.prod(sizes[name] for name in chosen)):
-            found.append(chosen)
-    return found
+        subset = tuple(name for position, name in enumerate(names) if bits >> position & 1)
+        if not subset or fits(math.prod(sizes[name] for name in subset)):
+            subsets.append(subset)
+    return subsets

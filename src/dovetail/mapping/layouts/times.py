@@ -1,4 +1,4 @@
-"""Seconds of every operator for every way to cut it: each different shape is timed once."""
+"""Seconds of every operator for every way to shard it: each distinct shape is timed once."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from dovetail.mapping.layouts.shards import LayerShards
 def seconds_of(
     operators: Sequence[Operator],
     graph: LayerGraph,
-    cuts: LayerShards,
+    shards: LayerShards,
     sizes: Sizes,
     chip: ChipUnits,
     widths: Mapping[Element, int],
 ) -> dict[str, Scoped]:
-    """Operator → its seconds on one chip, over the options of what it is cut by."""
-    assert chip.sharing == "none", "operators that run side by side take each other's time"
+    """Operator → its seconds on one chip, over its sharding options."""
+    assert chip.sharing == "none", "operators that share units are not supported"
     tokens = graph.sizes.get(EXPERT_TOKENS)
     imbalance = tokens.imbalance if isinstance(tokens, DerivedSize) else 1.0
-    shapes = {o.name: _shapes(o, cuts) for o in operators}
+    shapes = {o.name: _shapes(o, shards) for o in operators}
     most = max(len(rows) for rows, _ in shapes.values())
     placed: list[PlacedOperator] = []
     axis_sizes: dict[str, Size] = {}
@@ -41,33 +41,37 @@ def seconds_of(
         names = {f"{operator.name}#{dim}": dim for dim in operator.dims}
         placed.append(PlacedOperator(operator, names))
         axis_sizes |= dict(zip(names, filled.T, strict=True))
-    work = PlacedWork(placed, cuts.tensors, sizes, axis_sizes, widths, imbalance)
-    found = operator_seconds(work, chip)
+    work = PlacedWork(placed, shards.tensors, sizes, axis_sizes, widths, imbalance)
+    seconds = operator_seconds(work, chip)
     return {
         o.name: Scoped(
-            cuts.cuts[o.name].scope,
-            np.broadcast_to(found[o.name], (most,))[shapes[o.name][1]].reshape(cuts.cuts[o.name].values.shape[:-1]),
+            shards.by_operator[o.name].scope,
+            np.broadcast_to(seconds[o.name], (most,))[shapes[o.name][1]].reshape(
+                shards.by_operator[o.name].values.shape[:-1]
+            ),
         )
         for o in operators
     }
 
 
-def _shapes(operator: Operator, cuts: LayerShards) -> tuple[Floats, Ints]:
-    """The different ways in which an operator's dims are divided, and which of them each option is."""
-    values = cuts.cuts[operator.name].values
-    codes = values.reshape(math.prod(values.shape[:-1]), len(cuts.tile.names))
-    lengths = np.array([cuts.tile.sizes[axis] for axis in cuts.tile.names])
-    parts = {dim: np.prod(np.where(codes == cuts.code[dim], lengths, 1), axis=1) for dim in operator.dims}
-    cut = {dim: (codes == cuts.code[dim]).any(axis=1) for dim in operator.dims}
+def _shapes(operator: Operator, shards: LayerShards) -> tuple[Floats, Ints]:
+    """The distinct ways an operator's dims are divided, and which of them each option uses."""
+    values = shards.by_operator[operator.name].values
+    codes = values.reshape(math.prod(values.shape[:-1]), len(shards.tile.names))
+    lengths = np.array([shards.tile.sizes[axis] for axis in shards.tile.names])
+    parts = {dim: np.prod(np.where(codes == shards.code[dim], lengths, 1), axis=1) for dim in operator.dims}
+    is_sharded = {dim: (codes == shards.code[dim]).any(axis=1) for dim in operator.dims}
     for source, target in operator.regroups:
-        # tokens regrouped by expert are cut as the tokens are
+        # tokens regrouped by expert are sharded like the tokens
         if source in parts and target in parts:
-            parts[target] = np.where(cut[source] & ~cut[target], parts[target] * parts[source], parts[target])
-    # each row as one number: much quicker to tell apart than rows
+            parts[target] = np.where(
+                is_sharded[source] & ~is_sharded[target], parts[target] * parts[source], parts[target]
+            )
+    # one number per row: much faster to compare than rows
     number = np.zeros(len(codes), np.int64)
     for dim in operator.dims:
-        known, place = np.unique(parts[dim], return_inverse=True)
-        number = number * len(known) + place.reshape(-1)
+        distinct, place = np.unique(parts[dim], return_inverse=True)
+        number = number * len(distinct) + place.reshape(-1)
     _, first, place = np.unique(number, return_index=True, return_inverse=True)
     rows = np.stack([parts[dim][first] for dim in operator.dims], axis=1) if operator.dims else np.ones((len(first), 0))
     return rows.astype(np.float64), place.reshape(-1)

@@ -1,4 +1,4 @@
-"""The layouts a tensor takes one after the other, for all options at once: which is made of which, at what price."""
+"""The layouts a tensor takes in turn, for all options at once: which is converted from which, at what price."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dovetail.mapping.layouts.conversion_kernels import UNREACHABLE, conversions
 
 
 class Conversions:
-    """What it takes to make any layout of a tensor of any other."""
+    """Costs of converting any layout of a tensor into any other."""
 
     def __init__(self, layouts: Ints, prices: Floats) -> None:
         self.layouts = layouts
@@ -21,51 +21,51 @@ class Conversions:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A layout that exists from some moment on, where it does not exist already."""
+    """A layout that a tensor gets, under the options that do not have it yet."""
 
     layout: Ints
-    #: whether it is one of its own
-    own: Array
-    #: the entry it is made of, its seconds by price, and whether it is put together of shards
+    #: whether no earlier entry has this layout
+    is_new: Array
+    #: the entry it is converted from, the seconds by price, and whether it is gathered from shards
     made_of: Ints | None = None
     seconds: tuple[Floats, ...] = ()
     gathered: Array | None = None
 
 
 class Versions:
-    """Layouts as `derive` has them come to be: a reader takes one that is there, or converts the one nearest to it."""
+    """Layouts in the order `derive` creates them: a reader uses one that exists, or converts the nearest one."""
 
     def __init__(self, conversions: Conversions) -> None:
         self.conversions = conversions
         self.entries: list[Entry] = []
 
     def give(self, layout: Ints) -> Ints:
-        """A layout that is there; the number of its entry."""
+        """Adds a layout that exists; returns the number of its entry."""
         number, missing = self._find(layout)
         self.entries.append(Entry(layout, missing))
         return np.where(missing, len(self.entries) - 1, number)
 
     def require(self, layout: Ints) -> Ints:
-        """A layout that somebody needs; the number of its entry."""
+        """Adds a layout that a reader needs; returns the number of its entry."""
         number, missing = self._find(layout)
         if not missing.any():
             return number
-        found = self.conversions
+        conversions = self.conversions
         best: Array = np.full((), UNREACHABLE, np.int64)
         source: Array = np.zeros((), np.int64)
-        seconds: list[Array] = [np.zeros(()) for _ in found.seconds]
+        seconds: list[Array] = [np.zeros(()) for _ in conversions.seconds]
         gathered: Array = np.zeros((), np.bool_)
         for position, entry in enumerate(self.entries):
-            weight = np.where(entry.own, found.weights[entry.layout, layout], UNREACHABLE)
+            weight = np.where(entry.is_new, conversions.weights[entry.layout, layout], UNREACHABLE)
             nearer = weight < best
             best = np.where(nearer, weight, best)
             source = np.where(nearer, position, source)
-            gathered = np.where(nearer, found.gathers[entry.layout, layout] >= 2, gathered)
+            gathered = np.where(nearer, conversions.gathers[entry.layout, layout] >= 2, gathered)
             seconds = [
                 np.where(nearer, priced[entry.layout, layout], before)
-                for before, priced in zip(seconds, found.seconds, strict=True)
+                for before, priced in zip(seconds, conversions.seconds, strict=True)
             ]
-        assert not (missing & (best == UNREACHABLE)).any(), "every layout can be made"
+        assert not (missing & (best == UNREACHABLE)).any(), "a layout cannot be reached from any other"
         paid = tuple(np.where(missing, each, 0.0) for each in seconds)
         self.entries.append(Entry(layout, missing, source, paid, gathered))
         return np.where(missing, len(self.entries) - 1, number)
@@ -74,36 +74,36 @@ class Versions:
         number: Array = np.zeros((), np.int64)
         missing: Array = np.ones((), np.bool_)
         for position, entry in enumerate(self.entries):
-            same = missing & entry.own & (entry.layout == layout)
+            same = missing & entry.is_new & (entry.layout == layout)
             number = np.where(same, position, number)
             missing = missing & ~same
         return number, missing
 
     def seconds(self, price: int) -> Array:
-        """What all conversions take together, at one of the prices."""
+        """Total seconds of all conversions at one of the prices."""
         made = [entry.seconds[price] for entry in self.entries if entry.seconds]
         return sum(made, np.zeros(()))
 
 
-def kept(
-    versions: Versions, needed: Sequence[Array], wanted: Sequence[Array], again: Array, price: int
+def saved_entries(
+    versions: Versions, needed: Sequence[Array], recompute_reads: Sequence[Array], writer_recomputed: Array, price: int
 ) -> tuple[list[Array], Array]:
-    """Which entries are held for the backward, and the seconds in which others are made again.
+    """Which entries are saved for the backward, and the seconds to recreate the others.
 
-    By entry, `needed` says what the backward reads and `wanted` what operators that run again read. Where the writer
-    runs `again` nothing is held; otherwise what was gathered is gathered again of the shards that are held.
+    By entry, `needed` says what the backward reads and `recompute_reads` what recomputed operators read. If the writer
+    is recomputed, nothing is saved; otherwise gathered layouts are gathered once more from the saved shards.
     """
-    marked = [n | w for n, w in zip(needed, wanted, strict=True)]
-    held: list[Array] = [np.zeros((), np.bool_) for _ in marked]
+    marked = [n | w for n, w in zip(needed, recompute_reads, strict=True)]
+    saved: list[Array] = [np.zeros((), np.bool_) for _ in marked]
     seconds: Array = np.zeros(())
     for position in reversed(range(len(marked))):
         entry = versions.entries[position]
         if entry.made_of is None or entry.gathered is None:
-            held[position] = marked[position] & ~again
+            saved[position] = marked[position] & ~writer_recomputed
             continue
-        remade = marked[position] & (again | (entry.gathered & ~needed[position]))
-        held[position] = marked[position] & ~remade
+        remade = marked[position] & (writer_recomputed | (entry.gathered & ~needed[position]))
+        saved[position] = marked[position] & ~remade
         seconds = seconds + np.where(remade, entry.seconds[price], 0.0)
         for source in range(position):
             marked[source] = marked[source] | (remade & (entry.made_of == source))
-    return held, seconds
+    return saved, seconds

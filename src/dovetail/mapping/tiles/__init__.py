@@ -1,1 +1,1 @@
-"""Plans whose operators are cut freely on tiles of dies: which tile, how many stages, which layouts; proven."""
+"""Plans whose operators are sharded freely on tiles of dies: tile, stages and layouts, with a proven bound."""

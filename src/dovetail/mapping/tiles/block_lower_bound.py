@@ -1,4 +1,4 @@
-"""What a block takes at least on so many dies, whatever its layout: its work, and what it keeps or computes again."""
+"""A lower bound of a block's time on some dies under any layout: its work, and what it saves or recomputes."""
 
 from __future__ import annotations
 
@@ -18,75 +18,77 @@ from dovetail.mapping.layouts.tile import LayerTile
 from dovetail.mapping.layouts.times import seconds_of
 from dovetail.mapping.tiles.least_step import BlockLowerBound
 from dovetail.mapping.tiles.tile_layers import TileLayers
-from dovetail.mapping.tiles.tile_layouts import wanted_tiles
+from dovetail.mapping.tiles.tile_layouts import searched_tiles
 
 
 def block_lower_bound(layers: TileLayers) -> BlockLowerBound:
-    """The floor of the main block of a job.
+    """The lower bound of the main block of a job.
 
-    Every operator has the cuts that are best for it alone and messages take no time. Of each tensor that is kept a die
-    has at least its share. What is computed again runs its operator once more, and nothing that operator needs.
+    Every operator has the sharding that is best for it alone and messages take no time. A die saves at least its share
+    of each saved tensor. Recomputing a tensor runs its operator once more, but nothing that operator needs.
     """
-    floors = [_floor(layers, tile) for tile in _tiles(layers)]
-    # below every tile's: the least work of any, and the least any pays more for the same bytes
-    knots = np.unique(np.concatenate([floor.saved_bytes for floor in floors]))
-    more = [_interpolated(knots, floor) for floor in floors]
-    work = min(float(floor.seconds[-1]) for floor in floors)
-    forward = min(floor.forward_s for floor in floors)
-    return BlockLowerBound(knots, work + np.min(more, axis=0), floors[0].state_bytes, forward)
+    bounds = [_tile_bound(layers, tile) for tile in _tiles(layers)]
+    # below the bound of every tile: the lowest work of any, and the lowest extra seconds for the same bytes
+    knots = np.unique(np.concatenate([bound.saved_bytes for bound in bounds]))
+    more = [_interpolated(knots, bound) for bound in bounds]
+    work = min(float(bound.seconds[-1]) for bound in bounds)
+    forward = min(bound.forward_s for bound in bounds)
+    return BlockLowerBound(knots, work + np.min(more, axis=0), bounds[0].state_bytes, forward)
 
 
-def _interpolated(knots: Floats, floor: BlockLowerBound) -> Floats:
-    """What a floor has more than its work, where a block keeps so many bytes."""
-    more: Floats = floor.seconds - floor.seconds[-1]
-    return np.interp(knots, floor.saved_bytes, more)
+def _interpolated(knots: Floats, bound: BlockLowerBound) -> Floats:
+    """Extra seconds over the plain work, by bytes a block saves."""
+    more: Floats = bound.seconds - bound.seconds[-1]
+    return np.interp(knots, bound.saved_bytes, more)
 
 
 def _tiles(layers: TileLayers) -> list[LayerTile]:
-    """A tile for every number of sequences and query groups that can be cut apart: where they lie does not matter."""
-    found: dict[tuple[int, ...], LayerTile] = {}
-    for tile in wanted_tiles(layers, 1, layers.shape.dies):
-        found.setdefault(tuple(prod(tile.sizes[a] for a in axes) for axes in (tile.batch_axes, tile.group_axes)), tile)
-    return list(found.values())
+    """One tile per number of batch and query-group shards: which axes shard them does not matter."""
+    by_parts: dict[tuple[int, ...], LayerTile] = {}
+    for tile in searched_tiles(layers, 1, layers.skeleton.dies):
+        by_parts.setdefault(
+            tuple(prod(tile.sizes[a] for a in axes) for axes in (tile.batch_axes, tile.group_axes)), tile
+        )
+    return list(by_parts.values())
 
 
-def _floor(layers: TileLayers, tile: LayerTile) -> BlockLowerBound:
+def _tile_bound(layers: TileLayers, tile: LayerTile) -> BlockLowerBound:
     graph, setting = layers.main_block, layers.work_setting(layers.main_block)
     backward = differentiate(graph)
-    cuts = LayerShards(graph, backward, tile, layer_variables(graph, setting.sizes, tile, Together.SIBLINGS))
+    shards = LayerShards(graph, backward, tile, layer_variables(graph, setting.sizes, tile, Together.SIBLINGS))
     forward, behind = (
         {
             name: float(each.values.min())
-            for name, each in seconds_of(operators, graph, cuts, setting.sizes, setting.chip, setting.widths).items()
+            for name, each in seconds_of(operators, graph, shards, setting.sizes, setting.chip, setting.widths).items()
         }
         for operators in (graph.operators, backward.graph.operators)
     )
     work = sum(forward.values()) + sum(behind.values())
-    whole, kept = _kept(layers, graph)
-    # the cheapest second for a byte first: no choice of operators takes less for the same bytes
-    order = sorted(kept, key=lambda name: forward[name] / kept[name])
-    saved = whole + sum(kept.values()) - np.cumsum([0.0, *(kept[name] for name in order)])
+    inputs_saved, saved_by = _saved_bytes(layers, graph)
+    # fewest seconds per byte first: no choice of operators takes less for the same bytes
+    order = sorted(saved_by, key=lambda name: forward[name] / saved_by[name])
+    saved_bytes = inputs_saved + sum(saved_by.values()) - np.cumsum([0.0, *(saved_by[name] for name in order)])
     seconds = work + np.cumsum([0.0, *(forward[name] for name in order)])
-    share = parameters(graph) / layers.shape.dies
-    # whatever is whole under other stages, a die holds its share of it
+    share = parameters(graph) / layers.skeleton.dies
+    # whatever a lower ZeRO stage replicates, a die stores at least its share of it
     sizes = layers.facts.parameter_bytes
     state = min(float(sum(state_bytes(share, share, zero_stage, sizes))) for zero_stage in (0, 3))
-    return BlockLowerBound(saved[::-1], seconds[::-1], state, sum(forward.values()))
+    return BlockLowerBound(saved_bytes[::-1], seconds[::-1], state, sum(forward.values()))
 
 
-def _kept(layers: TileLayers, graph: LayerGraph) -> tuple[float, dict[str, float]]:
-    """A die's share of what the layer is handed and keeps, and by operator of what it writes and somebody keeps."""
+def _saved_bytes(layers: TileLayers, graph: LayerGraph) -> tuple[float, dict[str, float]]:
+    """A die's share of the saved inputs of the layer, and of the saved outputs of each operator."""
     sizes, widths = layers.sizes(graph), layers.job.element_bytes()
-    wanted = {name for operator in graph.operators for name in operator.saves}
+    saved_names = {name for operator in graph.operators for name in operator.saves}
     makers = {operand.tensor: operator.name for operator in graph.operators for operand in operator.outputs}
-    whole, kept = 0.0, dict[str, float]()
-    for name in sorted(wanted):
+    inputs_saved, saved_by = 0.0, dict[str, float]()
+    for name in sorted(saved_names):
         tensor = graph.tensors[name]
         if tensor.role in (Role.WEIGHT, Role.CONSTANT):
             continue
-        share = float(as_array(tensor.bytes(sizes, widths))) * layers.facts.operand_share / layers.shape.dies
+        share = float(as_array(tensor.bytes(sizes, widths))) * layers.facts.operand_share / layers.skeleton.dies
         if name in makers:
-            kept[makers[name]] = kept.get(makers[name], 0.0) + share
+            saved_by[makers[name]] = saved_by.get(makers[name], 0.0) + share
         else:
-            whole += share
-    return whole, kept
+            inputs_saved += share
+    return inputs_saved, saved_by

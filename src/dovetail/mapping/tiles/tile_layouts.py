@@ -1,4 +1,4 @@
-"""Layouts worth placing on the stages of one shape: the fastest at every price of memory, and a bound for all."""
+"""Layouts worth placing on the stages of a skeleton: the fastest at every price of memory, and a bound for all."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from dovetail.graph.routing import EXPERT_TOKENS
 from dovetail.layout.encoding import Strings, TileLayouts
 from dovetail.mapping.elimination.messages import Messages, tree_of
 from dovetail.mapping.layouts.groups import Together, mixture_operators
-from dovetail.mapping.layouts.layer_problem import layer_problem, tile_strings
+from dovetail.mapping.layouts.layer_problem import LayoutSpace, layer_problem, tile_strings
 from dovetail.mapping.layouts.options import Allowed
 from dovetail.mapping.layouts.setting import LayerSetting
 from dovetail.mapping.layouts.tile import LayerTile, tiles
 from dovetail.mapping.tiles.tile_layers import TileLayers
 
 
-def wanted_tiles(layers: TileLayers, rows: int, cols: int) -> Iterator[LayerTile]:
-    """Tiles whose axes cut as many sequences apart as can be: along one axis tokens are cut as sequences or positions.
+def searched_tiles(layers: TileLayers, rows: int, cols: int) -> Iterator[LayerTile]:
+    """Tiles whose axes shard as many sequences as possible: along an axis tokens are sharded as sequences or positions.
 
-    A restriction of the space: positions instead are rarely better, and then by less than a percent.
+    This restricts the space: positions are rarely better, and then by less than a percent.
     """
     graph = layers.main_block
-    found = list(tiles(graph, layers.sizes(graph), rows, cols))
-    for tile in found:
+    candidates = list(tiles(graph, layers.sizes(graph), rows, cols))
+    for tile in candidates:
         larger = (
             other
-            for other in found
+            for other in candidates
             if (other.axes, other.group_axes) == (tile.axes, tile.group_axes)
             and set(other.batch_axes) > set(tile.batch_axes)
         )
@@ -46,16 +46,16 @@ class TileSearch:
 
     @property
     def together(self) -> Together:
-        """How many operators of a block are cut alike."""
+        """How many operators of a block are sharded alike."""
         return self._main.together
 
     @property
     def least_s(self) -> float:
-        """Seconds of a block below which none falls, whatever it keeps."""
+        """A lower bound of a block's seconds, whatever it saves."""
         return self._main.least_s
 
     def ends_s(self) -> tuple[float, float]:
-        """Least seconds of a microbatch of what comes before the blocks, and of what comes behind them."""
+        """Lowest seconds of a micro-batch before the blocks, and after them."""
         graph, blocks = self._layers.job.graph(), self._layers.blocks()
         seconds = {
             name: count * self._priced(graph.layers[name], None).least_s
@@ -66,17 +66,19 @@ class TileSearch:
         return first, sum(seconds.values())
 
     def layouts(self) -> tuple[TileLayouts, ...]:
-        """Those of least cost at some price of memory; other classes follow with the stream of the main one."""
+        """The cheapest layouts at each price of memory; other classes follow the residual stream of the main one."""
         tile, main = self._tile, self._layers.main_block.name
-        found: dict[TileLayouts, tuple[dict[str, str], tuple[float, float]]] = {}
+        causes: dict[TileLayouts, tuple[dict[str, str], tuple[float, float]]] = {}
         for price in self._layers.prices(self.least_s):
             strings, stream = self._main.best(price)
             layouts = TileLayouts.of(tile.rows, tile.cols, tile_strings(tile, stream), {main: strings})
-            found.setdefault(layouts, (stream, price))
-        return tuple(self._whole(layouts, *cause) for layouts, cause in found.items())
+            causes.setdefault(layouts, (stream, price))
+        return tuple(self._with_other_classes(layouts, *cause) for layouts, cause in causes.items())
 
-    def _whole(self, layouts: TileLayouts, stream: dict[str, str], price: tuple[float, float]) -> TileLayouts:
-        """The same with all other classes."""
+    def _with_other_classes(
+        self, layouts: TileLayouts, stream: dict[str, str], price: tuple[float, float]
+    ) -> TileLayouts:
+        """The main class's layouts completed with all other classes."""
         main = self._layers.main_block.name
         classes: dict[str, Mapping[str, Strings]] = {main: layouts.operators(main)}
         for name, graph in self._layers.job.graph().layers.items():
@@ -99,12 +101,12 @@ class TileSearch:
 
 
 def _coarse(operator: Operator, dim: str) -> bool:
-    """Cuts of tokens, experts and vocabulary alone."""
+    """Whether this shards tokens, experts or the vocabulary."""
     return dim in operator.dims and dim in ("batch", "seq", "experts", EXPERT_TOKENS, "vocab")
 
 
 class PricedLayer:
-    """A layer class on a tile, solved again and again with other prices of memory."""
+    """A layer class on a tile, solved at different prices of memory."""
 
     def __init__(
         self,
@@ -113,15 +115,15 @@ class PricedLayer:
         stream: Mapping[str, str] | None = None,
         allowed: Allowed | None = None,
     ) -> None:
-        self._problem = layer_problem(setting, tile, stream=stream, allowed=allowed, recompute=False)
+        self._problem = layer_problem(setting, tile, LayoutSpace(stream=stream, allowed=allowed, recompute=False))
         self.together = self._problem.together
         self._tree = tree_of(self._problem.problem)
-        self.least_s = self._solved((0.0, 0.0)).least
+        self.least_s = self._solved((0.0, 0.0)).lowest
 
     def _solved(self, price: tuple[float, float]) -> Messages:
         return Messages(self._problem.problem, self._tree, np.array([1.0, *price]))
 
     def best(self, price: tuple[float, float]) -> tuple[dict[str, Strings], dict[str, str]]:
-        """Strings and stream of the least seconds, state and kept bytes at their prices."""
+        """Strings and stream with the lowest sum of seconds and priced state and saved bytes."""
         choice = np.array(self._solved(price).choice(), np.int64)
         return self._problem.strings(choice), self._problem.stream(choice)

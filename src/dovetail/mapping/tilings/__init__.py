@@ -1,4 +1,4 @@
-"""Where the stages of a pipeline lie on a wafer: disjoint tiles of live dies, stages that talk near each other."""
+"""Where the stages of a pipeline go on a wafer: disjoint tiles of live dies, communicating stages nearby."""
 
 from dovetail.mapping.tilings.lent_memory import helpers
 from dovetail.mapping.tilings.most_tiles import most_tiles

@@ -1,4 +1,4 @@
-"""A good placement to begin with: stage after stage the most promising placements of the stages so far."""
+"""A warm start by beam search: stage after stage, the most promising placements of the stages so far."""
 
 from __future__ import annotations
 
@@ -6,19 +6,25 @@ import numpy as np
 
 from dovetail.mapping.tilings.bound_kernels import Instance, Scratch
 from dovetail.mapping.tilings.problem import TileProblem
-from dovetail.mapping.tilings.search_kernels import Memory, expand
+from dovetail.mapping.tilings.search_kernels import SearchMemory, expand
 from dovetail.mapping.tilings.walks import new_walk
 
-#: Placements tried for each that is kept.
+#: Placements tried for each one in the beam.
 TRIED = 4
 
 
 def best_of_beam(
-    problem: TileProblem, instance: Instance, scratch: Scratch, memory: Memory, width: int, below: float, slack: float
+    problem: TileProblem,
+    instance: Instance,
+    scratch: Scratch,
+    memory: SearchMemory,
+    width: int,
+    below: float,
+    slack: float,
 ) -> tuple[list[int], int]:
-    """Tiles of a placement that costs less than `below`, empty where none is met; and the placements looked at.
+    """Tiles of a placement that costs less than `below`, empty if none is met; and the placements examined.
 
-    Of equal bounds those come first that leave more dies to the stages to come.
+    Among equal bounds, placements that leave more dies to later stages come first.
     """
     walk, looked = new_walk(problem, instance, below), 0
     tried: list[tuple[int, ...]] = [()]

@@ -1,4 +1,4 @@
-"""Memory that stages lend each other: who keeps how many bytes for whom, with the fewest bytes × hops."""
+"""Memory that stages lend each other: who stores how many bytes for whom, with the fewest bytes × hops."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dovetail.arrays import ROUNDING, TOLERANCE
 from dovetail.errors import InputError
 
-#: A stage, the one that keeps something for it, and how many bytes.
+#: A stage, its helper, and how many bytes the helper stores for it.
 Lent = tuple[int, int, float]
 
 
@@ -19,10 +19,10 @@ def helpers(
     *,
     one_helper: bool = False,
 ) -> list[Lent] | None:
-    """Which stages keep bytes that others lack, at the least sum of bytes × hops; None where memory does not suffice.
+    """Which stages store what does not fit on others, at the lowest sum of bytes × hops; None if memory is too small.
 
-    `distance` is hops between stages, infinite where no way leads. A stage never helps itself. Where `one_helper`, all
-    that a stage lacks lies on one other stage, which may help several.
+    `distance` is hops between stages, infinite if there is no way. A stage never helps itself. With `one_helper`, all
+    that does not fit on a stage goes to one other stage, which may help several.
     """
     _check(need_bytes, spare_bytes, distance)
     needs = {stage: float(need) for stage, need in enumerate(need_bytes) if need > 0}
@@ -42,7 +42,7 @@ def helpers(
 def _cheapest_flow(
     needs: dict[int, float], spares: dict[int, float], cost: dict[tuple[int, int], float]
 ) -> dict[tuple[int, int], float] | None:
-    """Bytes by stage and helper: as long as something lacks, more goes along the cheapest way of changing what is."""
+    """Bytes by stage and helper: while memory is missing, sends more along the cheapest augmenting path."""
     lacking, left = dict(needs), dict(spares)
     flow: dict[tuple[int, int], float] = {}
     rounding = ROUNDING * sum(needs.values())
@@ -50,7 +50,7 @@ def _cheapest_flow(
         path = _cheapest_path([s for s, lack in lacking.items() if lack > rounding], left, cost, flow)
         if path is None:
             return None
-        # stages and helpers take turns along the path; what goes back to a stage was given before
+        # stages and helpers alternate along the path; a step back to a stage undoes what was lent before
         there = list(zip(path[::2], path[1::2], strict=True))
         back = list(zip(path[2::2], path[1::2], strict=False))
         more = min(lacking[path[0]], left[path[-1]], *(flow[pair] for pair in back))
@@ -71,7 +71,7 @@ def _cheapest_path(
     cost: dict[tuple[int, int], float],
     flow: dict[tuple[int, int], float],
 ) -> list[int] | None:
-    """From a stage that lacks memory to a helper that has some left; steps back undo what is lent (Bellman-Ford)."""
+    """From a stage that needs memory to a helper with some left; steps back undo what was lent (Bellman-Ford)."""
     length: dict[tuple[bool, int], float] = {(False, stage): 0.0 for stage in starts}
     before: dict[tuple[bool, int], tuple[bool, int]] = {}
     arcs = [((False, a), (True, b), hops) for (a, b), hops in sorted(cost.items())]
@@ -96,31 +96,31 @@ def _cheapest_path(
 
 
 class _Assignment:
-    """Every lacking stage on one helper: branch and bound, the largest need first."""
+    """One helper for every stage that needs memory: branch and bound, the largest need first."""
 
     def __init__(self, needs: dict[int, float], spares: dict[int, float], cost: dict[tuple[int, int], float]) -> None:
         self.needs, self.cost, self.left = needs, cost, dict(spares)
         self.order = sorted(needs, key=lambda stage: (-needs[stage], stage))
-        self.total, self.found = math.inf, list[Lent]()
-        self.chosen: list[int] = []
+        self.total, self.best_helpers = math.inf, list[Lent]()
+        self.assigned: list[int] = []
         self.seen: dict[tuple[int, tuple[float, ...]], float] = {}
 
     def best(self) -> list[Lent] | None:
-        """The cheapest, or None where needs do not fit."""
+        """The cheapest assignment, or None if the needs do not fit."""
         self._place(0.0)
-        return sorted(self.found) if math.isfinite(self.total) else None
+        return sorted(self.best_helpers) if math.isfinite(self.total) else None
 
     def _place(self, spent: float) -> None:
-        depth = len(self.chosen)
+        depth = len(self.assigned)
         if depth == len(self.order) and spent < self.total:
             self.total = spent
-            pairs = zip(self.order, self.chosen, strict=True)
-            self.found = [(stage, helper, self.needs[stage]) for stage, helper in pairs]
+            pairs = zip(self.order, self.assigned, strict=True)
+            self.best_helpers = [(stage, helper, self.needs[stage]) for stage, helper in pairs]
         if depth == len(self.order):
             return
         state = depth, tuple(self.left.values())
         most = self.total * (1 - ROUNDING) - spent
-        if self.seen.get(state, math.inf) <= spent or self._least(depth, most) >= most:
+        if self.seen.get(state, math.inf) <= spent or self._lower_bound(depth, most) >= most:
             return
         self.seen[state] = spent
         stage = self.order[depth]
@@ -128,18 +128,18 @@ class _Assignment:
         for hops, helper in self._open_helpers(stage):
             before = self.left[helper]
             self.left[helper] = max(before - need, 0.0)
-            self.chosen.append(helper)
+            self.assigned.append(helper)
             self._place(spent + need * hops)
-            self.chosen.pop()
+            self.assigned.pop()
             self.left[helper] = before
 
     def _open_helpers(self, stage: int) -> list[tuple[float, int]]:
-        """Helpers with room for a stage, nearest first."""
+        """Helpers with enough memory for a stage, nearest first."""
         need = self.needs[stage] * (1 - ROUNDING)
         return sorted((self.cost[stage, b], b) for b in self.left if (stage, b) in self.cost and self.left[b] >= need)
 
-    def _least(self, depth: int, most: float) -> float:
-        """The least that the stages to come cost: each by itself and, if below `most`, as if it could be divided."""
+    def _lower_bound(self, depth: int, most: float) -> float:
+        """A lower bound of the remaining stages: each by itself and, if below `most`, as if needs could be divided."""
         ahead, alone = self.order[depth:], 0.0
         cost: dict[tuple[int, int], float] = {}
         for stage in ahead:
@@ -157,8 +157,8 @@ class _Assignment:
 def _check(need: Sequence[float], spare: Sequence[float], distance: Sequence[Sequence[float]]) -> None:
     stages = len(need)
     if len(spare) != stages or len(distance) != stages or any(len(row) != stages for row in distance):
-        raise InputError("spare_bytes, distance", "have another length than need_bytes", f"there are {stages} stages")
+        raise InputError("spare_bytes, distance", "differ in length from need_bytes", f"there are {stages} stages")
     if any(not 0 <= value < math.inf for value in (*need, *spare)):
-        raise InputError("need_bytes, spare_bytes", "have one below 0 or endless", "they should be finite bytes")
+        raise InputError("need_bytes, spare_bytes", "have a negative or infinite value", "they should be finite bytes")
     if any(not hops >= 0 for row in distance for hops in row):
-        raise InputError("distance", "has one below 0", "it should be hops")
+        raise InputError("distance", "has a negative value", "it should be hops")

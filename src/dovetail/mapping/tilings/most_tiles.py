@@ -10,42 +10,44 @@ from dovetail.layout.encoding.job_encoding import Tile
 from dovetail.layout.encoding.wafer_grid import WaferGrid
 from dovetail.mapping.tilings.problem import live_tiles, wafer_parts
 
-#: Of a state: tiles so far, and how it was reached: the state before and the tile placed last.
+#: Of a state: tiles so far, and how it was reached: the previous state and the last tile.
 _Reached = tuple[int, tuple[int, Tile | None]]
 
 
 def most_tiles(
     grid: WaferGrid, shapes: Iterable[tuple[int, int]], *, reaching: bool = False
 ) -> tuple[int, tuple[Tile, ...]]:
-    """As many disjoint tiles of these shapes as live dies allow, and which; where `reaching`, that reach each other.
+    """The most disjoint tiles of these shapes on live dies, and which; with `reaching`, tiles that reach each other.
 
-    Dies are taken row by row; a state is which dies from the present one on are taken. It is exact; what it takes
-    grows with the shorter side of the wafer, along which the dies are walked, and with the tiles' length across.
+    We visit dies row by row; a state says which dies from the current one on are taken. The result is exact; the work
+    grows with the shorter side of the wafer, along which we visit the dies, and with the tiles' length across.
     """
-    found = most_tiles_within(grid, shapes, math.inf, reaching=reaching)
-    assert found is not None
-    return len(found), found
+    packing = most_tiles_within(grid, shapes, math.inf, reaching=reaching)
+    assert packing is not None
+    return len(packing), packing
 
 
 def most_tiles_within(
     grid: WaferGrid, shapes: Iterable[tuple[int, int]], states: float, *, reaching: bool = False
 ) -> tuple[Tile, ...] | None:
-    """As many disjoint tiles as live dies allow, or None where finding them takes more states."""
-    wanted, best = list(shapes), tuple[Tile, ...]()
+    """The most disjoint tiles on live dies, or None if finding them takes more states."""
+    distinct, best = list(shapes), tuple[Tile, ...]()
     for part in wafer_parts(grid) if reaching else [grid]:
-        found = _packed(part, wanted, states)
-        if found is None:
+        packing = _packed(part, distinct, states)
+        if packing is None:
             return None
-        best = found if len(found) > len(best) else best
+        best = packing if len(packing) > len(best) else best
     return best
 
 
 def _packed(grid: WaferGrid, shapes: Iterable[tuple[int, int]], states: float) -> tuple[Tile, ...] | None:
     """The dynamic program."""
-    wanted = sorted(set(shapes))
-    if not wanted or any(rows < 1 or cols < 1 for rows, cols in wanted):
-        raise InputError("shapes", f"are {wanted}", "rows and columns are at least 1, and there is at least one shape")
-    tiles = live_tiles(grid, wanted)
+    distinct = sorted(set(shapes))
+    if not distinct or any(rows < 1 or cols < 1 for rows, cols in distinct):
+        raise InputError(
+            "shapes", f"are {distinct}", "rows and columns are at least 1, and there is at least one shape"
+        )
+    tiles = live_tiles(grid, distinct)
     if not tiles:
         return ()
     by_first, masks = _numbered(grid, tiles)
@@ -53,9 +55,9 @@ def _packed(grid: WaferGrid, shapes: Iterable[tuple[int, int]], states: float) -
     usable = 0
     for mask in masks.values():
         usable |= mask
-    # what a tile takes at least, to bound how many the dies ahead can hold
-    least = min(tile.rows * tile.cols for tile in tiles)
-    floor = len(_greedy(tiles, masks))
+    # the smallest tile bounds how many fit on the dies ahead
+    smallest = min(tile.rows * tile.cols for tile in tiles)
+    greedy = len(_greedy(tiles, masks))
     layers: list[dict[int, _Reached]] = [{0: (0, (0, None))}]
     for die in range(count):
         reached: dict[int, _Reached] = {}
@@ -65,9 +67,9 @@ def _packed(grid: WaferGrid, shapes: Iterable[tuple[int, int]], states: float) -
                 mask = 0 if tile is None else masks[tile]
                 if mask & taken:
                     continue
-                # dies behind no longer tell states apart
+                # dies behind no longer matter
                 state, more = (taken | mask) & ahead, number + (tile is not None)
-                if more + (ahead & ~state).bit_count() // least < floor:
+                if more + (ahead & ~state).bit_count() // smallest < greedy:
                     continue
                 if state not in reached or reached[state][0] < more:
                     reached[state] = (more, (taken, tile))
@@ -75,15 +77,15 @@ def _packed(grid: WaferGrid, shapes: Iterable[tuple[int, int]], states: float) -
         states -= len(reached)
         if states < 0:
             return None
-    chosen, state = list[Tile](), 0
+    packing, state = list[Tile](), 0
     for layer in reversed(layers[1:]):
         state, tile = layer[state][1]
-        chosen += [] if tile is None else [tile]
-    return tuple(reversed(chosen))
+        packing += [] if tile is None else [tile]
+    return tuple(reversed(packing))
 
 
 def _numbered(grid: WaferGrid, tiles: Iterable[Tile]) -> tuple[dict[int, list[Tile]], dict[Tile, int]]:
-    """Tiles by their first die, and the dies of each as bits; dies count along the shorter side."""
+    """Tiles by their first die, and the dies of each as bits; dies are numbered along the shorter side."""
     by_first: dict[int, list[Tile]] = {}
     masks: dict[Tile, int] = {}
     for tile in tiles:
@@ -94,10 +96,10 @@ def _numbered(grid: WaferGrid, tiles: Iterable[Tile]) -> tuple[dict[int, list[Ti
 
 
 def _greedy(tiles: Iterable[Tile], masks: dict[Tile, int]) -> list[Tile]:
-    """Tiles in order, each that is free: some packing."""
-    taken, found = 0, list[Tile]()
+    """A greedy packing: in order, every tile that is free."""
+    taken, packing = 0, list[Tile]()
     for tile in tiles:
         if not masks[tile] & taken:
             taken |= masks[tile]
-            found.append(tile)
-    return found
+            packing.append(tile)
+    return packing

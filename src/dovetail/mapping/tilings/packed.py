@@ -1,4 +1,4 @@
-"""A placement where there is hardly room: tiles that are known to fit, in an order that is good."""
+"""A placement when space is tight: tiles that are known to fit, in a good order."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from dovetail.mapping.tilings.problem import TileProblem
 
 
 def ordered_packing(problem: TileProblem, packing: Sequence[Tile]) -> list[int]:
-    """Stages on disjoint tiles, each beside the one before, then bettered by turning parts round; empty where none may.
+    """Stages on disjoint tiles, each near the one before, improved by 2-opt; empty if this is impossible.
 
-    Only for stages that may all have the same shapes: else a packing does not say which stage may have which tile.
+    Only for stages that all accept the same shapes: otherwise a packing does not say which stage may use which tile.
     """
     allowed = [tuple(row) for row in (problem.costs < math.inf).tolist()]
     if len(set(allowed)) > 1 or len(packing) < problem.num_stages:
         return []
     numbers = [problem.number[tile] for tile in packing]
     starts = [_nearest(problem, numbers, first) for first in numbers]
-    cost, best = min((problem.cost_apart(chosen), chosen) for chosen in starts)
+    cost, best = min((problem.cost_of_disjoint(start), start) for start in starts)
     improved = True
     while improved:
         improved = False
         for i in range(problem.num_stages):
             for j in range(i + 2, problem.num_stages + 1):
                 turned = best[:i] + best[i:j][::-1] + best[j:]
-                other = problem.cost_apart(turned)
+                other = problem.cost_of_disjoint(turned)
                 if other < cost:
                     cost, best, improved = other, turned, True
     return best if math.isfinite(cost) else []
 
 
 def _nearest(problem: TileProblem, numbers: Sequence[int], first: int) -> list[int]:
-    """From a first tile on, always the nearest that is left."""
-    chosen, left = [first], sorted(set(numbers) - {first})
-    while len(chosen) < problem.num_stages:
-        here = chosen[-1]
-        chosen.append(min(left, key=lambda tile: (problem.hops[here, tile], tile)))
-        left.remove(chosen[-1])
-    return chosen
+    """From a first tile on, always the nearest remaining one."""
+    walk, remaining = [first], sorted(set(numbers) - {first})
+    while len(walk) < problem.num_stages:
+        here = walk[-1]
+        walk.append(min(remaining, key=lambda tile: (problem.hops[here, tile], tile)))
+        remaining.remove(walk[-1])
+    return walk

@@ -1,4 +1,4 @@
-"""Exact placement of stages on tiles: branch and bound with a first snake, rising cutoffs and a certificate."""
+"""Exact placement of stages on tiles: branch and bound with a snake as warm start and rising cutoffs."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from dovetail.mapping.tilings.instance import instance_of, scratch_of
 from dovetail.mapping.tilings.most_tiles import most_tiles_within
 from dovetail.mapping.tilings.packed import ordered_packing
 from dovetail.mapping.tilings.problem import Minimise, StageEdge, StageShapes, TileProblem, tile_problem
-from dovetail.mapping.tilings.search_kernels import BEST, NODES, Memory, search
+from dovetail.mapping.tilings.search_kernels import BEST, NODES, SearchMemory, search
 from dovetail.mapping.tilings.snakes import best_snake
 from dovetail.mapping.tilings.walks import new_memory, new_walk
 
-#: Nodes between two looks at the clock.
+#: Nodes between two checks of the clock.
 BATCH = 500
-#: Nodes after the first placement, where no snake fits.
+#: Nodes after the first placement, if no snake fits.
 DIVE = 10_000
 #: Nodes of the first searches.
 FEW = 1_000
-#: States for which the most tiles that fit are looked for.
+#: States of the search for the most tiles that fit.
 PACKING_STATES = 200_000
-#: Placements kept at a time while looking for a first one.
+#: Beam widths of the search for a first placement.
 BEAMS = (10, 100)
-#: How far from the bound to the best placement the first searches go.
+#: How far between the bound and the best placement the first cutoffs are.
 STEPS = (*(0.1,) * 5, 0.25, 0.5)
 
 
@@ -40,19 +40,19 @@ STEPS = (*(0.1,) * 5, 0.25, 0.5)
 class TilePlacement:
     """A placement of stages on tiles and how good it is."""
 
-    #: one per stage; empty where none was found
+    #: one per stage; empty if none was found
     tiles: tuple[Tile, ...]
-    #: infinite where none was found
+    #: infinite if none was found
     cost: float
-    #: no placement costs less; infinite where there is none
+    #: no placement costs less; infinite if there is none
     bound: float
-    #: none is cheaper, or there is none at all
+    #: no placement is cheaper, or none exists
     proven: bool
     nodes: int
 
     @property
     def gap(self) -> float:
-        """How much of its cost a placement might save at most."""
+        """The largest share of its cost a better placement could save."""
         if self.proven or self.cost == 0:
             return 0.0
         return 1.0 if math.isinf(self.cost) else (self.cost - self.bound) / self.cost
@@ -67,27 +67,27 @@ def place_tiles(
     node_limit: int | None = None,
     time_limit_s: float | None = None,
 ) -> TilePlacement:
-    """Tiles for stages, disjoint and of live dies that reach each other inside, with the least cost.
+    """The cheapest disjoint tiles of connected live dies for some stages.
 
-    It is the sum (or the largest) of what the shapes cost and of weight × hops of the edges, where hops are the longest
-    of the shortest ways between fellows: dies of equal rank in the two tiles, row by row. An answer depends on the time
-    only if the time limit ends the search.
+    The cost is the sum (or the largest) of the shapes' costs and of weight × hops of the edges. Hops are the longest of
+    the shortest ways between corresponding dies: dies of equal rank in the two tiles, row by row. An answer depends on
+    the time only if the time limit ends the search.
     """
     problem = tile_problem(grid, stages, edges, minimise)
     deadline = None if time_limit_s is None else time.monotonic() + time_limit_s
-    return _Search(problem, node_limit, deadline).run()
+    return _PlacementSearch(problem, node_limit, deadline).run()
 
 
-class _Search:
-    """A search with its limits: what is best so far and what is proven."""
+class _PlacementSearch:
+    """A search within limits: the best placement so far and the proven bound."""
 
     def __init__(self, problem: TileProblem, node_limit: int | None, deadline: float | None) -> None:
         self.problem, self.node_limit, self.deadline = problem, node_limit, deadline
-        self.cost, self.chosen = best_snake(problem)
+        self.cost, self.best_numbers = best_snake(problem)
         self.bound, self.nodes = 0.0, 0
 
     def run(self) -> TilePlacement:
-        """Searches with rising cutoffs: each search that ends proves a bound or the best."""
+        """Searches with rising cutoffs: each search that completes proves a bound or the optimum."""
         if not np.isfinite(self.problem.costs).any(axis=1).all():
             return TilePlacement((), math.inf, math.inf, True, 0)
         problem = self.problem
@@ -98,16 +98,18 @@ class _Search:
             self._better(ordered_packing(self.problem, packing))
         instance, scratch = instance_of(self.problem), scratch_of(self.problem)
         memory = new_memory(self.problem, instance)
-        # with this cutoff only the bounds at the root remain
+        # with this cutoff only the bounds at the root are computed
         self._round(instance, scratch, memory, 0.0)
         for width in BEAMS:
             if not self._proven() and not self._out_of_time():
                 # most small problems end here
                 self._round(instance, scratch, memory, self.cost, FEW)
             if not self._proven() and not self._out_of_time():
-                chosen, looked = best_of_beam(self.problem, instance, scratch, memory, width, self.cost, self._slack())
+                tiles_met, looked = best_of_beam(
+                    self.problem, instance, scratch, memory, width, self.cost, self._slack()
+                )
                 self.nodes += looked
-                self._better(chosen)
+                self._better(tiles_met)
         if math.isinf(self.cost):
             self._round(instance, scratch, memory, math.inf)
         steps = iter(STEPS)
@@ -117,7 +119,7 @@ class _Search:
             if not self._round(instance, scratch, memory, cutoff):
                 break
         proven = self._proven()
-        tiles = tuple(self.problem.tiles[i] for i in self.chosen)
+        tiles = tuple(self.problem.tiles[i] for i in self.best_numbers)
         return TilePlacement(tiles, self.cost, self.cost if proven else self.bound, proven, self.nodes)
 
     def _slack(self) -> float:
@@ -130,18 +132,18 @@ class _Search:
         late = self.deadline is not None and time.monotonic() >= self.deadline
         return late or (self.node_limit is not None and self.nodes >= self.node_limit)
 
-    def _better(self, chosen: list[int]) -> None:
+    def _better(self, numbers: list[int]) -> None:
         """Takes a placement if it is the cheapest so far."""
-        cost = self.problem.cost(chosen) if chosen else math.inf
+        cost = self.problem.cost(numbers) if numbers else math.inf
         if cost < self.cost:
-            self.cost, self.chosen = cost, chosen
+            self.cost, self.best_numbers = cost, numbers
 
     def _round(
-        self, instance: Instance, scratch: Scratch, memory: Memory, cutoff: float, most: float = math.inf
+        self, instance: Instance, scratch: Scratch, memory: SearchMemory, cutoff: float, most: float = math.inf
     ) -> bool:
-        """Searches everything below a cutoff, and whether it came to the end; notes the best and what is proven.
+        """Searches everything below a cutoff and records the best and the bound; returns whether it completed.
 
-        Without a cutoff it ends some nodes after the first placement: bounds rise faster with one.
+        Without a cutoff it stops some nodes after the first placement: bounds rise faster with one.
         """
         walk = new_walk(self.problem, instance, cutoff)
         done, dive = False, DIVE
@@ -154,5 +156,5 @@ class _Search:
                 self._better([int(tile) for tile in walk.best_tiles])
             dive -= BATCH if math.isinf(cutoff) and math.isfinite(self.cost) else 0
         if done:
-            self.bound = max(self.bound, float(walk.least_left[0]))
+            self.bound = max(self.bound, float(walk.lowest_unopened[0]))
         return done

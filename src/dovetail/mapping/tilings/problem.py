@@ -1,4 +1,4 @@
-"""The problem of placing stages on tiles: which tiles there are, how far apart they lie, what a placement costs."""
+"""The problem of placing stages on tiles: the tiles, their distances, and the cost of a placement."""
 
 from __future__ import annotations
 
@@ -18,102 +18,102 @@ from dovetail.layout.encoding.wafer_grid import WaferGrid, symmetries
 
 #: Two stages and the cost of one hop between them.
 StageEdge: TypeAlias = "tuple[int, int, float]"
-#: The sum of what shapes and edges cost, or the largest of them.
+#: Minimise the sum of the costs of shapes and edges, or the largest of them.
 Minimise: TypeAlias = Literal["sum", "max"]
 
-#: What the compiled search has room for.
+#: Limits of the compiled search.
 MAX_STAGES, MAX_TILES = 250, 16_000
 
 
 @dataclass(frozen=True, slots=True)
 class StageShapes:
-    """The tiles one stage may have: rows and columns of each, and what each costs by itself."""
+    """The tile shapes a stage accepts: rows and columns, and the cost of each by itself."""
 
     shapes: tuple[tuple[int, int], ...]
-    #: as many as shapes; empty where all cost nothing
+    #: one per shape; empty if all cost nothing
     costs_s: tuple[float, ...] = ()
 
     def cost_of(self) -> dict[tuple[int, int], float]:
-        """What each shape costs; the least where it is named twice."""
-        found: dict[tuple[int, int], float] = {}
+        """The cost of each shape; the lower one if it is named twice."""
+        costs: dict[tuple[int, int], float] = {}
         for shape, cost in zip(self.shapes, self.costs_s or (0.0,) * len(self.shapes), strict=True):
-            found[shape] = min(cost, found.get(shape, math.inf))
-        return found
+            costs[shape] = min(cost, costs.get(shape, math.inf))
+        return costs
 
 
 @dataclass(frozen=True)
 class TileProblem:
-    """Stages, and the tiles of a wafer that any of them may have, row by row."""
+    """Stages, and the tiles of a wafer that any of them may use, row by row."""
 
     grid: WaferGrid
     tiles: tuple[Tile, ...]
-    #: by stage and tile: what the shape costs, infinite where the stage may not have it
+    #: by stage and tile: the cost of the shape, infinite if the stage does not accept it
     costs: Floats
-    #: between stages, the smaller first, each pair once; only what costs something
+    #: between stages, the smaller first, each pair once; only edges that cost something
     edges: tuple[StageEdge, ...]
     minimise: Minimise
-    #: between tiles: the longest way between fellows; infinite where there is none
+    #: between tiles: the longest way between corresponding dies; infinite if there is none
     hops: Floats
     #: whether two tiles share no die
-    apart: Bools
+    disjoint: Bools
 
     @property
     def num_stages(self) -> int:
-        """How many stages there are."""
+        """The number of stages."""
         return len(self.costs)
 
     @cached_property
     def number(self) -> dict[Tile, int]:
-        """Where each tile stands in `tiles`."""
+        """The index of each tile in `tiles`."""
         return {tile: i for i, tile in enumerate(self.tiles)}
 
     @property
     def connected(self) -> bool:
-        """Whether edges join all stages, so that all tiles must reach each other."""
+        """Whether edges connect all stages, so that all tiles must reach each other."""
         reached = {0}
         for _ in self.edges:
             reached |= {stage for a, b, _ in self.edges if a in reached or b in reached for stage in (a, b)}
         return len(reached) == self.num_stages
 
     def shapes(self) -> list[tuple[int, int]]:
-        """Rows and columns that tiles have."""
+        """The distinct rows and columns of tiles."""
         return sorted({(tile.rows, tile.cols) for tile in self.tiles})
 
-    def cost(self, chosen: Sequence[int]) -> float:
-        """What a placement costs, by the numbers of its tiles: infinite where tiles overlap."""
-        pairs = ((a, b) for i, a in enumerate(chosen) for b in chosen[:i])
-        if any(not self.apart[a, b] for a, b in pairs):
+    def cost(self, placement: Sequence[int]) -> float:
+        """The cost of a placement, given its tiles' numbers; infinite if tiles overlap."""
+        pairs = ((a, b) for i, a in enumerate(placement) for b in placement[:i])
+        if any(not self.disjoint[a, b] for a, b in pairs):
             return math.inf
-        return self.cost_apart(chosen)
+        return self.cost_of_disjoint(placement)
 
-    def cost_apart(self, chosen: Sequence[int]) -> float:
-        """What a placement of disjoint tiles costs."""
-        parts = [float(self.costs[stage, tile]) for stage, tile in enumerate(chosen)]
-        parts += [weight * float(self.hops[chosen[a], chosen[b]]) for a, b, weight in self.edges]
+    def cost_of_disjoint(self, placement: Sequence[int]) -> float:
+        """The cost of a placement of disjoint tiles."""
+        parts = [float(self.costs[stage, tile]) for stage, tile in enumerate(placement)]
+        parts += [weight * float(self.hops[placement[a], placement[b]]) for a, b, weight in self.edges]
         return (math.fsum(parts) if math.inf not in parts else math.inf) if self.minimise == "sum" else max(parts)
 
     def first_tiles(self) -> Bools:
-        """Of the first stage's tiles one of each set of mirror images.
+        """One tile of each set of mirror images, for the first stage.
 
-        A mirroring counts only if it moves every tile to one that costs the same and leaves all hops as they are:
-        fellows of tiles of unequal shapes may change with it.
+        A symmetry counts only if it maps every tile to one of the same cost and preserves all hops: corresponding dies
+        of tiles with different shapes may change under it.
         """
-        chosen = np.ones(len(self.tiles), np.bool_)
+        is_first = np.ones(len(self.tiles), np.bool_)
         for symmetry in symmetries(self.grid):
             images = [self.number.get(symmetry.tile(self.grid, tile)) for tile in self.tiles]
             moved = np.array([-1 if image is None else image for image in images], np.int64)
             if (moved < 0).any() or not np.array_equal(self.costs[:, moved], self.costs):
                 continue
             if np.array_equal(self.hops[np.ix_(moved, moved)], self.hops):
-                # mirrorings that count form a group, so the smallest image of a tile is never left out
-                chosen &= moved >= np.arange(len(moved))
-        return chosen
+                # symmetries that count form a group, so the smallest image of a tile always stays
+                is_first &= moved >= np.arange(len(moved))
+        return is_first
 
 
 def tile_problem(
     grid: WaferGrid, stages: Sequence[StageShapes], edges: Iterable[StageEdge], minimise: Minimise = "sum"
 ) -> TileProblem:
-    """The problem of a wafer, the shapes of its stages, and who sends to whom."""
+    """The placement problem of a wafer, the shapes of its stages, and the edges between them."""
     _check(stages, minimise)
     shape_costs = [stage.cost_of() for stage in stages]
     tiles = live_tiles(grid, {shape for costs in shape_costs for shape in costs})
@@ -128,20 +128,20 @@ def tile_problem(
         _merged(edges, len(stages), minimise),
         minimise,
         _tile_hops(grid, tiles),
-        _apart(grid, tiles),
+        _disjoint(grid, tiles),
     )
 
 
 def live_tiles(grid: WaferGrid, shapes: Iterable[tuple[int, int]]) -> tuple[Tile, ...]:
-    """Every tile of these shapes that has no dead die and whose dies reach each other inside it, row by row."""
-    found: list[Tile] = []
+    """Every tile of these shapes without dead dies whose dies reach each other inside it, row by row."""
+    tiles: list[Tile] = []
     for rows, cols in sorted(set(shapes)):
         for y in range(grid.rows - rows + 1):
             for x in range(grid.cols - cols + 1):
                 tile = Tile(x, y, rows, cols)
                 if grid.dead.isdisjoint(tile.dies()) and grid.is_connected(tile):
-                    found.append(tile)
-    return tuple(sorted(found, key=lambda tile: (tile.y, tile.x, tile.rows, tile.cols)))
+                    tiles.append(tile)
+    return tuple(sorted(tiles, key=lambda tile: (tile.y, tile.x, tile.rows, tile.cols)))
 
 
 def _mesh(grid: WaferGrid) -> Mesh:
@@ -151,28 +151,28 @@ def _mesh(grid: WaferGrid) -> Mesh:
 
 
 def wafer_parts(grid: WaferGrid) -> list[WaferGrid]:
-    """The wafer once for every part of it whose dies reach each other, with all others dead."""
+    """The wafer once per connected part, with all dies outside the part dead."""
     return [replace(grid, dead=frozenset((x, y) for y, x in part.dead_dies)) for part in _mesh(grid).components]
 
 
 def die_hops(grid: WaferGrid) -> Floats:
-    """Hops over live links between dies, numbered row by row; infinite where no way leads or a die is dead."""
+    """Hops over live links between dies, numbered row by row; infinite if there is no way or a die is dead."""
     mesh = _mesh(grid)
-    found = np.full((grid.rows * grid.cols,) * 2, np.inf)
+    hops_between = np.full((grid.rows * grid.cols,) * 2, np.inf)
     for row, col in mesh.dies:
         for (other_row, other_col), hops in mesh.distances((row, col)).items():
-            found[row * grid.cols + col, other_row * grid.cols + other_col] = hops
-    return found
+            hops_between[row * grid.cols + col, other_row * grid.cols + other_col] = hops
+    return hops_between
 
 
 def die_numbers(grid: WaferGrid, tile: Tile) -> list[int]:
-    """The dies of a tile row by row, as numbers of the wafer's dies row by row."""
+    """The numbers of a tile's dies, row by row."""
     return [y * grid.cols + x for x, y in tile.dies()]
 
 
 def _tile_hops(grid: WaferGrid, tiles: Sequence[Tile]) -> Floats:
-    """The longest way between fellows: dies of equal rank row by row, counted on from the first where one has fewer."""
-    between, found = die_hops(grid), np.zeros((len(tiles), len(tiles)))
+    """The longest way between corresponding dies: equal rank row by row, wrapping around in the smaller tile."""
+    between, tile_hops = die_hops(grid), np.zeros((len(tiles), len(tiles)))
     by_size: dict[int, list[int]] = {}
     for i, tile in enumerate(tiles):
         by_size.setdefault(tile.rows * tile.cols, []).append(i)
@@ -183,11 +183,11 @@ def _tile_hops(grid: WaferGrid, tiles: Sequence[Tile]) -> Floats:
             for k in range(max(size, other_size)):
                 one, other = dies[size][:, k % size], dies[other_size][:, k % other_size]
                 np.maximum(longest, between[np.ix_(one, other)], out=longest)
-            found[np.ix_(group, others)] = longest
-    return found
+            tile_hops[np.ix_(group, others)] = longest
+    return tile_hops
 
 
-def _apart(grid: WaferGrid, tiles: Sequence[Tile]) -> Bools:
+def _disjoint(grid: WaferGrid, tiles: Sequence[Tile]) -> Bools:
     holds = np.zeros((len(tiles), grid.rows * grid.cols))
     for i, tile in enumerate(tiles):
         holds[i, die_numbers(grid, tile)] = 1
@@ -196,7 +196,7 @@ def _apart(grid: WaferGrid, tiles: Sequence[Tile]) -> Bools:
 
 def _merged(edges: Iterable[StageEdge], num_stages: int, minimise: Minimise) -> tuple[StageEdge, ...]:
     """Edges with the smaller stage first, each pair once."""
-    found: dict[tuple[int, int], float] = {}
+    merged: dict[tuple[int, int], float] = {}
     for a, b, weight in edges:
         if not (0 <= a < num_stages and 0 <= b < num_stages) or a == b:
             raise InputError(
@@ -204,14 +204,14 @@ def _merged(edges: Iterable[StageEdge], num_stages: int, minimise: Minimise) -> 
             )
         if not 0 <= weight < math.inf:
             raise InputError("edges", f"have the weight {weight:g}", "it should be finite and not below 0")
-        pair, before = (min(a, b), max(a, b)), found.get((min(a, b), max(a, b)), 0.0)
-        found[pair] = before + weight if minimise == "sum" else max(before, weight)
-    return tuple((a, b, weight) for (a, b), weight in sorted(found.items()) if weight > 0)
+        pair, before = (min(a, b), max(a, b)), merged.get((min(a, b), max(a, b)), 0.0)
+        merged[pair] = before + weight if minimise == "sum" else max(before, weight)
+    return tuple((a, b, weight) for (a, b), weight in sorted(merged.items()) if weight > 0)
 
 
 def _check(stages: Sequence[StageShapes], minimise: str) -> None:
     if not stages:
-        raise InputError("stages", "there are none", "there should be at least one")
+        raise InputError("stages", "are empty", "there should be at least one")
     if minimise not in ("sum", "max"):
         raise InputError("minimise", f"is {minimise!r}", "it should be 'sum' or 'max'")
     for i, stage in enumerate(stages):
@@ -222,4 +222,6 @@ def _check(stages: Sequence[StageShapes], minimise: str) -> None:
                 f"stages[{i}].costs_s", f"are {len(stage.costs_s)}", f"there are {len(stage.shapes)} shapes"
             )
         if any(not 0 <= cost < math.inf for cost in stage.costs_s):
-            raise InputError(f"stages[{i}].costs_s", "has one below 0 or endless", "they should be finite seconds")
+            raise InputError(
+                f"stages[{i}].costs_s", "has a negative or infinite value", "they should be finite seconds"
+            )

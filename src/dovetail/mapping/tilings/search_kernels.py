@@ -1,4 +1,4 @@
-"""Compiled depth-first search of tile placements, stage after stage, that can stop and go on."""
+"""Compiled depth-first search of tile placements, stage after stage, that can pause and resume."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from dovetail.mapping.tilings.bound_kernels import (
     stages_fit,
 )
 
-#: Entries of the counters: depth, nodes so far, whether the present node is yet to be looked at.
+#: Entries of the counters: depth, nodes so far, whether the current node is still to be opened.
 DEPTH, NODES, FRESH = range(3)
-#: Entries of the values: placements must cost less, and the cheapest found.
+#: Entries of the values: the cost a placement must beat, and the cheapest found.
 CUTOFF, BEST = range(2)
-#: Places of the memory that a state may have.
+#: Slots of the memory to probe for a state.
 PROBES = 8
 
 
 class Walk(NamedTuple):
-    """Where a search stands; by depth, which is the number of stages placed."""
+    """The state of a search, by depth (the number of placed stages)."""
 
     counters: Ints
     values: Floats
     best_tiles: Ints
     tiles: Ints
     cost: Floats
-    #: the least that anything left out below costs
-    least_left: Floats
+    #: the lowest cost of anything pruned below
+    lowest_unopened: Floats
     #: tiles still free
     free: Bools
-    #: what each stage to come would cost on each tile: its shape, and edges from placed stages
+    #: cost of each remaining stage on each tile: its shape, and edges from placed stages
     stage_cost: Floats
-    #: tiles to try, cheapest first, and the least they lead to
+    #: tiles to try, cheapest first, and their lower bounds
     children: Ints
     child_bound: Floats
     num_children: Ints
@@ -50,16 +50,18 @@ class Walk(NamedTuple):
     key: Words
 
 
-class Memory(NamedTuple):
-    """The least that completing a state costs, for states that were searched; below 0 where a place is empty."""
+class SearchMemory(NamedTuple):
+    """Lower bounds of completing the states searched so far; negative in empty slots."""
 
     keys: Words
     to_go: Floats
 
 
 @njit(cache=True)
-def search(instance: Instance, walk: Walk, scratch: Scratch, memory: Memory, node_budget: int, slack: float) -> bool:
-    """Goes on until all is searched (true) or so many nodes more were opened."""
+def search(
+    instance: Instance, walk: Walk, scratch: Scratch, memory: SearchMemory, node_budget: int, slack: float
+) -> bool:
+    """Searches until everything is done (true) or the node budget is spent."""
     counters, num_stages = walk.counters, len(instance.costs)
     until = counters[NODES] + node_budget
     while True:
@@ -76,7 +78,7 @@ def search(instance: Instance, walk: Walk, scratch: Scratch, memory: Memory, nod
             bound = walk.child_bound[depth, child]
             # the cutoff may have come down since
             if bound >= walk.values[CUTOFF] - slack:
-                walk.least_left[depth] = min(walk.least_left[depth], bound)
+                walk.lowest_unopened[depth] = min(walk.lowest_unopened[depth], bound)
                 continue
             _descend(instance, walk, depth, int(walk.children[depth, child]))
             if depth + 1 == num_stages:
@@ -85,7 +87,7 @@ def search(instance: Instance, walk: Walk, scratch: Scratch, memory: Memory, nod
                 walk.values[CUTOFF] = cost
                 for stage in range(num_stages):
                     walk.best_tiles[stage] = walk.tiles[stage]
-                walk.least_left[depth] = min(walk.least_left[depth], cost)
+                walk.lowest_unopened[depth] = min(walk.lowest_unopened[depth], cost)
             else:
                 counters[DEPTH] = depth + 1
                 counters[FRESH] = 1
@@ -94,13 +96,13 @@ def search(instance: Instance, walk: Walk, scratch: Scratch, memory: Memory, nod
             _remember(instance, walk, memory, depth)
         if depth == 0:
             return True
-        walk.least_left[depth - 1] = min(walk.least_left[depth - 1], walk.least_left[depth])
+        walk.lowest_unopened[depth - 1] = min(walk.lowest_unopened[depth - 1], walk.lowest_unopened[depth])
         counters[DEPTH] = depth - 1
 
 
 @njit(cache=True)
-def expand(instance: Instance, walk: Walk, scratch: Scratch, memory: Memory, tiles: Ints, slack: float) -> int:
-    """Opens the node of stages placed on these tiles, and how many dies are left to those to come."""
+def expand(instance: Instance, walk: Walk, scratch: Scratch, memory: SearchMemory, tiles: Ints, slack: float) -> int:
+    """Opens the node of stages placed on these tiles; returns how many dies are left to the others."""
     for depth in range(len(tiles)):
         _descend(instance, walk, depth, int(tiles[depth]))
     _open(instance, walk, scratch, memory, len(tiles), slack)
@@ -111,11 +113,11 @@ def expand(instance: Instance, walk: Walk, scratch: Scratch, memory: Memory, til
 
 
 @njit(**INNER)
-def _open(instance: Instance, walk: Walk, scratch: Scratch, memory: Memory, depth: int, slack: float) -> None:
-    """Finds the children of a node worth trying; none where a bound or the memory says so."""
+def _open(instance: Instance, walk: Walk, scratch: Scratch, memory: SearchMemory, depth: int, slack: float) -> None:
+    """Finds the children of a node worth trying; none if a bound or the memory prunes it."""
     walk.num_children[depth] = 0
     walk.next_child[depth] = 0
-    walk.least_left[depth] = np.inf
+    walk.lowest_unopened[depth] = np.inf
     cost, cutoff, stage_cost = walk.cost[depth], walk.values[CUTOFF], walk.stage_cost[depth]
     live_dies(instance, depth, walk.free[depth], stage_cost, scratch)
     if not stages_fit(instance, depth, scratch):
@@ -125,29 +127,29 @@ def _open(instance: Instance, walk: Walk, scratch: Scratch, memory: Memory, dept
     if place >= 0:
         bound = joined(cost, memory.to_go[place], instance.largest)
         if bound >= cutoff - slack:
-            walk.least_left[depth] = bound
+            walk.lowest_unopened[depth] = bound
             return
     child_bounds(instance, depth, stage_cost, scratch)
     cheapest = np.inf
     for tile in range(len(scratch.ahead[depth])):
         cheapest = min(cheapest, joined(cost, scratch.ahead[depth, tile], instance.largest))
-    floor = cheapest
-    # at the root for the sake of the bound itself
+    lowest = cheapest
+    # at the root the bound itself is of interest
     if cheapest < cutoff - slack or depth == 0:
         last = walk.tiles[depth - 1] if depth else -1
-        floor = max(floor, joined(cost, rest_bound(instance, depth, last, stage_cost, scratch), instance.largest))
-    if floor >= cutoff - slack:
-        walk.least_left[depth] = floor
+        lowest = max(lowest, joined(cost, rest_bound(instance, depth, last, stage_cost, scratch), instance.largest))
+    if lowest >= cutoff - slack:
+        walk.lowest_unopened[depth] = lowest
         return
     count = 0
     for tile in range(len(scratch.ahead[depth])):
         if depth == 0 and not instance.first_tiles[tile]:
             continue
-        bound = max(floor, joined(cost, scratch.ahead[depth, tile], instance.largest))
+        bound = max(lowest, joined(cost, scratch.ahead[depth, tile], instance.largest))
         if bound >= cutoff - slack:
-            walk.least_left[depth] = min(walk.least_left[depth], bound)
+            walk.lowest_unopened[depth] = min(walk.lowest_unopened[depth], bound)
             continue
-        # by bound, of equal ones the first: the order must not depend on anything else
+        # by bound, then by tile: the order must not depend on anything else
         at = count
         while at > 0 and walk.child_bound[depth, at - 1] > bound:
             walk.child_bound[depth, at] = walk.child_bound[depth, at - 1]
@@ -178,21 +180,21 @@ def _descend(instance: Instance, walk: Walk, depth: int, tile: int) -> None:
                 before, weight * instance.hops[tile, other], instance.largest
             )
     for other in range(len(instance.hops)):
-        walk.free[depth + 1, other] = walk.free[depth, other] and instance.apart[tile, other]
+        walk.free[depth + 1, other] = walk.free[depth, other] and instance.disjoint[tile, other]
 
 
 @njit(**INNER)
 def _write_key(instance: Instance, walk: Walk, scratch: Scratch, depth: int) -> None:
-    """What the cost of the stages to come depends on: the dies they may have, and where those they hear from lie."""
+    """What the cost of the remaining stages depends on: the dies they may use, and the tiles of their senders."""
     words, key = scratch.words, walk.key[depth]
     for i in range(len(key)):
         key[i] = words[i] if i < len(words) else np.uint64(0)
     at, shift = len(words), 8
     key[at] = depth + 1
-    for i in range(instance.kept_start[depth], instance.kept_start[depth + 1]):
+    for i in range(instance.heard_start[depth], instance.heard_start[depth + 1]):
         if shift + 14 > 64:
             at, shift = at + 1, 0
-        key[at] |= np.uint64(walk.tiles[instance.kept[i]]) << np.uint64(shift)
+        key[at] |= np.uint64(walk.tiles[instance.heard[i]]) << np.uint64(shift)
         shift += 14
 
 
@@ -214,8 +216,8 @@ def _same(one: Words, other: Words) -> bool:
 
 
 @njit(**INNER)
-def _find(memory: Memory, key: Words) -> int:
-    """Where a state is remembered; −1 where it is not."""
+def _find(memory: SearchMemory, key: Words) -> int:
+    """The slot of a remembered state; −1 if it is not remembered."""
     mask = np.uint64(len(memory.keys) - 1)
     start = _hashed(key)
     for probe in range(PROBES):
@@ -226,13 +228,13 @@ def _find(memory: Memory, key: Words) -> int:
 
 
 @njit(**INNER)
-def _remember(instance: Instance, walk: Walk, memory: Memory, depth: int) -> None:
-    """Notes the least that completing the present node costs: all below it was searched or left out."""
-    cost, least = walk.cost[depth], walk.least_left[depth]
-    to_go = least
+def _remember(instance: Instance, walk: Walk, memory: SearchMemory, depth: int) -> None:
+    """Records a lower bound of completing the current node: everything below was searched or pruned."""
+    cost, lowest = walk.cost[depth], walk.lowest_unopened[depth]
+    to_go = lowest
     if not instance.largest:
-        to_go = max(least - cost, 0.0)
-    elif least <= cost:
+        to_go = max(lowest - cost, 0.0)
+    elif lowest <= cost:
         return
     key = walk.key[depth]
     place = _find(memory, key)
@@ -241,12 +243,12 @@ def _remember(instance: Instance, walk: Walk, memory: Memory, depth: int) -> Non
         return
     mask = np.uint64(len(memory.keys) - 1)
     start = _hashed(key)
-    chosen = int(np.int64(start & mask))
+    free_place = int(np.int64(start & mask))
     for probe in range(PROBES):
         place = int(np.int64((start + np.uint64(probe)) & mask))
         if memory.to_go[place] < 0:
-            chosen = place
+            free_place = place
             break
     for i in range(len(key)):
-        memory.keys[chosen, i] = key[i]
-    memory.to_go[chosen] = to_go
+        memory.keys[free_place, i] = key[i]
+    memory.to_go[free_place] = to_go

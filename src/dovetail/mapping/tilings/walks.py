@@ -1,4 +1,4 @@
-"""Room for a search: where it stands and what it remembers."""
+"""Initial state of a search: its position and its memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from dovetail.mapping.tilings.bound_kernels import Instance
 from dovetail.mapping.tilings.problem import TileProblem
-from dovetail.mapping.tilings.search_kernels import CUTOFF, FRESH, Memory, Walk
+from dovetail.mapping.tilings.search_kernels import CUTOFF, FRESH, SearchMemory, Walk
 
 #: States that are remembered, a power of two.
 REMEMBERED = 1 << 20
@@ -21,7 +21,7 @@ def new_walk(problem: TileProblem, instance: Instance, cutoff: float) -> Walk:
         best_tiles=np.full(stages, -1, np.int64),
         tiles=np.full(stages, -1, np.int64),
         cost=np.zeros(stages + 1),
-        least_left=np.full(stages + 1, np.inf),
+        lowest_unopened=np.full(stages + 1, np.inf),
         free=np.ones((stages + 1, tiles), np.bool_),
         stage_cost=np.zeros((stages, stages, tiles)),
         children=np.zeros((stages, tiles), np.int64),
@@ -36,12 +36,12 @@ def new_walk(problem: TileProblem, instance: Instance, cutoff: float) -> Walk:
     return walk
 
 
-def new_memory(problem: TileProblem, instance: Instance) -> Memory:
-    """Nothing remembered."""
-    return Memory(np.zeros((REMEMBERED, _key_words(problem, instance)), np.uint64), np.full(REMEMBERED, -1.0))
+def new_memory(problem: TileProblem, instance: Instance) -> SearchMemory:
+    """An empty memory."""
+    return SearchMemory(np.zeros((REMEMBERED, _key_words(problem, instance)), np.uint64), np.full(REMEMBERED, -1.0))
 
 
 def _key_words(problem: TileProblem, instance: Instance) -> int:
-    """Dies as bits, then eight bits and fourteen for every stage that later ones hear from."""
-    kept = int(np.diff(instance.kept_start).max(initial=0))
-    return -(-problem.grid.rows * problem.grid.cols // 64) + 1 + -(-kept // 4)
+    """Dies as bits, then eight bits for the depth and fourteen for every stage that sends to a later one."""
+    num_heard = int(np.diff(instance.heard_start).max(initial=0))
+    return -(-problem.grid.rows * problem.grid.cols // 64) + 1 + -(-num_heard // 4)

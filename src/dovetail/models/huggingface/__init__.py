@@ -107,7 +107,7 @@ def _unknown_type(model_type: str) -> str:
     for known in (*IMPORTERS, *TEXT_PARTS):
         if _letters(known) == _letters(model_type):
             return f"did you mean {known!r}"
-    return "no importer reads this family; docs/models.md lists those that are read"
+    return "no importer reads this family; docs/reference/models.md lists those that are read"
 
 
 def _letters(model_type: str) -> str:

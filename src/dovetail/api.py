@@ -1,0 +1,271 @@
+"""The functions of `import dovetail as dt`; what takes a plan also takes its file or the answer of `plan`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from dovetail.errors import InputError, one_of, quoted
+
+if TYPE_CHECKING:
+    from dovetail.explanation.differences import Comparison
+    from dovetail.explanation.explanation import Explanation
+    from dovetail.exploration.result import StudyResult
+    from dovetail.exploration.study import Study
+    from dovetail.frameworks import Framework
+    from dovetail.hardware import Cluster
+    from dovetail.launch.launch_file import Launch
+    from dovetail.models import Job
+    from dovetail.plans.plan import Plan
+    from dovetail.plans.plan_file import Task
+    from dovetail.plans.space import Space
+    from dovetail.search import Answer
+    from dovetail.simulation import Simulation
+    from dovetail.step.evaluate import Evaluation
+
+#: What `export` writes besides launch files: a simulated step for ui.perfetto.dev.
+PERFETTO = "perfetto"
+
+
+def plan(
+    job: Job,
+    cluster: Cluster,
+    framework: Framework | str = "megatron",
+    *,
+    space: Space | None = None,
+    time_limit_s: float | None = None,
+    below_s: float = float("inf"),
+    simulate_top: int = 0,
+) -> Answer:
+    """The fastest plan that fits, of all that the framework can run, with a certificate.
+
+    Args:
+        job: What is trained.
+        cluster: What it is trained on.
+        framework: The training framework, or its name, whose plans are searched.
+        space: Values that fields of the plan may take; left out all that the framework runs.
+        time_limit_s: Seconds to search; an answer that is not proven by then has status `feasible` and a gap.
+        below_s: Plans that take as long or longer are of no interest; the bound that is proven where none is faster.
+        simulate_top: How many leading plans to simulate at most, to answer with the fastest by simulation.
+    """
+    from dovetail.search.plan import plan
+
+    return plan(
+        job, cluster, framework, space=space, time_limit_s=time_limit_s, below_s=below_s, simulate_top=simulate_top
+    )
+
+
+def explain(answer: Answer, *, time_limit_s: float | None = None) -> Explanation:
+    """Why a plan is best: seconds and bytes by part, the bottleneck, neighbouring plans, what more hardware gains.
+
+    Where no plan fits: what is missing, and the smallest changes that make the job fit.
+
+    Args:
+        answer: What `plan` returned.
+        time_limit_s: Seconds for each of 20 to 40 searches around the answer; left out as long as the answer took,
+            within 10 to 60 seconds.
+    """
+    from dovetail.explanation.explain import explain
+
+    return explain(answer, time_limit_s=time_limit_s)
+
+
+def evaluate(
+    plan: Plan | Answer | Path | str,
+    job: Job | None = None,
+    cluster: Cluster | None = None,
+    framework: Framework | str | None = None,
+    *,
+    energy: bool = True,
+) -> Evaluation:
+    """What a plan costs: seconds, bytes and joules of one training step, and where they go.
+
+    Args:
+        plan: A plan, the answer of `plan`, or the path of a plan file.
+        job: What is trained; left out for an answer or a plan file, which name it.
+        cluster: What it is trained on; left out likewise.
+        framework: The training framework or its name; `megatron` unless the plan names another.
+        energy: Whether to add up joules, a sixth of the work.
+    """
+    from dovetail.step.evaluate import evaluate
+
+    task = _task(plan, job, cluster, framework)
+    return evaluate(task.plan, task.job, task.cluster, task.framework, energy=energy)
+
+
+def simulate(
+    plan: Plan | Answer | Path | str,
+    job: Job | None = None,
+    cluster: Cluster | None = None,
+    framework: Framework | str | None = None,
+    *,
+    exact: bool = False,
+    rates: bool = False,
+) -> Simulation:
+    """One step of a plan, simulated kernel by kernel and message by message, with messages that share links.
+
+    Args:
+        plan: A plan, the answer of `plan`, or the path of a plan file.
+        job: What is trained; left out for an answer or a plan file, which name it.
+        cluster: What it is trained on; left out likewise.
+        framework: The training framework or its name; `megatron` unless the plan names another.
+        exact: Whether to simulate each chip; otherwise one chip stands for its pipeline stage.
+        rates: Whether to record when the rate of each message changes, for a trace.
+    """
+    from dovetail.simulation.simulate import simulate
+
+    task = _task(plan, job, cluster, framework)
+    return simulate(task.plan, task.job, task.cluster, task.framework, exact=exact, rates=rates)
+
+
+def diff(
+    ours: Plan | Answer | Path | str,
+    other: Plan | Answer | Path | str,
+    job: Job | None = None,
+    cluster: Cluster | None = None,
+    framework: Framework | str | None = None,
+) -> Comparison:
+    """What differs between two plans of one job on one cluster, and what each change to the first would gain.
+
+    Args:
+        ours: A plan, an answer of `plan`, or the path of a plan file.
+        other: The plan to compare it with, given in any of these ways.
+        job: What is trained; for plans that do not name it.
+        cluster: What it is trained on; likewise.
+        framework: The training framework or its name; likewise.
+    """
+    from dovetail.explanation.differences import compare
+    from dovetail.plans.plan import Plan
+
+    def task(plan: Plan | Answer | Path | str) -> Task:
+        return _task(plan, job, cluster, framework) if isinstance(plan, Plan) else _task(plan)
+
+    return compare(task(ours), task(other))
+
+
+def export(
+    plan: Plan | Answer | Path | str,
+    to: str,
+    out: Path | str | None = None,
+    *,
+    job: Job | None = None,
+    cluster: Cluster | None = None,
+    framework: Framework | str | None = None,
+) -> Launch:
+    """A plan as a launch file, or as a trace of its simulated step.
+
+    Args:
+        plan: A plan, the answer of `plan`, or the path of a plan file.
+        to: `megatron`, `torchtitan`, `deepspeed`, `accelerate`, `maxtext`, or `perfetto` for the trace.
+        out: Where to write the file; left out it is only returned.
+        job: What is trained; left out for an answer or a plan file, which name it.
+        cluster: What it is trained on; left out likewise.
+        framework: The training framework or its name; `megatron` unless the plan names another.
+    """
+    from dovetail.launch.launch_file import Launch
+    from dovetail.launch.targets import EXPORTERS
+
+    targets = (*EXPORTERS, PERFETTO)
+    if to not in targets:
+        raise InputError("to", f"is {quoted(to)}", one_of(targets, to))
+    task = _task(plan, job, cluster, framework)
+    if to == PERFETTO:
+        from dovetail.report.step_trace import step_trace
+        from dovetail.simulation.simulate import simulate
+
+        step = simulate(task.plan, task.job, task.cluster, task.framework, rates=True)
+        launch = Launch("trace.json", "".join(step_trace(step).parts()))
+    else:
+        launch = EXPORTERS[to].export(task)
+    _write(out, launch.text)
+    return launch
+
+
+def explore(
+    study: Study | Path | str,
+    out: Path | str | None = None,
+    *,
+    resume: bool = False,
+    executor: str | None = None,
+    address: str | None = None,
+    workers: int | None = None,
+    simulate_top: int | None = None,
+) -> StudyResult:
+    """The best design of a study with its best plans, or the Pareto front of several objectives, with a proof.
+
+    Args:
+        study: A study, or the path of a study file.
+        out: The run directory; left out what the study says, or none.
+        resume: Whether to continue the run in the directory.
+        executor: `inline` or `ray`; left out what the study says.
+        address: Where Ray is: `local`, `auto` or `ray://host:port`.
+        workers: Workers of a local Ray; left out all cores.
+        simulate_top: How many leading designs to simulate at most.
+    """
+    from dovetail.exploration.study import Study
+
+    question = study if isinstance(study, Study) else Study.load(study)
+    return question.run(
+        out, resume=resume, executor=executor, address=address, workers=workers, simulate_top=simulate_top
+    )
+
+
+def plot(
+    plan: Plan | Answer | Simulation | Path | str,
+    job: Job | None = None,
+    cluster: Cluster | None = None,
+    framework: Framework | str | None = None,
+    *,
+    out: Path | str | None = None,
+) -> str:
+    """The pipeline of a simulated step as SVG: a row for each stage, time from left to right.
+
+    Args:
+        plan: A plan, the answer of `plan`, the path of a plan file, or a step that `simulate` returned.
+        job: What is trained; left out for all but a plan.
+        cluster: What it is trained on; left out likewise.
+        framework: The training framework or its name; `megatron` unless the plan names another.
+        out: Where to write the picture; left out it is only returned.
+    """
+    from dovetail.report.pipeline_svg import pipeline_svg
+    from dovetail.simulation.simulate import Simulation
+
+    step = plan if isinstance(plan, Simulation) else simulate(plan, job, cluster, framework)
+    text = pipeline_svg(step)
+    _write(out, text)
+    return text
+
+
+def _task(
+    plan: Plan | Answer | Path | str,
+    job: Job | None = None,
+    cluster: Cluster | None = None,
+    framework: Framework | str | None = None,
+) -> Task:
+    """A plan with its job, cluster and framework, whichever way they are given."""
+    from dovetail import frameworks
+    from dovetail.plans.plan import Plan
+    from dovetail.plans.plan_file import Task, load_task
+
+    if isinstance(plan, Plan):
+        for name, value in (("job", job), ("cluster", cluster)):
+            if value is None:
+                raise InputError(name, "is missing", "a plan alone does not name it; or give a plan file")
+        name = "megatron" if framework is None else framework
+        loaded = frameworks.load(name) if isinstance(name, str) else name
+        return Task(cast("Job", job), cast("Cluster", cluster), loaded, plan)
+    for name, value in (("job", job), ("cluster", cluster), ("framework", framework)):
+        if value is not None:
+            other = "a plan file" if isinstance(plan, str | Path) else "an answer"
+            raise InputError(name, f"cannot be combined with {other}", "leave it out, the plan already names it")
+    if isinstance(plan, str | Path):
+        return load_task(plan)
+    return Task(plan.job, plan.cluster, plan.framework, plan.plan)
+
+
+def _write(out: Path | str | None, text: str) -> None:
+    """Writes a file where one is asked for."""
+    if out is not None:
+        from dovetail.documents import write_text
+
+        write_text(Path(out), text)
