@@ -17,7 +17,7 @@ CONTRADICTIONS: list[tuple[str, dict[str, Document], str]] = [
     ("dense", {"plan": {"virtual_stages": 2}}, "plan.virtual_stages: is 2 with 1f1b"),
     ("dense", {"plan": {"pipeline_schedule": "interleaved"}}, "plan.virtual_stages: is 1"),
     ("dense", {"plan": {"expert_parallel": 2}}, "plan.expert_parallel: is 2 and the model has no experts"),
-    ("dense", {"plan": {"expert_tensor_parallel": 2}}, "plan.expert_tensor_parallel: stands beside a model without"),
+    ("dense", {"plan": {"expert_tensor_parallel": 2}}, "plan.expert_tensor_parallel: needs a model with experts"),
     ("dense", {"plan": {"pipeline_parallel": 8, "data_parallel": 1, "virtual_stages": 2, "pipeline_schedule": None}},
      "plan.pipeline_parallel: makes 16 parts of 8 layers"),
     ("mixture", {"plan": {"expert_parallel": 64}}, "plan.expert_parallel: makes groups of 64 chips in stages of 32"),
