@@ -21,7 +21,7 @@ import numpy as np
 from dovetail import frameworks, hardware, models
 from dovetail.arrays import Floats
 from dovetail.cost.grid import as_tier
-from dovetail.cost.mesh import Mesh, best
+from dovetail.cost.mesh import DieMesh, best
 from dovetail.cost.tier import TierArrays
 from dovetail.cost.units import way_arrays
 from dovetail.hardware import Cluster
@@ -56,7 +56,7 @@ SPLITS = {
 @lru_cache(maxsize=4096)
 def busiest_and_hops(kind: CollectiveKind, rows: int, cols: int, *, optimal: bool) -> tuple[float, int]:
     """For one byte: over the busiest link, and hops one after another; the fewest bytes, then the fewest hops."""
-    made = best(kind, Mesh(rows, cols), 1.0, 1.0, optimal=optimal)
+    made = best(kind, DieMesh(rows, cols), 1.0, 1.0, optimal=optimal)
     return made.busiest_bytes, made.hops
 
 
@@ -68,7 +68,7 @@ def layer_seconds(tile: tuple[int, int], exchanged: dict[CollectiveKind, int], *
     sent = SEQ_LEN * HIDDEN * 2.0
     return sum(
         count
-        * best(kind, Mesh(*tile), sent, bytes_per_s, float(link.latency_s), optimal=optimal).seconds(
+        * best(kind, DieMesh(*tile), sent, bytes_per_s, float(link.latency_s), optimal=optimal).seconds(
             bytes_per_s, float(link.latency_s)
         )
         for kind, count in exchanged.items()

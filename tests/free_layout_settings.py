@@ -11,7 +11,7 @@ from dovetail import hardware, models
 from dovetail.cost.units import chip_units, way_arrays
 from dovetail.frameworks import ParameterBytes
 from dovetail.graph import LayerGraph
-from dovetail.layout import Moment
+from dovetail.layout import CollectivePhase
 from dovetail.mapping.layouts import LayerProblem, LayerSetting, LayerTile, axis_orders, tile_price
 from dovetail.models import Job
 from dovetail.step.profiles import Pricing
@@ -30,9 +30,9 @@ EXPOSED: Mapping[str, float] = {
 STATE = ParameterBytes(2.0, 2.5, 4.0, 12.0)
 
 
-def exposure(group: str, moment: Moment) -> float:
+def exposure(group: str, phase: CollectivePhase) -> float:
     """More is exposed in the backward."""
-    return EXPOSED[group] * (1.1 if moment is Moment.BACKWARD else 1.0)
+    return EXPOSED[group] * (1.1 if phase is CollectivePhase.BACKWARD else 1.0)
 
 
 @cache

@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping
 from dovetail.arrays import Floats
 from dovetail.frameworks.parameter_bytes import state_bytes
 from dovetail.graph import Backward
-from dovetail.layout import Moment, Strategy, place_layer
+from dovetail.layout import CollectivePhase, Strategy, place_layer
 from dovetail.layout.encoding import Strings, layer_strategy
 from dovetail.mapping.layouts.setting import LayerSetting, group_of
 from dovetail.mapping.layouts.tile import LayerTile
-from dovetail.profile import profile_layer, recompute
+from dovetail.profile import LayerSizes, profile_layer, recompute
 
 
 def layout_costs(
@@ -36,19 +36,18 @@ def strategy_costs(
 ) -> tuple[float, float, float]:
     """The same of a strategy along the axes of the tile."""
     placed = place_layer(setting.graph, strategy, backward)
-    profile = profile_layer(
-        setting.graph, placed, setting.sizes, tile.sizes, setting.chip, setting.widths, setting.price, group_of
-    )
+    sizes = LayerSizes(setting.sizes, tile.sizes, setting.widths)
+    profile = profile_layer(setting.graph, placed, sizes, setting.chip, setting.price, group_of)
     repeated = recompute(setting.graph, profile, tuple(again))
 
-    def exposed(by_group: Mapping[str, Floats], moment: Moment) -> float:
-        return sum(float(s) * setting.exposure(group, moment) for group, s in by_group.items())
+    def exposed(by_group: Mapping[str, Floats], phase: CollectivePhase) -> float:
+        return sum(float(s) * setting.exposure(group, phase) for group, s in by_group.items())
 
     seconds = float(profile.forward_s + profile.input_gradient_s + profile.weight_gradient_s + repeated.added_s)
-    seconds += exposed(profile.forward_collective_s, Moment.FORWARD)
-    seconds += exposed(profile.backward_collective_s, Moment.BACKWARD)
-    seconds += exposed(repeated.added_collective_s, Moment.BACKWARD)
-    seconds += exposed(profile.step_collective_s, Moment.STEP) * setting.step_weight
+    seconds += exposed(profile.forward_collective_s, CollectivePhase.FORWARD)
+    seconds += exposed(profile.backward_collective_s, CollectivePhase.BACKWARD)
+    seconds += exposed(repeated.added_collective_s, CollectivePhase.BACKWARD)
+    seconds += exposed(profile.step_collective_s, CollectivePhase.STEP) * setting.step_weight
     used, home = profile.parameters, profile.home_parameters
     state = state_bytes(used, home, setting.zero_stage, setting.parameter_bytes)
     return seconds, float(sum(state)), float(repeated.saved_bytes)

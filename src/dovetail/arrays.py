@@ -1,4 +1,4 @@
-"""What arrays hold, how such arrays add up, and how close two floats must be to count as equal."""
+"""Array aliases, sums of arrays, and how close two floats must be to count as equal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 #: bits of sets, and of random numbers
 Words = NDArray[np.uint64]
-#: of any kind: columns of a table, whatever they hold
+#: of any kind: columns of a table
 Array = NDArray[Any]
 
 #: The most that the order of a summation moves a float, relative: fewer than 2^10 terms of 53 bits err by less.

@@ -22,7 +22,7 @@ from pydantic_core import CoreSchema, ErrorDetails
 from dovetail.errors import InputError, one_of, quoted
 
 MAX_FILE_BYTES = 4 * 2**20
-#: YAML is read much slower than JSON: a few seconds at most.
+#: YAML is much slower to read than JSON; this much takes a few seconds.
 MAX_YAML_BYTES = 2**18
 MAX_DEPTH = 40
 
@@ -36,7 +36,7 @@ class Spec(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Fields are described by the text under them, read only for a schema: parsing sources slows every start."""
+        """Docstrings under the fields describe them; they are read only for a schema, since parsing sources is slow."""
         schema = handler(core_schema)
         fields = cast("dict[str, dict[str, Any]]", handler.resolve_ref_schema(schema).get("properties", {}))
         for name, text in _texts_under_fields(cls).items():
@@ -64,20 +64,20 @@ def _texts_under_fields(spec: type[Spec]) -> dict[str, str]:
 
 
 def read_bytes(path: Path, most: int, shorten: str = "keep it shorter") -> bytes:
-    """What a file of a user holds, up to so many bytes; `shorten` says what to do about more."""
+    """The bytes of a user's file, up to a limit; `shorten` says what to do if there are more."""
     try:
         with path.open("rb") as file:
             content = file.read(most + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "no such path"
-        raise InputError(str(path), f"cannot be read ({reason})", "name a file that exists") from None
+        raise InputError(str(path), f"cannot be read ({reason})", "name an existing file") from None
     if len(content) > most:
         raise InputError(str(path), f"has more than {most} bytes", shorten)
     return content
 
 
 def read_document(path: Path | str, *, finite: bool = True) -> dict[str, Any]:
-    """The mapping a YAML or JSON file holds; where not only finite numbers may stand, a field's reader must check."""
+    """The mapping in a YAML or JSON file; where numbers may be infinite, the field's reader must check them."""
     path = Path(path)
     where = str(path)
     json_only = path.suffix.lower() == ".json"
@@ -93,7 +93,7 @@ def read_document(path: Path | str, *, finite: bool = True) -> dict[str, Any]:
 def parse_document(
     text: str, where: str, *, json_only: bool = False, finite: bool = True, ours: bool = False
 ) -> dict[str, Any]:
-    """The mapping a YAML or JSON text holds; one of `ours`, shipped and tested, is read by the quickest safe loader."""
+    """The mapping in a YAML or JSON text; `ours`, shipped and tested, is read by the fastest safe loader."""
     try:
         document: object = _load_json(text) if json_only else _load_yaml(text, ours=ours)
     except json.JSONDecodeError as error:
@@ -109,15 +109,15 @@ def parse_document(
         raise InputError(where, "is nested too deeply", f"nest at most {MAX_DEPTH} levels") from None
     except (ValueError, ArithmeticError) as error:
         reason = str(error)[:100]
-        raise InputError(where, f"holds a value that cannot be read ({reason})", "correct that value") from None
+        raise InputError(where, f"contains a value that cannot be read ({reason})", "correct that value") from None
     if not isinstance(document, dict):
-        raise InputError(where, f"holds {_type_name(document)}", "it should hold a mapping of fields")
+        raise InputError(where, f"contains {_type_name(document)}", "it should contain a mapping of fields")
     _check_values(cast("dict[object, object]", document), where, finite=finite)
     return cast("dict[str, Any]", document)
 
 
 def to_yaml(document: Mapping[str, Any]) -> str:
-    """A document as a file holds it, the same bytes every time."""
+    """A document as the text of a file, the same bytes every time."""
     return yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
 
 
@@ -127,12 +127,12 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_parts(path: Path, parts: Iterable[str]) -> None:
-    """Writes a file the user asked for, part by part as they come."""
+    """Writes a file the user asked for, part by part."""
     try:
         with path.open("w", encoding="utf-8") as file:
             file.writelines(parts)
     except OSError as error:
-        fix = "name a file in a folder that exists"
+        fix = "name a file in an existing folder"
         raise InputError(str(path), f"cannot be written ({error.strerror})", fix) from None
 
 
@@ -151,7 +151,7 @@ class _PlainLoader(yaml.SafeLoader):
         return node
 
 
-#: Safe too, and ten times as fast where PyYAML comes with libyaml; it lets aliases and repeated fields pass.
+#: Also safe, and ten times as fast with libyaml; it allows aliases and repeated fields.
 _QuickLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -161,7 +161,7 @@ def _check_names_once(node: yaml.MappingNode) -> None:
         if isinstance(key, yaml.ScalarNode):
             name = (key.tag, key.value)
             if name in seen:
-                raise _refused(f"the field {quoted(key.value)} stands twice", key)
+                raise _refused(f"the field {quoted(key.value)} is given twice", key)
             seen.add(name)
 
 
@@ -183,12 +183,12 @@ def _fields_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
         twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-        raise ValueError(f"the field {quoted(twice)} stands twice")
+        raise ValueError(f"the field {quoted(twice)} is given twice")
     return fields
 
 
 def _check_values(document: dict[object, object], where: str, *, finite: bool) -> None:
-    """Refuses what neither YAML nor JSON should hold: deep nesting, names that are no text, no finite number."""
+    """Refuses what a document must not contain: deep nesting, names that are not text, numbers that are not finite."""
     level: list[tuple[str, object]] = [("", document)]
     for _ in range(MAX_DEPTH):
         level = [child for path, item in level for child in _children(path, item, where)]
@@ -209,17 +209,17 @@ def _children(path: str, item: object, where: str) -> list[tuple[str, object]]:
     for name in fields:
         if not isinstance(name, str):
             at = f"{where}: {path}" if path else where
-            raise InputError(at, f"the field {quoted(name)} is no text", "put the name in quotation marks")
+            raise InputError(at, f"the field {quoted(name)} is not text", "put the name in quotation marks")
     return [(_join(path, str(name)), value) for name, value in fields.items()]
 
 
 def validate(spec: type[SpecT], document: Mapping[str, Any], where: str) -> SpecT:
-    """The document as a spec; the first thing wrong with it becomes the error's sentence."""
+    """The document as a spec; the first mistake in it becomes the error's sentence."""
     try:
         return spec.model_validate(dict(document))
     except ValidationError as error:
         errors = error.errors(include_url=False)
-        # a misspelt name explains the field that is missing under its right one
+        # a misspelt name explains why a field is missing
         first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
         raise _sentence(first, where, spec, document) from None
 
@@ -233,8 +233,8 @@ def _sentence(error: ErrorDetails, where: str, spec: type[Spec], document: Mappi
         case "missing":
             return InputError(at, "is missing", "add this field")
         case "extra_forbidden":
-            known = _known_fields(spec, error["loc"][:-1])
-            return InputError(at, "is no field here", one_of(known, str(error["loc"][-1])))
+            allowed = _allowed_fields(spec, error["loc"][:-1])
+            return InputError(at, "is not a field here", one_of(allowed, str(error["loc"][-1])))
         case "literal_error" | "enum":
             return InputError(at, f"is {given}", f"it should be {context['expected']}")
         case "union_tag_invalid":
@@ -248,8 +248,8 @@ def _sentence(error: ErrorDetails, where: str, spec: type[Spec], document: Mappi
             return InputError(at, f"is {given}", str(cause))
         case _:
             message = error["msg"].rstrip(".").replace(" after validation", "").replace("a valid tuple", "a list")
-            subject, found, rule = message.partition(" should ")
-            return InputError(at, f"is {given}", f"it should {rule}" if found else f"it should be right ({subject})")
+            subject, _, rule = message.partition(" should ")
+            return InputError(at, f"is {given}", f"it should {rule}" if rule else f"it should be right ({subject})")
 
 
 def _join(field: str, inner: str) -> str:
@@ -257,7 +257,7 @@ def _join(field: str, inner: str) -> str:
 
 
 def _field_path(error: ErrorDetails, document: object) -> str:
-    """The path as the user's file has it: without the kinds of unions and the marks of mapping keys."""
+    """The path as in the user's file: without the tags of unions and the marks of mapping keys."""
     parts: list[str] = []
     item = document
     for position, part in enumerate(error["loc"]):
@@ -274,14 +274,14 @@ def _item(container: object, part: int | str) -> tuple[object] | None:
         fields = cast("Mapping[object, object]", container)
         return (fields[part],) if part in fields else None
     if isinstance(container, list | tuple) and isinstance(part, int):
-        # a list that is too short misses the part an error is about
+        # the error is about an entry that a short list does not have
         entries = cast("list[object]", container)
         return (entries[part],) if part < len(entries) else None
     return None
 
 
-def _known_fields(spec: type[Spec], location: tuple[int | str, ...]) -> list[str]:
-    """The field names allowed at a location, as far as the schema tells without guessing."""
+def _allowed_fields(spec: type[Spec], location: tuple[int | str, ...]) -> list[str]:
+    """The field names allowed at a location, as far as the schema says."""
     schema = _schema(spec)
     definitions = cast("dict[str, Any]", schema.get("$defs", {}))
     nodes: list[dict[str, Any]] = [schema]
@@ -302,10 +302,10 @@ def _descend(node: dict[str, Any], part: int | str, definitions: dict[str, Any])
     if isinstance(part, int) and "items" in node:
         return _expand(node["items"], definitions)
     entries: list[object] = [*node.get("patternProperties", {}).values(), node.get("additionalProperties")]
-    found = [cast("dict[str, Any]", entry) for entry in entries if isinstance(entry, dict)]
-    if found:
-        return [e for entry in found for e in _expand(entry, definitions)]
-    # A union's tag stands in the location but not in the schema: keep the member it names.
+    schemas = [cast("dict[str, Any]", entry) for entry in entries if isinstance(entry, dict)]
+    if schemas:
+        return [e for entry in schemas for e in _expand(entry, definitions)]
+    # A union's tag is in the location but not in the schema: follow the member it names.
     kind = node.get("properties", {}).get("kind", {}).get("const")
     return [node] if kind == part else []
 

@@ -1,4 +1,4 @@
-"""The error style: one sentence that says where, what, and what would be right."""
+"""The error style: one sentence that says where, what is wrong, and how to fix it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class InputError(ValueError):
         super().__init__(f"{self.where}: {self.what}; {self.fix}.")
 
     def __reduce__(self) -> tuple[type[InputError], tuple[str, str, str]]:
-        """Taken apart and made again where it crosses to another process."""
+        """Pickled by its three parts, so that it can cross to another process."""
         return type(self), (self.where, self.what, self.fix)
 
 
 def quoted(value: object, limit: int = 60) -> str:
-    """The user's value as it may stand in a sentence: on one line, quoted, shortened."""
+    """The user's value for a sentence: on one line, quoted, shortened."""
     try:
         text = _one_line(repr(value))
-    except ValueError:  # Python writes no whole number of more than some thousand digits
+    except ValueError:  # Python refuses to print whole numbers of thousands of digits
         text = "a number too long to show"
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
@@ -33,7 +33,7 @@ def one_of(names: Iterable[str], given: object = None, most: int = 8) -> str:
     """Names the right choices, the likely one first: the `fix` of an unknown name."""
     choices = sorted(names)
     if not choices:
-        return "there is none to choose from"
+        return "there is nothing to choose from"
     if isinstance(given, str):
         same = [name for name in choices if name.casefold() == given.casefold()]
         near = same or difflib.get_close_matches(given[:100], choices, n=1, cutoff=0.6)
@@ -45,5 +45,5 @@ def one_of(names: Iterable[str], given: object = None, most: int = 8) -> str:
 
 
 def _one_line(text: str) -> str:
-    # User text may hold line breaks or terminal escapes; neither belongs in a sentence.
+    # User text may contain line breaks or terminal escapes; neither belongs in a sentence.
     return "".join(c if c.isprintable() else " " for c in text).strip()

@@ -51,7 +51,7 @@ def parse(value: object, quantity: str, where: str) -> float:
     else:
         match = _QUANTITY.fullmatch(value) if isinstance(value, str) and len(value) <= 64 else None
         if match is None:
-            raise InputError(where, f"{quoted(value)} is no quantity of {quantity}", example)
+            raise InputError(where, f"{quoted(value)} is not a quantity of {quantity}", example)
         number, unit = float(match[1].replace("_", "")), match[2]
     if unit is not None and unit not in units:
         raise InputError(where, f"the unit {quoted(unit)} does not measure {quantity}", one_of(units, unit))

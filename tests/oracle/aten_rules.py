@@ -140,9 +140,7 @@ def _attention(low: Lowering, *nodes: Node) -> Results:
     name = attention(
         low.builder,
         low.name(fused),
-        low.use(q),
-        low.use(k, low.names.second),
-        low.use(v, low.names.second),
+        (low.use(q), low.use(k, low.names.second), low.use(v, low.names.second)),
         Mask(causal=causal),
         scale=fused.kwargs["scale"],
     )

@@ -5,23 +5,23 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from dovetail.cost.mesh import Die, Kind, Mesh
+from dovetail.cost.mesh import Die, DieMesh, MeshCollectiveKind
 
 
-def damaged(seed: int, rows: int, cols: int) -> Mesh:
+def damaged(seed: int, rows: int, cols: int) -> DieMesh:
     """Between 1 and 20 % of links or of dies dead; the largest part that is connected."""
     random_ = random.Random(seed)  # noqa: S311
-    whole = Mesh(rows, cols)
+    whole = DieMesh(rows, cols)
     part = random_.uniform(0.01, 0.2)
     if random_.random() < 0.5:
         dead = random_.sample(whole.edges, max(1, round(part * whole.num_edges)))
-        mesh = Mesh(rows, cols, dead_links=frozenset(dead))
+        mesh = DieMesh(rows, cols, dead_links=frozenset(dead))
     else:
-        mesh = Mesh(rows, cols, frozenset(random_.sample(whole.dies, max(1, round(part * whole.num_dies)))))
+        mesh = DieMesh(rows, cols, frozenset(random_.sample(whole.dies, max(1, round(part * whole.num_dies)))))
     return mesh.components[0]
 
 
-def some_cuts(mesh: Mesh, seed: int, count: int) -> Iterator[set[Die]]:
+def some_cuts(mesh: DieMesh, seed: int, count: int) -> Iterator[set[Die]]:
     """Every die alone, and connected sets grown at random."""
     random_ = random.Random(seed)  # noqa: S311
     yield from ({die} for die in mesh.dies)
@@ -34,17 +34,17 @@ def some_cuts(mesh: Mesh, seed: int, count: int) -> Iterator[set[Die]]:
             yield grown
 
 
-def must_cross(kind: Kind, mesh: Mesh, inside: set[Die], root: Die) -> float:
+def must_cross(kind: MeshCollectiveKind, mesh: DieMesh, inside: set[Die], root: Die) -> float:
     """For one byte, what must go into a set over each of its links at least."""
     links = sum((a in inside) != (b in inside) for a, b in mesh.edges)
     count, within = mesh.num_dies, len(inside)
     crossing = {
-        Kind.ALL_REDUCE: 1.0,
-        Kind.ALL_GATHER: (count - within) / count,
+        MeshCollectiveKind.ALL_REDUCE: 1.0,
+        MeshCollectiveKind.ALL_GATHER: (count - within) / count,
         # sums of what is outside, for the shares inside
-        Kind.REDUCE_SCATTER: within / count,
-        Kind.ALL_TO_ALL: within * (count - within) / count,
-        Kind.BROADCAST: float(root not in inside),
-        Kind.PERMUTE: 0.0,
+        MeshCollectiveKind.REDUCE_SCATTER: within / count,
+        MeshCollectiveKind.ALL_TO_ALL: within * (count - within) / count,
+        MeshCollectiveKind.BROADCAST: float(root not in inside),
+        MeshCollectiveKind.PERMUTE: 0.0,
     }
     return crossing[kind] / links

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.layout import PARTIAL, CollectiveKind, Layout
-from dovetail.layout.convert import Step
+from dovetail.layout.convert import ConversionStep
 
 Array = NDArray[np.float64]
 #: A chip: its position along every axis.
@@ -91,7 +91,7 @@ class Chips:
             found.setdefault(tuple(chip[i] for i in rest), []).append(chip)
         return list(found.values())
 
-    def apply(self, step: Step) -> None:
+    def apply(self, step: ConversionStep) -> None:
         """Does one step: who talks with whom and along which dims follows from its kind and axes alone."""
         old, new = step.before[step.axes[0]], step.after[step.axes[0]]
         if step.kind is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from dovetail.cost.mesh import Die, Edge, Group, Kind, Mesh, MeshCollective
+from dovetail.cost.mesh import Die, DieGroup, DieMesh, Edge, MeshCollective, MeshCollectiveKind
 
 Loads = dict[Edge, float]
 
@@ -23,16 +23,20 @@ def unfinished(made: MeshCollective) -> str | None:
                 return f"{source} sends what it does not have"
             at.append(target)
         shares[spread.root] += spread.part
-        if made.kind in (Kind.ALL_TO_ALL, Kind.PERMUTE):
+        if made.kind in (MeshCollectiveKind.ALL_TO_ALL, MeshCollectiveKind.PERMUTE):
             sent[spread.root, at[-1]] += spread.part
         elif {spread.root, *at} != set(mesh.dies):
             return f"a part of {spread.root} does not reach {set(mesh.dies) - {spread.root, *at}}"
-    return _wrong_pairs(made, sent) if made.kind in (Kind.ALL_TO_ALL, Kind.PERMUTE) else _wrong_shares(made, shares)
+    return (
+        _wrong_pairs(made, sent)
+        if made.kind in (MeshCollectiveKind.ALL_TO_ALL, MeshCollectiveKind.PERMUTE)
+        else _wrong_shares(made, shares)
+    )
 
 
 def _wrong_shares(made: MeshCollective, shares: dict[Die, float]) -> str | None:
     dies = made.mesh.dies
-    if made.kind in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER):
+    if made.kind in (MeshCollectiveKind.ALL_GATHER, MeshCollectiveKind.REDUCE_SCATTER):
         wrong = [die for die in dies if abs(shares.get(die, 0.0) - 1 / len(dies)) > 1e-7]
         return f"not all of {wrong}" if wrong and len(dies) > 1 else None
     return None if abs(sum(shares.values()) - 1) < 1e-9 or len(dies) == 1 else f"{sum(shares.values())} of all bytes"
@@ -40,7 +44,7 @@ def _wrong_shares(made: MeshCollective, shares: dict[Die, float]) -> str | None:
 
 def _wrong_pairs(made: MeshCollective, sent: dict[Edge, float]) -> str | None:
     dies = made.mesh.dies
-    if made.kind is Kind.ALL_TO_ALL:
+    if made.kind is MeshCollectiveKind.ALL_TO_ALL:
         expected = {(a, b): 1 / len(dies) for a in dies for b in dies if a != b}
         wrong = [pair for pair in {*expected, *sent} if abs(expected.get(pair, 0.0) - sent.get(pair, 0.0)) > 1e-9]
         return f"{wrong} have sent too much or too little" if wrong else None
@@ -65,13 +69,13 @@ def played_loads(made: MeshCollective) -> Loads:
     return dict(loads)
 
 
-def _directions(kind: Kind, source: Die, target: Die) -> list[Edge]:
-    if kind is Kind.ALL_REDUCE:
+def _directions(kind: MeshCollectiveKind, source: Die, target: Die) -> list[Edge]:
+    if kind is MeshCollectiveKind.ALL_REDUCE:
         return [(target, source), (source, target)]
-    return [(target, source) if kind is Kind.REDUCE_SCATTER else (source, target)]
+    return [(target, source) if kind is MeshCollectiveKind.REDUCE_SCATTER else (source, target)]
 
 
-def walked_loads(groups: Iterable[Group], made: MeshCollective) -> Loads:
+def walked_loads(groups: Iterable[DieGroup], made: MeshCollective) -> Loads:
     """Bytes by link when every group does this: every message of every group walked one die at a time."""
     loads: defaultdict[Edge, float] = defaultdict(float)
     for group in groups:
@@ -90,7 +94,7 @@ def _walk(source: Die, target: Die) -> Iterator[Edge]:
         row, col = ahead
 
 
-def by_link(mesh: Mesh, loads: Loads) -> list[float]:
+def by_link(mesh: DieMesh, loads: Loads) -> list[float]:
     """Loads in the order of the mesh's links."""
     assert set(loads) <= set(mesh.links)
     return [loads.get(link, 0.0) for link in mesh.links]

@@ -70,8 +70,8 @@ def real_collectives(
                 size *= wide.get(collective.user, widths[Element.COMPUTE]) / widths[Element.COMPUTE]
                 joins = [prod(arrangement.joins[a][t] for a in collective.axes) for t in range(len(tiers))]
                 groups = [(np.asarray(float(n)), tier) for n, tier in zip(joins, tiers, strict=True) if n > 1]
-                seconds = float(tiered_seconds(collective.kind, groups, np.asarray(size), copies=copies))
-                name = f"{layer}: {group} {collective.kind.value} {collective.tensor.name} {collective.moment.value}"
+                seconds = float(tiered_seconds(collective.kind, groups, np.asarray(size), receivers=copies))
+                name = f"{layer}: {group} {collective.kind.value} {collective.tensor.name} {collective.phase.value}"
                 algorithm = algorithm_of(collective.kind, groups, size)
                 yield RealCollective(name, collective.kind, algorithm, len(groups), message, seconds)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dovetail.graph import DerivedSize, LayerBuilder, LayerGraph, Mask, Role, Span
 from dovetail.graph.attention import attention, indexer
 from dovetail.graph.function import FUNCTIONS
-from dovetail.graph.routing import combine, dispatch, routing
+from dovetail.graph.routing import ExpertGroups, combine, dispatch, routing
 from dovetail.graph.scan import CHUNK, convolution, linear_attention, state_space
 
 Case = Callable[[], LayerGraph]
@@ -116,7 +116,7 @@ def fused(mask: Mask, *, sinks: bool = False, shared: bool = False) -> Case:
         b.size("value", 4)
         value = b.use(v, {"seq": "key_seq", "wide": "value"})
         s = b.weight("s", ("heads", "group")) if sinks else None
-        return b.build(attention(b, "y", q, b.use(k, seq="key_seq"), value, mask, scale=0.5, sinks=s))
+        return b.build(attention(b, "y", (q, b.use(k, seq="key_seq"), value), mask, scale=0.5, sinks=s))
 
     return case
 
@@ -140,7 +140,7 @@ def sparse(*, sinks: bool = False, weighted: bool = True) -> Case:
         key = b.contraction("kk", keys, b.weight("kk.weight", ("wide", "group")), (*TOKENS, "heads", "group"))
         s = b.weight("s", ("heads",)) if sinks else None
         operands = (query, b.use(key, seq="key_seq"), b.use(values, seq="key_seq"))
-        return b.build(attention(b, "y", *operands, mask, scale=0.5, sinks=s, choice=choice))
+        return b.build(attention(b, "y", operands, mask, scale=0.5, sinks=s, choice=choice))
 
     return case
 
@@ -192,7 +192,7 @@ def route(function: str, *, renormalise: bool, bias: bool = False, groups: int =
         steer = declare("bias", ("experts",)) if bias else None
         logits = b.input("logits", (*TOKENS, "experts"))
         gates, _ = routing(
-            b, "y", function, logits, "experts", bias=steer, renormalise=renormalise, groups=groups, top_groups=1
+            b, "y", function, logits, "experts", bias=steer, renormalise=renormalise, groups=ExpertGroups(groups)
         )
         return b.build(gates)
 

@@ -9,7 +9,7 @@ from dovetail.graph import LayerGraph
 from dovetail.models import Model, model_graph
 from dovetail.models.attention import Attention, Indexer
 from dovetail.models.block import Block
-from dovetail.models.feed_forward import Dense, DenseBesideMixture, Mixture
+from dovetail.models.feed_forward import Dense, DenseAndMixture, Mixture
 from dovetail.models.latent_attention import LatentAttention
 from dovetail.models.linear_attention import GatedDelta, KimiDelta, Lightning
 from dovetail.models.model import EMBEDDING, HEAD, PREDICTION, Embedding, Head, MultiTokenPrediction, Repeat
@@ -76,7 +76,7 @@ GEMMA = Block(
     mixer=Attention(
         kind="attention", heads=4, kv_heads=2, head_dim=4, qk_norm="heads", value_norm=True, key_is_value=True
     ),
-    feed_forward=DenseBesideMixture(
+    feed_forward=DenseAndMixture(
         kind="dense_beside_mixture",
         dense=Dense(kind="dense", size=5, activation="geglu_tanh"),
         mixture=Mixture(kind="mixture", experts=4, top_k=2, size=3, activation="geglu_tanh", router_scale=True),

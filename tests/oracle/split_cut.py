@@ -1,4 +1,4 @@
-"""One dim of an operator cut in two as its `Split` says: the shards' operands, their runs, what they add up to."""
+"""One dim of an operator cut in two as its `DimSplit` says: the shards' operands, their runs, what they add up to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from interpreter import rule_of
 from interpreter_call import Array, Call, Rule, visible
 
-from dovetail.graph import Kind, Mask, Operand, Operator, Split
+from dovetail.graph import DimSplit, Kind, Mask, Operand, Operator
 from dovetail.graph.routing import EXPERT_TOKENS
 
 Bound = tuple[int, int]
@@ -29,7 +29,7 @@ class Cut:
     """An operator with its whole inputs, and the dim along which each shard holds a part."""
 
     operator: Operator
-    split: Split
+    split: DimSplit
     sizes: Mapping[str, int]
     arrays: tuple[Array, ...]
 

@@ -19,7 +19,7 @@ import pytest
 from layout_simulation import Chips
 
 from dovetail.layout import FLAT, PARTIAL, CollectiveKind, Layout, convert
-from dovetail.layout.convert import Step
+from dovetail.layout.convert import ConversionStep
 
 #: A placement per axis, in the axes' order; None replicates.
 State = tuple[str | None, ...]
@@ -93,7 +93,7 @@ def cheapest(
     return best
 
 
-def cost(steps: tuple[Step, ...], sizes: Mapping[str, int], whole: int) -> int:
+def cost(steps: tuple[ConversionStep, ...], sizes: Mapping[str, int], whole: int) -> int:
     """What one chip sends over all steps."""
     total = 0
     for step in steps:

@@ -33,7 +33,7 @@ from torch_layouts import BATCH, SEQ, Block, Embedding, Head, Sent, Traffic, rec
 
 from dovetail.documents import validate
 from dovetail.graph import HALF_PRECISION, LayerGraph, Role
-from dovetail.layout import Mesh, Moment, Strategy, degree, place_layer
+from dovetail.layout import CollectivePhase, Mesh, Strategy, degree, place_layer
 from dovetail.models import Model, model_graph
 
 pytestmark = pytest.mark.torch
@@ -70,23 +70,23 @@ def layers(*, bias: bool = False, fused: bool = False) -> Mapping[str, LayerGrap
 
 def ours(
     graph: LayerGraph, strategy: Strategy, axis_sizes: Mapping[str, int], batch: int = BATCH
-) -> dict[Moment, Counter[Sent]]:
-    """Derived collectives by moment; a loss's statistics apart, since PyTorch exchanges them out of sight."""
+) -> dict[CollectivePhase, Counter[Sent]]:
+    """Derived collectives by phase; a loss's statistics apart, since PyTorch exchanges them out of sight."""
     sizes = graph.resolve(batch=batch, seq=SEQ)
-    found: dict[Moment, Counter[Sent]] = {moment: Counter() for moment in Moment}
+    found: dict[CollectivePhase, Counter[Sent]] = {phase: Counter() for phase in CollectivePhase}
     for c in place_layer(graph, strategy).collectives:
         if c.tensor.role is not Role.STATISTIC:
             size, chips = c.bytes(sizes, axis_sizes, HALF_PRECISION), degree(c.axes, axis_sizes)
             assert isinstance(size, int)
             assert isinstance(chips, int)
-            found[c.moment][str(c.kind), size, chips] += 1
+            found[c.phase][str(c.kind), size, chips] += 1
     return found
 
 
-def assert_equal(theirs: Traffic, derived: Mapping[Moment, Counter[Sent]]) -> None:
-    assert theirs.forward == derived[Moment.FORWARD]
-    assert theirs.backward == derived[Moment.BACKWARD]
-    assert theirs.gradients == derived[Moment.STEP]
+def assert_equal(theirs: Traffic, derived: Mapping[CollectivePhase, Counter[Sent]]) -> None:
+    assert theirs.forward == derived[CollectivePhase.FORWARD]
+    assert theirs.backward == derived[CollectivePhase.BACKWARD]
+    assert theirs.gradients == derived[CollectivePhase.STEP]
 
 
 def summed(sent: Counter[Sent]) -> dict[tuple[str, int], int]:
@@ -121,8 +121,10 @@ def test_megatron_gathers_again_what_dtensor_keeps() -> None:
     dtensor = ours(graph, Strategy(TENSOR, rule="dtensor", sequence_parallel=True), chips)
     megatron = ours(graph, Strategy(TENSOR, rule="megatron", sequence_parallel=True), chips)
     stream = 2 * BATCH * SEQ * torch_layouts.HIDDEN
-    assert megatron[Moment.BACKWARD] - dtensor[Moment.BACKWARD] == Counter({("all_gather", stream, CHIPS): 2})
-    assert dtensor[Moment.BACKWARD] - megatron[Moment.BACKWARD] == Counter()
+    assert megatron[CollectivePhase.BACKWARD] - dtensor[CollectivePhase.BACKWARD] == Counter(
+        {("all_gather", stream, CHIPS): 2}
+    )
+    assert dtensor[CollectivePhase.BACKWARD] - megatron[CollectivePhase.BACKWARD] == Counter()
 
 
 @pytest.mark.parametrize("sequence", [False, True], ids=["tensor", "tensor and sequence"])
@@ -163,7 +165,7 @@ def test_data_parallel(bias: bool) -> None:
     theirs = record(lambda: block(x), block.parameters())
     derived = ours(layers(bias=bias)["block"], Strategy(DATA, rule="dtensor"), {"d": CHIPS}, BATCH * CHIPS)
     assert_equal(theirs, derived)
-    assert len(list(block.parameters())) == derived[Moment.STEP].total()
+    assert len(list(block.parameters())) == derived[CollectivePhase.STEP].total()
 
 
 @pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
@@ -178,9 +180,9 @@ def test_fully_sharded(kept: bool, bias: bool) -> None:
     derived = ours(layers(bias=bias)["block"], strategy, {"d": CHIPS})
     assert theirs.forward.total() == count
     assert theirs.backward.total() == count if kept else 2 * count
-    assert summed(theirs.forward) == times(summed(derived[Moment.FORWARD]), count)
-    assert summed(theirs.backward) == times(summed(derived[Moment.BACKWARD]), count)
-    assert theirs.gradients == derived[Moment.STEP] == Counter()
+    assert summed(theirs.forward) == times(summed(derived[CollectivePhase.FORWARD]), count)
+    assert summed(theirs.backward) == times(summed(derived[CollectivePhase.BACKWARD]), count)
+    assert theirs.gradients == derived[CollectivePhase.STEP] == Counter()
 
 
 def test_hybrid_sharded() -> None:
@@ -190,8 +192,8 @@ def test_hybrid_sharded() -> None:
     theirs = record(lambda: module(x), module.parameters())
     strategy = Strategy(Mesh(data=("inside", "across"), zero=("inside",)), zero_stage=3)
     derived = ours(layers()["block"], strategy, {"inside": 4, "across": 2})
-    assert summed(theirs.forward) == summed(derived[Moment.FORWARD])
-    assert summed(theirs.backward) == summed(derived[Moment.BACKWARD])
+    assert summed(theirs.forward) == summed(derived[CollectivePhase.FORWARD])
+    assert summed(theirs.backward) == summed(derived[CollectivePhase.BACKWARD])
     assert {kind for kind, *_ in theirs.backward} == {"all_gather", "reduce_scatter", "all_reduce"}
 
 
@@ -208,14 +210,14 @@ def test_fully_sharded_and_tensor_parallel(sequence: bool) -> None:
         Mesh(data=("d",), tensor=("t",), zero=("d",)), rule="dtensor", sequence_parallel=sequence, zero_stage=3
     )
     derived = ours(layers()["block"], strategy, chips, BATCH * chips["d"])
-    for moment, sent in ((Moment.FORWARD, theirs.forward), (Moment.BACKWARD, theirs.backward)):
-        assert summed(only(sent, 2)) == summed(only(derived[moment], 2))
-        assert only(sent, 4) - NORMS == only(derived[moment], 4) - OUR_NORMS
-    assert theirs.gradients == derived[Moment.STEP] == Counter()
+    for phase, sent in ((CollectivePhase.FORWARD, theirs.forward), (CollectivePhase.BACKWARD, theirs.backward)):
+        assert summed(only(sent, 2)) == summed(only(derived[phase], 2))
+        assert only(sent, 4) - NORMS == only(derived[phase], 4) - OUR_NORMS
+    assert theirs.gradients == derived[CollectivePhase.STEP] == Counter()
     # the one difference: partial gradients of norms; PyTorch reduces them whole, then scatters, we the other way round
     if sequence:
         assert theirs.backward & NORMS == NORMS
-        assert derived[Moment.BACKWARD] & OUR_NORMS == OUR_NORMS
+        assert derived[CollectivePhase.BACKWARD] & OUR_NORMS == OUR_NORMS
 
 
 #: Gradients of the two norms' weights along the tensor axis: whole, and half of them.

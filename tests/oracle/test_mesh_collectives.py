@@ -12,9 +12,9 @@ from mesh_walks import by_link, played_loads, unfinished, walked_loads
 
 from dovetail.cost.mesh import (
     ALGORITHMS,
-    Kind,
-    Mesh,
+    DieMesh,
     MeshCollective,
+    MeshCollectiveKind,
     across_loads,
     across_tiles,
     best,
@@ -32,31 +32,31 @@ from dovetail.simulation.task_graph import run
 WHOLE = [(rows, cols) for rows in range(1, 7) for cols in range(1, 9)]
 
 
-def all_of(mesh: Mesh, num_bytes: float = 1.0) -> list[MeshCollective]:
-    made = [collective(name, kind, mesh, num_bytes) for kind in Kind for name in ALGORITHMS]
+def all_of(mesh: DieMesh, num_bytes: float = 1.0) -> list[MeshCollective]:
+    made = [collective(name, kind, mesh, num_bytes) for kind in MeshCollectiveKind for name in ALGORITHMS]
     return [each for each in made if each is not None]
 
 
 @pytest.mark.parametrize(("rows", "cols"), WHOLE)
 def test_whole_meshes_complete_as_counted_and_not_below_the_bound(rows, cols):
-    mesh = Mesh(rows, cols)
+    mesh = DieMesh(rows, cols)
     made = all_of(mesh)
-    assert {each.kind for each in made} == set(Kind)
+    assert {each.kind for each in made} == set(MeshCollectiveKind)
     for each in made:
         assert unfinished(each) is None, each
         assert each.loads.tolist() == pytest.approx(by_link(mesh, played_loads(each)), abs=1e-12)
         assert each.busiest_bytes >= lower_bound(each.kind, mesh) - 1e-9
         depth = max((spread.depth for spread in each.spreads()), default=0)
-        assert each.hops == depth * (2 if each.kind is Kind.ALL_REDUCE else 1)
+        assert each.hops == depth * (2 if each.kind is MeshCollectiveKind.ALL_REDUCE else 1)
 
 
 @pytest.mark.parametrize(("rows", "cols"), WHOLE)
 def test_whole_meshes_have_collectives_as_fast_as_the_bound(rows, cols):
-    mesh = Mesh(rows, cols)
+    mesh = DieMesh(rows, cols)
     count = rows * cols
-    for kind in set(Kind) - {Kind.PERMUTE}:
+    for kind in set(MeshCollectiveKind) - {MeshCollectiveKind.PERMUTE}:
         assert best(kind, mesh, 1.0, 1.0).busiest_bytes == pytest.approx(lower_bound(kind, mesh), abs=1e-9)
-    packed = collective("tree_packing", Kind.ALL_REDUCE, mesh, 1.0)
+    packed = collective("tree_packing", MeshCollectiveKind.ALL_REDUCE, mesh, 1.0)
     assert packed is not None
     assert packed.busiest_bytes == pytest.approx((count - 1) / max(2 * count - rows - cols, 1), abs=1e-12)
 
@@ -68,10 +68,10 @@ SMALL = [(r, c) for r in range(1, 5) for c in range(r, 5) if r * c > 1]
     ("rows", "cols"), [*SMALL, *(pytest.param(*size, marks=pytest.mark.slow) for size in [(3, 7), (5, 5), (6, 6)])]
 )
 def test_packings_of_whole_meshes_equal_linear_programs(rows, cols):
-    mesh = Mesh(rows, cols)
+    mesh = DieMesh(rows, cols)
     edges = grid_edges(rows, cols)
-    packed = collective("tree_packing", Kind.ALL_REDUCE, mesh, 1.0)
-    gathered = collective("tree_packing", Kind.ALL_GATHER, mesh, 1.0)
+    packed = collective("tree_packing", MeshCollectiveKind.ALL_REDUCE, mesh, 1.0)
+    gathered = collective("tree_packing", MeshCollectiveKind.ALL_GATHER, mesh, 1.0)
     assert packed is not None
     assert gathered is not None
     assert packed.busiest_bytes == pytest.approx(packed_trees_by_lp(mesh.dies, edges), abs=1e-6)
@@ -82,14 +82,14 @@ def test_packings_of_whole_meshes_equal_linear_programs(rows, cols):
 @pytest.mark.slow
 def test_the_packing_of_the_largest_mesh_equals_linear_programs_of_flows():
     """Trees of 6 × 8 dies; the program of all flows is too large for the solver, those to one die are not."""
-    mesh = Mesh(6, 8)
+    mesh = DieMesh(6, 8)
     shares = dict.fromkeys(mesh.dies, 1 / mesh.num_dies)
-    assert lower_bound(Kind.ALL_GATHER, mesh) == pytest.approx(
+    assert lower_bound(MeshCollectiveKind.ALL_GATHER, mesh) == pytest.approx(
         broadcasts_by_lp(mesh.dies, mesh.edges, shares), abs=1e-6
     )
     for root in ((0, 0), (2, 3)):
         bound = broadcasts_by_lp(mesh.dies, mesh.edges, {root: 1.0})
-        made = collective("tree_packing", Kind.BROADCAST, mesh, 1.0, root=root)
+        made = collective("tree_packing", MeshCollectiveKind.BROADCAST, mesh, 1.0, root=root)
         assert made is not None
         assert made.busiest_bytes == pytest.approx(bound, abs=1e-6)
 
@@ -100,12 +100,12 @@ def test_packings_of_damaged_meshes_equal_linear_programs(seed):
     dies, edges = mesh.dies, mesh.edges
     shares = dict.fromkeys(dies, 1 / len(dies))
     expected = {
-        Kind.ALL_REDUCE: packed_trees_by_lp(dies, edges),
-        Kind.ALL_GATHER: (gathered := broadcasts_by_lp(dies, edges, shares)),
-        Kind.REDUCE_SCATTER: gathered,
-        Kind.BROADCAST: broadcasts_by_lp(dies, edges, {dies[0]: 1.0}),
+        MeshCollectiveKind.ALL_REDUCE: packed_trees_by_lp(dies, edges),
+        MeshCollectiveKind.ALL_GATHER: (gathered := broadcasts_by_lp(dies, edges, shares)),
+        MeshCollectiveKind.REDUCE_SCATTER: gathered,
+        MeshCollectiveKind.BROADCAST: broadcasts_by_lp(dies, edges, {dies[0]: 1.0}),
     }
-    expected[Kind.ALL_TO_ALL] = exchange_by_lp(dies, edges)
+    expected[MeshCollectiveKind.ALL_TO_ALL] = exchange_by_lp(dies, edges)
     for kind, value in expected.items():
         made = best(kind, mesh, 1.0, 1.0)
         assert made.busiest_bytes == pytest.approx(value, abs=1e-6)
@@ -115,13 +115,15 @@ def test_packings_of_damaged_meshes_equal_linear_programs(seed):
 @pytest.mark.parametrize("seed", range(8))
 def test_no_partition_proves_more_than_packed_trees(seed):
     mesh = damaged(seed, 2 + seed % 2, 4 - seed % 2)
-    assert lower_bound(Kind.ALL_REDUCE, mesh) == pytest.approx(largest_partition_ratio(mesh.dies, mesh.edges), abs=1e-6)
+    assert lower_bound(MeshCollectiveKind.ALL_REDUCE, mesh) == pytest.approx(
+        largest_partition_ratio(mesh.dies, mesh.edges), abs=1e-6
+    )
 
 
 def test_no_ring_through_three_by_three_dies_shares_no_link():
     """Every order of the dies along shortest ways of either bend: some link is used twice, so 2(N − 1)/N stays."""
-    mesh = Mesh(3, 3)
-    made = collective("ring", Kind.ALL_REDUCE, mesh, 1.0)
+    mesh = DieMesh(3, 3)
+    made = collective("ring", MeshCollectiveKind.ALL_REDUCE, mesh, 1.0)
     assert made is not None
     assert made.busiest_bytes == pytest.approx(16 / 9)
     for rest in permutations(mesh.dies[1:]):
@@ -150,11 +152,11 @@ def _line(a, b):
     ]
 
 
-def check_damaged(seed: int, mesh: Mesh) -> None:
+def check_damaged(seed: int, mesh: DieMesh) -> None:
     made = all_of(mesh, num_bytes=1e9)
-    assert {each.kind for each in made} == set(Kind)
+    assert {each.kind for each in made} == set(MeshCollectiveKind)
     root = mesh.dies[0]
-    for kind in set(Kind) - {Kind.PERMUTE}:
+    for kind in set(MeshCollectiveKind) - {MeshCollectiveKind.PERMUTE}:
         assert best(kind, mesh, 1.0, 1.0).busiest_bytes == pytest.approx(lower_bound(kind, mesh), abs=1e-6)
     cuts = list(some_cuts(mesh, seed, 30)) if mesh.num_dies > 1 else []
     for each in made:
@@ -181,13 +183,16 @@ def test_every_collective_completes_on_many_sampled_faults(seed):
 
 def simulated_ratio(made: MeshCollective, latency_s: float = 0.0) -> float:
     """Simulated send by send over the formula, with chunks enough that filling the pipeline does not matter."""
-    shares_at_once = made.algorithm == "ring" and made.kind not in (Kind.BROADCAST, Kind.PERMUTE)
+    shares_at_once = made.algorithm == "ring" and made.kind not in (
+        MeshCollectiveKind.BROADCAST,
+        MeshCollectiveKind.PERMUTE,
+    )
     # a ring with a share of every die on its way is full from the start
     chunks = 150 if shares_at_once else 60 * max(made.hops, 1)
     return run(sends(made, 1e12, chunks, latency_s)).seconds / made.seconds(1e12, latency_s)
 
 
-@pytest.mark.parametrize("mesh", [Mesh(1, 4), Mesh(2, 3), Mesh(3, 3), damaged(3, 3, 3), damaged(4, 3, 3)])
+@pytest.mark.parametrize("mesh", [DieMesh(1, 4), DieMesh(2, 3), DieMesh(3, 3), damaged(3, 3, 3), damaged(4, 3, 3)])
 def test_sends_take_what_the_formula_says(mesh):
     for made in all_of(mesh, num_bytes=1e9):
         assert simulated_ratio(made) == pytest.approx(1.0, abs=0.02), made
@@ -198,16 +203,16 @@ def test_sends_take_what_the_formula_says(mesh):
 @pytest.mark.parametrize("seed", range(500, 530))
 def test_sends_on_sampled_faults_take_what_the_formula_says(seed):
     mesh = damaged(seed, 2 + seed % 3, 3 + seed % 2)
-    for kind in Kind:
+    for kind in MeshCollectiveKind:
         assert simulated_ratio(best(kind, mesh, 1e9, 1e12, 2e-7), 2e-7) == pytest.approx(1.0, abs=0.02)
 
 
 @pytest.mark.parametrize("rows", range(1, 5))
 @pytest.mark.parametrize("cols", range(1, 5))
 def test_loads_of_tilings_equal_counting(rows, cols):
-    mesh = Mesh(rows, cols)
+    mesh = DieMesh(rows, cols)
     for tile_rows, tile_cols in tilings(mesh):
-        inside, across = Mesh(tile_rows, tile_cols), Mesh(rows // tile_rows, cols // tile_cols)
+        inside, across = DieMesh(tile_rows, tile_cols), DieMesh(rows // tile_rows, cols // tile_cols)
         for one in all_of(inside, num_bytes=3.0):
             groups = tiles(mesh, tile_rows, tile_cols)
             counted = by_link(mesh, walked_loads(groups, one))

@@ -12,14 +12,14 @@ from random_layers import EXPOSED, OPERAND_SHARES, random_layers
 from real_layers import blocks_of, in_ticks
 from recompute_oracle import Forward, undominated
 
-from dovetail.profile.frontier import Frontier, recompute_frontier
+from dovetail.profile.frontier import RecomputeFrontier, recompute_frontier
 from dovetail.profile.recompute import recompute
 
 #: Every subset of up to twelve operators is tried: hundreds of layers in CI, thousands on command.
 EXAMPLES = 5000 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 300
 
 
-def labels_of(frontier: Frontier) -> list[tuple[float, ...]]:
+def labels_of(frontier: RecomputeFrontier) -> list[tuple[float, ...]]:
     rows = np.column_stack([frontier.saved_bytes, frontier.footprint_bytes, frontier.seconds])
     return [tuple(row) for row in rows.tolist()]
 
@@ -43,8 +43,8 @@ def test_the_frontier_is_that_of_all_subsets_and_its_points_are_what_they_say(la
     assert np.all(np.diff(frontier.saved_bytes) >= 0)
     assert np.array_equal(frontier.footprint_bytes, frontier.saved_bytes + frontier.workspace_bytes)
     for index, label in enumerate(found):
-        assert forward.label(frontier.again(index)) == label
-        assert labels_by_name(graph, profile, frontier.again(index), exposed, share) == label
+        assert forward.label(frontier.recomputed(index)) == label
+        assert labels_by_name(graph, profile, frontier.recomputed(index), exposed, share) == label
 
 
 @settings(max_examples=EXAMPLES // 3, deadline=None)

@@ -31,7 +31,7 @@ def prove(graph: LayerGraph, profile: LayerProfile, minima: int = 8) -> None:
     whole = in_ticks(profile)
     forward = Forward(graph, whole)
     frontier = recompute_frontier(graph, whole)
-    found = [forward.label(frontier.again(index)) for index in range(len(frontier.seconds))]
+    found = [forward.label(frontier.recomputed(index)) for index in range(len(frontier.seconds))]
     said = zip(frontier.saved_bytes, frontier.footprint_bytes, frontier.seconds, strict=True)
     assert found == [tuple(map(float, label)) for label in said]
     labels = [in_whole_numbers(label) for label in found]
@@ -69,7 +69,7 @@ def test_a_frontier_that_lacks_a_point_is_found_out(layer):
     graph, profile = blocks_of("deepseek-v3", 8)[layer]
     whole = in_ticks(profile)
     frontier, forward = recompute_frontier(graph, whole), Forward(graph, whole)
-    labels = [in_whole_numbers(forward.label(frontier.again(index))) for index in range(len(frontier.seconds))]
+    labels = [in_whole_numbers(forward.label(frontier.recomputed(index))) for index in range(len(frontier.seconds))]
     program = Program(forward)
     for missing in range(0, len(labels), len(labels) // 8):
         boxes = empty_boxes([label for index, label in enumerate(labels) if index != missing])

@@ -19,14 +19,14 @@ from split_check import EXCHANGES, Outcome, check, check_layer, check_optimizer
 
 from dovetail.graph import Exchange, Kind
 from dovetail.graph.optimizer import OPTIMIZERS
-from dovetail.graph.routing import routing
+from dovetail.graph.routing import ExpertGroups, routing
 
 
 def _several_groups():
     """The second-best group of a shard may be closed by the best of another."""
     b = start("several groups")
     logits, bias = b.input("logits", (*TOKENS, "experts")), b.constant("bias", ("experts",))
-    options = {"bias": bias, "renormalise": True, "groups": 3, "top_groups": 2}
+    options = {"bias": bias, "renormalise": True, "groups": ExpertGroups(3, 2)}
     return b.build(routing(b, "y", "sigmoid", logits, "experts", **options)[0])
 
 

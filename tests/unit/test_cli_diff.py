@@ -49,7 +49,7 @@ def test_the_table_says_what_all_changes_gain(files):
     assert done.returncode == 0
     assert "recompute" in done.stdout
     assert "all changes together gain" in done.stdout
-    assert diff(files, "mine.yaml", "mine.yaml").stdout == "the plans are the same\n"
+    assert diff(files, "mine.yaml", "mine.yaml").stdout == "the plans are identical\n"
 
 
 def test_plans_of_different_jobs_are_refused_in_a_sentence(files):

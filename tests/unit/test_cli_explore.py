@@ -178,7 +178,7 @@ def test_limits_that_leave_nothing_are_exit_3_and_name_the_one_that_binds(call):
     last = json.loads(err.splitlines()[-1])
     assert last.keys() == {"event", "sentence"}
     assert last["event"] == "infeasible"
-    assert last["sentence"].startswith("limits: leave none of 4 designs, area_mm2 <= 10")
+    assert last["sentence"].startswith("limits: exclude all 4 designs; area_mm2 <= 10")
     assert last["sentence"].endswith(".")
     assert not Path("run/best").exists()
 
@@ -199,10 +199,8 @@ def test_mistakes_are_one_sentence_and_exit_2(refused):
     assert refused("none.yaml", "--out", "run").startswith("none.yaml: cannot be read")
     assert refused("study.yaml").startswith("--out: is missing; name a run directory")
     for flag, value in (("--workers", "2"), ("--address", "auto")):
-        assert refused("study.yaml", "--out", "run", flag, value) == f"{flag}: belongs to Ray; add --executor ray."
-    assert (
-        refused("study.yaml", "--out", "run", "--address", "auto") == "--address: belongs to Ray; add --executor ray."
-    )
+        assert refused("study.yaml", "--out", "run", flag, value) == f"{flag}: requires Ray; add --executor ray."
+    assert refused("study.yaml", "--out", "run", "--address", "auto") == "--address: requires Ray; add --executor ray."
     assert "--workers" in refused("study.yaml", "--out", "run", "--executor", "ray", "--workers", "0")
     assert "--executor" in refused("study.yaml", "--out", "run", "--executor", "spark")
     assert "study.yaml" in refused("study.yaml", "--out", "study.yaml")
@@ -215,7 +213,7 @@ def test_mistakes_are_one_sentence_and_exit_2(refused):
 def test_workers_of_a_ray_that_is_not_used_are_refused(refused):
     write({**STUDY, "executor": {"name": "ray"}})
     said = refused("study.yaml", "--out", "run", "--executor", "inline", "--workers", "2")
-    assert said == "--workers: belongs to Ray; add --executor ray."
+    assert said == "--workers: requires Ray; add --executor ray."
 
 
 def test_no_arguments_are_one_sentence(refused):

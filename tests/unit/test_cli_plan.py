@@ -122,7 +122,7 @@ def test_a_search_cut_short_says_how_far_off_it_can_be(call, config, monkeypatch
     from dovetail.search import Certificate
 
     certificate = Certificate("feasible", 2.0, 0.0225, "plans", 100, 40, 10, 50)
-    assert proof_text(certificate) == "at most 2.2% from the best: no plan takes less than 2 s"
+    assert proof_text(certificate) == "within 2.2% of the best: no plan takes less than 2 s"
     code, out, err = call("--model", config, *SMALL, "--time-limit", "0", "--json")
     assert code == 2
     assert "--time-limit" in one_sentence(err)
@@ -184,13 +184,13 @@ def test_a_wrong_fix_is_one_sentence(call, config, fixed, words):
         (["--model", "llama-3.1-8bb", *SMALL], "--model: 'llama-3.1-8bb' is not in the catalogue; did you mean"),
         (["--model", "none.yaml", *SMALL], "none.yaml: cannot be read"),
         (["--model", "none/config.json", *SMALL], "none/config.json: cannot be read"),
-        (["--model", "llama-3.1-8b", *SMALL, "--cluster", "x"], "--cluster: stands beside --chip"),
+        (["--model", "llama-3.1-8b", *SMALL, "--cluster", "x"], "--cluster: cannot be combined with --chip"),
         (["--model", "llama-3.1-8b", *SMALL, "--framework", "megatro"], "--framework: 'megatro' is not in"),
         (["--model", "llama-3.1-8b", *SMALL, "--precision", "bf8"], "--precision: is 'bf8'"),
         (["--model", "llama-3.1-8b", *SMALL, "--optimizer", "adam"], "--optimizer: is 'adam'; did you mean 'adamw'"),
         (["--model", "llama-3.1-8b", *SMALL, "--global-batch", "0"], "--global-batch: is 0"),
         (["--model", "llama-3.1-8b", *SMALL, "--chips", "20"], "20 do not fill groups of 8"),
-        (["--model", "llama-3.1-8b", *SMALL, "--chips", "9..8"], "--chips: '9..8' holds no number"),
+        (["--model", "llama-3.1-8b", *SMALL, "--chips", "9..8"], "--chips: '9..8' is an empty range"),
         (["--model", "llama-3.1-8b", *SMALL, "--chips", "many"], "--chips: is 'many'; write it as 256"),
         (["--model", "llama-3.1-8b", *SMALL, "--chips", "1..100000:1"], "ask for at most 256"),
         (["--model", "llama-3.1-8b", *SMALL, "--time-limit", "-1"], "--time-limit: is -1.0"),
@@ -198,7 +198,7 @@ def test_a_wrong_fix_is_one_sentence(call, config, fixed, words):
         (["--model", "llama-3.1-8b", *SMALL, "--out", "plan.txt"], "plan.txt: does not end in .yaml"),
         (["--model", "llama-3.1-8b", *SMALL, "--out", "none/plan.yaml"], "none/plan.yaml: stands in no folder"),
         (["--model", "llama-3.1-8b", *SMALL, "--objective", "cost"], "--objective: chooses a number of chips"),
-        (["--model", "llama-3.1-8b", *SMALL, "--ideal", "--framework", "ideal"], "--ideal: stands beside"),
+        (["--model", "llama-3.1-8b", *SMALL, "--ideal", "--framework", "ideal"], "--ideal: cannot be combined with"),
         (["--model", "llama-3.1-8b", *SMALL, "--chips", "8,16", "--explain"], "--explain: is for one number"),
         (["--model", "llama-3.1-8b", "--chip", "gaudi3", "--chips", "8,16", *JOB, "--objective", "cost"],
          "gaudi3 has no rent; give --price-per-chip-hour"),
@@ -277,7 +277,7 @@ def test_flags_fill_a_plan_file_and_may_not_contradict_it(call, answer, config, 
     assert (code, err) == (0, "")
     code, out, err = call("files/task.yaml", *more, "--global-batch", "32")
     assert (code, out) == (2, "")
-    said = "files/task.yaml: job.global_batch: is 16, but --global-batch says 32; leave one of them out.\n"
+    said = "files/task.yaml: job.global_batch: is 16, but --global-batch says 32; drop one of them.\n"
     assert one_sentence(err) == said
     code, _, err = call("files/task.yaml", "--chips", "8")
     assert (code, err) == (2, "files/task.yaml: needs --seq-len; give it.\n")
@@ -289,7 +289,7 @@ def test_no_plan_fits(call, config):
     code, out, err = call(*arguments)
     assert code == 3
     assert " GiB" in one_sentence(err)
-    assert "chips would do" in err
+    assert "chips are enough" in err
     found = json.loads(out)
     assert found.keys() >= CONTRACT
     assert found["fits"] is False
@@ -404,4 +404,4 @@ def test_free_layouts_are_a_strategy_of_frameworks_that_run_them(answer, call, t
     code, _, err = call("--model", config, *free)
     assert (code, "use wafer or ideal" in one_sentence(err)) == (2, True)
     code, _, err = call("--model", config, *free, "--framework", "ideal", "--explain")
-    assert (code, "--explain: stands beside --strategy free" in one_sentence(err)) == (2, True)
+    assert (code, "--explain: cannot be combined with --strategy free" in one_sentence(err)) == (2, True)

@@ -49,7 +49,7 @@ def test_a_chart_a_trace_and_the_problem_of_a_layer(tmp_path):
     assert code == 0
     assert "mlp.down" in output
     assert "proven: no schedule is shorter" in output
-    assert "one by one" in output
+    assert "sequential" in output
     assert {event["name"] for event in json.loads(trace.read_text())["traceEvents"]} >= {"attention", "tensor_cores"}
     again = json.loads(run(str(out), "--json")[1])
     assert f"{again['makespan_cycles']:,} cycles" in output
@@ -77,4 +77,4 @@ def test_what_cannot_be_answered_is_refused_in_a_sentence(arguments, named, refu
 def test_files_are_not_replaced_unasked(file, refusal):
     from dovetail.cli.schedule import schedule
 
-    assert "exists already" in refusal(schedule, file=file, out=file)
+    assert "already exists" in refusal(schedule, file=file, out=file)

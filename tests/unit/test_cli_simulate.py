@@ -89,11 +89,11 @@ def test_trace_is_written_and_not_over_another_file(call, tmp_path):
     assert code == 0
     events = json.loads((tmp_path / "step.json").read_text())["traceEvents"]
     counted = sum(event["ph"] != "M" for event in events)
-    assert f"written step.json: {counted:,} events" in out
+    assert f"wrote step.json: {counted:,} events" in out
     before = (tmp_path / "step.json").read_bytes()
     code, out, err = call("simulate", "plan.yaml", "--trace", "step.json")
     assert (code, out) == (2, "")
-    assert "step.json: exists already" in err
+    assert "step.json: already exists" in err
     found = json.loads(call("simulate", "plan.yaml", "--trace", "step.json", "--force", "--json")[1])
     assert found["trace"] == {"path": "step.json", "events": counted, "operators": True}
     assert (tmp_path / "step.json").read_bytes() == before
@@ -113,7 +113,7 @@ def test_export_writes_the_same_trace(call, tmp_path):
     call("simulate", "plan.yaml", "--trace", "one.json")
     code, out, err = call("export", "plan.yaml", "--to", "perfetto", "--out", "other.json")
     assert (code, err) == (0, "")
-    assert out.startswith("written other.json: ")
+    assert out.startswith("wrote other.json: ")
     assert (tmp_path / "one.json").read_bytes() == (tmp_path / "other.json").read_bytes()
     assert call("export", "plan.yaml", "--to", "perfetto", "--out", "other.json")[0] == 2
     found = json.loads(call("export", "plan.yaml", "--to", "perfetto", "--out", "other.json", "--force", "--json")[1])

@@ -42,13 +42,13 @@ def test_the_dies_stand_below_the_pipeline(call):
 def test_a_picture_is_written_once(call, tmp_path):
     code, out, _ = call("simulate", "plan.yaml", "--picture", "wafer.svg")
     assert code == 0
-    assert out.endswith("\nwritten wafer.svg\n")
+    assert out.endswith("\nwrote wafer.svg\n")
     svg = (tmp_path / "wafer.svg").read_text(encoding="utf-8")
     assert svg.startswith("<svg ")
     assert "8 × 6 dies of temp-like" in svg
     code, _, err = call("simulate", "plan.yaml", "--picture", "wafer.svg")
     assert code == 2
-    assert "wafer.svg: exists already" in err
+    assert "wafer.svg: already exists" in err
     code, out, _ = call("simulate", "plan.yaml", "--picture", "wafer.svg", "--force", "--json")
     assert code == 0
     assert json.loads(out)["picture"] == "wafer.svg"

@@ -194,11 +194,11 @@ CART = {"name": "c", "parts": {"a": {"kind": "wheel", "size": 3}, "b": {"kind": 
     [
         ({"name": 3}, "x: name: is 3; it should be a valid string."),
         ({"colour": "rde"}, "x: colour: is 'rde'; it should be 'red' or 'blue'."),
-        ({"color": "red"}, "x: color: is no field here; did you mean 'colour'."),
+        ({"color": "red"}, "x: color: is not a field here; did you mean 'colour'."),
         ({"parts": {"a": {"kind": "weel"}}}, "x: parts.a: has kind 'weel'; it should be 'wheel', 'leg'."),
         ({"parts": {"a": {"size": 3}}}, "x: parts.a: has no kind; add the field 'kind'."),
         ({"parts": {"a": {"kind": "wheel"}}}, "x: parts.a.size: is missing; add this field."),
-        ({"parts": {"a": {"kind": "wheel", "sise": 3}}}, "x: parts.a.sise: is no field here; did you mean 'size'."),
+        ({"parts": {"a": {"kind": "wheel", "sise": 3}}}, "x: parts.a.sise: is not a field here; did you mean 'size'."),
         (
             {"parts": {"a": {"kind": "wheel", "size": 11}}},
             "x: parts.a.size: is 11; it should be less than or equal to 10.",

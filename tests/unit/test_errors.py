@@ -75,7 +75,7 @@ def test_of_many_choices_some_are_named():
 
 
 def test_no_choice_at_all_is_a_sentence_too():
-    assert one_of([], "x") == "there is none to choose from"
+    assert one_of([], "x") == "there is nothing to choose from"
 
 
 def test_a_mistake_is_the_same_in_another_process():

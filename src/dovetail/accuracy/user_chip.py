@@ -24,7 +24,7 @@ from dovetail.arrays import Floats
 from dovetail.cost.calibration import PRECISION_ROWS, calibration
 from dovetail.errors import InputError
 from dovetail.hardware import Chip, Cluster, cluster
-from dovetail.hardware.chip import EFFICIENCY_NAMES, OwnCalibration
+from dovetail.hardware.chip import EFFICIENCY_NAMES, ChipCalibration
 
 #: Folds of the cross-validation: with fewer configurations each is left out in turn.
 LEAVE_ONE_OUT, FOLDS = 20, 5
@@ -147,7 +147,7 @@ def with_values(chip: Chip, values: Mapping[str, float], source: str) -> Chip:
     calibrated |= values
     if not calibrated:
         return chip
-    return replace(chip, calibration=OwnCalibration(tuple((n, calibrated[n]) for n in _ordered(calibrated)), source))
+    return replace(chip, calibration=ChipCalibration(tuple((n, calibrated[n]) for n in _ordered(calibrated)), source))
 
 
 def _usable(

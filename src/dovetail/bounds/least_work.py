@@ -22,7 +22,7 @@ from dovetail.graph import Kind, LayerGraph, ModelGraph, Operator, Phase, Role, 
 from dovetail.graph.routing import EXPERT_TOKENS
 from dovetail.graph.size import Sizes, as_array
 from dovetail.graph.tensor import Element
-from dovetail.layout import CollectiveKind, Moment, Strategy, place_layer
+from dovetail.layout import CollectiveKind, CollectivePhase, Strategy, place_layer
 from dovetail.layout.mesh import Mesh
 from dovetail.models import Job
 
@@ -159,7 +159,7 @@ def _layer_stream(graph: LayerGraph, in_sequence: bool) -> Floats:
     elements = np.zeros(3)
     for collective in placed.collectives:
         if collective.kind in kinds and collective.tensor.dims == _STREAM:
-            phase = 0 if collective.moment is Moment.FORWARD else 2
+            phase = 0 if collective.phase is CollectivePhase.FORWARD else 2
             elements[phase] += float(as_array(collective.tensor.points(token)))
     return elements if elements[0] and elements[2] else np.zeros(3)
 

@@ -34,7 +34,7 @@ EXIT_INTERRUPTED = 130
 
 app = typer.Typer(
     name="dovetail",
-    help="Which chip, on which wafer or cluster, running which parallel plan, trains a model best; with a proof.",
+    help="Find the chip, the wafer or cluster, and the parallel plan that train a model best, with a proof.",
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -58,8 +58,8 @@ app.command("validate")(validate.validate)
 app.command("calibrate")(calibrate.calibrate)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"dovetail {dt.__version__}")
         raise typer.Exit
 
@@ -92,7 +92,7 @@ def main(arguments: list[str] | None = None) -> None:
 def _usage_error(error: typer.TyperException) -> InputError:
     message = getattr(error, "format_message", error.__str__)()
     what = " ".join(str(message).split()).rstrip(".?")
-    return InputError("dovetail", what, "run the command with --help to see what it takes")
+    return InputError("dovetail", what, "run the command with --help to see its options")
 
 
 def _fail(error: InputError) -> None:

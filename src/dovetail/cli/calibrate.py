@@ -1,4 +1,4 @@
-"""`dovetail calibrate`: a user's own cluster fitted from a handful of measurements."""
+"""`dovetail calibrate`: fits a user's cluster to a handful of measurements."""
 
 from __future__ import annotations
 
@@ -20,49 +20,51 @@ if TYPE_CHECKING:
     from dovetail.accuracy.user_timings import TimedNumbers
     from dovetail.hardware import Chip
 
-#: Of the rows that are refused the view names a few; JSON has all.
+#: How many refused rows the view lists; JSON has all of them.
 SHOWN = 5
-NO_GAIN = "a fit without a run predicts it no better than the shipped numbers: keep those, or measure more"
-ONE_CONFIGURATION = "one configuration cannot be cross-validated: measure another to know what the fit is worth"
+NO_GAIN = "on runs it has not seen, the fit is no better than the shipped numbers: keep those, or measure more"
+ONE_CONFIGURATION = "one configuration cannot be cross-validated: measure another to know how good the fit is"
 
 
 def calibrate(
     runs: Annotated[Path | None, typer.Argument(help="A CSV file of step times, as `dovetail validate` reads.")] = None,
     gemm: Annotated[Path | None, typer.Option("--gemm", help="A CSV file of timed matrix products.")] = None,
-    nccl: Annotated[list[Path] | None, typer.Option("--nccl", help="What nccl-tests printed; may be repeated.")] = None,
-    chip: Annotated[str | None, typer.Option("--chip", help="The chip to calibrate, where files have several.")] = None,
-    out: Annotated[Path, typer.Option("--out", help="The folder the chip and cluster files go to.")] = Path(),
-    force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
+    nccl: Annotated[list[Path] | None, typer.Option("--nccl", help="Output of nccl-tests; repeatable.")] = None,
+    chip: Annotated[
+        str | None, typer.Option("--chip", help="The chip to calibrate, if the files have several.")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder for the chip and cluster files.")] = Path(),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a view.")] = False,
 ) -> None:
-    """Fit your own chips and cluster from step times, timed products or nccl-tests; write them as files."""
+    """Fit your chips and cluster to step times, timed matrix products or nccl-tests, and write them as files."""
     if runs is None and gemm is None and not nccl:
         fix = "give a CSV file of step times, --gemm or --nccl"
-        raise InputError("dovetail calibrate", "has nothing to fit on", fix)
+        raise InputError("dovetail calibrate", "has no measurements to fit", fix)
     from dovetail import accuracy
     from dovetail.accuracy.user_chip import fit_timings, fit_user_chip
 
     measured = None if runs is None else accuracy.read_runs(runs)
-    known = _chip(chip, measured, runs)
-    targets = _targets(known, out, force=force)
-    timed = _timed(known, gemm, nccl or [], measured)
-    found = fit_timings(known, timed) if measured is None else fit_user_chip(known, measured, str(runs), timed)
-    files = _write(found, *targets)
+    shipped = _chip(chip, measured, runs)
+    targets = _targets(shipped, out, force=force)
+    timed = _timed(shipped, gemm, nccl or [], measured)
+    fit = fit_timings(shipped, timed) if measured is None else fit_user_chip(shipped, measured, str(runs), timed)
+    files = _write(fit, *targets)
     if as_json:
-        print_json(fields(found, files))
+        print_json(fields(fit, files))
     else:
-        _print(found, str(runs), files)
+        _print(fit, str(runs), files)
 
 
-def fields(found: UserChipFit, files: Sequence[str]) -> dict[str, Any]:
+def fields(fit: UserChipFit, files: Sequence[str]) -> dict[str, Any]:
     """The JSON fields others rely on; ratios are fractions."""
-    unseen = found.cross_validated
+    unseen = fit.cross_validated
     return {
-        "chip": found.chip.name,
+        "chip": fit.chip.name,
         "rows": {
-            "read": found.rows_read,
-            "used": found.before.rows if found.before else 0,
-            "refused": [{"id": r.id, "reason": r.reason} for r in found.refused],
+            "read": fit.rows_read,
+            "used": fit.before.rows if fit.before else 0,
+            "refused": [{"id": r.id, "reason": r.reason} for r in fit.refused],
         },
         "parameters": {
             name: {
@@ -72,13 +74,13 @@ def fields(found: UserChipFit, files: Sequence[str]) -> dict[str, Any]:
                 "written": n.measured,
                 "spread": n.spread,
             }
-            for name, n in found.numbers.items()
+            for name, n in fit.numbers.items()
         },
-        "before": asdict(found.before) if found.before else None,
-        "after": asdict(found.after) if found.after else None,
-        "cross_validated": {**asdict(unseen), "folds": found.folds} if unseen else None,
-        "timings": {t.what: {"rows": t.rows, "before": t.before, "after": t.after} for t in found.timed},
-        "better_than_before": found.worth_it,
+        "before": asdict(fit.before) if fit.before else None,
+        "after": asdict(fit.after) if fit.after else None,
+        "cross_validated": {**asdict(unseen), "folds": fit.folds} if unseen else None,
+        "timings": {t.what: {"rows": t.rows, "before": t.before, "after": t.after} for t in fit.timed},
+        "better_than_before": fit.worth_it,
         "files": list(files),
     }
 
@@ -105,22 +107,22 @@ def _timed(chip: Chip, gemm: Path | None, nccl: Sequence[Path], measured: Measur
 def _targets(chip: Chip, out: Path, *, force: bool) -> tuple[Path, Path]:
     """The files to write, checked before anything is fitted."""
     if not out.is_dir():
-        raise InputError(str(out), "is no folder", "name one that exists")
+        raise InputError(str(out), "is not a folder", "name an existing one")
     targets = (out / f"{chip.name}-calibrated.yaml", out / f"{chip.name}-calibrated-cluster.yaml")
     for path in targets:
         if path.exists() and not force:
-            raise InputError(str(path), "exists already", "name another folder with --out or add --force")
+            raise InputError(str(path), "already exists", "name another folder with --out or add --force")
     return targets
 
 
-def _write(found: UserChipFit, chip_path: Path, cluster_path: Path) -> list[str]:
+def _write(fit: UserChipFit, chip_path: Path, cluster_path: Path) -> list[str]:
     from dovetail.documents import to_yaml
     from dovetail.hardware.write import chip_document, cluster_document
 
-    texts = {chip_path: to_yaml(chip_document(found.chip))}
-    if found.cluster is not None:
-        source = "the tiers of the largest cluster measured" if found.before else ""
-        document = cluster_document(found.cluster, cluster_path.stem, source)
+    texts = {chip_path: to_yaml(chip_document(fit.chip))}
+    if fit.cluster is not None:
+        source = "the tiers of the largest cluster measured" if fit.before else ""
+        document = cluster_document(fit.cluster, cluster_path.stem, source)
         texts[cluster_path] = to_yaml(document)
     for path, text in texts.items():
         try:
@@ -130,37 +132,37 @@ def _write(found: UserChipFit, chip_path: Path, cluster_path: Path) -> list[str]
     return [str(path) for path in texts]
 
 
-def _print(found: UserChipFit, runs: str, files: Sequence[str]) -> None:
-    facts = [("chip", f"{found.chip.name} ({found.chip.title})"), *_run_facts(found, runs)]
-    facts += [(t.what, f"{t.rows:,} timed; {t.before:.1%} off before, {t.after:.1%} after") for t in found.timed]
+def _print(fit: UserChipFit, runs: str, files: Sequence[str]) -> None:
+    facts = [("chip", f"{fit.chip.name} ({fit.chip.title})"), *_run_facts(fit, runs)]
+    facts += [(t.what, f"{t.rows:,} timed; {t.before:.1%} off before, {t.after:.1%} after") for t in fit.timed]
     print_facts(facts)
-    sure = found.before is not None
-    rows = [_row(name, number, sure=sure) for name, number in found.numbers.items()]
-    print_table(("number", "before", "after", *(["unsure by"] if sure else []), "rests on"), rows)
-    if found.before is not None and found.worth_it is not True:
-        typer.echo(f"careful: {ONE_CONFIGURATION if found.worth_it is None else NO_GAIN}")
-    for refusal in found.refused[:SHOWN]:
+    sure = fit.before is not None
+    rows = [_row(name, number, sure=sure) for name, number in fit.numbers.items()]
+    print_table(("number", "before", "after", *(["uncertainty"] if sure else []), "source"), rows)
+    if fit.before is not None and fit.worth_it is not True:
+        typer.echo(f"warning: {ONE_CONFIGURATION if fit.worth_it is None else NO_GAIN}")
+    for refusal in fit.refused[:SHOWN]:
         typer.echo(f"refused {refusal.id}: {refusal.reason}")
-    if len(found.refused) > SHOWN:
-        typer.echo(f"and {len(found.refused) - SHOWN:,} more; --json has all")
+    if len(fit.refused) > SHOWN:
+        typer.echo(f"and {len(fit.refused) - SHOWN:,} more: see --json")
     for path in files:
-        typer.echo(f"written {path}")
+        typer.echo(f"wrote {path}")
 
 
-def _run_facts(found: UserChipFit, runs: str) -> list[tuple[str, str]]:
-    before, after, unseen = found.before, found.after, found.cross_validated
+def _run_facts(fit: UserChipFit, runs: str) -> list[tuple[str, str]]:
+    before, after, unseen = fit.before, fit.after, fit.cross_validated
     if before is None or after is None:
         return []
-    apart = found.rows_read - before.rows - len(found.refused)
-    others = f", {apart:,} of another chip or tier" if apart else ""
+    ignored = fit.rows_read - before.rows - len(fit.refused)
+    others = f", {ignored:,} of another chip or tier" if ignored else ""
     facts = [
-        ("runs", f"{runs}: {before.rows:,} used, {len(found.refused):,} refused{others}"),
-        ("before", f"{before.mape:.1%} off (MAPE of step times), bias {before.bias:+.1%}"),
-        ("after", f"{after.mape:.1%} off on the runs it was fitted on, bias {after.bias:+.1%}"),
+        ("runs", f"{runs}: {before.rows:,} used, {len(fit.refused):,} refused{others}"),
+        ("before", f"step-time MAPE {before.mape:.1%}, bias {before.bias:+.1%}"),
+        ("after", f"step-time MAPE {after.mape:.1%} on the runs it was fitted on, bias {after.bias:+.1%}"),
     ]
     if unseen is not None:
-        each = "each configuration" if found.folds == found.configurations else f"one part in {found.folds}"
-        facts.append(("unseen", f"{unseen.mape:.1%} off where {each} is left out (cross-validated)"))
+        each = "each configuration" if fit.folds == fit.configurations else f"one part in {fit.folds}"
+        facts.append(("unseen", f"step-time MAPE {unseen.mape:.1%} with {each} left out (cross-validated)"))
     return facts
 
 

@@ -22,7 +22,7 @@ app = typer.Typer(help="Chips: list the catalogue, show one.")
 
 @app.command("list")
 def list_chips(as_json: AsJson = False) -> None:
-    """Every chip of the catalogue."""
+    """List the chips of the catalogue."""
     chips = [dt.hardware.chip(name) for name in dt.hardware.chip_names()]
     if as_json:
         print_json([chip_fields(chip) for chip in chips])
@@ -35,13 +35,13 @@ def list_chips(as_json: AsJson = False) -> None:
 def show(
     name: Annotated[str, typer.Argument(help="A name of the catalogue, or the path of a chip file.")],
     silicon: Annotated[bool, typer.Option("--silicon", help="Estimate area, power and cost.")] = False,
-    technology: Annotated[str, typer.Option(help="For --silicon: another technology than the chip's.")] = "",
+    technology: Annotated[str, typer.Option(help="With --silicon: a technology other than the chip's.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Units, memories, links and doubts of one chip; with --silicon what it takes to make it."""
+    """Show one chip: units, memories, links and doubts; with --silicon also its area, power and cost."""
     chip = dt.hardware.chip(name)
     if technology and not silicon:
-        raise InputError("--technology", "stands without --silicon", "add --silicon")
+        raise InputError("--technology", "requires --silicon", "add --silicon")
     if silicon:
         show_silicon(chip, technology, as_json)
         return
@@ -68,7 +68,7 @@ def show(
 
 
 def chip_fields(chip: Chip) -> dict[str, object]:
-    """A chip as JSON has it: the fields of its file, and what follows from them."""
+    """A chip as JSON: the fields of its file, and what follows from them."""
     fields = asdict(chip)
     fields["dense_flops"] = chip.dense_flops.published()
     fields["doubts"] = dict(chip.doubts)
@@ -108,7 +108,7 @@ def _on_chip(chip: Chip) -> str:
 
 def _memory(chip: Chip) -> str:
     if not chip.hbm_bytes:
-        return "none beside the chip"
+        return "none off chip"
     stacks = f", {chip.hbm_stacks} stacks" if chip.hbm_stacks else ""
     return f"{bytes_text(chip.hbm_bytes)}{_at(chip.hbm_bytes_per_s)}{stacks}"
 
@@ -127,7 +127,7 @@ def _price(chip: Chip) -> str:
 
 
 def _measured(chip: Chip) -> str:
-    """The chip's own efficiencies, which go before its generation's."""
+    """The chip's measured efficiencies, which override those of its generation."""
     if chip.calibration is None:
         return ""
     values = ", ".join(f"{name} {value:.4g}" for name, value in chip.calibration.values)

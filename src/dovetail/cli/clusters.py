@@ -20,7 +20,7 @@ app = typer.Typer(help="Clusters: list the catalogue, show one.")
 
 @app.command("list")
 def list_clusters(as_json: AsJson = False) -> None:
-    """Every cluster of the catalogue."""
+    """List the clusters of the catalogue."""
     clusters = [dt.hardware.cluster(name) for name in dt.hardware.cluster_names()]
     if as_json:
         print_json([cluster_fields(cluster) for cluster in clusters])
@@ -32,10 +32,10 @@ def list_clusters(as_json: AsJson = False) -> None:
 @app.command("show")
 def show(
     name: Annotated[str, typer.Argument(help="A cluster or chip of the catalogue, or the path of a cluster file.")],
-    chips: Annotated[int | None, typer.Option("--chips", help="As many chips instead of its own number.")] = None,
+    chips: Annotated[int | None, typer.Option("--chips", help="Use this many chips instead.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Chips, network tiers and doubts of one cluster."""
+    """Show one cluster: chips, network tiers and doubts."""
     cluster = dt.hardware.cluster(name, chips)
     if as_json:
         print_json(cluster_fields(cluster))
@@ -59,7 +59,7 @@ def show(
 
 
 def cluster_fields(cluster: Cluster) -> dict[str, object]:
-    """A cluster as JSON has it; of its chip the name."""
+    """A cluster as JSON, with the name of its chip."""
     fields = {**asdict(cluster), "chip": cluster.chip.name, "doubts": dict(cluster.doubts)}
     return {**fields, "factors": list(cluster.factors)}
 

@@ -19,7 +19,7 @@ def diff(
     other: Annotated[Path, typer.Argument(metavar="OTHER", help="A plan file for the same job and cluster.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """What differs between two plans, and what each change to the first would gain by itself, in order of gain."""
+    """Show how two plans differ, and what each single change to the first would gain, best first."""
     from dovetail.explanation.differences import compare
     from dovetail.plans.plan_file import load_task
 
@@ -54,7 +54,7 @@ def _fields(comparison: Comparison) -> dict[str, Any]:
 
 def _print(comparison: Comparison, ours: str, other: str) -> None:
     if not comparison.differences:
-        typer.echo("the plans are the same")
+        typer.echo("the plans are identical")
         return
     rows = [
         [_names(each), _texts(each, each.ours), _texts(each, each.other), *_effect(each)]
@@ -66,7 +66,7 @@ def _print(comparison: Comparison, ours: str, other: str) -> None:
         f"{seconds_text(each.step_time_s)}{'' if each.fits else ' (does not fit)'}"
         for each in (comparison.ours, comparison.other)
     ]
-    typer.echo(f"{ours}: {times[0]} a step; {other}: {times[1]}; all changes together gain {saved}")
+    typer.echo(f"{ours}: {times[0]} per step; {other}: {times[1]}; all changes together gain {saved}")
 
 
 def _names(each: Difference) -> str:
@@ -88,6 +88,6 @@ def _text(value: Any) -> str:
 
 def _effect(each: Difference) -> tuple[str, str]:
     if each.step_time_s is None or each.gain is None:
-        return "-", f"not alone: {each.obstacle}"
+        return "-", f"not by itself: {each.obstacle}"
     gain = percent_text(each.gain)
     return seconds_text(each.step_time_s), gain if each.fits else f"{gain}, but does not fit"

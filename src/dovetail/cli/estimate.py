@@ -1,4 +1,4 @@
-"""`dovetail estimate`: what one given plan takes, and where each second and byte goes."""
+"""`dovetail estimate`: step time, memory and energy of one given plan, and where they go."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def estimate(
     plan: Annotated[Path, typer.Argument(help="A plan file: job, cluster and plan in YAML.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a view.")] = False,
 ) -> None:
-    """What a given plan takes: step time, memory, energy, and where each second goes."""
+    """Estimate a given plan: step time, memory, energy, and where the time goes."""
     from dovetail.plans.plan_file import load_task
 
     task = load_task(plan)

@@ -1,4 +1,4 @@
-"""How an evaluated plan is shown: JSON fields, facts, and where each second and byte goes."""
+"""How an evaluated plan is shown: JSON fields, facts, and where time and memory go."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def evaluation_fields(result: Evaluation) -> dict[str, Any]:
 
 
 def plan_fields(plan: Plan) -> dict[str, Any]:
-    """A plan as JSON has it."""
+    """A plan as JSON."""
     from dovetail.plans import write
 
     return write.plan_fields(plan)
@@ -53,31 +53,31 @@ def plan_fields(plan: Plan) -> dict[str, Any]:
 def question_facts(job: Job, cluster: Cluster, framework: Framework) -> Facts:
     """What is trained, on what, by which framework."""
     return [
-        ("job", f"{job.model.name}, {job.global_batch} sequences of {job.seq_len} a step, {job.precision}"),
+        ("job", f"{job.model.name}, {job.global_batch} sequences of {job.seq_len} per step, {job.precision}"),
         ("cluster", f"{cluster.chips} × {cluster.chip.name} ({cluster.name}), {framework.name}"),
     ]
 
 
 def result_facts(result: Evaluation) -> Facts:
-    """What the plan takes."""
+    """Step time, memory and energy of the plan."""
     return [
         ("step", f"{seconds_text(result.step_time_s)}, {result.mfu:.1%} of peak (MFU)"),
         ("speed", f"{result.tokens_per_s_per_chip:,.0f} tokens/s per chip"),
         ("energy", _energy(result)),
-        ("rests on", result.provenance["calibration"]),
+        ("based on", result.provenance["calibration"]),
     ]
 
 
 def plan_facts(plan: Plan) -> Facts:
-    """A plan in words, all choices it makes."""
+    """All choices of a plan, in words."""
     from dovetail.plans.words import plan_lines
 
     return [("plan" if position == 0 else "", line) for position, line in enumerate(plan_lines(plan))]
 
 
 def print_parts(result: Evaluation, cluster: Cluster) -> None:
-    """Where each second of the busiest stage and each byte of the fullest goes, as bars."""
-    typer.echo("\nwhere each second of the busiest stage goes")
+    """The time of the busiest stage and the memory of the fullest, part by part as bars."""
+    typer.echo("\ntime of the busiest stage")
     print_bars(dict(result.breakdown), seconds_text)
     stage = fullest_stage(result)
     capacity = cluster.chip.memory_bytes
@@ -93,8 +93,10 @@ def fullest_stage(result: Evaluation) -> int:
 def exit_unless_fits(result: Evaluation, where: str) -> None:
     """Ends a command whose plan does not fit, with the stage and the missing bytes."""
     if not result.fits:
-        what = f"does not fit by {bytes_text(result.missing_bytes)} per chip"
-        sentence = InputError(f"{where}: stage {fullest_stage(result)}", what, "use more chips, more recompute or ZeRO")
+        what = f"does not fit: {bytes_text(result.missing_bytes)} are missing per chip"
+        sentence = InputError(
+            f"{where}: stage {fullest_stage(result)}", what, "use more chips, recompute more or raise the ZeRO stage"
+        )
         typer.echo(str(sentence), err=True)
         raise typer.Exit(EXIT_INFEASIBLE)
 
@@ -102,4 +104,4 @@ def exit_unless_fits(result: Evaluation, where: str) -> None:
 def _energy(result: Evaluation) -> str:
     if result.energy_j is None:
         return result.provenance["energy"]
-    return f"{quantity_text(result.energy_j, 'J')} a step ({result.provenance['energy']})"
+    return f"{quantity_text(result.energy_j, 'J')} per step ({result.provenance['energy']})"

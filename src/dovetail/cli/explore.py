@@ -1,4 +1,4 @@
-"""`dovetail explore`: the best design with its best plans, or the front of several objectives, proven."""
+"""`dovetail explore`: the best design with its best plans, or the Pareto front of several objectives, proven."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from dovetail.units import count_text, percent_text, seconds_text
 if TYPE_CHECKING:
     from dovetail.exploration.result import StudyResult
 
-_OUT = "The run directory: a path, or an address such as s3://bucket/run; default what the study says."
-_ADDRESS = "Where Ray is: local (started here), auto (the cluster this machine is in), or ray://host:port."
-_SIMULATE = "Replay so many leading designs at most, each with as many plans, and say which is fastest by simulation."
-#: Points of a front that are shown; all are in the JSON.
+_OUT = "Run directory: a path or a URL such as s3://bucket/run; default: the study's."
+_ADDRESS = "Ray cluster: local (start one here), auto (join this machine's), or ray://host:port."
+_SIMULATE = "Simulate at most this many leading designs, with as many plans each, and report the fastest."
+#: Points of a Pareto front that the view shows; JSON has all of them.
 _SHOWN = 20
 
 
 def explore(
     file: Annotated[Path, typer.Argument(help="A study file (YAML).")],
     out: Annotated[str | None, typer.Option("--out", help=_OUT)] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that the directory holds.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in the directory.")] = False,
     executor: Annotated[
-        Literal["inline", "ray"] | None, typer.Option("--executor", help="Where batches run; default the study's.")
+        Literal["inline", "ray"] | None, typer.Option("--executor", help="Where batches run; default: the study's.")
     ] = None,
     address: Annotated[str | None, typer.Option("--address", help=_ADDRESS)] = None,
-    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Of a local Ray; default all cores.")] = None,
+    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Cores of a local Ray; default: all.")] = None,
     simulate_top: Annotated[
         int | None, typer.Option("--simulate-top", min=1, max=1000, help=_SIMULATE, show_default=False)
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; progress as JSON lines on stderr.")] = False,
 ) -> None:
-    """Searches hardware and plans together: what no design within the limits beats."""
+    """Search hardware and plans together, and prove that no design within the limits is better."""
     from dovetail.cli.progress import listener_for
     from dovetail.exploration.study import Study
 
@@ -50,7 +50,7 @@ def explore(
     if where is None:
         raise InputError("--out", "is missing", "name a run directory, or give the study an `output`")
     if (executor or study.executor.name) != "ray" and (address or workers):
-        raise InputError("--address" if address else "--workers", "belongs to Ray", "add --executor ray")
+        raise InputError("--address" if address else "--workers", "requires Ray", "add --executor ray")
     with listener_for(as_json) as listener:
         result = study.run(where, resume=resume, executor=executor, address=address, workers=workers, listener=listener)
     for sentence in result.repairs:
@@ -69,13 +69,13 @@ def explore(
 
 
 def _say(event: str, sentence: str, *, as_json: bool) -> None:
-    """A sentence beside the answer; a program that reads along gets it as an event."""
+    """A note next to the answer; programs get it as an event."""
     text = json.dumps({"event": event, "sentence": sentence}, ensure_ascii=False) if as_json else sentence
     typer.echo(text, err=True)
 
 
 def _write_plans(result: StudyResult, where: str, name: str, best: dict[str, Any] | None) -> dict[str, str]:
-    """Plan files of a design, beside the run; none for a front, nor where the run is on no disk of ours."""
+    """Writes the plan files of a design next to the run; none for a Pareto front or a run on remote storage."""
     if best is None or "://" in where:
         return {}
     from dovetail.documents import to_yaml, write_text
@@ -84,7 +84,9 @@ def _write_plans(result: StudyResult, where: str, name: str, best: dict[str, Any
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
-        raise InputError(str(folder), f"cannot be made: {error.strerror}", "let it be written to") from None
+        raise InputError(
+            str(folder), f"cannot be created ({error.strerror})", "name a folder you may write to"
+        ) from None
     written: dict[str, str] = {}
     for job in best["jobs"]:
         path = folder / f"{job}.yaml"
@@ -112,25 +114,24 @@ def _print_result(result: StudyResult, plans: dict[str, str]) -> None:
 
 
 def _simulation_facts(document: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The fastest design by simulation, whether the model has the same, and what is proven."""
+    """The fastest design in simulation, whether it is the model's choice too, and what is proven."""
     simulation = document.get("simulation")
     if simulation is None or simulation["best"] is None:
         return []
     best, modelled, certificate = simulation["best"], document["best"], simulation["certificate"]
-    text = (
-        f"{seconds_text(best['step_time_s'])} a step ({best['step_time_s'] / best['model_s'] - 1:+.1%} over the model)"
-    )
-    own = next(row for row in simulation["replayed"] if _candidate(row) == _candidate(modelled))
-    choice = "the model's own choice"
-    if own is not simulation["replayed"][0]:
-        loss = own["step_time_s"] / best["step_time_s"] - 1
+    over = f"{best['step_time_s'] / best['model_s'] - 1:+.1%} over the model"
+    text = f"{seconds_text(best['step_time_s'])} per step ({over})"
+    models_choice = next(row for row in simulation["replayed"] if _candidate(row) == _candidate(modelled))
+    choice = "also the model's choice"
+    if models_choice is not simulation["replayed"][0]:
+        loss = models_choice["step_time_s"] / best["step_time_s"] - 1
         text = f"design {best['design']:,}, {_number_text(best)}: {text}"
-        choice = f"{choice} loses {loss:.1%}"
-    proof = "proven: no design is faster when simulated"
+        choice = f"the model's choice is {loss:.1%} slower"
+    proof = "proven: no design is faster in simulation"
     if certificate["status"] != "optimal":
-        least = seconds_text(certificate["lower_bound"])
-        proof = f"at most {certificate['gap']:.1%} from the best: no design takes less than {least} when simulated"
-    said = f"best of {len(simulation['replayed']):,} replayed; {choice}; {proof}"
+        bound = seconds_text(certificate["lower_bound"])
+        proof = f"within {certificate['gap']:.1%} of the best: no design takes less than {bound} in simulation"
+    said = f"best of {len(simulation['replayed']):,} simulated; {choice}; {proof}"
     return [("simulated", text), *(("", line) for _, line in wrapped("", said))]
 
 
@@ -149,9 +150,9 @@ def _print_best(result: StudyResult, best: dict[str, Any]) -> None:
         figures = {name: value for name, value in best["variables"].items() if name not in SHOWN_VARIABLES}
     lines += [(variable_label(name), variable_text(name, value)) for name, value in figures.items()]
     lines += [(OBJECTIVES[name].title, _objective_text(name, value)) for name, value in best["objectives"].items()]
-    for name, found in best["jobs"].items():
+    for name, answer in best["jobs"].items():
         words = plan_words(result.plan_of(best, name))
-        lines.append((name, f"{seconds_text(found['step_time_s'])} a step: {words}"))
+        lines.append((name, f"{seconds_text(answer['step_time_s'])} per step: {words}"))
     print_facts(lines)
     typer.echo("")
 
@@ -164,7 +165,7 @@ def _number_text(point: Mapping[str, Any]) -> str:
 
 
 def _print_front(result: StudyResult, points: list[dict[str, Any]]) -> None:
-    """The front in the order of its first objective, variables in one column: there may be many."""
+    """The Pareto front in order of its first objective, with all variables in one column."""
     from dovetail.exploration.objective import OBJECTIVES
 
     first, *_ = names = result.study.objectives
@@ -178,7 +179,7 @@ def _print_front(result: StudyResult, points: list[dict[str, Any]]) -> None:
     chips = ["wafers" if result.study.of_wafers else "chips"] if several else []
     print_table(("design", *chips, *(OBJECTIVES[name].title for name in names), "variables"), rows)
     if len(points) > len(rows):
-        typer.echo(f"and {len(points) - len(rows)} more on the front: --json has all")
+        typer.echo(f"and {len(points) - len(rows)} more on the Pareto front: see --json")
 
 
 def _objective_text(name: str, value: float) -> str:
@@ -189,11 +190,16 @@ def _objective_text(name: str, value: float) -> str:
 
 
 def _levels(counts: dict[str, int]) -> str:
-    """How many designs each level left, in the order they go through them."""
-    words = {"designs": "in the space", "kept": "within limits", "holding": "that hold the state", "sampled": "sampled"}
-    words |= {"physical": "left by physics"}
-    words |= {"profile": "left by profiles", "searched": "searched", "evaluated": "evaluated to the end"}
-    words |= {"replayed": "replayed"}
+    """How many designs each level of fidelity left, in order."""
+    words = {
+        "designs": "in the space",
+        "kept": "within limits",
+        "holding": "with memory for the state",
+        "sampled": "sampled",
+    }
+    words |= {"physical": "not pruned by physics"}
+    words |= {"profile": "not pruned by profiles", "searched": "searched", "evaluated": "fully evaluated"}
+    words |= {"replayed": "simulated"}
     return ", ".join(f"{counts[name]:,} {text}" for name, text in words.items() if name in counts)
 
 
@@ -201,10 +207,10 @@ def _infeasible(result: StudyResult) -> str:
     counts = result.document["counts"]
     if counts.get("kept") == 0:
         left_out = result.study.spaces[-1].count().left_out
-        binding = max(left_out, key=lambda text: left_out[text])
-        what = f"leave none of {counts['designs']:,} designs, {binding} alone leaves out {left_out[binding]:,}"
-        error = InputError("limits", what, "raise it")
+        tightest = max(left_out, key=lambda text: left_out[text])
+        what = f"exclude all {counts['designs']:,} designs; {tightest} alone excludes {left_out[tightest]:,}"
+        error = InputError("limits", what, "relax it")
     else:
-        fix = "give designs more memory, more chips, or plans more freedom"
+        fix = "allow more memory, more chips, or more kinds of plans"
         error = InputError("study", f"no plan fits on any of {counts.get('kept', counts['searched']):,} designs", fix)
     return str(error)

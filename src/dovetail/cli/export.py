@@ -20,11 +20,11 @@ Target = Literal["megatron", "torchtitan", "deepspeed", "accelerate", "maxtext",
 def export(
     plan: Annotated[Path, typer.Argument(help="A plan file: job, cluster and plan in YAML.")],
     to: Annotated[Target, typer.Option("--to", help="The framework to write for; perfetto: a trace of a step.")],
-    out: Annotated[Path | None, typer.Option("--out", help="Write the file here; default standard output.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Let --out replace a file.")] = False,
+    out: Annotated[Path | None, typer.Option("--out", help="Write the file here; default: standard output.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Allow --out to overwrite a file.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: target, version, text, notes, out.")] = False,
 ) -> None:
-    """Writes a plan as the framework's own launch file; what the framework cannot run is refused, with the reason."""
+    """Write a plan as a framework's launch file; a plan the framework cannot run is refused with the reason."""
     if to == "perfetto":
         _export_trace(plan, out, force=force, as_json=as_json)
         return
@@ -43,13 +43,13 @@ def export(
         fields = {"target": to, "version": exporter.version, "name": launch.name, "text": launch.text}
         print_json({**fields, "notes": list(launch.notes), "out": written})
         return
-    typer.echo(launch.text.rstrip() if out is None else f"written {out} for {exporter.version}")
+    typer.echo(launch.text.rstrip() if out is None else f"wrote {out} for {exporter.version}")
     for note in launch.notes:
         typer.echo(note, err=True)
 
 
 def _export_trace(plan: Path, out: Path | None, *, force: bool, as_json: bool) -> None:
-    """The simulated step of a plan; too long for a screen, so always a file."""
+    """The simulated step of a plan; too long for a terminal, so always a file."""
     if out is None:
         raise InputError("--out", "is missing", "name a file for the trace")
     check_target(out, force=force)
@@ -61,4 +61,4 @@ def _export_trace(plan: Path, out: Path | None, *, force: bool, as_json: bool) -
     if as_json:
         print_json({"target": "perfetto", "version": "Trace Event Format", **trace_fields(trace), "out": str(out)})
     else:
-        typer.echo(f"written {out}: {trace_text(trace)}")
+        typer.echo(f"wrote {out}: {trace_text(trace)}")

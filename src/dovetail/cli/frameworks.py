@@ -1,4 +1,4 @@
-"""`dovetail frameworks`: what each training framework can run and keeps in memory."""
+"""`dovetail frameworks`: what each training framework can run and stores in memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ app = typer.Typer(help="Frameworks: list the catalogue, show one.")
 
 @app.command("list")
 def list_frameworks(as_json: AsJson = False) -> None:
-    """Every framework of the catalogue."""
+    """List the frameworks of the catalogue."""
     frameworks = [dt.frameworks.load(name) for name in dt.frameworks.names()]
     if as_json:
         print_json([framework_fields(framework) for framework in frameworks])
@@ -35,7 +35,7 @@ def show(
     name: Annotated[str, typer.Argument(help="A name of the catalogue, or the path of a framework file.")],
     as_json: AsJson = False,
 ) -> None:
-    """Plans, bytes per parameter and overlaps of one framework."""
+    """Show one framework: plans, bytes per parameter, overlaps."""
     framework = dt.frameworks.load(name)
     if as_json:
         print_json(framework_fields(framework))
@@ -45,7 +45,7 @@ def show(
 
 
 def framework_fields(framework: Framework) -> dict[str, object]:
-    """A framework as JSON has it: the fields of its file."""
+    """A framework as JSON: the fields of its file."""
     states = {precision: asdict(state) for precision, state in framework.states}
     return {**asdict(framework), "states": states, "doubts": dict(framework.doubts)}
 
@@ -55,14 +55,14 @@ def _plans(f: Framework) -> list[tuple[str, str]]:
     facts = [
         ("framework", f"{f.name} ({f.version})"),
         ("pipeline", f"{_words(f.pipeline_schedules)}; uneven stages: {f.uneven_stages}"),
-        ("microbatches", f"{f.interleaved_microbatches} when interleaved"),
+        ("micro-batches", f"{f.interleaved_microbatches} when interleaved"),
         ("ZeRO", f"{_words(f.zero_stages)}; with a pipeline {_words(f.zero_stages_with_pipeline)}"),
         ("sequence", f"{f.sequence_parallel}; context parallel: {_words(f.context_parallel) or 'no'}"),
         ("experts", f"over {_words(f.expert_parallel) or 'nothing'}"),
         ("recompute", _words(f.recompute) + (f" ({_words(f.recompute_modules)})" if f.recompute_modules else "")),
         ("overlaps", ", ".join(f"{name} {value}" for name, value in overlaps.items())),
         ("", f"pipeline_transfers: {_words(f.overlaps.pipeline_transfers) or 'never'}"),
-        ("beside", _allowances(f)),
+        ("overhead", _allowances(f)),
     ]
     return facts if "interleaved" in f.pipeline_schedules else [fact for fact in facts if fact[0] != "microbatches"]
 
@@ -71,13 +71,13 @@ def _allowances(f: Framework) -> str:
     context, buffers = (a.value / 1e9 for a in (f.context_bytes, f.collective_buffer_bytes))
     overhead = f.allocator_overhead
     return (
-        f"{context:g} GB of context ({f.context_bytes.status}), {overhead.value:.0%} lost by the allocator "
+        f"{context:g} GB of context ({f.context_bytes.status}), {overhead.value:.0%} allocator overhead "
         f"({overhead.status}), {buffers:g} GB of buffers ({f.collective_buffer_bytes.status})"
     )
 
 
 def _state_rows(f: Framework) -> list[tuple[str, ...]]:
-    """Bytes per parameter over d shards: the part that stays and the part that is divided."""
+    """Bytes per parameter over d shards: the replicated part and the sharded part."""
     rows: list[tuple[str, ...]] = []
     for precision, _ in f.states:
         cells: list[str] = []

@@ -12,27 +12,27 @@ from dovetail.cli.output import check_target, print_facts, print_json, wrapped
 from dovetail.cli.question import complete
 from dovetail.errors import InputError
 
-#: Launch files are short; what is longer is something else.
+#: Launch files are short; anything longer is something else.
 MAX_BYTES = 2**20
 
 
 def import_launch(
     file: Annotated[Path, typer.Argument(help="A launch script, arguments, or a configuration.")],
     out: Annotated[Path | None, typer.Option("--out", help="Write the plan file here (YAML).")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Let --out replace a file.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Allow --out to overwrite a file.")] = False,
     form: Annotated[
         Literal["megatron", "torchtitan", "deepspeed"] | None,
-        typer.Option("--format", help="Whose launch file it is; default what it looks like."),
+        typer.Option("--format", help="Format of the launch file; default: detected."),
     ] = None,
-    model: Annotated[str | None, typer.Option("--model", help="Where the file names no model.")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="If the file names no model.")] = None,
     cluster: Annotated[str | None, typer.Option("--cluster", help="A cluster of the catalogue or its file.")] = None,
     chip: Annotated[str | None, typer.Option("--chip", help="A chip of the catalogue or its file.")] = None,
-    chips: Annotated[int | None, typer.Option("--chips", min=1, help="Where the file does not say how many.")] = None,
-    global_batch: Annotated[int | None, typer.Option("--global-batch", help="Sequences a step.")] = None,
-    seq_len: Annotated[int | None, typer.Option("--seq-len", help="Tokens of a sequence.")] = None,
+    chips: Annotated[int | None, typer.Option("--chips", min=1, help="If the file does not say how many.")] = None,
+    global_batch: Annotated[int | None, typer.Option("--global-batch", help="Sequences per step.")] = None,
+    seq_len: Annotated[int | None, typer.Option("--seq-len", help="Tokens per sequence.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a view.")] = False,
 ) -> None:
-    """Reads an existing launch as a plan; what it leaves open is asked for, what nobody knows is listed."""
+    """Read an existing launch file as a plan; ask for what it leaves open, and list the options we do not know."""
     from dovetail.launch.targets import read_launch
 
     reading = read_launch(_text(file), str(file), form, chips)
@@ -61,8 +61,10 @@ def import_launch(
         return
     print_facts([*question_facts(task.job, task.cluster, task.framework), *plan_facts(task.plan)])
     if reading.unknown:
-        print_facts(wrapped("unknown", f"{', '.join(reading.unknown)}: nobody here knows them; the plan is without"))
-    typer.echo(f"written {out}" if out is not None else "add --out plan.yaml to keep it, and ask `dovetail estimate`")
+        print_facts(wrapped("unknown", f"{', '.join(reading.unknown)}: unknown options, which the plan ignores"))
+    typer.echo(
+        f"wrote {out}" if out is not None else "add --out plan.yaml to save it, then run `dovetail estimate plan.yaml`"
+    )
 
 
 def _text(file: Path) -> str:
@@ -73,6 +75,6 @@ def _text(file: Path) -> str:
             raise InputError(str(file), f"has more than {MAX_BYTES} bytes", "give a launch script or its arguments")
         return content.decode("utf-8")
     except UnicodeDecodeError:
-        raise InputError(str(file), "is no text", "give a launch script, arguments or a configuration") from None
+        raise InputError(str(file), "is not text", "give a launch script, arguments or a configuration") from None
     except OSError as error:
-        raise InputError(str(file), f"cannot be read ({error.strerror})", "name a file that exists") from None
+        raise InputError(str(file), f"cannot be read ({error.strerror})", "name an existing file") from None

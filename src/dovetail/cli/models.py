@@ -24,7 +24,7 @@ SeqLen = Annotated[int | None, typer.Option("--seq-len", help="Tokens per sequen
 
 @app.command("list")
 def list_models(as_json: AsJson = False) -> None:
-    """Every model of the catalogue."""
+    """List the models of the catalogue."""
     summaries = [dt.models.summarise(dt.models.load(name)) for name in dt.models.names()]
     if as_json:
         print_json([_fields(summary) for summary in summaries])
@@ -42,16 +42,16 @@ def show(
     seq_len: SeqLen = None,
     as_json: AsJson = False,
 ) -> None:
-    """Parameters, FLOPs and layer classes of one model."""
+    """Show one model: parameters, FLOPs and layer classes."""
     _check_seq_len(seq_len)
     _present(dt.models.summarise(dt.models.load(name), seq_len), as_json)
 
 
 @app.command("import")
 def import_config(
-    config: Annotated[Path, typer.Argument(help="A Hugging Face config.json, or the folder it stands in.")],
+    config: Annotated[Path, typer.Argument(help="A Hugging Face config.json, or its folder.")],
     out: Annotated[Path | None, typer.Option("--out", help="Write the model file here (YAML).")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Let --out replace a file.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Allow --out to overwrite a file.")] = False,
     seq_len: SeqLen = None,
     as_json: AsJson = False,
 ) -> None:
@@ -70,11 +70,11 @@ def import_config(
 
 def _check_out(out: Path, config: Path, *, force: bool) -> None:
     if out.suffix.lower() not in (".yaml", ".yml"):
-        raise InputError(str(out), "does not end in .yaml", "a model file is YAML: name it so")
+        raise InputError(str(out), "does not end in .yaml", "a model file is YAML: give it that ending")
     if out.resolve() == config.resolve():
         raise InputError(str(out), "is the config itself", "name another file")
     if out.is_file() and not force:
-        raise InputError(str(out), "exists already", "name another file or add --force")
+        raise InputError(str(out), "already exists", "name another file or add --force")
 
 
 def _check_seq_len(seq_len: int | None) -> None:

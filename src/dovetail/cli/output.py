@@ -1,4 +1,4 @@
-"""How answers reach the user: JSON as it is, tables for reading."""
+"""How answers are printed: JSON for programs, tables for people."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import typer
 
 from dovetail.errors import InputError
 
-#: Parts of a whole below this are rounding, and not shown.
+#: Shares below this are rounding errors and not shown.
 SMALLEST_PART = 1e-9
 
 
 def print_json(answer: Sequence[Any] | dict[str, Any]) -> None:
-    """The answer as JSON, the same bytes for the same answer."""
+    """The answer as JSON; equal answers give equal bytes."""
     typer.echo(json.dumps(answer, indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table: the first column to the left, figures to the right."""
+    """A table: the first column aligned left, figures aligned right."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -37,14 +37,14 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:
-    """Names and values, one pair a line."""
+    """Names and values, one pair per line."""
     width = max(len(name) for name, _ in facts)
     for name, value in facts:
         typer.echo(f"{name:<{width}}  {value}")
 
 
 def print_bars(parts: Mapping[str, float], text: Callable[[float], str], width: int = 40) -> None:
-    """Parts of a whole as bars, largest first; nothing, and what is no more than rounding, is left out."""
+    """Parts of a whole as bars, largest first, without those that are zero up to rounding."""
     total = sum(parts.values()) or 1.0
     shown = sorted(((v, n) for n, v in parts.items() if v > SMALLEST_PART * total), reverse=True)
     label = max((len(name) for _, name in shown), default=0)
@@ -54,7 +54,7 @@ def print_bars(parts: Mapping[str, float], text: Callable[[float], str], width: 
 
 
 def print_scale(rows: Sequence[tuple[str, float | None]], text: Callable[[float], str], width: int = 40) -> None:
-    """Figures one under the other as bars of one scale; a row without a figure says so."""
+    """Figures as bars of one scale; a dash where there is no figure."""
     most = max((value for _, value in rows if value is not None), default=0.0) or 1.0
     label = max((len(name) for name, _ in rows), default=0)
     for name, value in rows:
@@ -65,11 +65,11 @@ def print_scale(rows: Sequence[tuple[str, float | None]], text: Callable[[float]
 
 
 def check_target(out: Path, *, force: bool) -> None:
-    """Refuses a file that cannot be written, or that exists unless it may be replaced."""
+    """Refuses a file that cannot be written, or that exists and may not be overwritten."""
     if not out.parent.is_dir():
-        raise InputError(str(out), "stands in no folder there is", "name a file in a folder that exists")
+        raise InputError(str(out), "is in a folder that does not exist", "name a file in an existing folder")
     if out.exists() and not force:
-        raise InputError(str(out), "exists already", "name another file or add --force")
+        raise InputError(str(out), "already exists", "name another file or add --force")
 
 
 def wrapped(name: str, value: str, width: int = 100) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""The front over numbers of chips, as `dovetail plan --chips 256..4096` shows it."""
+"""The Pareto front over numbers of chips, as `dovetail plan --chips 256..4096` shows it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dovetail.search import Answer
     from dovetail.search.pareto_front import FrontPoint, Training
 
-#: What is trained where nobody says.
+#: Tokens to train on by default.
 USUAL_TOKENS = 1e12
 ON_COST_FRONT, ON_FRONT = "◆", "●"
 
@@ -56,7 +56,7 @@ def answer_front(asked: Asked, request: PlanRequest) -> None:
     elif best is not None:
         _print(question, points, best, objective)
         if request.out is not None:
-            typer.echo(f"written {request.out}")
+            typer.echo(f"wrote {request.out}")
     if best is None:
         typer.echo(str(_nowhere(question, points)), err=True)
         raise typer.Exit(EXIT_INFEASIBLE)
@@ -89,20 +89,20 @@ def _point_fields(point: FrontPoint) -> dict[str, Any]:
 
 
 def _check_objective(objective: Objective, question: Question, request: PlanRequest) -> None:
-    """Refuses before the search what could not be compared after it."""
+    """Refuses objectives that could not be compared, before the search."""
     from dovetail.search.pareto_front import price
     from dovetail.step.profiles import rates_of
 
     chip = question.cluster.chip
     if objective == "cost" and price(question.cluster, request.price_per_chip_hour) is None:
-        raise InputError("--objective", f"is cost, but {chip.name} has no rent", "give --price-per-chip-hour")
+        raise InputError("--objective", f"is cost, but {chip.name} has no rental price", "give --price-per-chip-hour")
     if objective == "energy" and chip.tdp_w is None and rates_of(question.cluster) is None:
-        what = f"is energy, but neither power nor energies of {chip.name} are known"
+        what = f"is energy, but neither the power nor the energies of {chip.name} are known"
         raise InputError("--objective", what, "choose time or cost")
 
 
 def _with_progress(counts: Sequence[int]) -> Iterable[int]:
-    """The numbers, with a bar on a terminal that goes when all are searched."""
+    """The numbers of chips, with a progress bar on a terminal."""
     from rich.console import Console
     from rich.progress import track
 
@@ -113,12 +113,12 @@ def _with_progress(counts: Sequence[int]) -> Iterable[int]:
 def _print(question: Question, points: Sequence[FrontPoint], best: FrontPoint, objective: Objective) -> None:
     from dovetail.plans.words import ABBREVIATIONS, plan_words
 
-    job, chosen = question.job, _trained(best)
+    job, training = question.job, _trained(best)
     print_facts(
         [
-            ("job", f"{job.model.name}, {job.global_batch} sequences of {job.seq_len} a step, {job.precision}"),
+            ("job", f"{job.model.name}, {job.global_batch} sequences of {job.seq_len} per step, {job.precision}"),
             ("chips", f"{question.cluster.chip.name}, {question.framework.name}"),
-            ("training", f"{count_text(chosen.tokens)} tokens, {chosen.steps:,} steps"),
+            ("training", f"{count_text(training.tokens)} tokens, {training.steps:,} steps"),
             ("best", f"{best.chips:,} chips by {objective}: {plan_words(_answered(best).plan)}"),
             ("proof", _proof_text(points)),
         ]
@@ -133,8 +133,8 @@ def _print(question: Question, points: Sequence[FrontPoint], best: FrontPoint, o
     typer.echo(f"{name} against chips")
     rows = [(_label(point, best), figure(point.training) if point.training else None) for point in points]
     print_scale(rows, text)
-    typer.echo(f"\n{ON_FRONT} no other number of chips is as small and as fast")
-    typer.echo(f"{ON_COST_FRONT} nor is any other as cheap and as fast   < best by {objective}")
+    typer.echo(f"\n{ON_FRONT} on the Pareto front of chips and time")
+    typer.echo(f"{ON_COST_FRONT} also on the Pareto front of cost and time   < best by {objective}")
     for point in points:
         if point.training is None:
             typer.echo(f"{point.chips:,} chips: {point.reason.rstrip('.')}")
@@ -144,9 +144,9 @@ def _proof_text(points: Sequence[FrontPoint]) -> str:
     answers = [_answered(point) for point in points if point.training]
     counted = sum(answer.certificate.counted for answer in answers)
     if all(answer.certificate.status == "optimal" for answer in answers):
-        return f"proven at every number of chips: none of {counted:,} plans is faster"
+        return f"proven for every number of chips: none of {counted:,} plans is faster"
     gap = max(answer.certificate.gap or 0.0 for answer in answers)
-    return f"at most {gap:.1%} from the best at every number of chips ({counted:,} plans)"
+    return f"within {gap:.1%} of the best for every number of chips ({counted:,} plans)"
 
 
 def _row(point: FrontPoint, best: FrontPoint, figures: str) -> tuple[str, ...]:
@@ -188,7 +188,7 @@ def _energy_text(joules: float) -> str:
 def _nowhere(question: Question, points: Sequence[FrontPoint]) -> InputError:
     last = points[-1]
     where = f"{question.job.model.name} on {points[0].chips:,} to {last.chips:,} × {question.cluster.chip.name}"
-    return InputError(where, f"no number of chips has a plan; at {last.chips:,}: {last.reason}", "ask for more chips")
+    return InputError(where, f"no plan fits on any number of chips; on {last.chips:,}: {last.reason}", "try more chips")
 
 
 def _answered(point: FrontPoint) -> Answer:

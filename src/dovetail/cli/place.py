@@ -1,4 +1,4 @@
-"""`dovetail place`: the exact placement of a chain of layers with given costs."""
+"""`dovetail place`: the optimal placement of a chain of layers with given costs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def place(
     chain: Annotated[Path, typer.Argument(help="A chain of layers with their costs, as JSON.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a view.")] = False,
 ) -> None:
-    """The best stages, width and number of pipelines for a chain of layers, proven."""
-    # what a first call of the compiled search takes to load is no time of the search
+    """Find the optimal stages, tensor-parallel width and number of pipelines for a chain of layers."""
+    # loading the compiled search does not count as search time
     import dovetail.partition.chain_kernels  # noqa: F401  # pyright: ignore[reportUnusedImport]
     from dovetail.partition.chain import read_chain
     from dovetail.partition.chain_solver import solve_chain
@@ -37,8 +37,8 @@ def place(
     elif solution.placement is not None:
         _print(solution)
     if solution.placement is None:
-        what = "no stages, width and number of pipelines fit the devices' memory"
-        typer.echo(str(InputError(str(chain), what, "give more devices or more memory each")), err=True)
+        what = "no pipeline fits the devices' memory"
+        typer.echo(str(InputError(str(chain), what, "use more devices, or devices with more memory")), err=True)
         raise typer.Exit(EXIT_INFEASIBLE)
 
 
@@ -65,12 +65,12 @@ def _print(solution: ChainSolution) -> None:
     placement = solution.placement
     assert placement is not None, "an infeasible chain is answered by a sentence"
     devices = [placement.devices(first, end) for first, end in placement.stages]
-    copies, used = placement.data_parallel, placement.data_parallel * sum(devices)
+    replicas, used = placement.data_parallel, placement.data_parallel * sum(devices)
     print_facts(
         [
-            ("time", f"{seconds_text(solution.seconds)} per batch, proven the least"),
+            ("time", f"{seconds_text(solution.seconds)} per batch, proven optimal"),
             ("width", f"{placement.layers.width:,}"),
-            ("pipelines", f"{copies:,} of {len(devices):,} stages, {used:,} devices"),
+            ("pipelines", f"{replicas:,} of {len(devices):,} stages, {used:,} devices"),
         ]
     )
     rows = [

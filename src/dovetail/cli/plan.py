@@ -1,4 +1,4 @@
-"""`dovetail plan`: the best plan for a job on a cluster, proven; or the front over numbers of chips."""
+"""`dovetail plan`: the best plan for a job on a cluster, proven; or the Pareto front over numbers of chips."""
 
 from __future__ import annotations
 
@@ -21,41 +21,51 @@ if TYPE_CHECKING:
     from dovetail.search import Answer
     from dovetail.search.pareto_front import Training
 
-#: How long `--ideal` searches where no time limit is given: its space is far larger.
+#: Time limit of `--ideal` by default: its space is far larger.
 IDEAL_SECONDS = 30.0
 
-_FIX = "Values a field of the plan may take, as tensor_parallel=4,8; may be repeated."
-_CHIPS = "How many chips; several as 256,512 or 256..4096 (doubling) or 256..4096:256 (steps) give the front over them."
-_SIMULATE = "Replay so many leading plans at most, and take the fastest by simulation."
-_STRATEGY = "named: degrees of known strategies; free: every operator cut in its own way (framework wafer or ideal)."
+_FIX = "Restrict a field of the plan, e.g. tensor_parallel=4,8; repeatable."
+_CHIPS = "Number of chips; 256,512 or 256..4096 (doubling) or 256..4096:256 (steps) gives the Pareto front over them."
+_SIMULATE = "Simulate at most this many leading plans, and take the fastest."
+_STRATEGY = "named: degrees of named strategies; free: every operator sharded its own way (framework wafer or ideal)."
 _MODEL = "A model of the catalogue, a model file, or a Hugging Face config.json."
 
 
 def plan(
-    file: Annotated[Path | None, typer.Argument(help="A plan file whose job and cluster are used.")] = None,
+    file: Annotated[Path | None, typer.Argument(help="A plan file that gives job and cluster.")] = None,
     model: Annotated[str | None, typer.Option("--model", help=_MODEL)] = None,
     cluster: Annotated[str | None, typer.Option("--cluster", help="A cluster of the catalogue or its file.")] = None,
     chip: Annotated[str | None, typer.Option("--chip", help="A chip of the catalogue or its file.")] = None,
     chips: Annotated[str | None, typer.Option("--chips", help=_CHIPS)] = None,
-    global_batch: Annotated[int | None, typer.Option("--global-batch", help="Sequences a step.")] = None,
-    seq_len: Annotated[int | None, typer.Option("--seq-len", help="Tokens of a sequence.")] = None,
-    framework: Annotated[str | None, typer.Option("--framework", help="Whose plans; default megatron.")] = None,
-    precision: Annotated[str | None, typer.Option("--precision", help="Default bf16.")] = None,
-    optimizer: Annotated[str | None, typer.Option("--optimizer", help="Default adamw.")] = None,
+    global_batch: Annotated[int | None, typer.Option("--global-batch", help="Sequences per step.")] = None,
+    seq_len: Annotated[int | None, typer.Option("--seq-len", help="Tokens per sequence.")] = None,
+    framework: Annotated[
+        str | None, typer.Option("--framework", help="Framework that runs the plan; default: megatron.")
+    ] = None,
+    precision: Annotated[str | None, typer.Option("--precision", help="Default: bf16.")] = None,
+    optimizer: Annotated[str | None, typer.Option("--optimizer", help="Default: adamw.")] = None,
     fix: Annotated[list[str] | None, typer.Option("--fix", metavar="FIELD=VALUE[,VALUE]", help=_FIX)] = None,
-    time_limit: Annotated[float | None, typer.Option("--time-limit", help="Seconds to search at most.")] = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Say what binds and what more would gain.")] = False,
-    ideal: Annotated[bool, typer.Option("--ideal", help="Also what plans no framework runs would gain.")] = False,
+    time_limit: Annotated[
+        float | None, typer.Option("--time-limit", help="Search for at most this many seconds.")
+    ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Show the bottleneck, and what more hardware would gain.")
+    ] = False,
+    ideal: Annotated[
+        bool, typer.Option("--ideal", help="Also show what plans that no framework runs would gain.")
+    ] = False,
     out: Annotated[Path | None, typer.Option("--out", help="Write the plan file here (YAML).")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Let --out replace a file.")] = False,
-    tokens: Annotated[str | None, typer.Option("--tokens", help="Tokens to train, as 15T or 1.5e12.")] = None,
-    objective: Annotated[Objective | None, typer.Option("--objective", help="What is best over chips.")] = None,
-    price: Annotated[float | None, typer.Option("--price-per-chip-hour", help="In USD; default the chip's.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Allow --out to overwrite a file.")] = False,
+    tokens: Annotated[str | None, typer.Option("--tokens", help="Tokens to train on, e.g. 15T or 1.5e12.")] = None,
+    objective: Annotated[
+        Objective | None, typer.Option("--objective", help="What to minimise over numbers of chips.")
+    ] = None,
+    price: Annotated[float | None, typer.Option("--price-per-chip-hour", help="In USD; default: the chip's.")] = None,
     simulate_top: Annotated[int, typer.Option("--simulate-top", min=0, max=1000, help=_SIMULATE)] = 0,
     strategy: Annotated[Strategy, typer.Option("--strategy", help=_STRATEGY)] = "named",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a view.")] = False,
 ) -> None:
-    """The fastest plan that fits, of all the framework can run, and a proof of it."""
+    """Find the fastest plan that fits, among all the framework can run, and prove it."""
     given = {"job.model": model, "job.seq_len": seq_len, "job.global_batch": global_batch, "job.precision": precision}
     given |= {"job.optimizer": optimizer, "cluster.name": cluster, "cluster.chip": chip, "cluster.framework": framework}
     question = asked(file, given, chips)
@@ -71,7 +81,9 @@ def plan(
     if strategy == "free":
         _check_free(bool(fix), explain=explain, ideal=ideal, several=bool(question.counts))
     if question.counts and simulate_top:
-        raise InputError("--simulate-top", "stands beside several numbers of chips", "give one, as --chips 256")
+        raise InputError(
+            "--simulate-top", "cannot be combined with several numbers of chips", "give one, e.g. --chips 256"
+        )
     if question.counts:
         from dovetail.cli.pareto_front import answer_front
 
@@ -87,9 +99,9 @@ def _answer_plan(asked_for: Asked, request: PlanRequest) -> None:
     question = asked_for.question()
     job, cluster, framework = question.job, question.cluster, question.framework
     if request.objective is not None:
-        raise InputError("--objective", "chooses a number of chips", "give several, as --chips 256..4096")
+        raise InputError("--objective", "compares numbers of chips", "give several, e.g. --chips 256..4096")
     if request.ideal and framework.name == "ideal":
-        raise InputError("--ideal", "stands beside the framework ideal", "leave one of them out")
+        raise InputError("--ideal", "cannot be combined with --framework ideal", "drop one of them")
     limit, top = request.time_limit_s, request.simulate_top
     if request.strategy == "free":
         from dovetail.mapping.tiles.free_plan import free_plan
@@ -116,15 +128,15 @@ def _answer_plan(asked_for: Asked, request: PlanRequest) -> None:
     else:
         print_answer(answer, training=training, ideal=ideal, explanation=_explained(answer, request))
         if request.out is not None:
-            typer.echo(f"\nwritten {request.out}")
+            typer.echo(f"\nwrote {request.out}")
 
 
 def _check_free(fixed: bool, *, explain: bool, ideal: bool, several: bool) -> None:
-    """Refuses what only plans of named strategies have."""
+    """Refuses options that only plans of named strategies have."""
     refused = {"--fix": fixed, "--explain": explain, "--ideal": ideal, "--chips": several}
     for flag in (flag for flag, given in refused.items() if given):
         fix = "give one number" if flag == "--chips" else "leave it out"
-        raise InputError(flag, "stands beside --strategy free", fix)
+        raise InputError(flag, "cannot be combined with --strategy free", fix)
 
 
 def _training(answer: Answer, tokens: float, price_per_chip_hour: float | None) -> Training:
@@ -134,7 +146,7 @@ def _training(answer: Answer, tokens: float, price_per_chip_hour: float | None) 
 
 
 def _ideal(question: Question, request: PlanRequest) -> Answer:
-    """The same job where no framework stands in the way."""
+    """The same job without the limits of a framework."""
     from dovetail.search import plan as best_plan
 
     limit = IDEAL_SECONDS if request.time_limit_s is None else request.time_limit_s
@@ -151,7 +163,7 @@ def _explained(answer: Answer, request: PlanRequest) -> Any:
 
 def _check_out(out: Path, *, force: bool) -> None:
     if out.suffix.lower() not in (".yaml", ".yml"):
-        raise InputError(str(out), "does not end in .yaml", "a plan file is YAML: name it so")
+        raise InputError(str(out), "does not end in .yaml", "a plan file is YAML: give it that ending")
     check_target(out, force=force)
 
 

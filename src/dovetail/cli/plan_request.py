@@ -15,7 +15,7 @@ Strategy = Literal["named", "free"]
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """The options of `dovetail plan` that are no part of the question."""
+    """The options of `dovetail plan` that are not part of the question."""
 
     space: Space
     time_limit_s: float | None

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from dovetail.search import Answer, Certificate
     from dovetail.search.pareto_front import Training
 
-#: How long each search for what would help may take.
-RELIEF_SECONDS = 5.0
+#: Time limit of each search for a smallest fix.
+FIX_SECONDS = 5.0
 #: Fields that need a plan.
 _OF_PLAN = (
     "step_time_s",
@@ -70,7 +70,7 @@ def answer_fields(
 
 
 def certificate_fields(certificate: Certificate) -> dict[str, Any]:
-    """A certificate as JSON has it; whose time it is about is said where it is not the model's."""
+    """A certificate as JSON; it names the time it is about where that is not the model's."""
     fields = asdict(certificate)
     if certificate.time == "modelled":
         del fields["time"]
@@ -88,7 +88,7 @@ def _simulation_fields(answer: Answer) -> dict[str, Any]:
 
 
 def question_fields(answer: Answer) -> dict[str, Any]:
-    """What was asked, as a plan file would have it."""
+    """The question, as a plan file would have it."""
     from dovetail.plans.write import cluster_part, job_part
 
     cluster = cluster_part(answer.cluster) | {"framework": answer.framework.name}
@@ -96,7 +96,7 @@ def question_fields(answer: Answer) -> dict[str, Any]:
 
 
 def explanation_fields(explanation: Any) -> Any:
-    """An explanation as JSON has it."""
+    """An explanation as JSON."""
     fields = getattr(explanation, "fields", None)
     return fields() if callable(fields) else str(explanation)
 
@@ -141,10 +141,10 @@ def _simulation_facts(answer: Answer) -> Facts:
     if not answer.simulated:
         return []
     best, modelled = answer.simulated[0], min(answer.simulated, key=lambda replayed: replayed.model_s)
-    text = f"{seconds_text(best.step_time_s)} a step ({best.step_time_s / best.model_s - 1:+.1%} over the model)"
+    text = f"{seconds_text(best.step_time_s)} per step ({best.step_time_s / best.model_s - 1:+.1%} over the model)"
     loss = modelled.step_time_s / best.step_time_s - 1
-    choice = "the model's own choice" if modelled is best else f"the model's own choice loses {loss:.1%}"
-    return [("simulated", text), ("", f"best of {len(answer.simulated):,} replayed; {choice}")]
+    choice = "also the model's choice" if modelled is best else f"the model's choice is {loss:.1%} slower"
+    return [("simulated", text), ("", f"best of {len(answer.simulated):,} simulated; {choice}")]
 
 
 def certificate_facts(certificate: Certificate) -> Facts:
@@ -158,22 +158,24 @@ def certificate_facts(certificate: Certificate) -> Facts:
 
 def proof_text(certificate: Certificate) -> str:
     """What is proven, in a sentence."""
-    simulated = " when simulated" if certificate.time == "simulated" else ""
+    simulated = " in simulation" if certificate.time == "simulated" else ""
     if certificate.status == "optimal":
         return f"proven: none of {certificate.counted:,} plans is faster{simulated}"
-    least = seconds_text(certificate.lower_bound_s or 0.0)
-    return f"at most {certificate.gap or 0.0:.1%} from the best: no plan takes less than {least}{simulated}"
+    bound = seconds_text(certificate.lower_bound_s or 0.0)
+    return f"within {certificate.gap or 0.0:.1%} of the best: no plan takes less than {bound}{simulated}"
 
 
 def counts_text(certificate: Certificate) -> str:
-    """What became of the plans."""
-    done = "replayed" if certificate.time == "simulated" else "evaluated"
+    """How many plans were evaluated, do not fit, or were pruned."""
+    done = "simulated" if certificate.time == "simulated" else "evaluated"
     start = f"{certificate.evaluated:,} {done}, {certificate.infeasible:,} do not fit, {certificate.pruned:,}"
-    return f"{start} not {done}: none of them can be faster" if certificate.status == "optimal" else f"{start} left"
+    return (
+        f"{start} pruned: none of them can be faster" if certificate.status == "optimal" else f"{start} not evaluated"
+    )
 
 
 def training_text(training: Training) -> str:
-    """What a whole run takes."""
+    """Time, chip-hours, cost and energy of the whole training run."""
     parts = [
         f"{count_text(training.tokens)} tokens in {duration_text(training.train_s)} ({training.steps:,} steps)",
         f"{training.chip_hours:,.0f} chip-hours",
@@ -191,8 +193,8 @@ def _ideal_text(answer: Answer, ideal: Answer) -> str:
     if fields["gain"] is None or fields["gain"] <= 0:
         return f"no faster plan was found among all that the model can express{most}"
     step = seconds_text(fields["step_time_s"])
-    proven = ", proven the best" if fields["status"] == "optimal" else most
-    return f"plans that no framework runs would gain {fields['gain']:.1%} ({step} a step{proven})"
+    proven = ", proven optimal" if fields["status"] == "optimal" else most
+    return f"plans that no framework runs would gain {fields['gain']:.1%} ({step} per step{proven})"
 
 
 def _print_alternatives(answer: Answer) -> None:
@@ -200,29 +202,29 @@ def _print_alternatives(answer: Answer) -> None:
         return
     from dovetail.plans.words import ABBREVIATIONS, plan_words
 
-    typer.echo("\nplans with other degrees that were looked at, and what they lose")
+    typer.echo("\nother degrees that were evaluated, and how much slower they are")
     for other in answer.alternatives:
         typer.echo(f"  {seconds_text(other.step_time_s):>8}  {other.loss:+6.1%}  {plan_words(other.plan)}")
     typer.echo(f"  ({ABBREVIATIONS})")
 
 
 def infeasible(answer: Answer) -> InputError:
-    """Why there is no plan, by how much, and what would help."""
+    """Why no plan fits, by how much, and the smallest fix."""
     from dovetail.explanation.explain import shortfall
     from dovetail.explanation.smallest_fix import smallest_fixes
 
     chips, certificate = answer.cluster.chips, answer.certificate
     where = f"{answer.job.model.name} on {chips:,} × {answer.cluster.chip.name}"
     if certificate.status != "infeasible":
-        return InputError(where, "no plan that fits was found in time", "give a longer --time-limit")
+        return InputError(where, "no plan that fits was found in time", "raise --time-limit")
     if certificate.counted == 0:
-        return InputError(where, shortfall(answer, ()), "choose another number of chips or sequences, or fix less")
-    found = smallest_fixes(answer, RELIEF_SECONDS)
-    what = f"none of {certificate.counted:,} plans fits the {shortfall(answer, found)}"
-    more = next((relief for relief in found if relief.what == "chips"), None)
+        return InputError(where, shortfall(answer, ()), "change the number of chips or sequences, or fix fewer fields")
+    fixes = smallest_fixes(answer, FIX_SECONDS)
+    what = f"none of {certificate.counted:,} plans fits the {shortfall(answer, fixes)}"
+    more = next((fix for fix in fixes if fix.what == "chips"), None)
     if more is None:
         return InputError(where, what, "use more chips, chips with more memory, or shorter sequences")
-    return InputError(where, what, f"{more.after:,.0f} chips would do, at {seconds_text(more.step_time_s)} a step")
+    return InputError(where, what, f"{more.after:,.0f} chips are enough, at {seconds_text(more.step_time_s)} per step")
 
 
 def write_plan(answer: Answer, asked_for: Asked, out: Path) -> None:
@@ -230,5 +232,5 @@ def write_plan(answer: Answer, asked_for: Asked, out: Path) -> None:
     from dovetail.documents import to_yaml, write_text
     from dovetail.plans.write import plan_document
 
-    framework = asked_for.framework_beside(out)
+    framework = asked_for.framework_in_file(out)
     write_text(out, to_yaml(plan_document(answer.plan, answer.job, answer.cluster, framework)))

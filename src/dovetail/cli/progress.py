@@ -1,4 +1,4 @@
-"""How a search that takes minutes says what it does: a live view on a terminal, lines in a log, JSON for programs.
+"""How a long search reports its progress: a live view on a terminal, lines in a log, JSON for programs.
 
 All of it goes to stderr, so that an answer on stdout stays an answer.
 """
@@ -31,7 +31,7 @@ _BAR = 24
 
 
 class Display(Protocol):
-    """Shows progress from its beginning to its end."""
+    """Shows the progress of a search."""
 
     def __call__(self, progress: StudyProgress) -> None:
         """Takes notice."""
@@ -44,19 +44,19 @@ class Display(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Shows what is left to show, and leaves the terminal as it was."""
+        """Shows the last progress, and leaves the terminal as it was."""
         ...
 
 
 def listener_for(json: bool) -> Display:
-    """What suits whoever reads stderr: a program, a person at a terminal, or a log."""
+    """The view for whoever reads stderr: a program, a person at a terminal, or a log."""
     if json:
         return JsonLines()
     return LiveView() if sys.stderr.isatty() else PlainLines()
 
 
 class LiveView:
-    """A few lines on a terminal that renew themselves, and go when all is done."""
+    """A few lines on a terminal that refresh, and vanish at the end."""
 
     def __init__(self, clock: Clock = time.monotonic, console: Console | None = None) -> None:
         from rich.console import Console
@@ -90,7 +90,7 @@ class LiveView:
         self._live.stop()
 
     def view(self) -> RenderableType:
-        """What stands on the terminal now."""
+        """The lines on the terminal now."""
         from rich.table import Table
         from rich.text import Text
 
@@ -154,10 +154,10 @@ class JsonLines:
 
 
 class _Pace:
-    """Whether it is time for a line: so long after the last, or at another level."""
+    """Whether a line is due: enough time after the last, or at another level."""
 
-    def __init__(self, every_s: float, clock: Clock) -> None:
-        self._every_s, self._clock = every_s, clock
+    def __init__(self, interval_s: float, clock: Clock) -> None:
+        self._every_s, self._clock = interval_s, clock
         self._last_s = -math.inf
         self._level = ""
 
@@ -219,7 +219,7 @@ def _line(progress: StudyProgress) -> str:
     if progress.incumbent is not None:
         parts.append(_best_text(progress))
     if progress.front > 1 or (progress.front and progress.incumbent is None):
-        parts.append(f"{_many(progress.front, 'design')} on the front")
+        parts.append(f"{_many(progress.front, 'design')} on the Pareto front")
     parts += [_batches_text(progress), _workers_text(progress)]
     if progress.eta_s is not None:
         parts.append(f"about {_clock_text(progress.eta_s)} left")
@@ -245,7 +245,7 @@ def _many(number: int, one: str, more: str = "") -> str:
 
 
 def _part_text(share: float) -> str:
-    """A part of the designs: not 100 % while one is left."""
+    """A share of the designs: below 100 % while one is left."""
     return percent_text(min(share, 0.999) if share < 1 else 1.0)
 
 

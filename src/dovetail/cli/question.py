@@ -1,4 +1,4 @@
-"""What `dovetail plan` is asked: flags, or a plan file whose absent fields flags fill."""
+"""What `dovetail plan` is asked: flags, or a plan file whose missing fields flags fill."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Asked:
         """The cluster with so many chips."""
         return self.question(chips).cluster
 
-    def framework_beside(self, out: Path) -> str:
+    def framework_in_file(self, out: Path) -> str:
         """The framework as a plan file written there names it."""
         from dovetail.plans.plan_file import is_path
 
@@ -89,7 +89,7 @@ class Asked:
 def asked(file: Path | None, given: Mapping[str, str | int | None], chips: str | None) -> Asked:
     """The question a plan file and flags make together; `given` is by field of the plan file."""
     if given.get("cluster.name") and given.get("cluster.chip"):
-        raise InputError("--cluster", "stands beside --chip", "give one of them: a cluster has its chip")
+        raise InputError("--cluster", "cannot be combined with --chip", "a cluster already names its chip")
     where, folder = (COMMAND, Path()) if file is None else (str(file), file.parent)
     counts = None if chips is None else chip_counts(chips)
     flags: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
@@ -106,10 +106,10 @@ def asked(file: Path | None, given: Mapping[str, str | int | None], chips: str |
 
 
 def complete(document: Mapping[str, Any], given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A document of a plan file with what flags add; what is still missing is asked for in one sentence."""
+    """A plan file's document plus the flags; one sentence asks for whatever is still missing."""
     flags = {field: value for field, value in given.items() if value is not None}
     if "cluster.name" in flags and "cluster.chip" in flags:
-        raise InputError("--cluster", "stands beside --chip", "give one of them: a cluster has its chip")
+        raise InputError("--cluster", "cannot be combined with --chip", "a cluster already names its chip")
     if "job.model" in flags:
         flags["job.model"] = _model(flags["job.model"], Path())
     merged = _merged(document, flags, where)
@@ -123,7 +123,7 @@ def chip_counts(text: str) -> tuple[int, ...]:
     if span is not None:
         low, high, step = int(span[1]), int(span[2]), int(span[3] or 0)
         if low < 1 or low > high or (span[3] and not step):
-            raise InputError("--chips", f"{quoted(text)} holds no number", "write it from low to high, 256..4096")
+            raise InputError("--chips", f"{quoted(text)} is an empty range", "write it from low to high, 256..4096")
         counts = list(range(low, high + 1, step)) if step else _doubled(low, high)
     else:
         words = [word.strip().replace("_", "") for word in text.split(",")]
@@ -132,7 +132,7 @@ def chip_counts(text: str) -> tuple[int, ...]:
             raise InputError("--chips", f"is {quoted(text)}", fix)
         counts = [int(word) for word in words]
     if len(counts) > MOST_COUNTS:
-        raise InputError("--chips", f"are {len(counts)} numbers", f"ask for at most {MOST_COUNTS}")
+        raise InputError("--chips", f"are {len(counts)} numbers", f"give at most {MOST_COUNTS}")
     return tuple(sorted(set(counts)))
 
 
@@ -177,7 +177,7 @@ def _parts(file: Path) -> dict[str, Any]:
 
 
 def _merged(document: Mapping[str, Any], flags: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The document with what flags add; what both say must be the same."""
+    """The document plus the flags; where both give a field, they must agree."""
     merged: dict[str, Any] = dict(document)
     for part in ("job", "cluster"):
         fields: object = merged.get(part) or {}
@@ -195,7 +195,7 @@ def _merged(document: Mapping[str, Any], flags: Mapping[str, Any], where: str) -
 def _contradiction(where: str, field: str, in_file: object, by_flag: object) -> InputError:
     said = by_flag if isinstance(by_flag, str | int) else "another model"
     what = f"is {quoted(in_file)}, but {FLAGS[field]} says {said}"
-    return InputError(f"{where}: {field}", what, "leave one of them out")
+    return InputError(f"{where}: {field}", what, "drop one of them")
 
 
 def _check_complete(document: Mapping[str, Any], where: str, *, has_counts: bool) -> None:

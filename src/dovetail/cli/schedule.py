@@ -29,9 +29,9 @@ _Size = Annotated[int, typer.Option(min=1, max=2**20)]
 
 def schedule(
     file: Annotated[Path | None, typer.Argument(help="A schedule problem, as JSON.")] = None,
-    model: Annotated[str, typer.Option(help="Instead: a layer of this model,")] = "",
+    model: Annotated[str, typer.Option(help="Schedule a layer of this model instead,")] = "",
     chip: Annotated[str, typer.Option(help="on this systolic chip.")] = "",
-    layer: Annotated[str, typer.Option(help="Its layer class; left out: the one it has most of.")] = "",
+    layer: Annotated[str, typer.Option(help="Its layer class; default: the most frequent.")] = "",
     direction: Annotated[Literal["forward", "backward"], typer.Option()] = "forward",
     tensor_parallel: _Size = 1,
     micro_batch: _Size = 1,
@@ -39,10 +39,10 @@ def schedule(
     precision: Annotated[Precision, typer.Option()] = "bf16",
     out: Annotated[Path | None, typer.Option("--out", help="Write the problem here (JSON).")] = None,
     trace: Annotated[Path | None, typer.Option("--trace", help="Write a trace for Chrome and Perfetto here.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Let --out and --trace replace files.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Allow --out and --trace to overwrite files.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """The shortest schedule of operators that share cores and memory bandwidth, with a proven bound."""
+    """Find the shortest schedule of operators that share cores and memory bandwidth, with a proven bound."""
     from dovetail.schedule.problem import read_problem
     from dovetail.schedule.solve import solve
 
@@ -50,7 +50,7 @@ def schedule(
         if target is not None:
             check_target(target, force=force)
     if (file is None) == (not (model and chip)):
-        raise InputError("dovetail schedule", "has no one question", "give a problem file, or --model and --chip")
+        raise InputError("dovetail schedule", "needs one problem", "give a problem file, or --model and --chip")
     serial: int | None = None
     clock_hz = FILE_CLOCK_HZ
     if file is not None:
@@ -85,13 +85,13 @@ def _layer_problem(
     from dovetail.schedule.model_layer import commonest_layer, model_layer_work
 
     job = dt.Job(dt.models.load(model), seq_len=seq_len, global_batch=micro_batch, precision=precision)
-    found = dt.hardware.chip(chip)
-    if found.kind != "systolic":
-        fix = "schedules are for systolic chips; on others operators run one after the other"
-        raise InputError("--chip", f"{found.name} is a {found.kind} chip", fix)
+    systolic = dt.hardware.chip(chip)
+    if systolic.kind != "systolic":
+        fix = "schedules are for systolic chips; on other chips operators run one after the other"
+        raise InputError("--chip", f"{systolic.name} is a {systolic.kind} chip", fix)
     work = model_layer_work(job, layer or commonest_layer(job), direction, tensor_parallel, micro_batch)
-    problems = layer_problems(work, [chip_units(found, precision)])
-    return problems.problem(0), int(problems.serial[0]), found.clock_hz
+    problems = layer_problems(work, [chip_units(systolic, precision)])
+    return problems.problem(0), int(problems.serial[0]), systolic.clock_hz
 
 
 def _write(problem: Problem, solution: Solution, clock_hz: float, out: Path | None, trace: Path | None) -> None:
@@ -107,13 +107,13 @@ def _write(problem: Problem, solution: Solution, clock_hz: float, out: Path | No
 
 def _fields(problem: Problem, solution: Solution, serial: int | None) -> dict[str, Any]:
     """The JSON fields of a schedule."""
-    chosen = zip(problem.tasks, solution.schedule.starts, solution.schedule.modes, strict=True)
+    scheduled = zip(problem.tasks, solution.schedule.starts, solution.schedule.modes, strict=True)
     return {
         "makespan_cycles": solution.makespan,
         "serial_cycles": serial,
         "schedule": [
             {"name": task.name, "start": start, "phases": [asdict(phase) for phase in task.modes[mode].phases]}
-            for task, start, mode in chosen
+            for task, start, mode in scheduled
         ],
         "certificate": {"status": solution.status, "lower_bound_cycles": solution.bound, "gap": solution.gap},
     }
@@ -128,8 +128,8 @@ def _print(problem: Problem, solution: Solution, serial: int | None, clock_hz: f
     seconds = f", {seconds_text(solution.makespan / clock_hz)}" if clock_hz else ""
     facts = [("makespan", f"{solution.makespan:,} cycles{seconds}")]
     if serial is not None:
-        facts.append(("one by one", f"{serial:,} cycles, {serial / solution.makespan - 1:.1%} longer"))
+        facts.append(("sequential", f"{serial:,} cycles, {serial / solution.makespan - 1:.1%} longer"))
     proof = "proven: no schedule is shorter"
     if solution.status != "optimal":
-        proof = f"at most {solution.gap:.2%} from the best: none is shorter than {solution.bound:,} cycles"
+        proof = f"within {solution.gap:.2%} of the best: no schedule is shorter than {solution.bound:,} cycles"
     print_facts([*facts, ("proof", proof)])

@@ -1,4 +1,4 @@
-"""`dovetail chips show --silicon`: what a chip takes to make, beside what is published of it."""
+"""`dovetail chips show --silicon`: the estimated area, power and cost of a chip next to its published figures."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ ENDS = ("value", "low", "high")
 
 
 def show_silicon(chip: Chip, technology: str, as_json: bool) -> None:
-    """The estimate of one chip with its range, beside the published figures."""
+    """The estimate of one chip with its range, next to the published figures."""
     from dovetail.hardware.design import design_of
     from dovetail.hardware.silicon import Silicon
 
     name = technology or chip.technology
     if name is None:
-        what = f"is missing, and that of {chip.name} is not known"
+        what = f"is missing, and {chip.name} names none"
         raise InputError("--technology", what, one_of(dt.hardware.technology_names()))
     node = dt.hardware.technology(name)
     estimates = {end: Silicon(design_of(chip), node, end) for end in ENDS}
@@ -54,7 +54,7 @@ def _fields(chip: Chip, node: Technology, estimates: Mapping[str, Silicon]) -> d
         "area_mm2_by_part": _plain(value.area_parts),
         "peak_power_w_by_part": _plain(value.power_parts(PEAK)),
         "typical_power_w_by_part": _plain(value.power_parts(TYPICAL)),
-        "coefficients": {name: asdict(found) for name, found in _coefficients(node).items()},
+        "coefficients": {name: asdict(coefficient) for name, coefficient in _coefficients(node).items()},
     }
 
 
@@ -63,8 +63,8 @@ def _plain(parts: Mapping[str, Array]) -> dict[str, float]:
 
 
 def _coefficients(node: Technology) -> dict[str, Coefficient]:
-    every = {field.name: getattr(node, field.name) for field in fields(node)}
-    return {name: found for name, found in every.items() if isinstance(found, dt.hardware.Coefficient)}
+    values = {field.name: getattr(node, field.name) for field in fields(node)}
+    return {name: value for name, value in values.items() if isinstance(value, dt.hardware.Coefficient)}
 
 
 def _print(chip: Chip, node: Technology, estimates: Mapping[str, Silicon]) -> None:
@@ -72,7 +72,7 @@ def _print(chip: Chip, node: Technology, estimates: Mapping[str, Silicon]) -> No
 
     published = _published(chip)
     rows = [_row(name, label, text, estimates, published.get(name)) for name, (label, text) in _SHOWN.items()]
-    typer.echo(f"{chip.name} ({chip.title}) in {node.name}: an estimate, and with all coefficients at one end")
+    typer.echo(f"{chip.name} ({chip.title}) in {node.name}: estimate, with all coefficients at their low and high ends")
     print_table(("", "estimate", "low", "high", "published"), rows)
     value = estimates["value"]
     typer.echo("area by part")
@@ -80,9 +80,7 @@ def _print(chip: Chip, node: Technology, estimates: Mapping[str, Silicon]) -> No
     typer.echo("\npower by part, at its peak")
     print_bars(_plain(value.power_parts(PEAK)), _power)
     typer.echo()
-    print_facts(
-        [*_impossible(value), ("cost", "is what it takes to make one; a price has margin and development in it")]
-    )
+    print_facts([*_impossible(value), ("cost", "to make one; a price adds margin and development")])
 
 
 def _area(value: float) -> str:
@@ -100,11 +98,11 @@ def _share(value: float) -> str:
 _SHOWN: dict[str, tuple[str, Callable[[float], str]]] = {
     "area_mm2": ("area", _area),
     "die_area_mm2": ("one die", _area),
-    "reticle_share": ("of the reticle", _share),
-    "shoreline_share": ("edge in use", _share),
+    "reticle_share": ("reticle used", _share),
+    "shoreline_share": ("edge used", _share),
     "peak_power_w": ("peak power", _power),
     "typical_power_w": ("typical power", _power),
-    "die_yield": ("dies that work", _share),
+    "die_yield": ("die yield", _share),
     "cost_usd": ("cost", dollars_text),
     "system_cost_usd": ("with its system", dollars_text),
 }
@@ -113,20 +111,19 @@ _SHOWN: dict[str, tuple[str, Callable[[float], str]]] = {
 def _row(
     name: str, label: str, text: Callable[[float], str], estimates: Mapping[str, Silicon], published: float | None
 ) -> tuple[str, ...]:
-    found = [float(getattr(estimates[end], name)) for end in ENDS]
-    beside = ""
+    figures = [float(getattr(estimates[end], name)) for end in ENDS]
+    comparison = ""
     if published is not None:
-        beside = (
-            f"price {text(published)}" if name == "cost_usd" else f"{text(published)} ({found[0] / published - 1:+.1%})"
-        )
-    return (label, *(text(value) for value in found), beside)
+        off = f"{figures[0] / published - 1:+.1%}"
+        comparison = f"price {text(published)}" if name == "cost_usd" else f"{text(published)} ({off})"
+    return (label, *(text(value) for value in figures), comparison)
 
 
 def _impossible(silicon: Silicon) -> list[tuple[str, str]]:
-    """What the estimate says cannot be made."""
-    found: list[tuple[str, str]] = []
+    """Reasons why the estimate says the chip cannot be made."""
+    problems: list[tuple[str, str]] = []
     if float(silicon.reticle_share) > 1:
-        found.append(("reticle", "a die is larger than a scanner exposes at once, 858 mm2"))
+        problems.append(("reticle", "a die is larger than a scanner exposes at once, 858 mm2"))
     if float(silicon.shoreline_share) > 1:
-        found.append(("edge", "memory and links do not fit the edge of a die"))
-    return found
+        problems.append(("edge", "memory and links do not fit the edge of a die"))
+    return problems

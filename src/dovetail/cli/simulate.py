@@ -1,4 +1,4 @@
-"""`dovetail simulate`: a step of a given plan replayed, event by event, and where its time goes."""
+"""`dovetail simulate`: a step of a given plan, simulated event by event, and where its time goes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from dovetail.simulation.simulate import Simulation
     from dovetail.step.evaluate import Evaluation
 
-_PICTURE = "Draw the wafer here as SVG: stages, and how full links are."
-_EXACT = "Simulate every chip, not one for each stage."
+_PICTURE = "Draw the wafer here as SVG: stages and link utilisation."
+_EXACT = "Simulate every chip instead of one per stage."
 
 
 def simulate(
@@ -32,10 +32,10 @@ def simulate(
     trace: Annotated[Path | None, typer.Option("--trace", help="Write a trace for Perfetto and Chrome here.")] = None,
     picture: Annotated[Path | None, typer.Option("--picture", help=_PICTURE)] = None,
     exact: Annotated[bool, typer.Option("--exact", help=_EXACT)] = False,
-    force: Annotated[bool, typer.Option("--force", help="Let --trace and --picture replace a file.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Allow --trace and --picture to overwrite files.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a view.")] = False,
 ) -> None:
-    """Replays a step of a plan, kernel by kernel and message by message, and draws it."""
+    """Simulate a step of a plan, kernel by kernel and message by message, and draw it."""
     for out in (trace, picture):
         if out is not None:
             check_target(out, force=force)
@@ -70,9 +70,9 @@ def simulate(
         _print_parts(step)
         _print_wafers(step, task)
         if written is not None:
-            typer.echo(f"\nwritten {trace}: {trace_text(written)}")
+            typer.echo(f"\nwrote {trace}: {trace_text(written)}")
         if picture is not None:
-            typer.echo(f"\nwritten {picture}")
+            typer.echo(f"\nwrote {picture}")
     exit_unless_fits(result, str(plan))
 
 
@@ -81,13 +81,13 @@ def write_trace(step: Simulation, out: Path) -> StepTrace:
     from dovetail.documents import write_parts
     from dovetail.report.step_trace import step_trace
 
-    found = step_trace(step)
-    write_parts(out, found.parts())
-    return found
+    trace = step_trace(step)
+    write_parts(out, trace.parts())
+    return trace
 
 
 def _wafers(step: Simulation, task: Task) -> list[WaferPicture]:
-    """The wafers that a simulated plan lies on."""
+    """The wafers of a simulated plan."""
     from dovetail.plans.arrange import arrange
     from dovetail.report.wafer_picture import wafer_pictures
 
@@ -101,7 +101,7 @@ def trace_fields(trace: StepTrace) -> dict[str, Any]:
 
 def trace_text(trace: StepTrace) -> str:
     """What a trace holds, in words."""
-    left = "" if trace.operators else ", items without their operators (with them there would be too many)"
+    left = "" if trace.operators else ", without single operators (they would be too many)"
     return f"{trace.events:,} events for ui.perfetto.dev or chrome://tracing{left}"
 
 
@@ -132,28 +132,28 @@ def _fields(step: Simulation, result: Evaluation, *, exact: bool) -> dict[str, A
 def _facts(step: Simulation, cluster: Cluster, *, exact: bool) -> Facts:
     """What was simulated and what came out."""
     share = f"{abs(step.ratio - 1):.1%}"
-    apart = f"{share} {'longer than' if step.ratio >= 1 else 'shorter than'}" if share != "0.0%" else "as long as"
-    chips = f"all {cluster.chips} chips" if exact else "one chip a stage"
+    compared = f"{share} {'longer than' if step.ratio >= 1 else 'shorter than'}" if share != "0.0%" else "as long as"
+    chips = f"all {cluster.chips} chips" if exact else "one chip per stage"
     capacity = cluster.chip.memory_bytes
     return [
-        ("step", f"{seconds_text(step.step_time_s)} simulated, {apart} the model's "
+        ("step", f"{seconds_text(step.step_time_s)} simulated, {compared} the model's "
                  f"{seconds_text(step.model_step_time_s)} (ratio {step.ratio:.4f})"),
         ("events", f"{step.events:,}, of {len(step.tasks.graph):,} tasks on {chips}"),
-        ("memory", f"{bytes_text(step.peak_memory_bytes)} of {bytes_text(capacity)} at the fullest moment"),
+        ("memory", f"{bytes_text(step.peak_memory_bytes)} of {bytes_text(capacity)} at its peak"),
     ]  # fmt: skip
 
 
 def _print_parts(step: Simulation) -> None:
-    """Where the busiest stage's time goes, how full links are, and the picture."""
+    """The time of the busiest stage, link utilisation, and the picture."""
     from dovetail.report.pipeline_picture import picture
     from dovetail.report.step_breakdown import busiest_stage, link_shares, stage_breakdowns
 
     stage = busiest_stage(step)
-    typer.echo(f"\nwhere each second of stage {stage}, the busiest, goes")
+    typer.echo(f"\ntime of stage {stage}, the busiest")
     print_bars(stage_breakdowns(step)[stage], seconds_text)
     links = link_shares(step)
     if links:
-        typer.echo("\nwhat links carry of what they could")
+        typer.echo("\nlink utilisation")
         label = max(len(link.name) for link in links)
         for link in links:
             most = f"{percent_text(link.busiest_share):>7} at stage {link.busiest_stage}"
@@ -164,7 +164,7 @@ def _print_parts(step: Simulation) -> None:
 
 
 def _print_wafers(step: Simulation, task: Task) -> None:
-    """The dies of wafers, where the plan lies on some."""
+    """The dies of wafers, if the plan runs on wafers."""
     from dovetail.plans.wafer_tiles import is_wafer
 
     if not is_wafer(task.cluster):

@@ -1,4 +1,4 @@
-"""`dovetail spaces`: design spaces, their axes and limits, how many designs each limit leaves out, some designs."""
+"""`dovetail spaces`: design spaces, their axes and limits, how many designs each limit excludes, and samples."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from dovetail.units import percent_text
 if TYPE_CHECKING:
     from dovetail.hardware import Chip, Wafer
     from dovetail.hardware.design import Designs
-    from dovetail.hardware.design_space import Axis, Counts, DesignSpace
+    from dovetail.hardware.design_space import Axis, DesignCounts, DesignSpace
 
 app = typer.Typer(help="Design spaces: list the catalogue, show one.")
 
-#: Designs that are counted without being asked: some seconds.
+#: Spaces up to this size are counted by default: that takes seconds.
 COUNTED_AT_ONCE = 5 * 10**7
 #: Values of an axis that JSON lists.
 LISTED_VALUES = 1000
 EXAMPLES = 4
 _SHOWN_CHARACTERS = 40
 
-#: What a reader wants to know of a design besides its variables; all but the first needs a technology.
+#: Figures shown besides the variables; all but the first need a technology.
 _FIGURES = ("peak_flops", "area_mm2", "shoreline_share", "peak_power_w", "cost_usd")
 _WAFER_FIGURES = ("wafer_flops", "wafer_hbm_bytes", "die_share", "shoreline_share", "wafer_power_w", "wafer_yield")
 
 
 @app.command("list")
 def list_spaces(as_json: AsJson = False) -> None:
-    """Every design space of the catalogue."""
+    """List the design spaces of the catalogue."""
     spaces = [dt.hardware.space(name) for name in dt.hardware.space_names()]
     if as_json:
         print_json([space_fields(space) for space in spaces])
@@ -46,11 +46,11 @@ def list_spaces(as_json: AsJson = False) -> None:
 def show(
     name: Annotated[str, typer.Argument(help="A name of the catalogue, or the path of a design-space file.")],
     count: Annotated[
-        bool, typer.Option("--count", help="Look at every design even where there are more than fifty million.")
+        bool, typer.Option("--count", help="Count every design, even if there are more than fifty million.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Axes, limits and what they leave of one design space."""
+    """Show one design space: axes, limits, and how many designs they leave."""
     space = dt.hardware.space(name)
     figures = _figures(space)
     counts = space.count(figures) if count or space.size <= COUNTED_AT_ONCE else None
@@ -70,9 +70,9 @@ def show(
     _print_limits(space, counts, broken)
     if counts and counts.kept:
         ends = [(name, *(variable_text(name, end) for end in pair)) for name, pair in counts.ranges.items()]
-        print_table(("of the designs kept", "least", "greatest"), ends)
+        print_table(("feasible designs", "min", "max"), ends)
     if examples:
-        columns = ("some, by index", *(f"{example['index']:,}" for example in examples))
+        columns = ("samples, by index", *(f"{example['index']:,}" for example in examples))
         names = [name for name in examples[0] if name != "index"]
         print_table(
             columns,
@@ -167,9 +167,11 @@ def _print_space(space: DesignSpace) -> None:
 def _axis_rows(axis: Axis) -> list[tuple[str, str, str]]:
     rows: list[tuple[str, str, str]] = []
     for n, (name, column) in enumerate(axis.values.items()):
-        own = axis.name in (name, variable_label(name))
-        label = variable_label(name) if own else f"{axis.name}: {name}" if n == 0 else f"{' ' * len(axis.name)}  {name}"
-        rows.append((label, f"{len(column):,}" if n == 0 else "", _column_text(name, column.tolist(), ordered=own)))
+        alone = axis.name in (name, variable_label(name))
+        label = (
+            variable_label(name) if alone else f"{axis.name}: {name}" if n == 0 else f"{' ' * len(axis.name)}  {name}"
+        )
+        rows.append((label, f"{len(column):,}" if n == 0 else "", _column_text(name, column.tolist(), ordered=alone)))
     return rows
 
 
@@ -183,12 +185,12 @@ def _column_text(name: str, values: list[float], *, ordered: bool) -> str:
     return f"{variable_text(name, min(values))} ... {variable_text(name, max(values))}"
 
 
-def _print_limits(space: DesignSpace, counts: Counts | None, broken: dict[str, int] | None) -> None:
+def _print_limits(space: DesignSpace, counts: DesignCounts | None, broken: dict[str, int] | None) -> None:
     if not space.rules:
         return
     if counts is None or broken is None:
         rows = [(limit.text, "?", "?", "?") for limit in space.limits]
-        rows.append(("kept (--count looks at every design)", "?", "?", "?"))
+        rows.append(("feasible (--count checks every design)", "?", "?", "?"))
     else:
         limits = {limit.text for limit in space.limits}
         # a derived variable's bounds are worth a line only where they are left
@@ -198,5 +200,5 @@ def _print_limits(space: DesignSpace, counts: Counts | None, broken: dict[str, i
             (text, f"{number:,}", percent_text(number / size), percent_text(broken[text] / size))
             for text, number in shown.items()
         ]
-        rows.append(("kept", f"{counts.kept:,}", percent_text(counts.kept / size), ""))
-    print_table(("limit", "designs left out", "of all", "alone"), rows)
+        rows.append(("feasible", f"{counts.kept:,}", percent_text(counts.kept / size), ""))
+    print_table(("limit", "designs excluded", "of all", "alone"), rows)

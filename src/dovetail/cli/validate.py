@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dovetail.accuracy.scoreboard import Slice
     from dovetail.accuracy.simulated import Compared, SimulatedScore
 
-#: Of ids and reasons the view names a few; JSON has all.
+#: How many ids and reasons the view lists; JSON has all of them.
 SHOWN = 5
 Key = Literal["family", "chip", "framework", "model"]  # the scoreboard's, which is slow to import
 ItemT = TypeVar("ItemT")
@@ -25,15 +25,15 @@ _FIGURES = ("runs", "MAPE", "median", "p90", "bias")
 
 def validate(
     runs: Annotated[
-        Path | None, typer.Option("--runs", help="A CSV file of measured runs; the published ones where left out.")
+        Path | None, typer.Option("--runs", help="A CSV file of measured runs; default: the published ones.")
     ] = None,
-    by: Annotated[Key, typer.Option("--by", help="What the table is split by.")] = "family",
+    by: Annotated[Key, typer.Option("--by", help="What the table is grouped by.")] = "family",
     simulate: Annotated[
-        bool, typer.Option("--simulate", help="Also replay the runs of tier A, and hold that against the model.")
+        bool, typer.Option("--simulate", help="Also simulate the runs of tier A, and compare with the model.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a view.")] = False,
 ) -> None:
-    """How far predictions are from measured runs: step time, memory, and which plan is fastest."""
+    """Compare predictions with measured runs: step time, memory, and which plan is fastest."""
     from dovetail import accuracy
     from dovetail.accuracy.scoreboard import fields
 
@@ -56,8 +56,8 @@ def _replayed(answers: Iterable[Prediction | Refusal]) -> SimulatedScore:
     from dovetail.accuracy import Prediction
     from dovetail.accuracy.simulated import TIER, score_simulated, simulate_runs
 
-    chosen = [answer for answer in answers if isinstance(answer, Prediction) and answer.run.tier == TIER]
-    return score_simulated(simulate_runs(_with_progress(chosen, "simulating")))
+    in_tier = [answer for answer in answers if isinstance(answer, Prediction) and answer.run.tier == TIER]
+    return score_simulated(simulate_runs(_with_progress(in_tier, "simulating")))
 
 
 def _simulated_fields(replayed: SimulatedScore | None) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def _simulated_fields(replayed: SimulatedScore | None) -> dict[str, Any]:
 
 
 def _with_progress(items: Sequence[ItemT], what: str) -> Iterable[ItemT]:
-    """The items, with a bar on a terminal that goes when all are done: thousands take half a minute and more."""
+    """The items, with a progress bar on a terminal: thousands take half a minute and more."""
     from rich.console import Console
     from rich.progress import track
 
@@ -79,13 +79,13 @@ def _with_progress(items: Sequence[ItemT], what: str) -> Iterable[ItemT]:
 def _print(board: Scoreboard, by: Key, where: str) -> None:
     macro, left_out = board.macro, board.left_one_family_out
     over = f"mean over {_many(board.families, 'family', 'families')}"
-    apart = board.rows_read - board.rows_used - len(board.refused)
-    others = f", {apart:,} of another tier" if apart else ""
+    ignored = board.rows_read - board.rows_used - len(board.refused)
+    others = f", {ignored:,} of another tier" if ignored else ""
     print_facts(
         [
             ("runs", f"{where}: {board.rows_used:,} predicted, {len(board.refused):,} refused{others}"),
-            ("step time", f"{macro.mape:.1%} off (MAPE, {over}), bias {macro.bias:+.1%}"),
-            *([("", f"{left_out.macro.mape:.1%} off where its family was left out of the fit")] if left_out else []),
+            ("step time", f"MAPE {macro.mape:.1%} ({over}), bias {macro.bias:+.1%}"),
+            *([("", f"MAPE {left_out.macro.mape:.1%} with the run's family left out of the fit")] if left_out else []),
             *_ranking_facts(board.ranking),
             *_fit_facts(board),
         ]
@@ -117,25 +117,28 @@ def _slice_row(name: str, errors: Errors, left_out: Errors | None, ranked: tuple
     return (name, rows, mape, "" if left_out is None else f"{left_out.mape:.1%}", median, bias, *ranked)
 
 
-def _print_simulated(found: SimulatedScore) -> None:
+def _print_simulated(score: SimulatedScore) -> None:
     from dovetail.accuracy.simulated import TIER
 
-    every, number = found.all_runs, _many(len(found.families), "family", "families")
-    regrets = every.simulation.ranking.mean_regret, every.model.ranking.mean_regret
+    all_runs, number = score.all_runs, _many(len(score.families), "family", "families")
+    regrets = all_runs.simulation.ranking.mean_regret, all_runs.model.ranking.mean_regret
     facts = [
-        ("simulated", f"{_many(every.rows, 'run')} of tier {TIER}, {every.ratio - 1:+.1%} to the model's time (mean)"),
-        ("", f"{found.macro.mape:.1%} off (MAPE, mean over {number}), the model {found.model_macro.mape:.1%}"),
+        (
+            "simulated",
+            f"{_many(all_runs.rows, 'run')} of tier {TIER}, {all_runs.ratio - 1:+.1%} vs. the model's time (mean)",
+        ),
+        ("", f"MAPE {score.macro.mape:.1%} (mean over {number}), the model's {score.model_macro.mape:.1%}"),
     ]
     if regrets[0] is not None and regrets[1] is not None:
         facts.append(("", f"choice {regrets[0]:.1%} slower than the best measured, the model's {regrets[1]:.1%}"))
     print_facts(facts)
-    rows = [_compared_row(name, each) for name, each in found.families.items()]
+    rows = [_compared_row(name, each) for name, each in score.families.items()]
     columns = ("family", "runs", "MAPE", "sim.", "bias", "sim.", "regret", "sim.")
     rows.append(("",) * len(columns))
-    rows.append(_compared_row("all runs", every))
-    rows.append(("family mean", f"{every.rows:,}", *_both(found.model_macro, found.macro), "", ""))
+    rows.append(_compared_row("all runs", all_runs))
+    rows.append(("family mean", f"{all_runs.rows:,}", *_both(score.model_macro, score.macro), "", ""))
     print_table(columns, rows)
-    for title, groups in (("where simulation helps", found.nearer), ("where it is further off", found.further)):
+    for title, groups in (("where simulation helps", score.nearer), ("where it is worse", score.further)):
         shown = [
             (
                 f"{g.family}, {g.chip}, {g.model}",
@@ -169,7 +172,7 @@ def _print_worst(board: Scoreboard) -> None:
         )
         for g in board.worst
     ]
-    print_table(("furthest off (family, chip, model)", "runs", "MAPE", "bias"), rows)
+    print_table(("largest errors (family, chip, model)", "runs", "MAPE", "bias"), rows)
 
 
 def _print_refused(board: Scoreboard) -> None:
@@ -177,13 +180,13 @@ def _print_refused(board: Scoreboard) -> None:
 
     if not board.refused:
         return
-    found = reasons(board.refused)
+    by_reason = reasons(board.refused)
     typer.echo("refused")
-    for reason, ids in found[:SHOWN]:
+    for reason, ids in by_reason[:SHOWN]:
         typer.echo(f"  {_named(ids)}\n    {reason}")
-    rest = sum(len(ids) for _, ids in found[SHOWN:])
+    rest = sum(len(ids) for _, ids in by_reason[SHOWN:])
     if rest:
-        typer.echo(f"  and {rest:,} more for {_many(len(found) - SHOWN, 'other reason')}; --json has all")
+        typer.echo(f"  and {rest:,} more for {_many(len(by_reason) - SHOWN, 'other reason')}: see --json")
 
 
 def _figures(errors: Errors) -> tuple[str, ...]:
@@ -198,7 +201,7 @@ def _ranked(part: Slice | Scoreboard) -> tuple[str, str]:
 
 def _ranking_facts(ranking: Ranking) -> list[tuple[str, str]]:
     if ranking.mean_regret is None or ranking.max_regret is None:
-        return [("choice", "not known: nowhere were three plans measured under equal conditions")]
+        return [("choice", "unknown: no three plans were measured under equal conditions")]
     facts = [
         ("choice", f"{ranking.mean_regret:.1%} slower than the best measured, {ranking.max_regret:.1%} at worst"),
         ("", f"({_many(ranking.groups, 'group')} of plans measured under equal conditions, {ranking.plans:,} plans)"),
@@ -212,12 +215,12 @@ def _ranking_facts(ranking: Ranking) -> list[tuple[str, str]]:
 def _fit_facts(board: Scoreboard) -> list[tuple[str, str]]:
     families = {name: part.called_infeasible for name, part in board.by["family"].items() if part.called_infeasible}
     if not families:
-        return [("fit", "every run is said to fit, within 2% of memory")]
+        return [("fit", "all runs are predicted to fit, within 2% of memory")]
     most = sorted(families.items(), key=lambda each: -each[1])
     named = [f"{name} {number}" for name, number in most[:4]] + (["..."] if len(most) > 4 else [])
     share = f"{len(board.called_infeasible):,} of {board.rows_used:,} runs"
     return [
-        ("fit", f"{share} are said not to fit, by more than 2% of memory"),
+        ("fit", f"{share} are predicted not to fit, by more than 2% of memory"),
         ("", f"({', '.join(named)})"),
     ]
 

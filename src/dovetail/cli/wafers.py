@@ -1,4 +1,4 @@
-"""`dovetail wafers`: the catalogue, one wafer's dies, links and memory, and what stands against building it."""
+"""`dovetail wafers`: the catalogue, one wafer's dies, links and memory, and whether it can be built."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ app = typer.Typer(help="Wafers: list the catalogue, show one and what can be bui
 
 @app.command("list")
 def list_wafers(as_json: AsJson = False) -> None:
-    """Every wafer of the catalogue."""
+    """List the wafers of the catalogue."""
     wafers = [dt.hardware.wafer(name) for name in dt.hardware.wafer_names()]
     if as_json:
         print_json([wafer_fields(wafer) for wafer in wafers])
@@ -30,16 +30,16 @@ def list_wafers(as_json: AsJson = False) -> None:
         (w.name, f"{w.rows} x {w.cols}", w.die.name, _memory(w), quantity_text(w.d2d_bytes_per_s, "B/s"), _broken(w))
         for w in wafers
     ]
-    print_table(("wafer", "grid", "die", "memory", "D2D per edge", "found infeasible"), rows)
+    print_table(("wafer", "grid", "die", "memory", "D2D per edge", "infeasible"), rows)
 
 
 @app.command("show")
 def show(
     name: Annotated[str, typer.Argument(help="A wafer of the catalogue, or the path of a wafer file.")],
-    wafers: Annotated[int, typer.Option("--wafers", help="As a cluster of so many wafers.")] = 1,
+    wafers: Annotated[int, typer.Option("--wafers", help="As a cluster of this many wafers.")] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Dies, links, memory and doubts of one wafer, and every physical rule about it."""
+    """Show one wafer: dies, links, memory, doubts, and every physical rule about it."""
     wafer = dt.hardware.wafer(name)
     cluster = wafer.cluster(wafers)
     findings = _findings(wafer)
@@ -50,10 +50,10 @@ def show(
     print_facts(_facts(wafer))
     print_tiers(cluster.tiers)
     if findings is None:
-        typer.echo("its die names no technology: what can be built of it is not estimated")
+        typer.echo("its die names no technology, so we cannot estimate whether it can be built")
         return
     rows = [(f.rule, _verdict(f), f"{f.value:.3g}", f"{f.low:.3g} to {f.high:.3g}") for f in findings]
-    print_table(("rule", "holds", "share of what there is", "at the coefficients' ends"), rows)
+    print_table(("rule", "holds", "share of the limit", "low to high"), rows)
     print_facts([line for f in findings for line in wrapped(f.rule, f"{f.sentence} [{f.source}]")])
 
 
@@ -86,9 +86,9 @@ def _facts(wafer: Wafer) -> list[tuple[str, str]]:
         ("wafer", f"{wafer.name} ({wafer.title})"),
         ("grid", f"{wafer.rows} x {wafer.cols} dies of {size}, {wafer.gap_mm:g} mm apart ({wafer.integration.name})"),
         ("die", f"{die.name}: {quantity_text(peak, 'FLOPS')} of 16-bit peak, {die.vector_cores:,} cores"),
-        ("memory", f"{_memory(wafer)} a die"),
+        ("memory", f"{_memory(wafer)} per die"),
         ("together", f"{quantity_text(wafer.dies * peak, 'FLOPS')}, {_memory(wafer, wafer.dies)}"),
-        ("die to die", f"{quantity_text(wafer.d2d_bytes_per_s, 'B/s')} an edge, {seconds_text(wafer.d2d_latency_s)}"),
+        ("die to die", f"{quantity_text(wafer.d2d_bytes_per_s, 'B/s')} per edge, {seconds_text(wafer.d2d_latency_s)}"),
         ("off the wafer", quantity_text(wafer.edge_bytes_per_s, "B/s") if wafer.edge_bytes_per_s else ""),
         ("store", _store(wafer)),
         ("power limit", quantity_text(wafer.power_limit_w, "W")),

@@ -85,7 +85,7 @@ class Figure(Spec):
     """fitted on what and with which error, or why it is assumed"""
 
 
-class Figures(Spec):
+class GenerationFigures(Spec):
     """The numbers of a generation of chips, or of a kind of chip without one."""
 
     matrix: Annotated[dict[Literal["half", "fp8", "fp4"], Figure], Field(min_length=1)]
@@ -97,19 +97,19 @@ class Figures(Spec):
     launch_s: Figure
     collective_launch_s: Figure
 
-    def efficiencies(self, precision: str, own: Mapping[str, float] = MappingProxyType({})) -> Efficiencies:
-        """What holds at a precision, `own` figures first; one without any runs at the efficiency of half precision."""
+    def efficiencies(self, precision: str, measured: Mapping[str, float] = MappingProxyType({})) -> Efficiencies:
+        """What holds at a precision, `measured` figures first; one without any takes those of half precision."""
         row = _row(precision)
         matrix = {r: f.value for r, f in self.matrix.items()}
-        half = own.get("matrix.half", matrix["half"])
+        half = measured.get("matrix.half", matrix["half"])
         return Efficiencies(
-            matrix=np.asarray(half if row == "half" else own.get(f"matrix.{row}", matrix.get(row, half))),
+            matrix=np.asarray(half if row == "half" else measured.get(f"matrix.{row}", matrix.get(row, half))),
             matrix_half=np.asarray(half),
-            **{name: np.asarray(own.get(name, getattr(self, name).value)) for name in OTHERS},
+            **{name: np.asarray(measured.get(name, getattr(self, name).value)) for name in OTHERS},
         )
 
 
-class Generation(Figures):
+class Generation(GenerationFigures):
     """A generation, the chips it holds for, and those of them with measured runs at a precision."""
 
     chips: Annotated[tuple[str, ...], Field(strict=False)]
@@ -120,7 +120,7 @@ class CalibrationFile(Spec):
     """The file of calibrations."""
 
     generations: dict[str, Generation]
-    defaults: dict[Literal["gpu", "systolic", "many_core"], Figures]
+    defaults: dict[Literal["gpu", "systolic", "many_core"], GenerationFigures]
 
 
 def _row(precision: str) -> Literal["half", "fp8", "fp4"]:
@@ -143,26 +143,26 @@ def shipped() -> CalibrationFile:
 
 def generation_of(chip: str) -> str | None:
     """The generation a chip belongs to, where there is one."""
-    return next((name for name, found in shipped().generations.items() if chip in found.chips), None)
+    return next((name for name, generation in shipped().generations.items() if chip in generation.chips), None)
 
 
 @lru_cache(maxsize=256)
 def calibration(chip: Chip, precision: str) -> Calibration:
     """A chip's calibration at a precision: its own, else its generation's, else what is assumed for its kind."""
     name = generation_of(chip.name)
-    figures: Figures
+    figures: GenerationFigures
     basis: Basis = "assumed"
     if name is None:
         figures = next(f for k, f in shipped().defaults.items() if k == chip.kind)
     else:
         figures = generation = shipped().generations[name]
-        measured = chip.name in dict(generation.measured.items()).get(_row(precision), ())
-        basis = "fitted" if measured else "transfer"
+        fitted = chip.name in dict(generation.measured.items()).get(_row(precision), ())
+        basis = "fitted" if fitted else "transfer"
     group = name or chip.kind
     if chip.calibration is None:
         return Calibration(figures.efficiencies(precision), basis, group)
-    own = dict(chip.calibration.values)
-    return Calibration(figures.efficiencies(precision, own), "own", group, chip.calibration.source)
+    measured = dict(chip.calibration.values)
+    return Calibration(figures.efficiencies(precision, measured), "own", group, chip.calibration.source)
 
 
 @lru_cache(maxsize=256)

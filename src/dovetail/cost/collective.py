@@ -46,10 +46,10 @@ def seconds(
 
 
 def tiered_seconds(
-    kind: CollectiveKind, groups: Groups, size: Floats, transport: Transport = TRANSPORT, copies: float = 1.0
+    kind: CollectiveKind, groups: Groups, size: Floats, transport: Transport = TRANSPORT, receivers: float = 1.0
 ) -> Floats:
     """One collective over several tiers; see `tiered_time`."""
-    return tiered_time(kind, groups, size, transport, copies).seconds
+    return tiered_time(kind, groups, size, transport, receivers).seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +61,19 @@ class CollectiveTime:
 
 
 def tiered_time(
-    kind: CollectiveKind, groups: Groups, size: Floats, transport: Transport = TRANSPORT, copies: float = 1.0
+    kind: CollectiveKind, groups: Groups, size: Floats, transport: Transport = TRANSPORT, receivers: float = 1.0
 ) -> CollectiveTime:
     """One collective over several tiers, innermost first, each with how many of the groups inside it it joins.
 
     Chunks follow each other through all tiers at once, so the slowest tier decides, while latencies add up.
     Every chip of an inner group has its own way out: the tier outside carries 1/n of the bytes per chip. An exchange
-    that holds `copies` of everything sends one of them to each group outside that needs any. A tier that joins one
-    group alone is as if it were not there, so arrays can mix collectives that use it and others.
+    that sends every element to so many `receivers` sends it once to each outer group with any of them. A tier that
+    joins one group alone is as if it were not there, so arrays can mix collectives that use it and others.
     """
     if not groups:
         return CollectiveTime(np.zeros_like(size), ())
     if any(tier.grid is not None for _, tier in groups):
-        return _on_grids(kind, groups, size, transport, copies)
+        return _on_grids(kind, groups, size, transport, receivers)
     way = _way(groups)
     match kind:
         case CollectiveKind.ALL_REDUCE:
@@ -85,28 +85,30 @@ def tiered_time(
         case CollectiveKind.ALL_GATHER | CollectiveKind.REDUCE_SCATTER:
             body = _ring(way, 1.0, size, transport)
         case CollectiveKind.ALL_TO_ALL | CollectiveKind.PERMUTE:
-            body = _exchange(way, kind is CollectiveKind.PERMUTE, size, transport, copies)
+            body = _exchange(way, kind is CollectiveKind.PERMUTE, size, transport, receivers)
     return CollectiveTime(np.where(way.total > 1, way.launch + body.seconds, 0.0), body.busy_s)
 
 
 def _on_grids(
-    kind: CollectiveKind, groups: Groups, size: Floats, transport: Transport, copies: float
+    kind: CollectiveKind, groups: Groups, size: Floats, transport: Transport, receivers: float
 ) -> CollectiveTime:
     """The same where tiers are grids: all axes of a grid a group lies along work at once, as one tier."""
     numbers = [position if tier.grid is None else -1 - tier.grid.grid for position, (_, tier) in enumerate(groups)]
     together = [[pair for pair, n in zip(groups, numbers, strict=True) if n == key] for key in dict.fromkeys(numbers)]
     joined = [as_tier(kind, axes) if axes[0][1].grid is not None else axes[0] for axes in together]
-    found = tiered_time(kind, joined, size, transport, copies)
-    busy = dict(zip(dict.fromkeys(numbers), found.busy_s, strict=True))
+    merged = tiered_time(kind, joined, size, transport, receivers)
+    busy = dict(zip(dict.fromkeys(numbers), merged.busy_s, strict=True))
     # an axis that a group does not lie along carries nothing of it
-    return CollectiveTime(found.seconds, [busy[n] * (chips > 1) for n, (chips, _) in zip(numbers, groups, strict=True)])
+    return CollectiveTime(
+        merged.seconds, [busy[n] * (chips > 1) for n, (chips, _) in zip(numbers, groups, strict=True)]
+    )
 
 
 def _faster(one: CollectiveTime, other: CollectiveTime, possible: Bools | bool = True) -> CollectiveTime:
     """Of two algorithms the one that takes less, where the other is possible."""
-    chosen = np.logical_and(other.seconds < one.seconds, possible)
-    busy = [np.where(chosen, theirs, mine) for mine, theirs in zip(one.busy_s, other.busy_s, strict=True)]
-    return CollectiveTime(np.where(chosen, other.seconds, one.seconds), busy)
+    faster = np.logical_and(other.seconds < one.seconds, possible)
+    busy = [np.where(faster, theirs, mine) for mine, theirs in zip(one.busy_s, other.busy_s, strict=True)]
+    return CollectiveTime(np.where(faster, other.seconds, one.seconds), busy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +164,8 @@ def _ring(way: _Way, rounds: float, size: Floats, transport: Transport) -> Colle
 
 def _tree(way: _Way, depths: Sequence[Floats], size: Floats, transport: Transport) -> CollectiveTime:
     """Up a tree and down again: whoever has two neighbours receives everything twice."""
-    own = transport.copy / way.total
-    busy = way.busy([(np.minimum(2.0, n - 1) + own) * size for n in way.chips])
+    copied = transport.copy / way.total
+    busy = way.busy([(np.minimum(2.0, n - 1) + copied) * size for n in way.chips])
     return CollectiveTime(2 * way.hops(depths) + _low_latency(_longest(busy), way.launch, transport), busy)
 
 
@@ -181,15 +183,15 @@ def _switch_tree(way: _Way, depths: Sequence[Floats], size: Floats, transport: T
     return CollectiveTime(start - way.launch + 2 * way.hops(hops) + _chunked(_longest(busy), start, transport), busy)
 
 
-def _exchange(way: _Way, ring: bool, size: Floats, transport: Transport, copies: float) -> CollectiveTime:
+def _exchange(way: _Way, ring: bool, size: Floats, transport: Transport, receivers: float) -> CollectiveTime:
     """Each chip sends to all others, at once or to one neighbour after another round a ring."""
     sizes: list[Floats] = []
     for n, inside in zip(way.chips, way.inside, strict=True):
         innermost = inside == 1
-        own = 0.0 if ring else np.where(innermost, transport.copy, 0.0)
-        distinct = np.where(innermost, 1.0, _distinct(n, copies))
+        copied = 0.0 if ring else np.where(innermost, transport.copy, 0.0)
+        distinct = np.where(innermost, 1.0, _distinct(n, receivers))
         # what goes to chips of the same group of this tier; the rest crosses the tiers outside meanwhile
-        sizes.append((n - 1 + own) * inside * inside / way.total * size * distinct)
+        sizes.append((n - 1 + copied) * inside * inside / way.total * size * distinct)
     hops = [n - 1 if ring else np.ceil(np.log2(n)) for n in way.chips]
     busy = way.busy(sizes)
     return CollectiveTime(way.hops(hops) + _chunked(_longest(busy), way.launch, transport), busy)
@@ -200,12 +202,12 @@ def _longest(busy_s: Sequence[Floats]) -> Floats:
     return reduce(np.maximum, busy_s)
 
 
-def _distinct(groups: Floats, copies: float) -> Floats:
-    """The part of `copies` that goes to groups of their own, with receivers drawn at random among all groups.
+def _distinct(groups: Floats, receivers: float) -> Floats:
+    """Groups that need an element over its `receivers`, which are drawn at random among all groups.
 
     n·(1 − (1 − 1/n)^k) of n groups hold at least one of k receivers (DeepEP sends a token once to each node).
     """
-    return groups * (1 - (1 - 1 / groups) ** copies) / copies
+    return groups * (1 - (1 - 1 / groups) ** receivers) / receivers
 
 
 def _low_latency(work: Floats, launch: Floats, transport: Transport) -> Floats:
@@ -214,7 +216,7 @@ def _low_latency(work: Floats, launch: Floats, transport: Transport) -> Floats:
 
 
 def _chunked(work: Floats, launch: Floats, transport: Transport) -> Floats:
-    """Time of `work` seconds on the wire, cut into as many chunks as is best.
+    """Time of `work` seconds on the wire, split into as many chunks as is best.
 
     c chunks cost c·h to hand over, and the first of them, work/c, passes before the others can follow:
     with the best c these cost 2·sqrt(work·h) together, the pipelined transfer of Hockney's model.

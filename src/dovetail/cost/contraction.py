@@ -102,15 +102,15 @@ def _tile_flops(gemm: Gemm, units: Floats, element_bytes: float, kernels: GpuKer
     # SMs without a tile of their own share one along k: k/ways + ways · prologue steps, least at this whole number
     most_ways = np.minimum(0.5 + np.sqrt(0.25 + gemm.k / prologue), MOST_WAYS)
     last = kernels.last_wave
-    least: Floats = np.asarray(np.inf)
+    fewest: Floats = np.asarray(np.inf)
     for rows, cols in GPU_TILES:
         slowdown = 1 + kernels.feed * (1 / rows + 1 / cols - 1 / 128 - 1 / 256)
         step = 2 * rows * cols * slowdown
         waves = gemm.batch * np.ceil(gemm.m / rows) * np.ceil(gemm.n / cols) / units
         ways = np.floor(np.minimum(np.maximum(1 / waves, 1.0), most_ways))
         tile = gemm.k * step / ways + prologue * step * ways
-        least = np.minimum(least, tile * np.maximum(last * np.ceil(waves) + (1 - last) * waves, 1.0))
-    return least
+        fewest = np.minimum(fewest, tile * np.maximum(last * np.ceil(waves) + (1 - last) * waves, 1.0))
+    return fewest
 
 
 def _overlapped(*limits: Floats) -> Floats:

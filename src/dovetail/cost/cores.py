@@ -49,7 +49,7 @@ def together(chips: Sequence[ChipUnits]) -> ChipUnits:
 
 def _columns(units: Sequence[_Units]) -> _Units:
     values = {field.name: [getattr(unit, field.name) for unit in units] for field in fields(units[0])}
-    return replace(units[0], **{name: np.asarray(found, np.float64)[:, None] for name, found in values.items()})
+    return replace(units[0], **{name: np.asarray(column, np.float64)[:, None] for name, column in values.items()})
 
 
 def part_of(chip: ChipUnits, tensor_share: Floats, vector_share: Floats) -> ChipUnits:

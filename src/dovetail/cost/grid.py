@@ -70,8 +70,8 @@ def _links(extent: Floats, tier: TierArrays) -> tuple[Floats, Floats, Floats]:
     stride = _stride(extent, tier)
     closed = tier.grid.wraps & (extent * stride == tier.grid.length) & (extent > 2)
     link = tier.bytes_per_s / 2 / stride
-    lies = extent > 1
-    return link, lies * (1.0 + closed), lies * (extent - 1 + closed) / extent
+    spans = extent > 1
+    return link, spans * (1.0 + closed), spans * (extent - 1 + closed) / extent
 
 
 def _middle(extent: Floats, rate: Floats) -> Floats:

@@ -30,8 +30,8 @@ class Cores:
 
 
 #: Whether a layer's operators run side by side on parts of the cores: as a list schedule has it, or as none beats.
-#: Endless: the latter for microbatches so large that nobody schedules them.
-Sharing = Literal["none", "scheduled", "least", "endless"]
+#: Asymptotic: the latter, for micro-batches so large that nobody schedules them.
+Sharing = Literal["none", "scheduled", "least", "asymptotic"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +78,18 @@ class PlacedWork:
 
 
 def local_sizes(placed: PlacedOperator, sizes: Sizes, axis_sizes: Mapping[str, Size]) -> dict[str, Size]:
-    """The sizes one chip sees: each dim divided by the axes that cut it."""
+    """The sizes one chip sees: each dim divided by the axes that shard it."""
     local = dict(sizes)
-    cut: dict[str, list[str]] = {}
-    for axis, dim in placed.cuts.items():
-        cut.setdefault(dim, []).append(axis)
-    for dim, axes in cut.items():
+    sharded_by: dict[str, list[str]] = {}
+    for axis, dim in placed.shards.items():
+        sharded_by.setdefault(dim, []).append(axis)
+    for dim, axes in sharded_by.items():
         if dim in local:
             local[dim] = divided(local[dim], degree(axes, axis_sizes))
     for source, target in placed.operator.regroups:
-        # tokens regrouped by expert are cut as the tokens are
-        if source in cut and target not in cut:
-            local[target] = divided(local[target], degree(cut[source], axis_sizes))
+        # tokens regrouped by expert are sharded as the tokens are
+        if source in sharded_by and target not in sharded_by:
+            local[target] = divided(local[target], degree(sharded_by[source], axis_sizes))
     return local
 
 
@@ -103,12 +103,12 @@ def operator_seconds(work: PlacedWork, chip: ChipUnits) -> dict[str, Floats]:
         local = locals_of[operator.name]
         factor = work.expert_imbalance if EXPERT_TOKENS in operator.dims else 1.0
         if operator.name in products:
-            own = products[operator.name]
+            alone = products[operator.name]
         else:
-            own = _seconds(operator, tensors, local, chip, work.widths, internal)
+            alone = _seconds(operator, tensors, local, chip, work.widths, internal)
         if chip.cast_bytes and runs_narrow(operator, tensors):
-            own = own + _cast_seconds(operator, tensors, local, chip, cast)
-        seconds[operator.name] = factor * own
+            alone = alone + _cast_seconds(operator, tensors, local, chip, cast)
+        seconds[operator.name] = factor * alone
     return seconds
 
 
@@ -161,13 +161,13 @@ def _product_seconds(
             continue
         gemm = stacked([gemm_of(o, locals_of[o.name]) for o in group], units.dims)
         width = chip.narrow_bytes if narrow and chip.narrow_bytes else widths[Element.COMPUTE]
-        found = model(gemm, units, width)
+        took = model(gemm, units, width)
         if not chip.systolic:
             # experts' tokens are filled up to whole tiles
             regular = np.array([EXPERT_TOKENS not in o.dims for o in group])
             unaligned = _unaligned_seconds(gemm, chip)
-            found = np.maximum(found, np.where(regular.reshape(-1, *[1] * (np.ndim(unaligned) - 1)), unaligned, 0.0))
-        seconds |= {o.name: found[position] for position, o in enumerate(group)}
+            took = np.maximum(took, np.where(regular.reshape(-1, *[1] * (np.ndim(unaligned) - 1)), unaligned, 0.0))
+        seconds |= {o.name: took[position] for position, o in enumerate(group)}
     return seconds
 
 

@@ -49,8 +49,8 @@ def stacked(gemms: Sequence[Gemm], chip_dims: int) -> Gemm:
     shape = np.broadcast_shapes(*(np.shape(x) for gemm in gemms for x in (gemm.batch, gemm.m, gemm.n, gemm.k)))
 
     def together(values: list[Floats]) -> Floats:
-        found = np.stack([np.broadcast_to(value, shape) for value in values])
-        return found.reshape(len(values), *[1] * max(chip_dims - found.ndim + 1, 0), *found.shape[1:])
+        columns = np.stack([np.broadcast_to(value, shape) for value in values])
+        return columns.reshape(len(values), *[1] * max(chip_dims - columns.ndim + 1, 0), *columns.shape[1:])
 
     return Gemm(
         batch=together([gemm.batch for gemm in gemms]),

@@ -16,8 +16,8 @@ def array_cycles(
     Weight stationary: ⌈k/rows⌉·⌈n/cols⌉ tiles of weights, m rows stream; output stationary: ⌈m/rows⌉·⌈n/cols⌉ tiles of
     results, k steps accumulate (the folds of Samajdar et al., SCALE-Sim, ISPASS 2020).
     """
-    held, streamed = np.where(output_stationary, gemm.m, gemm.k), np.where(output_stationary, gemm.k, gemm.m)
-    tiles = gemm.batch * np.ceil(held / rows) * np.ceil(gemm.n / cols)
+    stationary, streamed = np.where(output_stationary, gemm.m, gemm.k), np.where(output_stationary, gemm.k, gemm.m)
+    tiles = gemm.batch * np.ceil(stationary / rows) * np.ceil(gemm.n / cols)
     busiest = np.ceil(tiles / units)
     if overlapped:
         # a second set of registers takes the next tile's weights, or the last one's results, while this one streams

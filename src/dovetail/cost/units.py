@@ -49,29 +49,29 @@ def chip_units(
     `traffic` is what vector kernels move, of the bytes that fused ones would; `attention` what attention kernels
     reach, of the best of their time; `synchronous` ones are from before the chip.
     """
-    known = efficiencies or calibration(chip, precision).efficiencies
+    sustained = efficiencies or calibration(chip, precision).efficiencies
     rates = chip.dense_flops.published()
     # a chip without figures for a precision runs it at its half-precision rate
     half = rates.get("bf16", rates.get("fp16", 0.0))
     peak = rates.get(OPERANDS[precision], half)
-    memory = _streaming_bytes_per_s(chip) * known.memory
+    memory = _streaming_bytes_per_s(chip) * sustained.memory
     vector = _number(2 * chip.vector_cores * chip.vector_lanes * chip.clock_hz)
     units = _matrix_count(chip)
-    matrix = _matrix_units(chip, peak, known.matrix * power_share(chip), memory, known.launch_s)
-    slower = _matrix_units(chip, min(half, peak), known.matrix_half * power_share(chip), memory, known.launch_s)
+    matrix = _matrix_units(chip, peak, sustained.matrix * power_share(chip), memory, sustained.launch_s)
+    slower = _matrix_units(chip, min(half, peak), sustained.matrix_half * power_share(chip), memory, sustained.launch_s)
     reached = power_share(chip) * attention * (SYNCHRONOUS_SHARE if synchronous and _asynchronous(chip) else 1.0)
     fused = AttentionUnits(
         # its products keep half precision in narrower jobs
         matrix_flops=_number(min(half, peak)),
         # elsewhere than on GPUs a block of queries is not bound to one unit
         units=_number(units if chip.kind == "gpu" else 1),
-        forward_efficiency=known.attention_forward * reached,
-        backward_efficiency=known.attention_backward * reached,
+        forward_efficiency=sustained.attention_forward * reached,
+        backward_efficiency=sustained.attention_backward * reached,
         vector_flops=vector,
         memory_bytes_per_s=memory,
-        launch_s=known.launch_s,
+        launch_s=sustained.launch_s,
     )
-    lanes = VectorUnits(vector, memory / traffic, known.launch_s)
+    lanes = VectorUnits(vector, memory / traffic, sustained.launch_s)
     # a chip without the format multiplies in half precision, and nothing is cast
     narrow = precision if OPERANDS[precision] in rates else "bf16"
     casts = CAST_BYTES.get(narrow, 0.0)
@@ -108,9 +108,9 @@ def _matrix_units(chip: Chip, peak_flops: float, sustained: Floats, memory: Floa
     )
 
 
-def _level_bytes_per_s(held_bytes: float, bytes_per_s: float | None) -> Floats:
+def _level_bytes_per_s(capacity_bytes: float, bytes_per_s: float | None) -> Floats:
     """What a memory on the chip lets through; no limit where it holds nothing or has no figure."""
-    return _number(bytes_per_s if held_bytes and bytes_per_s else math.inf)
+    return _number(bytes_per_s if capacity_bytes and bytes_per_s else math.inf)
 
 
 def _asynchronous(chip: Chip) -> bool:
@@ -129,20 +129,20 @@ def _streaming_bytes_per_s(chip: Chip) -> float:
 
 def tier_arrays(chip: Chip, tier: Tier, efficiencies: Efficiencies | None = None) -> TierArrays:
     """One network tier as collectives see it: the chip's own links as far as they reach, a network beyond."""
-    known = efficiencies or calibration(chip, "bf16").efficiencies
+    sustained = efficiencies or calibration(chip, "bf16").efficiencies
     inside = not chip.tiers or tier.size <= chip.tiers[0].size
     return TierArrays(
         bytes_per_s=_number(tier.bytes_per_s / tier.oversubscription),
         latency_s=_number(tier.latency_s),
-        launch_s=known.collective_launch_s if inside else NETWORK_STARTS * known.collective_launch_s,
-        efficiency=known.link if inside else known.network,
+        launch_s=sustained.collective_launch_s if inside else NETWORK_STARTS * sustained.collective_launch_s,
+        efficiency=sustained.link if inside else sustained.network,
         in_network_reduction=tier.in_network_reduction,
     )
 
 
 def way_arrays(cluster: Cluster, efficiencies: Efficiencies | None = None) -> tuple[TierArrays, ...]:
     """The ways of a cluster's network: tiers, and the axes of grids whose messages are routed."""
-    found: list[TierArrays] = []
+    along: list[TierArrays] = []
     for way in ways(cluster.tiers):
         tier = cluster.tiers[way.tier]
         arrays = tier_arrays(cluster.chip, tier, efficiencies)
@@ -151,8 +151,8 @@ def way_arrays(cluster: Cluster, efficiencies: Efficiencies | None = None) -> tu
             share = arrays.bytes_per_s / len(tier.shape)
             axis = GridAxis(way.tier, tier.shape[way.axis], wraps=tier.topology == "torus")
             arrays = replace(arrays, bytes_per_s=share, grid=axis)
-        found.append(arrays)
-    return tuple(found)
+        along.append(arrays)
+    return tuple(along)
 
 
 def _number(value: float) -> Floats:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from dovetail.cost.calibration import calibration, power_share
 from dovetail.errors import InputError
 from dovetail.hardware import MAX_CHIPS, Chip, Cluster, Rates
-from dovetail.hardware.chip import EFFICIENCY_NAMES, OwnCalibration
+from dovetail.hardware.chip import EFFICIENCY_NAMES, ChipCalibration
 from dovetail.hardware.network import fit_tiers
 
 #: What an explanation calls the knobs that are no links.
@@ -67,7 +67,7 @@ def _with_flops(cluster: Cluster, factor: float) -> Cluster:
     return replace(cluster, chip=replace(chip, dense_flops=scaled, calibration=_sustained(chip)))
 
 
-def _sustained(chip: Chip) -> OwnCalibration | None:
+def _sustained(chip: Chip) -> ChipCalibration | None:
     """What holds of a chip's peaks when they change.
 
     One of less power than its generation's first sustains less, which is told by equal peaks: with others that share
@@ -81,7 +81,7 @@ def _sustained(chip: Chip) -> OwnCalibration | None:
     values |= {f"matrix.{row}": float(of_row.matrix) * share for row, of_row in efficiencies.items()}
     for name in ("attention_forward", "attention_backward"):
         values[name] = float(getattr(efficiencies["half"], name)) * share
-    return OwnCalibration(tuple((name, values[name]) for name in EFFICIENCY_NAMES if name in values))
+    return ChipCalibration(tuple((name, values[name]) for name in EFFICIENCY_NAMES if name in values))
 
 
 def with_links(cluster: Cluster, level: int, factor: float) -> Cluster:

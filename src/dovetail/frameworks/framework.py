@@ -22,7 +22,7 @@ Microbatches = Literal["any", "multiple_of_rounds", "multiple_of_stages"]
 """of an interleaved schedule; rounds: stages' worth of microbatches, rounded down, at least one"""
 
 UnevenStages = Literal["never", "ends", "balanced", "any"]
-"""ends: the first and last differ; balanced: cut where parameters are even; any: layers listed per stage"""
+"""ends: the first and last differ; balanced: partitioned where parameters are even; any: layers listed per stage"""
 
 ContextParallel = Literal["ring", "all_gather", "ulysses", "ring_and_ulysses"]
 ExpertAxis = Literal["data", "context", "tensor"]
@@ -30,7 +30,7 @@ Recompute = Literal["none", "selective", "operators", "full"]
 """selective: a menu of modules; operators: any list of them; full: whole layers"""
 
 AxisOrder = Literal["tp-cp-dp-pp", "tp-cp-pp-dp"]
-"""which chips are neighbours, innermost first: a pipeline's stages lie outside its copies, or inside them"""
+"""rank order, innermost first: pipeline stages outside data-parallel replicas, or inside them"""
 
 Gathered = Literal["layer", "weight"]
 """layer: a unit of FSDP; weight: a compiler gathers each weight for its product"""
@@ -58,32 +58,32 @@ ZeroStages = Annotated[tuple[Annotated[int, Field(ge=0, le=3)], ...], Field(stri
 
 
 @dataclass(frozen=True, slots=True)
-class Overlaps:
-    """Which communication runs beside computation."""
+class FrameworkOverlaps:
+    """Which communication overlaps with computation."""
 
     gradient_reduction: Availability
-    """data-parallel reduction beside the backward"""
+    """data-parallel reduction, overlapped with the backward"""
     gradient_reduction_with_pipeline: Availability
     """the same where stages pass microbatches on"""
     weight_gather: Availability
-    """updated weights gathered beside the next forward (ZeRO 1 and 2)"""
+    """updated weights gathered during the next forward (ZeRO 1 and 2)"""
     weight_prefetch: Availability
     """the next layer's sharded weights gathered ahead (ZeRO 3)"""
     tensor_parallel: Availability
-    """beside the matrix products they belong to"""
+    """overlapped with the matrix products they belong to"""
     tensor_backward: float
-    """part of the backward's that is hidden anyway, beside products that do not need it"""
+    """share of the backward's that is hidden anyway, behind products that do not need it"""
     context_parallel: Availability
-    """blocks of keys and values in flight beside attention"""
+    """blocks of keys and values sent during attention"""
     expert_parallel: Availability
-    """tokens to and from experts beside another microbatch"""
+    """tokens to and from experts, overlapped with another micro-batch"""
     pipeline_transfers: tuple[PipelineSchedule, ...]
     """the schedules in which transfers between stages are hidden"""
 
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """What one framework can run, and what that costs beside the model's own work."""
+    """What one framework can run, and what that costs on top of the model's own work."""
 
     name: str
     version: str
@@ -95,16 +95,16 @@ class Framework:
     zero_stages: tuple[int, ...]
     zero_stages_with_pipeline: tuple[int, ...]
     zero_group: bool
-    """the group that shares one copy of sharded state may be smaller than the data-parallel group"""
+    """the group that shares one replica of sharded state may be smaller than the data-parallel group"""
     sequence_parallel: Availability
-    """activations between tensor-parallel parts cut along the sequence"""
+    """activations between tensor-parallel regions sharded along the sequence"""
     context_parallel: tuple[ContextParallel, ...]
     expert_parallel: tuple[ExpertAxis, ...]
-    """the axes experts may be spread over; empty: no expert parallelism"""
+    """the axes experts may be distributed over; empty: no expert parallelism"""
     expert_tensor_parallel: bool
-    """an expert may be cut further, in another way than the layers around it"""
+    """an expert may be sharded further, differently from the layers around it"""
     experts_along_sequence: bool
-    """experts spread over chips beside tensor parallelism need sequence parallelism"""
+    """expert parallelism with tensor parallelism needs sequence parallelism"""
     recompute: tuple[Recompute, ...]
     recompute_modules: tuple[str, ...]
     """what the selective menu offers"""
@@ -112,11 +112,11 @@ class Framework:
     """full recompute of only some layers of a stage"""
     axis_orders: tuple[AxisOrder, ...]
     layouts: bool
-    """every operator may be cut in a way of its own"""
+    """every operator may be sharded its own way"""
     recompute_stops_early: bool
     """full recompute leaves out what the backward does not need"""
     states: tuple[tuple[Precision, StateBytes], ...]
-    overlaps: Overlaps
+    overlaps: FrameworkOverlaps
     one_copy_per_node: bool
     """a token for several experts of a node travels there once"""
     fused_attention: bool
@@ -142,7 +142,7 @@ class Framework:
     traffic: Allowance
     """bytes vector kernels move, of what they would if every chain of them were one kernel"""
     exposed: Allowance
-    """part of the communication beside computation that costs time all the same: both share memory and cores"""
+    """share of overlapped communication that costs time all the same: both share memory and cores"""
     step_s: Allowance
     """seconds of every step outside the layers: data, logging, synchronisation"""
     attention: Allowance
@@ -248,11 +248,11 @@ class FrameworkSpec(Spec):
         transfers = self.overlaps.pipeline_transfers
         _check_within("overlaps.pipeline_transfers", transfers, "pipeline_schedules", self.pipeline_schedules)
         if self.recompute_modules and "selective" not in self.recompute:
-            raise InputError("recompute_modules", "stand beside a menu without selective", "add it or leave them out")
+            raise InputError("recompute_modules", "need selective in recompute", "add it, or drop them")
         for name in self.doubts:
             if name not in type(self).model_fields:
                 raise InputError(
-                    f"doubts.{name}", "is about no field of this file", one_of(type(self).model_fields, name)
+                    f"doubts.{name}", "is not about a field of this file", one_of(type(self).model_fields, name)
                 )
         return self
 
@@ -264,14 +264,16 @@ class FrameworkSpec(Spec):
         overlaps["gradient_reduction_with_pipeline"] = (
             overlaps["gradient_reduction_with_pipeline"] or overlaps["gradient_reduction"]
         )
-        fields["overlaps"] = Overlaps(**overlaps)
+        fields["overlaps"] = FrameworkOverlaps(**overlaps)
         for name in ALLOWANCES:
             fields[name] = fields[name].allowance()
         fields["doubts"] = tuple(self.doubts.items())
         return Framework(**fields)
 
 
-def _check_within(field: str, part: tuple[object, ...], whole: str, known: tuple[object, ...]) -> None:
+def _check_within(field: str, part: tuple[object, ...], whole: str, allowed: tuple[object, ...]) -> None:
     for item in part:
-        if item not in known:
-            raise InputError(field, f"names {quoted(item)}, which {whole} lack", f"add it to {whole} or leave it out")
+        if item not in allowed:
+            raise InputError(
+                field, f"names {quoted(item)}, which is missing in {whole}", f"add it to {whole} or drop it"
+            )

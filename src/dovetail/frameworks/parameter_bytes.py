@@ -1,4 +1,4 @@
-"""What one chip keeps per parameter under ZeRO: the formula, for one plan or many."""
+"""What one chip stores per parameter under ZeRO: the formula, for one plan or many."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dovetail.arrays import Number, choose
 
 
 class ParameterBytes(NamedTuple):
-    """Bytes per parameter: of what every chip uses, and of what one copy of the sharded state keeps."""
+    """Bytes per parameter: of what every chip uses, and of one replica of the sharded state."""
 
     weight: float
-    #: of a weight kept in shards only (ZeRO 3)
+    #: of a weight stored only as shards (ZeRO 3)
     sharded_weight: float
     #: accumulated, in a pipeline where there is one
     gradient: float

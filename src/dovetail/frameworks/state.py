@@ -1,4 +1,4 @@
-"""Bytes a framework keeps per parameter, and what it needs beside them."""
+"""Bytes a framework stores per parameter, and what it needs besides."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class StateBytes:
     gradient_copy: float = 0.0
     """gradients once more in float32 for the optimizer"""
     sharded_reduction: float = 0.0
-    """gradients of weights kept in shards, as they are reduced; 0: as they are accumulated"""
+    """gradients of sharded weights, as they are reduced; 0: as they are accumulated"""
     casts: float = 0.0
     """copies of the weights for a narrower matrix product"""
     cast_on_gather: bool = False
@@ -43,10 +43,10 @@ class StateBytes:
     layer_gradients: float = 0.0
     """per parameter of the layer at work: its weight gradients before they join the accumulated ones"""
     operands: float = 0.0
-    """per element of a matrix product's input that is kept for the backward; 0: as wide as it was written"""
+    """per element of a matrix product's input that is saved for the backward; 0: as wide as it was written"""
 
     def parameter_bytes(self, optimizer: str, *, staged: bool = False, by_weight: bool = False) -> ParameterBytes:
-        """What chips keep per parameter, of what every chip uses and of what is sharded; `staged` in a pipeline."""
+        """What chips store per parameter, of what every chip uses and of what is sharded; `staged` in a pipeline."""
         gradients = self.pipeline_gradients if staged and self.pipeline_gradients is not None else self.gradients
         return ParameterBytes(
             weight=self.weights + self.casts,
@@ -78,7 +78,7 @@ class StateBytesSpec(Spec):
     @model_validator(mode="after")
     def _consistent(self) -> StateBytesSpec:
         if self.cast_on_gather and self.master == 0:
-            raise InputError("master", "is 0 beside cast_on_gather", "give the bytes of the copy that is kept")
+            raise InputError("master", "is 0, but cast_on_gather stores only the master copy", "give its bytes")
         return self
 
     def state_bytes(self) -> StateBytes:

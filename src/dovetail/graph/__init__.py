@@ -14,7 +14,7 @@ from dovetail.graph.differentiate import Backward, differentiate
 from dovetail.graph.layer import LayerGraph
 from dovetail.graph.mask import Mask, Span
 from dovetail.graph.model import ModelGraph, Run, verify_chain
-from dovetail.graph.operator import Exchange, Kind, Operand, Operator, Phase, Split, Unit, Work
+from dovetail.graph.operator import DimSplit, Exchange, Kind, Operand, Operator, Phase, Unit, Work
 from dovetail.graph.optimizer import OPTIMIZERS, optimizer_step
 from dovetail.graph.size import DerivedSize
 from dovetail.graph.tensor import HALF_PRECISION, Element, Role, Tensor
@@ -25,6 +25,7 @@ __all__ = [
     "OPTIMIZERS",
     "Backward",
     "DerivedSize",
+    "DimSplit",
     "Element",
     "Exchange",
     "GraphError",
@@ -39,7 +40,6 @@ __all__ = [
     "Role",
     "Run",
     "Span",
-    "Split",
     "Tensor",
     "Unit",
     "Work",

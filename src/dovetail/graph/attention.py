@@ -11,21 +11,19 @@ from dovetail.graph.tensor import Element, Role
 def attention(
     builder: LayerBuilder,
     name: str,
-    query: Reference,
-    key: Reference,
-    value: Reference,
+    operands: tuple[Reference, Reference, Reference],
     mask: Mask,
     *,
     scale: float,
     sinks: Reference | None = None,
     choice: Reference | None = None,
 ) -> str:
-    """Fused attention: scores never leave the chip; backward keeps Q, K, V, O and the log-sum-exp.
+    """Fused attention of queries, keys and values: scores stay on chip; saves Q, K, V, O and the log-sum-exp.
 
-    Dao et al. 2022 (FlashAttention), algorithms 1 and 4. Keys and values are indexed by `mask.key`;
-    `choice` holds the keys a sparse attention selected, `sinks` a learned logit per head.
+    Dao et al. 2022 (FlashAttention), algorithms 1 and 4. Keys and values are indexed by `mask.key`; `choice` are the
+    keys a sparse attention selected, `sinks` a learned logit per head.
     """
-    q, k, v = builder.use(query), builder.use(key), builder.use(value)
+    q, k, v = (builder.use(operand) for operand in operands)
     head_dim, value_dim = q.indices[-1], v.indices[-1]
     rows = q.indices[:-1]
     out = (*rows, value_dim)

@@ -46,10 +46,10 @@ class LayerBuilder:
         sizes = {d: s for d, s in self.sizes.items() if d in used or isinstance(s, int)}
         operators, inputs = tuple(self._operators), tuple(self._inputs)
         graph = LayerGraph(self._name, sizes, self.tensors, operators, inputs, outputs)
-        # what no gradient reaches (an indexer's projections) keeps nothing for a backward
+        # what no gradient reaches (an indexer's projections) saves nothing for a backward
         trained = {o.name for o in graph.reached()}
-        kept = tuple(o if o.name in trained else replace(o, saves=()) for o in operators)
-        return verify(replace(graph, operators=kept))
+        trimmed = tuple(o if o.name in trained else replace(o, saves=()) for o in operators)
+        return verify(replace(graph, operators=trimmed))
 
     def size(self, dim: str, size: DimSize) -> str:
         """Gives a dim its size; the same name must always mean the same size."""
@@ -92,7 +92,7 @@ class LayerBuilder:
         element: Element = Element.COMPUTE,
         fusion: str = "",
     ) -> str:
-        """Multiplies and sums over the dims the output lacks (einsum)."""
+        """Multiplies and sums over the dims the output does not have (einsum)."""
         inputs = (self.use(left), self.use(right))
         output = Operand(self.tensor(name, dims, element=element), dims)
         return self.append(
@@ -103,8 +103,8 @@ class LayerBuilder:
                 inputs,
                 (output,),
                 work=matrix_work(union(o.indices for o in inputs)),
-                # a constant has no gradient, so what it is multiplied by need not be kept
-                saves=self._kept(
+                # a constant has no gradient, so what it is multiplied by need not be saved
+                saves=self._differentiable(
                     o.tensor
                     for o, other in zip(inputs, inputs[::-1], strict=True)
                     if self.tensors[other.tensor].role is not Role.CONSTANT
@@ -124,7 +124,7 @@ class LayerBuilder:
         fusion: str = "",
         attributes: Mapping[str, Attribute] | None = None,
     ) -> str:
-        """Applies a function of FUNCTIONS point by point; a dim an operand lacks is broadcast."""
+        """Applies a function of FUNCTIONS point by point; dims an operand does not have are broadcast."""
         rule = FUNCTIONS[function]
         inputs = tuple(self.use(r) for r in references)
         dims = dims or inputs[0].indices
@@ -142,7 +142,7 @@ class LayerBuilder:
                 inputs,
                 tuple(outputs),
                 work=vector_work(dims, rule.flops),
-                saves=self._kept(saved),
+                saves=self._differentiable(saved),
                 indivisible=dims[-1:] if rule.whole_last_dim else (),
                 fusion=fusion,
                 attributes=dict(attributes or {}),
@@ -158,14 +158,14 @@ class LayerBuilder:
         weights: Dims = (),
         epsilon: float = 1e-5,
     ) -> str:
-        """RMS or layer normalisation over dims; keeps its statistics in float32."""
+        """RMS or layer normalisation over dims; saves its statistics in float32."""
         values = {"rms": 1, "layer": 2}[function]
         source = self.use(reference)
         rest = tuple(d for d in source.indices if d not in over)
         outputs = [Operand(self.tensor(name, source.indices), source.indices)]
         saved = [source.tensor]
-        for moment in ("scale", "mean")[:values]:
-            statistic = self.tensor(f"{name}.{moment}", rest, Role.STATISTIC, Element.FLOAT32)
+        for statistic_name in ("scale", "mean")[:values]:
+            statistic = self.tensor(f"{name}.{statistic_name}", rest, Role.STATISTIC, Element.FLOAT32)
             outputs.append(Operand(statistic, rest))
             saved.append(statistic)
         return self.append(
@@ -208,7 +208,7 @@ class LayerBuilder:
         """Looks rows of a table up; splitting the rows leaves partial sums."""
         inputs = (self.use(ids), self.use(table))
         output = Operand(self.tensor(name, dims), dims)
-        saved = self._kept(o.tensor for o in inputs)
+        saved = self._differentiable(o.tensor for o in inputs)
         return self.append(Operator(name, Kind.EMBEDDING, "lookup", inputs, (output,), saves=saved))
 
     def movement(self, name: str, function: str, references: tuple[Reference, ...], dims: Dims, along: Dims) -> str:
@@ -218,7 +218,7 @@ class LayerBuilder:
         return self.append(Operator(name, Kind.MOVEMENT, function, inputs, (output,), indivisible=along))
 
     def loss(self, name: str, logits: Reference, labels: Reference, vocab: str) -> str:
-        """Mean cross entropy; keeps float32 probabilities, as stock frameworks do."""
+        """Mean cross entropy; saves float32 probabilities, as stock frameworks do."""
         inputs = (self.use(logits), self.use(labels))
         points = inputs[0].indices
         self.tensor(name, (), Role.LOSS, Element.FLOAT32)
@@ -247,6 +247,6 @@ class LayerBuilder:
         self.tensors[tensor.name] = tensor
         return tensor.name
 
-    def _kept(self, names: Iterable[str]) -> tuple[str, ...]:
+    def _differentiable(self, names: Iterable[str]) -> tuple[str, ...]:
         given = (Role.WEIGHT, Role.CONSTANT)
         return tuple(n for n in dict.fromkeys(names) if self.tensors[n].role not in given)

@@ -28,8 +28,8 @@ def matmul_flops(
     graph: LayerGraph, sizes: Sizes, phases: Iterable[Phase] = tuple(Phase), *, causal: bool = False
 ) -> Size:
     """Matrix FLOPs of a layer's operators of these phases."""
-    wanted = frozenset(phases)
-    return total(flops(o, sizes, Unit.MATRIX, causal=causal) for o in graph.operators if o.phase in wanted)
+    counted = frozenset(phases)
+    return total(flops(o, sizes, Unit.MATRIX, causal=causal) for o in graph.operators if o.phase in counted)
 
 
 def bytes_read(
@@ -63,7 +63,7 @@ def saved_bytes(
     *,
     statistics: bool = True,
 ) -> Size:
-    """Bytes kept from forward to backward; published closed forms leave statistics out."""
+    """Bytes saved from forward to backward; published closed forms leave statistics out."""
     return total(t.bytes(sizes, widths) for t in graph.saved() if statistics or t.role is not Role.STATISTIC)
 
 

@@ -130,8 +130,8 @@ class _Tape:
 
     def finish(self) -> Backward:
         """The verified backward graph."""
-        wanted = (*self.forward.inputs, *(w.name for w in self.forward.weights()))
-        gradients = {n: g for n in wanted if (g := self.gradient(n)) is not None}
+        sources = (*self.forward.inputs, *(w.name for w in self.forward.weights()))
+        gradients = {n: g for n in sources if (g := self.gradient(n)) is not None}
         given = {o.tensor for operator in self._operators for o in operator.inputs}
         given -= {o.tensor for operator in self._operators for o in operator.outputs}
         used = [t for t in self.forward.tensors.values() if t.name in given]
@@ -222,14 +222,14 @@ def _normalisation(operator: Operator, tape: _Tape) -> None:
 def _softmax(operator: Operator, tape: _Tape) -> None:
     arriving = tape.arriving(operator)
     reads = (arriving, operator.outputs[0])
-    # the output is normalised already: shards tell Σ gradient · output alone
+    # the output is normalised already: shards exchange Σ gradient · output alone
     exchanges = tuple(replace(e, values=1) for e in operator.exchanges)
     work = vector_work(arriving.indices, 4)
     tape.emit(operator, "softmax.grad0", reads, operator.inputs, work, exchanges)
 
 
 def _attention(operator: Operator, tape: _Tape) -> None:
-    # Dao et al. 2022, algorithm 4: scores again, dV, dP, dQ, dK: five products for the forward's two.
+    # Dao et al. 2022, algorithm 4: scores recomputed, dV, dP, dQ, dK: five products for the forward's two.
     scores, values, *rest = operator.work
     work = (_times(scores, 3), _times(values, 2), *(_times(w, 2) for w in rest))
     reads = (tape.arriving(operator), *operator.inputs, *operator.outputs)
@@ -237,7 +237,7 @@ def _attention(operator: Operator, tape: _Tape) -> None:
 
 
 def _scan(operator: Operator, tape: _Tape) -> None:
-    # States are not kept: backward runs the forward's products again, then each product's two gradients.
+    # States are not saved: the backward recomputes the forward's products, then each product's two gradients.
     reads = (tape.arriving(operator), *operator.inputs)
     work = tuple(_times(w, 3) for w in operator.work)
     # shards hand the state on once more and its gradient back
@@ -267,7 +267,7 @@ def _routing(operator: Operator, tape: _Tape) -> None:
     logits = operator.inputs[0]
     choice = operator.outputs[1]
     reads = (tape.arriving(operator), logits, choice)
-    # experts split: a shard tells the scores of the chosen ones it holds, and the maximum and sum of a softmax
+    # experts sharded: a shard sends the scores of the chosen ones it holds, and the maximum and sum of a softmax
     experts = operator.exchanges[0].dim
     exchanges = (Exchange(experts, choice.indices),)
     if operator.function == "softmax":

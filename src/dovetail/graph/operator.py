@@ -38,7 +38,7 @@ class Kind(StrEnum):
 
 
 class Phase(StrEnum):
-    """When an operator runs; zero-bubble schedules need the two gradients apart."""
+    """When an operator runs; zero-bubble schedules need the two gradients separately."""
 
     FORWARD = "forward"
     INPUT_GRADIENT = "input_gradient"
@@ -64,7 +64,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What shards tell each other when `dim` is split: `values` numbers per point of `dims`."""
+    """What shards exchange when `dim` is sharded: `values` numbers per point of `dims`."""
 
     dim: str
     dims: tuple[str, ...]
@@ -82,16 +82,16 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
-    """What splitting one dim of an operator means."""
+class DimSplit:
+    """What sharding one dim of an operator means."""
 
     dim: str
-    #: tensors cut along the split; the others are needed whole by every shard
+    #: tensors sharded with the dim; the others are needed whole by every shard
     sharded: tuple[str, ...]
     replicated: tuple[str, ...]
     #: outputs that become partial sums
     partial: tuple[str, ...]
-    #: statistics the shards tell each other
+    #: statistics the shards exchange
     exchanges: tuple[Exchange, ...]
 
 
@@ -106,7 +106,7 @@ class Operator:
     inputs: tuple[Operand, ...]
     outputs: tuple[Operand, ...]
     work: tuple[Work, ...] = ()
-    #: forward tensors its backward reads, weights apart
+    #: forward tensors its backward reads, except weights
     saves: tuple[str, ...] = ()
     exchanges: tuple[Exchange, ...] = ()
     #: dims that must stay whole on a chip
@@ -121,13 +121,13 @@ class Operator:
     #: the iteration space: every dim that indexes an operand, in order of appearance
     dims: tuple[str, ...] = field(init=False, repr=False, compare=False)
     #: `split` of every dim asked for so far: layouts ask again and again
-    _splits: dict[str, Split | None] = field(init=False, repr=False, compare=False)
+    _splits: dict[str, DimSplit | None] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dims", union(o.indices for o in (*self.inputs, *self.outputs)))
         object.__setattr__(self, "_splits", {})
 
-    def split(self, dim: str) -> Split | None:
+    def split(self, dim: str) -> DimSplit | None:
         """The one sharding rule (None: this dim cannot be split).
 
         Indexing inputs and output: no communication. Reduced: a partial output, unless the
@@ -137,7 +137,7 @@ class Operator:
             self._splits[dim] = self._split(dim)
         return self._splits[dim]
 
-    def _split(self, dim: str) -> Split | None:
+    def _split(self, dim: str) -> DimSplit | None:
         if dim in self.indivisible or dim not in self.dims:
             return None
         same = {dim} | {b for a, b in self.regroups if a == dim} | {a for a, b in self.regroups if b == dim}
@@ -147,7 +147,7 @@ class Operator:
         replicated = tuple(o.tensor for o in self.inputs if not same & set(o.indices))
         lacking = tuple(o.tensor for o in self.outputs if not same & set(o.indices))
         completed = any(not e.passed_on for e in exchanges)
-        return Split(dim, sharded, replicated, () if completed else lacking, exchanges)
+        return DimSplit(dim, sharded, replicated, () if completed else lacking, exchanges)
 
 
 def union(groups: Iterable[Iterable[str]]) -> tuple[str, ...]:

@@ -1,6 +1,8 @@
-"""Mixture-of-experts operators: choose experts, carry tokens to them, bring results back."""
+"""Mixture-of-experts operators: route, dispatch, combine."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from dovetail.graph.builder import LayerBuilder, Reference
 from dovetail.graph.operator import Exchange, Kind, Operand, Operator, vector_work
@@ -9,6 +11,20 @@ from dovetail.graph.tensor import Element, Role
 #: Tokens an expert receives on average; its size follows from batch, seq, top_k and experts.
 EXPERT_TOKENS = "expert_tokens"
 TOP_K = "top_k"
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertGroups:
+    """Groups of experts (nodes), of which a token may use the best few.
+
+    DeepSeek-V3 report, section 2.1.2: the choice stays a top-k, but its traffic is bounded.
+    """
+
+    number: int = 1
+    top: int = 1
+
+
+ONE_GROUP = ExpertGroups()
 
 
 def routing(
@@ -20,22 +36,19 @@ def routing(
     *,
     bias: Reference | None = None,
     renormalise: bool,
-    groups: int = 1,
-    top_groups: int = 1,
+    groups: ExpertGroups = ONE_GROUP,
 ) -> tuple[str, str]:
-    """Gate values and chosen experts per token; the bias steers the choice but not the gate.
+    """Gate values and chosen experts per token; the bias affects the choice but not the gate.
 
-    Functions: `softmax` and `sigmoid` score all experts and keep top_k; `top_k_softmax` scores the
-    chosen ones only. Experts stand in `groups` (nodes), of which a token may use `top_groups`
-    (DeepSeek-V3 report, section 2.1.2): the choice stays a top-k, but its traffic is bounded.
+    Functions: `softmax` and `sigmoid` score all experts and take the top_k; `top_k_softmax` scores only the chosen.
     """
     source = builder.use(logits)
     tokens = tuple(d for d in source.indices if d != experts)
     out = (*tokens, TOP_K)
-    # experts split: a shard tells its best ones (number, rank and, if a bias makes that another, score) ...
+    # experts sharded: shards exchange their best ones (number, rank and, where a bias changes it, score) ...
     exchanges = [Exchange(experts, out, 2 if bias is None else 3)]
     # ... and before that the maximum and sum of a softmax, and the best of each group
-    before = (2 if function == "softmax" else 0) + (groups if top_groups < groups else 0)
+    before = (2 if function == "softmax" else 0) + (groups.number if groups.top < groups.number else 0)
     exchanges += [Exchange(experts, tokens, before)] if before else []
     gates = builder.tensor(name, out)
     choice = builder.tensor(f"{name}.choice", out, Role.INDEX, Element.INT64)
@@ -50,7 +63,7 @@ def routing(
             saves=(source.tensor, choice),
             exchanges=tuple(exchanges),
             indivisible=(TOP_K,),
-            attributes={"renormalise": renormalise, "groups": groups, "top_groups": top_groups},
+            attributes={"renormalise": renormalise, "groups": groups.number, "top_groups": groups.top},
         )
     )
     return gates, choice

@@ -58,9 +58,9 @@ def _check_operator(graph: LayerGraph, operator: Operator, sizes: Mapping[str, S
     for dim in stated:
         if dim not in space and dim not in graph.sizes:
             raise GraphError(f"{graph.name}: {operator.name} speaks of dim {dim}, which nothing sizes")
-    own = {o.tensor for o in (*operator.inputs, *operator.outputs)}
+    operands = {o.tensor for o in (*operator.inputs, *operator.outputs)}
     for name in operator.saves:
-        if name not in own or graph.tensors[name].role in (Role.WEIGHT, Role.CONSTANT):
+        if name not in operands or graph.tensors[name].role in (Role.WEIGHT, Role.CONSTANT):
             raise GraphError(f"{graph.name}: {operator.name} cannot save {name}")
     if operator.kind is Kind.CONTRACTION:
         _check_contraction(graph, operator)
@@ -78,9 +78,10 @@ def _check_operand(graph: LayerGraph, operator: Operator, operand: Operand, size
         raise GraphError(f"{graph.name}: {operator.name} names an unknown tensor {operand.tensor}")
     if len(tensor.dims) != len(operand.indices) or len(set(operand.indices)) != len(operand.indices):
         raise GraphError(f"{graph.name}: {operator.name} indexes {tensor.name}{tensor.dims} by {operand.indices}")
-    for own, seen in zip(tensor.dims, operand.indices, strict=True):
-        if own not in sizes or seen not in sizes or sizes[own] != sizes[seen]:
-            raise GraphError(f"{graph.name}: {operator.name} renames {own} of {tensor.name} to {seen} of another size")
+    for tensor_dim, seen in zip(tensor.dims, operand.indices, strict=True):
+        if tensor_dim not in sizes or seen not in sizes or sizes[tensor_dim] != sizes[seen]:
+            renamed = f"{tensor_dim} of {tensor.name} to {seen}"
+            raise GraphError(f"{graph.name}: {operator.name} renames {renamed} of another size")
 
 
 def _check_contraction(graph: LayerGraph, operator: Operator) -> None:
@@ -88,7 +89,7 @@ def _check_contraction(graph: LayerGraph, operator: Operator) -> None:
     for position, operand in enumerate(operator.inputs):
         others = {d for i, o in enumerate(operator.inputs) if i != position for d in o.indices}
         alone = set(operand.indices) - others - output
-        # A gradient whose forward input lacks a dim sums it alone; a forward contraction never does.
+        # A gradient whose forward input does not have a dim sums it alone; a forward contraction never does.
         if alone and operator.phase is Phase.FORWARD:
             raise GraphError(f"{graph.name}: {operator.name} sums {sorted(alone)} of one operand alone")
 

@@ -36,9 +36,9 @@ def _document(kind: str, name: str) -> dict[str, Any]:
     return parse_document(entry.read_text(encoding="utf-8"), name, ours=True)
 
 
-def _check_known(word: str, name: str, known: tuple[str, ...]) -> None:
-    if name not in known:
-        raise InputError(word, f"{quoted(name)} is not in the catalogue", one_of(known, name))
+def _check_name(word: str, name: str, names: tuple[str, ...]) -> None:
+    if name not in names:
+        raise InputError(word, f"{quoted(name)} is not in the catalogue", one_of(names, name))
 
 
 def chip_names() -> tuple[str, ...]:
@@ -75,7 +75,7 @@ def chip(name: str) -> Chip:
     """A chip of the catalogue, or the one a chip file (a path ending in .yaml, .yml or .json) describes."""
     if Path(name).suffix in _FILES:
         return validate(ChipSpec, read_document(name), name).chip()
-    _check_known("chip", name, chip_names())
+    _check_name("chip", name, chip_names())
     return _chip(name)
 
 
@@ -83,7 +83,7 @@ def technology(name: str) -> Technology:
     """A technology of the catalogue, or the one a technology file describes."""
     if Path(name).suffix in _FILES:
         return validate(TechnologySpec, read_document(name), name).technology()
-    _check_known("technology", name, technology_names())
+    _check_name("technology", name, technology_names())
     return _technology(name)
 
 
@@ -99,7 +99,7 @@ def integration(name: str) -> Integration:
     """A way to join dies of the catalogue, or the one a file describes."""
     if Path(name).suffix in _FILES:
         return validate(IntegrationSpec, read_document(name), name).integration()
-    _check_known("integration", name, integration_names())
+    _check_name("integration", name, integration_names())
     return _integration(name)
 
 
@@ -107,25 +107,25 @@ def wafer(name: str) -> Wafer:
     """A wafer of the catalogue, or the one a wafer file describes."""
     if Path(name).suffix in _FILES:
         return wafer_from(read_document(name), name)
-    _check_known("wafer", name, wafer_names())
+    _check_name("wafer", name, wafer_names())
     return _wafer(name)
 
 
 def wafer_from(document: Mapping[str, Any], where: str) -> Wafer:
     """The wafer a document describes; die and integration may be names of the catalogue or stand there in full."""
-    fields, own_die = _written_out(document, "die", where)
+    fields, die = _written_out(document, "die", where)
     inner: object = fields.get("integration")
-    own: Integration | None = None
+    integration: Integration | None = None
     if isinstance(inner, Mapping):
         written = cast("Mapping[str, Any]", inner)
-        own = validate(IntegrationSpec, written, f"{where}: integration").integration()
-        fields["integration"] = own.name
+        integration = validate(IntegrationSpec, written, f"{where}: integration").integration()
+        fields["integration"] = integration.name
     spec = validate(WaferSpec, fields, where)
-    if own_die is None:
-        _check_known(f"{where}: die", spec.die, chip_names())
-    if own is None:
-        _check_known(f"{where}: integration", spec.integration, integration_names())
-    return spec.wafer(own_die or _chip(spec.die), own or _integration(spec.integration))
+    if die is None:
+        _check_name(f"{where}: die", spec.die, chip_names())
+    if integration is None:
+        _check_name(f"{where}: integration", spec.integration, integration_names())
+    return spec.wafer(die or _chip(spec.die), integration or _integration(spec.integration))
 
 
 def cluster(name: str | Chip, chips: int | None = None) -> Cluster:
@@ -144,19 +144,19 @@ def cluster(name: str | Chip, chips: int | None = None) -> Cluster:
         return _around(_chip(name), chips)
     if name in wafer_names():
         return _of_wafers(_wafer(name), chips)
-    _check_known("cluster", name, (*cluster_names(), *chip_names(), *wafer_names()))
+    _check_name("cluster", name, (*cluster_names(), *chip_names(), *wafer_names()))
     return cluster_from(_document("clusters", name), name, chips)
 
 
 def cluster_from(document: Mapping[str, Any], where: str, chips: int | None = None) -> Cluster:
     """The cluster a document describes; its chip may be a name of the catalogue or stand there in full."""
-    fields, own = _written_out(document, "chip", where)
+    fields, chip = _written_out(document, "chip", where)
     spec = validate(ClusterSpec, fields, where)
-    if own is None and spec.chip not in chip_names():
+    if chip is None and spec.chip not in chip_names():
         raise InputError(
             f"{where}: chip", f"{quoted(spec.chip)} is not in the catalogue", one_of(chip_names(), spec.chip)
         )
-    return spec.cluster(own or _chip(spec.chip), chips, where)
+    return spec.cluster(chip or _chip(spec.chip), chips, where)
 
 
 def space(name: str) -> DesignSpace:
@@ -168,7 +168,7 @@ def space_document(name: str) -> tuple[Mapping[str, Any], str, Path]:
     """The document of a design space, what to call it, and the folder its paths begin at."""
     if Path(name).suffix in _FILES:
         return read_document(name), name, Path(name).parent
-    _check_known("design space", name, space_names())
+    _check_name("design space", name, space_names())
     return _document("spaces", name), name, Path()
 
 
@@ -178,19 +178,21 @@ def space_from(document: Mapping[str, Any], where: str, folder: Path = Path()) -
     from dovetail.hardware.design_space.file import SpaceSpec
     from dovetail.hardware.wafer_design import wafer_design_of
 
-    fields, own = _written_out(document, "base", where)
+    fields, inline_chip = _written_out(document, "base", where)
     inner: object = fields.get("wafer")
-    own_wafer: Wafer | None = None
+    inline_wafer: Wafer | None = None
     if isinstance(inner, Mapping):
-        own_wafer = wafer_from(cast("Mapping[str, Any]", inner), f"{where}: wafer")
-        fields["wafer"] = own_wafer.name
+        inline_wafer = wafer_from(cast("Mapping[str, Any]", inner), f"{where}: wafer")
+        fields["wafer"] = inline_wafer.name
     spec = validate(SpaceSpec, fields, where)
     if spec.wafer is not None:
-        start = wafer_design_of(own_wafer or wafer(_beside(spec.wafer, f"{where}: wafer", folder, wafer_names())))
+        start = wafer_design_of(
+            inline_wafer or wafer(_name_or_path(spec.wafer, f"{where}: wafer", folder, wafer_names()))
+        )
     else:
-        start = design_of(own or chip(_beside(spec.base or "", f"{where}: base", folder, chip_names())))
+        start = design_of(inline_chip or chip(_name_or_path(spec.base or "", f"{where}: base", folder, chip_names())))
     node = spec.technology or start.base.technology
-    made_in = technology(_beside(node, f"{where}: technology", folder, technology_names())) if node else None
+    made_in = technology(_name_or_path(node, f"{where}: technology", folder, technology_names())) if node else None
     # a chip names a technology of the catalogue, or none: a file may have one of the same name
     name = made_in.name if made_in is not None and _is_shipped(made_in) else None
     return replace(spec.space(start, made_in, where, folder), technology_name=name)
@@ -202,8 +204,8 @@ def _written_out(document: Mapping[str, Any], field: str, where: str) -> tuple[d
     inner: object = fields.get(field)
     if not isinstance(inner, Mapping):
         return fields, None
-    own = validate(ChipSpec, cast("Mapping[str, Any]", inner), f"{where}: {field}").chip()
-    return {**fields, field: own.name}, own
+    chip = validate(ChipSpec, cast("Mapping[str, Any]", inner), f"{where}: {field}").chip()
+    return {**fields, field: chip.name}, chip
 
 
 def _is_shipped(technology: Technology) -> bool:
@@ -211,11 +213,11 @@ def _is_shipped(technology: Technology) -> bool:
     return technology.name in technology_names() and _technology(technology.name) == technology
 
 
-def _beside(name: str, where: str, folder: Path, known: tuple[str, ...]) -> str:
+def _name_or_path(name: str, where: str, folder: Path, names: tuple[str, ...]) -> str:
     """A name of the catalogue, or the path of a file from a folder."""
     if Path(name).suffix in _FILES:
         return str(folder / name)
-    _check_known(where, name, known)
+    _check_name(where, name, names)
     return name
 
 

@@ -61,8 +61,8 @@ class Rates:
 
     def published(self) -> dict[str, float]:
         """The precisions there is a figure for."""
-        every = {name: getattr(self, name) for name in RATE_NAMES}
-        return {name: rate for name, rate in every.items() if rate is not None}
+        rates = {name: getattr(self, name) for name in RATE_NAMES}
+        return {name: rate for name, rate in rates.items() if rate is not None}
 
 
 RATE_NAMES = tuple(Rates.__dataclass_fields__)
@@ -70,7 +70,7 @@ RATE_NAMES = tuple(Rates.__dataclass_fields__)
 
 @dataclass(frozen=True, slots=True)
 class OnDie:
-    """What dies have where some of it is switched off, so that those with defects can be sold; None: what works."""
+    """What the dies contain where some of it is disabled for yield; None: what works."""
 
     vector_cores: int | None = None
     """with their matrix units and memories"""
@@ -80,8 +80,8 @@ class OnDie:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnCalibration:
-    """What a chip was measured to sustain; goes before the figures of its generation."""
+class ChipCalibration:
+    """What a chip was measured to sustain; overrides the figures of its generation."""
 
     values: tuple[tuple[str, float], ...]
     """by name, in the order of `EFFICIENCY_NAMES`; pairs, so that a chip can be hashed"""
@@ -137,7 +137,7 @@ class Chip:
     rent_usd_per_h: float | None
     source: str
     doubts: Doubts = ()
-    calibration: OwnCalibration | None = None
+    calibration: ChipCalibration | None = None
     """None: the figures of its generation hold"""
     register_bytes: float = 0.0
     """register files of one vector core"""
@@ -197,16 +197,16 @@ class RatesSpec(Spec):
         return self
 
 
-class OwnCalibrationSpec(Spec):
+class ChipCalibrationSpec(Spec):
     """Measured efficiencies as a file has them."""
 
     values: Annotated[dict[EfficiencyName, Annotated[float, Field(gt=0, le=1)]], Field(min_length=1)]
     """parts of the published peaks, of the bandwidth of links and memory; launches in seconds"""
     source: Text = ""
 
-    def calibration(self) -> OwnCalibration:
+    def calibration(self) -> ChipCalibration:
         """The same, hashable and in one order whatever the file's."""
-        return OwnCalibration(tuple((n, self.values[n]) for n in EFFICIENCY_NAMES if n in self.values), self.source)
+        return ChipCalibration(tuple((n, self.values[n]) for n in EFFICIENCY_NAMES if n in self.values), self.source)
 
 
 class OnDieSpec(Spec):
@@ -256,7 +256,7 @@ class ChipSpec(Spec):
     on_die: OnDieSpec = OnDieSpec()
     source: Text = ""
     doubts: DoubtTexts = Field(default_factory=dict)
-    calibration: OwnCalibrationSpec | None = None
+    calibration: ChipCalibrationSpec | None = None
     """what this chip was measured to sustain; left out: as its generation does"""
 
     @model_validator(mode="after")
@@ -285,10 +285,10 @@ class ChipSpec(Spec):
 
     def _check_no_array(self) -> None:
         if self.shares_cores:
-            raise InputError("shares_cores", f"stands beside kind {self.kind}", "keep it for a systolic chip")
+            raise InputError("shares_cores", f"cannot be combined with kind {self.kind}", "only systolic chips have it")
         for name in ("rows", "cols", "dataflow"):
             if getattr(self, name) is not None:
-                raise InputError(name, f"stands beside kind {self.kind}", "keep it for a systolic chip")
+                raise InputError(name, f"cannot be combined with kind {self.kind}", "only systolic chips have it")
         if self.macs_per_core is None:
             raise InputError("macs_per_core", "is missing", "add this field")
 

@@ -42,10 +42,10 @@ Text = Annotated[str, Field(max_length=2000)]
 DoubtTexts = Annotated[dict[str, Annotated[str, Field(min_length=1, max_length=2000)]], Field(max_length=100)]
 
 
-def doubts_of(texts: Mapping[str, str], known: Iterable[str]) -> Doubts:
+def doubts_of(texts: Mapping[str, str], names: Iterable[str]) -> Doubts:
     """The doubts of a file in order; each must be about something the file can hold."""
-    known = set(known)
+    names = set(names)
     for name in texts:
-        if name not in known:
-            raise InputError(f"doubts.{name}", "is about no field of this file", one_of(known, name))
+        if name not in names:
+            raise InputError(f"doubts.{name}", "is not about a field of this file", one_of(names, name))
     return tuple(texts.items())

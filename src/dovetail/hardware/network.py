@@ -66,10 +66,10 @@ class Way:
 
 def ways(tiers: Sequence[Tier]) -> tuple[Way, ...]:
     """The ways of a network, innermost first."""
-    found: list[Way] = []
+    result: list[Way] = []
     for number, tier in enumerate(tiers):
-        found += [Way(number, axis) for axis in range(len(tier.shape))] if tier.routed else [Way(number)]
-    return tuple(found)
+        result += [Way(number, axis) for axis in range(len(tier.shape))] if tier.routed else [Way(number)]
+    return tuple(result)
 
 
 class TierSpec(Spec):
@@ -92,11 +92,15 @@ class TierSpec(Spec):
         if self.topology in GRIDS:
             self._check_shape()
         elif self.shape:
-            raise InputError("shape", f"stands beside topology {self.topology}", "keep it for a mesh or torus")
+            raise InputError(
+                "shape", f"cannot be combined with topology {self.topology}", "only meshes and tori have it"
+            )
         if self.routed and self.topology not in GRIDS:
-            raise InputError("routed", f"stands beside topology {self.topology}", "keep it for a mesh or torus")
+            raise InputError(
+                "routed", f"cannot be combined with topology {self.topology}", "only meshes and tori have it"
+            )
         if self.topology != "torus" and self.wrap_multiple != 1:
-            raise InputError("wrap_multiple", f"stands beside topology {self.topology}", "keep it for a torus")
+            raise InputError("wrap_multiple", f"cannot be combined with topology {self.topology}", "only tori have it")
         return self
 
     def _check_shape(self) -> None:
@@ -104,9 +108,9 @@ class TierSpec(Spec):
             raise InputError("shape", "is missing", f"give the chips along each axis of the {self.topology}")
         product = math.prod(self.shape)
         if product < 2 or product > MAX_CHIPS:
-            raise InputError("shape", f"holds {product} chips", f"it should hold 2 to {MAX_CHIPS}")
+            raise InputError("shape", f"has {product} chips", f"it should have 2 to {MAX_CHIPS}")
         if self.size is not None and self.size != product:
-            raise InputError("shape", f"holds {product} chips", f"it should hold the size, {self.size}")
+            raise InputError("shape", f"has {product} chips", f"it should have as many as size, {self.size}")
         if self.topology == "torus" and any(axis % self.wrap_multiple for axis in self.shape):
             fix = f"it should be multiples of wrap_multiple, {self.wrap_multiple}, or the topology a mesh"
             raise InputError("shape", f"is {'x'.join(map(str, self.shape))}", fix)
@@ -158,14 +162,14 @@ def balanced_shape(size: int, axes: int, multiple: int = 1) -> tuple[int, ...]:
     return min(_shapes(size, axes, 1), key=rank)
 
 
-def _shapes(size: int, axes: int, least: int) -> Iterator[tuple[int, ...]]:
+def _shapes(size: int, axes: int, smallest: int) -> Iterator[tuple[int, ...]]:
     """Every way to write a size as a product of that many factors in ascending order."""
     if axes == 1:
-        if size >= least:
+        if size >= smallest:
             yield (size,)
         return
     for first in _divisors(size):
-        if first >= least and first**axes <= size:
+        if first >= smallest and first**axes <= size:
             yield from ((first, *rest) for rest in _shapes(size // first, axes - 1, first))
 
 

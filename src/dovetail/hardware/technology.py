@@ -137,13 +137,13 @@ class Numbers:
     def __getattr__(self, name: str) -> float:
         if name.startswith("_"):  # asked for before there is anything, when it is copied
             raise AttributeError(name)
-        found: object = getattr(self._technology, name)
-        if not isinstance(found, Coefficient):
+        coefficient: object = getattr(self._technology, name)
+        if not isinstance(coefficient, Coefficient):
             fix = "give it a value; a silicon estimate needs it"
             raise InputError(f"technology {self._technology.name}: {name}", "is missing", fix)
-        opposite = {"low": found.high, "high": found.low}
-        ends = {"value": found.value, "low": found.low, "high": found.high}
-        return opposite.get(self._end, found.value) if name in BETTER_HIGH else ends[self._end]
+        opposite = {"low": coefficient.high, "high": coefficient.low}
+        ends = {"value": coefficient.value, "low": coefficient.low, "high": coefficient.high}
+        return opposite.get(self._end, coefficient.value) if name in BETTER_HIGH else ends[self._end]
 
 
 class CoefficientSpec(Spec):

@@ -126,8 +126,8 @@ class Wafer:
     def links(self) -> tuple[Link, ...]:
         """The links that work, between dies that work."""
         dead, gone = set(self.defects.dead_dies), set(self.defects.dead_links)
-        every = grid_links(self.rows, self.cols)
-        return tuple((a, b) for a, b in every if a not in dead and b not in dead and (a, b) not in gone)
+        pairs = grid_links(self.rows, self.cols)
+        return tuple((a, b) for a, b in pairs if a not in dead and b not in dead and (a, b) not in gone)
 
     def connected_dies(self) -> tuple[Position, ...]:
         """The largest set of working dies that reach each other; of equal ones the first; row by row."""
@@ -164,11 +164,11 @@ def grid_positions(rows: int, cols: int) -> tuple[Position, ...]:
 
 def grid_links(rows: int, cols: int) -> tuple[Link, ...]:
     """Pairs of neighbours of a grid: of each die, in order, the one to the east and the one to the south."""
-    found: list[Link] = []
+    pairs: list[Link] = []
     for row, col in grid_positions(rows, cols):
-        found += [((row, col), (row, col + 1))] if col + 1 < cols else []
-        found += [((row, col), (row + 1, col))] if row + 1 < rows else []
-    return tuple(found)
+        pairs += [((row, col), (row, col + 1))] if col + 1 < cols else []
+        pairs += [((row, col), (row + 1, col))] if row + 1 < rows else []
+    return tuple(pairs)
 
 
 def components(dies: Iterable[Position], links: Iterable[Link]) -> tuple[tuple[Position, ...], ...]:
@@ -196,8 +196,8 @@ def check_defects(defects: DefectMap, rows: int, cols: int, where: str) -> None:
         if not (0 <= row < rows and 0 <= col < cols):
             fix = f"it should be [row, col] below [{rows}, {cols}]"
             raise InputError(f"{where}.dead_dies", f"has [{row}, {col}]", fix)
-    known = set(grid_links(rows, cols))
+    neighbours = set(grid_links(rows, cols))
     for a, b in defects.dead_links:
-        if (a, b) not in known:
+        if (a, b) not in neighbours:
             fix = f"it should join two neighbours of the {rows} x {cols} grid"
             raise InputError(f"{where}.dead_links", f"has [{list(a)}, {list(b)}]", fix)

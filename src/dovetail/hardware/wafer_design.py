@@ -101,7 +101,7 @@ def wafer_design_of(wafer: Wafer) -> WaferDesigns:
         "link_ports": np.asarray(EDGES, np.float64),
         "link_port_bytes_per_s": np.asarray(wafer.d2d_bytes_per_s, np.float64),
     }
-    own = {
+    of_wafer = {
         "grid_rows": wafer.rows,
         "grid_cols": wafer.cols,
         "die_width_mm": wafer.die_width_mm,
@@ -110,5 +110,5 @@ def wafer_design_of(wafer: Wafer) -> WaferDesigns:
         "power_limit_w": wafer.power_limit_w,
         "spare_dies": wafer.spare_dies,
     }
-    values |= {name: np.asarray(value, np.float64) for name, value in own.items()}
+    values |= {name: np.asarray(value, np.float64) for name, value in of_wafer.items()}
     return WaferDesigns(base=die.base, wafer=wafer, **values)

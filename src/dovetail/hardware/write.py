@@ -51,12 +51,12 @@ def tier_documents(cluster: Cluster) -> list[dict[str, Any]]:
 def _reaching(cluster: Cluster) -> list[Tier]:
     """The cluster's tiers, the outermost as far as the chip's own goes, then those it does not reach."""
     tiers = list(cluster.tiers)
-    known = {tier.name: position for position, tier in enumerate(cluster.chip.tiers)}
-    if not tiers or tiers[-1].name not in known:
+    positions = {tier.name: position for position, tier in enumerate(cluster.chip.tiers)}
+    if not tiers or tiers[-1].name not in positions:
         return tiers or list(cluster.chip.tiers)
-    own = cluster.chip.tiers[known[tiers[-1].name]]
-    grown = replace(tiers[-1], size=own.size, shape=own.shape, topology=own.topology)
-    beyond = [tier for tier in cluster.chip.tiers[known[own.name] + 1 :] if tier.size > own.size]
+    sold = cluster.chip.tiers[positions[tiers[-1].name]]
+    grown = replace(tiers[-1], size=sold.size, shape=sold.shape, topology=sold.topology)
+    beyond = [tier for tier in cluster.chip.tiers[positions[sold.name] + 1 :] if tier.size > sold.size]
     return [*tiers[:-1], grown, *beyond]
 
 

@@ -53,8 +53,8 @@ _SIGNS = {
 
 def read_launch(text: str, where: str, target: str | None = None, chips: int | None = None) -> Reading:
     """What a launch file says; its format is told by what stands in it where nobody says."""
-    found = target or next((name for name, sign in _SIGNS.items() if sign.search(text)), None)
-    if found is None:
+    format_name = target or next((name for name, sign in _SIGNS.items() if sign.search(text)), None)
+    if format_name is None:
         fix = f"say which with --format, one of {', '.join(IMPORTERS)}"
-        raise InputError(where, "looks like no launch file of Megatron-LM, torchtitan or DeepSpeed", fix)
-    return IMPORTERS[found](text, where, chips)
+        raise InputError(where, "does not look like a launch file of Megatron-LM, torchtitan or DeepSpeed", fix)
+    return IMPORTERS[format_name](text, where, chips)

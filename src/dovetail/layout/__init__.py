@@ -1,6 +1,6 @@
 """Mesh axes, how tensors sit on them, what a change of layout costs; strategies."""
 
-from dovetail.layout.collective import Collective, Moment
+from dovetail.layout.collective import Collective, CollectivePhase
 from dovetail.layout.convert import CollectiveKind, convert
 from dovetail.layout.derive import PlacedLayer, PlacedOperator, PlacedWeight, place_layer
 from dovetail.layout.layout import FLAT, PARTIAL, REPLICATED, Layout, local_bytes
@@ -15,9 +15,9 @@ __all__ = [
     "STRATEGIES",
     "Collective",
     "CollectiveKind",
+    "CollectivePhase",
     "Layout",
     "Mesh",
-    "Moment",
     "PlacedLayer",
     "PlacedOperator",
     "PlacedWeight",

@@ -1,4 +1,4 @@
-"""Degrees become atomic axes: chips of a stage on one ruler, cut wherever a group ends."""
+"""Degrees become atomic axes: the chips of a stage on one ruler, split wherever a group ends."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Degrees:
     context: int = 1
     data: int = 1
     expert: int = 1
-    #: chips that share one expert; the tensor degree where not stated
+    #: chips that share one expert; the tensor degree by default
     expert_tensor: int | None = None
-    #: chips that share one copy of the sharded state; data × context where not stated
+    #: chips that share one replica of the sharded state; data × context by default
     zero_group: int | None = None
-    #: key heads: tensor parallelism beyond them cuts query groups
+    #: key heads: tensor parallelism beyond them shards query groups
     kv_heads: int = 2**20
 
     @property
@@ -45,7 +45,7 @@ def atomic_axes(degrees: Degrees, tier_sizes: Sequence[int]) -> AtomicAxes:
 
     On a ruler of chip counts tensor is [1, t], context [t, t·c], data [t·c, t·c·d]; experts are
     [e_t, e_t·e] from the expert-tensor degree on, so they fold over tensor axes when e_t < t; ZeRO is
-    [t, t·z]. Every end is a cut, and each piece between two cuts is an atomic axis.
+    [t, t·z]. The ruler is split at every end, and each piece is an atomic axis.
     """
     t, c, d = degrees.tensor, degrees.context, degrees.data
     expert_tensor = t if degrees.expert_tensor is None else degrees.expert_tensor
@@ -67,9 +67,9 @@ def atomic_axes(degrees: Degrees, tier_sizes: Sequence[int]) -> AtomicAxes:
     by_tier: dict[str, tuple[int, ...]] = {}
     for low, high in pairwise(ends):
         kinds = [kind for kind, (start, end) in spans.items() if start <= low and high <= end]
-        # named by what it serves, not by its size or place: degrees that differ in those alone share one derivation
+        # named by its use, not by its size or place: degrees that differ only in those share one derivation
         axis = "+".join(kinds)
-        assert axis not in sizes, f"{axis} stands twice in {degrees}"
+        assert axis not in sizes, f"{axis} appears twice in {degrees}"
         sizes[axis] = high // low
         by_tier[axis] = joined_by_tier(low, high, tier_sizes)
         for kind in kinds:
@@ -88,7 +88,7 @@ def atomic_axes(degrees: Degrees, tier_sizes: Sequence[int]) -> AtomicAxes:
 
 
 def _shared_heads(tensor: int, kv_heads: int) -> int:
-    """The part of the tensor degree that key heads can be cut by."""
+    """The part of the tensor degree that shards key heads."""
     part = min(tensor, kv_heads)
     while tensor % part or kv_heads % part:
         part -= 1
@@ -115,7 +115,7 @@ def joined_by_tier(low: int, high: int, tier_sizes: Sequence[int]) -> tuple[int,
     """How many groups the chips from low to high on the ruler join in each tier."""
     parts = [1] * len(tier_sizes)
     for tier, size in enumerate(tier_sizes[:-1]):
-        # a tier that ends inside a group cuts it where the numbers nest; otherwise the group lies on the outer tier
+        # a tier that ends inside a group splits it where the sizes nest; otherwise the group is on the outer tier
         if low < size < high and size % low == 0 and high % size == 0:
             parts[tier] = size // low
             low = size

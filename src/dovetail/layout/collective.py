@@ -13,8 +13,8 @@ from dovetail.layout.convert import CollectiveKind
 from dovetail.layout.mesh import degree
 
 
-class Moment(StrEnum):
-    """When a collective happens: in each microbatch's forward or backward, or once per step."""
+class CollectivePhase(StrEnum):
+    """When a collective happens: in each micro-batch's forward or backward, or at the end of the step."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -28,14 +28,14 @@ class Collective:
     kind: CollectiveKind
     axes: tuple[str, ...]
     tensor: Tensor
-    #: axes that cut the tensor on the larger side: after a gather, before anything else
+    #: axes that shard the tensor on its larger side: after a gather, before any other collective
     sharded_by: tuple[str, ...]
     #: the operator that needs it
     user: str
-    moment: Moment
+    phase: CollectivePhase
     #: numbers per point, for exchanged statistics
     values: int = 1
-    #: a permute that goes round the whole ring shard by shard, instead of one hop to the next chip
+    #: a permute that passes every shard round the whole ring, instead of one hop to the next chip
     streamed: bool = False
 
     def bytes(self, sizes: Sizes, axis_sizes: Mapping[str, Size], widths: Mapping[Element, int]) -> Size:

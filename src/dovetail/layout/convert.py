@@ -20,7 +20,7 @@ class CollectiveKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ConversionStep:
     """One collective of a conversion, along axes, and the layouts before and after it."""
 
     kind: CollectiveKind | None  # None: a slice, which costs nothing
@@ -29,8 +29,8 @@ class Step:
     after: Layout
 
 
-#: Steps that shrink what a chip holds come first, those that grow it last: every step's bytes are
-#: proportional to what a chip then holds, so by exchanging neighbours no other order is cheaper.
+#: Steps that shrink the local tensor come first, those that grow it last: the bytes of every step are proportional to
+#: the local tensor, so by an exchange argument no other order is cheaper.
 _ORDER = (
     None,
     CollectiveKind.REDUCE_SCATTER,
@@ -44,23 +44,23 @@ _Change = tuple[str | None, str | None]
 
 
 @lru_cache(maxsize=65536)
-def convert(before: Layout, after: Layout) -> tuple[Step, ...]:
+def convert(before: Layout, after: Layout) -> tuple[ConversionStep, ...]:
     """The steps from one layout to another; axes that change alike move in one collective.
 
-    No path of single-axis collectives moves fewer bytes per chip, as long as axes that replicate the tensor
-    before and after take no part: each replica could reduce a piece and gather the others', which no
-    framework does. Which piece of a dim a chip holds is left open, so a mere reordering is no step.
+    No path of single-axis collectives moves fewer bytes per chip, as long as axes that replicate the tensor before and
+    after take no part: each replica could reduce a piece and gather the others', which no framework does. Which shard
+    of a dim a chip has is left open, so a mere reordering is not a step.
     """
     moves: dict[_Change, list[str]] = {}
     for axis, change in _changes(before, after):
         moves.setdefault(change, []).append(axis)
-    steps: list[Step] = []
+    steps: list[ConversionStep] = []
     current = before
     for kind in _ORDER:
         for (old, new), axes in moves.items():
             if _kind(old, new) is kind:
                 moved = _moved(current, axes, new)
-                steps.append(Step(kind, tuple(axes), current, moved))
+                steps.append(ConversionStep(kind, tuple(axes), current, moved))
                 current = moved
     assert current == after
     return tuple(steps)
@@ -73,7 +73,7 @@ def _changes(before: Layout, after: Layout) -> list[tuple[str, _Change]]:
     exchanged = [new for _, (old, new) in changes if _kind(old, new) is CollectiveKind.ALL_TO_ALL]
     if not exchanged:
         return changes
-    # an all-reduce is a reduce-scatter and an all-gather: what is exchanged in between is then a piece
+    # an all-reduce is a reduce-scatter and an all-gather: exchanges in between then move one shard
     result: list[tuple[str, _Change]] = []
     for axis, (old, new) in changes:
         if _kind(old, new) is CollectiveKind.ALL_REDUCE:

@@ -43,7 +43,7 @@ class Layout:
 
     @property
     def sharded(self) -> tuple[str, ...]:
-        """Axes along which the tensor is cut."""
+        """Axes along which the tensor is sharded."""
         return tuple(a for a, p in self.placements if p != PARTIAL)
 
 

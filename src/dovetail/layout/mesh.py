@@ -19,21 +19,21 @@ class Mesh:
     data: tuple[str, ...] = ()
     tensor: tuple[str, ...] = ()
     context: tuple[str, ...] = ()
-    #: subsets of the axes above along which experts are spread, and along which an expert is cut
+    #: subsets of the axes above along which experts are distributed, and along which an expert is sharded
     expert: tuple[str, ...] = ()
     expert_tensor: tuple[str, ...] = ()
     #: subset of data and context axes over which weights and optimizer state are sharded (ZeRO, FSDP)
     zero: tuple[str, ...] = ()
-    #: tensor axes (with Ulysses, context axes too) that cut query groups, beyond the number of key heads
+    #: tensor axes (with Ulysses, context axes too) that shard query groups, beyond the number of key heads
     group: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         axes = self.axes
         assert len(set(axes)) == len(axes), "an axis is one of tensor, context and data"
-        assert not set(self.expert) & set(self.expert_tensor), "an axis spreads experts or cuts each of them"
+        assert not set(self.expert) & set(self.expert_tensor), "an axis distributes experts or shards each of them"
         assert set(self.expert) | set(self.expert_tensor) <= set(axes), "experts lie on axes of the mesh"
         assert set(self.zero) <= {*self.data, *self.context}, "weights are sharded where they are replicated"
-        assert set(self.group) <= {*self.tensor, *self.context}, "query groups are cut along tensor or context axes"
+        assert set(self.group) <= {*self.tensor, *self.context}, "query groups are sharded along tensor or context axes"
 
     @property
     def axes(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Strategies only say which dim of an operator each axis cuts; collectives follow from that."""
+"""Strategies only say which dim of an operator each axis shards; collectives follow from that."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dovetail.layout.mesh import Mesh
 
 ContextKind = Literal["all_gather", "ring", "ulysses"]
 
-#: Dims Megatron-style tensor parallelism cuts, first match first (Shoeybi et al. 2019, section 3).
+#: Dims Megatron-style tensor parallelism shards, first match first (Shoeybi et al. 2019, section 3).
 TENSOR_DIMS = ("kv_heads", "ffn", "shared_ffn", "vocab", "key_heads", "state_groups")
 
 
@@ -22,46 +22,46 @@ class Strategy:
 
     mesh: Mesh
     rule: str = "megatron"
-    #: outside tensor-parallel regions the tensor axes cut the sequence (Korthikanti et al. 2022)
+    #: outside tensor-parallel regions the tensor axes shard the sequence (Korthikanti et al. 2022)
     sequence_parallel: bool = False
     context: ContextKind = "all_gather"
     #: ZeRO stage: 1 shards optimizer state, 2 gradients too, 3 weights too (Rajbhandari et al. 2020)
     zero_stage: int = 0
-    #: ZeRO-3 keeps the gathered weights from forward to backward
+    #: ZeRO-3 retains the gathered weights from forward to backward
     keep_gathered: bool = False
 
     @property
     def saves_shards(self) -> bool:
-        """Whether backward gathers again what forward gathered, instead of keeping it whole."""
+        """Whether the backward gathers again what the forward gathered, instead of saving it whole."""
         return self.rule != "dtensor"
 
     def of(self, graph: LayerGraph) -> Strategy:  # noqa: ARG002
-        """The strategy of one layer class: the same for all, but where each has cuts of its own."""
+        """The strategy of one layer class: the same for all, unless each has its own shards."""
         return self
 
-    def cut(self, operator: Operator) -> dict[str, str]:
-        """Axis → the dim of this operator it cuts."""
+    def shard(self, operator: Operator) -> dict[str, str]:
+        """Axis → the dim of this operator it shards."""
         choose = STRATEGIES[self.rule]
-        cuts = {axis: choose(self, operator, axis) for axis in self.mesh.axes}
-        return {axis: dim for axis, dim in cuts.items() if dim is not None}
+        shards = {axis: choose(self, operator, axis) for axis in self.mesh.axes}
+        return {axis: dim for axis, dim in shards.items() if dim is not None}
 
     def leaves_open(self, operator: Operator, axis: str) -> bool:
         """Whether the operator takes an arriving gradient as terms of a sum along this axis and hands on such terms.
 
-        Where query groups are cut and keys are not, each chip has the part of the keys' gradient its queries
+        Where query groups are sharded and keys are not, each chip has the part of the keys' gradient its queries
         make; it stays so down to the keys' weights and the layer's input, which are reduced anyway.
         """
         return axis in self.mesh.group and "kv_heads" in operator.dims and "group" not in operator.dims
 
     def stream_shard(self) -> dict[str, str]:
-        """How the residual stream lies between layers."""
-        cuts = dict.fromkeys(self.mesh.data, "batch") | dict.fromkeys(self.mesh.context, "seq")
+        """How the residual stream is sharded between layers."""
+        shards = dict.fromkeys(self.mesh.data, "batch") | dict.fromkeys(self.mesh.context, "seq")
         if self.sequence_parallel:
-            cuts |= dict.fromkeys(self.mesh.tensor, "seq")
-        return cuts
+            shards |= dict.fromkeys(self.mesh.tensor, "seq")
+        return shards
 
     def token_shard(self) -> dict[str, str]:
-        """How token ids and labels lie: every tensor-parallel chip has its copy."""
+        """How token ids and labels are sharded: every tensor-parallel chip has all of them."""
         return dict.fromkeys(self.mesh.data, "batch") | dict.fromkeys(self.mesh.context, "seq")
 
 
@@ -116,7 +116,7 @@ def _tensor_dim(strategy: Strategy, operator: Operator, axis: str) -> str | None
 
 
 def _dtensor(strategy: Strategy, operator: Operator, axis: str) -> str | None:
-    """The same cuts as DTensor's colwise and rowwise styles; what is saved differs (`saves_shards`)."""
+    """The same shards as DTensor's colwise and rowwise styles; what is saved differs (`saves_shards`)."""
     # a bias is part of its product: its gradient sums the whole gradient, which the product's backward gathers
     bias = operator.phase is Phase.WEIGHT_GRADIENT and operator.function.startswith("sum.grad")
     dim = _megatron(strategy, operator, axis)
@@ -125,7 +125,7 @@ def _dtensor(strategy: Strategy, operator: Operator, axis: str) -> str | None:
 
 Rule = Callable[[Strategy, Operator, str], str | None]
 
-#: How each named strategy cuts operators; a new one is a line here.
+#: How each named strategy shards operators; a new one is a line here.
 STRATEGIES: Mapping[str, Rule] = {
     "megatron": _megatron,
     "dtensor": _dtensor,

@@ -1,4 +1,4 @@
-"""A tensor of the forward as chips hold it: what computing it again starts from, and what it takes."""
+"""A tensor of the forward in one layout: what recomputing it starts from, and what that takes."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class TensorVersion:
     collectives: tuple[Collective, ...]
     #: the operators that read it in this layout
     readers: tuple[str, ...]
-    #: whether it is kept for the backward in this layout
+    #: whether it is saved for the backward in this layout
     saved: bool
 
     @property
     def gathered(self) -> bool:
-        """Whether it was put together of shards: then the shards are kept and it is gathered again.
+        """Whether it was gathered from shards: then the shards are saved and it is gathered again.
 
-        Everything else (a sum that was completed, a slice, an exchange) is no larger than what it was made of, and
-        is kept itself.
+        Everything else (a sum that was completed, a slice, an exchange) is no larger than what it was made from, and
+        is saved itself.
         """
         gathers = (CollectiveKind.ALL_GATHER, CollectiveKind.PERMUTE)
         return bool(self.collectives) and all(c.kind in gathers for c in self.collectives)

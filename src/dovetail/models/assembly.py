@@ -23,12 +23,27 @@ Activation = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the graph of every layer depends on beside the layer's own description."""
+    """What the graph of every layer depends on, besides the layer's own description."""
 
-    #: a job's choice: one attention kernel that keeps no scores, or separate matmul, softmax and dropout
+    #: chosen by the job: one attention kernel that stores no scores, or separate matmul, softmax and dropout
     fused_attention: bool = True
-    #: the model's: trained with dropout
+    #: set by the model: trained with dropout
     dropout: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectionWeights:
+    """What is special about the weights of a linear layer."""
+
+    #: dims with one weight each: experts
+    batch: tuple[str, ...] = ()
+    #: the part of the weight one token uses
+    active_share: Fraction = Fraction(1)
+    #: element type of the result
+    element: Element = Element.COMPUTE
+
+
+PLAIN = ProjectionWeights()
 
 
 def project(
@@ -39,18 +54,16 @@ def project(
     *,
     over: tuple[str, ...] = ("hidden",),
     bias: bool = False,
-    tied: str = "",
     fusion: str = "",
-    element: Element = Element.COMPUTE,
-    active_share: Fraction = Fraction(1),
-    batch: tuple[str, ...] = (),
+    weights: ProjectionWeights = PLAIN,
 ) -> str:
-    """A linear layer: `source` loses the dims `over` and gains `out`; `batch` dims are one weight each."""
-    weight = builder.weight(f"{name}.weight", (*batch, *over, *out), tied=tied, active_share=active_share)
-    kept = tuple(d for d in builder.tensors[source].dims if d not in over)
-    result = builder.contraction(name, source, weight, (*kept, *out), fusion=fusion, element=element)
+    """A linear layer: `source` loses the dims `over` and gains `out`."""
+    batch, share, element = weights.batch, weights.active_share, weights.element
+    weight = builder.weight(f"{name}.weight", (*batch, *over, *out), active_share=share)
+    outer = tuple(d for d in builder.tensors[source].dims if d not in over)
+    result = builder.contraction(name, source, weight, (*outer, *out), fusion=fusion, element=element)
     if bias:
-        offset = builder.weight(f"{name}.bias", (*batch, *out), active_share=active_share)
+        offset = builder.weight(f"{name}.bias", (*batch, *out), active_share=share)
         result = builder.elementwise(f"{name}.biased", "add", result, offset, element=element, fusion=f"{name}.bias")
     return result
 

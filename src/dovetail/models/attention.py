@@ -69,7 +69,7 @@ class Attention(Spec):
     key_is_value: bool = False
     """one projection serves as keys and values"""
     output_gate: Literal["none", "channel", "head"] = "none"
-    """a sigmoid gate on what attention returns: per channel or per head"""
+    """a sigmoid gate on the output of attention: per channel or per head"""
     gate_bias: bool = False
     """on the gate's projection"""
     sinks: bool = False
@@ -84,13 +84,13 @@ class Attention(Spec):
                 "kv_heads", f"{self.kv_heads} does not divide {self.heads} heads", "it should divide heads"
             )
         if self.window is not None and self.chunk is not None:
-            raise InputError("chunk", "stands beside a window", "keep one of window and chunk")
+            raise InputError("chunk", "cannot be combined with a window", "drop one of window and chunk")
         if self.key_is_value and self.value_dim not in (None, self.head_dim):
             raise InputError("value_dim", "differs from head_dim", "leave it out where keys are values")
         if self.gate_bias and self.output_gate == "none":
-            raise InputError("gate_bias", "belongs to a gate that does not exist", "set output_gate or leave it out")
+            raise InputError("gate_bias", "needs an output gate", "set output_gate or leave it out")
         if self.indexer is not None and (self.window is not None or self.chunk is not None):
-            raise InputError("indexer", "stands beside a window or chunk", "keep one way to choose keys")
+            raise InputError("indexer", "cannot be combined with a window or chunk", "drop one of them")
         if self.indexer is not None and self.indexer.query_from == "latent":
             raise InputError("indexer.query_from", "is 'latent'", "it should be 'hidden': this attention has no latent")
         return self
@@ -158,13 +158,13 @@ def attend(
     sinks: str | None = None,
     choice: str | None = None,
 ) -> str:
-    """Softmax attention of queries to keys and values: one fused kernel, or the pieces where a job wants them."""
+    """Softmax attention of queries to keys and values: one fused kernel, or its parts where the job says so."""
     query, k, v = tensors
     key = builder.use(k, seq=mask.key)
-    # keys that are values too still need two names for the one dim: scores sum it, outputs carry it
+    # where keys are also the values, their dim still needs two names: scores sum it, outputs have it
     value = builder.use(v, {"seq": mask.key, "head_dim": "value_dim"})
     if settings.fused_attention or sinks is not None or choice is not None:
-        return attention(builder, "attention", query, key, value, mask, scale=scale, sinks=sinks, choice=choice)
+        return attention(builder, "attention", (query, key, value), mask, scale=scale, sinks=sinks, choice=choice)
     batch, seq, *heads, _ = builder.tensors[query].dims
     scores = builder.contraction("scores", query, key, (batch, *heads, seq, mask.key), mask=mask)
     probabilities = builder.softmax("probabilities", scores, mask.key, mask=mask, scale=scale)

@@ -11,7 +11,7 @@ from dovetail.errors import InputError
 from dovetail.graph import LayerBuilder
 from dovetail.models.assembly import NormKind, Settings, add, drop, normalise
 from dovetail.models.attention import Attention
-from dovetail.models.feed_forward import Dense, DenseBesideMixture, Mixture
+from dovetail.models.feed_forward import Dense, DenseAndMixture, Mixture
 from dovetail.models.latent_attention import LatentAttention
 from dovetail.models.linear_attention import GatedDelta, KimiDelta, Lightning
 from dovetail.models.state_space import StateSpace
@@ -19,7 +19,7 @@ from dovetail.models.state_space import StateSpace
 Mixer = Annotated[
     Attention | LatentAttention | GatedDelta | KimiDelta | Lightning | StateSpace, Field(discriminator="kind")
 ]
-FeedForward = Annotated[Dense | Mixture | DenseBesideMixture, Field(discriminator="kind")]
+FeedForward = Annotated[Dense | Mixture | DenseAndMixture, Field(discriminator="kind")]
 
 
 class Block(Spec):

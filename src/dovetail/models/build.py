@@ -115,8 +115,8 @@ def _embedding(model: Model, settings: Settings) -> LayerGraph:
 
 def _add_table(builder: LayerBuilder, name: str, rows: str, ids: str, stream: str) -> str:
     table = builder.weight(f"{name}_table", (rows, "hidden"))
-    found = builder.embedding(f"{name}_embedded", table, ids, (*builder.tensors[ids].dims, "hidden"))
-    return add(builder, f"{name}_added", stream, found)
+    embedded = builder.embedding(f"{name}_embedded", table, ids, (*builder.tensors[ids].dims, "hidden"))
+    return add(builder, f"{name}_added", stream, embedded)
 
 
 def _head(model: Model) -> LayerGraph:

@@ -10,10 +10,11 @@ from pydantic import Field, model_validator
 from dovetail.documents import Spec
 from dovetail.errors import InputError
 from dovetail.graph import DerivedSize, Element, LayerBuilder
-from dovetail.graph.routing import EXPERT_TOKENS, TOP_K, combine, dispatch, routing
+from dovetail.graph.routing import EXPERT_TOKENS, TOP_K, ExpertGroups, combine, dispatch, routing
 from dovetail.models.assembly import (
     STREAM,
     Activation,
+    ProjectionWeights,
     Settings,
     activate,
     add,
@@ -21,6 +22,9 @@ from dovetail.models.assembly import (
     project,
 )
 from dovetail.models.limits import Experts, Width
+
+#: Routers score in float32.
+_FLOAT32 = ProjectionWeights(element=Element.FLOAT32)
 
 
 class Dense(Spec):
@@ -97,9 +101,9 @@ class Mixture(Spec):
             raise InputError("groups", f"{self.groups} does not divide {self.experts} experts", "it should divide them")
         for field in ("shared_gate", "shared_bias"):
             if getattr(self, field) and self.shared_size is None:
-                raise InputError(field, "belongs to shared experts that do not exist", "add shared_size")
+                raise InputError(field, "needs shared experts", "add shared_size")
         if self.correction_bias and self.trained_correction:
-            raise InputError("trained_correction", "stands beside correction_bias", "keep one of the two")
+            raise InputError("trained_correction", "cannot be combined with correction_bias", "drop one of them")
         return self
 
     def build(self, builder: LayerBuilder, source: str, stream: str, settings: Settings) -> str:
@@ -142,38 +146,35 @@ class Mixture(Spec):
             source = normalise(builder, "router.norm", source, "plain_rms")
             scale = builder.weight("router.scale", ("hidden",))
             source = builder.elementwise("router.scaled", "multiply", source, scale)
-        logits = project(builder, "router", source, ("experts",), bias=self.router_bias, element=Element.FLOAT32)
+        logits = project(builder, "router", source, ("experts",), bias=self.router_bias, weights=_FLOAT32)
         correction = None
         if self.correction_bias or self.trained_correction:
             declare = builder.weight if self.trained_correction else builder.constant
             correction = declare("router.correction", ("experts",))
         gates, choice = routing(
             builder, "gates", self.score, logits, "experts",
-            bias=correction, renormalise=self.renormalise, groups=self.groups, top_groups=self.top_groups,
+            bias=correction, renormalise=self.renormalise, groups=ExpertGroups(self.groups, self.top_groups),
         )  # fmt: skip
         if self.router_scale:
             rows = builder.weight("router.expert_scale", ("experts",))
-            chosen = builder.embedding("gates.scale", rows, choice, builder.tensors[gates].dims)
-            gates = builder.elementwise("gates.scaled", "multiply", gates, chosen)
+            scales = builder.embedding("gates.scale", rows, choice, builder.tensors[gates].dims)
+            gates = builder.elementwise("gates.scaled", "multiply", gates, scales)
         return gates, choice
 
     def _experts(self, builder: LayerBuilder, tokens: str, width: str) -> str:
-        share = Fraction(self.top_k, self.experts)
+        weights = ProjectionWeights(("experts",), Fraction(self.top_k, self.experts))
 
         def up(part: str) -> str:
             return project(
                 builder, f"expert.{part}", tokens, ("expert_ffn",), over=(width,), bias=self.bias,
-                fusion="expert_up", active_share=share, batch=("experts",),
+                fusion="expert_up", weights=weights,
             )  # fmt: skip
 
         hidden = activate(builder, "expert", self.activation, up)
-        return project(
-            builder, "expert.down", hidden, (width,), over=("expert_ffn",), bias=self.bias,
-            active_share=share, batch=("experts",),
-        )  # fmt: skip
+        return project(builder, "expert.down", hidden, (width,), over=("expert_ffn",), bias=self.bias, weights=weights)
 
 
-class DenseBesideMixture(Spec):
+class DenseAndMixture(Spec):
     """A dense feed-forward and a mixture in parallel, each with norms of its own (Gemma 4)."""
 
     kind: Literal["dense_beside_mixture"]
@@ -184,9 +185,11 @@ class DenseBesideMixture(Spec):
     """sees the stream itself under a norm of its own"""
 
     @model_validator(mode="after")
-    def _consistent(self) -> DenseBesideMixture:
+    def _consistent(self) -> DenseAndMixture:
         if self.mixture.shared_size is not None:
-            raise InputError("mixture.shared_size", "stands beside dense", "leave it out: dense sees every token")
+            raise InputError(
+                "mixture.shared_size", "cannot be combined with dense", "drop it: dense already sees every token"
+            )
         return self
 
     def build(self, builder: LayerBuilder, source: str, stream: str, settings: Settings) -> str:

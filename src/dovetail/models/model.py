@@ -108,11 +108,13 @@ class Model(Spec):
         if self.multi_token_prediction is not None:
             used.setdefault(self.multi_token_prediction.block, "multi_token_prediction.block")
         for name in sorted(used.keys() - self.blocks.keys()):
-            raise InputError(used[name], f"names the block {name!r}, which blocks lacks", one_of(self.blocks, name))
+            raise InputError(
+                used[name], f"names the block {name!r}, which is missing in blocks", one_of(self.blocks, name)
+            )
         for name in sorted(self.blocks.keys() - used.keys()):
             raise InputError(f"blocks.{name}", "is used nowhere", "name it in layers or remove it")
         if self.multi_token_prediction is not None and self.embedding.width is not None:
-            raise InputError("embedding.width", "stands beside multi_token_prediction", "keep one of the two")
+            raise InputError("embedding.width", "cannot be combined with multi_token_prediction", "drop one of them")
         rows = self.embedding.positions
         if rows is not None and self.max_seq_len > rows:
             fix = f"it should be at most the {rows} rows of embedding.positions"

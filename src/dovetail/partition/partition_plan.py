@@ -234,7 +234,7 @@ class ChainBuilder:
         """A block's choices, what they take as arrays over choices, and the seconds they add at least."""
         graph, profile, facts = self.graph.layers[name], self.job.profiles.layers[name], self.job.facts
         frontier = recompute_frontier(graph, profile, facts.operand_share, _exposed(facts.overlaps))
-        choices = [frontier.again(i) for i in range(len(frontier.seconds))]
+        choices = [frontier.recomputed(i) for i in range(len(frontier.seconds))]
         each = [recompute(graph, profile, choice, facts.operand_share) for choice in choices]
         groups = {group for recomputed in each for group in recomputed.added_collective_s}
         none = np.zeros(())

@@ -81,7 +81,7 @@ def dim_shards(graph: ModelGraph, seq_len: int, strategy: Strategy) -> tuple[Dim
         of_layer = strategy.of(layer)
         for operator in layer.operators:
             axes_of: dict[str, list[str]] = {}
-            for axis, dim in of_layer.cut(operator).items():
+            for axis, dim in of_layer.shard(operator).items():
                 if operator.split(dim) is not None:
                     axes_of.setdefault(dim, []).append(axis)
             for dim, axes in axes_of.items():

@@ -1,8 +1,8 @@
-"""The parts of a block a framework computes again by name: Megatron's `--recompute-modules` as operators.
+"""The modules a framework recomputes by name: Megatron's `--recompute-modules` as operators.
 
-Megatron Core, transformer_config.py, `recompute_modules`. What it calls output-discarding checkpointing drops the
-results of a few operators and computes what is missing again; its other modules are checkpointed functions, which
-keep their input and run again as a whole.
+Megatron Core, transformer_config.py, `recompute_modules`. Output-discarding checkpointing drops the results of a few
+operators and recomputes what is missing; the other modules are checkpointed functions, which save their input and are
+recomputed as a whole.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Module:
 def attention_core(graph: LayerGraph) -> frozenset[str]:
     """The operators between queries, keys and values and the context: what Megatron calls selective.
 
-    Korthikanti et al. 2022, section 5: large to keep, cheap to compute again.
+    Korthikanti et al. 2022, section 5: large to save, cheap to recompute.
     """
     return frozenset(o.name for o in graph.operators if "key_seq" in o.dims and o.kind is not Kind.INDEXER)
 

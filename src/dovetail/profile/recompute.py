@@ -1,4 +1,4 @@
-"""What is kept and what is computed again: none, selective (attention), full, or a list of operators and modules."""
+"""What is saved and what is recomputed: none, selective (attention), full, or a list of operators and modules."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def _nothing() -> dict[str, Floats]:
 
 @dataclass(frozen=True, slots=True)
 class Recompute:
-    """Bytes kept per microbatch and layer, seconds of operators and collectives added to the backward."""
+    """Bytes saved per micro-batch and layer, and the seconds recomputation adds to the backward."""
 
     saved_bytes: Floats
     added_s: Floats
-    #: bytes that exist again while one layer's backward runs
+    #: bytes of recomputed tensors while one layer's backward runs
     workspace_bytes: Floats
-    #: kernels launched again
+    #: recomputed kernels
     added_kernels: Floats | float = 0.0
-    #: collectives that run again, by kind of group
+    #: recomputed collectives, by kind of group
     added_collective_s: Mapping[str, Floats] = field(default_factory=_nothing)
 
     def mixed(self, other: Recompute, share: float) -> Recompute:
-        """The mean layer where a share of the layers does this and the rest the other; the workspace is one layer's."""
+        """The mean layer where a share of the layers does this and the rest the other."""
         mine, others = self.added_collective_s, other.added_collective_s
         none = np.zeros(())
         return Recompute(
@@ -60,10 +60,10 @@ def recompute(
 ) -> Recompute:
     """The cost of a recompute choice for one layer.
 
-    A list names operators, or modules of a framework. `operand_share` is the width matrix products keep their inputs
-    in, over the width they were written in: below 1 where they multiply in fewer bits and keep what they multiplied. A
-    framework that `stops_early` runs of a whole layer only what leads to a tensor the backward needs: not the last
-    product and the sum behind it.
+    A list names operators, or modules of a framework. `operand_share` is the width in which matrix products save their
+    inputs over the width in which these were written: below 1 where products run in fewer bits and save what they
+    multiplied. A framework that `stops_early` recomputes of a whole layer only what leads to a tensor the backward
+    needs: not the last product and the sum after it.
     """
     space = RecomputeSpace(graph, profile, operand_share)
     if choice == "none":
@@ -78,23 +78,23 @@ def recompute(
     return cost_of(space.choose(dropped.union(names), functions), space, profile)
 
 
-def cost_of(chosen: Choice, space: RecomputeSpace, profile: LayerProfile) -> Recompute:
-    """Bytes, seconds and kernels of what a choice leads to."""
-    exchanged = [profile.exchange_s[name] for name in chosen.repeated if name in profile.exchange_s]
-    made = [space.versions[i].made_s for i in chosen.remade]
+def cost_of(choice: Choice, space: RecomputeSpace, profile: LayerProfile) -> Recompute:
+    """Bytes, seconds and kernels of a choice."""
+    exchanged = [profile.exchange_s[name] for name in choice.recomputed if name in profile.exchange_s]
+    made = [space.versions[i].made_s for i in choice.remade]
     collectives = by_group((group, s) for parts in (*exchanged, *made) for group, s in parts.items())
-    launched = summed(profile.kernels[name] for name in chosen.repeated)
+    launched = summed(profile.kernels[name] for name in choice.recomputed)
     return Recompute(
-        saved_bytes=summed(space.saved_bytes(i) for i in chosen.held),
-        added_s=summed(profile.operator_s[name] for name in chosen.repeated),
-        workspace_bytes=summed(space.saved_bytes(i) for i in chosen.returned),
+        saved_bytes=summed(space.saved_bytes(i) for i in choice.saved),
+        added_s=summed(profile.operator_s[name] for name in choice.recomputed),
+        workspace_bytes=summed(space.saved_bytes(i) for i in choice.returned),
         added_kernels=launched + len(exchanged) + sum(1 for parts in made if parts),
         added_collective_s=collectives,
     )
 
 
 def _whole_forward(needed: Recompute, profile: LayerProfile) -> Recompute:
-    """Everything runs again, needed or not, with the weights the backward gathers anyway (Chen et al. 2016)."""
+    """Recomputes the whole forward, with the weights the backward gathers anyway (Chen et al. 2016)."""
     return replace(
         needed,
         added_s=profile.forward_s,

@@ -1,4 +1,4 @@
-"""What computing part of a layer again means: what is kept instead, which operators and collectives run again."""
+"""What recomputing part of a layer means: what is saved instead, which operators and collectives are recomputed."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from dovetail.profile.version import Version
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a list of operators to compute again leads to; versions by their place in the profile."""
+    """What follows from a list of operators to recompute; versions by their place in the profile."""
 
-    #: kept from the forward to the backward
-    held: tuple[int, ...]
-    #: operators that run again, in the order of the forward
-    repeated: tuple[str, ...]
-    #: versions made again by their collectives
+    #: saved from the forward to the backward
+    saved: tuple[int, ...]
+    #: recomputed operators, in the order of the forward
+    recomputed: tuple[str, ...]
+    #: versions that collectives rebuild
     remade: tuple[int, ...]
-    #: what the backward reads and finds computed again
+    #: what the backward reads after it was recomputed
     returned: tuple[int, ...]
 
 
 class RecomputeSpace:
     """The operators of a layer, and the versions of tensors each writes and reads.
 
-    An operator whose results nobody needs is dropped. Of the others each is either kept, that is what is needed of its
-    results is held, or repeated: then what it reads is needed in its turn. What a layer is handed can only be held.
+    An operator whose results nobody needs is dropped. Of the others, either the needed results are saved, or the
+    operator is recomputed, and what it reads is needed in turn. The layer's inputs can only be saved.
     """
 
     def __init__(self, graph: LayerGraph, profile: LayerProfile, operand_share: float = 1.0) -> None:
@@ -58,33 +58,33 @@ class RecomputeSpace:
             for operator in graph.operators
         }
         self.reads = {name: tuple(by_reader.get(name, ())) for name in self.operators}
-        written = {i for found in self.writes.values() for i in found}
-        #: what the layer is handed
+        written = {i for versions in self.writes.values() for i in versions}
+        #: inputs of the layer
         self.handed = tuple(i for i in range(len(self.versions)) if i not in written)
 
     def saved_bytes(self, index: int) -> Floats:
-        """What holding a version takes: products keep what they multiplied, which can be narrower."""
+        """Bytes to save a version: products save what they multiplied, which can be narrower."""
         version: Version = self.versions[index]
         return version.bytes * self._width[index] if index in self.needed else version.bytes
 
-    def hold(self, wanted: Iterable[int]) -> tuple[set[int], set[int]]:
-        """What is held so that these versions of an operator's results are there, and what is gathered again of it."""
-        held: set[int] = set()
+    def save(self, needed: Iterable[int]) -> tuple[set[int], set[int]]:
+        """What to save for these versions of an operator's results, and what to gather from it again."""
+        saved: set[int] = set()
         remade: set[int] = set()
-        for index in wanted:
+        for index in needed:
             version, place = self.versions[index], index
             while version.gathered and place not in self.needed:
                 assert version.made_of is not None
                 remade.add(place)
                 place = self._index[version.tensor, version.made_of]
                 version = self.versions[place]
-            held.add(place)
-        return held, remade
+            saved.add(place)
+        return saved, remade
 
-    def remake(self, wanted: Iterable[int]) -> set[int]:
-        """The versions that are made again of what an operator writes again."""
+    def remake(self, needed: Iterable[int]) -> set[int]:
+        """The versions rebuilt from what a recomputed operator writes."""
         remade: set[int] = set()
-        for index in wanted:
+        for index in needed:
             version, place = self.versions[index], index
             while version.made_of is not None:
                 remade.add(place)
@@ -92,38 +92,38 @@ class RecomputeSpace:
                 version = self.versions[place]
         return remade
 
-    def choose(self, again: Collection[str], functions: Sequence[frozenset[str]] = ()) -> Choice:
-        """What follows from computing these operators again: each where something needs it, and nothing else.
+    def choose(self, operators: Collection[str], functions: Sequence[frozenset[str]] = ()) -> Choice:
+        """What follows from recomputing these operators: each where something needs it, and nothing else.
 
-        Checkpointed `functions` are groups of operators that run again as a whole, however little of it is missing;
-        of their results what operators outside keep is held all the same.
+        Checkpointed `functions` are groups of operators that are recomputed as a whole, however little is missing; the
+        results that operators outside save are saved all the same.
         """
         whole = {name: function for function in functions for name in function}
-        wanted = set(self.needed)
-        held: set[int] = set()
+        needed = set(self.needed)
+        saved: set[int] = set()
         remade: set[int] = set()
-        repeated: list[str] = []
+        recomputed: list[str] = []
         for name in reversed(self.operators):
-            asked = wanted.intersection(self.writes[name])
+            asked = needed.intersection(self.writes[name])
             if name in whole:
                 stays = {i for i in asked if not self._savers(i) <= whole[name]}
                 asked.update(self.writes[name])
             else:
-                stays = set[int]() if name in again else asked
-            found, gathered = self.hold(stays)
-            held |= found
+                stays = set[int]() if name in operators else asked
+            stored, gathered = self.save(stays)
+            saved |= stored
             remade |= gathered
             if asked > stays:
-                repeated.append(name)
+                recomputed.append(name)
                 remade |= self.remake(asked - stays)
-                wanted.update(self.reads[name])
-        found, gathered = self.hold(wanted.intersection(self.handed))
-        held |= found
-        returned = {i for name in repeated for i in self.writes[name]} & self.needed - held
-        return Choice(_sorted(held), tuple(reversed(repeated)), _sorted(remade | gathered), _sorted(returned))
+                needed.update(self.reads[name])
+        stored, gathered = self.save(needed.intersection(self.handed))
+        saved |= stored
+        returned = {i for name in recomputed for i in self.writes[name]} & self.needed - saved
+        return Choice(_sorted(saved), tuple(reversed(recomputed)), _sorted(remade | gathered), _sorted(returned))
 
     def _savers(self, index: int) -> frozenset[str]:
-        """The operators that keep a version's tensor for their backward."""
+        """The operators that save a version's tensor for their backward."""
         return self._saved_by.get(self.versions[index].tensor, frozenset())
 
 
@@ -132,10 +132,10 @@ def _sorted(indices: Iterable[int]) -> tuple[int, ...]:
 
 
 def saved_widths(graph: LayerGraph, operand_share: float) -> dict[str, float]:
-    """Widths tensors are kept in, over the widths they are written in, where these differ.
+    """The width in which tensors are saved over the width in which they are written, where these differ.
 
-    Experts' results are not kept to weigh them: frameworks weigh what goes into the last product instead, which is
-    kept anyway. The input of a product is kept as it was multiplied, beside what other operators keep of it.
+    Experts' results are not saved to weigh them: frameworks weigh the input of the last product instead, which is saved
+    anyway. The input of a product is saved as it was multiplied, in addition to what other operators save of it.
     """
     savers: dict[str, list[Operator]] = {}
     for operator in graph.operators:

@@ -1,4 +1,4 @@
-"""The tensors of a layer's forward in every layout they take: what keeping them takes, and making them again."""
+"""A layer's forward tensors in every layout they take: the bytes to save them, the seconds to rebuild them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from dovetail.arrays import Floats
 from dovetail.graph import Kind
-from dovetail.graph.size import Size, Sizes, as_array
-from dovetail.graph.tensor import Element
-from dovetail.layout import Collective, Layout, Moment, PlacedLayer, local_bytes
+from dovetail.layout import Collective, CollectivePhase, Layout, PlacedLayer
+from dovetail.profile.layer_sizes import LayerSizes
 
 #: A collective, the kind of group it belongs to, and its seconds.
 Priced = tuple[Collective, str, Floats]
@@ -20,61 +19,55 @@ class Version:
     """A tensor of the forward in one layout on one chip."""
 
     tensor: str
-    #: which of the tensor's layouts, from 0, and the one it is made of; None where an operator writes it
+    #: this layout's number among the tensor's, from 0, and that of the one it is made from; None: an operator writes it
     number: int
     made_of: int | None
-    #: put together of shards: not kept itself, they are
+    #: gathered from shards: the shards are saved instead
     gathered: bool
     readers: tuple[str, ...]
     #: whether the backward reads it
     saved: bool
     bytes: Floats
-    #: seconds of the collectives that make it of the other, by kind of group
+    #: seconds of the collectives that make it, by kind of group
     made_s: Mapping[str, Floats]
 
 
-def profile_versions(
-    placed: PlacedLayer,
-    sizes: Sizes,
-    axis_sizes: Mapping[str, Size],
-    widths: Mapping[Element, int],
-    priced: list[Priced],
-) -> tuple[Version, ...]:
+def profile_versions(placed: PlacedLayer, sizes: LayerSizes, priced: list[Priced]) -> tuple[Version, ...]:
     """Bytes and seconds of every version."""
-    # what a loss keeps is there while it runs, not as long as a microbatch is in flight: `logits` stands for it
+    # a loss needs its tensors only while it runs, not while a micro-batch is in flight: `logits` counts them
     losses = {o.tensor for p in placed.forward if p.operator.kind is Kind.LOSS for o in p.operator.outputs}
     seconds = {id(collective): (group, s) for collective, group, s in priced}
     numbers: dict[str, dict[Layout, int]] = {}
     versions: list[Version] = []
-    for found in placed.versions:
-        name = found.tensor.name
-        known = numbers.setdefault(name, {})
-        known[found.layout] = len(known)
+    for version in placed.versions:
+        name = version.tensor.name
+        by_layout = numbers.setdefault(name, {})
+        by_layout[version.layout] = len(by_layout)
         versions.append(
             Version(
                 name,
-                number=known[found.layout],
-                made_of=None if found.made_of is None else known[found.made_of],
-                gathered=found.gathered,
-                readers=found.readers,
-                saved=found.saved and name not in losses,
-                bytes=as_array(local_bytes(found.tensor, found.layout, sizes, axis_sizes, widths)),
-                made_s=by_group(seconds[id(collective)] for collective in found.collectives),
+                number=by_layout[version.layout],
+                made_of=None if version.made_of is None else by_layout[version.made_of],
+                gathered=version.gathered,
+                readers=version.readers,
+                saved=version.saved and name not in losses,
+                bytes=sizes.bytes(version.tensor, version.layout),
+                made_s=by_group(seconds[id(collective)] for collective in version.collectives),
             )
         )
     return tuple(versions)
 
 
 def exchanges(placed: PlacedLayer, priced: list[Priced]) -> dict[str, dict[str, Floats]]:
-    """Operator → seconds of what its shards tell each other in the forward, by kind of group."""
+    """Operator → seconds in which its shards exchange statistics in the forward, by kind of group."""
     makes = {id(collective) for version in placed.versions for collective in version.collectives}
     weights = {weight.tensor.name for weight in placed.weights}
-    found: dict[str, list[tuple[str, Floats]]] = {}
+    by_operator: dict[str, list[tuple[str, Floats]]] = {}
     for collective, group, seconds in priced:
-        forward = collective.moment is Moment.FORWARD and collective.tensor.name not in weights
+        forward = collective.phase is CollectivePhase.FORWARD and collective.tensor.name not in weights
         if forward and id(collective) not in makes:
-            found.setdefault(collective.user, []).append((group, seconds))
-    return {operator: by_group(parts) for operator, parts in found.items()}
+            by_operator.setdefault(collective.user, []).append((group, seconds))
+    return {operator: by_group(parts) for operator, parts in by_operator.items()}
 
 
 def by_group(parts: Iterable[tuple[str, Floats]]) -> dict[str, Floats]:

@@ -43,14 +43,14 @@ def write_accuracy_page(
     docs = Path(docs_dir)
     answers = [answer for answer in predictions if isinstance(answer, Prediction)]
     rest = [left_out[run.id] for run in measured.runs if run.id in left_out] if left_out else []
-    apart = LeftOutFigures.of(rest)
-    figures = page_tables(measured, scoreboard, apart, date)
+    left_out_figures = LeftOutFigures.of(rest)
+    figures = page_tables(measured, scoreboard, left_out_figures, date)
     if simulated is not None:
         figures["simulated"] = simulated_tables(simulated)
     page, readme = docs / "results" / "accuracy.md", docs.parent / "README.md"
     texts = {
         page: replaced(page, _arranged(figures, scoreboard)),
-        readme: replaced(readme, readme_table(scoreboard, apart, date)),
+        readme: replaced(readme, readme_table(scoreboard, left_out_figures, date)),
     }
     plots = {docs / "assets" / name: text for name, text in _plots(scoreboard, answers, rest).items()}
     (docs / "assets").mkdir(exist_ok=True)
@@ -66,13 +66,13 @@ def replaced(path: Path, text: str) -> str:
     except (OSError, UnicodeDecodeError):
         raise InputError(str(path), "cannot be read as text", "give a folder with the documents to update") from None
     places = {marker: [i for i, line in enumerate(lines) if line.strip() == marker] for marker in (BEGIN, END)}
-    for marker, found in places.items():
-        if len(found) != 1:
-            times = "is no line" if not found else f"are {len(found)} lines"
+    for marker, lines_with in places.items():
+        if len(lines_with) != 1:
+            times = "is no line" if not lines_with else f"are {len(lines_with)} lines"
             raise InputError(str(path), f"there {times} {marker!r}", "the figures go between one of it and its pair")
     begin, end = places[BEGIN][0], places[END][0]
     if end < begin:
-        raise InputError(str(path), f"{END!r} stands before {BEGIN!r}", "the figures go between the two")
+        raise InputError(str(path), f"{END!r} comes before {BEGIN!r}", "the figures go between the two")
     return "".join((*lines[: begin + 1], f"\n{text.strip()}\n\n", *lines[end:]))
 
 
@@ -104,7 +104,7 @@ def _plots(
     answers: Sequence[Prediction],
     left_out: Sequence[Prediction],
 ) -> dict[str, str]:
-    apart = LeftOutFigures.of(left_out).families
+    without_family = LeftOutFigures.of(left_out).families
     samples = [_sample("fitted to all", answers)]
     if left_out:
         samples.append(_sample("fitted without the run's family", left_out))
@@ -112,7 +112,9 @@ def _plots(
     rows = [
         Bars(
             f"{name} ({part.rows:,})",
-            (part.step_time.mape, apart[name].mape if name in apart else None) if apart else (part.step_time.mape,),
+            (part.step_time.mape, without_family[name].mape if name in without_family else None)
+            if without_family
+            else (part.step_time.mape,),
         )
         for name, part in families
     ]
@@ -133,7 +135,7 @@ def _plots(
             lambda value: percent(value, signed=True, decimals=0),
         ),
         "accuracy-families.svg": bars(
-            "Mean absolute error of step time by family (runs)", rows, names if apart else names[:1], "MAPE"
+            "Mean absolute error of step time by family (runs)", rows, names if without_family else names[:1], "MAPE"
         ),
     }
 
@@ -153,9 +155,9 @@ def _panels(predictions: Sequence[Prediction]) -> list[Panel]:
         generations[generation_of(prediction.run.task.cluster.chip.name) or OTHER].append(prediction)
     other = generations.pop(OTHER, [])
     order = sorted(generations, key=lambda name: (-len(generations[name]), name))
-    own = [name for name in order[: MOST_PANELS - 1] if len(generations[name]) >= LEAST_RUNS] or order[:1]
-    other += [prediction for name in order[len(own) :] for prediction in generations[name]]
-    panels = [_panel(name, generations[name]) for name in own]
+    shown = [name for name in order[: MOST_PANELS - 1] if len(generations[name]) >= LEAST_RUNS] or order[:1]
+    other += [prediction for name in order[len(shown) :] for prediction in generations[name]]
+    panels = [_panel(name, generations[name]) for name in shown]
     return [*panels, _panel(OTHER, other)] if other else panels
 
 
@@ -166,11 +168,11 @@ def _panel(name: str, predictions: Sequence[Prediction]) -> Panel:
         chips[prediction.run.task.cluster.chip.name].append(prediction)
     order = sorted(chips, key=lambda chip: (-len(chips[chip]), chip))
     # the last colour is for all that have none of their own
-    own = order if len(order) <= len(PALETTE) else order[: len(PALETTE) - 1]
-    rest = [prediction for chip in order[len(own) :] for prediction in chips[chip]]
-    series = [Series(chip, _points(chips[chip])) for chip in own]
+    shown = order if len(order) <= len(PALETTE) else order[: len(PALETTE) - 1]
+    rest = [prediction for chip in order[len(shown) :] for prediction in chips[chip]]
+    series = [Series(chip, _points(chips[chip])) for chip in shown]
     if rest:
-        series.append(Series(f"{len(order) - len(own)} more", _points(rest)))
+        series.append(Series(f"{len(order) - len(shown)} more", _points(rest)))
     errors = errors_of(p.step_time_ratio for p in predictions)
     noun = "run" if len(predictions) == 1 else "runs"
     return Panel(f"{name}: {len(predictions):,} {noun}, {percent(errors.mape)} off", tuple(series))

@@ -192,8 +192,8 @@ def _ranked(ranking: Ranking) -> tuple[str, str]:
 
 
 def _ranking(scoreboard: Scoreboard, left_out: Ranking | None) -> str:
-    found = scoreboard.ranking
-    if found.groups == 0:
+    ranking = scoreboard.ranking
+    if ranking.groups == 0:
         text = "Nowhere were three plans measured under equal conditions, so there is no choice to judge."
     else:
         names = (
@@ -207,7 +207,7 @@ def _ranking(scoreboard: Scoreboard, left_out: Ranking | None) -> str:
         )
         text = table(
             ("figure", "fitted to all", "left out"),
-            zip(names, _ranking_figures(found), _ranking_figures(left_out), strict=True),
+            zip(names, _ranking_figures(ranking), _ranking_figures(left_out), strict=True),
         )
     wrong = len(scoreboard.called_infeasible)
     said = f"{wrong:,} are" if wrong > 1 else "one is" if wrong else "none is"
@@ -216,17 +216,17 @@ def _ranking(scoreboard: Scoreboard, left_out: Ranking | None) -> str:
     return f"{text}\n\n{fit} by more than {share}."
 
 
-def _ranking_figures(found: Ranking | None) -> tuple[str, ...]:
-    if found is None:
+def _ranking_figures(ranking: Ranking | None) -> tuple[str, ...]:
+    if ranking is None:
         return (NONE,) * 7
     return (
-        f"{found.groups:,}",
-        f"{found.plans:,}",
-        _regret(found),
-        NONE if found.max_regret is None else percent(found.max_regret),
-        f"{found.pairs:,}",
-        _tau(found.kendall_tau),
-        _tau(found.group_kendall_tau),
+        f"{ranking.groups:,}",
+        f"{ranking.plans:,}",
+        _regret(ranking),
+        NONE if ranking.max_regret is None else percent(ranking.max_regret),
+        f"{ranking.pairs:,}",
+        _tau(ranking.kendall_tau),
+        _tau(ranking.group_kendall_tau),
     )
 
 
@@ -240,13 +240,13 @@ def _worst(scoreboard: Scoreboard) -> str:
 
 
 def _rows(measured: MeasuredRuns, scoreboard: Scoreboard) -> str:
-    apart = scoreboard.rows_read - scoreboard.rows_used - len(scoreboard.refused)
+    unclear = scoreboard.rows_read - scoreboard.rows_used - len(scoreboard.refused)
     metrics = Counter[Metric](run.metric for run in measured.runs)
     rows = [
         ("rows read", f"{scoreboard.rows_read:,}"),
         ("predicted", f"{scoreboard.rows_used:,}"),
         ("refused", f"{len(scoreboard.refused):,}"),
-        ("configuration not known well enough", f"{apart:,}"),
+        ("configuration not known well enough", f"{unclear:,}"),
         *((f"runs whose source gives {words}", f"{metrics[metric]:,}") for metric, words in METRICS.items()),
         ("runs of which something is assumed", f"{sum(bool(run.assumptions) for run in measured.runs):,}"),
     ]
@@ -254,13 +254,13 @@ def _rows(measured: MeasuredRuns, scoreboard: Scoreboard) -> str:
 
 
 def _refused(scoreboard: Scoreboard) -> str:
-    found = reasons(scoreboard.refused)
-    rows = [(_short(reason), f"{len(ids):,}", ids[0]) for reason, ids in found[:SHOWN_REASONS]]
+    by_reason = reasons(scoreboard.refused)
+    rows = [(_short(reason), f"{len(ids):,}", ids[0]) for reason, ids in by_reason[:SHOWN_REASONS]]
     text = table(("reason", "rows", "for example"), rows)
-    rest = sum(len(ids) for _, ids in found[SHOWN_REASONS:])
+    rest = sum(len(ids) for _, ids in by_reason[SHOWN_REASONS:])
     if not rest:
         return text
-    others = _many(len(found) - SHOWN_REASONS, "other reason")
+    others = _many(len(by_reason) - SHOWN_REASONS, "other reason")
     return f"{text}\n\n{_many(rest, 'more row').capitalize()} for {others}; `dovetail validate --json` has all."
 
 

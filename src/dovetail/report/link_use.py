@@ -46,12 +46,12 @@ def link_use(graph: TaskGraph, rates: RateChanges) -> LinkUse:
     base = np.append(0.0, level)[begins]
     level -= np.repeat(base, np.diff(np.append(begins, len(link))))
     # of several changes at one moment the last counts
-    kept = np.append((link[1:] != link[:-1]) | (at[1:] != at[:-1]), True) if len(link) else np.zeros(0, bool)
+    last = np.append((link[1:] != link[:-1]) | (at[1:] != at[:-1]), True) if len(link) else np.zeros(0, bool)
     used = link[begins]
-    counts = np.bincount(np.searchsorted(used, link[kept]), minlength=len(used))
+    counts = np.bincount(np.searchsorted(used, link[last]), minlength=len(used))
     starts = np.append(0, np.cumsum(counts)).astype(np.int64)
     # what is left of sums that cancel is no use
-    return LinkUse(used, starts, at[kept], np.maximum(np.round(level[kept], 9), 0.0))
+    return LinkUse(used, starts, at[last], np.maximum(np.round(level[last], 9), 0.0))
 
 
 def averaged(use: LinkUse, until_s: float, windows: int) -> LinkUse:

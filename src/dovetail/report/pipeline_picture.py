@@ -89,13 +89,13 @@ def _panels(simulation: Simulation, spans: ItemSpans, width: int) -> tuple[_Pane
 def _works(simulation: Simulation, spans: ItemSpans, stage: int) -> _Bars:
     """Items and the optimizer on the first chip of a stage."""
     tasks, timeline, order = simulation.tasks, simulation.timeline, simulation.tasks.order
-    updates = _closing(simulation, stage, StepKind.OPTIMIZER)
+    updates = _end_of_step(simulation, stage, StepKind.OPTIMIZER)
     mine = spans.stage == stage
     items = spans.item[mine]
     # of two items that run together each has every other column
     partners = items + order.joined[items]
     codes = np.array([[ord(c) for c in _DIGITS[kind]] for kind in WorkKind])
-    even, odd = (codes[order.kind[found], order.microbatch[found] % 10] for found in (items, partners))
+    even, odd = (codes[order.kind[shown], order.microbatch[shown] % 10] for shown in (items, partners))
     update = np.full(len(updates), ord(_OPTIMIZER))
     return _Bars(
         np.append(timeline.start_s[updates], timeline.start_s[tasks.begin[items, 0]]),
@@ -107,12 +107,12 @@ def _works(simulation: Simulation, spans: ItemSpans, stage: int) -> _Bars:
 
 def _messages(simulation: Simulation, stage: int) -> _Bars:
     """Messages of the step, which belong to no item."""
-    timeline, sent = simulation.timeline, _closing(simulation, stage, StepKind.COLLECTIVE)
+    timeline, sent = simulation.timeline, _end_of_step(simulation, stage, StepKind.COLLECTIVE)
     character = np.full(len(sent), ord(_MESSAGE))
     return _Bars(timeline.start_s[sent], timeline.end_s[sent], character, character)
 
 
-def _closing(simulation: Simulation, stage: int, kind: StepKind) -> Ints:
+def _end_of_step(simulation: Simulation, stage: int, kind: StepKind) -> Ints:
     """Tasks of a stage's first chip that belong to no item."""
     labels = simulation.tasks.labels
     chip = stage * stage_chips(simulation)

@@ -9,23 +9,23 @@ from dovetail.accuracy.simulated import TIER, Compared, GroupDifference, Simulat
 from dovetail.report.accuracy_tables import NONE, Marked, percent, table
 
 
-def simulated_tables(found: SimulatedScore) -> str:
+def simulated_tables(score: SimulatedScore) -> str:
     """The part of the accuracy page about simulation."""
-    every = found.all_runs
+    all_runs = score.all_runs
     summary = (
-        f"The {every.rows:,} runs of tier {TIER}, [simulated](simulate.md): **{percent(found.macro.mape)}** off (MAPE, "
-        f"mean over {len(found.families)} families), where the model is {percent(found.model_macro.mape)} off. "
-        f"A simulated step takes {percent(every.ratio - 1, signed=True)} to the model's (mean)."
+        f"The {all_runs.rows:,} runs of tier {TIER}, [simulated](simulate.md): **{percent(score.macro.mape)}** off "
+        f"(MAPE, mean over {len(score.families)} families), where the model is {percent(score.model_macro.mape)} off. "
+        f"A simulated step takes {percent(all_runs.ratio - 1, signed=True)} to the model's (mean)."
     )
-    rows = [_row(name, each) for name, each in found.families.items()]
-    rows.append(_row("all runs", every))
-    means = (Marked("**mean over families**"), f"{every.rows:,}", *_both(found.model_macro, found.macro), NONE, NONE)
+    rows = [_row(name, each) for name, each in score.families.items()]
+    rows.append(_row("all runs", all_runs))
+    means = (Marked("**mean over families**"), f"{all_runs.rows:,}", *_both(score.model_macro, score.macro), NONE, NONE)
     columns = ("family", "runs", "MAPE", "simulated", "bias", "simulated", "regret", "simulated")
     parts = [summary, table(columns, [*rows, means])]
-    if found.nearer:
-        parts += ["Where simulation helps most:", _groups(found.nearer)]
-    if found.further:
-        parts += ["Where it is further off than the model:", _groups(found.further)]
+    if score.nearer:
+        parts += ["Where simulation helps most:", _groups(score.nearer)]
+    if score.further:
+        parts += ["Where it is further off than the model:", _groups(score.further)]
     return "\n\n".join(parts)
 
 

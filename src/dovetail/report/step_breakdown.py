@@ -54,11 +54,11 @@ def stage_breakdowns(simulation: Simulation) -> list[dict[str, float]]:
     inside = summed_by(spans.stage, spans.end_s[:, 0] - spans.begin_s[:, 0], stages)
     lasts = spans.end_s[np.append(spans.stage[1:] != spans.stage[:-1], True), 0]
     took = timeline.end_s - timeline.start_s
-    found: list[Floats] = []
+    by_kind: list[Floats] = []
     for kind in (StepKind.WAIT, StepKind.SLOWED):
         (tasks,) = np.nonzero((labels.kind == kind) & (labels.microbatch >= 0))
-        found.append(summed_by(labels.chip[tasks], took[tasks], stages * chips)[::chips])
-    host, slowed = found
+        by_kind.append(summed_by(labels.chip[tasks], took[tasks], stages * chips)[::chips])
+    host, slowed = by_kind
     updating = np.full(stages * chips, np.inf)
     (updates,) = np.nonzero(labels.kind == StepKind.OPTIMIZER)
     np.minimum.at(updating, labels.chip[updates], timeline.start_s[updates])
@@ -82,14 +82,14 @@ def link_shares(simulation: Simulation) -> list[LinkShare]:
     names = np.array(simulation.tasks.link_names)
     ports = len(names) // (num_stages(simulation) * stage_chips(simulation))
     shares = carried_bytes(simulation) / simulation.tasks.graph.network.bytes_per_s / simulation.step_time_s
-    found: list[LinkShare] = []
+    by_link: list[LinkShare] = []
     for name in dict.fromkeys(names.tolist()):
         (links,) = np.nonzero(names == name)
         if shares[links].max() > 0:
             fullest = int(links[np.argmax(shares[links])])
             stage = fullest // ports // stage_chips(simulation)
-            found.append(LinkShare(name, float(shares[fullest]), stage, float(shares[links].mean())))
-    return sorted(found, key=lambda link: -link.busiest_share)
+            by_link.append(LinkShare(name, float(shares[fullest]), stage, float(shares[links].mean())))
+    return sorted(by_link, key=lambda link: -link.busiest_share)
 
 
 def carried_bytes(simulation: Simulation) -> Floats:

@@ -85,15 +85,15 @@ def computing_s(simulation: Simulation) -> Floats:
     labels, timeline = simulation.tasks.labels, simulation.timeline
     chips = num_stages(simulation) * stage_chips(simulation)
     key = labels.chip * len(StepKind) + labels.kind
-    found = summed_by(key, timeline.end_s - timeline.start_s, chips * len(StepKind))
-    return found.reshape(chips, len(StepKind))[:, list(COMPUTING)]
+    seconds = summed_by(key, timeline.end_s - timeline.start_s, chips * len(StepKind))
+    return seconds.reshape(chips, len(StepKind))[:, list(COMPUTING)]
 
 
 def summed_by(key: Ints, values: Floats, count: int) -> Floats:
     """The sum of values for each of so many keys."""
-    found = np.zeros(count)
-    np.add.at(found, key, values)
-    return found
+    sums = np.zeros(count)
+    np.add.at(sums, key, values)
+    return sums
 
 
 def busy_shares(simulation: Simulation) -> Floats:

@@ -158,17 +158,17 @@ class StepTrace:
 def step_trace(simulation: Simulation, most: int = MOST_EVENTS) -> StepTrace:
     """The trace of a step, with as much in it as so many events allow."""
     assert simulation.timeline.rates is not None, "a trace needs the rates of messages"
-    every = link_use(simulation.tasks.graph, simulation.timeline.rates)
-    mean = averaged(every, simulation.step_time_s, WINDOWS) if len(every) > WINDOWS * len(every.link) else every
-    found = _trace(simulation, every, operators=True)
-    if found.events > most:
-        found = replace(found, use=mean)
-    if found.events > most:
-        found = _trace(simulation, mean, operators=False)
-    if found.events > most:
-        what = f"has {found.events:,} events, more than the {most:,} a viewer opens"
+    use = link_use(simulation.tasks.graph, simulation.timeline.rates)
+    mean = averaged(use, simulation.step_time_s, WINDOWS) if len(use) > WINDOWS * len(use.link) else use
+    trace = _trace(simulation, use, operators=True)
+    if trace.events > most:
+        trace = replace(trace, use=mean)
+    if trace.events > most:
+        trace = _trace(simulation, mean, operators=False)
+    if trace.events > most:
+        what = f"has {trace.events:,} events, more than the {most:,} a viewer opens"
         raise InputError("the trace of this step", what, "simulate fewer microbatches, or without --exact")
-    return found
+    return trace
 
 
 def _trace(simulation: Simulation, use: LinkUse, *, operators: bool) -> StepTrace:

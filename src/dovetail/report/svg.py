@@ -328,10 +328,10 @@ def log_ticks(low: float, high: float) -> list[float]:
     """Round values within a range: 1, 2 and 5 of each decade where few decades are shown, fewer of many."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     decades = math.log10(high / low)
-    found = [10.0**power for power in range(first, last + 1, math.ceil(decades / 5))]
-    if decades <= 1.6 or sum(low <= tick <= high for tick in found) < 2:
-        found = [factor * 10.0**power for power in range(first, last + 1) for factor in (1, 2, 5)]
-    return [tick for tick in found if low <= tick <= high]
+    ticks = [10.0**power for power in range(first, last + 1, math.ceil(decades / 5))]
+    if decades <= 1.6 or sum(low <= tick <= high for tick in ticks) < 2:
+        ticks = [factor * 10.0**power for power in range(first, last + 1) for factor in (1, 2, 5)]
+    return [tick for tick in ticks if low <= tick <= high]
 
 
 def share(value: float) -> str:
@@ -340,7 +340,7 @@ def share(value: float) -> str:
 
 
 def shortened(label: str, most: int = LONGEST_LABEL) -> str:
-    """A label that leaves room for what it stands beside."""
+    """A label shortened to fit."""
     return label if len(label) <= most else f"{label[: most - 1]}…"
 
 
@@ -367,10 +367,10 @@ def _panel(drawing: Drawing, panel: Panel, box: Box, band: float) -> None:
     for colour, series in zip(PALETTE, panel.series, strict=False):
         drawing.dots([(across(x), up(y)) for x, y in series.points], colour)
     # points lie near the rising diagonal, so the corner below it is free
-    room = int(0.5 * box.width / text_width("x"))
+    widest = int(0.5 * box.width / text_width("x"))
     for line, (colour, series) in enumerate(reversed([*zip(PALETTE, panel.series, strict=False)])):
         y = box.bottom - 8 - 14 * line
-        drawing.text(box.right - 18, y, shortened(series.name, room), "end", size=FONT - 1, whole=series.name)
+        drawing.text(box.right - 18, y, shortened(series.name, widest), "end", size=FONT - 1, whole=series.name)
         drawing.mark(box.right - 16, y, "dot", colour)
 
 

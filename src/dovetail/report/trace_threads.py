@@ -49,14 +49,16 @@ def threads_of(simulation: Simulation, tasks: Ints) -> Threads:
     task, chip, stream, start, end = task[order], chip[order], stream[order], start[order], end[order]
     lane = _lanes(chip * len(ranks) + stream, start, end)
     chips = num_stages(simulation) * stage_chips(simulation)
-    every = np.arange(chips)
-    keys = np.stack((np.append(every, chip), np.append(0 * every, stream), np.append(0 * every, lane)), axis=1)
+    all_chips = np.arange(chips)
+    keys = np.stack(
+        (np.append(all_chips, chip), np.append(0 * all_chips, stream), np.append(0 * all_chips, lane)), axis=1
+    )
     rows, number = np.unique(keys, axis=0, return_inverse=True)
     names = {int(rank): name for rank, name in zip(ranks, labels.streams, strict=True)}
     first = chips + 1
     tid = first + number.reshape(-1)
-    found = tuple((c, names[s], n) for c, s, n in rows.tolist())
-    return Threads(task, chip, tid[chips:], found, first, tuple(tid[:chips].tolist()))
+    by_thread = tuple((c, names[s], n) for c, s, n in rows.tolist())
+    return Threads(task, chip, tid[chips:], by_thread, first, tuple(tid[:chips].tolist()))
 
 
 def _stream_ranks(streams: tuple[str, ...]) -> Ints:
@@ -79,8 +81,8 @@ def _on_chips(simulation: Simulation, tasks: Ints) -> tuple[Ints, Ints]:
     sizes = np.array([len(chips) for chips in members], np.int64)
     together = tasks[shared]
     routes: list[int] = graph.route[together].tolist()
-    found = [members[route] for route in routes]
-    chips = np.concatenate([labels.chip[tasks[~shared]], *found])
+    chips_of_shared = [members[route] for route in routes]
+    chips = np.concatenate([labels.chip[tasks[~shared]], *chips_of_shared])
     return np.append(tasks[~shared], np.repeat(together, sizes[graph.route[together]])), chips
 
 

@@ -65,13 +65,13 @@ class WaferPicture:
 
     def links(self) -> list[Link]:
         """Links between dies that work."""
-        found: list[Link] = []
+        links: list[Link] = []
         for row, col in sorted(self.dies):
             for axis, other in enumerate(((row + 1, col), (row, col + 1))):
                 if other in self.dies:
                     load = (self.loads[row, col, axis] + self.loads[*other, axis]) / 2
-                    found.append(Link((row, col), other, float(load)))
-        return found
+                    links.append(Link((row, col), other, float(load)))
+        return links
 
     def group(self, position: Position) -> tuple[int, int, int] | None:
         """The tensor group at a position; None where a die is dead or there is none."""
@@ -128,22 +128,22 @@ def _grid_lines(picture: WaferPicture) -> list[str]:
     (rows, cols), width = picture.shape, len(str(picture.stages - 1))
     if rows > MOST_ROWS or cols * (width + 3) > MOST_COLUMNS:
         return [f"{_title(picture)}: too many to show here, --picture FILE draws them"]
-    apart = _borders(picture)
+    borders = _borders(picture)
     lines = [f"{_title(picture)}, the stage of each"]
     for row in range(rows):
-        if row and apart[0][row]:
-            lines.append(_text_row(["-" * width] * cols, apart[1], "-", "-+-"))
+        if row and borders[0][row]:
+            lines.append(_text_row(["-" * width] * cols, borders[1], "-", "-+-"))
         cells = [f"{_die_text(picture, (row, col)):>{width}}" for col in range(cols)]
-        lines.append(_text_row(cells, apart[1], " ", " | "))
-    return [*lines, *_legend_lines(picture, boxed=any(map(any, apart)))]
+        lines.append(_text_row(cells, borders[1], " ", " | "))
+    return [*lines, *_legend_lines(picture, boxed=any(map(any, borders)))]
 
 
-def _text_row(cells: Sequence[str], apart: Sequence[bool], inside: str, between: str) -> str:
+def _text_row(cells: Sequence[str], borders: Sequence[bool], inside: str, between: str) -> str:
     """Cells of a row with what stands between those of one group, and of two."""
     return (
         "  "
         + cells[0]
-        + "".join((between if cut else inside) + cell for cell, cut in zip(cells[1:], apart[1:], strict=True))
+        + "".join((between if border else inside) + cell for cell, border in zip(cells[1:], borders[1:], strict=True))
     )
 
 
@@ -153,13 +153,13 @@ def _borders(picture: WaferPicture) -> tuple[list[bool], list[bool]]:
     if len({die.tensor_group for die in picture.dies.values()}) == len(picture.dies):
         return [False] * rows, [False] * cols
 
-    def cut(one: Position, other: Position) -> bool:
+    def border_between(one: Position, other: Position) -> bool:
         first, second = picture.group(one), picture.group(other)
         return first is not None and second is not None and first != second
 
     # groups are equal boxes, so a border runs through the whole grid
-    between_rows = [any(cut((row - 1, col), (row, col)) for col in range(cols)) for row in range(rows)]
-    between_cols = [any(cut((row, col - 1), (row, col)) for row in range(rows)) for col in range(cols)]
+    between_rows = [any(border_between((row - 1, col), (row, col)) for col in range(cols)) for row in range(rows)]
+    between_cols = [any(border_between((row, col - 1), (row, col)) for row in range(rows)) for col in range(cols)]
     return between_rows, between_cols
 
 
@@ -181,8 +181,8 @@ def _legend_lines(picture: WaferPicture, *, boxed: bool) -> list[str]:
     for name, along in (("from row to row", 0), ("from column to column", 1)):
         loads = [link.load for link in links if (link.one[0] == link.other[0]) == bool(along)]
         if loads:
-            least, most = percent_text(min(loads)), percent_text(max(loads))
-            words.append(f"links {name} {most if least == most else f'{least} to {most}'} full")
+            lowest, highest = percent_text(min(loads)), percent_text(max(loads))
+            words.append(f"links {name} {highest if lowest == highest else f'{lowest} to {highest}'} full")
     return [", ".join(words)] if words else []
 
 
@@ -191,9 +191,9 @@ def wafer_svg(pictures: Sequence[WaferPicture]) -> str:
     first = pictures[0]
     rows, cols = first.shape
     each = min(_LARGEST_DIE, (WIDTH - 40) / cols)
-    top, apart = TITLE_HEIGHT + 8.0, rows * each + 26
+    top, pitch = TITLE_HEIGHT + 8.0, rows * each + 26
     described = f"The stage of each of {rows} × {cols} dies, and how full the links between them are"
-    drawing = Drawing(_title(first), described, top + len(pictures) * apart + 36)
+    drawing = Drawing(_title(first), described, top + len(pictures) * pitch + 36)
     most = max((link.load for picture in pictures for link in picture.links()), default=0.0)
     if first.dead:
         drawing.elements.append(
@@ -201,7 +201,7 @@ def wafer_svg(pictures: Sequence[WaferPicture]) -> str:
             'patternTransform="rotate(45)"><path d="M0,0V6" stroke="currentColor" stroke-width="2"/></pattern></defs>'
         )
     for number, picture in enumerate(pictures):
-        place = _Place((WIDTH - each * cols) / 2, top + number * apart, each)
+        place = _Place((WIDTH - each * cols) / 2, top + number * pitch, each)
         if number:
             drawing.text(WIDTH / 2, place.top - 6, _title(picture), "middle")
         for link in picture.links():
@@ -209,7 +209,7 @@ def wafer_svg(pictures: Sequence[WaferPicture]) -> str:
         _draw_groups(drawing, picture, place)
         for position in product(range(rows), range(cols)):
             _draw_die(drawing, picture, position, place)
-    _draw_legend(drawing, first, most, each, top + len(pictures) * apart - 4)
+    _draw_legend(drawing, first, most, each, top + len(pictures) * pitch - 4)
     return drawing.done()
 
 
@@ -242,9 +242,9 @@ def _draw_groups(drawing: Drawing, picture: WaferPicture, place: _Place) -> None
     left, top, each = place
     rows, cols = picture.shape
     between_rows, between_cols = _borders(picture)
-    for row in [row for row, cut in enumerate(between_rows) if cut]:
+    for row in [row for row, border in enumerate(between_rows) if border]:
         drawing.line([(left, top + row * each), (left + cols * each, top + row * each)], dashed=True)
-    for col in [col for col, cut in enumerate(between_cols) if cut]:
+    for col in [col for col, border in enumerate(between_cols) if border]:
         drawing.line([(left + col * each, top), (left + col * each, top + rows * each)], dashed=True)
 
 
@@ -297,6 +297,4 @@ def _draw_legend(drawing: Drawing, picture: WaferPicture, most: float, each: flo
         )
         drawing.text(x + 20, y, "dead")
     context = "c: part of the sequence; " if picture.contexts > 1 else ""
-    drawing.text(
-        20, y + 20, f"large: stage; d: copy of the model (data parallel); {context}t: place in the tensor group"
-    )
+    drawing.text(20, y + 20, f"large: stage; d: data-parallel replica; {context}t: place in the tensor group")

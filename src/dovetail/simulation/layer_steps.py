@@ -11,7 +11,7 @@ from dovetail.arrays import Floats
 from dovetail.graph import LayerGraph, Phase
 from dovetail.graph.routing import TOP_K
 from dovetail.graph.size import as_array
-from dovetail.layout import Collective, Moment, PlacedLayer
+from dovetail.layout import Collective, CollectivePhase, PlacedLayer
 from dovetail.models import Job
 from dovetail.plans.arrange import Arrangement, arrange
 from dovetail.plans.plan import Plan
@@ -141,7 +141,7 @@ class _Messages:
     ) -> None:
         sizes, widths = graph.resolve(batch=arranged.batch, seq=job.seq_len), job.element_bytes()
         top_k = float(as_array(sizes[TOP_K])) if profiled.facts.one_copy_per_node and TOP_K in sizes else 1.0
-        time = partial(pricing.time, arranged, copies=top_k)
+        time = partial(pricing.time, arranged, receivers=top_k)
         #: of what overlaps computation, the part that costs time all the same
         self.lost = float(profiled.facts.overheads.exposed)
         self.messages: list[tuple[Collective, str, Message]] = []
@@ -159,15 +159,17 @@ class _Messages:
             if seconds > 0:
                 self.messages.append((collective, group_name(collective, arrangement.axes), message))
 
-    def of(self, moment: Moment) -> Iterable[tuple[Collective, str, Message]]:
-        """Those of one moment of the step."""
-        return (entry for entry in self.messages if entry[0].moment is moment)
+    def of(self, phase: CollectivePhase) -> Iterable[tuple[Collective, str, Message]]:
+        """Those of a phase."""
+        return (entry for entry in self.messages if entry[0].phase is phase)
 
-    def steps(self, moment: Moment, groups: Collection[str], hidden: Mapping[str, float]) -> tuple[LayerStep, ...]:
-        """Those of a moment and of some kinds of groups as steps."""
+    def steps(
+        self, phase: CollectivePhase, groups: Collection[str], hidden: Mapping[str, float]
+    ) -> tuple[LayerStep, ...]:
+        """Those of a phase and of some kinds of groups as steps."""
         return tuple(
             self.step(collective, group, message, hidden)
-            for collective, group, message in self.of(moment)
+            for collective, group, message in self.of(phase)
             if group in groups
         )
 
@@ -190,27 +192,29 @@ def _layer_steps(
 ) -> LayerSteps:
     overlaps = profiled.facts.overlaps
     shares = {
-        Moment.FORWARD: _numbers(hidden_shares(overlaps, overlaps.tensor_forward)),
-        Moment.BACKWARD: _numbers(hidden_shares(overlaps, overlaps.tensor_backward)),
+        CollectivePhase.FORWARD: _numbers(hidden_shares(overlaps, overlaps.tensor_forward)),
+        CollectivePhase.BACKWARD: _numbers(hidden_shares(overlaps, overlaps.tensor_backward)),
     }
-    forward = _direction(placed, profile, messages, Moment.FORWARD, shares[Moment.FORWARD])
-    backward = _direction(placed, profile, messages, Moment.BACKWARD, shares[Moment.BACKWARD])
-    recompute_steps = _recomputed(recomputed, profile, messages, shares[Moment.BACKWARD])
+    forward = _direction(placed, profile, messages, CollectivePhase.FORWARD, shares[CollectivePhase.FORWARD])
+    backward = _direction(placed, profile, messages, CollectivePhase.BACKWARD, shares[CollectivePhase.BACKWARD])
+    recompute_steps = _recomputed(recomputed, profile, messages, shares[CollectivePhase.BACKWARD])
     waits = [
         [LayerStep("waiting for the host", StepKind.WAIT, float(s))] if float(s) > 0 else []
         for s in (times.forward_wait_s, times.backward_wait_s)
     ]
-    at_step: dict[str, float] = {GRADIENTS: shares[Moment.BACKWARD][GRADIENTS]}
+    at_step: dict[str, float] = {GRADIENTS: shares[CollectivePhase.BACKWARD][GRADIENTS]}
     at_step[UPDATED_WEIGHTS] = float(overlaps.updated_weights)
-    ahead, behind = (messages.steps(m, (WEIGHT_GATHER,), shares[m]) for m in (Moment.FORWARD, Moment.BACKWARD))
+    ahead, behind = (
+        messages.steps(m, (WEIGHT_GATHER,), shares[m]) for m in (CollectivePhase.FORWARD, CollectivePhase.BACKWARD)
+    )
     return LayerSteps(
         (*forward, *waits[0]),
         (*recompute_steps, *backward, *waits[1]),
         ahead,
         behind,
-        messages.steps(Moment.BACKWARD, (GRADIENTS,), shares[Moment.BACKWARD]),
-        messages.steps(Moment.STEP, (GRADIENTS,), at_step),
-        messages.steps(Moment.STEP, (UPDATED_WEIGHTS,), at_step),
+        messages.steps(CollectivePhase.BACKWARD, (GRADIENTS,), shares[CollectivePhase.BACKWARD]),
+        messages.steps(CollectivePhase.STEP, (GRADIENTS,), at_step),
+        messages.steps(CollectivePhase.STEP, (UPDATED_WEIGHTS,), at_step),
     )
 
 
@@ -219,13 +223,13 @@ def _numbers(shares: Mapping[str, Floats | float]) -> dict[str, float]:
 
 
 def _direction(
-    placed: PlacedLayer, profile: LayerProfile, messages: _Messages, moment: Moment, hidden: Mapping[str, float]
+    placed: PlacedLayer, profile: LayerProfile, messages: _Messages, phase: CollectivePhase, hidden: Mapping[str, float]
 ) -> list[LayerStep]:
     """Operators of a direction, each after the collectives that it needs."""
-    operators = placed.forward if moment is Moment.FORWARD else placed.backward
+    operators = placed.forward if phase is CollectivePhase.FORWARD else placed.backward
     by_user: dict[str, list[LayerStep]] = {}
     names = {p.operator.name for p in operators}
-    for collective, group, message in messages.of(moment):
+    for collective, group, message in messages.of(phase):
         if group in (WEIGHT_GATHER, GRADIENTS):
             continue
         user = collective.user if collective.user in names else ""
@@ -253,7 +257,7 @@ def _recomputed(
         # those of the forward, as much of them as takes so long
         whole = float(profile.forward_collective_s[group])
         part = float(seconds) / whole if whole else 0.0
-        for collective, kind, message in messages.of(Moment.FORWARD):
+        for collective, kind, message in messages.of(CollectivePhase.FORWARD):
             if kind == group and part > 0:
                 steps.append(messages.step(collective, group, message.times(part), hidden, " (recompute)"))
     return steps

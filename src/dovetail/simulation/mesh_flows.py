@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dovetail.cost.mesh import Kind, MeshCollective, Spread
+from dovetail.cost.mesh import MeshCollective, MeshCollectiveKind, Spread
 from dovetail.simulation.network import SMALLEST_PART, Routes
 from dovetail.simulation.task_graph import TaskGraph
 
@@ -84,9 +84,9 @@ def _steps(collective: MeshCollective) -> list[_Step]:
     for spread in collective.spreads():
         if not spread.links:
             continue
-        sums = collective.kind in (Kind.REDUCE_SCATTER, Kind.ALL_REDUCE)
+        sums = collective.kind in (MeshCollectiveKind.REDUCE_SCATTER, MeshCollectiveKind.ALL_REDUCE)
         into_root = _add_sums(steps, spread) if sums else ()
-        if collective.kind is not Kind.REDUCE_SCATTER:
+        if collective.kind is not MeshCollectiveKind.REDUCE_SCATTER:
             _add_results(steps, spread, into_root)
     return steps
 

@@ -64,7 +64,7 @@ class Tables:
         count, classes, setting = len(self.degrees), len(self.setting.classes), self.setting
         if setting.chip.sharing == "scheduled":
             # these are bounds: what no schedule beats does as well, and is found much faster
-            setting = replace(setting, chip=replace(setting.chip, sharing="endless"))
+            setting = replace(setting, chip=replace(setting.chip, sharing="asymptotic"))
         forward, backward, parameters = (np.zeros((count, classes)) for _ in range(3))
         for numbers in by_structure(self.degrees).values():
             rows = np.arange(len(numbers))

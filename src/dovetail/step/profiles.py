@@ -23,7 +23,7 @@ from dovetail.layout import Collective, CollectiveKind, PlacedLayer, Strategy, p
 from dovetail.layout.axes import AtomicAxes
 from dovetail.models import Job
 from dovetail.plans.arrange import Arrangement
-from dovetail.profile import WEIGHT_GATHER, LayerProfile, profile_layer
+from dovetail.profile import WEIGHT_GATHER, LayerProfile, LayerSizes, profile_layer
 
 #: The kind of group whose collectives bring updated weights to every replica (ZeRO-1 and 2).
 UPDATED_WEIGHTS = "updated weights"
@@ -97,19 +97,21 @@ class Pricing:
     #: how much wider than the job's elements gradients are reduced, and updated weights gathered
     widening: Mapping[str, float]
 
-    def seconds(self, arrangements: Arrangements, collective: Collective, size: Floats, copies: float = 1.0) -> Floats:
-        """One collective; `copies` of what it holds can travel together to a node."""
-        return self.time(arrangements, collective, size, copies)[0].seconds
+    def seconds(
+        self, arrangements: Arrangements, collective: Collective, size: Floats, receivers: float = 1.0
+    ) -> Floats:
+        """One collective; tokens for `receivers` experts of one node can travel together."""
+        return self.time(arrangements, collective, size, receivers)[0].seconds
 
     def time(
-        self, arrangements: Arrangements, collective: Collective, size: Floats, copies: float = 1.0
+        self, arrangements: Arrangements, collective: Collective, size: Floats, receivers: float = 1.0
     ) -> tuple[CollectiveTime, list[int]]:
         """One collective, and the ways its links are on."""
         joins: Floats = reduce(np.multiply, [arrangements.joins[axis] for axis in collective.axes])
         wide = size * self.widening.get(collective.user, 1.0)
         used = [way for way, n in enumerate(joins) if np.any(n > 1)]
         groups = [(joins[way], self._with_stride(arrangements, collective, way)) for way in used]
-        return tiered_time(collective.kind, groups, wide, copies=copies), used
+        return tiered_time(collective.kind, groups, wide, receivers=receivers), used
 
     def _with_stride(self, arrangements: Arrangements, collective: Collective, way: int) -> TierArrays:
         """A way as a collective finds it: on a grid, with the distance between its neighbours."""
@@ -152,11 +154,10 @@ def profile_job(
         sizes = layer.resolve(batch=arrangements.batch, seq=job.seq_len)
         placed = placed_layer(layer, arrangements.strategy)
         # tokens for several experts of one node can travel together
-        copies = float(as_array(sizes[TOP_K])) if one_copy_per_node and TOP_K in sizes else 1.0
-        price = partial(pricing.seconds, arrangements, copies=copies)
-        layers[name] = profile_layer(
-            layer, placed, sizes, arrangements.axis_sizes, chip, widths, price, group_of, rates
-        )
+        receivers = float(as_array(sizes[TOP_K])) if one_copy_per_node and TOP_K in sizes else 1.0
+        price = partial(pricing.seconds, arrangements, receivers=receivers)
+        at = LayerSizes(sizes, arrangements.axis_sizes, widths)
+        layers[name] = profile_layer(layer, placed, at, chip, price, group_of, rates)
     return JobProfiles(graph, layers, rates)
 
 

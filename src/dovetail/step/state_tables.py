@@ -12,7 +12,7 @@ from dovetail.frameworks.framework import AxisOrder
 from dovetail.graph import LayerGraph
 from dovetail.graph.size import Sizes, as_array
 from dovetail.graph.tensor import Element
-from dovetail.layout import Collective, CollectiveKind, Moment, PlacedWeight, local_bytes
+from dovetail.layout import Collective, CollectiveKind, CollectivePhase, PlacedWeight, local_bytes
 from dovetail.layout.derive import gather_collectives, state_collectives, with_state_axes
 from dovetail.layout.strategy import Strategy
 from dovetail.plans.arrange import Arrangement, arrange
@@ -130,15 +130,15 @@ class StateTable:
 
         state = state_collectives(weights, strategy.zero_stage)
         gathers = strategy.zero_stage == 3
-        forward = gather_collectives(weights, Moment.FORWARD) if gathers else []
-        backward = gather_collectives(weights, Moment.BACKWARD) if gathers else []
-        backward += [c for c in state if c.moment is Moment.BACKWARD]
+        forward = gather_collectives(weights, CollectivePhase.FORWARD) if gathers else []
+        backward = gather_collectives(weights, CollectivePhase.BACKWARD) if gathers else []
+        backward += [c for c in state if c.phase is CollectivePhase.BACKWARD]
         widths = setting.job.element_bytes()
 
         def seconds(collectives: Sequence[Collective]) -> dict[str, Floats]:
             return _by_group(collectives, together, pricing, sizes, widths)
 
-        step = seconds([c for c in state if c.moment is Moment.STEP])
+        step = seconds([c for c in state if c.phase is CollectivePhase.STEP])
         updated = step.pop(UPDATED_WEIGHTS, np.zeros(()))
         return _Class(
             home=summed(_parameters(w, sizes, together) for w in weights),

@@ -83,8 +83,8 @@ def test_the_view_has_the_same_figures_and_fits_a_terminal(call):
     row = next(line.split() for line in lines if line.startswith(" matrix.half "))
     number = answer["parameters"]["matrix.half"]
     assert row[1:3] == [f"{number['before']:.3f}", f"{number['after']:.3f}"]
-    assert lines[-2:] == [f"written {CHIP}", f"written {CLUSTER}"]
-    assert "careful" not in view
+    assert lines[-2:] == [f"wrote {CHIP}", f"wrote {CLUSTER}"]
+    assert "warning" not in view
     assert [line for line in lines if len(line) > 80] == []
 
 
@@ -177,10 +177,10 @@ def test_a_fit_that_gains_nothing_says_so_and_is_written(call, tmp_path):
     (tmp_path / "noise.csv").write_text("\n".join(lines))
     code, view, _ = call("noise.csv")
     assert code == 0
-    assert "careful: a fit without a run predicts it no better than the shipped numbers" in view
+    assert "warning: on runs it has not seen, the fit is no better than the shipped numbers" in view
     assert (tmp_path / CHIP).exists()
     (tmp_path / "one.csv").write_text("\n".join(lines[:2]))
-    assert "careful: one configuration cannot be cross-validated" in call("one.csv", "--force")[1]
+    assert "warning: one configuration cannot be cross-validated" in call("one.csv", "--force")[1]
 
 
 def test_rows_that_cannot_be_used_are_named(call, tmp_path, runs_text):
@@ -194,14 +194,14 @@ def test_rows_that_cannot_be_used_are_named(call, tmp_path, runs_text):
     view = call("mixed.csv", "--chip", "h100-sxm")[1]
     assert "mixed.csv: 6 used, 7 refused, 1 of another chip or tier" in view
     assert view.count("\nrefused ") == 5
-    assert "and 2 more; --json has all" in view
+    assert "and 2 more: see --json" in view
 
 
 def test_files_that_exist_stay(call, tmp_path):
     (tmp_path / CLUSTER).write_text("mine")
     code, out, err = call("runs.csv")
     assert (code, out) == (2, "")
-    assert err.startswith(f"{CLUSTER}: exists already")
+    assert err.startswith(f"{CLUSTER}: already exists")
     assert not (tmp_path / CHIP).exists()
     (tmp_path / "there").mkdir()
     assert json.loads(call("runs.csv", "--out", "there", "--json")[1])["files"][0] == os.path.join("there", CHIP)
@@ -210,7 +210,7 @@ def test_files_that_exist_stay(call, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "has nothing to fit on"),
+        ([], "has no measurements to fit"),
         (["absent.csv"], "absent.csv: cannot be read"),
         (["runs.csv", "--out", "nowhere"], "nowhere: is no folder"),
         (["runs.csv", "--chip", "abacus"], "'abacus' is not in the catalogue"),

@@ -87,7 +87,7 @@ def test_the_view_has_the_same_figures_and_fits_a_terminal(call):
     answer = json.loads(call("--runs", "runs.csv", "--json")[1])
     lines = view.splitlines()
     assert lines[0] == "runs       runs.csv: 4 predicted, 1 refused, 1 of another tier"
-    assert lines[1].startswith(f"step time  {answer['macro']['mape']:.1%} off (MAPE, mean over 2 families)")
+    assert lines[1].startswith(f"step time  MAPE {answer['macro']['mape']:.1%} (mean over 2 families)")
     assert f"{answer['ranking']['mean_regret']:.1%} slower than the best measured" in view
     assert f"Kendall tau {answer['ranking']['kendall_tau']:.2f} over all pairs" in view
     errors = answer["by"]["ours"]["step_time"]

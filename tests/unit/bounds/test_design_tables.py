@@ -123,7 +123,7 @@ def test_no_list_schedule_is_shorter_than_the_least_share(model, direction):
         together = np.broadcast_to(least_share(work, many, operator_seconds(work, many)), len(units))
         for unit, share in zip(units, together.tolist(), strict=True):
             assert 0 < share <= float(side_by_side_share(work, unit)) <= 1
-        endless = replace(many, sharing="endless")
+        endless = replace(many, sharing="asymptotic")
         assert np.all(least_share(work, endless, operator_seconds(work, many)) == pytest.approx(together, rel=1e-12))
 
 

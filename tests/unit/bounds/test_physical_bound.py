@@ -17,7 +17,7 @@ from dovetail.cost.collective import tiered_seconds
 from dovetail.cost.tier import TierArrays
 from dovetail.errors import InputError
 from dovetail.hardware import Chip, Cluster, Rates, Tier
-from dovetail.hardware.chip import EFFICIENCY_NAMES, OwnCalibration
+from dovetail.hardware.chip import EFFICIENCY_NAMES, ChipCalibration
 from dovetail.layout import CollectiveKind
 from dovetail.pipeline.chunk_times import ChunkTimes
 from dovetail.pipeline.step_time import step_time
@@ -143,7 +143,7 @@ def without_losses(cluster: Cluster, slow: str) -> Cluster:
         shared_sram_bytes_per_s=(chip.shared_sram_bytes_per_s or 0.0) * factor["memory"],
         core_sram_bytes_per_s=(chip.core_sram_bytes_per_s or 0.0) * factor["memory"],
         tiers=tuple(map(links, chip.tiers)),
-        calibration=OwnCalibration(tuple((name, 1e-15 if name[-2:] == "_s" else 1.0) for name in EFFICIENCY_NAMES)),
+        calibration=ChipCalibration(tuple((name, 1e-15 if name[-2:] == "_s" else 1.0) for name in EFFICIENCY_NAMES)),
     )
     return replace(cluster, chip=slower, tiers=tuple(map(links, cluster.tiers)))
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from dovetail import hardware
-from dovetail.cost.calibration import OTHERS, Figures, calibration, generation_of, power_share, shipped
+from dovetail.cost.calibration import OTHERS, GenerationFigures, calibration, generation_of, power_share, shipped
 from dovetail.cost.contraction import systolic_seconds
 from dovetail.cost.shapes import Gemm
 from dovetail.cost.units import NETWORK_STARTS, SYNCHRONOUS_SHARE, chip_units, tier_arrays
 from dovetail.documents import validate
-from dovetail.hardware.chip import OwnCalibration
+from dovetail.hardware.chip import ChipCalibration
 
 CHIPS = hardware.chip_names()
 PRECISIONS = ("bf16", "fp16", "fp8", "fp4", "fp32")
@@ -141,7 +141,7 @@ def figures(**matrix):
         return {"value": value, "how": "made up"}
 
     others = {name: figure((number + 1) / 10) for number, name in enumerate(OTHERS)}
-    return validate(Figures, {"matrix": {row: figure(v) for row, v in matrix.items()}, **others}, "made up")
+    return validate(GenerationFigures, {"matrix": {row: figure(v) for row, v in matrix.items()}, **others}, "made up")
 
 
 def test_products_have_an_efficiency_for_each_precision_or_that_of_half():
@@ -164,7 +164,7 @@ def test_own_figures_come_first():
 
 
 def test_a_chip_with_measurements_of_its_own_says_so():
-    chip = replace(hardware.chip("h100-sxm"), calibration=OwnCalibration((("memory", 0.5),), "our runs"))
+    chip = replace(hardware.chip("h100-sxm"), calibration=ChipCalibration((("memory", 0.5),), "our runs"))
     found = calibration(chip, "bf16")
     assert (found.basis, found.generation, found.source) == ("own", "hopper", "our runs")
     assert found.efficiencies.memory == 0.5

@@ -153,7 +153,7 @@ def test_arrays_of_sizes_chips_and_rates_at_once():
 def exchanged(nodes, copies, kind=Kind.ALL_TO_ALL):
     """Tokens for several experts each, between nodes of eight chips whose network is the slow part."""
     groups = [(number(8), tier(900e9)), (number(nodes), tier(25e9))]
-    return float(tiered_seconds(kind, groups, number(1e9), IDEAL, copies=copies))
+    return float(tiered_seconds(kind, groups, number(1e9), IDEAL, receivers=copies))
 
 
 @pytest.mark.parametrize("nodes", [2, 4, 16])
@@ -173,7 +173,7 @@ def test_copies_save_less_the_more_nodes_there_are():
 
 def test_copies_make_no_difference_inside_one_node():
     for groups in ([(number(8), tier())], [(number(8), tier()), (number(1), tier(25e9))]):
-        one, eight = (float(tiered_seconds(Kind.ALL_TO_ALL, groups, number(1e9), copies=k)) for k in (1.0, 8.0))
+        one, eight = (float(tiered_seconds(Kind.ALL_TO_ALL, groups, number(1e9), receivers=k)) for k in (1.0, 8.0))
         assert one == eight
 
 

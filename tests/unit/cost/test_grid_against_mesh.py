@@ -9,7 +9,7 @@ import pytest
 
 from dovetail import hardware
 from dovetail.cost.collective import Transport, tiered_seconds
-from dovetail.cost.mesh import Kind, Mesh, MeshCollective, across_loads, best, collective
+from dovetail.cost.mesh import DieMesh, MeshCollective, MeshCollectiveKind, across_loads, best, collective
 from dovetail.cost.tier import GridAxis, TierArrays
 from dovetail.layout import CollectiveKind
 from dovetail.layout.rectangles import rectangles
@@ -47,17 +47,17 @@ def grid_seconds(kind: CollectiveKind, extents: tuple[int, int], strides: tuple[
 
 def along_axes(one: MeshCollective, strides: tuple[int, int]) -> tuple[float, float]:
     """The busiest link down and the busiest to the right where all strided groups do this at once."""
-    mesh = Mesh(one.mesh.rows * strides[0], one.mesh.cols * strides[1])
+    mesh = DieMesh(one.mesh.rows * strides[0], one.mesh.cols * strides[1])
     loads = across_loads(mesh, one).reshape(-1, 2).max(axis=1)
     down = [load for load, (a, b) in zip(loads, mesh.edges, strict=True) if a[1] == b[1]]
     right = [load for load, (a, b) in zip(loads, mesh.edges, strict=True) if a[0] == b[0]]
     return max(down, default=0.0), max(right, default=0.0)
 
 
-def combed(kind: Kind, extents: tuple[int, int], strides: tuple[int, int]) -> float:
+def combed(kind: MeshCollectiveKind, extents: tuple[int, int], strides: tuple[int, int]) -> float:
     """Seconds of the best mix of rows first and columns first, with all strided groups at work."""
-    one = collective("dimension_ordered", kind, Mesh(*extents), SIZE)
-    turned = collective("dimension_ordered", kind, Mesh(extents[1], extents[0]), SIZE)
+    one = collective("dimension_ordered", kind, DieMesh(*extents), SIZE)
+    turned = collective("dimension_ordered", kind, DieMesh(extents[1], extents[0]), SIZE)
     assert one is not None
     assert turned is not None
     first, second = along_axes(one, strides), along_axes(turned, (strides[1], strides[0]))[::-1]
@@ -73,7 +73,7 @@ def combed(kind: Kind, extents: tuple[int, int], strides: tuple[int, int]) -> fl
 def test_rectangles_do_what_packed_trees_do(kind: CollectiveKind):
     for rows, cols in RECTANGLES:
         found = grid_seconds(kind, (rows, cols))
-        assert found == pytest.approx(best(kind, Mesh(rows, cols), SIZE, RATE).seconds(RATE), rel=1e-9), (rows, cols)
+        assert found == pytest.approx(best(kind, DieMesh(rows, cols), SIZE, RATE).seconds(RATE), rel=1e-9), (rows, cols)
 
 
 def test_an_all_reduce_takes_all_links_and_an_all_gather_those_of_a_corner():
@@ -89,7 +89,7 @@ def test_an_all_reduce_takes_all_links_and_an_all_gather_those_of_a_corner():
 def test_an_all_to_all_takes_the_middle_of_the_longer_axis():
     for rows, cols in RECTANGLES:
         found = grid_seconds(CollectiveKind.ALL_TO_ALL, (rows, cols))
-        made = best(Kind.ALL_TO_ALL, Mesh(rows, cols), SIZE, RATE)
+        made = best(MeshCollectiveKind.ALL_TO_ALL, DieMesh(rows, cols), SIZE, RATE)
         assert found == pytest.approx(made.seconds(RATE), rel=1e-9), (rows, cols)
 
 
@@ -97,7 +97,7 @@ def test_handing_on_round_a_ring_takes_a_leg_a_step():
     """N − 1 steps, each the N-th part to the next die."""
     for rows, cols in RECTANGLES:
         count = rows * cols
-        step = best(Kind.PERMUTE, Mesh(rows, cols), SIZE / count, RATE).seconds(RATE)
+        step = best(MeshCollectiveKind.PERMUTE, DieMesh(rows, cols), SIZE / count, RATE).seconds(RATE)
         found = grid_seconds(CollectiveKind.PERMUTE, (rows, cols))
         assert found == pytest.approx((count - 1) * step, rel=1e-9), (rows, cols)
 
@@ -106,7 +106,7 @@ def test_strided_groups_that_are_equally_far_apart():
     """Every link is then shared by as many groups as they are apart."""
     for extents, stride in product([(2, 2), (2, 3), (3, 3), (4, 2), (1, 4)], (1, 2, 3)):
         for kind in (CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER, CollectiveKind.ALL_TO_ALL):
-            one = best(kind, Mesh(*extents), SIZE, RATE)
+            one = best(kind, DieMesh(*extents), SIZE, RATE)
             busiest = max(along_axes(one, (stride, stride)))
             found = grid_seconds(kind, extents, (stride, stride))
             assert found == pytest.approx(busiest / RATE, rel=1e-9), (kind, extents, stride)
@@ -114,7 +114,7 @@ def test_strided_groups_that_are_equally_far_apart():
 
 def test_strided_all_to_alls():
     for extents, strides in STRIDED:
-        one = collective("routes", Kind.ALL_TO_ALL, Mesh(*extents), SIZE)
+        one = collective("routes", MeshCollectiveKind.ALL_TO_ALL, DieMesh(*extents), SIZE)
         assert one is not None
         found = grid_seconds(CollectiveKind.ALL_TO_ALL, extents, strides)
         assert found == pytest.approx(max(along_axes(one, strides)) / RATE, rel=1e-9), (extents, strides)
@@ -140,7 +140,7 @@ def test_strided_groups_that_are_differently_far_apart(kind: CollectiveKind):
     of the other, they cannot, and it says less.
     """
     for extents, strides in STRIDED:
-        found, mixed = grid_seconds(kind, extents, strides), combed(Kind(kind), extents, strides)
+        found, mixed = grid_seconds(kind, extents, strides), combed(MeshCollectiveKind(kind), extents, strides)
         least = max(found, between_lines(kind, extents, strides))
         assert mixed == pytest.approx(least, rel=1e-9), (extents, strides)
         if strides[0] == strides[1]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.cost.mesh import Die, Mesh
+from dovetail.cost.mesh import Die, DieMesh
 from dovetail.errors import InputError
 
 
-def way(mesh: Mesh, source: Die, target: Die) -> list[Die]:
+def way(mesh: DieMesh, source: Die, target: Die) -> list[Die]:
     """The dies of a route, which must join them."""
     dies = [source]
     for link in mesh.route(source, target):
@@ -19,7 +19,7 @@ def way(mesh: Mesh, source: Die, target: Die) -> list[Die]:
 
 
 def test_links_come_in_pairs():
-    mesh = Mesh(2, 3)
+    mesh = DieMesh(2, 3)
     assert mesh.num_edges == 7
     assert mesh.links[:4] == (((0, 0), (0, 1)), ((0, 1), (0, 0)), ((0, 0), (1, 0)), ((1, 0), (0, 0)))
     assert all(mesh.links[i ^ 1] == (b, a) for i, (a, b) in enumerate(mesh.links))
@@ -27,7 +27,7 @@ def test_links_come_in_pairs():
 
 
 def test_a_dead_die_takes_its_links_along():
-    mesh = Mesh(3, 3, dead_dies=frozenset({(1, 1)}))
+    mesh = DieMesh(3, 3, dead_dies=frozenset({(1, 1)}))
     assert mesh.num_dies == 8
     assert mesh.num_edges == 8
     assert not mesh.whole
@@ -35,30 +35,30 @@ def test_a_dead_die_takes_its_links_along():
 
 
 def test_dead_links_have_no_direction():
-    one, other = (Mesh(2, 2, dead_links=frozenset({pair})) for pair in [((0, 0), (0, 1)), ((0, 1), (0, 0))])
+    one, other = (DieMesh(2, 2, dead_links=frozenset({pair})) for pair in [((0, 0), (0, 1)), ((0, 1), (0, 0))])
     assert one == other
     assert hash(one) == hash(other)
     assert one.num_edges == 3
 
 
 def test_routes_go_along_the_row_then_the_column():
-    assert way(Mesh(4, 4), (3, 0), (1, 2)) == [(3, 0), (3, 1), (3, 2), (2, 2), (1, 2)]
+    assert way(DieMesh(4, 4), (3, 0), (1, 2)) == [(3, 0), (3, 1), (3, 2), (2, 2), (1, 2)]
 
 
 def test_routes_lead_around_what_is_dead():
-    mesh = Mesh(3, 3, dead_dies=frozenset({(0, 1)}))
+    mesh = DieMesh(3, 3, dead_dies=frozenset({(0, 1)}))
     assert way(mesh, (0, 0), (0, 2)) == [(0, 0), (1, 0), (1, 1), (1, 2), (0, 2)]
     # a shortest way in another order costs no hop more
     assert way(mesh, (0, 0), (2, 1)) == [(0, 0), (1, 0), (1, 1), (2, 1)]
     assert mesh.hops((0, 0), (0, 2)) == 4
     # of several shortest ways the one that stays in the row
-    cut = Mesh(3, 3, dead_links=frozenset({((1, 2), (2, 2))}))
+    cut = DieMesh(3, 3, dead_links=frozenset({((1, 2), (2, 2))}))
     assert way(cut, (2, 0), (0, 2)) == [(2, 0), (2, 1), (1, 1), (1, 2), (0, 2)]
 
 
 @pytest.mark.parametrize("dead", [frozenset[Die](), frozenset({(1, 1), (2, 3)}), frozenset({(0, 1), (1, 2), (3, 0)})])
 def test_routes_are_shortest(dead):
-    mesh = Mesh(4, 5, dead)
+    mesh = DieMesh(4, 5, dead)
     for source in mesh.dies:
         for target, hops in mesh.distances(source).items():
             assert len(way(mesh, source, target)) == hops + 1
@@ -66,7 +66,7 @@ def test_routes_are_shortest(dead):
 
 
 def test_parts_of_a_cut_mesh_are_meshes_of_their_own():
-    mesh = Mesh(3, 4, dead_dies=frozenset({(0, 1), (1, 1), (2, 1)}))
+    mesh = DieMesh(3, 4, dead_dies=frozenset({(0, 1), (1, 1), (2, 1)}))
     assert not mesh.connected
     large, small = mesh.components
     assert large.dies == ((0, 2), (0, 3), (1, 2), (1, 3), (2, 2), (2, 3))
@@ -80,14 +80,14 @@ def test_parts_of_a_cut_mesh_are_meshes_of_their_own():
 @pytest.mark.parametrize(
     ("mesh", "count"),
     [
-        (Mesh(3, 3), 8),
-        (Mesh(3, 4), 4),
-        (Mesh(1, 4), 2),
-        (Mesh(1, 1), 1),
-        (Mesh(3, 3, frozenset({(1, 1)})), 8),
-        (Mesh(3, 3, frozenset({(0, 0)})), 2),
-        (Mesh(3, 3, dead_links=frozenset({((0, 0), (0, 1))})), 1),
-        (Mesh(3, 3, dead_links=frozenset({((0, 1), (1, 1))})), 2),
+        (DieMesh(3, 3), 8),
+        (DieMesh(3, 4), 4),
+        (DieMesh(1, 4), 2),
+        (DieMesh(1, 1), 1),
+        (DieMesh(3, 3, frozenset({(1, 1)})), 8),
+        (DieMesh(3, 3, frozenset({(0, 0)})), 2),
+        (DieMesh(3, 3, dead_links=frozenset({((0, 0), (0, 1))})), 1),
+        (DieMesh(3, 3, dead_links=frozenset({((0, 1), (1, 1))})), 2),
     ],
 )
 def test_symmetries_keep_what_is_dead(mesh, count):
@@ -98,10 +98,10 @@ def test_symmetries_keep_what_is_dead(mesh, count):
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: Mesh(0, 3), "rows and columns are at least 1"),
-        (lambda: Mesh(2, 2, frozenset({(2, 0)})), r"the dead die \(2, 0\) lies outside"),
-        (lambda: Mesh(2, 2, dead_links=frozenset({((0, 0), (1, 1))})), "no link joins"),
-        (lambda: Mesh(2, 2, frozenset({(0, 0)})).route((0, 0), (1, 1)), "is dead or outside"),
+        (lambda: DieMesh(0, 3), "rows and columns are at least 1"),
+        (lambda: DieMesh(2, 2, frozenset({(2, 0)})), r"the dead die \(2, 0\) lies outside"),
+        (lambda: DieMesh(2, 2, dead_links=frozenset({((0, 0), (1, 1))})), "no link joins"),
+        (lambda: DieMesh(2, 2, frozenset({(0, 0)})).route((0, 0), (1, 1)), "is dead or outside"),
     ],
 )
 def test_wrong_meshes_are_answered_by_a_sentence(make, said):

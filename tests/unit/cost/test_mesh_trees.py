@@ -7,7 +7,7 @@ from itertools import combinations, product
 
 import pytest
 
-from dovetail.cost.mesh import Mesh
+from dovetail.cost.mesh import DieMesh
 from dovetail.cost.mesh.arborescence import cheapest_arborescence
 from dovetail.cost.mesh.trees import cheapest_tree, comb, middle_of, spread_over
 
@@ -42,7 +42,7 @@ def test_no_arborescence_is_cheaper(seed):
 @pytest.mark.parametrize("seed", range(10))
 def test_no_tree_is_cheaper(seed):
     draw = random.Random(seed)  # noqa: S311
-    mesh = Mesh(2, 3)
+    mesh = DieMesh(2, 3)
     prices = [draw.random() for _ in mesh.edges]
     spanning = [
         tree
@@ -54,12 +54,12 @@ def test_no_tree_is_cheaper(seed):
 
 
 def test_free_trees_are_shallow():
-    mesh = Mesh(5, 5)
+    mesh = DieMesh(5, 5)
     assert spread_over(mesh, cheapest_tree(mesh, [0.0] * mesh.num_edges, (2, 2)), (2, 2), 1.0).depth == 4
 
 
 def test_combs_have_one_spine():
-    mesh = Mesh(3, 4)
+    mesh = DieMesh(3, 4)
     tree = comb(mesh, row=1)
     assert len(tree) == 11
     assert {mesh.edges[edge][0][0] for edge in tree if mesh.edges[edge][0][0] == mesh.edges[edge][1][0]} == {1}

@@ -227,7 +227,7 @@ def test_the_command_says_what_was_simulated(tmp_path, monkeypatch):
     run = CliRunner().invoke(app, asked)
     assert run.exit_code == 0, run.output
     assert "simulated  " in run.output
-    assert "replayed; the model's own choice" in run.output
+    assert "simulated; also the model's choice" in run.output
     run = CliRunner().invoke(app, [*asked, "--resume", "--json"])
     fields = json.loads(run.stdout)
     assert fields["simulation"]["certificate"]["time"] == "simulated"

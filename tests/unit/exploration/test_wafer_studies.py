@@ -247,7 +247,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"plans": {"tensor_parallel": [5]}}, "plans.tensor_parallel: 5 is in no plan"),
     ({"hardware": {"wafer": "watos-like"}}, "hardware.vary: is missing; say which variables of the wafer"),
     ({"hardware": {"wafer": "watos-like", "space": "wafer-grid"}}, "hardware: names both a space and a wafer"),
-    ({"hardware": {**CHIPS, "wafer": "watos-like"}}, "hardware: wafer: stands beside base; keep one of them"),
+    ({"hardware": {**CHIPS, "wafer": "watos-like"}}, "hardware: wafer: cannot be combined with base; drop one of them"),
     ({"hardware": {"wafer": "watos", "vary": {"grid_rows": [3]}}}, "'watos' is not in the catalogue"),
     ({"hardware": SPARE}, "hardware: leaves no row of dies beside spare ones; give its wafers fewer spare dies"),
     ({"hardware": CHIPS}, "cluster.chips: is missing"),

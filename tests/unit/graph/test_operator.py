@@ -128,7 +128,7 @@ def small_attention():
     builder = LayerBuilder("small", {"heads": 2, "head_dim": 4, "key_seq": DerivedSize(("seq",))})
     x = builder.input("x", ("batch", "seq", "heads", "head_dim"))
     value = builder.use(x, seq="key_seq", head_dim="head_dim")
-    attention(builder, "out", x, builder.use(x, seq="key_seq"), value, Mask(True), scale=0.5)
+    attention(builder, "out", (x, builder.use(x, seq="key_seq"), value), Mask(True), scale=0.5)
     return builder
 
 

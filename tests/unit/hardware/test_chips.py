@@ -11,7 +11,7 @@ import pytest
 from dovetail import hardware
 from dovetail.cost.calibration import OTHERS, PRECISION_ROWS
 from dovetail.hardware import Chip
-from dovetail.hardware.chip import EFFICIENCY_NAMES, ChipSpec, OwnCalibration
+from dovetail.hardware.chip import EFFICIENCY_NAMES, ChipCalibration, ChipSpec
 from dovetail.hardware.write import chip_document
 
 NAMES = [
@@ -155,7 +155,7 @@ def test_a_chips_own_calibration_is_hashed_and_sent_with_it():
         ChipSpec.model_validate({**document, "calibration": {**fields_of, "values": values}}).chip()
         for values in ({"memory": 0.8, "matrix.half": 0.7}, {"matrix.half": 0.7, "memory": 0.8})
     )
-    assert first.calibration == OwnCalibration((("matrix.half", 0.7), ("memory", 0.8)), "six runs")
+    assert first.calibration == ChipCalibration((("matrix.half", 0.7), ("memory", 0.8)), "six runs")
     assert hash(first) == hash(second)
     assert pickle.loads(pickle.dumps(first)) == second  # noqa: S301
     assert first != hardware.chip("h100-sxm")

@@ -356,9 +356,9 @@ def test_chips_of_a_space_with_a_technology_of_its_own_can_be_priced(tmp_path):
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"set": {"dataflow": "weight", "output_stationary": 1}}, "keep one"),
+        ({"set": {"dataflow": "weight", "output_stationary": 1}}, "drop one"),
         ({"references": {"a": {"dataflow": "output"}}, "base": "h100-sxm"}, "systolic"),
-        ({"define": {"ｒows": "2"}}, "cannot stand"),
+        ({"define": {"ｒows": "2"}}, "cannot be used"),
         ({"limits": [int("f" * 5000, 16)]}, "limits.0"),
         ({"vary": {"hbm_stack_bytes": [0]}}, "hbm_stack_bytes"),
     ],

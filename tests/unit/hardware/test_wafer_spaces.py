@@ -120,18 +120,18 @@ def test_figures_of_wafers_in_formulas():
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "both": ({"base": "tpu-v4"}, "few: wafer: stands beside base; keep one of them"),
+    "both": ({"base": "tpu-v4"}, "few: wafer: cannot be combined with base; drop one of them"),
     "unknown": ({"wafer": "watos"}, "few: wafer: 'watos' is not in the catalogue; did you mean 'watos-like'"),
     "chip": ({"wafer": None, "base": "tpu-v4"}, "few: grid_rows: belongs to wafers; name a wafer instead of a base"),
-    "ports": ({"set": {"link_ports": 2}}, "few: link_ports: is the same of all wafers; leave it out"),
+    "ports": ({"set": {"link_ports": 2}}, "few: link_ports: is the same for all wafers; leave it out"),
     "bounds": ({"vary": {"grid_rows": [0]}}, "few: vary.grid_rows.0: is 0; grid_rows should be a whole number from 1"),
     "unit": ({"vary": {"die_width_mm": ["3 W"]}}, "few: vary.die_width_mm.0: the unit 'W' does not measure mm"),
     "derived": (
         {"derive": {"edge_bytes_per_s": "wafer_power_w"}},
-        "few: derive.edge_bytes_per_s: needs wafer_power_w, which is known only of finished designs",
+        "few: derive.edge_bytes_per_s: needs wafer_power_w, which is known only once the design is complete",
     ),
-    "limit": ({"limits": ["wafer_powr < 3"]}, "few: limits.0: 'wafer_powr' is no name known here; did you mean"),
-    "twice": ({"limits": ["die_share <= 1"]}, "few: limits.0: 'die_share <= 1' stands twice; keep one of them"),
+    "limit": ({"limits": ["wafer_powr < 3"]}, "few: limits.0: 'wafer_powr' is not defined here; did you mean"),
+    "twice": ({"limits": ["die_share <= 1"]}, "few: limits.0: 'die_share <= 1' is given twice; drop one of them"),
 }
 
 
@@ -146,7 +146,7 @@ def test_a_mistake_is_one_sentence(case):
 
 def test_names_of_wafers_are_unknown_to_spaces_of_chips():
     chips = {"name": "chips", "base": "tpu-v4", "vary": {"tensor_cores": [4, 8]}}
-    with pytest.raises(InputError, match=r"limits.0: 'grid_share' is no name known here"):
+    with pytest.raises(InputError, match=r"limits.0: 'grid_share' is not defined here"):
         dt.hardware.space_from(chips | {"limits": ["grid_share < 1"]}, "chips")
     own = {"define": {"grid_share": "rows", "grid_dies": "2 * grid_share"}, "limits": ["grid_dies == 256"]}
     mine = dt.hardware.space_from(chips | own, "chips")

@@ -104,7 +104,7 @@ def _integration() -> dict[str, Any]:
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "unknown field": ({"row": 3}, "mine: row: is no field here; did you mean 'rows'"),
+    "unknown field": ({"row": 3}, "mine: row: is not a field here; did you mean 'rows'"),
     "no die": ({"die": "dojo-d9"}, "mine: die: 'dojo-d9' is not in the catalogue; did you mean 'dojo-d1'."),
     "no integration": ({"integration": "glue"}, "mine: integration: 'glue' is not in the catalogue"),
     "no unit": ({"die_width_mm": "25 kg"}, "mine: die_width_mm: the unit 'kg' does not measure mm"),
@@ -121,7 +121,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "half a position": ({"defects": {"dead_dies": [[1]]}}, "mine: defects.dead_dies.0.1: is missing"),
     "store": ({"store_bytes": "1 TB"}, "mine: store_bytes_per_s: contradicts store_bytes; both should be 0 or neither"),
-    "doubt": ({"doubts": {"colour": "red"}}, "mine: doubts.colour: is about no field of this file"),
+    "doubt": ({"doubts": {"colour": "red"}}, "mine: doubts.colour: is not about a field of this file"),
     "inner": ({"integration": {**_integration(), "monolithic": "no"}}, "mine: integration: monolithic: is 'no'"),
 }
 

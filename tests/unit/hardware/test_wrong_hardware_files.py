@@ -183,7 +183,7 @@ def test_a_misspelt_field(data, refusal):
 
 #: Values that are right alone and wrong beside the others: reader, file, where, value, what the sentence must name.
 RELATIONS = [
-    (as_chip, CHIPS["gpu"], ("rows",), 128, "rows: stands beside kind gpu"),
+    (as_chip, CHIPS["gpu"], ("rows",), 128, "rows: cannot be combined with kind gpu"),
     (as_chip, CHIPS["gpu"], ("dataflow",), "weight", "dataflow"),
     (as_chip, CHIPS["gpu"], ("dense_flops",), {"fp32": "67 TFLOPS"}, "dense_flops.bf16"),
     (as_chip, CHIPS["gpu"], ("hbm_bytes",), 0, "hbm_bytes_per_s"),

@@ -14,7 +14,7 @@ from dovetail.layout import Mesh, Strategy
 from dovetail.layout.encoding import (
     AxesOnTile,
     Encoding,
-    Interval,
+    LayerInterval,
     OperatorEncoding,
     StageEncoding,
     Strings,
@@ -50,8 +50,8 @@ def operator(name: str) -> Operator:
 def job() -> Encoding:
     """Two stages of 2 × 2 dies side by side: Megatron with sequence parallelism and ZeRO-1."""
     classes = {name: encode_strategy(graph, STRATEGY, ON) for name, graph in model().layers.items()}
-    first = StageEncoding(Tile(0, 0, 2, 2), (Interval(0, 2),), {n: classes[n] for n in ("embedding", "block")})
-    last = StageEncoding(Tile(2, 0, 2, 2), (Interval(2, 4),), {n: classes[n] for n in ("block", "head")})
+    first = StageEncoding(Tile(0, 0, 2, 2), (LayerInterval(0, 2),), {n: classes[n] for n in ("embedding", "block")})
+    last = StageEncoding(Tile(2, 0, 2, 2), (LayerInterval(2, 4),), {n: classes[n] for n in ("block", "head")})
     return Encoding(8, 4, (first, last))
 
 

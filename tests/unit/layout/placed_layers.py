@@ -9,7 +9,7 @@ from typing import Any
 from dovetail.documents import validate
 from dovetail.graph import HALF_PRECISION, LayerGraph, Operator
 from dovetail.graph.size import Size, divided
-from dovetail.layout import Collective, Moment, PlacedLayer, Strategy, place_layer
+from dovetail.layout import Collective, CollectivePhase, PlacedLayer, Strategy, place_layer
 from dovetail.models import Model, model_graph
 
 Sizes = Mapping[str, int]
@@ -69,25 +69,25 @@ class Traffic:
         """Bytes at two per number."""
         return exact(collective.bytes(self.sizes, self.axis_sizes, HALF_PRECISION))
 
-    def of(self, moment: Moment) -> list[Sent]:
+    def of(self, phase: CollectivePhase) -> list[Sent]:
         """Kind, axes and bytes of each collective, in a canonical order."""
-        found = [c for c in self.placed.collectives if c.moment is moment]
+        found = [c for c in self.placed.collectives if c.phase is phase]
         return sorted((str(c.kind), c.axes, self.bytes(c)) for c in found)
 
     @property
     def forward(self) -> list[Sent]:
         """Of a microbatch's forward."""
-        return self.of(Moment.FORWARD)
+        return self.of(CollectivePhase.FORWARD)
 
     @property
     def backward(self) -> list[Sent]:
         """Of a microbatch's backward."""
-        return self.of(Moment.BACKWARD)
+        return self.of(CollectivePhase.BACKWARD)
 
     @property
     def step(self) -> list[Sent]:
         """Once per step."""
-        return self.of(Moment.STEP)
+        return self.of(CollectivePhase.STEP)
 
 
 def local_sizes(operator: Operator, cuts: Mapping[str, str], sizes: Mapping[str, Size], axes: Sizes) -> dict[str, Size]:

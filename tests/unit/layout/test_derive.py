@@ -4,7 +4,7 @@ import pytest
 from placed_layers import Traffic, layers, llama, mixture
 
 from dovetail.graph import Element, LayerBuilder
-from dovetail.layout import PARTIAL, CollectiveKind, Layout, Mesh, Moment, Strategy, place_layer
+from dovetail.layout import PARTIAL, CollectiveKind, CollectivePhase, Layout, Mesh, Strategy, place_layer
 from dovetail.models.assembly import STREAM, normalise, project
 
 B, S, H = 4, 96, 64
@@ -25,7 +25,7 @@ def test_a_tensor_is_converted_from_where_it_is_cheapest():
     again = project(builder, "again", narrow, ("ffn",))
     graph = builder.build(normed, again)
     placed = place_layer(graph, Strategy(TENSOR, sequence_parallel=True))
-    kinds = [c.kind for c in placed.collectives if c.tensor.name == "down" and c.moment is Moment.FORWARD]
+    kinds = [c.kind for c in placed.collectives if c.tensor.name == "down" and c.phase is CollectivePhase.FORWARD]
     assert kinds == [CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_GATHER]
 
 
@@ -79,7 +79,7 @@ def test_keys_are_chosen_for_a_chips_own_queries():
         "indexer": {"heads": 2, "head_dim": 8, "top_k": 16},
     }  # fmt: skip
     placed = place_layer(llama(mixer=mixer)["block"], Strategy(Mesh(context=("c",)), context="ulysses"))
-    cuts = {p.operator.name: p.cuts for p in placed.forward}
+    cuts = {p.operator.name: p.shards for p in placed.forward}
     assert (cuts["index"], cuts["attention"]) == ({"c": "seq"}, {"c": "kv_heads"})
 
 
@@ -97,7 +97,7 @@ def test_a_sum_and_an_exchange_at_once():
     """Experts cut along `t`, tokens replicated along it: what goes back is scattered first, gathered afterwards."""
     mesh = Mesh(data=("d",), tensor=("t",), expert=("d",), expert_tensor=("t",))
     placed = place_layer(mixture()["block"], Strategy(mesh))
-    back = [c for c in placed.collectives if c.tensor.name == "expert.down" and c.moment is Moment.FORWARD]
+    back = [c for c in placed.collectives if c.tensor.name == "expert.down" and c.phase is CollectivePhase.FORWARD]
     assert [(c.kind, c.axes, c.sharded_by) for c in back] == [
         (CollectiveKind.REDUCE_SCATTER, ("t",), ("d",)),
         (CollectiveKind.ALL_TO_ALL, ("d",), ("d", "t")),

@@ -14,11 +14,11 @@ from dovetail.layout.encoding import (
     Encoding,
     Factor,
     Home,
-    Interval,
+    LayerInterval,
     MeshAxis,
     OperatorEncoding,
     StageEncoding,
-    Store,
+    StateStore,
     Strings,
     Tile,
     WaferGrid,
@@ -59,14 +59,14 @@ def test_merging_changes_no_die() -> None:
 def test_factors_merge_only_where_the_same_homes_are_sharded() -> None:
     two = Factor(2, "batch")
     rows, cols = (two, Factor(1, "seq"), two), (Factor(1, "seq"), two)
-    zero = Home(Store.HBM, ((MeshAxis.ROWS, 2), (MeshAxis.COLS, 1)))
+    zero = Home(StateStore.HBM, ((MeshAxis.ROWS, 2), (MeshAxis.COLS, 1)))
     found = canonical_operator(OperatorEncoding(Strings(rows, cols), optimizer=zero))
     assert found.forward == Strings((two, two), (two,))
-    assert found.optimizer == Home(Store.HBM, ((MeshAxis.COLS, 0), (MeshAxis.ROWS, 1)))
-    both = Home(Store.HBM, ((MeshAxis.ROWS, 0), (MeshAxis.ROWS, 2)))
+    assert found.optimizer == Home(StateStore.HBM, ((MeshAxis.COLS, 0), (MeshAxis.ROWS, 1)))
+    both = Home(StateStore.HBM, ((MeshAxis.ROWS, 0), (MeshAxis.ROWS, 2)))
     found = canonical_operator(OperatorEncoding(Strings(rows, cols), optimizer=both))
     assert found.forward == Strings((Factor(4, "batch"),), (two,))
-    assert found.optimizer == Home(Store.HBM, ((MeshAxis.ROWS, 0),))
+    assert found.optimizer == Home(StateStore.HBM, ((MeshAxis.ROWS, 0),))
     assert canonical_operator(found) == found
 
 
@@ -111,7 +111,7 @@ def test_operators_of_a_stage_are_mirrored_together() -> None:
     forms = set()
     for first, second in product((one, two), repeat=2):
         encoded = {"a": OperatorEncoding(first), "b": OperatorEncoding(second)}
-        stage = StageEncoding(Tile(0, 0, 2, 2), (Interval(0, 1),), {"c": encoded})
+        stage = StageEncoding(Tile(0, 0, 2, 2), (LayerInterval(0, 1),), {"c": encoded})
         found = canonicalise(Encoding(1, 1, (stage,))).stages[0].classes["c"]
         forms.add((found["a"].forward, found["b"].forward))
     assert forms == {(one, one), (one, two)}

@@ -18,11 +18,11 @@ from dovetail.layout.encoding import (
     Encoding,
     Factor,
     Home,
-    Interval,
+    LayerInterval,
     MeshAxis,
     OperatorEncoding,
     StageEncoding,
-    Store,
+    StateStore,
     Strings,
     Tile,
     Violation,
@@ -131,21 +131,21 @@ def test_strings_of_a_stage_nest() -> None:
     assert [v.sentence for v in found] == ["groups of 2 and 3 dies do not nest"]
 
 
-ZERO = Home(Store.SRAM, ((MeshAxis.COLS, 0),))
+ZERO = Home(StateStore.SRAM, ((MeshAxis.COLS, 0),))
 #: Rule, encoding, wafer.
 JOBS = [
     ("home", with_operator(job(), "attention", weights=ZERO), WAFER),
-    ("home", with_operator(job(), "mlp.up", weights=Home(Store.SRAM, ((MeshAxis.ROWS, 0),))), WAFER),
-    ("home", with_operator(job(), "mlp.up", weights=Home(Store.SRAM, ((MeshAxis.ROWS, 1),))), WAFER),
-    ("home", with_operator(job(), "mlp.up", weights=Home(Store.SRAM, ZERO.sharded * 2)), WAFER),
-    ("home", with_operator(job(), "mlp.up", gradients=Home(Store.HBM)), replace(WAFER, hbm=False)),
+    ("home", with_operator(job(), "mlp.up", weights=Home(StateStore.SRAM, ((MeshAxis.ROWS, 0),))), WAFER),
+    ("home", with_operator(job(), "mlp.up", weights=Home(StateStore.SRAM, ((MeshAxis.ROWS, 1),))), WAFER),
+    ("home", with_operator(job(), "mlp.up", weights=Home(StateStore.SRAM, ZERO.sharded * 2)), WAFER),
+    ("home", with_operator(job(), "mlp.up", gradients=Home(StateStore.HBM)), replace(WAFER, hbm=False)),
     ("helper", with_operator(job(), "mlp.up", activation=Activation.HELPER), WAFER),
     ("helper", with_stage(job(), helper=0), WAFER),
     ("helper", with_stage(job(), helper=2), WAFER),
-    ("layers", with_stage(job(), layers=(Interval(0, 3),)), WAFER),
-    ("layers", with_stage(job(), 1, layers=(Interval(2, 3),), classes={"block": job().stages[1].classes["block"]}),
+    ("layers", with_stage(job(), layers=(LayerInterval(0, 3),)), WAFER),
+    ("layers", with_stage(job(), 1, layers=(LayerInterval(2, 3),), classes={"block": job().stages[1].classes["block"]}),
      WAFER),
-    ("layers", with_stage(job(), layers=(Interval(0, 1), Interval(1, 2))), WAFER),
+    ("layers", with_stage(job(), layers=(LayerInterval(0, 1), LayerInterval(1, 2))), WAFER),
     ("layers", replace(job(), schedule=WaferSchedule.INTERLEAVED), WAFER),
     ("operators", with_stage(job(), classes={"block": job().stages[0].classes["block"]}), WAFER),
     ("operators", with_stage(job(), classes={**job().stages[0].classes, "head": {}}), WAFER),
@@ -231,6 +231,6 @@ def test_a_sum_may_stay_open_where_its_terms_are() -> None:
     )
     encoded[halves.name] = OperatorEncoding(encode({"t": PARTIAL}, on))
     one = ModelGraph("one", {"block": graph}, (Run("block", 1),))
-    stage = StageEncoding(Tile(0, 0, 2, 1), (Interval(0, 1),), {"block": encoded})
+    stage = StageEncoding(Tile(0, 0, 2, 1), (LayerInterval(0, 1),), {"block": encoded})
     assert validate_encoding(Encoding(8, 1, (stage,)), one, WAFER, seq=SEQ) == ()
     assert tile_axes(o.forward for o in encoded.values()) == on.axes()

@@ -65,7 +65,7 @@ def sent(collectives: tuple[Collective, ...], name: Callable[[str], str]) -> Cou
     return Counter(
         (
             c.kind, tuple(sorted(name(a) for a in c.axes)), c.tensor.name, tuple(sorted(name(a) for a in c.sharded_by)),
-            c.user, c.moment, c.values, c.streamed,
+            c.user, c.phase, c.values, c.streamed,
         )
         for c in collectives
     )  # fmt: skip
@@ -76,7 +76,7 @@ def check(graph: LayerGraph, backward: Backward, strategy: Strategy) -> None:
     named, axes = on.names(), on.axes()
     encoded = encode_strategy(graph, strategy, on, backward)
     for operator in graph.operators:
-        expected = {named[a]: d for a, d in strategy.cut(operator).items() if operator.split(d) is not None}
+        expected = {named[a]: d for a, d in strategy.shard(operator).items() if operator.split(d) is not None}
         assert decode(operator, encoded[operator.name].forward, axes) == expected, operator.name
     stream = {named[a]: dim for a, dim in strategy.stream_shard().items()}
     again = as_strategy(
@@ -84,7 +84,7 @@ def check(graph: LayerGraph, backward: Backward, strategy: Strategy) -> None:
     )
     one, two = place_layer(graph, strategy, backward), place_layer(graph, again, backward)
     for before, after in zip((*one.forward, *one.backward), (*two.forward, *two.backward), strict=True):
-        assert {named[a]: d for a, d in before.cuts.items()} == after.cuts, before.operator.name
+        assert {named[a]: d for a, d in before.shards.items()} == after.shards, before.operator.name
     assert sent(one.collectives, named.__getitem__) == sent(two.collectives, str)
     for weight, same in zip(one.weights, two.weights, strict=True):
         assert {named[a]: d for a, d in weight.home.placements} == same.home.as_dict()

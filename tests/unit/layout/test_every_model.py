@@ -17,8 +17,8 @@ from dovetail.graph.size import Size, total
 from dovetail.layout import (
     PARTIAL,
     CollectiveKind,
+    CollectivePhase,
     Mesh,
-    Moment,
     PlacedOperator,
     Strategy,
     local_bytes,
@@ -64,7 +64,7 @@ def axis_sizes(strategy: Strategy) -> dict[str, int]:
 
 def work(placed: PlacedOperator, sizes: dict[str, Size], axes: dict[str, int], unit: Unit) -> tuple[Fraction, Fraction]:
     """FLOPs of an operator whole, and of all chips together."""
-    local = local_sizes(placed.operator, placed.cuts, sizes, axes)
+    local = local_sizes(placed.operator, placed.shards, sizes, axes)
     return exact(flops(placed.operator, sizes, unit)), exact(flops(placed.operator, local, unit)) * prod(axes.values())
 
 
@@ -76,7 +76,7 @@ def check(graph: LayerGraph, name: str) -> None:
     assert [p.operator for p in placed.forward] == list(graph.operators)
     assert [p.operator for p in placed.backward] == list(differentiate(graph).graph.operators)
     for operator in (*placed.forward, *placed.backward):
-        assert all(d == PARTIAL or operator.operator.split(d) is not None for d in operator.cuts.values())
+        assert all(d == PARTIAL or operator.operator.split(d) is not None for d in operator.shards.values())
         for unit in Unit:
             whole, together = work(operator, sizes, axes, unit)
             assert together >= whole, operator.operator.name
@@ -116,7 +116,7 @@ def test_axes_of_one_chip_change_nothing(name: str) -> None:
     for graph in list(sample(name))[::4]:
         sizes, placed = graph.resolve(batch=BATCH, seq=SEQ), place_layer(graph, strategy)
         for operator in (*placed.forward, *placed.backward):
-            assert local_sizes(operator.operator, operator.cuts, sizes, ones) == sizes
+            assert local_sizes(operator.operator, operator.shards, sizes, ones) == sizes
         kept = exact(total(local_bytes(t, layout, sizes, ones, HALF_PRECISION) for t, layout in placed.saved))
         whole = exact(saved_bytes(graph, sizes))
         # an exchange (Ulysses, experts) leaves a tensor on both sides, each kept by the operator that saw it there
@@ -134,4 +134,4 @@ def test_one_derivation_serves_arrays_of_degrees() -> None:
         together = collective.bytes(sizes, arrays, HALF_PRECISION)
         apart = [collective.bytes(sizes, dict(zip(("d", "t", "c"), d, strict=True)), HALF_PRECISION) for d in degrees]
         assert np.all(np.asarray(together) == np.array(apart, dtype=np.float64))
-    assert {c.moment for c in placed.collectives} == {Moment.FORWARD, Moment.BACKWARD}
+    assert {c.phase for c in placed.collectives} == {CollectivePhase.FORWARD, CollectivePhase.BACKWARD}

@@ -11,7 +11,7 @@ from placed_layers import Traffic, exact, gpt, llama, mixture
 
 from dovetail.graph import HALF_PRECISION, Role, parameters
 from dovetail.graph.size import total
-from dovetail.layout import Layout, Mesh, Moment, Strategy, local_bytes
+from dovetail.layout import CollectivePhase, Layout, Mesh, Strategy, local_bytes
 
 B, S, H = 2, 96, 64
 STREAM = 2 * B * S * H
@@ -125,7 +125,7 @@ def test_ring_attention_passes_blocks_of_keys_and_values(c):
     block = Fraction(2 * B * S * 4 * 8, c)
     assert found.forward == many((2, "permute", ("c",), block * c))
     assert found.backward == many((4, "permute", ("c",), block * c))
-    around = [x for x in found.placed.collectives if x.moment is not Moment.STEP]
+    around = [x for x in found.placed.collectives if x.phase is not CollectivePhase.STEP]
     assert all(x.streamed for x in around)
 
 
@@ -171,14 +171,16 @@ def test_expert_parallel_sends_tokens_there_and_back():
     tokens = B * S
     assert found.forward == found.backward == many((2, "all_to_all", ("d",), tokens * K * H * 2))
     # experts have their weights to themselves: nothing to reduce
-    assert not [c for c in found.placed.collectives if "expert" in c.tensor.name and c.moment is Moment.STEP]
+    assert not [c for c in found.placed.collectives if "expert" in c.tensor.name and c.phase is CollectivePhase.STEP]
 
 
 def test_expert_groups_smaller_than_the_data_group():
     mesh = Mesh(data=("e", "d"), expert=("e",))
     found = traffic(mixture(top_k=K)["block"], Strategy(mesh), {"e": 4, "d": 2}, batch=8 * B)
     assert found.forward == many((2, "all_to_all", ("e",), B * S * K * H * 2))
-    experts = [c for c in found.placed.collectives if c.tensor.name.startswith("expert") and c.moment is Moment.STEP]
+    experts = [
+        c for c in found.placed.collectives if c.tensor.name.startswith("expert") and c.phase is CollectivePhase.STEP
+    ]
     assert [c.axes for c in experts] == [("d",)] * 3
     assert sum(found.bytes(c) for c in experts) == 2 * 3 * 16 * H * 24 // 4
 
@@ -245,8 +247,8 @@ def test_zero_volumes(block, stage, kept, expected):
     found = traffic(graph, strategy, {"d": 8})
     assert volume(found) == expected * psi
     # sharded gradients cannot wait for the last microbatch
-    reductions = {c.moment for c in found.placed.collectives if c.tensor.role is Role.WEIGHT_GRADIENT}
-    assert reductions == {Moment.BACKWARD if stage >= 2 else Moment.STEP}
+    reductions = {c.phase for c in found.placed.collectives if c.tensor.role is Role.WEIGHT_GRADIENT}
+    assert reductions == {CollectivePhase.BACKWARD if stage >= 2 else CollectivePhase.STEP}
     share = [local_bytes(w.tensor, w.home, found.sizes, {"d": 8}, HALF_PRECISION) for w in found.placed.weights]
     assert exact(total(share)) == (Fraction(2 * psi, 8) if stage else 2 * psi)
 
@@ -259,7 +261,7 @@ def test_hybrid_sharding():
     found = traffic(graph, strategy, {"z": 8, "r": 4})
     by_kind = {}
     for c in found.placed.collectives:
-        by_kind.setdefault((str(c.moment), str(c.kind), c.axes), []).append(found.bytes(c))
+        by_kind.setdefault((str(c.phase), str(c.kind), c.axes), []).append(found.bytes(c))
     assert {key: sum(sizes) for key, sizes in by_kind.items()} == {
         ("forward", "all_gather", ("z",)): 2 * psi,
         ("backward", "all_gather", ("z",)): 2 * psi,

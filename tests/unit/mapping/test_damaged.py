@@ -11,7 +11,7 @@ import pytest
 
 from dovetail import frameworks, hardware, models
 from dovetail.cost.calibration import calibration
-from dovetail.cost.mesh import Mesh
+from dovetail.cost.mesh import DieMesh
 from dovetail.hardware import DefectMap, Wafer
 from dovetail.layout.encoding.job_encoding import Tile
 from dovetail.mapping.tiles.damaged import Replanner, not_replanned, replanned
@@ -175,13 +175,13 @@ def test_what_does_not_fit_is_none() -> None:
 
 
 def test_fellows_of_a_turned_tile_change_row_and_column() -> None:
-    mesh = Mesh(4, 6)
+    mesh = DieMesh(4, 6)
     assert fellow_hops(mesh, Tile(0, 0, 2, 2), Tile(2, 0, 2, 2)) == 2
     # (row, col) of the first: (0, 0)-(0, 3), (0, 1)-(1, 3), (0, 2)-(2, 3): 3 hops each
     assert fellow_hops(mesh, Tile(0, 0, 1, 3), Tile(3, 0, 3, 1)) == 3
-    cut = Mesh(1, 6, dead_dies=frozenset({(0, 2)}))
+    cut = DieMesh(1, 6, dead_dies=frozenset({(0, 2)}))
     assert fellow_hops(cut, Tile(0, 0, 1, 2), Tile(4, 0, 1, 2)) is None
-    around = Mesh(2, 6, dead_dies=frozenset({(0, 2)}))
+    around = DieMesh(2, 6, dead_dies=frozenset({(0, 2)}))
     assert fellow_hops(around, Tile(0, 0, 1, 2), Tile(3, 0, 1, 2)) == 5
 
 
@@ -190,17 +190,17 @@ def test_collectives_around_dead_links() -> None:
     assert len(links) == 10
     tile = Tile(0, 0, 2, 4)
     for link in links:
-        mesh = Mesh(4, 4, dead_links=frozenset({link}))
+        mesh = DieMesh(4, 4, dead_links=frozenset({link}))
         fixed, best = (slowdown(mesh, tile, replanned=again) for again in (False, True))
         # two rows or columns over one link: no less than twice
         assert 2.0 <= best <= fixed
-    outside = Mesh(4, 4, dead_links=frozenset({((2, 0), (2, 1)), ((1, 0), (2, 0))}))
+    outside = DieMesh(4, 4, dead_links=frozenset({((2, 0), (2, 1)), ((1, 0), (2, 0))}))
     assert slowdown(outside, tile, replanned=False) == 1.0
     # a line that falls apart goes round over the wafer, where others send as much
-    line = Mesh(4, 4, dead_links=frozenset({((0, 1), (0, 2))}))
+    line = DieMesh(4, 4, dead_links=frozenset({((0, 1), (0, 2))}))
     assert slowdown(line, Tile(0, 0, 1, 4), replanned=False) == pytest.approx(2.0)
     # four dies in a square: all over one way round, twice what either way round takes
-    square = Mesh(4, 4, dead_links=frozenset({((0, 0), (0, 1))}))
+    square = DieMesh(4, 4, dead_links=frozenset({((0, 0), (0, 1))}))
     assert slowdown(square, Tile(0, 0, 2, 2), replanned=False) == pytest.approx(2.0)
 
 

@@ -87,7 +87,7 @@ def test_named_strategies_are_in_the_space(model, together, named):
     graph, tile = layer(*model), tile_of(2, 4, strategy.mesh.data)
     setting = setting_of(graph, tile, batch=8, zero_stage=zero_stage)
     problem = layer_problem(setting, tile, LayoutSpace(together=together, recompute=False))
-    cuts = {o.name: {a: d for a, d in strategy.cut(o).items() if o.split(d) is not None} for o in graph.operators}
+    cuts = {o.name: {a: d for a, d in strategy.shard(o).items() if o.split(d) is not None} for o in graph.operators}
     choice = problem.choice(cuts, strategy.stream_shard())
     found = problem.problem.cost(choice[None])[0]
     assert found == pytest.approx(strategy_costs(setting, tile, strategy), rel=1e-9)

@@ -49,8 +49,8 @@ CLUSTERS: list[tuple[str, Document, str]] = [
     ("described", {"tiers": TIERS[::-1]}, "cluster.tiers: have the sizes [32, 8]"),
     ("described", {"tiers": [TIERS[0] | {"size": 7}, TIERS[1]]}, "cluster.chips"),
     ("described", {"tiers": [TIERS[0] | {"topology": "torus"}]}, "cluster.tiers.0.shape: is missing"),
-    ("described", {"tiers": [TIERS[0] | {"sise": 8}]}, "cluster.tiers.0.sise: is no field here; did you mean 'size'"),
-    ("described", {"chip": CHIP | {"rows": 8}}, "cluster.chip.rows: stands beside kind gpu"),
+    ("described", {"tiers": [TIERS[0] | {"sise": 8}]}, "cluster.tiers.0.sise: is not a field here"),
+    ("described", {"chip": CHIP | {"rows": 8}}, "cluster.chip.rows: cannot be combined with kind gpu"),
     ("described", {"chip": CHIP | {"technology": "4nm"}}, "cluster.chip.technology: '4nm' is not in the catalogue"),
     ("described", {"chip": CHIP | {"hbm_bytes": 0, "hbm_bytes_per_s": 0, "shared_sram_bytes": "80 MiB"}},
      "hbm_bytes_per_s: is 0 and no SRAM has a bandwidth"),
@@ -118,7 +118,7 @@ def test_a_mistake_inside_a_model_is_named_by_its_own_field(refusal):
     document = with_changes(PLAN_FILES["dense"], job={"model": inner})
     assert refused(refusal, document).startswith("case.yaml: job.model.blocks.block.mixer.kv_heads: ")
     document = with_changes(PLAN_FILES["dense"], job={"model": model(8) | {"hiden": 8}})
-    assert "job.model.hiden: is no field here; did you mean 'hidden'" in refused(refusal, document)
+    assert "job.model.hiden: is not a field here; did you mean 'hidden'" in refused(refusal, document)
 
 
 def test_experts_and_query_groups_whose_chips_do_not_nest(refusal):

@@ -23,7 +23,7 @@ FILES = [
     ("infinite.yaml", "job: {seq_len: .inf}\n", "infinite.yaml: job.seq_len: is inf"),
     ("broken.json", '{"job": ', "broken.json, line 1: is not JSON"),
     ("model.yaml", model(8), "model.yaml: "),
-    ("misspelt.yaml", {"jobs": DENSE["job"], "cluster": {}}, "jobs: is no field here; did you mean 'job'"),
+    ("misspelt.yaml", {"jobs": DENSE["job"], "cluster": {}}, "jobs: is not a field here; did you mean 'job'"),
     ("degree.yaml", with_changes(DENSE, plan={"tensor_parallel": 3}), "plan.tensor_parallel × pipeline_parallel"),
     ("type.yaml", with_changes(DENSE, plan={"tensor_parallel": "four"}), "type.yaml: plan.tensor_parallel: is 'four'"),
     ("data.yaml", with_changes(DENSE, plan={"data_parallel": 3}), "data.yaml: plan.data_parallel"),

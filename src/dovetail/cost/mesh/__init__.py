@@ -3,19 +3,19 @@
 from dovetail.cost.mesh.algorithms import ALGORITHMS
 from dovetail.cost.mesh.bounds import lower_bound
 from dovetail.cost.mesh.choose import best, collective, on_components
-from dovetail.cost.mesh.collective import Kind, MeshCollective, Spread, counted_loads
-from dovetail.cost.mesh.grid import Die, Edge, Mesh
-from dovetail.cost.mesh.loads import Group, concurrent_seconds, embedded, logical_ring, on_group, total_loads
+from dovetail.cost.mesh.collective import MeshCollective, MeshCollectiveKind, Spread, counted_loads
+from dovetail.cost.mesh.grid import Die, DieMesh, Edge
+from dovetail.cost.mesh.loads import DieGroup, concurrent_seconds, embedded, logical_ring, on_group, total_loads
 from dovetail.cost.mesh.tilings import across_loads, across_tiles, tile_loads, tiles, tilings
 
 __all__ = [
     "ALGORITHMS",
     "Die",
+    "DieGroup",
+    "DieMesh",
     "Edge",
-    "Group",
-    "Kind",
-    "Mesh",
     "MeshCollective",
+    "MeshCollectiveKind",
     "Spread",
     "across_loads",
     "across_tiles",

@@ -9,31 +9,31 @@ from itertools import pairwise
 import numpy as np
 
 from dovetail.arrays import Floats
-from dovetail.cost.mesh.collective import Kind, MeshCollective, Spread, from_spreads, of_outward
+from dovetail.cost.mesh.collective import MeshCollective, MeshCollectiveKind, Spread, from_spreads, of_outward
 from dovetail.cost.mesh.exchange import mixed_ways
-from dovetail.cost.mesh.grid import Die, Mesh
+from dovetail.cost.mesh.grid import Die, DieMesh
 from dovetail.cost.mesh.packing import packed_broadcasts, packed_trees
 from dovetail.cost.mesh.rings import leg_counts, reversed_legs, ring_dies, ring_legs, snake
 from dovetail.cost.mesh.trees import cheapest_tree, comb, middle_of, spread_over
 
 #: A kind, a mesh and who broadcasts; None where the algorithm does not apply.
-Algorithm = Callable[[Kind, Mesh, Die], MeshCollective | None]
+Algorithm = Callable[[MeshCollectiveKind, DieMesh, Die], MeshCollective | None]
 
-SCATTERED = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER)
-SUMMED_OR_GATHERED = (*SCATTERED, Kind.ALL_REDUCE)
-
-
-def _phases(kind: Kind) -> int:
-    return 2 if kind is Kind.ALL_REDUCE else 1
+SCATTERED = (MeshCollectiveKind.ALL_GATHER, MeshCollectiveKind.REDUCE_SCATTER)
+SUMMED_OR_GATHERED = (*SCATTERED, MeshCollectiveKind.ALL_REDUCE)
 
 
-def ring(kind: Kind, mesh: Mesh, root: Die) -> MeshCollective | None:
+def _phases(kind: MeshCollectiveKind) -> int:
+    return 2 if kind is MeshCollectiveKind.ALL_REDUCE else 1
+
+
+def ring(kind: MeshCollectiveKind, mesh: DieMesh, root: Die) -> MeshCollective | None:
     """Round a ring in both directions, half of the bytes each: (N − 1)/N over each leg (Patarasuk and Yuan 2009)."""
     legs = ring_legs(mesh)
-    if kind is Kind.PERMUTE:
+    if kind is MeshCollectiveKind.PERMUTE:
         sends = [Spread(mesh.links[leg[0]][0], 1.0, leg, tuple(range(-1, len(leg) - 1))) for leg in legs]
         return from_spreads(kind, "ring", mesh, sends)
-    if kind is Kind.BROADCAST:
+    if kind is MeshCollectiveKind.BROADCAST:
         return from_spreads(kind, "ring", mesh, [s for s in _round_trips(mesh, 1.0) if s.root == root])
     if kind not in SUMMED_OR_GATHERED:
         return None
@@ -47,42 +47,42 @@ def ring(kind: Kind, mesh: Mesh, root: Die) -> MeshCollective | None:
     )
 
 
-def _round_trips(mesh: Mesh, share: float) -> list[Spread]:
+def _round_trips(mesh: DieMesh, share: float) -> list[Spread]:
     """Half of each die's share round the ring either way."""
-    found: list[Spread] = []
+    spreads: list[Spread] = []
     ways = ring_legs(mesh), reversed_legs(ring_legs(mesh))
     for legs in ways:
         for first, die in enumerate(ring_dies(mesh, legs)):
             links = [link for step in range(len(legs) - 1) for link in legs[(first + step) % len(legs)]]
-            found.append(Spread(die, share / 2, tuple(links), tuple(range(-1, len(links) - 1))))
-    return found
+            spreads.append(Spread(die, share / 2, tuple(links), tuple(range(-1, len(links) - 1))))
+    return spreads
 
 
-def tree_packing(kind: Kind, mesh: Mesh, root: Die) -> MeshCollective | None:
+def tree_packing(kind: MeshCollectiveKind, mesh: DieMesh, root: Die) -> MeshCollective | None:
     """Packed trees: the least busy busiest link there is."""
-    if kind is Kind.ALL_REDUCE:
+    if kind is MeshCollectiveKind.ALL_REDUCE:
         return from_spreads(kind, "tree_packing", mesh, packed_trees(mesh).spreads)
     if kind in SCATTERED:
         if mesh.whole:
             return _combed(kind, "tree_packing", mesh, _gather_part(mesh.rows, mesh.cols))
         shares = dict.fromkeys(mesh.dies, 1.0 / mesh.num_dies)
         return from_spreads(kind, "tree_packing", mesh, packed_broadcasts(mesh, shares).spreads)
-    if kind is Kind.BROADCAST:
+    if kind is MeshCollectiveKind.BROADCAST:
         return from_spreads(kind, "tree_packing", mesh, packed_broadcasts(mesh, {root: 1.0}).spreads)
     return None
 
 
-def dimension_ordered(kind: Kind, mesh: Mesh, root: Die) -> MeshCollective | None:
+def dimension_ordered(kind: MeshCollectiveKind, mesh: DieMesh, root: Die) -> MeshCollective | None:
     """Rows, then columns; an all-reduce scatters sums along rows, adds up columns, and gathers along rows again."""
     if not mesh.whole:
         return None
-    if kind is Kind.BROADCAST:
+    if kind is MeshCollectiveKind.BROADCAST:
         sends = spread_over(mesh, comb(mesh, row=root[0]), root, 1.0)
         return from_spreads(kind, "dimension_ordered", mesh, [sends])
     if kind not in SUMMED_OR_GATHERED:
         return None
     # sums flow backwards: to add up rows first is to leave along the column first
-    return _combed(kind, "dimension_ordered", mesh, 1.0 if kind is Kind.ALL_GATHER else 0.0)
+    return _combed(kind, "dimension_ordered", mesh, 1.0 if kind is MeshCollectiveKind.ALL_GATHER else 0.0)
 
 
 def _gather_part(rows: int, cols: int) -> float:
@@ -93,14 +93,14 @@ def _gather_part(rows: int, cols: int) -> float:
     return (along_row - along_col / cols) / (2 * along_row * along_col)
 
 
-def _combed(kind: Kind, name: str, mesh: Mesh, part: float) -> MeshCollective:
+def _combed(kind: MeshCollectiveKind, name: str, mesh: DieMesh, part: float) -> MeshCollective:
     """Each die's share over combs of its row, this part of it, and of its column, on a whole mesh."""
     hops = (mesh.rows + mesh.cols - 2) * _phases(kind)
     loads = of_outward(kind, _comb_loads(mesh, part))
     return MeshCollective(kind, name, mesh, 1.0, loads, hops, lambda: _comb_spreads(mesh, part))
 
 
-def _comb_loads(mesh: Mesh, part: float) -> Floats:
+def _comb_loads(mesh: DieMesh, part: float) -> Floats:
     """What links carry: in its row a share of each die before, in columns that of all rows before, or the reverse."""
     rows, cols, count = mesh.rows, mesh.cols, mesh.num_dies
     links = np.array(mesh.links, np.int64).reshape(-1, 4)
@@ -113,22 +113,22 @@ def _comb_loads(mesh: Mesh, part: float) -> Floats:
     return before * weight / count
 
 
-def _comb_spreads(mesh: Mesh, part: float) -> list[Spread]:
-    found: list[Spread] = []
+def _comb_spreads(mesh: DieMesh, part: float) -> list[Spread]:
+    spreads: list[Spread] = []
     for row, col in mesh.dies:
         for tree, weight in ((comb(mesh, row=row), part), (comb(mesh, col=col), 1 - part)):
             if weight > 0:
-                found.append(spread_over(mesh, tree, (row, col), weight / mesh.num_dies))
-    return found
+                spreads.append(spread_over(mesh, tree, (row, col), weight / mesh.num_dies))
+    return spreads
 
 
-def relay(kind: Kind, mesh: Mesh, root: Die) -> MeshCollective | None:
+def relay(kind: MeshCollectiveKind, mesh: DieMesh, root: Die) -> MeshCollective | None:
     """Streamed one hop per round to and fro along all dies: no ring to close, for about twice a ring's bytes."""
     order = snake(mesh)
     if order is None:
         return None
     path = [mesh.link_number[pair] // 2 for pair in pairwise(order)]
-    if kind is Kind.BROADCAST:
+    if kind is MeshCollectiveKind.BROADCAST:
         return from_spreads(kind, "relay", mesh, [spread_over(mesh, path, root, 1.0)])
     if kind not in SUMMED_OR_GATHERED:
         return None
@@ -144,22 +144,22 @@ def relay(kind: Kind, mesh: Mesh, root: Die) -> MeshCollective | None:
     return MeshCollective(kind, "relay", mesh, 1.0, of_outward(kind, outward), hops, spreads)
 
 
-def shallow_tree(kind: Kind, mesh: Mesh, root: Die) -> MeshCollective | None:
+def shallow_tree(kind: MeshCollectiveKind, mesh: DieMesh, root: Die) -> MeshCollective | None:
     """One tree of shortest ways: everything over one link, but over few hops."""
-    if kind is Kind.BROADCAST:
+    if kind is MeshCollectiveKind.BROADCAST:
         middle = root
-    elif kind is Kind.ALL_REDUCE:
+    elif kind is MeshCollectiveKind.ALL_REDUCE:
         middle = min(mesh.dies, key=lambda die: (max(mesh.distances(die).values()), die))
     else:
         return None
     tree = cheapest_tree(mesh, [0.0] * mesh.num_edges, middle)
-    middle = middle if kind is Kind.BROADCAST else middle_of(mesh, tree)
+    middle = middle if kind is MeshCollectiveKind.BROADCAST else middle_of(mesh, tree)
     return from_spreads(kind, "shallow_tree", mesh, [spread_over(mesh, tree, middle, 1.0)])
 
 
-def routes(kind: Kind, mesh: Mesh, _root: Die) -> MeshCollective | None:
+def routes(kind: MeshCollectiveKind, mesh: DieMesh, _root: Die) -> MeshCollective | None:
     """Every die to every other along its route; on a whole mesh no way is better, as the straight cuts say."""
-    if kind is not Kind.ALL_TO_ALL:
+    if kind is not MeshCollectiveKind.ALL_TO_ALL:
         return None
     sends: list[Spread] = []
     for source in mesh.dies:
@@ -170,9 +170,9 @@ def routes(kind: Kind, mesh: Mesh, _root: Die) -> MeshCollective | None:
     return from_spreads(kind, "routes", mesh, sends)
 
 
-def mixed_routes(kind: Kind, mesh: Mesh, _root: Die) -> MeshCollective | None:
+def mixed_routes(kind: MeshCollectiveKind, mesh: DieMesh, _root: Die) -> MeshCollective | None:
     """Every die to every other over several ways, on a damaged mesh: the least busy busiest link there is."""
-    if kind is not Kind.ALL_TO_ALL or mesh.whole:
+    if kind is not MeshCollectiveKind.ALL_TO_ALL or mesh.whole:
         return None
     return from_spreads(kind, "mixed_routes", mesh, mixed_ways(mesh).spreads)
 
@@ -190,6 +190,6 @@ ALGORITHMS: dict[str, Algorithm] = {
 
 
 @lru_cache(maxsize=16384)
-def unit(name: str, kind: Kind, mesh: Mesh, root: Die) -> MeshCollective | None:
+def unit(name: str, kind: MeshCollectiveKind, mesh: DieMesh, root: Die) -> MeshCollective | None:
     """A collective for one byte; None where the algorithm does not apply."""
     return ALGORITHMS[name](kind, mesh, root)

@@ -58,9 +58,9 @@ def _unfolded(
     levels: list[tuple[dict[int, tuple[int, int, float, int]], dict[int, int], list[tuple[int, int, float, int]]]],
 ) -> list[int]:
     """From the last level, where nothing turns in a circle, back to the arcs given."""
-    chosen = list(levels[-1][0].values())
+    arcs = list(levels[-1][0].values())
     for entry, merged, live in reversed(levels[:-1]):
-        outer = [live[place] for _, _, _, place in chosen]
+        outer = [live[place] for _, _, _, place in arcs]
         entered = {arc[1] for arc in outer}
-        chosen = outer + [entry[node] for node in merged if node not in entered]
-    return [number for _, _, _, number in chosen]
+        arcs = outer + [entry[node] for node in merged if node not in entered]
+    return [number for _, _, _, number in arcs]

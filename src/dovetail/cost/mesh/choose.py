@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dovetail.cost.mesh.algorithms import ALGORITHMS, unit
-from dovetail.cost.mesh.collective import Kind, MeshCollective
-from dovetail.cost.mesh.grid import Die, Mesh
+from dovetail.cost.mesh.collective import MeshCollective, MeshCollectiveKind
+from dovetail.cost.mesh.grid import Die, DieMesh
 from dovetail.errors import InputError
 from dovetail.layout import CollectiveKind
 
@@ -15,8 +15,8 @@ RINGS = ("ring", "routes")
 
 
 def best(
-    kind: Kind | CollectiveKind,
-    mesh: Mesh,
+    kind: MeshCollectiveKind | CollectiveKind,
+    mesh: DieMesh,
     num_bytes: float,
     bytes_per_s: float,
     latency_s: float = 0.0,
@@ -26,22 +26,31 @@ def best(
 ) -> MeshCollective:
     """The algorithm that takes least time; not `optimal`, a ring. `root` broadcasts, the first die if none is named."""
     names = tuple(ALGORITHMS) if optimal else RINGS
-    found = [made for name in names if (made := collective(name, kind, mesh, num_bytes, root=root)) is not None]
-    return min(found, key=lambda made: (made.seconds(bytes_per_s, latency_s), made.hops))
+    candidates = [made for name in names if (made := collective(name, kind, mesh, num_bytes, root=root)) is not None]
+    return min(candidates, key=lambda made: (made.seconds(bytes_per_s, latency_s), made.hops))
 
 
 def collective(
-    algorithm: str, kind: Kind | CollectiveKind, mesh: Mesh, num_bytes: float, *, root: Die | None = None
+    algorithm: str,
+    kind: MeshCollectiveKind | CollectiveKind,
+    mesh: DieMesh,
+    num_bytes: float,
+    *,
+    root: Die | None = None,
 ) -> MeshCollective | None:
     """A collective by one algorithm; None where it does not apply to this kind or mesh."""
     if not mesh.connected:
         raise InputError("mesh", "its live dies are not connected", "run a collective on each of its components")
-    one = unit(algorithm, Kind(kind), mesh, root or mesh.dies[0])
+    one = unit(algorithm, MeshCollectiveKind(kind), mesh, root or mesh.dies[0])
     return None if one is None else one.times(num_bytes)
 
 
 def on_components(
-    kind: Kind | CollectiveKind, mesh: Mesh, num_bytes: float, bytes_per_s: float, latency_s: float = 0.0
+    kind: MeshCollectiveKind | CollectiveKind,
+    mesh: DieMesh,
+    num_bytes: float,
+    bytes_per_s: float,
+    latency_s: float = 0.0,
 ) -> Sequence[MeshCollective]:
     """The best collective on each connected part of a damaged mesh."""
     return [best(kind, part, num_bytes, bytes_per_s, latency_s) for part in mesh.components]

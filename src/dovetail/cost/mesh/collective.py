@@ -9,10 +9,10 @@ from enum import StrEnum
 import numpy as np
 
 from dovetail.arrays import Floats
-from dovetail.cost.mesh.grid import Die, Mesh
+from dovetail.cost.mesh.grid import Die, DieMesh
 
 
-class Kind(StrEnum):
+class MeshCollectiveKind(StrEnum):
     """What the dies of a mesh do together; the names of layout.CollectiveKind, and a broadcast."""
 
     ALL_GATHER = "all_gather"
@@ -51,9 +51,9 @@ class Spread:
 class MeshCollective:
     """A collective by one algorithm; bytes stated as layout.Collective.bytes does."""
 
-    kind: Kind
+    kind: MeshCollectiveKind
     algorithm: str
-    mesh: Mesh
+    mesh: DieMesh
     bytes: float
     #: bytes over every directed link
     loads: Floats
@@ -78,7 +78,7 @@ class MeshCollective:
         )
 
 
-def counted_loads(mesh: Mesh, kind: Kind, spreads: Iterable[Spread]) -> Floats:
+def counted_loads(mesh: DieMesh, kind: MeshCollectiveKind, spreads: Iterable[Spread]) -> Floats:
     """Bytes over every link for one byte of a collective made of these sends."""
     outward = np.zeros(len(mesh.links))
     for spread in spreads:
@@ -86,18 +86,18 @@ def counted_loads(mesh: Mesh, kind: Kind, spreads: Iterable[Spread]) -> Floats:
     return of_outward(kind, outward)
 
 
-def of_outward(kind: Kind, outward: Floats) -> Floats:
+def of_outward(kind: MeshCollectiveKind, outward: Floats) -> Floats:
     """Loads of a kind from those of its outward half: sums flow backwards."""
-    if kind is Kind.REDUCE_SCATTER:
+    if kind is MeshCollectiveKind.REDUCE_SCATTER:
         return _reversed(outward)
-    return outward + _reversed(outward) if kind is Kind.ALL_REDUCE else outward
+    return outward + _reversed(outward) if kind is MeshCollectiveKind.ALL_REDUCE else outward
 
 
 def _reversed(loads: Floats) -> Floats:
     return loads.reshape(-1, 2)[:, ::-1].reshape(-1)
 
 
-def from_spreads(kind: Kind, algorithm: str, mesh: Mesh, spreads: Sequence[Spread]) -> MeshCollective:
+def from_spreads(kind: MeshCollectiveKind, algorithm: str, mesh: DieMesh, spreads: Sequence[Spread]) -> MeshCollective:
     """The collective for one byte that these sends make."""
-    hops = max((spread.depth for spread in spreads), default=0) * (2 if kind is Kind.ALL_REDUCE else 1)
+    hops = max((spread.depth for spread in spreads), default=0) * (2 if kind is MeshCollectiveKind.ALL_REDUCE else 1)
     return MeshCollective(kind, algorithm, mesh, 1.0, counted_loads(mesh, kind, spreads), hops, lambda: spreads)

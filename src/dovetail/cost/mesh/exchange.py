@@ -10,7 +10,7 @@ import numpy as np
 
 from dovetail.arrays import Floats
 from dovetail.cost.mesh.collective import Spread
-from dovetail.cost.mesh.grid import Die, Mesh
+from dovetail.cost.mesh.grid import Die, DieMesh
 from dovetail.cost.mesh.least_busy import Column, least_busy
 
 #: A price for every hop, so small that it decides only between ways that cost the same.
@@ -21,7 +21,7 @@ Ways = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class RoutedExchange:
     """Ways between all dies with their parts; no mix of ways loads its busiest link with less than `bound`."""
 
     spreads: tuple[Spread, ...]
@@ -29,11 +29,11 @@ class Exchange:
 
 
 @lru_cache(maxsize=1024)
-def mixed_ways(mesh: Mesh) -> Exchange:
+def mixed_ways(mesh: DieMesh) -> RoutedExchange:
     """The linear program of all flows, ways found as their prices ask for them (Ford and Fulkerson 1958)."""
     count = mesh.num_dies
     if count == 1:
-        return Exchange((), 0.0)
+        return RoutedExchange((), 0.0)
 
     def column(source: int, ways: Ways) -> Column[Ways]:
         return Column(_loads(mesh, ways), source, ways)
@@ -45,10 +45,10 @@ def mixed_ways(mesh: Mesh) -> Exchange:
     first = cheapest(np.zeros(len(mesh.links)), np.zeros(count))
     mix = least_busy(first, np.full(count, 1.0 / count), cheapest)
     spreads = [spread for each, weight in mix.columns for spread in _spreads(mesh, each.root, each.name, weight)]
-    return Exchange(tuple(spreads), mix.bound)
+    return RoutedExchange(tuple(spreads), mix.bound)
 
 
-def _ways_from(mesh: Mesh, source: Die, prices: list[float]) -> Ways:
+def _ways_from(mesh: DieMesh, source: Die, prices: list[float]) -> Ways:
     """The cheapest ways from one die to all others (Dijkstra 1959)."""
     entered = [-1] * mesh.num_dies
     done = [False] * mesh.num_dies
@@ -65,14 +65,14 @@ def _ways_from(mesh: Mesh, source: Die, prices: list[float]) -> Ways:
 
 
 @lru_cache(maxsize=64)
-def _leaving(mesh: Mesh) -> tuple[tuple[tuple[int, int], ...], ...]:
+def _leaving(mesh: DieMesh) -> tuple[tuple[tuple[int, int], ...], ...]:
     """The links that leave each die, and where they lead."""
     return tuple(
         tuple((mesh.link_number[die, other], mesh.number[other]) for other in mesh.neighbours[die]) for die in mesh.dies
     )
 
 
-def _way_to(mesh: Mesh, ways: Ways, target: int) -> tuple[int, ...]:
+def _way_to(mesh: DieMesh, ways: Ways, target: int) -> tuple[int, ...]:
     links: list[int] = []
     while (link := ways[target]) >= 0:
         links.append(link)
@@ -80,7 +80,7 @@ def _way_to(mesh: Mesh, ways: Ways, target: int) -> tuple[int, ...]:
     return tuple(reversed(links))
 
 
-def _loads(mesh: Mesh, ways: Ways) -> Floats:
+def _loads(mesh: DieMesh, ways: Ways) -> Floats:
     """How many dies are reached over each link."""
     loads = np.zeros(len(mesh.links))
     for target in range(mesh.num_dies):
@@ -88,10 +88,10 @@ def _loads(mesh: Mesh, ways: Ways) -> Floats:
     return loads
 
 
-def _spreads(mesh: Mesh, source: int, ways: Ways, part: float) -> list[Spread]:
-    found: list[Spread] = []
+def _spreads(mesh: DieMesh, source: int, ways: Ways, part: float) -> list[Spread]:
+    spreads: list[Spread] = []
     for target in range(mesh.num_dies):
         if target != source:
             way = _way_to(mesh, ways, target)
-            found.append(Spread(mesh.dies[source], part, way, tuple(range(-1, len(way) - 1))))
-    return found
+            spreads.append(Spread(mesh.dies[source], part, way, tuple(range(-1, len(way) - 1))))
+    return spreads

@@ -16,7 +16,7 @@ Edge = tuple[Die, Die]
 
 
 @dataclass(frozen=True)
-class Mesh:
+class DieMesh:
     """Dies in rows and columns, each linked with its neighbours in both directions.
 
     A dead link is dead in both directions, and so are the links of a dead die. Directed links are numbered in pairs:
@@ -46,8 +46,8 @@ class Mesh:
     @cached_property
     def dies(self) -> tuple[Die, ...]:
         """The live dies, row by row."""
-        every = ((row, col) for row in range(self.rows) for col in range(self.cols))
-        return tuple(die for die in every if die not in self.dead_dies)
+        places = ((row, col) for row in range(self.rows) for col in range(self.cols))
+        return tuple(die for die in places if die not in self.dead_dies)
 
     @property
     def num_dies(self) -> int:
@@ -88,21 +88,21 @@ class Mesh:
     @cached_property
     def neighbours(self) -> dict[Die, tuple[Die, ...]]:
         """Linked dies, those of the same row first."""
-        found: dict[Die, list[Die]] = {die: [] for die in self.dies}
+        linked: dict[Die, list[Die]] = {die: [] for die in self.dies}
         for a, b in self.edges:
-            found[a].append(b)
-            found[b].append(a)
-        return {die: tuple(sorted(others, key=lambda o: (o[0] != die[0], o))) for die, others in found.items()}
+            linked[a].append(b)
+            linked[b].append(a)
+        return {die: tuple(sorted(others, key=lambda o: (o[0] != die[0], o))) for die, others in linked.items()}
 
     @cached_property
-    def components(self) -> tuple[Mesh, ...]:
+    def components(self) -> tuple[DieMesh, ...]:
         """The connected parts, each a mesh in which all other dies are dead; the one with most dies first."""
         left: list[Die] = list(self.dies)
-        parts: list[Mesh] = []
-        every = {(row, col) for row in range(self.rows) for col in range(self.cols)}
+        parts: list[DieMesh] = []
+        places = {(row, col) for row in range(self.rows) for col in range(self.cols)}
         while left:
             reached = set(self.distances(left[0]))
-            parts.append(Mesh(self.rows, self.cols, frozenset(every - reached), self.dead_links))
+            parts.append(DieMesh(self.rows, self.cols, frozenset(places - reached), self.dead_links))
             left = [die for die in left if die not in reached]
         return tuple(sorted(parts, key=lambda part: -part.num_dies))
 
@@ -118,15 +118,15 @@ class Mesh:
     def distances(self, die: Die) -> dict[Die, int]:
         """Hops between a die and every die it reaches."""
         if die not in self._distances:
-            found = {die: 0}
+            hops = {die: 0}
             ahead = deque([die])
             while ahead:
                 here = ahead.popleft()
                 for other in self.neighbours[here]:
-                    if other not in found:
-                        found[other] = found[here] + 1
+                    if other not in hops:
+                        hops[other] = hops[here] + 1
                         ahead.append(other)
-            self._distances[die] = found
+            self._distances[die] = hops
         return self._distances[die]
 
     def hops(self, source: Die, target: Die) -> int:
@@ -178,11 +178,11 @@ class Mesh:
                     for die in self.dies:
                         row, col = die[::-1] if turned else die
                         moved.append((last_row - row if upside_down else row, last_col - col if mirrored else col))
-                    if self._kept(moved) and tuple(moved) not in images:
+                    if self._is_symmetric(moved) and tuple(moved) not in images:
                         images.append(tuple(moved))
         return tuple(images)
 
-    def _kept(self, moved: list[Die]) -> bool:
+    def _is_symmetric(self, moved: list[Die]) -> bool:
         return all(die in self.number for die in moved) and all(
             (moved[self.number[a]], moved[self.number[b]]) in self.link_number for a, b in self.edges
         )

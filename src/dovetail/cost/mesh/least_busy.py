@@ -121,18 +121,18 @@ def least_busy(first: Sequence[Column[T]], shares: Floats, cheapest: Cheapest[T]
         if (row := int(np.argmin(prices))) >= 0 and prices[row] < -SMALLEST_GAIN:
             tableau.enter(-2 - row)
             continue
-        known = tableau.matrix @ np.concatenate([prices, -worth])
-        if known[best := int(np.argmin(known))] < -SMALLEST_GAIN:
+        reduced_costs = tableau.matrix @ np.concatenate([prices, -worth])
+        if reduced_costs[best := int(np.argmin(reduced_costs))] < -SMALLEST_GAIN:
             tableau.enter(best)
             continue
         prices = np.maximum(prices, 0.0) / np.maximum(prices, 0.0).sum()
-        found = cheapest(prices, worth)
-        less = [float(prices @ column.loads - worth[column.root]) for column in found]
+        columns = cheapest(prices, worth)
+        less = [float(prices @ column.loads - worth[column.root]) for column in columns]
         # shares add up to 1, so no mix gains more than its best tree
         bound = max(bound, float(worth @ shares) + min(0.0, *less))
         if min(less) >= -SMALLEST_GAIN:
             break
-        added = [tableau.add(column) for column, gain in zip(found, less, strict=True) if gain < -SMALLEST_GAIN]
+        added = [tableau.add(column) for column, gain in zip(columns, less, strict=True) if gain < -SMALLEST_GAIN]
         tableau.enter(added[int(np.argmin([gain for gain in less if gain < -SMALLEST_GAIN]))])
     return _mix(tableau, shares, bound)
 
@@ -145,11 +145,11 @@ def _mix(tableau: _Tableau[T], shares: Floats, bound: float) -> Mix[T]:
     totals = np.zeros(tableau.roots)
     for column, weight in weights.items():
         totals[tableau.trees[column].root] += weight
-    kept: list[tuple[Column[T], float]] = []
+    weighted: list[tuple[Column[T], float]] = []
     loads = np.zeros(tableau.rows)
     for number, weight in sorted(weights.items()):
         column = tableau.trees[number]
         if weight > SMALLEST_GAIN:
-            kept.append((column, weight * shares[column.root] / totals[column.root]))
-            loads += kept[-1][1] * column.loads
-    return Mix(tuple(kept), float(loads.max()), bound)
+            weighted.append((column, weight * shares[column.root] / totals[column.root]))
+            loads += weighted[-1][1] * column.loads
+    return Mix(tuple(weighted), float(loads.max()), bound)

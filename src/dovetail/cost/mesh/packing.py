@@ -11,7 +11,7 @@ import numpy as np
 from dovetail.arrays import Floats, Ints
 from dovetail.cost.mesh.arborescence import cheapest_arborescence
 from dovetail.cost.mesh.collective import Spread
-from dovetail.cost.mesh.grid import Die, Mesh
+from dovetail.cost.mesh.grid import Die, DieMesh
 from dovetail.cost.mesh.least_busy import Column, Mix, least_busy
 from dovetail.cost.mesh.trees import Tree, cheapest_tree, comb, middle_of, spread_by_links, spread_over
 
@@ -28,7 +28,7 @@ class Packing:
 
 
 @lru_cache(maxsize=4096)
-def packed_trees(mesh: Mesh) -> Packing:
+def packed_trees(mesh: DieMesh) -> Packing:
     """Spanning trees whose busiest edge is in as few as can be: 1 / the strength of the graph.
 
     No all-reduce is faster: between k parts of the mesh go at least 2(k − 1) times the bytes, and the trees meet the
@@ -45,7 +45,7 @@ def packed_trees(mesh: Mesh) -> Packing:
     return Packing(tuple(spreads), mix.bound)
 
 
-def _combs(mesh: Mesh) -> Packing:
+def _combs(mesh: DieMesh) -> Packing:
     """A whole mesh: a row and all columns, or a column and all rows, so mixed that all links carry the same.
 
     With the part x on combs of rows a link in a row carries x/R + 1 − x and one in a column x + (1 − x)/C; equal,
@@ -53,13 +53,13 @@ def _combs(mesh: Mesh) -> Packing:
     """
     rows, cols = mesh.rows, mesh.cols
     part = (1 - 1 / cols) / (2 - 1 / rows - 1 / cols) if rows * cols > 1 else 1.0
-    found = [(comb(mesh, row=row), (row, cols // 2), part / rows) for row in range(rows)]
-    found += [(comb(mesh, col=col), (rows // 2, col), (1 - part) / cols) for col in range(cols)]
-    spreads = tuple(spread_over(mesh, tree, root, weight) for tree, root, weight in found if weight > 0)
+    combs = [(comb(mesh, row=row), (row, cols // 2), part / rows) for row in range(rows)]
+    combs += [(comb(mesh, col=col), (rows // 2, col), (1 - part) / cols) for col in range(cols)]
+    spreads = tuple(spread_over(mesh, tree, root, weight) for tree, root, weight in combs if weight > 0)
     return Packing(spreads, (rows * cols - 1) / max(mesh.num_edges, 1))
 
 
-def _mixed_trees(mesh: Mesh) -> Mix[Tree]:
+def _mixed_trees(mesh: DieMesh) -> Mix[Tree]:
     orbit, sizes = _orbits(mesh, directed=False)
     roots = sorted(mesh.dies, key=lambda die: (max(mesh.distances(die).values()), die))
 
@@ -72,7 +72,7 @@ def _mixed_trees(mesh: Mesh) -> Mix[Tree]:
     return least_busy([column(cheapest_tree(mesh, [0.0] * mesh.num_edges, roots[0]))], np.ones(1), cheapest)
 
 
-def packed_broadcasts(mesh: Mesh, shares: Mapping[Die, float]) -> Packing:
+def packed_broadcasts(mesh: DieMesh, shares: Mapping[Die, float]) -> Packing:
     """Arborescences from roots with given shares, which add up to 1, with the least busy busiest link.
 
     The optimum is the largest cut: for a set of dies the shares outside of it over the links into it (Edmonds 1973).
@@ -81,12 +81,12 @@ def packed_broadcasts(mesh: Mesh, shares: Mapping[Die, float]) -> Packing:
 
 
 @lru_cache(maxsize=1024)
-def _packed_broadcasts(mesh: Mesh, shares: tuple[tuple[Die, float], ...]) -> Packing:
+def _packed_broadcasts(mesh: DieMesh, shares: tuple[tuple[Die, float], ...]) -> Packing:
     if mesh.num_dies == 1:
         return Packing(tuple(Spread(die, part, (), ()) for die, part in shares), 0.0)
     # shares that differ have no symmetry to keep
-    kept = mesh.symmetries if len(shares) == mesh.num_dies and len({part for _, part in shares}) == 1 else None
-    program = _Arborescences(mesh, shares, kept or (mesh.dies,))
+    symmetries = mesh.symmetries if len(shares) == mesh.num_dies and len({part for _, part in shares}) == 1 else None
+    program = _Arborescences(mesh, shares, symmetries or (mesh.dies,))
     mix = least_busy(program.first(), program.root_shares, program.cheapest)
     spreads: list[Spread] = []
     for column, weight in mix.columns:
@@ -101,7 +101,9 @@ def _packed_broadcasts(mesh: Mesh, shares: tuple[tuple[Die, float], ...]) -> Pac
 class _Arborescences:
     """Arborescences as columns, alike under the symmetries taken together."""
 
-    def __init__(self, mesh: Mesh, shares: Sequence[tuple[Die, float]], symmetries: Sequence[tuple[Die, ...]]) -> None:
+    def __init__(
+        self, mesh: DieMesh, shares: Sequence[tuple[Die, float]], symmetries: Sequence[tuple[Die, ...]]
+    ) -> None:
         self.mesh, self.symmetries = mesh, symmetries
         self.orbit, self.sizes = _orbits(mesh, directed=True, symmetries=symmetries)
         firsts: dict[Die, int] = {}
@@ -123,25 +125,27 @@ class _Arborescences:
 
     def first(self) -> list[Column[tuple[Die, tuple[int, ...]]]]:
         """A shallow arborescence for each kind of root."""
-        found: dict[int, Column[tuple[Die, tuple[int, ...]]]] = {}
+        by_orbit: dict[int, Column[tuple[Die, tuple[int, ...]]]] = {}
         for die in self.roots:
-            if self.root_orbit[die] not in found:
+            if self.root_orbit[die] not in by_orbit:
                 tree = cheapest_tree(self.mesh, [0.0] * self.mesh.num_edges, die)
-                found[self.root_orbit[die]] = self.column(die, spread_over(self.mesh, tree, die, 1.0).links)
-        return [found[number] for number in range(len(found))]
+                by_orbit[self.root_orbit[die]] = self.column(die, spread_over(self.mesh, tree, die, 1.0).links)
+        return [by_orbit[number] for number in range(len(by_orbit))]
 
     def cheapest(self, prices: Floats, worth: Floats) -> list[Column[tuple[Die, tuple[int, ...]]]]:
         """The arborescence that costs least for its root, found from a source before all roots."""
         costs = (prices / self.sizes)[self.orbit].tolist()
         # roots of one kind share a column's root row, and each reaches the dies at its own price
         costs += [FAR - float(worth[self.root_orbit[die]]) for die in self.roots]
-        chosen = cheapest_arborescence(self.mesh.num_dies + 1, self.mesh.num_dies, self.arcs, costs)
+        arcs = cheapest_arborescence(self.mesh.num_dies + 1, self.mesh.num_dies, self.arcs, costs)
         num_links = len(self.mesh.links)
-        (entered,) = [arc - num_links for arc in chosen if arc >= num_links]
-        return [self.column(self.roots[entered], tuple(sorted(arc for arc in chosen if arc < num_links)))]
+        (entered,) = [arc - num_links for arc in arcs if arc >= num_links]
+        return [self.column(self.roots[entered], tuple(sorted(arc for arc in arcs if arc < num_links)))]
 
 
-def _orbits(mesh: Mesh, *, directed: bool, symmetries: Sequence[tuple[Die, ...]] | None = None) -> tuple[Ints, Floats]:
+def _orbits(
+    mesh: DieMesh, *, directed: bool, symmetries: Sequence[tuple[Die, ...]] | None = None
+) -> tuple[Ints, Floats]:
     """Links, or edges, that a symmetry takes to each other have one number; and how many have each."""
     places = mesh.symmetries if symmetries is None else symmetries
     firsts: dict[int, int] = {}
@@ -154,11 +158,11 @@ def _orbits(mesh: Mesh, *, directed: bool, symmetries: Sequence[tuple[Die, ...]]
     return orbit, np.bincount(orbit).astype(np.float64)
 
 
-def _moved_link(mesh: Mesh, moved: Sequence[Die], link: int) -> int:
+def _moved_link(mesh: DieMesh, moved: Sequence[Die], link: int) -> int:
     a, b = mesh.links[link]
     return mesh.link_number[moved[mesh.number[a]], moved[mesh.number[b]]]
 
 
-def _images(mesh: Mesh, tree: Tree) -> list[Tree]:
+def _images(mesh: DieMesh, tree: Tree) -> list[Tree]:
     """The tree under every symmetry of the mesh."""
     return [tuple(sorted(_moved_link(mesh, moved, 2 * edge) // 2 for edge in tree)) for moved in mesh.symmetries]

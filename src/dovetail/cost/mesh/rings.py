@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 
-from dovetail.cost.mesh.grid import Die, Mesh
+from dovetail.cost.mesh.grid import Die, DieMesh
 
 #: Steps a search for a ring through a damaged mesh may take; without a ring by then the walk follows a tree.
 SEARCH_STEPS = 4000
@@ -24,7 +24,7 @@ _THREE_BY_THREE: tuple[Die, ...] = ((0, 0), (0, 1), (0, 2), (1, 2), (2, 2), (2, 
 
 
 @lru_cache(maxsize=4096)
-def ring_legs(mesh: Mesh) -> Legs:
+def ring_legs(mesh: DieMesh) -> Legs:
     """The legs of a ring through all dies.
 
     Whole meshes: a Hamiltonian cycle where rows × columns is even and both are at least 2; from 3 × 5 dies on, odd
@@ -33,18 +33,18 @@ def ring_legs(mesh: Mesh) -> Legs:
     """
     if mesh.num_dies < 2:
         return ()
-    order = _whole_order(mesh.rows, mesh.cols) if mesh.whole else _found_cycle(mesh)
+    order = _whole_order(mesh.rows, mesh.cols) if mesh.whole else _searched_cycle(mesh)
     if order is None:
         return _round_a_tree(mesh)
     return tuple(mesh.route(die, order[(i + 1) % len(order)]) for i, die in enumerate(order))
 
 
-def ring_dies(mesh: Mesh, legs: Legs) -> tuple[Die, ...]:
+def ring_dies(mesh: DieMesh, legs: Legs) -> tuple[Die, ...]:
     """The dies in the order of the ring."""
     return tuple(mesh.links[leg[0]][0] for leg in legs)
 
 
-def snake(mesh: Mesh) -> tuple[Die, ...] | None:
+def snake(mesh: DieMesh) -> tuple[Die, ...] | None:
     """A path through all dies, to and fro along rows; None where something dead lies on it."""
     forth = range(mesh.cols)
     order = [(row, col) for row in range(mesh.rows) for col in (forth if row % 2 == 0 else reversed(forth))]
@@ -97,7 +97,7 @@ def _detour(order: list[Die], a: Die, b: Die, through: list[Die]) -> list[Die]:
     return order[:at] + through + order[at:]
 
 
-def _found_cycle(mesh: Mesh) -> tuple[Die, ...] | None:
+def _searched_cycle(mesh: DieMesh) -> tuple[Die, ...] | None:
     """A Hamiltonian cycle of a damaged mesh, if one is found within the steps allowed."""
     colours = sum(1 if (row + col) % 2 else -1 for row, col in mesh.dies)
     if colours or mesh.num_dies < 4 or any(len(others) < 2 for others in mesh.neighbours.values()):
@@ -122,7 +122,7 @@ def _found_cycle(mesh: Mesh) -> tuple[Die, ...] | None:
     return None
 
 
-def _ways(mesh: Mesh, here: Die, start: Die, free: set[Die]) -> list[Die]:
+def _ways(mesh: DieMesh, here: Die, start: Die, free: set[Die]) -> list[Die]:
     """Dies to go on to, the best last: those with fewest ways left first (Warnsdorff 1823)."""
     ahead = [die for die in mesh.neighbours[here] if die in free]
     left = {die: sum(other in free for other in mesh.neighbours[die]) for die in ahead}
@@ -134,7 +134,7 @@ def _ways(mesh: Mesh, here: Die, start: Die, free: set[Die]) -> list[Die]:
     return sorted(ahead, key=lambda die: (-left[die], die))
 
 
-def _round_a_tree(mesh: Mesh) -> Legs:
+def _round_a_tree(mesh: DieMesh) -> Legs:
     """Depth first through a tree and back: a leg ends at every die seen for the first time, the last at the root."""
     root = min(mesh.dies, key=lambda die: (len(mesh.neighbours[die]), die))
     seen = {root}
@@ -157,7 +157,7 @@ def _round_a_tree(mesh: Mesh) -> Legs:
     return (*legs, tuple(leg))
 
 
-def leg_counts(mesh: Mesh, legs: Legs) -> list[int]:
+def leg_counts(mesh: DieMesh, legs: Legs) -> list[int]:
     """How many legs use each link, in the ring's own direction."""
     counts = [0] * len(mesh.links)
     for leg in legs:

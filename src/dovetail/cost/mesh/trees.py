@@ -6,16 +6,16 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
 from dovetail.cost.mesh.collective import Spread
-from dovetail.cost.mesh.grid import Die, Mesh
+from dovetail.cost.mesh.grid import Die, DieMesh
 
 #: Edges of a mesh by number.
 Tree = tuple[int, ...]
 
 
-def cheapest_tree(mesh: Mesh, prices: Sequence[float], root: Die) -> Tree:
+def cheapest_tree(mesh: DieMesh, prices: Sequence[float], root: Die) -> Tree:
     """A spanning tree of least price, grown from the root; of equal ones, the shallower branches first."""
     reached = {root}
-    chosen: list[int] = []
+    edges: list[int] = []
     ahead: list[tuple[float, int, int, Die]] = []
 
     def offer(die: Die, depth: int) -> None:
@@ -29,12 +29,12 @@ def cheapest_tree(mesh: Mesh, prices: Sequence[float], root: Die) -> Tree:
         _, depth, edge, die = heappop(ahead)
         if die not in reached:
             reached.add(die)
-            chosen.append(edge)
+            edges.append(edge)
             offer(die, depth + 1)
-    return tuple(sorted(chosen))
+    return tuple(sorted(edges))
 
 
-def spread_over(mesh: Mesh, tree: Sequence[int], root: Die, part: float) -> Spread:
+def spread_over(mesh: DieMesh, tree: Sequence[int], root: Die, part: float) -> Spread:
     """The sends from a root along a tree."""
     joined: dict[Die, list[Die]] = {die: [] for die in mesh.dies}
     for edge in tree:
@@ -44,7 +44,7 @@ def spread_over(mesh: Mesh, tree: Sequence[int], root: Die, part: float) -> Spre
     return _sends(mesh, root, part, lambda die: joined[die])
 
 
-def spread_by_links(mesh: Mesh, links: Sequence[int], root: Die, part: float) -> Spread:
+def spread_by_links(mesh: DieMesh, links: Sequence[int], root: Die, part: float) -> Spread:
     """The sends from a root along the directed links of an arborescence."""
     ahead: dict[Die, list[Die]] = {die: [] for die in mesh.dies}
     for link in links:
@@ -53,7 +53,7 @@ def spread_by_links(mesh: Mesh, links: Sequence[int], root: Die, part: float) ->
     return _sends(mesh, root, part, lambda die: ahead[die])
 
 
-def _sends(mesh: Mesh, root: Die, part: float, ahead: Callable[[Die], Sequence[Die]]) -> Spread:
+def _sends(mesh: DieMesh, root: Die, part: float, ahead: Callable[[Die], Sequence[Die]]) -> Spread:
     brought: dict[Die, int] = {root: -1}
     links: list[int] = []
     after: list[int] = []
@@ -67,17 +67,17 @@ def _sends(mesh: Mesh, root: Die, part: float, ahead: Callable[[Die], Sequence[D
     return Spread(root, part, tuple(links), tuple(after))
 
 
-def middle_of(mesh: Mesh, tree: Sequence[int]) -> Die:
+def middle_of(mesh: DieMesh, tree: Sequence[int]) -> Die:
     """The root from which the tree is least deep; of equal ones the first die."""
     return min(mesh.dies, key=lambda die: (spread_over(mesh, tree, die, 1.0).depth, die))
 
 
-def comb(mesh: Mesh, row: int | None = None, col: int | None = None) -> Tree:
+def comb(mesh: DieMesh, row: int | None = None, col: int | None = None) -> Tree:
     """One row and all columns, or one column and all rows, of a whole mesh."""
     along = 0 if row is not None else 1
-    kept: list[int] = []
+    edges: list[int] = []
     for edge, (a, b) in enumerate(mesh.edges):
         in_a_tooth = a[along] != b[along]
         if in_a_tooth or a[along] == (row if row is not None else col):
-            kept.append(edge)
-    return tuple(kept)
+            edges.append(edge)
+    return tuple(edges)

@@ -82,10 +82,10 @@ def parse_expression(text: object, where: str, kind: Kind) -> Expression:
     text = " ".join(text.split())
     tree = _tree(text, where)
     names: list[str] = []
-    found = _check(tree, where, names, 0)
-    if found != kind:
+    actual = _check(tree, where, names, 0)
+    if actual != kind:
         hint = "compare it with something" if kind == "condition" else "leave the comparison out"
-        raise InputError(where, f"{quoted(text)} is a {found}", f"it should be a {kind}: {hint}")
+        raise InputError(where, f"{quoted(text)} is a {actual}", f"it should be a {kind}: {hint}")
     return Expression(text, kind, tree, tuple(dict.fromkeys(names)))
 
 
@@ -95,19 +95,21 @@ def _tree(text: str, where: str) -> ast.expr:
             warnings.simplefilter("ignore")  # Python's own, about what the check refuses anyway
             return ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise InputError(where, f"{quoted(text)} is no expression", _ALLOWED) from None
+        raise InputError(where, f"{quoted(text)} is not an expression", _ALLOWED) from None
 
 
 def _check(node: ast.expr, where: str, names: list[str], depth: int) -> Kind:
     """Refuses everything that is not listed here, names what is used, and says what the part is."""
     if depth > MAX_DEPTH:
-        raise InputError(where, "is nested too deeply", f"nest at most {MAX_DEPTH} levels; define parts of it apart")
+        raise InputError(
+            where, "is nested too deeply", f"nest at most {MAX_DEPTH} levels; define parts of it separately"
+        )
 
     def parts(kind: Kind, *inner: ast.expr) -> None:
         for part in inner:
             if _check(part, where, names, depth + 1) != kind:
                 other = "a condition" if kind == "number" else "a number"
-                raise InputError(where, f"{quoted(ast.unparse(part))} is {other}", f"a {kind} should stand there")
+                raise InputError(where, f"{quoted(ast.unparse(part))} is {other}", f"it should be a {kind}")
 
     match node:
         case ast.Constant(value=int() | float() as value) if not isinstance(value, bool) and _finite(value):
@@ -142,12 +144,12 @@ def _check(node: ast.expr, where: str, names: list[str], depth: int) -> Kind:
             parts("number", *arguments)
             return "number"
         case _:
-            raise InputError(where, f"{quoted(ast.unparse(node))} cannot stand in an expression", _ALLOWED)
+            raise InputError(where, f"{quoted(ast.unparse(node))} cannot be used in an expression", _ALLOWED)
 
 
 def _check_call(name: str, arguments: int, where: str) -> None:
     if name not in FUNCTIONS:
-        raise InputError(where, f"{quoted(name)} is no function", one_of(FUNCTIONS, name))
+        raise InputError(where, f"{quoted(name)} is not a function", one_of(FUNCTIONS, name))
     if name in _ONE_ARGUMENT and arguments != 1:
         raise InputError(where, f"{name} has {arguments} arguments", "give it one")
     if name in _SEVERAL_ARGUMENTS and arguments < 2:

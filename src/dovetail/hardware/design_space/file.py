@@ -69,7 +69,7 @@ class SpaceSpec(Spec):
         if self.base is None and self.wafer is None:
             raise InputError("base", "is missing", "add this field")
         if self.base is not None and self.wafer is not None:
-            raise InputError("wafer", "stands beside base", "keep one of them")
+            raise InputError("wafer", "cannot be combined with base", "drop one of them")
         return self
 
     def space(self, start: Designs, technology: Technology | None, where: str, folder: Path) -> DesignSpace:
@@ -83,8 +83,8 @@ class SpaceSpec(Spec):
         once = [(f"vary.{axis.name}", name) for axis in axes for name in axis.values]
         once += [(f"set.{name}", name) for name in changed] + [(f"derive.{name}", name) for name in self.derive]
         _check_once(once, where)
-        every = [name for _, name in once] + [name for values in self.references.values() for name in values]
-        if base.kind != "systolic" and any(name in ("output_stationary", DATAFLOW) for name in every):
+        given = [name for _, name in once] + [name for values in self.references.values() for name in values]
+        if base.kind != "systolic" and any(name in ("output_stationary", DATAFLOW) for name in given):
             fix = f"leave it out: {base.name} is a {base.kind} chip"
             raise InputError(f"{where}: {DATAFLOW}", "belongs to systolic arrays", fix)
         size = math.prod(len(axis) for axis in axes)
@@ -99,7 +99,7 @@ class SpaceSpec(Spec):
     def _formulas(self, technology: Technology | None, fixed: Designs, where: str) -> Formulas:
         """Every expression but the limits, each checked against the names it may use."""
         wafer = isinstance(fixed, WaferDesigns)
-        _check_own_names([*self.define, *self.references], WAFER_KNOWN if wafer else KNOWN, where)
+        _check_defined_names([*self.define, *self.references], WAFER_KNOWN if wafer else KNOWN, where)
         derived = {
             name: parse_expression(text, f"{where}: derive.{name}", "number") for name, text in self.derive.items()
         }
@@ -127,20 +127,20 @@ def _check_wafers(names: Iterable[str], start: Designs, technology: Technology |
     """Variables of wafers stand in spaces of wafers, which need a technology and whose dies have four edges."""
     wafer = isinstance(start, WaferDesigns)
     if wafer and technology is None:
-        raise InputError(f"{where}: technology", "is missing", "name one: what wafers can be built rests on it")
+        raise InputError(f"{where}: technology", "is missing", "name one: whether a wafer can be built depends on it")
     for name in names:
         if name in WAFER_VARIABLES and not wafer:
             raise InputError(f"{where}: {name}", "belongs to wafers", "name a wafer instead of a base")
         if name in ("link_ports", "dies") and wafer:
-            raise InputError(f"{where}: {name}", "is the same of all wafers", "leave it out: a die has four edges")
+            raise InputError(f"{where}: {name}", "is the same for all wafers", "leave it out: a die has four edges")
 
 
 def _values(written: Mapping[str, object], where: str) -> dict[str, float]:
     """Values of variables as a file writes them, by the variable's own name."""
-    found = {variable_of(n, f"{where}.{n}"): read_value(n, value, f"{where}.{n}") for n, value in written.items()}
-    if len(found) < len(written):
-        raise InputError(where, f"gives {DATAFLOW} and output_stationary", "keep one of them")
-    return found
+    values = {variable_of(n, f"{where}.{n}"): read_value(n, value, f"{where}.{n}") for n, value in written.items()}
+    if len(values) < len(written):
+        raise InputError(where, f"gives {DATAFLOW} and output_stationary", "drop one of them")
+    return values
 
 
 def _check_once(names: Iterable[tuple[str, str]], where: str) -> None:
@@ -151,18 +151,18 @@ def _check_once(names: Iterable[tuple[str, str]], where: str) -> None:
         if written == DATAFLOW and place.startswith("derive"):
             raise InputError(f"{where}: {place}", "is a word", "derive output_stationary, which is 0 or 1")
         if name in seen:
-            raise InputError(f"{where}: {place}", f"gives {name}, as {seen[name]} does", "keep one of them")
+            raise InputError(f"{where}: {place}", f"gives {name}, as {seen[name]} does", "drop one of them")
         seen[name] = place
 
 
-def _check_own_names(names: Iterable[str], known: Iterable[str], where: str) -> None:
-    taken = {*known, *FUNCTIONS}
+def _check_defined_names(names: Iterable[str], reserved: Iterable[str], where: str) -> None:
+    taken = {*reserved, *FUNCTIONS}
     for name in names:
         if not (name.isidentifier() and name.isascii()) or keyword.iskeyword(name) or len(name) > 100:
             fix = "use letters, digits and underscores"
-            raise InputError(f"{where}: {quoted(name)}", "cannot stand in an expression", fix)
+            raise InputError(f"{where}: {quoted(name)}", "cannot be used in an expression", fix)
         if name in taken:
-            raise InputError(f"{where}: {name}", "means something already", "choose another name")
+            raise InputError(f"{where}: {name}", "is already taken", "choose another name")
         taken.add(name)
 
 
@@ -170,8 +170,8 @@ def _check_defined(formulas: Formulas, where: str) -> None:
     """A definition uses what is known and definitions above it, so none goes round in a circle."""
     above: dict[str, Expression] = {}
     for name, expression in formulas.defined.items():
-        known = Formulas(formulas.derived, above, formulas.references, formulas.technology, wafer=formulas.wafer)
-        known.check_names(expression, f"{where}: define.{name}")
+        so_far = Formulas(formulas.derived, above, formulas.references, formulas.technology, wafer=formulas.wafer)
+        so_far.check_names(expression, f"{where}: define.{name}")
         above = {**above, name: expression}
 
 
@@ -183,10 +183,10 @@ def _check_derived(formulas: Formulas, where: str) -> None:
         formulas.check_names(expression, at)
         for used in (u for part in expression.names for u in formulas.uses(part)):
             if used in later:
-                raise InputError(at, f"needs {used}, which is not known by then", "derive it further up")
+                raise InputError(at, f"needs {used}, which is not derived yet", "derive it before")
             if used in SILICON or used in formulas.references:
                 fix = "use variables and what follows from them"
-                raise InputError(at, f"needs {used}, which is known only of finished designs", fix)
+                raise InputError(at, f"needs {used}, which is known only once the design is complete", fix)
         later.remove(name)
 
 
@@ -198,7 +198,7 @@ def _limits(texts: Iterable[object], formulas: Formulas, where: str, ours: int) 
         limit = parse_expression(text, at, "condition")
         formulas.check_names(limit, at)
         if any(limit.text == other.text for other in limits):
-            raise InputError(at, f"{quoted(limit.text)} stands twice", "keep one of them")
+            raise InputError(at, f"{quoted(limit.text)} is given twice", "drop one of them")
         limits.append(limit)
     return tuple(limits)
 
@@ -226,7 +226,7 @@ def _axis(name: str, entry: object, where: str, folder: Path) -> Axis:
     rows = cast("list[object]", entry) if isinstance(entry, list) else []
     if not rows or not all(isinstance(row, Mapping) for row in rows):
         fix = f"{one_of(WRITTEN, name)}; an axis of several variables is a list of mappings or a table"
-        raise InputError(where, "is no variable of a design", fix)
+        raise InputError(where, "is not a variable of a design", fix)
     return Axis(name, _tied(cast("list[Mapping[str, object]]", rows), where))
 
 
@@ -241,14 +241,14 @@ def _axis_values(name: str, entry: object, where: str) -> list[float]:
     values = cast("list[object]", entry) if isinstance(entry, list) else []
     if not values:
         fix = "give a list, {powers_of_two: [1, 64]} or {range: [1, 8], step: 1}"
-        raise InputError(where, "is no list of values", fix)
+        raise InputError(where, "is not a list of values", fix)
     _check_length(len(values), where)
-    found = [read_value(name, value, f"{where}.{n}") for n, value in enumerate(values)]
-    first = {value: n for n, value in reversed(list(enumerate(found)))}
-    for n, value in enumerate(found):
+    numbers = [read_value(name, value, f"{where}.{n}") for n, value in enumerate(values)]
+    first = {value: n for n, value in reversed(list(enumerate(numbers)))}
+    for n, value in enumerate(numbers):
         if first[value] < n:
             raise InputError(where, f"has {quoted(values[n])} twice", "give each value once")
-    return found
+    return numbers
 
 
 def _powers(name: str, ends: tuple[object, ...], where: str) -> list[float]:
@@ -256,9 +256,9 @@ def _powers(name: str, ends: tuple[object, ...], where: str) -> list[float]:
     for end, value in zip(ends, (low, high), strict=True):
         if not is_power_of_two(value):
             near = 2.0 ** round(math.log2(value)) if value > 0 else 1
-            raise InputError(where, f"{quoted(end)} is no power of two", f"the nearest is {near:,.0f}")
+            raise InputError(where, f"{quoted(end)} is not a power of two", f"the nearest is {near:,.0f}")
     if high < low:
-        raise InputError(where, "end before they begin", "give the lower end first")
+        raise InputError(where, "are in the wrong order", "give the lower end first")
     return [2.0**n for n in range(round(math.log2(low)), round(math.log2(high)) + 1)]
 
 
@@ -268,7 +268,7 @@ def _steps(name: str, ends: tuple[object, ...], by: object, where: str) -> list[
     if step <= 0:
         raise InputError(f"{where}.step", f"is {quoted(by)}", "it should be more than 0")
     if high < low:
-        raise InputError(f"{where}.range", "ends before it begins", "give the lower end first")
+        raise InputError(f"{where}.range", "is in the wrong order", "give the lower end first")
     # steps as 0.1 GHz are no exact numbers: the last value counts when it is reached but for rounding
     number = math.floor(min((high - low) / step, 1e15) + TOLERANCE) + 1
     _check_length(number, where)
@@ -277,20 +277,20 @@ def _steps(name: str, ends: tuple[object, ...], by: object, where: str) -> list[
 
 def _tied(rows: list[Mapping[str, object]], where: str) -> dict[str, Floats]:
     _check_length(len(rows), where)
-    found = [_values(row, f"{where}.{n}") for n, row in enumerate(rows)]
-    names = list(found[0])
+    entries = [_values(row, f"{where}.{n}") for n, row in enumerate(rows)]
+    names = list(entries[0])
     seen: set[frozenset[tuple[str, float]]] = set()
-    for n, row in enumerate(found):
+    for n, row in enumerate(entries):
         if set(row) != set(names) or not names:
             fix = f"every entry should give {', '.join(names) or 'the same variables'}"
             raise InputError(f"{where}.{n}", f"gives {', '.join(row) or 'nothing'}", fix)
         choice = frozenset(row.items())
         if choice in seen:
-            raise InputError(f"{where}.{n}", "stands twice", "give each choice once")
+            raise InputError(f"{where}.{n}", "is given twice", "give each choice once")
         seen.add(choice)
-    return {name: np.asarray([row[name] for row in found]) for name in names}
+    return {name: np.asarray([row[name] for row in entries]) for name in names}
 
 
 def _check_length(number: int, where: str) -> None:
     if number > MAX_AXIS_VALUES:
-        raise InputError(where, f"has {number:,} values", f"an axis holds up to {MAX_AXIS_VALUES:,}: take larger steps")
+        raise InputError(where, f"has {number:,} values", f"an axis has at most {MAX_AXIS_VALUES:,}: take larger steps")

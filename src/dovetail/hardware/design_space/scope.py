@@ -92,14 +92,14 @@ class Formulas:
         reference, dot, attribute = name.partition(".")
         figure = attribute if dot else name
         if dot and reference not in self.references:
-            raise InputError(where, f"{quoted(reference)} is no reference", one_of(self.references, reference))
+            raise InputError(where, f"{quoted(reference)} is not a reference", one_of(self.references, reference))
         if dot and (figure not in self.names or self.uses(figure) & set(self.references)):
-            own = [n for n in self.names if not self.uses(n) & set(self.references)]
-            raise InputError(where, f"{quoted(figure)} is no figure of a reference", one_of(own, figure))
+            figures = [n for n in self.names if not self.uses(n) & set(self.references)]
+            raise InputError(where, f"{quoted(figure)} is not a figure of a reference", one_of(figures, figure))
         if not dot and name in self.references:
             raise InputError(where, f"{quoted(name)} is a whole design", f"name a figure, as {name}.rows")
         if figure not in self.names:
-            raise InputError(where, f"{quoted(figure)} is no name known here", one_of(self.names, figure))
+            raise InputError(where, f"{quoted(figure)} is not defined here", one_of(self.names, figure))
         if self.technology is None and self.uses(figure) & SILICON:
             raise InputError(where, f"{figure} needs a technology", "name one: the base has none")
 

@@ -73,9 +73,9 @@ class Sieve:
         if self.kept * _PACK_BELOW < self._alive.size:
             self._pack()
         np.logical_and(self._alive, rule.holds(self._scope), out=self._alive)
-        kept = int(np.count_nonzero(self._alive))
-        self.left_out[rule.text] = self.kept - kept
-        self.kept = kept
+        remaining = int(np.count_nonzero(self._alive))
+        self.left_out[rule.text] = self.kept - remaining
+        self.kept = remaining
 
     def _pack(self) -> None:
         self._scope = Scope(self._packed(), self._formulas)

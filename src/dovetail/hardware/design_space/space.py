@@ -42,7 +42,7 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class DesignBatch:
     """Designs a space keeps, and their indices."""
 
     designs: Designs
@@ -54,7 +54,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class DesignCounts:
     """What became of the designs of a space."""
 
     size: int
@@ -105,7 +105,7 @@ class DesignSpace:
 
     def batches(
         self, rows: int = BATCH_ROWS, start: int = 0, stop: int | None = None, left_out: dict[str, int] | None = None
-    ) -> Iterator[Batch]:
+    ) -> Iterator[DesignBatch]:
         """The designs kept, in order of their index, from `start` to before `stop`; at most `rows` looked at a time.
 
         To `left_out` is added how many designs each limit leaves out, as in `count`.
@@ -116,34 +116,35 @@ class DesignSpace:
                     left_out[text] = left_out.get(text, 0) + number
             if sieve.kept:
                 designs, positions = sieve.survivors(self.variables)
-                yield Batch(designs, first + positions)
+                yield DesignBatch(designs, first + positions)
 
     def count(
         self, ranges: Iterable[str] = (), rows: int = BATCH_ROWS, start: int = 0, stop: int | None = None
-    ) -> Counts:
+    ) -> DesignCounts:
         """How many designs each limit leaves out, how many are kept, and the ends between which some figures lie."""
-        names = [self._known(name) for name in ranges]
+        names = [self._checked_name(name) for name in ranges]
         left_out = {rule.text: 0 for rule in self.rules}
         ends = dict.fromkeys(names, (math.inf, -math.inf))
-        size = kept = 0
+        size = remaining = 0
         for _, sieve in self._sieved(rows, start, stop):
-            size, kept = size + sieve.size, kept + sieve.kept
+            size, remaining = size + sieve.size, remaining + sieve.kept
             for text, number in sieve.left_out.items():
                 left_out[text] += number
             for name in names if sieve.kept else ():
                 low, high = sieve.ends(name)
                 ends[name] = min(ends[name][0], low), max(ends[name][1], high)
-        return Counts(size, kept, left_out, {name: (low, high) for name, (low, high) in ends.items() if low <= high})
+        ranges_left = {name: (low, high) for name, (low, high) in ends.items() if low <= high}
+        return DesignCounts(size, remaining, left_out, ranges_left)
 
     def broken(self, rows: int = BATCH_ROWS) -> dict[str, int]:
         """Limit → designs that break it, whatever else they break."""
-        found = {rule.text: 0 for rule in self.rules}
+        broken_by = {rule.text: 0 for rule in self.rules}
         for _, shape, columns in self._blocks(self._looked_at(rows), 0, self.size):
             scope = Scope(self.formulas.completed(self.fixed.varied(columns)), self.formulas)
             for rule in self.rules:
-                kept = np.broadcast_to(rule.holds(scope), shape)
-                found[rule.text] += kept.size - int(np.count_nonzero(kept))
-        return found
+                holds = np.broadcast_to(rule.holds(scope), shape)
+                broken_by[rule.text] += holds.size - int(np.count_nonzero(holds))
+        return broken_by
 
     def keeps(self, indices: Sequence[int] | Ints) -> Bools:
         """Whether designs keep every limit."""
@@ -155,46 +156,46 @@ class DesignSpace:
 
     def values(self, name: str, designs: Designs) -> Floats:
         """A figure of designs of this space, by any name its limits could use."""
-        return np.broadcast_to(Scope(designs, self.formulas)(self._known(name)), designs.shape)
+        return np.broadcast_to(Scope(designs, self.formulas)(self._checked_name(name)), designs.shape)
 
     def index_of(self, values: Mapping[str, object]) -> int:
         """The index of the design with these values of the variables that are varied; texts with units are read too."""
-        wanted = {variable_of(name, name): read_value(name, value, name) for name, value in values.items()}
+        asked = {variable_of(name, name): read_value(name, value, name) for name, value in values.items()}
         varied = [name for axis in self.axes for name in axis.values]
-        for name in (n for n in wanted if n not in varied):
+        for name in (n for n in asked if n not in varied):
             raise InputError(name, f"is not varied in {self.name}", one_of(varied, name))
         index = 0
         for axis in self.axes:
             match = np.ones(len(axis), np.bool_)
             for name, column in axis.values.items():
-                if name not in wanted:
+                if name not in asked:
                     raise InputError(name, "is missing", f"say which value of {axis.name} the design has")
                 # values in steps of 0.05 GHz are no exact numbers
-                match &= np.isclose(column, wanted[name], rtol=ROUNDING, atol=0.0)
+                match &= np.isclose(column, asked[name], rtol=ROUNDING, atol=0.0)
             if not match.any():
-                given = ", ".join(f"{name} {wanted[name]:.15g}" for name in axis.values)
-                raise InputError(axis.name, f"{given} is none of its values", _choices(axis))
+                given = ", ".join(f"{name} {asked[name]:.15g}" for name in axis.values)
+                raise InputError(axis.name, f"{given} is not one of its values", _choices(axis))
             index = index * len(axis) + int(match.argmax())
         return index
 
-    def sample(self, number: int, seed: int) -> Batch:
+    def sample(self, number: int, seed: int) -> DesignBatch:
         """Designs drawn at random from those kept, each at most once, by index; fewer where fewer are found."""
         if number < 1:
             raise InputError("number", f"is {number}", "draw at least one design")
         random = np.random.default_rng(seed)
         if self.size <= _SMALL:
-            kept = np.concatenate([np.empty(0, np.int64), *(batch.index for batch in self.batches())])
-            found = random.choice(kept, min(number, len(kept)), replace=False)
+            feasible = np.concatenate([np.empty(0, np.int64), *(batch.index for batch in self.batches())])
+            sampled = random.choice(feasible, min(number, len(feasible)), replace=False)
         else:
-            found = np.empty(0, np.int64)
+            sampled = np.empty(0, np.int64)
             for _ in range(_ROUNDS + number // _DRAWS):
                 drawn = random.integers(0, self.size, _DRAWS)
-                both = np.concatenate([found, drawn[self.keeps(drawn)]])
-                found = both[np.sort(np.unique(both, return_index=True)[1])]
-                if len(found) >= number:
+                both = np.concatenate([sampled, drawn[self.keeps(drawn)]])
+                sampled = both[np.sort(np.unique(both, return_index=True)[1])]
+                if len(sampled) >= number:
                     break
-        chosen = np.sort(found[:number])
-        return Batch(self.designs(chosen), chosen)
+        indices = np.sort(sampled[:number])
+        return DesignBatch(self.designs(indices), indices)
 
     def chip(self, index: int) -> Chip:
         """One design as a chip, with area and power of the silicon estimate; what a seller would ask nobody knows."""
@@ -208,13 +209,13 @@ class DesignSpace:
         figures: dict[str, Floats] = {}
         if self.formulas.technology is not None:
             figures = {"area_mm2": self.values("area_mm2", designs), "tdp_w": self.values("peak_power_w", designs)}
-        found: list[Chip] = []
+        chips: list[Chip] = []
         for position, index in enumerate(np.asarray(indices).tolist()):
             source = f"design {index} of the design space {self.name}, from {self.base.name}"
-            own = {name: float(values[position]) for name, values in figures.items()}
+            estimated = {name: float(values[position]) for name, values in figures.items()}
             chip = designs.chip(position, f"{self.name}-{index}")
-            found.append(replace(chip, source=source, **common, **own))
-        return found
+            chips.append(replace(chip, source=source, **common, **estimated))
+        return chips
 
     def made_in(self) -> dict[str, str | None]:
         """What chips of the space say of their technology; nothing where there is none."""
@@ -230,23 +231,23 @@ class DesignSpace:
         if base is None or not isinstance(designs, WaferDesigns):
             raise InputError(self.name, "is a space of chips", "ask for its chips")
         # in proportion to what was published of the base's die, as the limits have it; else a check estimates them
-        known = {"area_mm2": "area_mm2", "tdp_w": "die_power_w"}
-        published = {name: figure for name, figure in known.items() if getattr(base.die, name) is not None}
+        scaled = {"area_mm2": "area_mm2", "tdp_w": "die_power_w"}
+        published = {name: figure for name, figure in scaled.items() if getattr(base.die, name) is not None}
         figures = {name: self.values(figure, designs) for name, figure in published.items()}
-        found: list[Wafer] = []
+        wafers: list[Wafer] = []
         for position, index in enumerate(np.asarray(indices).tolist()):
             wafer = designs.wafer_at(position, f"{self.name}-{index}")
             source = f"design {index} of the design space {self.name}, from {base.name}"
-            own: dict[str, Any] = {name: float(values[position]) for name, values in figures.items()}
-            found.append(replace(wafer, die=replace(wafer.die, source=source, **own), source=source))
-        return found
+            estimated: dict[str, Any] = {name: float(values[position]) for name, values in figures.items()}
+            wafers.append(replace(wafer, die=replace(wafer.die, source=source, **estimated), source=source))
+        return wafers
 
     @property
     def rules(self) -> tuple[Rule, ...]:
         """What a design must keep, in order: derived variables within their bounds, then the limits."""
         return (*(Rule.bounds(name) for name, _ in self.formulas.derived), *map(Rule.limit, self.limits))
 
-    def _known(self, name: str) -> str:
+    def _checked_name(self, name: str) -> str:
         self.formulas.check_name(name, self.name)
         return name
 
@@ -289,27 +290,27 @@ class DesignSpace:
         An inner axis has a dimension of its own, so what depends on few axes is computed for few designs.
         """
         sizes = [len(axis) for axis in self.axes]
-        cut = len(sizes) - 1
-        while cut > 0 and math.prod(sizes[cut:]) <= rows:
-            cut -= 1
-        inner = math.prod(sizes[cut + 1 :])
-        pieces = -(-sizes[cut] // max(rows // inner, 1))
-        run = -(-sizes[cut] // pieces)
+        split = len(sizes) - 1
+        while split > 0 and math.prod(sizes[split:]) <= rows:
+            split -= 1
+        inner = math.prod(sizes[split + 1 :])
+        pieces = -(-sizes[split] // max(rows // inner, 1))
+        run = -(-sizes[split] // pieces)
         within: dict[str, Floats] = {}
-        for beyond, axis in enumerate(reversed(self.axes[cut + 1 :])):
+        for beyond, axis in enumerate(reversed(self.axes[split + 1 :])):
             within |= _along(axis, beyond)
-        stride = sizes[cut] * inner
+        stride = sizes[split] * inner
         for outer in range(start // stride, -(-stop // stride)):
             columns, rest = dict(within), outer
-            for axis in reversed(self.axes[:cut]):
+            for axis in reversed(self.axes[:split]):
                 rest, position = divmod(rest, len(axis))
                 columns |= {name: column[position] for name, column in axis.values.items()}
-            for low in range(0, sizes[cut], run):
-                high = min(low + run, sizes[cut])
+            for low in range(0, sizes[split], run):
+                high = min(low + run, sizes[split])
                 first = outer * stride + low * inner
                 if start < first + (high - low) * inner and first < stop:
-                    piece = _along(self.axes[cut], len(sizes) - cut - 1, low, high)
-                    yield first, (high - low, *sizes[cut + 1 :]), columns | piece
+                    piece = _along(self.axes[split], len(sizes) - split - 1, low, high)
+                    yield first, (high - low, *sizes[split + 1 :]), columns | piece
 
 
 def _along(axis: Axis, beyond: int, low: int = 0, high: int | None = None) -> dict[str, Floats]:

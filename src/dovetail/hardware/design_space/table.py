@@ -38,13 +38,13 @@ def read_table(spec: TableSpec, where: str, folder: Path) -> dict[str, Floats]:
     path = folder / spec.table
     names = {variable_of(n, f"{where}.columns.{n}"): column for n, column in spec.columns.items()}
     if len(names) < len(spec.columns):
-        raise InputError(f"{where}.columns", "name a variable twice", "keep one of them")
+        raise InputError(f"{where}.columns", "name a variable twice", "drop one of them")
     text = _text(path)
     none: list[str] = []
     try:
         header = next(csv.reader([text.readline()]), none)
     except csv.Error:
-        raise InputError(f"{path}, header", "is no line of column names", "end lines with a line feed") from None
+        raise InputError(f"{path}, header", "is not a line of column names", "end lines with a line feed") from None
     for column in names.values():
         if column not in header:
             raise InputError(f"{path}, header", f"has no column {quoted(column)}", one_of(header, column))
@@ -59,7 +59,7 @@ def read_table(spec: TableSpec, where: str, folder: Path) -> dict[str, Floats]:
         )  # fmt: skip
     except ValueError as error:
         reason = str(error).partition(";")[0].rstrip(".")[:100]
-        raise InputError(str(path), f"is no table of numbers ({reason})", "correct it there") from None
+        raise InputError(str(path), f"is not a table of numbers ({reason})", "correct it there") from None
     if len(values) > MAX_ROWS:
         raise InputError(str(path), f"has more than {MAX_ROWS:,} rows", "list fewer designs")
     return {name: _checked(name, values[:, n], path) for n, name in enumerate(names)}
@@ -75,7 +75,7 @@ def _text(path: Path) -> io.StringIO:
             content = source.read(MAX_BYTES + 1)
     except (OSError, ValueError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or "not a file, or damaged"
-        raise InputError(str(path), f"cannot be read ({reason})", "name a CSV file that exists") from None
+        raise InputError(str(path), f"cannot be read ({reason})", "name an existing CSV file") from None
     if len(content) > MAX_BYTES:
         raise InputError(str(path), f"has more than {MAX_BYTES:,} bytes", "list fewer designs")
     try:

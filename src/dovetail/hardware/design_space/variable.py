@@ -20,7 +20,7 @@ DATAFLOWS: Mapping[str, float] = {"weight": 0.0, "output": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class VariableBounds:
     """What a variable may be in a design somebody could build."""
 
     low: float
@@ -48,32 +48,32 @@ class Bounds:
 
 
 #: Rates of a memory or link that is there are above 0; sizes may be 0, which leaves the memory out, as no stacks do.
-BOUNDS: Mapping[str, Bounds] = {
-    "tensor_cores": Bounds(1, 4096),
-    "rows": Bounds(2, 512),
-    "cols": Bounds(2, 512),
-    "output_stationary": Bounds(0, 1),
-    "narrowest_bits": Bounds(4, 16, only=(4, 8, 16)),
-    "vector_cores": Bounds(1, 4096),
-    "vector_lanes": Bounds(1, 65536),
-    "clock_hz": Bounds(1e8, 1e10, "hz"),
-    "core_sram_bytes": Bounds(0, 2.0**30, "bytes"),
-    "core_sram_bytes_per_s": Bounds(1e9, 1e16, "bytes_per_s"),
-    "shared_sram_bytes": Bounds(0, 2.0**36, "bytes"),
-    "shared_sram_bytes_per_s": Bounds(1e9, 1e16, "bytes_per_s"),
-    "hbm_stacks": Bounds(0, 64),
-    "hbm_stack_bytes": Bounds(2.0**20, 2.0**40, "bytes"),
-    "hbm_stack_bytes_per_s": Bounds(1e9, 1e14, "bytes_per_s"),
-    "link_ports": Bounds(1, 1024),
-    "link_port_bytes_per_s": Bounds(0, 1e14, "bytes_per_s"),
-    "dies": Bounds(1, 64),
-    "grid_rows": Bounds(1, 256),
-    "grid_cols": Bounds(1, 256),
-    "die_width_mm": Bounds(1, 100, "mm"),
-    "die_height_mm": Bounds(1, 100, "mm"),
-    "edge_bytes_per_s": Bounds(0, 1e15, "bytes_per_s"),
-    "power_limit_w": Bounds(1, 1e6, "w"),
-    "spare_dies": Bounds(0, 4096),
+BOUNDS: Mapping[str, VariableBounds] = {
+    "tensor_cores": VariableBounds(1, 4096),
+    "rows": VariableBounds(2, 512),
+    "cols": VariableBounds(2, 512),
+    "output_stationary": VariableBounds(0, 1),
+    "narrowest_bits": VariableBounds(4, 16, only=(4, 8, 16)),
+    "vector_cores": VariableBounds(1, 4096),
+    "vector_lanes": VariableBounds(1, 65536),
+    "clock_hz": VariableBounds(1e8, 1e10, "hz"),
+    "core_sram_bytes": VariableBounds(0, 2.0**30, "bytes"),
+    "core_sram_bytes_per_s": VariableBounds(1e9, 1e16, "bytes_per_s"),
+    "shared_sram_bytes": VariableBounds(0, 2.0**36, "bytes"),
+    "shared_sram_bytes_per_s": VariableBounds(1e9, 1e16, "bytes_per_s"),
+    "hbm_stacks": VariableBounds(0, 64),
+    "hbm_stack_bytes": VariableBounds(2.0**20, 2.0**40, "bytes"),
+    "hbm_stack_bytes_per_s": VariableBounds(1e9, 1e14, "bytes_per_s"),
+    "link_ports": VariableBounds(1, 1024),
+    "link_port_bytes_per_s": VariableBounds(0, 1e14, "bytes_per_s"),
+    "dies": VariableBounds(1, 64),
+    "grid_rows": VariableBounds(1, 256),
+    "grid_cols": VariableBounds(1, 256),
+    "die_width_mm": VariableBounds(1, 100, "mm"),
+    "die_height_mm": VariableBounds(1, 100, "mm"),
+    "edge_bytes_per_s": VariableBounds(0, 1e15, "bytes_per_s"),
+    "power_limit_w": VariableBounds(1, 1e6, "w"),
+    "spare_dies": VariableBounds(0, 4096),
 }
 assert tuple(BOUNDS) == (*VARIABLES, *WAFER_VARIABLES)
 
@@ -84,7 +84,7 @@ WRITTEN = (*BOUNDS, DATAFLOW)
 def variable_of(name: str, where: str) -> str:
     """The variable a file names."""
     if name not in WRITTEN:
-        raise InputError(where, "is no variable of a design", one_of(WRITTEN, name))
+        raise InputError(where, "is not a variable of a design", one_of(WRITTEN, name))
     return "output_stationary" if name == DATAFLOW else name
 
 

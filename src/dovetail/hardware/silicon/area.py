@@ -49,8 +49,8 @@ def noc_bytes_per_s(designs: Designs) -> Floats:
 def shared_bytes_per_s(designs: Designs) -> Floats:
     """Bandwidth of the shared memory; where nobody says, what all matrix units take in, two bytes a row and cycle."""
     taken = 2 * designs.tensor_cores * designs.rows * designs.clock_hz
-    known = np.where(np.isinf(designs.shared_sram_bytes_per_s), taken, designs.shared_sram_bytes_per_s)
-    return np.where(designs.shared_sram_bytes > 0, known, 0.0)
+    bandwidth = np.where(np.isinf(designs.shared_sram_bytes_per_s), taken, designs.shared_sram_bytes_per_s)
+    return np.where(designs.shared_sram_bytes > 0, bandwidth, 0.0)
 
 
 def die_to_die_bytes_per_s(designs: Designs) -> Floats:
@@ -78,10 +78,10 @@ def _vector(designs: Designs, numbers: Numbers) -> Floats:
 
 
 def _core_memory(designs: Designs, numbers: Numbers) -> Floats:
-    held = (designs.core_sram_bytes + designs.base.register_bytes) * numbers.core_sram_area_mm2_per_byte
-    known = np.where(np.isinf(designs.core_sram_bytes_per_s), 0.0, designs.core_sram_bytes_per_s)
-    ports = known * numbers.core_port_area_mm2_per_byte_per_s
-    return designs.made("vector_cores") * designs.vector_cores * (held + ports)
+    cells = (designs.core_sram_bytes + designs.base.register_bytes) * numbers.core_sram_area_mm2_per_byte
+    bandwidth = np.where(np.isinf(designs.core_sram_bytes_per_s), 0.0, designs.core_sram_bytes_per_s)
+    ports = bandwidth * numbers.core_port_area_mm2_per_byte_per_s
+    return designs.made("vector_cores") * designs.vector_cores * (cells + ports)
 
 
 def _made_links(designs: Designs) -> Floats:
@@ -90,7 +90,7 @@ def _made_links(designs: Designs) -> Floats:
 
 def _links(designs: Designs, numbers: Numbers) -> Floats:
     near, far = numbers.package_link_area_mm2_per_byte_per_s, numbers.link_area_mm2_per_byte_per_s
-    own = _made_links(designs)
+    outward = _made_links(designs)
     # both ends of what crosses between dies stand in this package
     between = 2 * die_to_die_bytes_per_s(designs)
-    return own * (near if designs.base.link_reach == "package" else far) + between * near
+    return outward * (near if designs.base.link_reach == "package" else far) + between * near

@@ -138,10 +138,10 @@ class WaferSilicon(Silicon):
         wafer = self.designs.wafer
         if not self.anchored or (wafer.die.area_mm2 is None and wafer.die.tdp_w is None):
             return 1.0, 1.0
-        own = WaferSilicon(wafer_design_of(wafer), self.technology, self.end, anchored=False)
-        estimated = own.area_mm2
+        base = WaferSilicon(wafer_design_of(wafer), self.technology, self.end, anchored=False)
+        estimated = base.area_mm2
         area = wafer.die.area_mm2 / float(estimated) if wafer.die.area_mm2 else 1.0
-        parts = own.power_parts(PEAK)
+        parts = base.power_parts(PEAK)
         # leakage goes with the area that was published; memory stands beside the die
         parts["leakage"] = area * parts["leakage"]
         watts = float(sum((value for name, value in parts.items() if name != "memory"), np.zeros(())))

@@ -19,12 +19,12 @@ def harvested_yield(cores_mean: Floats, fatal_mean: Floats, spare_cores: Floats,
     """
     whole = 1 + (cores_mean + fatal_mean) / clustering
     term = whole**-clustering
-    found = np.array(np.broadcast_to(term, np.broadcast_shapes(np.shape(term), np.shape(spare_cores))))
+    probability = np.array(np.broadcast_to(term, np.broadcast_shapes(np.shape(term), np.shape(spare_cores))))
     last = int(min(np.max(spare_cores, initial=0.0), _MOST_DEFECTS))
     for j in range(1, last + 1):
         term = term * ((clustering + j - 1) / j) * (cores_mean / clustering) / whole
-        found += np.where(spare_cores >= j, term, 0.0)
-    return np.minimum(found, 1.0)
+        probability += np.where(spare_cores >= j, term, 0.0)
+    return np.minimum(probability, 1.0)
 
 
 def sites_yield(site_yield: Floats, sites: Floats, spare: Floats) -> Floats:
@@ -34,8 +34,8 @@ def sites_yield(site_yield: Floats, sites: Floats, spare: Floats) -> Floats:
         odds = np.log1p(-works) - np.log(works)
         term = sites * np.log(works)
         shape = np.broadcast_shapes(np.shape(term), np.shape(spare))
-        found = np.array(np.broadcast_to(np.exp(term), shape))
+        probability = np.array(np.broadcast_to(np.exp(term), shape))
         for dead in range(1, int(np.max(spare, initial=0.0)) + 1):
             term = term + np.log(np.maximum(sites - dead + 1, 0.0) / dead) + odds
-            found += np.where(spare >= dead, np.exp(term), 0.0)
-    return np.minimum(found, 1.0)
+            probability += np.where(spare >= dead, np.exp(term), 0.0)
+    return np.minimum(probability, 1.0)

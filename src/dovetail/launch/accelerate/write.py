@@ -26,7 +26,7 @@ def export(task: Task) -> Launch:
     """The configuration for a plan; one that FSDP2 under accelerate cannot run is refused."""
     check_runs(task.plan, task.job, task.cluster, launch="accelerate")
     if task.job.precision not in _PRECISIONS:
-        what = f"is {task.job.precision}, for which {VERSION} needs a backend that no plan names"
+        what = f"is {task.job.precision}, for which {VERSION} needs a backend that plans do not name"
         raise InputError("job: precision", what, "it should be bf16 or fp32")
     text = "\n".join([f"# {VERSION}, FSDP2", *yaml_lines(_document(task))]) + "\n"
     return Launch("accelerate.yaml", text, tuple(_notes(task)))

@@ -15,11 +15,11 @@ _OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "lion": "lion"}
 
 
 def read(text: str, where: str) -> Reading:
-    """What a configuration says; the model, its sequences and the number of chips are not in it."""
+    """What a configuration says; it does not include the model, its sequences or the number of chips."""
     document = parse_document(text, where, json_only=True)
     if not TOP_LEVEL & set(document):
         fix = "it should be a DeepSpeed configuration, with train_micro_batch_size_per_gpu and zero_optimization"
-        raise InputError(where, "holds no key of DeepSpeed", fix)
+        raise InputError(where, "has no key of DeepSpeed", fix)
     unknown = [key for key in document if key not in TOP_LEVEL]
     passed_over = [key for key in document if key in TOP_LEVEL - READ]
     for name, keys in SECTIONS.items():
@@ -28,9 +28,9 @@ def read(text: str, where: str) -> Reading:
     for (name, key), harmless in HARMLESS.items():
         value = _section(document, name, where).get(key, harmless[0])
         if value not in harmless and not _is_no_device(value):
-            raise InputError(f"{where}: {name}.{key}", f"is {quoted(value)}, which no plan has", "leave it out")
+            raise InputError(f"{where}: {name}.{key}", f"is {quoted(value)}, which plans cannot express", "drop it")
     if _section(document, "activation_checkpointing", where).get("partition_activations") is True:
-        unknown.append("activation_checkpointing.partition_activations (no plan has it)")
+        unknown.append("activation_checkpointing.partition_activations (plans cannot express it)")
     plan = _plan(document, where)
     job = _job(document, where, unknown)
     _batch(document, where, plan, job)
@@ -52,13 +52,13 @@ def _section(document: Mapping[str, Any], name: str, where: str) -> Mapping[str,
     return cast("Mapping[str, Any]", value)
 
 
-def _count(fields: Mapping[str, Any], key: str, where: str, least: int = 1, most: int = _MAX_COUNT) -> int | None:
+def _count(fields: Mapping[str, Any], key: str, where: str, low: int = 1, high: int = _MAX_COUNT) -> int | None:
     """A whole number; none where it is missing or left to the program that starts DeepSpeed."""
     value = fields.get(key)
     if value is None or value == "auto":
         return None
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        fix = f"it should be a whole number from {least} to {most}"
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        fix = f"it should be a whole number from {low} to {high}"
         raise InputError(f"{where}: {key}", f"is {quoted(value)}", fix)
     return value
 
@@ -82,7 +82,7 @@ def _plan(document: Mapping[str, Any], where: str) -> dict[str, Any]:
         plan["pipeline_parallel"] = stages
     elif "pipeline" in document:
         fix = "add stages there, as many as PipelineModule makes"
-        raise InputError(f"{where}: pipeline", "stands there without its stages, which are code", fix)
+        raise InputError(f"{where}: pipeline", "is missing the number of stages, which is code", fix)
     if "activation_checkpointing" in document:
         plan["recompute"] = "full"
     return plan
@@ -96,7 +96,7 @@ def _job(document: Mapping[str, Any], where: str, unknown: list[str]) -> dict[st
             raise InputError(f"{where}: {name}.enabled", f"is {quoted(value)}", "it should be true or false")
         enabled += [precision] if value is True else ["auto"] if value == "auto" else []
     if set(enabled) >= {"bf16", "fp16"}:
-        raise InputError(f"{where}: fp16", "is enabled beside bf16", "enable one of them")
+        raise InputError(f"{where}: fp16", "cannot be combined with bf16", "enable one of them")
     job: dict[str, Any] = {}
     if "auto" not in enabled:
         job["precision"] = enabled[0] if enabled else "fp32"
@@ -116,28 +116,28 @@ def _job(document: Mapping[str, Any], where: str, unknown: list[str]) -> dict[st
 
 
 def _batch(document: Mapping[str, Any], where: str, plan: dict[str, Any], job: dict[str, Any]) -> None:
-    """Adds the batch's fields; copies are what the batch has beyond microbatches and accumulation."""
+    """Adds the batch's fields; replicas are what is left of the batch after micro-batches and accumulation."""
     train = _count(document, "train_batch_size", where)
     micro = _count(document, "train_micro_batch_size_per_gpu", where, 1, 2**24)
     steps = _count(document, "gradient_accumulation_steps", where)
-    copies = _count(document, "data_parallel_size", where, 1, 2**24)
-    if micro is None and train is not None and copies is not None and train % (copies * (steps or 1)) == 0:
-        micro = train // (copies * (steps or 1))
+    replicas = _count(document, "data_parallel_size", where, 1, 2**24)
+    if micro is None and train is not None and replicas is not None and train % (replicas * (steps or 1)) == 0:
+        micro = train // (replicas * (steps or 1))
     if micro is None:
-        fix = "add it: the number of chips, which it would follow from, is not in a configuration"
+        fix = "add it: a configuration does not have the number of chips it would follow from"
         raise InputError(f"{where}: train_micro_batch_size_per_gpu", "is missing or auto", fix)
     plan["micro_batch"] = micro
-    if copies is not None:
-        plan["data_parallel"] = copies
+    if replicas is not None:
+        plan["data_parallel"] = replicas
     if plan["tensor_parallel"] > 1 or train is None:
-        if copies is not None and steps is not None:
-            job["global_batch"] = micro * steps * copies
+        if replicas is not None and steps is not None:
+            job["global_batch"] = micro * steps * replicas
         # with AutoTP it may count each sequence once or once per chip of its group
         return
     job["global_batch"] = train
     if steps is None:
         return
-    if train % (micro * steps) or (copies is not None and train != micro * steps * copies):
-        what = f"is {train}, which microbatches of {micro} in {steps} steps do not make"
-        raise InputError(f"{where}: train_batch_size", what, "it should be their product with the copies")
+    if train % (micro * steps) or (replicas is not None and train != micro * steps * replicas):
+        what = f"is {train}, which does not match micro-batches of {micro} in {steps} steps"
+        raise InputError(f"{where}: train_batch_size", what, "it should be their product with the number of replicas")
     plan["data_parallel"] = train // (micro * steps)

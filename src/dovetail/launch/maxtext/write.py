@@ -113,6 +113,6 @@ def _notes(task: Task) -> Iterator[str]:
     cluster = task.cluster
     yield f"written for {VERSION}; run_name, base_output_directory, tokenizer and dataset are left to the launch"
     if task.plan.recompute == "selective":
-        yield "remat_policy minimal keeps what projections write and computes the rest again, attention too"
+        yield "remat_policy minimal saves the outputs of projections and recomputes the rest, attention included"
     if _is_tpu(cluster):
         yield f"for a compilation ahead of time add compile_topology for {cluster.chips} chips of {cluster.chip.name}"

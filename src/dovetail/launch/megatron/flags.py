@@ -135,15 +135,15 @@ class Flags:
             raise self.wrong(flag, f"is {quoted(text)}", one_of(names, text))
         return text
 
-    def whole(self, flag: str, least: int = 1) -> int | None:
+    def whole(self, flag: str, low: int = 1) -> int | None:
         """A whole number."""
         text = self.text(flag)
         if text is None:
             return None
         if text.startswith(("$", "`")):
             raise self.wrong(flag, f"is {quoted(text)}, which the file does not set", "write the number out")
-        if not text.isascii() or not text.isdecimal() or len(text) > 15 or int(text) < least:
-            raise self.wrong(flag, f"is {quoted(text)}", f"it should be a whole number of {least} or more")
+        if not text.isascii() or not text.isdecimal() or len(text) > 15 or int(text) < low:
+            raise self.wrong(flag, f"is {quoted(text)}", f"it should be a whole number of {low} or more")
         return int(text)
 
     def number(self, flag: str) -> float | None:
@@ -195,13 +195,13 @@ def flags_of(words: Iterable[str], where: str) -> Flags:
 
 def launched(words: Iterable[str], where: str) -> tuple[Flags, Flags]:
     """The options of the launcher and those of the script it starts."""
-    every = list(words)
-    script = next((i for i, word in enumerate(every) if word.endswith(".py")), None)
+    given = list(words)
+    script = next((i for i, word in enumerate(given) if word.endswith(".py")), None)
     if script is not None:
-        launcher = [word.replace("-", "_").replace("__", "--", 1) if word.startswith("--") else word for word in every]
-        return flags_of(launcher[:script], where), flags_of(every[script + 1 :], where)
-    first = next((i for i, word in enumerate(every) if word.startswith("--")), 0)
-    both = flags_of(every[first:], where)
+        launcher = [word.replace("-", "_").replace("__", "--", 1) if word.startswith("--") else word for word in given]
+        return flags_of(launcher[:script], where), flags_of(given[script + 1 :], where)
+    first = next((i for i, word in enumerate(given) if word.startswith("--")), 0)
+    both = flags_of(given[first:], where)
     named = {flag: flag.replace("-", "_").replace("__", "--", 1) for flag in both.given}
     before = {named[flag]: values for flag, values in both.given.items() if named[flag] in LAUNCHER}
     after = {flag: values for flag, values in both.given.items() if named[flag] not in LAUNCHER}

@@ -37,10 +37,10 @@ def layout_parts(text: str) -> list[str] | None:
     """The letters of each stage; none where the text is no layout."""
     text = text.replace(",", "")
     for pattern in (_GROUP, _LETTER):
-        size = sum(len(found[1]) * int(found[2][:7]) for found in pattern.finditer(text))
+        size = sum(len(match[1]) * int(match[2][:7]) for match in pattern.finditer(text))
         if size > MAX_PARTS:
             return None
-        text = pattern.sub(lambda found: found[1] * int(found[2]), text)
+        text = pattern.sub(lambda match: match[1] * int(match[2]), text)
     if not re.fullmatch(r"E[t|m]*L", text):
         return None
     return text.split("|")
@@ -91,15 +91,15 @@ def _product(tokens: list[str]) -> tuple[list[int], list[str]]:
 def _factor(tokens: list[str]) -> tuple[list[int], list[str]]:
     if tokens[0] == "(":
         value, tokens = _sum(tokens[1:])
-        closing = ")"
+        bracket = ")"
     elif tokens[0] == "[":
         value, tokens = list[int](), tokens[1:]
         while tokens[0] != "]":
             value.append(int(tokens[0][:7]))
             tokens = tokens[1:] if tokens[1] != "," else tokens[2:]
-        closing = "]"
+        bracket = "]"
     else:
         raise ValueError
-    if tokens[0] != closing:
+    if tokens[0] != bracket:
         raise ValueError
     return value, tokens[1:]

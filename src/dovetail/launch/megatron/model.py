@@ -46,7 +46,7 @@ def model_arguments(model: Model, seq_len: int) -> Arguments:
 
 
 def _no_arguments(what: str, fix: str = "export to a framework that has it, or change the model") -> NoReturn:
-    raise InputError("job: model", f"{what}, for which there are no arguments of {VERSION}", fix)
+    raise InputError("job: model", f"{what}, which {VERSION} has no arguments for", fix)
 
 
 def _check_frame(model: Model, blocks: Sequence[Block]) -> None:
@@ -60,7 +60,7 @@ def _check_frame(model: Model, blocks: Sequence[Block]) -> None:
         (head.transform, "has a dense layer before its logits"),
         (head.softcap, "squashes its logits"),
         (any(block.parallel for block in blocks), "has parallel halves in its blocks"),
-        (any(block.norm_position != "before" for block in blocks), "has norms that do not stand before its halves"),
+        (any(block.norm_position != "before" for block in blocks), "has norms that are not before its halves"),
         (any(block.mixer is None or block.feed_forward is None for block in blocks), "has blocks with one half"),
     ):
         if present:
@@ -183,7 +183,7 @@ def _feed_forward(blocks: Sequence[Block]) -> Iterator[tuple[str, ...]]:
     dense = [half for half in halves if isinstance(half, Dense)]
     mixtures = [half for half in halves if isinstance(half, Mixture)]
     if len(dense) + len(mixtures) < len(halves):
-        _no_arguments("has dense feed-forwards beside mixtures")
+        _no_arguments("has dense feed-forwards in parallel to mixtures")
     _one(dense, "feed-forwards")
     _one(mixtures, "mixtures of experts")
     first = (dense or mixtures)[0]

@@ -83,16 +83,16 @@ _BACKENDS = ("auto", "flash", "fused", "unfused", "local")
 
 def _launch_words(text: str, where: str) -> tuple[str, ...]:
     """The words of the command that starts training."""
-    found = [(sum(word.partition("=")[0] in TELLING for word in words), words) for words in commands(text, where)]
+    candidates = [(sum(word.partition("=")[0] in TELLING for word in words), words) for words in commands(text, where)]
     if text.lstrip().startswith("--"):
         # a list of arguments: each line is one, and no line is a command
-        every = tuple(word for _, words in found for word in words)
-        found = [(sum(word.partition("=")[0] in TELLING for word in every), every)]
-    most = max((count for count, _ in found), default=0)
+        arguments = tuple(word for _, words in candidates for word in words)
+        candidates = [(sum(word.partition("=")[0] in TELLING for word in arguments), arguments)]
+    most = max((count for count, _ in candidates), default=0)
     if most < 2:
         fix = "give a launch script, or the arguments behind pretrain_gpt.py"
-        raise InputError(where, "holds no arguments of Megatron-LM", fix)
-    return next(words for count, words in found if count == most)
+        raise InputError(where, "has no arguments of Megatron-LM", fix)
+    return next(words for count, words in candidates if count == most)
 
 
 def _chips(launcher: Flags) -> int | None:
@@ -127,7 +127,7 @@ def _precision(flags: Flags) -> str:
     eight = [flags.choice("--fp8-format", ("e4m3", "hybrid")) is not None]
     eight += [flags.has("--fp8-hybrid"), flags.has("--fp8-e4m3")]
     if half and brain:
-        raise flags.wrong("--fp16", "stands beside --bf16", "keep one of the two")
+        raise flags.wrong("--fp16", "cannot be combined with --bf16", "drop one of them")
     if flags.choice("--fp4-format", ("e2m1",)) is not None:
         return "fp4"
     return "fp8" if any(eight) else "fp16" if half else "bf16" if brain else "fp32"
@@ -145,16 +145,16 @@ def _context(flags: Flags, degrees: _Degrees) -> Document:
     if kinds is None:
         return {"context_kind": "ring"} if degrees.context > 1 else {}
     if len(set(kinds)) > 1 or kinds[0] not in CONTEXT:
-        known = ", ".join(CONTEXT)
+        supported = ", ".join(CONTEXT)
         raise flags.wrong(
-            "--cp-comm-type", f"is {quoted(' '.join(kinds))}", f"a plan has one of {known} for all layers"
+            "--cp-comm-type", f"is {quoted(' '.join(kinds))}", f"a plan has one of {supported} for all layers"
         )
     return {"context_kind": CONTEXT[kinds[0]]}
 
 
 def _experts(flags: Flags) -> Document:
     expert, inner = flags.whole(FLAGS["expert_parallel"]), flags.whole(FLAGS["expert_tensor_parallel"])
-    if not flags.whole("--num-experts", least=0):
+    if not flags.whole("--num-experts", low=0):
         return {}
     fields: Document = {"expert_parallel": expert or 1}
     return fields if inner is None else {**fields, "expert_tensor_parallel": inner}
@@ -163,7 +163,7 @@ def _experts(flags: Flags) -> Document:
 def _sharding(flags: Flags, degrees: _Degrees) -> Document:
     strategy = flags.choice("--data-parallel-sharding-strategy", SHARDING) or "no_shard"
     stage = int(flags.has("--use-distributed-optimizer"))
-    deepspeed = flags.whole("--zero-stage", least=0)
+    deepspeed = flags.whole("--zero-stage", low=0)
     if any([flags.has("--use-megatron-fsdp"), flags.has("--use-custom-fsdp")]):
         stage = SHARDING[strategy]
     elif flags.has("--use-torch-fsdp2"):
@@ -172,24 +172,24 @@ def _sharding(flags: Flags, degrees: _Degrees) -> Document:
         stage = deepspeed
         # what else it says of the state is said here
         flags.read.add("--deepspeed_config")
-    copies = flags.whole("--num-distributed-optimizer-instances") or 1
-    if not stage or copies == 1:
+    instances = flags.whole("--num-distributed-optimizer-instances") or 1
+    if not stage or instances == 1:
         return {"zero_stage": stage}
     if degrees.data is None:
-        what = f"is {copies}, which makes groups of a size that depends on the number of chips"
+        what = f"is {instances}, which makes groups of a size that depends on the number of chips"
         raise flags.wrong("--num-distributed-optimizer-instances", what, "say on how many chips this runs")
     ranks = degrees.data * degrees.context
-    if ranks % copies:
-        what = f"is {copies} for {ranks} data-parallel chips"
+    if ranks % instances:
+        what = f"is {instances} for {ranks} data-parallel chips"
         raise flags.wrong("--num-distributed-optimizer-instances", what, "it should divide them")
-    return {"zero_stage": stage, "zero_group": ranks // copies}
+    return {"zero_stage": stage, "zero_group": ranks // instances}
 
 
 # Stages.
 
 
 def _stages(flags: Flags, degrees: _Degrees) -> Document:
-    chunks, layers = _cut(flags, degrees)
+    chunks, layers = _partition(flags, degrees)
     if degrees.pipeline == 1 and chunks > 1:
         raise flags.wrong(FLAGS["pipeline_parallel"], f"is 1 with {chunks} virtual stages", "use more stages")
     fields: Document = {} if chunks == 1 else {"virtual_stages": chunks}
@@ -198,7 +198,7 @@ def _stages(flags: Flags, degrees: _Degrees) -> Document:
     return fields
 
 
-def _cut(flags: Flags, degrees: _Degrees) -> tuple[int, list[int]]:
+def _partition(flags: Flags, degrees: _Degrees) -> tuple[int, list[int]]:
     """Chunks of a stage, and the layers of each stage, chunk by chunk."""
     layout = flags.text("--pipeline-model-parallel-layout")
     per_chunk = flags.whole("--num-layers-per-virtual-pipeline-stage")
@@ -257,7 +257,7 @@ def _laid_out(flags: Flags, text: str, degrees: _Degrees) -> tuple[int, list[int
         fix = f"it should have a multiple of {degrees.pipeline} stages and {degrees.layers} layers"
         raise flags.wrong(flag, what, fix)
     if any("m" in part for part in parts[:-1]):
-        raise flags.wrong(flag, "predicts further tokens before the last stage", "a plan has that with the loss")
+        raise flags.wrong(flag, "predicts further tokens before the last stage", "put that in the stage with the loss")
     return len(parts) // degrees.pipeline, layers
 
 
@@ -290,8 +290,8 @@ def _recompute(flags: Flags, degrees: _Degrees, plan: Document) -> Document:
         return {"recompute": "full"}
     parts = degrees.pipeline * plan.get("virtual_stages", 1)
     sizes = plan.get("layers_per_stage") or even_layers(parts, degrees.layers)
-    again = sum(min(number, size) for size in sizes)
-    share = 1.0 if again == degrees.layers else again / degrees.layers
+    recomputed = sum(min(number, size) for size in sizes)
+    share = 1.0 if recomputed == degrees.layers else recomputed / degrees.layers
     if len(set(sizes)) == 1 and share < 1:
         share = number / sizes[0]
     return {"recompute": "full"} if share == 1 else {"recompute": "full", "recompute_share": share}

@@ -31,16 +31,16 @@ def read_model(flags: Flags, seq_len: int, tensor_parallel: int) -> str | Docume
     vocab, padded = _vocabulary(flags, tensor_parallel)
     document = _document(flags, seq_len)
     probe = _validated({**document, "vocab": vocab or 1}, flags)
-    found = [
+    matches = [
         name
         for name in _catalogue_by_figures().get(_figures(probe), ())
         if vocab is None or vocab in (models.load(name).vocab, padded(models.load(name).vocab))
     ]
-    if found:
+    if matches:
         rows = document["max_seq_len"]
-        return min(found, key=lambda name: (abs(models.load(name).max_seq_len - rows), name))
+        return min(matches, key=lambda name: (abs(models.load(name).max_seq_len - rows), name))
     if vocab is None:
-        raise flags.wrong("--vocab-size", "is missing, and no model of the catalogue is like this", "add --vocab-size")
+        raise flags.wrong("--vocab-size", "is missing, and no model of the catalogue matches", "add --vocab-size")
     return document_of(probe)
 
 
@@ -60,16 +60,16 @@ def _validated(document: Document, flags: Flags) -> Model:
         return validate(Model, document, "model")
     except InputError as error:
         fix = f"in the model they describe, {error.where.removeprefix('model: ')} {error.what}; {error.fix}"
-        raise InputError(flags.where, "has arguments that make no model", fix) from None
+        raise InputError(flags.where, "has arguments that do not describe a model", fix) from None
 
 
 @lru_cache(maxsize=1)
 def _catalogue_by_figures() -> Mapping[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
+    by_figures: dict[str, tuple[str, ...]] = {}
     for name in models.names():
         key = _figures(models.load(name))
-        found[key] = (*found.get(key, ()), name)
-    return found
+        by_figures[key] = (*by_figures.get(key, ()), name)
+    return by_figures
 
 
 def _figures(model: Model) -> str:
@@ -106,7 +106,7 @@ def _document(flags: Flags, seq_len: int) -> Document:
     windowed = _per_layer(flags, "--window-attn-skip-freq", layers, _all_but_every_last)
     sparse = _per_layer(flags, "--moe-layer-freq", layers, _every_first)
     window = _window(flags)
-    experts = bool(flags.whole("--num-experts", least=0))
+    experts = bool(flags.whole("--num-experts", low=0))
     order = [
         (
             window is not None and (windowed is None or bool(windowed[i])),
@@ -136,7 +136,7 @@ def _document(flags: Flags, seq_len: int) -> Document:
         document["embedding"] = {"positions": rows}
     if flags.has("--embed-layernorm"):
         document["embedding"] = {**document.get("embedding", {}), "norm": "layer"}
-    further = flags.whole("--mtp-num-layers", least=0)
+    further = flags.whole("--mtp-num-layers", low=0)
     if further:
         document["multi_token_prediction"] = {"modules": further, "block": names[order[-1]]}
     return document
@@ -176,13 +176,13 @@ def _all_but_every_last(period: int, layers: int) -> list[int]:
     return [int((i + 1) % period != 0) for i in range(layers)]
 
 
-def _per_layer(flags: Flags, flag: str, layers: int, every: Callable[[int, int], list[int]]) -> list[int] | None:
+def _per_layer(flags: Flags, flag: str, layers: int, pattern: Callable[[int, int], list[int]]) -> list[int] | None:
     """A number for each layer: a list, or a period."""
     text = flags.text(flag)
     if text is None:
         return None
     if text.isascii() and text.isdecimal():
-        return every(max(int(text[:9]), 1), layers)
+        return pattern(max(int(text[:9]), 1), layers)
     values = list_values(text)
     if values is None or len(values) != layers:
         raise flags.wrong(flag, f"is {quoted(text)}", f"it should be a number, or a list of {layers} such as [0]*3+[1]")
@@ -245,7 +245,7 @@ def _activation(flags: Flags, *, bias: bool) -> str:
         return "relu2"
     if flags.has("--quick-geglu"):
         if flags.number("--activation-func-clamp-value") is None:
-            raise flags.wrong("--quick-geglu", "stands without a clamp", "add --activation-func-clamp-value")
+            raise flags.wrong("--quick-geglu", "needs a clamp", "add --activation-func-clamp-value")
         flags.number("--glu-linear-offset")
         return "swiglu_clamped"
     return "gelu" if flags.has("--no-bias-gelu-fusion") or not bias else "gelu_tanh"
@@ -265,7 +265,7 @@ def _mixture(flags: Flags, hidden: int, *, bias: bool) -> Document:
     sigmoid = flags.choice("--moe-router-score-function", ("softmax", "sigmoid")) == "sigmoid"
     before, shared = flags.has("--moe-router-pre-softmax"), flags.whole("--moe-shared-expert-intermediate-size", 0)
     mixture: Document = {
-        "kind": "mixture", "experts": flags.whole("--num-experts", least=0) or 1,
+        "kind": "mixture", "experts": flags.whole("--num-experts", low=0) or 1,
         "top_k": flags.whole("--moe-router-topk") or 2,
         "size": flags.whole("--moe-ffn-hidden-size") or _dense_size(flags, hidden),
         "activation": _activation(flags, bias=bias), "bias": bias, "router_bias": bias,

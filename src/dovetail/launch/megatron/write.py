@@ -37,8 +37,9 @@ def export(task: Task) -> Launch:
     job, plan = task.job, task.plan
     check_runs(plan, job, task.cluster, launch="megatron")
     if job.optimizer not in _OPTIMIZERS:
-        known = ", ".join(_OPTIMIZERS)
-        raise InputError("job: optimizer", f"is {job.optimizer}, which {VERSION} does not have", f"use one of {known}")
+        optimizers = ", ".join(_OPTIMIZERS)
+        what = f"is {job.optimizer}, which {VERSION} does not have"
+        raise InputError("job: optimizer", what, f"use one of {optimizers}")
     arguments = [
         *model_arguments(job.model, job.seq_len),
         ("--seq-length", str(job.seq_len)),
@@ -59,7 +60,7 @@ def _precision(job: Job, plan: Plan) -> Iterator[tuple[str, ...]]:
     if job.precision != "fp32":
         yield ("--fp16",) if job.precision == "fp16" else ("--bf16",)
     if job.precision == "fp8":
-        # scaled as each tensor is now: with delayed scales norms and activations could not be computed again
+        # scaled as each tensor is now: with delayed scales norms and activations could not be recomputed
         yield "--fp8-format", "hybrid"
         yield "--fp8-recipe", "tensorwise"
         if plan.zero_stage:
@@ -135,14 +136,14 @@ def _recompute(plan: Plan) -> Iterator[tuple[str, ...]]:
 
 def _notes(task: Task) -> Iterator[str]:
     job, plan = task.job, task.plan
-    yield f"Start it on {plan.chips} chips: torchrun ... pretrain_gpt.py, with these arguments behind (xargs -a)."
+    yield f"Start it on {plan.chips} chips: torchrun ... pretrain_gpt.py, followed by these arguments (xargs -a)."
     yield "Add data, tokenizer, checkpoints, learning rate and number of steps, rotary base and epsilon of norms."
     if plan.zero_stage in SHARDING:
         yield "Megatron-FSDP wants CUDA_DEVICE_MAX_CONNECTIONS unset."
     elif plan.tensor_parallel > 1 or plan.context_parallel > 1:
-        yield "On chips before Blackwell set CUDA_DEVICE_MAX_CONNECTIONS=1: Megatron-LM does not start without."
+        yield "On chips before Blackwell set CUDA_DEVICE_MAX_CONNECTIONS=1: Megatron-LM does not start without it."
     if job.precision == "fp8" and not plan.zero_stage:
-        yield "Without ZeRO weights stay in bf16 beside their fp8 copies: more memory than the plan counts."
+        yield "Without ZeRO, weights stay in bf16 in addition to their fp8 copies: more memory than the plan counts."
     multiple = 128 * plan.tensor_parallel
     if job.model.vocab % multiple:
         yield f"Megatron-LM pads the vocabulary of {job.model.vocab} to a multiple of {multiple}."

@@ -46,13 +46,13 @@ def tokens(text: str, where: str) -> Iterator[tuple[str, Command]]:
         cursor.skip_spaces()
         if cursor.at_end:
             break
-        found = cursor.take_operator()
-        if found is not None:
+        taken = cursor.take_operator()
+        if taken is not None:
             if command:
                 yield operator, tuple(command)
-                command, operator = [], found
-            elif found != "\n":
-                operator = found
+                command, operator = [], taken
+            elif taken != "\n":
+                operator = taken
             continue
         array = cursor.take_array()
         if array is not None:
@@ -97,18 +97,18 @@ class _Cursor:
         return None
 
     def take_array(self) -> ArrayAssignment | None:
-        found = _ARRAY.match(self.text, self.at)
-        if found is None:
+        match = _ARRAY.match(self.text, self.at)
+        if match is None:
             return None
-        self.at = found.end()
+        self.at = match.end()
         words: list[Word] = []
         while True:
             self.skip_spaces(lines=True)
             if self.at_end:
-                raise InputError(self.where, f"has an array {found[1]} that never ends", "close it with )")
+                raise InputError(self.where, f"has an array {match[1]} that is not closed", "close it with )")
             if self.text[self.at] == ")":
                 self.at += 1
-                return ArrayAssignment(found[1], bool(found[2]), tuple(words))
+                return ArrayAssignment(match[1], bool(match[2]), tuple(words))
             start = self.at
             words.append(self.take_word())
             # an operator has no place in an array: passed over, so that the text comes to an end
@@ -156,7 +156,7 @@ class _Cursor:
                 self.at += 1
         if self.at_end:
             line = self.text.count("\n", 0, start) + 1
-            raise InputError(self.where, f"has a quote on line {line} that never ends", f"close it with {quote}")
+            raise InputError(self.where, f"has a quote on line {line} that is not closed", f"close it with {quote}")
         self.at += 1
         return Fragment(content, "literal" if quote == "'" else "quoted")
 
@@ -168,14 +168,14 @@ class _Cursor:
             self.at = len(self.text) if end < 0 else end + 1
             return self.text[start : self.at]
         opening = self.text[start + 1 : start + 2]
-        closing = {"{": "}", "(": ")"}.get(opening)
+        bracket = {"{": "}", "(": ")"}.get(opening)
         self.at += 1
-        if closing is None:
+        if bracket is None:
             return self.text[start : self.at]
         depth = 0
         while not self.at_end:
             here = self.text[self.at]
-            depth += (here == opening) - (here == closing)
+            depth += (here == opening) - (here == bracket)
             self.at += 1
             if not depth:
                 break

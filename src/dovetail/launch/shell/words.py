@@ -140,9 +140,9 @@ def _simple(words: list[Word | ArrayAssignment], script: _Script, depth: int) ->
         head = rest[0]
         if isinstance(head, ArrayAssignment):
             _assign(script, head.name, [f for word in head.words for f in _fields(word, script)], more=head.more)
-        elif (found := _ASSIGNMENT.match(head[0].text)) is not None and head[0].kind == "raw":
-            value = (Fragment(head[0].text[found.end() :], "quoted"), *head[1:])
-            _assign(script, found[1], [" ".join(_fields(_unsplit(value), script))], more=bool(found[2]))
+        elif (match := _ASSIGNMENT.match(head[0].text)) is not None and head[0].kind == "raw":
+            value = (Fragment(head[0].text[match.end() :], "quoted"), *head[1:])
+            _assign(script, match[1], [" ".join(_fields(_unsplit(value), script))], more=bool(match[2]))
         else:
             break
         rest = rest[1:]
@@ -163,10 +163,10 @@ def _without_files(words: list[Word | ArrayAssignment]) -> Iterator[Word]:
     for word in words:
         if isinstance(word, ArrayAssignment):
             continue
-        found = _REDIRECTION.match(word[0].text) if word[0].kind == "raw" else None
-        if found is None and not skip:
+        match = _REDIRECTION.match(word[0].text) if word[0].kind == "raw" else None
+        if match is None and not skip:
             yield word
-        skip = found is not None and found.end() == len(word[0].text) and len(word) == 1
+        skip = match is not None and match.end() == len(word[0].text) and len(word) == 1
 
 
 def _assign(script: _Script, name: str, values: list[str], *, more: bool) -> None:
@@ -227,29 +227,29 @@ def _fields(word: Word, script: _Script, *, tested: bool = False) -> list[str]:
 def _parts(fragment: Fragment, script: _Script, *, tested: bool) -> Iterator[tuple[list[str], bool | None]]:
     """Texts a fragment stands for, and whether spaces part them; none: they are words of their own."""
     end = 0
-    for found in _EXPANSION.finditer(fragment.text):
-        if found.start() > end:
-            yield [fragment.text[end : found.start()]], False
-        end = found.end()
-        values = _value(found, script, tested=tested)
-        if found["array"] and values is not None:
+    for match in _EXPANSION.finditer(fragment.text):
+        if match.start() > end:
+            yield [fragment.text[end : match.start()]], False
+        end = match.end()
+        values = _value(match, script, tested=tested)
+        if match["array"] and values is not None:
             if fragment.kind == "raw":
                 values = [piece for value in values for piece in value.split()]
             yield values, None
         else:
-            text = found[0] if values is None else " ".join(values)
+            text = match[0] if values is None else " ".join(values)
             yield [text], fragment.kind == "raw" and values is not None
     if end < len(fragment.text):
         yield [fragment.text[end:]], False
 
 
-def _value(found: re.Match[str], script: _Script, *, tested: bool) -> list[str] | None:
+def _value(match: re.Match[str], script: _Script, *, tested: bool) -> list[str] | None:
     """What a variable or sum is; none where the text does not tell."""
-    if found["sum"] is not None:
+    if match["sum"] is not None:
         numbers = {name: " ".join(values) for name, values in script.variables.items()}
-        result = arithmetic(found["sum"], numbers)
+        result = arithmetic(match["sum"], numbers)
         return None if result is None else [str(result)]
-    name = found["name"] or found["braced"]
+    name = match["name"] or match["braced"]
     if name in script.undecided:
         if tested:
             return None
@@ -257,7 +257,7 @@ def _value(found: re.Match[str], script: _Script, *, tested: bool) -> list[str] 
         raise InputError(script.where, what, "write the arguments out, or keep one branch")
     if name in script.variables:
         return script.variables[name]
-    if found["default"] is not None:
-        return _fields((Fragment(found["default"].strip("\"'"), "quoted"),), script, tested=tested)
+    if match["default"] is not None:
+        return _fields((Fragment(match["default"].strip("\"'"), "quoted"),), script, tested=tested)
     # an unset variable counts as empty in a test; elsewhere it is shown as it stands
     return [""] if tested else None

@@ -56,7 +56,7 @@ def read(text: str, where: str) -> Reading:
     recipe = recipe_named(named[0], named[1])
     if recipe is None and any(named):
         words = [f"--{flag} {value}" for flag, value in zip(("module", "config"), named, strict=True) if value]
-        given.unknown.append(f"{' '.join(words)} (what else it sets is not known)")
+        given.unknown.append(f"{' '.join(words)} (we do not know what else it sets)")
     for name in [n for n in given.options if n not in DEFAULTS]:
         _sort(name, given, where)
     values = _Values(where, given.options, given.checkpointing, {**DEFAULTS, **(recipe.sets if recipe else {})})
@@ -87,19 +87,19 @@ def _launch_words(text: str, where: str) -> list[str]:
     if lines and not launches:
         return lines
     if len(launches) != 1 or lines:
-        what = "starts torchtitan more than once" if launches else "holds no flags of torchtitan"
-        raise InputError(where, what, "it should hold one launch: flags, or a script that calls torchrun")
+        what = "starts torchtitan more than once" if launches else "has no flags of torchtitan"
+        raise InputError(where, what, "it should have one launch: flags, or a script that calls torchrun")
     return launches[0]
 
 
 def _given(words: list[str], where: str) -> _Given:
     given = _Given()
     # options of torchrun stand before the module it runs
-    own = next((i for i, word in enumerate(words) if word == "-m" or word.endswith((".py", ".sh"))), -1)
+    program = next((i for i, word in enumerate(words) if word == "-m" or word.endswith((".py", ".sh"))), -1)
     processes: dict[str, str] = {}
     for position, name, values in _flags(words):
         flag = f"--{name}"
-        if position < own:
+        if position < program:
             if name in ("nnodes", "nproc_per_node"):
                 processes[name] = values[-1] if values else ""
             elif name in _TORCHRUN.split():
@@ -109,12 +109,12 @@ def _given(words: list[str], where: str) -> _Given:
         elif name.startswith("activation_checkpoint:"):
             given.checkpointing = name.partition(":")[2].replace("-", "_")
         elif name in given.options:
-            raise InputError(f"{where}: {flag}", "stands twice", "give it once")
+            raise InputError(f"{where}: {flag}", "is given twice", "give it once")
         else:
             given.options[name] = values
     if not given.options:
-        raise InputError(where, "holds no flags of torchtitan", "it should hold one launch, as flags or a script")
-    if processes and own >= 0:
+        raise InputError(where, "has no flags of torchtitan", "it should have one launch, as flags or a script")
+    if processes and program >= 0:
         numbers = [processes.get("nnodes", "1"), processes.get("nproc_per_node", "1")]
         if all(re.fullmatch(r"\d{1,8}", number) for number in numbers):
             given.world = prod(map(int, numbers)) or None
@@ -127,8 +127,8 @@ def _flags(words: list[str]) -> Iterator[tuple[int, str, tuple[str, ...]]]:
     while position < len(words):
         word, start = words[position], position
         position += 1
-        if found := _CHECKPOINTING.fullmatch(word):
-            yield start, f"activation_checkpoint:{found[1]}", ()
+        if match := _CHECKPOINTING.fullmatch(word):
+            yield start, f"activation_checkpoint:{match[1]}", ()
         elif word.startswith("--") and word.strip("-"):
             name, equals, value = word[2:].partition("=")
             values = [value] if equals else []
@@ -154,7 +154,7 @@ def _sort(name: str, given: _Given, where: str) -> None:
     elif positive in ONLY or name == "optimizer.implementation":
         value = values[-1] if values else str(positive == name)
         if value != str(ONLY.get(positive)):
-            raise InputError(f"{where}: --{name}", f"is {quoted(value)}, which no plan has", "leave it out")
+            raise InputError(f"{where}: --{name}", f"is {quoted(value)}, which plans cannot express", "drop it")
         given.passed_over.append(f"--{name}")
     elif positive in PASSED_OVER:
         given.passed_over.append(f"--{name}")
@@ -286,14 +286,14 @@ def _recompute(values: _Values) -> str:
 
 def _stages(values: _Values, recipe: Recipe | None, p: int) -> dict[str, Any]:
     name = f"{_P}pipeline_parallel_schedule"
-    known = {theirs.casefold(): ours for ours, theirs in TORCHTITAN_SCHEDULES.items()}
-    schedule = known.get(values.text(name).casefold())
+    schedules = {theirs.casefold(): ours for ours, theirs in TORCHTITAN_SCHEDULES.items()}
+    schedule = schedules.get(values.text(name).casefold())
     if p == 1:
         # a recipe may name a schedule of several chunks for whoever adds stages
         return {"pipeline_schedule": schedule} if schedule == "gpipe" else {}
     if schedule is None:
         raise values.wrong(
-            name, f"is {quoted(values.text(name))}, which no plan has", one_of(TORCHTITAN_SCHEDULES.values())
+            name, f"is {quoted(values.text(name))}, which plans cannot express", one_of(TORCHTITAN_SCHEDULES.values())
         )
     layers = _listed_layers(values) or _dealt_layers(values, recipe, p, chunks=2 if schedule == "interleaved" else 1)
     chunks, rest = divmod(len(layers), p)
@@ -347,12 +347,12 @@ def _job(values: _Values, recipe: Recipe | None, plan: Mapping[str, Any]) -> dic
         what = f"is {local}, which microbatches of {plan['micro_batch']} do not divide"
         raise values.wrong("training.local_batch_size", what, "choose a multiple of pipeline_parallel_microbatch_size")
     batch = values.number("training.global_batch_size", also=-1)
-    copies = plan.get("data_parallel")
-    if batch == -1 and copies is not None:
-        batch = local * copies
+    replicas = plan.get("data_parallel")
+    if batch == -1 and replicas is not None:
+        batch = local * replicas
     if batch is not None and batch > 0:
         job["global_batch"] = batch
-        if plan["pipeline_parallel"] > 1 and copies is not None and batch != local * copies:
-            what = f"makes {batch / (local * copies):g} rounds through the pipeline a step, where a plan has one"
-            raise values.wrong("training.global_batch_size", what, f"it should be {local * copies}")
+        if plan["pipeline_parallel"] > 1 and replicas is not None and batch != local * replicas:
+            what = f"makes {batch / (local * replicas):g} rounds through the pipeline a step, where a plan has one"
+            raise values.wrong("training.global_batch_size", what, f"it should be {local * replicas}")
     return job

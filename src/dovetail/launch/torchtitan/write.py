@@ -33,18 +33,18 @@ def export(task: Task) -> Launch:
         "hf_assets_path, the dataset, checkpoints and the learning rate are the recipe's",
     ]
     if task.plan.recompute == "selective":
-        notes.append("its selective recompute keeps attention and every other matrix product, whatever the model")
+        notes.append("its selective recompute saves attention and every second matrix product, whatever the model")
     return Launch("torchtitan.flags", "\n".join(_flags(task, recipe)) + "\n", tuple(notes))
 
 
 def _recipe(task: Task) -> Recipe:
     """The recipe that trains a job's model in its numbers."""
     job = task.job
-    known = {recipe.model: recipe for recipe in RECIPES}
-    recipe = known.get(job.model.name)
+    recipes = {recipe.model: recipe for recipe in RECIPES}
+    recipe = recipes.get(job.model.name)
     if recipe is None or models.load(recipe.model) != job.model:
         what = f"is {job.model.name}, for which {VERSION} ships no recipe"
-        raise InputError("job: model", what, one_of(known, job.model.name))
+        raise InputError("job: model", what, one_of(recipes, job.model.name))
     if job.precision not in (recipe.precision, "fp32") or (job.precision == "fp32" and recipe.precision != "bf16"):
         what = f"is {job.precision}, and {recipe.config} of {VERSION} multiplies in {recipe.precision}"
         raise InputError("job: precision", what, f"it should be {recipe.precision}")

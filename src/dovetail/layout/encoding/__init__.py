@@ -5,10 +5,10 @@ from dovetail.layout.encoding.document import from_json, read_encoding, to_json
 from dovetail.layout.encoding.encoded_strategy import EncodedStrategy, as_strategy, stream_shards
 from dovetail.layout.encoding.factor import REPLICATE, Factor, MeshAxis, String, Strings
 from dovetail.layout.encoding.free_strategy import FreeStrategy, layer_strategy
-from dovetail.layout.encoding.job_encoding import Encoding, Interval, StageEncoding, Tile, WaferSchedule
+from dovetail.layout.encoding.job_encoding import Encoding, LayerInterval, StageEncoding, Tile, WaferSchedule
 from dovetail.layout.encoding.job_space import EncodingSpace
 from dovetail.layout.encoding.named import encode_strategy
-from dovetail.layout.encoding.operator_encoding import Activation, Home, OperatorEncoding, Store
+from dovetail.layout.encoding.operator_encoding import Activation, Home, OperatorEncoding, StateStore
 from dovetail.layout.encoding.operator_space import OperatorSpace, count_operator, dominated, enumerate_operator
 from dovetail.layout.encoding.reshard import Reshard, placed, reshards
 from dovetail.layout.encoding.rules import RULES, Violation, operator_violations
@@ -29,13 +29,13 @@ __all__ = [
     "Factor",
     "FreeStrategy",
     "Home",
-    "Interval",
+    "LayerInterval",
     "MeshAxis",
     "OperatorEncoding",
     "OperatorSpace",
     "Reshard",
     "StageEncoding",
-    "Store",
+    "StateStore",
     "String",
     "Strings",
     "Tile",

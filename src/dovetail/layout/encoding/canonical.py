@@ -21,13 +21,13 @@ def canonical_strings(strings: Strings, rows: int, cols: int) -> Strings:
     Mirroring a tile left to right or top to bottom changes no string: parts of a dim change names, no group of dies
     does. Mirroring a square tile along its diagonal changes the strings over.
     """
-    found = Strings(merged(strings.rows), merged(strings.cols))
-    return min(found, found.transposed()) if rows == cols else found
+    plain = Strings(merged(strings.rows), merged(strings.cols))
+    return min(plain, plain.transposed()) if rows == cols else plain
 
 
 def canonical_operator(operator: OperatorEncoding) -> OperatorEncoding:
     """An operator's canonical form as it lies; factors merge only where the same homes are sharded along them."""
-    kept: dict[str, list[tuple[MeshAxis, int]]] = {name: [] for name in operator.homes}
+    sharded: dict[str, list[tuple[MeshAxis, int]]] = {name: [] for name in operator.homes}
     strings: dict[MeshAxis, String] = {}
     for axis in MeshAxis:
         factors: list[tuple[Factor, _Marks]] = []
@@ -41,9 +41,9 @@ def canonical_operator(operator: OperatorEncoding) -> OperatorEncoding:
         strings[axis] = tuple(factor for factor, _ in factors)
         for position, (_, marks) in enumerate(factors):
             for name in marks:
-                kept[name].append((axis, position))
+                sharded[name].append((axis, position))
     forward = Strings(strings[MeshAxis.ROWS], strings[MeshAxis.COLS])
-    homes = {name: Home(home.store, tuple(sorted(kept[name]))) for name, home in operator.homes.items()}
+    homes = {name: Home(home.store, tuple(sorted(sharded[name]))) for name, home in operator.homes.items()}
     return replace(
         operator,
         forward=forward,
@@ -60,12 +60,12 @@ def canonicalise(encoding: Encoding, wafer: WaferGrid | None = None) -> Encoding
     all stages are mirrored at once: each by itself would change what lies beside what, and so what resharding costs.
     """
     stages = tuple(_canonical_stage(stage) for stage in encoding.stages)
-    own = replace(encoding, stages=stages)
+    unmirrored = replace(encoding, stages=stages)
     if wafer is not None:
-        images = [_mirrored(own, wafer, symmetry) for symmetry in symmetries(wafer)]
+        images = [_mirrored(unmirrored, wafer, symmetry) for symmetry in symmetries(wafer)]
     else:
         square = len(stages) == 1 and stages[0].tile.rows == stages[0].tile.cols
-        images = [own, *([replace(own, stages=(stages[0].transposed(),))] if square else [])]
+        images = [unmirrored, *([replace(unmirrored, stages=(stages[0].transposed(),))] if square else [])]
     # tiles tell most images apart; the whole document is written only where they do not
     first = min(_tiles(image) for image in images)
     images = [image for image in images if _tiles(image) == first]
@@ -92,10 +92,10 @@ def _mirrored(encoding: Encoding, wafer: WaferGrid, symmetry: Symmetry) -> Encod
     return replace(encoding, stages=tuple(stages))
 
 
-def _override(own: Strings | None, forward: Strings) -> Strings | None:
+def _override(strings: Strings | None, forward: Strings) -> Strings | None:
     """Gradients' own strings, unless they say what the forward's do."""
-    if own is None:
+    if strings is None:
         return None
-    found = Strings(merged(own.rows), merged(own.cols))
+    short = Strings(merged(strings.rows), merged(strings.cols))
     plain = Strings(merged(forward.rows), merged(forward.cols))
-    return None if found == plain else found
+    return None if short == plain else short

@@ -11,8 +11,8 @@ from pydantic import Field
 
 from dovetail.documents import MAX_FILE_BYTES, Spec, parse_document, read_bytes, validate
 from dovetail.layout.encoding.factor import Factor, MeshAxis, String, Strings
-from dovetail.layout.encoding.job_encoding import Encoding, Interval, StageEncoding, Tile, WaferSchedule
-from dovetail.layout.encoding.operator_encoding import Activation, Home, OperatorEncoding, Store
+from dovetail.layout.encoding.job_encoding import Encoding, LayerInterval, StageEncoding, Tile, WaferSchedule
+from dovetail.layout.encoding.operator_encoding import Activation, Home, OperatorEncoding, StateStore
 
 FORMAT = "dovetail-encoding/1"
 
@@ -27,15 +27,15 @@ class FactorSpec(Spec):
     factor: Count
     """dies, or groups of dies, along the axis"""
     dim: Name
-    """the dim they cut; `replicate`: none; `+`: the terms of a sum"""
+    """the dim they shard; `replicate`: none; `+`: the terms of a sum"""
     streamed: bool = False
-    """the operand that is not cut travels from die to die"""
+    """the operand that is not sharded travels from die to die"""
 
 
 FactorList = Annotated[tuple[FactorSpec, ...], Field(strict=False, max_length=64)]
 
 
-class StringsSpec(Spec):
+class EncodingStringsSpec(Spec):
     """One string per axis of the tile, innermost factor first."""
 
     rows: FactorList = ()
@@ -53,16 +53,16 @@ class PositionSpec(Spec):
 class HomeSpec(Spec):
     """Where a state lives."""
 
-    store: Annotated[Store, Field(strict=False)] = Store.SRAM
+    store: Annotated[StateStore, Field(strict=False)] = StateStore.SRAM
     sharded: Annotated[tuple[PositionSpec, ...], Field(strict=False, max_length=64)] = ()
-    """factors along which each die keeps a part alone"""
+    """factors along which each die stores only its shard"""
 
 
-class OperatorSpec(StringsSpec):
+class OperatorSpec(EncodingStringsSpec):
     """An operator on the tile."""
 
-    input_gradient: StringsSpec | None = None
-    weight_gradient: StringsSpec | None = None
+    input_gradient: EncodingStringsSpec | None = None
+    weight_gradient: EncodingStringsSpec | None = None
     activation: Annotated[Activation, Field(strict=False)] = Activation.STASH
     weights: HomeSpec = HomeSpec()
     gradients: HomeSpec = HomeSpec()
@@ -91,7 +91,7 @@ class StageSpec(Spec):
     tile: TileSpec
     layers: Annotated[tuple[IntervalSpec, ...], Field(strict=False, min_length=1, max_length=4096)]
     helper: Place | None = None
-    """the stage that keeps what operators with the policy `helper` write"""
+    """the stage that stores what operators with the policy `helper` write"""
     classes: dict[str, dict[str, OperatorSpec]]
     """layer class, then operator"""
 
@@ -157,9 +157,9 @@ def operator_document(operator: OperatorEncoding) -> dict[str, Any]:
     """One operator's part of the document."""
     document: dict[str, Any] = _strings_document(operator.forward)
     for name in ("input_gradient", "weight_gradient"):
-        own: Strings | None = getattr(operator, name)
-        if own is not None:
-            document[name] = _strings_document(own)
+        strings: Strings | None = getattr(operator, name)
+        if strings is not None:
+            document[name] = _strings_document(strings)
     if operator.activation is not Activation.STASH:
         document["activation"] = str(operator.activation)
     for name, home in operator.homes.items():
@@ -189,7 +189,7 @@ def _home_document(home: Home) -> dict[str, Any]:
 
 def _stage(spec: StageSpec) -> StageEncoding:
     tile = Tile(spec.tile.x, spec.tile.y, spec.tile.rows, spec.tile.cols)
-    layers = tuple(Interval(part.first, part.end) for part in spec.layers)
+    layers = tuple(LayerInterval(part.first, part.end) for part in spec.layers)
     classes = {name: {o: _operator(s) for o, s in operators.items()} for name, operators in spec.classes.items()}
     return StageEncoding(tile, layers, classes, spec.helper)
 
@@ -206,7 +206,7 @@ def _operator(spec: OperatorSpec) -> OperatorEncoding:
     )
 
 
-def _strings(spec: StringsSpec) -> Strings:
+def _strings(spec: EncodingStringsSpec) -> Strings:
     return Strings(_string(spec.rows), _string(spec.cols))
 
 

@@ -20,31 +20,31 @@ def _nothing() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class EncodedStrategy(Strategy):
-    """Cuts by operator's name instead of a rule; axes are atomic axes of the tile."""
+    """Shards by operator name instead of a rule; axes are atomic axes of the tile."""
 
-    cuts_of: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+    shards_of: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     stream: Mapping[str, str] = field(default_factory=_nothing)
     tokens: Mapping[str, str] = field(default_factory=_nothing)
 
-    def cut(self, operator: Operator) -> dict[str, str]:
-        """Axis → the dim of this operator it cuts."""
-        return dict(self.cuts_of[operator.name])
+    def shard(self, operator: Operator) -> dict[str, str]:
+        """Axis → the dim of this operator it shards."""
+        return dict(self.shards_of[operator.name])
 
     def stream_shard(self) -> dict[str, str]:
-        """How the residual stream lies between layers."""
+        """How the residual stream is sharded between layers."""
         return dict(self.stream)
 
     def token_shard(self) -> dict[str, str]:
-        """How token ids and labels lie."""
+        """How token ids and labels are sharded."""
         return dict(self.tokens)
 
 
 def stream_shards(graph: LayerGraph, operators: Mapping[str, OperatorEncoding], axes: TileAxes) -> dict[str, str]:
-    """How a layer class takes the residual stream: cut as any of its readers cuts it."""
-    cuts: dict[str, str] = {}
+    """How a layer class takes the residual stream: sharded as any of its readers shards it."""
+    shards: dict[str, str] = {}
     for tensor in graph.stream(graph.inputs):
-        cuts = tensor_shards(graph, operators, tensor.name, axes) | cuts
-    return cuts
+        shards = tensor_shards(graph, operators, tensor.name, axes) | shards
+    return shards
 
 
 def as_strategy(
@@ -59,19 +59,21 @@ def as_strategy(
 ) -> EncodedStrategy:
     """A layer class's encoding for `place_layer`.
 
-    `stream` says how the residual stream lies where the class is handed none (an embedding); `rule` and
-    `keep_gathered` say what is kept of gathered activations and weights, as of a named strategy.
+    `stream` says how the residual stream is sharded where the class takes none (an embedding); `rule` and
+    `keep_gathered` say what is saved of gathered activations and weights, as for a named strategy.
     """
     backward = backward or differentiate(graph)
     stream = stream_shards(graph, operators, axes) if stream is None else stream
-    cuts = {o.name: decode(o, operators[o.name].forward, axes) for o in graph.operators}
-    cuts |= backward_shards(graph, operators, backward, axes, stream)
+    shards = {o.name: decode(o, operators[o.name].forward, axes) for o in graph.operators}
+    shards |= backward_shards(graph, operators, backward, axes, stream)
     ring = {a for o in graph.operators for a in streamed_axes(operators[o.name].forward, axes) if "key_seq" in o.dims}
-    group = {a for found in cuts.values() for a, dim in found.items() if dim == "group"} - ring
+    group = {a for sharded in shards.values() for a, dim in sharded.items() if dim == "group"} - ring
     zero, stage = _zero(operators, axes)
     names = tuple(axes.sizes())
     if zero & group:
-        raise InputError("encoding", "shards homes along an axis that cuts query groups", "derive its homes apart")
+        raise InputError(
+            "encoding", "shards homes along an axis that shards query groups", "derive its homes separately"
+        )
     mesh = Mesh(
         data=tuple(a for a in names if a not in ring | group),
         tensor=tuple(a for a in names if a in group),
@@ -85,21 +87,21 @@ def as_strategy(
         context="ring" if ring else "all_gather",
         zero_stage=stage,
         keep_gathered=keep_gathered,
-        cuts_of=cuts,
+        shards_of=shards,
         stream=stream,
         tokens=token_shards(graph, operators, axes),
     )
 
 
 def token_shards(graph: LayerGraph, operators: Mapping[str, OperatorEncoding], axes: TileAxes) -> dict[str, str]:
-    """How ids and labels lie, as their readers need them; whole along an axis where one that has the dim is."""
-    cuts: dict[str, str] = {}
+    """How ids and labels are sharded, as their readers need them; whole along an axis where one reader needs that."""
+    shards: dict[str, str] = {}
     whole: set[tuple[str, str]] = set()
     for name in (n for n in graph.inputs if graph.tensors[n].role is Role.INDEX):
         seen = tensor_shards(graph, operators, name, axes)
         whole |= {(axis, dim) for axis in axes.sizes() for dim in graph.tensors[name].dims if axis not in seen}
-        cuts |= seen
-    return {axis: dim for axis, dim in cuts.items() if (axis, dim) not in whole}
+        shards |= seen
+    return {axis: dim for axis, dim in shards.items() if (axis, dim) not in whole}
 
 
 def _zero(operators: Mapping[str, OperatorEncoding], axes: TileAxes) -> tuple[set[str], int]:

@@ -1,4 +1,4 @@
-"""Strings of factors: how the dies along one axis of a tile share out the dims of an operator."""
+"""Strings of factors: how the dies along one axis of a tile shard the dims of an operator."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 from math import prod
 from typing import TypeAlias
 
-#: What a factor that cuts no dim says: its dies hold and do the same.
+#: The label of a factor that shards no dim: its dies store and do the same.
 REPLICATE = "replicate"
 
 
@@ -26,12 +26,12 @@ class MeshAxis(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Factor:
-    """So many dies (or groups of dies) along an axis, and the dim of the operator they cut."""
+    """So many dies (or groups of dies) along an axis, and the dim of the operator they shard."""
 
     size: int
     #: a dim, REPLICATE, or the layout's PARTIAL where a sum runs on terms that are not complete
     dim: str
-    #: whether the operand that is not cut travels from die to die instead of lying whole on each
+    #: whether the operand that is not sharded travels from die to die instead of being whole on each
     streamed: bool = False
 
     def __post_init__(self) -> None:
@@ -39,7 +39,7 @@ class Factor:
 
     @property
     def label(self) -> tuple[str, bool]:
-        """What the factor does, its size apart."""
+        """What the factor does, without its size."""
         return self.dim, self.streamed
 
 
@@ -76,12 +76,12 @@ class Place:
 
 
 def extent(string: Iterable[Factor]) -> int:
-    """How many dies a string lies along."""
+    """How many dies a string spans."""
     return prod(factor.size for factor in string)
 
 
 def places(string: String) -> tuple[Place, ...]:
-    """Where each factor lies on the ruler of its axis."""
+    """Where each factor is on the ruler of its axis."""
     result: list[Place] = []
     low = 1
     for factor in string:
@@ -103,7 +103,7 @@ def merged(string: String) -> String:
 
 
 def sharded_by(factors: Iterable[Factor]) -> dict[str, int]:
-    """Into how many parts each dim is cut; copies count under REPLICATE."""
+    """How many shards each dim has; replicas count under REPLICATE."""
     parts: dict[str, int] = {}
     for factor in factors:
         parts[factor.dim] = parts.get(factor.dim, 1) * factor.size
@@ -112,11 +112,11 @@ def sharded_by(factors: Iterable[Factor]) -> dict[str, int]:
 
 def primes(number: int) -> tuple[int, ...]:
     """The prime factors of a number, smallest first, each as often as it divides."""
-    found: list[int] = []
+    factors: list[int] = []
     divisor = 2
     while divisor * divisor <= number:
         while number % divisor == 0:
-            found.append(divisor)
+            factors.append(divisor)
             number //= divisor
         divisor += 1
-    return (*found, number) if number > 1 else tuple(found)
+    return (*factors, number) if number > 1 else tuple(factors)

@@ -1,4 +1,4 @@
-"""Layouts of a plan as a strategy: every layer class with cuts of its own."""
+"""Layouts of a plan as a strategy: every layer class has its own shards."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dovetail.layout.strategy import Strategy
 
 @dataclass(frozen=True, slots=True)
 class FreeStrategy(Strategy):
-    """Cuts as layouts say; what copies a weight shards its home, as far as the ZeRO stage goes."""
+    """Shards as the layouts say; axes that replicate a weight shard its home, as far as the ZeRO stage goes."""
 
     layouts: TileLayouts | None = None
 
@@ -30,23 +30,23 @@ class FreeStrategy(Strategy):
     def of(self, graph: LayerGraph) -> Strategy:
         """The strategy of one layer class."""
         assert self.layouts is not None, "made by `on`"
-        known = dict(self.layouts.classes)
-        if graph.name not in known:
-            fix = f"say how {graph.name} is cut"
-            raise InputError("plan: layouts", f"lack the layer class {graph.name}", fix)
-        operators, axes = dict(known[graph.name]), self.layouts.axes()
+        classes = dict(self.layouts.classes)
+        if graph.name not in classes:
+            fix = f"say how {graph.name} is sharded"
+            raise InputError("plan: layouts", f"are missing the layer class {graph.name}", fix)
+        operators, axes = dict(classes[graph.name]), self.layouts.axes()
         missing = next((o.name for o in graph.operators if o.name not in operators), None)
         if missing is not None:
-            fix = f"say how {missing} is cut"
-            raise InputError(f"plan: layouts.{graph.name}", f"lacks the operator {missing}", fix)
+            fix = f"say how {missing} is sharded"
+            raise InputError(f"plan: layouts.{graph.name}", f"is missing the operator {missing}", fix)
         return layer_strategy(graph, operators, axes, stream_layout(self.layouts.stream, axes), self.zero_stage)
 
-    def cut(self, operator: Operator) -> dict[str, str]:
-        """No operator is cut alike in all classes."""
+    def shard(self, operator: Operator) -> dict[str, str]:
+        """Operators are not sharded alike in all classes."""
         raise AssertionError(f"{operator.name} is one of a layer class: ask `of` for its strategy")
 
     def stream_shard(self) -> dict[str, str]:
-        """How the residual stream lies between layers."""
+        """How the residual stream is sharded between layers."""
         assert self.layouts is not None, "made by `on`"
         return stream_layout(self.layouts.stream, self.layouts.axes())
 
@@ -59,13 +59,13 @@ def layer_strategy(
     zero_stage: int,
     backward: Backward | None = None,
 ) -> EncodedStrategy:
-    """A layer class whose operators have these strings; gradients are cut as the operators they belong to."""
+    """A layer class whose operators have these strings; gradients are sharded as their operators."""
     backward = backward or differentiate(graph)
     encoded = {name: OperatorEncoding(strings) for name, strings in operators.items()}
-    cuts = {o.name: decode(o, operators[o.name], axes) for o in graph.operators}
-    cuts |= backward_shards(graph, encoded, backward, axes, stream)
+    shards = {o.name: decode(o, operators[o.name], axes) for o in graph.operators}
+    shards |= backward_shards(graph, encoded, backward, axes, stream)
     names = tuple(axes.sizes())
-    group = {axis for found in cuts.values() for axis, dim in found.items() if dim == "group"}
+    group = {axis for sharded in shards.values() for axis, dim in sharded.items() if dim == "group"}
     # query groups count as context, not tensor: weights may be sharded along both kinds of axes alike
     mesh = Mesh(
         data=tuple(a for a in names if a not in group),
@@ -77,7 +77,7 @@ def layer_strategy(
         mesh,
         rule="free",
         zero_stage=zero_stage,
-        cuts_of=cuts,
+        shards_of=shards,
         stream=stream,
         tokens=token_shards(graph, encoded, axes),
     )

@@ -37,7 +37,7 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Interval:
+class LayerInterval:
     """Layers of the model's chain: `first` and those after it, up to but without `end`."""
 
     first: int
@@ -50,9 +50,9 @@ class StageEncoding:
 
     tile: Tile
     #: one interval; several where the schedule is interleaved
-    layers: tuple[Interval, ...]
+    layers: tuple[LayerInterval, ...]
     classes: Mapping[str, Mapping[str, OperatorEncoding]]
-    #: the stage whose dies keep what operators with the policy `helper` write
+    #: the stage whose dies store what operators with the policy `helper` write
     helper: int | None = None
 
     def transposed(self) -> StageEncoding:

@@ -10,8 +10,8 @@ from random import Random
 from dovetail.graph import LayerGraph, ModelGraph, Operator, Phase, Role, differentiate
 from dovetail.layout.encoding.canonical import canonicalise
 from dovetail.layout.encoding.factor import REPLICATE, Factor, MeshAxis, Strings, places, primes
-from dovetail.layout.encoding.job_encoding import Encoding, Interval, StageEncoding, Tile, WaferSchedule
-from dovetail.layout.encoding.operator_encoding import Activation, Home, OperatorEncoding, Store
+from dovetail.layout.encoding.job_encoding import Encoding, LayerInterval, StageEncoding, Tile, WaferSchedule
+from dovetail.layout.encoding.operator_encoding import Activation, Home, OperatorEncoding, StateStore
 from dovetail.layout.encoding.operator_space import OperatorSpace
 from dovetail.layout.encoding.shards import gradients
 from dovetail.layout.encoding.validate import Gradients, Memory, validate_encoding
@@ -56,9 +56,9 @@ class EncodingSpace:
     def sample(self, random: Random) -> Encoding:
         """A random encoding in canonical form."""
         for _ in range(TRIES):
-            found = self._sampled(random)
-            if found is not None and self.is_valid(found):
-                return canonicalise(found, self.wafer)
+            encoding = self._sampled(random)
+            if encoding is not None and self.is_valid(encoding):
+                return canonicalise(encoding, self.wafer)
         raise AssertionError(f"no valid encoding among {TRIES}")
 
     def mutate(self, encoding: Encoding, random: Random) -> Encoding:
@@ -68,9 +68,9 @@ class EncodingSpace:
             *(self._with_operator,) * 6, self._with_layers, self._with_microbatch, self._with_helper,
         )  # fmt: skip
         for _ in range(TRIES):
-            found = canonicalise(random.choice(changes)(before, random), self.wafer)
-            if found != before and self.is_valid(found):
-                return found
+            after = canonicalise(random.choice(changes)(before, random), self.wafer)
+            if after != before and self.is_valid(after):
+                return after
         return self.sample(random)
 
     def _sampled(self, random: Random) -> Encoding | None:
@@ -85,7 +85,7 @@ class EncodingSpace:
         microbatch = random.choice([n for n in range(1, self.global_batch + 1) if self.global_batch % n == 0])
         stages: list[StageEncoding] = []
         for index in range(number):
-            parts = tuple(Interval(ends[i], ends[i + 1]) for i in range(index, number * chunks, number))
+            parts = tuple(LayerInterval(ends[i], ends[i + 1]) for i in range(index, number * chunks, number))
             tile = tiles[index]
             chain = {axis: _chain(size, random) for axis, size in zip(MeshAxis, (rows, cols), strict=True)}
             helper = random.choice([None, *(n for n in range(number) if n != index)])
@@ -103,11 +103,11 @@ class EncodingSpace:
 
     def _tiles(self, rows: int, cols: int) -> list[Tile]:
         """A grid of tiles in snake order: stages that follow each other lie side by side."""
-        found: list[Tile] = []
+        tiles: list[Tile] = []
         for line, y in enumerate(range(0, self.wafer.rows - rows + 1, rows)):
             row = [Tile(x, y, rows, cols) for x in range(0, self.wafer.cols - cols + 1, cols)]
-            found += row[::-1] if line % 2 else row
-        return found
+            tiles += row[::-1] if line % 2 else row
+        return tiles
 
     def _operator(
         self,
@@ -122,13 +122,13 @@ class EncodingSpace:
     ) -> OperatorEncoding:
         graph = self.model.layers[layer]
         forward = self._strings(graph, operator, tile, microbatch, chain, random)
-        found = OperatorEncoding(forward, activation=random.choice(_policies(helps=helps)))
+        encoded = OperatorEncoding(forward, activation=random.choice(_policies(helps=helps)))
         for phase, name in ((Phase.INPUT_GRADIENT, "input_gradient"), (Phase.WEIGHT_GRADIENT, "weight_gradient")):
-            own = self._gradients[layer].get((operator.name, phase), ())
-            if len(own) == 1 and random.random() < 0.125:
-                strings = self._strings(graph, own[0], tile, microbatch, chain, random)
-                found = replace(found, **{name: strings})
-        return replace(found, **self._homes(graph, operator, forward, random))
+            gradients = self._gradients[layer].get((operator.name, phase), ())
+            if len(gradients) == 1 and random.random() < 0.125:
+                strings = self._strings(graph, gradients[0], tile, microbatch, chain, random)
+                encoded = replace(encoded, **{name: strings})
+        return replace(encoded, **self._homes(graph, operator, forward, random))
 
     def _strings(
         self,
@@ -141,8 +141,8 @@ class EncodingSpace:
     ) -> Strings:
         space = self.space(graph, operator, tile, microbatch)
         for _ in range(TRIES):
-            found = space.sample(random)
-            turned = found.transposed() if tile.rows == tile.cols and random.random() < 0.5 else found
+            drawn = space.sample(random)
+            turned = drawn.transposed() if tile.rows == tile.cols and random.random() < 0.5 else drawn
             if all({p.high for p in places(turned.along(axis))} <= chain[axis] for axis in MeshAxis):
                 return turned
         return Strings(*(((Factor(n, REPLICATE),) if n > 1 else ()) for n in (tile.rows, tile.cols)))
@@ -159,15 +159,15 @@ class EncodingSpace:
         weights = [o.indices for o in operator.inputs if graph.tensors[o.tensor].role is Role.WEIGHT]
         if not weights:
             return {}
-        copies = [
+        replicated = [
             (axis, position)
             for axis in MeshAxis
             for position, factor in enumerate(strings.along(axis))
             if any(factor.dim not in indices for indices in weights)
         ]
-        stores = [store for store in Store if self.wafer.hbm or store is not Store.HBM]
+        stores = [store for store in StateStore if self.wafer.hbm or store is not StateStore.HBM]
         names = ("weights", "gradients", "optimizer")
-        return {n: Home(random.choice(stores), tuple(c for c in copies if random.random() < 0.5)) for n in names}
+        return {n: Home(random.choice(stores), tuple(c for c in replicated if random.random() < 0.5)) for n in names}
 
     def _with_operator(self, encoding: Encoding, random: Random) -> Encoding:
         """One operator with other strings, policy, homes or gradients of its own."""
@@ -189,7 +189,7 @@ class EncodingSpace:
                 after = replace(before, **self._homes(graph, operator, before.forward, random))
             case _:
                 extents = zip(MeshAxis, (stage.tile.rows, stage.tile.cols), strict=True)
-                chain = {axis: _every_end(size) for axis, size in extents}
+                chain = {axis: _group_ends(size) for axis, size in extents}
                 fresh = self._operator(layer, operator, stage.tile, encoding.microbatch, chain, random, helps=helps)
                 after = replace(before, input_gradient=fresh.input_gradient, weight_gradient=fresh.weight_gradient)
         classes = {**stage.classes, layer: {**stage.classes[layer], operator.name: after}}
@@ -206,8 +206,8 @@ class EncodingSpace:
         number, step = random.randrange(len(encoding.stages) - 1), random.choice((-1, 1))
         one, two = encoding.stages[number], encoding.stages[number + 1]
         meet = one.layers[0].end + step
-        moved = _with_stage(encoding, number, replace(one, layers=(Interval(one.layers[0].first, meet),)))
-        return _with_stage(moved, number + 1, replace(two, layers=(Interval(meet, two.layers[0].end),)))
+        moved = _with_stage(encoding, number, replace(one, layers=(LayerInterval(one.layers[0].first, meet),)))
+        return _with_stage(moved, number + 1, replace(two, layers=(LayerInterval(meet, two.layers[0].end),)))
 
     def _with_microbatch(self, encoding: Encoding, random: Random) -> Encoding:
         sizes = [n for n in range(1, self.global_batch + 1) if self.global_batch % n == 0]
@@ -239,5 +239,5 @@ def _policies(*, helps: bool) -> list[Activation]:
     return [policy for policy in Activation if helps or policy is not Activation.HELPER]
 
 
-def _every_end(size: int) -> set[int]:
+def _group_ends(size: int) -> set[int]:
     return {n for n in range(1, size + 1) if size % n == 0}

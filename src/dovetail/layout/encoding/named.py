@@ -1,4 +1,4 @@
-"""Named strategies in the encoding: whatever cuts operators along axes of a mesh, on a tile."""
+"""Named strategies in the encoding: whatever shards operators along axes of a mesh, on a tile."""
 
 from __future__ import annotations
 
@@ -19,54 +19,55 @@ def encode_strategy(
 ) -> dict[str, OperatorEncoding]:
     """Every operator of a layer class under a strategy, canonical as it lies.
 
-    Data, tensor, sequence, context and expert parallelism are cuts; a ring streams keys and values; ZeRO shards homes.
+    Data, tensor, sequence, context and expert parallelism shard dims, a ring streams keys and values, ZeRO
+    shards homes.
     """
     missing = set(strategy.mesh.axes) - {name for axis in MeshAxis for name, _ in on.along(axis)}
     if missing:
-        raise InputError("strategy", f"its axis {min(missing)} has no place on the tile", "lay every axis on the tile")
+        raise InputError("strategy", f"its axis {min(missing)} is not on the tile", "place every axis on the tile")
     backward = backward or differentiate(graph)
-    found: dict[str, OperatorEncoding] = {}
+    encoded: dict[str, OperatorEncoding] = {}
     for operator in graph.operators:
         streamed = strategy.mesh.context if strategy.context == "ring" and "key_seq" in operator.dims else ()
-        forward = encode(_cuts(strategy, operator), on, streamed)
-        found[operator.name] = replace(OperatorEncoding(forward), **_homes(graph, operator, strategy, on))
+        forward = encode(_shards(strategy, operator), on, streamed)
+        encoded[operator.name] = replace(OperatorEncoding(forward), **_homes(graph, operator, strategy, on))
     for (name, phase), operators in gradients(graph, backward).items():
-        wanted = {o.name: _cuts(strategy, o) for o in operators}
-        inherited = {o.name: _named(decode(o, found[name].forward, on.axes()), on) for o in operators}
-        if any(_on_tile(wanted[o], on) != inherited[o] for o in wanted):
+        shards = {o.name: _shards(strategy, o) for o in operators}
+        inherited = {o.name: _named(decode(o, encoded[name].forward, on.axes()), on) for o in operators}
+        if any(_on_tile(shards[o], on) != inherited[o] for o in shards):
             field = "input_gradient" if phase is Phase.INPUT_GRADIENT else "weight_gradient"
-            found[name] = replace(found[name], **{field: _override(operators, wanted, on)})
-    return {name: canonical_operator(encoding) for name, encoding in found.items()}
+            encoded[name] = replace(encoded[name], **{field: _override(operators, shards, on)})
+    return {name: canonical_operator(encoding) for name, encoding in encoded.items()}
 
 
-def _cuts(strategy: Strategy, operator: Operator) -> dict[str, str]:
-    return {axis: dim for axis, dim in strategy.cut(operator).items() if operator.split(dim) is not None}
+def _shards(strategy: Strategy, operator: Operator) -> dict[str, str]:
+    return {axis: dim for axis, dim in strategy.shard(operator).items() if operator.split(dim) is not None}
 
 
-def _on_tile(cuts: Mapping[str, str], on: AxesOnTile) -> dict[str, str]:
-    known = on.names()
-    return {axis: dim for axis, dim in cuts.items() if axis in known}
+def _on_tile(shards: Mapping[str, str], on: AxesOnTile) -> dict[str, str]:
+    names = on.names()
+    return {axis: dim for axis, dim in shards.items() if axis in names}
 
 
-def _named(cuts: Mapping[str, str], on: AxesOnTile) -> dict[str, str]:
-    """Cuts along atomic axes of the tile under the mesh's names."""
-    return {name: cuts[atomic] for name, atomic in on.names().items() if atomic in cuts}
+def _named(shards: Mapping[str, str], on: AxesOnTile) -> dict[str, str]:
+    """Shards along atomic axes of the tile, under the mesh's names."""
+    return {name: shards[atomic] for name, atomic in on.names().items() if atomic in shards}
 
 
-def _override(operators: tuple[Operator, ...], wanted: Mapping[str, Mapping[str, str]], on: AxesOnTile) -> Strings:
-    """Strings from which each of an operator's gradients gets the cuts it should have."""
+def _override(operators: tuple[Operator, ...], shards: Mapping[str, Mapping[str, str]], on: AxesOnTile) -> Strings:
+    """Strings that give each of an operator's gradients its shards."""
     together: dict[str, str] = {}
     for axis in on.names():
         for operator in operators:
-            dim = wanted[operator.name].get(axis)
+            dim = shards[operator.name].get(axis)
             if dim is not None:
                 together.setdefault(axis, dim)
     strings = encode(together, on)
     for operator in operators:
-        if _named(decode(operator, strings, on.axes()), on) != _on_tile(wanted[operator.name], on):
+        if _named(decode(operator, strings, on.axes()), on) != _on_tile(shards[operator.name], on):
             raise InputError(
                 f"strategy: {operator.name}",
-                "is cut otherwise than another gradient of the same operator",
+                "is sharded differently from another gradient of the same operator",
                 "one string per phase should serve all gradients of an operator",
             )
     return strings
@@ -76,11 +77,11 @@ def _homes(graph: LayerGraph, operator: Operator, strategy: Strategy, on: AxesOn
     weights = [set(o.indices) for o in operator.inputs if graph.tensors[o.tensor].role is Role.WEIGHT]
     if not weights or not strategy.zero_stage:
         return {}
-    cuts, sharded = _cuts(strategy, operator), list[FactorPosition]()
+    shards, sharded = _shards(strategy, operator), list[FactorPosition]()
     for axis in MeshAxis:
         longer = [name for name, size in on.along(axis) if size > 1]
         for position, name in enumerate(longer):
-            if name in strategy.mesh.zero and any(cuts.get(name) not in dims for dims in weights):
+            if name in strategy.mesh.zero and any(shards.get(name) not in dims for dims in weights):
                 sharded.append((axis, position))
     names = ("optimizer", "gradients", "weights")[: strategy.zero_stage]
     return {name: Home(sharded=tuple(sharded)) for name in names}

@@ -20,7 +20,7 @@ class Activation(StrEnum):
     OFF_WAFER = "off_wafer"
 
 
-class Store(StrEnum):
+class StateStore(StrEnum):
     """Where a state lives; `streamed`: outside the wafer, sent in whenever it is used."""
 
     SRAM = "sram"
@@ -34,9 +34,9 @@ FactorPosition: TypeAlias = "tuple[MeshAxis, int]"
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Where weights, gradients or optimizer state live, and the factors along which each die keeps a part alone."""
+    """Where weights, gradients or optimizer state live, and the factors along which each die stores only its shard."""
 
-    store: Store = Store.SRAM
+    store: StateStore = StateStore.SRAM
     #: factors along which the weight is the same on every die: ZeRO's groups
     sharded: tuple[FactorPosition, ...] = ()
 
@@ -56,8 +56,8 @@ class OperatorEncoding:
 
     def strings(self, phase: Phase) -> Strings:
         """The strings of a phase."""
-        own = {Phase.INPUT_GRADIENT: self.input_gradient, Phase.WEIGHT_GRADIENT: self.weight_gradient}.get(phase)
-        return self.forward if own is None else own
+        override = {Phase.INPUT_GRADIENT: self.input_gradient, Phase.WEIGHT_GRADIENT: self.weight_gradient}.get(phase)
+        return self.forward if override is None else override
 
     @property
     def homes(self) -> Mapping[str, Home]:

@@ -68,11 +68,11 @@ class OperatorSpace:
     def count(self) -> int:
         """How many there are, counted without listing them: strings that mean the same to the rules count at once."""
         rows, cols = self._strings[self.rows], self._strings[self.cols]
-        found = sum(len(rows[one]) * len(cols[other]) for one, other in self._fitting())
+        pairs = sum(len(rows[one]) * len(cols[other]) for one, other in self._fitting())
         if self.rows != self.cols:
-            return found
+            return pairs
         # Burnside: a pair and its transpose are one, a pair of equal strings is its own transpose
-        return (found + sum(len(strings) for one, strings in rows.items() if self._fits(one, one))) // 2
+        return (pairs + sum(len(strings) for one, strings in rows.items() if self._fits(one, one))) // 2
 
     def sample(self, random: Random) -> Strings:
         """One of them, each as likely as any other."""
@@ -81,10 +81,10 @@ class OperatorSpace:
         weights = list(accumulate(len(rows[one]) * len(cols[other]) for one, other in pairs))
         while True:
             one, other = pairs[bisect(weights, random.randrange(weights[-1]))]
-            found = Strings(random.choice(rows[one]), random.choice(cols[other]))
+            drawn = Strings(random.choice(rows[one]), random.choice(cols[other]))
             # of a pair and its transpose one is canonical: half of either is taken, so both count once
-            if self.rows != self.cols or found.rows == found.cols or random.random() < 0.5:
-                return canonical_strings(found, self.rows, self.cols)
+            if self.rows != self.cols or drawn.rows == drawn.cols or random.random() < 0.5:
+                return canonical_strings(drawn, self.rows, self.cols)
 
     def mutate(self, strings: Strings, random: Random) -> Strings:
         """Another of them, one step away where there is one: one prime part relabelled, or two parts changed over."""
@@ -106,9 +106,9 @@ class OperatorSpace:
         """Everything one step away, in order."""
         parts = _prime_parts(strings)
         numbers = range(len(parts))
-        found = {self._relabelled(parts, one, label) for one in numbers for label in self._labels}
-        found |= {self._swapped(parts, one, other) for one in numbers for other in numbers if one < other}
-        return tuple(sorted(s for s in found if s != strings and s in self))
+        changed = {self._relabelled(parts, one, label) for one in numbers for label in self._labels}
+        changed |= {self._swapped(parts, one, other) for one in numbers for other in numbers if one < other}
+        return tuple(sorted(s for s in changed if s != strings and s in self))
 
     def _all_labels(self) -> Iterator[Label]:
         yield REPLICATE, False
@@ -120,7 +120,7 @@ class OperatorSpace:
 
     def _along(self, size: int) -> dict[_Signature, list[String]]:
         """Merged strings of an axis that break no rule by themselves, by what they mean for the rules."""
-        found: dict[_Signature, list[String]] = {}
+        by_signature: dict[_Signature, list[String]] = {}
         waiting: list[tuple[String, int]] = [((), size)]
         while waiting:
             string, left = waiting.pop()
@@ -128,15 +128,15 @@ class OperatorSpace:
             if signature is None:
                 continue
             if left == 1:
-                found.setdefault(signature, []).append(string)
+                by_signature.setdefault(signature, []).append(string)
             for factor in (f for f in range(2, left + 1) if left % f == 0):
                 for dim, streamed in self._labels:
                     last = string[-1] if string else None
                     if last is None or (last.label != (dim, streamed) and (last.streamed or not streamed)):
                         waiting.append(((*string, Factor(factor, dim, streamed)), left // factor))
-        for strings in found.values():
+        for strings in by_signature.values():
             strings.sort()
-        return dict(sorted(found.items(), key=lambda item: (item[0].parts, item[0].streams)))
+        return dict(sorted(by_signature.items(), key=lambda item: (item[0].parts, item[0].streams)))
 
     def _each(self) -> Iterator[tuple[int, dict[_Signature, list[String]]]]:
         return iter(self._strings.items())
@@ -164,13 +164,13 @@ class OperatorSpace:
         return self._keeps_dominated or not self._dominated(parts)
 
     def _dominated(self, parts: dict[str, int]) -> bool:
-        copies = set(primes(parts.get(REPLICATE, 1)))
-        return any(divides(dim, self.sizes, parts.get(dim, 1) * p) for p in copies for dim in self._free)
+        replicas = set(primes(parts.get(REPLICATE, 1)))
+        return any(divides(dim, self.sizes, parts.get(dim, 1) * p) for p in replicas for dim in self._free)
 
     def _fitting(self) -> list[tuple[_Signature, _Signature]]:
         if self._pairs is None:
-            every = product(self._strings[self.rows], self._strings[self.cols])
-            self._pairs = [(one, other) for one, other in every if self._fits(one, other)]
+            pairs = product(self._strings[self.rows], self._strings[self.cols])
+            self._pairs = [(one, other) for one, other in pairs if self._fits(one, other)]
         return self._pairs
 
     def _relabelled(self, parts: list[tuple[MeshAxis, Factor]], one: int, label: Label) -> Strings:
@@ -194,16 +194,16 @@ class OperatorSpace:
 
 
 def dominated(operator: Operator, sizes: Sizes, strings: Strings) -> bool:
-    """Whether dies copy work that a free shard would share out.
+    """Whether dies replicate work that a free shard would divide.
 
-    A prime part of a replicate factor could cut a dim that every output has, whose split makes the operator send
-    nothing, and which is still long enough: the dies would do less, hold less and send nothing more. What reads
+    A prime part of a replicate factor could shard a dim that every output has, whose sharding makes the operator send
+    nothing, and which is still long enough: the dies would do less, store less and send nothing more. What reads
     the output may have to gather it, which is why deletion is a choice and not a rule.
     """
     parts = sharded_by(strings)
-    copies = set(primes(parts.get(REPLICATE, 1)))
+    replicas = set(primes(parts.get(REPLICATE, 1)))
     free = [dim for dim in operator.dims if is_free(operator, dim)]
-    return any(divides(dim, sizes, parts.get(dim, 1) * prime) for prime in copies for dim in free)
+    return any(divides(dim, sizes, parts.get(dim, 1) * prime) for prime in replicas for dim in free)
 
 
 def enumerate_operator(

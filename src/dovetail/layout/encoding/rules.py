@@ -1,4 +1,4 @@
-"""What an operator's strings must obey, each rule with its name; a broken one is told in a sentence."""
+"""What an operator's strings must obey, each rule with its name; a broken one becomes a sentence."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from dovetail.layout.layout import PARTIAL
 RULES: Mapping[str, str] = MappingProxyType(
     {
         "product": "the factors of a string multiply to the rows or columns of the tile",
-        "dim": "a factor cuts a dim of its operator",
-        "divides": "the parts of a dim are equal: what cuts it divides its size (a padded dim apart)",
-        "heads": "heads are atomic: a dim inside a head is not cut",
-        "indivisible": "what an operator must see whole is not cut",
+        "dim": "a factor shards a dim of its operator",
+        "divides": "the parts of a dim are equal: its factors divide its size (except padded dims)",
+        "heads": "heads are atomic: a dim inside a head is not sharded",
+        "indivisible": "a dim an operator must see whole is not sharded",
         "partial_sums": "partial sums are complete before anything that is not linear in them",
         "streamed": "at most one operand of an operator is streamed",
         "one_hop": "what is streamed takes one hop a round: streamed factors come first in their string",
         "nested": "the strings of a stage end where groups of dies nest",
-        "home": "a home exists, has weights to hold, and is sharded along factors that copy them",
-        "helper": "what is kept on a helper goes to another stage of the job",
-        "layers": "stages hold every layer of the model once, in order",
+        "home": "a home exists, has weights to hold, and is sharded along factors that replicate them",
+        "helper": "what is saved on a helper goes to another stage of the job",
+        "layers": "stages contain every layer of the model once, in order",
         "operators": "every operator of every layer class on a stage is encoded, and no other",
-        "inside": "a tile lies on the wafer",
+        "inside": "a tile is on the wafer",
         "live": "a tile has no dead die",
         "connected": "the dies of a tile reach each other over its own links",
         "disjoint": "a die belongs to one stage",
-        "memory": "what a die holds at its peak, stream buffers included, fits its memory",
-        "physical": "the wafer keeps the limits of area, shoreline, wires, power and yield",
+        "memory": "the peak memory of a die, stream buffers included, fits",
+        "physical": "the wafer is within the limits of area, shoreline, wires, power and yield",
     }
 )
 
@@ -63,7 +63,7 @@ class Violation:
 
 
 def divides(dim: str, sizes: Sizes, parts: int) -> bool:
-    """Whether a dim can be cut into so many parts.
+    """Whether a dim can be sharded into so many parts.
 
     Padded dims and means (tokens of an expert) need no equal parts, but something in each.
     """
@@ -74,12 +74,12 @@ def divides(dim: str, sizes: Sizes, parts: int) -> bool:
 
 
 def may_shard(operator: Operator, dim: str) -> bool:
-    """Whether a factor may name a dim, its size apart."""
+    """Whether a factor may name a dim, whatever its size."""
     return dim in operator.dims and dim not in HEAD_DIMS and operator.split(dim) is not None
 
 
 def is_free(operator: Operator, dim: str) -> bool:
-    """Whether a cut of the dim makes the operator itself send nothing: every output has it, no statistics are told."""
+    """Whether sharding the dim needs no communication: every output has it, and no statistics are exchanged."""
     split = operator.split(dim) if may_shard(operator, dim) else None
     if split is None or split.partial or split.exchanges:
         return False
@@ -99,7 +99,9 @@ def operator_violations(
         first = next((i for i, factor in enumerate(string) if not factor.streamed), len(string))
         for factor in string[first:]:
             if factor.streamed and factor.size > 1:
-                sentence = f"{_text(factor)} along {axis} stands after a resident factor, so its parts are hops apart"
+                sentence = (
+                    f"{_text(factor)} along {axis} comes after a resident factor, so its parts are several hops apart"
+                )
                 yield Violation("one_hop", where, sentence)
     yield from _dim_violations(operator, sizes, strings, where)
     yield from _stream_violations(operator, sizes, strings, where)
@@ -114,16 +116,16 @@ def _dim_violations(operator: Operator, sizes: Sizes, strings: Strings, where: s
                 sentence = f"{operator.function} is not linear, so its input must be complete"
                 yield Violation("partial_sums", where, sentence)
         elif dim not in operator.dims:
-            yield Violation("dim", where, f"{dim} is none of its dims ({', '.join(operator.dims)})")
+            yield Violation("dim", where, f"{dim} is not one of its dims ({', '.join(operator.dims)})")
         elif dim in HEAD_DIMS:
-            yield Violation("heads", where, f"{dim} lies inside a head")
+            yield Violation("heads", where, f"{dim} is inside a head")
         elif operator.split(dim) is None:
-            # a dim some output lacks is summed over: its parts would be sums that are not complete
+            # a dim that some output does not have is summed over: its shards would be partial sums
             summed = any(dim not in output.indices for output in operator.outputs)
-            reason = "parts of it would leave sums open before a nonlinearity" if summed else "it must stay whole"
-            yield Violation("partial_sums" if summed else "indivisible", where, f"{dim} is cut, but {reason}")
+            reason = "shards of it would leave partial sums before a nonlinearity" if summed else "it must stay whole"
+            yield Violation("partial_sums" if summed else "indivisible", where, f"{dim} is sharded, but {reason}")
         elif not divides(dim, sizes, parts):
-            yield Violation("divides", where, f"{dim} of {sizes[dim]} is cut into {parts} parts")
+            yield Violation("divides", where, f"{dim} of {sizes[dim]} is sharded into {parts} parts")
 
 
 def _stream_violations(operator: Operator, sizes: Sizes, strings: Strings, where: str) -> Iterator[Violation]:
@@ -131,8 +133,8 @@ def _stream_violations(operator: Operator, sizes: Sizes, strings: Strings, where
     for factor in strings:
         if not factor.streamed or factor.size == 1:
             continue
-        known = factor.dim in operator.dims
-        operand = streamed_operand(operator, factor.dim, sizes) if known else ()
+        is_dim = factor.dim in operator.dims
+        operand = streamed_operand(operator, factor.dim, sizes) if is_dim else ()
         if not operand:
             yield Violation("streamed", where, f"{_text(factor)} has no operand to stream")
         travelling.setdefault(operand, factor.dim)

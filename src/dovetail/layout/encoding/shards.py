@@ -1,4 +1,4 @@
-"""Strings and layouts: factors as cuts along atomic axes, and cuts along axes as strings."""
+"""Strings and layouts: factors as shards along atomic axes, and shards along axes as strings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from dovetail.errors import InputError
 from dovetail.graph import Backward, LayerGraph, Operator, Phase
-from dovetail.layout.derive import own_dim
+from dovetail.layout.derive import tensor_dim_of
 from dovetail.layout.encoding.factor import REPLICATE, Factor, MeshAxis, Strings, extent, places
 from dovetail.layout.encoding.operator_encoding import OperatorEncoding
 
@@ -42,8 +42,8 @@ def tile_axes(strings: Iterable[Strings]) -> TileAxes:
     for each in strings:
         for axis in MeshAxis:
             ends[axis] |= {place.high for place in places(each.along(axis))}
-    for axis, found in ends.items():
-        for low, high in pairwise(sorted(found)):
+    for axis, along in ends.items():
+        for low, high in pairwise(sorted(along)):
             if high % low:
                 raise InputError(
                     f"strings along {axis}",
@@ -55,18 +55,18 @@ def tile_axes(strings: Iterable[Strings]) -> TileAxes:
 
 def stage_strings(operators: Mapping[str, OperatorEncoding]) -> list[Strings]:
     """Every string of a layer class, gradients' own included."""
-    found = [o.forward for o in operators.values()]
-    found += [s for o in operators.values() for s in (o.input_gradient, o.weight_gradient) if s is not None]
-    return found
+    strings = [o.forward for o in operators.values()]
+    strings += [s for o in operators.values() for s in (o.input_gradient, o.weight_gradient) if s is not None]
+    return strings
 
 
 def decode(operator: Operator, strings: Strings, axes: TileAxes | None = None) -> dict[str, str]:
-    """Atomic axis → the dim of the operator it cuts: what a layout is derived from.
+    """Atomic axis → the dim of the operator it shards: what a layout is derived from.
 
-    A dim that this operator (a gradient of the one the strings were written for) lacks or cannot cut is none.
+    Dims that this operator (a gradient of the one the strings were written for) cannot shard are left out.
     """
     axes = tile_axes([strings]) if axes is None else axes
-    cuts: dict[str, str] = {}
+    shards: dict[str, str] = {}
     for axis in MeshAxis:
         lying = places(strings.along(axis))
         for low, high in pairwise(axes.ends(axis)):
@@ -74,29 +74,29 @@ def decode(operator: Operator, strings: Strings, axes: TileAxes | None = None) -
             assert place is not None, "the axes are none of this string"
             dim = place.factor.dim
             if dim != REPLICATE and operator.split(dim) is not None:
-                cuts[axis_name(axis, low)] = dim
-    return cuts
+                shards[axis_name(axis, low)] = dim
+    return shards
 
 
 def stream_layout(strings: Strings, axes: TileAxes) -> dict[str, str]:
-    """Atomic axis → the dim of a tensor it cuts, of strings that say how a tensor lies."""
-    cuts: dict[str, str] = {}
+    """Atomic axis → the dim of a tensor it shards, from strings that say how a tensor is sharded."""
+    shards: dict[str, str] = {}
     for axis in MeshAxis:
         for place in places(strings.along(axis)):
             inside = (low for low, high in pairwise(axes.ends(axis)) if place.low <= low and high <= place.high)
-            cuts |= {axis_name(axis, low): place.factor.dim for low in inside if place.factor.dim != REPLICATE}
-    return cuts
+            shards |= {axis_name(axis, low): place.factor.dim for low in inside if place.factor.dim != REPLICATE}
+    return shards
 
 
 def streamed_axes(strings: Strings, axes: TileAxes) -> tuple[str, ...]:
     """The atomic axes along which an operand travels."""
-    found: list[str] = []
+    axes_streamed: list[str] = []
     for axis in MeshAxis:
         streamed = [p for p in places(strings.along(axis)) if p.factor.streamed]
         for low, high in pairwise(axes.ends(axis)):
             if any(p.low <= low and high <= p.high for p in streamed):
-                found.append(axis_name(axis, low))
-    return tuple(found)
+                axes_streamed.append(axis_name(axis, low))
+    return tuple(axes_streamed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,28 +112,32 @@ class AxesOnTile:
 
     def names(self) -> dict[str, str]:
         """Each mesh axis's atomic axis on the tile; axes of one die have none."""
-        found: dict[str, str] = {}
+        atomic: dict[str, str] = {}
         for axis in MeshAxis:
             low = 1
             for name, size in self.along(axis):
                 if size > 1:
-                    found[name] = axis_name(axis, low)
+                    atomic[name] = axis_name(axis, low)
                 low *= size
-        return found
+        return atomic
 
     def axes(self) -> TileAxes:
         """The atomic axes of the tile that are the mesh's."""
         return tile_axes([encode({}, self)])
 
 
-def encode(cuts: Mapping[str, str], on: AxesOnTile, streamed: Collection[str] = ()) -> Strings:
-    """Cuts along the axes of a mesh as strings; an axis that cuts nothing replicates."""
-    return Strings(_string(cuts, on.rows, streamed), _string(cuts, on.cols, streamed))
+def encode(shards: Mapping[str, str], on: AxesOnTile, streamed: Collection[str] = ()) -> Strings:
+    """Shards along the axes of a mesh as strings; an axis that shards nothing replicates."""
+    return Strings(_string(shards, on.rows, streamed), _string(shards, on.cols, streamed))
 
 
-def _string(cuts: Mapping[str, str], axes: Sequence[tuple[str, int]], streamed: Collection[str]) -> tuple[Factor, ...]:
+def _string(
+    shards: Mapping[str, str], axes: Sequence[tuple[str, int]], streamed: Collection[str]
+) -> tuple[Factor, ...]:
     return tuple(
-        Factor(size, cuts.get(name, REPLICATE), name in streamed and name in cuts) for name, size in axes if size > 1
+        Factor(size, shards.get(name, REPLICATE), name in streamed and name in shards)
+        for name, size in axes
+        if size > 1
     )
 
 
@@ -146,18 +150,18 @@ def owner(graph: LayerGraph, gradient: Operator) -> str | None:
 
 def gradients(graph: LayerGraph, backward: Backward) -> dict[tuple[str, Phase], tuple[Operator, ...]]:
     """The gradient operators of each forward operator by phase; sums of several gradients are nobody's."""
-    found: dict[tuple[str, Phase], tuple[Operator, ...]] = {}
+    by_phase: dict[tuple[str, Phase], tuple[Operator, ...]] = {}
     for operator in backward.graph.operators:
         name = owner(graph, operator)
         if name is not None:
-            found[name, operator.phase] = (*found.get((name, operator.phase), ()), operator)
-    return found
+            by_phase[name, operator.phase] = (*by_phase.get((name, operator.phase), ()), operator)
+    return by_phase
 
 
 def gradient_shards(
     graph: LayerGraph, operators: Mapping[str, OperatorEncoding], gradient: Operator, axes: TileAxes
 ) -> dict[str, str]:
-    """What each atomic axis cuts of an operator of the backward."""
+    """What each atomic axis shards of an operator of the backward."""
     name = owner(graph, gradient)
     if name is None:
         return sum_shards(graph, operators, gradient.name.removesuffix(".grad.sum"), axes)
@@ -171,56 +175,56 @@ def backward_shards(
     axes: TileAxes,
     stream: Mapping[str, str],
 ) -> dict[str, dict[str, str]]:
-    """What each atomic axis cuts of every operator of the backward, where the residual stream lies as given."""
-    cuts = {o.name: gradient_shards(graph, operators, o, axes) for o in backward.graph.operators}
+    """What each atomic axis shards of every operator of the backward, for a given residual stream."""
+    shards = {o.name: gradient_shards(graph, operators, o, axes) for o in backward.graph.operators}
     for tensor in graph.stream(graph.inputs):
         # the gradient of what the layer was handed is summed as it is handed back
-        if f"{tensor.name}.grad.sum" in cuts:
-            cuts[f"{tensor.name}.grad.sum"] = {axis: dim for axis, dim in stream.items() if dim in tensor.dims}
-    return cuts
+        if f"{tensor.name}.grad.sum" in shards:
+            shards[f"{tensor.name}.grad.sum"] = {axis: dim for axis, dim in stream.items() if dim in tensor.dims}
+    return shards
 
 
 def sum_shards(
     graph: LayerGraph, operators: Mapping[str, OperatorEncoding], name: str, axes: TileAxes
 ) -> dict[str, str]:
-    """How the sum of a tensor's gradients lies: as the tensor was written.
+    """How the sum of a tensor's gradients is sharded: as the tensor was written.
 
-    Along axes where its writer leaves a partial sum it is cut as the first of its readers cuts it there; so is what
-    the layer was handed, which has no writer, and what was written to be sent elsewhere (tokens for experts).
+    Along axes where its writer leaves a partial sum it is sharded as its first reader shards it there; so are the
+    layer's inputs, which have no writer, and what was written to be sent elsewhere (tokens for experts).
     """
     writer = next(((o, i) for o in graph.operators for i in o.outputs if i.tensor == name), None)
     read = tensor_shards(graph, operators, name, axes)
     if writer is None or writer[0].regroups:
         return read
     operator, operand = writer
-    cuts: dict[str, str] = {}
+    shards: dict[str, str] = {}
     for axis, dim in decode(operator, operators[operator.name].forward, axes).items():
         split = operator.split(dim)
-        own = own_dim(operator, operand, graph.tensors[name], dim)
-        if own is not None:
-            cuts[axis] = own
+        tensor_dim = tensor_dim_of(operator, operand, graph.tensors[name], dim)
+        if tensor_dim is not None:
+            shards[axis] = tensor_dim
         elif split is not None and name in split.partial and axis in read:
-            cuts[axis] = read[axis]
-    return cuts
+            shards[axis] = read[axis]
+    return shards
 
 
 def tensor_shards(
     graph: LayerGraph, operators: Mapping[str, OperatorEncoding], name: str, axes: TileAxes
 ) -> dict[str, str]:
-    """How a tensor lies where all that use it meet: cut along an axis as the first of its users that cuts it there.
+    """How a tensor is sharded between its users: along each axis as the first user that shards it there.
 
-    Users are its readers in order, then its writer. So lies the residual stream: what is cut by one of them need not
-    be whole for all.
+    Users are its readers in order, then its writer. The residual stream is sharded like this: what one of them shards
+    need not be whole for all.
     """
-    cuts: dict[str, str] = {}
+    shards: dict[str, str] = {}
     users = [(o, i) for o in graph.operators for i in o.inputs if i.tensor == name]
     users += [(o, i) for o in graph.operators for i in o.outputs if i.tensor == name]
     for operator, operand in users:
         for axis, dim in decode(operator, operators[operator.name].forward, axes).items():
-            found = own_dim(operator, operand, graph.tensors[name], dim)
-            if found is not None:
-                cuts.setdefault(axis, found)
-    return cuts
+            tensor_dim = tensor_dim_of(operator, operand, graph.tensors[name], dim)
+            if tensor_dim is not None:
+                shards.setdefault(axis, tensor_dim)
+    return shards
 
 
 def tile_extent(strings: Strings) -> tuple[int, int]:

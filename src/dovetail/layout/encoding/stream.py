@@ -15,9 +15,9 @@ BUFFERS = 2
 
 
 def streamed_operand(operator: Operator, dim: str, sizes: Sizes) -> tuple[str, ...]:
-    """The tensors that travel as one where a streamed factor cuts `dim`; none where there is nothing to send.
+    """The tensors that travel as one where a streamed factor shards `dim`; none where there is nothing to send.
 
-    Every die needs the whole of an input that lacks the dim, so that input goes round in parts; where all inputs have
+    Every die needs the whole of an input without the dim, so that input goes round in parts; where all inputs have
     it, the sums do. Inputs with the same dims (those no die may cut apart) go together, as keys and values
     do; of several the largest goes. Only matrix products last long enough to hide a hop behind.
     """
@@ -49,14 +49,14 @@ def stream_buffer_bytes(
         return 0
     parts = sharded_by(strings)
     operands = {operand.tensor: operand for operand in (*operator.inputs, *operator.outputs)}
-    found: list[Size] = []
+    buffers: list[Size] = []
     for name in streamed_operand(operator, streamed[0].dim, sizes):
-        cut = 1
+        num_shards = 1
         for dim in set(operands[name].indices):
-            cut *= parts.get(dim, 1)
+            num_shards *= parts.get(dim, 1)
         whole = times(graph.tensors[name].bytes(sizes, widths), BUFFERS)
-        found.append(divided(whole, cut * extent(streamed)))
-    return total(found)
+        buffers.append(divided(whole, num_shards * extent(streamed)))
+    return total(buffers)
 
 
 def _number(size: Size) -> Fraction | float:

@@ -1,4 +1,4 @@
-"""Layouts of a whole model on tiles of dies: of every layer class how each operator is cut, and how the stream lies."""
+"""Layouts of a whole model on tiles of dies: how every operator and the residual stream are sharded."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dovetail.errors import InputError, quoted
 from dovetail.layout.encoding.factor import REPLICATE, Factor, String, Strings, sharded_by
 from dovetail.layout.encoding.shards import TileAxes, tile_axes, tile_extent
 
-#: A factor as a plan file has it: dies, then the dim they cut.
+#: A factor as in a plan file: dies, then the dim they shard.
 _FACTOR = re.compile(r"(\d{1,8}) ([a-z_+]{1,100})")
 
 
 @dataclass(frozen=True, slots=True)
 class TileLayouts:
-    """How a model lies on the tile of a stage, the same on all of them; a dim of the residual stream is one of x's."""
+    """How a model is sharded on the tile of a stage, alike on all stages; the residual stream has the dims of x."""
 
     rows: int
     cols: int
@@ -38,7 +38,7 @@ class TileLayouts:
 
     @property
     def stream_replicas(self) -> int:
-        """Dies of a tile that hold the same part of the residual stream."""
+        """Dies of a tile with the same shard of the residual stream."""
         return sharded_by(self.stream).get(REPLICATE, 1)
 
     def operators(self, layer: str) -> dict[str, Strings]:
@@ -58,14 +58,14 @@ class TileLayouts:
 def _axes(layouts: TileLayouts) -> TileAxes:
     for strings in layouts.strings():
         if tile_extent(strings) != (layouts.rows, layouts.cols):
-            found = " × ".join(map(str, tile_extent(strings)))
+            extent = " × ".join(map(str, tile_extent(strings)))
             fix = f"factors should multiply to {layouts.rows} rows and {layouts.cols} columns"
-            raise InputError("plan: layouts", f"has strings for {found} dies", fix)
+            raise InputError("plan: layouts", f"has strings for {extent} dies", fix)
     return tile_axes(layouts.strings())
 
 
 def string_text(string: String) -> str:
-    """A string as a plan file has it: `4 seq, 2 replicate`, innermost first."""
+    """A string as in a plan file: `4 seq, 2 replicate`, innermost first."""
     return ", ".join(f"{factor.size} {factor.dim}" for factor in string)
 
 
@@ -73,9 +73,9 @@ def string_of(text: str, where: str) -> String:
     """The string that a text means."""
     factors: list[Factor] = []
     for part in filter(None, (piece.strip() for piece in text.split(","))):
-        found = _FACTOR.fullmatch(part)
-        if found is None or int(found[1]) < 1:
-            fix = f"write dies and the dim they cut, innermost first: 4 seq, 2 {REPLICATE}"
+        match = _FACTOR.fullmatch(part)
+        if match is None or int(match[1]) < 1:
+            fix = f"write dies and the dim they shard, innermost first: 4 seq, 2 {REPLICATE}"
             raise InputError(where, f"has {quoted(part)}", fix)
-        factors.append(Factor(int(found[1]), found[2]))
+        factors.append(Factor(int(match[1]), match[2]))
     return tuple(factors)

@@ -10,8 +10,8 @@ from dovetail.graph import HALF_PRECISION, LayerGraph, ModelGraph, Operator, Pha
 from dovetail.graph.size import Sizes, as_array
 from dovetail.graph.tensor import Element
 from dovetail.layout.encoding.factor import MeshAxis, Strings, places
-from dovetail.layout.encoding.job_encoding import Encoding, Interval, StageEncoding, Tile, WaferSchedule
-from dovetail.layout.encoding.operator_encoding import Activation, Home, OperatorEncoding, Store
+from dovetail.layout.encoding.job_encoding import Encoding, LayerInterval, StageEncoding, Tile, WaferSchedule
+from dovetail.layout.encoding.operator_encoding import Activation, Home, OperatorEncoding, StateStore
 from dovetail.layout.encoding.reshard import placed
 from dovetail.layout.encoding.rules import Violation, operator_violations
 from dovetail.layout.encoding.shards import TileAxes, axis_name, gradients, stage_strings, tile_axes
@@ -37,20 +37,20 @@ def validate_encoding(
 ) -> tuple[Violation, ...]:
     """The rules an encoding of a model on a wafer breaks; none where it is valid.
 
-    Gradient operators of layer classes that are known already are not derived again.
+    Gradient operators in `known_gradients` are not derived again.
     """
-    known = dict(known_gradients or {})
-    found = [Violation("physical", "wafer", limit.rstrip(".")) for limit in wafer.broken_limits]
-    found += _tile_violations(encoding, wafer)
+    gradients = dict(known_gradients or {})
+    broken = [Violation("physical", "wafer", limit.rstrip(".")) for limit in wafer.broken_limits]
+    broken += _tile_violations(encoding, wafer)
     chain = [run.layer for run in model.chain for _ in range(run.count)]
-    found += _layer_violations(encoding, len(chain))
+    broken += _layer_violations(encoding, len(chain))
     for number, stage in enumerate(encoding.stages):
-        check = _StageCheck(encoding, number, model, wafer, seq, widths, known)
-        wanted = {name for part in stage.layers for name in chain[part.first : part.end]}
-        found += check.violations(wanted)
+        check = _StageCheck(encoding, number, model, wafer, seq, widths, gradients)
+        classes = {name for part in stage.layers for name in chain[part.first : part.end]}
+        broken += check.violations(classes)
         if memory is not None and wafer.capacity_bytes is not None:
-            found += check.memory_violations(memory, wafer.capacity_bytes)
-    return tuple(found)
+            broken += check.memory_violations(memory, wafer.capacity_bytes)
+    return tuple(broken)
 
 
 def _tile_violations(encoding: Encoding, wafer: WaferGrid) -> Iterator[Violation]:
@@ -64,7 +64,7 @@ def _tile_violations(encoding: Encoding, wafer: WaferGrid) -> Iterator[Violation
         if dead:
             yield Violation("live", where, f"die {dead[0]} of {_text(tile)} is dead")
         elif not wafer.is_connected(tile):
-            yield Violation("connected", where, f"dead links cut {_text(tile)} into parts")
+            yield Violation("connected", where, f"dead links disconnect {_text(tile)}")
         others = {taken[die] for die in tile.dies() if die in taken}
         if others:
             yield Violation("disjoint", where, f"{_text(tile)} shares dies with stage {min(others)}")
@@ -76,7 +76,7 @@ def _layer_violations(encoding: Encoding, layers: int) -> Iterator[Violation]:
     if (longest > 1) != (encoding.schedule is WaferSchedule.INTERLEAVED):
         sentence = f"{encoding.schedule} has up to {longest} intervals of layers on a stage"
         yield Violation("layers", "job", f"{sentence}; interleaved has several, the others one")
-    order: list[tuple[int, Interval]] = []
+    order: list[tuple[int, LayerInterval]] = []
     for chunk in range(longest):
         order += [(n, stage.layers[chunk]) for n, stage in enumerate(encoding.stages) if chunk < len(stage.layers)]
     ends = [0, *(end for _, interval in order for end in (interval.first, interval.end)), layers]
@@ -87,7 +87,7 @@ def _layer_violations(encoding: Encoding, layers: int) -> Iterator[Violation]:
             yield Violation("layers", where, f"the layers so far end at {before}, the next begin at {after}")
     for number, interval in order:
         if interval.first >= interval.end:
-            yield Violation("layers", f"stage {number}", f"layers {interval.first} to {interval.end} are none")
+            yield Violation("layers", f"stage {number}", f"layers {interval.first} to {interval.end} do not exist")
 
 
 class _StageCheck:
@@ -101,24 +101,24 @@ class _StageCheck:
         wafer: WaferGrid,
         seq: int,
         widths: Mapping[Element, int],
-        known: dict[str, Gradients],
+        gradients: dict[str, Gradients],
     ) -> None:
         self.encoding, self.number, self.stage = encoding, number, encoding.stages[number]
         self.model, self.wafer, self.seq, self.widths = model, wafer, seq, widths
-        self._gradients = known
+        self._gradients = gradients
         self._known_sizes: dict[str, Sizes] = {}
 
-    def violations(self, wanted: set[str]) -> Iterator[Violation]:
+    def violations(self, needed: set[str]) -> Iterator[Violation]:
         """The rules of layer classes, operators and homes."""
         where, classes = f"stage {self.number}", self.stage.classes
-        for name in sorted(wanted ^ set(classes)):
-            what = "has layers here and no encoding" if name in wanted else "is encoded and has no layer here"
+        for name in sorted(needed ^ set(classes)):
+            what = "has layers here but no encoding" if name in needed else "is encoded but has no layer here"
             yield Violation("operators", f"{where}, {name}", f"the layer class {what}")
-        for name in sorted(wanted & set(classes)):
+        for name in sorted(needed & set(classes)):
             yield from self._class_violations(name, f"{where}, {name}")
         helper = self.stage.helper
         if helper is not None and (helper == self.number or not 0 <= helper < len(self.encoding.stages)):
-            yield Violation("helper", where, f"stage {helper} cannot help it")
+            yield Violation("helper", where, f"stage {helper} cannot be its helper")
 
     def memory_violations(self, memory: Memory, capacity: int) -> Iterator[Violation]:
         """Peak bytes and stream buffers against a die's memory."""
@@ -147,18 +147,18 @@ class _StageCheck:
         graph, encoded = self.model.layers[name], self.stage.classes[name]
         operators = {o.name: o for o in graph.operators}
         for operator in sorted(set(operators) ^ set(encoded)):
-            what = "is not encoded" if operator in operators else "is none of the layer's operators"
+            what = "is not encoded" if operator in operators else "is not one of the layer's operators"
             yield Violation("operators", f"{where}, {operator}", f"the operator {what}")
-        found: list[Violation] = []
+        broken: list[Violation] = []
         for operator in (o for n, o in operators.items() if n in encoded):
-            found += self._operator_violations(graph, operator, encoded[operator.name], f"{where}, {operator.name}")
-        yield from found
+            broken += self._operator_violations(graph, operator, encoded[operator.name], f"{where}, {operator.name}")
+        yield from broken
         try:
             axes = tile_axes(stage_strings(encoded))
         except InputError as error:
             yield Violation("nested", where, error.what)
             return
-        if not found and set(operators) == set(encoded):
+        if not broken and set(operators) == set(encoded):
             yield from _open_sums(graph, encoded, axes, where)
 
     def _operator_violations(
@@ -166,46 +166,46 @@ class _StageCheck:
     ) -> Iterator[Violation]:
         tile, sizes = self.stage.tile, self._sizes(graph)
         yield from operator_violations(operator, sizes, encoded.forward, tile.rows, tile.cols, where)
-        for phase, own in (
+        for phase, strings in (
             (Phase.INPUT_GRADIENT, encoded.input_gradient),
             (Phase.WEIGHT_GRADIENT, encoded.weight_gradient),
         ):
-            if own is not None:
-                yield from self._gradient_violations(graph, operator, own, phase, where)
+            if strings is not None:
+                yield from self._gradient_violations(graph, operator, strings, phase, where)
         if encoded.activation is Activation.HELPER and self.stage.helper is None:
-            yield Violation("helper", where, "is kept on a helper, and the stage names none")
+            yield Violation("helper", where, "is saved on a helper, but the stage names none")
         weights = [o.indices for o in operator.inputs if graph.tensors[o.tensor].role is Role.WEIGHT]
         for state, home in encoded.homes.items():
             for sentence in _home_faults(home, weights, encoded.forward, hbm=self.wafer.hbm):
                 yield Violation("home", f"{where}, {state}", sentence)
 
     def _gradient_violations(
-        self, graph: LayerGraph, operator: Operator, own: Strings, phase: Phase, where: str
+        self, graph: LayerGraph, operator: Operator, strings: Strings, phase: Phase, where: str
     ) -> Iterator[Violation]:
         where, tile = f"{where}, {phase}", self.stage.tile
         if graph.name not in self._gradients:
             self._gradients[graph.name] = gradients(graph, differentiate(graph))
-        found = self._gradients[graph.name].get((operator.name, phase), ())
-        if not found:
+        operators = self._gradients[graph.name].get((operator.name, phase), ())
+        if not operators:
             yield Violation("operators", where, "the operator has no such gradient")
-        for gradient in found:
-            yield from operator_violations(gradient, self._sizes(graph), own, tile.rows, tile.cols, where)
+        for gradient in operators:
+            yield from operator_violations(gradient, self._sizes(graph), strings, tile.rows, tile.cols, where)
 
 
 def _home_faults(home: Home, weights: list[tuple[str, ...]], strings: Strings, *, hbm: bool) -> Iterator[str]:
     if home != Home() and not weights:
         yield "the operator has no weights"
         return
-    if home.store is Store.HBM and not hbm:
+    if home.store is StateStore.HBM and not hbm:
         yield "the wafer has no HBM"
     if len(set(home.sharded)) < len(home.sharded):
-        yield "a factor stands twice"
+        yield "a factor appears twice"
     for axis, position in home.sharded:
         string = strings.along(axis)
         if not 0 <= position < len(string):
             yield f"there is no factor {position} along {axis}"
         elif all(string[position].dim in indices for indices in weights):
-            yield f"factor {position} along {axis} cuts the weights along {string[position].dim} already"
+            yield f"factor {position} along {axis} already shards the weights along {string[position].dim}"
 
 
 def _open_sums(
@@ -218,11 +218,11 @@ def _open_sums(
     }
     if not any(claims.values()):
         return
-    cuts = {p.operator.name: p.cuts for p in placed(graph, encoded, axes).forward}
+    shards = {p.operator.name: p.shards for p in placed(graph, encoded, axes).forward}
     for name, claimed in claims.items():
         for axis, place in claimed:
             lows = [low for low in axes.ends(axis) if place.low <= low < place.high]
-            if any(cuts[name].get(axis_name(axis, low)) != PARTIAL for low in lows):
+            if any(shards[name].get(axis_name(axis, low)) != PARTIAL for low in lows):
                 sentence = f"not every term is a partial sum along {axis}, {place.low} dies apart"
                 yield Violation("partial_sums", f"{where}, {name}", sentence)
 

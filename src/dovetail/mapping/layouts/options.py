@@ -159,7 +159,7 @@ def _mixture_options(
             strategy = _role_strategy(by_axis, tile, sequence_parallel)
             option: dict[str, Labels] = {}
             for operator in operators:
-                shards = strategy.cut(operator)
+                shards = strategy.shard(operator)
                 option[operator.name] = tuple(_allowed_dim(operator, shards.get(axis), allowed) for axis in tile.names)
                 if not _divides(option[operator.name], sizes, tile):
                     break

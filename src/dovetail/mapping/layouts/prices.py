@@ -8,7 +8,7 @@ import numpy as np
 
 from dovetail.arrays import Floats
 from dovetail.graph import Tensor
-from dovetail.layout import Collective, CollectiveKind, Moment
+from dovetail.layout import Collective, CollectiveKind, CollectivePhase
 from dovetail.mapping.layouts.tile import LayerTile
 from dovetail.profile.layer import CollectivePrice
 
@@ -42,7 +42,7 @@ class TilePrices:
             local = np.array(missing)[:, None] / self.parts
             seconds = np.zeros((len(self._names), *local.shape))
             for mask, axes in enumerate(self._names[1:], 1):
-                collective = Collective(kind, axes, Tensor("", ()), (), user, Moment.FORWARD)
+                collective = Collective(kind, axes, Tensor("", ()), (), user, CollectivePhase.FORWARD)
                 seconds[mask] = self._price(collective, local.reshape(-1)).reshape(local.shape)
             for position, size in enumerate(missing):
                 self._seconds[kind, user, size] = seconds[:, position]

@@ -11,12 +11,12 @@ from dovetail.frameworks import ParameterBytes
 from dovetail.graph import HALF_PRECISION, LayerGraph
 from dovetail.graph.size import Sizes
 from dovetail.graph.tensor import Element
-from dovetail.layout import Collective, Moment
+from dovetail.layout import Collective, CollectivePhase
 from dovetail.profile.layer import CollectivePrice
 from dovetail.step.profiles import purpose_of
 
-#: The exposed share of a collective, which computation does not hide, by kind of group and moment.
-Exposure = Callable[[str, Moment], float]
+#: The exposed share of a collective, which computation does not hide, by kind of group and phase.
+Exposure = Callable[[str, CollectivePhase], float]
 
 
 @dataclass(frozen=True, slots=True)

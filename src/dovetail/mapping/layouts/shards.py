@@ -11,7 +11,7 @@ import numpy as np
 
 from dovetail.arrays import Ints
 from dovetail.graph import Backward, LayerGraph, Operand, Operator, Role, Tensor
-from dovetail.layout.derive import SUMS, is_term, own_dim
+from dovetail.layout.derive import SUMS, is_term, tensor_dim_of
 from dovetail.layout.encoding.shards import owner
 from dovetail.mapping.layouts.conversion_kernels import FIRST_DIM, FLAT_SHARD, OPEN, WHOLE
 from dovetail.mapping.layouts.options import Labels, Variable
@@ -178,7 +178,7 @@ class LayerShards:
         """The placement of an operand, by code of the sharded dim."""
         table = np.zeros(FIRST_DIM + len(self.dims), np.int64)
         for dim in operator.dims:
-            tensor_dim = own_dim(operator, operand, self.tensors[operand.tensor], dim)
+            tensor_dim = tensor_dim_of(operator, operand, self.tensors[operand.tensor], dim)
             table[self.code[dim]] = WHOLE if tensor_dim is None else self.code[tensor_dim]
         return table
 

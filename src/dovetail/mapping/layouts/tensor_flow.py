@@ -6,7 +6,7 @@ import numpy as np
 
 from dovetail.arrays import Array
 from dovetail.graph import Tensor
-from dovetail.layout import Moment
+from dovetail.layout import CollectivePhase
 from dovetail.mapping.layouts.policies import Policies
 from dovetail.mapping.layouts.scoped import Scoped
 from dovetail.mapping.layouts.tensor_layouts import TensorLayouts
@@ -41,7 +41,9 @@ class TensorFlow:
 
     def _indexed(self) -> tuple[list[Scoped], Conversions]:
         if self._conversions is None:
-            self._conversions = self._of.conversions(self._tensor, self._layouts, (Moment.FORWARD, Moment.BACKWARD))
+            self._conversions = self._of.conversions(
+                self._tensor, self._layouts, (CollectivePhase.FORWARD, CollectivePhase.BACKWARD)
+            )
         return self._conversions
 
     def _forward(self, scope: tuple[int, ...]) -> tuple[Versions, list[Array]]:

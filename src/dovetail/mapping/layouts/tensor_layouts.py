@@ -9,7 +9,7 @@ import numpy as np
 from dovetail.arrays import Array, Floats, Ints
 from dovetail.graph import Tensor
 from dovetail.graph.size import as_array
-from dovetail.layout import Collective, CollectiveKind, Moment
+from dovetail.layout import Collective, CollectiveKind, CollectivePhase
 from dovetail.mapping.layouts.conversion_kernels import OPEN, WHOLE
 from dovetail.mapping.layouts.prices import KINDS, TilePrices
 from dovetail.mapping.layouts.scoped import Scoped
@@ -31,19 +31,19 @@ class TensorLayouts:
         """Bytes of a whole tensor."""
         return float(as_array(tensor.bytes(self.setting.sizes, self.setting.widths)))
 
-    def share(self, kind: CollectiveKind, tensor: Tensor, user: str, moment: Moment) -> float:
+    def share(self, kind: CollectiveKind, tensor: Tensor, user: str, phase: CollectivePhase) -> float:
         """The share of a collective's seconds that counts."""
-        counted = self.setting.exposure(group_of(Collective(kind, (), tensor, (), user, moment)), moment)
-        return counted * self.setting.step_weight if moment is Moment.STEP else counted
+        counted = self.setting.exposure(group_of(Collective(kind, (), tensor, (), user, phase)), phase)
+        return counted * self.setting.step_weight if phase is CollectivePhase.STEP else counted
 
     def parts(self, layouts: Ints) -> Floats:
         """The number of shards of each layout."""
         return self.prices.parts[as_bits((layouts != WHOLE) & (layouts != OPEN))]
 
     def conversions(
-        self, tensor: Tensor, layouts: Iterable[Scoped], moments: Sequence[Moment], user: str = ""
+        self, tensor: Tensor, layouts: Iterable[Scoped], phases: Sequence[CollectivePhase], user: str = ""
     ) -> tuple[list[Scoped], Conversions]:
-        """Layouts by number, and their conversions priced at some moments."""
+        """Layouts by number, and their conversions priced at some phases."""
         powers: Ints = self._base ** np.arange(len(self.shards.tile.names), dtype=np.int64)
         layouts = list(layouts)
         numbers: list[Ints] = [np.asarray((each.values * powers).sum(axis=-1)) for each in layouts]
@@ -55,8 +55,8 @@ class TensorLayouts:
         ]
         size, whose = self.bytes(tensor), user if user in ("gradient", "updated") else ""
         prices = [
-            self.prices.of_conversions(size, {k: self.share(k, tensor, user, moment) for k in KINDS}, whose)
-            for moment in moments
+            self.prices.of_conversions(size, {k: self.share(k, tensor, user, phase) for k in KINDS}, whose)
+            for phase in phases
         ]
         return indexed, Conversions(distinct[:, None] // powers % self._base, np.stack(prices))
 

@@ -11,7 +11,7 @@ from dovetail.arrays import Array, Floats
 from dovetail.frameworks.parameter_bytes import state_bytes
 from dovetail.graph import Backward, Operator, Role, Tensor
 from dovetail.graph.size import as_array, product
-from dovetail.layout import CollectiveKind, Moment
+from dovetail.layout import CollectiveKind, CollectivePhase
 from dovetail.mapping.layouts.options import Variable
 from dovetail.mapping.layouts.policies import Policies
 from dovetail.mapping.layouts.scoped import Scoped, union
@@ -95,20 +95,20 @@ class LayerCosts:
         for operator in graph.operators:
             seconds = forward[operator.name]
             self._add(SECONDS, seconds)
-            self._add(SECONDS, Scoped(seconds.scope, self._exchanges(operator, Moment.FORWARD)))
+            self._add(SECONDS, Scoped(seconds.scope, self._exchanges(operator, CollectivePhase.FORWARD)))
             recomputed = self.policies.recomputed[operator.name]
             if recomputed.values.any():
                 scope = union((seconds.scope, recomputed.scope))
-                recompute_s = seconds.values + self._exchanges(operator, Moment.BACKWARD)
+                recompute_s = seconds.values + self._exchanges(operator, CollectivePhase.BACKWARD)
                 self._add(
                     SECONDS, Scoped(scope, Scoped(seconds.scope, recompute_s).over(scope) * recomputed.over(scope))
                 )
         for operator in later:
             seconds = backward[operator.name]
-            told = self._exchanges(operator, Moment.BACKWARD)
+            told = self._exchanges(operator, CollectivePhase.BACKWARD)
             self._add(SECONDS, Scoped(seconds.scope, seconds.values + told))
 
-    def _exchanges(self, operator: Operator, moment: Moment) -> Array:
+    def _exchanges(self, operator: Operator, phase: CollectivePhase) -> Array:
         codes = self.shards.by_operator[operator.name].values
         total: Array = np.zeros(codes.shape[:-1])
         for exchange in operator.exchanges:
@@ -116,7 +116,7 @@ class LayerCosts:
             inside = np.isin(codes, [self.shards.code[d] for d in exchange.dims if d != exchange.dim])
             kind = CollectiveKind.PERMUTE if exchange.passed_on else CollectiveKind.ALL_REDUCE
             size = 4.0 * exchange.values * float(as_array(product(self.setting.sizes, exchange.dims)))
-            share = self._of.share(kind, Tensor("", ()), operator.name, moment)
+            share = self._of.share(kind, Tensor("", ()), operator.name, phase)
             total = total + share * self._of.prices.of(kind, size)[axes, as_bits(inside)]
         return total
 
@@ -134,16 +134,16 @@ class LayerCosts:
             for source in self.setting.graph.stream(self.setting.graph.inputs)
             if self.backward.gradients.get(source.name) == tensor.name
         ]
-        self._converted(tensor, [self.shards.written[tensor.name]], events, Moment.BACKWARD)
+        self._converted(tensor, [self.shards.written[tensor.name]], events, CollectivePhase.BACKWARD)
 
-    def _converted(self, tensor: Tensor, given: list[Scoped], events: list[Scoped], moment: Moment) -> None:
+    def _converted(self, tensor: Tensor, given: list[Scoped], events: list[Scoped], phase: CollectivePhase) -> None:
         """Conversions of a tensor that is not saved."""
         if not events:
             return
         scope = union(each.scope for each in (*given, *events))
 
         def seconds(scope: tuple[int, ...]) -> Array:
-            indexed, conversions = self._of.conversions(tensor, (*given, *events), [moment])
+            indexed, conversions = self._of.conversions(tensor, (*given, *events), [phase])
             versions = Versions(conversions)
             for each in indexed[: len(given)]:
                 versions.give(each.over(scope))
@@ -159,33 +159,33 @@ class LayerCosts:
         forward = [layout for _, layout in self._reads(setting.graph.operators, tensor.name)]
         backward = [layout for _, layout in self._reads(self.backward.graph.operators, tensor.name)]
         if tensor.role is Role.CONSTANT:
-            for events, moment in ((forward, Moment.FORWARD), (backward, Moment.BACKWARD)):
-                self._converted(tensor, events[:1], events, moment)
+            for events, phase in ((forward, CollectivePhase.FORWARD), (backward, CollectivePhase.BACKWARD)):
+                self._converted(tensor, events[:1], events, phase)
             return
         if not forward:
             return
         use = forward[0]
         home = shards.sharded_home(use) if setting.zero_stage else use
         given = home if setting.zero_stage == 3 else use
-        self._converted(tensor, [given], forward, Moment.FORWARD)
-        self._converted(tensor, [given], [*backward, use], Moment.BACKWARD)
+        self._converted(tensor, [given], forward, CollectivePhase.FORWARD)
+        self._converted(tensor, [given], [*backward, use], CollectivePhase.BACKWARD)
         gradient = self.backward.gradients.get(tensor.name)
         if gradient is not None:
-            moment = Moment.BACKWARD if setting.zero_stage >= 2 else Moment.STEP
+            phase = CollectivePhase.BACKWARD if setting.zero_stage >= 2 else CollectivePhase.STEP
             written, of = shards.written[gradient], self.backward.graph.tensors[gradient]
-            self._step(of, written, home, "gradient", moment)
+            self._step(of, written, home, "gradient", phase)
             if setting.zero_stage == 1:
-                self._step(tensor, home, use, "updated", Moment.STEP)
+                self._step(tensor, home, use, "updated", CollectivePhase.STEP)
         elements = float(as_array(tensor.points(setting.sizes)))
         used, stored = (elements / self._of.parts(each.values) for each in (use, home))
         parts = state_bytes(used, stored, setting.zero_stage, setting.parameter_bytes)
         self._add(STATE, Scoped(use.scope, sum(parts, np.zeros(()))))
 
-    def _step(self, tensor: Tensor, before: Scoped, after: Scoped, user: str, moment: Moment) -> None:
+    def _step(self, tensor: Tensor, before: Scoped, after: Scoped, user: str, phase: CollectivePhase) -> None:
         scope = union((before.scope, after.scope))
 
         def seconds(scope: tuple[int, ...]) -> Array:
-            (old, new), conversions = self._of.conversions(tensor, (before, after), [moment], user)
+            (old, new), conversions = self._of.conversions(tensor, (before, after), [phase], user)
             return conversions.seconds[0][old.over(scope), new.over(scope)]
 
         self._pending.append((scope, SECONDS, seconds))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dovetail.cost.calibration import calibration
-from dovetail.cost.mesh import Mesh
+from dovetail.cost.mesh import DieMesh
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster, DefectMap, Wafer
 from dovetail.layout.encoding import TileLayouts, WaferGrid
@@ -89,7 +89,7 @@ def not_replanned(plan: TilePlan, job: Job, wafer: Wafer, framework: Framework) 
     return None
 
 
-def _surviving_tiles(tiles: Sequence[Tile], mesh: Mesh) -> tuple[Tile, ...]:
+def _surviving_tiles(tiles: Sequence[Tile], mesh: DieMesh) -> tuple[Tile, ...]:
     """The largest set of tiles whose dies are alive and reach each other."""
     parts = [tuple(t for t in tiles if set(dies_of(t)) <= set(part.dies)) for part in mesh.components]
     return max(parts, key=len, default=())
@@ -108,7 +108,7 @@ def _dealt(plan: Plan, stages: int, num_layers: int) -> Iterator[Plan]:
 
 
 def _on_tiles(
-    plan: Plan, profiled: ProfiledJob, tiles: tuple[Tile, ...], mesh: Mesh, *, replanned: bool
+    plan: Plan, profiled: ProfiledJob, tiles: tuple[Tile, ...], mesh: DieMesh, *, replanned: bool
 ) -> TilePlan | None:
     hops = chain_hops(mesh, tiles)
     if hops is None:

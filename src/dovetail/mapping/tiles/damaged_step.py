@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from dovetail.arrays import Floats, largest
-from dovetail.cost.mesh import Group, Kind, Mesh, best, embedded, total_loads
+from dovetail.cost.mesh import DieGroup, DieMesh, MeshCollectiveKind, best, embedded, total_loads
 from dovetail.cost.units import way_arrays
 from dovetail.hardware import Wafer
 from dovetail.layout.encoding import WaferGrid
@@ -32,7 +32,7 @@ from dovetail.step.times import (
 )
 
 #: Kinds of collectives; a reduce-scatter takes as long as an all-gather.
-KINDS = (Kind.ALL_GATHER, Kind.ALL_REDUCE, Kind.ALL_TO_ALL)
+KINDS = (MeshCollectiveKind.ALL_GATHER, MeshCollectiveKind.ALL_REDUCE, MeshCollectiveKind.ALL_TO_ALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ class TilePlan:
     step_time_s: float
 
 
-def wafer_mesh(wafer: Wafer) -> Mesh:
+def wafer_mesh(wafer: Wafer) -> DieMesh:
     """The dies and links of a wafer that work."""
-    return Mesh(wafer.rows, wafer.cols, frozenset(wafer.defects.dead_dies), frozenset(wafer.defects.dead_links))
+    return DieMesh(wafer.rows, wafer.cols, frozenset(wafer.defects.dead_dies), frozenset(wafer.defects.dead_links))
 
 
 def wafer_grid(wafer: Wafer) -> WaferGrid:
@@ -66,7 +66,7 @@ def dies_of(tile: Tile) -> list[tuple[int, int]]:
     return [(y, x) for x, y in tile.dies()]
 
 
-def fellow_hops(mesh: Mesh, one: Tile, other: Tile) -> int | None:
+def fellow_hops(mesh: DieMesh, one: Tile, other: Tile) -> int | None:
     """The most links between corresponding dies of two tiles, around what is dead; None if there is no way.
 
     Corresponding dies have the same position in their tiles; if one tile is turned, row and column swap.
@@ -84,7 +84,7 @@ def fellow_hops(mesh: Mesh, one: Tile, other: Tile) -> int | None:
     return most
 
 
-def chain_hops(mesh: Mesh, tiles: Sequence[Tile]) -> tuple[int, ...] | None:
+def chain_hops(mesh: DieMesh, tiles: Sequence[Tile]) -> tuple[int, ...] | None:
     """Hops between consecutive stages; None if one cannot be reached."""
     hops_between: list[int] = []
     for one, other in pairwise(tiles):
@@ -95,7 +95,7 @@ def chain_hops(mesh: Mesh, tiles: Sequence[Tile]) -> tuple[int, ...] | None:
     return tuple(hops_between)
 
 
-def slowdown(mesh: Mesh, tile: Tile, *, replanned: bool) -> float:
+def slowdown(mesh: DieMesh, tile: Tile, *, replanned: bool) -> float:
     """How many times longer the collectives of a tile of live dies take than on an intact tile.
 
     The algorithms are those of the intact tile: over all its dies, over each row, over each column. A send over a dead
@@ -112,19 +112,19 @@ def slowdown(mesh: Mesh, tile: Tile, *, replanned: bool) -> float:
     )
     if not dead_inside:
         return 1.0
-    damaged = Mesh(tile.rows, tile.cols, dead_links=dead_inside)
+    damaged = DieMesh(tile.rows, tile.cols, dead_links=dead_inside)
     if damaged.connected:
         return _slowdown(damaged, (0, 0), tile.rows, tile.cols, replanned)
     return _slowdown(mesh, corner, tile.rows, tile.cols, False)
 
 
 @lru_cache(maxsize=4096)
-def _slowdown(mesh: Mesh, corner: tuple[int, int], rows: int, cols: int, replanned: bool) -> float:
+def _slowdown(mesh: DieMesh, corner: tuple[int, int], rows: int, cols: int, replanned: bool) -> float:
     worst = 1.0
     dies = {(corner[0] + row, corner[1] + col) for row in range(rows) for col in range(cols)}
     outside = np.array([not (a in dies and b in dies) for a, b in mesh.links])
     for groups in _groupings(corner, rows, cols):
-        group_mesh = Mesh(groups[0].rows, groups[0].cols)
+        group_mesh = DieMesh(groups[0].rows, groups[0].cols)
         for kind in KINDS:
             whole = best(kind, group_mesh, 1.0, 1.0)
             laid = [embedded(whole, mesh, [group.die(place) for place in group_mesh.dies]) for group in groups]
@@ -136,12 +136,12 @@ def _slowdown(mesh: Mesh, corner: tuple[int, int], rows: int, cols: int, replann
     return worst
 
 
-def _groupings(corner: tuple[int, int], rows: int, cols: int) -> Iterable[list[Group]]:
+def _groupings(corner: tuple[int, int], rows: int, cols: int) -> Iterable[list[DieGroup]]:
     """All dies of a tile; its rows; its columns."""
-    yield [Group(corner, rows, cols)]
+    yield [DieGroup(corner, rows, cols)]
     if rows > 1 and cols > 1:
-        yield [Group((corner[0] + row, corner[1]), 1, cols) for row in range(rows)]
-        yield [Group((corner[0], corner[1] + col), rows, 1) for col in range(cols)]
+        yield [DieGroup((corner[0] + row, corner[1]), 1, cols) for row in range(rows)]
+        yield [DieGroup((corner[0], corner[1] + col), rows, 1) for col in range(cols)]
 
 
 def tiled_step_s(plan: Plan, job: ProfiledJob, hops: Sequence[int], slowdowns: Sequence[float]) -> float:

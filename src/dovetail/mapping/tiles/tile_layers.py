@@ -13,7 +13,7 @@ from dovetail.frameworks import Framework
 from dovetail.graph import LayerGraph
 from dovetail.graph.size import Sizes
 from dovetail.hardware import Cluster
-from dovetail.layout import Moment
+from dovetail.layout import CollectivePhase
 from dovetail.layout.encoding import TileLayouts
 from dovetail.mapping.layouts.free_layouts import tile_price
 from dovetail.mapping.layouts.setting import LayerSetting
@@ -128,10 +128,10 @@ class TileLayers:
             self.job.element_bytes(),
         )
 
-    def _exposure(self, group: str, moment: Moment) -> float:
+    def _exposure(self, group: str, phase: CollectivePhase) -> float:
         """The share of a collective that no amount of computation can hide."""
         overlaps = self._least_facts.overlaps
-        tensor = overlaps.tensor_forward if moment is Moment.FORWARD else overlaps.tensor_backward
+        tensor = overlaps.tensor_forward if phase is CollectivePhase.FORWARD else overlaps.tensor_backward
         hidden = overlaps.updated_weights if group == UPDATED_WEIGHTS else hidden_shares(overlaps, tensor)[group]
         return float(exposed_at_least(1.0, float(np.ravel(hidden)[0]), 1.0)[0])
 

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from dovetail.arrays import Bools, Floats
-from dovetail.cost.mesh import Mesh
+from dovetail.cost.mesh import DieMesh
 from dovetail.errors import InputError
 from dovetail.layout.encoding.job_encoding import Tile
 from dovetail.layout.encoding.wafer_grid import WaferGrid, symmetries
@@ -144,10 +144,10 @@ def live_tiles(grid: WaferGrid, shapes: Iterable[tuple[int, int]]) -> tuple[Tile
     return tuple(sorted(tiles, key=lambda tile: (tile.y, tile.x, tile.rows, tile.cols)))
 
 
-def _mesh(grid: WaferGrid) -> Mesh:
+def _mesh(grid: WaferGrid) -> DieMesh:
     """The same dies and links with rows before columns."""
     links = frozenset(((a[1], a[0]), (b[1], b[0])) for a, b in grid.dead_links)
-    return Mesh(grid.rows, grid.cols, frozenset((y, x) for x, y in grid.dead), links)
+    return DieMesh(grid.rows, grid.cols, frozenset((y, x) for x, y in grid.dead), links)
 
 
 def wafer_parts(grid: WaferGrid) -> list[WaferGrid]:

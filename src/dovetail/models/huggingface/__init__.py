@@ -103,11 +103,11 @@ def import_config(config: Mapping[str, Any], where: str, *, name: str = "importe
 
 
 def _unknown_type(model_type: str) -> str:
-    """What to do about a type: one that is only spelt otherwise is named, a similar family would count wrongly."""
-    for known in (*IMPORTERS, *TEXT_PARTS):
-        if _letters(known) == _letters(model_type):
-            return f"did you mean {known!r}"
-    return "no importer reads this family; docs/reference/models.md lists those that are read"
+    """The fix for an unknown type: suggests another spelling, never a similar family, which would be wrong."""
+    for importer in (*IMPORTERS, *TEXT_PARTS):
+        if _letters(importer) == _letters(model_type):
+            return f"did you mean {importer!r}"
+    return "we do not read this family yet; docs/reference/models.md lists those we do"
 
 
 def _letters(model_type: str) -> str:

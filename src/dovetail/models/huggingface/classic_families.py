@@ -53,7 +53,7 @@ def _gpt2_line(reader: ConfigReader, name: str, *, act: str, **attention: object
         "feed_forward": plain(reader, size, field="activation_function", default=act),
     }
     return uniform(
-        reader, name, block, LAYERS, tied=True, hidden=hidden, positions=positions,
+        reader, name, block, LAYERS, tied=True, hidden=hidden, max_seq_len=positions,
         embedding={"positions": positions}, dropout=dropout(reader, "resid_pdrop", 0.1),
     )  # fmt: skip
 
@@ -70,7 +70,7 @@ def gptj(reader: ConfigReader, name: str) -> Model:
         "feed_forward": plain(reader, size, field="activation_function", default="gelu_new"),
     }
     return uniform(
-        reader, name, block, LAYERS, hidden=hidden, positions=reader.integer(*POSITIONS, default=2048),
+        reader, name, block, LAYERS, hidden=hidden, max_seq_len=reader.integer(*POSITIONS, default=2048),
         head={"bias": True}, dropout=dropout(reader, "resid_pdrop", 0),
     )  # fmt: skip
 
@@ -104,7 +104,7 @@ def gpt_neo(reader: ConfigReader, name: str) -> Model:
         for kind, window in windows.items()
     }
     return assemble(
-        reader, name, blocks, _attention_types(reader, layers), tied=True, positions=positions,
+        reader, name, blocks, _attention_types(reader, layers), tied=True, max_seq_len=positions,
         embedding={"positions": positions}, dropout=dropout(reader, "resid_dropout", 0),
     )  # fmt: skip
 
@@ -150,7 +150,7 @@ def opt(reader: ConfigReader, name: str) -> Model:
         "feed_forward": plain(reader, size, field="activation_function", default="relu", bias=bias),
     }
     return uniform(
-        reader, name, block, tied=True, positions=positions, head={"norm": norm if final else None},
+        reader, name, block, tied=True, max_seq_len=positions, head={"norm": norm if final else None},
         embedding={"positions": positions + 2, "width": width if width != hidden else None},
         dropout=dropout(reader, "dropout", 0.1),
     )  # fmt: skip
@@ -183,7 +183,7 @@ def bloom(reader: ConfigReader, name: str) -> Model:
     }
     return uniform(
         reader, name, block, LAYERS, tied=True, hidden=hidden, embedding={"norm": "layer"},
-        positions=reader.integer("seq_length", default=2048, high=MAX_TOKENS),
+        max_seq_len=reader.integer("seq_length", default=2048, high=MAX_TOKENS),
         dropout=dropout(reader, "hidden_dropout", 0),
     )  # fmt: skip
 
@@ -228,7 +228,7 @@ def mpt(reader: ConfigReader, name: str) -> Model:
     }
     return uniform(
         reader, name, block, ("n_layers", "num_hidden_layers"), tied=True, hidden=hidden,
-        positions=reader.integer("max_seq_len", default=2048, high=MAX_TOKENS),
+        max_seq_len=reader.integer("max_seq_len", default=2048, high=MAX_TOKENS),
         dropout=dropout(reader, "resid_pdrop", 0),
     )  # fmt: skip
 

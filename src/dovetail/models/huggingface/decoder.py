@@ -38,7 +38,7 @@ def activation(reader: ConfigReader, *, gated: bool, name: str = "hidden_act", d
 
 
 def hidden_size(reader: ConfigReader, *names: str) -> int:
-    """The width of the stream."""
+    """The width of the residual stream."""
     return reader.integer(*(names or ("hidden_size",)))
 
 
@@ -98,31 +98,33 @@ def assemble(
     order: Iterable[str],
     *,
     tied: bool = False,
-    hidden: int | None = None,
-    vocab: int | None = None,
-    positions: int | None = None,
     head: Mapping[str, object] | None = None,
     multi_token_prediction: Mapping[str, object] | None = None,
     **fields: object,
 ) -> Model:
-    """The model from its blocks; fields that every config has are read here."""
+    """The model from its blocks; sizes that are not among `fields` are read from where every config has them."""
     sequence = list(order)
     used = {*sequence, (multi_token_prediction or {}).get("block")}
     norm = next(iter(blocks.values())).get("norm", "rms")
     tied = reader.flag("tie_word_embeddings", default=tied)
     document: dict[str, Any] = {
         "name": name,
-        "hidden": hidden if hidden is not None else hidden_size(reader),
-        "vocab": vocab if vocab is not None else reader.integer("vocab_size", high=MAX_VOCABULARY),
-        "max_seq_len": positions
-        if positions is not None
-        else reader.integer("max_position_embeddings", default=4096, high=MAX_TOKENS),
         "blocks": {n: b for n, b in blocks.items() if n in used},
         "layers": in_order(sequence),
         "head": {"norm": norm, "tied": tied} | dict(head or {}),
         "multi_token_prediction": multi_token_prediction,
     }
-    return validate(Model, without_none(document | fields), reader.where)
+    given = without_none(fields)
+    document |= {field: read(reader) for field, read in _SIZES.items() if field not in given}
+    return validate(Model, without_none(document | given), reader.where)
+
+
+#: Field of a model file → how it is read from a config.
+_SIZES: Mapping[str, Callable[[ConfigReader], int]] = {
+    "hidden": lambda reader: hidden_size(reader),
+    "vocab": lambda reader: reader.integer("vocab_size", high=MAX_VOCABULARY),
+    "max_seq_len": lambda reader: reader.integer("max_position_embeddings", default=4096, high=MAX_TOKENS),
+}
 
 
 def without_none(fields: Mapping[str, object]) -> dict[str, Any]:

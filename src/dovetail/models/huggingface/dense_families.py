@@ -24,7 +24,7 @@ GEMMA3_DEFAULTS = {
 _LAYER_TYPES = {"full_attention": FULL, "sliding_attention": SLIDING}
 
 
-def attention_spans(reader: ConfigReader, layers: int, *, every: int | None, window: int | None) -> list[str]:
+def attention_spans(reader: ConfigReader, layers: int, *, period: int | None, window: int | None) -> list[str]:
     """`full` or `sliding` per layer: as listed, or every n-th layer full, or all alike."""
     listed = reader.words("layer_types", _LAYER_TYPES, layers)
     if listed is not None:
@@ -32,9 +32,9 @@ def attention_spans(reader: ConfigReader, layers: int, *, every: int | None, win
         return spans if window is not None else [FULL] * layers
     if window is None:
         return [FULL] * layers
-    if every is None:
+    if period is None:
         return [SLIDING] * layers
-    return [FULL if (i + 1) % every == 0 else SLIDING for i in range(layers)]
+    return [FULL if (i + 1) % period == 0 else SLIDING for i in range(layers)]
 
 
 def spanned(block: BlockFields, window: int | None) -> dict[str, BlockFields]:
@@ -83,7 +83,7 @@ def mistral(reader: ConfigReader, name: str) -> Model:
     """Mistral, Ministral: an optional sliding window on all or some layers."""
     window = reader.optional("sliding_window")
     block = {"mixer": grouped_attention(reader), "feed_forward": dense(reader)}
-    spans = attention_spans(reader, reader.layers(), every=None, window=window)
+    spans = attention_spans(reader, reader.layers(), period=None, window=window)
     return assemble(reader, name, spanned(block, window), spans)
 
 
@@ -110,7 +110,7 @@ def _qwen(reader: ConfigReader, name: str, **attention: object) -> Model:
     window = reader.optional("sliding_window") if reader.flag("use_sliding_window", default=False) else None
     first = reader.integer("max_window_layers", default=layers, low=0)
     if reader.has("layer_types"):
-        spans = attention_spans(reader, layers, every=None, window=window)
+        spans = attention_spans(reader, layers, period=None, window=window)
     else:
         spans = [SLIDING if window is not None and i >= first else FULL for i in range(layers)]
     block = {"mixer": grouped_attention(reader, **attention), "feed_forward": dense(reader)}
@@ -165,10 +165,10 @@ def exaone4(reader: ConfigReader, name: str) -> Model:
     window = reader.optional("sliding_window")
     pattern = reader.fields.get("sliding_window_pattern")
     # published configs spell the pattern ("LLLG": three local layers, one global)
-    every = len(pattern) if isinstance(pattern, str) else reader.integer("sliding_window_pattern", default=4)
+    period = len(pattern) if isinstance(pattern, str) else reader.integer("sliding_window_pattern", default=4)
     mixer = grouped_attention(reader, qk_norm="head")
     block = {"mixer": mixer, "feed_forward": dense(reader), "norm_position": "after"}
-    spans = attention_spans(reader, reader.layers(), every=every, window=window)
+    spans = attention_spans(reader, reader.layers(), period=period, window=window)
     return assemble(reader, name, spanned(block, window), spans)
 
 
@@ -183,7 +183,7 @@ def gemma(reader: ConfigReader, name: str) -> Model:
 
 def gemma2(reader: ConfigReader, name: str) -> Model:
     """Gemma 2: norms around each half, every second layer sliding."""
-    return _gemma(reader, name, every=2, qk_norm="none", head={"softcap": reader.has("final_logit_softcapping")})
+    return _gemma(reader, name, period=2, qk_norm="none", head={"softcap": reader.has("final_logit_softcapping")})
 
 
 def gemma3(reader: ConfigReader, name: str) -> Model:
@@ -193,18 +193,18 @@ def gemma3(reader: ConfigReader, name: str) -> Model:
     """
     given = {n: v for n, v in reader.fields.items() if v is not None}
     reader = ConfigReader(GEMMA3_DEFAULTS | given, reader.where)
-    every = reader.integer("sliding_window_pattern", "_sliding_window_pattern", default=6)
-    return _gemma(reader, name, every=every, qk_norm="head", head={})
+    period = reader.integer("sliding_window_pattern", "_sliding_window_pattern", default=6)
+    return _gemma(reader, name, period=period, qk_norm="head", head={})
 
 
-def _gemma(reader: ConfigReader, name: str, *, every: int, qk_norm: str, head: Mapping[str, object]) -> Model:
+def _gemma(reader: ConfigReader, name: str, *, period: int, qk_norm: str, head: Mapping[str, object]) -> Model:
     bias = reader.flag("attention_bias", default=False)
     window = reader.optional("sliding_window")
     head_dim = reader.integer("head_dim", default=256)
     mixer = grouped_attention(reader, qkv_bias=bias, output_bias=bias, head_dim=head_dim, qk_norm=qk_norm)
     wide = dense(reader, activation="geglu_tanh")
     block = {"mixer": mixer, "feed_forward": wide, "norm_position": "around"}
-    spans = attention_spans(reader, reader.layers(), every=every, window=window)
+    spans = attention_spans(reader, reader.layers(), period=period, window=window)
     return assemble(reader, name, spanned(block, window), spans, tied=True, head=head)
 
 

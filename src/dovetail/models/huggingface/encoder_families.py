@@ -41,7 +41,7 @@ def _bert_line(reader: ConfigReader, name: str, *, reserved: int, head_act: str)
         "feed_forward": plain(reader, reader.integer("intermediate_size")),
     }
     return uniform(
-        reader, name, block, tied=True, positions=rows - reserved,
+        reader, name, block, tied=True, max_seq_len=rows - reserved,
         embedding={
             "positions": rows,
             "token_types": reader.integer("type_vocab_size", default=2, low=0) or None,
@@ -63,7 +63,7 @@ def distilbert(reader: ConfigReader, name: str) -> Model:
     }
     return uniform(
         reader, name, block, ("n_layers", "num_hidden_layers"), tied=True,
-        hidden=hidden, positions=rows, embedding={"positions": rows, "norm": "layer"},
+        hidden=hidden, max_seq_len=rows, embedding={"positions": rows, "norm": "layer"},
         head=_masked_head(block["feed_forward"]["activation"]), dropout=dropout(reader, "dropout", 0.1),
     )  # fmt: skip
 

@@ -125,7 +125,7 @@ def kimi_linear(reader: ConfigReader, name: str) -> Model:
     order = [block_name(*pair) for pair in zip(kinds, flags, strict=True)]
     positions = reader.optional("model_max_length", "max_position_embeddings", high=MAX_TOKENS)
     # built with an output table of its own whatever tie_word_embeddings says
-    return assemble(reader, name, blocks, order, positions=positions, head={"tied": False})
+    return assemble(reader, name, blocks, order, max_seq_len=positions, head={"tied": False})
 
 
 def minimax(reader: ConfigReader, name: str) -> Model:

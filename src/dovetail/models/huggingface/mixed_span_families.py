@@ -47,7 +47,7 @@ def gpt_oss(reader: ConfigReader, name: str) -> Model:
             score="top_k_softmax",
         ),
     }
-    spans = attention_spans(reader, reader.layers(), every=2, window=window)
+    spans = attention_spans(reader, reader.layers(), period=2, window=window)
     return assemble(reader, name, spanned(block, window), spans)
 
 
@@ -59,7 +59,7 @@ def llama4(reader: ConfigReader, name: str) -> Model:
     bias = reader.flag("attention_bias", default=False)
     step = reader.integer("interleave_moe_layer_step", default=1)
     sparse = reader.integers("moe_layers")
-    chosen = set(range(step - 1, layers, step) if sparse is None else sparse)
+    with_experts = set(range(step - 1, layers, step) if sparse is None else sparse)
     interval = reader.integer("no_rope_layer_interval", default=4)
     rotary = [int((i + 1) % interval != 0) for i in range(layers)]
     if reader.fields.get("no_rope_layers") != []:  # an empty list stands for the default
@@ -74,7 +74,7 @@ def llama4(reader: ConfigReader, name: str) -> Model:
         FULL: grouped_attention(reader, qkv_bias=bias, output_bias=bias, rotary=False),
     }
     halves = {SPARSE: routed, DENSE_LAYER: dense(reader, size=wide)}
-    order = [block_name("chunked" if rotary[i] else FULL, i in chosen) for i in range(layers)]
+    order = [block_name("chunked" if rotary[i] else FULL, i in with_experts) for i in range(layers)]
     return assemble(reader, name, paired(mixers, halves), order)
 
 
@@ -112,7 +112,7 @@ def gemma4(reader: ConfigReader, name: str) -> Model:
         SLIDING: {"mixer": {**local, "window": window}, "feed_forward": half, "norm_position": "around"},
     }
     layers = reader.layers()
-    spans = attention_spans(reader, layers, every=6, window=window)
+    spans = attention_spans(reader, layers, period=6, window=window)
     spans[-1] = FULL
     head = {"softcap": reader.has("final_logit_softcapping")}
     return assemble(reader, name, blocks, spans, tied=True, head=head)
@@ -147,7 +147,7 @@ def mimo(reader: ConfigReader, name: str) -> Model:
     if pattern is None and not reader.has("layer_types"):
         pattern = [int(i > 0 and (i + 1) % 6 != 0) for i in range(layers)]
     if pattern is None:
-        spans = attention_spans(reader, layers, every=None, window=local["window"])
+        spans = attention_spans(reader, layers, period=None, window=local["window"])
     else:
         spans = [SLIDING if flag else FULL for flag in pattern]
     flags = sparse_layers(reader, layers, dense_first=1)
@@ -160,11 +160,11 @@ def minimax_m3(reader: ConfigReader, name: str) -> Model:
     layers = reader.layers()
     sparse = reader.part("sparse_attention_config") or reader
     block = sparse.integer("sparse_block_size", "index_block_size", default=128)
-    blocks_kept = sparse.integer("sparse_topk_blocks", "index_topk_blocks", default=16)
+    num_blocks = sparse.integer("sparse_topk_blocks", "index_topk_blocks", default=16)
     indexer = {
         "heads": sparse.integer("sparse_num_index_heads", "index_n_heads", default=4, high=MAX_HEADS),
         "head_dim": sparse.integer("sparse_index_dim", "index_head_dim", default=128),
-        "top_k": block * blocks_kept,
+        "top_k": block * num_blocks,
         "query_norm": "rms",
         "key_norm": "rms",
         "weighted": False,
@@ -186,9 +186,9 @@ def minimax_m3(reader: ConfigReader, name: str) -> Model:
     )
     wide = dense(reader, size=reader.integer("dense_intermediate_size"), activation="swiglu_clamped")
     has_experts = sparse_layers(reader, layers)
-    chosen = "chosen"
-    blocks = paired({FULL: full, chosen: {**full, "indexer": indexer}}, {SPARSE: routed, DENSE_LAYER: wide})
-    spans = [chosen if flag else FULL for flag in flags]
+    indexed = "chosen"
+    blocks = paired({FULL: full, indexed: {**full, "indexer": indexer}}, {SPARSE: routed, DENSE_LAYER: wide})
+    spans = [indexed if flag else FULL for flag in flags]
     order = [block_name(*pair) for pair in zip(spans, has_experts, strict=True)]
     modules = prediction(reader, order[-1], "num_nextn_predict_layers")
     return assemble(reader, name, blocks, order, multi_token_prediction=modules)
@@ -224,7 +224,7 @@ def step3(reader: ConfigReader, name: str) -> Model:
     if window is not None:
         mixers[SLIDING] = {**full, "heads": heads, "window": window}
     blocks = paired(mixers, {SPARSE: routed, DENSE_LAYER: dense(reader, bias=wide_bias)})
-    spans = attention_spans(reader, layers, every=1, window=window)
+    spans = attention_spans(reader, layers, period=1, window=window)
     order = [block_name(*pair) for pair in zip(spans, has_experts, strict=True)]
     # prediction modules hold a dense half behind sliding attention, whatever the last layer is
     modules = prediction(reader, block_name(FULL if window is None else SLIDING, False), "num_nextn_predict_layers")

@@ -30,14 +30,14 @@ def experts(reader: ConfigReader) -> int:
 def top_k(reader: ConfigReader, *more: str, default: int | None = None) -> int:
     """Experts a token goes to."""
     names = ("num_experts_per_tok", "num_experts_per_token", *more)
-    chosen, available = reader.integer(*names, default=default, high=MAX_EXPERTS), experts(reader)
-    if chosen > available:
+    per_token, available = reader.integer(*names, default=default, high=MAX_EXPERTS), experts(reader)
+    if per_token > available:
         raise InputError(
             reader.at(reader.given(*names)),
-            f"{chosen} exceeds the {available} experts",
+            f"{per_token} exceeds the {available} experts",
             "it should be at most their number",
         )
-    return chosen
+    return per_token
 
 
 def sparse_layers(reader: ConfigReader, layers: int, *, dense_first: int = 0) -> list[bool]:
@@ -51,8 +51,8 @@ def sparse_layers(reader: ConfigReader, layers: int, *, dense_first: int = 0) ->
         flags = reader.integers("moe_layer_freq", layers, high=1)
         assert flags is not None
         return [flag == 1 for flag in flags]
-    every = reader.integer("moe_layer_freq", default=1)
-    return [i >= first and i % every == 0 for i in range(layers)]
+    period = reader.integer("moe_layer_freq", default=1)
+    return [i >= first and i % period == 0 for i in range(layers)]
 
 
 def paired(mixers: Mapping[str, BlockFields], halves: Mapping[str, BlockFields]) -> dict[str, BlockFields]:
@@ -90,7 +90,7 @@ def mixtral(reader: ConfigReader, name: str) -> Model:
             score="top_k_softmax",
         ),
     }
-    spans = attention_spans(reader, reader.layers(), every=None, window=window)
+    spans = attention_spans(reader, reader.layers(), period=None, window=window)
     return assemble(reader, name, spanned(block, window), spans)
 
 

@@ -87,8 +87,8 @@ def stablelm(reader: ConfigReader, name: str) -> Model:
 
 
 def _own_head_norms(reader: ConfigReader, field: str) -> BlockFields:
-    wanted = reader.flag(field, default=False)
-    return {"qk_norm": "heads", "qk_norm_kind": "layer_no_bias"} if wanted else {}
+    normalised = reader.flag(field, default=False)
+    return {"qk_norm": "heads", "qk_norm_kind": "layer_no_bias"} if normalised else {}
 
 
 def cohere(reader: ConfigReader, name: str) -> Model:
@@ -108,8 +108,8 @@ def cohere2(reader: ConfigReader, name: str) -> Model:
         FULL: _command_block(reader, mixer),
         SLIDING: _command_block(reader, mixer | {"rotary": True, "window": window}),
     }
-    every = reader.integer("sliding_window_pattern", default=4)
-    spans = attention_spans(reader, reader.layers(), every=every, window=window)
+    period = reader.integer("sliding_window_pattern", default=4)
+    spans = attention_spans(reader, reader.layers(), period=period, window=window)
     return assemble(reader, name, blocks, spans, tied=True)
 
 
@@ -133,7 +133,7 @@ def olmo2(reader: ConfigReader, name: str) -> Model:
 def olmo3(reader: ConfigReader, name: str) -> Model:
     """OLMo 3: OLMo 2 with windows in three of four layers."""
     window = reader.integer("sliding_window", default=4096)
-    spans = attention_spans(reader, reader.layers(), every=4, window=window)
+    spans = attention_spans(reader, reader.layers(), period=4, window=window)
     return assemble(reader, name, spanned(_olmo2_block(reader), window), spans)
 
 
