@@ -122,7 +122,7 @@ def test_wrong_layouts_are_refused_in_a_sentence():
     assert "should be 8" in wrong(plan={"tensor_parallel": 4})
     assert "smaller tiles or fewer stages" in wrong(plan={"pipeline_parallel": 8})
     assert "leave it out" in wrong(plan={"data_parallel": 2})
-    assert "lack the layer class" in wrong(classes={})
+    assert "are missing the layer class" in wrong(classes={})
     assert "has 'eight seq'" in wrong(stream={"rows": "eight seq"})
     assert "multiply to 8 rows" in wrong(stream={"rows": "4 seq"})
     assert "shards 'heads'" in wrong(stream={"rows": "8 heads"})
