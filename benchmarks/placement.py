@@ -44,7 +44,7 @@ def plain_seconds_of_width(chain: Chain, layers: Layers) -> float:
             layers.forward_s, layers.backward_s, layers.parameter_bytes, layers.activation_bytes, layers.input_bytes
         )
     )  # fmt: skip
-    cut, rounds = layers.cut.tolist(), [math.ceil(chain.microbatches / d) for d in range(1, chain.microbatches + 1)]
+    cut, rounds = layers.sharded.tolist(), [math.ceil(chain.microbatches / d) for d in range(1, chain.microbatches + 1)]
     fewest = [d for d in range(1, chain.microbatches + 1) if d == 1 or rounds[d - 1] < rounds[d - 2]]
     behind: dict[int, dict[int, float]] = {count: {0: 0.0}}
     for s in range(1, count + 1):

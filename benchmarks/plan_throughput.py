@@ -18,9 +18,9 @@ from dovetail import frameworks, hardware, models
 from dovetail.bounds.batch import Batch, Candidates, Evaluated
 from dovetail.models import Job
 from dovetail.plans.partitions import listed_partitions
-from dovetail.plans.skeletons import AXIS_ORDERS, NAMES, PlanSkeletons, shapes, shardings
+from dovetail.plans.skeletons import AXIS_ORDERS, NAMES, PlanSkeletons, plan_skeletons, shardings
 from dovetail.plans.space import Space
-from dovetail.plans.stage_degrees import splits
+from dovetail.plans.stage_degrees import stage_degrees
 from dovetail.step.evaluate import evaluate
 from dovetail.step.layer_tables import Setting, recompute_policies
 from dovetail.step.plan_tables import Tables, plan_of
@@ -38,9 +38,11 @@ def main(number: int) -> None:
     cluster, framework = hardware.cluster("h100-sxm", chips=1024), frameworks.load("megatron")
     space = Space().resolve(job, cluster, framework)
     before = time.process_time()
-    every = splits(job, cluster, framework, space)
+    every = stage_degrees(job, cluster, framework, space)
     tables = Tables(Setting.of(job, cluster, framework), every, recompute_policies(space))
-    found = shapes(job, cluster, framework, space, every, np.ones((len(every), len(space.pipeline_parallel)), bool))
+    found = plan_skeletons(
+        job, cluster, framework, space, every, np.ones((len(every), len(space.pipeline_parallel)), bool)
+    )
     draw = np.random.default_rng(0)
     found = found.take(np.sort(draw.choice(len(found), number, replace=False)))
     batch = Batch(tables, found)
@@ -50,21 +52,21 @@ def main(number: int) -> None:
     made = time.process_time() - before
     seconds = cpu_seconds(lambda: exact(batch, candidates, cuts), repeats=5)
     bounded = cpu_seconds(lambda: batch.evaluate(candidates, cuts), repeats=5)
-    closed = candidates.take(found.chunks[candidates.shape] == 1)
-    closed_plans = len(batch.evaluate(closed, cuts).cut)
+    closed = candidates.take(found.chunks[candidates.skeleton] == 1)
+    closed_plans = len(batch.evaluate(closed, cuts).partition)
     closed_s = cpu_seconds(lambda: batch.evaluate(closed, cuts), repeats=5)
-    plans = len(evaluated.cut)
+    plans = len(evaluated.partition)
     print(f"{plans:,} plans of {number:,} shapes, tables made in {made:.1f} s of CPU with the first call")
 
     rows = draw.choice(plans, SCALAR, replace=False)
     chosen = [
         plan_of(
-            every[int(found.split[s])], found, s, tables.options[int(candidates.option[c])],
-            tables.states.keys[int(candidates.state[c])], tables.cuts.layers[int(evaluated.cut[row])],
+            every[int(found.degrees[s])], found, s, tables.policies[int(candidates.policy[c])],
+            tables.states.keys[int(candidates.state[c])], tables.partitions.layers[int(evaluated.partition[row])],
         )
         for row in rows.tolist()
         for c in [int(evaluated.candidate[row])]
-        for s in [int(candidates.shape[c])]
+        for s in [int(candidates.skeleton[c])]
     ]  # fmt: skip
     evaluate(chosen[0], job, cluster, framework, energy=False)
     before = time.process_time()
@@ -88,19 +90,19 @@ def main(number: int) -> None:
 
 def expanded(tables: Tables, space: Space, found: PlanSkeletons) -> tuple[Candidates, list[list[int]]]:
     """Every sharding and option of shapes, and the listed cuts of each."""
-    setting, options = tables.setting, len(tables.options)
+    setting, options = tables.setting, len(tables.policies)
     tiers = [tier.size for tier in setting.cluster.tiers]
     keys: list[list[StateSharding]] = []
     cuts: list[list[int]] = []
     for i in range(len(found)):
-        split, copies, stages = int(found.split[i]), int(found.copies[i]), int(found.stages[i])
+        split, copies, stages = int(found.degrees[i]), int(found.replicas[i]), int(found.stages[i])
         order, schedule = AXIS_ORDERS[int(found.inside[i])], NAMES[int(found.schedule[i])]
-        states = shardings(setting.framework, space, tables.splits[split], copies, stages, tiers)
+        states = shardings(setting.framework, space, tables.degrees[split], copies, stages, tiers)
         keys.append([StateSharding(split, copies, stages, order, *state) for state in states])
         listed = listed_partitions(
             setting.job.model.num_layers, stages, int(found.chunks[i]), schedule, space.partition, uneven=True
         )
-        cuts.append([tables.cuts.row(layers, stages, schedule) for layers in listed])
+        cuts.append([tables.partitions.row(layers, stages, schedule) for layers in listed])
     rows = tables.states.rows([key for some in keys for key in some])
     parts = np.split(rows, np.cumsum([len(some) for some in keys])[:-1])
     shape = np.concatenate([np.full(len(part) * options, i) for i, part in enumerate(parts)])

@@ -107,11 +107,11 @@ def of_bounds() -> list[float]:
     task = tasks()[0]
     plans = random_plans_of(replace(task.job, seq_len=4096), task.cluster, task.framework, 25, seed=2)
     tables, space = plans.batch.tables, Space().resolve(plans.job, task.cluster, task.framework)
-    degrees = DegreeBounds(tables.setting, space, tables.splits, tables)
+    degrees = DegreeBounds(tables.setting, space, tables.degrees, tables)
     # ZeRO 3 leaves nothing but the optimizer for the end of step
     whole_weights = Space(zero_stage=(0, 1)).resolve(plans.job, task.cluster, task.framework)
-    ends = EndOfStepBounds(tables, whole_weights, plans.batch.shapes)
-    flat = numbers(degrees.seconds, degrees.state_bytes(plans.batch.shapes), ends.seconds(0.001, np.array([1e-9])))
+    ends = EndOfStepBounds(tables, whole_weights, plans.batch.skeletons)
+    flat = numbers(degrees.seconds, degrees.state_bytes(plans.batch.skeletons), ends.seconds(0.001, np.array([1e-9])))
     for memory in np.geomspace(0.4e9, 8e9, 20).tolist():
         chip = replace(task.cluster.chip, hbm_bytes=memory)
         tables.setting = replace(tables.setting, cluster=replace(task.cluster, chip=chip))
@@ -126,12 +126,12 @@ def of_partition() -> list[float]:
         facts = facts_of(task.framework, job, schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel)
         efficiencies = calibration(cluster.chip, job.precision).efficiencies
         chain = ChainBuilder(plan, profiled_job(plan, job, cluster, facts, efficiencies), by_block=False).chain(
-            least=False
+            relaxed=False
         )
         solution = partition_layers(chain)
         assert solution.placement is not None
         chunks, stages = solution.placement.chunks, plan.pipeline_parallel
-        memory = [stage_bytes(chain, i, chunks[i::stages], solution.placement.options) for i in range(stages)]
+        memory = [stage_bytes(chain, i, chunks[i::stages], solution.placement.policies) for i in range(stages)]
         flat += numbers(chain.classes, chain.device_bytes, chain.transfer_s, solution.seconds, memory)
     return flat
 

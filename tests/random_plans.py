@@ -13,9 +13,9 @@ from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.plans.partitions import listed_partitions
 from dovetail.plans.plan import Plan
-from dovetail.plans.skeletons import AXIS_ORDERS, NAMES, shapes, shardings
+from dovetail.plans.skeletons import AXIS_ORDERS, NAMES, plan_skeletons, shardings
 from dovetail.plans.space import Space
-from dovetail.plans.stage_degrees import splits
+from dovetail.plans.stage_degrees import stage_degrees
 from dovetail.step.layer_tables import Setting, recompute_policies
 from dovetail.step.plan_tables import Tables, plan_of
 from dovetail.step.state_tables import StateSharding
@@ -43,12 +43,12 @@ class RandomPlans:
     framework: Framework
     batch: Batch
     candidates: Candidates
-    cuts: list[list[int]]
+    partitions: list[list[int]]
     plans: list[Plan]
 
     def evaluated(self) -> Evaluated:
         """By the compiled kernel."""
-        return self.batch.evaluate(self.candidates, self.cuts)
+        return self.batch.evaluate(self.candidates, self.partitions)
 
 
 def random_plans(question: tuple[str, int, int, int, str, str], number: int, seed: int) -> RandomPlans:
@@ -61,16 +61,16 @@ def random_plans(question: tuple[str, int, int, int, str, str], number: int, see
 def random_plans_of(job: Job, cluster: Cluster, framework: Framework, number: int, seed: int) -> RandomPlans:
     """The same of a job on a cluster."""
     space = Space().resolve(job, cluster, framework)
-    every = splits(job, cluster, framework, space)
+    every = stage_degrees(job, cluster, framework, space)
     draw = np.random.default_rng(seed)
     wanted = draw.random((len(every), len(space.pipeline_parallel))) < min(1.0, 60 / len(every))
-    found = shapes(job, cluster, framework, space, every, wanted)
+    found = plan_skeletons(job, cluster, framework, space, every, wanted)
     found = found.take(np.sort(draw.choice(len(found), min(number, len(found)), replace=False)))
     tables = Tables(Setting.of(job, cluster, framework), every, recompute_policies(space))
     tiers = [tier.size for tier in cluster.tiers]
-    keys, cuts = [], []
+    keys, partitions = [], []
     for i in range(len(found)):
-        split, copies, stages = int(found.split[i]), int(found.copies[i]), int(found.stages[i])
+        split, copies, stages = int(found.degrees[i]), int(found.replicas[i]), int(found.stages[i])
         states = shardings(framework, space, every[split], copies, stages, tiers)
         order = AXIS_ORDERS[int(found.inside[i])]
         keys.append(StateSharding(split, copies, stages, order, *states[draw.integers(len(states))]))
@@ -79,11 +79,18 @@ def random_plans_of(job: Job, cluster: Cluster, framework: Framework, number: in
         listed = listed_partitions(
             job.model.num_layers, stages, int(found.chunks[i]), schedule, space.partition, uneven=uneven
         )
-        cuts.append([tables.cuts.row(listed[draw.integers(len(listed))], stages, schedule)])
-    option = draw.integers(len(tables.options), size=len(found))
+        partitions.append([tables.partitions.row(listed[draw.integers(len(listed))], stages, schedule)])
+    option = draw.integers(len(tables.policies), size=len(found))
     candidates = Candidates(np.arange(len(found)), option, tables.states.rows(keys))
     plans = [
-        plan_of(every[int(found.split[i])], found, i, tables.options[int(option[i])], keys[i], tables.cuts.layers[row])
-        for i, (row,) in enumerate(cuts)
+        plan_of(
+            every[int(found.degrees[i])],
+            found,
+            i,
+            tables.policies[int(option[i])],
+            keys[i],
+            tables.partitions.layers[row],
+        )
+        for i, (row,) in enumerate(partitions)
     ]
-    return RandomPlans(job, cluster, framework, Batch(tables, found), candidates, cuts, plans)
+    return RandomPlans(job, cluster, framework, Batch(tables, found), candidates, partitions, plans)

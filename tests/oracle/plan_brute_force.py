@@ -156,11 +156,11 @@ def _states(degrees: Fields, framework: Framework, cluster: Cluster, space: Spac
         if staged and stage == 2 and 1 in _list(space.zero_stage) and 1 in framework.zero_stages_with_pipeline:
             continue
         for group in _list(space.zero_group):
-            if group > 1 and ranks % group == 0 and _keeps_tiers(degrees, group, cluster):
+            if group > 1 and ranks % group == 0 and _nests_in_tiers(degrees, group, cluster):
                 yield {"zero_stage": stage, "zero_group": group}
 
 
-def _keeps_tiers(degrees: Fields, group: int, cluster: Cluster) -> bool:
+def _nests_in_tiers(degrees: Fields, group: int, cluster: Cluster) -> bool:
     """Whether context-parallel chips that a group of shards divides stay on the network tiers they are on."""
     t, end = degrees["tensor_parallel"], degrees["tensor_parallel"] * degrees["context_parallel"]
     tiers = [tier.size for tier in cluster.tiers]

@@ -62,7 +62,7 @@ def real_collectives(
     def found() -> Iterator[RealCollective]:
         for layer, graph in job.graph().layers.items():
             placed = placed_layer(graph, arranged.strategy)
-            messages = _Messages(graph, placed, job, arrangement, arranged, pricing, profiled).found
+            messages = _Messages(graph, placed, job, arrangement, arranged, pricing, profiled).messages
             sizes = graph.resolve(batch=plan.micro_batch * plan.data_parallel, seq=job.seq_len)
             copies = float(np.asarray(sizes[TOP_K])) if facts.one_copy_per_node and TOP_K in sizes else 1.0
             for collective, group, message in messages:

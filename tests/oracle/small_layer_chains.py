@@ -18,7 +18,7 @@ import numpy as np
 from hypothesis import strategies as st
 from pipeline_graph import Times, longest_path
 
-from dovetail.partition.layer_chain import LayerChain, LayerOptions, LayerPartition
+from dovetail.partition.layer_chain import LayerChain, LayerPartition, LayerPolicies
 from dovetail.pipeline import Pipeline, PipelineSchedule, WorkKind, WorkOrder, work_order
 
 Ends = tuple[int, ...]
@@ -27,7 +27,7 @@ Way = tuple[float, ...]
 Ways = Callable[[LayerChain, Sequence[Sequence[int]], int], Iterable[Way]]
 
 
-def layer(chain: LayerChain, index: int) -> LayerOptions:
+def layer(chain: LayerChain, index: int) -> LayerPolicies:
     return chain.classes[chain.order[index]]
 
 
@@ -106,9 +106,9 @@ def seconds_with(chain: LayerChain, ends: Ends, of_input: Sequence[float]) -> fl
 def evaluated(chain: LayerChain, placement: LayerPartition) -> float:
     """The step time of a placement; infinite where a stage does not fit."""
     for stage, chunks in enumerate(by_stage(chain, placement.ends)):
-        if bytes_needed(chain, chunks, [placement.options[i] for i in joined(chunks)], stage) > chain.device_bytes:
+        if bytes_needed(chain, chunks, [placement.policies[i] for i in joined(chunks)], stage) > chain.device_bytes:
             return math.inf
-    gradients = [float(layer(chain, i).input_gradient_s[k]) for i, k in enumerate(placement.options)]
+    gradients = [float(layer(chain, i).input_gradient_s[k]) for i, k in enumerate(placement.policies)]
     of_input = [sum(gradients[i] for i in chunk) for chunk in chunks_between(placement.ends)]
     return seconds_with(chain, placement.ends, of_input)
 
@@ -182,7 +182,7 @@ RARE = st.one_of(st.just(0), st.just(0), AMOUNTS)
 
 
 @st.composite
-def layer_options(draw: Any, most_options: int, byte: float) -> LayerOptions:
+def layer_options(draw: Any, most_options: int, byte: float) -> LayerPolicies:
     """A layer class: options that trade seconds for bytes, any others, or equal ones."""
     count = draw(st.sampled_from([1, *range(2, most_options + 1), most_options]))
     several = st.lists(AMOUNTS, min_size=count, max_size=count)
@@ -197,7 +197,7 @@ def layer_options(draw: Any, most_options: int, byte: float) -> LayerOptions:
     # terms are left out more often than not, else the large ones hide the others
     state, step, loss, gathered, once, other = (draw(RARE) for _ in range(6))
     working = draw(st.lists(AMOUNTS, max_size=2))
-    return LayerOptions(
+    return LayerPolicies(
         forward_s=draw(AMOUNTS) * SECOND,
         input_gradient_s=np.array(gradient) * SECOND,
         weight_gradient_s=draw(AMOUNTS) * SECOND,

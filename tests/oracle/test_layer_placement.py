@@ -22,7 +22,7 @@ from small_layer_chains import (
     plain_chains,
 )
 
-from dovetail.partition.layer_chain import LayerChain, LayerOptions, LayerPartition, partition_seconds
+from dovetail.partition.layer_chain import LayerChain, LayerPartition, LayerPolicies, partition_seconds
 from dovetail.partition.partition_layers import PartitionSolution, partition_layers
 from dovetail.pipeline import Pipeline, PipelineSchedule
 
@@ -52,8 +52,8 @@ def checked(chain: LayerChain, solution: PartitionSolution, least: float) -> Lay
     placement = solution.placement
     assert placement is not None
     assert placement.ends in set(every_cut(chain))
-    assert len(placement.options) == len(chain.order)
-    assert all(0 <= k < len(layer(chain, i).saved_bytes) for i, k in enumerate(placement.options))
+    assert len(placement.policies) == len(chain.order)
+    assert all(0 <= k < len(layer(chain, i).saved_bytes) for i, k in enumerate(placement.policies))
     assert solution.seconds == same(evaluated(chain, placement))
     assert solution.seconds == same(partition_seconds(chain, placement))
     assert at_most(solution.lower_bound_s, least)
@@ -98,13 +98,13 @@ def test_interleaved_stages_fit_and_the_bound_holds(chain):
 # Examples by hand: the oracle is checked with them as well as the solver.
 
 
-def block(**changes) -> LayerOptions:
+def block(**changes) -> LayerPolicies:
     """Two seconds forward; keeps 10 bytes, or 2 for 3 more seconds back and 8 bytes while they last."""
-    one = LayerOptions(2.0, np.array([3.0, 6.0]), 1.0, np.array([10.0, 2.0]), np.array([0.0, 8.0]), state_bytes=5.0)
+    one = LayerPolicies(2.0, np.array([3.0, 6.0]), 1.0, np.array([10.0, 2.0]), np.array([0.0, 8.0]), state_bytes=5.0)
     return replace(one, **changes)
 
 
-def row(pipeline: Pipeline, limit: float, *layers: LayerOptions, **changes) -> LayerChain:
+def row(pipeline: Pipeline, limit: float, *layers: LayerPolicies, **changes) -> LayerChain:
     return LayerChain(layers, tuple(range(len(layers))), pipeline, limit, **changes)
 
 
@@ -158,7 +158,7 @@ def test_memory_by_hand():
 @pytest.mark.parametrize("schedule", PLAIN)
 def test_memory_that_is_met_exactly_is_enough_however_its_sums_round(byte, schedule):
     layers = [
-        LayerOptions(0.0, np.array([0.0]), 0.0, np.array([kept * byte]), np.array([workspace * byte]))
+        LayerPolicies(0.0, np.array([0.0]), 0.0, np.array([kept * byte]), np.array([workspace * byte]))
         for kept, workspace in ((0, 0), (1, 3))
     ]
     chain = row(Pipeline(schedule, 2, 1), 4 * byte, *layers)
@@ -174,7 +174,7 @@ def test_memory_that_is_met_exactly_is_enough_however_its_sums_round(byte, sched
 def test_cuts_that_do_not_fit_do_not_end_the_search_of_interleaved_ones():
     """The fastest thousands of cuts leave the first stage too many blocks beside its large first layer."""
     small, large = (
-        LayerOptions(1.0, np.ones(1), 1.0, np.zeros(1), np.zeros(1), state_bytes=state) for state in (1.0, 50.0)
+        LayerPolicies(1.0, np.ones(1), 1.0, np.zeros(1), np.zeros(1), state_bytes=state) for state in (1.0, 50.0)
     )
     order = (1, *[0] * 100, 0)
     chain = LayerChain((small, large), order, Pipeline(PipelineSchedule.INTERLEAVED, 2, 8, 2), 80.0)

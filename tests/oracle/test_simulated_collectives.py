@@ -77,7 +77,7 @@ def step_with(collective: LayerStep, role: str) -> LayerSteps:
 
 
 def collective_step(message: Message, hidden: float = 0.0, group: str = "some") -> LayerStep:
-    return LayerStep("collective", StepKind.COLLECTIVE, message=message, group=group, beside=hidden)
+    return LayerStep("collective", StepKind.COLLECTIVE, message=message, group=group, overlapped=hidden)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -239,7 +239,7 @@ def test_a_described_cluster_and_choices_by_block_are_written_in_full():
         "cluster": {"chip": "h100-sxm", "chips": 64, "framework": "ideal"},
         "plan": {
             "pipeline_parallel": 2,
-            "recompute_by_block": [{"blocks": 30, "again": "none"}, {"blocks": 2, "again": ["mlp.activation"]}],
+            "recompute_by_block": [{"blocks": 30, "recompute": "none"}, {"blocks": 2, "recompute": ["mlp.activation"]}],
         },
     }
     plan = task_of(document, "test").plan
@@ -315,13 +315,13 @@ def test_an_explanation_is_asked_for(call, answer, config, monkeypatch):
 
     class Told:
         def fields(self) -> dict:
-            return {"binding": "links"}
+            return {"bottleneck": "links"}
 
         def __str__(self) -> str:
             return "links bind"
 
     monkeypatch.setattr(explanation, "explain", lambda found, time_limit_s: Told())
-    assert answer(*SMALL, *NARROW, "--explain")["explanation"] == {"binding": "links"}
+    assert answer(*SMALL, *NARROW, "--explain")["explanation"] == {"bottleneck": "links"}
     code, out, _ = call("--model", config, *SMALL, *NARROW, "--explain")
     assert code == 0
     assert out.endswith("links bind\n")
@@ -381,7 +381,7 @@ def test_numbers_of_tokens():
 
 
 def test_every_field_of_a_space_can_be_fixed(config):
-    from dovetail.plans.narrow import narrowed, within
+    from dovetail.plans.narrowed_space import narrowed, within
     from dovetail.plans.space import Space
 
     job = dt.Job(dt.models.load("mixtral-8x7b"), seq_len=2048, global_batch=64)

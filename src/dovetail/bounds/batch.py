@@ -1,4 +1,4 @@
-"""A batch of plans: shapes with their options, states and cuts as rows of the tables, bounded and evaluated."""
+"""A batch of plans as rows of the tables (skeleton, policy, state, partition): bounded, then evaluated."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from dovetail.step.plan_tables import Tables, numbers
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Plans but for their cut: numbers of a batch's shapes, of options and of states."""
+    """Plans without their partition: which skeleton of the batch, which policy, which state."""
 
-    shape: Ints
-    option: Ints
+    skeleton: Ints
+    policy: Ints
     state: Ints
 
     def __len__(self) -> int:
-        return len(self.shape)
+        return len(self.skeleton)
 
     def take(self, which: Ints | Bools) -> Candidates:
         """Some of them."""
-        return Candidates(self.shape[which], self.option[which], self.state[which])
+        return Candidates(self.skeleton[which], self.policy[which], self.state[which])
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """Plans of candidates with cuts: seconds of the pipeline, exact or at least, and of the rest; bytes of a stage."""
+    """Candidates with partitions: seconds of the pipeline (exact, or a lower bound) and of the rest; peak bytes."""
 
     candidate: Ints
-    cut: Ints
+    partition: Ints
     pipeline_s: Floats
     rest_s: Floats
     exact: Bools
@@ -55,101 +55,101 @@ class Evaluated:
 
 
 class Batch:
-    """Skeletons that are worked on together."""
+    """Skeletons that are profiled and bounded together."""
 
-    def __init__(self, tables: Tables, shapes: PlanSkeletons) -> None:
+    def __init__(self, tables: Tables, skeletons: PlanSkeletons) -> None:
         self.tables = tables
-        self.shapes = shapes
-        self.cell = tables.cells(shapes)
-        self._cells: ProfileColumns = tables.cell_arrays()
-        unique, position = np.unique(self.cell, return_inverse=True)
+        self.skeletons = skeletons
+        self.profile = tables.profiles(skeletons)
+        self._profiles: ProfileColumns = tables.profile_arrays()
+        unique, position = np.unique(self.profile, return_inverse=True)
         self._position = position.reshape(-1)
         self._unique = unique
         self._menu: LayerColumns | None = None
-        self._sending_s, self._delay_s = tables.transfers(shapes, self._cells.stream[self.cell])
-        self._group = group_sizes(shapes.stages, shapes.microbatches, shapes.chunks)
-        self._tied_s = tables.tied_seconds(shapes, self.cell, self._cells)
+        self._sending_s, self._delay_s = tables.transfers(skeletons, self._profiles.stream[self.profile])
+        self._group = group_sizes(skeletons.stages, skeletons.microbatches, skeletons.chunks)
+        self._tied_s = tables.tied_seconds(skeletons, self.profile, self._profiles)
         self._between_s = float(tables.setting.alone.overheads.step_s)
-        #: codes of (cell, option, state) whose state works with every microbatch, sorted, and their layer rows
+        #: codes of (profile, policy, state) whose collectives run in every micro-batch, sorted, and their layer rows
         self._sharded: tuple[Ints, Ints] = (np.zeros(0, np.int64), np.zeros(0, np.int64))
 
     @property
     def _layers(self) -> LayerColumns:
-        """Rows of the shapes' cells under every option, and of what states add to them."""
+        """Layer rows of the skeletons' profiles under every policy, then those of sharded states."""
         if self._menu is None:
             self._menu = self.tables.layer_rows(self._unique)
         return self._menu
 
     def fastest(self, state_bytes: Floats, limit_s: float) -> Floats:
-        """What each shape takes at least under any option, without a look at the options."""
-        n = len(self.shapes)
-        plans = self._plans(Candidates(np.arange(n), np.zeros(n, np.int64), np.zeros(n, np.int64)), self.cell)
+        """A lower bound for each skeleton under any policy, found without looking at single policies."""
+        n = len(self.skeletons)
+        plans = self._plans(Candidates(np.arange(n), np.zeros(n, np.int64), np.zeros(n, np.int64)), self.profile)
         fixed = self._tied_s.min(axis=1) + self._between_s
         rows = self.tables.fastest_rows()
-        return self._least(plans, self.cell, state_bytes, rows, limit_s - fixed, listed=False) + fixed
+        return self._lower_bound(plans, self.profile, state_bytes, rows, limit_s - fixed, listed=False) + fixed
 
-    def screen(self, state_bytes: Floats, least: int | None, limit_s: float) -> Floats:
-        """What each shape takes at least under each option, whatever its cut; infinite where none fits.
+    def screen(self, state_bytes: Floats, leanest: int | None, limit_s: float) -> Floats:
+        """A lower bound for each skeleton and policy over all partitions; infinite where none fits.
 
-        `state_bytes` (shapes × classes) is the least that any sharding keeps. Where blocks choose by themselves, bytes
-        are those of the option `least`.
+        `state_bytes` (skeletons × classes) is the smallest over all shardings. Where each block has its own policy, the
+        bytes are those of the policy `leanest`.
         """
-        plans, memory, fixed = self.open_plans(least)
-        options = len(self.tables.options)
-        state = np.repeat(state_bytes, options, axis=0)
-        found = self._least(plans, memory, state, self._layers, limit_s - fixed, listed=least is None)
-        return (found + fixed).reshape(len(self.shapes), options)
+        plans, memory, fixed = self.open_plans(leanest)
+        num_policies = len(self.tables.policies)
+        state = np.repeat(state_bytes, num_policies, axis=0)
+        bounds = self._lower_bound(plans, memory, state, self._layers, limit_s - fixed, listed=leanest is None)
+        return (bounds + fixed).reshape(len(self.skeletons), num_policies)
 
-    def open_plans(self, least: int | None) -> tuple[PlanColumns, Ints, Floats]:
-        """Every shape under every option, cut and state left open; the layer rows of their bytes, and fixed seconds."""
-        n, options = len(self.shapes), len(self.tables.options)
-        shape, option = np.repeat(np.arange(n), options), np.tile(np.arange(options), n)
-        candidates = Candidates(shape, option, np.zeros(n * options, np.int64))
-        layer = self._position[shape] * options + option
-        memory = layer if least is None else layer - option + least
-        return self._plans(candidates, layer), memory, self._tied_s[shape].min(axis=1) + self._between_s
+    def open_plans(self, leanest: int | None) -> tuple[PlanColumns, Ints, Floats]:
+        """Every skeleton under every policy, partition and state open; layer rows of their bytes, and fixed seconds."""
+        n, num_policies = len(self.skeletons), len(self.tables.policies)
+        skeleton, policy = np.repeat(np.arange(n), num_policies), np.tile(np.arange(num_policies), n)
+        candidates = Candidates(skeleton, policy, np.zeros(n * num_policies, np.int64))
+        layer = self._position[skeleton] * num_policies + policy
+        memory = layer if leanest is None else layer - policy + leanest
+        return self._plans(candidates, layer), memory, self._tied_s[skeleton].min(axis=1) + self._between_s
 
-    def bound(self, candidates: Candidates, least: int | None, limit_s: float) -> Floats:
-        """The same of candidates, whose state is known: with what follows the pipeline, spread over stages evenly."""
+    def bound(self, candidates: Candidates, leanest: int | None, limit_s: float) -> Floats:
+        """The same for candidates, whose state is fixed: the end of the step is spread evenly over the stages."""
         self._work_with(candidates)
         tables, states = self.tables, self.tables.state_arrays()
         plans = self._plans(candidates, self._rows(candidates))
         memory = plans.layer
-        if least is not None:
-            memory = self._position[candidates.shape] * len(tables.options) + least
-        counts = tables.cuts.block_counts + sum(tables.cuts.end_counts)
+        if leanest is not None:
+            memory = self._position[candidates.skeleton] * len(tables.policies) + leanest
+        counts = tables.partitions.block_counts + sum(tables.partitions.end_counts)
         staged = np.minimum(plans.stages - 1, 1)
         reduction, gathering = tables.facts.hidden_reduction[staged], tables.facts.hidden_gathering[staged]
-        # however much work there is beside them
+        # however much work could hide them
         once = exposed(states.reduction_s[candidates.state], reduction[:, None], np.inf)
         once += exposed(states.gathering_s[candidates.state], gathering[:, None], np.inf)
-        once += optimizer_seconds(states.own[candidates.state], tables.facts.update_s)
+        once += optimizer_seconds(states.untied[candidates.state], tables.facts.update_s)
         after = (once * counts).sum(axis=1) / plans.stages
         fixed = after * (1 - TOLERANCE) + self._fixed_s(candidates)
         state = self._state_bytes(plans)
-        found = self._least(plans, memory, state, self._layers, limit_s - fixed, listed=least is None) + fixed
-        return np.maximum(found, self._physical(candidates))
+        bounds = self._lower_bound(plans, memory, state, self._layers, limit_s - fixed, listed=leanest is None) + fixed
+        return np.maximum(bounds, self._physical(candidates))
 
     def _physical(self, candidates: Candidates) -> Floats:
-        """What the hardware allows at best (L0): above the tables' bound where the network is all that counts."""
-        setting, shapes, shape = self.tables.setting, self.shapes, candidates.shape
-        splits, split = self.tables.columns, shapes.split[shape]
+        """The hardware bound (L0), which is the tighter one where only the network counts."""
+        setting, skeletons, skeleton = self.tables.setting, self.skeletons, candidates.skeleton
+        degrees, row = self.tables.columns, skeletons.degrees[skeleton]
         plans = PlanBatch(
-            tensor_parallel=splits.tensor_parallel[split],
-            context_parallel=splits.context_parallel[split],
-            data_parallel=shapes.copies[shape],
-            pipeline_parallel=shapes.stages[shape],
-            pipeline_schedule=np.array([NAMES[number] for number in range(len(NAMES))])[shapes.schedule[shape]],
-            micro_batch=shapes.micro_batch[shape],
-            expert_parallel=splits.expert_parallel[split],
-            expert_tensor_parallel=splits.expert_tensor_parallel[split],
-            sequence_parallel=splits.sequence_parallel[split],
+            tensor_parallel=degrees.tensor_parallel[row],
+            context_parallel=degrees.context_parallel[row],
+            data_parallel=skeletons.replicas[skeleton],
+            pipeline_parallel=skeletons.stages[skeleton],
+            pipeline_schedule=np.array([NAMES[number] for number in range(len(NAMES))])[skeletons.schedule[skeleton]],
+            micro_batch=skeletons.micro_batch[skeleton],
+            expert_parallel=degrees.expert_parallel[row],
+            expert_tensor_parallel=degrees.expert_tensor_parallel[row],
+            sequence_parallel=degrees.sequence_parallel[row],
             zero_stage=self.tables.zero_stages()[candidates.state],
             zero_group=np.array([key.zero_group for key in self.tables.states.keys])[candidates.state],
         )
         return hardware_bound(setting.job, setting.cluster, plans)
 
-    def _least(
+    def _lower_bound(
         self,
         plans: PlanColumns,
         memory: Ints,
@@ -159,64 +159,66 @@ class Batch:
         *,
         listed: bool,
     ) -> Floats:
-        found = least_seconds(
+        bounds = least_seconds(
             plans,
             memory,
             layers,
-            self._cells,
+            self._profiles,
             np.ascontiguousarray(state_bytes),
-            self.tables.cuts.chain(listed=listed),
+            self.tables.partitions.chain(listed=listed),
             self.tables.facts,
             self.tables.setting.capacity_bytes,
-            # rounding is taken off once more, so what just reaches a limit is looked at closely
+            # rounding is taken off once more, so what just reaches a limit is checked closely
             np.broadcast_to(limits_s * (1 + 2 * TOLERANCE), len(memory)).copy(),
         )
-        return found * (1 - TOLERANCE)
+        return bounds * (1 - TOLERANCE)
 
     def _state_bytes(self, plans: PlanColumns) -> Floats:
-        """What the state of one layer of every class takes, tied weights apart (`memory.state_bytes`)."""
-        used, home = self._cells.own[plans.cell], self.tables.state_arrays().own[plans.state]
+        """What the state of one layer of every class takes, without tied weights (`memory.state_bytes`)."""
+        used, home = self._profiles.untied[plans.profile], self.tables.state_arrays().untied[plans.state]
         return self.tables.state_bytes(used, home, plans.zero_stage[:, None], plans.stages[:, None])
 
-    def evaluate(self, candidates: Candidates, cuts: Sequence[Sequence[int]]) -> Evaluated:
-        """Every candidate with every cut listed for its shape."""
+    def evaluate(self, candidates: Candidates, partitions: Sequence[Sequence[int]]) -> Evaluated:
+        """Every candidate with each partition listed for its skeleton."""
         self._work_with(candidates)
-        listed = np.array([row for rows in cuts for row in rows], np.int64)
-        lengths = np.array([len(rows) for rows in cuts], np.int64)
-        counts = lengths[candidates.shape]
+        listed = np.array([row for rows in partitions for row in rows], np.int64)
+        lengths = np.array([len(rows) for rows in partitions], np.int64)
+        counts = lengths[candidates.skeleton]
         candidate = np.repeat(np.arange(len(candidates)), counts)
-        starts = (np.cumsum(lengths) - lengths)[candidates.shape] - (np.cumsum(counts) - counts)
-        cut = listed[np.repeat(starts, counts) + np.arange(len(candidate))]
-        # plans with one pipeline follow each other, so that it is looked at once
+        starts = (np.cumsum(lengths) - lengths)[candidates.skeleton] - (np.cumsum(counts) - counts)
+        partition = listed[np.repeat(starts, counts) + np.arange(len(candidate))]
+        # plans with one pipeline follow each other, so that it is timed once
         layer = self._rows(candidates)
-        order = np.lexsort((candidate, cut, layer[candidate]))
-        candidate, cut = candidate[order], cut[order]
-        chosen = candidates.take(candidate)
-        plans = self._plans(chosen, layer[candidate], cut)
+        order = np.lexsort((candidate, partition, layer[candidate]))
+        candidate, partition = candidate[order], partition[order]
+        taken = candidates.take(candidate)
+        plans = self._plans(taken, layer[candidate], partition)
         pipeline, after, peak = self.plan_seconds(plans)
         exact = (plans.schedule == GPIPE) | ((plans.schedule == ONE_F_ONE_B) & (plans.delay_s == 0))
-        return Evaluated(candidate, cut, pipeline, after + self._fixed_s(chosen), exact | (plans.stages == 1), peak)
+        return Evaluated(
+            candidate, partition, pipeline, after + self._fixed_s(taken), exact | (plans.stages == 1), peak
+        )
 
     def plan_seconds(self, plans: PlanColumns) -> tuple[Floats, Floats, Floats]:
-        """Seconds of pipelines, exact or at least, and of what follows them; bytes of the fullest stage."""
+        """Seconds of pipelines (exact, or a lower bound) and of the end of the step; bytes of the fullest stage."""
         tables = self.tables
         return evaluate_plans(
             plans,
             self._layers,
-            self._cells,
+            self._profiles,
             tables.state_arrays(),
-            tables.cuts.arrays(),
+            tables.partitions.arrays(),
             tables.facts,
             tables.has_loss,
-            tables.cuts.most_places,
+            tables.partitions.most_places,
         )
 
-    def pipeline_seconds(self, candidates: Candidates, found: Evaluated, which: Ints) -> Floats:
-        """Pipelines of some evaluated plans by the longest path through their order: each one that differs once."""
-        chosen = candidates.take(found.candidate[which])
-        plans = self._plans(chosen, self._rows(chosen), found.cut[which])
+    def pipeline_seconds(self, candidates: Candidates, evaluated: Evaluated, which: Ints) -> Floats:
+        """Exact pipeline seconds of some evaluated plans: longest paths, once per distinct pipeline."""
+        taken = candidates.take(evaluated.candidate[which])
+        plans = self._plans(taken, self._rows(taken), evaluated.partition[which])
         keys = np.stack(
-            [plans.schedule, plans.stages, plans.microbatches, plans.chunks, plans.layer, plans.cut], axis=1
+            [plans.schedule, plans.stages, plans.microbatches, plans.chunks, plans.layer, plans.partition], axis=1
         )
         keys = np.concatenate([keys, np.stack([plans.sending_s, plans.delay_s], axis=1).view(np.int64)], axis=1)
         _, first, back = np.unique(keys, axis=0, return_index=True, return_inverse=True)
@@ -229,7 +231,9 @@ class Batch:
         return steps[back.reshape(-1)]
 
     def _longest_paths(self, pipeline: Pipeline, plans: PlanColumns, rows: Ints) -> Floats:
-        counts = np.stack([self.tables.cuts.places(cut) for cut in numbers(plans.cut[rows])]).astype(np.float64)
+        counts = np.stack(
+            [self.tables.partitions.places(partition) for partition in numbers(plans.partition[rows])]
+        ).astype(np.float64)
         forward, of_input, of_weight = (
             np.einsum("npc,nc->np", counts, part[plans.layer[rows]]) for part in self._layers[:3]
         )
@@ -240,33 +244,33 @@ class Batch:
 
     def _fixed_s(self, candidates: Candidates) -> Floats:
         sharded = (self.tables.zero_stages()[candidates.state] == 3).astype(np.int64)
-        return self._tied_s[candidates.shape, sharded] + self._between_s
+        return self._tied_s[candidates.skeleton, sharded] + self._between_s
 
-    def _plans(self, candidates: Candidates, layer: Ints, cut: Ints | None = None) -> PlanColumns:
-        shapes, shape = self.shapes, candidates.shape
+    def _plans(self, candidates: Candidates, layer: Ints, partition: Ints | None = None) -> PlanColumns:
+        skeletons, skeleton = self.skeletons, candidates.skeleton
         zero = self.tables.zero_stages()
         return PlanColumns(
             layer=layer,
-            cell=self.cell[shape],
+            profile=self.profile[skeleton],
             state=candidates.state,
-            cut=np.zeros(len(shape), np.int64) if cut is None else cut,
-            schedule=shapes.schedule[shape],
-            stages=shapes.stages[shape],
-            microbatches=shapes.microbatches[shape],
-            chunks=shapes.chunks[shape],
-            group=self._group[shape],
+            partition=np.zeros(len(skeleton), np.int64) if partition is None else partition,
+            schedule=skeletons.schedule[skeleton],
+            stages=skeletons.stages[skeleton],
+            microbatches=skeletons.microbatches[skeleton],
+            chunks=skeletons.chunks[skeleton],
+            group=self._group[skeleton],
             zero_stage=(
-                effective_zero_stage(zero[candidates.state], shapes.stages[shape])
+                effective_zero_stage(zero[candidates.state], skeletons.stages[skeleton])
                 if len(zero)
-                else np.zeros(len(shape), np.int64)
+                else np.zeros(len(skeleton), np.int64)
             ),
-            sending_s=self._sending_s[shape],
-            delay_s=self._delay_s[shape],
+            sending_s=self._sending_s[skeleton],
+            delay_s=self._delay_s[skeleton],
         )
 
     def _rows(self, candidates: Candidates) -> Ints:
         """Layer rows of candidates."""
-        rows = self._position[candidates.shape] * len(self.tables.options) + candidates.option
+        rows = self._position[candidates.skeleton] * len(self.tables.policies) + candidates.policy
         sharded = self.tables.sharded_work()[candidates.state]
         if sharded.any():
             codes, places = self._sharded
@@ -274,22 +278,22 @@ class Batch:
         return rows
 
     def _codes(self, candidates: Candidates) -> Ints:
-        row = self._position[candidates.shape] * len(self.tables.options) + candidates.option
+        row = self._position[candidates.skeleton] * len(self.tables.policies) + candidates.policy
         return row * 2**32 + candidates.state
 
     def _work_with(self, candidates: Candidates) -> None:
-        """Adds layer rows for states that gather or reduce with every microbatch."""
+        """Adds layer rows for states whose collectives run in every micro-batch."""
         sharded = candidates.take(self.tables.sharded_work()[candidates.state])
-        known, places = self._sharded
+        earlier, places = self._sharded
         codes, first = np.unique(self._codes(sharded), return_index=True)
-        new = ~np.isin(codes, known)
+        new = ~np.isin(codes, earlier)
         if not new.any():
             return
         added = sharded.take(first[new])
-        rows = self.tables.sharded_rows(self.cell[added.shape], added.option, added.state)
-        start = len(self._layers.kept)
+        rows = self.tables.sharded_rows(self.profile[added.skeleton], added.policy, added.state)
+        start = len(self._layers.saved)
         self._menu = LayerColumns(*(np.concatenate(parts) for parts in zip(self._layers, rows, strict=True)))
-        joined = np.concatenate([known, codes[new]])
+        joined = np.concatenate([earlier, codes[new]])
         order = np.argsort(joined)
         places = np.concatenate([places, start + np.arange(int(new.sum()))])
         self._sharded = joined[order], places[order]

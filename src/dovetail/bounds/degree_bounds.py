@@ -1,4 +1,4 @@
-"""Bounds before anything of a microbatch is known: of splits with a number of stages, and of shapes."""
+"""Lower bounds before any micro-batch is profiled: of stage degrees with a stage count, and of skeletons."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from dovetail.arrays import TOLERANCE, Floats, Ints
 from dovetail.bounds.partition_bound_kernels import least_seconds
-from dovetail.plans.skeletons import PlanSkeletons, group_sizes, shapes
+from dovetail.plans.skeletons import PlanSkeletons, group_sizes, plan_skeletons
 from dovetail.plans.space import Space
 from dovetail.plans.stage_degrees import StageDegrees
 from dovetail.plans.zero_stage import effective_zero_stage
@@ -19,99 +19,102 @@ from dovetail.step.plan_tables import Tables
 
 
 class DegreeBounds:
-    """What splits with a number of stages take at least: the seconds of endless microbatches, and their state."""
+    """Lower bounds of stage degrees × stage counts, from asymptotic micro-batches and the state's bytes."""
 
-    def __init__(self, setting: Setting, space: Space, splits: Sequence[StageDegrees], tables: Tables) -> None:
+    def __init__(self, setting: Setting, space: Space, degrees: Sequence[StageDegrees], tables: Tables) -> None:
         self.setting = setting
         self.space = space
-        self.splits = splits
+        self.degrees = degrees
         self.tables = tables
-        forward, backward, self.parameters = tables.endless()
+        forward, backward, self.parameters = tables.asymptotic()
         self._layers = forward, backward
         stages = np.array(space.pipeline_parallel, np.int64)
-        copy = np.array([split.replica_chips for split in splits], np.int64)[:, None]
-        least = np.array([split.least_replicas for split in splits], np.int64)[:, None]
+        replica_chips = np.array([row.replica_chips for row in degrees], np.int64)[:, None]
+        min_replicas = np.array([row.min_replicas for row in degrees], np.int64)[:, None]
         chips = setting.cluster.chips
-        copies = np.maximum(chips // (copy * stages), 1)
-        fits = (chips % (copy * stages) == 0) & (copies % least == 0)
-        counts = tables.cuts.block_counts + sum(tables.cuts.end_counts)
+        replicas = np.maximum(chips // (replica_chips * stages), 1)
+        fits = (chips % (replica_chips * stages) == 0) & (replicas % min_replicas == 0)
+        counts = tables.partitions.block_counts + sum(tables.partitions.end_counts)
         per_sequence = ((forward + backward) * counts).sum(axis=1)
-        seconds = setting.job.global_batch / (copies * stages) * per_sequence[:, None]
+        seconds = setting.job.global_batch / (replicas * stages) * per_sequence[:, None]
         between = float(setting.alone.overheads.step_s)
-        self._num_shapes: dict[tuple[int, int, bool], int] = {}
+        self._num_skeletons: dict[tuple[int, int, bool], int] = {}
         self.exists = fits.copy()
-        for split, position in np.argwhere(fits).tolist():
-            self.exists[split, position] = self.num_shapes(split, position) > 0
-        room = tensor_capacity(setting.capacity_bytes, tables.facts.context_bytes, tables.facts.allocator)
-        context = np.array([split.plan.context_parallel for split in splits])[:, None]
-        kept = self._least_bytes(copies * context, stages)
-        state = (self.parameters * counts).sum(axis=1)[:, None] * kept / stages
-        #: splits × stages; infinite where not even the state fits
+        for row, position in np.argwhere(fits).tolist():
+            self.exists[row, position] = self.num_skeletons(row, position) > 0
+        capacity = tensor_capacity(setting.capacity_bytes, tables.facts.context_bytes, tables.facts.allocator)
+        context = np.array([row.plan.context_parallel for row in degrees])[:, None]
+        bytes_each = self._least_bytes(replicas * context, stages)
+        state = (self.parameters * counts).sum(axis=1)[:, None] * bytes_each / stages
+        #: stage degrees × stage counts; infinite where not even the state fits
         self.seconds = np.where(
-            self.exists & (state <= room * (1 + TOLERANCE)), seconds * (1 - TOLERANCE) + between, np.inf
+            self.exists & (state <= capacity * (1 + TOLERANCE)), seconds * (1 - TOLERANCE) + between, np.inf
         )
 
     def _least_bytes(self, ranks: Ints, stages: Ints) -> Floats:
-        """Bytes per parameter that every sharding keeps, over so many chips."""
+        """The fewest bytes per parameter of any sharding over so many chips."""
         framework = self.setting.framework
-        found = np.full(np.broadcast_shapes(ranks.shape, stages.shape), np.inf)
+        smallest = np.full(np.broadcast_shapes(ranks.shape, stages.shape), np.inf)
         for zero in self.space.zero_stage:
             offered = np.where(stages == 1, zero in framework.zero_stages, zero in framework.zero_stages_with_pipeline)
             effective = effective_zero_stage(np.full_like(stages, zero), stages)
             each = self.tables.state_bytes(np.ones(()), 1 / ranks, effective, stages)
-            found = np.where(offered, np.minimum(found, each), found)
-        return found
+            smallest = np.where(offered, np.minimum(smallest, each), smallest)
+        return smallest
 
-    def num_shapes(self, split: int, position: int) -> int:
-        """Skeletons of a split with a number of stages: the same for all with as many copies."""
+    def num_skeletons(self, row: int, position: int) -> int:
+        """How many skeletons stage degrees have with a stage count: the same for all with as many replicas."""
         stages = self.space.pipeline_parallel[position]
-        found = self.splits[split]
-        key = (stages, self.setting.cluster.chips // (found.replica_chips * stages), found.least_replicas == 1)
-        if key not in self._num_shapes:
-            wanted = np.zeros((1, len(self.space.pipeline_parallel)), np.bool_)
-            wanted[0, position] = True
+        degrees = self.degrees[row]
+        key = (stages, self.setting.cluster.chips // (degrees.replica_chips * stages), degrees.min_replicas == 1)
+        if key not in self._num_skeletons:
+            selected = np.zeros((1, len(self.space.pipeline_parallel)), np.bool_)
+            selected[0, position] = True
             setting = self.setting
-            every = shapes(setting.job, setting.cluster, setting.framework, self.space, [found], wanted)
-            self._num_shapes[key] = len(every)
-        return self._num_shapes[key]
+            skeletons = plan_skeletons(setting.job, setting.cluster, setting.framework, self.space, [degrees], selected)
+            self._num_skeletons[key] = len(skeletons)
+        return self._num_skeletons[key]
 
-    def state_bytes(self, found: PlanSkeletons) -> Floats:
-        """What the state of one layer of every class keeps at least: shapes × classes."""
-        context = np.array([split.plan.context_parallel for split in self.splits])[found.split]
-        return self.parameters[found.split] * self._least_bytes(found.copies * context, found.stages)[:, None]
+    def state_bytes(self, skeletons: PlanSkeletons) -> Floats:
+        """The smallest state of one layer of every class: skeletons × classes."""
+        context = np.array([each.plan.context_parallel for each in self.degrees])[skeletons.degrees]
+        return (
+            self.parameters[skeletons.degrees]
+            * self._least_bytes(skeletons.replicas * context, skeletons.stages)[:, None]
+        )
 
-    def shape_bounds(self, found: PlanSkeletons, limit_s: float) -> Floats:
-        """What shapes take at least, were their microbatches endless but for the pipeline's filling and draining."""
-        n, classes = len(found), self.parameters.shape[1]
+    def skeleton_bounds(self, skeletons: PlanSkeletons, limit_s: float) -> Floats:
+        """Lower bounds of skeletons: asymptotic micro-batches, with the pipeline's fill and drain."""
+        n, classes = len(skeletons), self.parameters.shape[1]
         between = float(self.setting.alone.overheads.step_s)
-        forward, backward = (part[found.split] * found.micro_batch[:, None] for part in self._layers)
+        forward, backward = (part[skeletons.degrees] * skeletons.micro_batch[:, None] for part in self._layers)
         none, zero = np.zeros((n, classes)), np.zeros(n, np.int64)
         rows = np.arange(n)
         plans = PlanColumns(
             layer=rows,
-            cell=zero,
+            profile=zero,
             state=zero,
-            cut=zero,
-            schedule=found.schedule,
-            stages=found.stages,
-            microbatches=found.microbatches,
-            chunks=found.chunks,
-            group=group_sizes(found.stages, found.microbatches, found.chunks),
+            partition=zero,
+            schedule=skeletons.schedule,
+            stages=skeletons.stages,
+            microbatches=skeletons.microbatches,
+            chunks=skeletons.chunks,
+            group=group_sizes(skeletons.stages, skeletons.microbatches, skeletons.chunks),
             zero_stage=zero,
             sending_s=np.zeros(n),
             delay_s=np.zeros(n),
         )
         nothing = np.zeros((1, classes))
-        cells = ProfileColumns(
+        profiles = ProfileColumns(
             nothing, np.zeros((1, classes, 0)), nothing, nothing, nothing, nothing, nothing, np.zeros(1)
         )
         bounds = least_seconds(
             plans,
             rows,
             LayerColumns(forward, backward, none, none, none),
-            cells,
-            self.state_bytes(found),
-            self.tables.cuts.chain(listed=False),
+            profiles,
+            self.state_bytes(skeletons),
+            self.tables.partitions.chain(listed=False),
             self.tables.facts,
             self.setting.capacity_bytes,
             np.full(n, (limit_s - between) * (1 + 2 * TOLERANCE)),

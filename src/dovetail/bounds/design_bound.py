@@ -4,8 +4,8 @@ What a plan asks of a chip (`Demands`) does not depend on what the chip does in 
 the least over plans of the largest over demands of demand × seconds for one of it. A plan that asks no less than
 another of everything never decides, whatever the design: few are left, and each costs some array operations.
 
-Plans are all that suit the model on so many chips, whatever framework runs them. Two kinds of fields need not be
-listed: weights kept in shards (ZeRO 3) only ask for more, and of experts only the chips that share one copy of them
+Plans are all that the model allows on so many chips, whatever framework runs them. Two kinds of fields need not be
+listed: sharded weights (ZeRO-3) only ask for more, and of experts only the chips that share one replica of them
 count. Of these every number that nests with the other degrees and divides experts × their columns is taken, some of
 which no plan has; more plans make a bound lower, never wrong.
 """
@@ -31,20 +31,20 @@ from dovetail.models import Job
 from dovetail.plans.pipeline_schedule import MAX_CHUNK_RUNS, PipelineSchedule
 from dovetail.plans.plan_batch import PlanBatch
 from dovetail.plans.space import Space, divisors
-from dovetail.plans.stage_degrees import splits
+from dovetail.plans.stage_degrees import stage_degrees
 
-#: Designs that are looked at together: few enough for a processor's cache.
+#: Designs that are bounded together: few enough for a processor's cache.
 CHUNK = 8192
 
 
 def design_bounds(jobs: Sequence[Job], cluster: Cluster, designs: Designs, micro_batches: Sequence[int]) -> Floats:
-    """Least seconds of a step: designs × jobs × micro-batches; infinite where no plan has the micro-batch.
+    """Lower bounds of a step: designs × jobs × micro-batches; infinite where no plan has the micro-batch.
 
     The cluster is that of the designs' base: its chips and the tiers beyond the chips' own links hold for all of them.
     """
     count = prod(designs.shape)
     bounds = np.full((len(jobs), len(micro_batches), count), np.inf)
-    for found, job in zip(bounds, jobs, strict=True):
+    for of_job, job in zip(bounds, jobs, strict=True):
         plans = enumerated_plans(job, cluster, micro_batches)
         if not plans.micro_batch.size:
             continue
@@ -55,9 +55,9 @@ def design_bounds(jobs: Sequence[Job], cluster: Cluster, designs: Designs, micro
             alike = design_of(designs.base).varied({"narrowest_bits": bits}).chip(0, "design")
             formats = formats_of(chip_units(alike, job.precision, PEAKS))
             asked = _terms(demands(job, formats, blocks_of(cluster), plans), times)
-            for size, least in zip(micro_batches, found, strict=True):
+            for size, of_size in zip(micro_batches, of_job, strict=True):
                 decisive = least_terms(asked[:, plans.micro_batch == size])
-                _fill(least, rows, decisive, times)
+                _fill(of_size, rows, decisive, times)
     return np.moveaxis(bounds, -1, 0).reshape(*designs.shape, len(jobs), len(micro_batches))
 
 
@@ -89,12 +89,12 @@ class _Times:
 def _streaming_bytes_per_s(designs: Designs) -> Floats:
     """As of a chip: a design without off-chip memory streams from its own."""
     shared, core = designs.shared_sram_bytes_per_s, designs.vector_cores * designs.core_sram_bytes_per_s
-    own = np.where(np.isfinite(shared) & (shared > 0), shared, core)
-    return np.where(designs.hbm_bytes_per_s > 0, designs.hbm_bytes_per_s, own)
+    on_chip = np.where(np.isfinite(shared) & (shared > 0), shared, core)
+    return np.where(designs.hbm_bytes_per_s > 0, designs.hbm_bytes_per_s, on_chip)
 
 
 def _alike(designs: Designs, job: Job) -> list[Ints]:
-    """Designs that multiply in the job's format, and those that lack it."""
+    """Designs that multiply in the job's format, and those without it."""
     bits = NARROW_RATES.get(OPERANDS[job.precision], (0, 1.0))[0]
     narrow = np.broadcast_to(designs.narrowest_bits <= bits, designs.shape).reshape(-1)
     return [rows for rows in (np.nonzero(narrow)[0], np.nonzero(~narrow)[0]) if len(rows)]
@@ -112,36 +112,36 @@ def _terms(asked: Demands, times: _Times) -> Floats:
 def least_terms(terms: Floats) -> Floats:
     """The columns that no other is below or equal to in every row; of equal ones one."""
     order = np.argsort(np.log(np.maximum(terms, np.finfo(np.float64).tiny)).sum(axis=0), kind="stable")
-    left, found = terms[:, order], list[Floats]()
+    left, undominated = terms[:, order], list[Floats]()
     while left.shape[1]:
         # nothing that comes later in this order can be below or equal to the first, unless it is equal
         first = left[:, :1]
-        found.append(first)
+        undominated.append(first)
         left = left[:, (left < first).any(axis=0)]
-    return np.concatenate([terms[:, :0], *found], axis=1)
+    return np.concatenate([terms[:, :0], *undominated], axis=1)
 
 
-def _fill(least: Floats, rows: Ints, terms: Floats, times: _Times) -> None:
+def _fill(bounds: Floats, rows: Ints, terms: Floats, times: _Times) -> None:
     """Writes the bounds of some designs, a part of them at a time."""
     for start in range(0, len(rows), CHUNK):
-        some = rows[start : start + CHUNK]
-        seconds = times.seconds[:, some]
-        best, longest, one = np.full(len(some), np.inf), np.empty(len(some)), np.empty(len(some))
+        chunk = rows[start : start + CHUNK]
+        seconds = times.seconds[:, chunk]
+        best, longest, one = np.full(len(chunk), np.inf), np.empty(len(chunk)), np.empty(len(chunk))
         for *asked, fixed in terms.T.tolist():
             longest.fill(fixed)
             for each, of_one in zip(asked, seconds, strict=True):
                 if each:  # nothing of what takes forever takes no time
                     np.maximum(longest, np.multiply(of_one, each, out=one), out=longest)
             np.minimum(best, longest, out=best)
-        least[some] = best * (1 - TOLERANCE)
+        bounds[chunk] = best * (1 - TOLERANCE)
 
 
 def enumerated_plans(job: Job, cluster: Cluster, micro_batches: Sequence[int]) -> PlanBatch:
-    """Every plan that suits the model and has one of these micro-batches, as far as the bound depends on it."""
+    """All plans that the model allows with one of these micro-batches, as far as the bound depends on them."""
     chips, batch, num_layers = cluster.chips, job.global_batch, job.model.num_layers
     sizes = dict.fromkeys(micro_batches)
     assert all(size > 0 for size in sizes), "a micro-batch has a sequence or more"
-    cells, rows = _expert_cells(job), list[tuple[float, ...]]()
+    columns, rows = _expert_columns(job), list[tuple[float, ...]]()
     for t, c, in_sequence in _suitable(job, cluster):
         stages = [p for p in divisors(chips // (t * c)) if p <= num_layers + 2]
         for p, size in product(stages, sizes):
@@ -149,7 +149,7 @@ def enumerated_plans(job: Job, cluster: Cluster, micro_batches: Sequence[int]) -
             if batch % (size * d):
                 continue
             schedules = list(_schedules(p, batch // (size * d), num_layers))
-            experts = _expert_chips(cells, t, c, d)
+            experts = _expert_chips(columns, t, c, d)
             rows += [(t, c, d, p, size, x, in_sequence, schedule) for x, schedule in product(experts, schedules)]
     names = np.array([schedule.value for schedule in PipelineSchedule])
     t, c, d, p, size, x, in_sequence, schedule = np.array(rows, np.float64).reshape(-1, 8).T
@@ -169,32 +169,32 @@ def enumerated_plans(job: Job, cluster: Cluster, micro_batches: Sequence[int]) -
 
 
 def _suitable(job: Job, cluster: Cluster) -> list[tuple[int, int, bool]]:
-    """Tensor and context degrees, with and without sequence parallelism, that divide what they cut.
+    """Tensor and context degrees, with and without sequence parallelism, that divide what they shard.
 
     Experts that are whole on every chip leave the other degrees most freedom, and so does gathering keys.
     """
     ideal = frameworks.load("ideal")
     narrowed = Space(context_kind=("all_gather",), expert_parallel=(1,), expert_tensor_parallel=(1,))
-    found = splits(job, cluster, ideal, narrowed.resolve(job, cluster, ideal))
-    return [(s.plan.tensor_parallel, s.plan.context_parallel, s.plan.sequence_parallel) for s in found]
+    degrees = stage_degrees(job, cluster, ideal, narrowed.resolve(job, cluster, ideal))
+    return [(s.plan.tensor_parallel, s.plan.context_parallel, s.plan.sequence_parallel) for s in degrees]
 
 
-def _expert_cells(job: Job) -> int:
+def _expert_columns(job: Job) -> int:
     """Experts × their columns, as far as all layers have them in common: what chips share; 0 where there are none."""
     layers = [layer.fixed_sizes() for layer in job.graph().layers.values() if "experts" in layer.sizes]
     return gcd(*(whole(points(sizes, ("experts", "expert_ffn"))) for sizes in layers))
 
 
-def _expert_chips(cells: int, t: int, c: int, d: int) -> list[int]:
-    """Numbers of chips that can share one copy of all experts."""
-    if not cells:
+def _expert_chips(columns: int, t: int, c: int, d: int) -> list[int]:
+    """Numbers of chips that can share one replica of all experts."""
+    if not columns:
         return [t]
-    shared = divisors(gcd(cells, t * c * d))
+    shared = divisors(gcd(columns, t * c * d))
     return [x for x in shared if all(x % group == 0 or group % x == 0 for group in (t, t * c))]
 
 
 def _schedules(p: int, m: int, num_layers: int) -> Iterator[int]:
-    """Schedules, by number, that so many stages and microbatches can have; one stage is the same under all."""
+    """Schedules, by number, that so many stages and micro-batches can have; one stage is the same under all."""
     for number, schedule in enumerate(PipelineSchedule):
         chunks = 2 if schedule is PipelineSchedule.INTERLEAVED else 1
         if p * m * chunks > MAX_CHUNK_RUNS or p * chunks > num_layers + 2:

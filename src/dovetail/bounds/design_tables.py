@@ -1,6 +1,6 @@
 """Seconds that no plan of a space beats on a chip that nobody built: the bound L1⁻ of many designs at once.
 
-What plans keep in memory, send and shard is the same on every design of one network: that is found once, for shapes ×
+What plans save, send and shard is the same on every design of one network: it is found once, for skeletons ×
 recompute choices. What layers take is profiled for all designs side by side, with what no schedule of their operators
 beats, and goes through the same bound of open plans as in the search for one chip. Step times grow with those of
 layers, so a bound for less than they take is one for what they take.
@@ -24,9 +24,9 @@ from dovetail.frameworks import Framework
 from dovetail.hardware import Chip, Cluster
 from dovetail.models import Job
 from dovetail.plans.pipeline_schedule import ZB_H1
-from dovetail.plans.skeletons import shapes
+from dovetail.plans.skeletons import plan_skeletons
 from dovetail.plans.space import BY_BLOCK, Space
-from dovetail.plans.stage_degrees import splits
+from dovetail.plans.stage_degrees import stage_degrees
 from dovetail.step.evaluate import units_of
 from dovetail.step.layer_tables import LayerTable, Setting, by_structure, recompute_policies
 from dovetail.step.plan_kernels import LayerColumns
@@ -34,7 +34,7 @@ from dovetail.step.plan_tables import Tables, numbers
 
 #: Rows of layers profiled together: some hundred bytes each, in tens of arrays at a time.
 ROWS = 2**14
-#: Chips × plans bounded together, and plans of a chip looked at closely before it is known which others matter.
+#: Chips × plans bounded together, and plans of a chip that are refined first.
 BOUNDED, FIRST = 2**22, 512
 
 
@@ -57,37 +57,37 @@ class DesignTables:
         setting = Setting.of(job, cluster, framework, at_least=at_least)
         # bytes and parameters do not depend on how operators share cores
         self._setting = replace(setting, chip=replace(setting.chip, sharing="none"))
-        self._splits = splits(job, cluster, framework, whole)
-        self._options = recompute_policies(whole)
-        self._tables = Tables(self._setting, self._splits, self._options)
-        wanted = np.ones((len(self._splits), len(whole.pipeline_parallel)), np.bool_)
-        found = shapes(job, cluster, framework, whole, self._splits, wanted)
-        #: splits and microbatches, by the number of their cell
-        self._cells: list[tuple[int, int]] = []
-        if not len(found):
+        self._degrees = stage_degrees(job, cluster, framework, whole)
+        self._policies = recompute_policies(whole)
+        self._tables = Tables(self._setting, self._degrees, self._policies)
+        selected = np.ones((len(self._degrees), len(whole.pipeline_parallel)), np.bool_)
+        skeletons = plan_skeletons(job, cluster, framework, whole, self._degrees, selected)
+        #: stage degrees and micro-batch size of every profile
+        self._profiles: list[tuple[int, int]] = []
+        if not len(skeletons):
             return
-        batch = Batch(self._tables, found)
-        pairs = zip(numbers(found.split), numbers(found.micro_batch), strict=True)
-        cells = dict(zip(numbers(batch.cell), pairs, strict=True))
-        self._cells = [cells[number] for number in range(len(cells))]
+        batch = Batch(self._tables, skeletons)
+        pairs = zip(numbers(skeletons.degrees), numbers(skeletons.micro_batch), strict=True)
+        profiles = dict(zip(numbers(batch.profile), pairs, strict=True))
+        self._profiles = [profiles[number] for number in range(len(profiles))]
         by_block = BY_BLOCK in whole.recompute
-        self._chain = self._tables.cuts.chain(listed=not by_block)
-        self._plans, self._memory, self._fixed = batch.open_plans(len(self._options) - 1 if by_block else None)
-        least = DegreeBounds(self._setting, whole, self._splits, self._tables).state_bytes(found)
-        self._state = np.repeat(least, len(self._options), axis=0)
-        self._closing = EndOfStepBounds(self._tables, whole, found)
-        self._bytes = self._tables.layer_rows(np.arange(len(cells)))
-        self._arrays = self._tables.cell_arrays()
+        self._chain = self._tables.partitions.chain(listed=not by_block)
+        self._plans, self._memory, self._fixed = batch.open_plans(len(self._policies) - 1 if by_block else None)
+        state = DegreeBounds(self._setting, whole, self._degrees, self._tables).state_bytes(skeletons)
+        self._state = np.repeat(state, len(self._policies), axis=0)
+        self._end_of_step = EndOfStepBounds(self._tables, whole, skeletons)
+        self._bytes = self._tables.layer_rows(np.arange(len(profiles)))
+        self._arrays = self._tables.profile_arrays()
 
     def least_seconds(self, chips: Sequence[Chip], limit_s: Floats | float = np.inf) -> Floats:
-        """What the best plan takes at least on each chip; where that is no less than its limit no more is found out.
+        """A lower bound of the best plan on each chip; once it reaches the chip's limit it is not refined further.
 
         Infinite where no plan fits. The chips' network is that of the cluster the tables are made for.
         """
-        if not self._cells:
+        if not self._profiles:
             return np.full(len(chips), np.inf)
         limits = np.broadcast_to(np.asarray(limit_s, np.float64), len(chips))
-        at_once = max(min(ROWS // len(self._cells), BOUNDED // len(self._memory)), 1)
+        at_once = max(min(ROWS // len(self._profiles), BOUNDED // len(self._memory)), 1)
         parts = [
             self._together(chips[start : start + at_once], limits[start : start + at_once])
             for start in range(0, len(chips), at_once)
@@ -97,54 +97,58 @@ class DesignTables:
     def _together(self, chips: Sequence[Chip], limits: Floats) -> Floats:
         units, plans = [self._units(chip) for chip in chips], self._plans
         seconds = self._layer_seconds(units)
-        cuts = self._tables.cuts
-        total = sum(seconds[1:], seconds[0]) @ np.asarray(cuts.block_counts + sum(cuts.end_counts), np.float64)
-        in_all = total.reshape(len(chips), -1)[:, plans.layer]
-        # some stage has its part of all microbatches; unless weight gradients wait, one microbatch passes all stages
-        least = plans.microbatches / plans.stages * in_all
-        least = np.where(plans.schedule == ZB_H1, least, np.maximum(least, in_all)) * (1 - TOLERANCE)
-        updates = np.array([self._setting.alone.update_bytes / float(u.vector.memory_bytes_per_s) for u in units])
-        closing = self._closing.seconds(float(limits.max()), updates)
-        fixed = self._fixed + np.repeat(closing, len(self._options), axis=1)
-        least += fixed
-        rows = [np.ascontiguousarray(part.reshape(-1, part.shape[-1])) for part in seconds]
-        layers = LayerColumns(rows[0], rows[1], rows[2], self._bytes.kept, self._bytes.workspace)
-        capacities = np.array([chip.memory_bytes for chip in chips])
-        # those with the least bounds are looked at closely, then what is still below all that they turn out to take
-        near = (
-            least <= np.partition(least, FIRST, axis=1)[:, FIRST : FIRST + 1] if least.shape[1] > FIRST else least > 0
+        partitions = self._tables.partitions
+        total = sum(seconds[1:], seconds[0]) @ np.asarray(
+            partitions.block_counts + sum(partitions.end_counts), np.float64
         )
-        self._refine(least, near & (least < limits[:, None]), layers, capacities, limits, fixed)
-        found = np.where(near, least, np.inf).min(axis=1)
-        self._refine(least, ~near & (least < np.minimum(limits, found)[:, None]), layers, capacities, limits, fixed)
-        return least.min(axis=1)
+        in_all = total.reshape(len(chips), -1)[:, plans.layer]
+        # some stage has its part of all micro-batches; unless weight gradients wait, one micro-batch passes all stages
+        bounds = plans.microbatches / plans.stages * in_all
+        bounds = np.where(plans.schedule == ZB_H1, bounds, np.maximum(bounds, in_all)) * (1 - TOLERANCE)
+        updates = np.array([self._setting.alone.update_bytes / float(u.vector.memory_bytes_per_s) for u in units])
+        end_of_step = self._end_of_step.seconds(float(limits.max()), updates)
+        fixed = self._fixed + np.repeat(end_of_step, len(self._policies), axis=1)
+        bounds += fixed
+        rows = [np.ascontiguousarray(part.reshape(-1, part.shape[-1])) for part in seconds]
+        layers = LayerColumns(rows[0], rows[1], rows[2], self._bytes.saved, self._bytes.workspace)
+        capacities = np.array([chip.memory_bytes for chip in chips])
+        # refine the lowest bounds first, then what is still below the lowest refined one
+        near = (
+            bounds <= np.partition(bounds, FIRST, axis=1)[:, FIRST : FIRST + 1]
+            if bounds.shape[1] > FIRST
+            else bounds > 0
+        )
+        self._refine(bounds, near & (bounds < limits[:, None]), layers, capacities, limits, fixed)
+        nearest = np.where(near, bounds, np.inf).min(axis=1)
+        self._refine(bounds, ~near & (bounds < np.minimum(limits, nearest)[:, None]), layers, capacities, limits, fixed)
+        return bounds.min(axis=1)
 
     def _refine(
         self,
-        least: Floats,
+        bounds: Floats,
         which: Bools,
         layers: LayerColumns,
         capacities: Floats,
         limits: Floats,
         fixed: Floats,
     ) -> None:
-        """Puts what the bound of open plans says in the place of some of `least`, chips × plans."""
+        """Replaces some of `bounds`, chips × plans, by the tighter bound of open plans."""
         chip, row = np.nonzero(which)
         first = chip * (len(layers.forward_s) // len(capacities))
         for capacity in np.unique(capacities[chip]).tolist():
-            (some,) = np.nonzero(capacities[chip] == capacity)
-            where = (chip[some], row[some])
-            least[where] = self._open_seconds(
-                layers, first[some], row[some], capacity, limits[chip[some]], fixed[where]
+            (alike,) = np.nonzero(capacities[chip] == capacity)
+            where = (chip[alike], row[alike])
+            bounds[where] = self._open_seconds(
+                layers, first[alike], row[alike], capacity, limits[chip[alike]], fixed[where]
             )
 
     def _open_seconds(
         self, layers: LayerColumns, first: Ints, rows: Ints, capacity: float, limits: Floats, fixed: Floats
     ) -> Floats:
-        """Plans whose layers are rows from `first` on, whatever their cut."""
-        chosen = self._plans.take(rows)
-        found = least_seconds(
-            chosen._replace(layer=chosen.layer + first),
+        """Plans whose layers are rows from `first` on, over all partitions."""
+        plans = self._plans.take(rows)
+        seconds = least_seconds(
+            plans._replace(layer=plans.layer + first),
             self._memory[rows],
             layers,
             self._arrays,
@@ -154,7 +158,7 @@ class DesignTables:
             capacity,
             (limits - fixed) * (1 + 2 * TOLERANCE),
         )
-        return found * (1 - TOLERANCE) + fixed
+        return seconds * (1 - TOLERANCE) + fixed
 
     def _units(self, chip: Chip) -> ChipUnits:
         setting = self._setting
@@ -163,20 +167,20 @@ class DesignTables:
         return replace(units, sharing="least" if chip.shares_cores else "none")
 
     def _layer_seconds(self, units: Sequence[ChipUnits]) -> list[Floats]:
-        """Forward, input and weight gradient: chips × cells × options × classes."""
-        shape = (len(units), len(self._cells), len(self._options), len(self._setting.classes))
-        found = [np.empty(shape) for _ in range(3)]
-        used = sorted({split for split, _ in self._cells})
-        for members in by_structure([self._splits[i] for i in used]).values():
+        """Forward, input and weight gradient: chips × profiles × policies × classes."""
+        shape = (len(units), len(self._profiles), len(self._policies), len(self._setting.classes))
+        columns = [np.empty(shape) for _ in range(3)]
+        used = sorted({index for index, _ in self._profiles})
+        for members in by_structure([self._degrees[i] for i in used]).values():
             row_of = {used[member]: row for row, member in enumerate(members)}
-            cells = np.array([n for n, (split, _) in enumerate(self._cells) if split in row_of], np.int64)
-            rows = np.array([row_of[self._cells[n][0]] for n in numbers(cells)], np.int64)
-            sizes = np.array([self._cells[n][1] for n in numbers(cells)], np.int64)
-            setting = replace(self._setting, chip=lined_up(units, np.repeat(np.arange(len(units)), len(cells))))
-            chosen = [self._splits[split] for split in row_of]
-            table = LayerTable(setting, chosen, np.tile(rows, len(units)), np.tile(sizes, len(units)))
-            times = table.choice_times(self._options)
+            profiles = np.array([n for n, (index, _) in enumerate(self._profiles) if index in row_of], np.int64)
+            rows = np.array([row_of[self._profiles[n][0]] for n in numbers(profiles)], np.int64)
+            sizes = np.array([self._profiles[n][1] for n in numbers(profiles)], np.int64)
+            setting = replace(self._setting, chip=lined_up(units, np.repeat(np.arange(len(units)), len(profiles))))
+            degrees = [self._degrees[index] for index in row_of]
+            table = LayerTable(setting, degrees, np.tile(rows, len(units)), np.tile(sizes, len(units)))
+            times = table.choice_times(self._policies)
             parts = (times.forward_s, times.input_gradient_s, times.weight_gradient_s)
-            for part, seconds in zip(found, parts, strict=True):
-                part[:, cells] = seconds.reshape(len(units), len(cells), *shape[2:])
-        return found
+            for part, seconds in zip(columns, parts, strict=True):
+                part[:, profiles] = seconds.reshape(len(units), len(profiles), *shape[2:])
+        return columns

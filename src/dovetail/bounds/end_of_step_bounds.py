@@ -1,4 +1,4 @@
-"""What follows the pipelines of shapes at least, whatever shards their state: reduction, gathering, optimizer."""
+"""Lower bounds of the end of a step over all state shardings: gradient reduction, weight gathering, optimizer."""
 
 from __future__ import annotations
 
@@ -13,60 +13,69 @@ from dovetail.step.state_tables import StateSharding
 
 
 class EndOfStepBounds:
-    """Of the mean stage of every shape under every state it can have; the slowest stage takes no less."""
+    """The end of the step on the mean stage, of every skeleton and state; the slowest stage takes no less."""
 
-    def __init__(self, tables: Tables, space: Space, found: PlanSkeletons) -> None:
-        known: dict[tuple[int, ...], list[StateSharding]] = {}
-        states = [_states(tables, space, found, row, known) for row in range(len(found))]
-        #: shapes that have a state, and where theirs begin
-        self._shapes = np.array([row for row, some in enumerate(states) if some], np.int64)
-        lengths = np.array([len(states[row]) for row in numbers(self._shapes)], np.int64)
+    def __init__(self, tables: Tables, space: Space, skeletons: PlanSkeletons) -> None:
+        cache: dict[tuple[int, ...], list[StateSharding]] = {}
+        states = [_states(tables, space, skeletons, row, cache) for row in range(len(skeletons))]
+        #: skeletons that have a state, and where their states begin
+        self._rows = np.array([row for row, of_row in enumerate(states) if of_row], np.int64)
+        lengths = np.array([len(states[row]) for row in numbers(self._rows)], np.int64)
         self._starts = np.cumsum(lengths) - lengths
-        self._count = len(found)
-        keys = [key for some in states for key in some]
+        self._count = len(skeletons)
+        keys = [key for of_row in states for key in of_row]
         rows, arrays = tables.states.rows(keys), tables.state_arrays()
         stages = np.array([key.stages for key in keys], np.int64)
-        counts = (tables.cuts.block_counts + sum(tables.cuts.end_counts)) / stages[:, None]
+        counts = (tables.partitions.block_counts + sum(tables.partitions.end_counts)) / stages[:, None]
         reduced, gathered, self._owned = (
-            (part[rows] * counts).sum(axis=1) for part in (arrays.reduction_s, arrays.gathering_s, arrays.own)
+            (part[rows] * counts).sum(axis=1) for part in (arrays.reduction_s, arrays.gathering_s, arrays.untied)
         )
         facts, staged = tables.facts, np.minimum(stages - 1, 1)
         self._whole_s = reduced + gathered
-        # however much work there is beside them
+        # however much work could hide them
         self._seen_s = exposed(reduced, facts.hidden_reduction[staged], np.inf)
         self._seen_s += exposed(gathered, facts.hidden_gathering[staged], np.inf)
-        budgets = np.array([_budget(found, row) for row in numbers(self._shapes)])
-        #: work that can hide it, as a part of all microbatches'
+        budgets = np.array([_budget(skeletons, row) for row in numbers(self._rows)])
+        #: work that can hide it, as a share of all micro-batches
         self._budget = np.repeat(budgets, lengths)
 
     def seconds(self, limit_s: float, update_s: Floats) -> Floats:
-        """Chips × shapes, of plans whose steps take less than the limit; infinite where no state is allowed.
+        """Chips × skeletons, of plans with steps below the limit; infinite where no state is allowed.
 
-        So a stage's work on a microbatch, which is all that hides what follows, takes less than its part of the limit.
-        `update_s` is what a chip takes for a parameter.
+        A stage's work on a micro-batch, which is all that hides the end of the step, then takes less than its share of
+        the limit. `update_s` is what a chip takes to update a parameter.
         """
         with np.errstate(invalid="ignore"):
             seen = np.fmax(self._seen_s, self._whole_s - self._budget * limit_s)
-        found = np.full((len(update_s), self._count), np.inf)
-        if len(self._shapes):
-            every = seen + optimizer_seconds(self._owned, update_s[:, None])
-            found[:, self._shapes] = np.minimum.reduceat(every, self._starts, axis=1) * (1 - TOLERANCE)
-        return found
+        bounds = np.full((len(update_s), self._count), np.inf)
+        if len(self._rows):
+            seconds = seen + optimizer_seconds(self._owned, update_s[:, None])
+            bounds[:, self._rows] = np.minimum.reduceat(seconds, self._starts, axis=1) * (1 - TOLERANCE)
+        return bounds
 
 
 def _states(
-    tables: Tables, space: Space, found: PlanSkeletons, row: int, known: dict[tuple[int, ...], list[StateSharding]]
+    tables: Tables, space: Space, skeletons: PlanSkeletons, row: int, cache: dict[tuple[int, ...], list[StateSharding]]
 ) -> list[StateSharding]:
-    key = (int(found.split[row]), int(found.copies[row]), int(found.stages[row]), int(found.inside[row]))
-    if key not in known:
-        split, copies, stages, inside = key
+    key = (
+        int(skeletons.degrees[row]),
+        int(skeletons.replicas[row]),
+        int(skeletons.stages[row]),
+        int(skeletons.inside[row]),
+    )
+    if key not in cache:
+        degrees, replicas, stages, inside = key
         tiers = [tier.size for tier in tables.setting.cluster.tiers]
-        states = shardings(tables.setting.framework, space, tables.splits[split], copies, stages, tiers)
-        known[key] = [StateSharding(split, copies, stages, AXIS_ORDERS[inside], *state) for state in states]
-    return known[key]
+        states = shardings(tables.setting.framework, space, tables.degrees[degrees], replicas, stages, tiers)
+        cache[key] = [StateSharding(degrees, replicas, stages, AXIS_ORDERS[inside], *state) for state in states]
+    return cache[key]
 
 
-def _budget(found: PlanSkeletons, row: int) -> float:
-    """The overlap budget of a step whose every microbatch takes an equal part of it."""
-    stages, microbatches, chunks = int(found.stages[row]), int(found.microbatches[row]), int(found.chunks[row])
+def _budget(skeletons: PlanSkeletons, row: int) -> float:
+    """The overlap budget of a step whose every micro-batch takes an equal part of it."""
+    stages, microbatches, chunks = (
+        int(skeletons.stages[row]),
+        int(skeletons.microbatches[row]),
+        int(skeletons.chunks[row]),
+    )
     return float(overlap_budget(1 / microbatches, stages, microbatches, chunks, 0.0))

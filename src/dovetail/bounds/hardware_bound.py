@@ -1,21 +1,21 @@
 """Seconds that no step of a plan can take less than, from FLOPs, bytes and peak rates alone: the bound L0.
 
-It holds for every framework, recompute choice and cut into stages, and is the largest of what each of these takes by
+It holds for every framework, recompute policy and partition, and is the largest of what each of these takes by
 itself, everything else hidden behind it:
 
 - matrix work and vector work: all that `least_work` counts, at the peak rate of its format and of the lanes, spread
-  evenly over the chips of a stage. No operator is cut along an axis of the mesh twice, so a chip has at least its even
-  part;
+    evenly over the chips of a stage. No operator is sharded twice along an axis of the mesh, so a chip has at least its
+    even part;
 - memory: the weights that products stream;
-- tensor parallelism: the sums over the stream. Other axes cut what is summed but save no sum, and experts, however they
-  are spread, only add exchanges;
-- weights kept in shards (ZeRO 3): gathered for the forward and for the backward, and their gradients reduced;
-- gradients: summed over all copies of the weights and brought back to them, once a step.
+- tensor parallelism: the sums over the residual stream. Other axes shard what is summed but save no sum, and experts,
+  however they are spread, only add exchanges;
+- sharded weights (ZeRO-3): gathered for the forward and for the backward, and their gradients reduced;
+- gradients: summed over all replicas of the weights and brought back to them, once a step.
 
-All but the last are times of a microbatch; `Pipelines` says what a pipeline makes of them whatever its cut, and
+All but the last are times of a micro-batch; `Pipelines` says what a pipeline makes of them over all partitions, and
 `crossing` what of a chip's bytes crosses each part of a network.
 
-What a plan asks of a chip (`Demands`) and what a chip does in a second (`Pace`) are told apart: the bound is the
+What a plan asks of a chip (`Demands`) and what a chip does in a second (`Pace`) are separate: the bound is the
 largest of the one over the other, so what is asked is counted once for any number of chips that differ in pace.
 """
 
@@ -60,10 +60,10 @@ def hardware_bound(
     `state_bytes` is the width of a parameter's gradient as it is reduced, or of the weight as it is gathered, the
     smaller of the two; `efficiencies` put what a calibration says is sustained in the place of published peaks.
     """
-    known = efficiencies or PEAKS
-    units = chip_units(cluster.chip, job.precision, known)
+    sustained = efficiencies or PEAKS
+    units = chip_units(cluster.chip, job.precision, sustained)
     asked = demands(job, formats_of(units), blocks_of(cluster), plans, np.asarray(state_bytes, np.float64))
-    return asked.seconds(_pace(cluster, units, known)) * (1 - TOLERANCE)
+    return asked.seconds(_pace(cluster, units, sustained)) * (1 - TOLERANCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +91,11 @@ class Demands:
 
     def seconds(self, pace: Pace) -> Floats:
         """The longest that any of them takes alone."""
-        least = np.maximum(self.matrix_flops / pace.matrix_flops, self.vector_flops / pace.vector_flops)
-        least = np.maximum(least, self.memory_bytes / pace.memory_bytes_per_s)
+        longest = np.maximum(self.matrix_flops / pace.matrix_flops, self.vector_flops / pace.vector_flops)
+        longest = np.maximum(longest, self.memory_bytes / pace.memory_bytes_per_s)
         for sent, bytes_per_s in zip(self.sent_bytes, pace.sent_bytes_per_s, strict=True):
-            least = np.maximum(least, sent / bytes_per_s)
-        return least
+            longest = np.maximum(longest, sent / bytes_per_s)
+        return longest
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +129,10 @@ def demands(
 
     def on_chip(counted: Floats) -> Floats:
         parts = [size / (t * c) * part for part in work.over_layers(counted)]
-        return pipelines.least(parts, forward_shares(counted))
+        return pipelines.lower_bound(parts, forward_shares(counted))
 
     expert_chips = plans.expert_parallel * plans.expert_tensor_parallel
-    streamed = pipelines.least(
+    streamed = pipelines.lower_bound(
         work.streamed_bytes(t, expert_chips), forward_shares(work.dense_bytes, work.expert_bytes)
     )
     return Demands(
@@ -148,27 +148,29 @@ def _sent_bytes(
 ) -> tuple[Floats, ...]:
     """Bytes a chip sends beyond the blocks of each tier, by whatever makes it send most."""
     t, p, width, in_sequence = plans.tensor_parallel, plans.pipeline_parallel, work.width, plans.sequence_parallel
-    copies = t * plans.context_parallel * plans.data_parallel
+    stage_chips = t * plans.context_parallel * plans.data_parallel
     widths = np.array([[width, 0.0, width + end] for end in (state.min(), state.max())])
     gathered = np.where(
-        plans.zero_stage == 3, pipelines.least([width, 0.0, width + state], forward_shares(widths)), 0.0
+        plans.zero_stage == 3, pipelines.lower_bound([width, 0.0, width + state], forward_shares(widths)), 0.0
     )
     stream = zip(work.over_layers(work.reduced_bytes), work.over_layers(work.scattered_bytes), strict=True)
     summed = [np.where(in_sequence, shards, whole) for whole, shards in stream]
     shares = forward_shares(work.reduced_bytes, work.scattered_bytes)
-    sums = plans.micro_batch / plans.context_parallel * pipelines.least(summed, shares)
+    sums = plans.micro_batch / plans.context_parallel * pipelines.lower_bound(summed, shares)
     expert_chips = plans.expert_parallel * plans.expert_tensor_parallel
-    copied = work.copied_parameters(t, expert_chips)
-    every: list[Floats] = []
+    copied = work.replicated_parameters(t, expert_chips)
+    by_tier: list[Floats] = []
     for block, adding in blocks:
-        # outside parts of the sequence the stream is all-reduced, inside them gathered and scattered
+        # with sequence parallelism the stream is gathered and scattered, without it all-reduced
         sent = sums * crossing(block, t, 1.0, times=np.where(in_sequence | adding, 1.0, 2.0))
-        for held, apart, alike in copied:
-            sharded = crossing(block, np.maximum(t * plans.zero_group / apart, 1.0), apart, alike)
-            reduced = crossing(block, np.maximum(copies / apart, 1.0), apart, alike, times=1.0 if adding else 2.0)
-            sent = np.maximum(sent, held * np.maximum(gathered * sharded, state / p * reduced))
-        every.append(sent)
-    return tuple(every)
+        for parameters, spacing, alike in copied:
+            sharded = crossing(block, np.maximum(t * plans.zero_group / spacing, 1.0), spacing, alike)
+            reduced = crossing(
+                block, np.maximum(stage_chips / spacing, 1.0), spacing, alike, times=1.0 if adding else 2.0
+            )
+            sent = np.maximum(sent, parameters * np.maximum(gathered * sharded, state / p * reduced))
+        by_tier.append(sent)
+    return tuple(by_tier)
 
 
 @dataclass(frozen=True)
@@ -179,21 +181,21 @@ class Pipelines:
     num_stages: Floats
     schedule: NDArray[np.str_]
 
-    def least(self, work: Sequence[Floats | float], forward_shares: tuple[float, float]) -> Floats:
-        """What a step has of a work at least, one after the other, given the shares of any layer's that are forward.
+    def lower_bound(self, work: Sequence[Floats | float], forward_shares: tuple[float, float]) -> Floats:
+        """The least of a work that runs one after the other in a step, given the forward shares of all layers.
 
-        The work is a microbatch's forward, input gradient and weight gradient through all layers.
+        The work is a micro-batch's forward, input gradient and weight gradient through all layers.
         """
         forward, of_input, of_weight = work
-        # a microbatch passes all layers and its gradient comes back; weight gradients may wait
+        # a micro-batch passes all layers and its gradient comes back; weight gradients may wait
         return np.maximum(forward + of_input, self._factor(*forward_shares) * (forward + of_input + of_weight))
 
     def _factor(self, least_share: float, most_share: float) -> Floats:
-        """Times a microbatch's work T on m microbatches takes at least, whatever the cut into p stages.
+        """How many times a micro-batch's work T a step of m takes at least, over all partitions into p stages.
 
         The stages' works t_k add up to T, of which the forward is a share between the two given.
 
-        - Any schedule: the busiest stage has T/p or more of every microbatch: m/p.
+        - Any schedule: the busiest stage has T/p or more of every micro-batch: m/p.
         - GPipe: each half is a flow shop, Σ + (m − 1) · max of its stages: (m + p − 1)/p.
         - ZB-H1: stage k starts after the forwards of those before it: step ≥ a · P_k + m · t_k, with P_k = Σ_{i<k} t_i
           and a the least share. So step − a · P_k shrinks by no more than 1 − a/m from stage to stage, and
@@ -213,8 +215,8 @@ class Pipelines:
             late = least_share / (1 - _power(1 - least_share / m, p))
             factor = np.where(zero_bubble, np.maximum(factor, late), factor)
         if np.any(plain):
-            held = 1 + 1 / _waits(m, p, max(most_share, LEAST_SHARE))
-            factor = np.where(plain, np.maximum(self._filled, held), factor)
+            waited = 1 + 1 / _waits(m, p, max(most_share, LEAST_SHARE))
+            factor = np.where(plain, np.maximum(self._filled, waited), factor)
         return factor
 
     @cached_property
@@ -243,11 +245,11 @@ def _waits(m: Floats, p: Floats, share: float) -> Floats:
     Of the terms that differ the largest is taken as it is; the others, convex in w, are below their integral, and its
     logarithm ln x below (x − 1)/√x.
     """
-    again = np.maximum(m - 1, TOLERANCE)
-    held = np.minimum(m, p) - 1
-    rest = np.maximum(again - share * held, ROUNDING * again)
-    ratio = (again + share / 2) / (rest + share / 2)
-    return (ratio - 1) / np.sqrt(ratio) / share + (p - held) / rest
+    others = np.maximum(m - 1, TOLERANCE)
+    waiting = np.minimum(m, p) - 1
+    rest = np.maximum(others - share * waiting, ROUNDING * others)
+    ratio = (others + share / 2) / (rest + share / 2)
+    return (ratio - 1) / np.sqrt(ratio) / share + (p - waiting) / rest
 
 
 #: For the blocks of chips inside each tier: their size, and whether switches beyond them add up.

@@ -5,8 +5,7 @@
 - Memory: every weight of a product is streamed from memory once by the forward and by each of the two gradients. What
   products hand to each other may stay on the chip (maximal fusion) and is left out.
 - The stream between layers, where the layout derivation finds sums over it with a tensor axis alone.
-- Parameters whose gradients are summed: those all tokens use and those of experts apart, since they lie on different
-  chips.
+- Parameters whose gradients are summed: those all tokens use, and those of experts, which are on different chips.
 """
 
 from __future__ import annotations
@@ -55,20 +54,20 @@ class LeastWork:
     width: float
 
     def streamed_bytes(self, tensor: Floats, expert_chips: Floats) -> list[Floats]:
-        """Bytes of a chip's memory for one microbatch's weights, by phase."""
+        """Bytes of a chip's memory for one micro-batch's weights, by phase."""
         parts = zip(self.over_layers(self.dense_bytes), self.over_layers(self.expert_bytes), strict=True)
         return [dense / tensor + routed / expert_chips for dense, routed in parts]
 
-    def copied_parameters(self, tensor: Floats, expert_chips: Floats) -> list[tuple[Floats, Floats, Floats]]:
-        """Weights all tokens use, and experts: how many a chip holds, how far copies are apart, chips alike in a copy.
+    def replicated_parameters(self, tensor: Floats, expert_chips: Floats) -> list[tuple[Floats, Floats, Floats]]:
+        """Dense weights, and experts: how many a chip holds, the spacing of their replicas, chips alike in a replica.
 
-        Where fewer chips share the experts than are tensor parallel, several of these hold the same.
+        Where fewer chips share the experts than are tensor parallel, several of these hold the same experts.
         """
-        found = [(self.dense_parameters / tensor, tensor, np.ones(()))]
+        groups = [(self.dense_parameters / tensor, tensor, np.ones(()))]
         if self.expert_parameters:
-            apart = np.maximum(tensor, expert_chips)
-            found.append((self.expert_parameters / expert_chips, apart, apart / expert_chips))
-        return found
+            spacing = np.maximum(tensor, expert_chips)
+            groups.append((self.expert_parameters / expert_chips, spacing, spacing / expert_chips))
+        return groups
 
     def over_layers(self, work: Floats) -> list[float]:
         """All layers together, by phase."""
@@ -157,12 +156,12 @@ def _layer_stream(graph: LayerGraph, in_sequence: bool) -> Floats:
     placed = place_layer(graph, Strategy(Mesh(tensor=("tensor",)), sequence_parallel=in_sequence))
     kinds = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER) if in_sequence else (CollectiveKind.ALL_REDUCE,)
     token = graph.resolve(batch=1, seq=1)
-    found = np.zeros(3)
+    elements = np.zeros(3)
     for collective in placed.collectives:
         if collective.kind in kinds and collective.tensor.dims == _STREAM:
             phase = 0 if collective.phase is CollectivePhase.FORWARD else 2
-            found[phase] += float(as_array(collective.tensor.points(token)))
-    return found if found[0] and found[2] else np.zeros(3)
+            elements[phase] += float(as_array(collective.tensor.points(token)))
+    return elements if elements[0] and elements[2] else np.zeros(3)
 
 
 @lru_cache(maxsize=64)

@@ -1,4 +1,4 @@
-"""Compiled bounds of plans whose cut is still open."""
+"""Compiled lower bounds of plans whose partition is still open."""
 
 from __future__ import annotations
 
@@ -19,68 +19,70 @@ def least_seconds(
     plans: PlanColumns,
     memory: Ints,
     layers: LayerColumns,
-    cells: ProfileColumns,
+    profiles: ProfileColumns,
     state_bytes: Floats,
     chain: LayerRuns,
     facts: FrameworkColumns,
     capacity: float,
     limit_s: Floats,
 ) -> Floats:
-    """Seconds that the pipeline of a plan takes at least however its blocks are cut; infinite where no cut fits.
+    """Lower bounds of a plan's pipeline over all partitions of its blocks; infinite where none fits.
 
-    Bytes are those of the layer rows `memory`, beside `state_bytes` (plans × classes) that every layer keeps. Where
-    nothing below `limit_s` (by plan) is possible, that is all that is found out.
+    Bytes are those of the layer rows `memory`, plus `state_bytes` (plans × classes) of every layer. Where nothing below
+    `limit_s` (by plan) is possible, the bound stops there.
     """
     n, classes = len(plans.layer), len(chain.blocks)
-    found = np.empty(n)
+    bounds = np.empty(n)
     most = plans.stages.max() if n else 1
-    room, moments, seconds = np.empty(most, np.int64), np.empty(classes), np.empty(classes)
+    block_capacity, transients, seconds = np.empty(most, np.int64), np.empty(classes), np.empty(classes)
     bytes_left = tensor_capacity(capacity, facts.context_bytes, facts.allocator) * (1 + TOLERANCE)
     for i in range(n):
         row, p = plans.layer[i], plans.stages[i]
         sending = plans.sending_s[i] if p > 1 else 0.0
         total, share = p * sending, 0.0
-        # the first microbatch waits for every transfer on its way there and back
+        # the first micro-batch waits for every transfer on its way there and back
         waiting = 2 * (p - 1) * plans.delay_s[i]
         for c in range(classes):
             seconds[c] = layers.forward_s[row, c] + layers.input_gradient_s[row, c] + layers.weight_gradient_s[row, c]
             total += (chain.blocks[c] + chain.first[c] + chain.after[c]) * seconds[c]
             if seconds[c] > 0:
                 share = max(share, (layers.forward_s[row, c] + sending) / (seconds[c] + sending))
-            moments[c] = _moment_of(c, layers.workspace[memory[i], c], cells, plans.cell[i], facts.alone)
-        kept, state = layers.kept[memory[i]], state_bytes[i]
+            transients[c] = _transient_of(c, layers.workspace[memory[i], c], profiles, plans.profile[i], facts.alone)
+        saved, state = layers.saved[memory[i]], state_bytes[i]
         if plans.schedule[i] in (INTERLEAVED, DUAL_PIPE):
             pipeline = (total, sending)
-            found[i] = _by_class(plans, i, kept, moments, state, seconds, pipeline, chain, bytes_left, room)
+            bounds[i] = _by_class(
+                plans, i, saved, transients, state, seconds, pipeline, chain, bytes_left, block_capacity
+            )
         else:
             pipeline = (total, waiting, sending, share if plans.schedule[i] == ONE_F_ONE_B else 0.0)
-            found[i] = _by_stage(plans, i, kept, moments, state, seconds, pipeline, chain, bytes_left, limit_s[i])
-    return found
+            bounds[i] = _by_stage(plans, i, saved, transients, state, seconds, pipeline, chain, bytes_left, limit_s[i])
+    return bounds
 
 
 @njit(cache=True)
 def _by_class(
     plans: PlanColumns,
     i: int,
-    kept: Floats,
-    moments: Floats,
+    saved: Floats,
+    transients: Floats,
     state: Floats,
     seconds: Floats,
     pipeline: tuple[float, float],
     chain: LayerRuns,
     bytes_left: float,
-    room: Ints,
+    block_capacity: Ints,
 ) -> float:
     """A bound where stages hold several chunks: some stage has a p-th of all seconds, and of each class what it must.
 
-    Stages of two directions share their blocks: for them the first alone holds.
+    Stages of two directions share their blocks: only the first holds for them.
     """
     total, sending = pipeline
     p, m = plans.stages[i], plans.microbatches[i]
     slowest = total / p
     for c in range(len(seconds)):
         if chain.blocks[c]:
-            fullest = _fullest_stage(plans, i, kept, moments, state, c, chain, bytes_left, room)
+            fullest = _fullest_stage(plans, i, saved, transients, state, c, chain, bytes_left, block_capacity)
             if fullest < 0:
                 return np.inf
             if plans.schedule[i] == INTERLEAVED:
@@ -96,8 +98,8 @@ HALVINGS = 12
 def _by_stage(
     plans: PlanColumns,
     i: int,
-    kept: Floats,
-    moments: Floats,
+    saved: Floats,
+    transients: Floats,
     state: Floats,
     seconds: Floats,
     pipeline: tuple[float, float, float, float],
@@ -105,36 +107,36 @@ def _by_stage(
     bytes_left: float,
     limit: float,
 ) -> float:
-    """The shortest step in which all blocks find room where stages are contiguous, by bisection.
+    """The shortest step into which all blocks fit where stages are contiguous, by bisection.
 
-    With t seconds of a microbatch, h of them in flight and F forward seconds at a stage, T seconds at all stages, the
+    With t seconds of a micro-batch, h of them in flight and F forward seconds at a stage, T seconds at all stages, the
     step is at least before + m·t + max(0, after − (h − 1)·F) for 1F1B, where before and after are the seconds at the
     other stages and of the transfers between, which are in T too: a stage waits for its first input, does its work,
     and its last gradient travels on. F is at most `share`·t, so (m − 1 − (h − 1)·share)·t ≤ step − T, as with a share
-    of 0 for GPipe, and m·t ≤ step. Both leave every stage some seconds, and its memory some bytes: blocks are put into
-    stages in their order, as many as fit, and no other way places more.
+    of 0 for GPipe, and m·t ≤ step. Both leave every stage some seconds, and its memory some bytes: filling each stage
+    greedily with blocks in their order places the most of them.
     """
     total, waiting = pipeline[:2]
     p, m = plans.stages[i], plans.microbatches[i]
     low = m * total / p
     if plans.schedule[i] != ZB_H1:
         low = max(low, total + waiting)
-    if limit < np.inf and not _within(limit, plans, i, kept, moments, state, seconds, pipeline, chain, bytes_left):
+    if limit < np.inf and not _within(limit, plans, i, saved, transients, state, seconds, pipeline, chain, bytes_left):
         # nothing below the limit; whether anything fits at all is worth knowing
-        fits = _within(1e300, plans, i, kept, moments, state, seconds, pipeline, chain, bytes_left)
+        fits = _within(1e300, plans, i, saved, transients, state, seconds, pipeline, chain, bytes_left)
         return max(low, limit) if fits else np.inf
     high = limit
     if limit == np.inf:
-        if not _within(1e300, plans, i, kept, moments, state, seconds, pipeline, chain, bytes_left):
+        if not _within(1e300, plans, i, saved, transients, state, seconds, pipeline, chain, bytes_left):
             return np.inf
         high = 2 * low
-        while not _within(high, plans, i, kept, moments, state, seconds, pipeline, chain, bytes_left):
+        while not _within(high, plans, i, saved, transients, state, seconds, pipeline, chain, bytes_left):
             high *= 2
-    if low >= high or _within(low, plans, i, kept, moments, state, seconds, pipeline, chain, bytes_left):
+    if low >= high or _within(low, plans, i, saved, transients, state, seconds, pipeline, chain, bytes_left):
         return low
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        if _within(middle, plans, i, kept, moments, state, seconds, pipeline, chain, bytes_left):
+        if _within(middle, plans, i, saved, transients, state, seconds, pipeline, chain, bytes_left):
             high = middle
         else:
             low = middle
@@ -146,47 +148,47 @@ def _within(
     step: float,
     plans: PlanColumns,
     i: int,
-    kept: Floats,
-    moments: Floats,
+    saved: Floats,
+    transients: Floats,
     state: Floats,
     seconds: Floats,
     pipeline: tuple[float, float, float, float],
     chain: LayerRuns,
     bytes_left: float,
 ) -> bool:
-    """Whether all blocks find room in stages that a step of so many seconds leaves time for."""
+    """Whether all blocks fit into stages that a step of so many seconds leaves time for."""
     total, waiting, sending, share = pipeline
     p, m = plans.stages[i], plans.microbatches[i]
     run, left = 0, chain.run_length[0]
     for k in range(p):
         flights = chunk_runs_in_flight(plans.schedule[i], p, m, plans.chunks[i], plans.group[i], k)
-        time_left, free, moment = step / m, bytes_left, 0.0
+        time_left, free, transient = step / m, bytes_left, 0.0
         rate = m - 1 - (min(m, p - k) - 1) * share
         if rate > 0 and plans.schedule[i] != ZB_H1:
             time_left = min(time_left, (step - total - waiting) / rate)
         time_left = time_left * (1 + TOLERANCE) - sending
-        for c in range(len(kept)):
+        for c in range(len(saved)):
             number = (chain.first[c] if k == 0 else 0) + (chain.after[c] if k == p - 1 else 0)
             if number:
                 time_left -= number * seconds[c]
-                free -= number * (state[c] + flights * kept[c])
-                moment = max(moment, moments[c])
-        if free < moment or time_left < -TOLERANCE * step:
+                free -= number * (state[c] + flights * saved[c])
+                transient = max(transient, transients[c])
+        if free < transient or time_left < -TOLERANCE * step:
             return False
         while run < len(chain.run_length):
             c = chain.run_class[run]
-            each = state[c] + flights * kept[c]
+            each = state[c] + flights * saved[c]
             fits = float(left)
             if seconds[c] > 0:
                 fits = min(fits, np.floor(time_left / seconds[c] + TOLERANCE))
             if each > 0:
-                fits = min(fits, np.floor((free - max(moment, moments[c])) / each + TOLERANCE))
+                fits = min(fits, np.floor((free - max(transient, transients[c])) / each + TOLERANCE))
             if fits < 1:
                 break
             taken = int(fits)
             time_left -= taken * seconds[c]
             free -= taken * each
-            moment = max(moment, moments[c])
+            transient = max(transient, transients[c])
             left -= taken
             if left > 0:
                 break
@@ -199,29 +201,29 @@ def _within(
 def _fullest_stage(
     plans: PlanColumns,
     i: int,
-    kept: Floats,
-    moments: Floats,
+    saved: Floats,
+    transients: Floats,
     state: Floats,
     block: int,
     chain: LayerRuns,
     bytes_left: float,
-    room: Ints,
+    block_capacity: Ints,
 ) -> int:
     """Blocks of a class that some stage has at least, given what fits in the others; -1 where some are left over.
 
-    `room` says how many fit in each stage, beside what stands at the ends.
+    `block_capacity` is how many fit in each stage, beside the embedding and head at the ends.
     """
     p, number = plans.stages[i], chain.blocks[block]
     in_all, most = 0, 0
     for k in range(p):
-        free, moment, fewest = _free_bytes(plans, i, k, kept, moments, state, chain, bytes_left)
-        if free < moment:
+        free, transient, fewest = _free_bytes(plans, i, k, saved, transients, state, chain, bytes_left)
+        if free < transient:
             return -1
-        each, moment = state[block] + fewest * kept[block], max(moment, moments[block])
-        held = number if each <= 0 else int(max(min((free - moment) / each, float(number)), 0.0))
-        room[k] = held
-        in_all += held
-        most = max(most, held)
+        each, transient = state[block] + fewest * saved[block], max(transient, transients[block])
+        fitting = number if each <= 0 else int(max(min((free - transient) / each, float(number)), 0.0))
+        block_capacity[k] = fitting
+        in_all += fitting
+        most = max(most, fitting)
     if in_all < number:
         return -1
     low, high = -(-number // p), most
@@ -229,7 +231,7 @@ def _fullest_stage(
         middle = (low + high) // 2
         placed = 0
         for k in range(p):
-            placed += min(middle, room[k])
+            placed += min(middle, block_capacity[k])
         if placed >= number:
             high = middle
         else:
@@ -242,16 +244,16 @@ def _free_bytes(
     plans: PlanColumns,
     i: int,
     k: int,
-    kept: Floats,
-    moments: Floats,
+    saved: Floats,
+    transients: Floats,
     state: Floats,
     chain: LayerRuns,
     bytes_left: float,
 ) -> tuple[float, float, int]:
-    """Bytes that a stage of several chunks has left for blocks, its transient peak, and microbatches of a block saved.
+    """Bytes that a stage of several chunks has left for blocks, its transient peak, and micro-batches of a block saved.
 
-    Chunks have different numbers of microbatches in flight, and a block may be in the one with fewest. But where chunks
-    have fair shares of the blocks, these save what they do beyond that.
+    Chunks have different numbers of micro-batches in flight, and a block may be in the one with fewest. But where
+    chunks have fair shares of the blocks, these save what they do beyond that.
     """
     p, m, v, schedule = plans.stages[i], plans.microbatches[i], plans.chunks[i], plans.schedule[i]
     both_ways = schedule == DUAL_PIPE
@@ -265,25 +267,25 @@ def _free_bytes(
             runs += flying
             whole += 1
     smallest = np.inf
-    for c in range(len(kept)):
+    for c in range(len(saved)):
         if chain.blocks[c]:
-            smallest = min(smallest, kept[c])
+            smallest = min(smallest, saved[c])
     share = chain.blocks.sum() // (p * v) if chain.fair_shares else 0
-    free, moment = bytes_left - smallest * share * (runs - whole * fewest), 0.0
-    for c in range(len(kept)):
+    free, transient = bytes_left - smallest * share * (runs - whole * fewest), 0.0
+    for c in range(len(saved)):
         # stages of two directions hold a part of both ends
         if chain.first[c] and k == 0 and not both_ways:
-            free -= chain.first[c] * (state[c] + first * kept[c])
-            moment = max(moment, moments[c])
+            free -= chain.first[c] * (state[c] + first * saved[c])
+            transient = max(transient, transients[c])
         if chain.after[c] and k == p - 1 and not both_ways:
-            free -= chain.after[c] * (state[c] + last * kept[c])
-            moment = max(moment, moments[c])
-    return free, moment, fewest
+            free -= chain.after[c] * (state[c] + last * saved[c])
+            transient = max(transient, transients[c])
+    return free, transient, fewest
 
 
 @njit(cache=True)
-def _moment_of(c: int, workspace: float, cells: ProfileColumns, cell: int, sizes: ParameterBytes) -> float:
+def _transient_of(c: int, workspace: float, profiles: ProfileColumns, profile: int, sizes: ParameterBytes) -> float:
     """The transient peak of a stage with a layer of this class, at least."""
-    gradients = min(cells.dense[cell, c], cells.largest[cell, c]) * sizes.layer_gradient
-    transient = 0.0 if cells.loss[cell, c] > 0 else cells.transient[cell, c]
-    return transient_peak(cells.loss[cell, c], workspace, transient, gradients)
+    gradients = min(profiles.dense[profile, c], profiles.largest[profile, c]) * sizes.layer_gradient
+    transient = 0.0 if profiles.loss[profile, c] > 0 else profiles.transient[profile, c]
+    return transient_peak(profiles.loss[profile, c], workspace, transient, gradients)

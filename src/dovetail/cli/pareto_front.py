@@ -29,7 +29,7 @@ ON_COST_FRONT, ON_FRONT = "◆", "●"
 
 def answer_front(asked: Asked, request: PlanRequest) -> None:
     """The best plan for every number of chips, and the choice between them."""
-    from dovetail.search.pareto_front import best_of, front
+    from dovetail.search.pareto_front import best_of, pareto_front
 
     for flag, given in (("--explain", request.explain), ("--ideal", request.ideal)):
         if given:
@@ -38,7 +38,7 @@ def answer_front(asked: Asked, request: PlanRequest) -> None:
     objective: Objective = request.objective or "time"
     _check_objective(objective, question, request)
     start = time.monotonic()
-    points = front(
+    points = pareto_front(
         question.job,
         asked.cluster,
         question.framework,

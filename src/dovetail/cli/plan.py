@@ -71,7 +71,7 @@ def plan(
     question = asked(file, given, chips)
     if out is not None:
         _check_out(out, force=force)
-    from dovetail.plans.narrow import narrowed
+    from dovetail.plans.narrowed_space import narrowed
 
     count = None if tokens is None else parse_tokens(tokens)
     request = PlanRequest(
@@ -93,7 +93,7 @@ def plan(
 
 
 def _answer_plan(asked_for: Asked, request: PlanRequest) -> None:
-    from dovetail.plans.narrow import within
+    from dovetail.plans.narrowed_space import within
     from dovetail.search import plan as best_plan
 
     question = asked_for.question()

@@ -210,7 +210,7 @@ def _print_alternatives(answer: Answer) -> None:
 
 def infeasible(answer: Answer) -> InputError:
     """Why no plan fits, by how much, and the smallest fix."""
-    from dovetail.explanation.explain import lacking
+    from dovetail.explanation.explain import shortfall
     from dovetail.explanation.smallest_fix import smallest_fixes
 
     chips, certificate = answer.cluster.chips, answer.certificate
@@ -218,9 +218,9 @@ def infeasible(answer: Answer) -> InputError:
     if certificate.status != "infeasible":
         return InputError(where, "no plan that fits was found in time", "raise --time-limit")
     if certificate.counted == 0:
-        return InputError(where, lacking(answer, ()), "change the number of chips or sequences, or fix fewer fields")
+        return InputError(where, shortfall(answer, ()), "change the number of chips or sequences, or fix fewer fields")
     fixes = smallest_fixes(answer, FIX_SECONDS)
-    what = f"none of {certificate.counted:,} plans fits the {lacking(answer, fixes)}"
+    what = f"none of {certificate.counted:,} plans fits the {shortfall(answer, fixes)}"
     more = next((fix for fix in fixes if fix.what == "chips"), None)
     if more is None:
         return InputError(where, what, "use more chips, chips with more memory, or shorter sequences")

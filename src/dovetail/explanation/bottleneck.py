@@ -1,4 +1,4 @@
-"""Which limit binds: what a plan has to do without, and what its step waits for."""
+"""The bottleneck: what a plan is short of, and what its step waits for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COMPUTATION = ("forward", "backward", "recompute", "optimizer")
 WORTH = 0.001
 
 _BASES = {
-    "own": "efficiencies are this chip's own, as measured",
+    "own": "efficiencies are this chip's, as measured",
     "fitted": "efficiencies are fitted on measured runs of this chip at this precision",
     "transfer": "no measured runs of this chip at this precision: efficiencies are those of its generation",
     "assumed": "no measured runs of this chip or its generation: efficiencies are assumed",
@@ -33,23 +33,23 @@ _MEMORY = ("hbm_bytes", "states", "context_bytes", "allocator_overhead", "collec
 def spans(plan: Plan, cluster: Cluster) -> dict[str, str]:
     """The tier that each communicating part of a step goes over, by the part's name."""
     t, c, d = plan.tensor_parallel, plan.context_parallel, plan.data_parallel
-    copies = plan.chips if plan.stages_inside else t * c * d
+    replicated = plan.chips if plan.stages_inside else t * c * d
     chips = {
         "tensor-parallel": t,
         "context-parallel": t * c,
         "expert-parallel": plan.expert_tensor_parallel * plan.expert_parallel,
-        "weight-gather": copies,
-        "data-parallel": copies,
-        "gradient reduction": copies,
-        "updated weights": copies,
+        "weight-gather": replicated,
+        "data-parallel": replicated,
+        "gradient reduction": replicated,
+        "updated weights": replicated,
         "tied embeddings": plan.chips,
     }
-    found = {name: cluster.tier_of(n) for name, n in chips.items()}
-    return {name: tier.name for name, tier in found.items() if tier is not None}
+    by_part = {name: cluster.tier_of(n) for name, n in chips.items()}
+    return {name: tier.name for name, tier in by_part.items() if tier is not None}
 
 
-def binding(answer: Answer, values: Sequence[Marginal]) -> str:
-    """One sentence: what a tenth more of gains most, where the seconds go, and whether memory binds."""
+def bottleneck(answer: Answer, values: Sequence[Marginal]) -> str:
+    """One sentence: what a tenth more of gains most, where the seconds go, and whether memory is the bottleneck."""
     gains = {value.what: value.gain or 0.0 for value in values if value.same_plan_s is not None}
     most = max(gains, key=lambda what: gains[what])
     first = f"{most}: 10 % more gains {percent_text(gains[most])}"
@@ -71,26 +71,26 @@ def _time_words(best: Evaluation, cluster: Cluster) -> str:
 def _memory_words(answer: Answer, gain: float) -> str:
     full = percent_text(answer.best.peak_bytes / answer.cluster.chip.memory_bytes)
     if gain >= WORTH:
-        return f"memory binds: the fullest chip is {full} full, and 10 % more gains {percent_text(gain)}"
-    return f"memory does not bind: the fullest chip is {full} full, but 10 % more gains nothing"
+        return f"memory is a bottleneck: the fullest chip is {full} full, and 10 % more gains {percent_text(gain)}"
+    return f"memory is not the bottleneck: the fullest chip is {full} full, but 10 % more gains nothing"
 
 
 def doubts(answer: Answer) -> tuple[str, ...]:
     """What the figures rest on and what is unsure of them, the calibration first; without a plan those of memory."""
     chip, cluster, framework = answer.cluster.chip, answer.cluster, answer.framework
     if answer.evaluation is None:
-        kept = [(framework.name, d) for d in framework.doubts if d[0] in _MEMORY]
-        kept += [(chip.name, d) for d in chip.doubts if d[0] in _MEMORY]
-        return tuple(f"{name}, {field}: {why}" for name, (field, why) in kept)
+        relevant = [(framework.name, d) for d in framework.doubts if d[0] in _MEMORY]
+        relevant += [(chip.name, d) for d in chip.doubts if d[0] in _MEMORY]
+        return tuple(f"{name}, {field}: {why}" for name, (field, why) in relevant)
     used = _relevant(answer.plan)
-    kept = [(framework.name, doubt) for doubt in framework.doubts if used.get(doubt[0], True)]
-    kept += [(chip.name, doubt) for doubt in chip.doubts if doubt[0] in _RATES or doubt[0] in _MEMORY]
-    kept += [(cluster.name, doubt) for doubt in cluster.doubts]
+    relevant = [(framework.name, doubt) for doubt in framework.doubts if used.get(doubt[0], True)]
+    relevant += [(chip.name, doubt) for doubt in chip.doubts if doubt[0] in _RATES or doubt[0] in _MEMORY]
+    relevant += [(cluster.name, doubt) for doubt in cluster.doubts]
     first = [_BASES[calibration(chip, answer.job.precision).basis]]
     if answer.certificate.status != "optimal":
         gap = percent_text(answer.certificate.gap or 0.0)
         first.append(f"the plan is not proven the best: another may take up to {gap} less, and a neighbour be faster")
-    return (*first, *(f"{name}, {field}: {why}" for name, (field, why) in kept))
+    return (*first, *(f"{name}, {field}: {why}" for name, (field, why) in relevant))
 
 
 def _relevant(plan: Plan) -> Mapping[str, bool]:

@@ -76,11 +76,11 @@ def _sustained(chip: Chip) -> ChipCalibration | None:
     share = power_share(chip)
     if share == 1:
         return chip.calibration
-    known = {row: calibration(chip, precision).efficiencies for row, precision in _ROWS.items()}
+    efficiencies = {row: calibration(chip, precision).efficiencies for row, precision in _ROWS.items()}
     values = dict(chip.calibration.values) if chip.calibration else {}
-    values |= {f"matrix.{row}": float(found.matrix) * share for row, found in known.items()}
+    values |= {f"matrix.{row}": float(of_row.matrix) * share for row, of_row in efficiencies.items()}
     for name in ("attention_forward", "attention_backward"):
-        values[name] = float(getattr(known["half"], name)) * share
+        values[name] = float(getattr(efficiencies["half"], name)) * share
     return ChipCalibration(tuple((name, values[name]) for name in EFFICIENCY_NAMES if name in values))
 
 

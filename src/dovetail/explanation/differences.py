@@ -67,9 +67,9 @@ def compare(ours: Task, other: Task) -> Comparison:
         if one != two:
             raise InputError(name, "is not the same in both plan files", "compare plans of one job on one cluster")
     before = _evaluated(ours, ours.plan)
-    found = [_difference(ours, fields, other.plan, before) for fields in _differing(ours.plan, other.plan)]
-    found.sort(key=lambda each: (each.gain is None, not each.fits, -(each.gain or 0.0), each.fields))
-    return Comparison(before, _evaluated(other, other.plan), tuple(found))
+    differences = [_difference(ours, fields, other.plan, before) for fields in _differing(ours.plan, other.plan)]
+    differences.sort(key=lambda each: (each.gain is None, not each.fits, -(each.gain or 0.0), each.fields))
+    return Comparison(before, _evaluated(other, other.plan), tuple(differences))
 
 
 def _evaluated(task: Task, plan: Plan) -> Evaluation:
@@ -90,12 +90,12 @@ def _values(plan: Plan, group: tuple[str, ...]) -> tuple[Any, ...]:
 
 
 def _follows(ours: Plan, other: Plan, group: tuple[str, ...]) -> bool:
-    """Whether a difference is no choice of its own: both shard over all copies, or both cut evenly, and the like."""
+    """Whether a difference follows from others: both shard over all replicas, or both are partitioned evenly, ..."""
     match group:
         case ("zero_group",):
             return all(plan.zero_group == plan.data_parallel * plan.context_parallel for plan in (ours, other))
         case ("layers_per_stage",):
-            # a cut into another number of parts comes with that number
+            # a partition into another number of parts comes with that number
             parts = {len(plan.layers_per_stage) for plan in (ours, other)}
             return len(parts) > 1 or all(_is_even(plan) for plan in (ours, other))
         case ("sequence_parallel",):
@@ -113,19 +113,19 @@ def _is_even(plan: Plan) -> bool:
 
 def _difference(task: Task, fields: tuple[str, ...], other: Plan, before: Evaluation) -> Difference:
     ours = task.plan
-    found = Difference(fields, _values(ours, fields), _values(other, fields))
+    difference = Difference(fields, _values(ours, fields), _values(other, fields))
     try:
         plan = _changed(task, fields, other)
         check_runs(plan, task.job, task.cluster, task.framework)
     except InputError as error:
-        return replace(found, obstacle=f"{error.where.removeprefix('plan: ')}: {error.what}")
+        return replace(difference, obstacle=f"{error.where.removeprefix('plan: ')}: {error.what}")
     after = _evaluated(task, plan)
     gain = 1 - after.step_time_s / before.step_time_s
-    return replace(found, step_time_s=after.step_time_s, gain=gain, fits=after.fits)
+    return replace(difference, step_time_s=after.step_time_s, gain=gain, fits=after.fits)
 
 
 def _changed(task: Task, fields: tuple[str, ...], other: Plan) -> Plan:
-    """Our plan with some fields of the other; what followed from others follows again."""
+    """Our plan with some fields of the other; derived fields are derived anew."""
     ours = task.plan
     written = plan_part(ours)
     written |= {name: value for name, value in plan_part(other).items() if name in fields}

@@ -1,10 +1,10 @@
-"""`explain`: where the seconds and bytes of the best plan go, what binds it, and what would change it."""
+"""`explain`: where the seconds and bytes of the best plan go, its bottleneck, and what would change it."""
 
 from __future__ import annotations
 
 from dovetail.accuracy.published import scoreboard_record
 from dovetail.cost.calibration import calibration
-from dovetail.explanation.bottleneck import binding, doubts, spans
+from dovetail.explanation.bottleneck import bottleneck, doubts, spans
 from dovetail.explanation.explanation import Explanation, Interval, StageBytes
 from dovetail.explanation.marginal import marginals, stays_best
 from dovetail.explanation.neighbours import neighbours
@@ -14,7 +14,7 @@ from dovetail.units import bytes_text, percent_text
 
 #: Seconds each of the 20 to 40 searches around an answer may take, where nothing is said: what the answer itself took,
 #: but within these. Most need a fraction.
-LEAST_LIMIT_S, MOST_LIMIT_S = 10.0, 60.0
+MIN_LIMIT_S, MAX_LIMIT_S = 10.0, 60.0
 
 
 def explain(answer: Answer, *, time_limit_s: float | None = None) -> Explanation:
@@ -25,20 +25,20 @@ def explain(answer: Answer, *, time_limit_s: float | None = None) -> Explanation
     """
     job, cluster = answer.job, answer.cluster
     if time_limit_s is None:
-        time_limit_s = min(max(LEAST_LIMIT_S, answer.timing.get("seconds", 0.0)), MOST_LIMIT_S)
+        time_limit_s = min(max(MIN_LIMIT_S, answer.timing.get("seconds", 0.0)), MAX_LIMIT_S)
     names = (
         f"{job.model.name}, {job.global_batch} × {job.seq_len} tokens, {job.precision}",
         f"{cluster.chips} {cluster.chip.name}",
         answer.framework.name,
     )
     if answer.evaluation is None:
-        found = smallest_fixes(answer, time_limit_s)
-        why = lacking(answer, found)
-        return Explanation(*names, None, None, None, {}, {}, None, why, (), (), (), doubts(answer), found)
+        fixes = smallest_fixes(answer, time_limit_s)
+        why = shortfall(answer, fixes)
+        return Explanation(*names, None, None, None, {}, {}, None, why, (), (), (), doubts(answer), fixes)
     best = answer.best
     others, values = neighbours(answer, time_limit_s), marginals(answer, time_limit_s)
     rivals = [*(a.plan for a in answer.alternatives), *(n.plan for n in others), *(m.plan for m in values)]
-    kept = stays_best(answer, [plan for plan in rivals if plan is not None], time_limit_s)
+    ranges = stays_best(answer, [plan for plan in rivals if plan is not None], time_limit_s)
     parts = {name: seconds for name, seconds in best.breakdown.items() if seconds}
     return Explanation(
         *names,
@@ -48,12 +48,12 @@ def explain(answer: Answer, *, time_limit_s: float | None = None) -> Explanation
         seconds=parts,
         tiers={name: tier for name, tier in spans(best.plan, cluster).items() if name in parts},
         bytes=_fullest(answer),
-        binding=binding(answer, values),
+        bottleneck=bottleneck(answer, values),
         neighbours=others,
         marginal=values,
-        stays_best=kept,
+        stays_best=ranges,
         doubts=doubts(answer),
-        relief=(),
+        smallest_fix=(),
         interval=_interval(answer),
     )
 
@@ -71,17 +71,17 @@ def _interval(answer: Answer) -> Interval:
 def _fullest(answer: Answer) -> StageBytes:
     stages = answer.best.memory_by_stage
     stage = max(range(len(stages)), key=lambda number: sum(stages[number].values()))
-    parts = {name: held for name, held in stages[stage].items() if held}
+    parts = {name: amount for name, amount in stages[stage].items() if amount}
     return StageBytes(stage + 1, len(stages), parts, answer.cluster.chip.memory_bytes)
 
 
-def lacking(answer: Answer, found: tuple[SmallestFix, ...]) -> str:
-    """Which limit keeps every plan from fitting, and by how much."""
+def shortfall(answer: Answer, fixes: tuple[SmallestFix, ...]) -> str:
+    """Which limit no plan meets, and by how much."""
     if answer.certificate.status != "infeasible":
         return "unknown: time ran out before a plan that fits was found, and before it was proven that there is none"
     if not answer.certificate.counted:
         return f"no degrees of the space divide {answer.cluster.chips} chips, the model and the global batch"
-    memory = next((relief for relief in found if relief.what.startswith("memory")), None)
+    memory = next((fix for fix in fixes if fix.what.startswith("memory")), None)
     if memory is None:
         return "memory: no plan of the space fits with 64 times as much"
     lacks = memory.after - memory.before

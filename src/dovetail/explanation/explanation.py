@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
-from dovetail.explanation.marginal import LEAST, MOST, Marginal, StaysBest
+from dovetail.explanation.marginal import LOWEST, MOST, Marginal, StaysBest
 from dovetail.explanation.neighbours import Neighbour
 from dovetail.explanation.smallest_fix import SmallestFix
 from dovetail.plans.plan import Plan
@@ -19,13 +19,13 @@ from dovetail.units import bytes_text, percent_text, seconds_text
 WIDTH = 110
 #: Behind a plan that is not proven to be the best of its kind.
 UNPROVEN = " (not proven)"
-#: Longest bar beside a part.
+#: Longest bar of a part.
 BAR = 30
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Where nine in ten measured step times would lie, by the errors on published runs."""
+    """Where nine in ten measured step times would be, by the errors on published runs."""
 
     low_s: float
     high_s: float
@@ -50,7 +50,7 @@ class StageBytes:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a plan is best; where no plan fits, what the job lacks and what would do."""
+    """Why a plan is best; where no plan fits, what is missing and the smallest fix."""
 
     job: str
     cluster: str
@@ -62,13 +62,13 @@ class Explanation:
     tiers: Mapping[str, str]
     """the network that parts of the step go over"""
     bytes: StageBytes | None
-    binding: str
+    bottleneck: str
     neighbours: tuple[Neighbour, ...]
     marginal: tuple[Marginal, ...]
     stays_best: tuple[StaysBest, ...]
     doubts: tuple[str, ...]
-    relief: tuple[SmallestFix, ...]
-    """the least changes that make the job fit; empty where it does"""
+    smallest_fix: tuple[SmallestFix, ...]
+    """the smallest changes that make the job fit; empty where it does"""
     interval: Interval | None = None
     """how far the predicted step time may be off; None where no plan fits"""
 
@@ -88,37 +88,42 @@ def _plain(value: object) -> object:
     return value.isoformat() if isinstance(value, datetime.date) else value
 
 
-def _lines(found: Explanation) -> Iterator[str]:
-    yield f"{found.job} on {found.cluster}, {found.framework}"
-    if found.plan is None:
+def _lines(explanation: Explanation) -> Iterator[str]:
+    yield f"{explanation.job} on {explanation.cluster}, {explanation.framework}"
+    if explanation.plan is None:
         yield "no plan fits"
-        yield from _paragraph("what lacks", found.binding)
-        yield from _section("what would do", _relief_rows(found.relief))
-        yield from _doubts(found)
+        yield from _paragraph("what is missing", explanation.bottleneck)
+        yield from _section("smallest fixes", _fix_rows(explanation.smallest_fix))
+        yield from _doubts(explanation)
         return
-    step_s, held = found.step_time_s or 0.0, found.bytes
-    assert held is not None, "there is a plan"
-    yield f"{plan_words(found.plan)}: {_step(step_s)} a step, MFU {percent_text(found.mfu or 0.0)}"
-    yield from _paragraph("what binds", found.binding)
-    seconds = {f"{n} ({found.tiers[n]})" if n in found.tiers else n: s for n, s in found.seconds.items()}
+    step_s, fullest = explanation.step_time_s or 0.0, explanation.bytes
+    assert fullest is not None, "there is a plan"
+    yield f"{plan_words(explanation.plan)}: {_step(step_s)} a step, MFU {percent_text(explanation.mfu or 0.0)}"
+    yield from _paragraph("bottleneck", explanation.bottleneck)
+    seconds = {
+        f"{n} ({explanation.tiers[n]})" if n in explanation.tiers else n: s for n, s in explanation.seconds.items()
+    }
     yield from _section("seconds of a step", _bars(seconds, step_s, seconds_text))
-    full = percent_text(sum(held.parts.values()) / held.capacity_bytes)
-    title = f"bytes of a chip, stage {held.stage} of {held.stages}: {full} of {bytes_text(held.capacity_bytes)}"
-    yield from _section(title, _bars(held.parts, held.capacity_bytes, bytes_text))
-    yield from _section("neighbouring choices, and what their best plan loses", _neighbour_rows(found.neighbours))
-    yield from _section(
-        "what more hardware gains, the global batch being the same", _marginal_rows(found.marginal, found.plan)
+    full = percent_text(sum(fullest.parts.values()) / fullest.capacity_bytes)
+    title = (
+        f"bytes of a chip, stage {fullest.stage} of {fullest.stages}: {full} of {bytes_text(fullest.capacity_bytes)}"
     )
-    title = f"stays best of the plans looked at ({LEAST:g} to {MOST:g} times were tried)"
-    yield from _section(title, [_range_row(kept) for kept in found.stays_best])
-    yield from _doubts(found)
+    yield from _section(title, _bars(fullest.parts, fullest.capacity_bytes, bytes_text))
+    yield from _section("neighbouring choices, and what their best plan loses", _neighbour_rows(explanation.neighbours))
+    yield from _section(
+        "what more hardware gains, the global batch being the same",
+        _marginal_rows(explanation.marginal, explanation.plan),
+    )
+    title = f"stays best of the plans tried ({LOWEST:g} to {MOST:g} times)"
+    yield from _section(title, [_range_row(each) for each in explanation.stays_best])
+    yield from _doubts(explanation)
 
 
-def _doubts(found: Explanation) -> Iterator[str]:
+def _doubts(explanation: Explanation) -> Iterator[str]:
     yield ""
     yield "doubts"
-    texts = list(found.doubts)
-    if (interval := found.interval) is not None:
+    texts = list(explanation.doubts)
+    if (interval := explanation.interval) is not None:
         of = "runs unlike those the calibration has seen" if interval.left_out else "published runs"
         texts.insert(
             0,
@@ -136,7 +141,7 @@ def _paragraph(title: str, text: str) -> Iterator[str]:
 
 
 def _section(title: str, rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """A title, and rows in columns as wide as they need; numbers stand at the right."""
+    """A title, and rows in columns as wide as they need; numbers are right-aligned."""
     table = [tuple(row) for row in rows]
     yield ""
     yield title
@@ -145,11 +150,11 @@ def _section(title: str, rows: Iterable[Sequence[str]]) -> Iterator[str]:
         return
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
     for row in table:
-        cells = (
-            f"{cell:>{width}}" if cell[:1] in "0123456789+-−" and column else f"{cell:<{width}}"
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        texts = (
+            f"{text:>{width}}" if text[:1] in "0123456789+-−" and column else f"{text:<{width}}"
+            for column, (text, width) in enumerate(zip(row, widths, strict=True))
         )
-        yield f"  {'  '.join(cells)}".rstrip()
+        yield f"  {'  '.join(texts)}".rstrip()
 
 
 def _bars(parts: Mapping[str, float], whole: float, text: Callable[[float], str]) -> list[tuple[str, ...]]:
@@ -159,9 +164,9 @@ def _bars(parts: Mapping[str, float], whole: float, text: Callable[[float], str]
     ]
 
 
-def _neighbour_rows(found: Iterable[Neighbour]) -> list[tuple[str, ...]]:
+def _neighbour_rows(neighbours: Iterable[Neighbour]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
-    for other in found:
+    for other in neighbours:
         name = f"{other.field.replace('_', ' ')} {other.value}"
         if other.plan is None or other.loss is None or other.step_time_s is None:
             rows.append((name, "", "", "no plan fits" if other.proven else "nothing found in time"))
@@ -171,9 +176,9 @@ def _neighbour_rows(found: Iterable[Neighbour]) -> list[tuple[str, ...]]:
     return rows
 
 
-def _marginal_rows(found: Iterable[Marginal], best: Plan) -> list[tuple[str, ...]]:
+def _marginal_rows(values: Iterable[Marginal], best: Plan) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
-    for value in found:
+    for value in values:
         name = f"{value.what} {value.change}"
         if value.plan is None or value.gain is None or value.step_time_s is None:
             why = "no plan divides chips and global batch, and fits" if value.proven else "nothing found in time"
@@ -187,20 +192,20 @@ def _marginal_rows(found: Iterable[Marginal], best: Plan) -> list[tuple[str, ...
     return rows
 
 
-def _range_row(kept: StaysBest) -> tuple[str, ...]:
-    low = "it does not fit" if kept.low_unfit else plan_words(kept.low_rival) if kept.low_rival else ""
-    high = plan_words(kept.high_rival) if kept.high_rival else ""
+def _range_row(stays: StaysBest) -> tuple[str, ...]:
+    low = "it does not fit" if stays.low_unfit else plan_words(stays.low_rival) if stays.low_rival else ""
+    high = plan_words(stays.high_rival) if stays.high_rival else ""
     beyond = "; ".join(f"{word} {text}" for word, text in (("below:", low), ("above:", high)) if text)
-    return (kept.what, f"{kept.low:.3g} to {kept.high:.3g}", beyond)
+    return (stays.what, f"{stays.low:.3g} to {stays.high:.3g}", beyond)
 
 
-def _relief_rows(found: Iterable[SmallestFix]) -> list[tuple[str, ...]]:
+def _fix_rows(fixes: Iterable[SmallestFix]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
-    for relief in found:
-        memory = relief.what.startswith("memory")
-        before, after = (bytes_text(n) if memory else f"{n:,.0f}" for n in (relief.before, relief.after))
-        name = f"{relief.what} {before} -> {after}"
-        rows.append((name, f"{relief.after / relief.before:.3g} times", f"{plan_words(relief.plan)}"))
+    for fix in fixes:
+        memory = fix.what.startswith("memory")
+        before, after = (bytes_text(n) if memory else f"{n:,.0f}" for n in (fix.before, fix.after))
+        name = f"{fix.what} {before} -> {after}"
+        rows.append((name, f"{fix.after / fix.before:.3g} times", f"{plan_words(fix.plan)}"))
     return rows
 
 

@@ -19,9 +19,9 @@ from dovetail.step.evaluate import evaluate
 
 #: How much more there is of a thing whose value is asked for.
 MORE = 1.1
-#: The factors between which a plan's staying best is looked at, and how closely.
-LEAST, MOST, CLOSE = 0.5, 2.0, 0.002
-#: Rivals that are timed again at other hardware, the fastest ones.
+#: The factors between which we check whether a plan stays best, and how closely.
+LOWEST, MOST, CLOSE = 0.5, 2.0, 0.002
+#: How many rivals, the fastest ones, are timed on other hardware.
 RIVALS = 16
 
 Timed = Callable[[Plan, float], float]
@@ -61,18 +61,18 @@ class StaysBest:
 def marginals(answer: Answer, time_limit_s: float | None = None) -> tuple[Marginal, ...]:
     """A tenth more of everything there is, and one more node with the same global batch."""
     around, best = neighbourhood(answer), answer.plan
-    found: list[Marginal] = []
+    values: list[Marginal] = []
     for knob in knobs(answer.cluster):
         changed = knob.turned(answer.cluster, MORE)
         same = evaluate(best, answer.job, changed, answer.framework, energy=False).step_time_s
-        found.append(_marginal(answer, knob.name, "+10 %", changed, around, same, time_limit_s))
+        values.append(_marginal(answer, knob.name, "+10 %", changed, around, same, time_limit_s))
     larger = with_a_node(answer.cluster)
     if larger is None:
-        return tuple(found)
+        return tuple(values)
     more = larger.chips - answer.cluster.chips
     # other degrees divide the new number of chips: all of them are free
-    found.append(_marginal(answer, "nodes", f"+{more} chips", larger, answer.space, None, time_limit_s))
-    return tuple(found)
+    values.append(_marginal(answer, "nodes", f"+{more} chips", larger, answer.space, None, time_limit_s))
+    return tuple(values)
 
 
 def _marginal(
@@ -89,7 +89,7 @@ def _marginal(
     seconds = None if other.evaluation is None else other.step_time_s
     plan = None if other.evaluation is None else other.plan
     if same_s is not None and (seconds is None or same_s < seconds):
-        # a search that ran out of time may not even have come to the plan that is known
+        # a search that ran out of time may not even have reached the plan we have
         seconds, plan = same_s, answer.plan
     return Marginal(
         what=what,
@@ -104,9 +104,9 @@ def _marginal(
 
 
 def stays_best(answer: Answer, rivals: Iterable[Plan], time_limit_s: float | None = None) -> tuple[StaysBest, ...]:
-    """For every knob the factors, from a half to double, over which the plan beats all rivals that were looked at.
+    """For every knob the factors, from a half to double, over which the plan beats all rivals that were tried.
 
-    A plan that nobody looked at may be faster inside the range. A rival is taken to be faster from one factor on.
+    A plan that was not tried may be faster inside the range. A rival is taken to be faster from one factor on.
     """
     job, framework, best = answer.job, answer.framework, answer.plan
     roomy = with_memory(answer.cluster, MOST)
@@ -122,13 +122,13 @@ def stays_best(answer: Answer, rivals: Iterable[Plan], time_limit_s: float | Non
     peaks = {
         p: e.peak_bytes for p, e in timed.items() if not e.fits and e.step_time_s < answer.step_time_s * (1 - TOLERANCE)
     }
-    found = [_memory_range(answer, peaks)]
+    ranges = [_memory_range(answer, peaks)]
     for knob in knobs(answer.cluster):
         if knob.name != CAPACITY:
             seconds = _timed(answer, knob)
-            (low, low_rival), (high, high_rival) = (_reach(seconds, best, fitting, end) for end in (LEAST, MOST))
-            found.append(StaysBest(knob.name, low, high, low_rival, high_rival, low_unfit=False))
-    return tuple(found)
+            (low, low_rival), (high, high_rival) = (_reach(seconds, best, fitting, end) for end in (LOWEST, MOST))
+            ranges.append(StaysBest(knob.name, low, high, low_rival, high_rival, low_unfit=False))
+    return tuple(ranges)
 
 
 def _timed(answer: Answer, knob: Knob) -> Timed:
@@ -148,7 +148,7 @@ def _memory_range(answer: Answer, peaks: dict[Plan, float]) -> StaysBest:
     fullest = answer.best.peak_bytes / capacity
     nearest = min(peaks, key=lambda plan: peaks[plan], default=None)
     high = MOST if nearest is None else min(MOST, peaks[nearest] / capacity)
-    return StaysBest(CAPACITY, max(LEAST, fullest), high, None, nearest, low_unfit=fullest > LEAST)
+    return StaysBest(CAPACITY, max(LOWEST, fullest), high, None, nearest, low_unfit=fullest > LOWEST)
 
 
 def _reach(seconds: Timed, best: Plan, rivals: list[Plan], end: float) -> tuple[float, Plan | None]:

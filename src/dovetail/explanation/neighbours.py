@@ -43,8 +43,8 @@ def neighbourhood(answer: Answer) -> Space:
 
 def near(values: tuple[int, ...], centre: int) -> tuple[int, ...]:
     """The values within reach; the nearest where there is none."""
-    found = tuple(value for value in values if centre <= value * REACH and value <= centre * REACH)
-    return found or (min(values, key=lambda value: abs(value - centre)),)
+    within = tuple(value for value in values if centre <= value * REACH and value <= centre * REACH)
+    return within or (min(values, key=lambda value: abs(value - centre)),)
 
 
 def neighbours(answer: Answer, time_limit_s: float | None = None) -> tuple[Neighbour, ...]:
@@ -54,7 +54,7 @@ def neighbours(answer: Answer, time_limit_s: float | None = None) -> tuple[Neigh
     part or one context part cannot have brings more of them.
     """
     whole, around = answer.space.resolve(answer.job, answer.cluster, answer.framework), neighbourhood(answer)
-    found: list[Neighbour] = []
+    others: list[Neighbour] = []
     for field, value, forced in _forced(whole, answer.plan, around):
         other = search(
             answer.job,
@@ -65,11 +65,11 @@ def neighbours(answer: Answer, time_limit_s: float | None = None) -> tuple[Neigh
         )
         proven = other.certificate.status != "feasible"
         if other.evaluation is None:
-            found.append(Neighbour(field, value, None, None, None, proven))
+            others.append(Neighbour(field, value, None, None, None, proven))
         else:
             loss = other.step_time_s / answer.step_time_s - 1
-            found.append(Neighbour(field, value, other.plan, other.step_time_s, loss, proven))
-    return (*found, *_turned(answer, whole))
+            others.append(Neighbour(field, value, other.plan, other.step_time_s, loss, proven))
+    return (*others, *_turned(answer, whole))
 
 
 def _forced(whole: Space, best: Plan, around: Space) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -108,7 +108,7 @@ def _forced_pipeline(whole: Space, best: Plan, stages: tuple[int, ...]) -> Itera
 
 
 def _forced_recompute(whole: Space, best: Plan) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Nothing, whole blocks, and the best of the lists of modules; blocks that choose by themselves have no other."""
+    """Nothing, whole blocks, and the best of the lists of modules; where each block has its own policy, none."""
     if BY_BLOCK in whole.recompute:
         return
     kinds: dict[str, tuple[Choice, ...]] = {
@@ -122,7 +122,7 @@ def _forced_recompute(whole: Space, best: Plan) -> Iterator[tuple[str, str, dict
 
 
 def _turned(answer: Answer, whole: Space) -> list[Neighbour]:
-    """The same plan with its axes in the other order: the search cannot be held to one of them."""
+    """The same plan with its axes in the other order: the search cannot be restricted to one of them."""
     best = answer.plan
     if best.pipeline_parallel == 1 or best.data_parallel == 1 or len(answer.cluster.tiers) == 1:
         return []
@@ -133,18 +133,18 @@ def _with_order(answer: Answer, turned: Plan) -> Neighbour:
     order = turned.axis_order
     try:
         check_runs(turned, answer.job, answer.cluster, answer.framework)
-        found = evaluate(turned, answer.job, answer.cluster, answer.framework, energy=False)
+        evaluation = evaluate(turned, answer.job, answer.cluster, answer.framework, energy=False)
     except InputError:
         return Neighbour("axis_order", order, None, None, None, proven=True)
-    if not found.fits:
+    if not evaluation.fits:
         return Neighbour("axis_order", order, None, None, None, proven=True)
-    loss = found.step_time_s / answer.step_time_s - 1
-    return Neighbour("axis_order", order, turned, found.step_time_s, loss, proven=False)
+    loss = evaluation.step_time_s / answer.step_time_s - 1
+    return Neighbour("axis_order", order, turned, evaluation.step_time_s, loss, proven=False)
 
 
-def _next_to(values: tuple[int, ...], own: int) -> tuple[int, ...]:
+def _next_to(values: tuple[int, ...], current: int) -> tuple[int, ...]:
     """The next lower and the next higher value."""
-    lower, higher = [v for v in values if v < own], [v for v in values if v > own]
+    lower, higher = [v for v in values if v < current], [v for v in values if v > current]
     return (*((max(lower),) if lower else ()), *((min(higher),) if higher else ()))
 
 

@@ -1,4 +1,4 @@
-"""The smallest change that makes a job fit that does not."""
+"""The smallest fix: the least change that makes a job fit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dovetail.plans.plan import Plan
 from dovetail.search.answer import Answer
 from dovetail.search.plan import plan as search
 
-#: The largest change that is looked at, and how closely the least memory is told.
+#: The largest change that is tried, and how closely the least memory is told.
 MOST, CLOSE = 64, 0.01
 #: Nodes more or fewer that are tried where nothing divides the chips.
 NODES = 4
@@ -25,7 +25,7 @@ class SmallestFix:
     plan: Plan
     step_time_s: float
     too_little: float | None
-    """the most that was looked at and is proven not to do"""
+    """the most that was tried and is proven not to do"""
 
 
 def smallest_fixes(answer: Answer, time_limit_s: float | None = None) -> tuple[SmallestFix, ...]:
@@ -36,8 +36,8 @@ def smallest_fixes(answer: Answer, time_limit_s: float | None = None) -> tuple[S
     if answer.certificate.status == "infeasible" and not answer.certificate.counted:
         nearest = _other_chips(answer, time_limit_s)
         return () if nearest is None else (nearest,)
-    found = (_more_memory(answer, time_limit_s), _more_chips(answer, time_limit_s))
-    return tuple(relief for relief in found if relief is not None)
+    fixes = (_more_memory(answer, time_limit_s), _more_chips(answer, time_limit_s))
+    return tuple(fix for fix in fixes if fix is not None)
 
 
 def _other_chips(answer: Answer, time_limit_s: float | None) -> SmallestFix | None:
@@ -48,9 +48,9 @@ def _other_chips(answer: Answer, time_limit_s: float | None) -> SmallestFix | No
         other = with_chips(answer.cluster, chips + change) if chips + change > 0 else None
         if other is None:
             continue
-        found = search(answer.job, other, answer.framework, space=answer.space, time_limit_s=time_limit_s)
-        if found.evaluation is not None:
-            return SmallestFix("chips", chips, other.chips, found.plan, found.step_time_s, None)
+        answered = search(answer.job, other, answer.framework, space=answer.space, time_limit_s=time_limit_s)
+        if answered.evaluation is not None:
+            return SmallestFix("chips", chips, other.chips, answered.plan, answered.step_time_s, None)
     return None
 
 
@@ -61,27 +61,27 @@ def _more_memory(answer: Answer, time_limit_s: float | None) -> SmallestFix | No
         changed = with_memory(answer.cluster, factor)
         return search(answer.job, changed, answer.framework, space=answer.space, time_limit_s=time_limit_s)
 
-    def needed(found: Answer) -> float:
-        return found.best.peak_bytes / capacity
+    def needed(fitting: Answer) -> float:
+        return fitting.best.peak_bytes / capacity
 
-    known, proven, found = 1.0, answer.certificate.status == "infeasible", None
-    while found is None and known < MOST:
-        other = tried(2 * known)
-        found = other if other.evaluation is not None else None
-        if found is None:
-            known, proven = 2 * known, proven and other.certificate.status == "infeasible"
-    if found is None:
+    too_small, proven, fitting = 1.0, answer.certificate.status == "infeasible", None
+    while fitting is None and too_small < MOST:
+        other = tried(2 * too_small)
+        fitting = other if other.evaluation is not None else None
+        if fitting is None:
+            too_small, proven = 2 * too_small, proven and other.certificate.status == "infeasible"
+    if fitting is None:
         return None
-    while needed(found) > known * (1 + CLOSE):
+    while needed(fitting) > too_small * (1 + CLOSE):
         # the fastest plan that fits tends to fill what there is: what it needs is no least, so halve from there
-        middle = (known * needed(found)) ** 0.5
+        middle = (too_small * needed(fitting)) ** 0.5
         other = tried(middle)
         if other.evaluation is not None:
-            found = other
+            fitting = other
         else:
-            known, proven = middle, proven and other.certificate.status == "infeasible"
-    after, too_little = needed(found) * capacity, known * capacity if proven else None
-    return SmallestFix("memory of each chip", capacity, after, found.plan, found.step_time_s, too_little)
+            too_small, proven = middle, proven and other.certificate.status == "infeasible"
+    after, too_little = needed(fitting) * capacity, too_small * capacity if proven else None
+    return SmallestFix("memory of each chip", capacity, after, fitting.plan, fitting.step_time_s, too_little)
 
 
 def _more_chips(answer: Answer, time_limit_s: float | None) -> SmallestFix | None:

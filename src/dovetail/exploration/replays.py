@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from dovetail.arrays import TOLERANCE, Floats, Ints
+from dovetail.arrays import Floats, Ints
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.result import space_words, variables_of
 from dovetail.exploration.store import Part
@@ -31,6 +31,7 @@ from dovetail.models import Job
 from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
 from dovetail.plans.write import plan_part
 from dovetail.search.answer import SimulatedPlan
+from dovetail.search.certificate import proof
 from dovetail.search.progress import simplicity
 from dovetail.search.simulated import simulated_plans
 from dovetail.simulation import simulate
@@ -138,12 +139,14 @@ def simulation_document(study: ResolvedStudy, parts: Sequence[Part], codes: Ints
 
 
 def _certificate(open_s: float, best_s: float | None, space: str) -> dict[str, Any]:
-    if best_s is None:
-        return {"status": "infeasible", "time": "simulated", "lower_bound": None, "gap": None, "space": space}
-    proven = open_s >= best_s * (1 - TOLERANCE)
-    bound = best_s if proven else open_s
-    status = "optimal" if proven else "feasible"
-    return {"status": status, "time": "simulated", "lower_bound": bound, "gap": 1 - bound / best_s, "space": space}
+    proven = proof(best_s, float("inf") if best_s is None else open_s)
+    return {
+        "status": proven.status,
+        "time": "simulated",
+        "lower_bound": proven.lower_bound_s,
+        "gap": proven.gap,
+        "space": space,
+    }
 
 
 def _row(study: ResolvedStudy, part: Part) -> dict[str, Any]:

@@ -33,8 +33,8 @@ from dovetail.hardware.design_space.expression import parse_expression
 from dovetail.hardware.design_space.space import DesignSpace
 from dovetail.hardware.network import TierSpec, fit_tiers
 from dovetail.models import Job
-from dovetail.plans.narrow import within
-from dovetail.plans.plan_file import beside, job_of
+from dovetail.plans.narrowed_space import within
+from dovetail.plans.plan_file import job_of, relative_to
 from dovetail.plans.space import PlanSpaceSpec, Space, check_space
 from dovetail.search.simulated import MOST
 
@@ -174,7 +174,7 @@ def study_of(document: Mapping[str, Any], where: str, folder: Path = Path()) -> 
 
 def _study(file: StudyFile, where: str, folder: Path) -> ResolvedStudy:
     jobs = _jobs(file.jobs, folder)
-    framework = _named("cluster.framework", lambda: frameworks.load(beside(file.cluster.framework, folder)))
+    framework = _named("cluster.framework", lambda: frameworks.load(relative_to(file.cluster.framework, folder)))
     precisions = dict(framework.states)
     for job in jobs:
         if job.job.precision not in precisions:
@@ -266,7 +266,7 @@ def _plans(part: PlanSpaceSpec, study: ResolvedStudy) -> Space:
     plans = Space(**fields)
     # a grid of a wafer may have no plan: then its designs have none
     for job, cluster in cases if not study.of_wafers else ():
-        _named("plans", lambda job=job, cluster=cluster: within(plans, job, cluster, study.framework, some=True))
+        _named("plans", lambda job=job, cluster=cluster: within(plans, job, cluster, study.framework, leave_out=True))
     return plans
 
 
@@ -307,7 +307,7 @@ def _space(part: HardwarePart, name: str, where: str, folder: Path) -> DesignSpa
         added["limits"] = list(added["limits"])
     if part.space is None:
         return space_from({"name": name, **added}, where, folder)
-    source = beside(part.space, folder)
+    source = relative_to(part.space, folder)
     document, label, folder_of = _named(f"hardware.space: {source}", lambda: space_document(source))
     if not added:
         return space_from(document, label, folder_of)

@@ -22,6 +22,7 @@ from dovetail.models import Job
 from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
 from dovetail.plans.words import space_sentence
 from dovetail.plans.write import plan_document
+from dovetail.search.certificate import status_of
 
 #: Estimates listed with a point.
 SILICON = ("area_mm2", "peak_power_w", "cost_usd", "system_cost_usd")
@@ -140,11 +141,7 @@ def _certificate(
     open_points = np.concatenate([np.zeros((0, len(study.objectives))), *unproven, *([] if rest is None else [rest])])
     open_points = open_points[np.isfinite(open_points).all(axis=1)]
     open_points = open_points[~dominated(open_points * (1 + TOLERANCE), front.points)]
-    if len(open_points):
-        status = "feasible"
-    else:
-        status = "optimal" if len(front) else "infeasible"
-    document: dict[str, Any] = {"status": status}
+    document: dict[str, Any] = {"status": status_of(answered=len(front) > 0, proven=not len(open_points))}
     if len(study.objectives) == 1:
         best = float(front.points[0, 0]) if len(front) else None
         lowest = float(min(open_points[:, 0].min(initial=np.inf), np.inf if best is None else best))

@@ -1,4 +1,4 @@
-"""The chain problem: layers in a row, cut into stages, copied into pipelines; and what a placement of it costs.
+"""The chain problem: a row of layers, partitioned into stages, replicated into pipelines; and what it costs.
 
 The reference objective of docs/explanation/chain-partition.md, which instances with known optima were solved for.
 """
@@ -36,8 +36,8 @@ class Layers:
     activation_bytes: Floats
     #: handed to each layer by the one before; 0 for the first
     input_bytes: Floats
-    #: cut over the width; a stage without any such layer takes one device
-    cut: Bools
+    #: sharded over the width; a stage without any such layer takes one device
+    sharded: Bools
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Chain:
     bytes_per_s: float
     microbatches: int
     recompute: bool
-    #: bytes of state per byte of parameters: weights and gradients, and a moment with Adam
+    #: bytes of state per byte of parameters: weights, gradients, and the momentum of Adam
     state: float
 
 
@@ -69,11 +69,11 @@ class ChainPlacement:
 
     def devices(self, first: int, end: int) -> int:
         """Devices of one stage."""
-        return self.layers.width if self.layers.cut[first:end].any() else 1
+        return self.layers.width if self.layers.sharded[first:end].any() else 1
 
 
 def chain_seconds(chain: Chain, placement: ChainPlacement) -> float:
-    """Time per batch of a placement, straight from the definition; infinite where it breaks a limit."""
+    """Time per batch of a partition, straight from the definition; infinite where it breaks a limit."""
     layers, stages, pipelines = placement.layers, placement.stages, placement.data_parallel
     used = pipelines * sum(placement.devices(first, end) for first, end in stages)
     if used > chain.devices or pipelines > chain.microbatches:
@@ -95,7 +95,7 @@ def chain_seconds(chain: Chain, placement: ChainPlacement) -> float:
         backward = sum(backwards[first:end])
         arrives = float(layers.input_bytes[first]) / chain.bytes_per_s
         leaves = 0.0 if last else float(layers.input_bytes[end]) / chain.bytes_per_s
-        # with recomputation a stage runs its forward again while the gradient is on its way; the last has no way
+        # with recomputation a stage repeats its forward while the gradient is on its way; the last stage has no way
         returned = max(forward, leaves) if chain.recompute and not last else leaves
         longest = max(longest, arrives + forward + returned + backward)
     rounds = -(-chain.microbatches // pipelines) + len(stages) - 1
@@ -152,7 +152,7 @@ def chain_of(document: Mapping[str, Any], where: str) -> Chain:
     except InputError as error:
         raise InputError(f"{where}: {error.where}", error.what, error.fix) from None
     return Chain(
-        layers=tuple(sorted(layers, key=lambda found: found.width)),
+        layers=tuple(sorted(layers, key=lambda each: each.width)),
         device_bytes=file.maxMemoryPerDevice,
         devices=file.maxDevices,
         bytes_per_s=file.bandwidth,
@@ -174,7 +174,7 @@ def _layers(text: str, nodes: Sequence[_Node], edges: Sequence[_Edge]) -> Layers
         parameter_bytes=np.array([node.parameterSize for node in order]),
         activation_bytes=np.array([node.activationSize for node in order]),
         input_bytes=np.array([0.0, *incoming]),
-        cut=np.array([node.isTensorParallelized for node in order]),
+        sharded=np.array([node.isTensorParallelized for node in order]),
     )
 
 

@@ -1,7 +1,7 @@
-"""Compiled search of the chain problem: bounds that leave out numbers of stages and cuts, then a dynamic program.
+"""Compiled search of the chain problem: bounds that prune stage counts and partitions, then a dynamic program.
 
 What a stage costs is a sum of differences of running sums, and rounding keeps order: the same sum of smaller terms is
-never larger, to the bit. So what the bounds leave out is out of the rounded problem too.
+never larger, to the bit. So what the bounds prune is out of the rounded problem too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dovetail.arrays import ROUNDING, TOLERANCE, Floats, Ints
 
 #: Rows of a chain's table. The first five are running sums with a 0 ahead, so a stage is a difference of two; of the
 #: others column i is what reaches layer i.
-FORWARD, BACKWARD, PARAMETERS, ACTIVATIONS, CUT, ARRIVES_S, INPUT_BYTES = range(7)
+FORWARD, BACKWARD, PARAMETERS, ACTIVATIONS, SHARDED, ARRIVES_S, INPUT_BYTES = range(7)
 #: Entries of the limits: bytes of a device, bytes of state per byte of parameters, bytes per second, recompute or not,
 #: and the least that any layer hands to the next, in seconds and in bytes.
 MEMORY, STATE, RATE, RECOMPUTE, EDGE_S, EDGE_BYTES = range(6)
@@ -30,12 +30,12 @@ LOOSE, LOOSE_SUM = 1 + ROUNDING, 1 - TOLERANCE
 HALVINGS = 10
 #: Numbers with a type: for a literal argument a function would be compiled again.
 _typed: Any = (np.int64(0), np.int64(1), np.bool_(True), np.bool_(False))
-NONE, ONE, OWN_EDGES, LEAST_EDGES = _typed
+NONE, ONE, EXACT_EDGES, SHORTEST_EDGES = _typed
 
 
 @njit(cache=True)
 def guessed_seconds(table: Floats, limits: Floats, counts: Ints, best: float) -> float:
-    """The time of some good placement where one below `best` is found, else `best`: a limit to search with."""
+    """The time of some good partition where one below `best` is found, else `best`: a limit to search with."""
     layers = table.shape[1] - 1
     starts, following = np.zeros(layers + 2, np.int64), 1
     for stages in range(1, layers + 1):
@@ -56,7 +56,7 @@ def _packed_seconds(
     table: Floats, limits: Floats, counts: Ints, stages: int, best: float, starts: Ints
 ) -> tuple[int, float]:
     """The next number of stages worth trying, and the time below `best` if all take as many layers as they may."""
-    following, limit, first_end = _settled(table, limits, counts, stages, best, OWN_EDGES, starts)
+    following, limit, first_end = _settled(table, limits, counts, stages, best, EXACT_EDGES, starts)
     if limit < 0:
         return following, np.inf
     longest, used, s, i = 0.0, 0, 0, table.shape[1] - 1
@@ -64,7 +64,7 @@ def _packed_seconds(
         s, j = s + 1, i
         i = starts[s] if j > first_end else 0
         longest = max(longest, _seconds(table, limits, i, j, s, table[ARRIVES_S, i], table[ARRIVES_S, j]))
-        used += 1 if table[CUT, i] == table[CUT, j] else counts[WIDTH]
+        used += 1 if table[SHARDED, i] == table[SHARDED, j] else counts[WIDTH]
     return following, _pipelines(counts, used, longest, s, table[PARAMETERS, first_end] / limits[RATE], best)[0]
 
 
@@ -74,7 +74,7 @@ def best_of_width(table: Floats, limits: Floats, counts: Ints, best: float) -> t
 
     `longest[i, n]` is the least longest stage of the layers from i on, in s stages of which n more than the least take
     one device alone. It grows by a stage at the front: s − 1 come behind, which is all that memory needs to know. Of
-    the best only the number of stages, the first one's end and the longest are noted: the other cuts follow.
+    the best only the number of stages, the first one's end and the longest are noted: the other stage ends follow.
     """
     layers = table.shape[1] - 1
     ranges = np.zeros((4, layers + 1), np.int64)
@@ -82,13 +82,13 @@ def best_of_width(table: Floats, limits: Floats, counts: Ints, best: float) -> t
     longest = np.empty((layers + 1, ranges_alone(table, limits, _largest(allowed, ONE), ranges)))
     longest[layers, 0] = 0.0
     grown = np.empty_like(longest)
-    noted, chosen = np.zeros(3, np.int64), np.inf
+    noted, best_slowest = np.zeros(3, np.int64), np.inf
     for stages in range(1, layers + 1):
         limit = allowed[stages]
         if limit >= 0:
-            value, found, end, pipelines = _first_stage(table, limits, counts, ranges, stages, limit, longest, best)
+            value, slowest, end, pipelines = _first_stage(table, limits, counts, ranges, stages, limit, longest, best)
             if value < best:
-                best, chosen = value, found
+                best, best_slowest = value, slowest
                 noted[0], noted[1], noted[2] = stages, end, pipelines
                 for more in range(stages + 1, layers + 1):
                     allowed[more] = min(allowed[more], _allowed(table, limits, counts, more, NONE, ONE, best))
@@ -97,7 +97,7 @@ def best_of_width(table: Floats, limits: Floats, counts: Ints, best: float) -> t
             break
         _grow(table, limits, ranges, stages, limit, longest, grown)
         longest, grown = grown, longest
-    return best, _cuts(table, limits, ranges, noted, chosen) if noted[0] > 0 else noted[:0]
+    return best, _stage_ends(table, limits, ranges, noted, best_slowest) if noted[0] > 0 else noted[:0]
 
 
 @njit(cache=True)
@@ -106,21 +106,21 @@ def _first_stage(
 ) -> tuple[float, float, int, int]:
     """The best time below `best` with a number of stages; its longest stage, the first one's end, and the pipelines."""
     behind = stages - 1
-    value, chosen, chosen_end, chosen_pipelines = best, np.inf, 0, 0
+    value, best_slowest, best_end, best_pipelines = best, np.inf, 0, 0
     for end in range(ranges[LOW, behind], ranges[HIGH, behind] + 1):
         if not _may_be(table, limits, NONE, end, stages, limit, 0.0, 0.0, limits[EDGE_S]):
             break
         load = _seconds(table, limits, NONE, end, stages, 0.0, table[ARRIVES_S, end])
-        alone = 1 if table[CUT, end] == table[CUT, 0] else 0
+        alone = 1 if table[SHARDED, end] == table[SHARDED, 0] else 0
         reduced_s = table[PARAMETERS, end] / limits[RATE]
         for n in range(ranges[LEAST_ALONE, behind], ranges[MOST_ALONE, behind] + 1):
-            found = max(load, longest[end, n - ranges[LEAST_ALONE, behind]])
+            slowest = max(load, longest[end, n - ranges[LEAST_ALONE, behind]])
             used = (stages - n - alone) * counts[WIDTH] + n + alone
-            if found <= limit:
-                time, pipelines = _pipelines(counts, used, found, stages, reduced_s, value)
+            if slowest <= limit:
+                time, pipelines = _pipelines(counts, used, slowest, stages, reduced_s, value)
                 if time < value:
-                    value, chosen, chosen_end, chosen_pipelines = time, found, end, pipelines
-    return value, chosen, chosen_end, chosen_pipelines
+                    value, best_slowest, best_end, best_pipelines = time, slowest, end, pipelines
+    return value, best_slowest, best_end, best_pipelines
 
 
 @njit(cache=True)
@@ -139,7 +139,7 @@ def _grow(table: Floats, limits: Floats, ranges: Ints, s: int, limit: float, lon
             load = _seconds(table, limits, i, j, s, arrives, table[ARRIVES_S, j])
             if load > limit:
                 continue
-            shift = ranges[LEAST_ALONE, s - 1] - ranges[LEAST_ALONE, s] + (table[CUT, j] == table[CUT, i])
+            shift = ranges[LEAST_ALONE, s - 1] - ranges[LEAST_ALONE, s] + (table[SHARDED, j] == table[SHARDED, i])
             low, high = max(0, -shift), min(size_behind, size - shift)
             row, behind = grown[i, low + shift : high + shift], longest[j, low:high]
             for n in range(len(row)):
@@ -147,7 +147,7 @@ def _grow(table: Floats, limits: Floats, ranges: Ints, s: int, limit: float, lon
 
 
 @njit(cache=True)
-def _cuts(table: Floats, limits: Floats, ranges: Ints, noted: Ints, longest: float) -> Ints:
+def _stage_ends(table: Floats, limits: Floats, ranges: Ints, noted: Ints, longest: float) -> Ints:
     """The number of pipelines and where every stage ends, with as many stages alone as no longer stages allow.
 
     `alone[i]` is how many of the last s stages can take one device when they start at i; −1 if they cannot be.
@@ -164,10 +164,10 @@ def _cuts(table: Floats, limits: Floats, ranges: Ints, noted: Ints, longest: flo
             for j in range(max(i + 1, ranges[LOW, s - 1]), ranges[HIGH, s - 1] + 1):
                 if not _may_be(table, limits, i, j, s, longest, arrives, received, limits[EDGE_S]):
                     break
-                found = behind[j] + (table[CUT, j] == table[CUT, i])
+                count = behind[j] + (table[SHARDED, j] == table[SHARDED, i])
                 load = _seconds(table, limits, i, j, s, arrives, table[ARRIVES_S, j])
-                if behind[j] >= 0 and found > alone[i] and load <= longest:
-                    alone[i], ends[s, i] = found, j
+                if behind[j] >= 0 and count > alone[i] and load <= longest:
+                    alone[i], ends[s, i] = count, j
     answer = np.empty(stages + 1, np.int64)
     answer[0], answer[1] = pipelines, first_end
     for k in range(2, stages + 1):
@@ -189,7 +189,7 @@ def stages_left(table: Floats, limits: Floats, counts: Ints, best: float, ranges
     for stages in range(1, layers + 1):
         if stages < following or _most_pipelines(table, counts, stages, NONE) < 1:
             continue
-        following, limit, first_end = _settled(table, limits, counts, stages, best, LEAST_EDGES, lowest)
+        following, limit, first_end = _settled(table, limits, counts, stages, best, SHORTEST_EDGES, lowest)
         if limit >= 0:
             allowed[stages] = limit
             _latest_starts(table, limits, stages, limit, highest)
@@ -202,30 +202,30 @@ def stages_left(table: Floats, limits: Floats, counts: Ints, best: float, ranges
 
 @njit(cache=True)
 def _settled(
-    table: Floats, limits: Floats, counts: Ints, stages: int, best: float, own_edges: bool, starts: Ints
+    table: Floats, limits: Floats, counts: Ints, stages: int, best: float, exact_edges: bool, starts: Ints
 ) -> tuple[int, float, int]:
     """The next number of stages to look at, how long these may be (−1 if they cannot), and the first one's least end.
 
     A first stage that ends later has more to reduce, which leaves less time to the stages: the others reach less far.
     So its end is raised to what the others reach until they do. More stages have less time each than these: how many
-    would be needed in this time bounds how many there must be. With their own edges all that is a guess.
+    would be needed in this time bounds how many there must be. With exact edges all that is a guess.
     """
     layers = table.shape[1] - 1
-    least = LOOSE_SUM * _least_longest(table, limits, stages)
-    mixed = 0 < table[CUT, layers] < layers
+    shortest = LOOSE_SUM * _least_longest(table, limits, stages)
+    mixed = 0 < table[SHARDED, layers] < layers
     following, first_end = stages + 1, 1 if stages > 1 else layers
     while True:
         limit = _allowed(table, limits, counts, stages, NONE, first_end, best)
-        leaves = table[ARRIVES_S, first_end] if own_edges else limits[EDGE_S]
-        if limit < least or not _may_be(table, limits, NONE, first_end, stages, limit, 0.0, 0.0, leaves):
+        leaves = table[ARRIVES_S, first_end] if exact_edges else limits[EDGE_S]
+        if limit < shortest or not _may_be(table, limits, NONE, first_end, stages, limit, 0.0, 0.0, leaves):
             return following, -1.0, 0
         if mixed:
             wide = _fewest_wide(table, limits, limit, starts)
             limit = _allowed(table, limits, counts, stages, wide, first_end, best)
-        needed = _pack(table, limits, first_end if own_edges else NONE, limit, own_edges, starts)
+        needed = _pack(table, limits, first_end if exact_edges else NONE, limit, exact_edges, starts)
         if first_end == 1:
             following = max(following, needed)
-        if needed > (layers if own_edges else stages):
+        if needed > (layers if exact_edges else stages):
             return following, -1.0, 0
         if starts[stages - 1] <= first_end:
             return following, limit, first_end
@@ -233,18 +233,18 @@ def _settled(
 
 
 @njit(cache=True)
-def _pack(table: Floats, limits: Floats, first: int, limit: float, own_edges: bool, starts: Ints) -> int:
+def _pack(table: Floats, limits: Floats, first: int, limit: float, exact_edges: bool, starts: Ints) -> int:
     """How many stages the layers from the first on make, and where they start, if from the end each takes all it may.
 
     Edges count as the least of all, so that a stage of fewer layers is never longer nor larger: then none can start
-    before the one that has as many layers as it may, behind others that have. With their own edges, stages that break
+    before the one that has as many layers as it may, behind others that have. With exact edges, stages that break
     a limit are passed over, and nothing is proven. Where a layer fits nowhere there are more stages than layers.
     """
     layers = table.shape[1] - 1
     edge_s, edge_bytes = limits[EDGE_S], limits[EDGE_BYTES]
     end = starts[0] = layers
     for s in range(1, layers + 1):
-        leaves = table[ARRIVES_S, end] if own_edges else edge_s
+        leaves = table[ARRIVES_S, end] if exact_edges else edge_s
         if _may_be(table, limits, first, end, s, limit, table[ARRIVES_S, first], table[INPUT_BYTES, first], leaves):
             starts[s:] = first
             return s if end > first else s - 1
@@ -253,8 +253,8 @@ def _pack(table: Floats, limits: Floats, first: int, limit: float, own_edges: bo
             if not _may_be(table, limits, i, end, s, limit, edge_s, edge_bytes, leaves):
                 break
             arrives, received = table[ARRIVES_S, i], table[INPUT_BYTES, i]
-            least = not own_edges or received == edge_bytes
-            if least or _may_be(table, limits, i, end, s, limit, arrives, received, leaves):
+            shortest = not exact_edges or received == edge_bytes
+            if shortest or _may_be(table, limits, i, end, s, limit, arrives, received, leaves):
                 start = i
         if start == end:
             break
@@ -279,14 +279,14 @@ def _latest_starts(table: Floats, limits: Floats, stages: int, limit: float, sta
 
 @njit(cache=True)
 def _fewest_wide(table: Floats, limits: Floats, limit: float, wide: Ints) -> int:
-    """How many stages with cut layers the layers from i on need at least, for every i, if none exceeds the limit.
+    """How many stages with sharded layers the layers from i on need at least, for every i, within the limit.
 
-    From the end, each takes all it may; layers that are not cut count between cut ones of the same stage alone.
+    From the end, each takes all it may; layers that are not sharded count only between sharded ones of one stage.
     """
     count, end = NONE, NONE
     for i in range(table.shape[1] - 2, -1, -1):
         more = count == 0 or not _may_be(table, limits, i, end, count, limit, 0.0, 0.0, limits[EDGE_S])
-        if more and table[CUT, i + 1] > table[CUT, i]:
+        if more and table[SHARDED, i + 1] > table[SHARDED, i]:
             count, end = count + 1, i + 1
         wide[i] = count
     return count
@@ -296,25 +296,25 @@ def _fewest_wide(table: Floats, limits: Floats, limit: float, wide: Ints) -> int
 def ranges_alone(table: Floats, limits: Floats, limit: float, ranges: Ints) -> int:
     """Notes how many of the last s stages may take one device alone, for every s; returns how many numbers at most.
 
-    Every other stage has a cut layer, and there are as many of them as the limit needs.
+    Every other stage has a sharded layer, and there are as many of them as the limit needs.
     """
     layers = table.shape[1] - 1
     wide = np.zeros(layers + 1, np.int64)
     _fewest_wide(table, limits, limit, wide)
     size = 1
     for s in range(1, layers + 1):
-        cut = int(table[CUT, layers] - table[CUT, ranges[LOW, s]])
-        least, most = max(0, s - cut), min(layers - ranges[LOW, s] - cut, s - wide[ranges[HIGH, s]])
-        ranges[LEAST_ALONE, s], ranges[MOST_ALONE, s] = least, max(least, most)
-        size = max(size, most - least + 1)
+        sharded = int(table[SHARDED, layers] - table[SHARDED, ranges[LOW, s]])
+        fewest, most = max(0, s - sharded), min(layers - ranges[LOW, s] - sharded, s - wide[ranges[HIGH, s]])
+        ranges[LEAST_ALONE, s], ranges[MOST_ALONE, s] = fewest, max(fewest, most)
+        size = max(size, most - fewest + 1)
     return size
 
 
 @njit(cache=True, forceinline=True)
 def _most_pipelines(table: Floats, counts: Ints, stages: int, wide: int) -> int:
-    """How many pipelines of so many stages there can be, at least `wide` of them with a cut layer."""
-    cut = int(table[CUT, -1])
-    alone = min(table.shape[1] - 1 - cut, stages - max(wide, min(cut, 1)))
+    """How many pipelines of so many stages there can be, at least `wide` of them with a sharded layer."""
+    sharded = int(table[SHARDED, -1])
+    alone = min(table.shape[1] - 1 - sharded, stages - max(wide, min(sharded, 1)))
     return min(counts[DEVICES] // (alone + (stages - alone) * counts[WIDTH]), counts[MICROBATCHES])
 
 
@@ -328,7 +328,7 @@ def _least_longest(table: Floats, limits: Floats, stages: int) -> float:
 
 @njit(cache=True)
 def _allowed(table: Floats, limits: Floats, counts: Ints, stages: int, wide: int, first_end: int, best: float) -> float:
-    """How long a stage may be, where at least `wide` have a cut layer, for a time below `best`; −1 if none may.
+    """How long a stage may be, where at least `wide` have a sharded layer, for a time below `best`; −1 if none may.
 
     The first stage ends at `first_end` at the least. Pipelines are taken together from half of their number on.
     """
@@ -351,8 +351,8 @@ def _may_be(
     """Whether memory and time allow the layers i to j as s-th stage from the end: never with more layers if not so."""
     activations = table[ACTIVATIONS, j] - table[ACTIVATIONS, i]
     stash = received if limits[RECOMPUTE] else activations
-    held = limits[STATE] * (table[PARAMETERS, j] - table[PARAMETERS, i]) + activations + (s - 1) * stash
-    return held <= limits[MEMORY] and _seconds(table, limits, i, j, s, arrives, leaves) <= limit
+    needed = limits[STATE] * (table[PARAMETERS, j] - table[PARAMETERS, i]) + activations + (s - 1) * stash
+    return needed <= limits[MEMORY] and _seconds(table, limits, i, j, s, arrives, leaves) <= limit
 
 
 @njit(cache=True, forceinline=True)
@@ -379,19 +379,19 @@ def _pipelines(
     counts: Ints, used: int, longest: float, stages: int, reduced_s: float, best: float
 ) -> tuple[float, int]:
     """The best number of equal pipelines, each of `used` devices: of those with equal rounds the fewest."""
-    value, chosen, microbatches = np.inf, 0, counts[MICROBATCHES]
+    value, best_count, microbatches = np.inf, 0, counts[MICROBATCHES]
     most = min(counts[DEVICES] // used, microbatches)
     if most < 1:
-        return value, chosen
+        return value, best_count
     rounds = (microbatches + most - 1) // most
     while True:
         pipelines = (microbatches + rounds - 1) // rounds
         step = longest * (rounds + stages - 1)
         if step >= min(best, value):
-            return value, chosen
-        found = step + 4 * (pipelines - 1) / pipelines * reduced_s
-        if found < value:
-            value, chosen = found, pipelines
+            return value, best_count
+        seconds = step + 4 * (pipelines - 1) / pipelines * reduced_s
+        if seconds < value:
+            value, best_count = seconds, pipelines
         if pipelines == 1:
-            return value, chosen
+            return value, best_count
         rounds = (microbatches + pipelines - 2) // (pipelines - 1)

@@ -14,7 +14,7 @@ from dovetail.partition.chain import Chain, ChainPlacement, Layers, chain_second
 
 @dataclass(frozen=True, slots=True)
 class ChainSolution:
-    """The best placement of a chain, which the whole space was searched for; none where no placement fits."""
+    """The best partition of a chain over the whole space; None where none fits."""
 
     status: Literal["optimal", "infeasible"]
     placement: ChainPlacement | None
@@ -22,12 +22,12 @@ class ChainSolution:
 
 
 def solve_chain(chain: Chain) -> ChainSolution:
-    """The placement with the least time per batch; of equal ones that of the smallest width and fewest stages."""
+    """The partition with the least time per batch; of equal ones that of the smallest width and fewest stages."""
     # numba is imported where it is used: that takes longer than all that a command without it needs
     from dovetail.partition.chain_kernels import best_of_width, guessed_seconds
 
     problems = [problem_of(chain, layers) for layers in chain.layers]
-    best, found = math.inf, None
+    best, placement = math.inf, None
     for problem in problems:
         best = guessed_seconds(*problem, best)
     # what was guessed is searched for too, with all that equals it
@@ -36,11 +36,11 @@ def solve_chain(chain: Chain) -> ChainSolution:
         best, answer = best_of_width(*problem, best)
         if len(answer):
             pipelines, *ends = answer.tolist()
-            found = ChainPlacement(layers, tuple(ends), pipelines)
-    if found is None:
+            placement = ChainPlacement(layers, tuple(ends), pipelines)
+    if placement is None:
         assert best == math.inf
         return ChainSolution("infeasible", None, best)
-    return ChainSolution("optimal", found, chain_seconds(chain, found))
+    return ChainSolution("optimal", placement, chain_seconds(chain, placement))
 
 
 def problem_of(chain: Chain, layers: Layers) -> tuple[Floats, Floats, Ints]:
@@ -48,8 +48,8 @@ def problem_of(chain: Chain, layers: Layers) -> tuple[Floats, Floats, Ints]:
     count = len(layers.ids)
     table = np.zeros((7, count + 1))
     # of width 1 every stage takes one device: there is nothing to tell apart
-    cut = np.ones(count) if layers.width == 1 else layers.cut
-    sums = (layers.forward_s, layers.backward_s, layers.parameter_bytes, layers.activation_bytes, cut)
+    sharded = np.ones(count) if layers.width == 1 else layers.sharded
+    sums = (layers.forward_s, layers.backward_s, layers.parameter_bytes, layers.activation_bytes, sharded)
     for row, values in zip(table, sums, strict=False):
         np.cumsum(values, out=row[1:])
     table[6, :-1] = layers.input_bytes

@@ -1,4 +1,4 @@
-"""Cuts of a chain for interleaved pipelines: equal chunks but for the first and the last, all of them looked at."""
+"""Partitions for interleaved pipelines: equal chunks except the first and the last, each one tried."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from dovetail.pipeline.in_flight import in_flight_of_chunk, peak_saved
 from dovetail.pipeline.lower_bound import stage_bounds
 from dovetail.plans.pipeline_schedule import SCHEDULE_CODES
 
-#: The order in which a stage's options are dealt to the layers of its chunks, from the dearest on.
+#: The order in which a stage's policies are dealt to the layers of its chunks, from the slowest on.
 Deal = Callable[[Sequence[Sequence[int]]], list[int]]
 
-#: Cuts that fit looked at before the proof is given up and the gap reported.
-MAX_CUTS = 1000
+#: Partitions tried before the proof is given up and the gap reported.
+MAX_PARTITIONS = 1000
 
 
 class InterleavedPartitions(PartitionSearch):
-    """The best of all cuts into chunks alike, between an embedding and a head that stand with the first and the last.
+    """The best partition into like chunks, with the embedding in the first and the head in the last.
 
     The first and the last chunk hold any number of blocks. Those between hold equally many, or some one more: then
-    these come first of them, or last. Chunks of a stage have different numbers of microbatches in flight, which change
-    during the step. A stage's options are those with the least seconds in all that fit at a moment when it has most
-    in flight; where the peak of the whole step does not fit, those with the most microbatches that each chunk ever has;
-    and where these do not fit, the options that save least. They are dealt to layers from the dearest on: to chunks in
-    turn, or one chunk after the other from the first or from the last. Other options, or another way to deal them,
-    might give a shorter step: the bound allows for any.
+    these come first among them, or last. Chunks of a stage have different numbers of micro-batches in flight, which
+    change during the step. A stage's policies are the fastest that fit when it has most in flight; where the peak of
+    the whole step does not fit, the fastest that fit with the most micro-batches each chunk ever has; and where these
+    do not fit, those that save least. They are dealt to layers from the slowest on: to chunks in turn, or one chunk
+    after the other from the first or from the last. Other policies, or another way to deal them, might give a shorter
+    step: the bound allows for any.
     """
 
     def __init__(self, chain: LayerChain) -> None:
@@ -48,7 +48,7 @@ class InterleavedPartitions(PartitionSearch):
         pipeline = chain.pipeline
         code, stages, chunks = SCHEDULE_CODES[pipeline.schedule], pipeline.num_stages, pipeline.num_chunks
         sizes = stages, pipeline.num_microbatches, chunks, pipeline.microbatch_group_size
-        #: stages × chunks: microbatches in flight when a stage has most of them, and the most of each chunk
+        #: stages × chunks: micro-batches in flight when a stage has most of them, and the most of each chunk
         self._flying = np.array(
             [[in_flight_of_chunk(code, *sizes, stage, chunk) for chunk in range(chunks)] for stage in range(stages)]
         )
@@ -57,27 +57,27 @@ class InterleavedPartitions(PartitionSearch):
         )
 
     def solve(self) -> float:
-        """Finds the best placement; returns what no placement takes less than."""
-        cuts = np.array(sorted(set(self._cuts())), np.int64).reshape(-1, self.chain.pipeline.num_places)
-        cuts = cuts[self._may_fit(cuts)]
-        if not len(cuts):
+        """Finds the best partition; returns a lower bound over all of them."""
+        partitions = np.array(sorted(set(self._partitions())), np.int64).reshape(-1, self.chain.pipeline.num_places)
+        partitions = partitions[self._may_fit(partitions)]
+        if not len(partitions):
             return self.seconds
-        by_stage, once = self._stage_seconds(cuts)
+        by_stage, once = self._stage_seconds(partitions)
         fastest = by_stage.max(axis=0) + once
-        least, tried = float("inf"), 0
-        for cut in np.argsort(fastest, kind="stable").tolist():
-            if not self._improves(fastest[cut]) or tried == MAX_CUTS:
-                return min(least, self.seconds, float(fastest[cut]))
-            ends = tuple(cuts[cut].tolist())
-            bound = self._bound(ends, by_stage[:, cut]) + float(once[cut])
-            least = min(least, bound)
+        lowest, tried = float("inf"), 0
+        for row in np.argsort(fastest, kind="stable").tolist():
+            if not self._improves(fastest[row]) or tried == MAX_PARTITIONS:
+                return min(lowest, self.seconds, float(fastest[row]))
+            ends = tuple(partitions[row].tolist())
+            bound = self._bound(ends, by_stage[:, row]) + float(once[row])
+            lowest = min(lowest, bound)
             if self._improves(bound):
                 self._try(ends)
                 tried += 1
-        return min(least, self.seconds)
+        return min(lowest, self.seconds)
 
-    def _cuts(self) -> Iterator[tuple[int, ...]]:
-        """Where chunks end, of every cut."""
+    def _partitions(self) -> Iterator[tuple[int, ...]]:
+        """Where chunks end, of every partition."""
         between, blocks = self.chain.pipeline.num_places - 2, len(self.chain.order) - 2
         for first in range(blocks - between + 1):
             for last in range(blocks - between - first + 1):
@@ -88,18 +88,18 @@ class InterleavedPartitions(PartitionSearch):
                 for sizes in (larger + equal, equal + larger):
                     yield tuple(np.cumsum([1 + first, *sizes, last + 1]).tolist())
 
-    def _may_fit(self, cuts: Ints) -> Bools:
-        """Whether a cut's stages have room for their state and the least their layers can keep."""
-        least = [float(c.saved_bytes.min()) for c in self._classes]
-        chunks = _by_chunk(running_sums([[c.state_bytes for c in self._classes], least]), cuts)
+    def _may_fit(self, partitions: Ints) -> Bools:
+        """Whether a partition's stages can hold their state and the least their layers can save."""
+        smallest = [float(c.saved_bytes.min()) for c in self._classes]
+        chunks = _by_chunk(running_sums([[c.state_bytes for c in self._classes], smallest]), partitions)
         # places run over stages, then chunks
         chunks[1] *= self._flying.T.reshape(-1)
         state, saved = self._by_stage(chunks)
         return ((state + saved) <= self.chain.device_bytes * (1 + TOLERANCE)).all(axis=1)
 
-    def _stage_seconds(self, cuts: Ints) -> tuple[Floats, Floats]:
-        """Of every cut, had each layer its fastest option: bounds by stage, and what the slowest takes once a step."""
-        chain, chunks = self.chain, _by_chunk(self._sums, cuts)
+    def _stage_seconds(self, partitions: Ints) -> tuple[Floats, Floats]:
+        """Every partition with each layer's fastest policy: bounds by stage, and the slowest stage's end of step."""
+        chain, chunks = self.chain, _by_chunk(self._sums, partitions)
         forward, of_input, of_weight = chunks[:3]
         delay = chain.transfer_s
         if chain.sends_itself:
@@ -121,39 +121,39 @@ class InterleavedPartitions(PartitionSearch):
         return [list(range(starts[place], ends[place])) for place in places]
 
     def _bound(self, ends: tuple[int, ...], by_stage: Floats) -> float:
-        """No options of this cut take less: every stage does at least what fits it, each microbatch."""
+        """A lower bound of a partition over all policies: every stage does at least what fits it, each micro-batch."""
         longest = 0.0
         for stage, flying in enumerate(self._flying.tolist()):
             chunks = self._chunks(ends, stage)
-            least = self._options.bound(self._options.content(chunks, flying))
-            more = least - sum(self._fastest[i] for chunk in chunks for i in chunk)
+            seconds = self._policies.bound(self._policies.content(chunks, flying))
+            more = seconds - sum(self._fastest[i] for chunk in chunks for i in chunk)
             longest = max(longest, float(by_stage[stage]) + self.chain.pipeline.num_microbatches * max(more, 0.0))
         return longest
 
     def _try(self, ends: tuple[int, ...]) -> None:
-        """Solves the stages of a cut, deals their options in several ways and keeps what is better."""
+        """Solves the stages of a partition, deals their policies in several ways and takes the best."""
         chunks = [self._chunks(ends, stage) for stage in range(self.chain.pipeline.num_stages)]
         for deal in (_in_turn, _from_the_first, _from_the_last):
-            options = [0] * len(self.chain.order)
-            fits = [self._choose(stage, of_stage, deal, options) for stage, of_stage in enumerate(chunks)]
+            policies = [0] * len(self.chain.order)
+            fits = [self._choose(stage, of_stage, deal, policies) for stage, of_stage in enumerate(chunks)]
             if not all(fits):
                 return
-            placement = LayerPartition(ends, tuple(options))
+            placement = LayerPartition(ends, tuple(policies))
             seconds = partition_seconds(self.chain, placement)
             if self._improves(seconds):
                 self.seconds, self.placement = seconds, placement
 
-    def _choose(self, stage: int, chunks: Sequence[Sequence[int]], deal: Deal, options: list[int]) -> bool:
-        """Writes the options of a stage's layers; False where none fit."""
+    def _choose(self, stage: int, chunks: Sequence[Sequence[int]], deal: Deal, policies: list[int]) -> bool:
+        """Writes the policies of a stage's layers; False where none fit."""
         for flying in (self._flying[stage].tolist(), self._most_flying[stage].tolist()):
-            choice = self._options.choice(self._options.content(chunks, flying))
+            choice = self._policies.choice(self._policies.content(chunks, flying))
             if choice is None:
                 continue
             of_chunk = {i: flying[number] for number, chunk in enumerate(chunks) for i in chunk}
-            picks = {kind: iter(taken) for kind, taken in choice.options.items()}
+            picks = {kind: iter(taken) for kind, taken in choice.policies.items()}
             for layer in deal(chunks):
-                options[layer] = next(picks[self.chain.order[layer], of_chunk[layer]])
-            if self._fits(stage, chunks, options):
+                policies[layer] = next(picks[self.chain.order[layer], of_chunk[layer]])
+            if self._fits(stage, chunks, policies):
                 return True
         layers = [layer for chunk in chunks for layer in chunk]
         for cap in np.unique(np.concatenate([self._classes[layer].workspace_bytes for layer in layers])):
@@ -161,19 +161,19 @@ class InterleavedPartitions(PartitionSearch):
                 for layer in layers:
                     of_layer = self._classes[layer]
                     saved = np.where(of_layer.workspace_bytes <= cap, of_layer.saved_bytes, np.inf)
-                    options[layer] = int(np.lexsort((of_layer.input_gradient_s, saved))[0])
-                if self._fits(stage, chunks, options):
+                    policies[layer] = int(np.lexsort((of_layer.input_gradient_s, saved))[0])
+                if self._fits(stage, chunks, policies):
                     return True
         return False
 
-    def _fits(self, stage: int, chunks: Sequence[Sequence[int]], options: Sequence[int]) -> bool:
-        return stage_bytes(self.chain, stage, chunks, options) <= self.chain.device_bytes * (1 + ROUNDING)
+    def _fits(self, stage: int, chunks: Sequence[Sequence[int]], policies: Sequence[int]) -> bool:
+        return stage_bytes(self.chain, stage, chunks, policies) <= self.chain.device_bytes * (1 + ROUNDING)
 
 
-def _by_chunk(sums: Floats, cuts: Ints) -> Floats:
-    """Running sums over layers as values of every cut's chunks: rows × cuts × places."""
-    starts = np.concatenate([np.zeros((len(cuts), 1), np.int64), cuts[:, :-1]], axis=1)
-    return sums[:, cuts] - sums[:, starts]
+def _by_chunk(sums: Floats, partitions: Ints) -> Floats:
+    """Running sums over layers as values of every partition's chunks: rows × partitions × places."""
+    starts = np.concatenate([np.zeros((len(partitions), 1), np.int64), partitions[:, :-1]], axis=1)
+    return sums[:, partitions] - sums[:, starts]
 
 
 def _in_turn(chunks: Sequence[Sequence[int]]) -> list[int]:

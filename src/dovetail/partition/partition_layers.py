@@ -1,4 +1,4 @@
-"""Dovetail's own placement: where to cut the chain, and what each layer computes again; with a bound."""
+"""Where to partition the layers, and what each of them recomputes; with a lower bound."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dovetail.plans.pipeline_schedule import PipelineSchedule
 
 @dataclass(frozen=True, slots=True)
 class PartitionSolution:
-    """The best placement found and what no placement takes less than; none where no placement fits."""
+    """The best partition and a lower bound over all of them; None where none fits."""
 
     status: Literal["optimal", "feasible", "infeasible"]
     placement: LayerPartition | None
@@ -28,8 +28,8 @@ class PartitionSolution:
 
 
 def partition_layers(chain: LayerChain) -> PartitionSolution:
-    """The placement with the least step time; of equal ones the first found, which the input alone decides."""
-    assert chain.pipeline.schedule is not PipelineSchedule.DUAL_PIPE, "both directions hold the same cut"
+    """The partition with the least step time; of equal ones the first found, which the input alone decides."""
+    assert chain.pipeline.schedule is not PipelineSchedule.DUAL_PIPE, "both directions hold the same partition"
     interleaved = chain.pipeline.schedule is PipelineSchedule.INTERLEAVED
     search = InterleavedPartitions(chain) if interleaved else PlainPartitions(chain)
     bound = search.solve()

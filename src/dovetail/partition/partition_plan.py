@@ -1,4 +1,4 @@
-"""The best cut and recompute of a plan whose degrees are given: a chain of layers with options, solved and checked."""
+"""The best partition and recompute policies of a plan whose degrees are given, solved and checked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dovetail.frameworks import Framework
 from dovetail.frameworks.parameter_bytes import state_bytes
 from dovetail.hardware import Cluster
 from dovetail.models import Job
-from dovetail.partition.layer_chain import LayerChain, LayerOptions, LayerPartition
+from dovetail.partition.layer_chain import LayerChain, LayerPartition, LayerPolicies
 from dovetail.partition.partition_layers import partition_layers
 from dovetail.plans.pipeline_schedule import PipelineSchedule
 from dovetail.plans.plan import Plan
@@ -47,15 +47,15 @@ from dovetail.step.memory import MemoryTables
 from dovetail.step.profiles import UPDATED_WEIGHTS
 from dovetail.step.times import Overlaps, layer_times, least_input_gradient, transfer_seconds
 
-#: Times of options that differ by no more than this part lead to one answer; the bound is not affected.
+#: Policies whose times differ by no more than this part lead to one answer; the bound is not affected.
 ALIKE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionedPlan:
-    """A plan with the best cut and recompute found, and what no other takes less than.
+    """A plan with its best partition and recompute policies, and a lower bound over all others.
 
-    An interleaved plan's bound is of cuts into chunks that are alike (`InterleavedPartitions`).
+    An interleaved plan's bound is of partitions into chunks that are alike (`InterleavedPartitions`).
     """
 
     evaluation: Evaluation
@@ -71,29 +71,31 @@ class PartitionedPlan:
 def partition_plan(plan: Plan, job: Job, cluster: Cluster, framework: Framework) -> PartitionedPlan | None:
     """The plan with the best layers per stage and recompute per block; None where none fits.
 
-    What the plan says of both is replaced. Embedding and head compute nothing again.
+    What the plan says of both is replaced. Embedding and head recompute nothing.
     """
     if plan.pipeline_schedule == PipelineSchedule.DUAL_PIPE:
-        what = "is dualpipe, whose stages hold two chunks of one cut"
-        raise InputError("plan: pipeline_schedule", what, "place plans of one of the other schedules")
+        what = "is dualpipe, whose stages hold two chunks of one partition"
+        raise InputError("plan: pipeline_schedule", what, "use one of the other schedules")
     facts = facts_of(framework, job, schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel)
-    known = calibration(cluster.chip, job.precision)
-    return partition_profiled(plan, job, profiled_job(plan, job, cluster, facts, known.efficiencies), str(known))
+    calibrated = calibration(cluster.chip, job.precision)
+    return partition_profiled(
+        plan, job, profiled_job(plan, job, cluster, facts, calibrated.efficiencies), str(calibrated)
+    )
 
 
 def partition_profiled(
     plan: Plan, job: Job, profiled: ProfiledJob, basis: str, *, by_block: bool = True
 ) -> PartitionedPlan | None:
-    """The same where the layers are profiled already; not `by_block`, all blocks compute again what the plan says.
+    """The same where the layers are profiled already; without `by_block` all blocks recompute what the plan says.
 
     Two chains are solved where they differ: one that never takes more, in time or memory, than an evaluation would
     say, for the bound, and one that never takes less memory, for the answer.
     """
     builder = ChainBuilder(plan, profiled, by_block=by_block)
-    least = partition_layers(builder.chain(least=True))
-    if least.placement is None:
+    relaxed = partition_layers(builder.chain(relaxed=True))
+    if relaxed.placement is None:
         return None
-    solutions = [least] if builder.agrees else [partition_layers(builder.chain(least=False)), least]
+    solutions = [relaxed] if builder.agrees else [partition_layers(builder.chain(relaxed=False)), relaxed]
     answers: list[Evaluation] = []
     for placement in (solution.placement for solution in solutions if solution.placement is not None):
         placed = builder.placed(placement)
@@ -101,14 +103,14 @@ def partition_profiled(
     fitting = [answer for answer in answers if answer.fits]
     if not fitting:
         return None
-    answer = min(fitting, key=lambda found: found.step_time_s)
-    bound = min(least.lower_bound_s + builder.constant_s(answer.breakdown), answer.step_time_s)
+    answer = min(fitting, key=lambda each: each.step_time_s)
+    bound = min(relaxed.lower_bound_s + builder.constant_s(answer.breakdown), answer.step_time_s)
     proven = bound >= answer.step_time_s * (1 - TOLERANCE)
     return PartitionedPlan(answer, "optimal" if proven else "feasible", bound)
 
 
 class ChainBuilder:
-    """A plan's layers as a chain with options, and a solution of it as a plan."""
+    """A plan's layers as a chain with policies, and a solution of it as a plan."""
 
     def __init__(self, plan: Plan, job: ProfiledJob, *, by_block: bool = True) -> None:
         self.plan = plan
@@ -120,8 +122,8 @@ class ChainBuilder:
         self.blocks = order[1 : 1 + blocks]
         #: the first layer, the classes of blocks, and all that reads the finished stream as one layer
         self.parts = [(order[0],), *((name,) for name in dict.fromkeys(self.blocks)), tuple(order[1 + blocks :])]
-        built = [self._options(names) for names in self.parts]
-        self._least = tuple(least for least, _, _ in built)
+        built = [self._layer_policies(names) for names in self.parts]
+        self._relaxed = tuple(relaxed for relaxed, _, _ in built)
         self._most = tuple(most for _, most, _ in built)
         self._choices = [choices for _, _, choices in built]
 
@@ -129,55 +131,55 @@ class ChainBuilder:
     def agrees(self) -> bool:
         """Whether both chains are so alike that solving the second would not be worth it."""
         return all(
-            np.allclose(least.input_gradient_s, most.input_gradient_s, rtol=ALIKE, atol=0)
-            and least.gathered_bytes == most.gathered_bytes
-            for least, most in zip(self._least, self._most, strict=True)
+            np.allclose(relaxed.input_gradient_s, most.input_gradient_s, rtol=ALIKE, atol=0)
+            and relaxed.gathered_bytes == most.gathered_bytes
+            for relaxed, most in zip(self._relaxed, self._most, strict=True)
         )
 
-    def chain(self, *, least: bool) -> LayerChain:
-        """The problem: blocks with the options of their frontier between an embedding and a head with none."""
+    def chain(self, *, relaxed: bool) -> LayerChain:
+        """The problem: blocks with the policies of their frontier between an embedding and a head with none."""
         plan, job = self.plan, self.job
         numbers = {names[0]: number for number, names in enumerate(self.parts)}
         order = (0, *(numbers[name] for name in self.blocks), len(self.parts) - 1)
         chip, facts = job.cluster.chip, job.facts
         capacity = float(tensor_capacity(chip.memory_bytes, facts.context_bytes, facts.allocator_overhead))
         return LayerChain(
-            self._least if least else self._most,
+            self._relaxed if relaxed else self._most,
             order,
             pipeline_of(plan),
-            device_bytes=capacity * (1 - ROUNDING),  # so that no placement misses it by rounding
+            device_bytes=capacity * (1 - ROUNDING),  # so that no partition misses it by rounding
             transfer_s=_number(transfer_seconds(plan, job.profiles, job.cluster, job.efficiencies)),
             sends_itself=not facts.overlaps.transfers and plan.pipeline_parallel > 1,
         )
 
-    def _options(self, names: Sequence[str]) -> tuple[LayerOptions, LayerOptions, list[str | tuple[str, ...]]]:
-        """What a block's options, or the one of layers placed together, take at least and at most; and the choices."""
+    def _layer_policies(self, names: Sequence[str]) -> tuple[LayerPolicies, LayerPolicies, list[str | tuple[str, ...]]]:
+        """Lower and upper bounds of a block's policies (or of layers placed together), and the policies' choices."""
         layers, facts = self.job.profiles.layers, self.job.facts
         profiles = [layers[name] for name in names]
         choices: list[str | tuple[str, ...]] = ["none"]
         fastest: Floats | None = None
         if not self.by_block:
-            again = [
+            recomputed = [
                 recompute_of(self.job.profiles, name, self.plan.recompute, self.plan.recompute_share, facts)
                 for name in names
             ]
         elif is_block(self.graph.layers[names[0]]):
-            choices, again, added = self._frontier(names[0])
+            choices, recomputed, added = self._frontier(names[0])
             fastest = least_input_gradient(profiles[0], added, facts.overlaps, facts.overheads.host_s)
         else:
-            again = [recompute(self.graph.layers[name], layers[name], "none") for name in names]
+            recomputed = [recompute(self.graph.layers[name], layers[name], "none") for name in names]
         times = [
-            layer_times(p, a, facts.overlaps, facts.overheads.host_s) for p, a in zip(profiles, again, strict=True)
+            layer_times(p, a, facts.overlaps, facts.overheads.host_s) for p, a in zip(profiles, recomputed, strict=True)
         ]
         sizes, zero_stage = facts.parameter_bytes, self._zero_stage
         used, home = self._owned(names)
         alone = self._alone(names)
-        most = LayerOptions(
+        most = LayerPolicies(
             forward_s=sum(_number(t.forward_s) for t in times),
             input_gradient_s=_row(summed(t.input_gradient_s for t in times)),
             weight_gradient_s=sum(_number(t.weight_gradient_s) for t in times),
-            saved_bytes=_row(summed(a.saved_bytes for a in again)),
-            workspace_bytes=_row(largest(a.workspace_bytes for a in again)),
+            saved_bytes=_row(summed(a.saved_bytes for a in recomputed)),
+            workspace_bytes=_row(largest(a.workspace_bytes for a in recomputed)),
             state_bytes=float(sum(state_bytes(used, home, zero_stage, sizes))),
             step_bytes=float(optimizer_step_bytes(used, home, zero_stage, sizes, 0.0)),
             working_bytes=(alone["transient"], alone["layer gradients"]),
@@ -187,8 +189,8 @@ class ChainBuilder:
         )
         longest = float(most.input_gradient_s.max()) + most.weight_gradient_s
         most = replace(most, once_s=self._once(profiles, home, most.forward_s, longest))
-        least = replace(most, gathered_bytes=self._gathered(names))
-        return (least if fastest is None else replace(least, input_gradient_s=_row(fastest))), most, choices
+        relaxed = replace(most, gathered_bytes=self._gathered(names))
+        return (relaxed if fastest is None else replace(relaxed, input_gradient_s=_row(fastest))), most, choices
 
     @cached_property
     def _zero_stage(self) -> int:
@@ -210,7 +212,7 @@ class ChainBuilder:
         tables = self._tables
         tables = replace(
             tables,
-            cells=tables.cells._replace(loss=0 * tables.cells.loss),
+            profiles=tables.profiles._replace(loss=0 * tables.profiles.loss),
             layers=tables.layers._replace(workspace=0 * tables.layers.workspace),
         )
         content = [dict(Counter(names))]
@@ -218,7 +220,7 @@ class ChainBuilder:
         return parts
 
     def _owned(self, names: Sequence[str]) -> tuple[float, float]:
-        """Parameters that layers placed together use, and those they keep the state of; tied ones count once.
+        """Parameters that layers placed together use, and those whose state they have; tied ones count once.
 
         Where one stage holds all layers, what the last share with the first counts with the first.
         """
@@ -231,12 +233,12 @@ class ChainBuilder:
     def _frontier(self, name: str) -> tuple[list[str | tuple[str, ...]], list[Recompute], Floats]:
         """A block's choices, what they take as arrays over choices, and the seconds they add at least."""
         graph, profile, facts = self.graph.layers[name], self.job.profiles.layers[name], self.job.facts
-        found = recompute_frontier(graph, profile, facts.operand_share, _exposed(facts.overlaps))
-        choices = [found.recomputed(i) for i in range(len(found.seconds))]
+        frontier = recompute_frontier(graph, profile, facts.operand_share, _exposed(facts.overlaps))
+        choices = [frontier.recomputed(i) for i in range(len(frontier.seconds))]
         each = [recompute(graph, profile, choice, facts.operand_share) for choice in choices]
-        groups = {group for again in each for group in again.added_collective_s}
+        groups = {group for recomputed in each for group in recomputed.added_collective_s}
         none = np.zeros(())
-        again = Recompute(
+        recomputed = Recompute(
             saved_bytes=np.array([_number(a.saved_bytes) for a in each]),
             added_s=np.array([_number(a.added_s) for a in each]),
             workspace_bytes=np.array([_number(a.workspace_bytes) for a in each]),
@@ -245,10 +247,10 @@ class ChainBuilder:
                 g: np.array([_number(a.added_collective_s.get(g, none)) for a in each]) for g in sorted(groups)
             },
         )
-        return [choice or "none" for choice in choices], [again], found.seconds
+        return [choice or "none" for choice in choices], [recomputed], frontier.seconds
 
     def _gathered(self, names: Sequence[str]) -> float:
-        """Bytes of weights kept in shards that are whole at once in a stage of these layers."""
+        """Bytes of sharded weights that are whole at once in a stage of these layers."""
         sizes = self.job.facts.parameter_bytes
         if self._zero_stage < 3:
             return 0.0
@@ -259,34 +261,34 @@ class ChainBuilder:
     ) -> tuple[float, ...]:
         """Seconds of layers once a step: their optimizer, and of their reductions and gatherings what is not hidden.
 
-        Of each either the part that nothing hides, or what is longer than the work beside it (`end_of_step`).
+        Of each either the part that nothing hides, or what is longer than the work that hides it (`end_of_step`).
         """
         overlaps, none, pipeline = self.job.facts.overlaps, np.zeros(()), pipeline_of(self.plan)
         updated = sum(_number(p.step_collective_s.get(UPDATED_WEIGHTS, none)) for p in profiles)
         reduced = sum(_number(summed(p.step_collective_s.values())) for p in profiles) - updated
         rate = self.job.facts.update_bytes / self.job.chip.vector.memory_bytes_per_s
         update = float(optimizer_seconds(owned, _number(rate)))
-        sizes = pipeline.num_stages, pipeline.num_microbatches, pipeline.num_chunks, overlaps.least_overlap_s
+        sizes = pipeline.num_stages, pipeline.num_microbatches, pipeline.num_chunks, overlaps.min_overlap_s
         behind, ahead = (float(overlap_budget(work_s, *sizes)) for work_s in (backward_s, forward_s))
         reductions = exposed_at_least(reduced, _number(overlaps.gradient_reduction), behind)
         gatherings = exposed_at_least(updated, _number(overlaps.updated_weights), ahead)
         return tuple(float(update + r + g) for r in reductions for g in gatherings)
 
     def constant_s(self, breakdown: Mapping[str, float]) -> float:
-        """What a step takes beside its pipeline and its layers' own seconds, however it is cut."""
+        """What a step takes beside its pipeline and its layers' own seconds, whatever its partition."""
         return sum(breakdown[name] for name in ("tied embeddings", "between steps"))
 
     def placed(self, placement: LayerPartition) -> Plan:
-        """The plan that a placement means."""
+        """The plan that a partition means."""
         sizes = [len(chunk) for chunk in placement.chunks]
         sizes[0] -= 1
         sizes[-1] -= 1
         if not self.by_block:
             return replace(self.plan, layers_per_stage=tuple(sizes))
         numbers = {names[0]: number for number, names in enumerate(self.parts)}
-        taken = placement.options[1:-1]
-        again = [self._choices[numbers[name]][option] for name, option in zip(self.blocks, taken, strict=True)]
-        runs = tuple((len(list(run)), choice) for choice, run in groupby(again))
+        taken = placement.policies[1:-1]
+        choices = [self._choices[numbers[name]][policy] for name, policy in zip(self.blocks, taken, strict=True)]
+        runs = tuple((len(list(run)), choice) for choice, run in groupby(choices))
         return replace(
             self.plan,
             layers_per_stage=tuple(sizes),
@@ -311,5 +313,5 @@ def _number(value: Floats | float) -> float:
 
 
 def _row(value: Floats) -> Floats:
-    """One number per option: all of a variant's where they differ."""
+    """One number per policy: all of a variant's where they differ."""
     return np.atleast_1d(np.asarray(value, np.float64)).reshape(-1)

@@ -1,4 +1,4 @@
-"""What searches of cuts share: a chain, the options of its stages, the best placement so far."""
+"""What searches of partitions share: a chain, the policies of its stages, the best partition so far."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ import numpy as np
 
 from dovetail.arrays import ROUNDING, Floats
 from dovetail.partition.layer_chain import LayerChain, LayerPartition
-from dovetail.partition.stage_options import StageOptions
+from dovetail.partition.stage_policies import StagePolicies
 
 
 class PartitionSearch(ABC):
-    """A search for the best cut of a chain and options of its layers."""
+    """A search for the best partition of a chain and policies of its layers."""
 
     def __init__(self, chain: LayerChain) -> None:
         self.chain = chain
         self.seconds = float("inf")
         self.placement: LayerPartition | None = None
-        self._options = StageOptions(chain)
+        self._policies = StagePolicies(chain)
         #: the class of every layer, in order
         self._classes = [chain.classes[c] for c in chain.order]
 
     @abstractmethod
     def solve(self) -> float:
-        """Finds the best placement; returns what no placement takes less than."""
+        """Finds the best partition; returns a lower bound over all of them."""
 
     def _improves(self, seconds: float) -> bool:
-        """Whether a step time, or a bound of one, is below that of the best placement so far."""
+        """Whether a step time, or a bound of one, is below that of the best partition so far."""
         return seconds < self.seconds * (1 - ROUNDING)
 
 

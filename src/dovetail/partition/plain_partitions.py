@@ -1,4 +1,4 @@
-"""Cuts of a chain for schedules with one chunk per stage: anywhere, best first."""
+"""Partitions for schedules with one chunk per stage: any boundary, best first."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ import numpy as np
 from dovetail.arrays import Floats, Ints
 from dovetail.partition.layer_chain import LayerChain, LayerPartition, partition_seconds
 from dovetail.partition.partition_search import PartitionSearch, running_sums
-from dovetail.partition.stage_options import Content, StageChoice
+from dovetail.partition.stage_policies import Content, StageChoice
 from dovetail.pipeline.chunk_times import ChunkTimes
 from dovetail.pipeline.in_flight import in_flight
 from dovetail.pipeline.step_time import step_time
 from dovetail.plans.pipeline_schedule import PipelineSchedule
 
-#: Cuts begun best-first before the proof is given up and the gap reported.
-MAX_CUTS = 5000
+#: Partial partitions expanded before the proof is given up and the gap reported.
+MAX_PARTITIONS = 5000
 
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """The first stages of a cut, and what they say about the step time."""
+    """The first stages of a partition, and what they say about the step time."""
 
     ends: tuple[int, ...]
     #: seconds of their backwards
     backward: float
-    #: longest stay at one of them but for the way through the stages not yet cut; and one without such a way
+    #: longest stay at one of them, without the way through the stages still open; and one that needs no such way
     stay: float
     whole_stay: float
     once: float
 
 
 class PlainPartitions(PartitionSearch):
-    """The best cut of a chain and options of its layers.
+    """The best partition of a chain and the policies of its layers.
 
-    Stages enter with a bound of their backward; only those of the best cut are solved exactly, until the best cut has
-    none left to solve. If its step time is the bound it is the best. Otherwise cuts are begun best-first, stage by
-    stage from the first, until no bound is below the best step time.
+    Stages enter with a bound of their backward; only those of the best partition are solved exactly, until none of them
+    is left to solve. If its step time equals the bound it is the best. Otherwise partial partitions are expanded best
+    first, stage by stage from the first, until no bound is below the best step time.
     """
 
     def __init__(self, chain: LayerChain) -> None:
@@ -53,13 +53,13 @@ class PlainPartitions(PartitionSearch):
             ]
         )
         self._flying: list[int] = in_flight(chain.pipeline).tolist()
-        self._held = np.array(self._flying, np.float64)
+        self._in_flight = np.array(self._flying, np.float64)
         self._pipeline = _pipeline(chain)
         one_each = np.eye(len(chain.classes), dtype=np.int64)[list(chain.order)]
         self._counts = np.concatenate([np.zeros((1, len(chain.classes)), np.int64), np.cumsum(one_each, axis=0)])
 
     def solve(self) -> float:
-        """Finds the best placement; returns what no placement takes less than."""
+        """Finds the best partition; returns a lower bound over all of them."""
         if self._stages > self._layers:
             return self.seconds
         self._try(tuple((i + 1) * self._layers // self._stages for i in range(self._stages)))
@@ -68,13 +68,13 @@ class PlainPartitions(PartitionSearch):
             bound, ends = self._relax()
             if not ends or not self._improves(bound):
                 return min(bound, self.seconds)
-            solved = all(self._options.is_exact(content) for content in self._contents(ends))
+            solved = all(self._policies.is_exact(content) for content in self._contents(ends))
             self._try(ends)
             if solved:
                 return self._best_first()
 
     def _contents(self, ends: tuple[int, ...]) -> list[Content]:
-        """The content of every stage of a cut."""
+        """The content of every stage of a partition."""
         spans = zip((0, *ends[:-1]), ends, self._flying, strict=True)
         return [self._content(s, e, flying) for s, e, flying in spans]
 
@@ -83,24 +83,24 @@ class PlainPartitions(PartitionSearch):
         return tuple((c, flying, n) for c, n in enumerate(counts) if n)
 
     def _try(self, ends: tuple[int, ...]) -> None:
-        """Solves the stages of a cut and keeps it if it is better."""
+        """Solves the stages of a partition and takes it if it is better."""
         choices: list[StageChoice] = []
         for content in self._contents(ends):
-            choice = self._options.choice(content)
+            choice = self._policies.choice(content)
             if choice is None:
                 return
             choices.append(choice)
         if not self._improves(self._seconds(ends, choices)):
             return
-        options: list[int] = []
+        policies: list[int] = []
         for s, e, choice in zip((0, *ends[:-1]), ends, choices, strict=True):
-            picks = {c: iter(taken) for (c, _), taken in choice.options.items()}
-            options += [next(picks[self.chain.order[i]]) for i in range(s, e)]
-        self.placement = LayerPartition(ends, tuple(options))
+            picks = {c: iter(taken) for (c, _), taken in choice.policies.items()}
+            policies += [next(picks[self.chain.order[i]]) for i in range(s, e)]
+        self.placement = LayerPartition(ends, tuple(policies))
         self.seconds = partition_seconds(self.chain, self.placement)
 
     def _seconds(self, ends: tuple[int, ...], choices: Sequence[StageChoice]) -> float:
-        """The step time of a cut, of what is known of its stages."""
+        """The step time of a partition, of what is known of its stages."""
         from dovetail.partition.stage_split_kernels import FIRST_ONCE, FORWARD
 
         parts = np.diff(self._sums[:, [0, *ends]], axis=1)
@@ -112,10 +112,10 @@ class PlainPartitions(PartitionSearch):
         return float(step_time(self.chain.pipeline, times)) + float(parts[FIRST_ONCE:].max())
 
     def _fill(self) -> None:
-        """Bounds of the backwards of all stages that could be part of a better cut."""
+        """Bounds of the backwards of all stages that could be part of a better partition."""
         from dovetail.partition.stage_split_kernels import least_values
 
-        could = least_values(self._sums, self._held, self._pipeline) < self.seconds
+        could = least_values(self._sums, self._in_flight, self._pipeline) < self.seconds
         self._backward = np.full(could.shape, np.inf)
         i, s, e = np.nonzero(could)
         rows = np.column_stack([i, self._counts[e] - self._counts[s]])
@@ -123,14 +123,14 @@ class PlainPartitions(PartitionSearch):
         order = np.argsort(kinds, kind="stable")
         #: content → the stages that have it
         self._alike: dict[Content, list[tuple[Ints, Ints, Ints]]] = {}
-        for found in np.split(order, np.flatnonzero(np.diff(kinds[order])) + 1) if len(order) else []:
-            content = self._content(int(s[found[0]]), int(e[found[0]]), self._flying[int(i[found[0]])])
-            self._alike.setdefault(content, []).append((i[found], s[found], e[found]))
+        for members in np.split(order, np.flatnonzero(np.diff(kinds[order])) + 1) if len(order) else []:
+            content = self._content(int(s[members[0]]), int(e[members[0]]), self._flying[int(i[members[0]])])
+            self._alike.setdefault(content, []).append((i[members], s[members], e[members]))
         for content in self._alike:
             self._bounded(content)
 
     def _bounded(self, content: Content) -> None:
-        seconds = self._options.bound(content) + self._of_weight(content)
+        seconds = self._policies.bound(content) + self._of_weight(content)
         for i, s, e in self._alike.get(content, ()):
             self._backward[i, s, e] = seconds + self._sending * (i > 0)
 
@@ -146,13 +146,13 @@ class PlainPartitions(PartitionSearch):
         return self.chain.transfer_s if self.chain.sends_itself else 0.0
 
     def _relax(self) -> tuple[float, tuple[int, ...]]:
-        """The least bound of a cut at what is known of the stages, and that cut; no cut where none is better."""
+        """The lowest bound by what is known of the stages, and its partition; empty where none is better."""
         from dovetail.partition.stage_split_kernels import labels_of_partitions, values
 
         for content in self._alike:
-            if self._options.is_exact(content):
+            if self._policies.is_exact(content):
                 self._bounded(content)
-        self._labels = labels_of_partitions(self._sums, self._backward, self._held, self._pipeline, self.seconds)
+        self._labels = labels_of_partitions(self._sums, self._backward, self._in_flight, self._pipeline, self.seconds)
         places, labels, notes = self._labels
         start, count = places[0, 0].tolist()
         if count == 0:
@@ -165,11 +165,11 @@ class PlainPartitions(PartitionSearch):
         return float(bounds.min()), tuple(ends)
 
     def _best_first(self) -> float:
-        """Goes through cuts in the order of their bounds until none is below the best step time, or too many."""
+        """Goes through partitions in the order of their bounds until none is below the best step time, or too many."""
         queue: list[tuple[float, tuple[int, ...], _Begun]] = []
         begun = _Begun((), 0.0, -np.inf, -np.inf, 0.0)
         heapq.heappush(queue, (0.0, (), begun))
-        for _ in range(MAX_CUTS):
+        for _ in range(MAX_PARTITIONS):
             if not queue or not self._improves(queue[0][0]):
                 return self.seconds
             _, _, begun = heapq.heappop(queue)
@@ -187,17 +187,17 @@ class PlainPartitions(PartitionSearch):
         from dovetail.partition.stage_split_kernels import FIRST_ONCE, stay
 
         i, s = len(begun.ends), begun.ends[-1] if begun.ends else 0
-        m, held = self.chain.pipeline.num_microbatches, self._held[i]
-        turns_there = self.chain.pipeline.schedule is PipelineSchedule.ONE_F_ONE_B and held < m
+        m, flying = self.chain.pipeline.num_microbatches, self._in_flight[i]
+        turns_there = self.chain.pipeline.schedule is PipelineSchedule.ONE_F_ONE_B and flying < m
         for e in np.flatnonzero(self._backward[i, s] < np.inf).tolist():
             backward = float(self._backward[i, s, e])
             whole = float(self._sums[0, e] - self._sums[0, s]) + backward
             whole += self._sending if i < self._stages - 1 else 0.0
             longest, whole_stay = begun.stay + whole, begun.whole_stay
             if turns_there:
-                longest = max(longest, (m - held) * whole + 2 * (self._stages - 1 - i) * self._delay)
+                longest = max(longest, (m - flying) * whole + 2 * (self._stages - 1 - i) * self._delay)
             else:
-                alone = stay(i, s, e, backward, 0.0, self._sums, self._held, self._pipeline)
+                alone = stay(i, s, e, backward, 0.0, self._sums, self._in_flight, self._pipeline)
                 whole_stay = max(whole_stay, alone)
             once = max(begun.once, float((self._sums[FIRST_ONCE:, e] - self._sums[FIRST_ONCE:, s]).max()))
             yield _Begun((*begun.ends, e), begun.backward + backward, longest, whole_stay, once)
@@ -219,9 +219,9 @@ class PlainPartitions(PartitionSearch):
 
 
 def _pipeline(chain: LayerChain) -> Floats:
-    """The entries cut_kernels names."""
+    """The entries that stage_split_kernels names."""
     from dovetail.partition.stage_split_kernels import GPIPE, ONE_F_ONE_B, OTHER
 
-    known = {PipelineSchedule.ONE_F_ONE_B: ONE_F_ONE_B, PipelineSchedule.GPIPE: GPIPE}
+    codes = {PipelineSchedule.ONE_F_ONE_B: ONE_F_ONE_B, PipelineSchedule.GPIPE: GPIPE}
     times = (0.0, chain.transfer_s) if chain.sends_itself else (chain.transfer_s, 0.0)
-    return np.array([known.get(chain.pipeline.schedule, OTHER), chain.pipeline.num_microbatches, *times])
+    return np.array([codes.get(chain.pipeline.schedule, OTHER), chain.pipeline.num_microbatches, *times])

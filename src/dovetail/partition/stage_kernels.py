@@ -1,8 +1,8 @@
-"""Compiled search of a stage's options: least seconds within its memory, exact, and a bound that costs little.
+"""Compiled search of a stage's policies: least seconds within its memory, exact, and a bound that costs little.
 
-A stage has groups of alike layers; each layer takes one option (bytes kept of all microbatches in flight, workspace,
-seconds). What its memory bounds is Σ kept + max(largest workspace + working, loss). For a given cap on the workspace
-this is a knapsack with one choice per layer: its relaxation, options mixed freely, runs along the convex hulls of the
+A stage has groups of alike layers; each layer takes one policy (bytes saved of all micro-batches in flight, workspace,
+seconds). What its memory limits is Σ saved + max(largest workspace + working, loss). For a given cap on the workspace
+this is a knapsack with one choice per layer: its relaxation, policies mixed freely, runs along the convex hulls of the
 groups.
 """
 
@@ -14,82 +14,82 @@ from numba import njit
 from dovetail.arrays import ROUNDING, Floats, Ints
 from dovetail.step.compiled_formulas import transient_peak
 
-#: Rows of the options: bytes kept of all microbatches in flight, workspace, seconds. Options of a group stand together,
-#: in order of bytes kept.
-KEPT, WORKSPACE, SECONDS = range(3)
+#: Rows of the policies: bytes saved of all micro-batches in flight, workspace, seconds. Policies of a group are in
+#: order of the bytes they save.
+SAVED, WORKSPACE, SECONDS = range(3)
 #: Entries of the limits: bytes for activations, working bytes, bytes of the loss.
-ROOM, WORKING, LOSS = range(3)
+HEADROOM, WORKING, LOSS = range(3)
 
 
 @njit(cache=True)
-def least_bound(options: Floats, starts: Ints, counts: Ints, limits: Floats) -> float:
-    """Seconds no choice of options takes less than; infinite exactly where none fits."""
-    for cap in np.unique(options[WORKSPACE]):
+def least_bound(policies: Floats, starts: Ints, counts: Ints, limits: Floats) -> float:
+    """Seconds no choice of policies takes less than; infinite exactly where none fits."""
+    for cap in np.unique(policies[WORKSPACE]):
         budget = _budget(limits, cap)
-        if _least_kept(options, starts, counts, cap) <= budget:
-            # a smaller cap has no choice that fits, and a larger one leaves less for what is kept
-            return _relaxed(options, counts, _hulls(options, starts, np.inf), budget)[0]
+        if _least_saved(policies, starts, counts, cap) <= budget:
+            # a smaller cap has no choice that fits, and a larger one leaves less for saved activations
+            return _relaxed(policies, counts, _hulls(policies, starts, np.inf), budget)[0]
     return np.inf
 
 
 @njit(cache=True)
-def least_seconds(options: Floats, starts: Ints, counts: Ints, limits: Floats) -> tuple[float, Ints]:
-    """The least seconds and how many layers take each option; infinite and none where nothing fits."""
-    best, taken = np.inf, np.zeros(options.shape[1], np.int64)
-    every = _hulls(options, starts, np.inf)
-    for cap in np.unique(options[WORKSPACE]):
+def least_seconds(policies: Floats, starts: Ints, counts: Ints, limits: Floats) -> tuple[float, Ints]:
+    """The least seconds and how many layers take each policy; infinite and none where nothing fits."""
+    best, taken = np.inf, np.zeros(policies.shape[1], np.int64)
+    all_hulls = _hulls(policies, starts, np.inf)
+    for cap in np.unique(policies[WORKSPACE]):
         budget = _budget(limits, cap)
-        if _least_kept(options, starts, counts, cap) > budget:
+        if _least_saved(policies, starts, counts, cap) > budget:
             continue
-        if _relaxed(options, counts, every, budget)[0] >= best * (1 - ROUNDING):
-            # larger caps leave no more for what is kept
+        if _relaxed(policies, counts, all_hulls, budget)[0] >= best * (1 - ROUNDING):
+            # larger caps leave no more for saved activations
             break
-        hulls = _hulls(options, starts, cap)
-        bound, price, rounded = _relaxed(options, counts, hulls, budget)
-        seconds = _filled(options, starts, rounded, cap, budget)
+        hulls = _hulls(policies, starts, cap)
+        bound, price, rounded = _relaxed(policies, counts, hulls, budget)
+        seconds = _filled(policies, starts, rounded, cap, budget)
         if seconds < best * (1 - ROUNDING):
             best, taken = seconds, rounded
         if bound < best * (1 - ROUNDING):
-            seconds, found = _exact(options, starts, counts, cap, budget, bound, price, best)
+            seconds, exact = _exact(policies, starts, counts, cap, budget, bound, price, best)
             if seconds < best:
-                best, taken = seconds, found
+                best, taken = seconds, exact
     return best, taken
 
 
 @njit(cache=True)
 def _budget(limits: Floats, cap: float) -> float:
-    """Bytes that the layers may keep, where no workspace is larger than the cap."""
-    return limits[ROOM] - transient_peak(limits[LOSS], cap, limits[WORKING], 0.0)
+    """Bytes that the layers may save, where no workspace is larger than the cap."""
+    return limits[HEADROOM] - transient_peak(limits[LOSS], cap, limits[WORKING], 0.0)
 
 
 @njit(cache=True)
-def _least_kept(options: Floats, starts: Ints, counts: Ints, cap: float) -> float:
-    """The least bytes that layers can keep under the cap: those of each group's first option allowed."""
+def _least_saved(policies: Floats, starts: Ints, counts: Ints, cap: float) -> float:
+    """The fewest bytes that layers can save under the cap: each group's first policy that is allowed."""
     total = 0.0
     for g in range(len(counts)):
         first = starts[g]
-        while first < starts[g + 1] and options[WORKSPACE, first] > cap:
+        while first < starts[g + 1] and policies[WORKSPACE, first] > cap:
             first += 1
         if first == starts[g + 1]:
             return np.inf
-        total += counts[g] * options[KEPT, first]
+        total += counts[g] * policies[SAVED, first]
     return total
 
 
 @njit(cache=True)
-def _hulls(options: Floats, starts: Ints, cap: float) -> Ints:
-    """Per group the options on the lower convex hull of those allowed, from the least kept on; then −1."""
+def _hulls(policies: Floats, starts: Ints, cap: float) -> Ints:
+    """Per group the policies on the lower convex hull of those allowed, from the one that saves least on; then −1."""
     groups = len(starts) - 1
-    hulls = np.full((groups, options.shape[1] + 1), -1, np.int64)
+    hulls = np.full((groups, policies.shape[1] + 1), -1, np.int64)
     for g in range(groups):
         size = 0
         for k in range(starts[g], starts[g + 1]):
-            if options[WORKSPACE, k] > cap or (size and options[SECONDS, k] >= options[SECONDS, hulls[g, size - 1]]):
+            if policies[WORKSPACE, k] > cap or (size and policies[SECONDS, k] >= policies[SECONDS, hulls[g, size - 1]]):
                 continue
-            if size and options[KEPT, k] == options[KEPT, hulls[g, size - 1]]:
+            if size and policies[SAVED, k] == policies[SAVED, hulls[g, size - 1]]:
                 size -= 1
-            while size >= 2 and _slope(options, hulls[g, size - 2], k) <= _slope(
-                options, hulls[g, size - 2], hulls[g, size - 1]
+            while size >= 2 and _slope(policies, hulls[g, size - 2], k) <= _slope(
+                policies, hulls[g, size - 2], hulls[g, size - 1]
             ):
                 size -= 1
             hulls[g, size] = k
@@ -99,42 +99,42 @@ def _hulls(options: Floats, starts: Ints, cap: float) -> Ints:
 
 
 @njit(cache=True)
-def _slope(options: Floats, a: int, b: int) -> float:
-    """Seconds per byte from one option to one that keeps more: below zero."""
-    return (options[SECONDS, b] - options[SECONDS, a]) / (options[KEPT, b] - options[KEPT, a])
+def _slope(policies: Floats, a: int, b: int) -> float:
+    """Seconds per byte from one policy to one that saves more: below zero."""
+    return (policies[SECONDS, b] - policies[SECONDS, a]) / (policies[SAVED, b] - policies[SAVED, a])
 
 
 @njit(cache=True)
-def _relaxed(options: Floats, counts: Ints, hulls: Ints, budget: float) -> tuple[float, float, Ints]:
-    """The least seconds where layers may mix options, what a byte is worth there, and whole layers' options below it.
+def _relaxed(policies: Floats, counts: Ints, hulls: Ints, budget: float) -> tuple[float, float, Ints]:
+    """The least seconds where layers may mix policies, what a byte is worth there, and whole layers' policies below it.
 
-    All layers start with what keeps least; bytes are spent where they save most, hull edge by hull edge.
+    All layers start with the policy that saves least; bytes are spent where they gain most, hull edge by hull edge.
     """
-    taken = np.zeros(options.shape[1], np.int64)
+    taken = np.zeros(policies.shape[1], np.int64)
     at = np.zeros(len(counts), np.int64)
     value, left = 0.0, budget
     for g in range(len(counts)):
         k = hulls[g, 0]
-        value += counts[g] * options[SECONDS, k]
-        left -= counts[g] * options[KEPT, k]
+        value += counts[g] * policies[SECONDS, k]
+        left -= counts[g] * policies[SAVED, k]
         taken[k] += counts[g]
     while True:
         steepest, group = 0.0, -1
         for g in range(len(counts)):
             if counts[g] and hulls[g, at[g] + 1] >= 0:
-                slope = _slope(options, hulls[g, at[g]], hulls[g, at[g] + 1])
+                slope = _slope(policies, hulls[g, at[g]], hulls[g, at[g] + 1])
                 if slope < steepest:
                     steepest, group = slope, g
         if group < 0:
             return value, 0.0, taken
         a, b = hulls[group, at[group]], hulls[group, at[group] + 1]
-        bytes_each = options[KEPT, b] - options[KEPT, a]
+        bytes_each = policies[SAVED, b] - policies[SAVED, a]
         if left < counts[group] * bytes_each:
             whole = min(counts[group], max(0, int(left // bytes_each)))
             taken[a] -= whole
             taken[b] += whole
             return value + steepest * left, -steepest, taken
-        value += counts[group] * (options[SECONDS, b] - options[SECONDS, a])
+        value += counts[group] * (policies[SECONDS, b] - policies[SECONDS, a])
         left -= counts[group] * bytes_each
         taken[a] -= counts[group]
         taken[b] += counts[group]
@@ -142,22 +142,22 @@ def _relaxed(options: Floats, counts: Ints, hulls: Ints, budget: float) -> tuple
 
 
 @njit(cache=True)
-def _filled(options: Floats, starts: Ints, taken: Ints, cap: float, budget: float) -> float:
-    """Seconds of whole layers' options, after one layer has taken the best that what is left allows."""
+def _filled(policies: Floats, starts: Ints, taken: Ints, cap: float, budget: float) -> float:
+    """Seconds of whole layers' policies, after one layer has taken the best that what is left allows."""
     left, seconds = budget, 0.0
     for k in range(len(taken)):
-        left -= taken[k] * options[KEPT, k]
-        seconds += taken[k] * options[SECONDS, k]
+        left -= taken[k] * policies[SAVED, k]
+        seconds += taken[k] * policies[SECONDS, k]
     gain, old, new = 0.0, -1, -1
     for g in range(len(starts) - 1):
         for a in range(starts[g], starts[g + 1]):
             if taken[a] == 0:
                 continue
             for b in range(a + 1, starts[g + 1]):
-                if options[KEPT, b] - options[KEPT, a] > left:
+                if policies[SAVED, b] - policies[SAVED, a] > left:
                     break
-                if options[WORKSPACE, b] <= cap and options[SECONDS, a] - options[SECONDS, b] > gain:
-                    gain, old, new = options[SECONDS, a] - options[SECONDS, b], a, b
+                if policies[WORKSPACE, b] <= cap and policies[SECONDS, a] - policies[SECONDS, b] > gain:
+                    gain, old, new = policies[SECONDS, a] - policies[SECONDS, b], a, b
     if old >= 0:
         taken[old] -= 1
         taken[new] += 1
@@ -166,33 +166,33 @@ def _filled(options: Floats, starts: Ints, taken: Ints, cap: float, budget: floa
 
 @njit(cache=True)
 def _exact(
-    options: Floats, starts: Ints, counts: Ints, cap: float, budget: float, bound: float, price: float, best: float
+    policies: Floats, starts: Ints, counts: Ints, cap: float, budget: float, bound: float, price: float, best: float
 ) -> tuple[float, Ints]:
-    """The least seconds below `best` for one cap; layer by layer, labels of bytes kept and seconds.
+    """The least seconds below `best` for one cap; layer by layer, labels of bytes saved and seconds.
 
-    With bytes at their `price` every option costs some seconds more than its group's cheapest, and every choice at
-    least the bound and these: options and labels that would come to `best` are left out.
+    With bytes at their `price` every policy costs some seconds more than its group's cheapest, and every choice at
+    least the bound and these: policies and labels that would come to `best` are left out.
     """
-    taken = np.zeros(options.shape[1], np.int64)
-    dearer = _dearer(options, starts, cap, price)
-    kept, seconds, more = np.zeros(1), np.zeros(1), np.zeros(1)
-    remaining = _least_kept(options, starts, counts, cap)
+    taken = np.zeros(policies.shape[1], np.int64)
+    dearer = _dearer(policies, starts, cap, price)
+    saved, seconds, more = np.zeros(1), np.zeros(1), np.zeros(1)
+    remaining = _least_saved(policies, starts, counts, cap)
     parents, picks = [np.zeros(1, np.int64)], [np.zeros(1, np.int64)]
     for g in range(len(counts)):
         allowed = starts[g] + np.flatnonzero(bound + dearer[starts[g] : starts[g + 1]] < best * (1 - ROUNDING))
-        least = _least_kept(options, starts[g : g + 2], np.ones(1, np.int64), cap)
+        smallest = _least_saved(policies, starts[g : g + 2], np.ones(1, np.int64), cap)
         for _ in range(counts[g]):
-            remaining -= least
-            kept, seconds, more, parent, pick = _with_layer(
-                options, allowed, dearer, kept, seconds, more,
+            remaining -= smallest
+            saved, seconds, more, parent, pick = _with_layer(
+                policies, allowed, dearer, saved, seconds, more,
                 budget - remaining, best * (1 - ROUNDING) - bound,
             )  # fmt: skip
-            if len(kept) == 0:
+            if len(saved) == 0:
                 return np.inf, taken
             parents.append(parent)
             picks.append(pick)
-    found = int(np.argmin(seconds))
-    value, place = seconds[found], found
+    best_label = int(np.argmin(seconds))
+    value, place = seconds[best_label], best_label
     for layer in range(len(picks) - 1, 0, -1):
         taken[picks[layer][place]] += 1
         place = parents[layer][place]
@@ -200,14 +200,14 @@ def _exact(
 
 
 @njit(cache=True)
-def _dearer(options: Floats, starts: Ints, cap: float, price: float) -> Floats:
-    """Seconds every option costs more than the cheapest of its group, bytes at their price; infinite over the cap."""
-    dearer = np.full(options.shape[1], np.inf)
+def _dearer(policies: Floats, starts: Ints, cap: float, price: float) -> Floats:
+    """Seconds every policy costs more than the cheapest of its group, bytes at their price; infinite over the cap."""
+    dearer = np.full(policies.shape[1], np.inf)
     for g in range(len(starts) - 1):
         cheapest = np.inf
         for k in range(starts[g], starts[g + 1]):
-            if options[WORKSPACE, k] <= cap:
-                dearer[k] = options[SECONDS, k] + price * options[KEPT, k]
+            if policies[WORKSPACE, k] <= cap:
+                dearer[k] = policies[SECONDS, k] + price * policies[SAVED, k]
                 cheapest = min(cheapest, dearer[k])
         for k in range(starts[g], starts[g + 1]):
             dearer[k] -= cheapest
@@ -216,31 +216,44 @@ def _dearer(options: Floats, starts: Ints, cap: float, price: float) -> Floats:
 
 @njit(cache=True)
 def _with_layer(
-    options: Floats, allowed: Ints, dearer: Floats, kept: Floats, seconds: Floats, more: Floats, room: float, gap: float
+    policies: Floats,
+    allowed: Ints,
+    dearer: Floats,
+    saved: Floats,
+    seconds: Floats,
+    more: Floats,
+    headroom: float,
+    gap: float,
 ) -> tuple[Floats, Floats, Floats, Ints, Ints]:
-    """Labels with one layer more; of those that keep no less, only ones that take fewer seconds."""
-    most = len(kept) * len(allowed)
-    new_kept, new_seconds, new_more = np.empty(most), np.empty(most), np.empty(most)
+    """Labels with one layer more; of those that save no less, only ones that take fewer seconds."""
+    most = len(saved) * len(allowed)
+    new_saved, new_seconds, new_more = np.empty(most), np.empty(most), np.empty(most)
     parent, pick = np.empty(most, np.int64), np.empty(most, np.int64)
     count = 0
-    for i in range(len(kept)):
+    for i in range(len(saved)):
         for k in allowed:
-            if kept[i] + options[KEPT, k] <= room and more[i] + dearer[k] < gap:
-                new_kept[count] = kept[i] + options[KEPT, k]
-                new_seconds[count] = seconds[i] + options[SECONDS, k]
+            if saved[i] + policies[SAVED, k] <= headroom and more[i] + dearer[k] < gap:
+                new_saved[count] = saved[i] + policies[SAVED, k]
+                new_seconds[count] = seconds[i] + policies[SECONDS, k]
                 new_more[count] = more[i] + dearer[k]
                 parent[count], pick[count] = i, k
                 count += 1
-    order = np.argsort(new_kept[:count])
-    left, least = 0, np.inf
-    chosen = np.empty(count, np.int64)
+    order = np.argsort(new_saved[:count])
+    left, fastest = 0, np.inf
+    undominated = np.empty(count, np.int64)
     for place in order:
-        if new_seconds[place] < least:
+        if new_seconds[place] < fastest:
             # of equally many bytes the last stays, which takes least
-            if left and new_kept[chosen[left - 1]] == new_kept[place]:
+            if left and new_saved[undominated[left - 1]] == new_saved[place]:
                 left -= 1
-            chosen[left] = place
+            undominated[left] = place
             left += 1
-            least = new_seconds[place]
-    chosen = chosen[:left]
-    return new_kept[chosen], new_seconds[chosen], new_more[chosen], parent[chosen], pick[chosen]
+            fastest = new_seconds[place]
+    undominated = undominated[:left]
+    return (
+        new_saved[undominated],
+        new_seconds[undominated],
+        new_more[undominated],
+        parent[undominated],
+        pick[undominated],
+    )

@@ -1,4 +1,4 @@
-"""How long one microbatch takes on every chunk, for one plan or many."""
+"""How long one micro-batch takes on every chunk, for one plan or many."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dovetail.plans.pipeline_schedule import Pipeline
 
 @dataclass(frozen=True, slots=True)
 class ChunkTimes:
-    """Seconds that one microbatch takes on every chunk; leading axes are plans.
+    """Seconds that one micro-batch takes on every chunk; leading axes are plans.
 
     The last axis is the chunk's place along the model (stage i for plain schedules). A transfer delays what needs
     it and leaves both stages free; time that a stage itself spends on sending belongs to its chunks. The last axis

@@ -22,7 +22,7 @@ from dovetail.plans.pipeline_schedule import (
 
 
 def chunk_runs_in_flight(schedule: int, stages: int, microbatches: int, chunks: int, group: int, stage: int) -> int:
-    """The most chunk runs that a stage has in flight; `group` is the interleaved schedule's microbatch group size."""
+    """The most chunk runs that a stage has in flight; `group` is the interleaved schedule's micro-batch group size."""
     if schedule == GPIPE:
         return microbatches
     if schedule == ONE_F_ONE_B:
@@ -38,7 +38,7 @@ def chunk_runs_in_flight(schedule: int, stages: int, microbatches: int, chunks: 
 def peak_saved(
     schedule: int, stages: int, microbatches: int, chunks: int, group: int, stage: int, saved: Floats
 ) -> float:
-    """The most that a stage saves for its backwards at once; `saved` is what one microbatch of each chunk saves.
+    """The most that a stage saves for its backwards at once; `saved` is what one micro-batch of each chunk saves.
 
     Exact for the schedule's order, however the chunks of a stage differ: `peak_in_flight` counts it over the order.
     """
@@ -59,7 +59,7 @@ def peak_saved(
 def interleaved_peak(runs: int, microbatches: int, chunks: int, group: int, saved: Floats) -> float:
     """The most that chunks of different sizes save: after `runs` forwards, then one backward and one forward in turn.
 
-    Forwards take chunks in turn, a group of microbatches each; backwards the same from the last chunk on. Between two
+    Forwards take chunks in turn, a group of micro-batches each; backwards the same from the last chunk on. Between two
     changes of chunk the sum grows or falls evenly, so its largest value is at such a change, or at either end. Whole
     groups repeat: where no smaller one is left over, the changes of the first period are enough.
     """
@@ -110,7 +110,7 @@ def runs_of_turn(runs: int, turn: int, microbatches: int, chunks: int, group: in
 def in_flight_of_chunk(
     schedule: int, stages: int, microbatches: int, chunks: int, group: int, stage: int, chunk: int
 ) -> int:
-    """Runs of one chunk in flight at a moment when a stage has as many in flight as ever: its peak is no lower."""
+    """Runs of one chunk in flight when its stage has the most in flight; the chunk's own peak is no lower."""
     runs = chunk_runs_in_flight(schedule, stages, microbatches, chunks, group, stage)
     if schedule == DUAL_PIPE:
         return stages - stage if chunk == 0 else stage + 1
@@ -127,7 +127,7 @@ def in_flight(pipeline: Pipeline) -> Ints:
 
 
 def peak_saved_by_stage(pipeline: Pipeline, saved: ArrayLike) -> Floats:
-    """What every stage saves at its peak, of what a microbatch of the chunk at each place along the model saves."""
+    """What every stage saves at its peak, of what a micro-batch of the chunk at each place along the model saves."""
     sizes = pipeline.num_stages, pipeline.num_microbatches, pipeline.num_chunks, pipeline.microbatch_group_size
     by_chunk = np.asarray(saved, np.float64)[pipeline.places()]
     code = SCHEDULE_CODES[pipeline.schedule]

@@ -18,7 +18,7 @@ def one_f_one_b(forward: Floats, backward: Floats, transfer: Floats, num_microba
 
     With unit times stage i would do its forward j at tick 2j + i and its backward j at tick 2p − 1 − i + 2j. That
     is the order of 1F1B, and whatever the times, an item needs nothing from a later tick: at each tick the items
-    are found by the stage's parity, and only every stage's latest two ends are kept.
+    are found by the stage's parity, and only the latest two ends of every stage are stored.
     """
     p, n = forward.shape
     m = num_microbatches
@@ -71,10 +71,10 @@ def fill_and_drain(forward: Floats, backward: Floats, transfer: Floats, num_micr
 def fill_and_drain_step(
     forward: Floats, backward: Floats, transfer: Floats, p: int, num_microbatches: int, fill: Floats, drain: Floats
 ) -> float:
-    """One plan's: seconds of every stage and link; `fill` and `drain` are room for as many numbers.
+    """One plan's: seconds of every stage and link; `fill` and `drain` are scratch of the same length.
 
     Without transfers no path is longer, and this is the step time (docs/explanation/pipeline.md). With transfers it is
-    a lower bound: round trips between stages may take longer than staying; only those to the last stage are looked at.
+    a lower bound: round trips between stages may take longer than staying; only those to the last stage count.
     """
     m = num_microbatches
     there, back, slowest, slowest_back, link = 0.0, 0.0, 0.0, 0.0, 0.0
@@ -155,7 +155,7 @@ def least_step(
     longest, before = 0.0, 0.0
     for k in range(p):
         if schedule == INTERLEAVED:
-            # its first forward waits for the chunks before it, and after its last backward they come again
+            # its first forward waits for the chunks before it, and after its last backward those chunks follow
             work = 0.0
             for chunk in range(chunks):
                 work += forward[k + chunk * p] + backward[k + chunk * p]
@@ -166,7 +166,7 @@ def least_step(
             longest = max(longest, before + m * (forward[k] + backward[k]))
             before += forward[k] + transfer[0]
         else:
-            # either direction brings half of the microbatches
+            # either direction brings half of the micro-batches
             other = forward[p - 1 - k] + backward[p - 1 - k]
             longest = max(longest, m / 2 * (forward[k] + backward[k] + other))
     return longest
@@ -174,14 +174,21 @@ def least_step(
 
 @njit(cache=True, inline="always")
 def through(
-    begin: float, rest: float, fill: float, drain: float, trip: float, whole: float, num_microbatches: int, held: int
+    begin: float,
+    rest: float,
+    fill: float,
+    drain: float,
+    trip: float,
+    whole: float,
+    num_microbatches: int,
+    in_flight: int,
 ) -> float:
     """The longest way from a stage's first backward to its last forward, with what comes before and after."""
-    if num_microbatches <= held:  # its last forward comes before its first backward
+    if num_microbatches <= in_flight:  # its last forward comes before its first backward
         return max(begin + drain, fill + rest)
-    between = num_microbatches - held
-    rounds, single = between // held, between % held
-    gain = max(0.0, trip - held * whole)  # of a round trip over staying for as many microbatches
+    between = num_microbatches - in_flight
+    rounds, single = between // in_flight, between % in_flight
+    gain = max(0.0, trip - in_flight * whole)  # of a round trip over staying for as many micro-batches
     if single > 0:
         return begin + between * whole + rounds * gain + rest
     stayed = begin + between * whole + max(0, rounds - 1) * gain + rest
@@ -197,7 +204,7 @@ def topological_order(starts: Ints, need: Ints) -> Ints:
     those of need[k], where -1 is none.
     """
     stages, count = len(starts) - 1, 0
-    found, done = np.empty(len(need), np.int64), np.zeros(len(need), np.bool_)
+    order, done = np.empty(len(need), np.int64), np.zeros(len(need), np.bool_)
     following = starts[:-1].copy()
     moving = True
     while moving:
@@ -208,11 +215,11 @@ def topological_order(starts: Ints, need: Ints) -> Ints:
                 if (need[k, 0] >= 0 and not done[need[k, 0]]) or (need[k, 1] >= 0 and not done[need[k, 1]]):
                     break
                 done[k] = True
-                found[count] = k
+                order[count] = k
                 count += 1
                 following[i] += 1
                 moving = True
-    return found[:count]
+    return order[:count]
 
 
 @njit(cache=True)

@@ -52,7 +52,7 @@ class _Outline:
     counts: Ints
     #: 3 × stages: place of the first forward, the first backward and the last backward
     place: Ints
-    #: 3 × stages: whether their microbatch runs towards the first stage, as half of DualPipe's do
+    #: 3 × stages: whether their micro-batch runs towards the first stage, as half of DualPipe's do
     reverse: Bools
 
 
@@ -80,14 +80,14 @@ def _outline(pipeline: Pipeline) -> _Outline:
 
 
 def _one_stage_paths(outline: _Outline, columns: Columns) -> Floats:
-    """The longest path that comes to a stage, stays, and leaves it: along one microbatch's forward or back.
+    """The longest path that comes to a stage, stays, and leaves it: along one micro-batch's forward or back.
 
     On these chains DualPipe's items are never joined, and its gradients are those of inputs alone.
     """
     before, total, after = np.einsum("psc,scn->psn", outline.counts, columns.work()[outline.rows])
     pipeline = outline.pipeline
     gradient = columns.backward if pipeline.schedule is PipelineSchedule.INTERLEAVED else columns.input_gradient
-    # Seconds over links to each place, when a microbatch runs forwards or in reverse over the stages.
+    # Seconds over links to each place, when a micro-batch runs forwards or in reverse over the stages.
     links = columns.transfer[np.arange(pipeline.num_places - 1) % max(1, pipeline.num_links)]
     if pipeline.num_stages == 1:
         links = np.zeros_like(links)

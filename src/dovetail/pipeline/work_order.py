@@ -17,7 +17,7 @@ from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
 
 
 class WorkKind(IntEnum):
-    """What a stage does with one microbatch of one chunk; a backward is both gradients at once."""
+    """What a stage does with one micro-batch of one chunk; a backward is both gradients at once."""
 
     FORWARD = 0
     BACKWARD = 1
@@ -85,14 +85,14 @@ def work_order(pipeline: Pipeline) -> WorkOrder:
     letters = letters[is_item]
     kind = np.frombuffer(letters.tobytes().upper().translate(_KINDS), np.uint8).astype(np.int64)
     microbatch, chunk = np.empty_like(kind), np.empty_like(kind)
-    # A stage's n-th forward or backward of a stream takes the stream's n-th microbatch.
+    # A stage's n-th forward or backward of a stream takes the stream's n-th micro-batch.
     is_small = letters >= ord("a")
     is_weight, is_forward = kind == WorkKind.WEIGHT_GRADIENT, kind == WorkKind.FORWARD
     for small, stream in enumerate(_streams(pipeline)):
         of_stream = is_small == bool(small)
         for mask, chunks in ((is_forward, stream.forward_chunk), (~is_forward & ~is_weight, stream.backward_chunk)):
-            (found,) = np.nonzero(mask & of_stream)
-            microbatch[found], chunk[found] = stream.microbatch.ravel(), chunks.ravel()
+            (which,) = np.nonzero(mask & of_stream)
+            microbatch[which], chunk[which] = stream.microbatch.ravel(), chunks.ravel()
     # Weight gradients follow first in, first out.
     waiting = kind == WorkKind.INPUT_GRADIENT
     microbatch[is_weight], chunk[is_weight] = microbatch[waiting], chunk[waiting]
@@ -126,7 +126,7 @@ def needs(order: WorkOrder) -> Needs:
 
 
 # A pattern writes a stage's order in letters: Forward, whole Backward, Input gradient, Weight gradient; small
-# letters are the second stream of microbatches (DualPipe's other direction); "&" joins an item to the next.
+# letters are the second stream of micro-batches (DualPipe's other direction); "&" joins an item to the next.
 
 
 def _gpipe(pipeline: Pipeline, stage: int) -> str:
@@ -203,7 +203,7 @@ _KINDS = bytes.maketrans(b"FBIW", bytes(WorkKind))
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """Arrays of stages × n: the microbatch and chunk of a stage's n-th forward and backward."""
+    """Arrays of stages × n: the micro-batch and chunk of a stage's n-th forward and backward."""
 
     microbatch: Ints
     forward_chunk: Ints
@@ -213,13 +213,13 @@ class _Stream:
 def _streams(pipeline: Pipeline) -> tuple[_Stream, ...]:
     p, m = pipeline.num_stages, pipeline.num_microbatches
     if pipeline.schedule is PipelineSchedule.DUAL_PIPE:
-        # The first half of the microbatches runs towards the last stage, the second half towards the first; at
+        # The first half of the micro-batches runs towards the last stage, the second half towards the first; at
         # each stage the first stream is the one that entered at the nearer end.
         half = np.tile(np.arange(m // 2), (p, 1))
         direction = np.where(np.arange(p) < p // 2, 0, 1)[:, None] + 0 * half
         first = _Stream(half + m // 2 * direction, direction, direction)
         return first, _Stream(half + m // 2 * (1 - direction), 1 - direction, 1 - direction)
-    # Interleaved: a group of microbatches passes every chunk before the next group; backwards, the last chunk first.
+    # Interleaved: a group of micro-batches passes every chunk before the next group; backwards, the last chunk first.
     v, size = pipeline.num_chunks, pipeline.microbatch_group_size
     groups = [np.arange(first, min(m, first + size)) for first in range(0, m, size)]
     microbatch = np.concatenate([np.tile(group, v) for group in groups])

@@ -1,4 +1,4 @@
-"""A plan on a cluster: its degrees as axes on network tiers, and the strategy that cuts operators along them."""
+"""A plan on a cluster: its degrees as axes on network tiers, and the strategy that shards operators along them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ PIPELINE = "pipeline"
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """The axes of one pipeline stage, and what each of them cuts."""
+    """The axes of one pipeline stage, and what each of them shards."""
 
     axes: AtomicAxes
     strategy: Strategy
-    #: by axis (and PIPELINE): how many groups it joins along every way of the network, and how far these lie apart
+    #: by axis (and PIPELINE): how many groups it joins along every way of the network, and their stride
     joins: Mapping[str, tuple[int, ...]]
     strides: Mapping[str, tuple[int, ...]]
 
@@ -50,9 +50,9 @@ def arrange(plan: Plan, graph: ModelGraph, cluster: Cluster) -> Arrangement:
 
 
 def _arrange_tile(layouts: TileLayouts, zero_stage: int, stages: int, cluster: Cluster) -> Arrangement:
-    """Layouts on the tile of a stage: each of its atomic axes lies along the rows or columns of a grid of dies.
+    """Layouts on the tile of a stage: each of its atomic axes runs along the rows or columns of a grid of dies.
 
-    Where there is no grid the chips of a stage are one row, and groups lie on tiers as they nest.
+    Without a grid the chips of a stage are one row, and groups are on tiers as they nest.
     """
     axes = layouts.axes()
     sizes = axes.sizes()
@@ -66,7 +66,7 @@ def _arrange_tile(layouts: TileLayouts, zero_stage: int, stages: int, cluster: C
 def tile_ways(
     rows: int, cols: int, axes: TileAxes, stages: int, cluster: Cluster
 ) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
-    """Of a tile's atomic axes and the pipeline: groups along every way of the network, and how far these lie apart."""
+    """Of a tile's atomic axes and the pipeline: groups along every way of the network, and their stride."""
     tiers, along = cluster.tiers, ways(cluster.tiers)
     joins: dict[str, tuple[int, ...]] = {}
     strides: dict[str, tuple[int, ...]] = {}
@@ -79,7 +79,7 @@ def tile_ways(
         joins[PIPELINE] = joined_by_tier(cols, cols * stages, ends)
         return joins, {axis: (1,) * len(ends) for axis in joins}
     if not (tiers[0].routed and len(tiers[0].shape) == 2):
-        raise InputError("plan: layouts", f"are for no network as {cluster.name} has", "take a wafer or a cluster")
+        raise InputError("plan: layouts", f"do not fit the network of {cluster.name}", "take a wafer or a cluster")
     for number, axis in enumerate(MeshAxis):
         for low, high in pairwise(axes.ends(axis)):
             joins[axis_name(axis, low)] = tuple(high // low if way == number else 1 for way in range(len(along)))
@@ -117,16 +117,16 @@ def _along_ways(
     for number, tier in enumerate(tiers):
         here = tuple(by_tier[axis][number] for axis in order)
         parts = rectangles(here, tier.shape) if tier.routed else tuple((n,) for n in here)
-        apart = [1] * len(parts[0])
+        spacing = [1] * len(parts[0])
         for axis, part in zip(order, parts, strict=True):
             joins[axis] += part
-            strides[axis] += apart if tier.routed else [1]
-            apart = [stride * factor for stride, factor in zip(apart, part, strict=True)]
+            strides[axis] += spacing if tier.routed else [1]
+            spacing = [stride * factor for stride, factor in zip(spacing, part, strict=True)]
     return {axis: tuple(n) for axis, n in joins.items()}, {axis: tuple(n) for axis, n in strides.items()}
 
 
 def stage_hops(arrangement: Arrangement, cluster: Cluster) -> int | None:
-    """How many links of a routed grid lie between a chip and its fellow of the next stage; None in other networks.
+    """How many links of a routed grid are between a chip and its peer of the next stage; None in other networks.
 
     Stages follow each other in a snake, so that neighbours in the pipeline are neighbours on the grid.
     """
@@ -137,12 +137,12 @@ def stage_hops(arrangement: Arrangement, cluster: Cluster) -> int | None:
     return longest(hops) if hops else None
 
 
-def _from_inside(axes: AtomicAxes, copy: int | None) -> list[str]:
-    """Axes from the innermost outwards, the pipeline behind those of one copy, or behind all."""
+def _from_inside(axes: AtomicAxes, replica_chips: int | None) -> list[str]:
+    """Axes from the innermost outwards, the pipeline behind those of one replica, or behind all."""
     order: list[str] = []
     low = 1
     for axis, size in axes.sizes.items():
-        if low == copy:
+        if low == replica_chips:
             order.append(PIPELINE)
         order.append(axis)
         low *= size
@@ -150,15 +150,18 @@ def _from_inside(axes: AtomicAxes, copy: int | None) -> list[str]:
 
 
 def _stage_tiers(plan: Plan, cluster: Cluster) -> list[int]:
-    """How many chips of one stage every tier holds; with stages inside, copies lie the whole pipeline apart."""
+    """How many chips of one stage every tier holds; with stages inside, replicas have the stride of a pipeline."""
     sizes = [tier.size for tier in cluster.tiers] or [1]
     if not plan.stages_inside:
         return sizes
-    copy, p = plan.tensor_parallel * plan.context_parallel, plan.pipeline_parallel
-    return [size if size <= copy else size // p if size >= copy * p and size % p == 0 else copy for size in sizes]
+    replica_chips, p = plan.tensor_parallel * plan.context_parallel, plan.pipeline_parallel
+    return [
+        size if size <= replica_chips else size // p if size >= replica_chips * p and size % p == 0 else replica_chips
+        for size in sizes
+    ]
 
 
 def _kv_heads(graph: ModelGraph) -> int:
-    """The fewest key heads of any layer: tensor parallelism beyond them cuts query groups."""
+    """The fewest key heads of any layer: tensor parallelism beyond them shards query groups."""
     heads = [layer.sizes.get("kv_heads") for layer in graph.layers.values()]
     return min((h for h in heads if isinstance(h, int)), default=2**20)

@@ -1,4 +1,4 @@
-"""What is said of a field of a plan where it is declared, and how declarations are read."""
+"""What the declaration of a plan field says, and how declarations are read."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class Values:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlanField:
-    """All there is to say of a field of a plan beside its name, type and default.
+    """All that is declared of a plan field besides its name, type and default.
 
-    The type stands in the annotation and so do its limits (`Degree`). A field with a default has it in plan files too;
-    one without is what `resolve` says where a file leaves it out.
+    The annotation has the type and its limits (`Degree`). A field with a default has it in plan files too; one without
+    is what `resolve` derives where a file leaves it out.
     """
 
     #: how messages and docs describe it
@@ -76,16 +76,16 @@ class PlanField:
 
     #: abbreviation: TP in TP8
     short: str = ""
-    #: where it stands in the short form; those of equal order stand as declared
+    #: its position in the short form; equal ones are in the order of declaration
     order: int = 100
     #: its part of the short form, empty where there is nothing to say; None: the abbreviation and the value
     words: Callable[[Any], str] | None = None
-    #: whether that part stands among the degrees, or behind them after a comma
+    #: whether that part is among the degrees, or behind them after a comma
     behind: bool = False
     #: whether 1 is worth a word
     always: bool = False
 
-    #: framework or launch format → the option that has just this value
+    #: framework or launch format → the flag that has just this value
     flags: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
@@ -139,12 +139,12 @@ class Declared:
 def declared(table: type[DataclassInstance]) -> Mapping[str, Declared]:
     """The fields of a table by their names, in its order."""
     hints = get_type_hints(table, include_extras=True)
-    found: dict[str, Declared] = {}
+    by_name: dict[str, Declared] = {}
     for each in fields(table):
         about = next((part for part in _metadata(hints[each.name]) if isinstance(part, PlanField)), None)
         assert about is not None, f"{each.name} is declared with a PlanField"
-        found[each.name] = Declared(each.name, hints[each.name], about, each.default)
-    return MappingProxyType(found)
+        by_name[each.name] = Declared(each.name, hints[each.name], about, each.default)
+    return MappingProxyType(by_name)
 
 
 def _metadata(annotation: Any) -> tuple[Any, ...]:

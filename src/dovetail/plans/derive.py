@@ -47,21 +47,23 @@ def layouts(spec: Given) -> TileLayouts | None:
     """Layouts of a plan whose degrees say no more than how many chips a stage has; chips may be left over."""
     if spec.layouts is None:
         return None
-    found: TileLayouts = spec.layouts.layouts()
-    if spec.tensor_parallel != found.chips:
-        fix = f"it should be {found.chips}, all dies of the tile"
-        raise InputError("plan: tensor_parallel", f"is {spec.tensor_parallel} beside layouts", fix)
+    tile: TileLayouts = spec.layouts.layouts()
+    if spec.tensor_parallel != tile.chips:
+        fix = f"it should be {tile.chips}, all dies of the tile"
+        raise InputError("plan: tensor_parallel", f"is {spec.tensor_parallel} with layouts", fix)
     for field in ("data_parallel", "context_parallel", "expert_parallel"):
         if getattr(spec, field) not in (None, 1):
-            raise InputError(f"plan: {field}", "stands beside layouts", "leave it out: layouts say what is cut")
+            raise InputError(
+                f"plan: {field}", "cannot be combined with layouts", "leave it out: layouts shard everything"
+            )
     if spec.sequence_parallel:
-        raise InputError("plan: sequence_parallel", "stands beside layouts", "leave it out")
+        raise InputError("plan: sequence_parallel", "cannot be combined with layouts", "leave it out")
     if spec.zero_stage == 2:
-        raise InputError("plan: zero_stage", "is 2 beside layouts", "it should be 0, 1 or 3")
-    if found.chips * spec.pipeline_parallel > spec.chips:
-        what = f"has {found.chips} dies for each of {spec.pipeline_parallel} stages, of {spec.chips} in all"
+        raise InputError("plan: zero_stage", "is 2 with layouts", "it should be 0, 1 or 3")
+    if tile.chips * spec.pipeline_parallel > spec.chips:
+        what = f"has {tile.chips} dies for each of {spec.pipeline_parallel} stages, of {spec.chips} in all"
         raise InputError("plan: layouts.tile", what, "use smaller tiles or fewer stages")
-    return found
+    return tile
 
 
 def expert_tensor_parallel(spec: Given) -> int:
@@ -131,7 +133,7 @@ def pipeline_schedule(spec: Given) -> str:
         Pipeline(PipelineSchedule(schedule), p, microbatches, v)
     except InputError as error:
         field = _PIPELINE_FIELDS[error.where]
-        what = f"makes {microbatches} microbatches: {error.what}" if field == "micro_batch" else error.what
+        what = f"makes {microbatches} micro-batches: {error.what}" if field == "micro_batch" else error.what
         raise InputError(f"plan: {field}", what, error.fix) from None
     return schedule
 
@@ -155,11 +157,13 @@ def recompute_by_block(spec: Given) -> tuple[tuple[int, str | tuple[str, ...]], 
     if spec.recompute_by_block is None:
         return None
     if spec.recompute != "none" or spec.recompute_share < 1:
-        raise InputError("plan: recompute_by_block", "stands beside recompute or its share", "leave those out")
+        raise InputError(
+            "plan: recompute_by_block", "cannot be combined with recompute or its share", "leave those out"
+        )
     blocks = sum(run.blocks for run in spec.recompute_by_block)
     if blocks != num_layers:
         raise InputError("plan: recompute_by_block", f"is for {blocks} blocks", f"it should be for {num_layers}")
-    return tuple((run.blocks, run.again) for run in spec.recompute_by_block)
+    return tuple((run.blocks, run.recompute) for run in spec.recompute_by_block)
 
 
 def layers_per_stage(spec: Given) -> tuple[int, ...]:
@@ -180,7 +184,7 @@ def layers_per_stage(spec: Given) -> tuple[int, ...]:
         )
     if not all(spec.layers_per_stage[1:-1]):
         raise InputError(
-            "plan: layers_per_stage", "has 0 between the first and the last", "only embedding or head stand alone"
+            "plan: layers_per_stage", "has 0 between the first and the last", "only embedding or head may be alone"
         )
     return spec.layers_per_stage
 

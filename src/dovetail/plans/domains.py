@@ -79,7 +79,7 @@ def expert_degrees(scope: FieldScope) -> tuple[int, ...]:
 
 
 def expert_tensor_degrees(scope: FieldScope) -> None:
-    """Left open: experts whole, or cut as wide as the layers around them, which depends on the tensor degree."""
+    """Left open: experts whole, or sharded like the layers around them, which depends on the tensor degree."""
     del scope
 
 

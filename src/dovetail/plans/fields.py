@@ -3,7 +3,7 @@
 To add a field, add its line to `PlanFields`. Files, `--fix`, studies and launch files then read and write it, spaces
 list its values, and the search looks at each of them with each plan: `searched="product"`, what a declaration says if
 it says nothing else. Degrees are enumerated as plans of one stage that carry such a field with each of its values, so
-what it does to how a layer is cut is counted, and where it does nothing both plans are evaluated and the default is
+what it does to how a layer is sharded is counted, and where it does nothing both plans are evaluated and the default is
 taken. The other words name steps of the search that enumerate many values of a field at once as numbers of a table.
 """
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from dovetail.documents import Spec
+from dovetail.errors import InputError
 from dovetail.layout.encoding import MeshAxis, Strings, TileLayouts
 from dovetail.layout.encoding.tile_layouts import string_of, string_text
 
@@ -27,11 +28,18 @@ class RecomputeRun(Spec):
     """Blocks that follow each other and recompute the same."""
 
     blocks: Annotated[int, Field(ge=1, le=2**24)]
-    again: RecomputeChoice
+    recompute: RecomputeChoice
+
+    @model_validator(mode="before")
+    @classmethod
+    def _renamed(cls, document: Any) -> Any:
+        if isinstance(document, dict) and "again" in document:
+            raise InputError("again", "is called recompute now", "write recompute instead")
+        return document  # pyright: ignore[reportUnknownVariableType]
 
 
 class StringsSpec(Spec):
-    """How an operator or the stream is cut along the rows and along the columns of a tile: `4 seq, 2 replicate`."""
+    """How an operator or the stream is sharded along the rows and columns of a tile: `4 seq, 2 replicate`."""
 
     rows: LayoutText = ""
     cols: LayoutText = ""
@@ -47,7 +55,7 @@ class LayoutsSpec(Spec):
     tile: Annotated[tuple[Side, Side], Field(strict=False)]
     """rows and columns of a stage's dies; 1 and all chips of a stage where there is no grid"""
     stream: StringsSpec = StringsSpec()
-    """how what layers hand on lies"""
+    """layout of what layers hand on"""
     classes: Annotated[dict[OperatorName, dict[OperatorName, StringsSpec]], Field(max_length=1000)]
     """layer class, then operator"""
 
@@ -71,7 +79,7 @@ def plain(value: Any) -> Any:
 
 def runs_document(runs: tuple[tuple[int, str | tuple[str, ...]], ...]) -> list[dict[str, Any]]:
     """Runs of blocks as a plan file has them."""
-    return [{"blocks": blocks, "again": plain(choice)} for blocks, choice in runs]
+    return [{"blocks": blocks, "recompute": plain(choice)} for blocks, choice in runs]
 
 
 def layouts_document(layouts: TileLayouts) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Options of frameworks that have just the value of a field, as the fields are declared with them."""
+"""Flags of frameworks that have just the value of a field, as the fields are declared with them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from dovetail.plans.plan import Plan
 
 
 def flags_of(target: str) -> Mapping[str, str]:
-    """The options of a launch format by the names of the fields."""
+    """The flags of a launch format by the names of the fields."""
     fields = declared(PlanFields).items()
     return {name: each.about.flags[target] for name, each in fields if target in each.about.flags}
 
 
 def further_flags(target: str, plan: Plan) -> Iterator[tuple[str, str]]:
-    """Options of fields that no exporter knows by name, where they are not at their defaults."""
+    """Flags of fields that no exporter knows by name, where they are not at their defaults."""
     for each in _further(target):
         value = getattr(plan, each.name)
         if value != each.default:
@@ -26,16 +26,16 @@ def further_flags(target: str, plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def read_further(target: str, where: str, text_of: Callable[[str], str | None]) -> dict[str, Any]:
-    """Those fields from the texts of their options."""
+    """Those fields from the texts of their flags."""
     values: dict[str, Any] = {}
     for each in _further(target):
-        option = each.about.flags[target]
-        text = text_of(option)
+        flag = each.about.flags[target]
+        text = text_of(flag)
         if text is not None:
             try:
                 values[each.name] = each.values.read(each.name, text)
             except InputError as error:
-                raise InputError(f"{where}: {option}", error.what, error.fix) from None
+                raise InputError(f"{where}: {flag}", error.what, error.fix) from None
     return values
 
 

@@ -16,10 +16,10 @@ Obstacle = tuple[str, str, str]
 
 def check_runnable(plan: Plan, framework: Framework, precision: str) -> None:
     """Refuses a plan the framework cannot run: an answer that cannot be run is no answer."""
-    known = [name for name, _ in framework.states]
-    if precision not in known:
+    precisions = [name for name, _ in framework.states]
+    if precision not in precisions:
         what = f"is {precision}, which {framework.name} ({framework.version}) does not run"
-        raise InputError("job: precision", what, _one_of(known))
+        raise InputError("job: precision", what, _one_of(precisions))
     for check in (_pipeline, _sharding, _recompute, expert_obstacles):
         for field, what, fix in check(plan, framework):
             raise InputError(
@@ -30,11 +30,11 @@ def check_runnable(plan: Plan, framework: Framework, precision: str) -> None:
 def _pipeline(plan: Plan, framework: Framework) -> Iterator[Obstacle]:
     p, m = plan.pipeline_parallel, plan.num_microbatches
     if p > 1 and plan.pipeline_schedule not in framework.pipeline_schedules:
-        known = [schedule for schedule in PipelineSchedule if schedule in framework.pipeline_schedules]
-        yield "pipeline_schedule", f"is {plan.pipeline_schedule}", _one_of(known)
+        schedules = [schedule for schedule in PipelineSchedule if schedule in framework.pipeline_schedules]
+        yield "pipeline_schedule", f"is {plan.pipeline_schedule}", _one_of(schedules)
     if plan.pipeline_schedule == "interleaved" and not framework.can_interleave(m, p):
-        fix = "choose a micro_batch whose number of microbatches is a multiple of the stages"
-        yield "micro_batch", f"makes {m} microbatches for {p} interleaved stages", fix
+        fix = "choose a micro_batch whose number of micro-batches is a multiple of the stages"
+        yield "micro_batch", f"makes {m} micro-batches for {p} interleaved stages", fix
     if plan.axis_order not in framework.axis_orders:
         yield "axis_order", f"is {plan.axis_order}", _one_of(framework.axis_orders)
     layers = plan.layers_per_stage
@@ -46,7 +46,7 @@ def _pipeline(plan: Plan, framework: Framework) -> Iterator[Obstacle]:
 
 def _sharding(plan: Plan, framework: Framework) -> Iterator[Obstacle]:
     if plan.layouts is not None and not framework.layouts:
-        yield "layouts", "cut operators in ways of their own", "leave them out, or use the framework wafer or ideal"
+        yield "layouts", "shard operators one by one", "leave them out, or use the framework wafer or ideal"
     staged = plan.pipeline_parallel > 1
     stages = framework.zero_stages_with_pipeline if staged else framework.zero_stages
     if plan.zero_stage not in stages:
@@ -91,7 +91,7 @@ def expert_obstacles(plan: Plan, framework: Framework) -> Iterator[Obstacle]:
     if not framework.expert_parallel:
         yield "expert_parallel", f"is {e}", "set it to 1"
     if framework.experts_along_sequence and t > 1 and not plan.sequence_parallel:
-        yield "sequence_parallel", "is false beside experts and tensor parallelism", "set it to true"
+        yield "sequence_parallel", "is false with experts and tensor parallelism", "set it to true"
     # neighbouring chips are tensor, then context, then data parallel; experts start where an expert's chips end
     spans = {"tensor": (1, t), "context": (t, t * c), "data": (t * c, t * c * plan.data_parallel)}
     for axis, (start, end) in spans.items():

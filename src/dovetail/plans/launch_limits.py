@@ -42,7 +42,7 @@ def blocks_of(model: Model) -> list[Block]:
 
 
 def state_replicas(plan: Plan) -> int:
-    """Copies of the sharded state."""
+    """Replicas of the sharded state."""
     return plan.data_parallel * plan.context_parallel // plan.zero_group
 
 
@@ -81,12 +81,12 @@ def _megatron_experts(plan: Plan, job: Job) -> Iterator[Obstacle]:
         return
     t, inner = plan.tensor_parallel, plan.expert_tensor_parallel
     if t > 1 and not plan.sequence_parallel:
-        yield "sequence_parallel", "is false beside experts and tensor parallelism", "set it to true"
+        yield "sequence_parallel", "is false with experts and tensor parallelism", "set it to true"
     if inner > 1 and getattr(mixtures[0], "bias", False):
         yield "expert_tensor_parallel", f"is {inner} for experts with biases", "set it to 1"
-    copies = t * plan.context_parallel * plan.data_parallel // (inner * plan.expert_parallel)
-    if copies % state_replicas(plan):
-        fix = f"leave it out, or let its {state_replicas(plan)} groups divide the {copies} copies of each expert"
+    replicas = t * plan.context_parallel * plan.data_parallel // (inner * plan.expert_parallel)
+    if replicas % state_replicas(plan):
+        fix = f"leave it out, or let its {state_replicas(plan)} groups divide the {replicas} replicas of each expert"
         yield "zero_group", f"is {plan.zero_group}", fix
 
 
@@ -94,14 +94,14 @@ def _megatron_recompute(plan: Plan) -> Iterator[Obstacle]:
     """Full recompute of a share has to make a whole number of blocks of each stage, or virtual stage."""
     choice, share = plan.recompute, plan.recompute_share
     if plan.recompute_by_block is not None:
-        yield "recompute_by_block", "tells blocks apart", "give recompute, and a share where some keep all"
+        yield "recompute_by_block", "tells blocks apart", "give recompute, and a share where some save everything"
     elif choice not in ("none", (), "full") and share < 1:
         yield "recompute_share", f"is {share:g} of selective recomputation", "leave it out, or use full"
     elif choice == "full" and share < 1:
         sizes = {size for size in plan.layers_per_stage if size}
         size = max(sizes)
         if len(sizes) > 1:
-            fix = "recompute all blocks or none, or cut the model evenly"
+            fix = "recompute all blocks or none, or partition the model evenly"
             yield "recompute_share", f"is {share:g} of uneven stages", fix
         elif float(recomputed_blocks(plan) / size) != share or recomputed_blocks(plan) % 1:
             below = max(int(share * size), 1)
@@ -128,9 +128,9 @@ def _torchtitan(plan: Plan, job: Job) -> Iterator[Obstacle]:
     parts = (t if plan.sequence_parallel else 1) * (2 * c if c > 1 else 1)
     if job.seq_len % parts:
         field = "context_parallel" if c > 1 else "sequence_parallel"
-        yield field, f"cuts {job.seq_len} tokens into {parts} parts", "choose degrees that divide them"
+        yield field, f"splits {job.seq_len} tokens into {parts} parts", "choose degrees that divide them"
     if not plan.zero_stage and c > 1:
-        yield "zero_stage", "is 0 beside context parallelism, whose chips always shard the weights", "set it to 2 or 3"
+        yield "zero_stage", "is 0 with context parallelism, whose chips always shard the weights", "set it to 2 or 3"
     elif plan.zero_stage and plan.zero_group % c:
         yield "zero_group", f"is {plan.zero_group} with {c} context-parallel chips", "it should be a multiple of them"
     yield from _experts_whole(plan)
@@ -147,7 +147,7 @@ def _torchtitan(plan: Plan, job: Job) -> Iterator[Obstacle]:
 
 
 def _experts_whole(plan: Plan) -> Iterator[Obstacle]:
-    """Experts that are spread are whole, and those that are not are cut like the layers around them."""
+    """Spread experts are whole, and others are sharded like the layers around them."""
     e, inner = plan.expert_parallel, plan.expert_tensor_parallel
     if e == 1 and inner != plan.tensor_parallel:
         yield "expert_tensor_parallel", "is 1 where experts are not spread", "leave it out, or spread the experts"
@@ -159,11 +159,11 @@ def _deepspeed(plan: Plan, job: Job) -> Iterator[Obstacle]:
     del job
     t, c = plan.tensor_parallel, plan.context_parallel
     if plan.sequence_parallel:
-        yield "sequence_parallel", "is true beside AutoTP", "set it to false"
+        yield "sequence_parallel", "cannot be combined with AutoTP", "set it to false"
     if t > 1 and c > 1:
-        yield "context_parallel", f"is {c} beside tensor_parallel {t}", "use one of the two"
+        yield "context_parallel", f"is {c} with tensor_parallel {t}", "use one of the two"
     if plan.zero_stage and plan.zero_group < plan.data_parallel * c:
-        # MiCS is gone, and hpZ keeps a second copy of the weights without making the group smaller
+        # MiCS is gone, and hpZ has a second replica of the weights without making the group smaller
         yield "zero_group", f"is {plan.zero_group} of {plan.data_parallel * c} chips", "leave it out"
     yield from _experts_whole(plan)
     if plan.recompute_share < 1:
@@ -180,7 +180,7 @@ def _accelerate(plan: Plan, job: Job) -> Iterator[Obstacle]:
     if plan.zero_group == 1:
         yield "zero_group", "is 1, which leaves nothing to shard", "shard over 2 chips or more"
     if t * c > 1 and plan.zero_group == c and plan.data_parallel > 1:
-        what = f"is {c}, so that copies stand beside tensor or context parallelism"
+        what = f"is {c}, which leaves replicas next to tensor or context parallelism"
         yield "zero_group", what, "shard over some of the data-parallel chips"
     if plan.sequence_parallel:
         yield "sequence_parallel", "is true", "set it to false"
@@ -201,9 +201,9 @@ def _maxtext(plan: Plan, job: Job) -> Iterator[Obstacle]:
     del job
     c, e = plan.context_parallel, plan.expert_parallel
     if plan.zero_stage < 3 and c * e > 1:
-        # the rules of base.yml cut weights along the context and expert axes, always
+        # the rules of base.yml always shard weights along the context and expert axes
         axis = "context" if c > 1 else "expert"
-        yield "zero_stage", f"is {plan.zero_stage} beside {axis} parallelism, which shards the weights", "set it to 3"
+        yield "zero_stage", f"is {plan.zero_stage} with {axis} parallelism, which shards the weights", "set it to 3"
     if plan.zero_stage == 1 and plan.zero_group < plan.data_parallel:
         yield "zero_group", f"is {plan.zero_group} with zero_stage 1", "leave it out"
     if plan.zero_stage == 3 and plan.zero_group % (c * e):
@@ -216,8 +216,8 @@ def _maxtext(plan: Plan, job: Job) -> Iterator[Obstacle]:
         yield field, "names operators, where policies name tensors", f"it should be {' or '.join(MAXTEXT_POLICIES)}"
     p, m = plan.pipeline_parallel, plan.num_microbatches
     if p > 1 and m % p:
-        what = f"makes {m} microbatches for {p} stages"
-        yield "micro_batch", what, "choose one whose number of microbatches is a multiple of the stages"
+        what = f"makes {m} micro-batches for {p} stages"
+        yield "micro_batch", what, "choose one whose number of micro-batches is a multiple of the stages"
 
 
 LAUNCHES = {

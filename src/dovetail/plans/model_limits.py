@@ -1,4 +1,4 @@
-"""Whether a plan suits a model: groups of chips nest, degrees divide what they cut, what a plan names exists."""
+"""Whether a plan suits a model: groups of chips nest, degrees divide what they shard, what a plan names exists."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from dovetail.plans.plan import Plan
 from dovetail.profile.modules import MODULES
 
 #: Dims that need not divide evenly: tables are padded, tokens go to experts as they come, and data-parallel
-#: chips have equally many sequences by how microbatches are counted.
+#: chips have equally many sequences by how micro-batches are counted.
 _UNEVEN = frozenset({"vocab", "batch", EXPERT_TOKENS})
 
 #: The dims of the residual stream.
 STREAM_DIMS = ("batch", "seq", "hidden")
 
-#: How a sentence calls the dims degrees cut; the others are called as the graph calls them.
+#: How a sentence calls the dims that degrees shard; the others are called as the graph calls them.
 _WORDS = {
     "seq": "tokens of a sequence",
     "kv_heads": "key heads",
@@ -53,19 +53,19 @@ def check_suitable(plan: Plan, job: Job, cluster: Cluster) -> None:
     except InputError as error:
         # all groups nest but those that share key heads
         raise InputError("plan: expert_tensor_parallel", error.what, error.fix) from None
-    for cut in dim_shards(graph, job.seq_len, arranged.strategy):
-        chips = prod(arranged.axes.sizes[axis] for axis in cut.axes)
-        if cut.size % chips:
+    for shard in dim_shards(graph, job.seq_len, arranged.strategy):
+        chips = prod(arranged.axes.sizes[axis] for axis in shard.axes)
+        if shard.size % chips:
             tensor = arranged.strategy.mesh.tensor
-            inner = prod(arranged.axes.sizes[axis] for axis in cut.axes if axis in tensor)
-            field = _field(plan, cut.dim, cut.size, inner)
-            what = f"leaves {chips} chips to share {cut.size} {_WORDS.get(cut.dim, cut.dim)} ({cut.layer})"
+            inner = prod(arranged.axes.sizes[axis] for axis in shard.axes if axis in tensor)
+            field = _field(plan, shard.dim, shard.size, inner)
+            what = f"leaves {chips} chips to share {shard.size} {_WORDS.get(shard.dim, shard.dim)} ({shard.layer})"
             raise InputError(f"plan: {field}", what, "choose a degree that divides them")
 
 
 @dataclass(frozen=True, slots=True)
 class DimShard:
-    """A dim of some operator, the axes that cut it, and a layer where that is so."""
+    """A dim of some operator, the axes that shard it, and a layer where that is so."""
 
     dim: str
     size: int
@@ -74,44 +74,46 @@ class DimShard:
 
 
 def dim_shards(graph: ModelGraph, seq_len: int, strategy: Strategy) -> tuple[DimShard, ...]:
-    """Every dim that chips share equally, and the axes it is cut along."""
-    found: dict[tuple[str, int, tuple[str, ...]], str] = {}
+    """Every dim that chips share equally, and the axes it is sharded along."""
+    layer_of: dict[tuple[str, int, tuple[str, ...]], str] = {}
     for name, layer in graph.layers.items():
         sizes = {**layer.sizes, "seq": seq_len}
-        own = strategy.of(layer)
+        of_layer = strategy.of(layer)
         for operator in layer.operators:
-            cuts: dict[str, list[str]] = {}
-            for axis, dim in own.shard(operator).items():
+            axes_of: dict[str, list[str]] = {}
+            for axis, dim in of_layer.shard(operator).items():
                 if operator.split(dim) is not None:
-                    cuts.setdefault(dim, []).append(axis)
-            for dim, axes in cuts.items():
+                    axes_of.setdefault(dim, []).append(axis)
+            for dim, axes in axes_of.items():
                 size = sizes.get(dim)
                 if dim not in _UNEVEN and isinstance(size, int):
-                    found.setdefault((dim, size, tuple(axes)), name)
-    return tuple(DimShard(*cut, name) for cut, name in found.items())
+                    layer_of.setdefault((dim, size, tuple(axes)), name)
+    return tuple(DimShard(*shard, name) for shard, name in layer_of.items())
 
 
 def _check_layouts(layouts: TileLayouts, graph: ModelGraph, *, batch: int, seq: int) -> None:
-    """Refuses layouts of other models, and cuts that an operator or its sizes do not allow."""
+    """Refuses layouts of other models, and shardings that an operator or its sizes do not allow."""
     for name in (name for name, _ in layouts.classes if name not in graph.layers):
         raise InputError(f"plan: layouts.{name}", "is no layer class of the model", one_of(graph.layers, name))
     for factor in layouts.stream:
         if factor.dim not in (REPLICATE, *STREAM_DIMS):
-            raise InputError("plan: layouts.stream", f"cuts {quoted(factor.dim)}", one_of(STREAM_DIMS, factor.dim))
+            raise InputError("plan: layouts.stream", f"shards {quoted(factor.dim)}", one_of(STREAM_DIMS, factor.dim))
     for name, strings_of in layouts.classes:
         layer = graph.layers[name]
-        sizes, known = layer.resolve(batch=batch, seq=seq), {o.name: o for o in layer.operators}
+        sizes, operators = layer.resolve(batch=batch, seq=seq), {o.name: o for o in layer.operators}
         for operator, strings in strings_of:
             where = f"plan: layouts.{name}.{operator}"
-            if operator not in known:
-                raise InputError(where, "is no operator of the layer", one_of(known, operator))
+            if operator not in operators:
+                raise InputError(where, "is no operator of the layer", one_of(operators, operator))
             for dim, parts in sharded_by(strings).items():
                 if dim in (REPLICATE, PARTIAL):
                     continue
-                if not may_shard(known[operator], dim):
-                    raise InputError(where, f"cuts {quoted(dim)}", "it should cut a dim the operator can be cut along")
+                if not may_shard(operators[operator], dim):
+                    raise InputError(
+                        where, f"shards {quoted(dim)}", "name a dim that the operator can be sharded along"
+                    )
                 if not divides(dim, sizes, parts):
-                    raise InputError(where, f"cuts {dim} into {parts} parts", "choose parts that divide it")
+                    raise InputError(where, f"shards {dim} into {parts} parts", "choose parts that divide it")
 
 
 def _check_experts(plan: Plan, graph: ModelGraph) -> None:
@@ -123,23 +125,23 @@ def _check_experts(plan: Plan, graph: ModelGraph) -> None:
         )
     if plan.expert_tensor_parallel != plan.tensor_parallel:
         fix = "leave it out"
-        raise InputError("plan: expert_tensor_parallel", "stands beside a model without experts", fix)
+        raise InputError("plan: expert_tensor_parallel", "needs a model with experts", fix)
 
 
 def _check_recompute(plan: Plan, graph: ModelGraph) -> None:
     layers = graph.layers.values()
-    known = {operator.name for layer in layers for operator in layer.operators}
-    known |= {name for name, module in MODULES.items() if any(any(module.operators(layer)) for layer in layers)}
+    offered = {operator.name for layer in layers for operator in layer.operators}
+    offered |= {name for name, module in MODULES.items() if any(any(module.operators(layer)) for layer in layers)}
     field = "recompute" if plan.recompute_by_block is None else "recompute_by_block"
     for name in (name for choice in plan.recompute_choices if not isinstance(choice, str) for name in choice):
-        if name not in known:
+        if name not in offered:
             raise InputError(
-                f"plan: {field}", f"{quoted(name)} is no operator or module of the model", one_of(known, name)
+                f"plan: {field}", f"{quoted(name)} is no operator or module of the model", one_of(offered, name)
             )
 
 
 def nests(plan: Plan, replicas: int, zero_group: int) -> bool:
-    """Whether groups of neighbouring chips lie in each other like boxes, with so many replicas and shards of state."""
+    """Whether groups of neighbouring chips nest, with so many replicas and shards of state."""
     stage = plan.tensor_parallel * plan.context_parallel * replicas
     sizes = sorted({*_groups(plan, zero_group), stage})
     return all(high % low == 0 for low, high in pairwise(sizes))
@@ -158,7 +160,7 @@ def _groups(plan: Plan, zero_group: int) -> dict[int, str]:
 
 
 def _check_nesting(plan: Plan) -> None:
-    """Groups lie in each other like boxes; the degrees a plan may leave out are named first."""
+    """Refuses groups that do not nest; the degrees a plan may leave out are named first."""
     stage = plan.tensor_parallel * plan.context_parallel * plan.data_parallel
     groups = _groups(plan, plan.zero_group)
     for chips, field in groups.items():
@@ -173,7 +175,7 @@ def _check_nesting(plan: Plan) -> None:
 
 
 def _field(plan: Plan, dim: str, size: int, tensor_chips: int) -> str:
-    """The degree to blame for a cut that does not divide."""
+    """The degree to blame for a sharding that does not divide."""
     match dim:
         case "experts":
             return "expert_parallel"

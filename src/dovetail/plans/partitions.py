@@ -1,4 +1,4 @@
-"""Which partitions of a model's layers into stages are looked at one by one, and where any is allowed."""
+"""Which partitions of a model's layers into stages are tried one by one, and where any is allowed."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from dovetail.plans.space import Partition
 
 Blocks = tuple[int, ...]
 
-#: Schedules whose cuts the placement can choose freely.
+#: Schedules for which the partition solver chooses freely.
 FREE = frozenset({PipelineSchedule.GPIPE, PipelineSchedule.ONE_F_ONE_B, PipelineSchedule.ZB_H1})
 
 
 def listed_partitions(
-    blocks: int, stages: int, chunks: int, schedule: str, cuts: Partition, *, uneven: bool
+    blocks: int, stages: int, chunks: int, schedule: str, allowed: Partition, *, uneven: bool
 ) -> list[Blocks]:
-    """The cuts that are looked at one by one: the even one, and those whose first and last part differ.
+    """The partitions that are tried one by one: the even one, and those whose first and last part differ.
 
     Parts between the first and the last are alike: as many blocks as even parts would have, rounded up, or one more;
     the first and the last have no more than that.
     """
     parts = stages * chunks
     even = even_layers(parts, blocks)
-    found = [even] if uneven or len(set(even)) == 1 else []
-    if cuts == "even" or schedule == PipelineSchedule.DUAL_PIPE or parts == 1:
-        return found
-    least = -(-blocks // parts)
-    for size in (least, least + 1):
+    partitions = [even] if uneven or len(set(even)) == 1 else []
+    if allowed == "even" or schedule == PipelineSchedule.DUAL_PIPE or parts == 1:
+        return partitions
+    even_size = -(-blocks // parts)
+    for size in (even_size, even_size + 1):
         ends = blocks - (parts - 2) * size
-        found += [
+        partitions += [
             (first, *[size] * (parts - 2), ends - first)
             for first in range(max(0, ends - size), min(size, ends) + 1)
             if ends >= 0
         ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(partitions))
 
 
-def is_free(schedule: str, cuts: Partition, stages: int) -> bool:
-    """Whether any cut is allowed: then the placement chooses."""
-    return cuts == "any" and schedule in FREE and stages > 1
+def is_free(schedule: str, allowed: Partition, stages: int) -> bool:
+    """Whether any partition is allowed: then the partition solver chooses."""
+    return allowed == "any" and schedule in FREE and stages > 1

@@ -1,4 +1,4 @@
-"""A pipeline: which schedule, how many stages, microbatches and chunks; what each schedule refuses."""
+"""A pipeline: which schedule, how many stages, micro-batches and chunks; what each schedule refuses."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import numpy as np
 from dovetail.arrays import Ints
 from dovetail.errors import InputError
 
-#: Stages × microbatches × chunks; far beyond any training run, near what one process can order in memory.
+#: Stages × micro-batches × chunks; far beyond any training run, near what one process can order in memory.
 MAX_CHUNK_RUNS = 2**22
 
 
 class PipelineSchedule(StrEnum):
-    """The order in which stages work on microbatches; docs/explanation/pipeline.md describes each with its source."""
+    """The order in which stages work on micro-batches; docs/explanation/pipeline.md describes each with its source."""
 
     GPIPE = "gpipe"
     ONE_F_ONE_B = "1f1b"
@@ -51,7 +51,7 @@ class Pipeline:
     num_stages: int
     num_microbatches: int
     num_chunks: int = 1
-    #: Interleaved: how many microbatches pass one chunk before the next chunk's turn (Megatron-LM's
+    #: Interleaved: how many micro-batches pass one chunk before the next chunk's turn (Megatron-LM's
     #: `microbatch_group_size_per_vp_stage`); None takes the smallest that the schedule allows.
     group_size: int | None = None
 
@@ -64,7 +64,7 @@ class Pipeline:
             raise InputError(
                 "num_microbatches",
                 f"{runs} runs of a chunk per step are too many",
-                f"keep stages × microbatches × chunks within {MAX_CHUNK_RUNS}",
+                f"keep stages × micro-batches × chunks within {MAX_CHUNK_RUNS}",
             )
         if self.schedule is PipelineSchedule.INTERLEAVED:
             self._check_interleaved()
@@ -81,13 +81,13 @@ class Pipeline:
             p, m = self.num_stages, self.num_microbatches
             raise InputError(
                 "group_size",
-                f"{self.group_size} leaves stages waiting for each other with {p} stages and {m} microbatches",
+                f"{self.group_size} leaves stages waiting for each other with {p} stages and {m} micro-batches",
                 f"{self.microbatch_group_size} is the smallest that does not",
             )
 
     def _allows_group(self, size: int) -> bool:
-        # Megatron-LM refuses groups, the last one too, of fewer microbatches than stages: a group could not fill
-        # the pipeline, and some would deadlock. One group of all microbatches, fewer than stages, is what
+        # Megatron-LM refuses groups, the last one too, of fewer micro-batches than stages: a group could not fill
+        # the pipeline, and some would deadlock. One group of all micro-batches, fewer than stages, is what
         # PyTorch's ScheduleInterleaved1F1B runs.
         p, m = self.num_stages, self.num_microbatches
         if m < p:
@@ -107,7 +107,7 @@ class Pipeline:
 
     @property
     def microbatch_group_size(self) -> int:
-        """The group size in use: the one given, or the smallest allowed (stages, where they divide microbatches)."""
+        """The group size in use: the one given, or the smallest allowed (stages, where they divide micro-batches)."""
         if self.schedule is not PipelineSchedule.INTERLEAVED:
             return self.num_microbatches
         if self.group_size is not None and self._allows_group(self.group_size):

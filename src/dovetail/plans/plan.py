@@ -43,7 +43,7 @@ class Plan(PlanFields):
 
     @property
     def stages_inside(self) -> bool:
-        """Whether a pipeline's stages are neighbours, and its copies lie outside them."""
+        """Whether a pipeline's stages are neighbours: rank order TP-CP-PP-DP."""
         return self.axis_order == "tp-cp-pp-dp"
 
     @property
@@ -60,7 +60,7 @@ class Plan(PlanFields):
 
     @property
     def stream_replicas(self) -> int:
-        """Chips of a copy's stage that hold the same part of what it hands on: each sends a part of that."""
+        """Chips of a replica's stage with the same part of what it hands on: each sends a share of that."""
         if self.layouts is not None:
             return self.layouts.stream_replicas
         return 1 if self.sequence_parallel else self.tensor_parallel

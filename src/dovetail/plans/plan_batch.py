@@ -64,5 +64,5 @@ class PlanBatch(_Columns):
 
     def columns(self) -> dict[str, Any]:
         """The columns that are given, by the fields' names."""
-        found = {name: getattr(self, name) for name in columns()}
-        return {name: column for name, column in found.items() if column is not None}
+        values = {name: getattr(self, name) for name in columns()}
+        return {name: column for name, column in values.items() if column is not None}

@@ -103,7 +103,7 @@ def task_of(document: Mapping[str, Any], where: str, folder: Path = Path()) -> T
 
 
 def question_of(document: Mapping[str, Any], where: str, folder: Path = Path()) -> Question:
-    """What a document asks, whatever plan stands in it."""
+    """What a document asks, whatever its plan."""
     file = validate(PlanFile, document, where)
     try:
         return _question(file, folder)
@@ -112,7 +112,7 @@ def question_of(document: Mapping[str, Any], where: str, folder: Path = Path()) 
 
 
 def _question(file: PlanFile, folder: Path) -> Question:
-    framework = frameworks.load(beside(file.cluster.framework, folder))
+    framework = frameworks.load(relative_to(file.cluster.framework, folder))
     return Question(job_of(file.job, folder), _cluster(file.cluster, folder), framework)
 
 
@@ -129,7 +129,7 @@ def _task(file: PlanFile, folder: Path) -> Task:
     return Task(job, cluster, framework, plan)
 
 
-#: What catalogues call a name they lack, and the field it stands in.
+#: What catalogues call a name they do not have, and its field.
 _NAMES = {
     "model": "job.model",
     "cluster": "cluster.name",
@@ -150,7 +150,7 @@ def _field(where: str) -> str:
 
 def job_of(spec: JobSpec, folder: Path) -> Job:
     """The job a spec describes; the path of a model file begins at `folder`."""
-    model = spec.model if isinstance(spec.model, Model) else models.load(beside(spec.model, folder))
+    model = spec.model if isinstance(spec.model, Model) else models.load(relative_to(spec.model, folder))
     return Job(
         model,
         seq_len=spec.seq_len,
@@ -174,15 +174,17 @@ def _described(part: ClusterPart, folder: Path) -> Cluster:
         raise InputError("cluster: name", "and chip exclude each other and one is needed", "give exactly one of them")
     if part.name is not None:
         if part.tiers is not None:
-            raise InputError("cluster: tiers", "stand beside a named cluster", "give chip, chips and tiers instead")
-        return hardware.cluster(beside(part.name, folder), part.chips)
+            raise InputError(
+                "cluster: tiers", "cannot be combined with a named cluster", "give chip, chips and tiers instead"
+            )
+        return hardware.cluster(relative_to(part.name, folder), part.chips)
     if part.chips is None:
         raise InputError("cluster: chips", "is missing", "say how many chips the cluster has")
     chip: object = part.chip
     if isinstance(chip, str) and part.tiers is None:
-        return hardware.cluster(hardware.chip(beside(chip, folder)), part.chips)
+        return hardware.cluster(hardware.chip(relative_to(chip, folder)), part.chips)
     if isinstance(chip, str) and is_path(chip):
-        chip = read_document(beside(chip, folder))
+        chip = read_document(relative_to(chip, folder))
     document: dict[str, Any] = {"name": "described", "chip": chip, "chips": part.chips}
     if part.tiers is not None:
         document["tiers"] = list(part.tiers)
@@ -194,7 +196,7 @@ def is_path(name: str) -> bool:
     return Path(name).suffix in (".yaml", ".yml", ".json")
 
 
-def beside(name: str, folder: Path) -> str:
+def relative_to(name: str, folder: Path) -> str:
     """A path is taken from the plan file's folder; a catalogue name stays as it is."""
     return str(folder / name) if is_path(name) else name
 

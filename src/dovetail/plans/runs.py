@@ -1,6 +1,6 @@
 """What runs: one question for the search, for estimates and for launch files, and the sentence where the answer is no.
 
-Three tables of limits answer it: of the model (`model_limits`: groups nest, degrees divide what they cut), of the
+Three tables of limits answer it: of the model (`model_limits`: groups nest, degrees divide what they shard), of the
 framework as its catalogue entry describes it (`framework_limits`), and of a launch format (`launch_limits`).
 """
 

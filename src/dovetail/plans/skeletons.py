@@ -1,4 +1,4 @@
-"""Skeletons: splits with the pipeline and the copies around them, as columns of numbers."""
+"""Plan skeletons: stage degrees, pipeline, replicas and micro-batch, as columns of numbers."""
 
 from __future__ import annotations
 
@@ -19,76 +19,76 @@ from dovetail.plans.pipeline_schedule import MAX_CHUNK_RUNS, SCHEDULE_CODES, Pip
 from dovetail.plans.space import Space
 from dovetail.plans.stage_degrees import StageDegrees
 
-#: Where stages lie, by `PlanSkeletons.inside`.
+#: Rank orders, by `PlanSkeletons.inside`.
 AXIS_ORDERS: tuple[AxisOrder, AxisOrder] = ("tp-cp-dp-pp", "tp-cp-pp-dp")
 NAMES = {number: schedule.value for schedule, number in SCHEDULE_CODES.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class PlanSkeletons:
-    """One number of each for every shape."""
+    """Columns over skeletons; `degrees` are numbers of stage degrees, `profile` of layer profiles."""
 
-    split: Ints
+    degrees: Ints
     stages: Ints
-    copies: Ints
+    replicas: Ints
     micro_batch: Ints
     microbatches: Ints
-    #: 1 where a pipeline's stages lie inside its copies
+    #: 1 where stages are inside replicas in the rank order
     inside: Ints
     schedule: Ints
     chunks: Ints
-    cell: Ints
+    profile: Ints
 
     def __len__(self) -> int:
-        return len(self.split)
+        return len(self.degrees)
 
     def take(self, which: Ints | Bools) -> PlanSkeletons:
         """Some of them, in this order."""
         return PlanSkeletons(*(getattr(self, field.name)[which] for field in fields(self)))
 
 
-def shapes(
+def plan_skeletons(
     job: Job,
     cluster: Cluster,
     framework: Framework,
     space: Space,
-    splits: Sequence[StageDegrees],
-    wanted: Bools,
+    degrees: Sequence[StageDegrees],
+    selected: Bools,
 ) -> PlanSkeletons:
-    """Every shape of the splits and stages that are wanted (splits × the space's stages).
+    """All skeletons of selected stage degrees × the space's stage counts.
 
-    Cells, which are splits with a microbatch, are numbered by `cell`.
+    Stage degrees with a micro-batch size have one profile, numbered by `profile`.
     """
     chips, batch = cluster.chips, job.global_batch
-    copy = np.array([split.replica_chips for split in splits], np.int64)
-    least = np.array([split.least_replicas for split in splits], np.int64)
+    replica_chips = np.array([each.replica_chips for each in degrees], np.int64)
+    min_replicas = np.array([each.min_replicas for each in degrees], np.int64)
     sizes = np.array(sorted(set(space.micro_batch)), np.int64)
     columns: list[Ints] = []
     for position, p in enumerate(space.pipeline_parallel):
-        d = chips // (copy * p)
-        fits = wanted[:, position] & (chips % (copy * p) == 0) & (d % least == 0)
-        split, size = np.nonzero(fits[:, None] & (batch % np.maximum(sizes * d[:, None], 1) == 0))
-        m = batch // (sizes[size] * d[split])
+        d = chips // (replica_chips * p)
+        fits = selected[:, position] & (chips % (replica_chips * p) == 0) & (d % min_replicas == 0)
+        row, size = np.nonzero(fits[:, None] & (batch % np.maximum(sizes * d[:, None], 1) == 0))
+        m = batch // (sizes[size] * d[row])
         for schedule, v in _pipelines(job.model.num_layers, framework, space, p):
             runs = _runs(framework, p, m, v, schedule)
-            # which of them lies inside matters where there are several stages, copies and tiers, and is open where
-            # experts do not lie on copies
-            turns = (d[split] > 1) & (least[split] == 1) & (p > 1 and len(cluster.tiers) > 1)
+            # the rank order matters where there are several stages, replicas and tiers, and is open where experts are
+            # not spread over replicas
+            turns = (d[row] > 1) & (min_replicas[row] == 1) & (p > 1 and len(cluster.tiers) > 1)
             for inside, order in enumerate(AXIS_ORDERS):
-                chosen = runs & ((turns & (order in space.axis_order)) | (~turns & (inside == 0)))
-                s = split[chosen]
+                mask = runs & ((turns & (order in space.axis_order)) | (~turns & (inside == 0)))
+                s = row[mask]
                 rest = (np.full(len(s), value, np.int64) for value in (inside, SCHEDULE_CODES[schedule], v))
-                columns.append(np.stack([s, np.full(len(s), p), d[s], sizes[size[chosen]], m[chosen], *rest]))
+                columns.append(np.stack([s, np.full(len(s), p), d[s], sizes[size[mask]], m[mask], *rest]))
     table = np.concatenate([np.zeros((8, 0), np.int64), *columns], axis=1)
-    _, cell = np.unique(table[0] * (2 * batch) + table[3], return_inverse=True)
-    return PlanSkeletons(*table[:8], cell=cell.reshape(-1))
+    _, profile = np.unique(table[0] * (2 * batch) + table[3], return_inverse=True)
+    return PlanSkeletons(*table[:8], profile=profile.reshape(-1))
 
 
 def _pipelines(num_layers: int, framework: Framework, space: Space, p: int) -> list[tuple[PipelineSchedule, int]]:
-    """Schedules and chunks for so many stages, with a cut the framework runs."""
+    """Schedules and chunks for so many stages, with a partition the framework runs."""
     if p == 1:
         return [(PipelineSchedule.ONE_F_ONE_B, 1)]
-    found: list[tuple[PipelineSchedule, int]] = []
+    pipelines: list[tuple[PipelineSchedule, int]] = []
     for schedule in (s for s in PipelineSchedule if s.value in space.pipeline_schedule):
         chunks = [v for v in space.virtual_stages if v > 1] if schedule is PipelineSchedule.INTERLEAVED else [1]
         for v in sorted(set(chunks)):
@@ -97,12 +97,12 @@ def _pipelines(num_layers: int, framework: Framework, space: Space, p: int) -> l
                 is_free(schedule, space.partition, p)
                 or listed_partitions(num_layers, p, v, schedule, space.partition, uneven=uneven)
             ):
-                found.append((schedule, v))
-    return found
+                pipelines.append((schedule, v))
+    return pipelines
 
 
 def _runs(framework: Framework, p: int, m: Ints, v: int, schedule: PipelineSchedule) -> Bools:
-    """Whether a schedule takes so many microbatches (`Pipeline`, `check_runs`)."""
+    """Whether a schedule takes so many micro-batches (`Pipeline`, `check_runs`)."""
     fits = p * m * v <= MAX_CHUNK_RUNS
     if p > 1 and schedule.value not in framework.pipeline_schedules:
         return np.zeros(len(m), np.bool_)
@@ -116,23 +116,23 @@ def _runs(framework: Framework, p: int, m: Ints, v: int, schedule: PipelineSched
 
 
 def group_sizes(stages: Ints, microbatches: Ints, chunks: Ints) -> Ints:
-    """The microbatches that pass an interleaved chunk before the next one's turn."""
-    found: dict[tuple[int, int], int] = {}
+    """The micro-batches that pass an interleaved chunk before the next one's turn."""
+    sizes: dict[tuple[int, int], int] = {}
     groups = np.ones(len(stages), np.int64)
     for i in np.nonzero(chunks > 1)[0].tolist():
         key = (int(stages[i]), int(microbatches[i]))
-        if key not in found:
-            found[key] = Pipeline(PipelineSchedule.INTERLEAVED, *key, 2).microbatch_group_size
-        groups[i] = found[key]
+        if key not in sizes:
+            sizes[key] = Pipeline(PipelineSchedule.INTERLEAVED, *key, 2).microbatch_group_size
+        groups[i] = sizes[key]
     return groups
 
 
 def shardings(
-    framework: Framework, space: Space, split: StageDegrees, copies: int, stages: int, tiers: Sequence[int]
+    framework: Framework, space: Space, degrees: StageDegrees, replicas: int, stages: int, tiers: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """ZeRO stages and groups for so many copies of a split in so many stages, that differ in what they do."""
-    plan = split.plan
-    ranks = copies * plan.context_parallel
+    """ZeRO stages and groups that differ in effect, for so many replicas and stages."""
+    plan = degrees.plan
+    ranks = replicas * plan.context_parallel
     offered = framework.zero_stages if stages == 1 else framework.zero_stages_with_pipeline
     zero_stages = sorted({stage for stage in space.zero_stage if stage in offered})
     if stages > 1 and 1 in zero_stages and 2 in zero_stages:
@@ -140,13 +140,13 @@ def shardings(
     groups = [ranks] if ranks in space.zero_group else []
     if framework.zero_group:
         groups = [g for g in sorted(set(space.zero_group)) if ranks % g == 0]
-    groups = [g for g in groups if g > 1 and nests(plan, copies, g) and _keeps_tiers(split, g, tiers)]
+    groups = [g for g in groups if g > 1 and nests(plan, replicas, g) and _nests_in_tiers(degrees, g, tiers)]
     return [(stage, g) for stage in zero_stages for g in ((ranks,) if stage == 0 else groups)]
 
 
-def _keeps_tiers(split: StageDegrees, zero_group: int, tiers: Sequence[int]) -> bool:
+def _nests_in_tiers(degrees: StageDegrees, zero_group: int, tiers: Sequence[int]) -> bool:
     """Whether a group that ends among context-parallel chips leaves them on the tiers they are on."""
-    t, end = split.plan.tensor_parallel, split.replica_chips
+    t, end = degrees.plan.tensor_parallel, degrees.replica_chips
     middle = t * zero_group
     if middle >= end:
         return True

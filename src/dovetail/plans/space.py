@@ -73,7 +73,7 @@ class Space(_Listed):
     def resolve(self, job: Job, cluster: Cluster, framework: Framework) -> Space:
         """The space with all fields filled in: what is given, or all that the framework runs.
 
-        Degrees are divisors; whether they divide what they cut, nest, and suit each other is for the search to say.
+        Degrees are divisors; whether they divide what they shard, nest, and suit each other is for the search to say.
         The expert-tensor degree alone stays None where it is open: 1, or the tensor degree.
         """
         scope = FieldScope(job, cluster, framework)
@@ -98,10 +98,10 @@ class Space(_Listed):
 def check_space(space: Space, framework: Framework) -> None:
     """Refuses values that no plan of the framework has."""
     for name, each in listed().items():
-        least = each.smallest
-        for value in getattr(space, name) or () if least is not None else ():
-            if value < least:
-                raise InputError(f"space: {name}", f"has {value}", f"it should be {least:g} or more")
+        smallest = each.smallest
+        for value in getattr(space, name) or () if smallest is not None else ():
+            if value < smallest:
+                raise InputError(f"space: {name}", f"has {value}", f"it should be {smallest:g} or more")
     for kind in space.context_kind or ():
         if framework.context_parallel and kind not in framework.context_parallel:
             _refuse("context_kind", kind, framework, one_of(framework.context_parallel, kind))

@@ -1,4 +1,4 @@
-"""Splits: every way the chips of a stage can share a layer, whatever pipeline and copies stand around them."""
+"""Stage degrees: every way the chips of a stage can share a layer, whatever the pipeline and replicas."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from dovetail.plans.space import Space
 
 @dataclass(frozen=True, slots=True)
 class StageDegrees:
-    """Degrees inside a stage; as a plan with as few copies as its experts lie on."""
+    """Degrees inside a stage, as a plan with only the replicas its experts need."""
 
     plan: Plan
     arranged: Arrangement
 
     @property
     def replica_chips(self) -> int:
-        """Chips of one copy of a stage."""
+        """Chips of one replica of a stage."""
         return self.plan.tensor_parallel * self.plan.context_parallel
 
     @property
-    def least_replicas(self) -> int:
-        """Copies its experts are spread over: the number of copies is a multiple of it."""
+    def min_replicas(self) -> int:
+        """Replicas its experts are spread over: the number of replicas is a multiple of it."""
         return self.plan.data_parallel
 
 
-def splits(job: Job, cluster: Cluster, framework: Framework, space: Space) -> list[StageDegrees]:
-    """Every split that suits the model and the framework."""
+def stage_degrees(job: Job, cluster: Cluster, framework: Framework, space: Space) -> list[StageDegrees]:
+    """All stage degrees that the model and the framework allow."""
     graph = job.graph()
-    cuts: dict[Strategy, tuple[DimShard, ...]] = {}
-    found: list[StageDegrees] = []
+    shards_of: dict[Strategy, tuple[DimShard, ...]] = {}
+    suitable: list[StageDegrees] = []
     for plan in _degrees(graph, cluster.chips, space):
         if (
             cluster.chips % plan.chips
@@ -54,16 +54,16 @@ def splits(job: Job, cluster: Cluster, framework: Framework, space: Space) -> li
             arranged = arrange(plan, graph, cluster)
         except InputError:
             continue  # groups that share key heads do not nest with those that share experts
-        if arranged.strategy not in cuts:
-            cuts[arranged.strategy] = dim_shards(graph, job.seq_len, arranged.strategy)
+        if arranged.strategy not in shards_of:
+            shards_of[arranged.strategy] = dim_shards(graph, job.seq_len, arranged.strategy)
         sizes = arranged.axes.sizes
-        if all(cut.size % prod(sizes[axis] for axis in cut.axes) == 0 for cut in cuts[arranged.strategy]):
-            found.append(StageDegrees(plan, arranged))
-    return found
+        if all(shard.size % prod(sizes[axis] for axis in shard.axes) == 0 for shard in shards_of[arranged.strategy]):
+            suitable.append(StageDegrees(plan, arranged))
+    return suitable
 
 
 def _degrees(graph: ModelGraph, chips: int, space: Space) -> Iterator[Plan]:
-    """Plans of one stage with as few copies as their experts lie on.
+    """Plans of one stage with only the replicas their experts need.
 
     They carry the fields that no step of the search knows by name, each value of them with all the rest.
     """

@@ -1,4 +1,4 @@
-"""Where a plan lies on a wafer: of every die its stage, its copy of the model and its place in a tensor group."""
+"""A plan on a wafer: the stage, replica and tensor-group rank of every die."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class DieTile:
     stage: int
     #: of its stage, counted from the inside: tensor, then context, then data parallel
     chip: int
-    copy: int
+    replica: int
     context: int
     tensor: int
 
     @property
     def tensor_group(self) -> tuple[int, int, int]:
         """The dies that share its layers have the same."""
-        return self.stage, self.copy, self.context
+        return self.stage, self.replica, self.context
 
 
 def is_wafer(cluster: Cluster) -> bool:
@@ -60,22 +60,22 @@ def die_tiles(plan: Plan, arrangement: Arrangement, cluster: Cluster) -> tuple[D
         raise InputError("plan: degrees", what, "the product of the inner ones should divide the dies of a wafer")
     beyond = _strides_beyond(arrangement, len(shape), len(ways(cluster.tiers)))
     group = plan.tensor_parallel * plan.context_parallel
-    found: list[DieTile] = []
+    tiles: list[DieTile] = []
     for stage in range(plan.pipeline_parallel):
         for chip in range(group * plan.data_parallel):
             row, col, wafer = _place(arrangement, stage, chip, beyond)
             tensor, context = chip % plan.tensor_parallel, chip // plan.tensor_parallel % plan.context_parallel
-            found.append(DieTile(wafer, row, col, stage, chip, chip // group, context, tensor))
-    return tuple(found)
+            tiles.append(DieTile(wafer, row, col, stage, chip, chip // group, context, tensor))
+    return tuple(tiles)
 
 
 def snake(number: int, box: Sequence[int]) -> list[int]:
     """Where the numbered place of a box is, when every line of it is walked in the direction against the one before."""
-    found: list[int] = []
+    places: list[int] = []
     for length in box:
         number, place = divmod(number, length)
-        found.append(length - 1 - place if number % 2 else place)
-    return found
+        places.append(length - 1 - place if number % 2 else place)
+    return places
 
 
 def _place(arrangement: Arrangement, stage: int, chip: int, beyond: dict[str, tuple[int, ...]]) -> tuple[int, int, int]:
@@ -94,19 +94,19 @@ def _place(arrangement: Arrangement, stage: int, chip: int, beyond: dict[str, tu
 
 def _walked(number: int, box: Sequence[int]) -> list[int]:
     """Where the numbered place of a box is, when every line of it is walked in the same direction."""
-    found: list[int] = []
+    places: list[int] = []
     for length in box:
         number, place = divmod(number, length)
-        found.append(place)
-    return found
+        places.append(place)
+    return places
 
 
 def _strides_beyond(arrangement: Arrangement, inside: int, count: int) -> dict[str, tuple[int, ...]]:
-    """How many wafers the groups of every axis lie apart, by way beyond the wafer."""
-    found: dict[str, list[int]] = {axis: [] for axis in arrangement.joins}
-    apart = 1
+    """The stride in wafers of the groups of every axis, by way beyond the wafer."""
+    by_axis: dict[str, list[int]] = {axis: [] for axis in arrangement.joins}
+    stride = 1
     for way in range(inside, count):
         for axis, joins in arrangement.joins.items():
-            found[axis].append(apart)
-            apart *= joins[way]
-    return {axis: tuple(strides) for axis, strides in found.items()}
+            by_axis[axis].append(stride)
+            stride *= joins[way]
+    return {axis: tuple(strides) for axis, strides in by_axis.items()}

@@ -44,7 +44,7 @@ def degree_words(plan: Plan) -> str:
 
 
 def large_degrees(plan: Plan) -> str:
-    """The degrees above 1 alone, for tables with little room."""
+    """The degrees above 1 alone, for narrow tables."""
     words = (word for word in degree_words(plan).split() if word.startswith(_DEGREES))
     return " ".join(word for word in words if word.lstrip(ascii_uppercase) != "1")
 

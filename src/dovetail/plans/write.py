@@ -17,7 +17,7 @@ from dovetail.plans.plan import Plan
 
 
 def plan_document(plan: Plan, job: Job, cluster: Cluster, framework: str) -> dict[str, Any]:
-    """The three parts of a plan file; what is not in the catalogue stands there in full.
+    """The three parts of a plan file; what is not in the catalogue is written in full.
 
     `framework` is a name of the catalogue, or the path of a framework file from the plan file's folder.
     """
@@ -31,7 +31,7 @@ def plan_document(plan: Plan, job: Job, cluster: Cluster, framework: str) -> dic
 def job_part(job: Job) -> dict[str, Any]:
     """The `job` part."""
     return {
-        "model": job.model.name if _is_known(job.model) else document_of(job.model),
+        "model": job.model.name if _in_catalogue(job.model) else document_of(job.model),
         "seq_len": job.seq_len,
         "global_batch": job.global_batch,
         "precision": job.precision,
@@ -45,11 +45,11 @@ def cluster_part(cluster: Cluster) -> dict[str, Any]:
     chip, chips = cluster.chip, cluster.chips
     if cluster.name in hardware.cluster_names() and _alike(cluster, cluster.name):
         return {"name": cluster.name, "chips": chips}
-    known = chip.name in hardware.chip_names() and hardware.chip(chip.name) == chip
-    if known and _alike(cluster, chip.name):
+    in_catalogue = chip.name in hardware.chip_names() and hardware.chip(chip.name) == chip
+    if in_catalogue and _alike(cluster, chip.name):
         return {"chip": chip.name, "chips": chips}
     tiers = {"tiers": tier_documents(cluster)} if cluster.tiers else {}
-    return {"chip": chip.name if known else chip_document(chip), "chips": chips} | tiers
+    return {"chip": chip.name if in_catalogue else chip_document(chip), "chips": chips} | tiers
 
 
 def plan_fields(plan: Plan) -> dict[str, Any]:
@@ -71,14 +71,14 @@ def plan_part(plan: Plan) -> dict[str, Any]:
     return part
 
 
-def _is_known(model: Model) -> bool:
+def _in_catalogue(model: Model) -> bool:
     return model.name in models.names() and models.load(model.name) == model
 
 
 def _alike(cluster: Cluster, name: str) -> bool:
     """Whether the catalogue has the same chips and network under a name."""
     try:
-        known = hardware.cluster(name, cluster.chips)
+        listed = hardware.cluster(name, cluster.chips)
     except InputError:
         return False
-    return (known.chip, known.tiers) == (cluster.chip, cluster.tiers)
+    return (listed.chip, listed.tiers) == (cluster.chip, cluster.tiers)

@@ -257,12 +257,12 @@ def _draw_die(drawing: Drawing, picture: WaferPicture, position: Position, place
         drawing.elements.append(f'<rect {box} fill="url(#dead)" stroke="currentColor">{told}</rect>')
         return
     colour, ink = stage_colours(die.stage)
-    told = f"die {position}: stage {die.stage}, replica {die.copy}, context {die.context}, tensor {die.tensor}"
+    told = f"die {position}: stage {die.stage}, replica {die.replica}, context {die.context}, tensor {die.tensor}"
     drawing.elements.append(f'<rect {box} fill="{colour}"><title>{told}</title></rect>')
     texts = [(y + size * 0.35, size, str(die.stage))]
     if side > 32:
         context = f" c{die.context}" if picture.contexts > 1 else ""
-        texts = [(y - 1, size, str(die.stage)), (y + size, size * 0.72, f"d{die.copy}{context} t{die.tensor}")]
+        texts = [(y - 1, size, str(die.stage)), (y + size, size * 0.72, f"d{die.replica}{context} t{die.tensor}")]
     for base, font, text in texts:
         drawing.elements.append(
             f'<text x="{x:.1f}" y="{base:.1f}" text-anchor="middle" font-size="{font:.1f}" fill="{ink}">{text}</text>'

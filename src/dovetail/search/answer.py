@@ -18,12 +18,11 @@ from dovetail.step.evaluate import Evaluation
 class Certificate:
     """What is proven of an answer, and over which space.
 
-    Plans are counted apart from their cuts into stages (and from what single blocks compute again, where they choose):
-    of these each stands with its best.
+    We count each plan once, with its best stage partition (and its best policy of every block, where blocks choose).
     """
 
     status: Literal["optimal", "feasible", "infeasible"]
-    #: no plan of the space takes less; None where none fits. Known before a plan is, where time ran out
+    #: no plan of the space takes less; None where none fits. Known without a plan where time ran out
     lower_bound_s: float | None
     gap: float | None
     space: str
@@ -39,9 +38,9 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """The best plan looked at with other degrees, and what it loses as a part of the best.
+    """The best plan with other degrees, and what it loses as a part of the best.
 
-    One with the same degrees may lose less: what cannot win is not looked at.
+    One with the same degrees may lose less: we do not evaluate what cannot win.
     """
 
     plan: Plan
@@ -54,7 +53,7 @@ class SimulatedPlan:
     """A plan as it was replayed."""
 
     plan: Plan
-    #: no simulation takes less (L1⁻)
+    #: no simulation of it takes less (L1⁻)
     least_s: float
     model_s: float
     step_time_s: float

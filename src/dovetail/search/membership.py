@@ -1,4 +1,4 @@
-"""Whether a plan, such as a published one, lies in the space that is searched; where not, what the space lacks."""
+"""Whether a plan, such as a published one, is in the space that is searched; where not, what is missing."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ _LISTED_AT_MOST = 12
 
 
 def missing_feature(plan: Plan, job: Job, cluster: Cluster, framework: Framework) -> str | None:
-    """What the space lacks to hold a plan; None where it holds it, or one that is the same by the model.
+    """What the space is missing to hold a plan; None where it holds it, or one that is the same by the model.
 
-    Where every block has a choice of its own, it holds whatever blocks compute again: the placement chooses no worse,
-    up to rounding a share to whole blocks.
+    Where every block has its own policy, the space holds whatever blocks recompute: the partition solver chooses no
+    worse, up to rounding a share to whole blocks.
     """
     space = Space().resolve(job, cluster, framework)
-    return next(_lacking(canonical(plan, job, cluster, framework), job, cluster, framework, space), None)
+    return next(_missing(canonical(plan, job, cluster, framework), job, cluster, framework, space), None)
 
 
-def _lacking(plan: Plan, job: Job, cluster: Cluster, framework: Framework, space: Space) -> Iterator[str]:
+def _missing(plan: Plan, job: Job, cluster: Cluster, framework: Framework, space: Space) -> Iterator[str]:
     if plan.chips != cluster.chips:
         yield f"{plan.chips} of {cluster.chips} chips are used"
     yield from _values(plan, space)
     if any("experts" in layer.sizes for layer in job.graph().layers.values()):
         yield from _expert_chips(plan, space)
-    yield from _cut(plan, framework, space)
+    yield from _partition(plan, framework, space)
     if space.recompute != (BY_BLOCK,):
         yield from _recompute(plan, framework, space)
     try:
         check_runs(plan, job, cluster)
-        # what blocks compute again is the placement's where they choose by themselves
+        # where each block has its own policy, the partition solver chooses what it recomputes
         blank = replace(plan, recompute=(), recompute_share=1.0, recompute_by_block=None)
         check_runs(blank if space.recompute == (BY_BLOCK,) else plan, job, cluster, framework)
     except InputError as error:
@@ -54,7 +54,7 @@ def canonical(plan: Plan, job: Job, cluster: Cluster, framework: Framework) -> P
     p, d = plan.pipeline_parallel, plan.data_parallel
     same = _shared_state(plan, framework)
     if p == 1:
-        # the microbatches of one stage follow each other in every schedule; 1f1b keeps the fewest of them
+        # the micro-batches of one stage follow each other in every schedule; 1f1b saves the fewest of them
         same = replace(same, pipeline_schedule="1f1b", virtual_stages=1)
     if p == 1 or d == 1 or len(cluster.tiers) < 2:
         same = replace(same, axis_order="tp-cp-dp-pp")
@@ -73,7 +73,7 @@ def _shared_state(plan: Plan, framework: Framework) -> Plan:
 
 
 def _of_the_menu(plan: Plan, graph: ModelGraph, framework: Framework) -> Plan:
-    """What is computed again, in the words of the framework's menu."""
+    """What is recomputed, in the words of the framework's menu."""
     choices = plan.recompute_choices
     if len(choices) != 1:
         return plan
@@ -93,10 +93,10 @@ def _menu_choice(choice: Choice, graph: ModelGraph, framework: Framework) -> Cho
             if operators and operators <= named:
                 named = (named - operators) | {name}
     ordered = [name for name in framework.recompute_modules if name in named]
-    found = (*ordered, *sorted(named.difference(ordered)))
-    if found == ("core_attn",) and "selective" in framework.recompute:
+    modules = (*ordered, *sorted(named.difference(ordered)))
+    if modules == ("core_attn",) and "selective" in framework.recompute:
         return "selective"
-    return found or "none"
+    return modules or "none"
 
 
 def _operators_by_name(module: Module, layers: tuple[LayerGraph, ...]) -> frozenset[str]:
@@ -109,7 +109,7 @@ def _operators_by_name(module: Module, layers: tuple[LayerGraph, ...]) -> frozen
 def _values(plan: Plan, space: Space) -> Iterator[str]:
     """Values that the space does not list, or does not join."""
     for name, each in listed().items():
-        # the degree of experts may be left open; recompute and partition are looked at by themselves
+        # the degree of experts may be left open; recompute and partition have checks of their own
         if name == "expert_tensor_parallel" or each.about.searched in ("recompute", "partition"):
             continue
         value, values = getattr(plan, name), getattr(space, name)
@@ -120,7 +120,7 @@ def _values(plan: Plan, space: Space) -> Iterator[str]:
 
 
 def _expert_chips(plan: Plan, space: Space) -> Iterator[str]:
-    """Experts cut over other chips than the space cuts them over."""
+    """Experts sharded over other chips than the space shards them over."""
     inner, t, listed = plan.expert_tensor_parallel, plan.tensor_parallel, space.expert_tensor_parallel
     if t % inner:
         yield f"expert_tensor_parallel {inner} does not divide tensor_parallel {t}"
@@ -129,30 +129,30 @@ def _expert_chips(plan: Plan, space: Space) -> Iterator[str]:
     elif listed is not None and inner not in listed:
         yield f"expert_tensor_parallel {inner} is none of {_list(listed)}"
     if plan.stages_inside and inner * plan.expert_parallel > t * plan.context_parallel:
-        yield f"axis_order {plan.axis_order} with experts spread over copies"
+        yield f"axis_order {plan.axis_order} with experts spread over replicas"
 
 
-def _cut(plan: Plan, framework: Framework, space: Space) -> Iterator[str]:
-    """A cut that is neither listed nor the placement's to find."""
-    cut, p, schedule = plan.layers_per_stage, plan.pipeline_parallel, plan.pipeline_schedule
+def _partition(plan: Plan, framework: Framework, space: Space) -> Iterator[str]:
+    """A partition that is neither listed nor found by the partition solver."""
+    layers, p, schedule = plan.layers_per_stage, plan.pipeline_parallel, plan.pipeline_schedule
     uneven = framework.uneven_stages != "never"
-    listed = listed_partitions(sum(cut), p, plan.virtual_stages, schedule, space.partition, uneven=uneven)
-    if cut in listed or is_free(schedule, space.partition, p):
+    listed = listed_partitions(sum(layers), p, plan.virtual_stages, schedule, space.partition, uneven=uneven)
+    if layers in listed or is_free(schedule, space.partition, p):
         return
-    runs = [(size, len(list(run))) for size, run in groupby(cut)]
+    runs = [(size, len(list(run))) for size, run in groupby(layers)]
     blocks = ", ".join(f"{count} × {size}" if count > 1 else f"{size}" for size, count in runs)
     if space.partition == "even" or schedule == "dualpipe":
         yield f"stages of {blocks} blocks are not even"
     else:
-        least = -(-sum(cut) // len(cut))
-        yield f"chunks of {blocks} blocks are not {least} or {least + 1} each between ends no larger"
+        size_between = -(-sum(layers) // len(layers))
+        yield f"chunks of {blocks} blocks are not {size_between} or {size_between + 1} each between ends no larger"
 
 
 def _recompute(plan: Plan, framework: Framework, space: Space) -> Iterator[str]:
-    """What is computed again that the menu does not offer."""
+    """What is recomputed that the menu does not offer."""
     choice, share = plan.recompute, plan.recompute_share
     if plan.recompute_by_block is not None:
-        yield "blocks that compute different things again"
+        yield "blocks that recompute different things"
         return
     if choice not in space.recompute:
         names = (choice,) if isinstance(choice, str) else choice

@@ -1,4 +1,4 @@
-"""The front over numbers of chips: the best plan of each, what a training run takes, and which of them to choose."""
+"""The Pareto front over chip counts: the best plan of each, what a training run takes, and which to choose."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dovetail.errors import InputError, quoted
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job
-from dovetail.plans.narrow import within
+from dovetail.plans.narrowed_space import within
 from dovetail.plans.space import Space
 from dovetail.search.answer import Answer
 from dovetail.search.plan import plan
@@ -53,7 +53,7 @@ class FrontPoint:
     on_cost_front: bool = False
 
 
-def front(
+def pareto_front(
     job: Job,
     cluster_of: Callable[[int], Cluster],
     framework: Framework | str,
@@ -91,7 +91,7 @@ def _answer(
     from dovetail import frameworks
 
     framework = frameworks.load(framework) if isinstance(framework, str) else framework
-    narrow = within(space or Space(), job, cluster, framework, some=True)
+    narrow = within(space or Space(), job, cluster, framework, leave_out=True)
     return plan(job, cluster, framework, space=narrow, time_limit_s=time_limit_s)
 
 
@@ -150,7 +150,7 @@ def _figure(point: FrontPoint, objective: Objective) -> float | None:
 
 
 def _marked(points: Sequence[FrontPoint]) -> tuple[FrontPoint, ...]:
-    """The same points, those on a front marked; cost is chip-hours, whatever an hour costs."""
+    """The same points, those on a Pareto front marked; cost is chip-hours, whatever an hour costs."""
     by_chips = [(point.chips, point.training.train_s) for point in points if point.training]
     by_cost = [(point.training.chip_hours, point.training.train_s) for point in points if point.training]
     return tuple(

@@ -15,8 +15,9 @@ from dovetail.plans.plan import Plan
 from dovetail.plans.runs import check_runs
 from dovetail.plans.space import Space, check_space
 from dovetail.plans.words import space_sentence
-from dovetail.search.answer import Alternative, Answer, Certificate
+from dovetail.search.answer import Alternative, Answer
 from dovetail.search.best_first import BestFirst
+from dovetail.search.certificate import certificate
 from dovetail.search.progress import Progress, simplicity
 from dovetail.step.evaluate import evaluate
 from dovetail.step.layer_tables import Setting
@@ -37,27 +38,29 @@ def plan(
 ) -> Answer:
     """The fastest plan that fits, of all that the framework can run, or of those in a narrower space.
 
-    With `simulate_top` the fastest by simulation: as many plans are replayed at most, in the order of what they take
-    at least, and the certificate is about simulated time.
+    With `simulate_top` the fastest by simulation: at most so many plans are replayed, in the order of their lower
+    bounds, and the certificate is about simulated time.
 
     Plans whose step takes `below_s` or longer are of no interest: where there are no others the answer has none, and
     `below_s` is the bound that is proven.
 
-    An answer may be unproven, with a time limit or where the placement of blocks that choose by themselves is: then
-    its status is `feasible`, and the gap says how far off it can be. Of the plans of equal time that are looked at the
-    first by `simplicity` is taken.
+    An answer may be unproven, with a time limit or where the partition of blocks with policies of their own is: then
+    its status is `feasible`, and the gap says how far off it can be. Of evaluated plans with equal time the first by
+    `simplicity` is taken.
     """
     framework = frameworks.load(framework) if isinstance(framework, str) else framework
     if job.precision not in dict(framework.states):
-        known = ", ".join(name for name, _ in framework.states)
-        raise InputError("job: precision", f"{job.precision} is not run by {framework.name}", f"choose one of {known}")
+        precisions = ", ".join(name for name, _ in framework.states)
+        raise InputError(
+            "job: precision", f"{job.precision} is not run by {framework.name}", f"choose one of {precisions}"
+        )
     narrowed = space or Space()
     check_space(narrowed, framework)
     start, cpu = time.monotonic(), time.process_time()
     whole = narrowed.resolve(job, cluster, framework)
     deadline = None if time_limit_s is None else start + time_limit_s
     if simulate_top and below_s < float("inf"):
-        raise InputError("below_s", "stands beside simulate_top", "leave one of them out")
+        raise InputError("below_s", "cannot be combined with simulate_top", "leave one of them out")
     if simulate_top:
         replayed = _simulated(job, cluster, framework, narrowed, whole, simulate_top, deadline)
         if replayed is not None:
@@ -71,9 +74,10 @@ def plan(
         assert evaluation.fits, "the tables say that it fits"
         assert abs(evaluation.step_time_s / progress.best.seconds - 1) < TOLERANCE, "the tables and the model agree"
     words = space_sentence(whole, framework)
-    certificate = _certificate(progress, evaluation.step_time_s if evaluation else None, words)
-    found = _alternatives(progress)
-    return Answer(job, cluster, framework, narrowed, evaluation, certificate, found, _timing(start, cpu))
+    open_s = min(progress.left_s, progress.below_s)
+    proven = certificate(evaluation.step_time_s if evaluation else None, open_s, words, progress.counts)
+    alternatives = _alternatives(progress)
+    return Answer(job, cluster, framework, narrowed, evaluation, proven, alternatives, _timing(start, cpu))
 
 
 def _timing(start: float, cpu: float) -> dict[str, float]:
@@ -94,47 +98,26 @@ def _simulated(
 
     if not 1 <= top <= MOST:
         raise InputError("simulate_top", f"is {top}", f"it should be from 1 to {MOST}")
-    found = simulated_plans(job, cluster, framework, whole, top, deadline)
-    if found is None:
+    simulated = simulated_plans(job, cluster, framework, whole, top, deadline)
+    if simulated is None:
         return None
-    best = found.plans[0]
+    best = simulated.plans[0]
     evaluation = evaluate(best.plan, job, cluster, framework)
-    others = [plan for plan in found.plans if _degrees(plan.plan) != _degrees(best.plan)]
-    kept = {_degrees(plan.plan): plan for plan in reversed(others)}
-    alternatives = sorted(kept.values(), key=lambda plan: (plan.step_time_s, simplicity(plan.plan)))[:ALTERNATIVES]
+    others = [plan for plan in simulated.plans if _degrees(plan.plan) != _degrees(best.plan)]
+    by_degrees = {_degrees(plan.plan): plan for plan in reversed(others)}
+    alternatives = sorted(by_degrees.values(), key=lambda plan: (plan.step_time_s, simplicity(plan.plan)))[
+        :ALTERNATIVES
+    ]
     return Answer(
         job,
         cluster,
         framework,
         space,
         evaluation,
-        found.certificate,
+        simulated.certificate,
         tuple(Alternative(p.plan, p.step_time_s, p.step_time_s / best.step_time_s - 1) for p in alternatives),
         {},
-        found.plans,
-    )
-
-
-def _certificate(progress: Progress, step_time_s: float | None, words: str) -> Certificate:
-    counts = progress.counts
-    pruned = counts.counted - counts.infeasible - counts.evaluated
-    if step_time_s is None:
-        least = min(progress.left_s, progress.wanted_s)
-        status = "infeasible" if least == float("inf") else "feasible"
-        known = None if status == "infeasible" else least
-        return Certificate(status, known, None, words, counts.counted, pruned, counts.infeasible, counts.evaluated)
-    bound = min(progress.left_s, step_time_s)
-    proven = bound >= step_time_s * (1 - TOLERANCE)
-    bound = step_time_s if proven else bound
-    return Certificate(
-        "optimal" if proven else "feasible",
-        bound,
-        1 - bound / step_time_s,
-        words,
-        counts.counted,
-        pruned,
-        counts.infeasible,
-        counts.evaluated,
+        simulated.plans,
     )
 
 
@@ -142,10 +125,10 @@ def _alternatives(progress: Progress) -> tuple[Alternative, ...]:
     best = progress.best
     if best is None:
         return ()
-    others = [found for found in progress.by_degrees.values() if _degrees(found.plan) != _degrees(best.plan)]
-    others.sort(key=lambda found: (found.seconds, simplicity(found.plan)))
+    others = [timed for timed in progress.by_degrees.values() if _degrees(timed.plan) != _degrees(best.plan)]
+    others.sort(key=lambda timed: (timed.seconds, simplicity(timed.plan)))
     return tuple(
-        Alternative(found.plan, found.seconds, found.seconds / best.seconds - 1) for found in others[:ALTERNATIVES]
+        Alternative(timed.plan, timed.seconds, timed.seconds / best.seconds - 1) for timed in others[:ALTERNATIVES]
     )
 
 

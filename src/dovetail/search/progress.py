@@ -1,4 +1,4 @@
-"""How far a search is: the best plans found, what became of the others, and what a plan has to beat."""
+"""How far a search is: the best plans so far, what became of the others, and what a plan has to beat."""
 
 from __future__ import annotations
 
@@ -8,19 +8,11 @@ from dataclasses import dataclass, field, replace
 from dovetail.arrays import TOLERANCE
 from dovetail.plans.plan import Plan
 from dovetail.plans.space import listed
-
-
-@dataclass(slots=True)
-class Counts:
-    """Plans apart from their cuts, by what became of them."""
-
-    counted: int = 0
-    infeasible: int = 0
-    evaluated: int = 0
+from dovetail.search.certificate import Counts
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TimedPlan:
     """A plan and its step time by the tables."""
 
     seconds: float
@@ -31,53 +23,53 @@ class Found:
 class Progress:
     """The best plans so far, by what makes them differ, and counts."""
 
-    best: Found | None = None
+    best: TimedPlan | None = None
     #: best plan of each combination of degrees
-    by_degrees: dict[tuple[int, ...], Found] = field(default_factory=dict[tuple[int, ...], Found])
+    by_degrees: dict[tuple[int, ...], TimedPlan] = field(default_factory=dict[tuple[int, ...], TimedPlan])
     counts: Counts = field(default_factory=Counts)
-    #: the least bound of what was left aside when time ran out
+    #: the lowest bound of what was left open when time ran out
     left_s: float = float("inf")
-    #: plans that take as long are of no interest, whatever is found
-    wanted_s: float = float("inf")
+    #: only plans below this are of interest
+    below_s: float = float("inf")
     #: how many plans are asked for
-    keep: int = 1
-    #: these, where it is more than one, the best first: of each with the cut that is best for it
-    leading: list[Found] = field(default_factory=list[Found])
+    top: int = 1
+    #: these, where it is more than one, the best first, each with its best partition
+    leading: list[TimedPlan] = field(default_factory=list[TimedPlan])
 
     @property
     def limit_s(self) -> float:
         """What a plan has to stay below to matter."""
-        if self.keep > 1:
-            last = self.leading[-1].seconds if len(self.leading) == self.keep else float("inf")
-            return min(self.wanted_s, last * (1 - TOLERANCE))
-        return self.wanted_s if self.best is None else min(self.wanted_s, self.best.seconds * (1 - TOLERANCE))
+        if self.top > 1:
+            last = self.leading[-1].seconds if len(self.leading) == self.top else float("inf")
+            return min(self.below_s, last * (1 - TOLERANCE))
+        return self.below_s if self.best is None else min(self.below_s, self.best.seconds * (1 - TOLERANCE))
 
     def offer(self, seconds: float, plan: Plan) -> None:
-        """Keeps a plan that fits, if it is better than those alike."""
-        found = Found(seconds, plan)
-        if self.keep > 1:
-            self._lead(found)
+        """Takes a plan that fits, if it is better than those like it."""
+        timed = TimedPlan(seconds, plan)
+        if self.top > 1:
+            self._lead(timed)
         key = (plan.tensor_parallel, plan.context_parallel, plan.pipeline_parallel, plan.expert_parallel)
-        if key not in self.by_degrees or _better(found, self.by_degrees[key]):
-            self.by_degrees[key] = found
-        if self.best is None or _better(found, self.best):
-            self.best = found
+        if key not in self.by_degrees or _better(timed, self.by_degrees[key]):
+            self.by_degrees[key] = timed
+        if self.best is None or _better(timed, self.best):
+            self.best = timed
 
-    def _lead(self, found: Found) -> None:
-        apart = _uncut(found.plan)
-        alike = next((other for other in self.leading if _uncut(other.plan) == apart), None)
-        if alike is not None and not _better(found, alike):
+    def _lead(self, timed: TimedPlan) -> None:
+        skeleton = _without_partition(timed.plan)
+        alike = next((other for other in self.leading if _without_partition(other.plan) == skeleton), None)
+        if alike is not None and not _better(timed, alike):
             return
         others = [other for other in self.leading if other is not alike]
-        self.leading = sorted([*others, found], key=lambda each: (each.seconds, simplicity(each.plan)))[: self.keep]
+        self.leading = sorted([*others, timed], key=lambda each: (each.seconds, simplicity(each.plan)))[: self.top]
 
 
-def _uncut(plan: Plan) -> Plan:
-    """A plan apart from its cut, and from what single blocks compute again."""
+def _without_partition(plan: Plan) -> Plan:
+    """A plan without its partition and the policies of single blocks."""
     return replace(plan, layers_per_stage=(), recompute_by_block=None)
 
 
-def _better(new: Found, old: Found) -> bool:
+def _better(new: TimedPlan, old: TimedPlan) -> bool:
     if abs(new.seconds - old.seconds) > TOLERANCE * old.seconds:
         return new.seconds < old.seconds
     return simplicity(new.plan) < simplicity(old.plan)

@@ -1,11 +1,10 @@
-"""The best plan by simulation: leading plans are replayed in the order of what they take at least."""
+"""The best plan by simulation: leading plans are replayed in the order of their lower bounds."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
 
-from dovetail.arrays import TOLERANCE
 from dovetail.bounds.hardware_bound import hardware_bound
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
@@ -16,7 +15,8 @@ from dovetail.plans.space import BY_BLOCK, Space
 from dovetail.plans.words import space_sentence
 from dovetail.search.answer import Certificate, SimulatedPlan
 from dovetail.search.best_first import BestFirst
-from dovetail.search.progress import Found, simplicity
+from dovetail.search.certificate import Counts, certificate
+from dovetail.search.progress import TimedPlan, simplicity
 from dovetail.simulation import simulate
 from dovetail.step.layer_tables import Setting
 
@@ -26,7 +26,7 @@ MOST = 1000
 
 @dataclass(frozen=True, slots=True)
 class SimulatedPlans:
-    """Leading plans replayed, the best first, and what is proven of it: in simulated time."""
+    """Leading plans replayed, the best first, and its certificate in simulated time."""
 
     plans: tuple[SimulatedPlan, ...]
     certificate: Certificate
@@ -42,54 +42,45 @@ def simulated_plans(
 ) -> SimulatedPlans | None:
     """Replays up to `top` plans until none that is left can be faster; None where none fits or was found in time.
 
-    Everything not replayed takes at least as long as the last of the plans found, by the bound they are ordered by. Of
-    a plan that can be cut in several ways one cut is replayed, that of the least bound; for the others its bound stays.
+    Everything not replayed takes at least as long as the last of the leading plans, by the bound they are ordered by.
+    Of a plan with several partitions the one with the lowest bound is replayed; for the others its bound stays.
     """
     setting = Setting.of(job, cluster, framework, at_least=True)
-    progress = BestFirst(setting, whole, deadline, keep=max(top, 2)).run()
-    candidates = [Found(_least_s(found, job, cluster), found.plan) for found in progress.leading]
+    progress = BestFirst(setting, whole, deadline, top=max(top, 2)).run()
+    candidates = [TimedPlan(_lower_bound_s(each, job, cluster), each.plan) for each in progress.leading]
     if not candidates:
         return None
-    candidates.sort(key=lambda found: (found.seconds, simplicity(found.plan)))
-    left = [found.seconds for found in candidates]
-    # beyond the plans found nothing is known but that it takes as long as the last of them
-    beyond_s = progress.leading[-1].seconds if len(progress.leading) == progress.keep else float("inf")
+    candidates.sort(key=lambda each: (each.seconds, simplicity(each.plan)))
+    left = [each.seconds for each in candidates]
+    # all other plans take at least as long as the last leading one
+    beyond_s = progress.leading[-1].seconds if len(progress.leading) == progress.top else float("inf")
     beyond_s = min(beyond_s, progress.left_s)
-    found: list[SimulatedPlan] = []
+    replays: list[SimulatedPlan] = []
     for number, candidate in enumerate(candidates[:top]):
-        best_s = min((plan.step_time_s for plan in found), default=float("inf"))
+        best_s = min((plan.step_time_s for plan in replays), default=float("inf"))
         if best_s <= candidate.seconds:
             break
         replayed = simulate(candidate.plan, job, cluster, framework)
-        found.append(SimulatedPlan(candidate.plan, candidate.seconds, replayed.model_step_time_s, replayed.step_time_s))
+        replays.append(
+            SimulatedPlan(candidate.plan, candidate.seconds, replayed.model_step_time_s, replayed.step_time_s)
+        )
         if not _has_variants(candidate.plan, whole):
             left[number] = float("inf")
         if deadline is not None and time.monotonic() > deadline:
             break
-    found.sort(key=lambda plan: (plan.step_time_s, simplicity(plan.plan)))
-    counts, best_s = progress.counts, found[0].step_time_s
-    bound = min(*left, beyond_s, best_s)
-    proven = bound >= best_s * (1 - TOLERANCE)
-    certificate = Certificate(
-        "optimal" if proven else "feasible",
-        best_s if proven else bound,
-        0.0 if proven else 1 - bound / best_s,
-        space_sentence(whole, framework),
-        counts.counted,
-        counts.counted - counts.infeasible - len(found),
-        counts.infeasible,
-        len(found),
-        time="simulated",
-    )
-    return SimulatedPlans(tuple(found), certificate)
+    replays.sort(key=lambda plan: (plan.step_time_s, simplicity(plan.plan)))
+    counts = Counts(progress.counts.counted, progress.counts.infeasible, len(replays))
+    open_s, words = min(*left, beyond_s), space_sentence(whole, framework)
+    proven = certificate(replays[0].step_time_s, open_s, words, counts, time="simulated")
+    return SimulatedPlans(tuple(replays), proven)
 
 
 def _has_variants(plan: Plan, whole: Space) -> bool:
-    """Whether the space has the plan with other cuts, or other choices of single blocks, too."""
+    """Whether the space also has the plan with other partitions or policies of single blocks."""
     return BY_BLOCK in whole.recompute or (plan.pipeline_parallel > 1 and whole.partition != "even")
 
 
-def _least_s(found: Found, job: Job, cluster: Cluster) -> float:
+def _lower_bound_s(timed: TimedPlan, job: Job, cluster: Cluster) -> float:
     """The larger of what layers and what the network need."""
-    physical = float(hardware_bound(job, cluster, PlanBatch.of([found.plan]))[0])
-    return max(found.seconds, physical)
+    physical = float(hardware_bound(job, cluster, PlanBatch.of([timed.plan]))[0])
+    return max(timed.seconds, physical)

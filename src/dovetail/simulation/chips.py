@@ -96,7 +96,7 @@ class Chips:
     def transfer(self, source: int, target: int) -> list[Transfer]:
         """From the chips of a stage to those of another.
 
-        Folded, chips whose ways lie on different tiers are stood for by one on the outermost of these.
+        Folded, one chip stands for those whose ways are on different tiers, on the outermost of these.
         """
         tiers = self._tiers_between(source, target)
         if not self.exact:
@@ -125,7 +125,7 @@ class Chips:
         return [abs(a - b) * strides[way] for a, b, way in zip(one, other, along, strict=True)]
 
     def folds(self) -> bool:
-        """Whether neighbouring stages lie alike for all chips, so that one can stand for all."""
+        """Whether neighbouring stages are placed alike for all chips, so that one can stand for all."""
         p = self.plan.pipeline_parallel
         pairs = [(stage, (stage + 1) % p) for stage in range(p)] if p > 1 else []
         return all(np.ptp(self._tiers_between(*pair)) == 0 for pair in pairs)
@@ -158,14 +158,14 @@ class Chips:
     def _tiers_between(self, source: int, target: int) -> Ints:
         """For every chip of a stage, the innermost tier that also holds its fellow of another stage."""
         one, other = self._positions(source), self._positions(target)
-        found = np.full(len(one), len(self.cluster.tiers) - 1)
+        tiers = np.full(len(one), len(self.cluster.tiers) - 1)
         for number, tier in reversed(list(enumerate(self.cluster.tiers))):
-            found[one // tier.size == other // tier.size] = number
-        return found
+            tiers[one // tier.size == other // tier.size] = number
+        return tiers
 
     def _positions(self, stage: int) -> Ints:
         """Where in the cluster the chips of a stage are."""
-        copy, place = self.plan.tensor_parallel * self.plan.context_parallel, np.arange(self.stage_chips)
+        replica_chips, place = self.plan.tensor_parallel * self.plan.context_parallel, np.arange(self.stage_chips)
         if not self.plan.stages_inside:
             return stage * self.stage_chips + place
-        return (place // copy * self.plan.pipeline_parallel + stage) * copy + place % copy
+        return (place // replica_chips * self.plan.pipeline_parallel + stage) * replica_chips + place % replica_chips

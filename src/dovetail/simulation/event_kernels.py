@@ -14,7 +14,7 @@ from numba import njit
 from dovetail.arrays import Bools, Floats, Ints
 from dovetail.simulation.fair_share_kernels import fill
 
-#: Moments this close, as a part of the time, are one: what should be equal differs by rounding.
+#: Times this close, relative to the time, are one: what should be equal differs by rounding.
 SAME = 1e-14
 
 
@@ -69,14 +69,14 @@ class Links(NamedTuple):
 
 
 class Pile(NamedTuple):
-    """Numbers put aside, `held[0]` of them."""
+    """A stack of numbers, `size[0]` of them."""
 
     number: Ints
-    held: Ints
+    size: Ints
 
 
 class Now(NamedTuple):
-    """What happens at one moment: tasks that can begin, have waited, are over; links whose messages change."""
+    """What happens at one time: tasks that can begin, have waited, are over; links whose messages change."""
 
     ready: Pile
     waited: Pile
@@ -92,7 +92,7 @@ class Reached(NamedTuple):
     task_seen: Ints
     links: Ints
     messages: Ints
-    room: Floats
+    free: Floats
     load: Floats
     rate: Floats
 
@@ -149,14 +149,14 @@ def _next(queue: Queue) -> int:
 
 @njit(cache=True)
 def _put(pile: Pile, number: int) -> None:
-    pile.number[pile.held[0]] = number
-    pile.held[0] += 1
+    pile.number[pile.size[0]] = number
+    pile.size[0] += 1
 
 
 @njit(cache=True)
 def _pull(pile: Pile) -> int:
-    pile.held[0] -= 1
-    return int(pile.number[pile.held[0]])
+    pile.size[0] -= 1
+    return int(pile.number[pile.size[0]])
 
 
 @njit(cache=True)
@@ -173,12 +173,12 @@ def _join(flights: Flights, links: Links, route: int, task: int) -> None:
     """A message enters its links."""
     low = links.starts[route]
     for entry in range(low, links.starts[route + 1]):
-        found = links.link[entry]
-        node, head = flights.node[task] + entry - low, flights.first[found]
+        link = links.link[entry]
+        node, head = flights.node[task] + entry - low, flights.first[link]
         flights.following[node], flights.before[node] = head, -1
         if head >= 0:
             flights.before[head] = node
-        flights.first[found] = node
+        flights.first[link] = node
 
 
 @njit(cache=True)
@@ -198,10 +198,10 @@ def _leave(flights: Flights, links: Links, route: int, task: int) -> None:
 
 @njit(cache=True)
 def _proceed(at: float, tasks: Tasks, links: Links, queue: Queue, flights: Flights, now: Now) -> int:
-    """Everything that follows at once from what happens at a moment; how many tasks end."""
+    """Everything that follows at once from what happens at this time; how many tasks end."""
     ended = 0
-    while now.ready.held[0] + now.waited.held[0] + now.over.held[0] > 0:
-        if now.over.held[0] > 0:
+    while now.ready.size[0] + now.waited.size[0] + now.over.size[0] > 0:
+        if now.over.size[0] > 0:
             task = _pull(now.over)
             tasks.end[task] = at
             ended += 1
@@ -210,7 +210,7 @@ def _proceed(at: float, tasks: Tasks, links: Links, queue: Queue, flights: Fligh
                 tasks.waiting[follower] -= 1
                 if tasks.waiting[follower] == 0:
                     _put(now.ready, follower)
-        elif now.ready.held[0] > 0:
+        elif now.ready.size[0] > 0:
             task = _pull(now.ready)
             tasks.begin[task] = at
             if tasks.seconds[task] > 0.0:
@@ -244,10 +244,10 @@ def _reach(origin: int, stamp: int, flights: Flights, route: Ints, links: Links,
                 reached.messages[num_messages] = task
                 num_messages += 1
                 for entry in range(links.starts[route[task]], links.starts[route[task] + 1]):
-                    found = links.link[entry]
-                    if reached.link_seen[found] != stamp:
-                        reached.link_seen[found] = stamp
-                        reached.links[num_links] = found
+                    link = links.link[entry]
+                    if reached.link_seen[link] != stamp:
+                        reached.link_seen[link] = stamp
+                        reached.links[num_links] = link
                         num_links += 1
             node = flights.following[node]
     return num_links, num_messages
@@ -260,16 +260,16 @@ def _share(
 ) -> tuple[int, Floats, int]:  # fmt: skip
     """New rates where messages began or ended; how many changed, and the log with them."""
     events = 0
-    for position in range(now.changed.held[0]):
+    for position in range(now.changed.size[0]):
         origin = now.changed.number[position]
         now.is_changed[origin] = False
         if reached.link_seen[origin] == stamp or flights.first[origin] < 0:
             continue
         num_links, num_messages = _reach(origin, stamp, flights, tasks.route, links, reached)
-        found, touched = reached.links[:num_links], reached.messages[:num_messages]
-        reached.room[found] = links.bytes_per_s[found]
+        shared, touched = reached.links[:num_links], reached.messages[:num_messages]
+        reached.free[shared] = links.bytes_per_s[shared]
         fill(
-            touched, tasks.route, found, links.starts, links.link, links.part, reached.room, reached.load, reached.rate
+            touched, tasks.route, shared, links.starts, links.link, links.part, reached.free, reached.load, reached.rate
         )
         for task in touched:
             rate = float(reached.rate[task])
@@ -280,13 +280,13 @@ def _share(
             _expect(queue, task, at + max(float(flights.left[task]), 0.0) / rate)
             events += 1
             log, logged = _logged(log, logged, at, task, rate)
-    now.changed.held[0] = 0
+    now.changed.size[0] = 0
     return events, log, logged
 
 
 @njit(cache=True)
 def _logged(log: Floats, count: int, at: float, task: int, rate: float) -> tuple[Floats, int]:
-    """The log with one more change; one without room is not kept."""
+    """The log with one more change; one of no width stays empty."""
     if log.shape[1] == 0:
         return log, count
     if count == log.shape[1]:

@@ -16,13 +16,13 @@ from dovetail.simulation.network import Network
 
 @njit(cache=True)
 def fill(
-    messages: Ints, way: Ints, links: Ints, starts: Ints, link: Ints, part: Floats, room: Floats, load: Floats,
+    messages: Ints, way: Ints, links: Ints, starts: Ints, link: Ints, part: Floats, free: Floats, load: Floats,
     rate: Floats,
 ) -> None:  # fmt: skip
     """Writes the fair rate of every one of `messages`, which are put in another order, to `rate`.
 
     Message k takes route way[k]: the entries starts[r] to starts[r + 1] of `link` and `part`. `links` are all they
-    cross, with `room` for so many bytes per second, which is used up; `load` is scratch of the same length.
+    cross, with `free` bytes per second, which are used up; `load` is scratch of the same length.
     """
     load[links] = 0.0
     for message in messages:
@@ -31,10 +31,10 @@ def fill(
     left = len(messages)
     while left > 0:
         full, level = -1, np.inf
-        for found in links:
+        for each in links:
             # smaller loads are rounding of the parts taken off the link
-            if load[found] > ROUNDING and max(room[found], 0.0) < level * load[found]:
-                full, level = found, max(room[found], 0.0) / load[found]
+            if load[each] > ROUNDING and max(free[each], 0.0) < level * load[each]:
+                full, level = each, max(free[each], 0.0) / load[each]
         k = 0
         while k < left:
             message = messages[k]
@@ -44,7 +44,7 @@ def fill(
                 continue
             rate[message] = level
             for entry in range(low, high):
-                room[link[entry]] -= part[entry] * level
+                free[link[entry]] -= part[entry] * level
                 load[link[entry]] -= part[entry]
             left -= 1
             messages[k], messages[left] = messages[left], message
@@ -52,9 +52,9 @@ def fill(
 
 
 @njit(cache=True, inline="always")
-def _crosses(link: Ints, low: int, high: int, wanted: int) -> bool:
+def _crosses(link: Ints, low: int, high: int, full: int) -> bool:
     for entry in range(low, high):  # noqa: SIM110 - compiled code knows no generators
-        if link[entry] == wanted:
+        if link[entry] == full:
             return True
     return False
 
@@ -62,9 +62,9 @@ def _crosses(link: Ints, low: int, high: int, wanted: int) -> bool:
 def fair_rates(network: Network, routes: Ints) -> Floats:
     """Bytes per second of messages over these routes, all at once."""
     rate = np.zeros(len(routes))
-    every = np.arange(len(network.bytes_per_s))
+    links = np.arange(len(network.bytes_per_s))
     fill(
-        np.arange(len(routes)), np.asarray(routes, np.int64), every, network.starts, network.link, network.part,
-        network.bytes_per_s.copy(), np.zeros(len(every)), rate,
+        np.arange(len(routes)), np.asarray(routes, np.int64), links, network.starts, network.link, network.part,
+        network.bytes_per_s.copy(), np.zeros(len(links)), rate,
     )  # fmt: skip
     return rate

@@ -1,4 +1,4 @@
-"""The tasks of one work item of a pipeline stage (a microbatch's forward or backward through a chunk), as a pattern."""
+"""The tasks of one work item (a micro-batch's forward or backward through a chunk), as a pattern."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Writer:
         self.pattern = Pattern()
         #: what the next step of the chip needs
         self.front = [self.pattern.add(None, ())]
-        #: by kind of group: the message before on the stream that runs beside computation
+        #: by kind of group: the message before on the stream that overlaps computation
         self.streams: dict[str, int] = {}
         #: what the layer before began with
         self.earlier = list(self.front)
@@ -57,8 +57,8 @@ class _Writer:
         self.front = [task]
         return task
 
-    def beside(self, step: LayerStep, needs: Sequence[int]) -> int:
-        """A message beside computation, after those of its kind before it."""
+    def overlapped(self, step: LayerStep, needs: Sequence[int]) -> int:
+        """A message that overlaps computation, after those of its kind before it."""
         before = [self.streams[step.group]] if step.group in self.streams else []
         task = self.pattern.add(step, [*needs, *before])
         self.streams[step.group] = task
@@ -89,14 +89,18 @@ class _Writer:
         self.pattern.last.append(self.front[0])
 
     def _collective(self, step: LayerStep, needs: Sequence[int] | None) -> list[int]:
-        """A collective's part beside computation, after what it needs, or after the part that computation waits for."""
+        """A collective's overlapped part, after what it needs, or after the part that computation waits for."""
         parts = parted(step)
         if parts.seen is not None:
             self.step(parts.seen)
-        beside = [] if parts.beside is None else [self.beside(parts.beside, self.front if needs is None else needs)]
+        tasks = (
+            []
+            if parts.overlapped is None
+            else [self.overlapped(parts.overlapped, self.front if needs is None else needs)]
+        )
         if parts.lost is not None:
             self.step(parts.lost)
-        return beside
+        return tasks
 
     def end(self) -> Pattern:
         """The finished pattern."""
@@ -107,12 +111,12 @@ class _Writer:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A collective taken apart."""
+    """A collective in parts."""
 
     #: the part that computation waits for
     seen: LayerStep | None
-    #: the part that runs beside computation, and what computation loses to it
-    beside: LayerStep | None
+    #: the part that overlaps computation, and what computation loses to it
+    overlapped: LayerStep | None
     lost: LayerStep | None
 
     @property
@@ -122,38 +126,38 @@ class Parts:
 
 
 def parted(step: LayerStep) -> Parts:
-    """What computation waits for of a collective, and what runs beside it.
+    """What computation waits for of a collective, and what overlaps it.
 
-    Kernels that send need cores and memory too, so computation is slower beside them: it waits for as long as it loses.
+    Kernels that send need cores and memory too, so computation beside them is slower: it waits for as long as it loses.
     The links carry every byte once.
     """
     assert step.message is not None, step
-    if step.beside <= 0:
+    if step.overlapped <= 0:
         return Parts(step, None, None)
     seen = lost = None
-    if step.beside < 1:
-        seen = LayerStep(step.name, step.kind, message=step.message.times(1 - step.beside), group=step.group)
+    if step.overlapped < 1:
+        seen = LayerStep(step.name, step.kind, message=step.message.times(1 - step.overlapped), group=step.group)
     if step.lost > 0:
-        lost = LayerStep(f"beside {step.name}", StepKind.SLOWED, step.beside * step.lost * step.message.seconds)
-    beside = LayerStep(step.name, step.kind, message=step.message.times(step.beside), group=step.group)
-    return Parts(seen, beside, lost)
+        lost = LayerStep(f"slowed by {step.name}", StepKind.SLOWED, step.overlapped * step.lost * step.message.seconds)
+    overlapped = LayerStep(step.name, step.kind, message=step.message.times(step.overlapped), group=step.group)
+    return Parts(seen, overlapped, lost)
 
 
 def item_pattern(kind: WorkKind, content: ChunkContent, layers: Mapping[str, LayerSteps]) -> Pattern:
-    """One microbatch through a chunk: its layers in order, or in reverse for gradients."""
+    """One micro-batch through a chunk: its layers in order, or in reverse for gradients."""
     writer = _Writer()
     names = [name for name, count in content.items() for _ in range(count)]
     for name in names if kind is WorkKind.FORWARD else reversed(names):
-        found = layers[name]
+        steps = layers[name]
         match kind:
             case WorkKind.FORWARD:
-                writer.layer(name, found.forward, found.forward_gather, ())
+                writer.layer(name, steps.forward, steps.forward_gather, ())
             case WorkKind.BACKWARD:
-                writer.layer(name, found.backward, found.backward_gather, found.microbatch_reduction)
+                writer.layer(name, steps.backward, steps.backward_gather, steps.microbatch_reduction)
             case WorkKind.INPUT_GRADIENT:
-                writer.layer(name, found.input_gradient, found.backward_gather, found.microbatch_reduction)
+                writer.layer(name, steps.input_gradient, steps.backward_gather, steps.microbatch_reduction)
             case WorkKind.WEIGHT_GRADIENT:
-                writer.layer(name, found.weight_gradient, (), ())
+                writer.layer(name, steps.weight_gradient, (), ())
     return writer.end()
 
 
@@ -193,8 +197,8 @@ def _progress(pattern: Pattern, offset: int) -> list[tuple[float, int]]:
     """Kernels of an item, and the part of its work that is done when each is halfway."""
     kernels = [(n, step) for n, step in enumerate(pattern.steps) if step is not None and step.message is None]
     total = sum(step.seconds for _, step in kernels) or 1.0
-    found, done = list[tuple[float, int]](), 0.0
+    halfway, done = list[tuple[float, int]](), 0.0
     for number, step in kernels:
-        found.append(((done + step.seconds / 2) / total, offset + number))
+        halfway.append(((done + step.seconds / 2) / total, offset + number))
         done += step.seconds
-    return found
+    return halfway

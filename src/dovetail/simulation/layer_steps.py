@@ -1,4 +1,4 @@
-"""What a chip does for one layer and microbatch, one step after another: kernels, collectives, waits."""
+"""What a chip does for one layer and micro-batch, one step after another: kernels, collectives, waits."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class StepKind(IntEnum):
     WEIGHT_GRADIENT = 3
     OPTIMIZER = 4
     WAIT = 5
-    #: what kernels take longer beside messages
+    #: what kernels lose to messages that overlap them
     SLOWED = 6
     COLLECTIVE = 7
     TRANSFER = 8
@@ -73,21 +73,21 @@ class LayerStep:
     message: Message | None = None
     #: kind of group of a collective
     group: str = ""
-    #: the part of it that runs beside computation, and the part of that part which computation loses all the same
-    beside: float = 0.0
+    #: the part of it that overlaps computation, and the part of that which computation loses all the same
+    overlapped: float = 0.0
     lost: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class LayerSteps:
-    """The steps of one layer; collectives of weights and their gradients apart."""
+    """The steps of one layer; collectives of weights and their gradients are separate."""
 
     forward: tuple[LayerStep, ...]
     #: input and weight gradients in the order in which they are computed
     backward: tuple[LayerStep, ...]
     forward_gather: tuple[LayerStep, ...]
     backward_gather: tuple[LayerStep, ...]
-    #: of gradients, in every microbatch or once a step
+    #: of gradients, in every micro-batch or once a step
     microbatch_reduction: tuple[LayerStep, ...]
     step_reduction: tuple[LayerStep, ...]
     #: of weights that were updated in shards, ahead of a step's first forward
@@ -115,15 +115,15 @@ def steps_of_layers(
     pricing = pricing_of(
         job, profiled.cluster, profiled.efficiencies, profiled.gradient_bytes, facts.gathered_weight_bytes
     )
-    found: dict[str, LayerSteps] = {}
+    by_name: dict[str, LayerSteps] = {}
     for name, layer in variants.items():
         graph, profile = job.graph().layers[layer], step.profiles.layers[name]
         # waits are those of a chip that waits for nothing else: whatever else it waits for comes to it later
-        times = layer_times(profile, step.kept[name], alone.overlaps, facts.overheads.host_s)
+        times = layer_times(profile, step.recompute[name], alone.overlaps, facts.overheads.host_s)
         placed = placed_layer(graph, arranged.strategy)
         messages = _Messages(graph, placed, job, arrangement, arranged, pricing, profiled)
-        found[name] = _layer_steps(placed, profile, step.kept[name], times, messages, profiled)
-    return found
+        by_name[name] = _layer_steps(placed, profile, step.recompute[name], times, messages, profiled)
+    return by_name
 
 
 class _Messages:
@@ -140,11 +140,11 @@ class _Messages:
         profiled: ProfiledJob,
     ) -> None:
         sizes, widths = graph.resolve(batch=arranged.batch, seq=job.seq_len), job.element_bytes()
-        copies = float(as_array(sizes[TOP_K])) if profiled.facts.one_copy_per_node and TOP_K in sizes else 1.0
-        time = partial(pricing.time, arranged, copies=copies)
-        #: of what runs beside computation, the part that costs time all the same
+        top_k = float(as_array(sizes[TOP_K])) if profiled.facts.one_copy_per_node and TOP_K in sizes else 1.0
+        time = partial(pricing.time, arranged, receivers=top_k)
+        #: of what overlaps computation, the part that costs time all the same
         self.lost = float(profiled.facts.overheads.exposed)
-        self.found: list[tuple[Collective, str, Message]] = []
+        self.messages: list[tuple[Collective, str, Message]] = []
         for collective in placed.collectives:
             spent, used = time(collective, as_array(collective.bytes(sizes, arranged.axis_sizes, widths)))
             busy = {tier: float(s) for tier, s in zip(used, spent.busy_s, strict=True)}
@@ -157,11 +157,11 @@ class _Messages:
                 seconds,
             )
             if seconds > 0:
-                self.found.append((collective, group_name(collective, arrangement.axes), message))
+                self.messages.append((collective, group_name(collective, arrangement.axes), message))
 
     def of(self, phase: CollectivePhase) -> Iterable[tuple[Collective, str, Message]]:
         """Those of a phase."""
-        return (entry for entry in self.found if entry[0].phase is phase)
+        return (entry for entry in self.messages if entry[0].phase is phase)
 
     def steps(
         self, phase: CollectivePhase, groups: Collection[str], hidden: Mapping[str, float]
@@ -174,18 +174,18 @@ class _Messages:
         )
 
     def step(
-        self, collective: Collective, group: str, message: Message, hidden: Mapping[str, float], again: str = ""
+        self, collective: Collective, group: str, message: Message, hidden: Mapping[str, float], suffix: str = ""
     ) -> LayerStep:
         """One of them, or a part of it, as a step; `hidden` is what the model takes off, what is lost included."""
-        name = f"{collective.kind.value.replace('_', ' ')} {collective.tensor.name}{again}"
-        beside = hidden[group] / (1 - self.lost) if self.lost < 1 else 0.0
-        return LayerStep(name, StepKind.COLLECTIVE, 0.0, message, group, beside, self.lost)
+        name = f"{collective.kind.value.replace('_', ' ')} {collective.tensor.name}{suffix}"
+        overlapped = hidden[group] / (1 - self.lost) if self.lost < 1 else 0.0
+        return LayerStep(name, StepKind.COLLECTIVE, 0.0, message, group, overlapped, self.lost)
 
 
 def _layer_steps(
     placed: PlacedLayer,
     profile: LayerProfile,
-    again: Recompute,
+    recomputed: Recompute,
     times: LayerTimes,
     messages: _Messages,
     profiled: ProfiledJob,
@@ -197,7 +197,7 @@ def _layer_steps(
     }
     forward = _direction(placed, profile, messages, CollectivePhase.FORWARD, shares[CollectivePhase.FORWARD])
     backward = _direction(placed, profile, messages, CollectivePhase.BACKWARD, shares[CollectivePhase.BACKWARD])
-    repeated = _repeated(again, profile, messages, shares[CollectivePhase.BACKWARD])
+    recompute_steps = _recomputed(recomputed, profile, messages, shares[CollectivePhase.BACKWARD])
     waits = [
         [LayerStep("waiting for the host", StepKind.WAIT, float(s))] if float(s) > 0 else []
         for s in (times.forward_wait_s, times.backward_wait_s)
@@ -209,7 +209,7 @@ def _layer_steps(
     )
     return LayerSteps(
         (*forward, *waits[0]),
-        (*repeated, *backward, *waits[1]),
+        (*recompute_steps, *backward, *waits[1]),
         ahead,
         behind,
         messages.steps(CollectivePhase.BACKWARD, (GRADIENTS,), shares[CollectivePhase.BACKWARD]),
@@ -228,11 +228,11 @@ def _direction(
     """Operators of a direction, each after the collectives that it needs."""
     operators = placed.forward if phase is CollectivePhase.FORWARD else placed.backward
     by_user: dict[str, list[LayerStep]] = {}
-    known = {p.operator.name for p in operators}
+    names = {p.operator.name for p in operators}
     for collective, group, message in messages.of(phase):
         if group in (WEIGHT_GATHER, GRADIENTS):
             continue
-        user = collective.user if collective.user in known else ""
+        user = collective.user if collective.user in names else ""
         by_user.setdefault(user, []).append(messages.step(collective, group, message, hidden))
     kinds = {
         Phase.FORWARD: StepKind.FORWARD,
@@ -246,18 +246,18 @@ def _direction(
     return [*steps, *by_user.get("", ())]
 
 
-def _repeated(
-    again: Recompute, profile: LayerProfile, messages: _Messages, hidden: Mapping[str, float]
+def _recomputed(
+    recomputed: Recompute, profile: LayerProfile, messages: _Messages, hidden: Mapping[str, float]
 ) -> list[LayerStep]:
-    """What runs again ahead of the backward: its kernels as one step, its collectives by kind of group."""
+    """What is recomputed ahead of the backward: its kernels as one step, its collectives by kind of group."""
     steps: list[LayerStep] = []
-    if float(again.added_s) > 0:
-        steps.append(LayerStep("recompute", StepKind.RECOMPUTE, float(again.added_s)))
-    for group, seconds in again.added_collective_s.items():
+    if float(recomputed.added_s) > 0:
+        steps.append(LayerStep("recompute", StepKind.RECOMPUTE, float(recomputed.added_s)))
+    for group, seconds in recomputed.added_collective_s.items():
         # those of the forward, as much of them as takes so long
         whole = float(profile.forward_collective_s[group])
         part = float(seconds) / whole if whole else 0.0
         for collective, kind, message in messages.of(CollectivePhase.FORWARD):
             if kind == group and part > 0:
-                steps.append(messages.step(collective, group, message.times(part), hidden, " again"))
+                steps.append(messages.step(collective, group, message.times(part), hidden, " (recompute)"))
     return steps

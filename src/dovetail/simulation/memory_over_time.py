@@ -40,7 +40,7 @@ class MemoryOverTime:
 
 @dataclass(frozen=True, slots=True)
 class _ChunkBytes:
-    """Bytes of a chunk: of a microbatch in flight, and while its loss or its gradients are computed."""
+    """Bytes of a chunk: of a micro-batch in flight, and while its loss or its gradients are computed."""
 
     saved: float
     loss: float
@@ -50,10 +50,10 @@ class _ChunkBytes:
 def memory_over_time(
     tasks: StepTasks, timeline: Timeline, plan: Plan, step: Step, facts: FrameworkFacts
 ) -> tuple[MemoryOverTime, ...]:
-    """What the chips of every stage hold.
+    """Memory of every stage's chips.
 
-    A chunk keeps its activations from the beginning of a microbatch's forward to the end of its last gradient. What a
-    layer at work needs besides is there while a gradient runs, and what a loss holds in its forward.
+    A chunk saves its activations from the beginning of a micro-batch's forward to the end of its last gradient. What a
+    layer at work needs besides is there while a gradient runs, and what a loss needs in its forward.
     """
     order, tables, sizes = tasks.order, step.tables, facts.parameter_bytes
     zero_stage = effective_zero_stage(plan.zero_stage, plan.pipeline_parallel)
@@ -77,9 +77,9 @@ def memory_over_time(
                 case WorkKind.WEIGHT_GRADIENT:
                     changes.append((until_s, -chunk.saved))
         used, home = tables.parameters(content)[0].tolist()
-        copies = float(optimizer_step_bytes(used, home, zero_stage, sizes, 0.0))
+        step_bytes = float(optimizer_step_bytes(used, home, zero_stage, sizes, 0.0))
         (update,) = np.nonzero(updates & (tasks.labels.chip == stage * tasks.begin.shape[1]))
-        changes += [(float(timeline.start_s[update[0]]), copies), (float(timeline.end_s[update[0]]), -copies)]
+        changes += [(float(timeline.start_s[update[0]]), step_bytes), (float(timeline.end_s[update[0]]), -step_bytes)]
         memory.append(_added_up(changes, facts))
     return tuple(memory)
 
@@ -88,8 +88,8 @@ def _chunk_bytes(step: Step, tables: MemoryTables, sizes: ParameterBytes, zero_s
     """Of every chunk, had a stage nothing else: without a loss, what it needs besides while a gradient runs."""
     alone = [[content] for content in step.contents]
     nothing = np.zeros(len(alone))
-    losses = [float((tables.cells.loss[0] * (counts > 0)).max()) for counts in tables.counts(*alone)]
-    working = replace(tables, cells=tables.cells._replace(loss=0 * tables.cells.loss))
+    losses = [float((tables.profiles.loss[0] * (counts > 0)).max()) for counts in tables.counts(*alone)]
+    working = replace(tables, profiles=tables.profiles._replace(loss=0 * tables.profiles.loss))
     return [
         _ChunkBytes(saved, loss, sum(parts[name] for name in WORKING))
         for saved, loss, parts in zip(

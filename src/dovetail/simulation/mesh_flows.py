@@ -80,18 +80,18 @@ _Step = tuple[int, float, int, tuple[int, ...]]
 
 def _steps(collective: MeshCollective) -> list[_Step]:
     """The sends of one chunk: sums towards the roots of trees, then results away from them."""
-    found: list[_Step] = []
+    steps: list[_Step] = []
     for spread in collective.spreads():
         if not spread.links:
             continue
         sums = collective.kind in (MeshCollectiveKind.REDUCE_SCATTER, MeshCollectiveKind.ALL_REDUCE)
-        into_root = _add_sums(found, spread) if sums else ()
+        into_root = _add_sums(steps, spread) if sums else ()
         if collective.kind is not MeshCollectiveKind.REDUCE_SCATTER:
-            _add_results(found, spread, into_root)
-    return found
+            _add_results(steps, spread, into_root)
+    return steps
 
 
-def _add_sums(found: list[_Step], spread: Spread) -> tuple[int, ...]:
+def _add_sums(steps: list[_Step], spread: Spread) -> tuple[int, ...]:
     """Sends towards the root, from the leaves; returns those that end there."""
     followers: dict[int, list[int]] = {}
     for place, before in enumerate(spread.after):
@@ -99,17 +99,17 @@ def _add_sums(found: list[_Step], spread: Spread) -> tuple[int, ...]:
     numbers: dict[int, int] = {}
     for place in range(len(spread.links) - 1, -1, -1):
         needs = tuple(numbers[other] for other in followers.get(place, ()))
-        depth = max((found[other][2] for other in needs), default=-1) + 1
-        numbers[place] = len(found)
-        found.append((spread.links[place] ^ 1, spread.part, depth, needs))
+        depth = max((steps[other][2] for other in needs), default=-1) + 1
+        numbers[place] = len(steps)
+        steps.append((spread.links[place] ^ 1, spread.part, depth, needs))
     return tuple(numbers[place] for place in followers[-1])
 
 
-def _add_results(found: list[_Step], spread: Spread, into_root: tuple[int, ...]) -> None:
+def _add_results(steps: list[_Step], spread: Spread, into_root: tuple[int, ...]) -> None:
     """Sends away from the root, once all sums are there."""
     numbers: list[int] = []
     for link, before in zip(spread.links, spread.after, strict=True):
         needs = into_root if before < 0 else (numbers[before],)
-        depth = max((found[other][2] for other in needs), default=-1) + 1
-        numbers.append(len(found))
-        found.append((link, spread.part, depth, needs))
+        depth = max((steps[other][2] for other in needs), default=-1) + 1
+        numbers.append(len(steps))
+        steps.append((link, spread.part, depth, needs))

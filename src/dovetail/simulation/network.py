@@ -40,7 +40,7 @@ class Network:
 
 
 class Routes:
-    """Routes as they are found, each kept once."""
+    """Routes as they are added, each once."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[tuple[int, float], ...], int] = {}

@@ -67,18 +67,18 @@ def simulate(
 ) -> Simulation:
     """One step of a plan, folded to one chip for each stage of the pipeline, or `exact` with every chip for itself.
 
-    `rates` keeps when the rate of each message changed.
+    `rates` records when the rate of each message changed.
     """
     framework = frameworks.load(framework) if isinstance(framework, str) else framework
     facts = facts_of(framework, job, schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel)
-    known = calibration(cluster.chip, job.precision)
-    profiled = profiled_job(plan, job, cluster, facts, known.efficiencies)
+    calibrated = calibration(cluster.chip, job.precision)
+    profiled = profiled_job(plan, job, cluster, facts, calibrated.efficiencies)
     step = step_from(plan, profiled)
     tasks = tasks_of(plan, job, profiled, step)
     if exact:
         most = len(tasks.graph) * (plan.chips // plan.pipeline_parallel)
         if most > MOST_TASKS:
-            fix = f"at most {MOST_TASKS:,} are possible: simulate one chip a stage, or fewer chips or microbatches"
+            fix = f"at most {MOST_TASKS:,} are possible: simulate one chip a stage, or fewer chips or micro-batches"
             raise InputError("exact", f"would be up to {most:,} tasks", fix)
         tasks = tasks_of(plan, job, profiled, step, exact=True)
     timeline = run(tasks.graph, rates=rates)
@@ -109,7 +109,7 @@ def tasks_of(plan: Plan, job: Job, profiled: ProfiledJob, step: Step, *, exact: 
 
 def _tied(plan: Plan, profiled: ProfiledJob, step: Step, chips: Chips) -> Sequence[tuple[tuple[int, ...], Message]]:
     """Gradients of weights that several stages hold, summed between them."""
-    found: list[tuple[tuple[int, ...], Message]] = []
+    messages: list[tuple[tuple[int, ...], Message]] = []
     cluster = profiled.cluster
     for holders, spent in tied_times(
         plan, step.profiles, step.stages, cluster, profiled.efficiencies, profiled.gradient_bytes
@@ -118,5 +118,5 @@ def _tied(plan: Plan, profiled: ProfiledJob, step: Step, chips: Chips) -> Sequen
         way = next(n for n, way in enumerate(ways(cluster.tiers)) if way.tier == tier)
         busy = float(spent.busy_s[0])
         rate = float(chips.ways[way].bytes_per_s * chips.ways[way].efficiency)
-        found.append((holders, Message(float(spent.seconds) - busy, ((way, busy * rate),), ())))
-    return found
+        messages.append((holders, Message(float(spent.seconds) - busy, ((way, busy * rate),), ())))
+    return messages

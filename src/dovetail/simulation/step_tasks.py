@@ -1,4 +1,4 @@
-"""A whole training step as tasks: every item of the pipeline, transfers between stages, and what follows them."""
+"""A whole training step as tasks: every item of the pipeline, transfers between stages, and the end of the step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TRANSFERS = "transfers"
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """What every task is: arrays over tasks, the texts apart."""
+    """What every task is: arrays over tasks; `streams` and `names` are the texts they number."""
 
     #: simulated chips, those of a stage after each other; the first of those that take part
     chip: Ints
@@ -73,7 +73,7 @@ def step_tasks(parts: StepParts, chips: Chips) -> StepTasks:
     writer.items()
     writer.transfers()
     writer.updated_weights()
-    writer.closing()
+    writer.end_of_step()
     return writer.finished()
 
 
@@ -89,7 +89,7 @@ class _StepWriter:
         self._count = 0
         self._texts, self._streams = Texts(), Texts()
         self._streams.number(KERNELS)
-        self._known: dict[tuple[object, ...], tuple[Pattern, Block]] = {}
+        self._patterns: dict[tuple[object, ...], tuple[Pattern, Block]] = {}
         items = len(self.order.kind)
         self.begin = np.zeros((items, chips.simulated), np.int64)
         self.end = np.zeros((items, chips.simulated), np.int64)
@@ -123,14 +123,14 @@ class _StepWriter:
     def _item(self, stage: int, item: int, width: int) -> Laid:
         places, kinds = self._places[item : item + width], self._kinds[item : item + width]
         key = (stage, *places, *kinds)
-        if key not in self._known:
+        if key not in self._patterns:
             patterns = [
                 item_pattern(kind, self.parts.contents[place], self.parts.layers)
                 for kind, place in zip(kinds, places, strict=True)
             ]
             pattern = patterns[0] if width == 1 else joined_pattern(*patterns)
-            self._known[key] = pattern, self._block(pattern, stage)
-        pattern, block = self._known[key]
+            self._patterns[key] = pattern, self._block(pattern, stage)
+        pattern, block = self._patterns[key]
         laid = Laid(pattern, block, self._lay(block, item))
         for member in range(item, item + width):
             self.begin[member], self.end[member] = laid.begin, laid.end
@@ -166,14 +166,14 @@ class _StepWriter:
 
     def _transfer_block(self, source: int, target: int) -> Block:
         key = ("transfer", source, target)
-        if key not in self._known:
-            found = self.chips.transfer(source, target)
-            waits = np.array([transfer.wait_s for transfer in found])
-            sent = np.array([transfer.times * self.parts.stream_bytes for transfer in found])
-            routes = np.array([transfer.route for transfer in found])
+        if key not in self._patterns:
+            transfers = self.chips.transfer(source, target)
+            waits = np.array([transfer.wait_s for transfer in transfers])
+            sent = np.array([transfer.times * self.parts.stream_bytes for transfer in transfers])
+            routes = np.array([transfer.route for transfer in transfers])
             labels = (StepKind.TRANSFER, TRANSFERS, f"to stage {target}")
-            self._known[key] = Pattern(), self._messages(source, waits, sent, routes, labels)
-        return self._known[key][1]
+            self._patterns[key] = Pattern(), self._messages(source, waits, sent, routes, labels)
+        return self._patterns[key][1]
 
     # -- before and after
 
@@ -186,15 +186,15 @@ class _StepWriter:
             ahead, blocking = list[Ints](), list[LayerStep]()
             for laid in (self._laid[item] for item in sorted(first.values())):
                 for name, task in zip(laid.pattern.layers, laid.pattern.first, strict=True):
-                    for found in map(parted, self.parts.layers[name].updated_gather):
-                        blocking += found.waited_for
-                        if found.beside is not None:
-                            ahead.append(self._message(found.beside, stage, ahead[-1:]))
+                    for parts in map(parted, self.parts.layers[name].updated_gather):
+                        blocking += parts.waited_for
+                        if parts.overlapped is not None:
+                            ahead.append(self._message(parts.overlapped, stage, ahead[-1:]))
                             self._edge(ahead[-1], laid.at(task))
             for task in self._one_by_one(blocking, stage, ()):
                 self._edge(task, self.begin[int(self.order.starts[stage])])
 
-    def closing(self) -> None:
+    def end_of_step(self) -> None:
         """Gradients are reduced, then (their norm is known when all are) weights updated."""
         stages = range(self.order.pipeline.num_stages)
         for stage in stages:
@@ -220,16 +220,16 @@ class _StepWriter:
             self._edge(at, np.broadcast_to(after, at.shape))
 
     def _reductions(self, stage: int) -> None:
-        """Of each layer after its last gradient, beside what is left to do; the rest of it after everything."""
+        """Of each layer after its last gradient, overlapping what is left to do; the rest of it after everything."""
         gradients = (WorkKind.BACKWARD, WorkKind.WEIGHT_GRADIENT)
         last = {self._places[item]: item for item in self._items_of(stage, gradients)}
         behind, blocking = list[Ints](), list[LayerStep]()
         for laid in (self._laid[item] for item in sorted(last.values())):
             for name, task in zip(laid.pattern.layers, laid.pattern.last, strict=True):
-                for found in map(parted, self.parts.layers[name].step_reduction):
-                    blocking += found.waited_for
-                    if found.beside is not None:
-                        behind.append(self._message(found.beside, stage, [*behind[-1:], laid.at(task)]))
+                for parts in map(parted, self.parts.layers[name].step_reduction):
+                    blocking += parts.waited_for
+                    if parts.overlapped is not None:
+                        behind.append(self._message(parts.overlapped, stage, [*behind[-1:], laid.at(task)]))
         self._done[stage] += [*behind[-1:], *self._one_by_one(blocking, stage, self._done[stage])]
 
     def _one_by_one(self, steps: Sequence[LayerStep], stage: int, needed: Sequence[Ints]) -> list[Ints]:
@@ -247,10 +247,10 @@ class _StepWriter:
 
     def _message(self, step: LayerStep, stage: int, needed: Sequence[Ints]) -> Ints:
         key = (stage, step)
-        if key not in self._known:
+        if key not in self._patterns:
             pattern = _alone(step)
-            self._known[key] = pattern, self._block(pattern, stage)
-        block = self._known[key][1]
+            self._patterns[key] = pattern, self._block(pattern, stage)
+        block = self._patterns[key][1]
         at = block.at[0] + self._lay(block, -1)
         for task in needed:
             self._edge(task, at)
@@ -274,21 +274,21 @@ class _StepWriter:
         self, stage: int, waits: Floats, sent: Floats, routes: Ints, labels: tuple[StepKind, str, str]
     ) -> Block:
         """A message of every chip of a stage: its kind, stream and name are the same for all."""
-        copies, none = np.arange(len(routes)), np.zeros(0, np.int64)
+        chips, none = np.arange(len(routes)), np.zeros(0, np.int64)
         numbers = (labels[0], self._streams.number(labels[1]), self._texts.number(labels[2]))
-        kind, stream, name = (np.full(len(copies), number) for number in numbers)
-        chip = stage * self.chips.simulated + copies
-        return Block(waits, sent, routes, chip, kind, stream, name, (none, none), copies[None])
+        kind, stream, name = (np.full(len(chips), number) for number in numbers)
+        chip = stage * self.chips.simulated + chips
+        return Block(waits, sent, routes, chip, kind, stream, name, (none, none), chips[None])
 
     def _block(self, pattern: Pattern, stage: int) -> Block:
         """A pattern on the chips of a stage: a task for every chip, or for every group where it is a collective."""
         chips = self.chips
         first = stage * chips.simulated
-        own = np.arange(chips.simulated)
+        one_each = np.arange(chips.simulated)
         columns: list[list[float]] = [[] for _ in range(7)]
         at: list[Ints] = []
         for step in pattern.steps:
-            groups, routes, sent, seconds = own, [-1] * chips.simulated, 0.0, 0.0
+            groups, routes, sent, seconds = one_each, [-1] * chips.simulated, 0.0, 0.0
             if step is not None:
                 seconds = step.seconds
                 if step.message is not None:
@@ -296,17 +296,15 @@ class _StepWriter:
                     routes = [-1] * (int(groups.max()) + 1)
                     if step.message.bytes_by_way:
                         routes, sent = chips.collective(step.message, stage)
-            copies = len(routes)
+            count = len(routes)
             at.append(len(columns[0]) + groups)
             members = first + np.unique(groups, return_index=True)[1]
             kind = StepKind.WAIT if step is None else step.kind
             stream = self._streams.number(step.group if step is not None and step.group else KERNELS)
             name = self._texts.number("" if step is None else step.name)
-            values = ([seconds] * copies, [sent] * copies, routes, members.tolist())
-            for column, found in zip(
-                columns, (*values, [kind] * copies, [stream] * copies, [name] * copies), strict=True
-            ):
-                column += found
+            values = ([seconds] * count, [sent] * count, routes, members.tolist())
+            for column, added in zip(columns, (*values, [kind] * count, [stream] * count, [name] * count), strict=True):
+                column += added
         where = np.array(at, np.int64)
         pairs = np.array(pattern.edges, np.int64).reshape(-1, 2)
         edges = where[pairs[:, 0]].ravel(), where[pairs[:, 1]].ravel()

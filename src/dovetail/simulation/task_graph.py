@@ -52,7 +52,7 @@ class Timeline:
 
     start_s: Floats
     end_s: Floats
-    #: moments at which a task's wait or message ended, and those at which a message's rate changed
+    #: ends of a task's wait or message, and changes of a message's rate
     events: int
     rates: RateChanges | None
 
@@ -63,7 +63,7 @@ class Timeline:
 
 
 def run(graph: TaskGraph, *, ranks: Sequence[int] | Ints | None = None, rates: bool = False) -> Timeline:
-    """Plays all tasks. `ranks` order what happens at the same moment, which changes nothing but the last digits."""
+    """Plays all tasks. `ranks` order what happens at the same time, which changes nothing but the last digits."""
     from dovetail.simulation.event_kernels import Links, Tasks, play
 
     count, network = len(graph), graph.network

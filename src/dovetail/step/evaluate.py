@@ -77,7 +77,7 @@ class Step:
     profiles: JobProfiles
     contents: tuple[ChunkContent, ...]
     stages: tuple[Stage, ...]
-    kept: Mapping[str, Recompute]
+    recompute: Mapping[str, Recompute]
     pipeline: Pipeline
     tables: MemoryTables
 
@@ -90,9 +90,9 @@ class Step:
 def evaluate(plan: Plan, job: Job, cluster: Cluster, framework: Framework, *, energy: bool = True) -> Evaluation:
     """Profiles → chunks → step time and memory → answer; energy takes a sixth of the time and can be left out."""
     facts = facts_of(framework, job, schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel)
-    known = calibration(cluster.chip, job.precision)
-    step = step_of(plan, job, cluster, facts, known.efficiencies, energy=energy)
-    return evaluation_of(step, plan, job, cluster, facts, str(known), energy=energy)
+    calibrated = calibration(cluster.chip, job.precision)
+    step = step_of(plan, job, cluster, facts, calibrated.efficiencies, energy=energy)
+    return evaluation_of(step, plan, job, cluster, facts, str(calibrated), energy=energy)
 
 
 def least_step_s(plan: Plan, job: Job, cluster: Cluster, framework: Framework) -> float:
@@ -110,13 +110,13 @@ def evaluation_of(
     seconds = {name: float(np.ravel(part)[0]) for name, part in step.breakdown.items()}
     joules = (None, "not asked for")
     if energy:
-        joules = _energy(plan, step.profiles, step.contents, step.kept, cluster, sum(seconds.values()))
+        joules = _energy(plan, step.profiles, step.contents, step.recompute, cluster, sum(seconds.values()))
     return _answer(plan, job, cluster, seconds, memory, joules, basis)
 
 
 @dataclass(frozen=True, slots=True)
 class ProfiledJob:
-    """A job's layers on a cluster under the degrees of a plan: the same however it is cut and what it recomputes."""
+    """A job's layers on a cluster under the degrees of a plan: independent of its partition and recompute policy."""
 
     profiles: JobProfiles
     chip: ChipUnits
@@ -137,7 +137,7 @@ def step_of(
 def profiled_job(
     plan: Plan, job: Job, cluster: Cluster, facts: FrameworkFacts, efficiencies: Efficiencies, *, energy: bool = False
 ) -> ProfiledJob:
-    """What the layers cost; of the plan only its degrees, microbatch and state sharding matter."""
+    """What the layers cost; of the plan only its degrees, micro-batch and state sharding matter."""
     gradient_bytes = facts.sharded_reduction_bytes if plan.zero_stage == 3 else facts.reduction_bytes
     chip = units_of(job, cluster, facts, efficiencies)
     arranged = Arrangements.of([arrange(plan, job.graph(), cluster)], [plan.micro_batch * plan.data_parallel])
@@ -163,19 +163,19 @@ def step_from(plan: Plan, job: ProfiledJob) -> Step:
     pipeline = pipeline_of(plan)
     stages = stage_contents(contents, pipeline)
     variants = layer_variants(job.profiles.graph, plan, contents)
-    kept = {
+    recomputed = {
         name: recompute_of(job.profiles, layer, choice, plan.recompute_share, facts)
         for name, (layer, choice) in variants.items()
     }
     profiles = replace(job.profiles, layers={name: job.profiles.layers[layer] for name, (layer, _) in variants.items()})
-    layers = {n: layer_times(profiles.layers[n], kept[n], facts.overlaps, added.host_s) for n in profiles.layers}
+    layers = {n: layer_times(profiles.layers[n], recomputed[n], facts.overlaps, added.host_s) for n in profiles.layers}
     transfer = transfer_seconds(plan, profiles, cluster, efficiencies)
     sending = not facts.overlaps.transfers
     chunks = chunk_times(layers, contents, transfer, pipeline.num_links, sending=sending)
     pipelined = step_time(pipeline, chunks)
     parts = busy_parts(layers, stages, runs_per_chunk(pipeline))
     update_s = facts.update_bytes / job.chip.vector.memory_bytes_per_s
-    tables = MemoryTables.of(profiles.layers, kept, loss_bytes(profiles.layers, facts))
+    tables = MemoryTables.of(profiles.layers, recomputed, loss_bytes(profiles.layers, facts))
     home = tables.parameters(*stages)[:, 1]
     reduction, gathering, update = end_of_step(profiles, stages, layers, facts.overlaps, pipeline, home, update_s)
     breakdown: dict[str, Floats] = {
@@ -187,14 +187,14 @@ def step_from(plan: Plan, job: ProfiledJob) -> Step:
         "optimizer": update,
         "between steps": added.step_s,
     }
-    return Step(breakdown, profiles, contents, stages, kept, pipeline, tables)
+    return Step(breakdown, profiles, contents, stages, recomputed, pipeline, tables)
 
 
 def _energy(
     plan: Plan,
     profiles: JobProfiles,
     contents: Sequence[ChunkContent],
-    kept: Mapping[str, Recompute],
+    recomputed: Mapping[str, Recompute],
     cluster: Cluster,
     step_s: float,
 ) -> tuple[float | None, str]:
@@ -206,8 +206,8 @@ def _energy(
     for content in contents:
         for name, count in content.items():
             profile = profiles.layers[name]
-            again = float(kept[name].added_s / profile.forward_s) if float(profile.forward_s) else 0.0
-            microbatch = float(profile.forward_j) * (1 + min(again, 1.0)) + float(profile.backward_j)
+            share = float(recomputed[name].added_s / profile.forward_s) if float(profile.forward_s) else 0.0
+            microbatch = float(profile.forward_j) * (1 + min(share, 1.0)) + float(profile.backward_j)
             total += count * (plan.num_microbatches * microbatch + float(profile.step_j))
     idle = step_s * plan.chips * profiles.rates.leakage_w
     basis = f"operations, bytes and leakage at {profiles.rates.source}"
@@ -217,14 +217,14 @@ def _energy(
 def recompute_of(
     profiles: JobProfiles, layer: str, choice: str | tuple[str, ...], share: float, facts: FrameworkFacts
 ) -> Recompute:
-    """What a layer keeps where a share of its class makes this choice and the rest keeps everything."""
+    """What a layer saves where a share of its class makes this choice and the rest saves everything."""
     graph, profile = profiles.graph.layers[layer], profiles.layers[layer]
     if not is_block(graph):
         # embedding and head are never recomputed (Narayanan et al. 2021, eq. 3 and its note), multiply in the wide
-        # format, and hold the loss apart from what a microbatch keeps
+        # format, and hold the loss apart from what a micro-batch saves
         return recompute(graph, profile, "none")
-    chosen = recompute(graph, profile, choice, facts.operand_share, stops_early=facts.stops_early)
-    return chosen.mixed(recompute(graph, profile, "none", facts.operand_share), share)
+    recomputed = recompute(graph, profile, choice, facts.operand_share, stops_early=facts.stops_early)
+    return recomputed.mixed(recompute(graph, profile, "none", facts.operand_share), share)
 
 
 def is_block(graph: LayerGraph) -> bool:
@@ -240,7 +240,7 @@ def pipeline_of(plan: Plan) -> Pipeline:
 
 
 def loss_bytes(layers: Mapping[str, LayerProfile], facts: FrameworkFacts) -> dict[str, Floats]:
-    """What the losses hold at once, by the layers that have one."""
+    """Bytes of the losses at their peak, by the layers that have one."""
     return {
         name: profile.logits * facts.logits_bytes / facts.loss_chunks
         for name, profile in layers.items()

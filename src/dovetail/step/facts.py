@@ -49,15 +49,15 @@ class FrameworkFacts:
     context_bytes: float
     #: part of the tensors' bytes the allocator holds beyond them
     allocator_overhead: float
-    #: bytes per logit at the loss's fullest moment, and the parts the logits come in
+    #: bytes per logit at the peak of the loss, and the chunks the logits come in
     logits_bytes: float
     loss_chunks: int
-    #: width matrix products keep their inputs in, over the width they are written in
+    #: width in which matrix products save their inputs, over the width they are written in
     operand_share: float
     overheads: Overheads
     #: per parameter, as gradients are reduced at the end of a step
     reduction_bytes: float
-    #: per parameter, as gradients of weights kept in shards are reduced, one microbatch at a time
+    #: per parameter, as gradients of sharded weights are reduced, one micro-batch at a time
     sharded_reduction_bytes: float
     #: per parameter, as updated weights are gathered
     gathered_weight_bytes: float
@@ -73,11 +73,11 @@ class FrameworkFacts:
     def at_least(self, *, schedule: str = "", stages: int = 1) -> FrameworkFacts:
         """Figures under which no step takes longer than one that is simulated (L1⁻).
 
-        What can be hidden is, however little there is to hide it. A stage that is done early closes its step while
-        others still work, so with several stages nothing of that is sure to be seen. DualPipe's pairs hide each
-        other's messages.
+        What can be hidden is, however little there is to hide it. A stage that is done early ends its step while others
+        still work, so with several stages nothing of that is sure to be seen. DualPipe's pairs hide each other's
+        messages.
         """
-        overlaps = replace(self.overlaps, least_overlap_s=UNBOUNDED_S)
+        overlaps = replace(self.overlaps, min_overlap_s=UNBOUNDED_S)
         if stages > 1:
             overlaps = replace(overlaps, gradient_reduction=1.0, updated_weights=1.0)
         if schedule == "dualpipe":
@@ -115,7 +115,7 @@ def facts_of(
         loss_chunks=framework.loss_chunks,
         operand_share=state.operands / job.element_bytes()[Element.COMPUTE] if state.operands else 1.0,
         overheads=overheads,
-        # what a pipeline accumulates beside the gradients of a microbatch is what it reduces
+        # what a pipeline accumulates besides the gradients of a micro-batch is what it reduces
         reduction_bytes=(
             state.pipeline_gradients - state.gradients if stages > 1 and state.pipeline_gradients else state.gradients
         ),
@@ -129,5 +129,5 @@ def facts_of(
 
 
 def _can_hide(availability: Availability, *, tuned: bool) -> float:
-    """Whether a collective can run beside computation, as a factor."""
+    """Whether a collective can overlap computation, as a factor."""
     return 1.0 if availability == "always" or (availability == "optional" and tuned) else 0.0

@@ -1,7 +1,7 @@
 """The formulas of a training step, each once: plain arithmetic on numbers or arrays, and inside compiled code.
 
-`evaluate` calls them for one plan, the search's kernels for a million, partition, bounds and mapping with what they
-know or at least know; `compiled_formulas` makes them callable inside compiled code. `FORMULAS` lists who calls what,
+`evaluate` calls them for one plan, the search's kernels for a million, partition, bounds and mapping with exact or
+relaxed arguments; `compiled_formulas` makes them callable inside compiled code. `FORMULAS` lists who calls what,
 and tests/test_one_model.py checks that they do.
 """
 
@@ -38,21 +38,21 @@ def allocator_bytes(tensors: Number, overhead: Number) -> Number:
 
 
 def tensor_capacity(memory: Number, context: Number, overhead: Number) -> Number:
-    """The bytes of tensors that a chip's memory holds, beside its context and the allocator's overhead."""
+    """The bytes of tensors that fit a chip's memory, besides its context and the allocator's overhead."""
     return (memory - context) / (1 + overhead)
 
 
-def overlap_budget(work: Number, stages: Number, microbatches: Number, chunks: Number, least: Number) -> Number:
-    """Seconds of work beside which the end-of-step collectives of a stage can run, `work` being one microbatch's.
+def overlap_budget(work: Number, stages: Number, microbatches: Number, chunks: Number, minimum: Number) -> Number:
+    """Seconds of work that can hide the end-of-step collectives of a stage, `work` being one micro-batch's.
 
     A stage of several chunks has more: every chunk but its last to finish is reduced while the others still work on as
-    many microbatches as the pipeline has stages (Megatron Core, pipeline_parallel/schedules.py, interleaving).
+    many micro-batches as the pipeline has stages (Megatron Core, pipeline_parallel/schedules.py, interleaving).
     """
-    return np.maximum((1 + (np.minimum(stages, microbatches) - 1) * (chunks - 1) / chunks) * work, least)
+    return np.maximum((1 + (np.minimum(stages, microbatches) - 1) * (chunks - 1) / chunks) * work, minimum)
 
 
 def exposed_at_least(seconds: Number, hidden: Number, budget: Number) -> tuple[Number, Number]:
-    """What of a communication takes time at least: all but the part that can be hidden; all but the work beside it.
+    """Lower bounds of exposed communication: all but the part that can be hidden; all but the work that hides it.
 
     Each is a sum over layers, so a partition can add them up; the larger of both sums is what a stage sees.
     """
@@ -60,7 +60,7 @@ def exposed_at_least(seconds: Number, hidden: Number, budget: Number) -> tuple[N
 
 
 def exposed(seconds: Number, hidden: Number, budget: Number) -> Number:
-    """What of a communication takes time: all but the part that can be hidden, as far as there is work beside it."""
+    """Exposed communication: all but the part that can be hidden, as far as there is work to hide it."""
     by_share, by_work = exposed_at_least(seconds, hidden, budget)
     return np.maximum(by_share, by_work)
 
@@ -72,7 +72,7 @@ def optimizer_seconds(home: Number, update: Number) -> Number:
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """A formula of the step, the one function it stands in, and the parts of the program whose figures it decides."""
+    """A formula of the step, the one function that has it, and the parts of the program whose figures it decides."""
 
     what: str
     #: module:function

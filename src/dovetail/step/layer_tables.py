@@ -1,4 +1,4 @@
-"""Layer tables: what every layer class takes under every split and microbatch, and under every recompute choice."""
+"""Layer tables: every layer class under all stage degrees, micro-batch sizes and recompute policies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dovetail.step.facts import FrameworkFacts, facts_of
 from dovetail.step.profiles import Arrangements, Pricing, pricing_of, profile_job
 from dovetail.step.times import layer_times
 
-#: A recompute choice and the share of the blocks it holds for.
+#: What blocks recompute, and the share of the blocks it holds for.
 RecomputePolicy = tuple[Choice, float]
 
 
@@ -49,11 +49,11 @@ class Setting:
     @staticmethod
     def of(job: Job, cluster: Cluster, framework: Framework, *, at_least: bool = False) -> Setting:
         """Everything looked up once; `at_least`, what no simulated step falls below (L1⁻) instead of the model's."""
-        known = calibration(cluster.chip, job.precision)
+        calibrated = calibration(cluster.chip, job.precision)
         alone, staged = (_facts(framework, job, stages, at_least=at_least) for stages in (1, 2))
-        chip = units_of(job, cluster, alone, known.efficiencies)
-        graph, basis = job.graph(), str(known)
-        return Setting(job, cluster, framework, graph, known.efficiencies, basis, chip, alone, staged, at_least)
+        chip = units_of(job, cluster, alone, calibrated.efficiencies)
+        graph, basis = job.graph(), str(calibrated)
+        return Setting(job, cluster, framework, graph, calibrated.efficiencies, basis, chip, alone, staged, at_least)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -87,7 +87,7 @@ def _facts(framework: Framework, job: Job, stages: int, *, at_least: bool) -> Fr
 
 @dataclass(frozen=True, slots=True)
 class ChoiceTimes:
-    """Layers under every recompute choice: arrays of cells × choices × classes."""
+    """Layers under every recompute policy: arrays of profiles × policies × classes."""
 
     forward_s: Floats
     input_gradient_s: Floats
@@ -102,7 +102,7 @@ class ChoiceTimes:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What states add to every microbatch, by kind of group: states × classes; and the kernels launched for it."""
+    """What states add to every micro-batch, by kind of group: states × classes; and the kernels launched for it."""
 
     forward_s: Mapping[str, Floats]
     backward_s: Mapping[str, Floats]
@@ -111,12 +111,12 @@ class Work:
 
 
 class LayerTable:
-    """The cells of one structure: splits along the same axes with their microbatches, profiled together."""
+    """Profiles of stage degrees along the same axes with their micro-batches, made together."""
 
-    def __init__(self, setting: Setting, splits: Sequence[StageDegrees], rows: Ints, micro_batches: Ints) -> None:
+    def __init__(self, setting: Setting, degrees: Sequence[StageDegrees], rows: Ints, micro_batches: Ints) -> None:
         self.setting = setting
-        copies = [split.least_replicas for split in splits]
-        arranged = Arrangements.of([split.arranged for split in splits], copies).taken(rows, micro_batches)
+        replicas = [each.min_replicas for each in degrees]
+        arranged = Arrangements.of([each.arranged for each in degrees], replicas).taken(rows, micro_batches)
         self.profiles = profile_job(
             arranged,
             setting.job,
@@ -124,147 +124,149 @@ class LayerTable:
             setting.pricing(1, 0),
             one_copy_per_node=setting.alone.one_copy_per_node,
         )
-        self.cells = len(rows)
+        self.num_profiles = len(rows)
         self._cache: dict[tuple[str, Choice], Recompute] = {}
-        self._found: dict[tuple[str, Choice, float], tuple[Floats, ...]] = {}
+        self._times: dict[tuple[str, Choice, float], tuple[Floats, ...]] = {}
 
     def column(self, field: str) -> Floats:
-        """A field of the profiles: cells × classes."""
+        """A field of the profiles: profiles × classes."""
         return np.stack([self._wide(getattr(p, field)) for p in self._layers], axis=1)
 
     def tied(self, weights: Sequence[str], field: str) -> Floats:
-        """Parameters of weights that several classes share: cells × classes × weights."""
+        """Parameters of weights that several classes share: profiles × classes × weights."""
         rows = [
             [getattr(p.tied_parameters[w], field) if w in p.tied_parameters else np.zeros(()) for w in weights]
             for p in self._layers
         ]
         flat = [np.stack([self._wide(value) for value in row], axis=1) for row in rows if weights]
-        return np.stack(flat, axis=1) if flat else np.zeros((self.cells, len(self._layers), 0))
+        return np.stack(flat, axis=1) if flat else np.zeros((self.num_profiles, len(self._layers), 0))
 
     @property
     def _layers(self) -> list[LayerProfile]:
         return [self.profiles.layers[name] for name in self.setting.classes]
 
-    def _again(self, name: str, choice: Choice, share: float) -> Recompute:
-        """What a class keeps where a share of its blocks makes a choice; embedding and head compute nothing again."""
+    def _recompute_of(self, name: str, choice: Choice, share: float) -> Recompute:
+        """What a class saves where a share of its blocks makes a choice; embedding and head recompute nothing."""
         layer = self.setting.graph.layers[name]
         if not is_block(layer):
-            return self._chosen(name, "none", 1.0)
+            return self._policy_recompute(name, "none", 1.0)
         operands = self.setting.alone.operand_share
-        chosen = self._chosen(name, _effect(layer, choice), operands)
-        return chosen if share == 1 else chosen.mixed(self._chosen(name, "none", operands), share)
+        recomputed = self._policy_recompute(name, _effect(layer, choice), operands)
+        return recomputed if share == 1 else recomputed.mixed(self._policy_recompute(name, "none", operands), share)
 
-    def _chosen(self, name: str, choice: Choice, operand_share: float) -> Recompute:
+    def _policy_recompute(self, name: str, choice: Choice, operand_share: float) -> Recompute:
         key = (name, choice)
         if key not in self._cache:
             layer, early = self.setting.graph.layers[name], self.setting.alone.stops_early
             self._cache[key] = recompute(layer, self.profiles.layers[name], choice, operand_share, stops_early=early)
         return self._cache[key]
 
-    def choice_times(self, options: Sequence[RecomputePolicy]) -> ChoiceTimes:
-        """Seconds and bytes under every choice and the share of blocks it holds for."""
-        every = [self._option(choice, share) for choice, share in options]
-        return ChoiceTimes(*(np.stack([part[i] for part in every], axis=1) for i in range(5)))
+    def choice_times(self, policies: Sequence[RecomputePolicy]) -> ChoiceTimes:
+        """Seconds and bytes under every policy."""
+        by_policy = [self._policy_times(choice, share) for choice, share in policies]
+        return ChoiceTimes(*(np.stack([part[i] for part in by_policy], axis=1) for i in range(5)))
 
-    def _option(self, choice: Choice, share: float) -> list[Floats]:
+    def _policy_times(self, choice: Choice, share: float) -> list[Floats]:
         columns: list[tuple[Floats, ...]] = []
         for name in self.setting.classes:
             layer = self.setting.graph.layers[name]
-            # several choices are one to a class that lacks what they differ in
+            # several choices are the same to a class without the modules they differ in
             key = (name, _effect(layer, choice), share) if is_block(layer) else (name, "none", 1.0)
-            if key not in self._found:
-                self._found[key] = self._class_times(*key)
-            columns.append(self._found[key])
+            if key not in self._times:
+                self._times[key] = self._class_times(*key)
+            columns.append(self._times[key])
         return [np.stack([column[i] for column in columns], axis=1) for i in range(5)]
 
     def _class_times(self, name: str, choice: Choice, share: float) -> tuple[Floats, ...]:
         overlaps, host_s = self.setting.alone.overlaps, self.setting.alone.overheads.host_s
-        again = self._again(name, choice, share)
-        times = layer_times(self.profiles.layers[name], again, overlaps, host_s)
+        recomputed = self._recompute_of(name, choice, share)
+        times = layer_times(self.profiles.layers[name], recomputed, overlaps, host_s)
         parts = (times.forward_s, times.input_gradient_s, times.weight_gradient_s)
-        return tuple(self._wide(part) for part in (*parts, again.saved_bytes, again.workspace_bytes))
+        return tuple(self._wide(part) for part in (*parts, recomputed.saved_bytes, recomputed.workspace_bytes))
 
-    def sharded_option(
+    def sharded_policy(
         self, choice: Choice, share: float, rows: Ints, work: Work, states: Ints, stages: int
     ) -> list[Floats]:
-        """The same of some cells, each under a state that gathers or reduces with every microbatch."""
+        """The same for some profiles, each under a state whose collectives run in every micro-batch."""
         facts = self.setting.facts(stages)
         columns: list[list[Floats]] = []
         for number, (name, profile) in enumerate(zip(self.setting.classes, self._layers, strict=True)):
-            again = _taken_recompute(self._again(name, choice, share), rows, self.cells)
+            recomputed = _taken_recompute(self._recompute_of(name, choice, share), rows, self.num_profiles)
             if choice == "full" and not facts.stops_early and is_block(self.setting.graph.layers[name]):
-                # a forward that runs again as a whole launches what gathers its weights too
+                # a full recompute launches the gathering of its weights too
                 launches = share * work.forward_kernels[states, number]
-                again = replace(again, added_kernels=again.added_kernels + launches)
-            cells = _taken_profile(profile, rows, self.cells, work, states, number)
-            times = layer_times(cells, again, facts.overlaps, facts.overheads.host_s)
+                recomputed = replace(recomputed, added_kernels=recomputed.added_kernels + launches)
+            taken = _taken_profile(profile, rows, self.num_profiles, work, states, number)
+            times = layer_times(taken, recomputed, facts.overlaps, facts.overheads.host_s)
             parts = (times.forward_s, times.input_gradient_s, times.weight_gradient_s)
-            columns.append([np.broadcast_to(p, len(rows)) for p in (*parts, again.saved_bytes, again.workspace_bytes)])
+            columns.append(
+                [np.broadcast_to(p, len(rows)) for p in (*parts, recomputed.saved_bytes, recomputed.workspace_bytes)]
+            )
         return [np.stack([column[i] for column in columns], axis=1) for i in range(5)]
 
     def _wide(self, values: Floats | float) -> Floats:
-        return np.broadcast_to(np.asarray(values, np.float64), (self.cells,))
+        return np.broadcast_to(np.asarray(values, np.float64), (self.num_profiles,))
 
 
 def _effect(layer: LayerGraph, choice: Choice) -> Choice:
-    """A choice as one layer sees it: modules it lacks do nothing."""
+    """A choice as one layer sees it: modules it does not have do nothing."""
     if isinstance(choice, str):
         return choice
-    held = tuple(name for name in choice if name not in MODULES or any(MODULES[name].operators(layer)))
-    return held or "none"
+    present = tuple(name for name in choice if name not in MODULES or any(MODULES[name].operators(layer)))
+    return present or "none"
 
 
-def by_structure(splits: Sequence[StageDegrees]) -> Mapping[Strategy, list[int]]:
-    """Numbers of the splits along the same axes."""
+def by_structure(degrees: Sequence[StageDegrees]) -> Mapping[Strategy, list[int]]:
+    """Stage degrees along the same axes, by number."""
     groups: dict[Strategy, list[int]] = {}
-    for number, split in enumerate(splits):
-        groups.setdefault(split.arranged.strategy, []).append(number)
+    for number, each in enumerate(degrees):
+        groups.setdefault(each.arranged.strategy, []).append(number)
     return groups
 
 
-def _taken(values: Floats | float, rows: Ints, cells: int) -> Floats:
-    return np.broadcast_to(np.asarray(values, np.float64), (cells,))[rows]
+def _taken(values: Floats | float, rows: Ints, num_profiles: int) -> Floats:
+    return np.broadcast_to(np.asarray(values, np.float64), (num_profiles,))[rows]
 
 
 def _taken_profile(
-    profile: LayerProfile, rows: Ints, cells: int, work: Work, states: Ints, number: int
+    profile: LayerProfile, rows: Ints, num_profiles: int, work: Work, states: Ints, number: int
 ) -> LayerProfile:
-    """What `layer_times` reads of some cells' profiles, with what their states add to every microbatch."""
+    """What `layer_times` reads of some profiles, with what their states add to every micro-batch."""
 
-    def joined(own: Mapping[str, Floats], more: Mapping[str, Floats]) -> dict[str, Floats]:
-        sums: dict[str, Floats] = {name: _taken(seconds, rows, cells) for name, seconds in own.items()}
+    def joined(profiled: Mapping[str, Floats], more: Mapping[str, Floats]) -> dict[str, Floats]:
+        sums: dict[str, Floats] = {name: _taken(seconds, rows, num_profiles) for name, seconds in profiled.items()}
         for name, seconds in more.items():
             sums[name] = sums.get(name, np.zeros(())) + seconds[states, number]
         return sums
 
     return replace(
         profile,
-        forward_s=_taken(profile.forward_s, rows, cells),
-        input_gradient_s=_taken(profile.input_gradient_s, rows, cells),
-        weight_gradient_s=_taken(profile.weight_gradient_s, rows, cells),
-        forward_kernels=_taken(profile.forward_kernels, rows, cells) + work.forward_kernels[states, number],
-        backward_kernels=_taken(profile.backward_kernels, rows, cells) + work.backward_kernels[states, number],
+        forward_s=_taken(profile.forward_s, rows, num_profiles),
+        input_gradient_s=_taken(profile.input_gradient_s, rows, num_profiles),
+        weight_gradient_s=_taken(profile.weight_gradient_s, rows, num_profiles),
+        forward_kernels=_taken(profile.forward_kernels, rows, num_profiles) + work.forward_kernels[states, number],
+        backward_kernels=_taken(profile.backward_kernels, rows, num_profiles) + work.backward_kernels[states, number],
         forward_collective_s=joined(profile.forward_collective_s, work.forward_s),
         backward_collective_s=joined(profile.backward_collective_s, work.backward_s),
     )
 
 
-def _taken_recompute(again: Recompute, rows: Ints, cells: int) -> Recompute:
+def _taken_recompute(recomputed: Recompute, rows: Ints, num_profiles: int) -> Recompute:
     return Recompute(
-        saved_bytes=_taken(again.saved_bytes, rows, cells),
-        added_s=_taken(again.added_s, rows, cells),
-        workspace_bytes=_taken(again.workspace_bytes, rows, cells),
-        added_kernels=_taken(again.added_kernels, rows, cells),
-        added_collective_s={name: _taken(s, rows, cells) for name, s in again.added_collective_s.items()},
+        saved_bytes=_taken(recomputed.saved_bytes, rows, num_profiles),
+        added_s=_taken(recomputed.added_s, rows, num_profiles),
+        workspace_bytes=_taken(recomputed.workspace_bytes, rows, num_profiles),
+        added_kernels=_taken(recomputed.added_kernels, rows, num_profiles),
+        added_collective_s={name: _taken(s, rows, num_profiles) for name, s in recomputed.added_collective_s.items()},
     )
 
 
 def recompute_policies(space: Space) -> list[RecomputePolicy]:
-    """Recompute choices and the shares they hold for; those that let blocks choose are bounded by none and full."""
+    """The recompute policies of a space; where blocks choose, none and full bound them."""
     if BY_BLOCK in space.recompute:
         return [("none", 1.0), ("full", 1.0)]
-    options: list[RecomputePolicy] = []
+    policies: list[RecomputePolicy] = []
     for choice in space.recompute:
         shares = sorted(set(space.recompute_share)) if choice == "full" else [1.0]
-        options += [(choice, share) for share in shares]
-    return options
+        policies += [(choice, share) for share in shares]
+    return policies

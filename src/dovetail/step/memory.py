@@ -1,4 +1,4 @@
-"""Memory of one chip by part and stage: what training keeps, and what is there at its transient peak."""
+"""Memory of one chip by part and stage: what training saves, and what is there at its transient peak."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class MemoryTables:
 
     names: tuple[str, ...]
     layers: LayerColumns
-    cells: ProfileColumns
+    profiles: ProfileColumns
     states: StateColumns
     has_loss: Bools
 
@@ -39,7 +39,7 @@ class MemoryTables:
     def of(
         profiles: Mapping[str, LayerProfile], recomputed: Mapping[str, Recompute], losses: Mapping[str, Array]
     ) -> MemoryTables:
-        """Tables of profiled layers with what they recompute and what the loss of a layer holds at once."""
+        """Tables of profiled layers with what they recompute and the peak bytes of their losses."""
         names = tuple(sorted(profiles))
         layers = [profiles[name] for name in names]
         weights = sorted({weight for layer in layers for weight in layer.tied_parameters})
@@ -60,7 +60,7 @@ class MemoryTables:
                 _row(recomputed[name].workspace_bytes for name in names),
             ),
             ProfileColumns(
-                own=whole - tied.sum(axis=2),
+                untied=whole - tied.sum(axis=2),
                 tied=tied,
                 whole=whole,
                 dense=_row(layer.dense_parameters for layer in layers),
@@ -79,23 +79,23 @@ class MemoryTables:
         return np.array([[counts.get(name, 0) for name in self.names] for counts in together], np.int64)
 
     def saved_bytes(self, contents: Sequence[ChunkContent]) -> Floats:
-        """What a microbatch of every chunk saves for its backward."""
-        return self.counts(*([content] for content in contents)) @ self.layers.kept[0]
+        """What a micro-batch of every chunk saves for its backward."""
+        return self.counts(*([content] for content in contents)) @ self.layers.saved[0]
 
     def parameters(self, *stages: Sequence[ChunkContent]) -> Floats:
-        """Parameters that a chip of each stage uses, and those it keeps the state of; tied ones count once."""
-        return parameters_by_stage(self.counts(*stages), self.cells, self.states)
+        """Parameters that a chip of each stage uses, and those whose state it has; tied ones count once."""
+        return parameters_by_stage(self.counts(*stages), self.profiles, self.states)
 
     def gathered(self, contents: Sequence[ChunkContent], *, by_weight: bool) -> float:
-        """Parameters that are whole at once under ZeRO 3."""
-        return gathered_parameters(self.counts(contents), 0, self.cells, 0, by_weight)
+        """Parameters that are whole at once under ZeRO-3."""
+        return gathered_parameters(self.counts(contents), 0, self.profiles, 0, by_weight)
 
     def parts(
         self, stages: Sequence[Sequence[ChunkContent]], sizes: ParameterBytes, zero_stage: int, activations: Floats
     ) -> list[dict[str, float]]:
         """Bytes of every stage's tensors by part, with what it saves for its backwards at the peak."""
         table = memory_by_stage(
-            self.counts(*stages), self.layers, self.cells, self.states, sizes, self.has_loss, zero_stage, activations
+            self.counts(*stages), self.layers, self.profiles, self.states, sizes, self.has_loss, zero_stage, activations
         )
         rows: list[list[float]] = table.tolist()
         return [dict(zip(PARTS, row, strict=True)) for row in rows]

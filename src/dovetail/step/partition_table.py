@@ -1,4 +1,4 @@
-"""Cut tables: how the blocks of a model are dealt to stages and chunks, as counts of layer classes."""
+"""Partition tables: how the blocks of a model are dealt to stages and chunks, as counts of layer classes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dovetail.step.plan_kernels import PartitionColumns
 
 
 class LayerRuns(NamedTuple):
-    """The layers of a model: blocks in runs of one class, and how many of every class stand before and after them."""
+    """The layers of a model: blocks in runs of one class, and how many of every class come before and after them."""
 
     run_class: Ints
     run_length: Ints
@@ -55,7 +55,7 @@ class PartitionTable:
         return self._running[-1]
 
     def chain(self, *, listed: bool) -> LayerRuns:
-        """The model's layers, for bounds: of cuts that are all listed, or of any."""
+        """The model's layers, for bounds: over listed partitions, or over all."""
         runs = [(block, len(list(run))) for block, run in groupby(self._blocks)]
         first, after = self.end_counts
         numbers = np.array(runs, np.int64).reshape(-1, 2)
@@ -63,14 +63,14 @@ class PartitionTable:
 
     @property
     def end_counts(self) -> tuple[Ints, Ints]:
-        """How many layers of every class stand before and after the blocks."""
+        """How many layers of every class come before and after the blocks."""
         first, after = np.zeros((2, self._classes), np.int64)
         first[self._first] += 1
         np.add.at(after, self._after, 1)
         return first, after
 
     def row(self, layers: Blocks, stages: int, schedule: str) -> int:
-        """The row of a cut on so many stages."""
+        """The row of a partition into so many stages."""
         key = (layers, stages, "dualpipe" if schedule == PipelineSchedule.DUAL_PIPE else "")
         if key not in self._rows:
             self._rows[key] = len(self.layers)
@@ -110,7 +110,7 @@ class PartitionTable:
 
     @property
     def most_places(self) -> int:
-        """Places of the cut with most."""
+        """The most places of any partition."""
         return max(len(places) for places in self._places)
 
 

@@ -1,4 +1,4 @@
-"""Compiled evaluation of plans by index: pipeline, what follows it, and the memory of every stage."""
+"""Compiled evaluation of plans by index: pipeline, end of step, and the memory of every stage."""
 
 from __future__ import annotations
 
@@ -24,48 +24,48 @@ from dovetail.step.compiled_formulas import (
 
 
 class LayerColumns(NamedTuple):
-    """Layer rows × classes: seconds of a microbatch, bytes kept of it, bytes there again for its backward."""
+    """Layer rows × classes: seconds of a micro-batch, bytes it saves, bytes of its recompute workspace."""
 
     forward_s: Floats
     input_gradient_s: Floats
     weight_gradient_s: Floats
-    kept: Floats
+    saved: Floats
     workspace: Floats
 
 
 class ProfileColumns(NamedTuple):
-    """Layer profiles × classes: parameters of one chip (tied ones apart, by weight) and bytes that come and go."""
+    """Layer profiles × classes: parameters of one chip (tied ones by weight) and transient bytes."""
 
-    own: Floats
+    untied: Floats
     tied: Floats
     whole: Floats
     dense: Floats
     largest: Floats
     transient: Floats
     loss: Floats
-    #: cells: bytes a stage hands on
+    #: by profile: bytes a stage hands on
     stream: Floats
 
 
 class StateColumns(NamedTuple):
-    """State rows × classes: parameters whose state a chip keeps, seconds of reduction and gathering a step."""
+    """State rows × classes: parameters whose state a chip has, seconds of reduction and gathering a step."""
 
-    own: Floats
+    untied: Floats
     tied: Floats
     reduction_s: Floats
     gathering_s: Floats
 
 
 class PartitionColumns(NamedTuple):
-    """Layers on stages: every cut has stage contents (classes × count) without repetition, and chunk contents."""
+    """Layers on stages: every partition has stage contents (classes × count) without repetition, and chunk contents."""
 
-    #: rows × classes; those of cut i begin at row `first_content[i]`
+    #: rows × classes; those of partition i begin at row `first_content[i]`
     contents: Ints
     first_content: Ints
-    #: by stage: which of the cut's contents; those of cut i begin at `first_stage[i]`
+    #: by stage: which of the partition's contents; those of partition i begin at `first_stage[i]`
     stage_content: Ints
     first_stage: Ints
-    #: by place along the model: which of the cut's chunk contents; and those contents
+    #: by place along the model: which of the partition's chunk contents; and those contents
     chunks: Ints
     first_chunk: Ints
     place_chunk: Ints
@@ -73,13 +73,13 @@ class PartitionColumns(NamedTuple):
 
 
 class FrameworkColumns(NamedTuple):
-    """What a framework keeps per parameter and hides, with one stage (0) and with several (1)."""
+    """A framework's bytes per parameter and overlaps, with one stage (0) and with several (1)."""
 
     alone: ParameterBytes
     staged: ParameterBytes
     hidden_reduction: Floats
     hidden_gathering: Floats
-    least_overlap_s: float
+    min_overlap_s: float
     update_s: float
     context_bytes: float
     allocator: float
@@ -89,14 +89,14 @@ class PlanColumns(NamedTuple):
     """Plans as numbers of rows, and their pipelines."""
 
     layer: Ints
-    cell: Ints
+    profile: Ints
     state: Ints
-    cut: Ints
+    partition: Ints
     schedule: Ints
     stages: Ints
     microbatches: Ints
     chunks: Ints
-    #: interleaved: microbatches that pass a chunk before the next one's turn
+    #: interleaved: micro-batches that pass a chunk before the next one's turn
     group: Ints
     #: the stage in effect
     zero_stage: Ints
@@ -113,14 +113,14 @@ class PlanColumns(NamedTuple):
 def evaluate_plans(
     plans: PlanColumns,
     layers: LayerColumns,
-    cells: ProfileColumns,
+    profiles: ProfileColumns,
     states: StateColumns,
-    cuts: PartitionColumns,
+    partitions: PartitionColumns,
     facts: FrameworkColumns,
     has_loss: Bools,
     most: int,
 ) -> tuple[Floats, Floats, Floats]:
-    """Seconds of every plan's pipeline, seconds after it, and bytes of its fullest stage.
+    """Seconds of every plan's pipeline, of its end of step, and bytes of its fullest stage.
 
     Pipelines of schedules other than 1F1B without waiting receivers and GPipe are bounded from below. `most` is the
     largest number of places and stages of any plan.
@@ -133,44 +133,44 @@ def evaluate_plans(
         if i > 0 and _same_pipeline(plans, i):
             pipeline[i] = pipeline[i - 1]
         else:
-            _chunks(plans, layers, cuts, i, rows)
+            _chunks(plans, layers, partitions, i, rows)
             rows[3, : plans.stages[i]] = plans.delay_s[i]
             pipeline[i] = least_step(
                 plans.schedule[i], plans.stages[i], plans.microbatches[i], plans.chunks[i],
                 rows[0], rows[1], rows[3], rows[4], rows[5],
             )  # fmt: skip
-        _activations(plans, cuts, i, rows[2], rows[6], rows[7])
-        after[i], peak[i] = _stages(plans, layers, cells, states, cuts, facts, has_loss, i, rows[6])
+        _activations(plans, partitions, i, rows[2], rows[6], rows[7])
+        after[i], peak[i] = _stages(plans, layers, profiles, states, partitions, facts, has_loss, i, rows[6])
     return pipeline, after, peak
 
 
 @njit(cache=True)
 def _same_pipeline(plans: PlanColumns, i: int) -> bool:
     """Whether a plan differs from the one before it in its state alone."""
-    same = plans.layer[i] == plans.layer[i - 1] and plans.cut[i] == plans.cut[i - 1]
+    same = plans.layer[i] == plans.layer[i - 1] and plans.partition[i] == plans.partition[i - 1]
     same = same and plans.schedule[i] == plans.schedule[i - 1] and plans.microbatches[i] == plans.microbatches[i - 1]
     return same and plans.sending_s[i] == plans.sending_s[i - 1] and plans.delay_s[i] == plans.delay_s[i - 1]
 
 
 @njit(cache=True)
-def _chunks(plans: PlanColumns, layers: LayerColumns, cuts: PartitionColumns, i: int, rows: Floats) -> None:
-    """Forward and backward of every chunk, with what its stage spends on sending, and what a microbatch of it saves."""
-    row, cut = plans.layer[i], plans.cut[i]
-    first, place = cuts.first_chunk[cut], cuts.first_place[cut]
-    places = cuts.first_place[cut + 1] - place
-    classes = cuts.chunks.shape[1]
+def _chunks(plans: PlanColumns, layers: LayerColumns, partitions: PartitionColumns, i: int, rows: Floats) -> None:
+    """Forward and backward of every chunk with its stage's sends, and what a micro-batch of it saves."""
+    row, partition = plans.layer[i], plans.partition[i]
+    first, place = partitions.first_chunk[partition], partitions.first_place[partition]
+    places = partitions.first_place[partition + 1] - place
+    classes = partitions.chunks.shape[1]
     sending = plans.sending_s[i]
     last_chunk, f, b, saved = -1, 0.0, 0.0, 0.0
     for k in range(places):
-        chunk = cuts.place_chunk[place + k]
+        chunk = partitions.place_chunk[place + k]
         if chunk != last_chunk:
             f, b, saved = 0.0, 0.0, 0.0
             for c in range(classes):
-                number = cuts.chunks[first + chunk, c]
+                number = partitions.chunks[first + chunk, c]
                 if number:
                     f += number * layers.forward_s[row, c]
                     b += number * (layers.input_gradient_s[row, c] + layers.weight_gradient_s[row, c])
-                    saved += number * layers.kept[row, c]
+                    saved += number * layers.saved[row, c]
             last_chunk = chunk
         rows[0, k] = f + (sending if k < places - 1 else 0.0)
         rows[1, k] = b + (sending if k > 0 else 0.0)
@@ -179,18 +179,18 @@ def _chunks(plans: PlanColumns, layers: LayerColumns, cuts: PartitionColumns, i:
 
 @njit(cache=True)
 def _activations(
-    plans: PlanColumns, cuts: PartitionColumns, i: int, saved: Floats, by_content: Floats, by_chunk: Floats
+    plans: PlanColumns, partitions: PartitionColumns, i: int, saved: Floats, by_content: Floats, by_chunk: Floats
 ) -> None:
     """The most that a stage of each content saves for its backwards."""
     p, m, v, schedule = plans.stages[i], plans.microbatches[i], plans.chunks[i], plans.schedule[i]
-    first = cuts.first_stage[plans.cut[i]]
+    first = partitions.first_stage[plans.partition[i]]
     by_content[:p] = 0.0
     for k in range(p):
         by_chunk[0], by_chunk[1] = saved[k], saved[p - 1 - k]
         if schedule != DUAL_PIPE:
             for chunk in range(1, v):
                 by_chunk[chunk] = saved[k + chunk * p]
-        content = cuts.stage_content[first + k]
+        content = partitions.stage_content[first + k]
         peak = peak_saved(schedule, p, m, v, plans.group[i], k, by_chunk)
         by_content[content] = max(by_content[content], peak)
 
@@ -199,38 +199,52 @@ def _activations(
 def _stages(
     plans: PlanColumns,
     layers: LayerColumns,
-    cells: ProfileColumns,
+    profiles: ProfileColumns,
     states: StateColumns,
-    cuts: PartitionColumns,
+    partitions: PartitionColumns,
     facts: FrameworkColumns,
     has_loss: Bools,
     i: int,
     activations: Floats,
 ) -> tuple[float, float]:
-    """Seconds once a step, and bytes of the fullest stage; what depends on a stage's content is found once for it."""
-    row, cell, state, cut = plans.layer[i], plans.cell[i], plans.state[i], plans.cut[i]
+    """Seconds of the end of step, and bytes of the fullest stage; equal stages are computed once."""
+    row, profile, state, partition = plans.layer[i], plans.profile[i], plans.state[i], plans.partition[i]
     p, m, v, zero = plans.stages[i], plans.microbatches[i], plans.chunks[i], plans.zero_stage[i]
     staged, sizes = (1, facts.staged) if p > 1 else (0, facts.alone)
-    first, count = cuts.first_content[cut], cuts.first_content[cut + 1] - cuts.first_content[cut]
+    first, count = (
+        partitions.first_content[partition],
+        partitions.first_content[partition + 1] - partitions.first_content[partition],
+    )
     end_of_step, peak = 0.0, 0.0
     for content in range(count):
         place = int(first + content)
         forward, backward, reduction, gathering = 0.0, 0.0, 0.0, 0.0
-        for c in range(cuts.contents.shape[1]):
-            number = cuts.contents[place, c]
+        for c in range(partitions.contents.shape[1]):
+            number = partitions.contents[place, c]
             if number:
                 forward += number * layers.forward_s[row, c]
                 backward += number * (layers.input_gradient_s[row, c] + layers.weight_gradient_s[row, c])
                 reduction += number * states.reduction_s[state, c]
                 gathering += number * states.gathering_s[state, c]
-        used, home = stage_parameters(cuts.contents, place, cells, cell, states, state)
-        behind = overlap_budget(backward, p, m, v, facts.least_overlap_s)
-        ahead = overlap_budget(forward, p, m, v, facts.least_overlap_s)
+        used, home = stage_parameters(partitions.contents, place, profiles, profile, states, state)
+        behind = overlap_budget(backward, p, m, v, facts.min_overlap_s)
+        ahead = overlap_budget(forward, p, m, v, facts.min_overlap_s)
         reduced = exposed(reduction, facts.hidden_reduction[staged], behind)
         gathered = exposed(gathering, facts.hidden_gathering[staged], ahead)
         end_of_step = max(end_of_step, reduced + gathered + optimizer_seconds(home, facts.update_s))
         parts = memory_parts(
-            cuts.contents, place, layers, row, cells, cell, used, home, sizes, has_loss, zero, activations[content]
+            partitions.contents,
+            place,
+            layers,
+            row,
+            profiles,
+            profile,
+            used,
+            home,
+            sizes,
+            has_loss,
+            zero,
+            activations[content],
         )
         tensors = 0.0
         for part in parts:
@@ -241,31 +255,31 @@ def _stages(
 
 @njit(cache=True)
 def stage_parameters(
-    contents: Ints, place: int, cells: ProfileColumns, cell: int, states: StateColumns, state: int
+    contents: Ints, place: int, profiles: ProfileColumns, profile: int, states: StateColumns, state: int
 ) -> tuple[float, float]:
-    """Parameters a chip of a stage uses and those it keeps the state of; tied ones count once."""
+    """Parameters a chip of a stage uses and those whose state it has; tied ones count once."""
     used, home = 0.0, 0.0
     classes = contents.shape[1]
     for c in range(classes):
         number = contents[place, c]
         if number:
-            used += number * cells.own[cell, c]
-            home += number * states.own[state, c]
-    for w in range(cells.tied.shape[2]):
+            used += number * profiles.untied[profile, c]
+            home += number * states.untied[state, c]
+    for w in range(profiles.tied.shape[2]):
         for c in range(classes):
-            if contents[place, c] and cells.tied[cell, c, w] > 0:
-                used += cells.tied[cell, c, w]
+            if contents[place, c] and profiles.tied[profile, c, w] > 0:
+                used += profiles.tied[profile, c, w]
                 home += states.tied[state, c, w]
                 break
     return used, home
 
 
 @njit(cache=True)
-def parameters_by_stage(contents: Ints, cells: ProfileColumns, states: StateColumns) -> Floats:
+def parameters_by_stage(contents: Ints, profiles: ProfileColumns, states: StateColumns) -> Floats:
     """`stage_parameters` of the stages of one plan, whose tables have one row: stages × (used, home)."""
     parameters = np.empty((len(contents), 2))
     for place in range(len(contents)):
-        parameters[place] = stage_parameters(contents, place, cells, 0, states, 0)
+        parameters[place] = stage_parameters(contents, place, profiles, 0, states, 0)
     return parameters
 
 
@@ -282,8 +296,8 @@ def memory_parts(
     place: int,
     layers: LayerColumns,
     row: int,
-    cells: ProfileColumns,
-    cell: int,
+    profiles: ProfileColumns,
+    profile: int,
     used: float,
     home: float,
     sizes: ParameterBytes,
@@ -291,16 +305,16 @@ def memory_parts(
     zero: int,
     activations: float,
 ) -> tuple[float, float, float, float, float, float, float, float, float, float]:
-    """Bytes of one stage's tensors by part (`PARTS`): where the loss is the larger peak, it stands for the others."""
+    """Bytes of one stage's tensors by part (`PARTS`): where the loss is the larger peak, the others are 0."""
     weights, gradients, optimizer = state_bytes(used, home, zero, sizes)
     loss, workspace, transient, of_layer = _transients(
-        contents, place, layers, row, cells, cell, has_loss, zero, sizes.by_weight
+        contents, place, layers, row, profiles, profile, has_loss, zero, sizes.by_weight
     )
     of_layer *= sizes.layer_gradient
     at_peak = transient_peak(loss, workspace, transient, of_layer)
     gathered = 0.0
     if zero == 3:
-        gathered = gathered_parameters(contents, place, cells, cell, sizes.by_weight) * sizes.weight
+        gathered = gathered_parameters(contents, place, profiles, profile, sizes.by_weight) * sizes.weight
     step = optimizer_step_bytes(used, home, zero, sizes, activations + at_peak + gathered)
     if at_peak > workspace + transient + of_layer:
         return weights, gradients, optimizer, activations, 0.0, 0.0, 0.0, at_peak, gathered, step
@@ -311,7 +325,7 @@ def memory_parts(
 def memory_by_stage(
     contents: Ints,
     layers: LayerColumns,
-    cells: ProfileColumns,
+    profiles: ProfileColumns,
     states: StateColumns,
     sizes: ParameterBytes,
     has_loss: Bools,
@@ -321,9 +335,9 @@ def memory_by_stage(
     """`memory_parts` of the stages of one plan, whose tables have one row: stages × parts."""
     parts = np.empty((len(contents), 10))
     for place in range(len(contents)):
-        used, home = stage_parameters(contents, place, cells, 0, states, 0)
+        used, home = stage_parameters(contents, place, profiles, 0, states, 0)
         bytes_of = memory_parts(
-            contents, place, layers, 0, cells, 0, used, home, sizes, has_loss, zero, activations[place]
+            contents, place, layers, 0, profiles, 0, used, home, sizes, has_loss, zero, activations[place]
         )
         for number in range(10):
             parts[place, number] = bytes_of[number]
@@ -336,8 +350,8 @@ def _transients(
     place: int,
     layers: LayerColumns,
     row: int,
-    cells: ProfileColumns,
-    cell: int,
+    profiles: ProfileColumns,
+    profile: int,
     has_loss: Bools,
     zero: int,
     by_weight: bool,
@@ -352,27 +366,27 @@ def _transients(
         if contents[place, c]:
             workspace = max(workspace, layers.workspace[row, c])
             if has_loss[c]:
-                loss = max(loss, cells.loss[cell, c])
+                loss = max(loss, profiles.loss[profile, c])
             else:
-                transient = max(transient, cells.transient[cell, c])
+                transient = max(transient, profiles.transient[profile, c])
             if zero < 2:
-                gradients = max(gradients, cells.dense[cell, c])
+                gradients = max(gradients, profiles.dense[profile, c])
             else:
-                gradients = max(gradients, cells.largest[cell, c] if by_weight else cells.whole[cell, c])
+                gradients = max(gradients, profiles.largest[profile, c] if by_weight else profiles.whole[profile, c])
     return loss, workspace, transient, gradients
 
 
 @njit(cache=True)
-def gathered_parameters(contents: Ints, place: int, cells: ProfileColumns, cell: int, by_weight: bool) -> float:
-    """Parameters that are whole at once under ZeRO 3: what is at work and what is fetched ahead."""
+def gathered_parameters(contents: Ints, place: int, profiles: ProfileColumns, profile: int, by_weight: bool) -> float:
+    """Parameters that are whole at once under ZeRO-3: what is at work and what is fetched ahead."""
     whole, first, second, shared = 0.0, 0.0, 0.0, -1.0
     for c in range(contents.shape[1]):
         if contents[place, c]:
-            whole = max(whole, cells.whole[cell, c])
-            largest = cells.largest[cell, c]
+            whole = max(whole, profiles.whole[profile, c])
+            largest = profiles.largest[profile, c]
             is_tied = False
-            for w in range(cells.tied.shape[2]):
-                is_tied = is_tied or cells.tied[cell, c, w] > 0
+            for w in range(profiles.tied.shape[2]):
+                is_tied = is_tied or profiles.tied[profile, c, w] > 0
             if is_tied:
                 # a weight that embedding and head share is fetched once
                 shared = largest if shared < 0 else shared

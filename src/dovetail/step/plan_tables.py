@@ -24,8 +24,9 @@ from dovetail.step.plan_kernels import FrameworkColumns, LayerColumns, ProfileCo
 from dovetail.step.state_tables import StateSharding, StateTable
 from dovetail.step.times import handover_seconds, is_routed, tied_time
 
-#: Sequences of a microbatch so large that nothing is lost on its size: what layers then take per sequence bounds all.
-ENDLESS = 2**20
+#: Sequences of an asymptotic micro-batch: so many that nothing is lost on its size, and its seconds per sequence are
+#: a lower bound.
+ASYMPTOTIC_SEQUENCES = 2**20
 
 
 def numbers(array: Ints) -> list[int]:
@@ -34,74 +35,74 @@ def numbers(array: Ints) -> list[int]:
 
 
 class Tables:
-    """Profiles once per cell, states once per sharding, cuts once per pipeline; plans are numbers of their rows."""
+    """Layers once per profile, states once per sharding, partitions once per pipeline; plans are rows of these."""
 
-    def __init__(self, setting: Setting, splits: Sequence[StageDegrees], options: Sequence[RecomputePolicy]) -> None:
+    def __init__(self, setting: Setting, degrees: Sequence[StageDegrees], policies: Sequence[RecomputePolicy]) -> None:
         self.setting = setting
-        self.splits = splits
-        self.options = options
-        #: of the splits
-        self.columns = PlanBatch.of([split.plan for split in splits])
+        self.degrees = degrees
+        self.policies = policies
+        #: of the stage degrees, as columns
+        self.columns = PlanBatch.of([each.plan for each in degrees])
         graph = setting.graph
-        self.states = StateTable(setting, splits)
-        self.cuts = PartitionTable(graph, setting.classes, setting.job.model.num_layers)
+        self.states = StateTable(setting, degrees)
+        self.partitions = PartitionTable(graph, setting.classes, setting.job.model.num_layers)
         self.facts = _facts(setting)
         self._tables: list[LayerTable] = []
         self._choices: dict[int, ChoiceTimes] = {}
-        self._cells: dict[tuple[int, int], int] = {}
-        #: of every cell: its table, and its row there
+        self._profile_rows: dict[tuple[int, int], int] = {}
+        #: of every profile: its table, and its row there
         self._place: list[tuple[int, int]] = []
         self._columns: list[ProfileColumns] = []
         self._fastest: list[LayerColumns] = []
 
-    def endless(self) -> tuple[Floats, Floats, Floats]:
-        """Of every split: forward and backward seconds per sequence of every class, and parameters, tied ones apart.
+    def asymptotic(self) -> tuple[Floats, Floats, Floats]:
+        """For all stage degrees: forward and backward seconds per sequence of every class, and untied parameters.
 
-        With endless microbatches, that is: none takes less per sequence, since launches, latencies and unfilled tiles
+        They are of asymptotic micro-batches: none takes less per sequence, since launches, latencies and unfilled tiles
         only add to it.
         """
-        count, classes, setting = len(self.splits), len(self.setting.classes), self.setting
+        count, classes, setting = len(self.degrees), len(self.setting.classes), self.setting
         if setting.chip.sharing == "scheduled":
             # these are bounds: what no schedule beats does as well, and is found much faster
             setting = replace(setting, chip=replace(setting.chip, sharing="asymptotic"))
         forward, backward, parameters = (np.zeros((count, classes)) for _ in range(3))
-        for numbers in by_structure(self.splits).values():
+        for numbers in by_structure(self.degrees).values():
             rows = np.arange(len(numbers))
-            sizes = np.full(len(numbers), ENDLESS, np.int64)
-            table = LayerTable(setting, [self.splits[i] for i in numbers], rows, sizes)
+            sizes = np.full(len(numbers), ASYMPTOTIC_SEQUENCES, np.int64)
+            table = LayerTable(setting, [self.degrees[i] for i in numbers], rows, sizes)
             times = table.choice_times([("none", 1.0)])
-            forward[numbers] = times.forward_s[:, 0] / ENDLESS
-            backward[numbers] = (times.input_gradient_s + times.weight_gradient_s)[:, 0] / ENDLESS
+            forward[numbers] = times.forward_s[:, 0] / ASYMPTOTIC_SEQUENCES
+            backward[numbers] = (times.input_gradient_s + times.weight_gradient_s)[:, 0] / ASYMPTOTIC_SEQUENCES
             tied = table.tied(self.states.tied_weights, "parameters").sum(axis=2)
             parameters[numbers] = table.column("parameters") - tied
         return forward, backward, parameters
 
-    def cells(self, shapes: PlanSkeletons) -> Ints:
-        """The cells of shapes; those not seen yet are profiled, all of a structure together."""
-        pairs = list(zip(numbers(shapes.split), numbers(shapes.micro_batch), strict=True))
-        new = sorted({pair for pair in pairs if pair not in self._cells})
+    def profiles(self, skeletons: PlanSkeletons) -> Ints:
+        """The profiles of skeletons; new ones are made together where they are along the same axes."""
+        pairs = list(zip(numbers(skeletons.degrees), numbers(skeletons.micro_batch), strict=True))
+        new = sorted({pair for pair in pairs if pair not in self._profile_rows})
         groups: dict[Strategy, list[tuple[int, int]]] = {}
-        for split, size in new:
-            groups.setdefault(self.splits[split].arranged.strategy, []).append((split, size))
-        for found in groups.values():
-            used = sorted({split for split, _ in found})
-            where = {split: i for i, split in enumerate(used)}
-            rows = np.array([where[split] for split, _ in found], np.int64)
-            sizes = np.array([size for _, size in found], np.int64)
-            table = LayerTable(self.setting, [self.splits[i] for i in used], rows, sizes)
-            for row, pair in enumerate(found):
-                self._cells[pair] = len(self._place)
+        for index, size in new:
+            groups.setdefault(self.degrees[index].arranged.strategy, []).append((index, size))
+        for members in groups.values():
+            used = sorted({index for index, _ in members})
+            where = {index: i for i, index in enumerate(used)}
+            rows = np.array([where[index] for index, _ in members], np.int64)
+            sizes = np.array([size for _, size in members], np.int64)
+            table = LayerTable(self.setting, [self.degrees[i] for i in used], rows, sizes)
+            for row, pair in enumerate(members):
+                self._profile_rows[pair] = len(self._place)
                 self._place.append((len(self._tables), row))
             self._tables.append(table)
-            self._columns.append(self._cell_columns(table))
+            self._columns.append(self._profile_columns(table))
             self._fastest.append(_fastest(table))
-        return np.array([self._cells[pair] for pair in pairs], np.int64)
+        return np.array([self._profile_rows[pair] for pair in pairs], np.int64)
 
-    def _cell_columns(self, table: LayerTable) -> ProfileColumns:
+    def _profile_columns(self, table: LayerTable) -> ProfileColumns:
         facts = self.setting.alone
         whole, tied = table.column("parameters"), table.tied(self.states.tied_weights, "parameters")
         return ProfileColumns(
-            own=whole - tied.sum(axis=2),
+            untied=whole - tied.sum(axis=2),
             tied=tied,
             whole=whole,
             dense=table.column("dense_parameters"),
@@ -111,89 +112,89 @@ class Tables:
             stream=table.column("stream_bytes").max(axis=1),
         )
 
-    def cell_arrays(self) -> ProfileColumns:
-        """All cells so far, for kernels."""
+    def profile_arrays(self) -> ProfileColumns:
+        """All profiles so far, for kernels."""
         return ProfileColumns(*(np.concatenate(parts) for parts in zip(*self._columns, strict=True)))
 
     def fastest_rows(self) -> LayerColumns:
-        """Of all cells so far, the least that any option takes, in seconds and in bytes."""
+        """The least that any policy takes, in seconds and in bytes, of all profiles so far."""
         return LayerColumns(*(np.concatenate(parts) for parts in zip(*self._fastest, strict=True)))
 
-    def layer_rows(self, cells: Ints) -> LayerColumns:
-        """Rows of these cells under every option: row i · options + j is cell i under option j."""
+    def layer_rows(self, profiles: Ints) -> LayerColumns:
+        """Rows of these profiles under every policy: row i · policies + j is profile i under policy j."""
         parts: list[list[Floats]] = [[] for _ in range(5)]
-        for cell in numbers(cells):
-            number, row = self._place[cell]
+        for profile in numbers(profiles):
+            number, row = self._place[profile]
             if number not in self._choices:
-                self._choices[number] = self._tables[number].choice_times(self.options)
+                self._choices[number] = self._tables[number].choice_times(self.policies)
             times = self._choices[number]
             for part, values in zip(parts, times.arrays(), strict=True):
                 part.append(values[row])
         return LayerColumns(*(np.concatenate(part) for part in parts))
 
-    def sharded_rows(self, cells: Ints, options: Ints, states: Ints) -> LayerColumns:
-        """Rows of cells under an option and a state that gathers or reduces with every microbatch, one of each."""
-        found = [np.zeros((len(cells), len(self.setting.classes))) for _ in range(5)]
-        places = np.array([self._place[cell] for cell in numbers(cells)], np.int64).reshape(-1, 2)
+    def sharded_rows(self, profiles: Ints, policies: Ints, states: Ints) -> LayerColumns:
+        """Rows of profiles under a policy and a state whose collectives run in every micro-batch, one of each."""
+        parts = [np.zeros((len(profiles), len(self.setting.classes))) for _ in range(5)]
+        places = np.array([self._place[profile] for profile in numbers(profiles)], np.int64).reshape(-1, 2)
         staged = np.array([min(self.states.keys[state].stages, 2) for state in numbers(states)], np.int64)
-        keys = np.stack([places[:, 0], options, staged], axis=1)
+        keys = np.stack([places[:, 0], policies, staged], axis=1)
         unique, group = np.unique(keys, axis=0, return_inverse=True)
-        for number, (table, option, stages) in enumerate(cast("list[list[int]]", unique.tolist())):
-            (chosen,) = np.nonzero(group.reshape(-1) == number)
-            columns = self._tables[table].sharded_option(
-                *self.options[option], places[chosen, 1], self.states.work, states[chosen], stages
+        for number, (table, policy, stages) in enumerate(cast("list[list[int]]", unique.tolist())):
+            (members,) = np.nonzero(group.reshape(-1) == number)
+            columns = self._tables[table].sharded_policy(
+                *self.policies[policy], places[members, 1], self.states.work, states[members], stages
             )
-            for part, values in zip(found, columns, strict=True):
-                part[chosen] = values
-        return LayerColumns(*found)
+            for part, values in zip(parts, columns, strict=True):
+                part[members] = values
+        return LayerColumns(*parts)
 
-    def transfers(self, shapes: PlanSkeletons, streams: Floats) -> tuple[Floats, Floats]:
+    def transfers(self, skeletons: PlanSkeletons, streams: Floats) -> tuple[Floats, Floats]:
         """Seconds that stages spend on sending, and seconds that receivers wait (`transfer_seconds`)."""
         cluster = self.setting.cluster
         if not cluster.tiers:
-            return np.zeros(len(shapes)), np.zeros(len(shapes))
-        plans = [self.splits[i].plan for i in numbers(shapes.split)]
-        copy = np.array([plan.tensor_parallel * plan.context_parallel for plan in plans])
+            return np.zeros(len(skeletons)), np.zeros(len(skeletons))
+        plans = [self.degrees[i].plan for i in numbers(skeletons.degrees)]
+        replica_chips = np.array([plan.tensor_parallel * plan.context_parallel for plan in plans])
         parts = np.array([plan.stream_replicas for plan in plans])
-        neighbours = 2 * copy * np.where(shapes.inside == 1, 1, shapes.copies)
-        hops = self._stage_hops(shapes) if is_routed(cluster) else np.zeros(len(shapes), np.int64)
+        neighbours = 2 * replica_chips * np.where(skeletons.inside == 1, 1, skeletons.replicas)
+        hops = self._stage_hops(skeletons) if is_routed(cluster) else np.zeros(len(skeletons), np.int64)
         seconds = handover_seconds(streams / parts, neighbours, hops, cluster, self.setting.efficiencies)
-        seconds = np.where(shapes.stages > 1, seconds, 0.0)
+        seconds = np.where(skeletons.stages > 1, seconds, 0.0)
         hidden = np.array([NAMES[s] in self.setting.framework.overlaps.pipeline_transfers for s in range(len(NAMES))])
-        beside = hidden[shapes.schedule] | (shapes.stages == 1)
-        return np.where(beside, 0.0, seconds), np.where(beside, seconds, 0.0)
+        overlapped = hidden[skeletons.schedule] | (skeletons.stages == 1)
+        return np.where(overlapped, 0.0, seconds), np.where(overlapped, seconds, 0.0)
 
-    def _stage_hops(self, shapes: PlanSkeletons) -> Ints:
-        """Links of a grid between neighbouring stages; 0 where they lie on no grid."""
-        columns = (shapes.split, shapes.copies, shapes.stages, shapes.inside)
+    def _stage_hops(self, skeletons: PlanSkeletons) -> Ints:
+        """Links of a grid between neighbouring stages; 0 without a grid."""
+        columns = (skeletons.degrees, skeletons.replicas, skeletons.stages, skeletons.inside)
         keys, back = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
-        found: list[int] = []
-        for split, copies, stages, inside in cast("list[list[int]]", keys.tolist()):
-            plan, order = self.splits[split].plan, AXIS_ORDERS[inside]
-            plan = replace(plan, data_parallel=copies, pipeline_parallel=stages, axis_order=order, zero_stage=0)
-            plan = replace(plan, zero_group=copies * plan.context_parallel)
-            found.append(stage_hops(arrange(plan, self.setting.graph, self.setting.cluster), self.setting.cluster) or 0)
-        return np.array(found, np.int64)[back.reshape(-1)]
+        hops: list[int] = []
+        for index, replicas, stages, inside in cast("list[list[int]]", keys.tolist()):
+            plan, order = self.degrees[index].plan, AXIS_ORDERS[inside]
+            plan = replace(plan, data_parallel=replicas, pipeline_parallel=stages, axis_order=order, zero_stage=0)
+            plan = replace(plan, zero_group=replicas * plan.context_parallel)
+            hops.append(stage_hops(arrange(plan, self.setting.graph, self.setting.cluster), self.setting.cluster) or 0)
+        return np.array(hops, np.int64)[back.reshape(-1)]
 
-    def tied_seconds(self, shapes: PlanSkeletons, cells: Ints, arrays: ProfileColumns) -> Floats:
+    def tied_seconds(self, skeletons: PlanSkeletons, profiles: Ints, arrays: ProfileColumns) -> Floats:
         """Seconds of weights that several stages hold, summed once a step (`tied_seconds`).
 
         Skeletons × whether weights are sharded, since their gradients can be narrower then.
         """
         cluster, facts = self.setting.cluster, self.setting.staged
-        found = np.zeros((len(shapes), 2))
+        tied_s = np.zeros((len(skeletons), 2))
         if not cluster.tiers or not self.states.tied_weights:
-            return found
+            return tied_s
         tier = tier_arrays(cluster.chip, cluster.tiers[-1], self.setting.efficiencies)
-        first, after = self.cuts.end_counts
+        first, after = self.partitions.end_counts
         for weight in range(len(self.states.tied_weights)):
-            held = arrays.tied[cells, :, weight]
-            both = ((held * (first > 0)).max(axis=1) > 0) & ((held * (after > 0)).max(axis=1) > 0)
-            both |= (held.max(axis=1) > 0) & (shapes.schedule == DUAL_PIPE)
+            parameters = arrays.tied[profiles, :, weight]
+            both = ((parameters * (first > 0)).max(axis=1) > 0) & ((parameters * (after > 0)).max(axis=1) > 0)
+            both |= (parameters.max(axis=1) > 0) & (skeletons.schedule == DUAL_PIPE)
             for sharded, width in enumerate((facts.reduction_bytes, facts.sharded_reduction_bytes)):
-                seconds = tied_time(2, held.max(axis=1), width, tier).seconds
-                found[:, sharded] += np.where(both & (shapes.stages > 1), seconds, 0.0)
-        return found
+                seconds = tied_time(2, parameters.max(axis=1), width, tier).seconds
+                tied_s[:, sharded] += np.where(both & (skeletons.stages > 1), seconds, 0.0)
+        return tied_s
 
     def state_arrays(self) -> StateColumns:
         """All states so far, for kernels."""
@@ -214,7 +215,7 @@ class Tables:
         return np.array([key.zero_stage for key in self.states.keys], np.int64)
 
     def sharded_work(self) -> Bools:
-        """Whether every microbatch gathers weights or reduces gradients, of every state so far."""
+        """Whether every micro-batch gathers weights or reduces gradients, of every state so far."""
         return np.array([key.sharded_work for key in self.states.keys], np.bool_)
 
     @property
@@ -224,7 +225,7 @@ class Tables:
 
 
 def _fastest(table: LayerTable) -> LayerColumns:
-    """Seconds of blocks that compute nothing again, bytes of blocks that keep what they are handed alone."""
+    """Seconds of blocks that recompute nothing, bytes of blocks that save only their input."""
     none, full = (table.choice_times([(choice, 1.0)]) for choice in ("none", "full"))
     return LayerColumns(
         none.forward_s[:, 0],
@@ -242,7 +243,7 @@ def _facts(setting: Setting) -> FrameworkColumns:
         staged=setting.staged.parameter_bytes,
         hidden_reduction=np.array([float(o.gradient_reduction) for o in overlaps]),
         hidden_gathering=np.array([float(o.updated_weights) for o in overlaps]),
-        least_overlap_s=setting.alone.overlaps.least_overlap_s,
+        min_overlap_s=setting.alone.overlaps.min_overlap_s,
         update_s=setting.alone.update_bytes / float(setting.chip.vector.memory_bytes_per_s),
         context_bytes=setting.alone.context_bytes,
         allocator=setting.alone.allocator_overhead,
@@ -250,27 +251,27 @@ def _facts(setting: Setting) -> FrameworkColumns:
 
 
 def plan_of(
-    split: StageDegrees,
-    shapes: PlanSkeletons,
+    degrees: StageDegrees,
+    skeletons: PlanSkeletons,
     row: int,
-    option: RecomputePolicy,
+    policy: RecomputePolicy,
     state: StateSharding,
     layers: tuple[int, ...],
 ) -> Plan:
-    """The plan that rows of the tables stand for."""
-    choice, share = option
+    """The plan that rows of the tables describe."""
+    choice, share = policy
     return replace(
-        split.plan,
-        data_parallel=int(shapes.copies[row]),
-        pipeline_parallel=int(shapes.stages[row]),
-        virtual_stages=int(shapes.chunks[row]),
+        degrees.plan,
+        data_parallel=int(skeletons.replicas[row]),
+        pipeline_parallel=int(skeletons.stages[row]),
+        virtual_stages=int(skeletons.chunks[row]),
         zero_stage=state.zero_stage,
         zero_group=state.zero_group,
-        micro_batch=int(shapes.micro_batch[row]),
-        num_microbatches=int(shapes.microbatches[row]),
-        pipeline_schedule=NAMES[int(shapes.schedule[row])],
+        micro_batch=int(skeletons.micro_batch[row]),
+        num_microbatches=int(skeletons.microbatches[row]),
+        pipeline_schedule=NAMES[int(skeletons.schedule[row])],
         recompute=choice,
         recompute_share=share,
         layers_per_stage=layers,
-        axis_order=AXIS_ORDERS[int(shapes.inside[row])],
+        axis_order=AXIS_ORDERS[int(skeletons.inside[row])],
     )

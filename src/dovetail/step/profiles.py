@@ -25,7 +25,7 @@ from dovetail.models import Job
 from dovetail.plans.arrange import Arrangement
 from dovetail.profile import WEIGHT_GATHER, LayerProfile, LayerSizes, profile_layer
 
-#: The kind of group whose collectives bring updated weights to every copy (ZeRO 1 and 2).
+#: The kind of group whose collectives bring updated weights to every replica (ZeRO-1 and 2).
 UPDATED_WEIGHTS = "updated weights"
 
 
@@ -46,25 +46,25 @@ class Arrangements:
     axes: AtomicAxes
     strategy: Strategy
     axis_sizes: Mapping[str, Size]
-    #: groups each axis joins along every way of the network, and how far they lie apart: ways × arrangements
+    #: groups each axis joins along every way of the network, and their stride: ways × arrangements
     joins: Mapping[str, Floats]
     strides: Mapping[str, Floats]
-    #: sequences of a microbatch on all copies
+    #: sequences of a micro-batch on all replicas
     batch: Size
 
     @staticmethod
     def of(arranged: Sequence[Arrangement], batches: Sequence[int]) -> Arrangements:
-        """Arrangements of plans and the sequences of their microbatches."""
+        """Arrangements of plans and the sequences of their micro-batches."""
         axes, strategy = arranged[0].axes, arranged[0].strategy
-        assert all(found.strategy == strategy for found in arranged), "plans along the same axes"
+        assert all(each.strategy == strategy for each in arranged), "plans along the same axes"
         joins, strides = (
-            {a: np.array([getattr(found, field)[a] for found in arranged], np.float64).T for a in axes.sizes}
+            {a: np.array([getattr(each, field)[a] for each in arranged], np.float64).T for a in axes.sizes}
             for field in ("joins", "strides")
         )
         return Arrangements(
             axes,
             strategy,
-            {axis: _together([found.axes.sizes[axis] for found in arranged]) for axis in axes.sizes},
+            {axis: _together([each.axes.sizes[axis] for each in arranged]) for axis in axes.sizes},
             {axis: n if len(arranged) > 1 else n[:, 0] for axis, n in joins.items()},
             {axis: n if len(arranged) > 1 else n[:, 0] for axis, n in strides.items()},
             _together(batches),
@@ -97,21 +97,23 @@ class Pricing:
     #: how much wider than the job's elements gradients are reduced, and updated weights gathered
     widening: Mapping[str, float]
 
-    def seconds(self, arrangements: Arrangements, collective: Collective, size: Floats, copies: float = 1.0) -> Floats:
-        """One collective; `copies` of what it holds can travel together to a node."""
-        return self.time(arrangements, collective, size, copies)[0].seconds
+    def seconds(
+        self, arrangements: Arrangements, collective: Collective, size: Floats, receivers: float = 1.0
+    ) -> Floats:
+        """One collective; tokens for `receivers` experts of one node can travel together."""
+        return self.time(arrangements, collective, size, receivers)[0].seconds
 
     def time(
-        self, arrangements: Arrangements, collective: Collective, size: Floats, copies: float = 1.0
+        self, arrangements: Arrangements, collective: Collective, size: Floats, receivers: float = 1.0
     ) -> tuple[CollectiveTime, list[int]]:
-        """One collective, and the ways its links lie along."""
+        """One collective, and the ways its links are on."""
         joins: Floats = reduce(np.multiply, [arrangements.joins[axis] for axis in collective.axes])
         wide = size * self.widening.get(collective.user, 1.0)
         used = [way for way, n in enumerate(joins) if np.any(n > 1)]
-        groups = [(joins[way], self._apart(arrangements, collective, way)) for way in used]
-        return tiered_time(collective.kind, groups, wide, receivers=copies), used
+        groups = [(joins[way], self._with_stride(arrangements, collective, way)) for way in used]
+        return tiered_time(collective.kind, groups, wide, receivers=receivers), used
 
-    def _apart(self, arrangements: Arrangements, collective: Collective, way: int) -> TierArrays:
+    def _with_stride(self, arrangements: Arrangements, collective: Collective, way: int) -> TierArrays:
         """A way as a collective finds it: on a grid, with the distance between its neighbours."""
         if self.ways[way].grid is None:
             return self.ways[way]
@@ -152,8 +154,8 @@ def profile_job(
         sizes = layer.resolve(batch=arrangements.batch, seq=job.seq_len)
         placed = placed_layer(layer, arrangements.strategy)
         # tokens for several experts of one node can travel together
-        copies = float(as_array(sizes[TOP_K])) if one_copy_per_node and TOP_K in sizes else 1.0
-        price = partial(pricing.seconds, arrangements, copies=copies)
+        receivers = float(as_array(sizes[TOP_K])) if one_copy_per_node and TOP_K in sizes else 1.0
+        price = partial(pricing.seconds, arrangements, receivers=receivers)
         at = LayerSizes(sizes, arrangements.axis_sizes, widths)
         layers[name] = profile_layer(layer, placed, at, chip, price, group_of, rates)
     return JobProfiles(graph, layers, rates)
@@ -221,6 +223,6 @@ def purpose_of(collective: Collective) -> str | None:
     if collective.tensor.role is Role.WEIGHT:
         return WEIGHT_GATHER
     if collective.kind is CollectiveKind.ALL_TO_ALL and EXPERT_TOKENS in collective.tensor.dims:
-        # tokens on their way to experts and back, whichever chips these lie on
+        # tokens on their way to experts and back, whichever chips have these
         return "expert-parallel"
     return None

@@ -23,8 +23,8 @@ def chunk_contents(graph: ModelGraph, plan: Plan) -> tuple[ChunkContent, ...]:
     blocks, after = order[1 : 1 + num_blocks], order[1 + num_blocks :]
     if plan.recompute_by_block is not None:
         numbers = {choice: number for number, choice in enumerate(plan.recompute_choices)}
-        again = [numbers[choice] for count, choice in plan.recompute_by_block for _ in range(count)]
-        blocks = [variant_name(layer, number) for layer, number in zip(blocks, again, strict=True)]
+        choices = [numbers[choice] for count, choice in plan.recompute_by_block for _ in range(count)]
+        blocks = [variant_name(layer, number) for layer, number in zip(blocks, choices, strict=True)]
     contents: list[ChunkContent] = []
     start = 0
     for count in plan.layers_per_stage:
@@ -44,7 +44,7 @@ def variant_name(layer: str, choice: int) -> str:
 def layer_variants(
     graph: ModelGraph, plan: Plan, contents: Sequence[ChunkContent]
 ) -> dict[str, tuple[str, str | tuple[str, ...]]]:
-    """Every name in the chunks' contents, the layer class it is of, and what that computes again."""
+    """Every name in the chunks' contents, its layer class, and what that recomputes."""
     variants: dict[str, tuple[str, str | tuple[str, ...]]] = {layer: (layer, plan.recompute) for layer in graph.layers}
     if plan.recompute_by_block is not None:
         for number, choice in enumerate(plan.recompute_choices):
@@ -56,7 +56,7 @@ def layer_variants(
 def stage_contents(contents: Sequence[ChunkContent], pipeline: Pipeline) -> tuple[Stage, ...]:
     """The chunks of every stage; DualPipe holds each chunk on two stages, one per direction."""
     places: list[list[int]] = pipeline.places().tolist()
-    return tuple(tuple(contents[place] for place in held) for held in places)
+    return tuple(tuple(contents[place] for place in of_stage) for of_stage in places)
 
 
 def layer_counts(stage: Stage) -> dict[str, int]:
@@ -68,5 +68,5 @@ def layer_counts(stage: Stage) -> dict[str, int]:
 
 
 def runs_per_chunk(pipeline: Pipeline) -> float:
-    """Microbatches that each chunk of a stage sees in a step; DualPipe sends half of them either way."""
+    """Micro-batches that each chunk of a stage sees in a step; DualPipe sends half of them either way."""
     return pipeline.num_microbatches * pipeline.num_places / pipeline.places().size

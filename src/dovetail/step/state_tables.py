@@ -1,4 +1,4 @@
-"""State tables: where the state of weights lies for every number of copies and every sharding, and what that costs."""
+"""State tables: where the state of weights is for every replica count and sharding, and what that costs."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _PARAMETERS = dict.fromkeys(Element, 1)
 
 @dataclass(frozen=True, slots=True)
 class StateSharding:
-    """A split, copies of it, stages around it, and how the state is sharded among the copies."""
+    """Stage degrees by number, replicas, stages, and how the state is sharded among the replicas."""
 
-    split: int
-    copies: int
+    degrees: int
+    replicas: int
     stages: int
     axis_order: AxisOrder
     zero_stage: int
@@ -39,7 +39,7 @@ class StateSharding:
 
     @property
     def sharded_work(self) -> bool:
-        """Whether every microbatch gathers weights or reduces gradients."""
+        """Whether every micro-batch gathers weights or reduces gradients."""
         return self.zero_stage == 3 or (self.zero_stage == 2 and self.stages == 1)
 
 
@@ -51,7 +51,7 @@ class _Class:
     tied_home: Mapping[str, Floats]
     reduction_s: Floats
     gathering_s: Floats
-    #: per microbatch, by kind of group: forward and backward; and kernels launched for it
+    #: per micro-batch, by kind of group: forward and backward; and kernels launched for it
     forward_s: Mapping[str, Floats]
     backward_s: Mapping[str, Floats]
     forward_kernels: int
@@ -61,9 +61,9 @@ class _Class:
 class StateTable:
     """Rows for states, made when they are first asked for; columns are arrays of rows × classes."""
 
-    def __init__(self, setting: Setting, splits: Sequence[StageDegrees]) -> None:
+    def __init__(self, setting: Setting, degrees: Sequence[StageDegrees]) -> None:
         self.setting = setting
-        self.splits = splits
+        self.degrees = degrees
         graph = setting.graph
         #: weights that several classes share
         self.tied_weights = tuple(
@@ -84,16 +84,16 @@ class StateTable:
         groups: dict[tuple[Strategy, Strategy, bool], list[tuple[StateSharding, Arrangement]]] = {}
         for key in new:
             arranged = arrange(self._plan(key), self.setting.graph, self.setting.cluster)
-            base = replace(self.splits[key.split].arranged.strategy, context="all_gather")
+            base = replace(self.degrees[key.degrees].arranged.strategy, context="all_gather")
             groups.setdefault((arranged.strategy, base, key.stages > 1), []).append((key, arranged))
-        for found in groups.values():
-            self._add([key for key, _ in found], [arranged for _, arranged in found])
+        for members in groups.values():
+            self._add([key for key, _ in members], [arranged for _, arranged in members])
         return np.array([self._rows[key] for key in keys], np.int64)
 
     def _plan(self, key: StateSharding) -> Plan:
         return replace(
-            self.splits[key.split].plan,
-            data_parallel=key.copies,
+            self.degrees[key.degrees].plan,
+            data_parallel=key.replicas,
             pipeline_parallel=key.stages,
             axis_order=key.axis_order,
             zero_stage=key.zero_stage,
@@ -110,7 +110,7 @@ class StateTable:
         self._rows |= {key: first + number for number, key in enumerate(keys)}
         self.keys += keys
         self.work = _joined(self.work, list(classes.values()), first, count)
-        columns = [_columns(found, self.tied_weights, count) for found in classes.values()]
+        columns = [_columns(each, self.tied_weights, count) for each in classes.values()]
         home, tied, reduction, gathering = (np.stack(part, axis=1) for part in zip(*columns, strict=True))
         self.home = np.concatenate([self.home, home])
         self.tied_home = np.concatenate([self.tied_home, tied])
@@ -119,10 +119,10 @@ class StateTable:
 
     def _class(self, layer: LayerGraph, key: StateSharding, together: Arrangements) -> _Class:
         setting, strategy = self.setting, together.strategy
-        base = replace(self.splits[key.split].arranged.strategy, context="all_gather")
+        base = replace(self.degrees[key.degrees].arranged.strategy, context="all_gather")
         placed = placed_layer(layer, base)
-        known = set(base.mesh.axes)
-        axes = {axis: source if (source := _without_zero(axis)) in known else None for axis in strategy.mesh.axes}
+        base_axes = set(base.mesh.axes)
+        axes = {axis: source if (source := _without_zero(axis)) in base_axes else None for axis in strategy.mesh.axes}
         zero = strategy.mesh.zero if strategy.zero_stage else ()
         weights = with_state_axes(placed.weights, axes, zero)
         sizes = layer.resolve(batch=1, seq=setting.job.seq_len)
@@ -164,36 +164,36 @@ def _by_group(
     for c in collectives:
         user = c.user if c.user in pricing.widening else ""
         alike.setdefault((group_name(c, together.axes), c.kind, c.axes, user), []).append(c)
-    found: list[tuple[str, Floats]] = []
+    by_kind: list[tuple[str, Floats]] = []
     for (group, *_), members in alike.items():
         bytes_of = [as_array(c.bytes(sizes, together.axis_sizes, widths)) for c in members]
         stacked = np.stack(np.broadcast_arrays(*bytes_of)).reshape(len(members), -1)
-        found.append((group, pricing.seconds(together, members[0], stacked).sum(axis=0)))
-    return by_group(found)
+        by_kind.append((group, pricing.seconds(together, members[0], stacked).sum(axis=0)))
+    return by_group(by_kind)
 
 
 def _joined(work: Work, classes: Sequence[_Class], first: int, count: int) -> Work:
-    """Work of the rows so far and of new ones; what a class lacks is nothing."""
+    """Work of the rows so far and of new ones; 0 where a class has none."""
 
-    def seconds(known: Mapping[str, Floats], parts: Sequence[Mapping[str, Floats]]) -> dict[str, Floats]:
+    def seconds(earlier: Mapping[str, Floats], parts: Sequence[Mapping[str, Floats]]) -> dict[str, Floats]:
         none = np.zeros(())
-        groups = dict.fromkeys([*known, *(group for part in parts for group in part)])
+        groups = dict.fromkeys([*earlier, *(group for part in parts for group in part)])
         old = np.zeros((first, len(classes)))
         return {
             group: np.concatenate(
-                [known.get(group, old), np.stack([_wide(part.get(group, none), count) for part in parts], axis=1)]
+                [earlier.get(group, old), np.stack([_wide(part.get(group, none), count) for part in parts], axis=1)]
             )
             for group in groups
         }
 
-    def launches(known: Floats, numbers: Sequence[int]) -> Floats:
-        return np.concatenate([known, np.tile(np.array(numbers, np.float64), (count, 1))])
+    def launches(earlier: Floats, numbers: Sequence[int]) -> Floats:
+        return np.concatenate([earlier, np.tile(np.array(numbers, np.float64), (count, 1))])
 
     return Work(
-        seconds(work.forward_s, [found.forward_s for found in classes]),
-        seconds(work.backward_s, [found.backward_s for found in classes]),
-        launches(work.forward_kernels, [found.forward_kernels for found in classes]),
-        launches(work.backward_kernels, [found.backward_kernels for found in classes]),
+        seconds(work.forward_s, [each.forward_s for each in classes]),
+        seconds(work.backward_s, [each.backward_s for each in classes]),
+        launches(work.forward_kernels, [each.forward_kernels for each in classes]),
+        launches(work.backward_kernels, [each.backward_kernels for each in classes]),
     )
 
 
@@ -201,13 +201,13 @@ def _wide(values: Floats, count: int) -> Floats:
     return np.broadcast_to(np.asarray(values, np.float64), (count,))
 
 
-def _columns(found: _Class, tied_weights: Sequence[str], count: int) -> tuple[Floats, Floats, Floats, Floats]:
-    tied = [_wide(found.tied_home.get(weight, np.zeros(())), count) for weight in tied_weights]
+def _columns(layer: _Class, tied_weights: Sequence[str], count: int) -> tuple[Floats, Floats, Floats, Floats]:
+    tied = [_wide(layer.tied_home.get(weight, np.zeros(())), count) for weight in tied_weights]
     return (
-        _wide(found.home, count),
+        _wide(layer.home, count),
         np.stack(tied, axis=1) if tied else np.zeros((count, 0)),
-        _wide(found.reduction_s, count),
-        _wide(found.gathering_s, count),
+        _wide(layer.reduction_s, count),
+        _wide(layer.gathering_s, count),
     )
 
 

@@ -1,4 +1,4 @@
-"""Seconds of every chunk of the pipeline, and of what follows the pipeline in a step."""
+"""Seconds of every chunk of the pipeline, and of the end of a step."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ class Overlaps:
     tensor_backward: Floats | float = 0.0
     context: Floats | float = 0.0
     expert: Floats | float = 0.0
-    #: of weights kept in shards, ahead of the layer that needs them
+    #: of sharded weights, ahead of the layer that needs them
     weight_gather: Floats | float = 1.0
-    #: of weights updated in shards, beside the next step's forward
+    #: of weights updated in shards, during the next step's forward
     updated_weights: Floats | float = 1.0
     gradient_reduction: Floats | float = 1.0
     #: whether stages work on while what they hand on is sent
     transfers: bool = True
-    #: computation hides at least so many seconds, however short it is: endless in a bound
-    least_overlap_s: float = 0.0
+    #: computation hides at least so many seconds, however short it is: unbounded in a lower bound
+    min_overlap_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class LayerTimes:
-    """Seconds of one layer and microbatch, what overlaps taken off; `parts` names where they go."""
+    """Seconds of one layer and micro-batch, what overlaps taken off; `parts` names where they go."""
 
     forward_s: Floats
     input_gradient_s: Floats
@@ -57,13 +57,13 @@ class LayerTimes:
 
 
 def layer_times(
-    profile: LayerProfile, again: Recompute, overlaps: Overlaps, host_s: Floats | float = 0.0
+    profile: LayerProfile, recomputed: Recompute, overlaps: Overlaps, host_s: Floats | float = 0.0
 ) -> LayerTimes:
     """One layer's forward and backward with its exposed collectives, and the waits for a host that is slower."""
     backward_compute = profile.input_gradient_s + profile.weight_gradient_s
-    added = again.added_s
+    added = recomputed.added_s
     backward_collectives = dict(profile.backward_collective_s)
-    for name, seconds in again.added_collective_s.items():
+    for name, seconds in recomputed.added_collective_s.items():
         backward_collectives[name] = backward_collectives.get(name, np.zeros(())) + seconds
     forward, parts_forward = _exposed_by_kind(
         profile.forward_collective_s, profile.forward_s, overlaps, overlaps.tensor_forward
@@ -72,7 +72,7 @@ def layer_times(
         backward_collectives, backward_compute + added, overlaps, overlaps.tensor_backward
     )
     wait_forward = _wait(profile.forward_s + forward, profile.forward_kernels * host_s)
-    launches = (profile.backward_kernels + again.added_kernels) * host_s
+    launches = (profile.backward_kernels + recomputed.added_kernels) * host_s
     wait_backward = _wait(backward_compute + added + backward, launches)
     parts = {
         "forward": profile.forward_s,
@@ -97,7 +97,7 @@ def least_input_gradient(
 ) -> Floats:
     """What a layer's input gradient takes at least with recompute that adds such seconds, as `layer_times` counts.
 
-    Collectives are hidden by their full share, however little computation there is beside them, and what runs again
+    Collectives are hidden by their full share, however little computation there is to hide them, and recompute
     launches nothing.
     """
     hidden = hidden_shares(overlaps, overlaps.tensor_backward)
@@ -114,7 +114,7 @@ HOST_SHARPNESS = 4
 
 
 def _wait(busy_s: Floats, host_s: Floats | float) -> Floats:
-    """Seconds a chip stands idle because its host has not launched the next kernel."""
+    """Seconds a chip is idle because its host has not launched the next kernel."""
     longer = np.maximum(busy_s, host_s)
     ratio = np.minimum(busy_s, host_s) / np.where(longer > 0, longer, 1.0)
     return longer * (1 + ratio**HOST_SHARPNESS) ** (1 / HOST_SHARPNESS) - busy_s
@@ -125,7 +125,7 @@ def _exposed_by_kind(
 ) -> tuple[Floats, dict[str, Floats]]:
     """Seconds of collectives that computation does not hide, in all and by kind; kinds use up its seconds in turn."""
     parts: dict[str, Floats] = {}
-    budget = np.maximum(compute_s, overlaps.least_overlap_s)
+    budget = np.maximum(compute_s, overlaps.min_overlap_s)
     for name, hidden in hidden_shares(overlaps, tensor).items():
         if name in collectives:
             parts[name] = exposed(collectives[name], hidden, budget)
@@ -175,14 +175,14 @@ def chunk_times(
 def busy_parts(layers: Mapping[str, LayerTimes], stages: Sequence[Stage], runs: float) -> dict[str, Floats]:
     """Where the seconds of one step go on the stage with most work, each chunk run so many times."""
     names = list(dict.fromkeys(part for times in layers.values() for part in times.parts))
-    every = [_stage_parts(layers, stage, names, runs) for stage in stages]
-    totals = np.stack(np.broadcast_arrays(*(summed(parts) for parts in every)))
+    stage_parts = [_stage_parts(layers, stage, names, runs) for stage in stages]
+    totals = np.stack(np.broadcast_arrays(*(summed(parts) for parts in stage_parts)))
     busiest = np.argmax(totals, axis=0)[None]
-    chosen: dict[str, Floats] = {}
+    busiest_parts: dict[str, Floats] = {}
     for position, name in enumerate(names):
-        by_stage = np.stack([np.broadcast_to(parts[position], totals.shape[1:]) for parts in every])
-        chosen[name] = np.take_along_axis(by_stage, busiest, axis=0)[0]
-    return chosen
+        by_stage = np.stack([np.broadcast_to(parts[position], totals.shape[1:]) for parts in stage_parts])
+        busiest_parts[name] = np.take_along_axis(by_stage, busiest, axis=0)[0]
+    return busiest_parts
 
 
 def _stage_parts(layers: Mapping[str, LayerTimes], stage: Stage, names: Sequence[str], runs: float) -> list[Floats]:
@@ -254,14 +254,14 @@ def end_of_step(
     home: Sequence[float] | Floats,
     update_s: Floats | float,
 ) -> tuple[Floats, Floats, Floats]:
-    """What a step adds to its microbatches at the stage that takes longest for it.
+    """What a step adds to its micro-batches at the stage that takes longest for it.
 
     Reduction of gradients, gathering of weights updated in shards, and the optimizer, at `update_s` for each of the
-    parameters whose state a stage's chips are `home` to. The first can hide behind the last microbatch's backward, the
+    parameters whose state a stage's chips are `home` to. The first can hide behind the last micro-batch's backward, the
     second behind the next step's first forward.
     """
     none: Floats = np.zeros(())
-    sizes = pipeline.num_stages, pipeline.num_microbatches, pipeline.num_chunks, overlaps.least_overlap_s
+    sizes = pipeline.num_stages, pipeline.num_microbatches, pipeline.num_chunks, overlaps.min_overlap_s
     by_stage: list[tuple[Floats, Floats, Floats]] = []
     for stage, parameters in zip(stages, home, strict=True):
         reduction = gathering = backward = forward = none
@@ -322,5 +322,9 @@ def _tied_weights(profiles: JobProfiles, stages: Sequence[Stage]) -> list[tuple[
         for name in layer_counts(stage):
             for weight in profiles.layers[name].tied_parameters:
                 holders.setdefault(weight, set()).add(position)
-    held = {weight: tied for p in profiles.layers.values() for weight, tied in p.tied_parameters.items()}
-    return [(tuple(sorted(found)), held[weight].parameters) for weight, found in holders.items() if len(found) > 1]
+    tied_parameters = {weight: tied for p in profiles.layers.values() for weight, tied in p.tied_parameters.items()}
+    return [
+        (tuple(sorted(positions)), tied_parameters[weight].parameters)
+        for weight, positions in holders.items()
+        if len(positions) > 1
+    ]

@@ -26,7 +26,7 @@ from dovetail.cli import main as dovetail
 HERE = Path(__file__).parent
 KINDS = ("estimate", "plan", "place", "explore", "simulate")
 #: Fields of input files by the names the questions use: if one is renamed, say here what it is called now.
-INPUT_NAMES = {"cuts": "cuts", "again": "again"}
+INPUT_NAMES = {"cuts": "partition", "again": "recompute"}
 #: Two numbers are equal up to this part of the larger.
 TOLERANCE = 1e-12
 

@@ -18,9 +18,9 @@ from dovetail.hardware import Cluster
 from dovetail.hardware.design import Designs, design_of
 from dovetail.models import Job
 from dovetail.plans.plan_batch import PlanBatch
-from dovetail.plans.skeletons import NAMES, shapes, shardings
+from dovetail.plans.skeletons import NAMES, plan_skeletons, shardings
 from dovetail.plans.space import Space
-from dovetail.plans.stage_degrees import splits
+from dovetail.plans.stage_degrees import stage_degrees
 from dovetail.step.evaluate import evaluate
 from random_plans import QUESTIONS, random_plans
 
@@ -75,12 +75,14 @@ def every_plan(job: Job, cluster: Cluster) -> PlanBatch:
     """All plans of the search under a framework that runs everything, listed by the search itself."""
     ideal = frameworks.load("ideal")
     space = Space().resolve(job, cluster, ideal)
-    every = splits(job, cluster, ideal, space)
-    found = shapes(job, cluster, ideal, space, every, np.ones((len(every), len(space.pipeline_parallel)), np.bool_))
+    every = stage_degrees(job, cluster, ideal, space)
+    found = plan_skeletons(
+        job, cluster, ideal, space, every, np.ones((len(every), len(space.pipeline_parallel)), np.bool_)
+    )
     tiers = [tier.size for tier in cluster.tiers]
     rows: list[tuple[Any, ...]] = []
-    for i, split in enumerate(found.split.tolist()):
-        plan, d, p = every[split].plan, int(found.copies[i]), int(found.stages[i])
+    for i, split in enumerate(found.degrees.tolist()):
+        plan, d, p = every[split].plan, int(found.replicas[i]), int(found.stages[i])
         for stage, group in shardings(ideal, space, every[split], d, p, tiers):
             rows.append(
                 (

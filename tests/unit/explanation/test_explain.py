@@ -115,9 +115,9 @@ def test_a_plan_stays_while_it_fits(answer, found):
 
 def test_binding_names_what_gains_most(found):
     most = max(found.marginal[:-1], key=lambda value: value.gain)
-    assert found.binding.startswith(f"{most.what}: 10 % more gains {100 * most.gain:.1f} %")
+    assert found.bottleneck.startswith(f"{most.what}: 10 % more gains {100 * most.gain:.1f} %")
     memory = next(value for value in found.marginal if value.what == CAPACITY)
-    assert ("memory binds" in found.binding) == (memory.gain >= 0.001)
+    assert ("memory is a bottleneck" in found.bottleneck) == (memory.gain >= 0.001)
 
 
 def test_flops_of_a_chip_with_less_power_grow_from_what_it_sustains():

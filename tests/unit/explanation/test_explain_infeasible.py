@@ -34,7 +34,7 @@ def test_without_a_plan_there_is_nothing_else(answer, found):
 
 
 def test_memory_is_the_least_that_does(answer, found):
-    memory = next(relief for relief in found.relief if relief.what == "memory of each chip")
+    memory = next(relief for relief in found.smallest_fix if relief.what == "memory of each chip")
     capacity = answer.cluster.chip.memory_bytes
     assert memory.before == capacity
 
@@ -45,11 +45,11 @@ def test_memory_is_the_least_that_does(answer, found):
     assert enough.step_time_s <= memory.step_time_s * (1 + 1e-9)
     assert with_bytes(memory.too_little).certificate.status == "infeasible"
     assert memory.after <= memory.too_little * 1.0101
-    assert f"{100 * (memory.after / capacity - 1):.1f} %" in found.binding
+    assert f"{100 * (memory.after / capacity - 1):.1f} %" in found.bottleneck
 
 
 def test_chips_are_the_fewest_in_steps_of_two(answer, found):
-    chips = next(relief for relief in found.relief if relief.what == "chips")
+    chips = next(relief for relief in found.smallest_fix if relief.what == "chips")
     assert chips.plan.chips == chips.after
     clusters = [with_chips(answer.cluster, int(count)) for count in (chips.after, chips.after // 2)]
     enough, less = (plan(answer.job, cluster, "megatron", space=SPACE) for cluster in clusters if cluster is not None)
@@ -63,6 +63,6 @@ def test_degrees_that_do_not_divide_are_told_from_memory():
     found = explain(
         plan(job, hardware.cluster("h100-sxm", 7), "megatron", space=replace(SPACE, pipeline_parallel=(1,)))
     )
-    assert found.binding.startswith("no degrees")
-    (chips,) = found.relief
+    assert found.bottleneck.startswith("no degrees")
+    (chips,) = found.smallest_fix
     assert (chips.what, chips.before, chips.after, chips.plan.chips) == ("chips", 7, 8, 8)

@@ -42,7 +42,7 @@ def test_the_text_has_every_section(answer, found):
     text = str(found)
     titles = [line for line in text.splitlines() if line and not line.startswith(" ")]
     assert titles[1].startswith(plan_words(answer.plan))
-    starts = ("what binds", "seconds of", "bytes of", "neighbouring", "what more", "stays best", "doubts")
+    starts = ("bottleneck", "seconds of", "bytes of", "neighbouring", "what more", "stays best", "doubts")
     assert [title.startswith(start) for title, start in zip(titles[2:], starts, strict=True)] == [True] * len(starts)
     assert max(map(len, text.splitlines())) < 160
     for part in (*found.seconds, *found.bytes.parts):
@@ -78,7 +78,7 @@ def test_a_chip_without_runs_is_predicted_less_surely():
 
 def test_a_job_that_does_not_fit_is_told_what_would_do():
     text = str(explain(planned("h100-sxm", 1)))
-    for words in ("no plan fits", "what lacks", "what would do", "memory of each chip", "chips 1 -> "):
+    for words in ("no plan fits", "what is missing", "smallest fixes", "memory of each chip", "chips 1 -> "):
         assert words in text
 
 

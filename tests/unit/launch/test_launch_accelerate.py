@@ -48,7 +48,7 @@ def test_degrees_stand_in_the_file():
         ({"zero_stage": 1}, "plan: zero_stage: is 1"),
         ({"zero_group": 1}, "plan: zero_group: is 1, which leaves nothing to shard"),
         ({"zero_group": 2, "context_parallel": 4}, "plan: zero_group: is 2 with 4 context-parallel chips"),
-        ({"zero_group": 2, "context_parallel": 2}, "plan: zero_group: is 2, so that copies stand beside"),
+        ({"zero_group": 2, "context_parallel": 2}, "plan: zero_group: is 2, which leaves replicas next to"),
         ({"tensor_parallel": 2, "sequence_parallel": True}, "plan: sequence_parallel: is true"),
         ({"context_parallel": 2, "context_kind": "ulysses"}, "plan: context_kind: is ulysses"),
         ({"recompute": "selective"}, "plan: recompute: is selective"),

@@ -69,8 +69,8 @@ def test_golden_files(name, written):
     ("plan", "words"),
     [
         ({"pipeline_parallel": 4}, "plan: pipeline_parallel: is 4, which DeepSpeed 0.19.8 has no key for"),
-        ({"tensor_parallel": 2, "sequence_parallel": True}, "plan: sequence_parallel: is true beside AutoTP"),
-        (ULYSSES | {"tensor_parallel": 2}, "plan: context_parallel: is 2 beside tensor_parallel 2"),
+        ({"tensor_parallel": 2, "sequence_parallel": True}, "plan: sequence_parallel: cannot be combined with AutoTP"),
+        (ULYSSES | {"tensor_parallel": 2}, "plan: context_parallel: is 2 with tensor_parallel 2"),
         ({"context_parallel": 2}, "plan: context_kind: is all_gather"),
         ({"zero_stage": 3, "zero_group": 8}, "plan: zero_group: is 8 of 64 chips"),
         ({"recompute": "full", "recompute_share": 0.5}, "plan: recompute_share: is 0.5"),

@@ -109,14 +109,14 @@ def test_every_model_it_names_is_in_the_catalogue():
         ({"recompute": "none"}, "plan: recompute: is none"),
         ({"recompute": ["mixer_norm"]}, "plan: recompute: names operators"),
         ({"zero_stage": 2}, "plan: zero_stage: is 2"),
-        ({"zero_stage": 1, "context_parallel": 2}, "plan: zero_stage: is 1 beside context parallelism"),
+        ({"zero_stage": 1, "context_parallel": 2}, "plan: zero_stage: is 1 with context parallelism"),
         ({"zero_stage": 1, "zero_group": 2}, "plan: zero_group: is 2 with zero_stage 1"),
         ({"zero_group": 1, "context_parallel": 2}, "plan: zero_group: is 1 with 2 chips"),
         ({"pipeline_parallel": 2}, "plan: pipeline_schedule: is 1f1b"),
         ({"pipeline_parallel": 3, "pipeline_schedule": "gpipe"}, "plan: layers_per_stage: are uneven"),
         (
             {"pipeline_parallel": 4, "pipeline_schedule": "gpipe", "micro_batch": 64},
-            "plan: micro_batch: makes 1 microbatches for 4 stages",
+            "plan: micro_batch: makes 1 micro-batches for 4 stages",
         ),
     ],
 )

@@ -249,9 +249,9 @@ def mixture(**plan: Any) -> Task:
 
 
 def test_experts_it_cannot_place_are_refused():
-    with pytest.raises(InputError, match="sequence_parallel: is false beside experts"):
+    with pytest.raises(InputError, match="sequence_parallel: is false with experts"):
         export(mixture(tensor_parallel=2))
-    with pytest.raises(InputError, match=r"zero_group: is 2, .*8 groups divide the 2 copies"):
+    with pytest.raises(InputError, match=r"zero_group: is 2, .*8 groups divide the 2 replicas"):
         export(mixture(expert_parallel=8, zero_stage=1, zero_group=2))
     assert (
         "--num-distributed-optimizer-instances 2\n"

@@ -85,7 +85,7 @@ def test_a_plan_for_kernels_one_by_one_is_not_compiled():
     ("plan", "words"),
     [
         ({"zero_stage": 1}, "plan: zero_stage: is 1"),
-        ({"zero_stage": 0, "context_parallel": 2}, "plan: zero_stage: is 0 beside context parallelism"),
+        ({"zero_stage": 0, "context_parallel": 2}, "plan: zero_stage: is 0 with context parallelism"),
         ({"zero_group": 1, "context_parallel": 2}, "plan: zero_group: is 1 with 2 context-parallel chips"),
         ({"context_parallel": 2, "context_kind": "ring"}, "plan: context_kind: is ring"),
         ({"tensor_parallel": 16}, "plan: tensor_parallel: is 16 over 8 key heads"),

@@ -127,8 +127,8 @@ def test_later_stages_recompute_less():
 def test_blocks_that_all_choose_the_same_are_a_plan_with_that_choice():
     for choice in ("none", "selective", "full", ["mlp.activation"]):
         one = task(with_changes(SMALL, plan={"recompute": choice}))
-        same = task(with_changes(SMALL, plan={"recompute_by_block": [{"blocks": 10, "again": choice},
-                                                                     {"blocks": 6, "again": choice}]}))  # fmt: skip
+        same = task(with_changes(SMALL, plan={"recompute_by_block": [{"blocks": 10, "recompute": choice},
+                                                                     {"blocks": 6, "recompute": choice}]}))  # fmt: skip
         first, second = (evaluate(t.plan, t.job, t.cluster, t.framework) for t in (one, same))
         assert first.step_time_s == pytest.approx(second.step_time_s, rel=1e-12)
         assert first.peak_bytes == pytest.approx(second.peak_bytes, rel=1e-12)
@@ -136,7 +136,7 @@ def test_blocks_that_all_choose_the_same_are_a_plan_with_that_choice():
 
 def test_blocks_count_where_they_stand():
     """Only the first stage recomputes: only it needs less memory."""
-    runs = [{"blocks": 4, "again": "full"}, {"blocks": 12, "again": "none"}]
+    runs = [{"blocks": 4, "recompute": "full"}, {"blocks": 12, "recompute": "none"}]
     some, none = (
         task(with_changes(SMALL, plan=plan)) for plan in ({"recompute_by_block": runs}, {"recompute": "none"})
     )
@@ -148,14 +148,17 @@ def test_blocks_count_where_they_stand():
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"recompute_by_block": [{"blocks": 15, "again": "none"}]}, "plan.recompute_by_block: is for 15 blocks"),
+        ({"recompute_by_block": [{"blocks": 15, "recompute": "none"}]}, "plan.recompute_by_block: is for 15 blocks"),
         (
-            {"recompute_by_block": [{"blocks": 16, "again": "full"}], "recompute": "full"},
-            "stands beside recompute or its share",
+            {"recompute_by_block": [{"blocks": 16, "recompute": "full"}], "recompute": "full"},
+            "cannot be combined with recompute or its share",
         ),
-        ({"recompute_by_block": [{"blocks": 0, "again": "none"}]}, "plan.recompute_by_block.0.blocks"),
-        ({"recompute_by_block": [{"blocks": 16}]}, "plan.recompute_by_block.0.again: is missing"),
-        ({"recompute_by_block": [{"blocks": 16, "again": ["nonsense"]}]}, "plan.recompute_by_block: 'nonsense' is no"),
+        ({"recompute_by_block": [{"blocks": 0, "recompute": "none"}]}, "plan.recompute_by_block.0.blocks"),
+        ({"recompute_by_block": [{"blocks": 16}]}, "plan.recompute_by_block.0.recompute: is missing"),
+        (
+            {"recompute_by_block": [{"blocks": 16, "recompute": ["nonsense"]}]},
+            "plan.recompute_by_block: 'nonsense' is no",
+        ),
         ({"recompute_by_block": 5}, "plan.recompute_by_block"),
     ],
 )
@@ -167,7 +170,7 @@ def test_runs_of_blocks_that_make_no_sense(changes, sentence):
 
 
 def test_megatron_cannot_tell_blocks_apart():
-    runs = [{"blocks": 4, "again": "full"}, {"blocks": 12, "again": "none"}]
+    runs = [{"blocks": 4, "recompute": "full"}, {"blocks": 12, "recompute": "none"}]
     with pytest.raises(InputError, match=r"recompute_by_block: tells blocks apart, which megatron"):
         task(with_changes(SMALL, cluster={"framework": "megatron"}, plan={"recompute_by_block": runs}))
 
@@ -217,7 +220,7 @@ def test_a_chain_counts_what_an_evaluation_counts(kind):
                      stages=found.plan.pipeline_parallel)  # fmt: skip
     known = calibration(found.cluster.chip, found.job.precision)
     builder = ChainBuilder(found.plan, profiled_job(found.plan, found.job, found.cluster, facts, known.efficiencies))
-    chain = builder.chain(least=False)
+    chain = builder.chain(relaxed=False)
     stages = found.plan.pipeline_parallel
     random = np.random.default_rng(7)
     for _ in range(5):
@@ -233,7 +236,7 @@ def test_a_chain_counts_what_an_evaluation_counts(kind):
         seconds = partition_seconds(chain, placement) + builder.constant_s(answer.breakdown)
         assert seconds <= answer.step_time_s * (1 + 1e-12)
         assert seconds >= answer.step_time_s * 0.9
-        least = partition_seconds(builder.chain(least=True), placement) + builder.constant_s(answer.breakdown)
+        least = partition_seconds(builder.chain(relaxed=True), placement) + builder.constant_s(answer.breakdown)
         assert least <= seconds * (1 + 1e-12)
 
 

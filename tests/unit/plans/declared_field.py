@@ -51,7 +51,7 @@ from dovetail.explanation.differences import compare  # noqa: E402
 from dovetail.launch.megatron.read import read  # noqa: E402
 from dovetail.launch.megatron.write import export  # noqa: E402
 from dovetail.models import Job  # noqa: E402
-from dovetail.plans.narrow import narrowed, within  # noqa: E402
+from dovetail.plans.narrowed_space import narrowed, within  # noqa: E402
 from dovetail.plans.plan_file import schema, task_of  # noqa: E402
 from dovetail.plans.space import PlanSpaceSpec, Space  # noqa: E402
 from dovetail.plans.words import plan_words  # noqa: E402
@@ -94,7 +94,7 @@ def found(**fields: object) -> dict:
 
 def leading() -> list[int]:
     space = Space(**ONE).resolve(JOB, CLUSTER, MEGATRON)
-    progress = BestFirst(Setting.of(JOB, CLUSTER, MEGATRON), space, keep=4).run()
+    progress = BestFirst(Setting.of(JOB, CLUSTER, MEGATRON), space, top=4).run()
     return sorted(each.plan.dispatch_block for each in progress.leading)  # type: ignore[attr-defined]
 
 

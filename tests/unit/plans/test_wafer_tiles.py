@@ -50,7 +50,7 @@ def test_every_die_is_one_chip(cluster):
     for fields in plans(cluster):
         plan, _, tiles = laid_out(cluster, **fields)
         assert {(tile.wafer, tile.row, tile.col) for tile in tiles} == every, fields
-        chips = {(tile.stage, tile.copy, tile.context, tile.tensor) for tile in tiles}
+        chips = {(tile.stage, tile.replica, tile.context, tile.tensor) for tile in tiles}
         assert len(chips) == len(tiles) == plan.chips
 
 

@@ -117,7 +117,7 @@ def test_chips_simulated_for_themselves_have_loads_of_their_own(six, monkeypatch
     monkeypatch.setattr(wafer_picture, "_loads_by_chip", lambda _: told)
     _, (picture,) = drawn(tensor_parallel=4, pipeline_parallel=6)
     for die in picture.dies.values():
-        assert picture.loads[die.row, die.col].tolist() == told[die.stage, 4 * die.copy + die.tensor].tolist()
+        assert picture.loads[die.row, die.col].tolist() == told[die.stage, 4 * die.replica + die.tensor].tolist()
 
 
 def test_wafers_that_hold_other_stages_are_shown_too():
@@ -165,7 +165,7 @@ def test_svg_has_every_die_where_it_is_in_the_colour_of_its_stage(six):
     for (row, col), die in picture.dies.items():
         rect = found[row, col]
         assert rect.get("fill") == PALETTE[die.stage]
-        assert f"stage {die.stage}, replica {die.copy}, context 0, tensor {die.tensor}" in told(rect)
+        assert f"stage {die.stage}, replica {die.replica}, context 0, tensor {die.tensor}" in told(rect)
         # rows go down and columns to the right, with a gap between dies
         x, y, side = numbers(rect, "x", "y", "width")
         if (row + 1, col) in found:

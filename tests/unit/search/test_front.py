@@ -7,7 +7,7 @@ import pytest
 import dovetail as dt
 from dovetail.errors import InputError
 from dovetail.search import Space
-from dovetail.search.pareto_front import FrontPoint, Training, best_of, front
+from dovetail.search.pareto_front import FrontPoint, Training, best_of, pareto_front
 
 TOKENS = 1e9
 SPACE = Space(pipeline_parallel=(1,), context_parallel=(1,), tensor_parallel=(1, 2))
@@ -23,7 +23,7 @@ def points(job) -> tuple[FrontPoint, ...]:
     def cluster_of(chips: int) -> dt.hardware.Cluster:
         return dt.hardware.cluster("h100-sxm", chips)
 
-    return front(job, cluster_of, "megatron", (1, 8, 16, 20, 24, 64), TOKENS, space=SPACE)
+    return pareto_front(job, cluster_of, "megatron", (1, 8, 16, 20, 24, 64), TOKENS, space=SPACE)
 
 
 def test_every_point_is_the_best_plan_there(job, points):
@@ -92,7 +92,7 @@ def test_a_point_that_others_beat_is_on_no_front():
 
 
 def test_a_price_of_ones_own_goes_before_the_chips(job):
-    dear = front(
+    dear = pareto_front(
         job, lambda chips: dt.hardware.cluster("h100-sxm", chips), "megatron", [16], TOKENS,
         space=SPACE, price_per_chip_hour=10.0,
     )  # fmt: skip
@@ -103,4 +103,4 @@ def test_a_price_of_ones_own_goes_before_the_chips(job):
 @pytest.mark.parametrize("tokens", [0.0, -1.0, float("nan"), float("inf")])
 def test_tokens_are_a_number(job, tokens):
     with pytest.raises(InputError):
-        front(job, lambda chips: dt.hardware.cluster("h100-sxm", chips), "megatron", [8], tokens)
+        pareto_front(job, lambda chips: dt.hardware.cluster("h100-sxm", chips), "megatron", [8], tokens)

@@ -85,8 +85,8 @@ def test_stages_that_a_framework_balances_are_as_plans_have_them():
         ("megatron", {"recompute": "selective", "recompute_share": 0.5}, "share 0.5 of another recompute than full"),
         ("megatron", {"recompute": ("mlp", "mlp.activation")}, "recompute of mlp.activation is not on the menu"),
         ("deepspeed", {"recompute": "selective"}, "recompute of selective is not on the menu"),
-        ("megatron", {"recompute_by_block": ({"blocks": 16, "again": "full"}, {"blocks": 16, "again": "none"})},
-         "blocks that compute different things again"),
+        ("megatron", {"recompute_by_block": ({"blocks": 16, "recompute": "full"}, {"blocks": 16, "recompute": "none"})},
+         "blocks that recompute different things"),
         ("megatron", {**INTERLEAVED, "layers_per_stage": (1, 3, *[2] * 14)},
          "chunks of 1, 3, 14 × 2 blocks are not 2 or 3 each between ends no larger"),
         ("megatron", {**INTERLEAVED, "layers_per_stage": (4, *[2] * 14, 0)},
@@ -112,7 +112,7 @@ def test_features_that_the_space_lacks(framework, fields, feature):
 def test_what_a_framework_does_not_run_is_named_by_its_field():
     assert str(lacking("megatron", DENSE, {**PIPED, "zero_stage": 3})).startswith("zero_stage is 3 with a pipeline")
     many = {**INTERLEAVED, "micro_batch": 16}
-    assert str(lacking("megatron", DENSE, many)).startswith("micro_batch makes 2 microbatches for 4 interleaved")
+    assert str(lacking("megatron", DENSE, many)).startswith("micro_batch makes 2 micro-batches for 4 interleaved")
     halves = replace(frameworks.load("megatron"), recompute_some_layers=False)
     half = {"recompute": "full", "recompute_share": 0.5}
     assert lacking(halves, DENSE, half) == "share 0.5 where blocks are recomputed all or none"
@@ -149,7 +149,7 @@ def test_experts_are_whole_or_cut_as_the_layers_around_them():
     inside = {"pipeline_parallel": 2, "axis_order": "tp-cp-pp-dp", "expert_parallel": 4}
     along = {**inside, "tensor_parallel": 4, "expert_tensor_parallel": 1, "sequence_parallel": True}
     assert lacking("megatron", EXPERTS, along) is None
-    assert lacking("megatron", EXPERTS, inside) == "axis_order tp-cp-pp-dp with experts spread over copies"
+    assert lacking("megatron", EXPERTS, inside) == "axis_order tp-cp-pp-dp with experts spread over replicas"
     assert lacking("megatron", EXPERTS, {"expert_parallel": 16}) == "expert_parallel 16 is none of 1, 2, 4, 8"
     assert lacking("fsdp", EXPERTS, {"expert_parallel": 2}) == "expert_parallel 2 is none of 1"
 
@@ -167,7 +167,8 @@ def test_experts_are_whole_or_cut_as_the_layers_around_them():
         ("megatron", DENSE, {"recompute": ()}, {}),
         ("megatron", DENSE, {"recompute_share": 0.3}, {}),
         ("megatron", DENSE, {"recompute": ("mlp", "layernorm", "mlp")}, {"recompute": ("layernorm", "mlp")}),
-        ("megatron", DENSE, {"recompute_by_block": ({"blocks": 30, "again": "full"}, {"blocks": 2, "again": "full"})},
+        ("megatron", DENSE,
+         {"recompute_by_block": ({"blocks": 30, "recompute": "full"}, {"blocks": 2, "recompute": "full"})},
          {"recompute": "full"}),
         ("megatron", EXPERTS, {"recompute": ("feed_forward_norm", "expert.activation", "mixer_norm")},
          {"recompute": ("layernorm", "moe_act")}),

@@ -64,7 +64,7 @@ def chunk_bytes(case: Case) -> list[tuple[float, float, float]]:
     losses = loss_bytes(layers, facts)
     found = []
     for content in case.step.contents:
-        kept = [case.step.kept[name] for name in content]
+        kept = [case.step.recompute[name] for name in content]
         saved = sum(number * float(again.saved_bytes) for number, again in zip(content.values(), kept, strict=True))
         loss = max((float(losses[name]) for name in content if name in losses), default=0.0)
         transient = max((float(layers[name].transient_bytes) for name in content if name not in losses), default=0.0)

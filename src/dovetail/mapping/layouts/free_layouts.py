@@ -77,7 +77,7 @@ def tile_price(pricing: Pricing, cluster: Cluster, tile: LayerTile, replicas: fl
     mesh = Mesh(tensor=tile.names)
     axes = AtomicAxes(mesh, tile.sizes, {axis: joins[axis] for axis in tile.names})
     arranged = Arrangements(axes, Strategy(mesh), tile.sizes, *by_way, batch=1)
-    return partial(pricing.seconds, arranged, copies=replicas)
+    return partial(pricing.seconds, arranged, receivers=replicas)
 
 
 def _undominated(points: list[LayoutPoint]) -> list[LayoutPoint]:

@@ -26,7 +26,8 @@ from dovetail.mapping.tiles.tile_layouts import TileSearch, searched_tiles
 from dovetail.models import Job
 from dovetail.partition.partition_plan import partition_profiled
 from dovetail.plans.space import Space
-from dovetail.search.answer import Alternative, Answer, Certificate, SimulatedPlan
+from dovetail.search.answer import Alternative, Answer, SimulatedPlan
+from dovetail.search.certificate import Counts, certificate
 from dovetail.search.plan import plan as named_plan
 from dovetail.simulation import simulate
 from dovetail.step.evaluate import Evaluation, evaluate, profiled_job
@@ -237,23 +238,17 @@ class FreeSearch:
         bound = min(self.bounds.values(), default=float("inf"))
         unseen = len(self.bounds) - len(self.seen)
         infeasible = sum(bound == float("inf") for bound in self.bounds.values())
+        counts = Counts(len(self.bounds), infeasible, len(self.seen))
         if not ordered:
-            status = "infeasible" if bound == float("inf") else "feasible"
-            proven_bound = None if status == "infeasible" else bound
-            proof = Certificate(
-                status, proven_bound, None, self.description, len(self.bounds), unseen, infeasible, len(self.seen)
-            )
+            proof = certificate(None, bound, self.description, counts, pruned=unseen)
             return Answer(self.job, self.cluster, self.framework, Space(), None, proof, (), timing)
         replayed = tuple(self._replayed([e for _, e in ordered[:simulate_top]]))
         best, best_s = ordered[0][1], ordered[0][1].step_time_s
         if replayed:
             best, best_s = evaluate(replayed[0].plan, self.job, self.cluster, self.framework), replayed[0].step_time_s
-        bound = min(bound, best_s)
-        proven = bound >= best_s * (1 - TOLERANCE)
-        proof = Certificate(
-            "optimal" if proven else "feasible", bound, 1 - bound / best_s, self.description, len(self.bounds), unseen,
-            infeasible, len(self.seen), time="simulated" if replayed else "modelled",
-        )  # fmt: skip
+        proof = certificate(
+            best_s, bound, self.description, counts, pruned=unseen, time="simulated" if replayed else "modelled"
+        )
         others = [e for _, e in ordered if e.plan != best.plan][:ALTERNATIVES]
         alternatives = tuple(Alternative(e.plan, e.step_time_s, e.step_time_s / best.step_time_s - 1) for e in others)
         return Answer(self.job, self.cluster, self.framework, Space(), best, proof, alternatives, timing, replayed)

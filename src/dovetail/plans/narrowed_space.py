@@ -13,35 +13,35 @@ from dovetail.plans.declaration import TOGETHER, declared
 from dovetail.plans.fields import PlanFields
 from dovetail.plans.space import BY_BLOCK, Choice, Partition, Space, divisors, listed, refuse_renamed
 
-#: Where a wrong value is said to stand.
+#: Where messages say a wrong value is.
 WHERE = "--fix"
 
 
 def narrowed(texts: Iterable[str]) -> Space:
     """The space that texts such as `tensor_parallel=4,8` leave."""
-    known = tuple(listed())
-    chosen: dict[str, Any] = {}
+    names = tuple(listed())
+    by_field: dict[str, Any] = {}
     for text in texts:
         name, equals, values = text.partition("=")
         name = name.strip().replace("-", "_")
         if not equals:
             raise InputError(WHERE, f"{quoted(text)} has no value", "write it as tensor_parallel=8")
         refuse_renamed(name, f"{WHERE} {name}")
-        if name not in known:
-            raise _unknown(name, known)
-        if name in chosen:
+        if name not in names:
+            raise _unknown(name, names)
+        if name in by_field:
             raise InputError(f"{WHERE} {name}", "is given twice", "put its values in one, with commas between them")
-        chosen[name] = _values(name, values)
-    return Space(**chosen)
+        by_field[name] = _values(name, values)
+    return Space(**by_field)
 
 
-def _unknown(name: str, known: tuple[str, ...]) -> InputError:
+def _unknown(name: str, names: tuple[str, ...]) -> InputError:
     if name in declared(PlanFields):
-        return InputError(WHERE, f"{quoted(name)} follows from other fields of a plan", one_of(known, most=len(known)))
-    begun = [field for field in known if len(name) > 2 and field.startswith(name)]
+        return InputError(WHERE, f"{quoted(name)} follows from other fields of a plan", one_of(names, most=len(names)))
+    begun = [field for field in names if len(name) > 2 and field.startswith(name)]
     short = {each.about.short.lower(): field for field, each in listed().items() if each.about.short}
     likely = short.get(name) or (begun[0] if begun else name)
-    return InputError(WHERE, f"{quoted(name)} is no field of a plan", one_of(known, likely, len(known)))
+    return InputError(WHERE, f"{quoted(name)} is no field of a plan", one_of(names, likely, len(names)))
 
 
 def _values(name: str, text: str) -> Any:
@@ -57,11 +57,11 @@ def _values(name: str, text: str) -> Any:
         raise InputError(f"{WHERE} {name}", error.what, error.fix) from None
 
 
-def within(space: Space, job: Job, cluster: Cluster, framework: Framework, *, some: bool = False) -> Space:
+def within(space: Space, job: Job, cluster: Cluster, framework: Framework, *, leave_out: bool = False) -> Space:
     """The space as it was written for this job, cluster and framework; values that none of their plans has are refused.
 
-    With `some` they are left out as long as one value remains: a space for clusters of several sizes. A module by its
-    name alone means just that module.
+    With `leave_out` they are dropped as long as one value remains: a space for clusters of several sizes. A module by
+    its name alone means just that module.
     """
     whole = Space().resolve(job, cluster, framework)
     settled: dict[str, Any] = {}
@@ -77,12 +77,12 @@ def within(space: Space, job: Job, cluster: Cluster, framework: Framework, *, so
         if allowed is None:
             allowed = divisors(cluster.chips)
         if name == "recompute":
-            # blocks that choose by themselves may also all choose the same
+            # blocks with policies of their own may also all have the same
             allowed = (*allowed, *(w for w in ("none", "full") if BY_BLOCK in allowed and w in framework.recompute))
             values = tuple(_settled_choice(value, allowed) for value in values)
         if name != "recompute_share" or allowed == (1.0,):
-            kept = tuple(value for value in values if value in allowed)
-            values = kept if some and kept else values
+            remaining = tuple(value for value in values if value in allowed)
+            values = remaining if leave_out and remaining else values
             _check_values(name, values, allowed, framework)
         settled[name] = values
     return Space(**settled)
@@ -112,9 +112,9 @@ def _likely(value: Any, allowed: tuple[Any, ...]) -> str:
 
 
 def _check_partition(partition: str, widest: str, framework: Framework) -> None:
-    known: tuple[str, ...] = get_args(Partition)
-    if known.index(partition) > known.index(widest):
-        narrower = known[: known.index(widest) + 1]
+    kinds: tuple[str, ...] = get_args(Partition)
+    if kinds.index(partition) > kinds.index(widest):
+        narrower = kinds[: kinds.index(widest) + 1]
         raise InputError(f"{WHERE} partition", f"{partition} is not run by {framework.name}", one_of(narrower))
 
 

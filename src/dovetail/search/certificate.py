@@ -1,0 +1,73 @@
+"""What is proven of an answer: status, lower bound and gap, decided here for every search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dovetail.arrays import TOLERANCE
+from dovetail.search.answer import Certificate
+
+Status = Literal["optimal", "feasible", "infeasible"]
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """How good an answer is proven to be."""
+
+    status: Status
+    #: None where it is proven that nothing fits
+    lower_bound_s: float | None
+    #: None without an answer
+    gap: float | None
+
+
+@dataclass(slots=True)
+class Counts:
+    """Plans by what became of them; each counts once, with its best stage partition."""
+
+    counted: int = 0
+    infeasible: int = 0
+    evaluated: int = 0
+
+
+def status_of(*, answered: bool, proven: bool) -> Status:
+    """The status of an answer, or of a search that ended without one."""
+    if not proven:
+        return "feasible"
+    return "optimal" if answered else "infeasible"
+
+
+def proof(best_s: float | None, open_s: float) -> Proof:
+    """What follows if all plans but the best (None: none found) take `open_s` or longer; infinite: nothing is open."""
+    if best_s is None:
+        closed = open_s == float("inf")
+        return Proof(status_of(answered=False, proven=closed), None if closed else open_s, None)
+    proven = open_s >= best_s * (1 - TOLERANCE)
+    bound = best_s if proven else open_s
+    return Proof(status_of(answered=True, proven=proven), bound, 1 - bound / best_s)
+
+
+def certificate(
+    best_s: float | None,
+    open_s: float,
+    space: str,
+    counts: Counts,
+    *,
+    pruned: int | None = None,
+    time: Literal["modelled", "simulated"] = "modelled",
+) -> Certificate:
+    """The certificate of the best of a space; what was neither evaluated nor proven not to fit counts as pruned."""
+    proven = proof(best_s, open_s)
+    left = counts.counted - counts.infeasible - counts.evaluated
+    return Certificate(
+        proven.status,
+        proven.lower_bound_s,
+        proven.gap,
+        space,
+        counts.counted,
+        left if pruned is None else pruned,
+        counts.infeasible,
+        counts.evaluated,
+        time,
+    )
