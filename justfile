@@ -30,6 +30,10 @@ calibrate data="../shared/data":
 accuracy data="../shared/data":
     python -m dovetail.report {{data}}/training_runs.csv docs
 
+# the silicon model against published chips, as docs/explanation/silicon.md has it
+silicon:
+    python -m dovetail.accuracy.silicon
+
 # thousands of examples instead of hundreds, long oracles
 slow:
     HYPOTHESIS_PROFILE=thorough pytest -n 2

@@ -179,7 +179,7 @@ def changed(value: Any) -> Any:
         return {name: changed(part) for name, part in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
         return replace(value, **{field.name: changed(getattr(value, field.name)) for field in fields(value)})
-    return value * 1.1
+    return np.multiply(value, 1.1)
 
 
 @contextmanager

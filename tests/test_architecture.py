@@ -10,14 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import dovetail
-from architecture_allowed import (
-    ALLOWED_CLASS_NAMES,
-    ALLOWED_CYCLES,
-    ALLOWED_NAMES,
-    ALLOWED_PARAMETERS,
-    ALLOWED_UNREACHABLE,
-    THE_FIELDS_OWN,
-)
+from architecture_allowed import ALLOWED_UNREACHABLE, THE_FIELDS_OWN
 from source_tree import ROOT, TOP, Function, Module, cycles, import_edges, read_modules, unreachable, words
 
 PACKAGE = ROOT / "src" / TOP
@@ -161,7 +154,7 @@ def test_functions_have_few_parameters():
         if (count := num_parameters(function)) > MAX_PARAMETERS
     }
     rule = f"a function has at most {MAX_PARAMETERS} parameters outside kernels and commands"
-    assert_allowed(rule, many, ALLOWED_PARAMETERS)
+    assert_allowed(rule, many, {})
 
 
 def undocumented(node: ast.Module | ast.ClassDef, prefix: str) -> Iterator[str]:
@@ -172,6 +165,8 @@ def undocumented(node: ast.Module | ast.ClassDef, prefix: str) -> Iterator[str]:
         if isinstance(child, ast.ClassDef) and not child.name.startswith("_"):
             yield from undocumented(child, f"{prefix}.{child.name}")
         elif isinstance(child, Function) and not child.name.startswith("_") and ast.get_docstring(child) is None:
+            if any(isinstance(mark, ast.Name) and mark.id == "overload" for mark in child.decorator_list):
+                continue  # the implementation has it
             yield f"{prefix}.{child.name}"
 
 
@@ -269,7 +264,7 @@ def test_every_folder_of_python_is_a_package():
 
 def test_no_import_is_in_a_cycle():
     groups = {group: len(group) for group in cycles(import_edges(MODULES))}
-    assert_allowed("no module imports itself through others", groups, ALLOWED_CYCLES)
+    assert_allowed("no module imports itself through others", groups, {})
 
 
 def test_everything_is_reached_from_a_command_or_a_public_name():
@@ -318,7 +313,7 @@ def words_of_the_field(definition: str) -> list[str]:
 
 def test_definitions_are_named_in_the_words_of_the_field():
     names = Counter(name for module in MODULES.values() for name in definitions(module) if words_of_the_field(name))
-    allowed = {**ALLOWED_NAMES, **THE_FIELDS_OWN}
+    allowed = THE_FIELDS_OWN
     advice = {name: words_of_the_field(name) for name, count in names.items() if allowed.get(name, 0) < count}
     assert_allowed(f"the field has a word for it: {advice}", names, allowed)
 
@@ -326,7 +321,7 @@ def test_definitions_are_named_in_the_words_of_the_field():
 def test_a_class_name_means_one_thing():
     names = Counter(node.name for module in MODULES.values() for node in module.classes)
     twice = {name: count for name, count in names.items() if count > 1}
-    assert_allowed("a class name is used once", twice, ALLOWED_CLASS_NAMES)
+    assert_allowed("a class name is used once", twice, {})
 
 
 def test_no_subpackage_bears_the_name_of_a_public_function():

@@ -152,7 +152,7 @@ def test_a_plot_has_a_row_for_each_stage_and_a_bar_for_each_item(plan_file, tmp_
     assert sum(label.startswith("stage ") for label in labels) == 2
     hinted = [bar for bar in root.iter(f"{space}rect") if bar.find(f"{space}title") is not None]
     assert len(hinted) == len(step.tasks.order.kind)
-    assert all(float(bar.get("x")) + float(bar.get("width")) <= 700.3 for bar in hinted)
+    assert all(float(bar.get("x") or 0) + float(bar.get("width") or 0) <= 700.3 for bar in hinted)
 
 
 def test_a_study_is_explored_from_its_file(tmp_path):

@@ -64,7 +64,7 @@ def test_groups_that_reach_each_other_are_cycles():
 
 @pytest.mark.parametrize(
     ("name", "parts"),
-    [("_least_kept", ["least", "kept"]), ("PartitionTable", ["cut", "table"]), ("HBMBytes", ["hbm", "bytes"])],
+    [("_least_kept", ["least", "kept"]), ("CutTable", ["cut", "table"]), ("HBMBytes", ["hbm", "bytes"])],
 )
 def test_words_of_names(name, parts):
     assert words(name) == parts

@@ -12,7 +12,7 @@ from dovetail.pipeline.work_order import WorkKind, WorkOrder, needs
 from dovetail.simulation.chips import Chips
 from dovetail.simulation.item_tasks import Pattern, item_pattern, joined_pattern, parted
 from dovetail.simulation.layer_steps import GRADIENTS, LayerStep, LayerSteps, Message, StepKind
-from dovetail.simulation.task_blocks import Block, Laid, Texts
+from dovetail.simulation.task_blocks import Laid, TaskBlock, Texts
 from dovetail.simulation.task_graph import TaskGraph
 from dovetail.step.stages import ChunkContent
 
@@ -84,12 +84,12 @@ class _StepWriter:
         self.parts, self.chips, self.order = parts, chips, parts.order
         self._places: list[int] = self.order.place.tolist()
         self._kinds = [WorkKind(kind) for kind in self.order.kind.tolist()]
-        self._blocks: list[tuple[Block, int, int]] = []
+        self._blocks: list[tuple[TaskBlock, int, int]] = []
         self._edges: list[tuple[Ints, Ints]] = []
         self._count = 0
         self._texts, self._streams = Texts(), Texts()
         self._streams.number(KERNELS)
-        self._patterns: dict[tuple[object, ...], tuple[Pattern, Block]] = {}
+        self._patterns: dict[tuple[object, ...], tuple[Pattern, TaskBlock]] = {}
         items = len(self.order.kind)
         self.begin = np.zeros((items, chips.simulated), np.int64)
         self.end = np.zeros((items, chips.simulated), np.int64)
@@ -164,7 +164,7 @@ class _StepWriter:
                 else:
                     self._done[way[0]].append(at)
 
-    def _transfer_block(self, source: int, target: int) -> Block:
+    def _transfer_block(self, source: int, target: int) -> TaskBlock:
         key = ("transfer", source, target)
         if key not in self._patterns:
             transfers = self.chips.transfer(source, target)
@@ -261,10 +261,12 @@ class _StepWriter:
         ones = np.ones(1, np.int64)
         texts = self._texts.number(name) * ones
         none = (np.zeros(0, np.int64), np.zeros(0, np.int64))
-        block = Block(seconds * np.ones(1), np.zeros(1), -ones, 0 * ones, kind * ones, 0 * ones, texts, none, 0 * ones)
+        block = TaskBlock(
+            seconds * np.ones(1), np.zeros(1), -ones, 0 * ones, kind * ones, 0 * ones, texts, none, 0 * ones
+        )
         return np.array([self._lay(block, -1)])
 
-    def _tied_block(self, stages: Sequence[int], message: Message) -> Block:
+    def _tied_block(self, stages: Sequence[int], message: Message) -> TaskBlock:
         ((way, each),) = message.bytes_by_way
         routes = np.array(self.chips.across(stages, way))
         waits, sent = np.full(len(routes), message.wait_s), np.full(len(routes), each)
@@ -272,15 +274,15 @@ class _StepWriter:
 
     def _messages(
         self, stage: int, waits: Floats, sent: Floats, routes: Ints, labels: tuple[StepKind, str, str]
-    ) -> Block:
+    ) -> TaskBlock:
         """A message of every chip of a stage: its kind, stream and name are the same for all."""
         chips, none = np.arange(len(routes)), np.zeros(0, np.int64)
         numbers = (labels[0], self._streams.number(labels[1]), self._texts.number(labels[2]))
         kind, stream, name = (np.full(len(chips), number) for number in numbers)
         chip = stage * self.chips.simulated + chips
-        return Block(waits, sent, routes, chip, kind, stream, name, (none, none), chips[None])
+        return TaskBlock(waits, sent, routes, chip, kind, stream, name, (none, none), chips[None])
 
-    def _block(self, pattern: Pattern, stage: int) -> Block:
+    def _block(self, pattern: Pattern, stage: int) -> TaskBlock:
         """A pattern on the chips of a stage: a task for every chip, or for every group where it is a collective."""
         chips = self.chips
         first = stage * chips.simulated
@@ -310,9 +312,9 @@ class _StepWriter:
         edges = where[pairs[:, 0]].ravel(), where[pairs[:, 1]].ravel()
         floats = [np.array(column, np.float64) for column in columns[:2]]
         ints = [np.array(column, np.int64) for column in columns[2:]]
-        return Block(*floats, *ints, edges, where)  # type: ignore[call-arg]
+        return TaskBlock(*floats, *ints, edges, where)  # type: ignore[call-arg]
 
-    def _lay(self, block: Block, item: int) -> int:
+    def _lay(self, block: TaskBlock, item: int) -> int:
         """Adds a block's tasks, of an item or of none; where they begin."""
         offset = self._count
         self._blocks.append((block, offset, item))

@@ -9,7 +9,7 @@ from dovetail.simulation.item_tasks import Pattern
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class TaskBlock:
     """Tasks of a pattern on the chips of a stage: columns, edges, and where each chip finds a step."""
 
     seconds: Floats
@@ -29,7 +29,7 @@ class Laid:
     """A block in its place among all tasks, and the pattern it was made of."""
 
     pattern: Pattern
-    block: Block
+    block: TaskBlock
     offset: int
 
     def at(self, step: int) -> Ints:

@@ -101,7 +101,7 @@ class ChoiceTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ShardingWork:
     """What states add to every micro-batch, by kind of group: states × classes; and the kernels launched for it."""
 
     forward_s: Mapping[str, Floats]
@@ -185,7 +185,7 @@ class LayerTable:
         return tuple(self._wide(part) for part in (*parts, recomputed.saved_bytes, recomputed.workspace_bytes))
 
     def sharded_policy(
-        self, choice: Choice, share: float, rows: Ints, work: Work, states: Ints, stages: int
+        self, choice: Choice, share: float, rows: Ints, work: ShardingWork, states: Ints, stages: int
     ) -> list[Floats]:
         """The same for some profiles, each under a state whose collectives run in every micro-batch."""
         facts = self.setting.facts(stages)
@@ -229,7 +229,7 @@ def _taken(values: Floats | float, rows: Ints, num_profiles: int) -> Floats:
 
 
 def _taken_profile(
-    profile: LayerProfile, rows: Ints, num_profiles: int, work: Work, states: Ints, number: int
+    profile: LayerProfile, rows: Ints, num_profiles: int, work: ShardingWork, states: Ints, number: int
 ) -> LayerProfile:
     """What `layer_times` reads of some profiles, with what their states add to every micro-batch."""
 

@@ -19,7 +19,7 @@ from dovetail.plans.arrange import Arrangement, arrange
 from dovetail.plans.plan import Plan
 from dovetail.plans.stage_degrees import StageDegrees
 from dovetail.profile.version import by_group
-from dovetail.step.layer_tables import Setting, Work
+from dovetail.step.layer_tables import Setting, ShardingWork
 from dovetail.step.profiles import UPDATED_WEIGHTS, Arrangements, Pricing, group_name, placed_layer
 
 #: One byte per parameter: bytes then count parameters.
@@ -76,7 +76,7 @@ class StateTable:
         self.tied_home = np.zeros((0, count, len(self.tied_weights)))
         self.reduction_s = np.zeros((0, count))
         self.gathering_s = np.zeros((0, count))
-        self.work = Work({}, {}, np.zeros((0, count)), np.zeros((0, count)))
+        self.work = ShardingWork({}, {}, np.zeros((0, count)), np.zeros((0, count)))
 
     def rows(self, keys: Sequence[StateSharding]) -> Ints:
         """The rows of states, in order."""
@@ -172,7 +172,7 @@ def _by_group(
     return by_group(by_kind)
 
 
-def _joined(work: Work, classes: Sequence[_Class], first: int, count: int) -> Work:
+def _joined(work: ShardingWork, classes: Sequence[_Class], first: int, count: int) -> ShardingWork:
     """Work of the rows so far and of new ones; 0 where a class has none."""
 
     def seconds(earlier: Mapping[str, Floats], parts: Sequence[Mapping[str, Floats]]) -> dict[str, Floats]:
@@ -189,7 +189,7 @@ def _joined(work: Work, classes: Sequence[_Class], first: int, count: int) -> Wo
     def launches(earlier: Floats, numbers: Sequence[int]) -> Floats:
         return np.concatenate([earlier, np.tile(np.array(numbers, np.float64), (count, 1))])
 
-    return Work(
+    return ShardingWork(
         seconds(work.forward_s, [each.forward_s for each in classes]),
         seconds(work.backward_s, [each.backward_s for each in classes]),
         launches(work.forward_kernels, [each.forward_kernels for each in classes]),

@@ -6,7 +6,7 @@ from itertools import combinations
 from xml.etree import ElementTree
 
 import pytest
-from baselines.frontier_plot import BEHIND, COLOURS, Curve, NamedChoice, frontier_plot, joined, least, placed
+from baselines.frontier_plot import BEHIND, COLOURS, Curve, NamedChoice, frontier_plot, joined, placed, undominated
 
 from dovetail.report.svg import FONT, WIDTH, Box, text_width
 
@@ -61,7 +61,7 @@ def test_a_choice_behind_is_joined_to_what_it_could_cost_instead():
 
 def test_of_a_frontier_in_three_labels_the_stairs_take_the_least_seconds():
     points = [(3.0, 1.0), (1.0, 5.0), (2.0, 6.0), (3.0, 2.0), (4.0, 1.0)]
-    assert least(points) == [(1.0, 5.0), (3.0, 1.0)]
+    assert undominated(points) == [(1.0, 5.0), (3.0, 1.0)]
 
 
 def test_marks_that_nearly_coincide_share_a_label():

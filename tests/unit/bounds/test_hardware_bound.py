@@ -242,7 +242,7 @@ def test_no_cut_of_a_pipeline_is_faster(schedule):
         of_input = (work - forward) * rng.uniform(0, 1, work.shape)
         exact = step_time(pipeline, ChunkTimes(forward, of_input, work - forward - of_input))
         parts = [part.sum(axis=1) for part in (forward, of_input, work - forward - of_input)]
-        assert np.all(pipelines(pipeline).least(parts, (low, high)) <= exact * (1 + 1e-9))
+        assert np.all(pipelines(pipeline).lower_bound(parts, (low, high)) <= exact * (1 + 1e-9))
 
 
 @pytest.mark.parametrize(("schedule", "reached"), [("gpipe", 0.99), ("1f1b", 0.88), ("zb_h1", 0.8)])
@@ -253,7 +253,7 @@ def test_the_best_of_many_cuts_is_near_the_bound(schedule, reached):
         work = rng.dirichlet(np.full(stages, 20.0), 20_000)
         best = step_time(pipeline, ChunkTimes(work / 3, work / 3, work / 3)).min()
         parts = [np.array(1 / 3)] * 3
-        assert reached < pipelines(pipeline).least(parts, (1 / 3, 1 / 3)) / best <= 1
+        assert reached < pipelines(pipeline).lower_bound(parts, (1 / 3, 1 / 3)) / best <= 1
 
 
 @pytest.mark.parametrize("adding", [False, True])
