@@ -14,6 +14,7 @@ import pytest
 from dovetail.step.formulas import FORMULAS
 
 SCRIPT = Path(__file__).parent / "one_model_figures.py"
+PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "architecture.md"
 
 
 @pytest.fixture(scope="module")
@@ -37,3 +38,11 @@ def test_every_formula_exists_once():
 
 def test_a_changed_formula_moves_all_its_consumers_and_no_others(moved):
     assert moved == {formula.where: list(formula.consumers) for formula in FORMULAS}
+
+
+def test_the_page_has_the_table_of_formulas():
+    page = PAGE.read_text(encoding="utf-8")
+    for formula in FORMULAS:
+        module, _, name = formula.where.partition(":")
+        file = f"{module.removeprefix('dovetail.').replace('.', '/')}.py"
+        assert f"| {formula.what} | `{file}`: `{name}` | {', '.join(formula.consumers)} |" in page
