@@ -17,7 +17,8 @@ from dovetail.plans.plan_batch import PlanBatch
 from dovetail.plans.skeletons import NAMES, PlanSkeletons, group_sizes
 from dovetail.plans.zero_stage import effective_zero_stage
 from dovetail.step.formulas import exposed, optimizer_seconds
-from dovetail.step.plan_kernels import LayerColumns, PlanColumns, ProfileColumns, evaluate_plans
+from dovetail.step.plan_columns import LayerColumns, PlanColumns, ProfileColumns
+from dovetail.step.plan_kernels import evaluate_plans
 from dovetail.step.plan_tables import Tables, numbers
 
 

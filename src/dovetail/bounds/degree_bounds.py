@@ -14,7 +14,7 @@ from dovetail.plans.stage_degrees import StageDegrees
 from dovetail.plans.zero_stage import effective_zero_stage
 from dovetail.step.formulas import tensor_capacity
 from dovetail.step.layer_tables import Setting
-from dovetail.step.plan_kernels import LayerColumns, PlanColumns, ProfileColumns
+from dovetail.step.plan_columns import LayerColumns, PlanColumns, ProfileColumns
 from dovetail.step.plan_tables import Tables
 
 

@@ -29,7 +29,7 @@ from dovetail.plans.space import BY_BLOCK, Space
 from dovetail.plans.stage_degrees import stage_degrees
 from dovetail.step.evaluate import units_of
 from dovetail.step.layer_tables import LayerTable, Setting, by_structure, recompute_policies
-from dovetail.step.plan_kernels import LayerColumns
+from dovetail.step.plan_columns import LayerColumns
 from dovetail.step.plan_tables import Tables, numbers
 
 #: Rows of layers profiled together: some hundred bytes each, in tens of arrays at a time.

@@ -11,7 +11,7 @@ from dovetail.pipeline.compiled_formulas import chunk_runs_in_flight, in_flight_
 from dovetail.plans.pipeline_schedule import DUAL_PIPE, INTERLEAVED, ONE_F_ONE_B, ZB_H1
 from dovetail.step.compiled_formulas import tensor_capacity, transient_peak
 from dovetail.step.partition_table import LayerRuns
-from dovetail.step.plan_kernels import FrameworkColumns, LayerColumns, PlanColumns, ProfileColumns
+from dovetail.step.plan_columns import FrameworkColumns, LayerColumns, PlanColumns, ProfileColumns
 
 
 @njit(cache=True)

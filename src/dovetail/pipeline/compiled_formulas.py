@@ -10,12 +10,10 @@ from dovetail.pipeline.in_flight import (
     interleaved_peak,
     peak_saved,
     runs_of_turn,
-    saved_after,
-    sum_of_runs,
 )
 
 for _formula in (
-    chunk_runs_in_flight, in_flight_of_chunk, interleaved_peak, peak_saved, runs_of_turn, saved_after, sum_of_runs,
+    chunk_runs_in_flight, in_flight_of_chunk, interleaved_peak, peak_saved, runs_of_turn,
 ):  # fmt: skip
     register_jitable(_formula)
 

@@ -59,44 +59,39 @@ def peak_saved(
 def interleaved_peak(runs: int, microbatches: int, chunks: int, group: int, saved: Floats) -> float:
     """The most that chunks of different sizes save: after `runs` forwards, then one backward and one forward in turn.
 
-    Forwards take chunks in turn, a group of micro-batches each; backwards the same from the last chunk on. Between two
+    Forwards take chunks in turn, a group of microbatches each; backwards the same from the last chunk on. Between two
     changes of chunk the sum grows or falls evenly, so its largest value is at such a change, or at either end. Whole
-    groups repeat: where no smaller one is left over, the changes of the first period are enough.
+    groups repeat: where no smaller one is left over, one period is enough.
     """
-    last = microbatches * chunks - runs
-    period = chunks * group
-    groups = 1 if microbatches % group == 0 else -(-microbatches // group)
-    peak = max(
-        sum_of_runs(runs, microbatches, chunks, group, saved, False),
-        saved_after(last, runs, microbatches, chunks, group, saved),
-    )
-    for number in range(groups):
-        size = min(group, microbatches - number * group)
-        for chunk in range(chunks):
-            change = number * period + chunk * size
-            if change <= last:
-                peak = max(peak, saved_after(change, runs, microbatches, chunks, group, saved))
-            backwards = change - runs
-            if groups == 1:
-                backwards %= period
-            if 0 <= backwards <= last:
-                peak = max(peak, saved_after(backwards, runs, microbatches, chunks, group, saved))
+    sum_saved = 0.0
+    for chunk in range(chunks):
+        sum_saved += runs_of_turn(runs, chunk, microbatches, chunks, group) * saved[chunk]
+    left = microbatches * chunks - runs
+    if microbatches % group == 0:
+        left = min(left, chunks * group)
+    # the chunk whose forward, or backward, is next, its group, and how many of the group are left
+    forward_group = min(runs // (chunks * group), (microbatches - 1) // group)
+    size = min(group, microbatches - forward_group * group)
+    forward, done = divmod(runs - forward_group * chunks * group, size)
+    forwards = size - done
+    backward_group, backward, backwards = 0, chunks - 1, min(group, microbatches)
+    peak = sum_saved
+    while left > 0:
+        steps = min(forwards, backwards, left)
+        sum_saved += steps * (saved[forward % chunks] - saved[backward])
+        peak = max(peak, sum_saved)
+        left, forwards, backwards = left - steps, forwards - steps, backwards - steps
+        if forwards == 0:
+            forward += 1
+            if forward == chunks:
+                forward, forward_group = 0, forward_group + 1
+            forwards = min(group, max(microbatches - forward_group * group, 1))
+        if backwards == 0:
+            backward -= 1
+            if backward < 0:
+                backward, backward_group = chunks - 1, backward_group + 1
+            backwards = min(group, max(microbatches - backward_group * group, 1))
     return peak
-
-
-def saved_after(backwards: int, runs: int, microbatches: int, chunks: int, group: int, saved: Floats) -> float:
-    """What is saved once so many backwards, and `runs` forwards more than these, are done."""
-    forwards = sum_of_runs(runs + backwards, microbatches, chunks, group, saved, False)
-    return forwards - sum_of_runs(backwards, microbatches, chunks, group, saved, True)
-
-
-def sum_of_runs(runs: int, microbatches: int, chunks: int, group: int, saved: Floats, last_first: bool) -> float:
-    """What the first runs of an interleaved stage save in all; groups take chunks from the first, or the last, on."""
-    total = 0.0
-    for turn in range(chunks):
-        chunk = chunks - 1 - turn if last_first else turn
-        total += runs_of_turn(runs, turn, microbatches, chunks, group) * saved[chunk]
-    return total
 
 
 def runs_of_turn(runs: int, turn: int, microbatches: int, chunks: int, group: int) -> int:

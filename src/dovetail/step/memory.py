@@ -10,15 +10,8 @@ import numpy as np
 from dovetail.arrays import Array, Bools, Floats, Ints
 from dovetail.frameworks import ParameterBytes
 from dovetail.profile import LayerProfile, Recompute
-from dovetail.step.plan_kernels import (
-    PARTS,
-    LayerColumns,
-    ProfileColumns,
-    StateColumns,
-    gathered_parameters,
-    memory_by_stage,
-    parameters_by_stage,
-)
+from dovetail.step.plan_columns import LayerColumns, ProfileColumns, StateColumns
+from dovetail.step.plan_kernels import PARTS, gathered_parameters, memory_by_stage, parameters_by_stage
 from dovetail.step.stages import ChunkContent, layer_counts
 
 #: Parts that are there from the first step to the last.

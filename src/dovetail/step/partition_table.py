@@ -12,7 +12,7 @@ from dovetail.arrays import Ints
 from dovetail.graph import ModelGraph
 from dovetail.plans.partitions import Blocks
 from dovetail.plans.pipeline_schedule import PipelineSchedule
-from dovetail.step.plan_kernels import PartitionColumns
+from dovetail.step.plan_columns import PartitionColumns
 
 
 class LayerRuns(NamedTuple):

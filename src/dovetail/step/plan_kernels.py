@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numba import njit
 
@@ -21,92 +19,14 @@ from dovetail.step.compiled_formulas import (
     state_bytes,
     transient_peak,
 )
-
-
-class LayerColumns(NamedTuple):
-    """Layer rows × classes: seconds of a micro-batch, bytes it saves, bytes of its recompute workspace."""
-
-    forward_s: Floats
-    input_gradient_s: Floats
-    weight_gradient_s: Floats
-    saved: Floats
-    workspace: Floats
-
-
-class ProfileColumns(NamedTuple):
-    """Layer profiles × classes: parameters of one chip (tied ones by weight) and transient bytes."""
-
-    untied: Floats
-    tied: Floats
-    whole: Floats
-    dense: Floats
-    largest: Floats
-    transient: Floats
-    loss: Floats
-    #: by profile: bytes a stage hands on
-    stream: Floats
-
-
-class StateColumns(NamedTuple):
-    """State rows × classes: parameters whose state a chip has, seconds of reduction and gathering a step."""
-
-    untied: Floats
-    tied: Floats
-    reduction_s: Floats
-    gathering_s: Floats
-
-
-class PartitionColumns(NamedTuple):
-    """Layers on stages: every partition has stage contents (classes × count) without repetition, and chunk contents."""
-
-    #: rows × classes; those of partition i begin at row `first_content[i]`
-    contents: Ints
-    first_content: Ints
-    #: by stage: which of the partition's contents; those of partition i begin at `first_stage[i]`
-    stage_content: Ints
-    first_stage: Ints
-    #: by place along the model: which of the partition's chunk contents; and those contents
-    chunks: Ints
-    first_chunk: Ints
-    place_chunk: Ints
-    first_place: Ints
-
-
-class FrameworkColumns(NamedTuple):
-    """A framework's bytes per parameter and overlaps, with one stage (0) and with several (1)."""
-
-    alone: ParameterBytes
-    staged: ParameterBytes
-    hidden_reduction: Floats
-    hidden_gathering: Floats
-    min_overlap_s: float
-    update_s: float
-    context_bytes: float
-    allocator: float
-
-
-class PlanColumns(NamedTuple):
-    """Plans as numbers of rows, and their pipelines."""
-
-    layer: Ints
-    profile: Ints
-    state: Ints
-    partition: Ints
-    schedule: Ints
-    stages: Ints
-    microbatches: Ints
-    chunks: Ints
-    #: interleaved: micro-batches that pass a chunk before the next one's turn
-    group: Ints
-    #: the stage in effect
-    zero_stage: Ints
-    #: seconds a stage spends on sending, and seconds its receiver waits
-    sending_s: Floats
-    delay_s: Floats
-
-    def take(self, rows: Ints) -> PlanColumns:
-        """Some of them."""
-        return PlanColumns._make(part[rows] for part in self)
+from dovetail.step.plan_columns import (
+    FrameworkColumns,
+    LayerColumns,
+    PartitionColumns,
+    PlanColumns,
+    ProfileColumns,
+    StateColumns,
+)
 
 
 @njit(cache=True)
@@ -127,20 +47,20 @@ def evaluate_plans(
     """
     n = len(plans.layer)
     pipeline, after, peak = np.empty(n), np.empty(n), np.empty(n)
-    # forward, backward and saved bytes by place, links, fill and drain, activations by content, saved by chunk
-    rows = np.empty((8, max(most, 2)))
+    forward, backward, saved, by_chunk = np.empty(most), np.empty(most), np.empty(most), np.empty(max(most, 2))
+    links, fill, drain, activations = np.empty(most), np.empty(most), np.empty(most), np.empty(most)
     for i in range(n):
         if i > 0 and _same_pipeline(plans, i):
-            pipeline[i] = pipeline[i - 1]
+            pipeline[i] = pipeline[i - 1]  # and its activations
         else:
-            _chunks(plans, layers, partitions, i, rows)
-            rows[3, : plans.stages[i]] = plans.delay_s[i]
+            _chunks(plans, layers, partitions, i, forward, backward, saved)
+            links[: plans.stages[i]] = plans.delay_s[i]
             pipeline[i] = least_step(
                 plans.schedule[i], plans.stages[i], plans.microbatches[i], plans.chunks[i],
-                rows[0], rows[1], rows[3], rows[4], rows[5],
+                forward, backward, links, fill, drain,
             )  # fmt: skip
-        _activations(plans, partitions, i, rows[2], rows[6], rows[7])
-        after[i], peak[i] = _stages(plans, layers, profiles, states, partitions, facts, has_loss, i, rows[6])
+            _activations(plans, partitions, i, saved, activations, by_chunk)
+        after[i], peak[i] = _stages(plans, layers, profiles, states, partitions, facts, has_loss, i, activations)
     return pipeline, after, peak
 
 
@@ -153,28 +73,36 @@ def _same_pipeline(plans: PlanColumns, i: int) -> bool:
 
 
 @njit(cache=True)
-def _chunks(plans: PlanColumns, layers: LayerColumns, partitions: PartitionColumns, i: int, rows: Floats) -> None:
+def _chunks(
+    plans: PlanColumns,
+    layers: LayerColumns,
+    partitions: PartitionColumns,
+    i: int,
+    forward: Floats,
+    backward: Floats,
+    saved: Floats,
+) -> None:
     """Forward and backward of every chunk with its stage's sends, and what a micro-batch of it saves."""
     row, partition = plans.layer[i], plans.partition[i]
     first, place = partitions.first_chunk[partition], partitions.first_place[partition]
     places = partitions.first_place[partition + 1] - place
     classes = partitions.chunks.shape[1]
     sending = plans.sending_s[i]
-    last_chunk, f, b, saved = -1, 0.0, 0.0, 0.0
+    last_chunk, f, b, save = -1, 0.0, 0.0, 0.0
     for k in range(places):
         chunk = partitions.place_chunk[place + k]
         if chunk != last_chunk:
-            f, b, saved = 0.0, 0.0, 0.0
+            f, b, save = 0.0, 0.0, 0.0
             for c in range(classes):
                 number = partitions.chunks[first + chunk, c]
                 if number:
                     f += number * layers.forward_s[row, c]
                     b += number * (layers.input_gradient_s[row, c] + layers.weight_gradient_s[row, c])
-                    saved += number * layers.saved[row, c]
+                    save += number * layers.saved[row, c]
             last_chunk = chunk
-        rows[0, k] = f + (sending if k < places - 1 else 0.0)
-        rows[1, k] = b + (sending if k > 0 else 0.0)
-        rows[2, k] = saved
+        forward[k] = f + (sending if k < places - 1 else 0.0)
+        backward[k] = b + (sending if k > 0 else 0.0)
+        saved[k] = save
 
 
 @njit(cache=True)

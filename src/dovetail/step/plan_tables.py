@@ -20,7 +20,7 @@ from dovetail.plans.skeletons import AXIS_ORDERS, NAMES, PlanSkeletons
 from dovetail.plans.stage_degrees import StageDegrees
 from dovetail.step.layer_tables import ChoiceTimes, LayerTable, RecomputePolicy, Setting, by_structure
 from dovetail.step.partition_table import PartitionTable
-from dovetail.step.plan_kernels import FrameworkColumns, LayerColumns, ProfileColumns, StateColumns
+from dovetail.step.plan_columns import FrameworkColumns, LayerColumns, ProfileColumns, StateColumns
 from dovetail.step.state_tables import StateSharding, StateTable
 from dovetail.step.times import handover_seconds, is_routed, tied_time
 
