@@ -136,7 +136,7 @@ def test_without_json_a_person_reads_the_answer_and_a_log_plain_lines(call):
     for words in (
         "16 chips",
         "step time",
-        "a step: ",
+        " per step: ",
         "certificate  optimal",
         "4 in the space",
         "run/best/reader.yaml",

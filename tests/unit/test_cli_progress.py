@@ -199,7 +199,7 @@ def test_a_plain_line_says_everything(capsys):
         "about 1:01:40 left",
         "0:00:00 warm_start: 0 of 29,073,408 designs (0.0 %); 0 evaluated; 0 batches; 1 worker",
         "0:01:12 search: 12,582,912 of 29,073,408 designs (43.3 %); pruned 8,123,456 by warm_start, 4,010,203 by "
-        "physical; 329,253 evaluated; 17 designs on the front; 1 of 1 batch; 8 workers",
+        "physical; 329,253 evaluated; 17 designs on the Pareto front; 1 of 1 batch; 8 workers",
     ]
 
 
