@@ -198,7 +198,7 @@ def test_a_wrong_fix_is_one_sentence(call, config, fixed, words):
         (["--model", "llama-3.1-8b", *SMALL, "--time-limit", "-1"], "--time-limit: is -1.0"),
         (["--model", "llama-3.1-8b", *SMALL, "--tokens", "many"], "--tokens: is 'many'"),
         (["--model", "llama-3.1-8b", *SMALL, "--out", "plan.txt"], "plan.txt: does not end in .yaml"),
-        (["--model", "llama-3.1-8b", *SMALL, "--out", "none/plan.yaml"], "none/plan.yaml: is in a folder that does not exist"),
+        (["--model", "llama-3.1-8b", *SMALL, "--out", "none/plan.yaml"], "none/plan.yaml: is in a folder"),
         (["--model", "llama-3.1-8b", *SMALL, "--objective", "cost"], "--objective: compares numbers of chips"),
         (["--model", "llama-3.1-8b", *SMALL, "--ideal", "--framework", "ideal"], "--ideal: cannot be combined with"),
         (["--model", "llama-3.1-8b", *SMALL, "--chips", "8,16", "--explain"], "--explain: is for one number"),
