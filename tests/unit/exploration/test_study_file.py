@@ -272,7 +272,7 @@ def test_true_is_no_number(refusal, field):
         ("", "study.yaml"),
         ("- a list", "study.yaml"),
         ("name: [", "study.yaml, line 1: is not YAML"),
-        ("name: a\nname: b\n", "study.yaml, line 2: is not YAML (the field 'name' stands twice)"),
+        ("name: a\nname: b\n", "study.yaml, line 2: is not YAML (the field 'name' is given twice)"),
         ("name: !!python/object/apply:os.system [true]", "tags are not allowed"),
     ],
 )

@@ -220,7 +220,7 @@ def test_a_run_that_is_stopped_goes_on_and_is_told(tmp_path):
     for words in (
         "1 wafer",
         "3 x 4 dies of 24 x 26 mm",
-        "128 a die at 2 GHz",
+        "128 per die at 2 GHz",
         "35 GB",
         "over each edge",
         "at its peak",
@@ -249,7 +249,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"hardware": {"wafer": "watos-like", "space": "wafer-grid"}}, "hardware: names both a space and a wafer"),
     ({"hardware": {**CHIPS, "wafer": "watos-like"}}, "hardware: wafer: cannot be combined with base; drop one of them"),
     ({"hardware": {"wafer": "watos", "vary": {"grid_rows": [3]}}}, "'watos' is not in the catalogue"),
-    ({"hardware": SPARE}, "hardware: leaves no row of dies beside spare ones; give its wafers fewer spare dies"),
+    ({"hardware": SPARE}, "hardware: leaves no row of dies besides spare ones; give its wafers fewer spare dies"),
     ({"hardware": CHIPS}, "cluster.chips: is missing"),
     ({"hardware": CHIPS, "cluster": {"wafers": 1}}, "cluster.wafers: cannot be combined with wafers, a space of chips"),
     (

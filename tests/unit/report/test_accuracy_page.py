@@ -157,7 +157,7 @@ def test_names_from_a_file_stay_text(docs, run):
         (f"only {BEGIN}\n{END}", "there is no line '<!-- scoreboard:begin -->'"),
         (f"{BEGIN}\n", "there is no line '<!-- scoreboard:end -->'"),
         (f"{BEGIN}\n{BEGIN}\n{END}\n", "there are 2 lines '<!-- scoreboard:begin -->'"),
-        (f"{END}\n{BEGIN}\n", "'<!-- scoreboard:end -->' stands before"),
+        (f"{END}\n{BEGIN}\n", "'<!-- scoreboard:end -->' comes before"),
     ],
 )
 @pytest.mark.parametrize("name", ["docs/results/accuracy.md", "README.md"])

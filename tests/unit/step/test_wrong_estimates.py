@@ -19,7 +19,7 @@ FILES = [
     ("empty.yaml", "", "empty.yaml: holds nothing"),
     ("list.yaml", "- job\n- plan\n", "list.yaml: holds a list"),
     ("tab.yaml", "job:\n\tmodel: x\n", "tab.yaml, line 2: is not YAML"),
-    ("twice.yaml", "plan: {}\nplan: {}\n", "twice.yaml, line 2: is not YAML (the field 'plan' stands twice)"),
+    ("twice.yaml", "plan: {}\nplan: {}\n", "twice.yaml, line 2: is not YAML (the field 'plan' is given twice)"),
     ("infinite.yaml", "job: {seq_len: .inf}\n", "infinite.yaml: job.seq_len: is inf"),
     ("broken.json", '{"job": ', "broken.json, line 1: is not JSON"),
     ("model.yaml", model(8), "model.yaml: "),
