@@ -79,7 +79,7 @@ def test_the_view_has_the_same_figures_and_fits_a_terminal(call):
     assert lines[0].startswith("chip    h100-sxm (")
     assert lines[1] == "runs    runs.csv: 6 used, 0 refused"
     for line, part in zip(lines[2:5], ("before", "after", "cross_validated"), strict=True):
-        assert f" {answer[part]['mape']:.1%} off" in line
+        assert f"MAPE {answer[part]['mape']:.1%}" in line
     row = next(line.split() for line in lines if line.startswith(" matrix.half "))
     number = answer["parameters"]["matrix.half"]
     assert row[1:3] == [f"{number['before']:.3f}", f"{number['after']:.3f}"]
@@ -212,7 +212,7 @@ def test_files_that_exist_stay(call, tmp_path):
     [
         ([], "has no measurements to fit"),
         (["absent.csv"], "absent.csv: cannot be read"),
-        (["runs.csv", "--out", "nowhere"], "nowhere: is no folder"),
+        (["runs.csv", "--out", "nowhere"], "nowhere: is not a folder"),
         (["runs.csv", "--chip", "abacus"], "'abacus' is not in the catalogue"),
         (["runs.csv", "--chip", "b200"], "runs.csv: has no run of b200 that can be predicted among 6 rows"),
         (["--gemm", "absent.csv", "--chip", "h100-sxm"], "absent.csv: cannot be read"),

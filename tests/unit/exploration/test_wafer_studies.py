@@ -222,7 +222,7 @@ def test_a_run_that_is_stopped_goes_on_and_is_told(tmp_path):
         "3 x 4 dies of 24 x 26 mm",
         "128 per die at 2 GHz",
         "35 GB",
-        "over each edge",
+        "per edge of a die",
         "at its peak",
     ):
         assert words in told.stdout

@@ -174,7 +174,7 @@ def test_studies_count_wafers_and_not_their_dies():
         "hardware": {"space": "wafer-grid"}, "cluster": {"chips": 8, "framework": "ideal"},
     }  # fmt: skip
     with pytest.raises(
-        InputError, match=r"^s: cluster.chips: stands beside wafer-grid, a space of wafers; say cluster"
+        InputError, match=r"^s: cluster.chips: cannot be combined with wafer-grid, a space of wafers; use cluster"
     ):
         study_of(document, "s")
 

@@ -16,8 +16,8 @@ DENSE, SHARDED, MIXTURE = PLAN_FILES["dense"], PLAN_FILES["sharded"], PLAN_FILES
 #: File, what it holds (None: there is none), and what the sentence must hold.
 FILES = [
     ("absent.yaml", None, "absent.yaml: cannot be read"),
-    ("empty.yaml", "", "empty.yaml: holds nothing"),
-    ("list.yaml", "- job\n- plan\n", "list.yaml: holds a list"),
+    ("empty.yaml", "", "empty.yaml: contains nothing"),
+    ("list.yaml", "- job\n- plan\n", "list.yaml: contains a list"),
     ("tab.yaml", "job:\n\tmodel: x\n", "tab.yaml, line 2: is not YAML"),
     ("twice.yaml", "plan: {}\nplan: {}\n", "twice.yaml, line 2: is not YAML (the field 'plan' is given twice)"),
     ("infinite.yaml", "job: {seq_len: .inf}\n", "infinite.yaml: job.seq_len: is inf"),
