@@ -166,7 +166,7 @@ def test_the_command_adds_to_the_scoreboard_and_changes_nothing_of_it(call):
     assert view.startswith(plain)
     added = view.removeprefix(plain)
     assert f"MAPE {found['macro']['mape']:.1%} (mean over 2 families)" in added
-    assert f"the model {found['model']['macro']['mape']:.1%}" in added
+    assert f"the model's {found['model']['macro']['mape']:.1%}" in added
     assert [line for line in added.splitlines() if len(line) > 80] == []
 
 

@@ -104,7 +104,7 @@ def test_reasons_are_shortened_where_there_are_many(call, tmp_path):
     write(tmp_path / "runs.csv", (*ROWS, *wrong))
     view = call("--runs", "runs.csv")[1]
     assert view.count("is not in the catalogue") == 5
-    assert "and 5 more for 5 other reasons; --json has all" in view
+    assert "and 5 more for 5 other reasons: see --json" in view
 
 
 @pytest.mark.parametrize(
