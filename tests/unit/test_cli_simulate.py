@@ -105,7 +105,7 @@ def test_a_plan_that_does_not_fit_is_simulated_all_the_same(call, tmp_path):
     assert code == 3
     assert not json.loads(out)["fits"]
     assert err == call("estimate", "plan.yaml")[2]
-    assert "does not fit by" in err
+    assert "does not fit: " in err
     assert err.count("\n") == 1
 
 
