@@ -171,7 +171,7 @@ def changed(value: Any) -> Any:
     """A count one larger; any other result a tenth larger, in all its parts."""
     if isinstance(value, bool | str | type(None)):
         return value
-    if isinstance(value, int):
+    if isinstance(value, int | np.integer):
         return value + 1
     if isinstance(value, tuple | list):
         return type(value)(changed(part) for part in value)

@@ -8,8 +8,6 @@ from dovetail import hardware
 from dovetail.arrays import Floats, summed
 from dovetail.cost.operators import ChipUnits, PlacedWork, operator_bytes
 from dovetail.errors import InputError
-from dovetail.graph import Unit, flops
-from dovetail.graph.size import as_array
 from dovetail.hardware import Chip
 from dovetail.hardware.design import design_of
 from dovetail.hardware.silicon import Silicon
@@ -62,11 +60,8 @@ def energy_rates(chip: Chip) -> EnergyRates | None:
 
 def operator_joules(work: PlacedWork, chip: ChipUnits, rates: EnergyRates) -> Floats:
     """Joules one chip spends on these operators."""
-    moved, locals_of = operator_bytes(work, chip), work.local
+    moved = operator_bytes(work, chip)
     parts: list[Floats] = []
-    for operator in (placed.operator for placed in work.operators):
-        local = locals_of[operator.name]
-        matrix = as_array(flops(operator, local, Unit.MATRIX, causal=True))
-        vector = as_array(flops(operator, local, Unit.VECTOR, causal=True))
-        parts += (matrix / 2 * rates.mac_j, vector * rates.vector_j, moved[operator.name] * rates.memory_j_per_byte)
+    for name, (matrix, vector) in work.flops.items():
+        parts += (matrix / 2 * rates.mac_j, vector * rates.vector_j, moved[name] * rates.memory_j_per_byte)
     return summed(parts)

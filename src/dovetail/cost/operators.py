@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -54,7 +55,7 @@ class ChipUnits:
     loss_bytes: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PlacedWork:
     """Operators under a layout and the sizes they have there: numbers, or arrays over cases."""
 
@@ -66,15 +67,46 @@ class PlacedWork:
     expert_imbalance: float = 1.0
     """tokens of the fullest expert over those of the average one"""
 
-    @property
+    @cached_property
     def local(self) -> dict[str, dict[str, Size]]:
         """Operator name → the sizes one chip sees."""
         return {p.operator.name: local_sizes(p, self.sizes, self.axis_sizes) for p in self.operators}
 
-    @property
+    @cached_property
     def internal(self) -> frozenset[str]:
         """Tensors that never reach memory."""
         return _internal_tensors([p.operator for p in self.operators], self.tensors)
+
+    @cached_property
+    def gemms(self) -> dict[str, Gemm]:
+        """Operator name → the matrix product it is on one chip, of those that are one."""
+        return {
+            p.operator.name: gemm_of(p.operator, self.local[p.operator.name])
+            for p in self.operators
+            if p.operator.kind is Kind.CONTRACTION
+        }
+
+    @cached_property
+    def flops(self) -> dict[str, tuple[Floats, Floats]]:
+        """Operator name → operations of the matrix units and of the vector lanes on one chip."""
+        return {
+            p.operator.name: (
+                as_array(flops(p.operator, self.local[p.operator.name], Unit.MATRIX, causal=True)),
+                as_array(flops(p.operator, self.local[p.operator.name], Unit.VECTOR, causal=True)),
+            )
+            for p in self.operators
+        }
+
+    @cached_property
+    def moved_bytes(self) -> dict[str, Floats]:
+        """Operator name → bytes from and to memory when every operand that reaches it is touched once."""
+        return {
+            p.operator.name: _moved_bytes(
+                p.operator, self.tensors, self.local[p.operator.name], self.widths, self.internal
+            )
+            for p in self.operators
+            if p.operator.kind is not Kind.CONTRACTION
+        }
 
 
 def local_sizes(placed: PlacedOperator, sizes: Sizes, axis_sizes: Mapping[str, Size]) -> dict[str, Size]:
@@ -95,19 +127,17 @@ def local_sizes(placed: PlacedOperator, sizes: Sizes, axis_sizes: Mapping[str, S
 
 def operator_seconds(work: PlacedWork, chip: ChipUnits) -> dict[str, Floats]:
     """Operator name → seconds on one chip; the fullest expert decides where tokens lie by expert."""
-    internal, locals_of, tensors = work.internal, work.local, work.tensors
-    products = _product_seconds([p.operator for p in work.operators], tensors, locals_of, chip, work.widths)
+    products = _product_seconds(work, chip)
     seconds: dict[str, Floats] = {}
     cast: set[str] = set()
     for operator in (placed.operator for placed in work.operators):
-        local = locals_of[operator.name]
         factor = work.expert_imbalance if EXPERT_TOKENS in operator.dims else 1.0
         if operator.name in products:
             alone = products[operator.name]
         else:
-            alone = _seconds(operator, tensors, local, chip, work.widths, internal)
-        if chip.cast_bytes and runs_narrow(operator, tensors):
-            alone = alone + _cast_seconds(operator, tensors, local, chip, cast)
+            alone = _seconds(operator, work, chip)
+        if chip.cast_bytes and runs_narrow(operator, work.tensors):
+            alone = alone + _cast_seconds(operator, work.tensors, work.local[operator.name], chip, cast)
         seconds[operator.name] = factor * alone
     return seconds
 
@@ -129,38 +159,32 @@ def kernel_counts(work: PlacedWork) -> dict[str, Floats]:
 
 def operator_bytes(work: PlacedWork, chip: ChipUnits) -> dict[str, Floats]:
     """Operator name → bytes it moves from and to memory; none where it runs inside the kernel of its consumer."""
-    internal, locals_of, tensors = work.internal, work.local, work.tensors
+    internal, tensors = work.internal, work.tensors
     moved: dict[str, Floats] = {}
     for operator in (placed.operator for placed in work.operators):
-        local = locals_of[operator.name]
         if operator.kind is Kind.CONTRACTION:
             narrow = chip.narrow_bytes if runs_narrow(operator, tensors) else None
             width = narrow or work.widths[Element.COMPUTE]
-            moved[operator.name] = off_chip_bytes(gemm_of(operator, local), chip.matrix.buffer_bytes, width)
+            moved[operator.name] = off_chip_bytes(work.gemms[operator.name], chip.matrix.buffer_bytes, width)
         elif operator.outputs[0].tensor in internal:
             moved[operator.name] = np.zeros(())
         else:
             times = PERMUTATIONS if operator.kind in (Kind.DISPATCH, Kind.COMBINE) else 1
-            moved[operator.name] = times * _moved_bytes(operator, tensors, local, work.widths, internal)
+            moved[operator.name] = times * work.moved_bytes[operator.name]
     return moved
 
 
-def _product_seconds(
-    operators: Sequence[Operator],
-    tensors: Mapping[str, Tensor],
-    locals_of: Mapping[str, Sizes],
-    chip: ChipUnits,
-    widths: Mapping[Element, int],
-) -> dict[str, Floats]:
+def _product_seconds(work: PlacedWork, chip: ChipUnits) -> dict[str, Floats]:
     """Seconds of all matrix products, those of one precision in one call."""
     model = systolic_seconds if chip.systolic else gpu_seconds
     seconds: dict[str, Floats] = {}
     for narrow, units in ((True, chip.matrix), (False, chip.half)):
-        group = [o for o in operators if o.kind is Kind.CONTRACTION and runs_narrow(o, tensors) is narrow]
+        products = (p.operator for p in work.operators if p.operator.kind is Kind.CONTRACTION)
+        group = [o for o in products if runs_narrow(o, work.tensors) is narrow]
         if not group:
             continue
-        gemm = stacked([gemm_of(o, locals_of[o.name]) for o in group], units.dims)
-        width = chip.narrow_bytes if narrow and chip.narrow_bytes else widths[Element.COMPUTE]
+        gemm = stacked([work.gemms[o.name] for o in group], units.dims)
+        width = chip.narrow_bytes if narrow and chip.narrow_bytes else work.widths[Element.COMPUTE]
         took = model(gemm, units, width)
         if not chip.systolic:
             # experts' tokens are filled up to whole tiles
@@ -171,18 +195,10 @@ def _product_seconds(
     return seconds
 
 
-def _seconds(
-    operator: Operator,
-    tensors: Mapping[str, Tensor],
-    local: Sizes,
-    chip: ChipUnits,
-    widths: Mapping[Element, int],
-    internal: frozenset[str],
-) -> Floats:
+def _seconds(operator: Operator, work: PlacedWork, chip: ChipUnits) -> Floats:
     """Seconds of an operator that is no product."""
-    matrix = as_array(flops(operator, local, Unit.MATRIX, causal=True))
-    vector = as_array(flops(operator, local, Unit.VECTOR, causal=True))
-    moved = _moved_bytes(operator, tensors, local, widths, internal)
+    local, moved = work.local[operator.name], work.moved_bytes[operator.name]
+    matrix, vector = work.flops[operator.name]
     if operator.kind in (Kind.ATTENTION, Kind.LINEAR_ATTENTION, Kind.STATE_SPACE, Kind.INDEXER):
         backward = operator.phase is not Phase.FORWARD
         longest = _longest_block_flops(operator, local, matrix)
@@ -192,7 +208,7 @@ def _seconds(
         return logits * chip.loss_bytes / 2 / chip.matrix.memory_bytes_per_s + chip.vector.launch_s
     if operator.kind in (Kind.DISPATCH, Kind.COMBINE):
         moved = PERMUTATIONS * moved
-    if operator.outputs[0].tensor in internal:
+    if operator.outputs[0].tensor in work.internal:
         # runs inside the kernel of its consumer: its lanes work, its launch and traffic are the consumer's
         return vector / chip.vector.vector_flops
     return vector_seconds(vector, moved, chip.vector)

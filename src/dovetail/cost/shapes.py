@@ -46,15 +46,6 @@ def gemm_of(operator: Operator, sizes: Sizes) -> Gemm:
 
 def stacked(gemms: Sequence[Gemm], chip_dims: int) -> Gemm:
     """Several products as one, along a new first axis ahead of the axes that chips have."""
-    shape = np.broadcast_shapes(*(np.shape(x) for gemm in gemms for x in (gemm.batch, gemm.m, gemm.n, gemm.k)))
-
-    def together(values: list[Floats]) -> Floats:
-        columns = np.stack([np.broadcast_to(value, shape) for value in values])
-        return columns.reshape(len(values), *[1] * max(chip_dims - columns.ndim + 1, 0), *columns.shape[1:])
-
-    return Gemm(
-        batch=together([gemm.batch for gemm in gemms]),
-        m=together([gemm.m for gemm in gemms]),
-        n=together([gemm.n for gemm in gemms]),
-        k=together([gemm.k for gemm in gemms]),
-    )
+    columns = np.stack(np.broadcast_arrays(*(x for gemm in gemms for x in (gemm.batch, gemm.m, gemm.n, gemm.k))))
+    columns = columns.reshape(len(gemms), 4, *[1] * max(chip_dims - columns.ndim + 1, 0), *columns.shape[1:])
+    return Gemm(batch=columns[:, 0], m=columns[:, 1], n=columns[:, 2], k=columns[:, 3])

@@ -176,13 +176,10 @@ def busy_parts(layers: Mapping[str, LayerTimes], stages: Sequence[Stage], runs: 
     """Where the seconds of one step go on the stage with most work, each chunk run so many times."""
     names = list(dict.fromkeys(part for times in layers.values() for part in times.parts))
     stage_parts = [_stage_parts(layers, stage, names, runs) for stage in stages]
-    totals = np.stack(np.broadcast_arrays(*(summed(parts) for parts in stage_parts)))
-    busiest = np.argmax(totals, axis=0)[None]
-    busiest_parts: dict[str, Floats] = {}
-    for position, name in enumerate(names):
-        by_stage = np.stack([np.broadcast_to(parts[position], totals.shape[1:]) for parts in stage_parts])
-        busiest_parts[name] = np.take_along_axis(by_stage, busiest, axis=0)[0]
-    return busiest_parts
+    table = np.stack(np.broadcast_arrays(*(seconds for parts in stage_parts for seconds in parts)))
+    by_stage = table.reshape(len(stages), len(names), *table.shape[1:])
+    busiest = np.argmax(by_stage.sum(axis=1), axis=0)[None, None]
+    return dict(zip(names, np.take_along_axis(by_stage, busiest, axis=0)[0], strict=True))
 
 
 def _stage_parts(layers: Mapping[str, LayerTimes], stage: Stage, names: Sequence[str], runs: float) -> list[Floats]:
