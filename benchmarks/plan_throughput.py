@@ -100,7 +100,7 @@ def expanded(tables: Tables, space: Space, found: PlanSkeletons) -> tuple[Candid
         states = shardings(setting.framework, space, tables.degrees[split], copies, stages, tiers)
         keys.append([StateSharding(split, copies, stages, order, *state) for state in states])
         listed = listed_partitions(
-            setting.job.model.num_layers, stages, int(found.chunks[i]), schedule, space.partition, uneven=True
+            setting.job.model.num_layers, stages, int(found.chunks[i]), schedule, space.partition, "any"
         )
         cuts.append([tables.partitions.row(layers, stages, schedule) for layers in listed])
     rows = tables.states.rows([key for some in keys for key in some])

@@ -75,9 +75,9 @@ def random_plans_of(job: Job, cluster: Cluster, framework: Framework, number: in
         order = AXIS_ORDERS[int(found.inside[i])]
         keys.append(StateSharding(split, copies, stages, order, *states[draw.integers(len(states))]))
         schedule = NAMES[int(found.schedule[i])]
-        uneven = framework.uneven_stages != "never"
+        uneven = framework.uneven_stages
         listed = listed_partitions(
-            job.model.num_layers, stages, int(found.chunks[i]), schedule, space.partition, uneven=uneven
+            job.model.num_layers, stages, int(found.chunks[i]), schedule, space.partition, uneven
         )
         partitions.append([tables.partitions.row(listed[draw.integers(len(listed))], stages, schedule)])
     option = draw.integers(len(tables.policies), size=len(found))

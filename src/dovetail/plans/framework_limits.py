@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from dovetail.errors import InputError
 from dovetail.frameworks import Framework
+from dovetail.plans.partitions import runs_partition
 from dovetail.plans.pipeline_schedule import PipelineSchedule
 from dovetail.plans.plan import Plan
 from dovetail.profile.modules import MODULES
@@ -37,11 +38,11 @@ def _pipeline(plan: Plan, framework: Framework) -> Iterator[Obstacle]:
         yield "micro_batch", f"makes {m} micro-batches for {p} interleaved stages", fix
     if plan.axis_order not in framework.axis_orders:
         yield "axis_order", f"is {plan.axis_order}", _one_of(framework.axis_orders)
-    layers = plan.layers_per_stage
-    if framework.uneven_stages == "never" and len(set(layers)) > 1:
-        yield "layers_per_stage", "are uneven", "use a number of stages that divides the layers"
-    if framework.uneven_stages == "ends" and len(set(layers[1:-1])) > 1:
-        yield "layers_per_stage", "are uneven between the ends", "let only the first and last stage differ"
+    if not runs_partition(plan.layers_per_stage, framework.uneven_stages):
+        if framework.uneven_stages == "ends":
+            yield "layers_per_stage", "are uneven between the ends", "let only the first and last stage differ"
+        else:
+            yield "layers_per_stage", "are uneven", "use a number of stages that divides the layers"
 
 
 def _sharding(plan: Plan, framework: Framework) -> Iterator[Obstacle]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dovetail.frameworks.framework import UnevenStages
 from dovetail.plans.derive import even_layers
 from dovetail.plans.pipeline_schedule import PipelineSchedule
 from dovetail.plans.space import Partition
@@ -12,8 +13,19 @@ Blocks = tuple[int, ...]
 FREE = frozenset({PipelineSchedule.GPIPE, PipelineSchedule.ONE_F_ONE_B, PipelineSchedule.ZB_H1})
 
 
+def runs_partition(layers: Blocks, uneven: UnevenStages) -> bool:
+    """Whether a framework with these uneven stages runs a partition."""
+    match uneven:
+        case "never":
+            return len(set(layers)) <= 1
+        case "ends":
+            return len(set(layers[1:-1])) <= 1
+        case "balanced" | "any":
+            return True
+
+
 def listed_partitions(
-    blocks: int, stages: int, chunks: int, schedule: str, allowed: Partition, *, uneven: bool
+    blocks: int, stages: int, chunks: int, schedule: str, allowed: Partition, uneven: UnevenStages
 ) -> list[Blocks]:
     """The partitions that are tried one by one: the even one, and those whose first and last part differ.
 
@@ -22,7 +34,7 @@ def listed_partitions(
     """
     parts = stages * chunks
     even = even_layers(parts, blocks)
-    partitions = [even] if uneven or len(set(even)) == 1 else []
+    partitions = [even] if runs_partition(even, uneven) else []
     if allowed == "even" or schedule == PipelineSchedule.DUAL_PIPE or parts == 1:
         return partitions
     even_size = -(-blocks // parts)

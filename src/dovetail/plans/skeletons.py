@@ -91,13 +91,15 @@ def _pipelines(num_layers: int, framework: Framework, space: Space, p: int) -> l
     pipelines: list[tuple[PipelineSchedule, int]] = []
     for schedule in (s for s in PipelineSchedule if s.value in space.pipeline_schedule):
         chunks = [v for v in space.virtual_stages if v > 1] if schedule is PipelineSchedule.INTERLEAVED else [1]
-        for v in sorted(set(chunks)):
-            uneven = framework.uneven_stages != "never"
-            if p * v <= num_layers + 2 and (
+        pipelines.extend(
+            (schedule, v)
+            for v in sorted(set(chunks))
+            if p * v <= num_layers + 2
+            and (
                 is_free(schedule, space.partition, p)
-                or listed_partitions(num_layers, p, v, schedule, space.partition, uneven=uneven)
-            ):
-                pipelines.append((schedule, v))
+                or listed_partitions(num_layers, p, v, schedule, space.partition, framework.uneven_stages)
+            )
+        )
     return pipelines
 
 

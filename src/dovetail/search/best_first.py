@@ -204,7 +204,7 @@ class BestFirst:
                 chunks,
                 NAMES[schedule],
                 self.space.partition,
-                uneven=self.setting.framework.uneven_stages != "never",
+                self.setting.framework.uneven_stages,
             )
             self._listed[key] = [self.tables.partitions.row(layers, stages, NAMES[schedule]) for layers in partitions]
         return self._listed[key]

@@ -135,8 +135,8 @@ def _expert_chips(plan: Plan, space: Space) -> Iterator[str]:
 def _partition(plan: Plan, framework: Framework, space: Space) -> Iterator[str]:
     """A partition that is neither listed nor found by the partition solver."""
     layers, p, schedule = plan.layers_per_stage, plan.pipeline_parallel, plan.pipeline_schedule
-    uneven = framework.uneven_stages != "never"
-    listed = listed_partitions(sum(layers), p, plan.virtual_stages, schedule, space.partition, uneven=uneven)
+    uneven = framework.uneven_stages
+    listed = listed_partitions(sum(layers), p, plan.virtual_stages, schedule, space.partition, uneven)
     if layers in listed or is_free(schedule, space.partition, p):
         return
     runs = [(size, len(list(run))) for size, run in groupby(layers)]
