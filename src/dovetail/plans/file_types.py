@@ -24,18 +24,32 @@ RecomputeChoice = (
 )
 
 
-class RecomputeRun(Spec):
-    """Blocks that follow each other and recompute the same."""
+#: Words that files used to have, and what they are called now.
+RENAMED = {"again": "recompute", "cuts": "partition"}
 
-    blocks: Annotated[int, Field(ge=1, le=2**24)]
-    recompute: RecomputeChoice
+
+def refuse_renamed(name: str, where: str) -> None:
+    """Refuses a field by the name it used to have."""
+    if name in RENAMED:
+        raise InputError(where, f"is called {RENAMED[name]} now", f"write {RENAMED[name]} instead")
+
+
+class CurrentWords(Spec):
+    """A part of a file in which a renamed field is refused with its new name."""
 
     @model_validator(mode="before")
     @classmethod
     def _renamed(cls, document: Any) -> Any:
-        if isinstance(document, dict) and "again" in document:
-            raise InputError("again", "is called recompute now", "write recompute instead")
+        for name in document if isinstance(document, dict) else ():  # pyright: ignore[reportUnknownVariableType]
+            refuse_renamed(str(name), str(name))  # pyright: ignore[reportUnknownArgumentType]
         return document  # pyright: ignore[reportUnknownVariableType]
+
+
+class RecomputeRun(CurrentWords):
+    """Blocks that follow each other and recompute the same."""
+
+    blocks: Annotated[int, Field(ge=1, le=2**24)]
+    recompute: RecomputeChoice
 
 
 class StringsSpec(Spec):

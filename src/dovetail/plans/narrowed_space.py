@@ -11,7 +11,8 @@ from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.plans.declaration import TOGETHER, declared
 from dovetail.plans.fields import PlanFields
-from dovetail.plans.space import BY_BLOCK, Choice, Partition, Space, divisors, listed, refuse_renamed
+from dovetail.plans.file_types import refuse_renamed
+from dovetail.plans.space import BY_BLOCK, Choice, Partition, Space, divisors, listed
 
 #: Where messages say a wrong value is.
 WHERE = "--fix"

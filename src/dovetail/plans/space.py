@@ -8,7 +8,7 @@ from functools import cache
 from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
-from pydantic import create_model, model_validator
+from pydantic import create_model
 
 from dovetail.documents import Spec
 from dovetail.errors import InputError, one_of, quoted
@@ -18,11 +18,9 @@ from dovetail.models import Job
 from dovetail.plans.declaration import Declared, FieldScope, declared
 from dovetail.plans.domains import BY_BLOCK, Choice, Partition, chooses_by_block, divisors, menu
 from dovetail.plans.fields import PlanFields
+from dovetail.plans.file_types import CurrentWords
 
 __all__ = ["BY_BLOCK", "Choice", "Partition", "PlanSpaceSpec", "Space", "check_space", "divisors", "listed", "menu"]
-
-#: Words that spaces used to have, and what they are called now.
-RENAMED = {"cuts": "partition"}
 
 
 @cache
@@ -121,27 +119,10 @@ def _refuse(field: str, value: object, framework: Framework, fix: str) -> None:
     raise InputError(f"space: {field}", f"has {quoted(value)}, which {framework.name} does not run", fix)
 
 
-def refuse_renamed(name: str, where: str) -> None:
-    """Refuses a field by the name it used to have."""
-    if name in RENAMED:
-        raise InputError(where, f"is called {RENAMED[name]} now", f"write {RENAMED[name]} instead")
-
-
-class _SpaceFile(Spec):
-    """What files refuse in a space."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _renamed(cls, document: Any) -> Any:
-        for name in document if isinstance(document, dict) else ():  # pyright: ignore[reportUnknownVariableType]
-            refuse_renamed(str(name), str(name))  # pyright: ignore[reportUnknownArgumentType]
-        return document  # pyright: ignore[reportUnknownVariableType]
-
-
 if not TYPE_CHECKING:
     PlanSpaceSpec = create_model(
         "PlanSpaceSpec",
-        __base__=_SpaceFile,
+        __base__=CurrentWords,
         __doc__="What plans may be; a field that is left out is as free as the framework leaves it.",
         **{name: (each.values.in_file | None, None) for name, each in listed().items()},
     )
