@@ -258,14 +258,16 @@ def _free_bytes(
     p, m, v, schedule = plans.stages[i], plans.microbatches[i], plans.chunks[i], plans.schedule[i]
     both_ways = schedule == DUAL_PIPE
     chunks = 2 if both_ways else v
-    fewest, runs, whole, first, last = 2**62, 0, 0, 0, 0
-    for chunk in range(chunks):
-        flying = in_flight_of_chunk(schedule, p, m, v, plans.group[i], k, chunk)
-        first, last = (flying if chunk == 0 else first), flying
-        fewest = min(fewest, flying)
-        if both_ways or not ((k == 0 and chunk == 0) or (k == p - 1 and chunk == chunks - 1)):
-            runs += flying
-            whole += 1
+    group = plans.group[i]
+    # later chunks of an interleaved stage have no more in flight than earlier ones
+    first = in_flight_of_chunk(schedule, p, m, v, group, k, 0)
+    last = in_flight_of_chunk(schedule, p, m, v, group, k, chunks - 1)
+    fewest = min(first, last)
+    runs, whole = chunk_runs_in_flight(schedule, p, m, v, group, k), chunks
+    if k == 0 and not both_ways:
+        runs, whole = runs - first, whole - 1
+    if k == p - 1 and not both_ways:
+        runs, whole = runs - last, whole - 1
     smallest = np.inf
     for c in range(len(saved)):
         if chain.blocks[c]:
