@@ -22,7 +22,9 @@ from dovetail.pipeline import (
     step_time,
     work_order,
 )
+from dovetail.pipeline.in_flight import in_flight_of_chunk, peak_saved_by_stage
 from dovetail.pipeline.longest_path_kernels import fill_and_drain, one_f_one_b
+from dovetail.plans.pipeline_schedule import SCHEDULE_CODES
 from pipeline_bottleneck import bottleneck_bound
 from pipeline_closed_form import closed_form
 
@@ -127,6 +129,29 @@ def test_in_flight_is_the_maximum_over_the_order(data, schedule):
         counted.append(most)
     assert in_flight(pipeline).tolist() == counted
     assert peak_in_flight(order).tolist() == counted
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@given(data=st.data(), seed=SEEDS)
+def test_what_unequal_chunks_save_is_the_peak_over_the_order(schedule, data, seed):
+    pipeline = data.draw(pipelines(schedule))
+    draw = np.random.default_rng(seed)
+    saved = draw.choice([0.0, 1.0, 10.0], pipeline.num_places) + draw.random(pipeline.num_places)
+    counted = peak_in_flight(work_order(pipeline), saved)
+    assert peak_saved_by_stage(pipeline, saved) == pytest.approx(counted, rel=1e-12)
+
+
+@pytest.mark.parametrize("schedule", [PipelineSchedule.INTERLEAVED, PipelineSchedule.DUAL_PIPE])
+@given(data=st.data())
+def test_chunks_of_a_stage_share_what_it_has_in_flight(schedule, data):
+    """And no chunk between the first and the last has fewer than both: bounds ask for these two alone."""
+    pipeline = data.draw(pipelines(schedule))
+    sizes = pipeline.num_stages, pipeline.num_microbatches, pipeline.num_chunks, pipeline.microbatch_group_size
+    chunks = pipeline.places().shape[1]
+    for stage, runs in enumerate(in_flight(pipeline)):
+        by_chunk = [in_flight_of_chunk(SCHEDULE_CODES[schedule], *sizes, stage, chunk) for chunk in range(chunks)]
+        assert sum(by_chunk) == runs
+        assert min(by_chunk) == min(by_chunk[0], by_chunk[-1])
 
 
 @given(data=st.data(), schedule=st.sampled_from(SCHEDULES))
