@@ -16,8 +16,8 @@ import pytest
 from dovetail import models
 from dovetail.launch.deepspeed.keys import SECTIONS, TOP_LEVEL
 from dovetail.launch.targets import EXPORTERS
-from dovetail.launch.torchtitan.model import DEFAULTS, RECIPES
 from dovetail.plans.launch_limits import TORCHTITAN_SCHEDULES
+from dovetail.plans.launch_models.torchtitan import DEFAULTS, RECIPES
 from dovetail.plans.plan_file import Task, task_of
 
 PYTHON = os.environ.get("DOVETAIL_LAUNCH_PYTHON")

@@ -28,7 +28,7 @@ from dovetail.plans.skeletons import plan_skeletons
 from dovetail.plans.space import BY_BLOCK, Space
 from dovetail.plans.stage_degrees import stage_degrees
 from dovetail.step.evaluate import units_of
-from dovetail.step.layer_tables import LayerTable, Setting, by_structure, recompute_policies
+from dovetail.step.layer_tables import LayerTable, RecomputePolicy, Setting, by_structure, recompute_policies
 from dovetail.step.plan_columns import LayerColumns
 from dovetail.step.plan_tables import Tables, numbers
 
@@ -58,7 +58,8 @@ class DesignTables:
         # bytes and parameters do not depend on how operators share cores
         self._setting = replace(setting, chip=replace(setting.chip, sharing="none"))
         self._degrees = stage_degrees(job, cluster, framework, whole)
-        self._policies = recompute_policies(whole)
+        by_block = BY_BLOCK in whole.recompute
+        self._policies, fastest, leanest = _bounding_policies(whole)
         self._tables = Tables(self._setting, self._degrees, self._policies)
         selected = np.ones((len(self._degrees), len(whole.pipeline_parallel)), np.bool_)
         skeletons = plan_skeletons(job, cluster, framework, whole, self._degrees, selected)
@@ -70,11 +71,14 @@ class DesignTables:
         pairs = zip(numbers(skeletons.degrees), numbers(skeletons.micro_batch), strict=True)
         profiles = dict(zip(numbers(batch.profile), pairs, strict=True))
         self._profiles = [profiles[number] for number in range(len(profiles))]
-        by_block = BY_BLOCK in whole.recompute
         self._chain = self._tables.partitions.chain(listed=not by_block)
-        self._plans, self._memory, self._fixed = batch.open_plans(len(self._policies) - 1 if by_block else None)
+        rows = np.repeat(np.arange(len(skeletons)), len(fastest))
+        self._plans, self._memory, self._fixed = batch.open_plans(
+            rows, np.tile(fastest, len(skeletons)), np.tile(leanest, len(skeletons))
+        )
+        self._rows = len(fastest)
         state = DegreeBounds(self._setting, whole, self._degrees, self._tables).state_bytes(skeletons)
-        self._state = np.repeat(state, len(self._policies), axis=0)
+        self._state = np.repeat(state, self._rows, axis=0)
         self._end_of_step = EndOfStepBounds(self._tables, whole, skeletons)
         self._bytes = self._tables.layer_rows(np.arange(len(profiles)))
         self._arrays = self._tables.profile_arrays()
@@ -107,7 +111,7 @@ class DesignTables:
         bounds = np.where(plans.schedule == ZB_H1, bounds, np.maximum(bounds, in_all)) * (1 - TOLERANCE)
         updates = np.array([self._setting.alone.update_bytes / float(u.vector.memory_bytes_per_s) for u in units])
         end_of_step = self._end_of_step.seconds(float(limits.max()), updates)
-        fixed = self._fixed + np.repeat(end_of_step, len(self._policies), axis=1)
+        fixed = self._fixed + np.repeat(end_of_step, self._rows, axis=1)
         bounds += fixed
         rows = [np.ascontiguousarray(part.reshape(-1, part.shape[-1])) for part in seconds]
         layers = LayerColumns(rows[0], rows[1], rows[2], self._bytes.saved, self._bytes.workspace)
@@ -184,3 +188,19 @@ class DesignTables:
             for part, seconds in zip(columns, parts, strict=True):
                 part[:, profiles] = seconds.reshape(len(units), len(profiles), *shape[2:])
         return columns
+
+
+def _bounding_policies(space: Space) -> tuple[list[RecomputePolicy], Ints, Ints]:
+    """Recompute policies, and pairs of them: one takes no longer, one needs no more bytes than some of the space.
+
+    Shares of recomputed layers are taken together by eighths: more of them take longer and need less.
+    """
+    policies = [(choice, share) for choice, share in recompute_policies(space) if share == 1]
+    alone = np.arange(len(policies))
+    if BY_BLOCK in space.recompute:
+        return policies, alone, np.full(len(policies), len(policies) - 1)
+    if "full" not in space.recompute or set(space.recompute_share) == {1.0}:
+        return policies, alone, alone
+    eighths: list[RecomputePolicy] = [("none", 1.0), *(("full", part / 8) for part in range(1, 9))]
+    first = len(policies) + np.arange(8)
+    return [*policies, *eighths], np.concatenate([alone, first]), np.concatenate([alone, first + 1])

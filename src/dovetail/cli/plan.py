@@ -94,6 +94,7 @@ def plan(
 
 def _answer_plan(asked_for: Asked, request: PlanRequest) -> None:
     from dovetail.plans.narrowed_space import within
+    from dovetail.plans.runs import check_job
     from dovetail.search import plan as best_plan
 
     question = asked_for.question()
@@ -108,6 +109,7 @@ def _answer_plan(asked_for: Asked, request: PlanRequest) -> None:
 
         answer = free_plan(job, cluster, framework, time_limit_s=limit, simulate_top=top)
     else:
+        check_job(job, framework)
         space = within(request.space, job, cluster, framework)
         answer = best_plan(job, cluster, framework, space=space, time_limit_s=limit, simulate_top=top)
     if answer.evaluation is None:

@@ -35,7 +35,7 @@ from dovetail.hardware.network import TierSpec, fit_tiers
 from dovetail.models import Job
 from dovetail.plans.narrowed_space import within
 from dovetail.plans.plan_file import job_of, relative_to
-from dovetail.plans.space import PlanSpaceSpec, Space, check_space
+from dovetail.plans.space import PlanSpaceSpec, Space
 from dovetail.search.simulated import MOST
 
 T = TypeVar("T")
@@ -275,7 +275,6 @@ def _settled(field: str, value: Any, cases: Sequence[tuple[Job, Cluster]], frame
     refused = InputError("", "", "")
     for job, cluster in cases:
         try:
-            check_space(Space(**{field: value}), framework)
             return getattr(within(Space(**{field: value}), job, cluster, framework), field)
         except InputError as error:
             refused = error

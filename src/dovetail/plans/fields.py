@@ -148,7 +148,7 @@ class PlanFields:
     expert_tensor_parallel: Annotated[
         Degree,
         PlanField(
-            "tensor_parallel where left out; a space may leave it open: 1 or the tensor degree",
+            "tensor_parallel where left out",
             resolve=derive.expert_tensor_parallel,
             domain=domains.expert_tensor_degrees,
             searched="degrees",

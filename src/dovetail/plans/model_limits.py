@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -11,6 +12,7 @@ from dovetail.graph import ModelGraph
 from dovetail.graph.routing import EXPERT_TOKENS
 from dovetail.hardware import Cluster
 from dovetail.layout import PARTIAL, Strategy
+from dovetail.layout.axes import joined_by_tier
 from dovetail.layout.encoding import REPLICATE, TileLayouts
 from dovetail.layout.encoding.factor import sharded_by
 from dovetail.layout.encoding.rules import divides, may_shard
@@ -48,6 +50,7 @@ def check_suitable(plan: Plan, job: Job, cluster: Cluster) -> None:
     _check_experts(plan, graph)
     _check_recompute(plan, graph)
     _check_nesting(plan)
+    _check_tiers(plan, cluster)
     try:
         arranged = arrange(plan, graph, cluster)
     except InputError as error:
@@ -145,6 +148,27 @@ def nests(plan: Plan, replicas: int, zero_group: int) -> bool:
     stage = plan.tensor_parallel * plan.context_parallel * replicas
     sizes = sorted({*_groups(plan, zero_group), stage})
     return all(high % low == 0 for low, high in pairwise(sizes))
+
+
+def stays_on_tiers(plan: Plan, zero_group: int, tiers: Sequence[int]) -> bool:
+    """Whether a group of state that ends among context-parallel chips leaves these on the tiers they are on."""
+    t, end = plan.tensor_parallel, plan.tensor_parallel * plan.context_parallel
+    middle = t * zero_group
+    if middle >= end:
+        return True
+    parts = (joined_by_tier(low, high, tiers) for low, high in ((t, middle), (middle, end)))
+    return tuple(a * b for a, b in zip(*parts, strict=True)) == joined_by_tier(t, end, tiers)
+
+
+def _check_tiers(plan: Plan, cluster: Cluster) -> None:
+    """Refuses groups that no rank order lays out on the tiers of a cluster."""
+    if not stays_on_tiers(plan, plan.zero_group, [tier.size for tier in cluster.tiers]):
+        what = f"is {plan.zero_group} and parts {plan.context_parallel} context-parallel chips across tiers"
+        raise InputError("plan: zero_group", what, "it should be a multiple of context_parallel")
+    experts = plan.expert_tensor_parallel * plan.expert_parallel
+    if plan.stages_inside and experts > plan.tensor_parallel * plan.context_parallel:
+        what = f"is {plan.axis_order} with experts spread over replicas"
+        raise InputError("plan: axis_order", what, "it should be tp-cp-dp-pp")
 
 
 def _groups(plan: Plan, zero_group: int) -> dict[int, str]:

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args
 from pydantic import create_model
 
 from dovetail.documents import Spec
-from dovetail.errors import InputError, one_of, quoted
+from dovetail.errors import InputError
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.plans.declaration import Declared, FieldScope, declared
-from dovetail.plans.domains import BY_BLOCK, Choice, Partition, chooses_by_block, divisors, menu
+from dovetail.plans.domains import BY_BLOCK, Choice, Partition, divisors, menu
 from dovetail.plans.fields import PlanFields
 from dovetail.plans.file_types import CurrentWords
 
-__all__ = ["BY_BLOCK", "Choice", "Partition", "PlanSpaceSpec", "Space", "check_space", "divisors", "listed", "menu"]
+__all__ = ["BY_BLOCK", "Choice", "Partition", "PlanSpaceSpec", "Space", "divisors", "listed", "menu"]
 
 
 @cache
@@ -72,7 +72,6 @@ class Space(_Listed):
         """The space with all fields filled in: what is given, or all that the framework runs.
 
         Degrees are divisors; whether they divide what they shard, nest, and suit each other is for the search to say.
-        The expert-tensor degree alone stays None where it is open: 1, or the tensor degree.
         """
         scope = FieldScope(job, cluster, framework)
         values: dict[str, Any] = {}
@@ -91,32 +90,6 @@ class Space(_Listed):
         names = [name for name, each in listed().items() if each.about.searched == "product"]
         for values in product(*(getattr(self, name) for name in names)):
             yield dict(zip(names, values, strict=True))
-
-
-def check_space(space: Space, framework: Framework) -> None:
-    """Refuses values that no plan of the framework has."""
-    for name, each in listed().items():
-        smallest = each.smallest
-        for value in getattr(space, name) or () if smallest is not None else ():
-            if value < smallest:
-                raise InputError(f"space: {name}", f"has {value}", f"it should be {smallest:g} or more")
-    for kind in space.context_kind or ():
-        if framework.context_parallel and kind not in framework.context_parallel:
-            _refuse("context_kind", kind, framework, one_of(framework.context_parallel, kind))
-    for share in space.recompute_share or ():
-        if not 0 < share <= 1 or (share < 1 and not framework.recompute_some_layers):
-            most = "above 0 and at most 1" if framework.recompute_some_layers else "1"
-            _refuse("recompute_share", share, framework, f"it should be {most}")
-    for choice in space.recompute or ():
-        if choice == BY_BLOCK:
-            if not chooses_by_block(framework):
-                _refuse("recompute", choice, framework, "name choices of its menu")
-        elif isinstance(choice, str) and choice not in framework.recompute:
-            _refuse("recompute", choice, framework, one_of(framework.recompute, choice))
-
-
-def _refuse(field: str, value: object, framework: Framework, fix: str) -> None:
-    raise InputError(f"space: {field}", f"has {quoted(value)}, which {framework.name} does not run", fix)
 
 
 if not TYPE_CHECKING:

@@ -51,8 +51,6 @@ class BestFirst:
         self.tables = Tables(setting, self.degrees, recompute_policies(space))
         #: where each block has its own policy, the one that saves least
         self._leanest = len(self.tables.policies) - 1 if self.by_block else None
-        #: plans of a skeleton and a sharding; the policies of single blocks are not counted
-        self._choices = 1 if self.by_block else len(self.tables.policies)
         self._shardings: dict[tuple[int, ...], list[tuple[int, int]]] = {}
         self._listed: dict[tuple[int, int, int], list[int]] = {}
         #: plans that another partition may improve: bound, plan, and whether it was evaluated with a listed partition
@@ -86,7 +84,8 @@ class BestFirst:
         for row, position in np.argwhere(pairs.exists).tolist():
             stages = self.space.pipeline_parallel[position]
             replicas = self.setting.cluster.chips // (self.degrees[row].replica_chips * stages)
-            plans = pairs.num_skeletons(row, position) * self._choices * len(self._states_of(row, replicas, stages))
+            choices = int(self._num_choices(pairs.skeletons(row, position)).sum())
+            plans = choices * len(self._states_of(row, replicas, stages))
             counts.counted += plans
             if not np.isfinite(pairs.seconds[row, position]):
                 counts.infeasible += plans
@@ -99,7 +98,7 @@ class BestFirst:
         if key not in self._shardings:
             tiers = [tier.size for tier in self.setting.cluster.tiers]
             self._shardings[key] = shardings(
-                self.setting.framework, self.space, self.degrees[row], replicas, stages, tiers
+                self.setting.job, self.setting.framework, self.space, self.degrees[row], replicas, stages, tiers
             )
         return self._shardings[key]
 
@@ -115,14 +114,14 @@ class BestFirst:
         setting, counts = self.setting, self.progress.counts
         skeletons = plan_skeletons(setting.job, setting.cluster, setting.framework, self.space, self.degrees, selected)
         bounds = self._pairs.skeleton_bounds(skeletons, self.progress.limit_s)
-        states = self._num_states(skeletons)
-        counts.infeasible += self._choices * int(states[~np.isfinite(bounds)].sum())
+        states = self._num_states(skeletons) * self._num_choices(skeletons)
+        counts.infeasible += int(states[~np.isfinite(bounds)].sum())
         skeletons = skeletons.take(bounds < self.progress.limit_s)
         if not len(skeletons):
             return
         bounds = Batch(self.tables, skeletons).fastest(self._pairs.state_bytes(skeletons), self.progress.limit_s)
-        states = self._num_states(skeletons)
-        counts.infeasible += self._choices * int(states[~np.isfinite(bounds)].sum())
+        states = self._num_states(skeletons) * self._num_choices(skeletons)
+        counts.infeasible += int(states[~np.isfinite(bounds)].sum())
         order = np.argsort(bounds, kind="stable")
         for start in range(0, len(order), OPENED):
             rows = order[start : start + OPENED]
@@ -138,11 +137,21 @@ class BestFirst:
         counts = [len(self._states_of(*key)) for key in cast("list[list[int]]", unique.tolist())]
         return np.array(counts, np.int64)[back.reshape(-1)]
 
+    def _counted_choices(self, skeletons: PlanSkeletons) -> Bools:
+        """The recompute policies that make plans of skeletons differ; those of single blocks are not counted."""
+        offered = self.tables.offered(skeletons)
+        if self.by_block:
+            offered[:, 1:] = False
+        return offered
+
+    def _num_choices(self, skeletons: PlanSkeletons) -> Ints:
+        return self._counted_choices(skeletons).sum(axis=1)
+
     def _open_skeletons(self, skeletons: PlanSkeletons) -> None:
         """Profiles skeletons and expands them, those with the lowest bound first."""
         batch = Batch(self.tables, skeletons)
         bounds = batch.screen(self._pairs.state_bytes(skeletons), self._leanest, self.progress.limit_s)
-        none_fits = ~np.isfinite(bounds[:, : self._choices])
+        none_fits = ~np.isfinite(bounds) & self._counted_choices(skeletons)
         self.progress.counts.infeasible += int((self._num_states(skeletons)[:, None] * none_fits).sum())
         lowest = bounds.min(axis=1)
         order = np.argsort(lowest, kind="stable")
@@ -272,6 +281,7 @@ class BestFirst:
         fits_somehow = np.zeros(len(candidates), np.bool_)
         fits_somehow[plans.candidate[fits]] = True
         free = np.array([self._is_free(batch.skeletons, row) for row in numbers(candidates.skeleton)], np.bool_)
+        free &= ~self.tables.of_a_share(candidates.policy)
         counts = self.progress.counts
         counts.evaluated += self._counted(candidates, evaluated)
         counts.infeasible += self._counted(candidates, ~free) - self._counted(candidates, fits_somehow & ~free)

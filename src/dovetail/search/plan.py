@@ -11,9 +11,10 @@ from dovetail.errors import InputError
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job
+from dovetail.plans.narrowed_space import within
 from dovetail.plans.plan import Plan
-from dovetail.plans.runs import check_runs
-from dovetail.plans.space import Space, check_space
+from dovetail.plans.runs import check_job, check_runs
+from dovetail.plans.space import Space
 from dovetail.plans.words import space_sentence
 from dovetail.search.answer import Alternative, Answer
 from dovetail.search.best_first import BestFirst
@@ -49,13 +50,8 @@ def plan(
     `simplicity` is taken.
     """
     framework = frameworks.load(framework) if isinstance(framework, str) else framework
-    if job.precision not in dict(framework.states):
-        precisions = ", ".join(name for name, _ in framework.states)
-        raise InputError(
-            "job: precision", f"{job.precision} is not run by {framework.name}", f"choose one of {precisions}"
-        )
-    narrowed = space or Space()
-    check_space(narrowed, framework)
+    check_job(job, framework)
+    narrowed = within(space or Space(), job, cluster, framework, where="space:")
     start, cpu = time.monotonic(), time.process_time()
     whole = narrowed.resolve(job, cluster, framework)
     deadline = None if time_limit_s is None else start + time_limit_s

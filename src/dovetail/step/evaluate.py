@@ -223,6 +223,7 @@ def recompute_of(
         # embedding and head are never recomputed (Narayanan et al. 2021, eq. 3 and its note), multiply in the wide
         # format, and hold the loss apart from what a micro-batch saves
         return recompute(graph, profile, "none")
+    choice = facts.recomputed(choice)
     recomputed = recompute(graph, profile, choice, facts.operand_share, stops_early=facts.stops_early)
     return recomputed.mixed(recompute(graph, profile, "none", facts.operand_share), share)
 

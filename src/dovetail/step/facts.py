@@ -69,6 +69,12 @@ class FrameworkFacts:
     synchronous: bool
     #: bytes the loss moves per logit, forward and backward together
     loss_traffic: float
+    #: the module or policy that selective recompute is
+    selective: str
+
+    def recomputed(self, choice: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        """A recompute choice in words that mean the same for every framework."""
+        return (self.selective,) if choice == "selective" else choice
 
     def at_least(self, *, schedule: str = "", stages: int = 1) -> FrameworkFacts:
         """Figures under which no step takes longer than one that is simulated (L1⁻).
@@ -125,6 +131,7 @@ def facts_of(
         stops_early=framework.recompute_stops_early,
         synchronous=framework.synchronous_attention,
         loss_traffic=framework.loss_traffic,
+        selective=framework.selective,
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dovetail.arrays import Floats, Ints
+from dovetail.arrays import Bools, Floats, Ints
 from dovetail.cost.calibration import Efficiencies, calibration
 from dovetail.cost.operators import ChipUnits
 from dovetail.frameworks import Framework
@@ -158,7 +158,8 @@ class LayerTable:
         key = (name, choice)
         if key not in self._cache:
             layer, early = self.setting.graph.layers[name], self.setting.alone.stops_early
-            self._cache[key] = recompute(layer, self.profiles.layers[name], choice, operand_share, stops_early=early)
+            named = self.setting.alone.recomputed(choice)
+            self._cache[key] = recompute(layer, self.profiles.layers[name], named, operand_share, stops_early=early)
         return self._cache[key]
 
     def choice_times(self, policies: Sequence[RecomputePolicy]) -> ChoiceTimes:
@@ -270,3 +271,10 @@ def recompute_policies(space: Space) -> list[RecomputePolicy]:
         shares = sorted(set(space.recompute_share)) if choice == "full" else [1.0]
         policies += [(choice, share) for share in shares]
     return policies
+
+
+def whole_layers(num_layers: int, parts: Ints, shares: Floats) -> Bools:
+    """Whether a share of the layers is a whole number in each of so many equal parts: parts × shares."""
+    recomputed = np.rint(shares * num_layers).astype(np.int64)
+    even = (num_layers % parts == 0)[:, None]
+    return (shares == 1) | (even & (recomputed % parts[:, None] == 0))

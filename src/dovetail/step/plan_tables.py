@@ -18,7 +18,7 @@ from dovetail.plans.plan import Plan
 from dovetail.plans.plan_batch import PlanBatch
 from dovetail.plans.skeletons import AXIS_ORDERS, NAMES, PlanSkeletons
 from dovetail.plans.stage_degrees import StageDegrees
-from dovetail.step.layer_tables import ChoiceTimes, LayerTable, RecomputePolicy, Setting, by_structure
+from dovetail.step.layer_tables import ChoiceTimes, LayerTable, RecomputePolicy, Setting, by_structure, whole_layers
 from dovetail.step.partition_table import PartitionTable
 from dovetail.step.plan_columns import FrameworkColumns, LayerColumns, ProfileColumns, StateColumns
 from dovetail.step.state_tables import StateSharding, StateTable
@@ -41,6 +41,7 @@ class Tables:
         self.setting = setting
         self.degrees = degrees
         self.policies = policies
+        self._shares = np.array([share for _, share in policies])
         #: of the stage degrees, as columns
         self.columns = PlanBatch.of([each.plan for each in degrees])
         graph = setting.graph
@@ -131,6 +132,14 @@ class Tables:
             for part, values in zip(parts, times.arrays(), strict=True):
                 part.append(values[row])
         return LayerColumns(*(np.concatenate(part) for part in parts))
+
+    def offered(self, skeletons: PlanSkeletons) -> Bools:
+        """Which policies skeletons may have: a share is of whole layers in equal stages (skeletons × policies)."""
+        return whole_layers(self.setting.job.model.num_layers, skeletons.stages * skeletons.chunks, self._shares)
+
+    def of_a_share(self, policies: Ints) -> Bools:
+        """Whether policies hold for some of the layers, so for equal stages alone."""
+        return self._shares[policies] < 1
 
     def sharded_rows(self, profiles: Ints, policies: Ints, states: Ints) -> LayerColumns:
         """Rows of profiles under a policy and a state whose collectives run in every micro-batch, one of each."""

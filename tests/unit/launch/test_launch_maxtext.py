@@ -12,8 +12,8 @@ from launch_plans import random_tasks, task
 from dovetail import models
 from dovetail.documents import parse_document
 from dovetail.errors import InputError
-from dovetail.launch.maxtext.model import MODELS
 from dovetail.launch.maxtext.write import export
+from dovetail.plans.launch_models.maxtext import MODELS
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "launch"
 DENSE = {"zero_stage": 3, "tensor_parallel": 4, "micro_batch": 2, "recompute": "full"}

@@ -12,11 +12,11 @@ import pytest
 from dovetail import models
 from dovetail.errors import InputError
 from dovetail.launch.launch_file import Reading
-from dovetail.launch.megatron.layer_lists import layout_parts, layout_text, list_text, list_values
-from dovetail.launch.megatron.model import VERSION, model_arguments
 from dovetail.launch.megatron.read import read
 from dovetail.launch.megatron.write import export
 from dovetail.models import Model
+from dovetail.plans.launch_models.megatron import VERSION, model_arguments
+from dovetail.plans.launch_models.megatron_lists import layout_parts, layout_text, list_text, list_values
 from dovetail.plans.plan_file import Task, task_of
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "launch"

@@ -9,14 +9,14 @@ from typing import Any
 from dovetail.launch.launch_file import Launch
 from dovetail.plans.launch_limits import LAUNCHES
 from dovetail.plans.plan_file import Task
-from dovetail.plans.runs import check_runs
+from dovetail.plans.runs import check_runs, launched_by
 
 VERSION = LAUNCHES["deepspeed"].version
 
 
 def export(task: Task) -> Launch:
     """The configuration for a plan; one that DeepSpeed cannot be configured for is refused."""
-    check_runs(task.plan, task.job, task.cluster, launch="deepspeed")
+    check_runs(task.plan, task.job, task.cluster, launched_by("deepspeed", task.framework))
     text = json.dumps(_document(task), indent=2) + "\n"
     return Launch("ds_config.json", text, tuple(_notes(task)))
 

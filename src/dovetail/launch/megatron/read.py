@@ -8,11 +8,11 @@ from typing import Any
 from dovetail.errors import InputError, quoted
 from dovetail.launch.launch_file import Reading
 from dovetail.launch.megatron.flags import SWITCHES, Flags, launched
-from dovetail.launch.megatron.layer_lists import layout_parts
 from dovetail.launch.megatron.read_model import read_model
 from dovetail.launch.shell.words import commands
 from dovetail.plans.derive import even_layers
 from dovetail.plans.flags import flags_of, read_further
+from dovetail.plans.launch_models.megatron_lists import layout_parts
 from dovetail.profile.modules import MODULES
 
 #: Options that have just the value of a field.

@@ -9,37 +9,28 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from dovetail.errors import InputError
 from dovetail.launch.launch_file import Launch
-from dovetail.launch.megatron.layer_lists import layout_text
-from dovetail.launch.megatron.model import VERSION as VERSION
-from dovetail.launch.megatron.model import Arguments, model_arguments
 from dovetail.models import Job
 from dovetail.plans.flags import flags_of, further_flags
-from dovetail.plans.launch_limits import blocks_of, recomputed_blocks, state_replicas
+from dovetail.plans.framework_limits import recomputed_blocks
+from dovetail.plans.launch_limits import MEGATRON_OPTIMIZERS, state_replicas
+from dovetail.plans.launch_models.megatron import VERSION as VERSION
+from dovetail.plans.launch_models.megatron import blocks_of, model_arguments
+from dovetail.plans.launch_models.megatron_lists import layout_text
 from dovetail.plans.plan import Plan
 from dovetail.plans.plan_file import Task
-from dovetail.plans.runs import check_runs
+from dovetail.plans.runs import check_runs, launched_by
 
 #: Options that have just the value of a field.
 FLAGS = flags_of("megatron")
 CONTEXT = {"ring": "p2p", "all_gather": "all_gather", "ulysses": "a2a"}
 SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
-_OPTIMIZERS: dict[str, Arguments] = {
-    "adamw": [("--optimizer", "adam")],
-    "momentum": [("--optimizer", "sgd"), ("--sgd-momentum", "0.9")],
-    "sgd": [("--optimizer", "sgd"), ("--sgd-momentum", "0.0")],
-}
 
 
 def export(task: Task) -> Launch:
     """The arguments of pretrain_gpt.py, one on each line, quoted for a shell."""
     job, plan = task.job, task.plan
-    check_runs(plan, job, task.cluster, launch="megatron")
-    if job.optimizer not in _OPTIMIZERS:
-        optimizers = ", ".join(_OPTIMIZERS)
-        what = f"is {job.optimizer}, which {VERSION} does not have"
-        raise InputError("job: optimizer", what, f"use one of {optimizers}")
+    check_runs(plan, job, task.cluster, launched_by("megatron", task.framework))
     arguments = [
         *model_arguments(job.model, job.seq_len),
         ("--seq-length", str(job.seq_len)),
@@ -72,7 +63,7 @@ def _precision(job: Job, plan: Plan) -> Iterator[tuple[str, ...]]:
 
 
 def _optimizer(job: Job) -> Iterator[tuple[str, ...]]:
-    yield from _OPTIMIZERS[job.optimizer]
+    yield from MEGATRON_OPTIMIZERS[job.optimizer]
     if not job.fused_attention:
         yield "--attention-backend", "unfused"
 

@@ -12,7 +12,9 @@ from dovetail import models
 from dovetail.errors import InputError, one_of, quoted
 from dovetail.launch.launch_file import Reading
 from dovetail.launch.shell.words import commands
-from dovetail.launch.torchtitan.model import (
+from dovetail.plans.flags import flags_of
+from dovetail.plans.launch_limits import TORCHTITAN_SCHEDULES
+from dovetail.plans.launch_models.torchtitan import (
     DEFAULTS,
     IMPLEMENTATIONS,
     ONLY,
@@ -22,8 +24,6 @@ from dovetail.launch.torchtitan.model import (
     recipe_named,
     stage_layers,
 )
-from dovetail.plans.flags import flags_of
-from dovetail.plans.launch_limits import TORCHTITAN_SCHEDULES
 
 _P = "parallelism."
 #: Options that have just the value of a field.
