@@ -152,7 +152,7 @@ def certificate_facts(certificate: Certificate) -> Facts:
     return [
         ("proof", proof_text(certificate)),
         ("", counts_text(certificate)),
-        *wrapped("space", certificate.space),
+        *wrapped("space", certificate.space_text),
     ]
 
 

@@ -25,6 +25,22 @@ from dovetail.profile.modules import MODULES
 #: chips have equally many sequences by how micro-batches are counted.
 _UNEVEN = frozenset({"vocab", "batch", EXPERT_TOKENS})
 
+#: What every plan keeps, by the ids that certificates name.
+MODEL_RULES = {
+    "chips": "TP · CP · PP · DP is the number of chips",
+    "batch": "micro_batch · DP divides the global batch; the quotient is the number of micro-batches",
+    "virtual-schedule": "several virtual stages need the interleaved schedule and several stages",
+    "dualpipe": "DualPipe needs an even number of stages and an even number of micro-batches, twice the stages or more",
+    "parts": "PP · VPP is at most the layers + 2, and PP · VPP · micro-batches at most 4,194,304",
+    "nesting": "TP, TP · CP, TP · ZeRO group, ETP, ETP · EP and the chips of a stage divide each other by size",
+    "divisibility": "chips that share a dimension of an operator share it equally; vocabulary and batch may be padded",
+    "experts-only": "without experts EP is 1 and ETP is TP",
+    "tiers": "a ZeRO group smaller than CP keeps the context-parallel chips on their network tiers",
+    "replicas": "stages are inside replicas in the rank order only where experts are not spread over replicas",
+    "same": "of plans that are the same by the model one is tried: one stage has 1f1b, ZeRO 1 over one chip is ZeRO 0, "
+    "ZeRO 2 of a pipeline is ZeRO 1, and the rank order is the first where it changes nothing",
+}
+
 #: The dims of the residual stream.
 STREAM_DIMS = ("batch", "seq", "hidden")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
@@ -25,7 +25,9 @@ class Certificate:
     #: no plan of the space takes less; None where none fits. Known without a plan where time ran out
     lower_bound_s: float | None
     gap: float | None
-    space: str
+    #: the space as data (`plans.stated_space`), and as a sentence
+    space: Mapping[str, Any]
+    space_text: str
     counted: int
     #: never evaluated: their bound is not below the answer, or time ran out
     pruned: int

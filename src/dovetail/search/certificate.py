@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from dovetail.arrays import TOLERANCE
 from dovetail.search.answer import Certificate
@@ -51,20 +52,23 @@ def proof(best_s: float | None, open_s: float) -> Proof:
 def certificate(
     best_s: float | None,
     open_s: float,
-    space: str,
+    space: tuple[Mapping[str, Any], str],
     counts: Counts,
     *,
     pruned: int | None = None,
     time: Literal["modelled", "simulated"] = "modelled",
 ) -> Certificate:
-    """The certificate of the best of a space; what was neither evaluated nor proven not to fit counts as pruned."""
+    """The certificate of the best of a space, given as data and as a sentence.
+
+    What was neither evaluated nor proven not to fit counts as pruned.
+    """
     proven = proof(best_s, open_s)
     left = counts.counted - counts.infeasible - counts.evaluated
     return Certificate(
         proven.status,
         proven.lower_bound_s,
         proven.gap,
-        space,
+        *space,
         counts.counted,
         left if pruned is None else pruned,
         counts.infeasible,

@@ -15,7 +15,7 @@ from dovetail.plans.narrowed_space import within
 from dovetail.plans.plan import Plan
 from dovetail.plans.runs import check_job, check_runs
 from dovetail.plans.space import Space
-from dovetail.plans.words import space_sentence
+from dovetail.plans.stated_space import stated
 from dovetail.search.answer import Alternative, Answer
 from dovetail.search.best_first import BestFirst
 from dovetail.search.certificate import certificate
@@ -69,9 +69,10 @@ def plan(
         evaluation = evaluate(best, job, cluster, framework)
         assert evaluation.fits, "the tables say that it fits"
         assert abs(evaluation.step_time_s / progress.best.seconds - 1) < TOLERANCE, "the tables and the model agree"
-    words = space_sentence(whole, framework)
     open_s = min(progress.left_s, progress.below_s)
-    proven = certificate(evaluation.step_time_s if evaluation else None, open_s, words, progress.counts)
+    proven = certificate(
+        evaluation.step_time_s if evaluation else None, open_s, stated(whole, narrowed, framework), progress.counts
+    )
     alternatives = _alternatives(progress)
     return Answer(job, cluster, framework, narrowed, evaluation, proven, alternatives, _timing(start, cpu))
 
@@ -94,7 +95,7 @@ def _simulated(
 
     if not 1 <= top <= MOST:
         raise InputError("simulate_top", f"is {top}", f"it should be from 1 to {MOST}")
-    simulated = simulated_plans(job, cluster, framework, whole, top, deadline)
+    simulated = simulated_plans(job, cluster, framework, space, top, deadline)
     if simulated is None:
         return None
     best = simulated.plans[0]

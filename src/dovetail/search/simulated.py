@@ -12,7 +12,7 @@ from dovetail.models import Job
 from dovetail.plans.plan import Plan
 from dovetail.plans.plan_batch import PlanBatch
 from dovetail.plans.space import BY_BLOCK, Space
-from dovetail.plans.words import space_sentence
+from dovetail.plans.stated_space import stated
 from dovetail.search.answer import Certificate, SimulatedPlan
 from dovetail.search.best_first import BestFirst
 from dovetail.search.certificate import Counts, certificate
@@ -36,7 +36,7 @@ def simulated_plans(
     job: Job,
     cluster: Cluster,
     framework: Framework,
-    whole: Space,
+    space: Space,
     top: int,
     deadline: float | None = None,
 ) -> SimulatedPlans | None:
@@ -45,7 +45,7 @@ def simulated_plans(
     Everything not replayed takes at least as long as the last of the leading plans, by the bound they are ordered by.
     Of a plan with several partitions the one with the lowest bound is replayed; for the others its bound stays.
     """
-    setting = Setting.of(job, cluster, framework, at_least=True)
+    setting, whole = Setting.of(job, cluster, framework, at_least=True), space.resolve(job, cluster, framework)
     progress = BestFirst(setting, whole, deadline, top=max(top, 2)).run()
     candidates = [TimedPlan(_lower_bound_s(each, job, cluster), each.plan) for each in progress.leading]
     if not candidates:
@@ -70,8 +70,8 @@ def simulated_plans(
             break
     replays.sort(key=lambda plan: (plan.step_time_s, simplicity(plan.plan)))
     counts = Counts(progress.counts.counted, progress.counts.infeasible, len(replays))
-    open_s, words = min(*left, beyond_s), space_sentence(whole, framework)
-    proven = certificate(replays[0].step_time_s, open_s, words, counts, time="simulated")
+    open_s = min(*left, beyond_s)
+    proven = certificate(replays[0].step_time_s, open_s, stated(whole, space, framework), counts, time="simulated")
     return SimulatedPlans(tuple(replays), proven)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from heapq import heapify, heappop, heappush
+from typing import Any
 
 from dovetail import frameworks
 from dovetail.arrays import TOLERANCE
@@ -222,12 +223,13 @@ class FreeSearch:
         return float(optimizer_seconds(self.job.graph().parameters() / layers.skeleton.dies, rate))
 
     @cached_property
-    def description(self) -> str:
-        """The space in a sentence."""
+    def description(self) -> tuple[dict[str, Any], str]:
+        """The space as data and as a sentence."""
         sharded = " and ".join(map(str, self.zero_stages))
         freedom = "freely" if self.allowed is None else "as allowed"
         recompute = "recompute by block" if self.recompute else "no recompute"
-        return (
+        fields = {"layouts": freedom, "pipeline_schedule": list(SCHEDULES), "zero_stage": list(self.zero_stages)}
+        return fields, (
             f"every operator sharded {freedom} along the axes of a tile, {len(self.bounds):,} skeletons of tiles, "
             f"stages and micro-batches, schedules {' and '.join(SCHEDULES)}, ZeRO {sharded}, {recompute}"
         )
