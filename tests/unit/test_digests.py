@@ -101,8 +101,8 @@ def test_a_package_in_an_archive_has_the_same_digests(tmp_path, monkeypatch):
 
 
 def test_another_version_of_a_package_changes_the_digest_of_versions(monkeypatch):
-    real = digests.version
-    monkeypatch.setattr(digests, "version", lambda name: "1.2.3" if name == "numpy" else real(name))
+    real = digests._version
+    monkeypatch.setattr(digests, "_version", lambda name: "1.2.3" if name == "numpy" else real(name))
     found = package_versions.__wrapped__()
     assert {name: text for name, text in found.items() if text != package_versions()[name]} == {"numpy": "1.2.3"}
     assert package_versions()["numpy"] == np.__version__

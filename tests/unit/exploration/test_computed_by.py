@@ -61,7 +61,7 @@ def copied(tmp_path: Path) -> Path:
 def other_numpy() -> Iterator[Any]:
     """Another version of numpy as far as this process can tell, until it is told to end."""
     patch = pytest.MonkeyPatch()
-    real = digests.version
+    real = digests._version
 
     def forget() -> None:
         package_digests.cache_clear()
@@ -71,7 +71,7 @@ def other_numpy() -> Iterator[Any]:
         patch.undo()
         forget()
 
-    patch.setattr(digests, "version", lambda name: "1.99.0" if name == "numpy" else real(name))
+    patch.setattr(digests, "_version", lambda name: "1.99.0" if name == "numpy" else real(name))
     forget()
     yield end
     end()
