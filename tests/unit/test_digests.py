@@ -56,7 +56,7 @@ def test_a_process_pays_little_for_them():
         before = time.process_time()
         now()
         times.append(time.process_time() - before)
-    assert min(times) < 0.05
+    assert min(times) < 0.1  # measured: 0.027
     assert package_digests() is package_digests()
 
 
