@@ -186,6 +186,7 @@ def explore(
     out: Path | str | None = None,
     *,
     resume: bool = False,
+    recompute: bool = False,
     executor: str | None = None,
     address: str | None = None,
     workers: int | None = None,
@@ -196,7 +197,8 @@ def explore(
     Args:
         study: A study, or the path of a study file.
         out: The run directory; left out what the study says, or none.
-        resume: Whether to continue the run in the directory.
+        resume: Whether to continue the run in the directory, if the same code, calibration and data computed it.
+        recompute: Whether to discard a run to resume that something else computed, instead of refusing it.
         executor: `inline` or `ray`; left out what the study says.
         address: Where Ray is: `local`, `auto` or `ray://host:port`.
         workers: Workers of a local Ray; left out all cores.
@@ -206,7 +208,13 @@ def explore(
 
     question = study if isinstance(study, Study) else Study.load(study)
     return question.run(
-        out, resume=resume, executor=executor, address=address, workers=workers, simulate_top=simulate_top
+        out,
+        resume=resume,
+        recompute=recompute,
+        executor=executor,
+        address=address,
+        workers=workers,
+        simulate_top=simulate_top,
     )
 
 

@@ -32,7 +32,7 @@ STUDY: dict[str, Any] = {
     },
 }
 #: What programs may rely on.
-CONTRACT = {"study", "certificate", "counts", "run_dir", "plans", "timing"}
+CONTRACT = {"study", "certificate", "counts", "provenance", "run_dir", "plans", "timing"}
 POINT = {"design", "chips", "objectives", "variables", "silicon", "jobs"}
 COUNTS = {"designs", "kept", "physical", "profile", "searched", "evaluated"}
 EVENT = {

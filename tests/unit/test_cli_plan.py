@@ -71,6 +71,10 @@ def answer(call, config):
     return ask
 
 
+#: What computed an answer, and what it is about.
+DIGESTS = {"code", "calibration", "data", "versions", "framework", "model", "chip", "cluster"}
+
+
 def one_sentence(err: str) -> str:
     assert err.endswith(".\n")
     assert err.removesuffix("\n").isprintable()
@@ -83,6 +87,8 @@ def test_the_answer_is_that_of_the_library(answer, config):
     best = dt.plan(job, dt.hardware.cluster("h100-sxm", 8))
     assert found.keys() >= CONTRACT
     assert found["certificate"].keys() == CERTIFICATE
+    assert found["provenance"].keys() == {*best.best.provenance, "versions", "digests"}
+    assert found["provenance"]["digests"].keys() == DIGESTS
     assert found["plan"].keys() == {field.name for field in fields(Plan)} - {"layouts"}
     assert found["step_time_s"] == best.step_time_s
     assert found["plan"] == json.loads(json.dumps(plan_fields(best.plan)))
@@ -129,6 +135,7 @@ def test_a_search_cut_short_says_how_far_off_it_can_be(call, config, monkeypatch
     assert code == 2
     assert "--time-limit" in one_sentence(err)
     assert json.loads(out)["plan"] is None
+    assert json.loads(out)["provenance"]["digests"].keys() == DIGESTS
 
 
 @pytest.mark.parametrize(
@@ -334,6 +341,7 @@ def test_the_front_over_chips(call, answer, config):
     flags = ("--chip", "h100-sxm", "--chips", "4..20:4", *JOB, *NARROW, "--tokens", "1B", "--objective", "cost")
     found = answer(*flags)
     points = found["front"]
+    assert found["provenance"]["digests"].keys() == DIGESTS - {"cluster"}
     assert [point["chips"] for point in points] == [4, 8, 12, 16, 20]
     bad = {point["chips"]: point for point in points if point["plan"] is None}
     assert "20 do not fill groups of 8" in bad[20]["reason"]

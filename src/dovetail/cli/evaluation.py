@@ -24,8 +24,10 @@ EXIT_INFEASIBLE = 3
 Facts = list[tuple[str, str]]
 
 
-def evaluation_fields(result: Evaluation) -> dict[str, Any]:
+def evaluation_fields(result: Evaluation, job: Job, cluster: Cluster, framework: Framework) -> dict[str, Any]:
     """The JSON fields others rely on."""
+    from dovetail.plans.provenance import provenance_fields
+
     return {
         "fits": result.fits,
         "step_time_s": result.step_time_s,
@@ -38,7 +40,7 @@ def evaluation_fields(result: Evaluation) -> dict[str, Any]:
             "by_stage": [dict(parts) for parts in result.memory_by_stage],
         },
         "energy_j": result.energy_j,
-        "provenance": dict(result.provenance),
+        "provenance": {**result.provenance, **provenance_fields(job, cluster, framework)},
         "plan": plan_fields(result.plan),
     }
 

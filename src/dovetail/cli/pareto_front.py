@@ -52,7 +52,8 @@ def answer_front(asked: Asked, request: PlanRequest) -> None:
     if best is not None and request.out is not None:
         write_plan(_answered(best), asked, request.out)
     if request.as_json:
-        print_json(front_fields(points, best, objective) | {"timing": {"seconds": time.monotonic() - start}})
+        fields = front_fields(points, best, objective) | {"provenance": _provenance(question)}
+        print_json(fields | {"timing": {"seconds": time.monotonic() - start}})
     elif best is not None:
         _print(question, points, best, objective)
         if request.out is not None:
@@ -69,6 +70,14 @@ def front_fields(points: Sequence[FrontPoint], best: FrontPoint | None, objectiv
         "best_chips": None if best is None else best.chips,
         "front": [_point_fields(point) for point in points],
     }
+
+
+def _provenance(question: Question) -> dict[str, Any]:
+    """What computed all points; their clusters differ."""
+    from dovetail.plans.provenance import provenance_fields
+
+    fields = provenance_fields(question.job, question.cluster, question.framework)
+    return fields | {"digests": {name: text for name, text in fields["digests"].items() if name != "cluster"}}
 
 
 def _point_fields(point: FrontPoint) -> dict[str, Any]:

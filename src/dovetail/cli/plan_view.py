@@ -37,7 +37,6 @@ _OF_PLAN = (
     "breakdown",
     "memory_bytes",
     "energy_j",
-    "provenance",
     "plan",
 )
 
@@ -46,8 +45,14 @@ def answer_fields(
     answer: Answer, *, training: Training | None = None, ideal: Answer | None = None, explanation: Any = None
 ) -> dict[str, Any]:
     """The JSON fields others rely on; without a plan those of the plan are null."""
-    best = answer.evaluation
-    fields = {"fits": False} | dict.fromkeys(_OF_PLAN) if best is None else evaluation_fields(best)
+    from dovetail.plans.provenance import provenance_fields
+
+    question = answer.job, answer.cluster, answer.framework
+    if answer.evaluation is None:
+        # that nothing fits rests on the same as an answer does
+        fields = {"fits": False, **dict.fromkeys(_OF_PLAN), "provenance": provenance_fields(*question)}
+    else:
+        fields = evaluation_fields(answer.evaluation, *question)
     fields |= question_fields(answer)
     fields |= {
         "certificate": certificate_fields(answer.certificate),

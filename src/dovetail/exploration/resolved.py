@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -11,8 +10,9 @@ from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 
-from dovetail import __version__, frameworks
+from dovetail import frameworks
 from dovetail.arrays import Floats, Ints
+from dovetail.digests import digest
 from dovetail.documents import validate
 from dovetail.errors import InputError, one_of
 from dovetail.exploration import wafers
@@ -207,7 +207,7 @@ def _study(file: StudyFile, where: str, folder: Path) -> ResolvedStudy:
         check_simulated(file.objectives, file.search.method)
     study = replace(study, plans=_plans(file.plans, study))
     asked = file.model_dump(mode="json", exclude_none=True, exclude=_NOT_ASKED)
-    return replace(study, document={**asked, "content": _content(study), "version": __version__})
+    return replace(study, document={**asked, "content": _content(study)})
 
 
 def _counts(file: StudyFile, space: DesignSpace) -> tuple[int, ...]:
@@ -369,16 +369,15 @@ def _check_estimate(space: DesignSpace, objective: str) -> None:
 def _content(study: ResolvedStudy) -> dict[str, str]:
     """Digests of what names and paths refer to, so that we notice if a file changed during a run."""
     space = study.space
-    axes = [(axis.name, {name: values.tobytes() for name, values in axis.values.items()}) for axis in space.axes]
+    formulas = space.formulas
     parts: dict[str, object] = {
         "jobs": study.jobs,
         "framework": study.framework,
-        "space": (space.fixed, axes, _texts(space)),
+        "space": (space.fixed, space.axes, _texts(space)),
         "tiers": study.tiers,
+        "technology": (formulas.references, formulas.technology, formulas.end),
     }
-    formulas = space.formulas
-    parts["technology"] = (formulas.references, formulas.technology, formulas.end)
-    return {name: hashlib.sha256(repr(part).encode()).hexdigest()[:16] for name, part in parts.items()}
+    return {name: digest(part) for name, part in parts.items()}
 
 
 def _texts(space: DesignSpace) -> list[object]:

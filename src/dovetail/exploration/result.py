@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dovetail.arrays import TOLERANCE, Floats
+from dovetail.digests import package_provenance
 from dovetail.exploration import wafers
 from dovetail.exploration.lower_bounds import candidate_lower_bounds
 from dovetail.exploration.objective import OBJECTIVES
@@ -93,6 +94,7 @@ def result_document(
         **answer,
         "certificate": _certificate(study, front, searched, rest),
         "counts": dict(counts),
+        "provenance": package_provenance(),
     }
 
 
