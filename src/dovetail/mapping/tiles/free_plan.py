@@ -236,18 +236,19 @@ class FreeSearch:
         """The best plan, or the best simulated one, and the certificate."""
         ordered = sorted(self.best_of.items(), key=lambda item: (item[1].step_time_s, item[0]))
         bound = min(self.bounds.values(), default=float("inf"))
-        unseen = len(self.bounds) - len(self.seen)
-        infeasible = sum(bound == float("inf") for bound in self.bounds.values())
-        counts = Counts(len(self.bounds), infeasible, len(self.seen))
+        unfit = {skeleton for skeleton, bound in self.bounds.items() if bound == float("inf")}
+        limit_s = self.best_s * (1 - TOLERANCE)
+        unseen = sum(bound < limit_s for each, bound in self.bounds.items() if each not in self.seen)
+        counts = Counts(len(self.bounds), len(unfit), len(self.seen - unfit), unseen)
         if not ordered:
-            proof = certificate(None, bound, self.description, counts, pruned=unseen)
+            proof = certificate(None, bound, self.description, counts)
             return Answer(self.job, self.cluster, self.framework, Space(), None, proof, (), timing)
         replayed = tuple(self._replayed([e for _, e in ordered[:simulate_top]]))
         best, best_s = ordered[0][1], ordered[0][1].step_time_s
         if replayed:
             best, best_s = evaluate(replayed[0].plan, self.job, self.cluster, self.framework), replayed[0].step_time_s
         proof = certificate(
-            best_s, bound, self.description, counts, pruned=unseen, time="simulated" if replayed else "modelled"
+            best_s, bound, self.description, counts, time="simulated" if replayed else "modelled"
         )
         others = [e for _, e in ordered if e.plan != best.plan][:ALTERNATIVES]
         alternatives = tuple(Alternative(e.plan, e.step_time_s, e.step_time_s / best.step_time_s - 1) for e in others)
