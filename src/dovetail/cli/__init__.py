@@ -27,10 +27,8 @@ from dovetail.cli import (
     validate,
     wafers,
 )
+from dovetail.cli.exit_codes import EXIT_ANSWERED, EXIT_INTERRUPTED, EXIT_WRONG_INPUT
 from dovetail.errors import InputError
-
-EXIT_WRONG_INPUT = 2
-EXIT_INTERRUPTED = 130
 
 app = typer.Typer(
     name="dovetail",
@@ -82,11 +80,12 @@ def main(arguments: list[str] | None = None) -> None:
     except typer.TyperException as error:
         _fail(_usage_error(error))
     except (typer.Abort, KeyboardInterrupt):
+        typer.echo("dovetail: was interrupted; let it run longer.", err=True)
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
-        sys.exit(0)
+        sys.exit(EXIT_ANSWERED)
     else:
-        sys.exit(code if isinstance(code, int) else 0)
+        sys.exit(code if isinstance(code, int) else EXIT_ANSWERED)
 
 
 def _usage_error(error: typer.TyperException) -> InputError:

@@ -95,8 +95,8 @@ def partition_profiled(
     """The same where the layers are profiled already; without `by_block` all blocks recompute what the plan says.
 
     Two chains are solved where they differ: one that never takes more, in time or memory, than an evaluation would
-    say, for the bound, and one that never takes less memory, for the answer. `poll` is called from time to time; what it
-    raises ends the search.
+    say, for the bound, and one that never takes less memory, for the answer. `poll` is called from time to time; what
+    it raises ends the search.
     """
     builder = ChainBuilder(plan, profiled, by_block=by_block)
     relaxed = partition_layers(builder.chain(relaxed=True), poll)

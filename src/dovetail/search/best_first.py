@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -11,17 +9,14 @@ import numpy as np
 from dovetail.arrays import TOLERANCE, Bools, Floats, Ints
 from dovetail.bounds.batch import Batch, Candidates, Evaluated
 from dovetail.bounds.degree_bounds import DegreeBounds
-from dovetail.partition.partition_plan import PartitionedPlan, partition_profiled
-from dovetail.plans.derive import even_layers
 from dovetail.plans.partitions import is_free, listed_partitions
 from dovetail.plans.plan import Plan
 from dovetail.plans.skeletons import AXIS_ORDERS, NAMES, PlanSkeletons, plan_skeletons, shardings
 from dovetail.plans.space import BY_BLOCK, Space
 from dovetail.plans.stage_degrees import stage_degrees
+from dovetail.search.partition_setting import partition_setting
 from dovetail.search.progress import NOTHING, Left, Progress, Reporter, simplicity
 from dovetail.search.time_limit import OutOfTimeError, TimeLimit
-from dovetail.step.evaluate import profiled_job
-from dovetail.step.facts import facts_of
 from dovetail.step.layer_tables import Setting, recompute_policies
 from dovetail.step.plan_tables import Tables, numbers, plan_of
 from dovetail.step.state_tables import StateSharding
@@ -218,9 +213,7 @@ class BestFirst:
         start, size, left.skeletons = 0, BATCH, rest
         while start < len(order):
             unopened = order[start:]
-            left.policies = Left(
-                by_policy[unopened].ravel(), np.repeat(states[unopened], by_policy.shape[1])
-            )
+            left.policies = Left(by_policy[unopened].ravel(), np.repeat(states[unopened], by_policy.shape[1]))
             self._check_time()
             rows = order[start : start + size]
             rows = rows[lowest[rows] < self.progress.limit_s]
@@ -398,18 +391,3 @@ class BestFirst:
             if placed.status != "optimal":
                 self.progress.left_s = min(self.progress.left_s, placed.lower_bound_s)
         self._open.clear()
-
-
-def partition_setting(
-    setting: Setting, plan: Plan, *, by_block: bool, poll: Callable[[], None] = lambda: None
-) -> PartitionedPlan | None:
-    """The plan with its best partition, and the best policy of every block where blocks choose."""
-    schedule, stages = plan.pipeline_schedule, plan.pipeline_parallel
-    facts = facts_of(setting.framework, setting.job, schedule=schedule, stages=stages)
-    if setting.at_least:
-        facts = facts.at_least(schedule=schedule, stages=stages)
-    layers = even_layers(plan.pipeline_parallel * plan.virtual_stages, setting.job.model.num_layers)
-    profiled = profiled_job(plan, setting.job, setting.cluster, facts, setting.efficiencies)
-    return partition_profiled(
-        replace(plan, layers_per_stage=layers), setting.job, profiled, setting.basis, by_block=by_block, poll=poll
-    )

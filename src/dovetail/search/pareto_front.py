@@ -15,11 +15,13 @@ from dovetail.plans.narrowed_space import within
 from dovetail.plans.space import Space
 from dovetail.search.answer import Answer
 from dovetail.search.plan import plan
+from dovetail.search.progress import SearchProgress
 from dovetail.step.evaluate import Evaluation
 
 Objective = Literal["time", "cost", "energy"]
 
 SECONDS_PER_HOUR = 3600.0
+NOT_SEARCHED = "was not searched: the search was interrupted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,13 @@ class FrontPoint:
     #: no other number of chips is as cheap and as fast
     on_cost_front: bool = False
 
+    @property
+    def known(self) -> bool:
+        """Whether it is proven which plan is the best, or that there is none."""
+        if self.answer is None:
+            return self.reason != NOT_SEARCHED
+        return self.answer.certificate.status != "feasible"
+
 
 def pareto_front(
     job: Job,
@@ -63,17 +72,25 @@ def pareto_front(
     space: Space | None = None,
     price_per_chip_hour: float | None = None,
     time_limit_s: float | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    on_progress: Callable[[SearchProgress], None] | None = None,
 ) -> tuple[FrontPoint, ...]:
     """The best plan for every number of chips, the global batch being the same; the time limit holds for each.
+
+    Once `stop` says so the search under way ends with its best plan, and the rest are not searched; `on_progress` is
+    told how far each search is.
 
     Numbers of chips that the cluster, the batch or the space does not allow stay in it, with the reason.
     """
     check_tokens(tokens)
     points: list[FrontPoint] = []
     for chips in counts:
+        if stop():
+            points.append(FrontPoint(chips, None, None, NOT_SEARCHED))
+            continue
         try:
             cluster = cluster_of(chips)
-            answer = _answer(job, cluster, framework, space, time_limit_s)
+            answer = _answer(job, cluster, framework, space, time_limit_s, stop, on_progress)
         except InputError as error:
             points.append(FrontPoint(chips, None, None, str(error)))
             continue
@@ -86,13 +103,19 @@ def pareto_front(
 
 
 def _answer(
-    job: Job, cluster: Cluster, framework: Framework | str, space: Space | None, time_limit_s: float | None
+    job: Job,
+    cluster: Cluster,
+    framework: Framework | str,
+    space: Space | None,
+    time_limit_s: float | None,
+    stop: Callable[[], bool],
+    on_progress: Callable[[SearchProgress], None] | None,
 ) -> Answer:
     from dovetail import frameworks
 
     framework = frameworks.load(framework) if isinstance(framework, str) else framework
     narrow = within(space or Space(), job, cluster, framework, leave_out=True)
-    return plan(job, cluster, framework, space=narrow, time_limit_s=time_limit_s)
+    return plan(job, cluster, framework, space=narrow, time_limit_s=time_limit_s, stop=stop, on_progress=on_progress)
 
 
 def check_tokens(tokens: float) -> None:
@@ -125,7 +148,7 @@ def shortage(answer: Answer) -> str:
     """Why an answer has no plan, in words."""
     certificate = answer.certificate
     if certificate.status != "infeasible":
-        return "no plan that fits was found in time"
+        return "no plan that fits was found in the time given"
     if certificate.counted == 0:
         return "no degrees divide the chips, the batch and the model at once"
     return f"none of {certificate.counted:,} plans fits the chips' memory"

@@ -46,13 +46,13 @@ class _Compiling(event.Listener):
         self._depth = 0
         self._began = 0.0
 
-    def on_start(self, event: event.Event) -> None:
+    def on_start(self, event: event.Event) -> None:  # noqa: ARG002
         """Kernels that call others compile these meanwhile."""
         if self._depth == 0:
             self._began = time.monotonic()
         self._depth += 1
 
-    def on_end(self, event: event.Event) -> None:
+    def on_end(self, event: event.Event) -> None:  # noqa: ARG002
         """The outermost counts."""
         self._depth -= 1
         if self._depth == 0:
@@ -60,4 +60,4 @@ class _Compiling(event.Listener):
 
 
 _COMPILING = _Compiling()
-event.register("numba:compile", _COMPILING)
+event.register("numba:compile", _COMPILING)  # pyright: ignore[reportUnknownMemberType]
