@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -20,7 +19,8 @@ if TYPE_CHECKING:
     from dovetail.plans.plan import Plan
     from dovetail.plans.plan_file import Task
     from dovetail.plans.space import Space
-    from dovetail.search import Answer, SearchProgress
+    from dovetail.search import Answer
+    from dovetail.search.progress import Listener
     from dovetail.simulation import Simulation
     from dovetail.step.evaluate import Evaluation
 
@@ -37,8 +37,7 @@ def plan(
     time_limit_s: float | None = None,
     below_s: float = float("inf"),
     simulate_top: int = 0,
-    stop: Callable[[], bool] | None = None,
-    on_progress: Callable[[SearchProgress], None] | None = None,
+    on_progress: Listener | None = None,
 ) -> Answer:
     """The fastest plan that fits, of all that the framework can run, with a certificate.
 
@@ -51,9 +50,8 @@ def plan(
             `feasible` and a gap.
         below_s: Plans that take as long or longer are of no interest; the bound that is proven where none is faster.
         simulate_top: How many leading plans to simulate at most, to answer with the fastest by simulation.
-        stop: Asked all along; once it says True the search ends with the best plan so far, as at a time limit.
         on_progress: Told a few times a second the best plan so far, the lower bound, the gap and how many plans are
-            open.
+            open (a `SearchProgress`); where it returns True the search ends with the best plan so far.
     """
     from dovetail.search.plan import plan
 
@@ -65,7 +63,6 @@ def plan(
         time_limit_s=time_limit_s,
         below_s=below_s,
         simulate_top=simulate_top,
-        stop=stop,
         on_progress=on_progress,
     )
 

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -50,9 +50,12 @@ class Interrupt:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)  # pyright: ignore[reportArgumentType]
 
-    def is_asked(self) -> bool:
-        """Whether the search has to end."""
-        return self.asked
+    def until_asked(self, items: Iterable[T]) -> Iterator[T]:
+        """The items up to an interrupt."""
+        for item in items:
+            if self.asked:
+                return
+            yield item
 
     def unless(self, extra: Callable[[], T]) -> T | None:
         """What is worth making only as long as nobody interrupts; the answer is there without it."""
@@ -68,9 +71,10 @@ class Interrupt:
         finally:
             self.raises = False
 
-    def notice(self, progress: SearchProgress) -> None:
-        """Learns of a first plan."""
+    def notice(self, progress: SearchProgress) -> bool:
+        """Learns of a first plan; returns whether the search has to end."""
         self.has_plan = self.has_plan or progress.plan is not None
+        return self.asked
 
     def _take(self, _number: int, _frame: FrameType | None) -> None:
         if self.asked or not self.has_plan:

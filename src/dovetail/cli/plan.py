@@ -68,49 +68,60 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a view.")] = False,
 ) -> None:
     """Find the fastest plan that fits, among all the framework can run, and prove it."""
-    given = {"job.model": model, "job.seq_len": seq_len, "job.global_batch": global_batch, "job.precision": precision}
-    given |= {"job.optimizer": optimizer, "cluster.name": cluster, "cluster.chip": chip, "cluster.framework": framework}
-    question = asked(file, given, chips)
-    if out is not None:
-        _check_out(out, force=force)
-    from dovetail.plans.narrowed_space import narrowed
+    with Interrupt() as interrupt:
+        given = {
+            "job.model": model,
+            "job.seq_len": seq_len,
+            "job.global_batch": global_batch,
+            "job.precision": precision,
+        }
+        given |= {
+            "job.optimizer": optimizer,
+            "cluster.name": cluster,
+            "cluster.chip": chip,
+            "cluster.framework": framework,
+        }
+        question = asked(file, given, chips)
+        if out is not None:
+            _check_out(out, force=force)
+        from dovetail.plans.narrowed_space import narrowed
 
-    count = None if tokens is None else parse_tokens(tokens)
-    request = PlanRequest(
-        narrowed(fix or ()), _at_least_0("--time-limit", time_limit), explain, ideal, out, count, objective,
-        _at_least_0("--price-per-chip-hour", price), simulate_top, strategy, as_json,
-    )  # fmt: skip
-    if strategy == "free":
-        _check_free(bool(fix), explain=explain, ideal=ideal, several=bool(question.counts))
-    if question.counts and simulate_top:
+        count = None if tokens is None else parse_tokens(tokens)
+        request = PlanRequest(
+            narrowed(fix or ()), _at_least_0("--time-limit", time_limit), explain, ideal, out, count, objective,
+            _at_least_0("--price-per-chip-hour", price), simulate_top, strategy, as_json,
+        )  # fmt: skip
+        if strategy == "free":
+            _check_free(bool(fix), explain=explain, ideal=ideal, several=bool(question.counts))
+        _answer(question, request, interrupt)
+
+
+def _answer(question: Asked, request: PlanRequest, interrupt: Interrupt) -> None:
+    if not question.counts:
+        _answer_plan(question, request, interrupt)
+        return
+    if request.simulate_top:
         raise InputError(
             "--simulate-top", "cannot be combined with several numbers of chips", "give one, e.g. --chips 256"
         )
-    if question.counts:
-        from dovetail.cli.pareto_front import answer_front
+    from dovetail.cli.pareto_front import answer_front
 
-        answer_front(question, request)
-    else:
-        _answer_plan(question, request)
+    answer_front(question, request, interrupt)
 
 
-def _answer_plan(asked_for: Asked, request: PlanRequest) -> None:
+def _answer_plan(asked_for: Asked, request: PlanRequest, interrupt: Interrupt) -> None:
     question = asked_for.question()
     if request.objective is not None:
         raise InputError("--objective", "compares numbers of chips", "give several, e.g. --chips 256..4096")
     if request.ideal and question.framework.name == "ideal":
         raise InputError("--ideal", "cannot be combined with --framework ideal", "drop one of them")
-    with Interrupt() as interrupt:
-        answer = _searched(question, request, interrupt)
-        if answer.evaluation is None:
-            code = _say_none(answer, request, interrupt)
-        else:
-            code = EXIT_ANSWERED
-            _show(answer, asked_for, question, request, interrupt)
-        if interrupt.asked:
-            code = EXIT_INTERRUPTED
-    if code != EXIT_ANSWERED:
-        raise typer.Exit(code)
+    answer = _searched(question, request, interrupt)
+    if answer.evaluation is None:
+        code = _say_none(answer, request, interrupt)
+    else:
+        code = EXIT_ANSWERED
+        _show(answer, asked_for, question, request, interrupt)
+    raise typer.Exit(EXIT_INTERRUPTED if interrupt.asked else code)
 
 
 def _searched(question: Question, request: PlanRequest, interrupt: Interrupt) -> Answer:
@@ -123,21 +134,15 @@ def _searched(question: Question, request: PlanRequest, interrupt: Interrupt) ->
     if request.strategy == "free":
         from dovetail.mapping.tiles.free_plan import free_plan
 
-        return free_plan(
-            job, cluster, framework, time_limit_s=limit, simulate_top=top, stop=interrupt.is_asked,
-            on_progress=interrupt.notice,
-        )  # fmt: skip
+        return free_plan(job, cluster, framework, time_limit_s=limit, simulate_top=top, on_progress=interrupt.notice)
     space = within(request.space, job, cluster, framework)
     with PlanProgress(as_json=request.as_json) as shown:
 
-        def notice(progress: SearchProgress) -> None:
-            interrupt.notice(progress)
+        def notice(progress: SearchProgress) -> bool:
             shown(progress)
+            return interrupt.notice(progress)
 
-        return best_plan(
-            job, cluster, framework, space=space, time_limit_s=limit, simulate_top=top, stop=interrupt.is_asked,
-            on_progress=notice,
-        )  # fmt: skip
+        return best_plan(job, cluster, framework, space=space, time_limit_s=limit, simulate_top=top, on_progress=notice)
 
 
 def _say_none(answer: Answer, request: PlanRequest, interrupt: Interrupt) -> int:

@@ -49,9 +49,8 @@ def smallest_fixes(answer: Answer, time_limit_s: float | None = None) -> Fixes:
     """
     if answer.certificate.status != "infeasible":
         return Fixes(unknown=(MEMORY, CHIPS))
-    tried = [_other_chips(answer, time_limit_s)]
-    if answer.certificate.counted:
-        tried = [_more_memory(answer, time_limit_s), _more_chips(answer, time_limit_s)]
+    ways = (_more_memory, _more_chips) if answer.certificate.counted else (_other_chips,)
+    tried = [way(answer, time_limit_s) for way in ways]
     return Fixes(
         tuple(each for each in tried if isinstance(each, SmallestFix)),
         tuple(each for each in tried if isinstance(each, str)),

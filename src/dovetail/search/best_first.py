@@ -15,7 +15,7 @@ from dovetail.plans.skeletons import AXIS_ORDERS, NAMES, PlanSkeletons, plan_ske
 from dovetail.plans.space import BY_BLOCK, Space
 from dovetail.plans.stage_degrees import stage_degrees
 from dovetail.search.partition_setting import partition_setting
-from dovetail.search.progress import NOTHING, Left, Progress, Reporter, simplicity
+from dovetail.search.progress import NOTHING, OpenPlans, Progress, Reporter, simplicity
 from dovetail.search.time_limit import OutOfTimeError, TimeLimit
 from dovetail.step.layer_tables import Setting, recompute_policies
 from dovetail.step.plan_tables import Tables, numbers, plan_of
@@ -69,25 +69,26 @@ class BestFirst:
         return self.progress
 
     def _check_time(self) -> None:
-        """Ends the search where time is over, and reports on it; called between all longer parts of its work."""
-        if self.time_limit.over:
-            raise OutOfTimeError
+        """Reports on the search, and ends it where time is over; called between all longer parts of its work."""
         if self._reporter is not None and self._reporter.is_due(self.progress):
             self._note_partitions()
-            self._reporter.report(self.progress)
+            if self._reporter.report(self.progress):
+                self.time_limit.end()
+        if self.time_limit.over:
+            raise OutOfTimeError
 
     def _note_partitions(self) -> None:
         bounds = [bound for bound, _, _ in self._open]
-        self.progress.left.partitions = Left.of(bounds, [not evaluated for _, _, evaluated in self._open])
+        self.progress.left.partitions = OpenPlans.of(bounds, [not evaluated for _, _, evaluated in self._open])
 
     def _search(self) -> None:
         left = self.progress.left
-        left.pairs = Left.of([0.0], [0])
+        left.pairs = OpenPlans.of([0.0], [0])
         self._pairs = pairs = DegreeBounds(self.setting, self.space, self.degrees, self.tables)
         bounds, plans = pairs.seconds.ravel(), self._count_all(pairs).ravel()
         order = np.argsort(bounds, kind="stable")
         order = order[np.isfinite(bounds[order])]
-        left.pairs = Left(bounds[order], plans[order])
+        left.pairs = OpenPlans(bounds[order], plans[order])
         self.time_limit.start()
         self._find_first(order)
         start, sizes, size = 0, iter(ROUNDS), ROUNDS[-1]
@@ -99,7 +100,7 @@ class BestFirst:
                 break
             selected = np.zeros(bounds.shape, np.bool_)
             selected[opened[bounds[opened] < self.progress.limit_s]] = True
-            self._round(selected.reshape(pairs.seconds.shape), Left(bounds[rest], plans[rest]))
+            self._round(selected.reshape(pairs.seconds.shape), OpenPlans(bounds[rest], plans[rest]))
             start += size
         left.pairs = NOTHING
         self._refine()
@@ -152,6 +153,8 @@ class BestFirst:
         looked_at[:, leanest] = True
         bounds = np.where(looked_at, bounds, np.inf)
         (rows,) = np.nonzero(bounds.min(axis=1) < limit_s)
+        if not len(rows):
+            return
         candidates, lowest = self._bounded(batch, rows, bounds)
         candidates = candidates.take(lowest < limit_s)
         if len(candidates):
@@ -169,7 +172,7 @@ class BestFirst:
             )
         return self._shardings[key]
 
-    def _round(self, selected: Bools, rest: Left) -> None:
+    def _round(self, selected: Bools, rest: OpenPlans) -> None:
         """Bounds all skeletons of some stage degrees and stage counts, and opens them in that order."""
         setting, counts, left = self.setting, self.progress.counts, self.progress.left
         skeletons = plan_skeletons(setting.job, setting.cluster, setting.framework, self.space, self.degrees, selected)
@@ -182,7 +185,7 @@ class BestFirst:
         counts.infeasible += self._choices * (unfit + int(states[~np.isfinite(bounds)].sum()))
         order = np.argsort(bounds, kind="stable")
         order = order[np.isfinite(bounds[order])]
-        left.pairs, left.skeletons = rest, Left(bounds[order], states[order] * self._choices)
+        left.pairs, left.skeletons = rest, OpenPlans(bounds[order], states[order] * self._choices)
         for start in range(0, len(order), OPENED):
             self._check_time()
             rows = order[start : start + OPENED]
@@ -190,7 +193,7 @@ class BestFirst:
             if not len(rows):
                 break
             after = order[start + OPENED :]
-            self._open_skeletons(skeletons.take(rows), Left(bounds[after], states[after] * self._choices))
+            self._open_skeletons(skeletons.take(rows), OpenPlans(bounds[after], states[after] * self._choices))
         left.skeletons = NOTHING
 
     def _num_states(self, skeletons: PlanSkeletons) -> Ints:
@@ -200,7 +203,7 @@ class BestFirst:
         counts = [len(self._states_of(*key)) for key in cast("list[list[int]]", unique.tolist())]
         return np.array(counts, np.int64)[back.reshape(-1)]
 
-    def _open_skeletons(self, skeletons: PlanSkeletons, rest: Left) -> None:
+    def _open_skeletons(self, skeletons: PlanSkeletons, rest: OpenPlans) -> None:
         """Profiles skeletons and expands them, those with the lowest bound first."""
         left, batch = self.progress.left, Batch(self.tables, skeletons)
         bounds = batch.screen(self._pairs.state_bytes(skeletons), self._leanest, self.progress.limit_s)
@@ -213,7 +216,7 @@ class BestFirst:
         start, size, left.skeletons = 0, BATCH, rest
         while start < len(order):
             unopened = order[start:]
-            left.policies = Left(by_policy[unopened].ravel(), np.repeat(states[unopened], by_policy.shape[1]))
+            left.policies = OpenPlans(by_policy[unopened].ravel(), np.repeat(states[unopened], by_policy.shape[1]))
             self._check_time()
             rows = order[start : start + size]
             rows = rows[lowest[rows] < self.progress.limit_s]

@@ -15,13 +15,11 @@ from dovetail.plans.narrowed_space import within
 from dovetail.plans.space import Space
 from dovetail.search.answer import Answer
 from dovetail.search.plan import plan
-from dovetail.search.progress import SearchProgress
 from dovetail.step.evaluate import Evaluation
 
 Objective = Literal["time", "cost", "energy"]
 
 SECONDS_PER_HOUR = 3600.0
-NOT_SEARCHED = "was not searched: the search was interrupted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +53,9 @@ class FrontPoint:
     on_cost_front: bool = False
 
     @property
-    def known(self) -> bool:
+    def proven(self) -> bool:
         """Whether it is proven which plan is the best, or that there is none."""
-        if self.answer is None:
-            return self.reason != NOT_SEARCHED
-        return self.answer.certificate.status != "feasible"
+        return self.answer is None or self.answer.certificate.status != "feasible"
 
 
 def pareto_front(
@@ -71,26 +67,20 @@ def pareto_front(
     *,
     space: Space | None = None,
     price_per_chip_hour: float | None = None,
-    time_limit_s: float | None = None,
-    stop: Callable[[], bool] = lambda: False,
-    on_progress: Callable[[SearchProgress], None] | None = None,
+    search: Callable[..., Answer] = plan,
 ) -> tuple[FrontPoint, ...]:
-    """The best plan for every number of chips, the global batch being the same; the time limit holds for each.
+    """The best plan for every number of chips, the global batch being the same.
 
-    Once `stop` says so the search under way ends with its best plan, and the rest are not searched; `on_progress` is
-    told how far each search is.
+    `search` is `plan`, or that with a time limit or a listener for each number.
 
     Numbers of chips that the cluster, the batch or the space does not allow stay in it, with the reason.
     """
     check_tokens(tokens)
     points: list[FrontPoint] = []
     for chips in counts:
-        if stop():
-            points.append(FrontPoint(chips, None, None, NOT_SEARCHED))
-            continue
         try:
             cluster = cluster_of(chips)
-            answer = _answer(job, cluster, framework, space, time_limit_s, stop, on_progress)
+            answer = _answer(job, cluster, framework, space, search)
         except InputError as error:
             points.append(FrontPoint(chips, None, None, str(error)))
             continue
@@ -103,19 +93,13 @@ def pareto_front(
 
 
 def _answer(
-    job: Job,
-    cluster: Cluster,
-    framework: Framework | str,
-    space: Space | None,
-    time_limit_s: float | None,
-    stop: Callable[[], bool],
-    on_progress: Callable[[SearchProgress], None] | None,
+    job: Job, cluster: Cluster, framework: Framework | str, space: Space | None, search: Callable[..., Answer]
 ) -> Answer:
     from dovetail import frameworks
 
     framework = frameworks.load(framework) if isinstance(framework, str) else framework
     narrow = within(space or Space(), job, cluster, framework, leave_out=True)
-    return plan(job, cluster, framework, space=narrow, time_limit_s=time_limit_s, stop=stop, on_progress=on_progress)
+    return search(job, cluster, framework, space=narrow)
 
 
 def check_tokens(tokens: float) -> None:

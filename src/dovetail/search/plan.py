@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
 from dovetail import frameworks
@@ -19,7 +18,7 @@ from dovetail.plans.words import space_sentence
 from dovetail.search.answer import Alternative, Answer
 from dovetail.search.best_first import BestFirst
 from dovetail.search.certificate import certificate
-from dovetail.search.progress import Progress, Reporter, SearchProgress, simplicity
+from dovetail.search.progress import Listener, Progress, Reporter, simplicity
 from dovetail.search.time_limit import TimeLimit
 from dovetail.step.evaluate import evaluate
 from dovetail.step.layer_tables import Setting
@@ -37,8 +36,7 @@ def plan(
     time_limit_s: float | None = None,
     below_s: float = float("inf"),
     simulate_top: int = 0,
-    stop: Callable[[], bool] | None = None,
-    on_progress: Callable[[SearchProgress], None] | None = None,
+    on_progress: Listener | None = None,
 ) -> Answer:
     """The fastest plan that fits, of all that the framework can run, or of those in a narrower space.
 
@@ -49,8 +47,8 @@ def plan(
     `below_s` is the bound that is proven.
 
     The time limit counts from when the tables of the search stand, without the seconds in which kernels are compiled.
-    `stop` is asked all along whether to end at once, tables or not. Either way the best plan so far is the answer.
-    `on_progress` is told a few times a second how far the search is.
+    `on_progress` is told a few times a second how far the search is; where it returns True the search ends, as at its
+    time limit, with the best plan so far.
 
     An answer may be unproven, with a time limit or where the partition of blocks with policies of their own is: then
     its status is `feasible`, and the gap says how far off it can be. Of evaluated plans with equal time the first by
@@ -66,7 +64,7 @@ def plan(
     check_space(narrowed, framework)
     start, cpu = time.monotonic(), time.process_time()
     whole = narrowed.resolve(job, cluster, framework)
-    time_limit = TimeLimit(time_limit_s, stop)
+    time_limit = TimeLimit(time_limit_s)
     reporter = None if on_progress is None else Reporter(on_progress)
     if simulate_top and below_s < float("inf"):
         raise InputError("below_s", "cannot be combined with simulate_top", "leave one of them out")

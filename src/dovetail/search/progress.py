@@ -44,30 +44,34 @@ class SearchProgress:
     open: int
 
 
+#: Is told how far a search is; where it returns True the search ends with the best plan so far.
+Listener = Callable[[SearchProgress], bool | None]
+
+
 @dataclass(frozen=True, slots=True)
-class Left:
+class OpenPlans:
     """Sets of plans that a search has not been through: lower bounds, and how many plans."""
 
     bounds_s: Floats
     plans: Ints
 
     @classmethod
-    def of(cls, bounds_s: Sequence[float], plans: Sequence[int]) -> Left:
+    def of(cls, bounds_s: Sequence[float], plans: Sequence[int]) -> OpenPlans:
         """The same of lists."""
         return cls(np.array(bounds_s, np.float64), np.array(plans, np.int64))
 
 
-NOTHING = Left.of([], [])
+NOTHING = OpenPlans.of([], [])
 
 
 @dataclass(slots=True)
-class LeftOpen:
+class OpenSets:
     """All that is left, where the search is at it; no plan is in two of these."""
 
-    pairs: Left = NOTHING
-    skeletons: Left = NOTHING
-    policies: Left = NOTHING
-    partitions: Left = NOTHING
+    pairs: OpenPlans = NOTHING
+    skeletons: OpenPlans = NOTHING
+    policies: OpenPlans = NOTHING
+    partitions: OpenPlans = NOTHING
 
     def below(self, limit_s: float) -> tuple[float, int]:
         """The lowest bound of what may take less than this, infinite where nothing may; and how many plans that are."""
@@ -90,7 +94,7 @@ class Progress:
     #: the lowest bound of what was given up: a partition that is not proven, and all that was left when time ran out
     left_s: float = float("inf")
     #: what the search has not been through
-    left: LeftOpen = field(default_factory=LeftOpen)
+    left: OpenSets = field(default_factory=OpenSets)
     #: only plans below this are of interest
     below_s: float = float("inf")
     #: how many plans are asked for
@@ -109,7 +113,7 @@ class Progress:
     def end(self) -> None:
         """Gives up what is left, because time ran out."""
         lowest, self.counts.open = self.left.below(self.limit_s)
-        self.left_s, self.left = min(self.left_s, lowest), LeftOpen()
+        self.left_s, self.left = min(self.left_s, lowest), OpenSets()
 
     def so_far(self) -> SearchProgress:
         """What can be said now."""
@@ -151,7 +155,7 @@ class Progress:
 class Reporter:
     """Tells a listener how far a search is: a few times a second, and once when there is a first plan."""
 
-    def __init__(self, listener: Callable[[SearchProgress], None]) -> None:
+    def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._last_s = -float("inf")
         self._told_of_plan = False
@@ -161,11 +165,11 @@ class Reporter:
         first = progress.best is not None and not self._told_of_plan
         return first or time.monotonic() - self._last_s >= REPORT_EVERY_S
 
-    def report(self, progress: Progress) -> None:
-        """Tells it."""
+    def report(self, progress: Progress) -> bool:
+        """Tells it; returns whether the search shall end."""
         self._told_of_plan = progress.best is not None
         self._last_s = time.monotonic()
-        self._listener(progress.so_far())
+        return bool(self._listener(progress.so_far()))
 
 
 def _without_partition(plan: Plan) -> Plan:

@@ -68,7 +68,8 @@ def simulated_plans(
         )
         if not _has_variants(candidate.plan, whole):
             left[number] = float("inf")
-        if time_limit is not None and time_limit.over:
+        stopped = reporter is not None and reporter.report(progress)
+        if stopped or (time_limit is not None and time_limit.over):
             break
     replays.sort(key=lambda plan: (plan.step_time_s, simplicity(plan.plan)))
     best_s = replays[0].step_time_s

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from numba.core import event
 
@@ -13,28 +12,27 @@ class OutOfTimeError(Exception):
 
 
 class TimeLimit:
-    """Counts the seconds of a search once its tables stand; those in which kernels are compiled do not count.
+    """Counts the seconds of a search once its tables stand; those in which kernels are compiled do not count."""
 
-    Before `start` only `stop` can end it.
-    """
-
-    def __init__(self, seconds: float | None = None, stop: Callable[[], bool] | None = None) -> None:
+    def __init__(self, seconds: float | None = None) -> None:
         self.seconds = seconds
-        self._stop = stop
         self._started: float | None = None
+        self._ended = False
 
     def start(self) -> None:
         """Begins to count; a search that is a part of another goes on with what is left."""
         if self._started is None:
             self._started = time.monotonic() - _COMPILING.seconds
 
+    def end(self) -> None:
+        """Ends the search whatever time is left."""
+        self._ended = True
+
     @property
     def over(self) -> bool:
         """Whether the search has to end."""
-        if self._stop is not None and self._stop():
-            return True
-        if self.seconds is None or self._started is None:
-            return False
+        if self._ended or self.seconds is None or self._started is None:
+            return self._ended
         return time.monotonic() - _COMPILING.seconds - self._started >= self.seconds
 
 

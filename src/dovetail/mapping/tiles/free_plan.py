@@ -29,7 +29,7 @@ from dovetail.plans.space import Space
 from dovetail.search.answer import Alternative, Answer, SimulatedPlan
 from dovetail.search.certificate import Counts, certificate
 from dovetail.search.plan import plan as named_plan
-from dovetail.search.progress import SearchProgress
+from dovetail.search.progress import Listener, SearchProgress
 from dovetail.simulation import simulate
 from dovetail.step.evaluate import Evaluation, evaluate, profiled_job
 from dovetail.step.evaluate import least_step_s as least_simulated_s
@@ -59,16 +59,15 @@ def free_plan(
     time_limit_s: float | None = None,
     simulate_top: int = 0,
     named_s: float = NAMED_S,
-    stop: Callable[[], bool] = lambda: False,
-    on_progress: Callable[[SearchProgress], None] | None = None,
+    on_progress: Listener | None = None,
 ) -> Answer:
     """The fastest plan found with operators sharded freely on the tiles of stages, and a bound for all of them.
 
     We search named strategies first, for at most `named_s`, so the answer is never slower than the best of them.
     Skeletons (tile, stages, sequences of a micro-batch) follow in the order of their lower bounds. For each we take the
     cheapest layouts at several prices of memory, then partition the layers and choose what every block recomputes.
-    With `simulate_top` we simulate that many of the best plans and answer with the fastest. `stop` is asked from time
-    to time whether to end with the best so far; `on_progress` is told how far the search of named strategies is.
+    With `simulate_top` we simulate that many of the best plans and answer with the fastest. `on_progress` is told
+    how far the search of named strategies is, from then on without news; where it returns True the search ends.
     """
     framework = frameworks.load(framework) if isinstance(framework, str) else framework
     if not framework.layouts:
@@ -80,10 +79,16 @@ def free_plan(
     stages = tuple(stage for stage in ZERO_STAGES if stage in framework.zero_stages_with_pipeline)
     if not stages:
         raise InputError("framework", f"{framework.name} shards no state", "use one with ZeRO 1 or 3")
-    named = named_plan(
-        job, cluster, framework, space=Space(partition="ends"), time_limit_s=named_s, stop=stop, on_progress=on_progress
+    latest: list[SearchProgress] = []
+
+    def told(progress: SearchProgress) -> bool:
+        latest[:] = [progress]
+        return on_progress is not None and bool(on_progress(progress))
+
+    named = named_plan(job, cluster, framework, space=Space(partition="ends"), time_limit_s=named_s, on_progress=told)
+    search = FreeSearch(
+        job, cluster, framework, deadline, zero_stages=stages, stop=lambda: bool(latest) and told(latest[0])
     )
-    search = FreeSearch(job, cluster, framework, deadline, zero_stages=stages, stop=stop)
     if named.evaluation is not None:
         search.offer(TileSkeleton(0, 0, 0, 0), named.evaluation)
     search.run()
