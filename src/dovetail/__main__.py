@@ -5,17 +5,16 @@ from types import FrameType
 
 
 def main() -> None:
-    """Loads the command line and runs it; an interrupt while it loads ends it with a sentence too."""
-    heard = signal.getsignal(signal.SIGINT)
-    if heard is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _leave)
+    """Loads the command line and runs it; an interrupt before a command begins ends it with a sentence too."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, leave_early)
     from dovetail.cli import main as run
 
-    signal.signal(signal.SIGINT, heard)
     run()
 
 
-def _leave(_number: int, _frame: FrameType | None) -> None:
+def leave_early(_number: int, _frame: FrameType | None) -> None:
+    """Ends the process; the command line takes this back when a command begins."""
     import os
 
     os.write(2, b"dovetail: was interrupted before it began; let it run longer.\n")

@@ -17,7 +17,9 @@ from dovetail.models import Job
 from dovetail.search import Space, pareto_front, plan
 
 MODEL = models.load("llama-3.1-8b")
-SPACE = Space(virtual_stages=(1, 2), recompute=("none", "full"), recompute_share=(1.0,), micro_batch=(1, 2))
+SPACE = Space(
+    context_parallel=(1,), virtual_stages=(1,), recompute=("none", "full"), recompute_share=(1.0,), micro_batch=(1,)
+)
 #: Words that only a proof allows.
 CLAIMS = re.compile(
     r"no plan (of the space )?fits|none of|does not fit|64 times|proven optimal|gains nothing|is not the bottleneck"
@@ -98,9 +100,8 @@ def test_an_unknown_answer_is_not_called_infeasible(unknown, limit):
     assert answer_fields(unknown)["fits"] is None
 
 
-@pytest.mark.parametrize("limit", LIMITS)
-def test_what_more_hardware_gains_is_not_called_nothing(fits, limit):
-    found = explain(fits, time_limit_s=limit)
+def test_what_more_hardware_gains_is_not_called_nothing(fits):
+    found = explain(fits, time_limit_s=0)
     # that the plan itself would not fit in less memory needs no search
     assert not CLAIMS.search(str(found).replace("below: it does not fit", ""))
     assert not any(value.proven for value in found.marginal)
