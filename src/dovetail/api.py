@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dovetail.plans.plan_file import Task
     from dovetail.plans.space import Space
     from dovetail.search import Answer
+    from dovetail.search.progress import Listener
     from dovetail.simulation import Simulation
     from dovetail.step.evaluate import Evaluation
 
@@ -36,6 +37,7 @@ def plan(
     time_limit_s: float | None = None,
     below_s: float = float("inf"),
     simulate_top: int = 0,
+    on_progress: Listener | None = None,
 ) -> Answer:
     """The fastest plan that fits, of all that the framework can run, with a certificate.
 
@@ -44,14 +46,24 @@ def plan(
         cluster: What it is trained on.
         framework: The training framework, or its name, whose plans are searched.
         space: Values that fields of the plan may take; left out all that the framework runs.
-        time_limit_s: Seconds to search; an answer that is not proven by then has status `feasible` and a gap.
+        time_limit_s: Seconds to search once the tables stand; an answer that is not proven by then has status
+            `feasible` and a gap.
         below_s: Plans that take as long or longer are of no interest; the bound that is proven where none is faster.
         simulate_top: How many leading plans to simulate at most, to answer with the fastest by simulation.
+        on_progress: Told a few times a second the best plan so far, the lower bound, the gap and how many plans are
+            open (a `SearchProgress`); where it returns True the search ends with the best plan so far.
     """
     from dovetail.search.plan import plan
 
     return plan(
-        job, cluster, framework, space=space, time_limit_s=time_limit_s, below_s=below_s, simulate_top=simulate_top
+        job,
+        cluster,
+        framework,
+        space=space,
+        time_limit_s=time_limit_s,
+        below_s=below_s,
+        simulate_top=simulate_top,
+        on_progress=on_progress,
     )
 
 

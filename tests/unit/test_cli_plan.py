@@ -30,7 +30,7 @@ CONTRACT = {
     "fits", "step_time_s", "mfu", "tokens_per_s_per_chip", "breakdown", "memory_bytes", "energy_j", "provenance",
     "plan", "certificate", "alternatives", "timing",
 }  # fmt: skip
-CERTIFICATE = {"status", "lower_bound_s", "gap", "space", "counted", "pruned", "infeasible", "evaluated"}
+CERTIFICATE = {"status", "lower_bound_s", "gap", "space", "counted", "pruned", "infeasible", "evaluated", "open"}
 JOB = ("--global-batch", "16", "--seq-len", "2048")
 SMALL = ("--chip", "h100-sxm", "--chips", "8", *JOB)
 #: Quick to search: one number of stages, one of chips that share a layer.
@@ -126,16 +126,27 @@ def test_the_view_says_plan_proof_and_runners_up(call, config):
 
 
 def test_a_search_cut_short_says_how_far_off_it_can_be(call, config, monkeypatch):
-    from dovetail.cli.plan_view import proof_text
+    from dovetail.cli.plan_view import counts_text, proof_text
     from dovetail.search import Certificate
 
-    certificate = Certificate("feasible", 2.0, 0.0225, "plans", 100, 40, 10, 50)
+    certificate = Certificate("feasible", 2.0, 0.0225, "plans", 100, 30, 10, 50, 10)
     assert proof_text(certificate) == "within 2.2% of the best: no plan takes less than 2 s"
+    assert counts_text(certificate) == "50 evaluated, 10 do not fit, 30 pruned, 10 open"
     code, out, err = call("--model", config, *SMALL, "--time-limit", "0", "--json")
-    assert code == 2
-    assert "--time-limit" in one_sentence(err)
-    assert json.loads(out)["plan"] is None
-    assert json.loads(out)["provenance"]["digests"].keys() == DIGESTS
+    assert code == 4
+    assert "in the time given" in one_sentence(err)
+    assert "a longer --time-limit" in err
+    found = json.loads(out)
+    assert (found["plan"], found["fits"], found["certificate"]["status"]) == (None, None, "feasible")
+    assert found["certificate"]["open"] > 0
+    assert found["provenance"]["digests"].keys() == DIGESTS
+
+
+def test_a_front_cut_short_says_so(call, config):
+    code, out, err = call("--model", config, *SMALL, "--chips", "8,16", "--time-limit", "0")
+    assert (code, out) == (4, "")
+    assert "in the time given" in one_sentence(err)
+    assert "fits on any" not in err
 
 
 @pytest.mark.parametrize(

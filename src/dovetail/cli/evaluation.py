@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from dovetail.cli.exit_codes import EXIT_INFEASIBLE
 from dovetail.cli.figures import quantity_text
 from dovetail.cli.output import print_bars
 from dovetail.errors import InputError
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
     from dovetail.models import Job
     from dovetail.plans.plan import Plan
     from dovetail.step.evaluate import Evaluation
-
-#: Ends a command whose plan does not fit, or whose question has no plan.
-EXIT_INFEASIBLE = 3
 
 Facts = list[tuple[str, str]]
 

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dovetail.cli.evaluation import EXIT_INFEASIBLE
+from dovetail.cli.exit_codes import EXIT_ANSWERED, EXIT_INFEASIBLE, EXIT_INTERRUPTED, EXIT_NOTHING_FOUND
 from dovetail.cli.figures import parse_tokens
+from dovetail.cli.interrupt import Interrupt
 from dovetail.cli.output import check_target, print_json
+from dovetail.cli.plan_progress import PlanProgress
 from dovetail.cli.plan_request import Objective, PlanRequest, Strategy
 from dovetail.cli.plan_view import answer_fields, infeasible, print_answer, write_plan
 from dovetail.cli.question import Asked, asked
@@ -46,7 +48,7 @@ def plan(
     optimizer: Annotated[str | None, typer.Option("--optimizer", help="Default: adamw.")] = None,
     fix: Annotated[list[str] | None, typer.Option("--fix", metavar="FIELD=VALUE[,VALUE]", help=_FIX)] = None,
     time_limit: Annotated[
-        float | None, typer.Option("--time-limit", help="Search for at most this many seconds.")
+        float | None, typer.Option("--time-limit", help="Search for at most this many seconds, tables apart.")
     ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Show the bottleneck, and what more hardware would gain.")
@@ -66,69 +68,108 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a view.")] = False,
 ) -> None:
     """Find the fastest plan that fits, among all the framework can run, and prove it."""
-    given = {"job.model": model, "job.seq_len": seq_len, "job.global_batch": global_batch, "job.precision": precision}
-    given |= {"job.optimizer": optimizer, "cluster.name": cluster, "cluster.chip": chip, "cluster.framework": framework}
-    question = asked(file, given, chips)
-    if out is not None:
-        _check_out(out, force=force)
-    from dovetail.plans.narrowed_space import narrowed
+    with Interrupt() as interrupt:
+        given = {
+            "job.model": model,
+            "job.seq_len": seq_len,
+            "job.global_batch": global_batch,
+            "job.precision": precision,
+        }
+        given |= {
+            "job.optimizer": optimizer,
+            "cluster.name": cluster,
+            "cluster.chip": chip,
+            "cluster.framework": framework,
+        }
+        question = asked(file, given, chips)
+        if out is not None:
+            _check_out(out, force=force)
+        from dovetail.plans.narrowed_space import narrowed
 
-    count = None if tokens is None else parse_tokens(tokens)
-    request = PlanRequest(
-        narrowed(fix or ()), _at_least_0("--time-limit", time_limit), explain, ideal, out, count, objective,
-        _at_least_0("--price-per-chip-hour", price), simulate_top, strategy, as_json,
-    )  # fmt: skip
-    if strategy == "free":
-        _check_free(bool(fix), explain=explain, ideal=ideal, several=bool(question.counts))
-    if question.counts and simulate_top:
+        count = None if tokens is None else parse_tokens(tokens)
+        request = PlanRequest(
+            narrowed(fix or ()), _at_least_0("--time-limit", time_limit), explain, ideal, out, count, objective,
+            _at_least_0("--price-per-chip-hour", price), simulate_top, strategy, as_json,
+        )  # fmt: skip
+        if strategy == "free":
+            _check_free(bool(fix), explain=explain, ideal=ideal, several=bool(question.counts))
+        _answer(question, request, interrupt)
+
+
+def _answer(question: Asked, request: PlanRequest, interrupt: Interrupt) -> None:
+    if not question.counts:
+        _answer_plan(question, request, interrupt)
+        return
+    if request.simulate_top:
         raise InputError(
             "--simulate-top", "cannot be combined with several numbers of chips", "give one, e.g. --chips 256"
         )
-    if question.counts:
-        from dovetail.cli.pareto_front import answer_front
+    from dovetail.cli.pareto_front import answer_front
 
-        answer_front(question, request)
-    else:
-        _answer_plan(question, request)
+    answer_front(question, request, interrupt)
 
 
-def _answer_plan(asked_for: Asked, request: PlanRequest) -> None:
-    from dovetail.plans.narrowed_space import within
-    from dovetail.plans.runs import check_job
-    from dovetail.search import plan as best_plan
-
+def _answer_plan(asked_for: Asked, request: PlanRequest, interrupt: Interrupt) -> None:
     question = asked_for.question()
-    job, cluster, framework = question.job, question.cluster, question.framework
     if request.objective is not None:
         raise InputError("--objective", "compares numbers of chips", "give several, e.g. --chips 256..4096")
-    if request.ideal and framework.name == "ideal":
+    if request.ideal and question.framework.name == "ideal":
         raise InputError("--ideal", "cannot be combined with --framework ideal", "drop one of them")
+    answer = _searched(question, request, interrupt)
+    if answer.evaluation is None:
+        code = _say_none(answer, request, interrupt)
+    else:
+        code = EXIT_ANSWERED
+        _show(answer, asked_for, question, request, interrupt)
+    raise typer.Exit(EXIT_INTERRUPTED if interrupt.asked else code)
+
+
+def _searched(question: Question, request: PlanRequest, interrupt: Interrupt) -> Answer:
+    from dovetail.plans.narrowed_space import within
+    from dovetail.plans.runs import check_job
+    from dovetail.search import SearchProgress
+    from dovetail.search import plan as best_plan
+
+    job, cluster, framework = question.job, question.cluster, question.framework
     limit, top = request.time_limit_s, request.simulate_top
     if request.strategy == "free":
         from dovetail.mapping.tiles.free_plan import free_plan
 
-        answer = free_plan(job, cluster, framework, time_limit_s=limit, simulate_top=top)
-    else:
-        check_job(job, framework)
-        space = within(request.space, job, cluster, framework)
-        answer = best_plan(job, cluster, framework, space=space, time_limit_s=limit, simulate_top=top)
-    if answer.evaluation is None:
-        explanation = _explained(answer, request)
-        if request.as_json:
-            print_json(answer_fields(answer, explanation=explanation))
-        elif explanation is not None:
-            typer.echo(str(explanation))
-        typer.echo(str(infeasible(answer)), err=True)
-        proven = answer.certificate.status == "infeasible"
-        raise typer.Exit(EXIT_INFEASIBLE if proven else 2)
+        return free_plan(job, cluster, framework, time_limit_s=limit, simulate_top=top, on_progress=interrupt.notice)
+    check_job(job, framework)
+    space = within(request.space, job, cluster, framework)
+    with PlanProgress(as_json=request.as_json) as shown:
+
+        def notice(progress: SearchProgress) -> bool:
+            shown(progress)
+            return interrupt.notice(progress)
+
+        return best_plan(job, cluster, framework, space=space, time_limit_s=limit, simulate_top=top, on_progress=notice)
+
+
+def _say_none(answer: Answer, request: PlanRequest, interrupt: Interrupt) -> int:
+    """Why there is no plan; returns the exit code that says whether that is proven."""
+    explanation = interrupt.unless(lambda: _explained(answer, request))
+    sentence = interrupt.unless(lambda: infeasible(answer)) or infeasible(answer, fix_s=0.0)
+    if request.as_json:
+        print_json(answer_fields(answer, explanation=explanation))
+    elif explanation is not None:
+        typer.echo(str(explanation))
+    typer.echo(str(sentence), err=True)
+    return EXIT_INFEASIBLE if answer.certificate.status == "infeasible" else EXIT_NOTHING_FOUND
+
+
+def _show(answer: Answer, asked_for: Asked, question: Question, request: PlanRequest, interrupt: Interrupt) -> None:
+    """The plan with all that was asked for; after an interrupt without what would take further searches."""
     if request.out is not None:
         write_plan(answer, asked_for, request.out)
     training = None if request.tokens is None else _training(answer, request.tokens, request.price_per_chip_hour)
-    ideal = _ideal(question, request) if request.ideal else None
+    ideal = interrupt.unless(lambda: _ideal(question, request)) if request.ideal else None
+    explanation = interrupt.unless(lambda: _explained(answer, request))
     if request.as_json:
-        print_json(answer_fields(answer, training=training, ideal=ideal, explanation=_explained(answer, request)))
+        print_json(answer_fields(answer, training=training, ideal=ideal, explanation=explanation))
     else:
-        print_answer(answer, training=training, ideal=ideal, explanation=_explained(answer, request))
+        print_answer(answer, training=training, ideal=ideal, explanation=explanation)
         if request.out is not None:
             typer.echo(f"\nwrote {request.out}")
 

@@ -50,7 +50,9 @@ def answer_fields(
     question = answer.job, answer.cluster, answer.framework
     if answer.evaluation is None:
         # that nothing fits rests on the same as an answer does
-        fields = {"fits": False, **dict.fromkeys(_OF_PLAN), "provenance": provenance_fields(*question)}
+        # whether a plan fits is not known where time ran out
+        fits = False if answer.certificate.status == "infeasible" else None
+        fields = {"fits": fits, **dict.fromkeys(_OF_PLAN), "provenance": provenance_fields(*question)}
     else:
         fields = evaluation_fields(answer.evaluation, *question)
     fields |= question_fields(answer)
@@ -112,7 +114,7 @@ def _ideal_fields(answer: Answer, ideal: Answer) -> dict[str, Any]:
     return {
         "step_time_s": None if best is None else best.step_time_s,
         "gain": None if best is None else answer.step_time_s / best.step_time_s - 1,
-        "gain_at_most": None if bound is None else answer.step_time_s / bound - 1,
+        "gain_at_most": None if not bound else answer.step_time_s / bound - 1,
         "status": certificate.status,
         "plan": None if best is None else plan_fields(best.plan),
         "certificate": certificate_fields(certificate),
@@ -171,12 +173,10 @@ def proof_text(certificate: Certificate) -> str:
 
 
 def counts_text(certificate: Certificate) -> str:
-    """How many plans were evaluated, do not fit, or were pruned."""
+    """How many plans were evaluated, do not fit, were pruned, or were not looked at."""
     done = "simulated" if certificate.time == "simulated" else "evaluated"
-    start = f"{certificate.evaluated:,} {done}, {certificate.infeasible:,} do not fit, {certificate.pruned:,}"
-    return (
-        f"{start} pruned: none of them can be faster" if certificate.status == "optimal" else f"{start} not evaluated"
-    )
+    text = f"{certificate.evaluated:,} {done}, {certificate.infeasible:,} do not fit, {certificate.pruned:,} pruned"
+    return f"{text}, {certificate.open:,} open" if certificate.open else f"{text}: none of them can be faster"
 
 
 def training_text(training: Training) -> str:
@@ -213,20 +213,23 @@ def _print_alternatives(answer: Answer) -> None:
     typer.echo(f"  ({ABBREVIATIONS})")
 
 
-def infeasible(answer: Answer) -> InputError:
-    """Why no plan fits, by how much, and the smallest fix."""
+def infeasible(answer: Answer, fix_s: float = FIX_SECONDS) -> InputError:
+    """Why no plan fits, by how much, and the smallest fix, each of whose searches takes `fix_s` at most."""
     from dovetail.explanation.explain import shortfall
-    from dovetail.explanation.smallest_fix import smallest_fixes
+    from dovetail.explanation.smallest_fix import CHIPS, MEMORY, Fixes, smallest_fixes
 
     chips, certificate = answer.cluster.chips, answer.certificate
     where = f"{answer.job.model.name} on {chips:,} × {answer.cluster.chip.name}"
     if certificate.status != "infeasible":
-        return InputError(where, "no plan that fits was found in time", "raise --time-limit")
+        what = "no plan that fits was found in the time given, and it is not proven that there is none"
+        return InputError(where, what, "give a longer --time-limit")
     if certificate.counted == 0:
-        return InputError(where, shortfall(answer, ()), "change the number of chips or sequences, or fix fewer fields")
-    fixes = smallest_fixes(answer, FIX_SECONDS)
+        return InputError(
+            where, shortfall(answer, Fixes()), "change the number of chips or sequences, or fix fewer fields"
+        )
+    fixes = smallest_fixes(answer, fix_s) if fix_s else Fixes(unknown=(MEMORY, CHIPS))
     what = f"none of {certificate.counted:,} plans fits the {shortfall(answer, fixes)}"
-    more = next((fix for fix in fixes if fix.what == "chips"), None)
+    more = next((fix for fix in fixes.found if fix.what == CHIPS), None)
     if more is None:
         return InputError(where, what, "use more chips, chips with more memory, or shorter sequences")
     return InputError(where, what, f"{more.after:,.0f} chips are enough, at {seconds_text(more.step_time_s)} per step")

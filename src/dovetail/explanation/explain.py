@@ -8,7 +8,7 @@ from dovetail.explanation.bottleneck import bottleneck, doubts, spans
 from dovetail.explanation.explanation import Explanation, Interval, StageBytes
 from dovetail.explanation.marginal import marginals, stays_best
 from dovetail.explanation.neighbours import neighbours
-from dovetail.explanation.smallest_fix import SmallestFix, smallest_fixes
+from dovetail.explanation.smallest_fix import MEMORY, Fixes, smallest_fixes
 from dovetail.search.answer import Answer
 from dovetail.units import bytes_text, percent_text
 
@@ -34,7 +34,11 @@ def explain(answer: Answer, *, time_limit_s: float | None = None) -> Explanation
     if answer.evaluation is None:
         fixes = smallest_fixes(answer, time_limit_s)
         why = shortfall(answer, fixes)
-        return Explanation(*names, None, None, None, {}, {}, None, why, (), (), (), doubts(answer), fixes)
+        proven = answer.certificate.status == "infeasible"
+        return Explanation(
+            *names, None, None, None, {}, {}, None, why, (), (), (), doubts(answer), fixes.found, None, proven,
+            fixes.unknown,
+        )  # fmt: skip
     best = answer.best
     others, values = neighbours(answer, time_limit_s), marginals(answer, time_limit_s)
     rivals = [*(a.plan for a in answer.alternatives), *(n.plan for n in others), *(m.plan for m in values)]
@@ -75,13 +79,15 @@ def _fullest(answer: Answer) -> StageBytes:
     return StageBytes(stage + 1, len(stages), parts, answer.cluster.chip.memory_bytes)
 
 
-def shortfall(answer: Answer, fixes: tuple[SmallestFix, ...]) -> str:
+def shortfall(answer: Answer, fixes: Fixes) -> str:
     """Which limit no plan meets, and by how much."""
     if answer.certificate.status != "infeasible":
         return "unknown: time ran out before a plan that fits was found, and before it was proven that there is none"
     if not answer.certificate.counted:
         return f"no degrees of the space divide {answer.cluster.chips} chips, the model and the global batch"
-    memory = next((fix for fix in fixes if fix.what.startswith("memory")), None)
+    memory = next((fix for fix in fixes.found if fix.what == MEMORY), None)
+    if memory is None and MEMORY in fixes.unknown:
+        return "memory: how much would be enough is not known in the time given"
     if memory is None:
         return "memory: no plan of the space fits with 64 times as much"
     lacks = memory.after - memory.before

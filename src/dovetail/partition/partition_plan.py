@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -84,18 +84,25 @@ def partition_plan(plan: Plan, job: Job, cluster: Cluster, framework: Framework)
 
 
 def partition_profiled(
-    plan: Plan, job: Job, profiled: ProfiledJob, basis: str, *, by_block: bool = True
+    plan: Plan,
+    job: Job,
+    profiled: ProfiledJob,
+    basis: str,
+    *,
+    by_block: bool = True,
+    poll: Callable[[], None] = lambda: None,
 ) -> PartitionedPlan | None:
     """The same where the layers are profiled already; without `by_block` all blocks recompute what the plan says.
 
     Two chains are solved where they differ: one that never takes more, in time or memory, than an evaluation would
-    say, for the bound, and one that never takes less memory, for the answer.
+    say, for the bound, and one that never takes less memory, for the answer. `poll` is called from time to time; what
+    it raises ends the search.
     """
     builder = ChainBuilder(plan, profiled, by_block=by_block)
-    relaxed = partition_layers(builder.chain(relaxed=True))
+    relaxed = partition_layers(builder.chain(relaxed=True), poll)
     if relaxed.placement is None:
         return None
-    solutions = [relaxed] if builder.agrees else [partition_layers(builder.chain(relaxed=False)), relaxed]
+    solutions = [relaxed] if builder.agrees else [partition_layers(builder.chain(relaxed=False), poll), relaxed]
     answers: list[Evaluation] = []
     for placement in (solution.placement for solution in solutions if solution.placement is not None):
         placed = builder.placed(placement)

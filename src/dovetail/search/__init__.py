@@ -3,5 +3,6 @@
 from dovetail.plans.space import Space
 from dovetail.search.answer import Alternative, Answer, Certificate
 from dovetail.search.plan import plan
+from dovetail.search.progress import SearchProgress
 
-__all__ = ["Alternative", "Answer", "Certificate", "Space", "plan"]
+__all__ = ["Alternative", "Answer", "Certificate", "SearchProgress", "Space", "plan"]

@@ -29,11 +29,13 @@ class Certificate:
     space: Mapping[str, Any]
     space_text: str
     counted: int
-    #: never evaluated: their bound is not below the answer, or time ran out
+    #: never evaluated: their bound is not below the answer
     pruned: int
     #: proven not to fit
     infeasible: int
     evaluated: int
+    #: neither of these when the search ended
+    open: int = 0
     #: whose seconds these are
     time: Literal["modelled", "simulated"] = "modelled"
 

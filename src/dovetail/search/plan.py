@@ -19,7 +19,8 @@ from dovetail.plans.stated_space import stated
 from dovetail.search.answer import Alternative, Answer
 from dovetail.search.best_first import BestFirst
 from dovetail.search.certificate import certificate
-from dovetail.search.progress import Progress, simplicity
+from dovetail.search.progress import Listener, Progress, Reporter, simplicity
+from dovetail.search.time_limit import TimeLimit
 from dovetail.step.evaluate import evaluate
 from dovetail.step.layer_tables import Setting
 
@@ -36,6 +37,7 @@ def plan(
     time_limit_s: float | None = None,
     below_s: float = float("inf"),
     simulate_top: int = 0,
+    on_progress: Listener | None = None,
 ) -> Answer:
     """The fastest plan that fits, of all that the framework can run, or of those in a narrower space.
 
@@ -44,6 +46,10 @@ def plan(
 
     Plans whose step takes `below_s` or longer are of no interest: where there are no others the answer has none, and
     `below_s` is the bound that is proven.
+
+    The time limit counts from when the tables of the search stand, without the seconds in which kernels are compiled.
+    `on_progress` is told a few times a second how far the search is; where it returns True the search ends, as at its
+    time limit, with the best plan so far.
 
     An answer may be unproven, with a time limit or where the partition of blocks with policies of their own is: then
     its status is `feasible`, and the gap says how far off it can be. Of evaluated plans with equal time the first by
@@ -54,14 +60,15 @@ def plan(
     narrowed = within(space or Space(), job, cluster, framework, where="space:")
     start, cpu = time.monotonic(), time.process_time()
     whole = narrowed.resolve(job, cluster, framework)
-    deadline = None if time_limit_s is None else start + time_limit_s
+    time_limit = TimeLimit(time_limit_s)
+    reporter = None if on_progress is None else Reporter(on_progress)
     if simulate_top and below_s < float("inf"):
         raise InputError("below_s", "cannot be combined with simulate_top", "leave one of them out")
     if simulate_top:
-        replayed = _simulated(job, cluster, framework, narrowed, whole, simulate_top, deadline)
+        replayed = _simulated(job, cluster, framework, narrowed, whole, simulate_top, time_limit, reporter)
         if replayed is not None:
             return replace(replayed, timing=_timing(start, cpu))
-    progress = BestFirst(Setting.of(job, cluster, framework), whole, deadline, below_s).run()
+    progress = BestFirst(Setting.of(job, cluster, framework), whole, time_limit, below_s, reporter=reporter).run()
     evaluation = None
     if progress.best is not None and progress.best.seconds < below_s:
         best = progress.best.plan
@@ -88,14 +95,15 @@ def _simulated(
     space: Space,
     whole: Space,
     top: int,
-    deadline: float | None,
+    time_limit: TimeLimit,
+    reporter: Reporter | None,
 ) -> Answer | None:
     """The answer by simulation; None where there is no plan to replay."""
     from dovetail.search.simulated import MOST, simulated_plans
 
     if not 1 <= top <= MOST:
         raise InputError("simulate_top", f"is {top}", f"it should be from 1 to {MOST}")
-    simulated = simulated_plans(job, cluster, framework, space, top, deadline)
+    simulated = simulated_plans(job, cluster, framework, space, top, time_limit, reporter)
     if simulated is None:
         return None
     best = simulated.plans[0]

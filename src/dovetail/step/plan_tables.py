@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -37,15 +37,23 @@ def numbers(array: Ints) -> list[int]:
 class Tables:
     """Layers once per profile, states once per sharding, partitions once per pipeline; plans are rows of these."""
 
-    def __init__(self, setting: Setting, degrees: Sequence[StageDegrees], policies: Sequence[RecomputePolicy]) -> None:
+    def __init__(
+        self,
+        setting: Setting,
+        degrees: Sequence[StageDegrees],
+        policies: Sequence[RecomputePolicy],
+        poll: Callable[[], None] = lambda: None,
+    ) -> None:
         self.setting = setting
+        #: called from time to time while tables are made, and may raise: what is made by then stays
+        self.poll = poll
         self.degrees = degrees
         self.policies = policies
         self._shares = np.array([share for _, share in policies])
         #: of the stage degrees, as columns
         self.columns = PlanBatch.of([each.plan for each in degrees])
         graph = setting.graph
-        self.states = StateTable(setting, degrees)
+        self.states = StateTable(setting, degrees, poll)
         self.partitions = PartitionTable(graph, setting.classes, setting.job.model.num_layers)
         self.facts = _facts(setting)
         self._tables: list[LayerTable] = []
@@ -68,6 +76,7 @@ class Tables:
             setting = replace(setting, chip=replace(setting.chip, sharing="asymptotic"))
         forward, backward, parameters = (np.zeros((count, classes)) for _ in range(3))
         for numbers in by_structure(self.degrees).values():
+            self.poll()
             rows = np.arange(len(numbers))
             sizes = np.full(len(numbers), ASYMPTOTIC_SEQUENCES, np.int64)
             table = LayerTable(setting, [self.degrees[i] for i in numbers], rows, sizes)
@@ -86,6 +95,7 @@ class Tables:
         for index, size in new:
             groups.setdefault(self.degrees[index].arranged.strategy, []).append((index, size))
         for members in groups.values():
+            self.poll()
             used = sorted({index for index, _ in members})
             where = {index: i for i, index in enumerate(used)}
             rows = np.array([where[index] for index, _ in members], np.int64)
@@ -127,6 +137,7 @@ class Tables:
         for profile in numbers(profiles):
             number, row = self._place[profile]
             if number not in self._choices:
+                self.poll()
                 self._choices[number] = self._tables[number].choice_times(self.policies)
             times = self._choices[number]
             for part, values in zip(parts, times.arrays(), strict=True):
@@ -149,6 +160,7 @@ class Tables:
         keys = np.stack([places[:, 0], policies, staged], axis=1)
         unique, group = np.unique(keys, axis=0, return_inverse=True)
         for number, (table, policy, stages) in enumerate(cast("list[list[int]]", unique.tolist())):
+            self.poll()
             (members,) = np.nonzero(group.reshape(-1) == number)
             columns = self._tables[table].sharded_policy(
                 *self.policies[policy], places[members, 1], self.states.work, states[members], stages

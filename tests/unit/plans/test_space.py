@@ -42,6 +42,7 @@ def test_what_blocks_choose_is_not_counted():
     certificate = free.certificate
     assert certificate.counted == alike.certificate.counted
     assert certificate.pruned + certificate.infeasible + certificate.evaluated == certificate.counted
+    assert certificate.open == 0
     assert min(certificate.pruned, certificate.infeasible, certificate.evaluated) >= 0
     assert free.step_time_s <= alike.step_time_s * (1 + 1e-9)
 
