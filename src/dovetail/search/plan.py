@@ -65,7 +65,7 @@ def plan(
     if simulate_top and below_s < float("inf"):
         raise InputError("below_s", "cannot be combined with simulate_top", "leave one of them out")
     if simulate_top:
-        replayed = _simulated(job, cluster, framework, narrowed, whole, simulate_top, time_limit, reporter)
+        replayed = _simulated(job, cluster, framework, narrowed, simulate_top, time_limit, reporter)
         if replayed is not None:
             return replace(replayed, timing=_timing(start, cpu))
     progress = BestFirst(Setting.of(job, cluster, framework), whole, time_limit, below_s, reporter=reporter).run()
@@ -93,7 +93,6 @@ def _simulated(
     cluster: Cluster,
     framework: Framework,
     space: Space,
-    whole: Space,
     top: int,
     time_limit: TimeLimit,
     reporter: Reporter | None,
