@@ -36,6 +36,7 @@ def plan(
     time_limit_s: float | None = None,
     below_s: float = float("inf"),
     simulate_top: int = 0,
+    memory_limit_bytes: float | None = None,
 ) -> Answer:
     """The fastest plan that fits, of all that the framework can run, with a certificate.
 
@@ -47,11 +48,20 @@ def plan(
         time_limit_s: Seconds to search; an answer that is not proven by then has status `feasible` and a gap.
         below_s: Plans that take as long or longer are of no interest; the bound that is proven where none is faster.
         simulate_top: How many leading plans to simulate at most, to answer with the fastest by simulation.
+        memory_limit_bytes: Bytes of a chip that plans may take; left out what programs get of it, less the
+            framework's reserve of 4 %.
     """
     from dovetail.search.plan import plan
 
     return plan(
-        job, cluster, framework, space=space, time_limit_s=time_limit_s, below_s=below_s, simulate_top=simulate_top
+        job,
+        cluster,
+        framework,
+        space=space,
+        time_limit_s=time_limit_s,
+        below_s=below_s,
+        simulate_top=simulate_top,
+        memory_limit_bytes=memory_limit_bytes,
     )
 
 

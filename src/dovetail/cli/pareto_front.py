@@ -47,6 +47,7 @@ def answer_front(asked: Asked, request: PlanRequest) -> None:
         space=request.space,
         price_per_chip_hour=request.price_per_chip_hour,
         time_limit_s=request.time_limit_s,
+        memory_limit_bytes=request.memory_limit_bytes,
     )
     best = best_of(points, objective)
     if best is not None and request.out is not None:

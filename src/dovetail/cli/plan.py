@@ -15,6 +15,7 @@ from dovetail.cli.plan_request import Objective, PlanRequest, Strategy
 from dovetail.cli.plan_view import answer_fields, infeasible, print_answer, write_plan
 from dovetail.cli.question import Asked, asked
 from dovetail.errors import InputError, quoted
+from dovetail.units import parse
 
 if TYPE_CHECKING:
     from dovetail.plans.plan_file import Question
@@ -28,6 +29,7 @@ _FIX = "Restrict a field of the plan, e.g. tensor_parallel=4,8; repeatable."
 _CHIPS = "Number of chips; 256,512 or 256..4096 (doubling) or 256..4096:256 (steps) gives the Pareto front over them."
 _SIMULATE = "Simulate at most this many leading plans, and take the fastest."
 _STRATEGY = "named: degrees of named strategies; free: every operator sharded its own way (framework wafer or ideal)."
+_MEMORY = "Bytes of a chip that plans may take, e.g. 73GiB; default: what programs get, less 4 %."
 _MODEL = "A model of the catalogue, a model file, or a Hugging Face config.json."
 
 
@@ -63,6 +65,7 @@ def plan(
     price: Annotated[float | None, typer.Option("--price-per-chip-hour", help="In USD; default: the chip's.")] = None,
     simulate_top: Annotated[int, typer.Option("--simulate-top", min=0, max=1000, help=_SIMULATE)] = 0,
     strategy: Annotated[Strategy, typer.Option("--strategy", help=_STRATEGY)] = "named",
+    memory_limit: Annotated[str | None, typer.Option("--memory-limit", metavar="BYTES", help=_MEMORY)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a view.")] = False,
 ) -> None:
     """Find the fastest plan that fits, among all the framework can run, and prove it."""
@@ -76,10 +79,13 @@ def plan(
     count = None if tokens is None else parse_tokens(tokens)
     request = PlanRequest(
         narrowed(fix or ()), _at_least_0("--time-limit", time_limit), explain, ideal, out, count, objective,
-        _at_least_0("--price-per-chip-hour", price), simulate_top, strategy, as_json,
+        _at_least_0("--price-per-chip-hour", price), simulate_top, strategy,
+        None if memory_limit is None else parse(memory_limit, "bytes", "--memory-limit"), as_json,
     )  # fmt: skip
     if strategy == "free":
-        _check_free(bool(fix), explain=explain, ideal=ideal, several=bool(question.counts))
+        _check_free(
+            bool(fix), explain=explain, ideal=ideal, several=bool(question.counts), limited=memory_limit is not None
+        )
     if question.counts and simulate_top:
         raise InputError(
             "--simulate-top", "cannot be combined with several numbers of chips", "give one, e.g. --chips 256"
@@ -95,6 +101,7 @@ def plan(
 def _answer_plan(asked_for: Asked, request: PlanRequest) -> None:
     from dovetail.plans.narrowed_space import within
     from dovetail.search import plan as best_plan
+    from dovetail.step.capacity import check_memory_limit
 
     question = asked_for.question()
     job, cluster, framework = question.job, question.cluster, question.framework
@@ -108,8 +115,11 @@ def _answer_plan(asked_for: Asked, request: PlanRequest) -> None:
 
         answer = free_plan(job, cluster, framework, time_limit_s=limit, simulate_top=top)
     else:
-        space = within(request.space, job, cluster, framework)
-        answer = best_plan(job, cluster, framework, space=space, time_limit_s=limit, simulate_top=top)
+        space, most_bytes = within(request.space, job, cluster, framework), request.memory_limit_bytes
+        check_memory_limit(cluster.chip, most_bytes, "--memory-limit")
+        answer = best_plan(
+            job, cluster, framework, space=space, time_limit_s=limit, simulate_top=top, memory_limit_bytes=most_bytes
+        )
     if answer.evaluation is None:
         explanation = _explained(answer, request)
         if request.as_json:
@@ -131,9 +141,9 @@ def _answer_plan(asked_for: Asked, request: PlanRequest) -> None:
             typer.echo(f"\nwrote {request.out}")
 
 
-def _check_free(fixed: bool, *, explain: bool, ideal: bool, several: bool) -> None:
+def _check_free(fixed: bool, *, explain: bool, ideal: bool, several: bool, limited: bool) -> None:
     """Refuses options that only plans of named strategies have."""
-    refused = {"--fix": fixed, "--explain": explain, "--ideal": ideal, "--chips": several}
+    refused = {"--fix": fixed, "--explain": explain, "--ideal": ideal, "--chips": several, "--memory-limit": limited}
     for flag in (flag for flag, given in refused.items() if given):
         fix = "give one number" if flag == "--chips" else "leave it out"
         raise InputError(flag, "cannot be combined with --strategy free", fix)
@@ -150,7 +160,8 @@ def _ideal(question: Question, request: PlanRequest) -> Answer:
     from dovetail.search import plan as best_plan
 
     limit = IDEAL_SECONDS if request.time_limit_s is None else request.time_limit_s
-    return best_plan(question.job, question.cluster, "ideal", time_limit_s=limit)
+    most_bytes = request.memory_limit_bytes
+    return best_plan(question.job, question.cluster, "ideal", time_limit_s=limit, memory_limit_bytes=most_bytes)
 
 
 def _explained(answer: Answer, request: PlanRequest) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dovetail.explanation.changed_hardware import with_chips, with_memory
+from dovetail.hardware import Cluster
 from dovetail.plans.plan import Plan
 from dovetail.search.answer import Answer
 from dovetail.search.plan import plan as search
@@ -48,18 +49,17 @@ def _other_chips(answer: Answer, time_limit_s: float | None) -> SmallestFix | No
         other = with_chips(answer.cluster, chips + change) if chips + change > 0 else None
         if other is None:
             continue
-        answered = search(answer.job, other, answer.framework, space=answer.space, time_limit_s=time_limit_s)
+        answered = _searched(answer, other, time_limit_s)
         if answered.evaluation is not None:
             return SmallestFix("chips", chips, other.chips, answered.plan, answered.step_time_s, None)
     return None
 
 
 def _more_memory(answer: Answer, time_limit_s: float | None) -> SmallestFix | None:
-    capacity = answer.cluster.chip.memory_bytes
+    capacity = answer.limit_bytes
 
     def tried(factor: float) -> Answer:
-        changed = with_memory(answer.cluster, factor)
-        return search(answer.job, changed, answer.framework, space=answer.space, time_limit_s=time_limit_s)
+        return _searched(answer, with_memory(answer.cluster, factor), time_limit_s)
 
     def needed(fitting: Answer) -> float:
         return fitting.best.peak_bytes / capacity
@@ -90,9 +90,21 @@ def _more_chips(answer: Answer, time_limit_s: float | None) -> SmallestFix | Non
         larger = with_chips(answer.cluster, chips * factor * 2)
         if larger is None:
             return None
-        other = search(answer.job, larger, answer.framework, space=answer.space, time_limit_s=time_limit_s)
+        other = _searched(answer, larger, time_limit_s)
         if other.evaluation is not None:
             too_little = float(chips * factor) if proven else None
             return SmallestFix("chips", chips, larger.chips, other.plan, other.step_time_s, too_little)
         factor, proven = factor * 2, proven and other.certificate.status == "infeasible"
     return None
+
+
+def _searched(answer: Answer, cluster: Cluster, time_limit_s: float | None) -> Answer:
+    """The same question on another cluster."""
+    return search(
+        answer.job,
+        cluster,
+        answer.framework,
+        space=answer.space,
+        time_limit_s=time_limit_s,
+        memory_limit_bytes=answer.limit_on(cluster),
+    )

@@ -7,6 +7,7 @@ from typing import Literal
 
 from dovetail.arrays import TOLERANCE
 from dovetail.search.answer import Certificate
+from dovetail.units import bytes_text
 
 Status = Literal["optimal", "feasible", "infeasible"]
 
@@ -56,8 +57,14 @@ def certificate(
     *,
     pruned: int | None = None,
     time: Literal["modelled", "simulated"] = "modelled",
+    memory_limit_bytes: float | None = None,
 ) -> Certificate:
-    """The certificate of the best of a space; what was neither evaluated nor proven not to fit counts as pruned."""
+    """The certificate of the best of a space; what was neither evaluated nor proven not to fit counts as pruned.
+
+    The space is that of plans that take at most `memory_limit_bytes` of a chip.
+    """
+    if memory_limit_bytes is not None:
+        space = f"{space}; at most {bytes_text(memory_limit_bytes)} of a chip's memory"
     proven = proof(best_s, open_s)
     left = counts.counted - counts.infeasible - counts.evaluated
     return Certificate(
@@ -70,4 +77,5 @@ def certificate(
         counts.infeasible,
         counts.evaluated,
         time,
+        memory_limit_bytes,
     )

@@ -19,6 +19,7 @@ from dovetail.search.answer import Alternative, Answer
 from dovetail.search.best_first import BestFirst
 from dovetail.search.certificate import certificate
 from dovetail.search.progress import Progress, simplicity
+from dovetail.step.capacity import check_memory_limit
 from dovetail.step.evaluate import evaluate
 from dovetail.step.layer_tables import Setting
 
@@ -35,6 +36,7 @@ def plan(
     time_limit_s: float | None = None,
     below_s: float = float("inf"),
     simulate_top: int = 0,
+    memory_limit_bytes: float | None = None,
 ) -> Answer:
     """The fastest plan that fits, of all that the framework can run, or of those in a narrower space.
 
@@ -43,6 +45,8 @@ def plan(
 
     Plans whose step takes `below_s` or longer are of no interest: where there are no others the answer has none, and
     `below_s` is the bound that is proven.
+
+    Plans may take `memory_limit_bytes` of a chip; left out, what is usable of it less the framework's reserve.
 
     An answer may be unproven, with a time limit or where the partition of blocks with policies of their own is: then
     its status is `feasible`, and the gap says how far off it can be. Of evaluated plans with equal time the first by
@@ -54,6 +58,7 @@ def plan(
         raise InputError(
             "job: precision", f"{job.precision} is not run by {framework.name}", f"choose one of {precisions}"
         )
+    check_memory_limit(cluster.chip, memory_limit_bytes, "memory_limit_bytes")
     narrowed = space or Space()
     check_space(narrowed, framework)
     start, cpu = time.monotonic(), time.process_time()
@@ -62,10 +67,11 @@ def plan(
     if simulate_top and below_s < float("inf"):
         raise InputError("below_s", "cannot be combined with simulate_top", "leave one of them out")
     if simulate_top:
-        replayed = _simulated(job, cluster, framework, narrowed, whole, simulate_top, deadline)
+        replayed = _simulated(job, cluster, framework, narrowed, whole, simulate_top, deadline, memory_limit_bytes)
         if replayed is not None:
             return replace(replayed, timing=_timing(start, cpu))
-    progress = BestFirst(Setting.of(job, cluster, framework), whole, deadline, below_s).run()
+    setting = Setting.of(job, cluster, framework, memory_limit_bytes=memory_limit_bytes)
+    progress = BestFirst(setting, whole, deadline, below_s).run()
     evaluation = None
     if progress.best is not None and progress.best.seconds < below_s:
         best = progress.best.plan
@@ -75,9 +81,11 @@ def plan(
         assert abs(evaluation.step_time_s / progress.best.seconds - 1) < TOLERANCE, "the tables and the model agree"
     words = space_sentence(whole, framework)
     open_s = min(progress.left_s, progress.below_s)
-    proven = certificate(evaluation.step_time_s if evaluation else None, open_s, words, progress.counts)
-    alternatives = _alternatives(progress)
-    return Answer(job, cluster, framework, narrowed, evaluation, proven, alternatives, _timing(start, cpu))
+    best_s = evaluation.step_time_s if evaluation else None
+    proven = certificate(best_s, open_s, words, progress.counts, memory_limit_bytes=setting.capacity_bytes)
+    alternatives, timing = _alternatives(progress), _timing(start, cpu)
+    answer = Answer(job, cluster, framework, narrowed, evaluation, proven, alternatives, timing)
+    return replace(answer, memory_limit_bytes=memory_limit_bytes)
 
 
 def _timing(start: float, cpu: float) -> dict[str, float]:
@@ -92,13 +100,14 @@ def _simulated(
     whole: Space,
     top: int,
     deadline: float | None,
+    memory_limit_bytes: float | None,
 ) -> Answer | None:
     """The answer by simulation; None where there is no plan to replay."""
     from dovetail.search.simulated import MOST, simulated_plans
 
     if not 1 <= top <= MOST:
         raise InputError("simulate_top", f"is {top}", f"it should be from 1 to {MOST}")
-    simulated = simulated_plans(job, cluster, framework, whole, top, deadline)
+    simulated = simulated_plans(job, cluster, framework, whole, top, deadline, memory_limit_bytes)
     if simulated is None:
         return None
     best = simulated.plans[0]
@@ -118,6 +127,7 @@ def _simulated(
         tuple(Alternative(p.plan, p.step_time_s, p.step_time_s / best.step_time_s - 1) for p in alternatives),
         {},
         simulated.plans,
+        memory_limit_bytes,
     )
 
 

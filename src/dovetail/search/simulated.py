@@ -39,13 +39,14 @@ def simulated_plans(
     whole: Space,
     top: int,
     deadline: float | None = None,
+    memory_limit_bytes: float | None = None,
 ) -> SimulatedPlans | None:
     """Replays up to `top` plans until none that is left can be faster; None where none fits or was found in time.
 
     Everything not replayed takes at least as long as the last of the leading plans, by the bound they are ordered by.
     Of a plan with several partitions the one with the lowest bound is replayed; for the others its bound stays.
     """
-    setting = Setting.of(job, cluster, framework, at_least=True)
+    setting = Setting.of(job, cluster, framework, at_least=True, memory_limit_bytes=memory_limit_bytes)
     progress = BestFirst(setting, whole, deadline, top=max(top, 2)).run()
     candidates = [TimedPlan(_lower_bound_s(each, job, cluster), each.plan) for each in progress.leading]
     if not candidates:
@@ -71,7 +72,9 @@ def simulated_plans(
     replays.sort(key=lambda plan: (plan.step_time_s, simplicity(plan.plan)))
     counts = Counts(progress.counts.counted, progress.counts.infeasible, len(replays))
     open_s, words = min(*left, beyond_s), space_sentence(whole, framework)
-    proven = certificate(replays[0].step_time_s, open_s, words, counts, time="simulated")
+    proven = certificate(
+        replays[0].step_time_s, open_s, words, counts, time="simulated", memory_limit_bytes=setting.capacity_bytes
+    )
     return SimulatedPlans(tuple(replays), proven)
 
 
