@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import fmean, median
 
@@ -73,7 +73,8 @@ def ratio_errors(
     seen = [_ratio_errors(group) for group in plan_groups(predictions, 2)]
     if not seen:
         return None
-    without = [(left_out or {}).get(prediction.run.id, prediction) for prediction in predictions]
+    others = left_out or {}
+    without = [replace(each, step_time_s=others.get(each.run.id, each).step_time_s) for each in predictions]
     unseen = [_ratio_errors(group) for group in plan_groups(without, 2)]
     return RatioErrors(len(seen), sum(map(len, seen)), median(map(median, seen)), median(map(median, unseen)))
 

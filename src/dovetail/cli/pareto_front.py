@@ -31,7 +31,8 @@ def answer_front(asked: Asked, request: PlanRequest) -> None:
     """The best plan for every number of chips, and the choice between them."""
     from dovetail.search.pareto_front import best_of, pareto_front
 
-    for flag, given in (("--explain", request.explain), ("--ideal", request.ideal)):
+    limited = request.memory_limit_bytes is not None
+    for flag, given in (("--explain", request.explain), ("--ideal", request.ideal), ("--memory-limit", limited)):
         if given:
             raise InputError(flag, "is for one number of chips", "give one with --chips")
     question = asked.any_question()
@@ -47,7 +48,6 @@ def answer_front(asked: Asked, request: PlanRequest) -> None:
         space=request.space,
         price_per_chip_hour=request.price_per_chip_hour,
         time_limit_s=request.time_limit_s,
-        memory_limit_bytes=request.memory_limit_bytes,
     )
     best = best_of(points, objective)
     if best is not None and request.out is not None:

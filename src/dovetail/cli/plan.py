@@ -79,13 +79,10 @@ def plan(
     count = None if tokens is None else parse_tokens(tokens)
     request = PlanRequest(
         narrowed(fix or ()), _at_least_0("--time-limit", time_limit), explain, ideal, out, count, objective,
-        _at_least_0("--price-per-chip-hour", price), simulate_top, strategy,
-        None if memory_limit is None else parse(memory_limit, "bytes", "--memory-limit"), as_json,
+        _at_least_0("--price-per-chip-hour", price), simulate_top, strategy, _bytes(memory_limit), as_json,
     )  # fmt: skip
     if strategy == "free":
-        _check_free(
-            bool(fix), explain=explain, ideal=ideal, several=bool(question.counts), limited=memory_limit is not None
-        )
+        _check_free(request, fixed=bool(fix), several=bool(question.counts))
     if question.counts and simulate_top:
         raise InputError(
             "--simulate-top", "cannot be combined with several numbers of chips", "give one, e.g. --chips 256"
@@ -141,9 +138,10 @@ def _answer_plan(asked_for: Asked, request: PlanRequest) -> None:
             typer.echo(f"\nwrote {request.out}")
 
 
-def _check_free(fixed: bool, *, explain: bool, ideal: bool, several: bool, limited: bool) -> None:
+def _check_free(request: PlanRequest, *, fixed: bool, several: bool) -> None:
     """Refuses options that only plans of named strategies have."""
-    refused = {"--fix": fixed, "--explain": explain, "--ideal": ideal, "--chips": several, "--memory-limit": limited}
+    refused = {"--fix": fixed, "--explain": request.explain, "--ideal": request.ideal, "--chips": several}
+    refused["--memory-limit"] = request.memory_limit_bytes is not None
     for flag in (flag for flag, given in refused.items() if given):
         fix = "give one number" if flag == "--chips" else "leave it out"
         raise InputError(flag, "cannot be combined with --strategy free", fix)
@@ -176,6 +174,10 @@ def _check_out(out: Path, *, force: bool) -> None:
     if out.suffix.lower() not in (".yaml", ".yml"):
         raise InputError(str(out), "does not end in .yaml", "a plan file is YAML: give it that ending")
     check_target(out, force=force)
+
+
+def _bytes(limit: str | None) -> float | None:
+    return None if limit is None else parse(limit, "bytes", "--memory-limit")
 
 
 def _at_least_0(flag: str, value: float | None) -> float | None:

@@ -104,10 +104,12 @@ def _tie_facts(ratios: RatioErrors | None) -> list[tuple[str, str]]:
 
     if ratios is None:
         return []
-    over = f"median over {_many(ratios.groups, 'group')}, {_many(ratios.pairs, 'pair')}"
-    left_out = f"{ratios.left_out_median_ape:.1%} with the family left out"
-    text = f"ratio of two plans' times off by {ratios.median_ape:.1%}, {left_out} ({over})"
-    return [("ties", f"{text}; plans within {TIE_MARGIN:.0%} are ties")]
+    over = f"{_many(ratios.groups, 'group')}, {_many(ratios.pairs, 'pair')}"
+    left_out = f"{ratios.left_out_median_ape:.1%} with the family left out of the fit"
+    return [
+        ("ties", f"ratios of two plans' times are off by {ratios.median_ape:.1%} (median, {over})"),
+        ("", f"{left_out}; plans within {TIE_MARGIN:.0%} are ties"),
+    ]
 
 
 def _print_slices(board: Scoreboard, by: Key) -> None:

@@ -176,7 +176,7 @@ class Chip:
     @property
     def hbm_usable_bytes(self) -> float | None:
         """What a file says programs get of the HBM."""
-        return None if self.hbm_usable_share is None else round(self.hbm_usable_share * self.hbm_bytes)
+        return None if self.hbm_usable_share is None else self.hbm_usable_share * self.hbm_bytes
 
     @property
     def usable_bytes(self) -> float:
@@ -325,7 +325,8 @@ class ChipSpec(Spec):
         """The chip a file describes."""
         fields: dict[str, Any] = {name: getattr(self, name) for name in type(self).model_fields}
         usable = fields.pop("hbm_usable_bytes")
-        fields["hbm_usable_share"] = None if usable is None else round(usable) / self.hbm_bytes
+        # to twelve digits, so that a chip written and read again is the same
+        fields["hbm_usable_share"] = None if usable is None else round(usable / self.hbm_bytes, 12)
         fields["title"] = self.title or self.name
         fields["macs_per_core"] = self.macs_per_core or self._array
         fields["dense_flops"] = Rates(**self.dense_flops.model_dump())

@@ -63,7 +63,6 @@ def pareto_front(
     space: Space | None = None,
     price_per_chip_hour: float | None = None,
     time_limit_s: float | None = None,
-    memory_limit_bytes: float | None = None,
 ) -> tuple[FrontPoint, ...]:
     """The best plan for every number of chips, the global batch being the same; the time limit holds for each.
 
@@ -74,7 +73,7 @@ def pareto_front(
     for chips in counts:
         try:
             cluster = cluster_of(chips)
-            answer = _answer(job, cluster, framework, space, time_limit_s, memory_limit_bytes)
+            answer = _answer(job, cluster, framework, space, time_limit_s)
         except InputError as error:
             points.append(FrontPoint(chips, None, None, str(error)))
             continue
@@ -87,19 +86,13 @@ def pareto_front(
 
 
 def _answer(
-    job: Job,
-    cluster: Cluster,
-    framework: Framework | str,
-    space: Space | None,
-    time_limit_s: float | None,
-    memory_limit_bytes: float | None,
+    job: Job, cluster: Cluster, framework: Framework | str, space: Space | None, time_limit_s: float | None
 ) -> Answer:
     from dovetail import frameworks
 
     framework = frameworks.load(framework) if isinstance(framework, str) else framework
     narrow = within(space or Space(), job, cluster, framework, leave_out=True)
-    limit = memory_limit_bytes
-    return plan(job, cluster, framework, space=narrow, time_limit_s=time_limit_s, memory_limit_bytes=limit)
+    return plan(job, cluster, framework, space=narrow, time_limit_s=time_limit_s)
 
 
 def check_tokens(tokens: float) -> None:

@@ -172,14 +172,14 @@ def test_every_condition_parts_plans(plain, field):
 def test_ratio_errors_are_medians_of_pairs_then_of_groups(plain):
     rows = [
         # predicted ratios 1.1, 1.21 and 1.1 where 1 were measured
-        TableRow("a", 8, "megatron", 1, 1.0, 1.0),
-        TableRow("a", 8, "megatron", 2, 1.0, 1.1),
-        TableRow("a", 8, "megatron", 4, 1.0, 1.21),
+        TableRow("a", 16, "megatron", 1, 1.0, 1.0),
+        TableRow("a", 16, "megatron", 2, 1.0, 1.1),
+        TableRow("a", 16, "megatron", 4, 1.0, 1.21),
         # an error both plans share cancels
-        TableRow("b", 8, "megatron", 1, 1.0, 3.0),
-        TableRow("b", 8, "megatron", 2, 2.0, 6.0),
+        TableRow("b", 16, "megatron", 1, 1.0, 3.0),
+        TableRow("b", 16, "megatron", 2, 2.0, 6.0),
         # one plan alone has no ratio
-        TableRow("c", 8, "megatron", 1, 1.0, 9.0),
+        TableRow("c", 16, "megatron", 1, 1.0, 9.0),
     ]
     predictions = [prediction(plain, row) for row in rows]
     found = ratio_errors(predictions)
