@@ -125,9 +125,8 @@ def of_partition() -> list[float]:
         plan, job, cluster = task.plan, task.job, task.cluster
         facts = facts_of(task.framework, job, schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel)
         efficiencies = calibration(cluster.chip, job.precision).efficiencies
-        chain = ChainBuilder(plan, profiled_job(plan, job, cluster, facts, efficiencies), by_block=False).chain(
-            relaxed=False
-        )
+        profiled, limit = profiled_job(plan, job, cluster, facts, efficiencies), cluster.chip.usable_bytes
+        chain = ChainBuilder(plan, profiled, limit, by_block=False).chain(relaxed=False)
         solution = partition_layers(chain)
         assert solution.placement is not None
         chunks, stages = solution.placement.chunks, plan.pipeline_parallel

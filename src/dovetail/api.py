@@ -38,6 +38,7 @@ def plan(
     below_s: float = float("inf"),
     simulate_top: int = 0,
     on_progress: Listener | None = None,
+    memory_limit_bytes: float | None = None,
 ) -> Answer:
     """The fastest plan that fits, of all that the framework can run, with a certificate.
 
@@ -52,6 +53,8 @@ def plan(
         simulate_top: How many leading plans to simulate at most, to answer with the fastest by simulation.
         on_progress: Told a few times a second the best plan so far, the lower bound, the gap and how many plans are
             open (a `SearchProgress`); where it returns True the search ends with the best plan so far.
+        memory_limit_bytes: Bytes of a chip that plans may take; left out what programs get of it, less the
+            framework's reserve of 4 %.
     """
     from dovetail.search.plan import plan
 
@@ -64,6 +67,7 @@ def plan(
         below_s=below_s,
         simulate_top=simulate_top,
         on_progress=on_progress,
+        memory_limit_bytes=memory_limit_bytes,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import asdict, fields
@@ -30,7 +31,8 @@ CONTRACT = {
     "fits", "step_time_s", "mfu", "tokens_per_s_per_chip", "breakdown", "memory_bytes", "energy_j", "provenance",
     "plan", "certificate", "alternatives", "timing",
 }  # fmt: skip
-CERTIFICATE = {"status", "lower_bound_s", "gap", "space", "counted", "pruned", "infeasible", "evaluated", "open"}
+CERTIFICATE = {"status", "lower_bound_s", "gap", "space", "space_text", "counted", "pruned", "infeasible", "evaluated"}
+CERTIFICATE |= {"open", "memory_limit_bytes"}
 JOB = ("--global-batch", "16", "--seq-len", "2048")
 SMALL = ("--chip", "h100-sxm", "--chips", "8", *JOB)
 #: Quick to search: one number of stages, one of chips that share a layer.
@@ -98,6 +100,17 @@ def test_the_answer_is_that_of_the_library(answer, config):
     assert losses == sorted(losses)
     for other in found["alternatives"]:
         assert other["step_time_s"] == pytest.approx(found["step_time_s"] * (1 + other["loss"]))
+
+
+def test_a_memory_limit_is_kept_and_told(call, answer, config):
+    free = answer(*SMALL, *NARROW)["memory_bytes"]
+    assert free["headroom"] == free["usable"] - free["peak"] > 0.04 * free["usable"]
+    limit = 0.99 * free["peak"]
+    found = answer(*SMALL, *NARROW, "--memory-limit", f"{limit:.0f}")
+    assert found["certificate"]["memory_limit_bytes"] == round(limit)
+    assert found["memory_bytes"]["peak"] <= limit
+    _, out, _ = call("--model", config, *SMALL, *NARROW)
+    assert re.search(r"the fullest: [\d.]+ [GM]iB of 79.2 GiB usable, [\d.]+ GiB headroom", out)
 
 
 def test_only_the_timing_differs_between_runs(config):
@@ -220,6 +233,10 @@ def test_a_wrong_fix_is_one_sentence(call, config, fixed, words):
         (["--model", "llama-3.1-8b", *SMALL, "--objective", "cost"], "--objective: compares numbers of chips"),
         (["--model", "llama-3.1-8b", *SMALL, "--ideal", "--framework", "ideal"], "--ideal: cannot be combined with"),
         (["--model", "llama-3.1-8b", *SMALL, "--chips", "8,16", "--explain"], "--explain: is for one number"),
+        (["--model", "llama-3.1-8b", *SMALL, "--memory-limit", "80GiB"], "--memory-limit: is 80 GiB"),
+        (["--model", "llama-3.1-8b", *SMALL, "--memory-limit", "0"], "--memory-limit: is 0 B"),
+        (["--model", "llama-3.1-8b", *SMALL, "--memory-limit", "much"], "--memory-limit: 'much' is not a quantity"),
+        (["--model", "llama-3.1-8b", *SMALL, "--memory-limit", "1GB", "--chips", "8,16"], "--memory-limit: is for one"),
         (["--model", "llama-3.1-8b", "--chip", "gaudi3", "--chips", "8,16", *JOB, "--objective", "cost"],
          "gaudi3 has no rental price; give --price-per-chip-hour"),
     ],

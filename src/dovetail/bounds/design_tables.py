@@ -115,7 +115,7 @@ class DesignTables:
         bounds += fixed
         rows = [np.ascontiguousarray(part.reshape(-1, part.shape[-1])) for part in seconds]
         layers = LayerColumns(rows[0], rows[1], rows[2], self._bytes.saved, self._bytes.workspace)
-        capacities = np.array([chip.memory_bytes for chip in chips])
+        capacities = np.array([self._setting.capacity_of(chip) for chip in chips])
         # refine the lowest bounds first, then what is still below the lowest refined one
         near = (
             bounds <= np.partition(bounds, FIRST, axis=1)[:, FIRST : FIRST + 1]

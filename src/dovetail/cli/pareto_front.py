@@ -35,7 +35,8 @@ def answer_front(asked: Asked, request: PlanRequest, interrupt: Interrupt) -> No
     from dovetail.search.pareto_front import best_of, pareto_front
     from dovetail.search.plan import plan
 
-    for flag, given in (("--explain", request.explain), ("--ideal", request.ideal)):
+    limited = request.memory_limit_bytes is not None
+    for flag, given in (("--explain", request.explain), ("--ideal", request.ideal), ("--memory-limit", limited)):
         if given:
             raise InputError(flag, "is for one number of chips", "give one with --chips")
     question = asked.any_question()

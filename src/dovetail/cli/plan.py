@@ -17,6 +17,7 @@ from dovetail.cli.plan_request import Objective, PlanRequest, Strategy
 from dovetail.cli.plan_view import answer_fields, infeasible, print_answer, write_plan
 from dovetail.cli.question import Asked, asked
 from dovetail.errors import InputError, quoted
+from dovetail.units import parse
 
 if TYPE_CHECKING:
     from dovetail.plans.plan_file import Question
@@ -30,6 +31,7 @@ _FIX = "Restrict a field of the plan, e.g. tensor_parallel=4,8; repeatable."
 _CHIPS = "Number of chips; 256,512 or 256..4096 (doubling) or 256..4096:256 (steps) gives the Pareto front over them."
 _SIMULATE = "Simulate at most this many leading plans, and take the fastest."
 _STRATEGY = "named: degrees of named strategies; free: every operator sharded its own way (framework wafer or ideal)."
+_MEMORY = "Bytes of a chip that plans may take, e.g. 73GiB; default: what programs get, less 4 %."
 _MODEL = "A model of the catalogue, a model file, or a Hugging Face config.json."
 
 
@@ -65,6 +67,7 @@ def plan(
     price: Annotated[float | None, typer.Option("--price-per-chip-hour", help="In USD; default: the chip's.")] = None,
     simulate_top: Annotated[int, typer.Option("--simulate-top", min=0, max=1000, help=_SIMULATE)] = 0,
     strategy: Annotated[Strategy, typer.Option("--strategy", help=_STRATEGY)] = "named",
+    memory_limit: Annotated[str | None, typer.Option("--memory-limit", metavar="BYTES", help=_MEMORY)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a view.")] = False,
 ) -> None:
     """Find the fastest plan that fits, among all the framework can run, and prove it."""
@@ -89,10 +92,10 @@ def plan(
         count = None if tokens is None else parse_tokens(tokens)
         request = PlanRequest(
             narrowed(fix or ()), _at_least_0("--time-limit", time_limit), explain, ideal, out, count, objective,
-            _at_least_0("--price-per-chip-hour", price), simulate_top, strategy, as_json,
+            _at_least_0("--price-per-chip-hour", price), simulate_top, strategy, _bytes(memory_limit), as_json,
         )  # fmt: skip
         if strategy == "free":
-            _check_free(bool(fix), explain=explain, ideal=ideal, several=bool(question.counts))
+            _check_free(request, fixed=bool(fix), several=bool(question.counts))
         _answer(question, request, interrupt)
 
 
@@ -129,6 +132,7 @@ def _searched(question: Question, request: PlanRequest, interrupt: Interrupt) ->
     from dovetail.plans.runs import check_job
     from dovetail.search import SearchProgress
     from dovetail.search import plan as best_plan
+    from dovetail.step.capacity import check_memory_limit
 
     job, cluster, framework = question.job, question.cluster, question.framework
     limit, top = request.time_limit_s, request.simulate_top
@@ -137,14 +141,24 @@ def _searched(question: Question, request: PlanRequest, interrupt: Interrupt) ->
 
         return free_plan(job, cluster, framework, time_limit_s=limit, simulate_top=top, on_progress=interrupt.notice)
     check_job(job, framework)
-    space = within(request.space, job, cluster, framework)
+    space, most_bytes = within(request.space, job, cluster, framework), request.memory_limit_bytes
+    check_memory_limit(cluster.chip, most_bytes, "--memory-limit")
     with PlanProgress(as_json=request.as_json) as shown:
 
         def notice(progress: SearchProgress) -> bool:
             shown(progress)
             return interrupt.notice(progress)
 
-        return best_plan(job, cluster, framework, space=space, time_limit_s=limit, simulate_top=top, on_progress=notice)
+        return best_plan(
+            job,
+            cluster,
+            framework,
+            space=space,
+            time_limit_s=limit,
+            simulate_top=top,
+            memory_limit_bytes=most_bytes,
+            on_progress=notice,
+        )
 
 
 def _say_none(answer: Answer, request: PlanRequest, interrupt: Interrupt) -> int:
@@ -174,9 +188,10 @@ def _show(answer: Answer, asked_for: Asked, question: Question, request: PlanReq
             typer.echo(f"\nwrote {request.out}")
 
 
-def _check_free(fixed: bool, *, explain: bool, ideal: bool, several: bool) -> None:
+def _check_free(request: PlanRequest, *, fixed: bool, several: bool) -> None:
     """Refuses options that only plans of named strategies have."""
-    refused = {"--fix": fixed, "--explain": explain, "--ideal": ideal, "--chips": several}
+    refused = {"--fix": fixed, "--explain": request.explain, "--ideal": request.ideal, "--chips": several}
+    refused["--memory-limit"] = request.memory_limit_bytes is not None
     for flag in (flag for flag, given in refused.items() if given):
         fix = "give one number" if flag == "--chips" else "leave it out"
         raise InputError(flag, "cannot be combined with --strategy free", fix)
@@ -193,7 +208,8 @@ def _ideal(question: Question, request: PlanRequest) -> Answer:
     from dovetail.search import plan as best_plan
 
     limit = IDEAL_SECONDS if request.time_limit_s is None else request.time_limit_s
-    return best_plan(question.job, question.cluster, "ideal", time_limit_s=limit)
+    most_bytes = request.memory_limit_bytes
+    return best_plan(question.job, question.cluster, "ideal", time_limit_s=limit, memory_limit_bytes=most_bytes)
 
 
 def _explained(answer: Answer, request: PlanRequest) -> Any:
@@ -208,6 +224,10 @@ def _check_out(out: Path, *, force: bool) -> None:
     if out.suffix.lower() not in (".yaml", ".yml"):
         raise InputError(str(out), "does not end in .yaml", "a plan file is YAML: give it that ending")
     check_target(out, force=force)
+
+
+def _bytes(limit: str | None) -> float | None:
+    return None if limit is None else parse(limit, "bytes", "--memory-limit")
 
 
 def _at_least_0(flag: str, value: float | None) -> float | None:

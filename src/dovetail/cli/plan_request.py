@@ -27,4 +27,5 @@ class PlanRequest:
     price_per_chip_hour: float | None
     simulate_top: int
     strategy: Strategy
+    memory_limit_bytes: float | None
     as_json: bool

@@ -140,7 +140,7 @@ def print_answer(
     if explanation is not None:
         typer.echo(f"\n{explanation}")
         return
-    print_parts(answer.best, answer.cluster)
+    print_parts(answer.best)
     _print_alternatives(answer)
 
 

@@ -27,7 +27,15 @@ _BASES = {
 
 #: Fields of chips that seconds rest on; fields of chips and frameworks that bytes do.
 _RATES = ("hbm_bytes_per_s", "dense_flops", "clock_hz")
-_MEMORY = ("hbm_bytes", "states", "context_bytes", "allocator_overhead", "collective_buffer_bytes", "logits_bytes")
+_MEMORY = (
+    "hbm_bytes",
+    "hbm_usable_bytes",
+    "states",
+    "context_bytes",
+    "allocator_overhead",
+    "collective_buffer_bytes",
+    "logits_bytes",
+)
 
 
 def spans(plan: Plan, cluster: Cluster) -> dict[str, str]:
@@ -74,7 +82,7 @@ def _time_words(best: Evaluation, cluster: Cluster) -> str:
 
 
 def _memory_words(answer: Answer, gain: float, *, proven: bool) -> str:
-    full = percent_text(answer.best.peak_bytes / answer.cluster.chip.memory_bytes)
+    full = percent_text(answer.best.peak_bytes / answer.cluster.chip.usable_bytes)
     if gain >= WORTH:
         gains = f"gains {'' if proven else 'at least '}{percent_text(gain)}"
         return f"memory is a bottleneck: the fullest chip is {full} full, and 10 % more {gains}"

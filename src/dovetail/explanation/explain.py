@@ -76,7 +76,7 @@ def _fullest(answer: Answer) -> StageBytes:
     stages = answer.best.memory_by_stage
     stage = max(range(len(stages)), key=lambda number: sum(stages[number].values()))
     parts = {name: amount for name, amount in stages[stage].items() if amount}
-    return StageBytes(stage + 1, len(stages), parts, answer.cluster.chip.memory_bytes)
+    return StageBytes(stage + 1, len(stages), parts, answer.cluster.chip.usable_bytes)
 
 
 def shortfall(answer: Answer, fixes: Fixes) -> str:
@@ -92,6 +92,6 @@ def shortfall(answer: Answer, fixes: Fixes) -> str:
         return "memory: no plan of the space fits with 64 times as much"
     lacks = memory.after - memory.before
     return (
-        f"memory: a chip has {bytes_text(memory.before)}, the smallest plan found needs {bytes_text(memory.after)}, "
-        f"{bytes_text(lacks)} ({percent_text(lacks / memory.before)}) more"
+        f"memory: plans may take {bytes_text(memory.before)} of a chip, the smallest plan found needs "
+        f"{bytes_text(memory.after)}, {bytes_text(lacks)} ({percent_text(lacks / memory.before)}) more"
     )

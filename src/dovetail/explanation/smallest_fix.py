@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dovetail.explanation.changed_hardware import with_chips, with_memory
+from dovetail.hardware import Cluster
 from dovetail.plans.plan import Plan
 from dovetail.search.answer import Answer
 from dovetail.search.plan import plan as search
@@ -65,7 +66,7 @@ def _other_chips(answer: Answer, time_limit_s: float | None) -> SmallestFix | st
         other = with_chips(answer.cluster, chips + change) if chips + change > 0 else None
         if other is None:
             continue
-        answered = search(answer.job, other, answer.framework, space=answer.space, time_limit_s=time_limit_s)
+        answered = _searched(answer, other, time_limit_s)
         if answered.evaluation is not None:
             return SmallestFix(CHIPS, chips, other.chips, answered.plan, answered.step_time_s, None, proven)
         proven = proven and answered.certificate.status == "infeasible"
@@ -74,11 +75,10 @@ def _other_chips(answer: Answer, time_limit_s: float | None) -> SmallestFix | st
 
 def _more_memory(answer: Answer, time_limit_s: float | None) -> SmallestFix | str | None:
     """The least memory; the thing's name where it is not known whether any is enough, None where none is."""
-    capacity = answer.cluster.chip.memory_bytes
+    capacity = answer.limit_bytes
 
     def tried(factor: float) -> Answer:
-        changed = with_memory(answer.cluster, factor)
-        return search(answer.job, changed, answer.framework, space=answer.space, time_limit_s=time_limit_s)
+        return _searched(answer, with_memory(answer.cluster, factor), time_limit_s)
 
     def needed(fitting: Answer) -> float:
         return fitting.best.peak_bytes / capacity
@@ -110,9 +110,21 @@ def _more_chips(answer: Answer, time_limit_s: float | None) -> SmallestFix | str
         larger = with_chips(answer.cluster, chips * factor * 2)
         if larger is None:
             break
-        other = search(answer.job, larger, answer.framework, space=answer.space, time_limit_s=time_limit_s)
+        other = _searched(answer, larger, time_limit_s)
         if other.evaluation is not None:
             too_little = float(chips * factor) if proven else None
             return SmallestFix(CHIPS, chips, larger.chips, other.plan, other.step_time_s, too_little, proven)
         factor, proven = factor * 2, proven and other.certificate.status == "infeasible"
     return None if proven else CHIPS
+
+
+def _searched(answer: Answer, cluster: Cluster, time_limit_s: float | None) -> Answer:
+    """The same question on another cluster."""
+    return search(
+        answer.job,
+        cluster,
+        answer.framework,
+        space=answer.space,
+        time_limit_s=time_limit_s,
+        memory_limit_bytes=answer.limit_on(cluster),
+    )

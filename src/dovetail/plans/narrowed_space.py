@@ -12,7 +12,7 @@ from dovetail.models import Job
 from dovetail.plans.declaration import TOGETHER, declared
 from dovetail.plans.fields import PlanFields
 from dovetail.plans.file_types import refuse_renamed
-from dovetail.plans.space import BY_BLOCK, Choice, Partition, Space, listed
+from dovetail.plans.space import Choice, Partition, Space, allowed_values, listed
 
 #: Where messages say a wrong value is.
 WHERE = "--fix"
@@ -78,9 +78,10 @@ def within(
             settled[name] = values
             continue
         if name == "recompute":
-            # blocks with policies of their own may also all have the same
-            allowed = (*allowed, *(w for w in ("none", "full") if BY_BLOCK in allowed and w in framework.recompute))
+            allowed = allowed_values(name, allowed, framework)
             values = tuple(_settled_choice(value, allowed, framework) for value in values)
+        if not values:
+            raise InputError(f"{where} {name}", "has no value", "give one or more, or leave it out")
         remaining = tuple(value for value in values if value in allowed)
         values = remaining if leave_out and remaining else values
         _check_values(f"{where} {name}", values, allowed, framework)

@@ -11,6 +11,7 @@ from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.plans.plan import Plan
 from dovetail.plans.space import Space
+from dovetail.step.capacity import memory_limit
 from dovetail.step.evaluate import Evaluation
 
 
@@ -38,6 +39,8 @@ class Certificate:
     open: int = 0
     #: whose seconds these are
     time: Literal["modelled", "simulated"] = "modelled"
+    #: bytes of a chip that plans of the space may take; None where the search has no such number
+    memory_limit_bytes: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,20 @@ class Answer:
     timing: Mapping[str, float]
     #: where leading plans were replayed: all of them, the fastest first
     simulated: tuple[SimulatedPlan, ...] = ()
+    #: bytes of a chip that plans were allowed to take; None: usable memory less the framework's reserve
+    memory_limit_bytes: float | None = None
+
+    @property
+    def limit_bytes(self) -> float:
+        """Bytes of a chip that plans were allowed to take."""
+        return memory_limit(self.cluster.chip, self.framework, self.memory_limit_bytes)
+
+    def limit_on(self, cluster: Cluster) -> float | None:
+        """The limit that was asked for, as the same part of other chips; None where none was."""
+        if self.memory_limit_bytes is None:
+            return None
+        usable = cluster.chip.usable_bytes
+        return min(self.memory_limit_bytes * (usable / self.cluster.chip.usable_bytes), usable)
 
     @property
     def best(self) -> Evaluation:

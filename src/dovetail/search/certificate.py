@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from dovetail.arrays import TOLERANCE
 from dovetail.search.answer import Certificate
+from dovetail.units import bytes_text
 
 Status = Literal["optimal", "feasible", "infeasible"]
 
@@ -63,11 +64,16 @@ def certificate(
     counts: Counts,
     *,
     time: Literal["modelled", "simulated"] = "modelled",
+    memory_limit_bytes: float | None = None,
 ) -> Certificate:
     """The certificate of the best of a space, given as data and as a sentence.
 
-    What is not open, evaluated or proven not to fit was pruned.
+    What is not open, evaluated or proven not to fit was pruned. The space is that of plans that take at most
+    `memory_limit_bytes` of a chip.
     """
+    if memory_limit_bytes is not None:
+        fields, text = space
+        space = fields, f"{text}; at most {bytes_text(memory_limit_bytes)} of a chip's memory"
     proven = proof(best_s, open_s)
     return Certificate(
         proven.status,
@@ -80,4 +86,5 @@ def certificate(
         counts.evaluated,
         counts.open,
         time,
+        memory_limit_bytes,
     )

@@ -24,5 +24,11 @@ def partition_setting(
     layers = even_layers(plan.pipeline_parallel * plan.virtual_stages, setting.job.model.num_layers)
     profiled = profiled_job(plan, setting.job, setting.cluster, facts, setting.efficiencies)
     return partition_profiled(
-        replace(plan, layers_per_stage=layers), setting.job, profiled, setting.basis, by_block=by_block, poll=poll
+        replace(plan, layers_per_stage=layers),
+        setting.job,
+        profiled,
+        setting.basis,
+        setting.capacity_bytes,
+        by_block=by_block,
+        poll=poll,
     )

@@ -11,7 +11,6 @@ from dovetail.errors import InputError
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job
-from dovetail.plans.narrowed_space import within
 from dovetail.plans.plan import Plan
 from dovetail.plans.runs import check_job, check_runs
 from dovetail.plans.space import Space
@@ -21,6 +20,7 @@ from dovetail.search.best_first import BestFirst
 from dovetail.search.certificate import certificate
 from dovetail.search.progress import Listener, Progress, Reporter, simplicity
 from dovetail.search.time_limit import TimeLimit
+from dovetail.step.capacity import check_memory_limit
 from dovetail.step.evaluate import evaluate
 from dovetail.step.layer_tables import Setting
 
@@ -38,6 +38,7 @@ def plan(
     below_s: float = float("inf"),
     simulate_top: int = 0,
     on_progress: Listener | None = None,
+    memory_limit_bytes: float | None = None,
 ) -> Answer:
     """The fastest plan that fits, of all that the framework can run, or of those in a narrower space.
 
@@ -51,13 +52,16 @@ def plan(
     `on_progress` is told a few times a second how far the search is; where it returns True the search ends, as at its
     time limit, with the best plan so far.
 
+    Plans may take `memory_limit_bytes` of a chip; left out, what is usable of it less the framework's reserve.
+
     An answer may be unproven, with a time limit or where the partition of blocks with policies of their own is: then
     its status is `feasible`, and the gap says how far off it can be. Of evaluated plans with equal time the first by
     `simplicity` is taken.
     """
     framework = frameworks.load(framework) if isinstance(framework, str) else framework
     check_job(job, framework)
-    narrowed = within(space or Space(), job, cluster, framework, where="space:")
+    narrowed = space or Space()
+    check_memory_limit(cluster.chip, memory_limit_bytes, "memory_limit_bytes")
     start, cpu = time.monotonic(), time.process_time()
     whole = narrowed.resolve(job, cluster, framework)
     time_limit = TimeLimit(time_limit_s)
@@ -65,10 +69,11 @@ def plan(
     if simulate_top and below_s < float("inf"):
         raise InputError("below_s", "cannot be combined with simulate_top", "leave one of them out")
     if simulate_top:
-        replayed = _simulated(job, cluster, framework, narrowed, simulate_top, time_limit, reporter)
+        replayed = _simulated(job, cluster, framework, narrowed, simulate_top, time_limit, reporter, memory_limit_bytes)
         if replayed is not None:
             return replace(replayed, timing=_timing(start, cpu))
-    progress = BestFirst(Setting.of(job, cluster, framework), whole, time_limit, below_s, reporter=reporter).run()
+    setting = Setting.of(job, cluster, framework, memory_limit_bytes=memory_limit_bytes)
+    progress = BestFirst(setting, whole, time_limit, below_s, reporter=reporter).run()
     evaluation = None
     if progress.best is not None and progress.best.seconds < below_s:
         best = progress.best.plan
@@ -78,10 +83,15 @@ def plan(
         assert abs(evaluation.step_time_s / progress.best.seconds - 1) < TOLERANCE, "the tables and the model agree"
     open_s = min(progress.left_s, progress.below_s)
     proven = certificate(
-        evaluation.step_time_s if evaluation else None, open_s, stated(whole, narrowed, framework), progress.counts
+        evaluation.step_time_s if evaluation else None,
+        open_s,
+        stated(whole, narrowed, framework),
+        progress.counts,
+        memory_limit_bytes=setting.capacity_bytes,
     )
-    alternatives = _alternatives(progress)
-    return Answer(job, cluster, framework, narrowed, evaluation, proven, alternatives, _timing(start, cpu))
+    alternatives, timing = _alternatives(progress), _timing(start, cpu)
+    answer = Answer(job, cluster, framework, narrowed, evaluation, proven, alternatives, timing)
+    return replace(answer, memory_limit_bytes=memory_limit_bytes)
 
 
 def _timing(start: float, cpu: float) -> dict[str, float]:
@@ -96,13 +106,16 @@ def _simulated(
     top: int,
     time_limit: TimeLimit,
     reporter: Reporter | None,
+    memory_limit_bytes: float | None,
 ) -> Answer | None:
     """The answer by simulation; None where there is no plan to replay."""
     from dovetail.search.simulated import MOST, simulated_plans
 
     if not 1 <= top <= MOST:
         raise InputError("simulate_top", f"is {top}", f"it should be from 1 to {MOST}")
-    simulated = simulated_plans(job, cluster, framework, space, top, time_limit, reporter)
+    simulated = simulated_plans(
+        job, cluster, framework, space, top, time_limit, reporter, memory_limit_bytes=memory_limit_bytes
+    )
     if simulated is None:
         return None
     best = simulated.plans[0]
@@ -122,6 +135,7 @@ def _simulated(
         tuple(Alternative(p.plan, p.step_time_s, p.step_time_s / best.step_time_s - 1) for p in alternatives),
         {},
         simulated.plans,
+        memory_limit_bytes,
     )
 
 

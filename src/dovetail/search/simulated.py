@@ -41,13 +41,15 @@ def simulated_plans(
     top: int,
     time_limit: TimeLimit | None = None,
     reporter: Reporter | None = None,
+    memory_limit_bytes: float | None = None,
 ) -> SimulatedPlans | None:
     """Replays up to `top` plans until none that is left can be faster; None where none fits or was found in time.
 
     Everything not replayed takes at least as long as the last of the leading plans, by the bound they are ordered by.
     Of a plan with several partitions the one with the lowest bound is replayed; for the others its bound stays.
     """
-    setting, whole = Setting.of(job, cluster, framework, at_least=True), space.resolve(job, cluster, framework)
+    setting = Setting.of(job, cluster, framework, at_least=True, memory_limit_bytes=memory_limit_bytes)
+    whole = space.resolve(job, cluster, framework)
     progress = BestFirst(setting, whole, time_limit, top=max(top, 2), reporter=reporter).run()
     candidates = [TimedPlan(_lower_bound_s(each, job, cluster), each.plan) for each in progress.leading]
     if not candidates:
@@ -79,7 +81,14 @@ def simulated_plans(
     else:
         counts.open = sum(each.seconds < best_s * (1 - TOLERANCE) for each in candidates[len(replays) :])
     open_s = min(*left, beyond_s)
-    proven = certificate(best_s, open_s, stated(whole, space, framework), counts, time="simulated")
+    proven = certificate(
+        best_s,
+        open_s,
+        stated(whole, space, framework),
+        counts,
+        time="simulated",
+        memory_limit_bytes=setting.capacity_bytes,
+    )
     return SimulatedPlans(tuple(replays), proven)
 
 

@@ -12,13 +12,14 @@ from dovetail.cost.calibration import Efficiencies, calibration
 from dovetail.cost.operators import ChipUnits
 from dovetail.frameworks import Framework
 from dovetail.graph import LayerGraph, ModelGraph
-from dovetail.hardware import Cluster
+from dovetail.hardware import Chip, Cluster
 from dovetail.layout.strategy import Strategy
 from dovetail.models import Job
 from dovetail.plans.space import BY_BLOCK, Choice, Space
 from dovetail.plans.stage_degrees import StageDegrees
 from dovetail.profile import LayerProfile, Recompute, recompute
 from dovetail.profile.modules import MODULES
+from dovetail.step.capacity import memory_limit
 from dovetail.step.evaluate import is_block, units_of
 from dovetail.step.facts import FrameworkFacts, facts_of
 from dovetail.step.profiles import Arrangements, Pricing, pricing_of, profile_job
@@ -45,15 +46,25 @@ class Setting:
     staged: FrameworkFacts
     #: whether these are figures that no simulated step falls below
     at_least: bool = False
+    #: bytes of a chip that plans may take; None: usable memory less the framework's reserve
+    memory_limit_bytes: float | None = None
 
     @staticmethod
-    def of(job: Job, cluster: Cluster, framework: Framework, *, at_least: bool = False) -> Setting:
+    def of(
+        job: Job,
+        cluster: Cluster,
+        framework: Framework,
+        *,
+        at_least: bool = False,
+        memory_limit_bytes: float | None = None,
+    ) -> Setting:
         """Everything looked up once; `at_least`, what no simulated step falls below (L1⁻) instead of the model's."""
         calibrated = calibration(cluster.chip, job.precision)
         alone, staged = (_facts(framework, job, stages, at_least=at_least) for stages in (1, 2))
         chip = units_of(job, cluster, alone, calibrated.efficiencies)
         graph, basis = job.graph(), str(calibrated)
-        return Setting(job, cluster, framework, graph, calibrated.efficiencies, basis, chip, alone, staged, at_least)
+        known = (graph, calibrated.efficiencies, basis, chip, alone, staged)
+        return Setting(job, cluster, framework, *known, at_least, memory_limit_bytes)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -62,8 +73,12 @@ class Setting:
 
     @property
     def capacity_bytes(self) -> float:
-        """Memory of a chip."""
-        return self.cluster.chip.memory_bytes
+        """Memory of a chip that plans may take."""
+        return self.capacity_of(self.cluster.chip)
+
+    def capacity_of(self, chip: Chip) -> float:
+        """The same of another chip."""
+        return memory_limit(chip, self.framework, self.memory_limit_bytes)
 
     def facts(self, stages: int) -> FrameworkFacts:
         """The framework's figures for a pipeline of so many stages."""

@@ -219,7 +219,8 @@ def test_a_chain_counts_what_an_evaluation_counts(kind):
     facts = facts_of(found.framework, found.job, schedule=found.plan.pipeline_schedule,
                      stages=found.plan.pipeline_parallel)  # fmt: skip
     known = calibration(found.cluster.chip, found.job.precision)
-    builder = ChainBuilder(found.plan, profiled_job(found.plan, found.job, found.cluster, facts, known.efficiencies))
+    profiled = profiled_job(found.plan, found.job, found.cluster, facts, known.efficiencies)
+    builder = ChainBuilder(found.plan, profiled, found.cluster.chip.usable_bytes)
     chain = builder.chain(relaxed=False)
     stages = found.plan.pipeline_parallel
     random = np.random.default_rng(7)

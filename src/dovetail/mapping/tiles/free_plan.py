@@ -32,6 +32,7 @@ from dovetail.search.certificate import Counts, certificate
 from dovetail.search.plan import plan as named_plan
 from dovetail.search.progress import Listener, SearchProgress
 from dovetail.simulation import simulate
+from dovetail.step.capacity import memory_limit
 from dovetail.step.evaluate import Evaluation, evaluate, profiled_job
 from dovetail.step.evaluate import least_step_s as least_simulated_s
 from dovetail.step.formulas import optimizer_seconds
@@ -196,13 +197,14 @@ class FreeSearch:
 
     def _place(self, skeleton: TileSkeleton, zero_stage: int, layouts: tuple[TileLayouts, ...]) -> None:
         calibrated = calibration(self.cluster.chip, self.job.precision)
+        limit = memory_limit(self.cluster.chip, self.framework)
         schedules = [name for name in SCHEDULES if name in self.framework.pipeline_schedules]
         for schedule in schedules if skeleton.stages > 1 else ("1f1b",):
             layers = self._layers(skeleton, zero_stage, schedule)
             for each in layouts:
                 plan = layers.plan_of(each)
                 profiled = profiled_job(plan, self.job, self.cluster, layers.facts, calibrated.efficiencies)
-                placed = partition_profiled(plan, self.job, profiled, str(calibrated), by_block=self.recompute)
+                placed = partition_profiled(plan, self.job, profiled, str(calibrated), limit, by_block=self.recompute)
                 if placed is not None:
                     self.offer(skeleton, placed.evaluation)
 
