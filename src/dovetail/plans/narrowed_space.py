@@ -9,7 +9,7 @@ from dovetail.errors import InputError, one_of, quoted
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job
-from dovetail.plans.declaration import TOGETHER, declared
+from dovetail.plans.declaration import TOGETHER, FieldScope, declared
 from dovetail.plans.fields import PlanFields
 from dovetail.plans.file_types import refuse_renamed
 from dovetail.plans.space import BY_BLOCK, Choice, Partition, Space, divisors, listed
@@ -77,6 +77,9 @@ def within(space: Space, job: Job, cluster: Cluster, framework: Framework, *, le
             continue
         if allowed is None:
             allowed = divisors(cluster.chips)
+        fixed_to = listed()[name].about.fixed_to
+        if fixed_to is not None:
+            allowed = fixed_to(FieldScope(job, cluster, framework))
         if name == "recompute":
             # blocks with policies of their own may also all have the same
             allowed = (*allowed, *(w for w in ("none", "full") if BY_BLOCK in allowed and w in framework.recompute))

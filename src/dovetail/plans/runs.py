@@ -14,6 +14,7 @@ from dovetail.models import Job
 from dovetail.plans.framework_limits import check_runnable
 from dovetail.plans.launch_limits import LAUNCHES
 from dovetail.plans.model_limits import check_suitable
+from dovetail.plans.overlaps import check_overlaps
 from dovetail.plans.plan import Plan
 
 
@@ -29,6 +30,7 @@ def check_runs(
         check_suitable(plan, job, cluster)
     if framework is not None:
         check_runnable(plan, framework, job.precision)
+        check_overlaps(plan, job, framework)
     if launch is not None:
         _check_launch(plan, job, launch)
 
@@ -39,5 +41,6 @@ def _check_launch(plan: Plan, job: Job, launch: str) -> None:
         raise InputError(f"plan: {field}", what, fix)
     if limits.framework is not None:
         check_runnable(plan, frameworks.load(limits.framework), job.precision)
+    check_overlaps(plan, job, frameworks.load(limits.framework or launch), launch)
     for field, what, fix in limits.obstacles(plan, job):
         raise InputError(f"plan: {field}", f"{what}, which {limits.title} ({limits.version}) does not run", fix)

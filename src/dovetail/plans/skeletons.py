@@ -14,6 +14,7 @@ from dovetail.hardware import Cluster
 from dovetail.layout.axes import joined_by_tier
 from dovetail.models import Job
 from dovetail.plans.model_limits import nests
+from dovetail.plans.overlaps import sharding_allows
 from dovetail.plans.partitions import is_free, listed_partitions
 from dovetail.plans.pipeline_schedule import MAX_CHUNK_RUNS, SCHEDULE_CODES, Pipeline, PipelineSchedule
 from dovetail.plans.space import Space
@@ -136,7 +137,9 @@ def shardings(
     plan = degrees.plan
     ranks = replicas * plan.context_parallel
     offered = framework.zero_stages if stages == 1 else framework.zero_stages_with_pipeline
-    zero_stages = sorted({stage for stage in space.zero_stage if stage in offered})
+    zero_stages = sorted(
+        {stage for stage in space.zero_stage if stage in offered and sharding_allows(plan, framework, stage)}
+    )
     if stages > 1 and 1 in zero_stages and 2 in zero_stages:
         zero_stages.remove(2)  # gradients of a pipeline are whole until its one reduction
     groups = [ranks] if ranks in space.zero_group else []

@@ -88,7 +88,7 @@ class Space(_Listed):
 
     def product(self) -> Iterator[dict[str, Any]]:
         """Of a resolved space, all combinations of the fields that no step of the search knows by name."""
-        names = [name for name, each in listed().items() if each.about.searched == "product"]
+        names = [name for name, each in listed().items() if each.about.searched in ("product", "fixed")]
         for values in product(*(getattr(self, name) for name in names)):
             yield dict(zip(names, values, strict=True))
 
@@ -100,6 +100,10 @@ def check_space(space: Space, framework: Framework) -> None:
         for value in getattr(space, name) or () if smallest is not None else ():
             if value < smallest:
                 raise InputError(f"space: {name}", f"has {value}", f"it should be {smallest:g} or more")
+    for name, each in listed().items():
+        values = getattr(space, name) or ()
+        if each.alike and len(values) > 1:
+            raise InputError(f"space: {name}", f"has {len(values)} values", "give one, for all plans alike")
     for kind in space.context_kind or ():
         if framework.context_parallel and kind not in framework.context_parallel:
             _refuse("context_kind", kind, framework, one_of(framework.context_parallel, kind))

@@ -16,6 +16,7 @@ from dovetail.models import Job
 from dovetail.plans.arrange import Arrangement, arrange
 from dovetail.plans.framework_limits import expert_obstacles
 from dovetail.plans.model_limits import DimShard, dim_shards, nests
+from dovetail.plans.overlaps import degree_obstacles
 from dovetail.plans.plan import Plan
 from dovetail.plans.space import Space
 
@@ -48,6 +49,7 @@ def stage_degrees(job: Job, cluster: Cluster, framework: Framework, space: Space
             cluster.chips % plan.chips
             or not nests(plan, plan.data_parallel, 1)
             or any(expert_obstacles(plan, framework))
+            or any(degree_obstacles(plan, job, framework))
         ):
             continue
         try:

@@ -20,7 +20,7 @@ from dovetail.plans.space import BY_BLOCK, Space
 from dovetail.plans.stage_degrees import stage_degrees
 from dovetail.search.progress import Progress, simplicity
 from dovetail.step.evaluate import profiled_job
-from dovetail.step.facts import facts_of
+from dovetail.step.facts import plan_facts
 from dovetail.step.layer_tables import Setting, recompute_policies
 from dovetail.step.plan_tables import Tables, numbers, plan_of
 from dovetail.step.state_tables import StateSharding
@@ -142,6 +142,7 @@ class BestFirst:
         """Profiles skeletons and expands them, those with the lowest bound first."""
         batch = Batch(self.tables, skeletons)
         bounds = batch.screen(self._pairs.state_bytes(skeletons), self._leanest, self.progress.limit_s)
+        bounds[~self.tables.runs(skeletons)] = np.inf
         none_fits = ~np.isfinite(bounds[:, : self._choices])
         self.progress.counts.infeasible += int((self._num_states(skeletons)[:, None] * none_fits).sum())
         lowest = bounds.min(axis=1)
@@ -317,7 +318,7 @@ class BestFirst:
 def partition_setting(setting: Setting, plan: Plan, *, by_block: bool) -> PartitionedPlan | None:
     """The plan with its best partition, and the best policy of every block where blocks choose."""
     schedule, stages = plan.pipeline_schedule, plan.pipeline_parallel
-    facts = facts_of(setting.framework, setting.job, schedule=schedule, stages=stages)
+    facts = plan_facts(plan, setting.framework, setting.job)
     if setting.at_least:
         facts = facts.at_least(schedule=schedule, stages=stages)
     layers = even_layers(plan.pipeline_parallel * plan.virtual_stages, setting.job.model.num_layers)
