@@ -7,7 +7,7 @@ where the other fields allow it. What a plan says holds; `overlap_obstacles` has
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dovetail.arrays import Bools, Ints
 from dovetail.errors import InputError
@@ -46,6 +46,19 @@ def overlaps_of(plan: Plan, framework: Framework, job: Job) -> OverlapSwitches:
         gradients=gradients,
         parameters=_on(plan.overlap_parameters, own.weight_gather, allowed=sharded),
         dispatcher=plan.dispatcher or ("deepep" if framework.one_copy_per_node else "alltoall"),
+    )
+
+
+def settled(plan: Plan, framework: Framework, job: Job) -> Plan:
+    """The plan with all its switches said, as the framework runs it."""
+    on = overlaps_of(plan, framework, job)
+    return replace(
+        plan,
+        overlap_tensor_parallel=bool(on.tensor_parallel),
+        overlap_expert_parallel=bool(on.expert_parallel),
+        overlap_gradients=on.gradients,
+        overlap_parameters=on.parameters,
+        dispatcher=on.dispatcher,
     )
 
 

@@ -109,8 +109,9 @@ def _operators_by_name(module: Module, layers: tuple[LayerGraph, ...]) -> frozen
 def _values(plan: Plan, space: Space) -> Iterator[str]:
     """Values that the space does not list, or does not join."""
     for name, each in listed().items():
-        # the degree of experts may be left open; recompute and partition have checks of their own
-        if name == "expert_tensor_parallel" or each.about.searched in ("recompute", "partition"):
+        # the degree of experts may be left open; recompute and partition have checks of their own; of switches that
+        # the framework decides, the space has the fastest it permits
+        if name == "expert_tensor_parallel" or each.alike or each.about.searched in ("recompute", "partition"):
             continue
         value, values = getattr(plan, name), getattr(space, name)
         if value not in values and (each.about.matters is None or each.about.matters(plan)):
