@@ -178,8 +178,8 @@ class DesignTables:
             overlapping = np.array([self._profiles[n][2] for n in numbers(profiles)], np.bool_)
             setting = replace(self._setting, chip=lined_up(units, np.repeat(np.arange(len(units)), len(profiles))))
             degrees = [self._degrees[index] for index in row_of]
-            columns_of = (np.tile(column, len(units)) for column in (rows, sizes, overlapping))
-            table = LayerTable(setting, degrees, *columns_of)
+            rows, sizes = (np.tile(column, len(units)) for column in (rows, sizes))
+            table = LayerTable(setting, degrees, rows, sizes, np.tile(overlapping, len(units)))
             times = table.choice_times(self._policies)
             parts = (times.forward_s, times.input_gradient_s, times.weight_gradient_s)
             for part, seconds in zip(columns, parts, strict=True):

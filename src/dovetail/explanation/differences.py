@@ -135,10 +135,8 @@ def _difference(task: Task, fields: tuple[str, ...], other: Plan, before: Evalua
 def _changed(task: Task, fields: tuple[str, ...], other: Plan) -> Plan:
     """Our plan with some fields of the other; derived fields are derived anew."""
     ours = task.plan
-    written = plan_part(ours)
+    written = {name: value for name, value in plan_part(ours).items() if name not in fields}
     written |= {name: value for name, value in plan_part(other).items() if name in fields}
-    if "recompute_by_block" in fields and other.recompute_by_block is None:
-        written.pop("recompute_by_block", None)
     free = {"data_parallel"}
     if ours.zero_group == ours.data_parallel * ours.context_parallel and "zero_group" not in fields:
         free.add("zero_group")

@@ -367,8 +367,8 @@ class PlanFields:
     dispatcher: Annotated[
         Dispatcher | None,
         PlanField(
-            "how tokens go to experts: one message for each expert, or one for all on a node (deepep); the latter where "
-            "left out and the framework can",
+            "how tokens go to experts: one message for each expert, or one for all on a node (deepep); where "
+            "left out, the latter if the framework can",
             domain=domains.left_open,
             fixed_to=domains.dispatchers,
             values=WORD,

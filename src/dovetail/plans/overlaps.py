@@ -167,10 +167,9 @@ def _state_obstacles(plan: Plan, framework: Framework, zero_stage: int) -> Itera
             yield "overlap_parameters", "is true with zero_stage 0", "set it to false, or zero_stage to 1 or more"
         if plan.overlap_gradients is False:
             yield "overlap_parameters", "is true where overlap_gradients is false", "set both to the same"
-    if plan.overlap_gradients is False:
-        if zero_stage > 1 and framework.name == "megatron":
-            # Megatron-FSDP switches it on itself where gradients are sharded
-            yield "overlap_gradients", f"is false with zero_stage {zero_stage}", "leave it out"
+    if plan.overlap_gradients is False and zero_stage > 1 and framework.name == "megatron":
+        # Megatron-FSDP switches it on itself where gradients are sharded
+        yield "overlap_gradients", f"is false with zero_stage {zero_stage}", "leave it out"
 
 
 def launch_obstacles(plan: Plan, job: Job, launch: str) -> Iterator[tuple[str, str, str]]:

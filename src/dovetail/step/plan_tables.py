@@ -123,9 +123,8 @@ class Tables:
         experts, gradients = said[skeletons.degrees].T
         never = np.array([gradient_overlap(framework, stages) == "never" for stages in (1, 2)])
         pipeline = (skeletons.stages, skeletons.chunks, skeletons.microbatches)
-        refused = (experts & ~pipeline_allows(framework, setting.job, *pipeline)) | (
-            gradients & never[np.minimum(skeletons.stages - 1, 1)]
-        )
+        allowed = np.asarray(pipeline_allows(framework, setting.job, *pipeline))
+        refused = (experts & ~allowed) | (gradients & never[np.minimum(skeletons.stages - 1, 1)])
         recomputed = np.array([recompute_allows(framework, choice) for choice, _ in self.policies], np.bool_)
         return ~(refused[:, None] | (experts[:, None] & ~recomputed))
 

@@ -6,7 +6,13 @@ import pytest
 from small_runs import MIXTURE, reason, run
 
 from dovetail import frameworks
-from dovetail.accuracy.row_framework import EAGER_LOGITS_BYTES, PARALLEL_LOGITS_BYTES, framework_name, framework_of, overlap_fields
+from dovetail.accuracy.row_framework import (
+    EAGER_LOGITS_BYTES,
+    PARALLEL_LOGITS_BYTES,
+    framework_name,
+    framework_of,
+    overlap_fields,
+)
 from dovetail.accuracy.table import TableRow
 
 

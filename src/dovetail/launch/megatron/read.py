@@ -190,9 +190,8 @@ def _sharding(flags: Flags, degrees: _Degrees) -> Document:
 def _overlaps(flags: Flags, plan: Document) -> Document:
     """What a launch overlaps: nothing that it does not say, but what Megatron-FSDP switches on by itself."""
     spread, stage = plan.get("expert_parallel", 1) > 1, plan["zero_stage"]
-    tensor, expert, gradients, parameters = (
-        flags.has(FLAGS[f"overlap_{name}"]) for name in ("tensor_parallel", "expert_parallel", "gradients", "parameters")
-    )
+    names = ("tensor_parallel", "expert_parallel", "gradients", "parameters")
+    tensor, expert, gradients, parameters = (flags.has(FLAGS[f"overlap_{name}"]) for name in names)
     flexible = flags.choice(FLAGS["dispatcher"], ("allgather", "alltoall", "flex")) == "flex"
     flags.read |= {"--moe-flex-dispatcher-backend", "--moe-enable-deepep"}
     fields: Document = {"overlap_tensor_parallel": tensor and plan["sequence_parallel"]}
