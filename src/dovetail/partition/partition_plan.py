@@ -36,7 +36,7 @@ from dovetail.step.evaluate import (
     recompute_of,
     step_from,
 )
-from dovetail.step.facts import facts_of
+from dovetail.step.facts import plan_facts
 from dovetail.step.formulas import (
     exposed_at_least,
     optimizer_seconds,
@@ -77,7 +77,7 @@ def partition_plan(plan: Plan, job: Job, cluster: Cluster, framework: Framework)
     if plan.pipeline_schedule == PipelineSchedule.DUAL_PIPE:
         what = "is dualpipe, whose stages hold two chunks of one partition"
         raise InputError("plan: pipeline_schedule", what, "use one of the other schedules")
-    facts = facts_of(framework, job, schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel)
+    facts = plan_facts(plan, framework, job)
     calibrated = calibration(cluster.chip, job.precision)
     profiled = profiled_job(plan, job, cluster, facts, calibrated.efficiencies)
     return partition_profiled(plan, job, profiled, str(calibrated), memory_limit(cluster.chip, framework))

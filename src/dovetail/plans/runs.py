@@ -15,6 +15,7 @@ from dovetail.models import Job
 from dovetail.plans.framework_limits import FRAMEWORK_RULES
 from dovetail.plans.launch_limits import LAUNCHES
 from dovetail.plans.model_limits import check_suitable
+from dovetail.plans.overlaps import OVERLAP_RULES
 from dovetail.plans.plan import Plan
 from dovetail.plans.rules import Rule
 
@@ -48,7 +49,7 @@ def check_job(job: Job, framework: Framework) -> None:
 
 def rules_of(framework: Framework) -> tuple[Rule, ...]:
     """All rules for plans of a framework."""
-    return FRAMEWORK_RULES + _launch_rules(framework)
+    return FRAMEWORK_RULES + OVERLAP_RULES + _launch_rules(framework)
 
 
 def launched_by(target: str, framework: Framework) -> Framework:

@@ -51,10 +51,13 @@ else:
     )
 
 
-def allowed_values(name: str, whole: tuple[Any, ...], framework: Framework) -> tuple[Any, ...]:
+def allowed_values(name: str, whole: tuple[Any, ...], scope: FieldScope) -> tuple[Any, ...]:
     """What a field may be narrowed to: blocks with policies of their own may also all have the same."""
+    fixed_to = listed()[name].about.fixed_to
+    if fixed_to is not None:
+        return (*whole, *fixed_to(scope))
     if name == "recompute" and BY_BLOCK in whole:
-        return (*whole, *(word for word in ("none", "full") if word in framework.recompute))
+        return (*whole, *(word for word in ("none", "full") if word in scope.framework.recompute))
     return whole
 
 
@@ -83,13 +86,13 @@ class Space(_Listed):
             elif name == "partition":
                 values[name] = min(given, whole, key=get_args(Partition).index)
             else:
-                allowed = allowed_values(name, whole, framework)
+                allowed = allowed_values(name, whole, scope)
                 values[name] = tuple(value for value in given if value in allowed)
         return Space(**values)
 
     def product(self) -> Iterator[dict[str, Any]]:
         """Of a resolved space, all combinations of the fields that no step of the search knows by name."""
-        names = [name for name, each in listed().items() if each.about.searched == "product"]
+        names = [name for name, each in listed().items() if each.about.searched in ("product", "fixed")]
         for values in product(*(getattr(self, name) for name in names)):
             yield dict(zip(names, values, strict=True))
 

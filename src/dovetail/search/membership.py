@@ -60,6 +60,8 @@ def _missing(plan: Plan, space: Space) -> Iterator[str]:
         if each.about.searched == "partition" or (name.startswith("recompute") and BY_BLOCK in space.recompute):
             continue
         value, values = getattr(plan, name), getattr(space, name)
+        if each.alike and values == (None,):
+            continue  # left to the framework: the space has the fastest it permits
         if value not in values and (each.about.matters is None or each.about.matters(plan)):
             yield f"{name} {_word(value)} is none of {_list(values)}"
     layers = plan.layers_per_stage

@@ -9,7 +9,7 @@ from dovetail.partition.partition_plan import PartitionedPlan, partition_profile
 from dovetail.plans.derive import even_layers
 from dovetail.plans.plan import Plan
 from dovetail.step.evaluate import profiled_job
-from dovetail.step.facts import facts_of
+from dovetail.step.facts import plan_facts
 from dovetail.step.layer_tables import Setting
 
 
@@ -18,7 +18,7 @@ def partition_setting(
 ) -> PartitionedPlan | None:
     """The plan with its best partition, and the best policy of every block where blocks choose."""
     schedule, stages = plan.pipeline_schedule, plan.pipeline_parallel
-    facts = facts_of(setting.framework, setting.job, schedule=schedule, stages=stages)
+    facts = plan_facts(plan, setting.framework, setting.job)
     if setting.at_least:
         facts = facts.at_least(schedule=schedule, stages=stages)
     layers = even_layers(plan.pipeline_parallel * plan.virtual_stages, setting.job.model.num_layers)

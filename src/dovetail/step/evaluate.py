@@ -23,7 +23,7 @@ from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.plans.plan import Plan
 from dovetail.plans.zero_stage import effective_zero_stage
 from dovetail.profile import LayerProfile, Recompute, recompute
-from dovetail.step.facts import FrameworkFacts, facts_of
+from dovetail.step.facts import FrameworkFacts, plan_facts
 from dovetail.step.formulas import allocator_bytes
 from dovetail.step.memory import MemoryTables
 from dovetail.step.profiles import Arrangements, JobProfiles, pricing_of, profile_job, rates_of
@@ -102,7 +102,7 @@ class Step:
 
 def evaluate(plan: Plan, job: Job, cluster: Cluster, framework: Framework, *, energy: bool = True) -> Evaluation:
     """Profiles → chunks → step time and memory → answer; energy takes a sixth of the time and can be left out."""
-    facts = facts_of(framework, job, schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel)
+    facts = plan_facts(plan, framework, job)
     calibrated = calibration(cluster.chip, job.precision)
     step = step_of(plan, job, cluster, facts, calibrated.efficiencies, energy=energy)
     return evaluation_of(step, plan, job, cluster, facts, str(calibrated), energy=energy)
@@ -111,7 +111,7 @@ def evaluate(plan: Plan, job: Job, cluster: Cluster, framework: Framework, *, en
 def least_step_s(plan: Plan, job: Job, cluster: Cluster, framework: Framework) -> float:
     """Seconds that no simulated step of the plan falls below (L1⁻)."""
     schedule, stages = plan.pipeline_schedule, plan.pipeline_parallel
-    facts = facts_of(framework, job, schedule=schedule, stages=stages).at_least(schedule=schedule, stages=stages)
+    facts = plan_facts(plan, framework, job).at_least(schedule=schedule, stages=stages)
     return float(step_of(plan, job, cluster, facts, calibration(cluster.chip, job.precision).efficiencies).seconds)
 
 

@@ -31,7 +31,7 @@ from dovetail.plans.derive import even_layers
 from dovetail.plans.plan import Plan
 from dovetail.step.capacity import memory_limit
 from dovetail.step.evaluate import Evaluation, ProfiledJob, evaluation_of, profiled_job, step_from
-from dovetail.step.facts import facts_of
+from dovetail.step.facts import plan_facts
 
 TileShape = tuple[int, int]
 
@@ -82,7 +82,7 @@ def not_replanned(plan: TilePlan, job: Job, wafer: Wafer, framework: Framework) 
     if not survivors:
         return None
     for candidate in _dealt(plan.plan, len(survivors), job.model.num_layers):
-        facts = facts_of(framework, job, schedule=candidate.pipeline_schedule, stages=candidate.pipeline_parallel)
+        facts = plan_facts(candidate, framework, job)
         calibrated = calibration(cluster.chip, job.precision)
         profiled = profiled_job(candidate, job, cluster, facts, calibrated.efficiencies)
         if evaluation_of(step_from(candidate, profiled), candidate, job, cluster, facts, str(calibrated)).fits:
