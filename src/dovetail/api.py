@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Unpack, cast
 
 from dovetail.errors import InputError, one_of, quoted
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dovetail.plans.plan_file import Task
     from dovetail.plans.space import Space
     from dovetail.search import Answer
-    from dovetail.search.progress import Listener
+    from dovetail.search.options import SearchOptions
     from dovetail.simulation import Simulation
     from dovetail.step.evaluate import Evaluation
 
@@ -34,13 +34,9 @@ def plan(
     framework: Framework | str = "megatron",
     *,
     space: Space | None = None,
-    time_limit_s: float | None = None,
-    below_s: float = float("inf"),
-    simulate_top: int = 0,
-    on_progress: Listener | None = None,
-    memory_limit_bytes: float | None = None,
+    **options: Unpack[SearchOptions],
 ) -> Answer:
-    """The fastest plan that fits, of all that the framework can run, with a certificate.
+    """The fastest plan that fits, of all that the framework can run, with a certificate; and the simplest close to it.
 
     Args:
         job: What is trained.
@@ -55,20 +51,20 @@ def plan(
             open (a `SearchProgress`); where it returns True the search ends with the best plan so far.
         memory_limit_bytes: Bytes of a chip that plans may take; left out what programs get of it, less the
             framework's reserve of 4 %.
+        tie_margin: The simplest plan that takes no longer than the fastest by more than this part of it is recommended;
+            left out, what the model errs by on the ratio of two plans, at most 3 %. 0 recommends the fastest.
+        options: Those above that have a name of their own.
     """
+    from dovetail import frameworks
+    from dovetail.plans.narrowed_space import within
     from dovetail.search.plan import plan
+    from dovetail.step.ties import TIE_MARGIN
 
-    return plan(
-        job,
-        cluster,
-        framework,
-        space=space,
-        time_limit_s=time_limit_s,
-        below_s=below_s,
-        simulate_top=simulate_top,
-        on_progress=on_progress,
-        memory_limit_bytes=memory_limit_bytes,
-    )
+    framework = frameworks.load(framework) if isinstance(framework, str) else framework
+    if space is not None:
+        space = within(space, job, cluster, framework, where="space:")
+    margin = options.pop("tie_margin", None)
+    return plan(job, cluster, framework, space=space, **options, tie_margin=TIE_MARGIN if margin is None else margin)
 
 
 def explain(answer: Answer, *, time_limit_s: float | None = None) -> Explanation:

@@ -14,16 +14,26 @@ from dovetail.cli.interrupt import Interrupt
 from dovetail.cli.output import check_target, print_json
 from dovetail.cli.plan_progress import PlanProgress
 from dovetail.cli.plan_request import Objective, PlanRequest, Strategy
-from dovetail.cli.plan_view import answer_fields, infeasible, print_answer, write_plan
+from dovetail.cli.plan_view import (
+    answer_fields,
+    covered_fields,
+    infeasible,
+    print_answer,
+    print_suggestions,
+    suggestion_fields,
+    write_plan,
+)
 from dovetail.cli.question import Asked, asked
 from dovetail.errors import InputError, quoted
 from dovetail.units import parse
 
 if TYPE_CHECKING:
     from dovetail.plans.plan_file import Question
-    from dovetail.search import Answer
+    from dovetail.search import Answer, Space
     from dovetail.search.pareto_front import Training
 
+#: Time limit of each search for a question to suggest.
+SUGGESTION_SECONDS = 5.0
 #: Time limit of `--ideal` by default: its space is far larger.
 IDEAL_SECONDS = 30.0
 
@@ -32,6 +42,8 @@ _CHIPS = "Number of chips; 256,512 or 256..4096 (doubling) or 256..4096:256 (ste
 _SIMULATE = "Simulate at most this many leading plans, and take the fastest."
 _STRATEGY = "named: degrees of named strategies; free: every operator sharded its own way (framework wafer or ideal)."
 _MEMORY = "Bytes of a chip that plans may take, e.g. 73GiB; default: what programs get, less 4 %."
+_TIE = "Recommend the simplest plan within this part of the fastest, e.g. 0.01; default: what the model errs by."
+_COVERS = "Also say whether the search covered this plan, what it takes, and why it is not the answer."
 _MODEL = "A model of the catalogue, a model file, or a Hugging Face config.json."
 
 
@@ -68,38 +80,35 @@ def plan(
     simulate_top: Annotated[int, typer.Option("--simulate-top", min=0, max=1000, help=_SIMULATE)] = 0,
     strategy: Annotated[Strategy, typer.Option("--strategy", help=_STRATEGY)] = "named",
     memory_limit: Annotated[str | None, typer.Option("--memory-limit", metavar="BYTES", help=_MEMORY)] = None,
+    fastest: Annotated[bool, typer.Option("--fastest", help="Recommend the fastest plan, however involved.")] = False,
+    tie_margin: Annotated[float | None, typer.Option("--tie-margin", metavar="PART", help=_TIE)] = None,
+    covers: Annotated[Path | None, typer.Option("--covers", metavar="PLAN", help=_COVERS)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a view.")] = False,
 ) -> None:
-    """Find the fastest plan that fits, among all the framework can run, and prove it."""
+    """Find the fastest plan that fits, of all the framework runs, prove it, and recommend the simplest close to it."""
+    given = {"job.model": model, "job.seq_len": seq_len, "job.global_batch": global_batch, "job.precision": precision}
+    given |= {"job.optimizer": optimizer, "cluster.name": cluster, "cluster.chip": chip, "cluster.framework": framework}
     with Interrupt() as interrupt:
-        given = {
-            "job.model": model,
-            "job.seq_len": seq_len,
-            "job.global_batch": global_batch,
-            "job.precision": precision,
-        }
-        given |= {
-            "job.optimizer": optimizer,
-            "cluster.name": cluster,
-            "cluster.chip": chip,
-            "cluster.framework": framework,
-        }
         question = asked(file, given, chips)
         if out is not None:
             _check_out(out, force=force)
-        from dovetail.plans.narrowed_space import narrowed
-
-        count = None if tokens is None else parse_tokens(tokens)
         request = PlanRequest(
-            narrowed(fix or ()), _at_least_0("--time-limit", time_limit), explain, ideal, out, count, objective,
-            _at_least_0("--price-per-chip-hour", price), simulate_top, strategy, _bytes(memory_limit), as_json,
+            _narrowed(fix), _at_least_0("--time-limit", time_limit), explain, ideal, out,
+            None if tokens is None else parse_tokens(tokens), objective, _at_least_0("--price-per-chip-hour", price),
+            simulate_top, strategy, _bytes(memory_limit), _margin(tie_margin, fastest=fastest), covers, as_json,
         )  # fmt: skip
-        if strategy == "free":
-            _check_free(request, fixed=bool(fix), several=bool(question.counts))
         _answer(question, request, interrupt)
 
 
+def _narrowed(fix: list[str] | None) -> Space:
+    from dovetail.plans.narrowed_space import narrowed
+
+    return narrowed(fix or ())
+
+
 def _answer(question: Asked, request: PlanRequest, interrupt: Interrupt) -> None:
+    if request.strategy == "free":
+        _check_free(request, several=bool(question.counts))
     if not question.counts:
         _answer_plan(question, request, interrupt)
         return
@@ -157,6 +166,7 @@ def _searched(question: Question, request: PlanRequest, interrupt: Interrupt) ->
             time_limit_s=limit,
             simulate_top=top,
             memory_limit_bytes=most_bytes,
+            tie_margin=request.tie_margin,
             on_progress=notice,
         )
 
@@ -180,21 +190,43 @@ def _show(answer: Answer, asked_for: Asked, question: Question, request: PlanReq
     training = None if request.tokens is None else _training(answer, request.tokens, request.price_per_chip_hour)
     ideal = interrupt.unless(lambda: _ideal(question, request)) if request.ideal else None
     explanation = interrupt.unless(lambda: _explained(answer, request))
+    suggested = None if request.strategy == "free" else interrupt.unless(lambda: _suggested(answer))
+    held = None if request.covers is None else _covered(answer, request.covers)
     if request.as_json:
-        print_json(answer_fields(answer, training=training, ideal=ideal, explanation=explanation))
+        fields = answer_fields(answer, training=training, ideal=ideal, explanation=explanation)
+        print_json(fields | suggestion_fields(suggested) | covered_fields(held))
     else:
         print_answer(answer, training=training, ideal=ideal, explanation=explanation)
+        print_suggestions(suggested)
+        if held is not None:
+            typer.echo(f"\n{request.covers}: {held.why}")
         if request.out is not None:
             typer.echo(f"\nwrote {request.out}")
 
 
-def _check_free(request: PlanRequest, *, fixed: bool, several: bool) -> None:
+def _check_free(request: PlanRequest, *, several: bool) -> None:
     """Refuses options that only plans of named strategies have."""
+    fixed = request.space != _narrowed(None)
     refused = {"--fix": fixed, "--explain": request.explain, "--ideal": request.ideal, "--chips": several}
     refused["--memory-limit"] = request.memory_limit_bytes is not None
     for flag in (flag for flag, given in refused.items() if given):
         fix = "give one number" if flag == "--chips" else "leave it out"
         raise InputError(flag, "cannot be combined with --strategy free", fix)
+
+
+def _suggested(answer: Answer) -> Any:
+    """What else could be asked, where the question divides badly."""
+    from dovetail.explanation.suggestions import suggestions
+
+    return suggestions(answer, SUGGESTION_SECONDS)
+
+
+def _covered(answer: Answer, file: Path) -> Any:
+    """The plan of a file held against the answer."""
+    from dovetail.documents import read_document
+    from dovetail.explanation.covered import covered
+
+    return covered(answer, read_document(file), str(file))
 
 
 def _training(answer: Answer, tokens: float, price_per_chip_hour: float | None) -> Training:
@@ -228,6 +260,17 @@ def _check_out(out: Path, *, force: bool) -> None:
 
 def _bytes(limit: str | None) -> float | None:
     return None if limit is None else parse(limit, "bytes", "--memory-limit")
+
+
+def _margin(given: float | None, *, fastest: bool) -> float:
+    """The tie margin asked for; 0 for the fastest plan."""
+    from dovetail.step.ties import TIE_MARGIN
+
+    if given is not None and fastest:
+        raise InputError("--tie-margin", "cannot be combined with --fastest", "drop one of them")
+    if given is not None and not 0 <= given <= 1:
+        raise InputError("--tie-margin", f"is {quoted(given)}", "it should be from 0 to 1, e.g. 0.02")
+    return 0.0 if fastest else TIE_MARGIN if given is None else given
 
 
 def _at_least_0(flag: str, value: float | None) -> float | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from dovetail.arrays import TOLERANCE
 from dovetail.cli.evaluation import (
     Facts,
     evaluation_fields,
@@ -23,7 +24,11 @@ from dovetail.errors import InputError
 from dovetail.units import count_text, seconds_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dovetail.cli.question import Asked
+    from dovetail.explanation.covered import Covered
+    from dovetail.explanation.suggestions import Suggestion
     from dovetail.search import Answer, Certificate
     from dovetail.search.pareto_front import Training
 
@@ -54,7 +59,9 @@ def answer_fields(
         fits = False if answer.certificate.status == "infeasible" else None
         fields = {"fits": fits, **dict.fromkeys(_OF_PLAN), "provenance": provenance_fields(*question)}
     else:
-        fields = evaluation_fields(answer.evaluation, *question)
+        fields = evaluation_fields(answer.best, *question)
+        fields["fastest"] = {"plan": plan_fields(answer.fastest.plan), "step_time_s": answer.fastest.step_time_s}
+        fields["recommended_loss"] = answer.recommended_loss
     fields |= question_fields(answer)
     fields |= {
         "certificate": certificate_fields(answer.certificate),
@@ -129,6 +136,7 @@ def print_answer(
         *question_facts(answer.job, answer.cluster, answer.framework),
         *plan_facts(answer.plan),
         *result_facts(answer.best),
+        *_fastest_facts(answer),
         *_simulation_facts(answer),
         *certificate_facts(answer.certificate),
     ]
@@ -142,6 +150,17 @@ def print_answer(
         return
     print_parts(answer.best)
     _print_alternatives(answer)
+
+
+def _fastest_facts(answer: Answer) -> Facts:
+    """The fastest plan, where a simpler one is recommended."""
+    if answer.recommended is None:
+        return []
+    from dovetail.plans.words import plan_words
+
+    step = seconds_text(answer.fastest.step_time_s)
+    text = f"{step}, {answer.recommended_loss:.1%} less, closer than the model can tell (--fastest takes it)"
+    return [("fastest", text), ("", plan_words(answer.fastest.plan))]
 
 
 def _simulation_facts(answer: Answer) -> Facts:
@@ -166,10 +185,18 @@ def certificate_facts(certificate: Certificate) -> Facts:
 def proof_text(certificate: Certificate) -> str:
     """What is proven, in a sentence."""
     simulated = " in simulation" if certificate.time == "simulated" else ""
-    if certificate.status == "optimal":
-        return f"proven: none of {certificate.counted:,} plans is faster{simulated}"
     bound = seconds_text(certificate.lower_bound_s or 0.0)
-    return f"within {certificate.gap or 0.0:.1%} of the best: no plan takes less than {bound}{simulated}"
+    if certificate.status != "optimal":
+        return f"within {certificate.gap or 0.0:.1%} of the best: no plan takes less than {bound}{simulated}"
+    least_s, proven_s = certificate.lower_bound_framework_s, certificate.lower_bound_s
+    if least_s is None or proven_s is None:
+        return f"proven: none of {certificate.counted:,} plans is faster{simulated}"
+    if least_s >= proven_s * (1 - TOLERANCE):
+        return f"proven: nothing the framework runs is faster than the fastest of {certificate.counted:,} plans"
+    return (
+        f"proven: none of {certificate.counted:,} plans is faster; with other partitions of virtual stages the "
+        f"framework cannot gain more than {1 - least_s / proven_s:.1%}"
+    )
 
 
 def counts_text(certificate: Certificate) -> str:
@@ -200,6 +227,28 @@ def _ideal_text(answer: Answer, ideal: Answer) -> str:
     step = seconds_text(fields["step_time_s"])
     proven = ", proven optimal" if fields["status"] == "optimal" else most
     return f"plans that no framework runs would gain {fields['gain']:.1%} ({step} per step{proven})"
+
+
+def suggestion_fields(suggested: Sequence[Suggestion] | None) -> dict[str, Any]:
+    """Other questions as JSON; nothing where there is nothing to suggest."""
+    return {"suggestions": [asdict(each) for each in suggested]} if suggested else {}
+
+
+def print_suggestions(suggested: Sequence[Suggestion] | None) -> None:
+    """Other questions in a sentence each."""
+    words = {"global_batch": "a global batch of {}", "chips": "{} chips"}
+    for each in suggested or ():
+        asked = words[each.field].format(f"{each.value:,}")
+        typer.echo(f"\ntry {asked}: {each.gain:.1%} more tokens a second per chip than {each.asked:,}")
+
+
+def covered_fields(held: Covered | None) -> dict[str, Any]:
+    """A plan held against the answer, as JSON."""
+    if held is None:
+        return {}
+    step = None if held.evaluation is None else held.evaluation.step_time_s
+    fields = {"covered": held.covered, "reason": held.reason, "step_time_s": step, "loss": held.loss}
+    return {"covers": {**fields, "partition_tried": held.partition_tried, "why": held.why}}
 
 
 def _print_alternatives(answer: Answer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Unpack
 
 from dovetail import frameworks
 from dovetail.arrays import TOLERANCE
@@ -15,13 +16,16 @@ from dovetail.plans.plan import Plan
 from dovetail.plans.runs import check_job, check_runs
 from dovetail.plans.space import Space
 from dovetail.plans.stated_space import stated
-from dovetail.search.answer import Alternative, Answer
+from dovetail.search.answer import Alternative, Answer, Certificate
 from dovetail.search.best_first import BestFirst
 from dovetail.search.certificate import certificate
-from dovetail.search.progress import Listener, Progress, Reporter, simplicity
+from dovetail.search.framework_bound import AnyPartition
+from dovetail.search.options import Options, SearchOptions
+from dovetail.search.progress import Progress, Reporter, simplicity
+from dovetail.search.recommended import Simplest
 from dovetail.search.time_limit import TimeLimit
 from dovetail.step.capacity import check_memory_limit
-from dovetail.step.evaluate import evaluate
+from dovetail.step.evaluate import Evaluation, evaluate
 from dovetail.step.layer_tables import Setting
 
 #: Plans with other degrees that an answer lists.
@@ -34,11 +38,7 @@ def plan(
     framework: Framework | str = "megatron",
     *,
     space: Space | None = None,
-    time_limit_s: float | None = None,
-    below_s: float = float("inf"),
-    simulate_top: int = 0,
-    on_progress: Listener | None = None,
-    memory_limit_bytes: float | None = None,
+    **options: Unpack[SearchOptions],
 ) -> Answer:
     """The fastest plan that fits, of all that the framework can run, or of those in a narrower space.
 
@@ -52,6 +52,9 @@ def plan(
     `on_progress` is told a few times a second how far the search is; where it returns True the search ends, as at its
     time limit, with the best plan so far.
 
+    With a `tie_margin` the answer also recommends the simplest plan that takes no longer than the fastest by more than
+    this part of it, and its certificate has the bound over everything that the framework runs.
+
     Plans may take `memory_limit_bytes` of a chip; left out, what is usable of it less the framework's reserve.
 
     An answer may be unproven, with a time limit or where the partition of blocks with policies of their own is: then
@@ -60,20 +63,23 @@ def plan(
     """
     framework = frameworks.load(framework) if isinstance(framework, str) else framework
     check_job(job, framework)
-    narrowed = space or Space()
+    asked = Options(**options)
+    below_s, memory_limit_bytes = asked.below_s, asked.memory_limit_bytes
     check_memory_limit(cluster.chip, memory_limit_bytes, "memory_limit_bytes")
+    narrowed = space or Space()
     start, cpu = time.monotonic(), time.process_time()
     whole = narrowed.resolve(job, cluster, framework)
-    time_limit = TimeLimit(time_limit_s)
-    reporter = None if on_progress is None else Reporter(on_progress)
-    if simulate_top and below_s < float("inf"):
+    time_limit = TimeLimit(asked.time_limit_s)
+    reporter = None if asked.on_progress is None else Reporter(asked.on_progress)
+    if asked.simulate_top and below_s < float("inf"):
         raise InputError("below_s", "cannot be combined with simulate_top", "leave one of them out")
-    if simulate_top:
-        replayed = _simulated(job, cluster, framework, narrowed, simulate_top, time_limit, reporter, memory_limit_bytes)
+    setting = Setting.of(job, cluster, framework, memory_limit_bytes=memory_limit_bytes)
+    if asked.simulate_top:
+        replayed = _simulated(setting, narrowed, asked, time_limit, reporter)
         if replayed is not None:
             return replace(replayed, timing=_timing(start, cpu))
-    setting = Setting.of(job, cluster, framework, memory_limit_bytes=memory_limit_bytes)
-    progress = BestFirst(setting, whole, time_limit, below_s, reporter=reporter).run()
+    search = BestFirst(setting, whole, time_limit, below_s, reporter=reporter)
+    progress = search.run()
     evaluation = None
     if progress.best is not None and progress.best.seconds < below_s:
         best = progress.best.plan
@@ -89,9 +95,32 @@ def plan(
         progress.counts,
         memory_limit_bytes=setting.capacity_bytes,
     )
+    recommended = None
+    if asked.tie_margin is not None and evaluation is not None:
+        proven = replace(proven, lower_bound_framework_s=_framework_bound(search, proven))
+        recommended = _recommended(search, evaluation, asked.tie_margin)
     alternatives, timing = _alternatives(progress), _timing(start, cpu)
     answer = Answer(job, cluster, framework, narrowed, evaluation, proven, alternatives, timing)
-    return replace(answer, memory_limit_bytes=memory_limit_bytes)
+    return replace(answer, memory_limit_bytes=memory_limit_bytes, recommended=recommended)
+
+
+def _framework_bound(search: BestFirst, proven: Certificate) -> float:
+    assert proven.lower_bound_s is not None, "there is a plan"
+    relaxed = AnyPartition(search, proven.lower_bound_s)
+    return relaxed.bound() if relaxed.needed else proven.lower_bound_s
+
+
+def _recommended(search: BestFirst, fastest: Evaluation, tie_margin: float) -> Evaluation | None:
+    """What the simplest plan within the margin takes; None where that is the fastest."""
+    setting = search.setting
+    job, cluster, framework = setting.job, setting.cluster, setting.framework
+    usable = cluster.chip.usable_bytes
+    within_s = fastest.step_time_s * (1 + tie_margin) * (1 + TOLERANCE)
+    simplest = Simplest(search, within_s, usable).found(fastest.plan, usable - fastest.peak_bytes)
+    if simplest == fastest.plan:
+        return None
+    check_runs(simplest, job, cluster, framework)
+    return evaluate(simplest, job, cluster, framework)
 
 
 def _timing(start: float, cpu: float) -> dict[str, float]:
@@ -99,22 +128,16 @@ def _timing(start: float, cpu: float) -> dict[str, float]:
 
 
 def _simulated(
-    job: Job,
-    cluster: Cluster,
-    framework: Framework,
-    space: Space,
-    top: int,
-    time_limit: TimeLimit,
-    reporter: Reporter | None,
-    memory_limit_bytes: float | None,
+    setting: Setting, space: Space, asked: Options, time_limit: TimeLimit, reporter: Reporter | None
 ) -> Answer | None:
     """The answer by simulation; None where there is no plan to replay."""
     from dovetail.search.simulated import MOST, simulated_plans
 
+    job, cluster, framework, top = setting.job, setting.cluster, setting.framework, asked.simulate_top
     if not 1 <= top <= MOST:
         raise InputError("simulate_top", f"is {top}", f"it should be from 1 to {MOST}")
     simulated = simulated_plans(
-        job, cluster, framework, space, top, time_limit, reporter, memory_limit_bytes=memory_limit_bytes
+        job, cluster, framework, space, top, time_limit, reporter, memory_limit_bytes=asked.memory_limit_bytes
     )
     if simulated is None:
         return None
@@ -135,7 +158,7 @@ def _simulated(
         tuple(Alternative(p.plan, p.step_time_s, p.step_time_s / best.step_time_s - 1) for p in alternatives),
         {},
         simulated.plans,
-        memory_limit_bytes,
+        asked.memory_limit_bytes,
     )
 
 
