@@ -68,19 +68,9 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a view.")] = False,
 ) -> None:
     """Find the fastest plan that fits, among all the framework can run, and prove it."""
+    given = {"job.model": model, "job.seq_len": seq_len, "job.global_batch": global_batch, "job.precision": precision}
+    given |= {"job.optimizer": optimizer, "cluster.name": cluster, "cluster.chip": chip, "cluster.framework": framework}
     with Interrupt() as interrupt:
-        given = {
-            "job.model": model,
-            "job.seq_len": seq_len,
-            "job.global_batch": global_batch,
-            "job.precision": precision,
-        }
-        given |= {
-            "job.optimizer": optimizer,
-            "cluster.name": cluster,
-            "cluster.chip": chip,
-            "cluster.framework": framework,
-        }
         question = asked(file, given, chips)
         if out is not None:
             _check_out(out, force=force)
