@@ -13,6 +13,7 @@ from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.plans.plan import Plan
+from dovetail.plans.provenance import question_digests
 from dovetail.plans.runs import check_job, check_runs
 from dovetail.plans.space import Space
 from dovetail.plans.stated_space import stated
@@ -97,7 +98,8 @@ def plan(
     )
     recommended = None
     if asked.tie_margin is not None and evaluation is not None:
-        proven = replace(proven, lower_bound_framework_s=_framework_bound(search, proven))
+        space = {**proven.space, "digests": question_digests(job, cluster, framework)}
+        proven = replace(proven, space=space, lower_bound_framework_s=_framework_bound(search, proven))
         recommended = _recommended(search, evaluation, asked.tie_margin)
     alternatives, timing = _alternatives(progress), _timing(start, cpu)
     answer = Answer(job, cluster, framework, narrowed, evaluation, proven, alternatives, timing)
