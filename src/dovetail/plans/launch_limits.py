@@ -10,7 +10,7 @@ from dovetail.errors import InputError, one_of
 from dovetail.frameworks import Framework
 from dovetail.models import Job
 from dovetail.plans.launch_models import maxtext, torchtitan
-from dovetail.plans.launch_models.megatron import blocks_of, model_arguments
+from dovetail.plans.launch_models.megatron import model_arguments
 from dovetail.plans.plan import Plan
 from dovetail.plans.rules import Obstacle, Rule
 
@@ -71,7 +71,7 @@ def _megatron_context(plan: Plan, job: Job, _: Framework) -> Iterator[Obstacle]:
 
 
 def _heads(job: Job) -> Iterator[int]:
-    for block in blocks_of(job.model):
+    for block in job.model.blocks.values():
         heads = getattr(block.mixer, "kv_heads", None) or getattr(block.mixer, "heads", None)
         if isinstance(heads, int):
             yield heads
@@ -87,7 +87,7 @@ def _megatron_experts(plan: Plan, job: Job, _: Framework) -> Iterator[Obstacle]:
 
 
 def _mixtures(job: Job) -> list[object]:
-    return [block.feed_forward for block in blocks_of(job.model) if hasattr(block.feed_forward, "experts")]
+    return [each.feed_forward for each in job.model.blocks.values() if hasattr(each.feed_forward, "experts")]
 
 
 def _megatron_replicas(plan: Plan, job: Job, _: Framework) -> Iterator[Obstacle]:
