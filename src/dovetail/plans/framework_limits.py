@@ -71,7 +71,8 @@ def _zero_group(plan: Plan, _: Job, framework: Framework) -> Iterator[Obstacle]:
 
 def _shards(plan: Plan, _: Job, framework: Framework) -> Iterator[Obstacle]:
     del framework
-    if plan.zero_stage > 1 and plan.zero_group == 1:
+    # layouts shard state over the dies of a stage
+    if plan.zero_stage > 1 and plan.zero_group == 1 and plan.layouts is None:
         yield "zero_stage", f"is {plan.zero_stage} where no chip shares its state", "set it to 0"
 
 

@@ -37,6 +37,7 @@ READS: dict[Level, tuple[str, ...]] = {
         "pipeline_parallel",
         "zero_stage",
         "zero_group",
+        "layouts",
     ),
 }
 
