@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dovetail.plans.plan_file import Task
     from dovetail.plans.space import Space
     from dovetail.search import Answer
-    from dovetail.search.options import SearchOptions
+    from dovetail.search.request import SearchKeywords
     from dovetail.simulation import Simulation
     from dovetail.step.evaluate import Evaluation
 
@@ -34,7 +34,7 @@ def plan(
     framework: Framework | str = "megatron",
     *,
     space: Space | None = None,
-    **options: Unpack[SearchOptions],
+    **options: Unpack[SearchKeywords],
 ) -> Answer:
     """The fastest plan that fits, of all that the framework can run, with a certificate; and the simplest close to it.
 

@@ -136,9 +136,9 @@ def plans(framework: str, count: int, seed: int) -> Iterator[tuple[Asked, Plan]]
         plan = next((each for each in draws if each is not None and runs(question, each)), None)
         if plan is None:
             given_up[number, (name, value)] += 1
-            plan = next(each for each in (resolved(question, drawn(question, draw, {})) for _ in count_up()) if each)
-        elif runs(question, plan):
-            seen.update((number, (field, getattr(plan, field))) for field in listed() if field != "partition")
+            draws = (resolved(question, drawn(question, draw, {})) for _ in count_up())
+            plan = next(each for each in draws if each is not None and runs(question, each))
+        seen.update((number, (field, getattr(plan, field))) for field in listed() if field != "partition")
         yield question, plan
         changed = _changed(question, plan, draw)
         if changed is not None:

@@ -22,8 +22,8 @@ from dovetail.step.evaluate import evaluate
 
 #: model, chip, chips, batch, sequence, framework: those whose answers were undercut by other partitions come first
 QUESTIONS = (
-    ("mixtral-8x7b", "a100-40gb-sxm", 40, 240, 4096, "megatron"),
-    ("bloom-176b", "a100-80gb-sxm", 80, 320, 2048, "megatron-2022"),
+    ("mixtral-8x7b", "a100-40gb", 40, 240, 4096, "megatron"),
+    ("bloom-176b", "a100-80gb", 80, 320, 2048, "megatron-2022"),
     ("llama-3.1-8b", "h100-sxm", 24, 96, 8192, "megatron"),
     ("qwen3-32b", "h100-sxm", 48, 192, 4096, "megatron"),
     ("llama-3.1-70b", "h100-sxm", 64, 128, 8192, "megatron"),
@@ -31,9 +31,9 @@ QUESTIONS = (
     ("llama-3.1-8b", "h100-sxm", 30, 120, 4096, "torchtitan"),
     ("qwen3-30b-a3b", "h100-sxm", 32, 128, 4096, "megatron"),
     ("qwen3-30b-a3b", "h100-sxm", 64, 256, 4096, "torchtitan"),
-    ("gpt3-175b", "a100-80gb-sxm", 96, 384, 2048, "megatron-2022"),
-    ("gpt3-13b", "a100-80gb-sxm", 20, 80, 2048, "megatron"),
-    ("llama-2-7b", "a100-40gb-sxm", 16, 64, 4096, "megatron"),
+    ("gpt3-175b", "a100-80gb", 96, 384, 2048, "megatron-2022"),
+    ("gpt3-13b", "a100-80gb", 20, 80, 2048, "megatron"),
+    ("llama-2-7b", "a100-40gb", 16, 64, 4096, "megatron"),
     ("llama-2-13b", "h100-sxm", 32, 128, 4096, "fsdp"),
     ("llama-2-13b", "h100-sxm", 32, 128, 4096, "deepspeed"),
     ("llama-2-13b", "tpu-v5p", 32, 128, 4096, "maxtext"),
@@ -41,7 +41,7 @@ QUESTIONS = (
     ("deepseek-v2-lite", "h100-sxm", 16, 64, 4096, "megatron"),
     ("gpt-oss-20b", "h100-sxm", 32, 128, 4096, "torchtitan"),
     ("llama-3.1-405b", "h100-sxm", 512, 256, 8192, "megatron"),
-    ("gpt2-1.5b", "v100-sxm2-32gb", 12, 96, 1024, "megatron"),
+    ("gpt2-1.5b", "a100-40gb", 12, 96, 1024, "megatron"),
 )
 
 

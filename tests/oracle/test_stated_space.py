@@ -1,7 +1,7 @@
 """An enumeration of the space as an answer prints it finds the same optimum: it shares no code with the search.
 
-Every combination of the printed values is made a plan file; what a plan file that cannot be read says no to is not in
-the space (`plans.runs`), and the rest is estimated one by one.
+Every combination of the printed values is made a plan; what does not run (`plans.runs`) is left out, and the rest is
+estimated one by one.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from dovetail import hardware, models
+from dovetail import frameworks, hardware, models
 from dovetail.errors import InputError
 from dovetail.models import Job
 from dovetail.models.model import Model
-from dovetail.plans.plan_file import task_of
+from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
+from dovetail.plans.runs import check_runs
 from dovetail.plans.space import Space
-from dovetail.plans.write import cluster_part, job_part
 from dovetail.search.plan import plan
 from dovetail.step.evaluate import evaluate
 
@@ -67,37 +67,37 @@ def partitions(space: dict[str, Any], layers: int, fields: dict[str, Any]) -> It
                 yield (first, *[size] * (parts - 2), both - first)
 
 
-def documents(space: dict[str, Any], job: Job, cluster: hardware.Cluster, framework: str) -> Iterator[dict[str, Any]]:
-    """All plan files that the printed values make."""
+def plans(space: dict[str, Any], job: Job, cluster: hardware.Cluster) -> Iterator[Plan]:
+    """All plans that the printed values make, as a plan file would be read; contradictions are left out."""
     fields = {name: values for name, values in space.items() if name not in ABOUT}
-    question = {"job": job_part(job), "cluster": cluster_part(cluster) | {"framework": framework}}
+    sizes = {"chips": cluster.chips, "global_batch": job.global_batch, "num_layers": job.model.num_layers}
     for values in product(*fields.values()):
         chosen = dict(zip(fields, values, strict=True))
         stage = chosen["tensor_parallel"] * chosen["context_parallel"] * chosen["pipeline_parallel"]
         if cluster.chips % stage or (chosen["pipeline_parallel"] == 1 and chosen["pipeline_schedule"] != "1f1b"):
             continue
         for layers in partitions(space, job.model.num_layers, chosen):
-            plan_part = {name: value for name, value in chosen.items() if value is not None}
-            if layers is not None:
-                plan_part["layers_per_stage"] = list(layers)
-            yield {**question, "plan": plan_part}
+            said = {name: value for name, value in chosen.items() if value is not None}
+            try:
+                yield resolve_plan(PlanSpec.model_validate({**said, "layers_per_stage": layers}), **sizes)
+            except (InputError, ValueError):
+                continue
 
 
 def least_seconds(space: dict[str, Any], job: Job, cluster: hardware.Cluster, framework: str, limit: float) -> float:
     """The fastest of all plans that run and fit, estimated one by one."""
-    least, seen = float("inf"), set[Any]()
-    for document in documents(space, job, cluster, framework):
+    known, least, seen = frameworks.load(framework), float("inf"), set[Plan]()
+    for each in plans(space, job, cluster):
+        if each in seen:
+            continue
+        seen.add(each)
         try:
-            task = task_of(document, "plan")
+            check_runs(each, job, cluster, known)
         except InputError:
             continue
-        if task.plan in seen:
-            continue
-        seen.add(task.plan)
-        estimate = evaluate(task.plan, task.job, task.cluster, task.framework, energy=False)
+        estimate = evaluate(each, job, cluster, known, energy=False)
         if estimate.peak_bytes <= limit:
             least = min(least, estimate.step_time_s)
-    assert len(seen) > 10, "there is something to choose"
     return least
 
 

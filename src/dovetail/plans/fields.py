@@ -17,6 +17,7 @@ from dovetail.layout.encoding import TileLayouts
 from dovetail.layout.strategy import ContextKind
 from dovetail.plans import derive, domains
 from dovetail.plans.declaration import SWITCH, WORD, PlanField, Values, recompute_values
+from dovetail.plans.field_words import recompute_words, zero_words
 from dovetail.plans.file_types import (
     Degree,
     Dispatcher,
@@ -29,24 +30,6 @@ from dovetail.plans.file_types import (
     layouts_document,
     runs_document,
 )
-
-
-def _zero(plan: Any) -> str:
-    if not plan.zero_stage:
-        return ""
-    everywhere = plan.layouts is not None or plan.zero_group == plan.data_parallel * plan.context_parallel
-    return f"ZeRO-{plan.zero_stage}" + ("" if everywhere else f" over {plan.zero_group}")
-
-
-def _recompute(plan: Any) -> str:
-    """What is recomputed; empty where nothing is."""
-    if plan.recompute_by_block is not None:
-        blocks = sum(count for count, choice in plan.recompute_by_block if choice not in ("none", ()))
-        return f"recompute in {blocks} blocks" if blocks else ""
-    if plan.recompute in ("none", ()):
-        return ""
-    names = plan.recompute if isinstance(plan.recompute, str) else " + ".join(plan.recompute)
-    return f"recompute {names}" + (f" of {plan.recompute_share:.3g}" if plan.recompute_share < 1 else "")
 
 
 def _overlap(doc: str, words: str, field: str, **flags: str) -> PlanField:
@@ -197,7 +180,7 @@ class PlanFields:
             searched="sharding",
             short="ZeRO",
             order=9,
-            words=_zero,
+            words=zero_words,
             flags={"deepspeed": "zero_optimization.stage"},
         ),
     ] = 0
@@ -267,7 +250,7 @@ class PlanFields:
             searched="recompute",
             behind=True,
             order=5,
-            words=_recompute,
+            words=recompute_words,
         ),
     ] = "none"
     recompute_share: Annotated[

@@ -12,7 +12,7 @@ from dovetail.models import Job
 from dovetail.plans.launch_models import maxtext, torchtitan
 from dovetail.plans.launch_models.megatron import model_arguments
 from dovetail.plans.plan import Plan
-from dovetail.plans.rules import Obstacle, Rule
+from dovetail.plans.rules import Obstacle, PlanRule
 
 #: What torchtitan calls the schedules a plan can have; it reads them in any case of letters.
 TORCHTITAN_SCHEDULES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B"}
@@ -28,7 +28,7 @@ class LaunchLimits:
     framework: str
     #: refuses a job that no plan makes the framework train
     check_job: Callable[[Job], None]
-    rules: tuple[Rule, ...]
+    rules: tuple[PlanRule, ...]
 
 
 def state_replicas(plan: Plan) -> int:
@@ -256,12 +256,14 @@ LAUNCHES = {
         "megatron",
         _megatron_job,
         (
-            Rule("megatron-context", "degrees", "chips share both halves of a sequence", _megatron_context),
-            Rule(
+            PlanRule("megatron-context", "degrees", "chips share both halves of a sequence", _megatron_context),
+            PlanRule(
                 "megatron-experts", "degrees", "experts next to tensor parallelism shard sequences", _megatron_experts
             ),
-            Rule("megatron-replicas", "sharding", "groups of state divide the replicas of experts", _megatron_replicas),
-            Rule("virtual-stages", "pipeline", "the interleaved schedule has two chunks or more", _virtual_stages),
+            PlanRule(
+                "megatron-replicas", "sharding", "groups of state divide the replicas of experts", _megatron_replicas
+            ),
+            PlanRule("virtual-stages", "pipeline", "the interleaved schedule has two chunks or more", _virtual_stages),
         ),
     ),
     "torchtitan": LaunchLimits(
@@ -270,11 +272,13 @@ LAUNCHES = {
         "torchtitan",
         _torchtitan_job,
         (
-            Rule("torchtitan-degrees", "degrees", "degrees divide key heads and both halves", _torchtitan_degrees),
-            Rule("torchtitan-tied", "pipeline", "models with tied embeddings have no pipeline", _torchtitan_tied),
-            Rule("torchtitan-shards", "sharding", "context chips share weights; experts one copy", _torchtitan_shards),
-            Rule("experts-whole", "degrees", "spread experts are whole", _experts_whole),
-            Rule("virtual-stages", "pipeline", "the interleaved schedule has two chunks or more", _virtual_stages),
+            PlanRule("torchtitan-degrees", "degrees", "degrees divide key heads and both halves", _torchtitan_degrees),
+            PlanRule("torchtitan-tied", "pipeline", "models with tied embeddings have no pipeline", _torchtitan_tied),
+            PlanRule(
+                "torchtitan-shards", "sharding", "context chips share weights; experts one copy", _torchtitan_shards
+            ),
+            PlanRule("experts-whole", "degrees", "spread experts are whole", _experts_whole),
+            PlanRule("virtual-stages", "pipeline", "the interleaved schedule has two chunks or more", _virtual_stages),
         ),
     ),
     "deepspeed": LaunchLimits(
@@ -283,8 +287,8 @@ LAUNCHES = {
         "deepspeed",
         _any_job,
         (
-            Rule("deepspeed-degrees", "degrees", "AutoTP and Ulysses exclude each other", _deepspeed_degrees),
-            Rule("experts-whole", "degrees", "spread experts are whole", _experts_whole),
+            PlanRule("deepspeed-degrees", "degrees", "AutoTP and Ulysses exclude each other", _deepspeed_degrees),
+            PlanRule("experts-whole", "degrees", "spread experts are whole", _experts_whole),
         ),
     ),
     "accelerate": LaunchLimits(
@@ -293,8 +297,8 @@ LAUNCHES = {
         "fsdp",
         _accelerate_job,
         (
-            Rule("accelerate-shards", "sharding", "state is sharded over data-parallel chips", _accelerate_shards),
-            Rule("experts-alike", "degrees", "experts are sharded like the layers around them", _experts_alike),
+            PlanRule("accelerate-shards", "sharding", "state is sharded over data-parallel chips", _accelerate_shards),
+            PlanRule("experts-alike", "degrees", "experts are sharded like the layers around them", _experts_alike),
         ),
     ),
     "maxtext": LaunchLimits(
@@ -303,9 +307,9 @@ LAUNCHES = {
         "maxtext",
         _maxtext_job,
         (
-            Rule("maxtext-shards", "sharding", "context and expert axes shard the weights", _maxtext_shards),
-            Rule("maxtext-rounds", "pipeline", "micro-batches are a multiple of the stages", _maxtext_rounds),
-            Rule("experts-alike", "degrees", "experts are sharded like the layers around them", _experts_alike),
+            PlanRule("maxtext-shards", "sharding", "context and expert axes shard the weights", _maxtext_shards),
+            PlanRule("maxtext-rounds", "pipeline", "micro-batches are a multiple of the stages", _maxtext_rounds),
+            PlanRule("experts-alike", "degrees", "experts are sharded like the layers around them", _experts_alike),
         ),
     ),
 }

@@ -14,7 +14,7 @@ from dovetail.frameworks import Availability, Framework
 from dovetail.models import Job
 from dovetail.plans.file_types import Dispatcher
 from dovetail.plans.plan import Plan
-from dovetail.plans.rules import Obstacle, Rule
+from dovetail.plans.rules import Obstacle, PlanRule
 
 #: Of one plan, or of many.
 Switch = bool | Bools
@@ -195,10 +195,10 @@ def _given(given: bool | None, *, otherwise: bool) -> bool:
 
 
 OVERLAP_RULES = (
-    Rule("overlap-degrees", "degrees", "overlaps that are said suit the degrees", _degree_obstacles),
-    Rule("overlap-state", "sharding", "overlaps that are said suit the ZeRO stage", _state_obstacles),
-    Rule("overlap-pipeline", "plan", "overlaps that are said suit pipeline and recompute", _pipeline_obstacles),
-    Rule(
+    PlanRule("overlap-degrees", "degrees", "overlaps that are said suit the degrees", _degree_obstacles),
+    PlanRule("overlap-state", "sharding", "overlaps that are said suit the ZeRO stage", _state_obstacles),
+    PlanRule("overlap-pipeline", "plan", "overlaps that are said suit pipeline and recompute", _pipeline_obstacles),
+    PlanRule(
         "launch-options", "plan", "the launch format has CUDA graphs and scales of fp8 that are said", _launch_obstacles
     ),
 )

@@ -46,13 +46,14 @@ READS: dict[Level, tuple[str, ...]] = {
         "pipeline_parallel",
         "zero_stage",
         "zero_group",
+        "layouts",
         *_SWITCHES,
     ),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class PlanRule:
     """One reason for which a plan may not run; certificates name the rules of a space by their ids."""
 
     id: str
@@ -62,7 +63,7 @@ class Rule:
     check: Callable[[Plan, Job, Framework], Iterator[Obstacle]]
 
 
-def broken(rules: Iterable[Rule], level: Level, plan: Plan, job: Job, framework: Framework) -> bool:
+def broken(rules: Iterable[PlanRule], level: Level, plan: Plan, job: Job, framework: Framework) -> bool:
     """Whether a plan breaks a rule of a level; only the fields of that level need to be settled."""
     return any(True for rule in rules if rule.level == level for _ in rule.check(plan, job, framework))
 

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import numpy as np
 
 from dovetail.arrays import TOLERANCE, Bools, Floats, Ints
 from dovetail.bounds.batch import Batch, Candidates, Evaluated
 from dovetail.bounds.degree_bounds import DegreeBounds
-from dovetail.plans.partitions import is_free, listed_partitions
+from dovetail.plans.partitions import is_free
 from dovetail.plans.plan import Plan
-from dovetail.plans.skeletons import AXIS_ORDERS, NAMES, PlanSkeletons, plan_skeletons, shardings
-from dovetail.plans.space import BY_BLOCK, Space
-from dovetail.plans.stage_degrees import stage_degrees
+from dovetail.plans.skeletons import NAMES, PlanSkeletons, plan_skeletons
+from dovetail.plans.space import Space
+from dovetail.search.enumeration import Enumeration
 from dovetail.search.partition_setting import partition_setting
 from dovetail.search.progress import NOTHING, OpenPlans, Progress, Reporter, simplicity
 from dovetail.search.time_limit import OutOfTimeError, TimeLimit
-from dovetail.step.layer_tables import Setting, recompute_policies
-from dovetail.step.plan_tables import Tables, numbers, plan_of
-from dovetail.step.state_tables import StateSharding
+from dovetail.step.layer_tables import Setting
+from dovetail.step.plan_tables import numbers
 
 #: Pairs of stage degrees and a stage count opened together: first a few, to have a plan to beat, then more.
 ROUNDS = (64, 512, 4096)
@@ -29,7 +26,7 @@ OPENED, BATCH, TIMED = 512, 64, 256
 FIRST_PAIRS, FIRST_LOOKS = 2, 16
 
 
-class BestFirst:
+class BestFirst(Enumeration):
     """The search over one space."""
 
     def __init__(
@@ -41,18 +38,10 @@ class BestFirst:
         top: int = 1,
         reporter: Reporter | None = None,
     ) -> None:
-        self.setting = setting
-        self.space = space
         self.time_limit = time_limit or TimeLimit()
         self.progress = Progress(below_s=limit_s, top=top)
         self._reporter = reporter
-        self.by_block = BY_BLOCK in space.recompute
-        self.degrees = stage_degrees(setting.job, setting.cluster, setting.framework, space)
-        self.tables = Tables(setting, self.degrees, recompute_policies(space), self._check_time)
-        #: where each block has its own policy, the one that saves least
-        self._leanest = len(self.tables.policies) - 1 if self.by_block else None
-        self._shardings: dict[tuple[int, ...], list[tuple[int, int]]] = {}
-        self._listed: dict[tuple[int, int, int], list[int]] = {}
+        super().__init__(setting, space, self._check_time)
         #: plans that another partition may improve: bound, plan, and whether it was evaluated with a listed partition
         self._open: list[tuple[float, Plan, bool]] = []
 
@@ -158,18 +147,6 @@ class BestFirst:
         if len(candidates):
             self._evaluate(batch, candidates)
 
-    def _states_of(self, row: int, replicas: int, stages: int) -> list[tuple[int, int]]:
-        plan = self.degrees[row].plan
-        inner = plan.expert_tensor_parallel
-        experts = inner * plan.expert_parallel
-        key = (plan.tensor_parallel, plan.context_parallel, inner, experts, replicas, min(stages, 2))
-        if key not in self._shardings:
-            tiers = [tier.size for tier in self.setting.cluster.tiers]
-            self._shardings[key] = shardings(
-                self.setting.job, self.setting.framework, self.space, self.degrees[row], replicas, stages, tiers
-            )
-        return self._shardings[key]
-
     def _round(self, selected: Bools, rest: OpenPlans) -> None:
         """Bounds all skeletons of some stage degrees and stage counts, and opens them in that order."""
         setting, counts, left = self.setting, self.progress.counts, self.progress.left
@@ -193,27 +170,6 @@ class BestFirst:
             after = order[start + OPENED :]
             self._open_skeletons(skeletons.take(rows), OpenPlans(bounds[after], plans[after]))
         left.skeletons = NOTHING
-
-    def _num_states(self, skeletons: PlanSkeletons) -> Ints:
-        """How many shardings every skeleton has."""
-        keys = np.stack([skeletons.degrees, skeletons.replicas, skeletons.stages], axis=1)
-        unique, back = np.unique(keys, axis=0, return_inverse=True)
-        counts = [len(self._states_of(*key)) for key in cast("list[list[int]]", unique.tolist())]
-        return np.array(counts, np.int64)[back.reshape(-1)]
-
-    def _counted_choices(self, skeletons: PlanSkeletons) -> Bools:
-        """The recompute policies that make plans of skeletons differ; those of single blocks are not counted."""
-        offered = self.tables.offered(skeletons)
-        if self.by_block:
-            offered[:, 1:] = False
-        return offered
-
-    def _num_choices(self, skeletons: PlanSkeletons) -> Ints:
-        return self._counted_choices(skeletons).sum(axis=1)
-
-    def _num_plans(self, skeletons: PlanSkeletons) -> Ints:
-        """How many plans every skeleton makes: its policies with its shardings."""
-        return self._num_states(skeletons) * self._num_choices(skeletons)
 
     def _open_skeletons(self, skeletons: PlanSkeletons, rest: OpenPlans) -> None:
         """Profiles skeletons and expands them, those with the lowest bound first."""
@@ -250,7 +206,7 @@ class BestFirst:
         self.progress.counts.infeasible += unfit
 
     def _bounded(self, batch: Batch, rows: Ints, bounds: Floats) -> tuple[Candidates, Floats]:
-        candidates = self._candidates(batch, rows, bounds)
+        candidates = self._candidates(batch, rows, bounds, self.progress.limit_s)
         return candidates, batch.bound(candidates, self._leanest, self.progress.limit_s)
 
     def _evaluate(self, batch: Batch, candidates: Candidates) -> tuple[Evaluated, Floats, Bools]:
@@ -263,41 +219,6 @@ class BestFirst:
         exact = self._exact(batch, candidates, evaluated, fits)
         self._offer(batch, candidates, evaluated, exact, fits)
         return evaluated, exact, fits
-
-    def _candidates(self, batch: Batch, rows: Ints, bounds: Floats) -> Candidates:
-        skeletons, keys = batch.skeletons, list[list[StateSharding]]()
-        for row in numbers(rows):
-            degrees, replicas, stages = (
-                int(skeletons.degrees[row]),
-                int(skeletons.replicas[row]),
-                int(skeletons.stages[row]),
-            )
-            order = AXIS_ORDERS[int(skeletons.inside[row])]
-            shardings = self._states_of(degrees, replicas, stages)
-            keys.append([StateSharding(degrees, replicas, stages, order, stage, group) for stage, group in shardings])
-        state_rows = self.tables.states.rows([key for of_row in keys for key in of_row])
-        ends = np.cumsum([len(of_row) for of_row in keys])
-        parts: list[Ints] = []
-        for row, states in zip(numbers(rows), np.split(state_rows, ends[:-1]), strict=True):
-            (policies,) = np.nonzero(bounds[row] < self.progress.limit_s)
-            policy, state = np.repeat(policies, len(states)), np.tile(states, len(policies))
-            parts.append(np.stack([np.full(len(policy), row), policy, state]))
-        return Candidates(*np.concatenate([np.zeros((3, 0), np.int64), *parts], axis=1))
-
-    def _partitions(self, skeletons: PlanSkeletons, row: int) -> list[int]:
-        stages, chunks, schedule = int(skeletons.stages[row]), int(skeletons.chunks[row]), int(skeletons.schedule[row])
-        key = (stages, chunks, schedule)
-        if key not in self._listed:
-            partitions = listed_partitions(
-                self.setting.job.model.num_layers,
-                stages,
-                chunks,
-                NAMES[schedule],
-                self.space.partition,
-                self.setting.framework.uneven_stages,
-            )
-            self._listed[key] = [self.tables.partitions.row(layers, stages, NAMES[schedule]) for layers in partitions]
-        return self._listed[key]
 
     def _exact(self, batch: Batch, candidates: Candidates, evaluated: Evaluated, fits: Bools) -> Floats:
         """Exact seconds of what may matter; infinite for the rest."""
@@ -336,17 +257,6 @@ class BestFirst:
                 candidate = int(evaluated.candidate[row])
                 layers = self.tables.partitions.layers[int(evaluated.partition[row])]
                 self.progress.offer(seconds, self._plan(batch.skeletons, candidates, candidate, layers))
-
-    def _plan(self, skeletons: PlanSkeletons, candidates: Candidates, candidate: int, layers: tuple[int, ...]) -> Plan:
-        row = int(candidates.skeleton[candidate])
-        return plan_of(
-            self.degrees[int(skeletons.degrees[row])],
-            skeletons,
-            row,
-            self.tables.policies[int(candidates.policy[candidate])],
-            self.tables.states.keys[int(candidates.state[candidate])],
-            layers,
-        )
 
     def _sort_out(
         self,

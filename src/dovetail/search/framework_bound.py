@@ -66,7 +66,6 @@ class AnyPartition(BestFirst):
             if not len(rows):
                 return
             self._check_time()
-            self.progress.below_s = self.lowest_s
-            candidates = self._candidates(batch, rows, bounds)
+            candidates = self._candidates(batch, rows, bounds, self.lowest_s)
             bound = batch.bound(candidates, self._leanest, self.lowest_s, listed=False)
             self.lowest_s = min(self.lowest_s, float(bound.min(initial=np.inf)))

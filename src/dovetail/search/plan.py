@@ -21,9 +21,9 @@ from dovetail.search.answer import Alternative, Answer, Certificate
 from dovetail.search.best_first import BestFirst
 from dovetail.search.certificate import certificate
 from dovetail.search.framework_bound import AnyPartition
-from dovetail.search.options import Options, SearchOptions
 from dovetail.search.progress import Progress, Reporter, simplicity
 from dovetail.search.recommended import Simplest
+from dovetail.search.request import SearchKeywords, SearchRequest
 from dovetail.search.time_limit import TimeLimit
 from dovetail.step.capacity import check_memory_limit
 from dovetail.step.evaluate import Evaluation, evaluate
@@ -39,7 +39,7 @@ def plan(
     framework: Framework | str = "megatron",
     *,
     space: Space | None = None,
-    **options: Unpack[SearchOptions],
+    **options: Unpack[SearchKeywords],
 ) -> Answer:
     """The fastest plan that fits, of all that the framework can run, or of those in a narrower space.
 
@@ -64,46 +64,49 @@ def plan(
     """
     framework = frameworks.load(framework) if isinstance(framework, str) else framework
     check_job(job, framework)
-    asked = Options(**options)
-    below_s, memory_limit_bytes = asked.below_s, asked.memory_limit_bytes
-    check_memory_limit(cluster.chip, memory_limit_bytes, "memory_limit_bytes")
-    narrowed = space or Space()
+    asked = SearchRequest(**options)
+    check_memory_limit(cluster.chip, asked.memory_limit_bytes, "memory_limit_bytes")
+    if asked.simulate_top and asked.below_s < float("inf"):
+        raise InputError("below_s", "cannot be combined with simulate_top", "leave one of them out")
     start, cpu = time.monotonic(), time.process_time()
-    whole = narrowed.resolve(job, cluster, framework)
+    setting = Setting.of(job, cluster, framework, memory_limit_bytes=asked.memory_limit_bytes)
+    answer = _answered(setting, space or Space(), asked)
+    timing = {"seconds": time.monotonic() - start, "cpu_s": time.process_time() - cpu}
+    return replace(answer, timing=timing, memory_limit_bytes=asked.memory_limit_bytes)
+
+
+def _answered(setting: Setting, space: Space, asked: SearchRequest) -> Answer:
+    job, cluster, framework = setting.job, setting.cluster, setting.framework
     time_limit = TimeLimit(asked.time_limit_s)
     reporter = None if asked.on_progress is None else Reporter(asked.on_progress)
-    if asked.simulate_top and below_s < float("inf"):
-        raise InputError("below_s", "cannot be combined with simulate_top", "leave one of them out")
-    setting = Setting.of(job, cluster, framework, memory_limit_bytes=memory_limit_bytes)
     if asked.simulate_top:
-        replayed = _simulated(setting, narrowed, asked, time_limit, reporter)
+        replayed = _simulated(setting, space, asked, time_limit, reporter)
         if replayed is not None:
-            return replace(replayed, timing=_timing(start, cpu))
-    search = BestFirst(setting, whole, time_limit, below_s, reporter=reporter)
+            return replayed
+    whole = space.resolve(job, cluster, framework)
+    search = BestFirst(setting, whole, time_limit, asked.below_s, reporter=reporter)
     progress = search.run()
     evaluation = None
-    if progress.best is not None and progress.best.seconds < below_s:
+    if progress.best is not None and progress.best.seconds < asked.below_s:
         best = progress.best.plan
         check_runs(best, job, cluster, framework)
         evaluation = evaluate(best, job, cluster, framework)
         assert evaluation.fits, "the tables say that it fits"
         assert abs(evaluation.step_time_s / progress.best.seconds - 1) < TOLERANCE, "the tables and the model agree"
-    open_s = min(progress.left_s, progress.below_s)
     proven = certificate(
         evaluation.step_time_s if evaluation else None,
-        open_s,
-        stated(whole, narrowed, framework),
+        min(progress.left_s, progress.below_s),
+        stated(whole, space, framework),
         progress.counts,
         memory_limit_bytes=setting.capacity_bytes,
     )
     recommended = None
     if asked.tie_margin is not None and evaluation is not None:
-        space = {**proven.space, "digests": question_digests(job, cluster, framework)}
-        proven = replace(proven, space=space, lower_bound_framework_s=_framework_bound(search, proven))
+        fields = {**proven.space, "digests": question_digests(job, cluster, framework)}
+        proven = replace(proven, space=fields, lower_bound_framework_s=_framework_bound(search, proven))
         recommended = _recommended(search, evaluation, asked.tie_margin)
-    alternatives, timing = _alternatives(progress), _timing(start, cpu)
-    answer = Answer(job, cluster, framework, narrowed, evaluation, proven, alternatives, timing)
-    return replace(answer, memory_limit_bytes=memory_limit_bytes, recommended=recommended)
+    answer = Answer(job, cluster, framework, space, evaluation, proven, _alternatives(progress), {})
+    return replace(answer, recommended=recommended)
 
 
 def _framework_bound(search: BestFirst, proven: Certificate) -> float:
@@ -118,19 +121,15 @@ def _recommended(search: BestFirst, fastest: Evaluation, tie_margin: float) -> E
     job, cluster, framework = setting.job, setting.cluster, setting.framework
     usable = cluster.chip.usable_bytes
     within_s = fastest.step_time_s * (1 + tie_margin) * (1 + TOLERANCE)
-    simplest = Simplest(search, within_s, usable).found(fastest.plan, usable - fastest.peak_bytes)
+    simplest = Simplest(search, within_s, usable).search(fastest.plan, usable - fastest.peak_bytes)
     if simplest == fastest.plan:
         return None
     check_runs(simplest, job, cluster, framework)
     return evaluate(simplest, job, cluster, framework)
 
 
-def _timing(start: float, cpu: float) -> dict[str, float]:
-    return {"seconds": time.monotonic() - start, "cpu_s": time.process_time() - cpu}
-
-
 def _simulated(
-    setting: Setting, space: Space, asked: Options, time_limit: TimeLimit, reporter: Reporter | None
+    setting: Setting, space: Space, asked: SearchRequest, time_limit: TimeLimit, reporter: Reporter | None
 ) -> Answer | None:
     """The answer by simulation; None where there is no plan to replay."""
     from dovetail.search.simulated import MOST, simulated_plans
@@ -160,7 +159,6 @@ def _simulated(
         tuple(Alternative(p.plan, p.step_time_s, p.step_time_s / best.step_time_s - 1) for p in alternatives),
         {},
         simulated.plans,
-        asked.memory_limit_bytes,
     )
 
 

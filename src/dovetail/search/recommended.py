@@ -56,7 +56,7 @@ class Simplest(BestFirst):
         self._ranks = np.array([_rank(*policy) for policy in self.tables.policies], np.int64)
         self.simplest: tuple[tuple[object, ...], Plan] | None = None
 
-    def found(self, fastest: Plan, headroom_bytes: float) -> Plan:
+    def search(self, fastest: Plan, headroom_bytes: float) -> Plan:
         """The simplest plan; the fastest itself where nothing simpler takes no longer, or time runs out."""
         self.simplest = (complexity(fastest, headroom_bytes), fastest)
         bounds, limit_s = self._pairs.seconds, self.progress.below_s

@@ -68,12 +68,11 @@ def test_golden_files(name, written):
 @pytest.mark.parametrize(
     ("plan", "words"),
     [
-        ({"pipeline_parallel": 4}, "plan: pipeline_parallel: is 4, which DeepSpeed 0.19.8 has no key for"),
-        ({"tensor_parallel": 2, "sequence_parallel": True}, "plan: sequence_parallel: cannot be combined with AutoTP"),
+        ({"pipeline_parallel": 4}, "plan: pipeline_parallel: is 4"),
+        ({"tensor_parallel": 2, "sequence_parallel": True}, "plan: sequence_parallel: is true"),
         (ULYSSES | {"tensor_parallel": 2}, "plan: context_parallel: is 2 with tensor_parallel 2"),
         ({"context_parallel": 2}, "plan: context_kind: is all_gather"),
-        ({"zero_stage": 3, "zero_group": 8}, "plan: zero_group: is 8 of 64 chips"),
-        ({"recompute": "full", "recompute_share": 0.5}, "plan: recompute_share: is 0.5"),
+        ({"zero_stage": 3, "zero_group": 8}, "plan: zero_group: is 8"),
         ({"recompute": "selective"}, "plan: recompute: is selective"),
     ],
 )
@@ -81,6 +80,11 @@ def test_refusals(plan, words, refusal):
     sentence = refusal(export, task("llama-3.1-8b", 64, plan, framework="ideal"))
     assert sentence.startswith(words)
     assert "DeepSpeed" in sentence or "deepspeed" in sentence
+
+
+def test_refused_shares_of_layers(refusal):
+    some = task("llama-3.1-8b", 64, {"recompute": "full", "recompute_share": 0.5}, framework="megatron")
+    assert refusal(export, some).startswith("plan: recompute_share: is 0.5")
 
 
 def test_refused_experts(refusal):

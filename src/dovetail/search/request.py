@@ -8,7 +8,7 @@ from typing import TypedDict
 from dovetail.search.progress import Listener
 
 
-class SearchOptions(TypedDict, total=False):
+class SearchKeywords(TypedDict, total=False):
     """The same as keywords of `plan`."""
 
     time_limit_s: float | None
@@ -20,7 +20,7 @@ class SearchOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class SearchRequest:
     """How a search is run."""
 
     #: seconds, from when its tables stand
