@@ -166,15 +166,11 @@ FRAMEWORK_RULES = (
     PlanRule("partition", "plan", "the framework deals layers to stages this way", _partition),
     PlanRule("layouts", "plan", "only some frameworks shard every operator its own way", _layouts),
     PlanRule("zero-stage", "sharding", "the framework has the ZeRO stage, alone or with a pipeline", _zero_stage),
-    PlanRule(
-        "zero-group", "sharding", "state is sharded over all replicas where the framework has no groups", _zero_group
-    ),
+    PlanRule("zero-group", "sharding", "without groups, state is sharded over all replicas", _zero_group),
     PlanRule("shards", "sharding", "ZeRO 2 and 3 shard over two chips or more", _shards),
     PlanRule("sequence", "degrees", "the framework has sequence parallelism", _sequence),
     PlanRule("context", "degrees", "the framework has this kind of context parallelism", _context),
     PlanRule("menu", "plan", "the framework has the recompute policy", _menu),
-    PlanRule(
-        "whole-layers", "plan", "a share of recomputed layers is a whole number in each equal stage", _whole_layers
-    ),
+    PlanRule("whole-layers", "plan", "shares of layers are whole numbers in equal stages", _whole_layers),
     PlanRule("experts", "degrees", "the framework spreads experts over these chips", _experts),
 )

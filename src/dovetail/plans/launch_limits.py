@@ -260,9 +260,7 @@ LAUNCHES = {
             PlanRule(
                 "megatron-experts", "degrees", "experts next to tensor parallelism shard sequences", _megatron_experts
             ),
-            PlanRule(
-                "megatron-replicas", "sharding", "groups of state divide the replicas of experts", _megatron_replicas
-            ),
+            PlanRule("megatron-replicas", "sharding", "groups of state divide replicas of experts", _megatron_replicas),
             PlanRule("virtual-stages", "pipeline", "the interleaved schedule has two chunks or more", _virtual_stages),
         ),
     ),
@@ -274,9 +272,7 @@ LAUNCHES = {
         (
             PlanRule("torchtitan-degrees", "degrees", "degrees divide key heads and both halves", _torchtitan_degrees),
             PlanRule("torchtitan-tied", "pipeline", "models with tied embeddings have no pipeline", _torchtitan_tied),
-            PlanRule(
-                "torchtitan-shards", "sharding", "context chips share weights; experts one copy", _torchtitan_shards
-            ),
+            PlanRule("torchtitan-shards", "sharding", "context chips share weights", _torchtitan_shards),
             PlanRule("experts-whole", "degrees", "spread experts are whole", _experts_whole),
             PlanRule("virtual-stages", "pipeline", "the interleaved schedule has two chunks or more", _virtual_stages),
         ),

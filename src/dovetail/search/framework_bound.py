@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from dovetail.arrays import TOLERANCE
@@ -21,7 +23,8 @@ class AnyPartition(BestFirst):
 
     def __init__(self, finished: BestFirst, proven_s: float) -> None:
         self.__dict__.update(finished.__dict__)
-        self.progress = Progress(below_s=proven_s, top=2, best=finished.progress.best)
+        before = finished.progress
+        self.progress = Progress(below_s=proven_s, top=2, best=before.best, counts=replace(before.counts))
         self._open = []
         self.lowest_s = proven_s
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from dovetail.arrays import Bools, Floats
@@ -49,7 +51,8 @@ class Simplest(BestFirst):
 
     def __init__(self, finished: BestFirst, within_s: float, usable_bytes: float) -> None:
         self.__dict__.update(finished.__dict__)
-        self.progress = Progress(below_s=within_s, top=2, best=finished.progress.best)
+        before = finished.progress
+        self.progress = Progress(below_s=within_s, top=2, best=before.best, counts=replace(before.counts))
         self._open = []
         self._usable_bytes = usable_bytes
         self._interleaved = False
