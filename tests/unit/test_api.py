@@ -106,7 +106,7 @@ def test_an_answer_is_taken_for_its_plan(task):
     space = dt.Space(tensor_parallel=(2,), pipeline_parallel=(2,), context_parallel=(1,), micro_batch=(1,))
     answer = dt.plan(task.job, task.cluster, "megatron", space=space)
     assert isinstance(answer.plan, dt.Plan)
-    assert dt.evaluate(answer) == answer.evaluation
+    assert dt.evaluate(answer) == answer.best
     assert dt.diff(answer, answer).gain == 0
     with pytest.raises(InputError, match="cannot be combined with an answer"):
         dt.evaluate(answer, task.job)
