@@ -9,18 +9,28 @@ import pytest
 
 from dovetail import hardware, models
 from dovetail.models import Job
-from dovetail.search import SearchProgress, Space, plan, progress, time_limit
+from dovetail.search import SearchProgress, Space, best_first, plan, progress, time_limit
 from dovetail.search.time_limit import TimeLimit
 
 JOB = Job(models.load("llama-3.1-8b"), 8192, 64)
 CLUSTER = hardware.cluster("h100-sxm", 32)
+QUESTIONS = {"megatron": (JOB, CLUSTER), "ideal": (Job(JOB.model, 8192, 16), hardware.cluster("h100-sxm", 8))}
 SPACES = {
     "megatron": Space(context_parallel=(1, 2), micro_batch=(1, 2), recompute=("none", "full"), virtual_stages=(1, 2)),
+    # eight chips: partitions of some plans stay open to the end
     "ideal": Space(
-        tensor_parallel=(2, 4), context_parallel=(1,), pipeline_parallel=(1, 2, 4), micro_batch=(1, 2),
-        virtual_stages=(1,), pipeline_schedule=("1f1b",), zero_stage=(1,),
+        tensor_parallel=(1, 2), context_parallel=(1,), pipeline_parallel=(2, 4), micro_batch=(1, 2),
+        virtual_stages=(1,), pipeline_schedule=("1f1b",), zero_stage=(0, 1),
     ),
 }  # fmt: skip
+
+
+def in_small_parts(patched: pytest.MonkeyPatch) -> None:
+    """Reports wherever it can, and has many sets of plans open at once, as large searches do."""
+    patched.setattr(progress, "REPORT_EVERY_S", 0.0)
+    patched.setattr(best_first, "ROUNDS", (2, 4, 8))
+    patched.setattr(best_first, "OPENED", 8)
+    patched.setattr(best_first, "BATCH", 2)
 
 
 @pytest.fixture(scope="module")
@@ -28,10 +38,10 @@ def whole():
     """The whole search of every space, and all that it reported."""
     found = {}
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(progress, "REPORT_EVERY_S", 0.0)
+        in_small_parts(patched)
         for framework, space in SPACES.items():
             reports: list[SearchProgress] = []
-            answer = plan(JOB, CLUSTER, framework, space=space, on_progress=reports.append)
+            answer = plan(*QUESTIONS[framework], framework, space=space, on_progress=reports.append)
             found[framework] = answer, reports
     return found
 
@@ -57,13 +67,16 @@ def test_every_report_holds(whole, framework):
     assert max(bounds) > bounds[0]
     assert answer.certificate.open == 0
     assert adds_up(answer.certificate)
+    # once the first rounds have begun most plans are still open, and none comes back
+    opened = [report.open for report in reports if report.counted]
+    assert opened == sorted(opened, reverse=True)
 
 
 @pytest.mark.parametrize("part", [0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97])
 @pytest.mark.parametrize("framework", SPACES)
 def test_wherever_a_search_ends_its_claims_hold(whole, framework, part, monkeypatch):
     """At any of the places where it looks at the clock."""
-    monkeypatch.setattr(progress, "REPORT_EVERY_S", 0.0)
+    in_small_parts(monkeypatch)
     full, reports = whole[framework]
     at, heard = int(part * len(reports)), [0]
 
@@ -71,7 +84,7 @@ def test_wherever_a_search_ends_its_claims_hold(whole, framework, part, monkeypa
         heard[0] += 1
         return heard[0] > at
 
-    answer = plan(JOB, CLUSTER, framework, space=SPACES[framework], on_progress=ends)
+    answer = plan(*QUESTIONS[framework], framework, space=SPACES[framework], on_progress=ends)
     certificate = answer.certificate
     assert adds_up(certificate)
     assert certificate.lower_bound_s is not None
@@ -84,6 +97,27 @@ def test_wherever_a_search_ends_its_claims_hold(whole, framework, part, monkeypa
             assert answer.step_time_s == pytest.approx(full.step_time_s, rel=1e-8)
     if certificate.counted and certificate.status == "feasible" and framework == "megatron":
         assert certificate.open + certificate.evaluated > 0
+
+
+def test_a_clock_that_runs_out_leaves_partitions_open(whole, monkeypatch):
+    """Without a listener, at every place from where partitions are solved on."""
+    in_small_parts(monkeypatch)
+    full, reports = whole["ideal"]
+    bounds = []
+    for at in range(len(reports) // 3, len(reports), 7):
+        asked = [0]
+
+        def over(_: TimeLimit, asked: list[int] = asked, at: int = at) -> bool:
+            asked[0] += 1
+            return asked[0] > at
+
+        monkeypatch.setattr(TimeLimit, "over", property(over))
+        answer = plan(*QUESTIONS["ideal"], "ideal", space=SPACES["ideal"])
+        assert adds_up(answer.certificate)
+        assert answer.certificate.lower_bound_s <= full.step_time_s * (1 + 1e-9)
+        bounds.append(answer.certificate.lower_bound_s)
+    assert bounds == sorted(bounds)
+    assert bounds[0] < full.step_time_s * (1 - 1e-6)
 
 
 def test_a_first_plan_comes_soon(whole):
