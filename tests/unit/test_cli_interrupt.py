@@ -102,6 +102,15 @@ def report(**changed: object) -> SearchProgress:
     return SearchProgress(**(values | changed))  # pyright: ignore[reportArgumentType]
 
 
+@pytest.fixture
+def _taken():
+    """Ctrl-C as a terminal has it: whoever runs the tests may ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_taken")
 def test_the_first_interrupt_with_a_plan_asks_the_search_to_end():
     before = signal.getsignal(signal.SIGINT)
     with Interrupt() as interrupt:
@@ -114,6 +123,7 @@ def test_the_first_interrupt_with_a_plan_asks_the_search_to_end():
     assert signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.usefixtures("_taken")
 def test_an_interrupt_of_what_is_not_needed_skips_it():
     def extra() -> str:
         os.kill(os.getpid(), signal.SIGINT)

@@ -11,6 +11,7 @@ import dovetail as dt
 from dovetail.accuracy import scoreboard_record
 from dovetail.explanation.explain import explain
 from dovetail.plans.words import plan_words
+from dovetail.search.plan import plan as search
 
 SPACE = dt.Space(
     tensor_parallel=(1, 2),
@@ -77,7 +78,8 @@ def test_a_chip_without_runs_is_predicted_less_surely():
 
 
 def test_a_job_that_does_not_fit_is_told_what_would_do():
-    text = str(explain(planned("h100-sxm", 1)))
+    job = dt.Job(dt.models.load("llama-3.1-8b"), 8192, 32)
+    text = str(explain(search(job, dt.hardware.cluster("h100-sxm", 1), "megatron", space=SPACE)))
     for words in ("no plan fits", "what is missing", "smallest fixes", "memory of each chip", "chips 1 -> "):
         assert words in text
 

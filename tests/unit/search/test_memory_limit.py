@@ -53,7 +53,7 @@ def test_answers_keep_the_limit_and_fit_where_they_are_estimated(name):
     cluster, (framework, space) = of_memory(12), QUESTIONS[name]
     found = plan(JOB, cluster, framework, space=space)
     assert found.limit_bytes == memory_limit(cluster.chip, framework) == found.certificate.memory_limit_bytes
-    assert "at most 10.7 GiB of a chip's memory" in found.certificate.space
+    assert "at most 10.7 GiB of a chip's memory" in found.certificate.space_text
     least_s = 0.0
     for limit in (None, 0.999 * found.best.peak_bytes, 0.8 * found.best.peak_bytes):
         answer = plan(JOB, cluster, framework, space=space, memory_limit_bytes=limit)
