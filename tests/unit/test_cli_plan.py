@@ -30,7 +30,7 @@ CONTRACT = {
     "fits", "step_time_s", "mfu", "tokens_per_s_per_chip", "breakdown", "memory_bytes", "energy_j", "provenance",
     "plan", "certificate", "alternatives", "timing",
 }  # fmt: skip
-CERTIFICATE = {"status", "lower_bound_s", "gap", "space", "counted", "pruned", "infeasible", "evaluated"}
+CERTIFICATE = {"status", "lower_bound_s", "gap", "space", "space_text", "counted", "pruned", "infeasible", "evaluated"}
 JOB = ("--global-batch", "16", "--seq-len", "2048")
 SMALL = ("--chip", "h100-sxm", "--chips", "8", *JOB)
 #: Quick to search: one number of stages, one of chips that share a layer.
@@ -129,7 +129,7 @@ def test_a_search_cut_short_says_how_far_off_it_can_be(call, config, monkeypatch
     from dovetail.cli.plan_view import proof_text
     from dovetail.search import Certificate
 
-    certificate = Certificate("feasible", 2.0, 0.0225, "plans", 100, 40, 10, 50)
+    certificate = Certificate("feasible", 2.0, 0.0225, {}, "plans", 100, 40, 10, 50)
     assert proof_text(certificate) == "within 2.2% of the best: no plan takes less than 2 s"
     code, out, err = call("--model", config, *SMALL, "--time-limit", "0", "--json")
     assert code == 2
