@@ -293,6 +293,7 @@ class PlanFields:
             "which chips are neighbours, innermost first",
             domain=domains.axis_orders,
             searched="pipeline",
+            matters=lambda plan: plan.pipeline_parallel > 1 and plan.data_parallel > 1,
             behind=True,
             order=4,
             words=lambda plan: f"rank order {plan.axis_order.upper()}" if plan.stages_inside else "",

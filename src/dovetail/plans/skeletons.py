@@ -76,11 +76,12 @@ def plan_skeletons(
             if (schedule, v > 1) not in running:
                 running[schedule, v > 1] = _runs(job, framework, schedule, p, min(v, 2), m)
             runs = running[schedule, v > 1] & (p * m * v <= MAX_CHUNK_RUNS)
-            # the rank order matters where there are several stages, replicas and tiers, and is open where experts are
-            # not spread over replicas
-            turns = (d[row] > 1) & (min_replicas[row] == 1) & (p > 1 and len(cluster.tiers) > 1)
+            # the rank order matters where there are several stages, replicas and tiers; stages are inside replicas
+            # only where experts are not spread over these
+            matters = (d[row] > 1) & (p > 1 and len(cluster.tiers) > 1)
             for inside, order in enumerate(AXIS_ORDERS):
-                mask = runs & ((turns & (order in space.axis_order)) | (~turns & (inside == 0)))
+                offered = (order in space.axis_order) & ((inside == 0) | (min_replicas[row] == 1))
+                mask = runs & np.where(matters, offered, inside == 0)
                 s = row[mask]
                 rest = (np.full(len(s), value, np.int64) for value in (inside, SCHEDULE_CODES[schedule], v))
                 columns.append(np.stack([s, np.full(len(s), p), d[s], sizes[size[mask]], m[mask], *rest]))

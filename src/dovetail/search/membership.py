@@ -51,13 +51,15 @@ def covers(plan: Plan, job: Job, cluster: Cluster, framework: Framework, space: 
     if plan.chips != cluster.chips:
         return Coverage(f"{plan.chips} of {cluster.chips} chips are used", plan, partition_tried=False)
     same = canonical(plan, job, cluster, framework)
-    reason = next(_missing(same, whole), None)
+    reason = next(_missing(same, whole, cluster), None)
     return Coverage(reason, same if reason is None else plan, _partition_tried(same, whole, framework))
 
 
-def _missing(plan: Plan, space: Space) -> Iterator[str]:
+def _missing(plan: Plan, space: Space, cluster: Cluster) -> Iterator[str]:
     for name, each in listed().items():
         if each.about.searched == "partition" or (name.startswith("recompute") and BY_BLOCK in space.recompute):
+            continue
+        if name == "axis_order" and len(cluster.tiers) < 2:
             continue
         value, values = getattr(plan, name), getattr(space, name)
         if each.alike and values == (None,):

@@ -16,6 +16,7 @@ from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
 from dovetail.plans.runs import check_runs
 from dovetail.plans.space import Space
 from dovetail.profile.modules import MODULES
+from dovetail.search import plan as search
 from dovetail.search.membership import Coverage, canonical, covers
 from dovetail.step.evaluate import evaluate
 
@@ -242,6 +243,21 @@ def test_the_order_of_axes_means_nothing_on_one_tier():
     assert same == replace(plan, axis_order="tp-cp-dp-pp")
     both = (evaluate(each, DENSE, node, known, energy=False) for each in (plan, same))
     assert len({found.step_time_s for found in both}) == 1
+
+
+def test_a_rank_order_that_is_asked_for_is_kept_where_it_means_something():
+    known, space = frameworks.load("megatron"), Space(axis_order=("tp-cp-pp-dp",))
+    assert covers(resolved(EXPERTS, {}), EXPERTS, CLUSTER, known, space).covered
+    spread = {"pipeline_parallel": 2, "expert_parallel": 8}
+    other = covers(resolved(EXPERTS, spread), EXPERTS, CLUSTER, known, space)
+    assert other.reason == "axis_order tp-cp-dp-pp is none of tp-cp-pp-dp"
+    values = {name: (value,) for name, value in spread.items()} | {"axis_order": space.axis_order}
+    found = search(EXPERTS, CLUSTER, known, space=Space(**values, tensor_parallel=(1,), context_parallel=(1,)))
+    # experts are spread over replicas, so stages are not inside these
+    assert found.certificate.counted == 0
+    node = hardware.cluster("h100-sxm", chips=8)
+    plan = resolve_plan(PlanSpec(pipeline_parallel=2), chips=8, global_batch=64, num_layers=32)
+    assert covers(plan, DENSE, node, known, space).covered
 
 
 def test_one_stage_keeps_the_fewest_microbatches():
