@@ -54,17 +54,12 @@ def _batches(answer: Answer) -> Iterator[tuple[Literal["global_batch"], int]]:
 
 
 def _chips(answer: Answer) -> Iterator[tuple[Literal["chips"], int]]:
-    """The numbers of whole nodes below and above, where the last node is not full."""
+    """The numbers of chips below and above that fill their nodes, where these are not full."""
     cluster = answer.cluster
-    node = cluster.tiers[0].size if cluster.tiers else 1
-    whole = cluster.chips // node * node
-    if cluster.chips % node:
-        yield from (("chips", chips) for chips in (whole, whole + node) if chips)
-    elif cluster.chips > node:
-        nodes = cluster.chips // node
-        power = 1 << (nodes.bit_length() - 1)
-        if nodes != power:
-            yield from (("chips", node * count) for count in (power, 2 * power) if abs(count / nodes - 1) <= 2 * NEAR)
+    node = cluster.chip.tiers[0].size if cluster.chip.tiers else 1
+    if cluster.chips > node and cluster.tiers and cluster.tiers[0].size < node:
+        below = cluster.chips // node * node
+        yield from (("chips", chips) for chips in (below, below + node))
 
 
 def _asked(answer: Answer, field: str, value: int, time_limit_s: float | None) -> Answer | None:
