@@ -22,7 +22,7 @@ def test_a_batch_nearby_that_more_chips_divide():
 
 
 def test_numbers_of_chips_that_fill_their_nodes():
-    found = suggested(60, 240)
+    found = suggested(60, 448)
     assert {value for field, value in found if field == "chips"} & {56, 64}
 
 
