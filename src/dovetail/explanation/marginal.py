@@ -10,9 +10,8 @@ from functools import cache
 from dovetail.arrays import TOLERANCE
 from dovetail.explanation.changed_hardware import CAPACITY, Knob, knobs, with_a_node, with_memory
 from dovetail.explanation.neighbours import neighbourhood
-from dovetail.hardware import Cluster
+from dovetail.explanation.smallest_fix import best_with
 from dovetail.plans.plan import Plan
-from dovetail.plans.space import Space
 from dovetail.search.answer import Answer
 from dovetail.search.plan import plan as search
 from dovetail.step.evaluate import evaluate
@@ -65,29 +64,23 @@ def marginals(answer: Answer, time_limit_s: float | None = None) -> tuple[Margin
     for knob in knobs(answer.cluster):
         changed = knob.turned(answer.cluster, MORE)
         same = evaluate(best, answer.job, changed, answer.framework, energy=False).step_time_s
-        values.append(_marginal(answer, knob.name, "+10 %", changed, around, same, time_limit_s))
+        other = search(answer.job, changed, answer.framework, space=around, time_limit_s=time_limit_s)
+        values.append(_marginal(answer, knob.name, "+10 %", other, same))
     larger = with_a_node(answer.cluster)
     if larger is None:
         return tuple(values)
     more = larger.chips - answer.cluster.chips
     # other degrees divide the new number of chips: all of them are free
-    values.append(_marginal(answer, "nodes", f"+{more} chips", larger, answer.space, None, time_limit_s))
+    values.append(_marginal(answer, "nodes", f"+{more} chips", best_with(answer, larger, time_limit_s), None))
     return tuple(values)
 
 
-def _marginal(
-    answer: Answer,
-    what: str,
-    change: str,
-    changed: Cluster,
-    space: Space,
-    same_s: float | None,
-    time_limit_s: float | None,
-) -> Marginal:
+def _marginal(answer: Answer, what: str, change: str, other: Answer | None, same_s: float | None) -> Marginal:
+    """What a change is worth; `other` is the answer after it, None where no plan suits the chips."""
     best_s = answer.step_time_s
-    other = search(answer.job, changed, answer.framework, space=space, time_limit_s=time_limit_s)
-    seconds = None if other.evaluation is None else other.step_time_s
-    plan = None if other.evaluation is None else other.plan
+    found = None if other is None else other.evaluation
+    seconds = None if found is None else found.step_time_s
+    plan = None if found is None else found.plan
     if same_s is not None and (seconds is None or same_s < seconds):
         # a search that ran out of time may not even have reached the plan we have
         seconds, plan = same_s, answer.plan
@@ -99,7 +92,7 @@ def _marginal(
         plan=plan,
         step_time_s=seconds,
         gain=None if seconds is None else best_s / seconds - 1,
-        proven=other.certificate.status != "feasible",
+        proven=other is None or other.certificate.status != "feasible",
     )
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dovetail.errors import InputError
 from dovetail.explanation.changed_hardware import with_chips, with_memory
+from dovetail.hardware import Cluster
+from dovetail.plans.narrowed_space import within
 from dovetail.plans.plan import Plan
 from dovetail.search.answer import Answer
 from dovetail.search.plan import plan as search
@@ -40,6 +43,15 @@ def smallest_fixes(answer: Answer, time_limit_s: float | None = None) -> tuple[S
     return tuple(fix for fix in fixes if fix is not None)
 
 
+def best_with(answer: Answer, cluster: Cluster, time_limit_s: float | None) -> Answer | None:
+    """The best plan of the answer's space on a cluster of other chips; None where no value of a field suits these."""
+    try:
+        space = within(answer.space, answer.job, cluster, answer.framework, leave_out=True)
+    except InputError:
+        return None
+    return search(answer.job, cluster, answer.framework, space=space, time_limit_s=time_limit_s)
+
+
 def _other_chips(answer: Answer, time_limit_s: float | None) -> SmallestFix | None:
     """The nearest cluster of whole nodes on which a plan fits; of two as near the larger."""
     chips = answer.cluster.chips
@@ -48,8 +60,8 @@ def _other_chips(answer: Answer, time_limit_s: float | None) -> SmallestFix | No
         other = with_chips(answer.cluster, chips + change) if chips + change > 0 else None
         if other is None:
             continue
-        answered = search(answer.job, other, answer.framework, space=answer.space, time_limit_s=time_limit_s)
-        if answered.evaluation is not None:
+        answered = best_with(answer, other, time_limit_s)
+        if answered is not None and answered.evaluation is not None:
             return SmallestFix("chips", chips, other.chips, answered.plan, answered.step_time_s, None)
     return None
 
@@ -90,9 +102,9 @@ def _more_chips(answer: Answer, time_limit_s: float | None) -> SmallestFix | Non
         larger = with_chips(answer.cluster, chips * factor * 2)
         if larger is None:
             return None
-        other = search(answer.job, larger, answer.framework, space=answer.space, time_limit_s=time_limit_s)
-        if other.evaluation is not None:
+        other = best_with(answer, larger, time_limit_s)
+        if other is not None and other.evaluation is not None:
             too_little = float(chips * factor) if proven else None
             return SmallestFix("chips", chips, larger.chips, other.plan, other.step_time_s, too_little)
-        factor, proven = factor * 2, proven and other.certificate.status == "infeasible"
+        factor, proven = factor * 2, proven and (other is None or other.certificate.status == "infeasible")
     return None
