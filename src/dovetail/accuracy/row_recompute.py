@@ -47,7 +47,8 @@ def _modules(written: str, graph: ModelGraph) -> RecomputeReading:
     words = [word for word in MODULES if re.search(rf"\b{word}\b", written)]
     also = [word for word in _CHEAP if re.search(rf"\b{word}\b", written)]
     names = _names(graph, lambda layer: (o.name for o in layer.operators if any(_CHEAP[word](o) for word in also)))
-    return RecomputeReading((*words, *names) or "none")
+    named = dict.fromkeys((*words, *(_MODULE_OF.get(name, name) for name in names)))
+    return RecomputeReading(tuple(named) or "none")
 
 
 def _operators(written: str, graph: ModelGraph) -> RecomputeReading:
@@ -107,6 +108,10 @@ _CHEAP: Mapping[str, Callable[[Operator], bool]] = {
     "norm": lambda o: o.name in ("mixer_norm", "feed_forward_norm"),
     "act": lambda o: o.name.endswith(".activation"),
 }
+
+
+#: The modules that have these operators and no others.
+_MODULE_OF = {"mixer_norm": "layernorm", "feed_forward_norm": "layernorm", "expert.activation": "moe_act"}
 
 
 def _names(graph: ModelGraph, recomputed: Callable[[LayerGraph], Iterable[str]]) -> tuple[str, ...]:

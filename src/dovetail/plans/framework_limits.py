@@ -95,6 +95,7 @@ def _menu(plan: Plan, _: Job, framework: Framework) -> Iterator[Obstacle]:
     words = [word for word in framework.recompute if word != "operators"]
     names = (*framework.recompute_policies, *framework.recompute_modules)
     offered = ", ".join((*words, *names))
+    names += (framework.selective,) if "selective" in words else ()
     for choice in plan.recompute_choices:
         if isinstance(choice, str):
             if choice not in framework.recompute:

@@ -148,11 +148,14 @@ def _check_experts(plan: Plan, graph: ModelGraph) -> None:
 
 
 def _check_recompute(plan: Plan, graph: ModelGraph) -> None:
+    names = [name for choice in plan.recompute_choices if not isinstance(choice, str) for name in choice]
+    if not names:
+        return
     layers = graph.layers.values()
     offered = {operator.name for layer in layers for operator in layer.operators}
     offered |= {name for name, module in MODULES.items() if any(any(module.operators(layer)) for layer in layers)}
     field = "recompute" if plan.recompute_by_block is None else "recompute_by_block"
-    for name in (name for choice in plan.recompute_choices if not isinstance(choice, str) for name in choice):
+    for name in names:
         if name not in offered:
             raise InputError(
                 f"plan: {field}", f"{quoted(name)} is no operator or module of the model", one_of(offered, name)

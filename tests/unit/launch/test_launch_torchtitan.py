@@ -74,6 +74,11 @@ def test_golden_files(name, written):
     assert export(written).text == (GOLDEN / name).read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(("recompute", "word"), [("op_sac", "selective"), ([], "none"), ("full", "full")])
+def test_what_selective_recompute_is_has_its_word(recompute, word):
+    assert export(dense(recompute=recompute)).text.endswith(f"activation_checkpoint:{word}\n")
+
+
 def test_a_plan_for_kernels_one_by_one_is_not_compiled():
     written = task("llama-3.1-8b", 64, DENSE | {"sequence_parallel": False}, framework="fsdp")
     text = export(written).text

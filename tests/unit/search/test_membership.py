@@ -196,6 +196,7 @@ def test_experts_are_sharded_over_any_part_of_the_chips_around_them():
          {"tensor_parallel": 4, "pipeline_parallel": 4}),
         ("megatron", {"axis_order": "tp-cp-pp-dp"}, {}),
         ("megatron", {"recompute": ("core_attn",)}, {"recompute": "selective"}),
+        ("torchtitan", {"recompute": ("op_sac",)}, {"recompute": "selective"}),
         ("megatron", {"recompute": ()}, {}),
         ("megatron", {"recompute": ("mlp", "layernorm", "mlp")}, {"recompute": ("layernorm", "mlp")}),
     ],

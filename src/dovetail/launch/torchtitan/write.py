@@ -67,7 +67,14 @@ def _flags(task: Task, recipe: Recipe) -> Iterator[str]:
             yield f"--{FLAGS['overlap_tensor_parallel']}"
     yield from (f"--{option} {value}" for option, value in further_flags("torchtitan", plan))
     # a subcommand of the parser, so it comes last
-    yield f"activation_checkpoint:{plan.recompute or 'none'}"
+    yield f"activation_checkpoint:{_recompute(plan)}"
+
+
+def _recompute(plan: Plan) -> str:
+    """The one list it has is what selective recompute is."""
+    if isinstance(plan.recompute, str):
+        return plan.recompute
+    return "selective" if plan.recompute else "none"
 
 
 def _pipeline_flags(plan: Plan) -> Iterator[str]:
