@@ -10,6 +10,7 @@ from dovetail.plans.declaration import TOGETHER
 from dovetail.plans.model_limits import MODEL_RULES
 from dovetail.plans.runs import rules_of
 from dovetail.plans.space import BY_BLOCK, Space, divisors, listed
+from dovetail.units import bytes_text
 
 #: How blocks may be dealt to stages, in words.
 _PARTITIONS = {
@@ -36,13 +37,15 @@ def stated_space(space: Space, given: Space, framework: Framework) -> dict[str, 
     return {**values, "coupled": rules, "excluded": list(framework.excluded), "narrowed_by_user": narrowed}
 
 
-def stated(space: Space, given: Space, framework: Framework) -> tuple[dict[str, Any], str]:
-    """A resolved space as data and as a sentence."""
+def stated(
+    space: Space, given: Space, framework: Framework, limit_bytes: float | None = None
+) -> tuple[dict[str, Any], str]:
+    """A resolved space as data and as a sentence; a limit is what plans may take of a chip."""
     fields = stated_space(space, given, framework)
-    return fields, space_text(fields, framework)
+    return fields, space_text(fields, framework, limit_bytes)
 
 
-def space_text(fields: Mapping[str, Any], framework: Framework) -> str:
+def space_text(fields: Mapping[str, Any], framework: Framework, limit_bytes: float | None = None) -> str:
     """The sentence of a stated space."""
     kinds = f" ({', '.join(fields['context_kind'])})" if max(fields["context_parallel"], default=1) > 1 else ""
     staged = f" ({', '.join(fields['pipeline_schedule'])})" if max(fields["pipeline_parallel"], default=1) > 1 else ""
@@ -65,6 +68,7 @@ def space_text(fields: Mapping[str, Any], framework: Framework) -> str:
         _PARTITIONS[fields["partition"]],
         f"rank order {' or '.join(fields['axis_order'])}",
         *_others(fields),
+        *([] if limit_bytes is None else [f"at most {bytes_text(limit_bytes)} of a chip's memory"]),
     ]
     text = "; ".join(parts)
     if fields["excluded"]:

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from dovetail.arrays import TOLERANCE
 from dovetail.search.answer import Certificate
-from dovetail.units import bytes_text
 
 Status = Literal["optimal", "feasible", "infeasible"]
 
@@ -71,9 +70,6 @@ def certificate(
     What is not open, evaluated or proven not to fit was pruned. The space is that of plans that take at most
     `memory_limit_bytes` of a chip.
     """
-    if memory_limit_bytes is not None:
-        fields, text = space
-        space = fields, f"{text}; at most {bytes_text(memory_limit_bytes)} of a chip's memory"
     proven = proof(best_s, open_s)
     return Certificate(
         proven.status,

@@ -96,7 +96,7 @@ def _answered(setting: Setting, space: Space, asked: SearchRequest) -> Answer:
     proven = certificate(
         evaluation.step_time_s if evaluation else None,
         min(progress.left_s, progress.below_s),
-        stated(whole, space, framework),
+        stated(whole, space, framework, setting.capacity_bytes),
         progress.counts,
         memory_limit_bytes=setting.capacity_bytes,
     )

@@ -84,7 +84,7 @@ def simulated_plans(
     proven = certificate(
         best_s,
         open_s,
-        stated(whole, space, framework),
+        stated(whole, space, framework, setting.capacity_bytes),
         counts,
         time="simulated",
         memory_limit_bytes=setting.capacity_bytes,
