@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dovetail.arrays import TOLERANCE
 from dovetail.cli.evaluation import (
     Facts,
     evaluation_fields,
@@ -188,6 +187,8 @@ def proof_text(certificate: Certificate) -> str:
     bound = seconds_text(certificate.lower_bound_s or 0.0)
     if certificate.status != "optimal":
         return f"within {certificate.gap or 0.0:.1%} of the best: no plan takes less than {bound}{simulated}"
+    from dovetail.arrays import TOLERANCE
+
     least_s, proven_s = certificate.lower_bound_framework_s, certificate.lower_bound_s
     if least_s is None or proven_s is None:
         return f"proven: none of {certificate.counted:,} plans is faster{simulated}"

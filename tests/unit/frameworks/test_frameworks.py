@@ -36,7 +36,8 @@ def test_a_framework_is_complete(name):
     assert framework.name == name
     assert framework.version
     assert framework.source
-    assert {"1f1b", "gpipe"} & set(framework.pipeline_schedules) or name in ("fsdp", "deepspeed")  # which have none
+    # FSDP has no pipelines, and those of DeepSpeed are code
+    assert {"1f1b", "gpipe"} & set(framework.pipeline_schedules) or name in ("fsdp", "deepspeed")
     assert {precision for precision, _ in framework.states} >= {"bf16", "fp32"}
     assert hash(framework) == hash(frameworks.load(name))
     assert copy.deepcopy(framework) == framework
@@ -176,6 +177,8 @@ def test_a_wrong_value_inside_is_refused_by_its_name(field, refusal):
         ({"zero_stages": [0, 1]}, None),
         ({"zero_stages": [0]}, "zero_stages_with_pipeline"),
         ({"pipeline_schedules": ["1f1b"]}, "overlaps.pipeline_transfers"),
+        ({"recompute": ["none", "full"]}, None),
+        ({"launch": "slurm"}, "launch"),
         ({"doubts": {"colour": "grey"}}, "doubts.colour"),
     ],
 )

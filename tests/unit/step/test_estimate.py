@@ -91,7 +91,7 @@ def test_the_fields_of_the_answer(name):
     assert 0 < answer["mfu"] < 1
     tokens = task.job.tokens_per_step / answer["step_time_s"] / result.plan.chips
     assert answer["tokens_per_s_per_chip"] == pytest.approx(tokens)
-    assert set(answer["provenance"]) == {"version", "calibration", "energy", "versions", "digests"}
+    assert set(answer["provenance"]) == {"version", "calibration", "energy", "memory", "versions", "digests"}
     asked = question_digests(task.job, task.cluster, task.framework)
     assert answer["provenance"]["digests"] == {**package_digests(), **asked}
 
