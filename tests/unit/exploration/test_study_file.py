@@ -212,7 +212,7 @@ def test_a_mistake_is_one_sentence_about_its_field(refusal, field, value, said):
     ("study", "said"),
     [
         ({"jobs": [{**JOB, "precision": "fp8"}], "cluster": {"chips": 16, "framework": "megatron-2022"}},
-         "jobs.gpt3-1.3b.precision: fp8 is not run by megatron-2022"),
+         "jobs.gpt3-1.3b.precision: is fp8, which megatron-2022"),
         ({"hardware": NO_NODE, "limits": {"area_mm2": 800}}, "area_mm2 needs a technology"),
         ({"hardware": NO_NODE, "limits": {"total_price_usd": 1e6}}, "system_cost_usd needs a technology"),
     ],

@@ -143,7 +143,13 @@ def test_a_file_has_the_fields_of_a_framework():
 
 WRONG: list[Any] = [{"not": "this"}, "nonsense", -1, 1e9, float("nan"), None, True, ["nonsense"], [[1]], "x" * 3000]
 #: What is right for some field after all.
-RIGHT_AFTER_ALL = {"version": "nonsense", "source": "nonsense", "name": "nonsense", "recompute_modules": ["nonsense"]}
+RIGHT_AFTER_ALL = {
+    "version": "nonsense",
+    "source": "nonsense",
+    "name": "nonsense",
+    "recompute_modules": ["nonsense"],
+    "excluded": ["nonsense"],
+}
 
 
 @pytest.mark.parametrize("field", document("megatron"))
