@@ -46,6 +46,11 @@ class RandomPlans:
     partitions: list[list[int]]
     plans: list[Plan]
 
+    @property
+    def limit_bytes(self) -> float:
+        """What plans of a search may take of a chip."""
+        return self.batch.tables.setting.capacity_bytes
+
     def evaluated(self) -> Evaluated:
         """By the compiled kernel."""
         return self.batch.evaluate(self.candidates, self.partitions)

@@ -59,6 +59,11 @@ RUN = {
         EXPERTS | {"tensor_parallel": 2, "sequence_parallel": True, "expert_tensor_parallel": 1, "zero_stage": 1},
     ),
     ("megatron", "uneven"): ("llama-3.1-8b", UNEVEN),
+    ("megatron", "overlapped"): (
+        "qwen3-30b-a3b",
+        EXPERTS | {"tensor_parallel": 2, "sequence_parallel": True, "expert_tensor_parallel": 1, "zero_stage": 1,
+         "pipeline_parallel": 2, "virtual_stages": 2, "layers_per_stage": [11, 12, 12, 13], "cuda_graphs": True},
+    ),
 }  # fmt: skip
 
 #: Target, model, plan and what is said of it.

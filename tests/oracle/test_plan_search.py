@@ -38,6 +38,7 @@ def check(seed: int, most_plans: int) -> None:
     certificate, answer = found.certificate, found.evaluation
     assert certificate.counted == len(choices)
     assert certificate.pruned + certificate.infeasible + certificate.evaluated == certificate.counted
+    assert certificate.open == 0
     assert min(certificate.pruned, certificate.infeasible, certificate.evaluated) >= 0
     # what is pruned may not fit either; what is called infeasible does not
     assert certificate.infeasible <= len(choices - choices_that_fit)

@@ -21,7 +21,7 @@ STUDY: dict[str, Any] = {
         {"name": "reader", "model": "bert-large", "seq_len": 512, "global_batch": 64, "weight": 2},
     ],
     "hardware": {"base": "h100-sxm", "vary": {"hbm_stacks": [2, 5], "tensor_cores": [264, 528]}},
-    "cluster": {"chips": 16},
+    "cluster": {"chips": 16, "framework": "megatron-2022"},
     "plans": {
         "tensor_parallel": [1],
         "context_parallel": [1],

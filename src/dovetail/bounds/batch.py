@@ -89,7 +89,7 @@ class Batch:
         rows = self.tables.fastest_rows()
         return self._lower_bound(plans, self.profile, state_bytes, rows, limit_s - fixed, listed=False) + fixed
 
-    def screen(self, state_bytes: Floats, leanest: int | None, limit_s: float) -> Floats:
+    def screen(self, state_bytes: Floats, leanest: int | None, limit_s: float, *, listed: bool = True) -> Floats:
         """A lower bound for each skeleton and policy over all partitions; infinite where none fits.
 
         `state_bytes` (skeletons × classes) is the smallest over all shardings. Where each block has its own policy, the
@@ -99,7 +99,9 @@ class Batch:
         skeleton, policy = np.nonzero(offered)
         plans, memory, fixed = self.open_plans(skeleton, policy, policy if leanest is None else leanest)
         state = state_bytes[skeleton]
-        bounds = self._lower_bound(plans, memory, state, self._layers, limit_s - fixed, listed=leanest is None)
+        bounds = self._lower_bound(
+            plans, memory, state, self._layers, limit_s - fixed, listed=listed and leanest is None
+        )
         screened = np.full(offered.shape, np.inf)
         screened[offered] = bounds + fixed
         return screened
@@ -111,7 +113,7 @@ class Batch:
         fixed = self._tied_s[skeleton].min(axis=1) + self._between_s
         return self._plans(candidates, row + policy), row + leanest, fixed
 
-    def bound(self, candidates: Candidates, leanest: int | None, limit_s: float) -> Floats:
+    def bound(self, candidates: Candidates, leanest: int | None, limit_s: float, *, listed: bool = True) -> Floats:
         """The same for candidates, whose state is fixed: the end of the step is spread evenly over the stages."""
         self._work_with(candidates)
         tables, states = self.tables, self.tables.state_arrays()
@@ -129,7 +131,10 @@ class Batch:
         after = (once * counts).sum(axis=1) / plans.stages
         fixed = after * (1 - TOLERANCE) + self._fixed_s(candidates)
         state = self._state_bytes(plans)
-        bounds = self._lower_bound(plans, memory, state, self._layers, limit_s - fixed, listed=leanest is None) + fixed
+        bounds = (
+            self._lower_bound(plans, memory, state, self._layers, limit_s - fixed, listed=listed and leanest is None)
+            + fixed
+        )
         return np.maximum(bounds, self._physical(candidates))
 
     def _physical(self, candidates: Candidates) -> Floats:

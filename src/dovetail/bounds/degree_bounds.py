@@ -45,7 +45,8 @@ class DegreeBounds:
         capacity = tensor_capacity(setting.capacity_bytes, tables.facts.context_bytes, tables.facts.allocator)
         context = np.array([row.plan.context_parallel for row in degrees])[:, None]
         bytes_each = self._least_bytes(replicas * context, stages)
-        state = (self.parameters * counts).sum(axis=1)[:, None] * bytes_each / stages
+        #: stage degrees × stage counts: the least bytes of state on a chip
+        self.least_state = state = (self.parameters * counts).sum(axis=1)[:, None] * bytes_each / stages
         #: stage degrees × stage counts; infinite where not even the state fits
         self.seconds = np.where(
             self.exists & (state <= capacity * (1 + TOLERANCE)), seconds * (1 - TOLERANCE) + between, np.inf

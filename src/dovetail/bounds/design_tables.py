@@ -30,7 +30,7 @@ from dovetail.plans.stage_degrees import stage_degrees
 from dovetail.step.evaluate import units_of
 from dovetail.step.layer_tables import LayerTable, RecomputePolicy, Setting, by_structure, recompute_policies
 from dovetail.step.plan_columns import LayerColumns
-from dovetail.step.plan_tables import Tables, numbers
+from dovetail.step.plan_tables import ProfileKey, Tables, numbers
 
 #: Rows of layers profiled together: some hundred bytes each, in tens of arrays at a time.
 ROWS = 2**14
@@ -63,13 +63,12 @@ class DesignTables:
         self._tables = Tables(self._setting, self._degrees, self._policies)
         selected = np.ones((len(self._degrees), len(whole.pipeline_parallel)), np.bool_)
         skeletons = plan_skeletons(job, cluster, framework, whole, self._degrees, selected)
-        #: stage degrees and micro-batch size of every profile
-        self._profiles: list[tuple[int, int]] = []
+        #: what makes every profile
+        self._profiles: list[ProfileKey] = []
         if not len(skeletons):
             return
         batch = Batch(self._tables, skeletons)
-        pairs = zip(numbers(skeletons.degrees), numbers(skeletons.micro_batch), strict=True)
-        profiles = dict(zip(numbers(batch.profile), pairs, strict=True))
+        profiles = dict(zip(numbers(batch.profile), self._tables.profile_keys(skeletons), strict=True))
         self._profiles = [profiles[number] for number in range(len(profiles))]
         self._chain = self._tables.partitions.chain(listed=not by_block)
         rows = np.repeat(np.arange(len(skeletons)), len(fastest))
@@ -115,7 +114,7 @@ class DesignTables:
         bounds += fixed
         rows = [np.ascontiguousarray(part.reshape(-1, part.shape[-1])) for part in seconds]
         layers = LayerColumns(rows[0], rows[1], rows[2], self._bytes.saved, self._bytes.workspace)
-        capacities = np.array([chip.memory_bytes for chip in chips])
+        capacities = np.array([self._setting.capacity_of(chip) for chip in chips])
         # refine the lowest bounds first, then what is still below the lowest refined one
         near = (
             bounds <= np.partition(bounds, FIRST, axis=1)[:, FIRST : FIRST + 1]
@@ -174,15 +173,17 @@ class DesignTables:
         """Forward, input and weight gradient: chips × profiles × policies × classes."""
         shape = (len(units), len(self._profiles), len(self._policies), len(self._setting.classes))
         columns = [np.empty(shape) for _ in range(3)]
-        used = sorted({index for index, _ in self._profiles})
+        used = sorted({index for index, _, _ in self._profiles})
         for members in by_structure([self._degrees[i] for i in used]).values():
             row_of = {used[member]: row for row, member in enumerate(members)}
-            profiles = np.array([n for n, (index, _) in enumerate(self._profiles) if index in row_of], np.int64)
+            profiles = np.array([n for n, (index, _, _) in enumerate(self._profiles) if index in row_of], np.int64)
             rows = np.array([row_of[self._profiles[n][0]] for n in numbers(profiles)], np.int64)
             sizes = np.array([self._profiles[n][1] for n in numbers(profiles)], np.int64)
+            overlapping = np.array([self._profiles[n][2] for n in numbers(profiles)], np.bool_)
             setting = replace(self._setting, chip=lined_up(units, np.repeat(np.arange(len(units)), len(profiles))))
             degrees = [self._degrees[index] for index in row_of]
-            table = LayerTable(setting, degrees, np.tile(rows, len(units)), np.tile(sizes, len(units)))
+            rows, sizes = (np.tile(column, len(units)) for column in (rows, sizes))
+            table = LayerTable(setting, degrees, rows, sizes, np.tile(overlapping, len(units)))
             times = table.choice_times(self._policies)
             parts = (times.forward_s, times.input_gradient_s, times.weight_gradient_s)
             for part, seconds in zip(columns, parts, strict=True):

@@ -33,5 +33,5 @@ def estimate(
     else:
         asked = question_facts(task.job, task.cluster, task.framework)
         print_facts([*asked, *plan_facts(task.plan), *result_facts(result)])
-        print_parts(result, task.cluster)
+        print_parts(result)
     exit_unless_fits(result, str(plan))

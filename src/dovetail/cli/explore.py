@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dovetail.cli.evaluation import EXIT_INFEASIBLE
+from dovetail.cli.exit_codes import EXIT_INFEASIBLE
 from dovetail.cli.figures import variable_label, variable_text, variables_text
 from dovetail.cli.output import print_facts, print_json, print_table, wrapped
 from dovetail.cli.wafer_facts import SHOWN_VARIABLES, wafer_facts

@@ -10,8 +10,9 @@ from functools import cache
 from dovetail.arrays import TOLERANCE
 from dovetail.explanation.changed_hardware import CAPACITY, Knob, knobs, with_a_node, with_memory
 from dovetail.explanation.neighbours import neighbourhood
-from dovetail.explanation.smallest_fix import best_with
+from dovetail.hardware import Cluster
 from dovetail.plans.plan import Plan
+from dovetail.plans.space import Space
 from dovetail.search.answer import Answer
 from dovetail.search.plan import plan as search
 from dovetail.step.evaluate import evaluate
@@ -64,23 +65,32 @@ def marginals(answer: Answer, time_limit_s: float | None = None) -> tuple[Margin
     for knob in knobs(answer.cluster):
         changed = knob.turned(answer.cluster, MORE)
         same = evaluate(best, answer.job, changed, answer.framework, energy=False).step_time_s
-        other = search(answer.job, changed, answer.framework, space=around, time_limit_s=time_limit_s)
-        values.append(_marginal(answer, knob.name, "+10 %", other, same))
+        values.append(_marginal(answer, knob.name, "+10 %", changed, around, same, time_limit_s))
     larger = with_a_node(answer.cluster)
     if larger is None:
         return tuple(values)
     more = larger.chips - answer.cluster.chips
     # other degrees divide the new number of chips: all of them are free
-    values.append(_marginal(answer, "nodes", f"+{more} chips", best_with(answer, larger, time_limit_s), None))
+    values.append(_marginal(answer, "nodes", f"+{more} chips", larger, answer.space, None, time_limit_s))
     return tuple(values)
 
 
-def _marginal(answer: Answer, what: str, change: str, other: Answer | None, same_s: float | None) -> Marginal:
-    """What a change is worth; `other` is the answer after it, None where no plan suits the chips."""
+def _marginal(
+    answer: Answer,
+    what: str,
+    change: str,
+    changed: Cluster,
+    space: Space,
+    same_s: float | None,
+    time_limit_s: float | None,
+) -> Marginal:
     best_s = answer.step_time_s
-    found = None if other is None else other.evaluation
-    seconds = None if found is None else found.step_time_s
-    plan = None if found is None else found.plan
+    limit = answer.limit_on(changed)
+    other = search(
+        answer.job, changed, answer.framework, space=space, time_limit_s=time_limit_s, memory_limit_bytes=limit
+    )
+    seconds = None if other.evaluation is None else other.step_time_s
+    plan = None if other.evaluation is None else other.plan
     if same_s is not None and (seconds is None or same_s < seconds):
         # a search that ran out of time may not even have reached the plan we have
         seconds, plan = same_s, answer.plan
@@ -92,7 +102,7 @@ def _marginal(answer: Answer, what: str, change: str, other: Answer | None, same
         plan=plan,
         step_time_s=seconds,
         gain=None if seconds is None else best_s / seconds - 1,
-        proven=other is None or other.certificate.status != "feasible",
+        proven=other.certificate.status != "feasible",
     )
 
 
@@ -103,7 +113,8 @@ def stays_best(answer: Answer, rivals: Iterable[Plan], time_limit_s: float | Non
     """
     job, framework, best = answer.job, answer.framework, answer.plan
     roomy = with_memory(answer.cluster, MOST)
-    around = search(job, roomy, framework, space=neighbourhood(answer), time_limit_s=time_limit_s)
+    space, limit = neighbourhood(answer), answer.limit_on(roomy)
+    around = search(job, roomy, framework, space=space, time_limit_s=time_limit_s, memory_limit_bytes=limit)
     # what needs more memory than there is comes to be a rival with more memory alone
     larger = [around.plan] if around.evaluation is not None else []
     timed = {
@@ -111,9 +122,12 @@ def stays_best(answer: Answer, rivals: Iterable[Plan], time_limit_s: float | Non
         for plan in dict.fromkeys([*rivals, *larger])
         if plan != best and plan.chips == answer.cluster.chips
     }
-    fitting = sorted((p for p, e in timed.items() if e.fits), key=lambda plan: timed[plan].step_time_s)[:RIVALS]
+    kept = [plan for plan, each in timed.items() if each.peak_bytes <= answer.limit_bytes]
+    fitting = sorted(kept, key=lambda plan: timed[plan].step_time_s)[:RIVALS]
     peaks = {
-        p: e.peak_bytes for p, e in timed.items() if not e.fits and e.step_time_s < answer.step_time_s * (1 - TOLERANCE)
+        plan: each.peak_bytes
+        for plan, each in timed.items()
+        if plan not in kept and each.step_time_s < answer.step_time_s * (1 - TOLERANCE)
     }
     ranges = [_memory_range(answer, peaks)]
     for knob in knobs(answer.cluster):
@@ -137,7 +151,7 @@ def _timed(answer: Answer, knob: Knob) -> Timed:
 
 def _memory_range(answer: Answer, peaks: dict[Plan, float]) -> StaysBest:
     """Seconds do not depend on capacity: the plan must fit, and no faster one that needs more may."""
-    capacity = answer.cluster.chip.memory_bytes
+    capacity = answer.limit_bytes
     fullest = answer.best.peak_bytes / capacity
     nearest = min(peaks, key=lambda plan: peaks[plan], default=None)
     high = MOST if nearest is None else min(MOST, peaks[nearest] / capacity)

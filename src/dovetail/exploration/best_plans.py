@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 
 from dovetail.arrays import Floats, Ints
-from dovetail.errors import InputError
 from dovetail.exploration import wafers
 from dovetail.exploration.lower_bounds import candidate_lower_bounds
 from dovetail.exploration.resolved import ResolvedStudy
-from dovetail.plans.narrowed_space import within
 from dovetail.plans.write import plan_part
 from dovetail.search.answer import Answer
 from dovetail.search.plan import plan
@@ -67,12 +65,7 @@ def _best_plans(study: ResolvedStudy, code: int, least_s: Floats, latest_s: floa
     proven_s, answers = least_s.copy(), list[Answer]()
     for number, job in enumerate(study.jobs):
         limit = float(limits(np.array([latest_s]), proven_s[None], study.weights, number)[0])
-        try:
-            space = within(study.plans, job.job, cluster, study.framework, leave_out=True)
-        except InputError:
-            # no plan of this cluster has one of the values
-            return SearchedCandidate(code, (float("inf"),) * len(study.jobs))
-        answer = plan(job.job, cluster, study.framework, space=space, below_s=limit)
+        answer = plan(job.job, cluster, study.framework, space=study.plans, below_s=limit)
         bound = answer.certificate.lower_bound_s
         proven_s[number] = np.inf if bound is None else max(float(proven_s[number]), bound)
         if answer.evaluation is None:

@@ -14,7 +14,7 @@ from dovetail import frameworks
 from dovetail.arrays import Floats, Ints
 from dovetail.digests import digest
 from dovetail.documents import validate
-from dovetail.errors import InputError, one_of
+from dovetail.errors import InputError
 from dovetail.exploration import wafers
 from dovetail.exploration.study_file import (
     ExecutorPart,
@@ -35,6 +35,7 @@ from dovetail.hardware.network import TierSpec, fit_tiers
 from dovetail.models import Job
 from dovetail.plans.narrowed_space import within
 from dovetail.plans.plan_file import job_of, relative_to
+from dovetail.plans.runs import check_job
 from dovetail.plans.space import PlanSpaceSpec, Space
 from dovetail.search.simulated import MOST
 
@@ -175,11 +176,11 @@ def study_of(document: Mapping[str, Any], where: str, folder: Path = Path()) -> 
 def _study(file: StudyFile, where: str, folder: Path) -> ResolvedStudy:
     jobs = _jobs(file.jobs, folder)
     framework = _named("cluster.framework", lambda: frameworks.load(relative_to(file.cluster.framework, folder)))
-    precisions = dict(framework.states)
     for job in jobs:
-        if job.job.precision not in precisions:
-            what = f"{job.job.precision} is not run by {framework.name}"
-            raise InputError(f"jobs.{job.name}.precision", what, one_of(precisions, job.job.precision))
+        try:
+            check_job(job.job, framework)
+        except InputError as error:
+            raise InputError(f"jobs.{job.name}.{error.where.removeprefix('job: ')}", error.what, error.fix) from None
     space = _space(file.hardware, file.name, f"{where}: hardware", folder)
     counts = _counts(file, space)
     tiers = None

@@ -156,6 +156,8 @@ class Framework:
     """seconds of every step outside the layers: data, logging, synchronisation"""
     attention: Allowance
     """what its attention kernels reach of the best for the chip"""
+    memory_reserve: float
+    """part of a chip's usable memory that searched plans leave free, as predictions of memory err"""
     doubts: tuple[tuple[str, str], ...] = ()
 
     def state_bytes(self, precision: str) -> StateBytes:
@@ -253,6 +255,7 @@ class FrameworkSpec(Spec):
     exposed: AllowanceSpec
     step_s: AllowanceSpec
     attention: AllowanceSpec
+    memory_reserve: Annotated[float, Field(ge=0, lt=1)] = 0.04
     doubts: DoubtTexts = Field(default_factory=dict)
 
     @model_validator(mode="after")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import combinations
 from typing import Literal, cast, get_args
 
@@ -11,6 +12,7 @@ from dovetail.frameworks.framework import AxisOrder
 from dovetail.layout.strategy import ContextKind
 from dovetail.models import Job
 from dovetail.plans.declaration import FieldScope
+from dovetail.plans.file_types import Fp8Recipe
 from dovetail.plans.pipeline_schedule import PipelineSchedule
 from dovetail.profile.modules import MODULES
 
@@ -125,6 +127,38 @@ def partitions(scope: FieldScope) -> Partition:
             return "ends"
         case _:
             return "even"
+
+
+def left_open(scope: FieldScope) -> tuple[None]:
+    """Left to the framework, which takes the fastest it permits."""
+    del scope
+    return (None,)
+
+
+def switched(field: str) -> Callable[[FieldScope], tuple[bool, ...]]:
+    """What an overlap of the framework can be fixed to."""
+
+    def values(scope: FieldScope) -> tuple[bool, ...]:
+        by_availability = {"never": (False,), "optional": (False, True), "always": (True,)}
+        return by_availability[getattr(scope.framework.overlaps, field)]
+
+    return values
+
+
+def dispatchers(scope: FieldScope) -> tuple[str, ...]:
+    """How tokens can go to experts."""
+    return ("alltoall", "deepep") if scope.framework.one_copy_per_node else ("alltoall",)
+
+
+def fp8_recipes(scope: FieldScope) -> tuple[str, ...]:
+    """How values can be scaled to fp8."""
+    return get_args(Fp8Recipe) if scope.job.precision == "fp8" else ()
+
+
+def either(scope: FieldScope) -> tuple[bool, ...]:
+    """On or off."""
+    del scope
+    return (False, True)
 
 
 def chooses_by_block(framework: Framework) -> bool:

@@ -17,6 +17,9 @@ OperatorName = Annotated[str, Field(min_length=1, max_length=100)]
 Side = Annotated[int, Field(ge=1, le=4096)]
 LayoutText = Annotated[str, Field(max_length=10_000)]
 ScheduleName = Literal["gpipe", "1f1b", "interleaved", "zb_h1", "dualpipe"]
+#: How tokens go to experts: one message for each of a token's experts, or one for all of them on a node.
+Dispatcher = Literal["alltoall", "deepep"]
+Fp8Recipe = Literal["tensorwise", "delayed", "blockwise", "mxfp8"]
 
 
 def _named(choice: Any) -> Any:

@@ -11,7 +11,7 @@ from dovetail.plans.derive import even_layers
 from dovetail.plans.partitions import runs_partition
 from dovetail.plans.pipeline_schedule import PipelineSchedule
 from dovetail.plans.plan import Plan
-from dovetail.plans.rules import Obstacle, Rule, one_of_names
+from dovetail.plans.rules import Obstacle, PlanRule, one_of_names
 
 
 def _schedule(plan: Plan, _: Job, framework: Framework) -> Iterator[Obstacle]:
@@ -161,17 +161,17 @@ def _experts(plan: Plan, _: Job, framework: Framework) -> Iterator[Obstacle]:
 
 #: What every framework's entry is asked, in the order in which reasons are given.
 FRAMEWORK_RULES = (
-    Rule("schedule", "pipeline", "the framework has the pipeline schedule", _schedule),
-    Rule("rounds", "pipeline", "the interleaved schedule takes that number of micro-batches", _rounds),
-    Rule("rank-order", "plan", "the framework has the rank order", _rank_order),
-    Rule("partition", "plan", "the framework deals layers to stages this way", _partition),
-    Rule("layouts", "plan", "only some frameworks shard every operator its own way", _layouts),
-    Rule("zero-stage", "sharding", "the framework has the ZeRO stage, alone or with a pipeline", _zero_stage),
-    Rule("zero-group", "sharding", "state is sharded over all replicas where the framework has no groups", _zero_group),
-    Rule("shards", "sharding", "ZeRO 2 and 3 shard over two chips or more", _shards),
-    Rule("sequence", "degrees", "the framework has sequence parallelism", _sequence),
-    Rule("context", "degrees", "the framework has this kind of context parallelism", _context),
-    Rule("menu", "plan", "the framework has the recompute policy", _menu),
-    Rule("whole-layers", "plan", "a share of recomputed layers is a whole number in each equal stage", _whole_layers),
-    Rule("experts", "degrees", "the framework spreads experts over these chips", _experts),
+    PlanRule("schedule", "pipeline", "the framework has the pipeline schedule", _schedule),
+    PlanRule("rounds", "pipeline", "the interleaved schedule takes that number of micro-batches", _rounds),
+    PlanRule("rank-order", "plan", "the framework has the rank order", _rank_order),
+    PlanRule("partition", "plan", "the framework deals layers to stages this way", _partition),
+    PlanRule("layouts", "plan", "only some frameworks shard every operator its own way", _layouts),
+    PlanRule("zero-stage", "sharding", "the framework has the ZeRO stage, alone or with a pipeline", _zero_stage),
+    PlanRule("zero-group", "sharding", "without groups, state is sharded over all replicas", _zero_group),
+    PlanRule("shards", "sharding", "ZeRO 2 and 3 shard over two chips or more", _shards),
+    PlanRule("sequence", "degrees", "the framework has sequence parallelism", _sequence),
+    PlanRule("context", "degrees", "the framework has this kind of context parallelism", _context),
+    PlanRule("menu", "plan", "the framework has the recompute policy", _menu),
+    PlanRule("whole-layers", "plan", "shares of layers are whole numbers in equal stages", _whole_layers),
+    PlanRule("experts", "degrees", "the framework spreads experts over these chips", _experts),
 )

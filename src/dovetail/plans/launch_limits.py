@@ -10,9 +10,9 @@ from dovetail.errors import InputError, one_of
 from dovetail.frameworks import Framework
 from dovetail.models import Job
 from dovetail.plans.launch_models import maxtext, torchtitan
-from dovetail.plans.launch_models.megatron import blocks_of, model_arguments
+from dovetail.plans.launch_models.megatron import model_arguments
 from dovetail.plans.plan import Plan
-from dovetail.plans.rules import Obstacle, Rule
+from dovetail.plans.rules import Obstacle, PlanRule
 
 #: What torchtitan calls the schedules a plan can have; it reads them in any case of letters.
 TORCHTITAN_SCHEDULES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B"}
@@ -28,7 +28,7 @@ class LaunchLimits:
     framework: str
     #: refuses a job that no plan makes the framework train
     check_job: Callable[[Job], None]
-    rules: tuple[Rule, ...]
+    rules: tuple[PlanRule, ...]
 
 
 def state_replicas(plan: Plan) -> int:
@@ -71,7 +71,7 @@ def _megatron_context(plan: Plan, job: Job, _: Framework) -> Iterator[Obstacle]:
 
 
 def _heads(job: Job) -> Iterator[int]:
-    for block in blocks_of(job.model):
+    for block in job.model.blocks.values():
         heads = getattr(block.mixer, "kv_heads", None) or getattr(block.mixer, "heads", None)
         if isinstance(heads, int):
             yield heads
@@ -87,7 +87,7 @@ def _megatron_experts(plan: Plan, job: Job, _: Framework) -> Iterator[Obstacle]:
 
 
 def _mixtures(job: Job) -> list[object]:
-    return [block.feed_forward for block in blocks_of(job.model) if hasattr(block.feed_forward, "experts")]
+    return [each.feed_forward for each in job.model.blocks.values() if hasattr(each.feed_forward, "experts")]
 
 
 def _megatron_replicas(plan: Plan, job: Job, _: Framework) -> Iterator[Obstacle]:
@@ -256,12 +256,12 @@ LAUNCHES = {
         "megatron",
         _megatron_job,
         (
-            Rule("megatron-context", "degrees", "chips share both halves of a sequence", _megatron_context),
-            Rule(
+            PlanRule("megatron-context", "degrees", "chips share both halves of a sequence", _megatron_context),
+            PlanRule(
                 "megatron-experts", "degrees", "experts next to tensor parallelism shard sequences", _megatron_experts
             ),
-            Rule("megatron-replicas", "sharding", "groups of state divide the replicas of experts", _megatron_replicas),
-            Rule("virtual-stages", "pipeline", "the interleaved schedule has two chunks or more", _virtual_stages),
+            PlanRule("megatron-replicas", "sharding", "groups of state divide replicas of experts", _megatron_replicas),
+            PlanRule("virtual-stages", "pipeline", "the interleaved schedule has two chunks or more", _virtual_stages),
         ),
     ),
     "torchtitan": LaunchLimits(
@@ -270,11 +270,11 @@ LAUNCHES = {
         "torchtitan",
         _torchtitan_job,
         (
-            Rule("torchtitan-degrees", "degrees", "degrees divide key heads and both halves", _torchtitan_degrees),
-            Rule("torchtitan-tied", "pipeline", "models with tied embeddings have no pipeline", _torchtitan_tied),
-            Rule("torchtitan-shards", "sharding", "context chips share weights; experts one copy", _torchtitan_shards),
-            Rule("experts-whole", "degrees", "spread experts are whole", _experts_whole),
-            Rule("virtual-stages", "pipeline", "the interleaved schedule has two chunks or more", _virtual_stages),
+            PlanRule("torchtitan-degrees", "degrees", "degrees divide key heads and both halves", _torchtitan_degrees),
+            PlanRule("torchtitan-tied", "pipeline", "models with tied embeddings have no pipeline", _torchtitan_tied),
+            PlanRule("torchtitan-shards", "sharding", "context chips share weights", _torchtitan_shards),
+            PlanRule("experts-whole", "degrees", "spread experts are whole", _experts_whole),
+            PlanRule("virtual-stages", "pipeline", "the interleaved schedule has two chunks or more", _virtual_stages),
         ),
     ),
     "deepspeed": LaunchLimits(
@@ -283,8 +283,8 @@ LAUNCHES = {
         "deepspeed",
         _any_job,
         (
-            Rule("deepspeed-degrees", "degrees", "AutoTP and Ulysses exclude each other", _deepspeed_degrees),
-            Rule("experts-whole", "degrees", "spread experts are whole", _experts_whole),
+            PlanRule("deepspeed-degrees", "degrees", "AutoTP and Ulysses exclude each other", _deepspeed_degrees),
+            PlanRule("experts-whole", "degrees", "spread experts are whole", _experts_whole),
         ),
     ),
     "accelerate": LaunchLimits(
@@ -293,8 +293,8 @@ LAUNCHES = {
         "fsdp",
         _accelerate_job,
         (
-            Rule("accelerate-shards", "sharding", "state is sharded over data-parallel chips", _accelerate_shards),
-            Rule("experts-alike", "degrees", "experts are sharded like the layers around them", _experts_alike),
+            PlanRule("accelerate-shards", "sharding", "state is sharded over data-parallel chips", _accelerate_shards),
+            PlanRule("experts-alike", "degrees", "experts are sharded like the layers around them", _experts_alike),
         ),
     ),
     "maxtext": LaunchLimits(
@@ -303,9 +303,9 @@ LAUNCHES = {
         "maxtext",
         _maxtext_job,
         (
-            Rule("maxtext-shards", "sharding", "context and expert axes shard the weights", _maxtext_shards),
-            Rule("maxtext-rounds", "pipeline", "micro-batches are a multiple of the stages", _maxtext_rounds),
-            Rule("experts-alike", "degrees", "experts are sharded like the layers around them", _experts_alike),
+            PlanRule("maxtext-shards", "sharding", "context and expert axes shard the weights", _maxtext_shards),
+            PlanRule("maxtext-rounds", "pipeline", "micro-batches are a multiple of the stages", _maxtext_rounds),
+            PlanRule("experts-alike", "degrees", "experts are sharded like the layers around them", _experts_alike),
         ),
     ),
 }

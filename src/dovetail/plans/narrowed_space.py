@@ -9,10 +9,10 @@ from dovetail.errors import InputError, one_of, quoted
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job
-from dovetail.plans.declaration import TOGETHER, declared
+from dovetail.plans.declaration import TOGETHER, FieldScope, declared
 from dovetail.plans.fields import PlanFields
 from dovetail.plans.file_types import refuse_renamed
-from dovetail.plans.space import BY_BLOCK, Choice, Partition, Space, listed
+from dovetail.plans.space import Choice, Partition, Space, allowed_values, listed
 
 #: Where messages say a wrong value is.
 WHERE = "--fix"
@@ -77,10 +77,13 @@ def within(
             _check_partition(values, allowed, framework, where)
             settled[name] = values
             continue
+        allowed = allowed_values(name, allowed, FieldScope(job, cluster, framework))
         if name == "recompute":
-            # blocks with policies of their own may also all have the same
-            allowed = (*allowed, *(w for w in ("none", "full") if BY_BLOCK in allowed and w in framework.recompute))
             values = tuple(_settled_choice(value, allowed, framework) for value in values)
+        if listed()[name].alike and len(values) > 1:
+            raise InputError(f"{where} {name}", f"has {len(values)} values", "give one, for all plans alike")
+        if not values:
+            raise InputError(f"{where} {name}", "has no value", "give one or more, or leave it out")
         remaining = tuple(value for value in values if value in allowed)
         values = remaining if leave_out and remaining else values
         _check_values(f"{where} {name}", values, allowed, framework)

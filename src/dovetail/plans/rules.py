@@ -16,6 +16,14 @@ Obstacle = tuple[str, str, str]
 #: Which fields a rule reads: those of a step of the search, or any. A step of the search asks the rules of its level.
 Level = Literal["degrees", "pipeline", "sharding", "plan"]
 
+#: Fields that all plans of a space have alike, so that every level knows them.
+_SWITCHES = (
+    "overlap_tensor_parallel",
+    "overlap_expert_parallel",
+    "overlap_gradients",
+    "overlap_parameters",
+    "dispatcher",
+)
 #: What rules of a level may read of a plan; those of the level `plan` read what they like. Of virtual stages a rule of
 #: the pipeline may ask whether there are several.
 READS: dict[Level, tuple[str, ...]] = {
@@ -26,6 +34,7 @@ READS: dict[Level, tuple[str, ...]] = {
         "expert_parallel",
         "expert_tensor_parallel",
         "sequence_parallel",
+        *_SWITCHES,
     ),
     "pipeline": ("pipeline_parallel", "virtual_stages", "pipeline_schedule", "num_microbatches"),
     "sharding": (
@@ -38,12 +47,13 @@ READS: dict[Level, tuple[str, ...]] = {
         "zero_stage",
         "zero_group",
         "layouts",
+        *_SWITCHES,
     ),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class PlanRule:
     """One reason for which a plan may not run; certificates name the rules of a space by their ids."""
 
     id: str
@@ -53,7 +63,7 @@ class Rule:
     check: Callable[[Plan, Job, Framework], Iterator[Obstacle]]
 
 
-def broken(rules: Iterable[Rule], level: Level, plan: Plan, job: Job, framework: Framework) -> bool:
+def broken(rules: Iterable[PlanRule], level: Level, plan: Plan, job: Job, framework: Framework) -> bool:
     """Whether a plan breaks a rule of a level; only the fields of that level need to be settled."""
     return any(True for rule in rules if rule.level == level for _ in rule.check(plan, job, framework))
 

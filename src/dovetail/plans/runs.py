@@ -15,8 +15,9 @@ from dovetail.models import Job
 from dovetail.plans.framework_limits import FRAMEWORK_RULES
 from dovetail.plans.launch_limits import LAUNCHES
 from dovetail.plans.model_limits import check_suitable
+from dovetail.plans.overlaps import OVERLAP_RULES
 from dovetail.plans.plan import Plan
-from dovetail.plans.rules import Rule
+from dovetail.plans.rules import PlanRule
 
 
 def check_runs(plan: Plan, job: Job, cluster: Cluster, framework: Framework | None = None) -> None:
@@ -46,9 +47,9 @@ def check_job(job: Job, framework: Framework) -> None:
         LAUNCHES[framework.launch].check_job(job)
 
 
-def rules_of(framework: Framework) -> tuple[Rule, ...]:
+def rules_of(framework: Framework) -> tuple[PlanRule, ...]:
     """All rules for plans of a framework."""
-    return FRAMEWORK_RULES + _launch_rules(framework)
+    return FRAMEWORK_RULES + OVERLAP_RULES + _launch_rules(framework)
 
 
 def launched_by(target: str, framework: Framework) -> Framework:
@@ -56,11 +57,11 @@ def launched_by(target: str, framework: Framework) -> Framework:
     return framework if framework.launch == target else frameworks.load(LAUNCHES[target].framework)
 
 
-def _launch_rules(framework: Framework) -> tuple[Rule, ...]:
+def _launch_rules(framework: Framework) -> tuple[PlanRule, ...]:
     return () if framework.launch is None else LAUNCHES[framework.launch].rules
 
 
-def _version(rule: Rule, framework: Framework) -> str:
+def _version(rule: PlanRule, framework: Framework) -> str:
     """The version a reason is about: of the launch format where it is its rule."""
     if framework.launch is not None and rule in LAUNCHES[framework.launch].rules:
         return LAUNCHES[framework.launch].version

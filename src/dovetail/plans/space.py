@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args
 from pydantic import create_model
 
 from dovetail.documents import Spec
-from dovetail.errors import InputError
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job
@@ -27,13 +26,6 @@ __all__ = ["BY_BLOCK", "Choice", "Partition", "PlanSpaceSpec", "Space", "divisor
 def listed() -> Mapping[str, Declared]:
     """The fields that a space lists values of, by the names it has for them."""
     return {each.space_name: each for each in declared(PlanFields).values() if each.about.domain is not None}
-
-
-def _check_values(space: Any) -> None:
-    for name in listed():
-        values = getattr(space, name)
-        if values is not None and not values:
-            raise InputError(f"space: {name}", "has no value", "give one or more, or leave it out")
 
 
 if TYPE_CHECKING:
@@ -53,11 +45,20 @@ else:
     _Listed = make_dataclass(
         "_Listed",
         [(name, Any, None) for name in listed()],
-        namespace={"__post_init__": _check_values},
         frozen=True,
         slots=True,
         kw_only=True,
     )
+
+
+def allowed_values(name: str, whole: tuple[Any, ...], scope: FieldScope) -> tuple[Any, ...]:
+    """What a field may be narrowed to: blocks with policies of their own may also all have the same."""
+    fixed_to = listed()[name].about.fixed_to
+    if fixed_to is not None:
+        return (*whole, *fixed_to(scope))
+    if name == "recompute" and BY_BLOCK in whole:
+        return (*whole, *(word for word in ("none", "full") if word in scope.framework.recompute))
+    return whole
 
 
 class Space(_Listed):
@@ -69,25 +70,29 @@ class Space(_Listed):
     __slots__ = ()
 
     def resolve(self, job: Job, cluster: Cluster, framework: Framework) -> Space:
-        """The space with all fields filled in: what is given, or all that the framework runs.
+        """The space with all fields filled in: all that the framework runs, or of that what is given.
 
-        Degrees are divisors; whether they divide what they shard, nest, and suit each other is for the search to say.
+        What is given can only narrow: values that no plan of the framework has are left out. Degrees are divisors;
+        whether they divide what they shard, nest, and suit each other is for the search to say.
         """
         scope = FieldScope(job, cluster, framework)
         values: dict[str, Any] = {}
         for name, each in listed().items():
             given = getattr(self, name)
             assert each.about.domain is not None
-            values[name] = each.about.domain(scope) if given is None else given
-        if self.partition is not None and framework.uneven_stages in ("never", "ends"):
-            widest = listed()["partition"].about.domain
-            assert widest is not None
-            values["partition"] = min(self.partition, widest(scope), key=get_args(Partition).index)
+            whole = each.about.domain(scope)
+            if given is None:
+                values[name] = whole
+            elif name == "partition":
+                values[name] = min(given, whole, key=get_args(Partition).index)
+            else:
+                allowed = allowed_values(name, whole, scope)
+                values[name] = tuple(value for value in given if value in allowed)
         return Space(**values)
 
     def product(self) -> Iterator[dict[str, Any]]:
         """Of a resolved space, all combinations of the fields that no step of the search knows by name."""
-        names = [name for name, each in listed().items() if each.about.searched == "product"]
+        names = [name for name, each in listed().items() if each.about.searched in ("product", "fixed")]
         for values in product(*(getattr(self, name) for name in names)):
             yield dict(zip(names, values, strict=True))
 

@@ -10,6 +10,7 @@ from dovetail.plans.declaration import TOGETHER
 from dovetail.plans.model_limits import MODEL_RULES
 from dovetail.plans.runs import rules_of
 from dovetail.plans.space import BY_BLOCK, Space, divisors, listed
+from dovetail.units import bytes_text
 
 #: How blocks may be dealt to stages, in words.
 _PARTITIONS = {
@@ -36,16 +37,18 @@ def stated_space(space: Space, given: Space, framework: Framework) -> dict[str, 
     return {**values, "coupled": rules, "excluded": list(framework.excluded), "narrowed_by_user": narrowed}
 
 
-def stated(space: Space, given: Space, framework: Framework) -> tuple[dict[str, Any], str]:
-    """A resolved space as data and as a sentence."""
+def stated(
+    space: Space, given: Space, framework: Framework, limit_bytes: float | None = None
+) -> tuple[dict[str, Any], str]:
+    """A resolved space as data and as a sentence; a limit is what plans may take of a chip."""
     fields = stated_space(space, given, framework)
-    return fields, space_text(fields, framework)
+    return fields, space_text(fields, framework, limit_bytes)
 
 
-def space_text(fields: Mapping[str, Any], framework: Framework) -> str:
+def space_text(fields: Mapping[str, Any], framework: Framework, limit_bytes: float | None = None) -> str:
     """The sentence of a stated space."""
-    kinds = f" ({', '.join(fields['context_kind'])})" if max(fields["context_parallel"]) > 1 else ""
-    staged = f" ({', '.join(fields['pipeline_schedule'])})" if max(fields["pipeline_parallel"]) > 1 else ""
+    kinds = f" ({', '.join(fields['context_kind'])})" if max(fields["context_parallel"], default=1) > 1 else ""
+    staged = f" ({', '.join(fields['pipeline_schedule'])})" if max(fields["pipeline_parallel"], default=1) > 1 else ""
     parts = [
         f"plans {framework.name} ({framework.version}) runs",
         f"TP {set_text(fields['tensor_parallel'])}",
@@ -53,7 +56,11 @@ def space_text(fields: Mapping[str, Any], framework: Framework) -> str:
         f"PP {set_text(fields['pipeline_parallel'])}{staged}",
         f"VPP {set_text(fields['virtual_stages'])}",
         f"EP {set_text(fields['expert_parallel'])}",
-        *([f"ETP {set_text(fields['expert_tensor_parallel'])}"] if max(fields["expert_parallel"]) > 1 else []),
+        *(
+            [f"ETP {set_text(fields['expert_tensor_parallel'])}"]
+            if max(fields["expert_parallel"], default=1) > 1
+            else []
+        ),
         f"DP the rest, MBS {set_text(fields['micro_batch'])}",
         f"ZeRO {set_text(fields['zero_stage'])} over groups of {set_text(fields['zero_group'])}",
         f"SP {' or '.join('on' if value else 'off' for value in fields['sequence_parallel'])}",
@@ -61,6 +68,7 @@ def space_text(fields: Mapping[str, Any], framework: Framework) -> str:
         _PARTITIONS[fields["partition"]],
         f"rank order {' or '.join(fields['axis_order'])}",
         *_others(fields),
+        *([] if limit_bytes is None else [f"at most {bytes_text(limit_bytes)} of a chip's memory"]),
     ]
     text = "; ".join(parts)
     if fields["excluded"]:
@@ -93,7 +101,7 @@ def set_text(values: Sequence[int]) -> str:
     if len(values) > 2 and list(values) == list(range(values[0], values[-1] + 1)):
         return f"{values[0]} to {values[-1]}"
     if len(values) <= _LISTED:
-        return ", ".join(map(str, values))
+        return ", ".join(map(str, values)) or "nothing"
     if tuple(values) == divisors(values[-1]):
         return f"all divisors of {values[-1]}"
     return f"{', '.join(map(str, values[:4]))} … {values[-1]} ({len(values)} values)"

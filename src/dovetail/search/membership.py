@@ -62,6 +62,8 @@ def _missing(plan: Plan, space: Space, cluster: Cluster) -> Iterator[str]:
         if name == "axis_order" and len(cluster.tiers) < 2:
             continue
         value, values = getattr(plan, name), getattr(space, name)
+        if each.alike and values == (None,):
+            continue  # left to the framework: the space has the fastest it permits
         if value not in values and (each.about.matters is None or each.about.matters(plan)):
             yield f"{name} {_word(value)} is none of {_list(values)}"
     layers = plan.layers_per_stage

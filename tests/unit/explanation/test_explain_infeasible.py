@@ -37,7 +37,7 @@ def test_without_a_plan_there_is_nothing_else(answer, found):
 
 def test_memory_is_the_least_that_does(answer, found):
     memory = next(relief for relief in found.smallest_fix if relief.what == "memory of each chip")
-    capacity = answer.cluster.chip.memory_bytes
+    capacity = answer.limit_bytes
     assert memory.before == capacity
 
     def with_bytes(held: float):

@@ -16,7 +16,7 @@ from dovetail.partition.partition_plan import ChainBuilder, PartitionedPlan, par
 from dovetail.plans.plan import Plan
 from dovetail.plans.plan_file import Task, task_of
 from dovetail.step.evaluate import evaluate, profiled_job
-from dovetail.step.facts import facts_of
+from dovetail.step.facts import plan_facts
 from valid_plans import EXPERTS, Document, costed, model, with_changes
 
 SMALL: Document = {
@@ -218,10 +218,10 @@ COUNTED: dict[str, Document] = {
 def test_a_chain_counts_what_an_evaluation_counts(kind):
     """Bytes of every stage to the last, and of the step's seconds never more."""
     found = costed(COUNTED[kind])
-    facts = facts_of(found.framework, found.job, schedule=found.plan.pipeline_schedule,
-                     stages=found.plan.pipeline_parallel)  # fmt: skip
+    facts = plan_facts(found.plan, found.framework, found.job)
     known = calibration(found.cluster.chip, found.job.precision)
-    builder = ChainBuilder(found.plan, profiled_job(found.plan, found.job, found.cluster, facts, known.efficiencies))
+    profiled = profiled_job(found.plan, found.job, found.cluster, facts, known.efficiencies)
+    builder = ChainBuilder(found.plan, profiled, found.cluster.chip.usable_bytes)
     chain = builder.chain(relaxed=False)
     stages = found.plan.pipeline_parallel
     random = np.random.default_rng(7)

@@ -43,7 +43,7 @@ def test_a_declared_field_is_written(used):
 def test_a_declared_field_has_words(used):
     assert used["words"][0].split(", ")[0].endswith("MBS1 DB128")
     assert used["words"][1].split(", ")[0].endswith("MBS1 DB64")
-    assert used["sentence"].endswith("DB 64, 128")
+    assert "; DB 64, 128" in used["sentence"]
     assert used["differences"] == [["dispatch_block"]]
 
 

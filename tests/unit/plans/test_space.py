@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import dovetail as dt
 from dovetail import frameworks, hardware, models
 from dovetail.errors import InputError
 from dovetail.models import Job
@@ -31,7 +32,7 @@ NARROW = {"tensor_parallel": (1, 2), "context_parallel": (1,), "pipeline_paralle
 )
 def test_values_the_framework_does_not_run_are_refused(framework, space, sentence):
     with pytest.raises(InputError) as refused:
-        plan(JOB, CLUSTER, framework, space=space)
+        dt.plan(JOB, CLUSTER, framework, space=space)
     assert str(refused.value).startswith(sentence)
 
 
@@ -41,6 +42,7 @@ def test_what_blocks_choose_is_not_counted():
     certificate = free.certificate
     assert certificate.counted == alike.certificate.counted
     assert certificate.pruned + certificate.infeasible + certificate.evaluated == certificate.counted
+    assert certificate.open == 0
     assert min(certificate.pruned, certificate.infeasible, certificate.evaluated) >= 0
     assert free.step_time_s <= alike.step_time_s * (1 + 1e-9)
 

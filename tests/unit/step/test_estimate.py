@@ -91,7 +91,7 @@ def test_the_fields_of_the_answer(name):
     assert 0 < answer["mfu"] < 1
     tokens = task.job.tokens_per_step / answer["step_time_s"] / result.plan.chips
     assert answer["tokens_per_s_per_chip"] == pytest.approx(tokens)
-    assert set(answer["provenance"]) == {"version", "calibration", "energy", "versions", "digests"}
+    assert set(answer["provenance"]) == {"version", "calibration", "energy", "memory", "versions", "digests"}
     asked = question_digests(task.job, task.cluster, task.framework)
     assert answer["provenance"]["digests"] == {**package_digests(), **asked}
 
@@ -129,9 +129,9 @@ def test_a_plan_that_does_not_fit_is_an_answer_and_exit_code_3(plan_file):
     assert done.stderr.removesuffix("\n").isprintable()
     answer = json.loads(done.stdout)
     assert answer["fits"] is False
-    assert answer["memory_bytes"]["missing"] == pytest.approx(
-        answer["memory_bytes"]["peak"] - hardware.chip("h100-sxm").hbm_bytes
-    )
+    memory = answer["memory_bytes"]
+    assert memory["usable"] == hardware.chip("h100-sxm").usable_bytes
+    assert memory["missing"] == -memory["headroom"] == pytest.approx(memory["peak"] - memory["usable"])
 
 
 def test_a_plan_that_does_not_fit_is_no_exception_in_python():

@@ -242,7 +242,9 @@ def _plan(values: _Values, recipe: Recipe | None, world: int | None) -> tuple[di
             f"{_P}pipeline_parallel_microbatch_size" if p > 1 else "training.local_batch_size"
         ),
         "recompute": _recompute(values),
+        "overlap_tensor_parallel": values.switch(FLAGS["overlap_tensor_parallel"]),
     }
+    plan["overlap_tensor_parallel"] &= plan["sequence_parallel"]
     if experts > 1:
         plan["expert_tensor_parallel"] = 1
     if shards is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import accumulate
 
-from dovetail.launch.launch_file import Launch
+from dovetail.launch.launch_file import Launch, launched_overlaps
 from dovetail.plans.flags import flags_of, further_flags
 from dovetail.plans.launch_limits import LAUNCHES, TORCHTITAN_SCHEDULES, recipe_of
 from dovetail.plans.launch_models.torchtitan import Recipe
@@ -45,7 +45,7 @@ def _flags(task: Task, recipe: Recipe) -> Iterator[str]:
     yield f"--training.global_batch_size {job.global_batch}"
     yield "--training.dtype float32"
     yield f"--training.mixed_precision_param {'float32' if job.precision == 'fp32' else 'bfloat16'}"
-    if staged or plan.expert_parallel > 1:
+    if staged or plan.expert_parallel > 1 or plan.cuda_graphs is False:
         yield "--training.disable_cuda_graphs"
     yield f"--parallelism.data_parallel_replicate_degree {plan.data_parallel // _shards(plan)}"
     yield f"--parallelism.data_parallel_shard_degree {_shards(plan)}"
@@ -63,6 +63,8 @@ def _flags(task: Task, recipe: Recipe) -> Iterator[str]:
     else:
         yield "--compile.enable"
         yield "--compile.components model,loss"
+        if launched_overlaps(task, "torchtitan").tensor_parallel and plan.tensor_parallel > 1:
+            yield f"--{FLAGS['overlap_tensor_parallel']}"
     yield from (f"--{option} {value}" for option, value in further_flags("torchtitan", plan))
     # a subcommand of the parser, so it comes last
     yield f"activation_checkpoint:{_recompute(plan)}"

@@ -246,7 +246,6 @@ def _mixture(mixture: Mixture) -> Iterator[tuple[str, ...]]:
         yield "--moe-latent-size", str(mixture.latent)
     yield "--moe-router-dtype", "fp32"
     yield ("--moe-grouped-gemm",)
-    yield "--moe-token-dispatcher-type", "alltoall"
 
 
 def _check_mixture(mixture: Mixture) -> None:
