@@ -32,7 +32,13 @@ Cut = tuple[int, ...]
 def best(job: Job, cluster: Cluster, framework: Framework, space: Space | None) -> Evaluation | None:
     """The fastest of all plans that fit; None where none does."""
     answers = (evaluate(p, job, cluster, framework, energy=False) for p in every_plan(job, cluster, framework, space))
-    return min((answer for answer in answers if answer.fits), key=lambda a: a.step_time_s, default=None)
+    fitting = (answer for answer in answers if keeps_reserve(answer, cluster, framework))
+    return min(fitting, key=lambda a: a.step_time_s, default=None)
+
+
+def keeps_reserve(answer: Evaluation, cluster: Cluster, framework: Framework) -> bool:
+    """Whether a plan leaves as much memory free as searched plans have to."""
+    return answer.peak_bytes <= cluster.chip.usable_bytes * (1 - framework.memory_reserve)
 
 
 def count(job: Job, cluster: Cluster, framework: Framework, space: Space | None) -> int:

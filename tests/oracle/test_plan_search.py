@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from plan_brute_force import choice_of, every_plan
+from plan_brute_force import choice_of, every_plan, keeps_reserve
 from random_plan_jobs import random_plan_job
 
 from dovetail.search import plan
@@ -29,7 +29,7 @@ def check(seed: int, most_plans: int) -> None:
     asked = random_plan_job(seed, most_plans)
     where = (asked.job, asked.cluster, asked.framework)
     tried = [evaluate(one, *where, energy=False) for one in every_plan(*where, asked.space)]
-    fitting = [evaluation for evaluation in tried if evaluation.fits]
+    fitting = [evaluation for evaluation in tried if keeps_reserve(evaluation, asked.cluster, asked.framework)]
     choices = {choice_of(evaluation.plan) for evaluation in tried}
     choices_that_fit = {choice_of(evaluation.plan) for evaluation in fitting}
 
