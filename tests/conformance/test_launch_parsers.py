@@ -68,7 +68,7 @@ RUN = {
 
 #: Target, model, plan and what is said of it.
 REFUSED = {
-    ("deepspeed", "uneven"): ("llama-3.1-8b", UNEVEN, "PipelineModule makes stages in code"),
+    ("deepspeed", "uneven"): ("llama-3.1-8b", UNEVEN, "plan: pipeline_parallel: is 4"),
     ("accelerate", "uneven"): ("llama-3.1-8b", UNEVEN, "plan: pipeline_parallel: is 4"),
     ("accelerate", "spread experts"): ("mixtral-8x7b", EXPERTS | {"zero_stage": 3}, "plan: expert_parallel: is 8"),
 }

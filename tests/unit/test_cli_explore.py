@@ -104,7 +104,8 @@ def test_one_objective_gives_the_best_as_one_object(call):
 
 
 def test_several_objectives_give_the_front_as_one_object(call):
-    write({**STUDY, "objectives": ["tokens_per_dollar", "area"]})
+    cluster = {"chips": 16, "framework": "ideal"}
+    write({**STUDY, "cluster": cluster, "objectives": ["tokens_per_dollar", "area"]})
     code, out, err = call("explore", "study.yaml", "--out", "run", "--json")
     answer = json.loads(out)
     assert code == 0
@@ -230,7 +231,7 @@ def test_a_space_too_large_to_look_at_all_is_one_sentence(call):
 
 
 def test_sampled_designs_take_one_number_of_chips(refused):
-    write({**STUDY, "cluster": {"chips": [16, 32]}, "search": {"method": "random"}})
+    write({**STUDY, "cluster": {"chips": [16, 32], "framework": "megatron-2022"}, "search": {"method": "random"}})
     assert "cluster.chips: has several numbers" in refused("study.yaml", "--out", "run")
 
 
