@@ -81,7 +81,8 @@ def space_text(fields: Mapping[str, Any], framework: Framework, limit_bytes: flo
 def _recompute_text(fields: Mapping[str, Any]) -> str:
     if BY_BLOCK in fields["recompute"]:
         return "any recompute of each block where the partition is free or there is one stage, none or full elsewhere"
-    names = [TOGETHER.join(choice) if isinstance(choice, list) else choice for choice in fields["recompute"]]
+    choices: list[str | list[str]] = fields["recompute"]
+    names = [choice if isinstance(choice, str) else TOGETHER.join(choice) for choice in choices]
     count = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     some = " (full of any whole number of layers of equal stages)" if len(fields["recompute_share"]) > 1 else ""
     return f"recompute {', '.join(names[:_LISTED])}{count}{some}"

@@ -114,5 +114,14 @@ class Simplest(BestFirst):
             if key < self.simplest[0]:
                 self.simplest = (key, plan)
 
-    def _sort_out(self, *_: object) -> None:
+    def _sort_out(
+        self,
+        batch: Batch,
+        candidates: Candidates,
+        lowest: Floats,
+        plans: Evaluated,
+        exact: Floats,
+        fits: Bools,
+    ) -> None:
         """Partitions that are solved for are no simpler than those that are listed."""
+        del batch, candidates, lowest, plans, exact, fits
