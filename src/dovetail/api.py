@@ -63,8 +63,9 @@ def plan(
     framework = frameworks.load(framework) if isinstance(framework, str) else framework
     if space is not None:
         space = within(space, job, cluster, framework, where="space:")
-    margin = options.pop("tie_margin", None)
-    return plan(job, cluster, framework, space=space, **options, tie_margin=TIE_MARGIN if margin is None else margin)
+    if options.get("tie_margin") is None:
+        options["tie_margin"] = TIE_MARGIN
+    return plan(job, cluster, framework, space=space, **options)
 
 
 def explain(answer: Answer, *, time_limit_s: float | None = None) -> Explanation:

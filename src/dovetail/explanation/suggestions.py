@@ -59,7 +59,8 @@ def _chips(answer: Answer) -> Iterator[tuple[Literal["chips"], int]]:
     node = cluster.chip.tiers[0].size if cluster.chip.tiers else 1
     if cluster.chips > node and cluster.tiers and cluster.tiers[0].size < node:
         below = cluster.chips // node * node
-        yield from (("chips", chips) for chips in (below, below + node))
+        yield "chips", below
+        yield "chips", below + node
 
 
 def _asked(answer: Answer, field: str, value: int, time_limit_s: float | None) -> Answer | None:

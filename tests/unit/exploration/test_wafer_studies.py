@@ -97,7 +97,7 @@ def planned_one_by_one(study: Study) -> dict[tuple[int, int], Answer]:
     return found
 
 
-def planned(study: Study, cluster: Cluster) -> Answer | None:
+def planned(study: ResolvedStudy, cluster: Cluster) -> Answer | None:
     """The best plan on one of the clusters of a study; none where a degree divides none of its dies."""
     try:
         space = within(study.plans, study.jobs[0].job, cluster, study.framework, leave_out=True)

@@ -105,8 +105,8 @@ def test_what_cannot_run_is_refused(fields, words, refusal):
         ("overlap_parameters", {"zero_stage": 1}),
     ],
 )
-def test_a_switch_is_priced(field, plan):
-    left, on, off = (task(**plan, **said) for said in ({}, {field: True}, {field: False}))
+def test_a_switch_is_priced(field: str, plan: dict[str, Any]):
+    left, on, off = (task(**{**plan, **said}) for said in ({}, {field: True}, {field: False}))
     assert seconds(left) == seconds(on) < seconds(off)
     assert settled(left.plan, left.framework, left.job) == settled(on.plan, on.framework, on.job)
     assert getattr(settled(off.plan, off.framework, off.job), field) is False
