@@ -32,7 +32,7 @@ QUESTIONS = (
     ("qwen3-30b-a3b", "h100-sxm", 32, 128, 4096, "megatron"),
     ("qwen3-30b-a3b", "h100-sxm", 64, 256, 4096, "torchtitan"),
     ("gpt3-175b", "a100-80gb", 96, 384, 2048, "megatron-2022"),
-    ("gpt3-13b", "a100-80gb", 20, 80, 2048, "megatron"),
+    ("gpt3-13b", "a100-80gb", 28, 112, 2048, "megatron"),
     ("llama-2-7b", "a100-40gb", 16, 64, 4096, "megatron"),
     ("llama-2-13b", "h100-sxm", 32, 128, 4096, "fsdp"),
     ("llama-2-13b", "h100-sxm", 32, 128, 4096, "deepspeed"),
@@ -114,14 +114,14 @@ def test_random_plans_stay_above_the_bound(number):
 @pytest.mark.slow
 def test_ten_thousand_random_plans_stay_above_the_bounds(capsys):
     gaps: list[float] = []
-    lines: list[str] = []
     for number, question in enumerate(QUESTIONS):
         answer = answered(number)
         bound, found = bound_of(answer), attacked(answer, 500, seed=number)
         assert found >= bound * (1 - 1e-9), question
         gaps.append(1 - bound / answer.fastest.step_time_s)
         best = answer.fastest.step_time_s
-        lines.append(f"{question}: {best:.4f} s, bound {bound:.4f} s ({gaps[-1]:.2%}), attack {found:.4f} s")
+        with capsys.disabled():
+            print(f"{question}: {best:.4f} s, bound {bound:.4f} s ({gaps[-1]:.2%}), attack {found:.4f} s")  # noqa: T201
     with capsys.disabled():
-        print("\n" + "\n".join(lines) + f"\nmedian gap {median(gaps):.2%}")  # noqa: T201
+        print(f"median gap {median(gaps):.2%}")  # noqa: T201
     assert median(gaps) <= 0.05
