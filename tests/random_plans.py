@@ -26,6 +26,7 @@ QUESTIONS = (
     ("llama-3.1-8b", 24, 48, 4096, "ideal", "h100-sxm"),
     ("mixtral-8x7b", 64, 256, 4096, "megatron", "h100-sxm"),
     ("deepseek-v3", 256, 512, 4096, "ideal", "h100-sxm"),
+    ("glm-4.5-air", 16, 32, 4096, "megatron", "h100-sxm"),
     ("llama-3.1-8b", 64, 256, 4096, "torchtitan", "a100-80gb"),
     ("gpt3-175b", 96, 192, 2048, "deepspeed", "a100-80gb"),
     ("mixtral-8x7b", 64, 256, 4096, "maxtext", "tpu-v5p"),

@@ -172,7 +172,8 @@ def _experts_whole(plan: Plan, _: Job, framework: Framework) -> Iterator[Obstacl
     del framework
     e, inner = plan.expert_parallel, plan.expert_tensor_parallel
     if e == 1 and inner != plan.tensor_parallel:
-        yield "expert_tensor_parallel", f"is {inner} where experts are not spread", "leave it out, or spread the experts"
+        fix = "leave it out, or spread the experts"
+        yield "expert_tensor_parallel", f"is {inner} where experts are not spread", fix
     if e > 1 and inner != 1:
         yield "expert_tensor_parallel", f"is {inner} where experts are spread", "set it to 1"
 

@@ -170,7 +170,7 @@ class LayerTable:
         )
         self.num_profiles = len(rows)
         self._cache: dict[tuple[str, Choice], Recompute] = {}
-        self._times: dict[tuple[str, Choice, float], tuple[Floats, ...]] = {}
+        self._times: dict[tuple[str, Choice, float, bool], tuple[Floats, ...]] = {}
 
     def column(self, field: str) -> Floats:
         """A field of the profiles: profiles × classes."""
@@ -213,18 +213,20 @@ class LayerTable:
 
     def _policy_times(self, choice: Choice, share: float) -> list[Floats]:
         columns: list[tuple[Floats, ...]] = []
+        allowed = recompute_allows(self.setting.framework, choice)
         for name in self.setting.classes:
             layer = self.setting.graph.layers[name]
             # several choices are the same to a class without the modules they differ in
-            key = (name, _effect(layer, choice), share) if is_block(layer) else (name, "none", 1.0)
+            effect = (_effect(layer, choice), share) if is_block(layer) else ("none", 1.0)
+            key = (name, *effect, allowed)
             if key not in self._times:
                 self._times[key] = self._class_times(*key)
             columns.append(self._times[key])
         return [np.stack([column[i] for column in columns], axis=1) for i in range(5)]
 
-    def _class_times(self, name: str, choice: Choice, share: float) -> tuple[Floats, ...]:
+    def _class_times(self, name: str, choice: Choice, share: float, allowed: bool) -> tuple[Floats, ...]:
         recomputed = self._recompute_of(name, choice, share)
-        overlaps, host_s = self._overlaps(choice), self.setting.alone.overheads.host_s
+        overlaps, host_s = self._overlaps(allowed), self.setting.alone.overheads.host_s
         times = layer_times(self.profiles.layers[name], recomputed, overlaps, host_s)
         parts = (times.forward_s, times.input_gradient_s, times.weight_gradient_s)
         return tuple(self._wide(part) for part in (*parts, recomputed.saved_bytes, recomputed.workspace_bytes))
@@ -233,7 +235,8 @@ class LayerTable:
         self, choice: Choice, share: float, rows: Ints, work: ShardingWork, states: Ints, stages: int
     ) -> list[Floats]:
         """The same for some profiles, each under a state whose collectives run in every micro-batch."""
-        facts, overlaps = self.setting.facts(stages), self._overlaps_of(choice, stages, rows)
+        allowed = recompute_allows(self.setting.framework, choice)
+        facts, overlaps = self.setting.facts(stages), self._overlaps_of(allowed, stages, rows)
         columns: list[list[Floats]] = []
         for number, (name, profile) in enumerate(zip(self.setting.classes, self._layers, strict=True)):
             recomputed = _taken_recompute(self._recompute_of(name, choice, share), rows, self.num_profiles)
@@ -249,17 +252,16 @@ class LayerTable:
             )
         return [np.stack([column[i] for column in columns], axis=1) for i in range(5)]
 
-    def _overlaps(self, choice: Choice) -> Overlaps:
-        """What is hidden in every profile, where blocks make a choice and there is one stage."""
-        allowed = recompute_allows(self.setting.framework, choice)
+    def _overlaps(self, allowed: bool) -> Overlaps:
+        """What is hidden in every profile of one stage, where tokens to experts may overlap or not."""
         if allowed not in self._hidden:
-            self._hidden[allowed] = self._overlaps_of(choice, 1, np.arange(self.num_profiles))
+            self._hidden[allowed] = self._overlaps_of(allowed, 1, np.arange(self.num_profiles))
         return self._hidden[allowed]
 
-    def _overlaps_of(self, choice: Choice, stages: int, rows: Ints) -> Overlaps:
+    def _overlaps_of(self, allowed: bool, stages: int, rows: Ints) -> Overlaps:
         """The same for some profiles and so many stages."""
         tensor = _one_or_all(self._tensor_overlaps[rows])
-        experts = _one_or_all(self._experts_overlap[rows] & recompute_allows(self.setting.framework, choice))
+        experts = _one_or_all(self._experts_overlap[rows] & allowed)
         on = replace(self._switches[min(stages, 2)], tensor_parallel=tensor, expert_parallel=experts)
         return self.setting.overlaps(stages, on)
 
