@@ -75,8 +75,8 @@ def framework_name(row: TableRow) -> str:
 
 
 def framework_of(name: str, row: TableRow, tensor_parallel: int) -> Framework:
-    """The framework as configured in the run, from its notes."""
-    framework, source = frameworks.load(name), row.text("source")
+    """The framework as configured in the run, from its notes; what ran then needs no launch file of today."""
+    framework, source = replace(frameworks.load(name), launch=None), row.text("source")
     # torchtitan compiles its loss since 2025, before it ran operator by operator
     if name in ("torchtitan", "fsdp") and source.casefold().startswith("torchtitan") and "2025" not in source:
         logits = EAGER_LOGITS_BYTES if tensor_parallel == 1 else PARALLEL_LOGITS_BYTES
@@ -96,8 +96,9 @@ def overlap_fields(name: str, row: TableRow) -> dict[str, object]:
     available, notes = frameworks.load(name).overlaps, row.text("notes").casefold()
     # NVIDIA's recipes for dense models set --tp-comm-overlap
     recipe = any(words in row.text("framework").casefold() for words in ("nemo", "bridge")) and not row.text("experts")
+    sharded = (row.count("tp") or 1) > 1
     said = {
-        "tensor_parallel": recipe or "asynctp" in notes or "tp overlap" in notes,
+        "tensor_parallel": sharded and (recipe or "asynctp" in notes or "tp overlap" in notes),
         "expert_parallel": "a2a overlap" in notes,
     }
     fields: dict[str, object] = {

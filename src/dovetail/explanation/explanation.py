@@ -104,7 +104,8 @@ def _lines(explanation: Explanation) -> Iterator[str]:
         return
     step_s, fullest = explanation.step_time_s or 0.0, explanation.bytes
     assert fullest is not None, "there is a plan"
-    yield f"{plan_words(explanation.plan)}: {_step(step_s)} a step, MFU {percent_text(explanation.mfu or 0.0)}"
+    mfu = percent_text(explanation.mfu or 0.0)
+    yield f"the fastest plan, {plan_words(explanation.plan)}: {_step(step_s)} a step, MFU {mfu}"
     yield from _paragraph("bottleneck", explanation.bottleneck)
     seconds = {
         f"{n} ({explanation.tiers[n]})" if n in explanation.tiers else n: s for n, s in explanation.seconds.items()

@@ -21,14 +21,14 @@ GIB = 2**30
 def complexity(plan: Plan, headroom_bytes: float) -> tuple[object, ...]:
     """How plans within the tie margin are ordered, the simplest first.
 
-    Fewer degrees above 1 among TP, CP, PP and EP; no uneven or empty chunks; no virtual stages; recompute none, then
+    Fewer degrees above 1 among TP, CP, PP and EP; no uneven or empty chunks; fewer virtual stages; recompute none, then
     full, then selective, then lists; more headroom, in whole GiB; then as plans of equal time are ordered.
     """
     degrees = (plan.tensor_parallel, plan.context_parallel, plan.pipeline_parallel, plan.expert_parallel)
     return (
         sum(degree > 1 for degree in degrees),
         len(set(plan.layers_per_stage)) > 1,
-        plan.virtual_stages > 1,
+        plan.virtual_stages,
         _rank(plan.recompute if plan.recompute_by_block is None else ("by block",), plan.recompute_share),
         -int(headroom_bytes // GIB),
         simplicity(plan),
@@ -92,13 +92,15 @@ class Simplest(BestFirst):
         """Takes the simplest; of plans that cannot be simpler by what their rows say nothing more is made."""
         (rows,) = np.nonzero(fits & (exact < self.progress.below_s))
         uneven = np.array([len(set(layers)) > 1 for layers in self.tables.partitions.layers], np.bool_)
-        headroom = np.floor((self._usable_bytes - evaluated.peak_bytes[rows]) / GIB).astype(np.int64)
-        keys = np.stack([
-            uneven[evaluated.partition[rows]].astype(np.int64),
-            self._ranks[candidates.policy[evaluated.candidate[rows]]],
+        headroom = np.floor((self._usable_bytes - evaluated.peak_bytes[rows]) / GIB)
+        of = evaluated.candidate[rows]
+        order = np.lexsort((
+            exact[rows],
             -headroom,
-        ])  # fmt: skip
-        order = np.lexsort((exact[rows], keys[2], keys[1], keys[0]))
+            self._ranks[candidates.policy[of]],
+            batch.skeletons.chunks[candidates.skeleton[of]],
+            uneven[evaluated.partition[rows]],
+        ))  # fmt: skip
         for position in numbers(order):
             row = int(rows[position])
             plan = self._plan(
