@@ -96,13 +96,14 @@ def overlap_fields(name: str, row: TableRow) -> dict[str, object]:
     available, notes = frameworks.load(name).overlaps, row.text("notes").casefold()
     # NVIDIA's recipes for dense models set --tp-comm-overlap
     recipe = any(words in row.text("framework").casefold() for words in ("nemo", "bridge")) and not row.text("experts")
-    sharded = (row.count("tp") or 1) > 1
     said = {
-        "tensor_parallel": sharded and (recipe or "asynctp" in notes or "tp overlap" in notes),
-        "expert_parallel": "a2a overlap" in notes,
+        "tensor_parallel": ("tp", recipe or "asynctp" in notes or "tp overlap" in notes),
+        "expert_parallel": ("ep", "a2a overlap" in notes),
     }
     fields: dict[str, object] = {
-        f"overlap_{kind}": on for kind, on in said.items() if on or getattr(available, kind) == "optional"
+        f"overlap_{kind}": on
+        for kind, (degree, on) in said.items()
+        if (row.count(degree) or 1) > 1 and (on or getattr(available, kind) == "optional")
     }
     return fields | ({"dispatcher": "alltoall"} if "dispatcher a2a" in notes else {})
 

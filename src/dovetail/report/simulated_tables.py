@@ -13,7 +13,7 @@ def simulated_tables(score: SimulatedScore) -> str:
     """The part of the accuracy page about simulation."""
     all_runs = score.all_runs
     summary = (
-        f"The {all_runs.rows:,} runs of tier {TIER}, [simulated](simulate.md): **{percent(score.macro.mape)}** off "
+        f"The {all_runs.rows:,} runs of tier {TIER}, [simulated](../how-to/simulate.md): **{percent(score.macro.mape)}** off "
         f"(MAPE, mean over {len(score.families)} families), where the model is {percent(score.model_macro.mape)} off. "
         f"A simulated step takes {percent(all_runs.ratio - 1, signed=True)} to the model's (mean)."
     )
