@@ -209,8 +209,7 @@ def test_long_axes_are_read_quickly():
     clocks = [1e9 + n for n in range(20_000)]
     space = read({"name": "mine", "base": "tpu-v4", "vary": {"links": tied, "clock_hz": clocks}})
     assert space.size == 4 * 10**8
-    # tens of millions of designs are counted at some ten million a second
-    assert time.process_time() - start < 2 + 2e-7 * size
+    assert time.process_time() - start < 2
 
 
 def test_silicon_needs_a_technology(refusal):
