@@ -64,6 +64,10 @@ class Tables:
         self._experts_overlap = np.array(
             [expert_overlap_allowed(each.plan, setting.framework, setting.job) for each in degrees], np.bool_
         )
+        #: whether plans of stage degrees say that tokens to experts overlap, and that gradients do
+        self._said = np.array(
+            [(bool(e.plan.overlap_expert_parallel), bool(e.plan.overlap_gradients)) for e in degrees], np.bool_
+        ).reshape(-1, 2)
         self._tables: list[LayerTable] = []
         self._choices: dict[int, ChoiceTimes] = {}
         self._profile_rows: dict[ProfileKey, int] = {}
@@ -130,8 +134,7 @@ class Tables:
     def _overlaps_run(self, skeletons: PlanSkeletons) -> Bools:
         """Whether skeletons can have the overlaps that their plans say, under every policy: skeletons × policies."""
         setting, framework = self.setting, self.setting.framework
-        said = np.array([[bool(e.plan.overlap_expert_parallel), bool(e.plan.overlap_gradients)] for e in self.degrees])
-        experts, gradients = said[skeletons.degrees].T
+        experts, gradients = self._said[skeletons.degrees].T
         never = np.array([gradient_overlap(framework, stages) == "never" for stages in (1, 2)])
         pipeline = (skeletons.stages, skeletons.chunks, skeletons.microbatches)
         allowed = np.asarray(pipeline_allows(framework, setting.job, *pipeline))
