@@ -217,8 +217,8 @@ class LayerTable:
         for name in self.setting.classes:
             layer = self.setting.graph.layers[name]
             # several choices are the same to a class without the modules they differ in
-            effect = (_effect(layer, choice), share) if is_block(layer) else ("none", 1.0)
-            key = (name, *effect, allowed)
+            seen, part = (_effect(layer, choice), share) if is_block(layer) else ("none", 1.0)
+            key = (name, seen, part, allowed)
             if key not in self._times:
                 self._times[key] = self._class_times(*key)
             columns.append(self._times[key])
