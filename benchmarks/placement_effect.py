@@ -119,7 +119,7 @@ def compared(name: str, seq_len: int, batch: int, chip: str, count: int) -> Comp
         limit = ours.evaluation.step_time_s if ours else theirs.step_time_s if theirs else float("inf")
         if fastest_s >= limit * MARGIN:
             continue
-        found = partition_profiled(plan, job, profiled, str(known))
+        found = partition_profiled(plan, job, profiled, str(known), cluster.chip.usable_bytes)
         if found and found.evaluation.fits and (ours is None or found.evaluation.step_time_s < limit):
             ours, there = found, best_of_menu(plan, job, profiled, float("inf"))
     return Comparison(theirs, ours, there)

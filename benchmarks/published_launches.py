@@ -116,7 +116,7 @@ def line(row: Row, text: str, seconds: float) -> str:
     }
     task = task_of(document, row["id"])
     ours = evaluate(task.plan, task.job, task.cluster, task.framework)
-    answer = dt.plan(task.job, task.cluster, task.framework, time_limit_s=seconds)
+    answer = dt.plan(task.job, task.cluster, task.framework, time_limit_s=seconds, tie_margin=0.0)
     best = replace(task, plan=answer.plan)
     change, gain = best_change(task, best)
     who = f"{row['model']}, {row['source_family']}"

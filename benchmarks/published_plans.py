@@ -28,7 +28,7 @@ from dovetail.errors import InputError
 from dovetail.plans.plan_file import Task
 from dovetail.plans.space import BY_BLOCK, Space, menu
 from dovetail.plans.words import plan_words
-from dovetail.search.membership import canonical, missing_feature
+from dovetail.search.membership import canonical, covers
 from dovetail.step.evaluate import Evaluation, evaluate
 
 try:
@@ -127,7 +127,7 @@ def evaluated_run(run: MeasuredRun) -> Published | None:
         return None
     if not math.isfinite(evaluation.step_time_s):
         return None
-    return Published(run, evaluation, missing_feature(task.plan, task.job, task.cluster, task.framework))
+    return Published(run, evaluation, covers(task.plan, task.job, task.cluster, task.framework).reason)
 
 
 def one_per_task(plans: Iterable[Published]) -> list[Published]:

@@ -101,7 +101,7 @@ def tuned(place: Place, seconds: float) -> dict[str, Callable[[], tuple[Evaluati
         space = BASELINES[name]
         if place.outside == "state":
             space = replace(space, zero_stage=(3,))
-        found = plan(place.job, place.cluster, place.framework, space=space, time_limit_s=seconds / 4)
+        found = plan(place.job, place.cluster, place.framework, space=space, time_limit_s=seconds / 4, tie_margin=0.0)
         return found.evaluation, found.certificate.gap
 
     def free() -> tuple[Evaluation | None, float | None]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 #: Issues that connect a module to a command.
 WAFER_JOINED = "connected by the issue: Wafer joined"
-WHAT_RUNS = "connected by the issue: What runs (`--covers`)"
 
 #: Modules that no command and no public name reaches.
 ALLOWED_UNREACHABLE: dict[str, str] = {
@@ -49,7 +48,6 @@ ALLOWED_UNREACHABLE: dict[str, str] = {
     "dovetail.mapping.tilings.walks": WAFER_JOINED,
     "dovetail.report.tiles_picture": WAFER_JOINED,
     "dovetail.mapping.elimination.powers": WAFER_JOINED,
-    "dovetail.search.membership": WHAT_RUNS,
     "dovetail.mapping.tiles.damaged": WAFER_JOINED,
     "dovetail.mapping.tiles.damaged_step": WAFER_JOINED,
     "dovetail.simulation.mesh_flows": WAFER_JOINED,

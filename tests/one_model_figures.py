@@ -34,7 +34,7 @@ from dovetail.plans.plan_file import Task, task_of
 from dovetail.plans.space import Space
 from dovetail.simulation import simulate
 from dovetail.step.evaluate import evaluate, profiled_job
-from dovetail.step.facts import facts_of
+from dovetail.step.facts import plan_facts
 from dovetail.step.formulas import FORMULAS
 from random_plans import random_plans_of
 from valid_plans import Document, model, with_changes
@@ -123,11 +123,10 @@ def of_partition() -> list[float]:
     flat: list[float] = []
     for task in tasks():
         plan, job, cluster = task.plan, task.job, task.cluster
-        facts = facts_of(task.framework, job, schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel)
+        facts = plan_facts(plan, task.framework, job)
         efficiencies = calibration(cluster.chip, job.precision).efficiencies
-        chain = ChainBuilder(plan, profiled_job(plan, job, cluster, facts, efficiencies), by_block=False).chain(
-            relaxed=False
-        )
+        profiled, limit = profiled_job(plan, job, cluster, facts, efficiencies), cluster.chip.usable_bytes
+        chain = ChainBuilder(plan, profiled, limit, by_block=False).chain(relaxed=False)
         solution = partition_layers(chain)
         assert solution.placement is not None
         chunks, stages = solution.placement.chunks, plan.pipeline_parallel
@@ -142,7 +141,7 @@ def of_mapping() -> list[float]:
     layers = TileLayers(job, cluster, framework, TileSkeleton(1, 2, 2, 4), zero_stage=1)
     document = with_changes(TINY, plan={"data_parallel": 2})
     plan = task_of(with_changes(document, cluster={"chips": 4, "tiers": None}), "tiny").plan
-    facts = facts_of(framework, job, schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel)
+    facts = plan_facts(plan, framework, job)
     profiled = profiled_job(plan, job, cluster, facts, calibration(cluster.chip, job.precision).efficiencies)
     return numbers(
         layers.capacity_bytes,

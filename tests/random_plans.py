@@ -26,6 +26,7 @@ QUESTIONS = (
     ("llama-3.1-8b", 24, 48, 4096, "ideal", "h100-sxm"),
     ("mixtral-8x7b", 64, 256, 4096, "megatron", "h100-sxm"),
     ("deepseek-v3", 256, 512, 4096, "ideal", "h100-sxm"),
+    ("glm-4.5-air", 16, 32, 4096, "megatron", "h100-sxm"),
     ("llama-3.1-8b", 64, 256, 4096, "torchtitan", "a100-80gb"),
     ("gpt3-175b", 96, 192, 2048, "deepspeed", "a100-80gb"),
     ("mixtral-8x7b", 64, 256, 4096, "maxtext", "tpu-v5p"),
@@ -45,6 +46,11 @@ class RandomPlans:
     candidates: Candidates
     partitions: list[list[int]]
     plans: list[Plan]
+
+    @property
+    def limit_bytes(self) -> float:
+        """What plans of a search may take of a chip."""
+        return self.batch.tables.setting.capacity_bytes
 
     def evaluated(self) -> Evaluated:
         """By the compiled kernel."""
@@ -68,26 +74,30 @@ def random_plans_of(job: Job, cluster: Cluster, framework: Framework, number: in
     found = found.take(np.sort(draw.choice(len(found), min(number, len(found)), replace=False)))
     tables = Tables(Setting.of(job, cluster, framework), every, recompute_policies(space))
     tiers = [tier.size for tier in cluster.tiers]
-    keys, partitions = [], []
+    layers, uneven, offered = job.model.num_layers, framework.uneven_stages, tables.offered(found)
+    drawn, option, keys, partitions = list[int](), list[int](), list[StateSharding](), list[list[int]]()
     for i in range(len(found)):
         split, copies, stages = int(found.degrees[i]), int(found.replicas[i]), int(found.stages[i])
-        states = shardings(framework, space, every[split], copies, stages, tiers)
+        states = shardings(job, framework, space, every[split], copies, stages, tiers)
+        if not states:
+            continue  # FSDP has to shard, and there may be nothing to shard over
+        drawn.append(i)
         order = AXIS_ORDERS[int(found.inside[i])]
         keys.append(StateSharding(split, copies, stages, order, *states[draw.integers(len(states))]))
-        schedule = NAMES[int(found.schedule[i])]
-        uneven = framework.uneven_stages
-        listed = listed_partitions(
-            job.model.num_layers, stages, int(found.chunks[i]), schedule, space.partition, uneven
-        )
+        schedule, chunks = NAMES[int(found.schedule[i])], int(found.chunks[i])
+        option.append(int(draw.choice(np.flatnonzero(offered[i]))))
+        # some of the layers are recomputed in equal stages alone
+        allowed = space.partition if tables.policies[option[-1]][1] == 1 else "even"
+        listed = listed_partitions(layers, stages, chunks, schedule, allowed, uneven)
         partitions.append([tables.partitions.row(listed[draw.integers(len(listed))], stages, schedule)])
-    option = draw.integers(len(tables.policies), size=len(found))
-    candidates = Candidates(np.arange(len(found)), option, tables.states.rows(keys))
+    found = found.take(np.array(drawn, np.int64))
+    candidates = Candidates(np.arange(len(found)), np.array(option, np.int64), tables.states.rows(keys))
     plans = [
         plan_of(
             every[int(found.degrees[i])],
             found,
             i,
-            tables.policies[int(option[i])],
+            tables.policies[option[i]],
             keys[i],
             tables.partitions.layers[row],
         )

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
+
+from dovetail import frameworks
+from dovetail.plans.plan_file import Task, task_of
 
 Document = dict[str, Any]
 
@@ -49,7 +53,7 @@ PLAN_FILES: dict[str, Document] = {
         },
     },
     "sharded": {
-        "job": {"model": "llama-3-8b", "seq_len": 8192, "global_batch": 64},
+        "job": {"model": "llama-3.1-8b", "seq_len": 8192, "global_batch": 64},
         "cluster": {"name": "hgx-h100", "chips": 32, "framework": "torchtitan"},
         "plan": {"zero_stage": 3, "zero_group": 8, "recompute": "full"},
     },
@@ -93,6 +97,12 @@ PLAN_FILES: dict[str, Document] = {
         "plan": {"pipeline_parallel": 4, "pipeline_schedule": "dualpipe"},
     },
 }  # fmt: skip
+
+
+def costed(document: Document) -> Task:
+    """The task of a file for the cost model, which has figures for what its framework does not run too."""
+    task = task_of(with_changes(document, cluster={"framework": "ideal"}), "case.yaml")
+    return replace(task, framework=frameworks.load(document["cluster"]["framework"]))
 
 
 def with_changes(document: Document, **parts: Document) -> Document:

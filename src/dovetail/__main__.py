@@ -1,6 +1,25 @@
-"""`python -m dovetail`: the command line."""
+"""`python -m dovetail`, and the command `dovetail`."""
 
-from dovetail.cli import main
+import signal
+from types import FrameType
+
+
+def main() -> None:
+    """Loads the command line and runs it; an interrupt before a command begins ends it with a sentence too."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, leave_early)
+    from dovetail.cli import main as run
+
+    run()
+
+
+def leave_early(_number: int, _frame: FrameType | None) -> None:
+    """Ends the process; the command line takes this back when a command begins."""
+    import os
+
+    os.write(2, b"dovetail: was interrupted before it began; let it run longer.\n")
+    os._exit(130)
+
 
 if __name__ == "__main__":
     main()

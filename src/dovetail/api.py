@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Unpack, cast
 
 from dovetail.errors import InputError, one_of, quoted
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dovetail.plans.plan_file import Task
     from dovetail.plans.space import Space
     from dovetail.search import Answer
+    from dovetail.search.request import SearchKeywords
     from dovetail.simulation import Simulation
     from dovetail.step.evaluate import Evaluation
 
@@ -33,26 +34,38 @@ def plan(
     framework: Framework | str = "megatron",
     *,
     space: Space | None = None,
-    time_limit_s: float | None = None,
-    below_s: float = float("inf"),
-    simulate_top: int = 0,
+    **options: Unpack[SearchKeywords],
 ) -> Answer:
-    """The fastest plan that fits, of all that the framework can run, with a certificate.
+    """The fastest plan that fits, of all that the framework can run, with a certificate; and the simplest close to it.
 
     Args:
         job: What is trained.
         cluster: What it is trained on.
         framework: The training framework, or its name, whose plans are searched.
         space: Values that fields of the plan may take; left out all that the framework runs.
-        time_limit_s: Seconds to search; an answer that is not proven by then has status `feasible` and a gap.
+        time_limit_s: Seconds to search once the tables stand; an answer that is not proven by then has status
+            `feasible` and a gap.
         below_s: Plans that take as long or longer are of no interest; the bound that is proven where none is faster.
         simulate_top: How many leading plans to simulate at most, to answer with the fastest by simulation.
+        on_progress: Told a few times a second the best plan so far, the lower bound, the gap and how many plans are
+            open (a `SearchProgress`); where it returns True the search ends with the best plan so far.
+        memory_limit_bytes: Bytes of a chip that plans may take; left out what programs get of it, less the
+            framework's reserve of 4 %.
+        tie_margin: The simplest plan that takes no longer than the fastest by more than this part of it is recommended;
+            left out, what the model errs by on the ratio of two plans, at most 3 %. 0 recommends the fastest.
+        options: Those above that have a name of their own.
     """
+    from dovetail import frameworks
+    from dovetail.plans.narrowed_space import within
     from dovetail.search.plan import plan
+    from dovetail.step.ties import TIE_MARGIN
 
-    return plan(
-        job, cluster, framework, space=space, time_limit_s=time_limit_s, below_s=below_s, simulate_top=simulate_top
-    )
+    framework = frameworks.load(framework) if isinstance(framework, str) else framework
+    if space is not None:
+        space = within(space, job, cluster, framework, where="space:")
+    if options.get("tie_margin") is None:
+        options["tie_margin"] = TIE_MARGIN
+    return plan(job, cluster, framework, space=space, **options)
 
 
 def explain(answer: Answer, *, time_limit_s: float | None = None) -> Explanation:
@@ -186,6 +199,7 @@ def explore(
     out: Path | str | None = None,
     *,
     resume: bool = False,
+    recompute: bool = False,
     executor: str | None = None,
     address: str | None = None,
     workers: int | None = None,
@@ -196,7 +210,8 @@ def explore(
     Args:
         study: A study, or the path of a study file.
         out: The run directory; left out what the study says, or none.
-        resume: Whether to continue the run in the directory.
+        resume: Whether to continue the run in the directory, if the same code, calibration and data computed it.
+        recompute: Whether to discard a run to resume that something else computed, instead of refusing it.
         executor: `inline` or `ray`; left out what the study says.
         address: Where Ray is: `local`, `auto` or `ray://host:port`.
         workers: Workers of a local Ray; left out all cores.
@@ -206,7 +221,13 @@ def explore(
 
     question = study if isinstance(study, Study) else Study.load(study)
     return question.run(
-        out, resume=resume, executor=executor, address=address, workers=workers, simulate_top=simulate_top
+        out,
+        resume=resume,
+        recompute=recompute,
+        executor=executor,
+        address=address,
+        workers=workers,
+        simulate_top=simulate_top,
     )
 
 

@@ -16,8 +16,8 @@ import pytest
 from dovetail import models
 from dovetail.launch.deepspeed.keys import SECTIONS, TOP_LEVEL
 from dovetail.launch.targets import EXPORTERS
-from dovetail.launch.torchtitan.model import DEFAULTS, RECIPES
 from dovetail.plans.launch_limits import TORCHTITAN_SCHEDULES
+from dovetail.plans.launch_models.torchtitan import DEFAULTS, RECIPES
 from dovetail.plans.plan_file import Task, task_of
 
 PYTHON = os.environ.get("DOVETAIL_LAUNCH_PYTHON")
@@ -59,11 +59,16 @@ RUN = {
         EXPERTS | {"tensor_parallel": 2, "sequence_parallel": True, "expert_tensor_parallel": 1, "zero_stage": 1},
     ),
     ("megatron", "uneven"): ("llama-3.1-8b", UNEVEN),
+    ("megatron", "overlapped"): (
+        "qwen3-30b-a3b",
+        EXPERTS | {"tensor_parallel": 2, "sequence_parallel": True, "expert_tensor_parallel": 1, "zero_stage": 1,
+         "pipeline_parallel": 2, "virtual_stages": 2, "layers_per_stage": [11, 12, 12, 13], "cuda_graphs": True},
+    ),
 }  # fmt: skip
 
 #: Target, model, plan and what is said of it.
 REFUSED = {
-    ("deepspeed", "uneven"): ("llama-3.1-8b", UNEVEN, "PipelineModule makes stages in code"),
+    ("deepspeed", "uneven"): ("llama-3.1-8b", UNEVEN, "plan: pipeline_parallel: is 4"),
     ("accelerate", "uneven"): ("llama-3.1-8b", UNEVEN, "plan: pipeline_parallel: is 4"),
     ("accelerate", "spread experts"): ("mixtral-8x7b", EXPERTS | {"zero_stage": 3}, "plan: expert_parallel: is 8"),
 }

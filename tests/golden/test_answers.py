@@ -1,4 +1,4 @@
-"""Answers frozen before the code was rearranged: the same plans, statuses, seconds, bytes and joules."""
+"""Answers frozen with their questions: the same plans, statuses, seconds, bytes and joules."""
 
 from __future__ import annotations
 

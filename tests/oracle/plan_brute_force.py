@@ -1,6 +1,6 @@
 """Every plan of a space by plain loops, and the best of them: written apart from the search, from the space's words.
 
-Of the search only the space is shared. Whether a plan suits a model and runs is asked of the placement, and what it
+Of the search only the lists of the space are shared. Whether a plan runs is asked of `check_runs` alone, and what it
 takes of the evaluation. A *choice* is everything of a plan but its cut; a space counts choices that have a cut.
 """
 
@@ -16,10 +16,8 @@ from dovetail.errors import InputError
 from dovetail.frameworks import Framework
 from dovetail.frameworks.framework import AxisOrder
 from dovetail.hardware import Cluster
-from dovetail.layout.axes import joined_by_tier
 from dovetail.layout.strategy import ContextKind
 from dovetail.models import Job
-from dovetail.plans.framework_limits import check_runnable
 from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
 from dovetail.plans.runs import check_runs
@@ -34,7 +32,13 @@ Cut = tuple[int, ...]
 def best(job: Job, cluster: Cluster, framework: Framework, space: Space | None) -> Evaluation | None:
     """The fastest of all plans that fit; None where none does."""
     answers = (evaluate(p, job, cluster, framework, energy=False) for p in every_plan(job, cluster, framework, space))
-    return min((answer for answer in answers if answer.fits), key=lambda a: a.step_time_s, default=None)
+    fitting = (answer for answer in answers if keeps_reserve(answer, cluster, framework))
+    return min(fitting, key=lambda a: a.step_time_s, default=None)
+
+
+def keeps_reserve(answer: Evaluation, cluster: Cluster, framework: Framework) -> bool:
+    """Whether a plan leaves as much memory free as searched plans have to."""
+    return answer.peak_bytes <= cluster.chip.usable_bytes * (1 - framework.memory_reserve)
 
 
 def count(job: Job, cluster: Cluster, framework: Framework, space: Space | None) -> int:
@@ -49,34 +53,52 @@ def choice_of(plan: Plan) -> Plan:
 
 def every_plan(job: Job, cluster: Cluster, framework: Framework, space: Space | None) -> Iterator[Plan]:
     """Every plan of the space, once for each of its cuts."""
-    whole = (space or Space()).resolve(job, cluster, framework)
-    for choice in _suitable_choices(job, cluster, framework, whole):
+    where = (job, cluster, framework)
+    whole = (space or Space()).resolve(*where)
+    for choice in _choices(job, cluster, whole):
         shares = _list(whole.recompute_share) if choice.recompute == "full" else (1.0,)
         for share, cut in product(shares, _cuts(choice, job.model.num_layers, whole)):
             plan = replace(choice, recompute_share=share, layers_per_stage=cut)
-            if _runs(plan, framework, job):
+            if runs(plan, *where) and not _is_another(plan, whole, *where):
                 yield plan
 
 
-def _suitable_choices(job: Job, cluster: Cluster, framework: Framework, space: Space) -> Iterator[Plan]:
-    """Choices with the even cut and whole recompute: neither has a say in whether a plan suits a model."""
+def runs(plan: Plan, job: Job, cluster: Cluster, framework: Framework | None = None) -> bool:
+    """Whether a plan runs; without a framework, whether chips can share the model so."""
+    try:
+        check_runs(plan, job, cluster, framework)
+    except InputError:
+        return False
+    return True
+
+
+def _is_another(plan: Plan, space: Space, job: Job, cluster: Cluster, framework: Framework) -> bool:
+    """A pipeline keeps its gradients whole until it reduces them: stage 2 is another word for stage 1."""
+    if plan.pipeline_parallel == 1 or plan.zero_stage != 2 or 1 not in _list(space.zero_stage):
+        return False
+    return runs(replace(plan, zero_stage=1), job, cluster, framework)
+
+
+def _choices(job: Job, cluster: Cluster, space: Space) -> Iterator[Plan]:
+    """Choices with the even cut and whole recompute, of degrees that chips can share the model with."""
     for degrees in _degrees(job, cluster, space):
-        for pipeline in _pipelines(degrees, job, space):
-            inside = product(
-                _sequence_parallel(degrees, space),
-                _context_kinds(degrees, space),
-                _experts(degrees, job, space),
-                _states(degrees, framework, cluster, space),
-                _list(space.recompute),
-            )
-            for sequence, kind, experts, state, again in inside:
-                for order in _axis_orders(degrees | experts, cluster, space):
-                    choice = Plan(
-                        **degrees, **pipeline, **experts, **state, sequence_parallel=sequence, context_kind=kind,
-                        axis_order=order, recompute=again, recompute_share=1.0,
-                    )  # fmt: skip
-                    if _suits(choice, job, cluster):
-                        yield choice
+        pipelines = list(_pipelines(degrees, job, space))
+        inside = product(
+            _sequence_parallel(degrees, space),
+            _context_kinds(degrees, space),
+            _experts(degrees, job, space),
+            _states(degrees, space),
+            _axis_orders(degrees, cluster, space),
+        )
+        for sequence, kind, experts, state, order in inside if pipelines else ():
+            # neither schedule nor recompute has a say in that
+            shared = Plan(
+                **degrees, **pipelines[0], **experts, **state, sequence_parallel=sequence, context_kind=kind,
+                axis_order=order,
+            )  # fmt: skip
+            if runs(shared, job, cluster):
+                for pipeline, again in product(pipelines, _list(space.recompute)):
+                    yield replace(shared, **pipeline, recompute=again)
 
 
 def _list(values: tuple[Any, ...] | None) -> tuple[Any, ...]:
@@ -138,62 +160,25 @@ def _experts(degrees: Fields, job: Job, space: Space) -> Iterator[Fields]:
     if not any("experts" in layer.sizes for layer in job.graph().layers.values()):
         yield {"expert_parallel": 1, "expert_tensor_parallel": t}
         return
-    # left open: an expert whole, or cut as wide as the layers around it
-    widths = {1, t} if space.expert_tensor_parallel is None else set(space.expert_tensor_parallel)
-    for e, inner in product(_list(space.expert_parallel), sorted(widths)):
-        if t % inner == 0:
-            yield {"expert_parallel": e, "expert_tensor_parallel": inner}
+    for e, inner in product(_list(space.expert_parallel), _list(space.expert_tensor_parallel)):
+        yield {"expert_parallel": e, "expert_tensor_parallel": inner}
 
 
-def _states(degrees: Fields, framework: Framework, cluster: Cluster, space: Space) -> Iterator[Fields]:
+def _states(degrees: Fields, space: Space) -> Iterator[Fields]:
     """Which state is sharded, and over how many chips."""
-    staged, ranks = degrees["pipeline_parallel"] > 1, degrees["data_parallel"] * degrees["context_parallel"]
+    ranks = degrees["data_parallel"] * degrees["context_parallel"]
     for stage in _list(space.zero_stage):
         if stage == 0:
             yield {"zero_stage": 0, "zero_group": ranks}
             continue
-        # a pipeline keeps its gradients whole until it reduces them: stage 2 is another word for stage 1
-        if staged and stage == 2 and 1 in _list(space.zero_stage) and 1 in framework.zero_stages_with_pipeline:
-            continue
-        for group in _list(space.zero_group):
-            if group > 1 and ranks % group == 0 and _nests_in_tiers(degrees, group, cluster):
-                yield {"zero_stage": stage, "zero_group": group}
+        # over one chip nothing is sharded
+        yield from ({"zero_stage": stage, "zero_group": n} for n in _list(space.zero_group) if n > 1 and ranks % n == 0)
 
 
-def _nests_in_tiers(degrees: Fields, group: int, cluster: Cluster) -> bool:
-    """Whether context-parallel chips that a group of shards divides stay on the network tiers they are on."""
-    t, end = degrees["tensor_parallel"], degrees["tensor_parallel"] * degrees["context_parallel"]
-    tiers = [tier.size for tier in cluster.tiers]
-    if t * group >= end:
-        return True
-    inner, outer = joined_by_tier(t, t * group, tiers), joined_by_tier(t * group, end, tiers)
-    return all(a * b == whole for a, b, whole in zip(inner, outer, joined_by_tier(t, end, tiers), strict=True))
-
-
-def _axis_orders(degrees: Fields, cluster: Cluster, space: Space) -> Iterator[AxisOrder]:
+def _axis_orders(degrees: Fields, cluster: Cluster, space: Space) -> tuple[AxisOrder, ...]:
+    """Rank orders where there is something to order."""
     several = degrees["pipeline_parallel"] > 1 and degrees["data_parallel"] > 1 and len(cluster.tiers) > 1
-    copy = degrees["tensor_parallel"] * degrees["context_parallel"]
-    # experts that lie on several copies keep these inside the stages
-    if several and degrees["expert_parallel"] * degrees["expert_tensor_parallel"] <= copy:
-        yield from sorted(set(_list(space.axis_order)))
-    else:
-        yield "tp-cp-dp-pp"
-
-
-def _suits(plan: Plan, job: Job, cluster: Cluster) -> bool:
-    try:
-        check_runs(plan, job, cluster)
-    except InputError:
-        return False
-    return True
-
-
-def _runs(plan: Plan, framework: Framework, job: Job) -> bool:
-    try:
-        check_runnable(plan, framework, job.precision)
-    except InputError:
-        return False
-    return True
+    return tuple(sorted(set(_list(space.axis_order)))) if several else ("tp-cp-dp-pp",)
 
 
 # How blocks are dealt to stages.

@@ -6,19 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import islice
 from math import prod
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 from plan_brute_force import every_plan
 
-from dovetail import frameworks, hardware
+from dovetail import frameworks, hardware, models
 from dovetail.documents import validate
+from dovetail.errors import InputError
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job, Model
 from dovetail.models.job import Precision
 from dovetail.plans.plan import Plan
-from dovetail.plans.space import Space
+from dovetail.plans.runs import check_job
+from dovetail.plans.space import Partition, Space
 from dovetail.step.evaluate import evaluate
 
 Document = dict[str, Any]
@@ -32,8 +34,16 @@ FRAMEWORKS = (
     *("megatron", "megatron", "megatron", "ideal", "ideal", "ideal"),
     *("megatron-2022", "deepspeed", "torchtitan", "fsdp", "maxtext"),
 )
+#: Launch formats that train models of their own alone.
+OWN_MODELS = {
+    "torchtitan": ("qwen3-0.6b", "llama-3.1-8b", "deepseek-v2-lite"),
+    "maxtext": ("qwen3-0.6b", "llama-3.1-8b", "mixtral-8x7b"),
+}
 #: Chips that multiply in eight bits.
 NARROW = ("h100-sxm", "h200-sxm", "b200", "gb200", "mi300x")
+
+#: Random models have no more; of deeper ones not every cut is tried.
+MOST_LAYERS = 10
 
 #: Every combination is asked whether it suits the job, so there may not be many more of them than plans.
 COMBINATIONS_PER_PLAN = 1000
@@ -60,6 +70,7 @@ def random_plan_job(seed: int, most_plans: int) -> PlanJob:
         framework = _framework(rng, FRAMEWORKS[seed % len(FRAMEWORKS)])
         cluster = hardware.cluster(_one(rng, CHIPS), chips=_one(rng, COUNTS))
         job = _job(rng, framework, cluster)
+        framework = _trained_by(job, framework)
         offered = _offered(rng, job, cluster, framework)
         # fields narrowed without regard to each other often leave nothing
         for _ in range(TRIES):
@@ -90,6 +101,15 @@ def _framework(rng: Random, name: str) -> Framework:
     return framework
 
 
+def _trained_by(job: Job, framework: Framework) -> Framework:
+    """The framework; where it has no launch for the job, with what it runs in general."""
+    try:
+        check_job(job, framework)
+    except InputError:
+        return replace(framework, launch=None)
+    return framework
+
+
 # Jobs.
 
 
@@ -97,6 +117,9 @@ def _job(rng: Random, framework: Framework, cluster: Cluster) -> Job:
     states = dict(framework.states)
     tried: tuple[Precision, ...] = ("fp16", "fp32", "fp8") if cluster.chip.name in NARROW else ("fp16", "fp32")
     model = validate(Model, _model(rng), "random")
+    if framework.launch in OWN_MODELS and _chance(rng, 0.6):
+        model = models.load(_one(rng, OWN_MODELS[framework.launch]))
+        return Job(model, seq_len=_one(rng, (512, 1024, 4096)), global_batch=_one(rng, (8, 16, 24, 32)))
     return Job(
         model,
         seq_len=_one(rng, (512, 1024, 1536, 2048, 4096)),
@@ -108,7 +131,7 @@ def _job(rng: Random, framework: Framework, cluster: Cluster) -> Job:
 
 
 def _model(rng: Random) -> Document:
-    layers = int(rng.integers(2, 11))
+    layers = int(rng.integers(2, MOST_LAYERS + 1))
     heads, head_dim = _one(rng, (4, 6, 8, 12, 16, 32)), _one(rng, (64, 128))
     kinds = {"first": _block(rng, heads, head_dim)}
     order: list[Document] = [{"blocks": ["first"], "repeat": layers}]
@@ -167,17 +190,17 @@ def _narrowed(
 
 def _offered(rng: Random, job: Job, cluster: Cluster, framework: Framework) -> Space:
     """The whole space, with a menu where blocks would be free to choose for themselves."""
-    space = Space()
+    space, whole = Space(), Space().resolve(job, cluster, framework)
     if "operators" in framework.recompute:
-        menu = ("none", "selective", "full", ("mixer_norm",))
-        space = replace(space, recompute=tuple(c for c in menu if c in framework.recompute or isinstance(c, tuple)))
-    if _chance(rng, 0.15):
-        space = replace(space, partition=_one(rng, ("even", "ends", "any")))
-    if _chance(rng, 0.5):
-        widths = tuple(n for n in range(1, cluster.chips + 1) if cluster.chips % n == 0)
-        space = replace(space, expert_tensor_parallel=widths)
+        space = replace(space, recompute=("none", "full"))
+    kinds: tuple[str, ...] = get_args(Partition)
+    if job.model.num_layers > MOST_LAYERS and whole.partition == "any":
+        # too many cuts to try
+        space = replace(space, partition=_one(rng, kinds[:2]))
+    elif _chance(rng, 0.15):
+        space = replace(space, partition=_one(rng, kinds[: kinds.index(whole.partition) + 1]))
     if framework.pipeline_schedules and _chance(rng, 0.7):
-        space = _with_pipelines(rng, space, Space().resolve(job, cluster, framework))
+        space = _with_pipelines(rng, space, whole)
     return space
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Literal, TypeVar
 
@@ -40,7 +41,8 @@ def _cluster(name: str, chips: int) -> Cluster:
 
 @lru_cache(maxsize=64)
 def _framework(name: str) -> Framework:
-    return frameworks.load(name)
+    # any model: steps are simulated, not launched
+    return replace(frameworks.load(name), launch=None)
 
 
 def random_tasks(seed: int, count: int) -> Iterator[Task]:

@@ -16,7 +16,7 @@ ItemT = TypeVar("ItemT")
 
 #: Searches on a systolic array, whose operators share cores, take five times as long: it comes less often.
 BASES = ("h100-sxm", "a100-80gb", "h100-sxm", "tpu-v4")
-MODELS = {"gpt2-1.5b": 1024, "gpt3-1.3b": 1024, "bert-large": 512, "qwen3-0.6b": 1024}
+MODELS = {"gpt2-1.5b": 1024, "gpt3-1.3b": 1024, "llama-3.2-1b": 512, "qwen3-0.6b": 1024}
 OBJECTIVES = ("step_time", "tokens_per_joule", "tokens_per_dollar", "area")
 #: Limit → the figure of a design it bounds, and whether all chips count.
 LIMITS = {

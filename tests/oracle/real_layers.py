@@ -13,10 +13,10 @@ from dovetail import models
 from dovetail.cost.calibration import calibration
 from dovetail.errors import InputError
 from dovetail.graph import LayerGraph
-from dovetail.plans.plan_file import task_of
 from dovetail.profile import LayerProfile
 from dovetail.step.evaluate import step_of
 from dovetail.step.facts import facts_of
+from valid_plans import costed
 
 Layer = tuple[LayerGraph, LayerProfile]
 Layers = dict[str, Layer]
@@ -40,7 +40,7 @@ def layers_of(name: str, tensor_parallel: int = 1, attention: str = "fused") -> 
         "cluster": {"name": "hgx-h100", "chips": CHIPS, "framework": "megatron"},
         "plan": {"tensor_parallel": tensor_parallel, "sequence_parallel": tensor_parallel > 1, "micro_batch": 1},
     }  # fmt: skip
-    task = task_of(document, "case.yaml")
+    task = costed(document)
     known = calibration(task.cluster.chip, task.job.precision).efficiencies
     profiles = step_of(task.plan, task.job, task.cluster, facts_of(task.framework, task.job), known).profiles
     return {layer: (graph, profiles.layers[layer]) for layer, graph in profiles.graph.layers.items()}

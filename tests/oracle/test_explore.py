@@ -26,7 +26,7 @@ WRITTEN: dict[str, Any] = {
     "name": "written",
     "jobs": [
         {"model": "gpt2-1.5b", "seq_len": 1024, "global_batch": 64, "weight": 3},
-        {"name": "reader", "model": "bert-large", "seq_len": 512, "global_batch": 64},
+        {"name": "reader", "model": "llama-3.2-1b", "seq_len": 512, "global_batch": 64},
     ],
     "hardware": {
         "base": "h100-sxm",

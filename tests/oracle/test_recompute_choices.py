@@ -10,11 +10,14 @@ import pytest
 from numpy.typing import NDArray
 from real_layers import blocks_of, every_block
 
-from dovetail import models
+from dovetail import frameworks, models
 from dovetail.graph import LayerGraph
 from dovetail.profile import LayerProfile, Recompute, recompute
 from dovetail.profile.frontier import recompute_frontier
 from dovetail.profile.modules import MODULES
+
+#: Modules that are recomputed in any combination; the other names are policies, one at a time.
+TOGETHER = frameworks.load("megatron").recompute_modules
 
 CASES = [
     (model, tensor_parallel, attention)
@@ -47,11 +50,13 @@ def is_point(label: NDArray[np.float64], row: NDArray[np.float64]) -> bool:
 
 
 def module_choices(graph: LayerGraph) -> Iterator[Collection[str]]:
-    """Every combination of the modules that have operators in a layer."""
+    """Every combination of the modules that have operators in a layer, and every policy."""
     present = [name for name, module in MODULES.items() if list(module.operators(graph))]
-    assert "core_attn" in present
-    for count in range(1, len(present) + 1):
-        yield from combinations(present, count)
+    modules = [name for name in present if name in TOGETHER]
+    assert "core_attn" in modules
+    for count in range(1, len(modules) + 1):
+        yield from combinations(modules, count)
+    yield from ((name,) for name in present if name not in TOGETHER)
 
 
 @pytest.mark.parametrize(("model", "tensor_parallel", "attention"), CASES)

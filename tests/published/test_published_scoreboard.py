@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from dovetail.accuracy import scoreboard_record
+from dovetail.accuracy import left_out_predictions, predict, read_runs, score, scoreboard_record
 from dovetail.accuracy.rows import NEEDED, OPTIONAL, USABLE
 from dovetail.cli import main
+from dovetail.step.ties import RATIO_ERROR, TIE_MARGIN
 
 COMMITTED = files("dovetail.accuracy") / "data" / "published_runs.csv"
 #: Where they were collected, with more columns and the runs that are not ours to hand on.
@@ -89,3 +90,22 @@ def test_accuracy_is_no_worse_than_recorded(answer):
     assert answer["macro"]["mape"] <= record.macro_mape + TOLERANCE
     assert answer["left_one_family_out"]["macro"]["mape"] <= record.left_out_macro_mape + TOLERANCE
     assert answer["ranking"]["mean_regret"] <= record.mean_regret + TOLERANCE
+
+
+def test_the_tie_margin_is_what_was_measured(answer):
+    measured = answer["tie_margin"]["measured"]
+    assert measured["left_out_median_ape"] == pytest.approx(RATIO_ERROR, abs=TOLERANCE)
+    assert (measured["groups"], measured["pairs"]) == (43, 179)
+    assert answer["tie_margin"]["margin"] == TIE_MARGIN == min(RATIO_ERROR, 0.03)
+
+
+@pytest.mark.slow
+def test_the_tie_margin_holds_for_all_collected_runs():
+    if not COLLECTED.exists():
+        pytest.skip("../shared/data/training_runs.csv is not beside the repository")
+    measured = read_runs(COLLECTED)
+    answers = predict(measured.runs)
+    ratios = score(measured, answers, left_out_predictions(answers)).ratios
+    assert ratios is not None
+    assert ratios.groups >= 44
+    assert ratios.left_out_median_ape >= TIE_MARGIN

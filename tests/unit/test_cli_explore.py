@@ -21,7 +21,7 @@ STUDY: dict[str, Any] = {
         {"name": "reader", "model": "bert-large", "seq_len": 512, "global_batch": 64, "weight": 2},
     ],
     "hardware": {"base": "h100-sxm", "vary": {"hbm_stacks": [2, 5], "tensor_cores": [264, 528]}},
-    "cluster": {"chips": 16},
+    "cluster": {"chips": 16, "framework": "megatron-2022"},
     "plans": {
         "tensor_parallel": [1],
         "context_parallel": [1],
@@ -32,7 +32,7 @@ STUDY: dict[str, Any] = {
     },
 }
 #: What programs may rely on.
-CONTRACT = {"study", "certificate", "counts", "run_dir", "plans", "timing"}
+CONTRACT = {"study", "certificate", "counts", "provenance", "run_dir", "plans", "timing"}
 POINT = {"design", "chips", "objectives", "variables", "silicon", "jobs"}
 COUNTS = {"designs", "kept", "physical", "profile", "searched", "evaluated"}
 EVENT = {
@@ -104,7 +104,8 @@ def test_one_objective_gives_the_best_as_one_object(call):
 
 
 def test_several_objectives_give_the_front_as_one_object(call):
-    write({**STUDY, "objectives": ["tokens_per_dollar", "area"]})
+    cluster = {"chips": 16, "framework": "ideal"}
+    write({**STUDY, "cluster": cluster, "objectives": ["tokens_per_dollar", "area"]})
     code, out, err = call("explore", "study.yaml", "--out", "run", "--json")
     answer = json.loads(out)
     assert code == 0
@@ -230,7 +231,7 @@ def test_a_space_too_large_to_look_at_all_is_one_sentence(call):
 
 
 def test_sampled_designs_take_one_number_of_chips(refused):
-    write({**STUDY, "cluster": {"chips": [16, 32]}, "search": {"method": "random"}})
+    write({**STUDY, "cluster": {"chips": [16, 32], "framework": "megatron-2022"}, "search": {"method": "random"}})
     assert "cluster.chips: has several numbers" in refused("study.yaml", "--out", "run")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import asdict, fields
@@ -30,7 +31,8 @@ CONTRACT = {
     "fits", "step_time_s", "mfu", "tokens_per_s_per_chip", "breakdown", "memory_bytes", "energy_j", "provenance",
     "plan", "certificate", "alternatives", "timing",
 }  # fmt: skip
-CERTIFICATE = {"status", "lower_bound_s", "gap", "space", "counted", "pruned", "infeasible", "evaluated"}
+CERTIFICATE = {"status", "lower_bound_s", "gap", "space", "space_text", "counted", "pruned", "infeasible", "evaluated"}
+CERTIFICATE |= {"open", "memory_limit_bytes", "lower_bound_framework_s"}
 JOB = ("--global-batch", "16", "--seq-len", "2048")
 SMALL = ("--chip", "h100-sxm", "--chips", "8", *JOB)
 #: Quick to search: one number of stages, one of chips that share a layer.
@@ -71,6 +73,10 @@ def answer(call, config):
     return ask
 
 
+#: What computed an answer, and what it is about.
+DIGESTS = {"code", "calibration", "data", "versions", "framework", "model", "chip", "cluster"}
+
+
 def one_sentence(err: str) -> str:
     assert err.endswith(".\n")
     assert err.removesuffix("\n").isprintable()
@@ -83,15 +89,28 @@ def test_the_answer_is_that_of_the_library(answer, config):
     best = dt.plan(job, dt.hardware.cluster("h100-sxm", 8))
     assert found.keys() >= CONTRACT
     assert found["certificate"].keys() == CERTIFICATE
+    assert found["provenance"].keys() == {*best.best.provenance, "versions", "digests"}
+    assert found["provenance"]["digests"].keys() == DIGESTS
     assert found["plan"].keys() == {field.name for field in fields(Plan)} - {"layouts"}
     assert found["step_time_s"] == best.step_time_s
     assert found["plan"] == json.loads(json.dumps(plan_fields(best.plan)))
-    assert found["certificate"] | {"time": "modelled"} == asdict(best.certificate)
+    assert found["certificate"] | {"time": "modelled"} == json.loads(json.dumps(asdict(best.certificate)))
     assert found["certificate"]["status"] == "optimal"
     losses = [other["loss"] for other in found["alternatives"]]
     assert losses == sorted(losses)
     for other in found["alternatives"]:
         assert other["step_time_s"] == pytest.approx(found["step_time_s"] * (1 + other["loss"]))
+
+
+def test_a_memory_limit_is_kept_and_told(call, answer, config):
+    free = answer(*SMALL, *NARROW)["memory_bytes"]
+    assert free["headroom"] == free["usable"] - free["peak"] > 0.04 * free["usable"]
+    limit = 0.99 * free["peak"]
+    found = answer(*SMALL, *NARROW, "--memory-limit", f"{limit:.0f}")
+    assert found["certificate"]["memory_limit_bytes"] == round(limit)
+    assert found["memory_bytes"]["peak"] <= limit
+    _, out, _ = call("--model", config, *SMALL, *NARROW)
+    assert re.search(r"the fullest: [\d.]+ [GM]iB of 79.2 GiB usable, [\d.]+ GiB headroom", out)
 
 
 def test_only_the_timing_differs_between_runs(config):
@@ -120,15 +139,27 @@ def test_the_view_says_plan_proof_and_runners_up(call, config):
 
 
 def test_a_search_cut_short_says_how_far_off_it_can_be(call, config, monkeypatch):
-    from dovetail.cli.plan_view import proof_text
+    from dovetail.cli.plan_view import counts_text, proof_text
     from dovetail.search import Certificate
 
-    certificate = Certificate("feasible", 2.0, 0.0225, "plans", 100, 40, 10, 50)
+    certificate = Certificate("feasible", 2.0, 0.0225, {}, "plans", 100, 30, 10, 50, 10)
     assert proof_text(certificate) == "within 2.2% of the best: no plan takes less than 2 s"
+    assert counts_text(certificate) == "50 evaluated, 10 do not fit, 30 pruned, 10 open"
     code, out, err = call("--model", config, *SMALL, "--time-limit", "0", "--json")
-    assert code == 2
-    assert "--time-limit" in one_sentence(err)
-    assert json.loads(out)["plan"] is None
+    assert code == 4
+    assert "in the time given" in one_sentence(err)
+    assert "a longer --time-limit" in err
+    found = json.loads(out)
+    assert (found["plan"], found["fits"], found["certificate"]["status"]) == (None, None, "feasible")
+    assert found["certificate"]["open"] > 0
+    assert found["provenance"]["digests"].keys() == DIGESTS
+
+
+def test_a_front_cut_short_says_so(call, config):
+    code, out, err = call("--model", config, *SMALL, "--chips", "8,16", "--time-limit", "0")
+    assert (code, out) == (4, "")
+    assert "in the time given" in one_sentence(err)
+    assert "fits on any" not in err
 
 
 @pytest.mark.parametrize(
@@ -202,6 +233,10 @@ def test_a_wrong_fix_is_one_sentence(call, config, fixed, words):
         (["--model", "llama-3.1-8b", *SMALL, "--objective", "cost"], "--objective: compares numbers of chips"),
         (["--model", "llama-3.1-8b", *SMALL, "--ideal", "--framework", "ideal"], "--ideal: cannot be combined with"),
         (["--model", "llama-3.1-8b", *SMALL, "--chips", "8,16", "--explain"], "--explain: is for one number"),
+        (["--model", "llama-3.1-8b", *SMALL, "--memory-limit", "80GiB"], "--memory-limit: is 80 GiB"),
+        (["--model", "llama-3.1-8b", *SMALL, "--memory-limit", "0"], "--memory-limit: is 0 B"),
+        (["--model", "llama-3.1-8b", *SMALL, "--memory-limit", "much"], "--memory-limit: 'much' is not a quantity"),
+        (["--model", "llama-3.1-8b", *SMALL, "--memory-limit", "1GB", "--chips", "8,16"], "--memory-limit: is for one"),
         (["--model", "llama-3.1-8b", "--chip", "gaudi3", "--chips", "8,16", *JOB, "--objective", "cost"],
          "gaudi3 has no rental price; give --price-per-chip-hour"),
     ],
@@ -334,6 +369,7 @@ def test_the_front_over_chips(call, answer, config):
     flags = ("--chip", "h100-sxm", "--chips", "4..20:4", *JOB, *NARROW, "--tokens", "1B", "--objective", "cost")
     found = answer(*flags)
     points = found["front"]
+    assert found["provenance"]["digests"].keys() == DIGESTS - {"cluster"}
     assert [point["chips"] for point in points] == [4, 8, 12, 16, 20]
     bad = {point["chips"]: point for point in points if point["plan"] is None}
     assert "20 do not fill groups of 8" in bad[20]["reason"]
@@ -390,11 +426,13 @@ def test_every_field_of_a_space_can_be_fixed(config):
     cluster, framework = dt.hardware.cluster("h100-sxm", 32), dt.frameworks.load("megatron")
     whole = Space().resolve(job, cluster, framework)
     for field in fields(Space):
-        values = getattr(whole, field.name) or (1, 2)
+        values = getattr(whole, field.name)
+        if values == (None,):
+            continue  # left to the framework: tests of overlaps fix these
         values = (values,) if isinstance(values, str) else values
         texts = ["+".join(value) if isinstance(value, tuple) else str(value) for value in values]
         space = within(narrowed([f"{field.name}={','.join(texts)}"]), job, cluster, framework)
-        assert getattr(space, field.name) == (getattr(whole, field.name) or (1, 2))
+        assert getattr(space, field.name) == getattr(whole, field.name)
 
 
 def test_free_layouts_are_a_strategy_of_frameworks_that_run_them(answer, call, tmp_path, config):

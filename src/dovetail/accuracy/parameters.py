@@ -11,7 +11,7 @@ from dovetail.accuracy.rows import MeasuredRun
 from dovetail.arrays import Floats
 from dovetail.cost.calibration import PRECISION_ROWS, calibration, generation_of
 from dovetail.step.evaluate import ProfiledJob, Step, profiled_job, step_from
-from dovetail.step.facts import FrameworkFacts, Overheads, facts_of, overheads_of
+from dovetail.step.facts import FrameworkFacts, Overheads, overheads_of, plan_facts
 
 #: Efficiencies of a chip generation that runs can tell apart; the other fields keep their part model's value.
 FITTED_EFFICIENCIES = ("matrix", "matrix_half", "attention_forward", "attention_backward", "memory", "link")
@@ -89,8 +89,5 @@ def profiled_at(run: MeasuredRun, values: Mapping[str, Floats]) -> ProfiledJob:
     efficiencies = replace(efficiencies, **{name: values[name] for name in FITTED_EFFICIENCIES if name in values})
     overheads = overheads_of(task.framework)
     overheads = replace(overheads, **{name: values[name] for name in Overheads.__slots__ if name in values})
-    plan = task.plan
-    facts = facts_of(
-        task.framework, task.job, overheads, schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel
-    )
-    return profiled_job(plan, task.job, task.cluster, facts, efficiencies)
+    facts = plan_facts(task.plan, task.framework, task.job, overheads)
+    return profiled_job(task.plan, task.job, task.cluster, facts, efficiencies)

@@ -31,7 +31,7 @@ class Prediction:
     #: of the fullest stage, counted like the run's measurement; None if none was measured
     memory_bytes: float | None
     fits: bool
-    #: by how much the fullest stage exceeds the chip's memory, as a share of it; 0 if it fits
+    #: by how much the fullest stage exceeds the chip's usable memory, as a share of it; 0 if it fits
     missing_share: float
     provenance: Mapping[str, str]
     #: at the numbers fitted without the run's family, if the shipped ones were fitted with it
@@ -69,13 +69,12 @@ def left_out_predictions(answers: Iterable[Prediction | Refusal]) -> dict[str, P
 
 def prediction_of(run: MeasuredRun, evaluation: Evaluation) -> Prediction:
     """The prediction of a run from an evaluation of its plan, under any calibration."""
-    chip = run.task.cluster.chip
     return Prediction(
         run=run,
         step_time_s=evaluation.step_time_s,
         memory_bytes=None if run.memory_kind is None else _fullest(evaluation, UNSEEN[run.memory_kind]),
         fits=evaluation.fits,
-        missing_share=evaluation.missing_bytes / chip.memory_bytes,
+        missing_share=evaluation.missing_bytes / evaluation.usable_bytes,
         provenance=evaluation.provenance,
     )
 

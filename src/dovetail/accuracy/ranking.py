@@ -3,13 +3,16 @@
 Plans are compared within groups of equal family, architecture, chip, number of chips, sequence length, global batch,
 precision and framework. A plan measured several times counts once, with the medians of its measured and predicted
 times. Plans are ordered by predicted time alone, whether or not the model says that they fit.
+
+Errors that plans of a group share cancel in the ratio of two of them: `ratio_errors` says what is left, which is how
+close two predictions must be to be a tie.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import fmean, median
 
@@ -47,6 +50,43 @@ class Ranking:
     """mean over the groups that have such pairs"""
 
 
+@dataclass(frozen=True, slots=True)
+class RatioErrors:
+    """How far predicted ratios of two plans' step times are off; a group counts once, however many pairs it has."""
+
+    groups: int
+    """with two distinct plans or more"""
+    pairs: int
+    median_ape: float
+    """of the pairs of a group, then of the groups"""
+    left_out_median_ape: float
+    """the same with every family predicted by a fit to the others"""
+
+
+def ratio_errors(
+    predictions: Sequence[Prediction], left_out: Mapping[str, Prediction] | None = None
+) -> RatioErrors | None:
+    """The figures over every group with a pair of plans; None without any.
+
+    `left_out` has by run id what was predicted without the run's family; a run that is not there was not fitted on.
+    """
+    seen = [_ratio_errors(group) for group in plan_groups(predictions, 2)]
+    if not seen:
+        return None
+    others = left_out or {}
+    without = [replace(each, step_time_s=others.get(each.run.id, each).step_time_s) for each in predictions]
+    unseen = [_ratio_errors(group) for group in plan_groups(without, 2)]
+    return RatioErrors(len(seen), sum(map(len, seen)), median(map(median, seen)), median(map(median, unseen)))
+
+
+def _ratio_errors(group: Sequence[RankedPlan]) -> list[float]:
+    """Of every pair: |predicted ratio / measured ratio − 1|, the slower plan over the faster."""
+    pairs = combinations(sorted(group, key=lambda plan: plan.measured_s), 2)
+    return [
+        abs((slow.predicted_s / fast.predicted_s) / (slow.measured_s / fast.measured_s) - 1) for fast, slow in pairs
+    ]
+
+
 def rank(predictions: Iterable[Prediction]) -> Ranking:
     """The figures over every group with enough distinct plans."""
     groups = plan_groups(predictions)
@@ -64,12 +104,12 @@ def rank(predictions: Iterable[Prediction]) -> Ranking:
     )
 
 
-def plan_groups(predictions: Iterable[Prediction]) -> tuple[tuple[RankedPlan, ...], ...]:
+def plan_groups(predictions: Iterable[Prediction], fewest: int = FEWEST_PLANS) -> tuple[tuple[RankedPlan, ...], ...]:
     """The distinct plans of every group that has enough of them."""
     groups: defaultdict[Hashable, defaultdict[Plan, list[Prediction]]] = defaultdict(lambda: defaultdict(list))
     for prediction in predictions:
         groups[_conditions(prediction)][prediction.run.task.plan].append(prediction)
-    return tuple(tuple(map(_once, plans.values())) for plans in groups.values() if len(plans) >= FEWEST_PLANS)
+    return tuple(tuple(map(_once, plans.values())) for plans in groups.values() if len(plans) >= fewest)
 
 
 def regret(group: Sequence[RankedPlan]) -> float:

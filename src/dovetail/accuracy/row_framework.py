@@ -75,25 +75,37 @@ def framework_name(row: TableRow) -> str:
 
 
 def framework_of(name: str, row: TableRow, tensor_parallel: int) -> Framework:
-    """The framework as configured in the run, from its notes."""
-    framework, source, notes = frameworks.load(name), row.text("source"), row.text("notes").casefold()
+    """The framework as configured in the run, from its notes; what ran then needs no launch file of today."""
+    framework, source = replace(frameworks.load(name), launch=None), row.text("source")
     # torchtitan compiles its loss since 2025, before it ran operator by operator
     if name in ("torchtitan", "fsdp") and source.casefold().startswith("torchtitan") and "2025" not in source:
         logits = EAGER_LOGITS_BYTES if tensor_parallel == 1 else PARALLEL_LOGITS_BYTES
         framework = replace(framework, logits_bytes=logits)
-    overlaps = framework.overlaps
-    # NVIDIA's recipes for dense models set --tp-comm-overlap
-    recipe = any(words in row.text("framework").casefold() for words in ("nemo", "bridge")) and not row.text("experts")
-    if recipe or "asynctp" in notes or "tp overlap" in notes:
-        overlaps = replace(overlaps, tensor_parallel="always")
-    if "a2a overlap" in notes:
-        overlaps = replace(overlaps, expert_parallel="always")
     if "pure" in row.text("precision_as_written").casefold():
         # Composer's FSDP in PURE precision reduces gradients in bf16 too
         states = tuple((name, replace(state, sharded_reduction=2.0)) for name, state in framework.states)
         framework = replace(framework, states=states)
-    once = framework.one_copy_per_node and "dispatcher a2a" not in notes
-    return replace(framework, overlaps=overlaps, one_copy_per_node=once)
+    return framework
+
+
+def overlap_fields(name: str, row: TableRow) -> dict[str, object]:
+    """What a run overlapped, as fields of its plan: overlaps that a framework leaves open are on where a row says so.
+
+    Reductions of gradients and gathering of weights are as the framework has them by default.
+    """
+    available, notes = frameworks.load(name).overlaps, row.text("notes").casefold()
+    # NVIDIA's recipes for dense models set --tp-comm-overlap
+    recipe = any(words in row.text("framework").casefold() for words in ("nemo", "bridge")) and not row.text("experts")
+    said = {
+        "tensor_parallel": ("tp", recipe or "asynctp" in notes or "tp overlap" in notes),
+        "expert_parallel": ("ep", "a2a overlap" in notes),
+    }
+    fields: dict[str, object] = {
+        f"overlap_{kind}": on
+        for kind, (degree, on) in said.items()
+        if (row.count(degree) or 1) > 1 and (on or getattr(available, kind) == "optional")
+    }
+    return fields | ({"dispatcher": "alltoall"} if "dispatcher a2a" in notes else {})
 
 
 def vocabulary_multiple(framework: str, tensor_parallel: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from dovetail.accuracy.row_framework import context_kind
+from dovetail.accuracy.row_framework import context_kind, overlap_fields
 from dovetail.accuracy.row_recompute import RecomputeReading, read_recompute
 from dovetail.accuracy.table import TableRow
 from dovetail.documents import validate
@@ -51,6 +51,7 @@ def read_plan(row: TableRow, job: Job, cluster: Cluster, framework: str) -> tupl
         "recompute": recompute.choice,
         "recompute_share": recompute.share,
         "layers_per_stage": layers_per_stage(job.model.num_layers, p * v, framework),
+        **overlap_fields(framework, row),
     }
     spec = validate(PlanSpec, document, "plan")
     plan = resolve_plan(spec, chips=cluster.chips, global_batch=job.global_batch, num_layers=job.model.num_layers)

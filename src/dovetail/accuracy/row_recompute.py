@@ -9,9 +9,9 @@ from fractions import Fraction
 
 from dovetail.accuracy.table import TableRow
 from dovetail.errors import InputError
-from dovetail.graph import Kind, LayerGraph, ModelGraph, Operator
+from dovetail.graph import LayerGraph, ModelGraph, Operator
 from dovetail.models.model import EMBEDDING, HEAD, PREDICTION
-from dovetail.profile.modules import MODULES, attention_core
+from dovetail.profile.modules import MODULES
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,30 +47,20 @@ def _modules(written: str, graph: ModelGraph) -> RecomputeReading:
     words = [word for word in MODULES if re.search(rf"\b{word}\b", written)]
     also = [word for word in _CHEAP if re.search(rf"\b{word}\b", written)]
     names = _names(graph, lambda layer: (o.name for o in layer.operators if any(_CHEAP[word](o) for word in also)))
-    return RecomputeReading((*words, *names) or "none")
+    named = dict.fromkeys((*words, *(_MODULE_OF.get(name, name) for name in names)))
+    return RecomputeReading(tuple(named) or "none")
 
 
 def _operators(written: str, graph: ModelGraph) -> RecomputeReading:
-    """Torchtitan's operator-level choice saves attention and every second matrix product (activation_checkpoint.py)."""
-    del written
-
-    def recomputed(layer: LayerGraph) -> Iterable[str]:
-        products = [o.name for o in layer.operators if o.kind is Kind.CONTRACTION]
-        saved = {*products[::2], *(o.name for o in layer.operators if o.kind is Kind.ATTENTION)}
-        return (o.name for o in layer.operators if o.name not in saved)
-
-    return RecomputeReading(_names(graph, recomputed))
+    """Torchtitan's operator-level choice."""
+    del written, graph
+    return RecomputeReading(("op_sac",))
 
 
 def _all_but_products(written: str, graph: ModelGraph) -> RecomputeReading:
-    """MaxText's `minimal` saves the outputs of projections and recomputes attention (layers/decoders.py)."""
-    del written
-
-    def recomputed(layer: LayerGraph) -> Iterable[str]:
-        core = attention_core(layer)
-        return (o.name for o in layer.operators if o.kind is not Kind.CONTRACTION or o.name in core)
-
-    return RecomputeReading(_names(graph, recomputed))
+    """MaxText's policy of that name."""
+    del written, graph
+    return RecomputeReading(("minimal",))
 
 
 def _cheap(written: str, graph: ModelGraph) -> RecomputeReading:
@@ -118,6 +108,10 @@ _CHEAP: Mapping[str, Callable[[Operator], bool]] = {
     "norm": lambda o: o.name in ("mixer_norm", "feed_forward_norm"),
     "act": lambda o: o.name.endswith(".activation"),
 }
+
+
+#: The modules that have these operators and no others.
+_MODULE_OF = {"mixer_norm": "layernorm", "feed_forward_norm": "layernorm", "expert.activation": "moe_act"}
 
 
 def _names(graph: ModelGraph, recomputed: Callable[[LayerGraph], Iterable[str]]) -> tuple[str, ...]:

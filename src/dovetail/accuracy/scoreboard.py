@@ -9,9 +9,10 @@ from typing import Any, Literal, TypeVar, get_args
 
 from dovetail.accuracy.error_figures import Errors, errors_of, macro_average
 from dovetail.accuracy.predict import Prediction
-from dovetail.accuracy.ranking import Ranking, rank
+from dovetail.accuracy.ranking import Ranking, RatioErrors, rank, ratio_errors
 from dovetail.accuracy.rows import MeasuredRun, MeasuredRuns, Refusal
 from dovetail.errors import InputError
+from dovetail.step.ties import TIE_MARGIN
 
 #: A measured run fits; predicting otherwise counts as a miss if more than this share of the memory is missing.
 TOLERATED_SHARE = 0.02
@@ -76,6 +77,8 @@ class Scoreboard:
     by: Mapping[Key, Mapping[str, Slice]]
     worst: tuple[WorstGroup, ...]
     left_one_family_out: LeftOut | None = None
+    ratios: RatioErrors | None = None
+    """of two plans measured under equal conditions; None without such plans"""
 
 
 def score(
@@ -111,6 +114,7 @@ def score(
         by=by,
         worst=_worst(predictions),
         left_one_family_out=_left_out(measured.runs, left_out or {}),
+        ratios=ratio_errors(predictions, left_out),
     )
 
 
@@ -134,6 +138,7 @@ def fields(board: Scoreboard, by: Key = "family") -> dict[str, Any]:
         "macro": {"families": board.families, **asdict(board.macro)},
         "memory": {kind: asdict(errors) for kind, errors in board.memory.items()},
         "ranking": asdict(board.ranking),
+        "tie_margin": {"margin": TIE_MARGIN, "measured": None if board.ratios is None else asdict(board.ratios)},
         "called_infeasible": [{"id": id_, "missing_share": share} for id_, share in board.called_infeasible.items()],
         "grouped_by": by,
         "by": {name: asdict(part) for name, part in board.by[by].items()},

@@ -89,28 +89,31 @@ class Batch:
         rows = self.tables.fastest_rows()
         return self._lower_bound(plans, self.profile, state_bytes, rows, limit_s - fixed, listed=False) + fixed
 
-    def screen(self, state_bytes: Floats, leanest: int | None, limit_s: float) -> Floats:
+    def screen(self, state_bytes: Floats, leanest: int | None, limit_s: float, *, listed: bool = True) -> Floats:
         """A lower bound for each skeleton and policy over all partitions; infinite where none fits.
 
         `state_bytes` (skeletons × classes) is the smallest over all shardings. Where each block has its own policy, the
         bytes are those of the policy `leanest`.
         """
-        plans, memory, fixed = self.open_plans(leanest)
-        num_policies = len(self.tables.policies)
-        state = np.repeat(state_bytes, num_policies, axis=0)
-        bounds = self._lower_bound(plans, memory, state, self._layers, limit_s - fixed, listed=leanest is None)
-        return (bounds + fixed).reshape(len(self.skeletons), num_policies)
+        offered = self.tables.offered(self.skeletons)
+        skeleton, policy = np.nonzero(offered)
+        plans, memory, fixed = self.open_plans(skeleton, policy, policy if leanest is None else leanest)
+        state = state_bytes[skeleton]
+        bounds = self._lower_bound(
+            plans, memory, state, self._layers, limit_s - fixed, listed=listed and leanest is None
+        )
+        screened = np.full(offered.shape, np.inf)
+        screened[offered] = bounds + fixed
+        return screened
 
-    def open_plans(self, leanest: int | None) -> tuple[PlanColumns, Ints, Floats]:
-        """Every skeleton under every policy, partition and state open; layer rows of their bytes, and fixed seconds."""
-        n, num_policies = len(self.skeletons), len(self.tables.policies)
-        skeleton, policy = np.repeat(np.arange(n), num_policies), np.tile(np.arange(num_policies), n)
-        candidates = Candidates(skeleton, policy, np.zeros(n * num_policies, np.int64))
-        layer = self._position[skeleton] * num_policies + policy
-        memory = layer if leanest is None else layer - policy + leanest
-        return self._plans(candidates, layer), memory, self._tied_s[skeleton].min(axis=1) + self._between_s
+    def open_plans(self, skeleton: Ints, policy: Ints, leanest: Ints | int) -> tuple[PlanColumns, Ints, Floats]:
+        """Skeletons under policies, partition and state open; layer rows of the leanest's bytes, and fixed seconds."""
+        candidates = Candidates(skeleton, policy, np.zeros(len(skeleton), np.int64))
+        row = self._position[skeleton] * len(self.tables.policies)
+        fixed = self._tied_s[skeleton].min(axis=1) + self._between_s
+        return self._plans(candidates, row + policy), row + leanest, fixed
 
-    def bound(self, candidates: Candidates, leanest: int | None, limit_s: float) -> Floats:
+    def bound(self, candidates: Candidates, leanest: int | None, limit_s: float, *, listed: bool = True) -> Floats:
         """The same for candidates, whose state is fixed: the end of the step is spread evenly over the stages."""
         self._work_with(candidates)
         tables, states = self.tables, self.tables.state_arrays()
@@ -128,7 +131,10 @@ class Batch:
         after = (once * counts).sum(axis=1) / plans.stages
         fixed = after * (1 - TOLERANCE) + self._fixed_s(candidates)
         state = self._state_bytes(plans)
-        bounds = self._lower_bound(plans, memory, state, self._layers, limit_s - fixed, listed=leanest is None) + fixed
+        bounds = (
+            self._lower_bound(plans, memory, state, self._layers, limit_s - fixed, listed=listed and leanest is None)
+            + fixed
+        )
         return np.maximum(bounds, self._physical(candidates))
 
     def _physical(self, candidates: Candidates) -> Floats:
@@ -180,11 +186,11 @@ class Batch:
         return self.tables.state_bytes(used, home, plans.zero_stage[:, None], plans.stages[:, None])
 
     def evaluate(self, candidates: Candidates, partitions: Sequence[Sequence[int]]) -> Evaluated:
-        """Every candidate with each partition listed for its skeleton."""
+        """Every candidate with each partition listed for its skeleton; where some layers recompute, the first alone."""
         self._work_with(candidates)
         listed = np.array([row for rows in partitions for row in rows], np.int64)
         lengths = np.array([len(rows) for rows in partitions], np.int64)
-        counts = lengths[candidates.skeleton]
+        counts = np.where(self.tables.of_a_share(candidates.policy), 1, lengths[candidates.skeleton])
         candidate = np.repeat(np.arange(len(candidates)), counts)
         starts = (np.cumsum(lengths) - lengths)[candidates.skeleton] - (np.cumsum(counts) - counts)
         partition = listed[np.repeat(starts, counts) + np.arange(len(candidate))]

@@ -38,14 +38,15 @@ class DegreeBounds:
         per_sequence = ((forward + backward) * counts).sum(axis=1)
         seconds = setting.job.global_batch / (replicas * stages) * per_sequence[:, None]
         between = float(setting.alone.overheads.step_s)
-        self._num_skeletons: dict[tuple[int, int, bool], int] = {}
+        self._skeletons: dict[tuple[int, int, bool], PlanSkeletons] = {}
         self.exists = fits.copy()
         for row, position in np.argwhere(fits).tolist():
-            self.exists[row, position] = self.num_skeletons(row, position) > 0
+            self.exists[row, position] = len(self.skeletons(row, position)) > 0
         capacity = tensor_capacity(setting.capacity_bytes, tables.facts.context_bytes, tables.facts.allocator)
         context = np.array([row.plan.context_parallel for row in degrees])[:, None]
         bytes_each = self._least_bytes(replicas * context, stages)
-        state = (self.parameters * counts).sum(axis=1)[:, None] * bytes_each / stages
+        #: stage degrees × stage counts: the least bytes of state on a chip
+        self.least_state = state = (self.parameters * counts).sum(axis=1)[:, None] * bytes_each / stages
         #: stage degrees × stage counts; infinite where not even the state fits
         self.seconds = np.where(
             self.exists & (state <= capacity * (1 + TOLERANCE)), seconds * (1 - TOLERANCE) + between, np.inf
@@ -62,18 +63,19 @@ class DegreeBounds:
             smallest = np.where(offered, np.minimum(smallest, each), smallest)
         return smallest
 
-    def num_skeletons(self, row: int, position: int) -> int:
-        """How many skeletons stage degrees have with a stage count: the same for all with as many replicas."""
+    def skeletons(self, row: int, position: int) -> PlanSkeletons:
+        """The skeletons of stage degrees with a stage count: alike for all with as many replicas."""
         stages = self.space.pipeline_parallel[position]
         degrees = self.degrees[row]
         key = (stages, self.setting.cluster.chips // (degrees.replica_chips * stages), degrees.min_replicas == 1)
-        if key not in self._num_skeletons:
+        if key not in self._skeletons:
             selected = np.zeros((1, len(self.space.pipeline_parallel)), np.bool_)
             selected[0, position] = True
             setting = self.setting
-            skeletons = plan_skeletons(setting.job, setting.cluster, setting.framework, self.space, [degrees], selected)
-            self._num_skeletons[key] = len(skeletons)
-        return self._num_skeletons[key]
+            self._skeletons[key] = plan_skeletons(
+                setting.job, setting.cluster, setting.framework, self.space, [degrees], selected
+            )
+        return self._skeletons[key]
 
     def state_bytes(self, skeletons: PlanSkeletons) -> Floats:
         """The smallest state of one layer of every class: skeletons × classes."""

@@ -28,9 +28,9 @@ from dovetail.plans.skeletons import plan_skeletons
 from dovetail.plans.space import BY_BLOCK, Space
 from dovetail.plans.stage_degrees import stage_degrees
 from dovetail.step.evaluate import units_of
-from dovetail.step.layer_tables import LayerTable, Setting, by_structure, recompute_policies
+from dovetail.step.layer_tables import LayerTable, RecomputePolicy, Setting, by_structure, recompute_policies
 from dovetail.step.plan_columns import LayerColumns
-from dovetail.step.plan_tables import Tables, numbers
+from dovetail.step.plan_tables import ProfileKey, Tables, numbers
 
 #: Rows of layers profiled together: some hundred bytes each, in tens of arrays at a time.
 ROWS = 2**14
@@ -58,23 +58,26 @@ class DesignTables:
         # bytes and parameters do not depend on how operators share cores
         self._setting = replace(setting, chip=replace(setting.chip, sharing="none"))
         self._degrees = stage_degrees(job, cluster, framework, whole)
-        self._policies = recompute_policies(whole)
+        by_block = BY_BLOCK in whole.recompute
+        self._policies, fastest, leanest = _bounding_policies(whole)
         self._tables = Tables(self._setting, self._degrees, self._policies)
         selected = np.ones((len(self._degrees), len(whole.pipeline_parallel)), np.bool_)
         skeletons = plan_skeletons(job, cluster, framework, whole, self._degrees, selected)
-        #: stage degrees and micro-batch size of every profile
-        self._profiles: list[tuple[int, int]] = []
+        #: what makes every profile
+        self._profiles: list[ProfileKey] = []
         if not len(skeletons):
             return
         batch = Batch(self._tables, skeletons)
-        pairs = zip(numbers(skeletons.degrees), numbers(skeletons.micro_batch), strict=True)
-        profiles = dict(zip(numbers(batch.profile), pairs, strict=True))
+        profiles = dict(zip(numbers(batch.profile), self._tables.profile_keys(skeletons), strict=True))
         self._profiles = [profiles[number] for number in range(len(profiles))]
-        by_block = BY_BLOCK in whole.recompute
         self._chain = self._tables.partitions.chain(listed=not by_block)
-        self._plans, self._memory, self._fixed = batch.open_plans(len(self._policies) - 1 if by_block else None)
+        rows = np.repeat(np.arange(len(skeletons)), len(fastest))
+        self._plans, self._memory, self._fixed = batch.open_plans(
+            rows, np.tile(fastest, len(skeletons)), np.tile(leanest, len(skeletons))
+        )
+        self._rows = len(fastest)
         state = DegreeBounds(self._setting, whole, self._degrees, self._tables).state_bytes(skeletons)
-        self._state = np.repeat(state, len(self._policies), axis=0)
+        self._state = np.repeat(state, self._rows, axis=0)
         self._end_of_step = EndOfStepBounds(self._tables, whole, skeletons)
         self._bytes = self._tables.layer_rows(np.arange(len(profiles)))
         self._arrays = self._tables.profile_arrays()
@@ -107,11 +110,11 @@ class DesignTables:
         bounds = np.where(plans.schedule == ZB_H1, bounds, np.maximum(bounds, in_all)) * (1 - TOLERANCE)
         updates = np.array([self._setting.alone.update_bytes / float(u.vector.memory_bytes_per_s) for u in units])
         end_of_step = self._end_of_step.seconds(float(limits.max()), updates)
-        fixed = self._fixed + np.repeat(end_of_step, len(self._policies), axis=1)
+        fixed = self._fixed + np.repeat(end_of_step, self._rows, axis=1)
         bounds += fixed
         rows = [np.ascontiguousarray(part.reshape(-1, part.shape[-1])) for part in seconds]
         layers = LayerColumns(rows[0], rows[1], rows[2], self._bytes.saved, self._bytes.workspace)
-        capacities = np.array([chip.memory_bytes for chip in chips])
+        capacities = np.array([self._setting.capacity_of(chip) for chip in chips])
         # refine the lowest bounds first, then what is still below the lowest refined one
         near = (
             bounds <= np.partition(bounds, FIRST, axis=1)[:, FIRST : FIRST + 1]
@@ -170,17 +173,35 @@ class DesignTables:
         """Forward, input and weight gradient: chips × profiles × policies × classes."""
         shape = (len(units), len(self._profiles), len(self._policies), len(self._setting.classes))
         columns = [np.empty(shape) for _ in range(3)]
-        used = sorted({index for index, _ in self._profiles})
+        used = sorted({index for index, _, _ in self._profiles})
         for members in by_structure([self._degrees[i] for i in used]).values():
             row_of = {used[member]: row for row, member in enumerate(members)}
-            profiles = np.array([n for n, (index, _) in enumerate(self._profiles) if index in row_of], np.int64)
+            profiles = np.array([n for n, (index, _, _) in enumerate(self._profiles) if index in row_of], np.int64)
             rows = np.array([row_of[self._profiles[n][0]] for n in numbers(profiles)], np.int64)
             sizes = np.array([self._profiles[n][1] for n in numbers(profiles)], np.int64)
+            overlapping = np.array([self._profiles[n][2] for n in numbers(profiles)], np.bool_)
             setting = replace(self._setting, chip=lined_up(units, np.repeat(np.arange(len(units)), len(profiles))))
             degrees = [self._degrees[index] for index in row_of]
-            table = LayerTable(setting, degrees, np.tile(rows, len(units)), np.tile(sizes, len(units)))
+            rows, sizes = (np.tile(column, len(units)) for column in (rows, sizes))
+            table = LayerTable(setting, degrees, rows, sizes, np.tile(overlapping, len(units)))
             times = table.choice_times(self._policies)
             parts = (times.forward_s, times.input_gradient_s, times.weight_gradient_s)
             for part, seconds in zip(columns, parts, strict=True):
                 part[:, profiles] = seconds.reshape(len(units), len(profiles), *shape[2:])
         return columns
+
+
+def _bounding_policies(space: Space) -> tuple[list[RecomputePolicy], Ints, Ints]:
+    """Recompute policies, and pairs of them: one takes no longer, one needs no more bytes than some of the space.
+
+    Shares of recomputed layers are taken together by eighths: more of them take longer and need less.
+    """
+    policies = [(choice, share) for choice, share in recompute_policies(space) if share == 1]
+    alone = np.arange(len(policies))
+    if BY_BLOCK in space.recompute:
+        return policies, alone, np.full(len(policies), len(policies) - 1)
+    if "full" not in space.recompute or set(space.recompute_share) == {1.0}:
+        return policies, alone, alone
+    eighths: list[RecomputePolicy] = [("none", 1.0), *(("full", part / 8) for part in range(1, 9))]
+    first = len(policies) + np.arange(8)
+    return [*policies, *eighths], np.concatenate([alone, first]), np.concatenate([alone, first + 1])

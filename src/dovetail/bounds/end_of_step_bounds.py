@@ -66,7 +66,9 @@ def _states(
     if key not in cache:
         degrees, replicas, stages, inside = key
         tiers = [tier.size for tier in tables.setting.cluster.tiers]
-        states = shardings(tables.setting.framework, space, tables.degrees[degrees], replicas, stages, tiers)
+        states = shardings(
+            tables.setting.job, tables.setting.framework, space, tables.degrees[degrees], replicas, stages, tiers
+        )
         cache[key] = [StateSharding(degrees, replicas, stages, AXIS_ORDERS[inside], *state) for state in states]
     return cache[key]
 

@@ -13,6 +13,9 @@ from dovetail.step.compiled_formulas import tensor_capacity, transient_peak
 from dovetail.step.partition_table import LayerRuns
 from dovetail.step.plan_columns import FrameworkColumns, LayerColumns, PlanColumns, ProfileColumns
 
+#: Halvings of the span between what is possible and what is not.
+HALVINGS = 12
+
 
 @njit(cache=True)
 def least_seconds(
@@ -87,11 +90,38 @@ def _by_class(
                 return np.inf
             if plans.schedule[i] == INTERLEAVED:
                 slowest = max(slowest, fullest * seconds[c] + sending)
+    if plans.schedule[i] == INTERLEAVED and plans.group[i] <= p:
+        return _with_bubble(total, m * slowest, p, m, plans.chunks[i])
     return m * slowest
 
 
-#: Halvings of the span between what is possible and what is not.
-HALVINGS = 12
+@njit(cache=True)
+def _with_bubble(total: float, least: float, p: int, m: int, v: int) -> float:
+    """The shortest interleaved step by what its stages wait for, whatever the partition; `least` without that.
+
+    A stage reaches chunk c of the first micro-batch when that has been through all chunks before, and has then worked
+    at most on a group of at most p micro-batches in its own earlier chunks: the rest it waited. Summed over the stages,
+    and with the last micro-batch's way back, the waits are at least Σ (p − 1 − s)·w(s, c), w being the seconds of a
+    micro-batch in a chunk. This holds for every c, so for their mean: Σ (p − 1 − s)·W(s) / v. A step of T seconds
+    leaves each stage W(s) ≤ T / m, and the sum is least where the last stages are full. So p·T ≥ m·total + that.
+    """
+    low, high = max(least, m * total / p), max(least, m * total / p) + total
+    if _waits(total, low / m, p) / v + m * total <= p * low:
+        return low
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        if _waits(total, middle / m, p) / v + m * total <= p * middle:
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+@njit(cache=True)
+def _waits(total: float, most: float, p: int) -> float:
+    """Σ (p − 1 − s)·W(s) at least, where stages have `total` together and `most` each."""
+    full = min(int(total / most), p)
+    return most * full * (full - 1) / 2 + max(total - full * most, 0.0) * min(full, p - 1)
 
 
 @njit(cache=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import Annotated
 
@@ -27,10 +28,8 @@ from dovetail.cli import (
     validate,
     wafers,
 )
+from dovetail.cli.exit_codes import EXIT_ANSWERED, EXIT_INTERRUPTED, EXIT_WRONG_INPUT
 from dovetail.errors import InputError
-
-EXIT_WRONG_INPUT = 2
-EXIT_INTERRUPTED = 130
 
 app = typer.Typer(
     name="dovetail",
@@ -66,11 +65,14 @@ def _print_version(requested: bool) -> None:
 
 @app.callback()
 def _root(
-    version: Annotated[
+    version: Annotated[  # noqa: ARG001
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Runs before every command."""
+    if getattr(signal.getsignal(signal.SIGINT), "__name__", "") == "leave_early":
+        # the command has begun: what it does about an interrupt is its own business
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -82,11 +84,12 @@ def main(arguments: list[str] | None = None) -> None:
     except typer.TyperException as error:
         _fail(_usage_error(error))
     except (typer.Abort, KeyboardInterrupt):
+        typer.echo("dovetail: was interrupted; let it run longer.", err=True)
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
-        sys.exit(0)
+        sys.exit(EXIT_ANSWERED)
     else:
-        sys.exit(code if isinstance(code, int) else 0)
+        sys.exit(code if isinstance(code, int) else EXIT_ANSWERED)
 
 
 def _usage_error(error: typer.TyperException) -> InputError:

@@ -75,6 +75,8 @@ def chip_fields(chip: Chip) -> dict[str, object]:
     fields["on_die"] = {field: made for field, made in asdict(chip.on_die).items() if made is not None}
     if chip.calibration is not None:
         fields["calibration"] = {"values": dict(chip.calibration.values), "source": chip.calibration.source}
+    del fields["hbm_usable_share"]
+    fields |= {"hbm_usable_bytes": chip.hbm_usable_bytes, "usable_bytes": chip.usable_bytes}
     return {**fields, "macs_per_cycle": chip.macs_per_cycle, "link_bytes_per_s": chip.link_bytes_per_s}
 
 
@@ -110,7 +112,8 @@ def _memory(chip: Chip) -> str:
     if not chip.hbm_bytes:
         return "none off chip"
     stacks = f", {chip.hbm_stacks} stacks" if chip.hbm_stacks else ""
-    return f"{bytes_text(chip.hbm_bytes)}{_at(chip.hbm_bytes_per_s)}{stacks}"
+    usable = f"{bytes_text(chip.usable_bytes)} usable{' (assumed)' if chip.usable_basis == 'assumed' else ''}"
+    return f"{bytes_text(chip.hbm_bytes)}{_at(chip.hbm_bytes_per_s)}{stacks}; {usable}"
 
 
 def _silicon(chip: Chip) -> str:

@@ -29,9 +29,9 @@ def estimate(
     task = load_task(plan)
     result = dt.evaluate(task.plan, task.job, task.cluster, task.framework)
     if as_json:
-        print_json(evaluation_fields(result))
+        print_json(evaluation_fields(result, task.job, task.cluster, task.framework))
     else:
         asked = question_facts(task.job, task.cluster, task.framework)
         print_facts([*asked, *plan_facts(task.plan), *result_facts(result)])
-        print_parts(result, task.cluster)
+        print_parts(result)
     exit_unless_fits(result, str(plan))

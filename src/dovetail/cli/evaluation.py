@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from dovetail.cli.exit_codes import EXIT_INFEASIBLE
 from dovetail.cli.figures import quantity_text
 from dovetail.cli.output import print_bars
 from dovetail.errors import InputError
@@ -18,14 +19,13 @@ if TYPE_CHECKING:
     from dovetail.plans.plan import Plan
     from dovetail.step.evaluate import Evaluation
 
-#: Ends a command whose plan does not fit, or whose question has no plan.
-EXIT_INFEASIBLE = 3
-
 Facts = list[tuple[str, str]]
 
 
-def evaluation_fields(result: Evaluation) -> dict[str, Any]:
+def evaluation_fields(result: Evaluation, job: Job, cluster: Cluster, framework: Framework) -> dict[str, Any]:
     """The JSON fields others rely on."""
+    from dovetail.plans.provenance import provenance_fields
+
     return {
         "fits": result.fits,
         "step_time_s": result.step_time_s,
@@ -34,11 +34,13 @@ def evaluation_fields(result: Evaluation) -> dict[str, Any]:
         "breakdown": dict(result.breakdown),
         "memory_bytes": {
             "peak": result.peak_bytes,
+            "usable": result.usable_bytes,
+            "headroom": result.headroom_bytes,
             "missing": result.missing_bytes,
             "by_stage": [dict(parts) for parts in result.memory_by_stage],
         },
         "energy_j": result.energy_j,
-        "provenance": dict(result.provenance),
+        "provenance": {**result.provenance, **provenance_fields(job, cluster, framework)},
         "plan": plan_fields(result.plan),
     }
 
@@ -75,14 +77,19 @@ def plan_facts(plan: Plan) -> Facts:
     return [("plan" if position == 0 else "", line) for position, line in enumerate(plan_lines(plan))]
 
 
-def print_parts(result: Evaluation, cluster: Cluster) -> None:
+def print_parts(result: Evaluation) -> None:
     """The time of the busiest stage and the memory of the fullest, part by part as bars."""
     typer.echo("\ntime of the busiest stage")
     print_bars(dict(result.breakdown), seconds_text)
     stage = fullest_stage(result)
-    capacity = cluster.chip.memory_bytes
-    typer.echo(f"\nmemory of stage {stage}, the fullest: {bytes_text(result.peak_bytes)} of {bytes_text(capacity)}")
+    typer.echo(f"\nmemory of stage {stage}, the fullest: {memory_text(result)}")
     print_bars(dict(result.memory_by_stage[stage]), bytes_text)
+
+
+def memory_text(result: Evaluation) -> str:
+    """Bytes of the fullest stage's chips, and what they leave free."""
+    text = f"{bytes_text(result.peak_bytes)} of {bytes_text(result.usable_bytes)} usable"
+    return f"{text}, {bytes_text(result.headroom_bytes)} headroom" if result.fits else text
 
 
 def fullest_stage(result: Evaluation) -> int:

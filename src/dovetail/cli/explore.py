@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dovetail.cli.evaluation import EXIT_INFEASIBLE
+from dovetail.cli.exit_codes import EXIT_INFEASIBLE
 from dovetail.cli.figures import variable_label, variable_text, variables_text
 from dovetail.cli.output import print_facts, print_json, print_table, wrapped
 from dovetail.cli.wafer_facts import SHOWN_VARIABLES, wafer_facts
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _OUT = "Run directory: a path or a URL such as s3://bucket/run; default: the study's."
 _ADDRESS = "Ray cluster: local (start one here), auto (join this machine's), or ray://host:port."
+_RECOMPUTE = "With --resume: discard what other code, calibration, data or versions computed."
 _SIMULATE = "Simulate at most this many leading designs, with as many plans each, and report the fastest."
 #: Points of a Pareto front that the view shows; JSON has all of them.
 _SHOWN = 20
@@ -30,6 +31,7 @@ def explore(
     file: Annotated[Path, typer.Argument(help="A study file (YAML).")],
     out: Annotated[str | None, typer.Option("--out", help=_OUT)] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in the directory.")] = False,
+    recompute: Annotated[bool, typer.Option("--recompute", help=_RECOMPUTE)] = False,
     executor: Annotated[
         Literal["inline", "ray"] | None, typer.Option("--executor", help="Where batches run; default: the study's.")
     ] = None,
@@ -42,6 +44,7 @@ def explore(
 ) -> None:
     """Search hardware and plans together, and prove that no design within the limits is better."""
     from dovetail.cli.progress import listener_for
+    from dovetail.exploration.records import BEST, SIMULATED
     from dovetail.exploration.study import Study
 
     study = Study.load(file)
@@ -51,13 +54,23 @@ def explore(
         raise InputError("--out", "is missing", "name a run directory, or give the study an `output`")
     if (executor or study.executor.name) != "ray" and (address or workers):
         raise InputError("--address" if address else "--workers", "requires Ray", "add --executor ray")
+    if recompute and not resume:
+        raise InputError("--recompute", "is about a run to resume", "add --resume")
     with listener_for(as_json) as listener:
-        result = study.run(where, resume=resume, executor=executor, address=address, workers=workers, listener=listener)
+        result = study.run(
+            where,
+            resume=resume,
+            recompute=recompute,
+            executor=executor,
+            address=address,
+            workers=workers,
+            listener=listener,
+        )
     for sentence in result.repairs:
         _say("repair", sentence, as_json=as_json)
-    plans = _write_plans(result, where, "best", result.document.get("best"))
+    plans = _write_plans(result, where, BEST, result.document.get("best"))
     simulation = result.document.get("simulation")
-    fastest = {} if simulation is None else _write_plans(result, where, "simulated", simulation["best"])
+    fastest = {} if simulation is None else _write_plans(result, where, SIMULATED, simulation["best"])
     if as_json:
         replayed = {} if simulation is None else {"simulated_plans": fastest}
         print_json({**result.document, "run_dir": where, "plans": plans, **replayed, "timing": dict(result.timing)})

@@ -72,7 +72,8 @@ def _allowances(f: Framework) -> str:
     overhead = f.allocator_overhead
     return (
         f"{context:g} GB of context ({f.context_bytes.status}), {overhead.value:.0%} allocator overhead "
-        f"({overhead.status}), {buffers:g} GB of buffers ({f.collective_buffer_bytes.status})"
+        f"({overhead.status}), {buffers:g} GB of buffers ({f.collective_buffer_bytes.status}), "
+        f"{f.memory_reserve:.0%} of the usable memory left free"
     )
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dovetail.cli.evaluation import EXIT_INFEASIBLE, plan_fields
+from dovetail.cli.evaluation import plan_fields
+from dovetail.cli.exit_codes import EXIT_INFEASIBLE, EXIT_INTERRUPTED, EXIT_NOTHING_FOUND
 from dovetail.cli.figures import dollars_text, duration_text, quantity_text
+from dovetail.cli.interrupt import Interrupt
 from dovetail.cli.output import print_facts, print_json, print_scale, print_table
 from dovetail.cli.plan_request import Objective, PlanRequest
 from dovetail.cli.plan_view import certificate_fields, write_plan
@@ -27,11 +30,13 @@ USUAL_TOKENS = 1e12
 ON_COST_FRONT, ON_FRONT = "◆", "●"
 
 
-def answer_front(asked: Asked, request: PlanRequest) -> None:
-    """The best plan for every number of chips, and the choice between them."""
+def answer_front(asked: Asked, request: PlanRequest, interrupt: Interrupt) -> None:
+    """The best plan for every number of chips, and the choice between them; after an interrupt for those reached."""
     from dovetail.search.pareto_front import best_of, pareto_front
+    from dovetail.search.plan import plan
 
-    for flag, given in (("--explain", request.explain), ("--ideal", request.ideal)):
+    limited = request.memory_limit_bytes is not None
+    for flag, given in (("--explain", request.explain), ("--ideal", request.ideal), ("--memory-limit", limited)):
         if given:
             raise InputError(flag, "is for one number of chips", "give one with --chips")
     question = asked.any_question()
@@ -42,24 +47,28 @@ def answer_front(asked: Asked, request: PlanRequest) -> None:
         question.job,
         asked.cluster,
         question.framework,
-        _with_progress(asked.counts),
+        interrupt.until_asked(_with_progress(asked.counts)),
         USUAL_TOKENS if request.tokens is None else request.tokens,
         space=request.space,
         price_per_chip_hour=request.price_per_chip_hour,
-        time_limit_s=request.time_limit_s,
+        search=partial(plan, time_limit_s=request.time_limit_s, on_progress=interrupt.notice),
     )
     best = best_of(points, objective)
     if best is not None and request.out is not None:
         write_plan(_answered(best), asked, request.out)
     if request.as_json:
-        print_json(front_fields(points, best, objective) | {"timing": {"seconds": time.monotonic() - start}})
+        fields = front_fields(points, best, objective) | {"provenance": _provenance(question)}
+        print_json(fields | {"timing": {"seconds": time.monotonic() - start}})
     elif best is not None:
         _print(question, points, best, objective)
         if request.out is not None:
             typer.echo(f"wrote {request.out}")
     if best is None:
         typer.echo(str(_nowhere(question, points)), err=True)
-        raise typer.Exit(EXIT_INFEASIBLE)
+        code = EXIT_INFEASIBLE if all(point.proven for point in points) else EXIT_NOTHING_FOUND
+        raise typer.Exit(EXIT_INTERRUPTED if interrupt.asked else code)
+    if interrupt.asked:
+        raise typer.Exit(EXIT_INTERRUPTED)
 
 
 def front_fields(points: Sequence[FrontPoint], best: FrontPoint | None, objective: str) -> dict[str, Any]:
@@ -69,6 +78,14 @@ def front_fields(points: Sequence[FrontPoint], best: FrontPoint | None, objectiv
         "best_chips": None if best is None else best.chips,
         "front": [_point_fields(point) for point in points],
     }
+
+
+def _provenance(question: Question) -> dict[str, Any]:
+    """What computed all points; their clusters differ."""
+    from dovetail.plans.provenance import provenance_fields
+
+    fields = provenance_fields(question.job, question.cluster, question.framework)
+    return fields | {"digests": {name: text for name, text in fields["digests"].items() if name != "cluster"}}
 
 
 def _point_fields(point: FrontPoint) -> dict[str, Any]:
@@ -133,7 +150,8 @@ def _print(question: Question, points: Sequence[FrontPoint], best: FrontPoint, o
     typer.echo(f"{name} against chips")
     rows = [(_label(point, best), figure(point.training) if point.training else None) for point in points]
     print_scale(rows, text)
-    typer.echo(f"\n{ON_FRONT} on the Pareto front of chips and time")
+    found = "" if all(point.proven for point in points) else ", of the plans found"
+    typer.echo(f"\n{ON_FRONT} on the Pareto front of chips and time{found}")
     typer.echo(f"{ON_COST_FRONT} also on the Pareto front of cost and time   < best by {objective}")
     for point in points:
         if point.training is None:
@@ -143,6 +161,9 @@ def _print(question: Question, points: Sequence[FrontPoint], best: FrontPoint, o
 def _proof_text(points: Sequence[FrontPoint]) -> str:
     answers = [_answered(point) for point in points if point.training]
     counted = sum(answer.certificate.counted for answer in answers)
+    unknown = [f"{point.chips:,}" for point in points if not point.proven and not point.training]
+    if unknown:
+        return f"not known in the time given: whether a plan fits on {', '.join(unknown)} chips"
     if all(answer.certificate.status == "optimal" for answer in answers):
         return f"proven for every number of chips: none of {counted:,} plans is faster"
     gap = max(answer.certificate.gap or 0.0 for answer in answers)
@@ -188,6 +209,9 @@ def _energy_text(joules: float) -> str:
 def _nowhere(question: Question, points: Sequence[FrontPoint]) -> InputError:
     last = points[-1]
     where = f"{question.job.model.name} on {points[0].chips:,} to {last.chips:,} × {question.cluster.chip.name}"
+    if not all(point.proven for point in points):
+        what = "no plan that fits was found in the time given, and it is not proven that there is none"
+        return InputError(where, what, "give a longer --time-limit")
     return InputError(where, f"no plan fits on any number of chips; on {last.chips:,}: {last.reason}", "try more chips")
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dovetail.cli.evaluation import EXIT_INFEASIBLE
+from dovetail.cli.exit_codes import EXIT_INFEASIBLE
 from dovetail.cli.output import print_facts, print_json, print_table
 from dovetail.errors import InputError
 from dovetail.units import seconds_text

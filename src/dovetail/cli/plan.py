@@ -8,19 +8,32 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dovetail.cli.evaluation import EXIT_INFEASIBLE
+from dovetail.cli.exit_codes import EXIT_ANSWERED, EXIT_INFEASIBLE, EXIT_INTERRUPTED, EXIT_NOTHING_FOUND
 from dovetail.cli.figures import parse_tokens
+from dovetail.cli.interrupt import Interrupt
 from dovetail.cli.output import check_target, print_json
+from dovetail.cli.plan_progress import PlanProgress
 from dovetail.cli.plan_request import Objective, PlanRequest, Strategy
-from dovetail.cli.plan_view import answer_fields, infeasible, print_answer, write_plan
+from dovetail.cli.plan_view import (
+    answer_fields,
+    covered_fields,
+    infeasible,
+    print_answer,
+    print_suggestions,
+    suggestion_fields,
+    write_plan,
+)
 from dovetail.cli.question import Asked, asked
 from dovetail.errors import InputError, quoted
+from dovetail.units import parse
 
 if TYPE_CHECKING:
     from dovetail.plans.plan_file import Question
-    from dovetail.search import Answer
+    from dovetail.search import Answer, Space
     from dovetail.search.pareto_front import Training
 
+#: Time limit of each search for a question to suggest.
+SUGGESTION_SECONDS = 5.0
 #: Time limit of `--ideal` by default: its space is far larger.
 IDEAL_SECONDS = 30.0
 
@@ -28,6 +41,9 @@ _FIX = "Restrict a field of the plan, e.g. tensor_parallel=4,8; repeatable."
 _CHIPS = "Number of chips; 256,512 or 256..4096 (doubling) or 256..4096:256 (steps) gives the Pareto front over them."
 _SIMULATE = "Simulate at most this many leading plans, and take the fastest."
 _STRATEGY = "named: degrees of named strategies; free: every operator sharded its own way (framework wafer or ideal)."
+_MEMORY = "Bytes of a chip that plans may take, e.g. 73GiB; default: what programs get, less 4 %."
+_TIE = "Recommend the simplest plan within this part of the fastest, e.g. 0.01; default: what the model errs by."
+_COVERS = "Also say whether the search covered this plan, what it takes, and why it is not the answer."
 _MODEL = "A model of the catalogue, a model file, or a Hugging Face config.json."
 
 
@@ -46,7 +62,7 @@ def plan(
     optimizer: Annotated[str | None, typer.Option("--optimizer", help="Default: adamw.")] = None,
     fix: Annotated[list[str] | None, typer.Option("--fix", metavar="FIELD=VALUE[,VALUE]", help=_FIX)] = None,
     time_limit: Annotated[
-        float | None, typer.Option("--time-limit", help="Search for at most this many seconds.")
+        float | None, typer.Option("--time-limit", help="Search for at most this many seconds, tables apart.")
     ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Show the bottleneck, and what more hardware would gain.")
@@ -63,80 +79,154 @@ def plan(
     price: Annotated[float | None, typer.Option("--price-per-chip-hour", help="In USD; default: the chip's.")] = None,
     simulate_top: Annotated[int, typer.Option("--simulate-top", min=0, max=1000, help=_SIMULATE)] = 0,
     strategy: Annotated[Strategy, typer.Option("--strategy", help=_STRATEGY)] = "named",
+    memory_limit: Annotated[str | None, typer.Option("--memory-limit", metavar="BYTES", help=_MEMORY)] = None,
+    fastest: Annotated[bool, typer.Option("--fastest", help="Recommend the fastest plan, however involved.")] = False,
+    tie_margin: Annotated[float | None, typer.Option("--tie-margin", metavar="PART", help=_TIE)] = None,
+    covers: Annotated[Path | None, typer.Option("--covers", metavar="PLAN", help=_COVERS)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a view.")] = False,
 ) -> None:
-    """Find the fastest plan that fits, among all the framework can run, and prove it."""
+    """Find the fastest plan that fits, of all the framework runs, prove it, and recommend the simplest close to it."""
     given = {"job.model": model, "job.seq_len": seq_len, "job.global_batch": global_batch, "job.precision": precision}
     given |= {"job.optimizer": optimizer, "cluster.name": cluster, "cluster.chip": chip, "cluster.framework": framework}
-    question = asked(file, given, chips)
-    if out is not None:
-        _check_out(out, force=force)
+    with Interrupt() as interrupt:
+        question = asked(file, given, chips)
+        if out is not None:
+            _check_out(out, force=force)
+        request = PlanRequest(
+            _narrowed(fix), _at_least_0("--time-limit", time_limit), explain, ideal, out,
+            None if tokens is None else parse_tokens(tokens), objective, _at_least_0("--price-per-chip-hour", price),
+            simulate_top, strategy, _bytes(memory_limit), _margin(tie_margin, fastest=fastest), covers, as_json,
+        )  # fmt: skip
+        _answer(question, request, interrupt)
+
+
+def _narrowed(fix: list[str] | None) -> Space:
     from dovetail.plans.narrowed_space import narrowed
 
-    count = None if tokens is None else parse_tokens(tokens)
-    request = PlanRequest(
-        narrowed(fix or ()), _at_least_0("--time-limit", time_limit), explain, ideal, out, count, objective,
-        _at_least_0("--price-per-chip-hour", price), simulate_top, strategy, as_json,
-    )  # fmt: skip
-    if strategy == "free":
-        _check_free(bool(fix), explain=explain, ideal=ideal, several=bool(question.counts))
-    if question.counts and simulate_top:
+    return narrowed(fix or ())
+
+
+def _answer(question: Asked, request: PlanRequest, interrupt: Interrupt) -> None:
+    if request.strategy == "free":
+        _check_free(request, several=bool(question.counts))
+    if not question.counts:
+        _answer_plan(question, request, interrupt)
+        return
+    if request.simulate_top:
         raise InputError(
             "--simulate-top", "cannot be combined with several numbers of chips", "give one, e.g. --chips 256"
         )
-    if question.counts:
-        from dovetail.cli.pareto_front import answer_front
+    from dovetail.cli.pareto_front import answer_front
 
-        answer_front(question, request)
-    else:
-        _answer_plan(question, request)
+    answer_front(question, request, interrupt)
 
 
-def _answer_plan(asked_for: Asked, request: PlanRequest) -> None:
-    from dovetail.plans.narrowed_space import within
-    from dovetail.search import plan as best_plan
-
+def _answer_plan(asked_for: Asked, request: PlanRequest, interrupt: Interrupt) -> None:
     question = asked_for.question()
-    job, cluster, framework = question.job, question.cluster, question.framework
     if request.objective is not None:
         raise InputError("--objective", "compares numbers of chips", "give several, e.g. --chips 256..4096")
-    if request.ideal and framework.name == "ideal":
+    if request.ideal and question.framework.name == "ideal":
         raise InputError("--ideal", "cannot be combined with --framework ideal", "drop one of them")
+    answer = _searched(question, request, interrupt)
+    if answer.evaluation is None:
+        code = _say_none(answer, request, interrupt)
+    else:
+        code = EXIT_ANSWERED
+        _show(answer, asked_for, question, request, interrupt)
+    raise typer.Exit(EXIT_INTERRUPTED if interrupt.asked else code)
+
+
+def _searched(question: Question, request: PlanRequest, interrupt: Interrupt) -> Answer:
+    from dovetail.plans.narrowed_space import within
+    from dovetail.plans.runs import check_job
+    from dovetail.search import SearchProgress
+    from dovetail.search import plan as best_plan
+    from dovetail.step.capacity import check_memory_limit
+
+    job, cluster, framework = question.job, question.cluster, question.framework
     limit, top = request.time_limit_s, request.simulate_top
     if request.strategy == "free":
         from dovetail.mapping.tiles.free_plan import free_plan
 
-        answer = free_plan(job, cluster, framework, time_limit_s=limit, simulate_top=top)
-    else:
-        space = within(request.space, job, cluster, framework)
-        answer = best_plan(job, cluster, framework, space=space, time_limit_s=limit, simulate_top=top)
-    if answer.evaluation is None:
-        explanation = _explained(answer, request)
-        if request.as_json:
-            print_json(answer_fields(answer, explanation=explanation))
-        elif explanation is not None:
-            typer.echo(str(explanation))
-        typer.echo(str(infeasible(answer)), err=True)
-        proven = answer.certificate.status == "infeasible"
-        raise typer.Exit(EXIT_INFEASIBLE if proven else 2)
+        return free_plan(job, cluster, framework, time_limit_s=limit, simulate_top=top, on_progress=interrupt.notice)
+    check_job(job, framework)
+    space, most_bytes = within(request.space, job, cluster, framework), request.memory_limit_bytes
+    check_memory_limit(cluster.chip, most_bytes, "--memory-limit")
+    with PlanProgress(as_json=request.as_json) as shown:
+
+        def notice(progress: SearchProgress) -> bool:
+            shown(progress)
+            return interrupt.notice(progress)
+
+        return best_plan(
+            job,
+            cluster,
+            framework,
+            space=space,
+            time_limit_s=limit,
+            simulate_top=top,
+            memory_limit_bytes=most_bytes,
+            tie_margin=request.tie_margin,
+            on_progress=notice,
+        )
+
+
+def _say_none(answer: Answer, request: PlanRequest, interrupt: Interrupt) -> int:
+    """Why there is no plan; returns the exit code that says whether that is proven."""
+    explanation = interrupt.unless(lambda: _explained(answer, request))
+    sentence = interrupt.unless(lambda: infeasible(answer)) or infeasible(answer, fix_s=0.0)
+    if request.as_json:
+        print_json(answer_fields(answer, explanation=explanation))
+    elif explanation is not None:
+        typer.echo(str(explanation))
+    typer.echo(str(sentence), err=True)
+    return EXIT_INFEASIBLE if answer.certificate.status == "infeasible" else EXIT_NOTHING_FOUND
+
+
+def _show(answer: Answer, asked_for: Asked, question: Question, request: PlanRequest, interrupt: Interrupt) -> None:
+    """The plan with all that was asked for; after an interrupt without what would take further searches."""
     if request.out is not None:
         write_plan(answer, asked_for, request.out)
     training = None if request.tokens is None else _training(answer, request.tokens, request.price_per_chip_hour)
-    ideal = _ideal(question, request) if request.ideal else None
+    ideal = interrupt.unless(lambda: _ideal(question, request)) if request.ideal else None
+    explanation = interrupt.unless(lambda: _explained(answer, request))
+    suggested = None if request.strategy == "free" else interrupt.unless(lambda: _suggested(answer))
+    held = None if request.covers is None else _covered(answer, request.covers)
     if request.as_json:
-        print_json(answer_fields(answer, training=training, ideal=ideal, explanation=_explained(answer, request)))
+        fields = answer_fields(answer, training=training, ideal=ideal, explanation=explanation)
+        print_json(fields | suggestion_fields(suggested) | covered_fields(held))
     else:
-        print_answer(answer, training=training, ideal=ideal, explanation=_explained(answer, request))
+        print_answer(answer, training=training, ideal=ideal, explanation=explanation)
+        print_suggestions(suggested)
+        if held is not None:
+            typer.echo(f"\n{request.covers}: {held.why}")
         if request.out is not None:
             typer.echo(f"\nwrote {request.out}")
 
 
-def _check_free(fixed: bool, *, explain: bool, ideal: bool, several: bool) -> None:
+def _check_free(request: PlanRequest, *, several: bool) -> None:
     """Refuses options that only plans of named strategies have."""
-    refused = {"--fix": fixed, "--explain": explain, "--ideal": ideal, "--chips": several}
+    fixed = request.space != _narrowed(None)
+    refused = {"--fix": fixed, "--explain": request.explain, "--ideal": request.ideal, "--chips": several}
+    refused["--memory-limit"] = request.memory_limit_bytes is not None
     for flag in (flag for flag, given in refused.items() if given):
         fix = "give one number" if flag == "--chips" else "leave it out"
         raise InputError(flag, "cannot be combined with --strategy free", fix)
+
+
+def _suggested(answer: Answer) -> Any:
+    """What else could be asked, where the question divides badly."""
+    from dovetail.explanation.suggestions import suggestions
+
+    return suggestions(answer, SUGGESTION_SECONDS)
+
+
+def _covered(answer: Answer, file: Path) -> Any:
+    """The plan of a file held against the answer."""
+    from dovetail.documents import read_document
+    from dovetail.explanation.covered import covered
+
+    return covered(answer, read_document(file), str(file))
 
 
 def _training(answer: Answer, tokens: float, price_per_chip_hour: float | None) -> Training:
@@ -150,7 +240,8 @@ def _ideal(question: Question, request: PlanRequest) -> Answer:
     from dovetail.search import plan as best_plan
 
     limit = IDEAL_SECONDS if request.time_limit_s is None else request.time_limit_s
-    return best_plan(question.job, question.cluster, "ideal", time_limit_s=limit)
+    most_bytes = request.memory_limit_bytes
+    return best_plan(question.job, question.cluster, "ideal", time_limit_s=limit, memory_limit_bytes=most_bytes)
 
 
 def _explained(answer: Answer, request: PlanRequest) -> Any:
@@ -165,6 +256,21 @@ def _check_out(out: Path, *, force: bool) -> None:
     if out.suffix.lower() not in (".yaml", ".yml"):
         raise InputError(str(out), "does not end in .yaml", "a plan file is YAML: give it that ending")
     check_target(out, force=force)
+
+
+def _bytes(limit: str | None) -> float | None:
+    return None if limit is None else parse(limit, "bytes", "--memory-limit")
+
+
+def _margin(given: float | None, *, fastest: bool) -> float:
+    """The tie margin asked for; 0 for the fastest plan."""
+    from dovetail.step.ties import TIE_MARGIN
+
+    if given is not None and fastest:
+        raise InputError("--tie-margin", "cannot be combined with --fastest", "drop one of them")
+    if given is not None and not 0 <= given <= 1:
+        raise InputError("--tie-margin", f"is {quoted(given)}", "it should be from 0 to 1, e.g. 0.02")
+    return 0.0 if fastest else TIE_MARGIN if given is None else given
 
 
 def _at_least_0(flag: str, value: float | None) -> float | None:

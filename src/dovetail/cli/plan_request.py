@@ -27,4 +27,9 @@ class PlanRequest:
     price_per_chip_hour: float | None
     simulate_top: int
     strategy: Strategy
+    memory_limit_bytes: float | None
+    #: the simplest plan this close to the fastest is recommended
+    tie_margin: float
+    #: a plan file to hold against the answer
+    covers: Path | None
     as_json: bool

@@ -23,7 +23,11 @@ from dovetail.errors import InputError
 from dovetail.units import count_text, seconds_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dovetail.cli.question import Asked
+    from dovetail.explanation.covered import Covered
+    from dovetail.explanation.suggestions import Suggestion
     from dovetail.search import Answer, Certificate
     from dovetail.search.pareto_front import Training
 
@@ -37,7 +41,6 @@ _OF_PLAN = (
     "breakdown",
     "memory_bytes",
     "energy_j",
-    "provenance",
     "plan",
 )
 
@@ -46,8 +49,18 @@ def answer_fields(
     answer: Answer, *, training: Training | None = None, ideal: Answer | None = None, explanation: Any = None
 ) -> dict[str, Any]:
     """The JSON fields others rely on; without a plan those of the plan are null."""
-    best = answer.evaluation
-    fields = {"fits": False} | dict.fromkeys(_OF_PLAN) if best is None else evaluation_fields(best)
+    from dovetail.plans.provenance import provenance_fields
+
+    question = answer.job, answer.cluster, answer.framework
+    if answer.evaluation is None:
+        # that nothing fits rests on the same as an answer does
+        # whether a plan fits is not known where time ran out
+        fits = False if answer.certificate.status == "infeasible" else None
+        fields = {"fits": fits, **dict.fromkeys(_OF_PLAN), "provenance": provenance_fields(*question)}
+    else:
+        fields = evaluation_fields(answer.best, *question)
+        fields["fastest"] = {"plan": plan_fields(answer.fastest.plan), "step_time_s": answer.fastest.step_time_s}
+        fields["recommended_loss"] = answer.recommended_loss
     fields |= question_fields(answer)
     fields |= {
         "certificate": certificate_fields(answer.certificate),
@@ -107,7 +120,7 @@ def _ideal_fields(answer: Answer, ideal: Answer) -> dict[str, Any]:
     return {
         "step_time_s": None if best is None else best.step_time_s,
         "gain": None if best is None else answer.step_time_s / best.step_time_s - 1,
-        "gain_at_most": None if bound is None else answer.step_time_s / bound - 1,
+        "gain_at_most": None if not bound else answer.step_time_s / bound - 1,
         "status": certificate.status,
         "plan": None if best is None else plan_fields(best.plan),
         "certificate": certificate_fields(certificate),
@@ -122,6 +135,7 @@ def print_answer(
         *question_facts(answer.job, answer.cluster, answer.framework),
         *plan_facts(answer.plan),
         *result_facts(answer.best),
+        *_fastest_facts(answer),
         *_simulation_facts(answer),
         *certificate_facts(answer.certificate),
     ]
@@ -133,8 +147,19 @@ def print_answer(
     if explanation is not None:
         typer.echo(f"\n{explanation}")
         return
-    print_parts(answer.best, answer.cluster)
+    print_parts(answer.best)
     _print_alternatives(answer)
+
+
+def _fastest_facts(answer: Answer) -> Facts:
+    """The fastest plan, where a simpler one is recommended."""
+    if answer.recommended is None:
+        return []
+    from dovetail.plans.words import plan_words
+
+    step = seconds_text(answer.fastest.step_time_s)
+    text = f"{step}, {answer.recommended_loss:.1%} less, closer than the model can tell (--fastest takes it)"
+    return [("fastest", text), ("", plan_words(answer.fastest.plan))]
 
 
 def _simulation_facts(answer: Answer) -> Facts:
@@ -152,26 +177,34 @@ def certificate_facts(certificate: Certificate) -> Facts:
     return [
         ("proof", proof_text(certificate)),
         ("", counts_text(certificate)),
-        *wrapped("space", certificate.space),
+        *wrapped("space", certificate.space_text),
     ]
 
 
 def proof_text(certificate: Certificate) -> str:
     """What is proven, in a sentence."""
     simulated = " in simulation" if certificate.time == "simulated" else ""
-    if certificate.status == "optimal":
-        return f"proven: none of {certificate.counted:,} plans is faster{simulated}"
     bound = seconds_text(certificate.lower_bound_s or 0.0)
-    return f"within {certificate.gap or 0.0:.1%} of the best: no plan takes less than {bound}{simulated}"
+    if certificate.status != "optimal":
+        return f"within {certificate.gap or 0.0:.1%} of the best: no plan takes less than {bound}{simulated}"
+    from dovetail.arrays import TOLERANCE
+
+    least_s, proven_s = certificate.lower_bound_framework_s, certificate.lower_bound_s
+    if least_s is None or proven_s is None:
+        return f"proven: none of {certificate.counted:,} plans is faster{simulated}"
+    if least_s >= proven_s * (1 - TOLERANCE):
+        return f"proven: nothing the framework runs is faster than the fastest of {certificate.counted:,} plans"
+    return (
+        f"proven: none of {certificate.counted:,} plans is faster; with other partitions of virtual stages the "
+        f"framework cannot gain more than {1 - least_s / proven_s:.1%}"
+    )
 
 
 def counts_text(certificate: Certificate) -> str:
-    """How many plans were evaluated, do not fit, or were pruned."""
+    """How many plans were evaluated, do not fit, were pruned, or were not looked at."""
     done = "simulated" if certificate.time == "simulated" else "evaluated"
-    start = f"{certificate.evaluated:,} {done}, {certificate.infeasible:,} do not fit, {certificate.pruned:,}"
-    return (
-        f"{start} pruned: none of them can be faster" if certificate.status == "optimal" else f"{start} not evaluated"
-    )
+    text = f"{certificate.evaluated:,} {done}, {certificate.infeasible:,} do not fit, {certificate.pruned:,} pruned"
+    return f"{text}, {certificate.open:,} open" if certificate.open else f"{text}: none of them can be faster"
 
 
 def training_text(training: Training) -> str:
@@ -197,6 +230,28 @@ def _ideal_text(answer: Answer, ideal: Answer) -> str:
     return f"plans that no framework runs would gain {fields['gain']:.1%} ({step} per step{proven})"
 
 
+def suggestion_fields(suggested: Sequence[Suggestion] | None) -> dict[str, Any]:
+    """Other questions as JSON; nothing where there is nothing to suggest."""
+    return {"suggestions": [asdict(each) for each in suggested]} if suggested else {}
+
+
+def print_suggestions(suggested: Sequence[Suggestion] | None) -> None:
+    """Other questions in a sentence each."""
+    words = {"global_batch": "a global batch of {}", "chips": "{} chips"}
+    for each in suggested or ():
+        asked = words[each.field].format(f"{each.value:,}")
+        typer.echo(f"\ntry {asked}: {each.gain:.1%} more tokens a second per chip than {each.asked:,}")
+
+
+def covered_fields(held: Covered | None) -> dict[str, Any]:
+    """A plan held against the answer, as JSON."""
+    if held is None:
+        return {}
+    step = None if held.evaluation is None else held.evaluation.step_time_s
+    fields = {"covered": held.covered, "reason": held.reason, "step_time_s": step, "loss": held.loss}
+    return {"covers": {**fields, "partition_tried": held.partition_tried, "why": held.why}}
+
+
 def _print_alternatives(answer: Answer) -> None:
     if not answer.alternatives:
         return
@@ -208,20 +263,23 @@ def _print_alternatives(answer: Answer) -> None:
     typer.echo(f"  ({ABBREVIATIONS})")
 
 
-def infeasible(answer: Answer) -> InputError:
-    """Why no plan fits, by how much, and the smallest fix."""
+def infeasible(answer: Answer, fix_s: float = FIX_SECONDS) -> InputError:
+    """Why no plan fits, by how much, and the smallest fix, each of whose searches takes `fix_s` at most."""
     from dovetail.explanation.explain import shortfall
-    from dovetail.explanation.smallest_fix import smallest_fixes
+    from dovetail.explanation.smallest_fix import CHIPS, MEMORY, Fixes, smallest_fixes
 
     chips, certificate = answer.cluster.chips, answer.certificate
     where = f"{answer.job.model.name} on {chips:,} × {answer.cluster.chip.name}"
     if certificate.status != "infeasible":
-        return InputError(where, "no plan that fits was found in time", "raise --time-limit")
+        what = "no plan that fits was found in the time given, and it is not proven that there is none"
+        return InputError(where, what, "give a longer --time-limit")
     if certificate.counted == 0:
-        return InputError(where, shortfall(answer, ()), "change the number of chips or sequences, or fix fewer fields")
-    fixes = smallest_fixes(answer, FIX_SECONDS)
+        return InputError(
+            where, shortfall(answer, Fixes()), "change the number of chips or sequences, or fix fewer fields"
+        )
+    fixes = smallest_fixes(answer, fix_s) if fix_s else Fixes(unknown=(MEMORY, CHIPS))
     what = f"none of {certificate.counted:,} plans fits the {shortfall(answer, fixes)}"
-    more = next((fix for fix in fixes if fix.what == "chips"), None)
+    more = next((fix for fix in fixes.found if fix.what == CHIPS), None)
     if more is None:
         return InputError(where, what, "use more chips, chips with more memory, or shorter sequences")
     return InputError(where, what, f"{more.after:,.0f} chips are enough, at {seconds_text(more.step_time_s)} per step")

@@ -134,12 +134,12 @@ def _facts(step: Simulation, cluster: Cluster, *, exact: bool) -> Facts:
     share = f"{abs(step.ratio - 1):.1%}"
     compared = f"{share} {'longer than' if step.ratio >= 1 else 'shorter than'}" if share != "0.0%" else "as long as"
     chips = f"all {cluster.chips} chips" if exact else "one chip per stage"
-    capacity = cluster.chip.memory_bytes
+    capacity = cluster.chip.usable_bytes
     return [
         ("step", f"{seconds_text(step.step_time_s)} simulated, {compared} the model's "
                  f"{seconds_text(step.model_step_time_s)} (ratio {step.ratio:.4f})"),
         ("events", f"{step.events:,}, of {len(step.tasks.graph):,} tasks on {chips}"),
-        ("memory", f"{bytes_text(step.peak_memory_bytes)} of {bytes_text(capacity)} at its peak"),
+        ("memory", f"{bytes_text(step.peak_memory_bytes)} of {bytes_text(capacity)} usable at its peak"),
     ]  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from dovetail.errors import InputError
 
 if TYPE_CHECKING:
     from dovetail.accuracy import Errors, Prediction, Ranking, Refusal, Scoreboard
+    from dovetail.accuracy.ranking import RatioErrors
     from dovetail.accuracy.scoreboard import Slice
     from dovetail.accuracy.simulated import Compared, SimulatedScore
 
@@ -87,6 +88,7 @@ def _print(board: Scoreboard, by: Key, where: str) -> None:
             ("step time", f"MAPE {macro.mape:.1%} ({over}), bias {macro.bias:+.1%}"),
             *([("", f"MAPE {left_out.macro.mape:.1%} with the run's family left out of the fit")] if left_out else []),
             *_ranking_facts(board.ranking),
+            *_tie_facts(board.ratios),
             *_fit_facts(board),
         ]
     )
@@ -95,6 +97,19 @@ def _print(board: Scoreboard, by: Key, where: str) -> None:
         print_table(("memory", *_FIGURES), [(kind, *_figures(errors)) for kind, errors in board.memory.items()])
     _print_worst(board)
     _print_refused(board)
+
+
+def _tie_facts(ratios: RatioErrors | None) -> list[tuple[str, str]]:
+    from dovetail.step.ties import TIE_MARGIN
+
+    if ratios is None:
+        return []
+    over = f"{_many(ratios.groups, 'group')}, {_many(ratios.pairs, 'pair')}"
+    left_out = f"{ratios.left_out_median_ape:.1%} with the family left out of the fit"
+    return [
+        ("ties", f"ratios of two plans' times are off by {ratios.median_ape:.1%} (median, {over})"),
+        ("", f"{left_out}; plans within {TIE_MARGIN:.0%} are ties"),
+    ]
 
 
 def _print_slices(board: Scoreboard, by: Key) -> None:

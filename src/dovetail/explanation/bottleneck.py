@@ -27,7 +27,15 @@ _BASES = {
 
 #: Fields of chips that seconds rest on; fields of chips and frameworks that bytes do.
 _RATES = ("hbm_bytes_per_s", "dense_flops", "clock_hz")
-_MEMORY = ("hbm_bytes", "states", "context_bytes", "allocator_overhead", "collective_buffer_bytes", "logits_bytes")
+_MEMORY = (
+    "hbm_bytes",
+    "hbm_usable_bytes",
+    "states",
+    "context_bytes",
+    "allocator_overhead",
+    "collective_buffer_bytes",
+    "logits_bytes",
+)
 
 
 def spans(plan: Plan, cluster: Cluster) -> dict[str, str]:
@@ -51,11 +59,16 @@ def spans(plan: Plan, cluster: Cluster) -> dict[str, str]:
 def bottleneck(answer: Answer, values: Sequence[Marginal]) -> str:
     """One sentence: what a tenth more of gains most, where the seconds go, and whether memory is the bottleneck."""
     gains = {value.what: value.gain or 0.0 for value in values if value.same_plan_s is not None}
+    proven = {value.what: value.proven for value in values}
     most = max(gains, key=lambda what: gains[what])
-    first = f"{most}: 10 % more gains {percent_text(gains[most])}"
+    # a search that ran out of time may have missed what gains more, of this and of all else
+    first = f"{most}: 10 % more gains {'' if proven[most] else 'at least '}{percent_text(gains[most])}"
     if gains[most] < WORTH:
         first = "nothing that there could be 10 % more of"
-    return f"{first}; {_time_words(answer.best, answer.cluster)}; {_memory_words(answer, gains[CAPACITY])}"
+        if not all(proven[what] for what in gains):
+            first = "not known in the time given what 10 % more would gain most of"
+    memory = _memory_words(answer, gains[CAPACITY], proven=proven[CAPACITY])
+    return f"{first}; {_time_words(answer.best, answer.cluster)}; {memory}"
 
 
 def _time_words(best: Evaluation, cluster: Cluster) -> str:
@@ -68,10 +81,13 @@ def _time_words(best: Evaluation, cluster: Cluster) -> str:
     return f"computation is {percent_text(computing)} of the step, {rest}"
 
 
-def _memory_words(answer: Answer, gain: float) -> str:
-    full = percent_text(answer.best.peak_bytes / answer.cluster.chip.memory_bytes)
+def _memory_words(answer: Answer, gain: float, *, proven: bool) -> str:
+    full = percent_text(answer.best.peak_bytes / answer.cluster.chip.usable_bytes)
     if gain >= WORTH:
-        return f"memory is a bottleneck: the fullest chip is {full} full, and 10 % more gains {percent_text(gain)}"
+        gains = f"gains {'' if proven else 'at least '}{percent_text(gain)}"
+        return f"memory is a bottleneck: the fullest chip is {full} full, and 10 % more {gains}"
+    if not proven:
+        return f"the fullest chip is {full} full, and what 10 % more memory gains is not known in the time given"
     return f"memory is not the bottleneck: the fullest chip is {full} full, but 10 % more gains nothing"
 
 

@@ -9,6 +9,7 @@ from dovetail.errors import InputError
 from dovetail.plans.declaration import declared
 from dovetail.plans.derive import even_layers
 from dovetail.plans.fields import PlanFields
+from dovetail.plans.overlaps import settled
 from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
 from dovetail.plans.plan_file import Task
 from dovetail.plans.runs import check_runs
@@ -67,7 +68,7 @@ def compare(ours: Task, other: Task) -> Comparison:
         if one != two:
             raise InputError(name, "is not the same in both plan files", "compare plans of one job on one cluster")
     before = _evaluated(ours, ours.plan)
-    differences = [_difference(ours, fields, other.plan, before) for fields in _differing(ours.plan, other.plan)]
+    differences = [_difference(ours, fields, other.plan, before) for fields in _differing(ours, other)]
     differences.sort(key=lambda each: (each.gain is None, not each.fits, -(each.gain or 0.0), each.fields))
     return Comparison(before, _evaluated(other, other.plan), tuple(differences))
 
@@ -76,12 +77,19 @@ def _evaluated(task: Task, plan: Plan) -> Evaluation:
     return evaluate(plan, task.job, task.cluster, task.framework)
 
 
-def _differing(ours: Plan, other: Plan) -> list[tuple[str, ...]]:
+def _differing(first: Task, second: Task) -> list[tuple[str, ...]]:
     """Fields, or groups of them, in which two plans differ but for what follows from others."""
+    ours, other = first.plan, second.plan
+    # a switch that one of them leaves to the framework may be what the other says
+    run, other_run = (settled(task.plan, task.framework, task.job) for task in (first, second))
     grouped = {name: group for group in TOGETHER for name in group}
     names = dict.fromkeys(grouped.get(name, (name,)) for name in declared(PlanFields) if name not in _FOLLOWING)
     return [
-        group for group in names if _values(ours, group) != _values(other, group) and not _follows(ours, other, group)
+        group
+        for group in names
+        if _values(ours, group) != _values(other, group)
+        and _values(run, group) != _values(other_run, group)
+        and not _follows(ours, other, group)
     ]
 
 
@@ -127,10 +135,8 @@ def _difference(task: Task, fields: tuple[str, ...], other: Plan, before: Evalua
 def _changed(task: Task, fields: tuple[str, ...], other: Plan) -> Plan:
     """Our plan with some fields of the other; derived fields are derived anew."""
     ours = task.plan
-    written = plan_part(ours)
+    written = {name: value for name, value in plan_part(ours).items() if name not in fields}
     written |= {name: value for name, value in plan_part(other).items() if name in fields}
-    if "recompute_by_block" in fields and other.recompute_by_block is None:
-        written.pop("recompute_by_block", None)
     free = {"data_parallel"}
     if ours.zero_group == ours.data_parallel * ours.context_parallel and "zero_group" not in fields:
         free.add("zero_group")

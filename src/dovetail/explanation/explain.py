@@ -8,7 +8,7 @@ from dovetail.explanation.bottleneck import bottleneck, doubts, spans
 from dovetail.explanation.explanation import Explanation, Interval, StageBytes
 from dovetail.explanation.marginal import marginals, stays_best
 from dovetail.explanation.neighbours import neighbours
-from dovetail.explanation.smallest_fix import SmallestFix, smallest_fixes
+from dovetail.explanation.smallest_fix import MEMORY, Fixes, smallest_fixes
 from dovetail.search.answer import Answer
 from dovetail.units import bytes_text, percent_text
 
@@ -23,6 +23,8 @@ def explain(answer: Answer, *, time_limit_s: float | None = None) -> Explanation
     Where no plan fits: what is missing, and the smallest changes that would do. The limit is for each search around the
     answer, and what it leaves unproven says so; left out it is what the answer took, but 10 to 60 seconds.
     """
+    # what else was close and what hardware is worth are about the fastest plan, as the certificate is
+    answer = answer.of_fastest()
     job, cluster = answer.job, answer.cluster
     if time_limit_s is None:
         time_limit_s = min(max(MIN_LIMIT_S, answer.timing.get("seconds", 0.0)), MAX_LIMIT_S)
@@ -34,7 +36,11 @@ def explain(answer: Answer, *, time_limit_s: float | None = None) -> Explanation
     if answer.evaluation is None:
         fixes = smallest_fixes(answer, time_limit_s)
         why = shortfall(answer, fixes)
-        return Explanation(*names, None, None, None, {}, {}, None, why, (), (), (), doubts(answer), fixes)
+        proven = answer.certificate.status == "infeasible"
+        return Explanation(
+            *names, None, None, None, {}, {}, None, why, (), (), (), doubts(answer), fixes.found, None, proven,
+            fixes.unknown,
+        )  # fmt: skip
     best = answer.best
     others, values = neighbours(answer, time_limit_s), marginals(answer, time_limit_s)
     rivals = [*(a.plan for a in answer.alternatives), *(n.plan for n in others), *(m.plan for m in values)]
@@ -72,20 +78,22 @@ def _fullest(answer: Answer) -> StageBytes:
     stages = answer.best.memory_by_stage
     stage = max(range(len(stages)), key=lambda number: sum(stages[number].values()))
     parts = {name: amount for name, amount in stages[stage].items() if amount}
-    return StageBytes(stage + 1, len(stages), parts, answer.cluster.chip.memory_bytes)
+    return StageBytes(stage + 1, len(stages), parts, answer.cluster.chip.usable_bytes)
 
 
-def shortfall(answer: Answer, fixes: tuple[SmallestFix, ...]) -> str:
+def shortfall(answer: Answer, fixes: Fixes) -> str:
     """Which limit no plan meets, and by how much."""
     if answer.certificate.status != "infeasible":
         return "unknown: time ran out before a plan that fits was found, and before it was proven that there is none"
     if not answer.certificate.counted:
         return f"no degrees of the space divide {answer.cluster.chips} chips, the model and the global batch"
-    memory = next((fix for fix in fixes if fix.what.startswith("memory")), None)
+    memory = next((fix for fix in fixes.found if fix.what == MEMORY), None)
+    if memory is None and MEMORY in fixes.unknown:
+        return "memory: how much would be enough is not known in the time given"
     if memory is None:
         return "memory: no plan of the space fits with 64 times as much"
     lacks = memory.after - memory.before
     return (
-        f"memory: a chip has {bytes_text(memory.before)}, the smallest plan found needs {bytes_text(memory.after)}, "
-        f"{bytes_text(lacks)} ({percent_text(lacks / memory.before)}) more"
+        f"memory: plans may take {bytes_text(memory.before)} of a chip, the smallest plan found needs "
+        f"{bytes_text(memory.after)}, {bytes_text(lacks)} ({percent_text(lacks / memory.before)}) more"
     )

@@ -71,6 +71,10 @@ class Explanation:
     """the smallest changes that make the job fit; empty where it does"""
     interval: Interval | None = None
     """how far the predicted step time may be off; None where no plan fits"""
+    proven: bool = True
+    """where there is no plan: it is proven that none fits"""
+    unknown_fixes: tuple[str, ...] = ()
+    """where there is no plan: what it is not known of, in the time given, whether more of it is enough"""
 
     def fields(self) -> dict[str, Any]:
         """What JSON has: plain numbers, texts and lists."""
@@ -91,14 +95,17 @@ def _plain(value: object) -> object:
 def _lines(explanation: Explanation) -> Iterator[str]:
     yield f"{explanation.job} on {explanation.cluster}, {explanation.framework}"
     if explanation.plan is None:
-        yield "no plan fits"
+        yield "no plan fits" if explanation.proven else "no plan that fits was found in the time given"
         yield from _paragraph("what is missing", explanation.bottleneck)
-        yield from _section("smallest fixes", _fix_rows(explanation.smallest_fix))
+        rows = _fix_rows(explanation.smallest_fix)
+        rows += [(f"more {what}", "", "not known in the time given") for what in explanation.unknown_fixes]
+        yield from _section("smallest fixes", rows)
         yield from _doubts(explanation)
         return
     step_s, fullest = explanation.step_time_s or 0.0, explanation.bytes
     assert fullest is not None, "there is a plan"
-    yield f"{plan_words(explanation.plan)}: {_step(step_s)} a step, MFU {percent_text(explanation.mfu or 0.0)}"
+    mfu = percent_text(explanation.mfu or 0.0)
+    yield f"the fastest plan, {plan_words(explanation.plan)}: {_step(step_s)} a step, MFU {mfu}"
     yield from _paragraph("bottleneck", explanation.bottleneck)
     seconds = {
         f"{n} ({explanation.tiers[n]})" if n in explanation.tiers else n: s for n, s in explanation.seconds.items()
@@ -205,7 +212,8 @@ def _fix_rows(fixes: Iterable[SmallestFix]) -> list[tuple[str, ...]]:
         memory = fix.what.startswith("memory")
         before, after = (bytes_text(n) if memory else f"{n:,.0f}" for n in (fix.before, fix.after))
         name = f"{fix.what} {before} -> {after}"
-        rows.append((name, f"{fix.after / fix.before:.3g} times", f"{plan_words(fix.plan)}"))
+        words = plan_words(fix.plan) + ("" if fix.proven else " (not known in the time given whether less is enough)")
+        rows.append((name, f"{fix.after / fix.before:.3g} times", words))
     return rows
 
 

@@ -85,7 +85,10 @@ def _marginal(
     time_limit_s: float | None,
 ) -> Marginal:
     best_s = answer.step_time_s
-    other = search(answer.job, changed, answer.framework, space=space, time_limit_s=time_limit_s)
+    limit = answer.limit_on(changed)
+    other = search(
+        answer.job, changed, answer.framework, space=space, time_limit_s=time_limit_s, memory_limit_bytes=limit
+    )
     seconds = None if other.evaluation is None else other.step_time_s
     plan = None if other.evaluation is None else other.plan
     if same_s is not None and (seconds is None or same_s < seconds):
@@ -110,7 +113,8 @@ def stays_best(answer: Answer, rivals: Iterable[Plan], time_limit_s: float | Non
     """
     job, framework, best = answer.job, answer.framework, answer.plan
     roomy = with_memory(answer.cluster, MOST)
-    around = search(job, roomy, framework, space=neighbourhood(answer), time_limit_s=time_limit_s)
+    space, limit = neighbourhood(answer), answer.limit_on(roomy)
+    around = search(job, roomy, framework, space=space, time_limit_s=time_limit_s, memory_limit_bytes=limit)
     # what needs more memory than there is comes to be a rival with more memory alone
     larger = [around.plan] if around.evaluation is not None else []
     timed = {
@@ -118,9 +122,12 @@ def stays_best(answer: Answer, rivals: Iterable[Plan], time_limit_s: float | Non
         for plan in dict.fromkeys([*rivals, *larger])
         if plan != best and plan.chips == answer.cluster.chips
     }
-    fitting = sorted((p for p, e in timed.items() if e.fits), key=lambda plan: timed[plan].step_time_s)[:RIVALS]
+    kept = [plan for plan, each in timed.items() if each.peak_bytes <= answer.limit_bytes]
+    fitting = sorted(kept, key=lambda plan: timed[plan].step_time_s)[:RIVALS]
     peaks = {
-        p: e.peak_bytes for p, e in timed.items() if not e.fits and e.step_time_s < answer.step_time_s * (1 - TOLERANCE)
+        plan: each.peak_bytes
+        for plan, each in timed.items()
+        if plan not in kept and each.step_time_s < answer.step_time_s * (1 - TOLERANCE)
     }
     ranges = [_memory_range(answer, peaks)]
     for knob in knobs(answer.cluster):
@@ -144,7 +151,7 @@ def _timed(answer: Answer, knob: Knob) -> Timed:
 
 def _memory_range(answer: Answer, peaks: dict[Plan, float]) -> StaysBest:
     """Seconds do not depend on capacity: the plan must fit, and no faster one that needs more may."""
-    capacity = answer.cluster.chip.memory_bytes
+    capacity = answer.limit_bytes
     fullest = answer.best.peak_bytes / capacity
     nearest = min(peaks, key=lambda plan: peaks[plan], default=None)
     high = MOST if nearest is None else min(MOST, peaks[nearest] / capacity)

@@ -62,6 +62,7 @@ def neighbours(answer: Answer, time_limit_s: float | None = None) -> tuple[Neigh
             answer.framework,
             space=replace(around, **forced),
             time_limit_s=time_limit_s,
+            memory_limit_bytes=answer.memory_limit_bytes,
         )
         proven = other.certificate.status != "feasible"
         if other.evaluation is None:
@@ -136,7 +137,7 @@ def _with_order(answer: Answer, turned: Plan) -> Neighbour:
         evaluation = evaluate(turned, answer.job, answer.cluster, answer.framework, energy=False)
     except InputError:
         return Neighbour("axis_order", order, None, None, None, proven=True)
-    if not evaluation.fits:
+    if evaluation.peak_bytes > answer.limit_bytes:
         return Neighbour("axis_order", order, None, None, None, proven=True)
     loss = evaluation.step_time_s / answer.step_time_s - 1
     return Neighbour("axis_order", order, turned, evaluation.step_time_s, loss, proven=False)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dovetail.explanation.changed_hardware import with_chips, with_memory
+from dovetail.hardware import Cluster
 from dovetail.plans.plan import Plan
 from dovetail.search.answer import Answer
 from dovetail.search.plan import plan as search
 
 #: The largest change that is tried, and how closely the least memory is told.
 MOST, CLOSE = 64, 0.01
+#: What can be changed.
+MEMORY, CHIPS = "memory of each chip", "chips"
 #: Nodes more or fewer that are tried where nothing divides the chips.
 NODES = 4
 
@@ -26,52 +29,68 @@ class SmallestFix:
     step_time_s: float
     too_little: float | None
     """the most that was tried and is proven not to do"""
+    proven: bool
+    """of all that was tried, no smaller change does; otherwise a search for one ran out of time"""
 
 
-def smallest_fixes(answer: Answer, time_limit_s: float | None = None) -> tuple[SmallestFix, ...]:
+@dataclass(frozen=True, slots=True)
+class Fixes:
+    """The smallest changes that were found, each of one thing; and what could not be settled in the time given."""
+
+    found: tuple[SmallestFix, ...] = ()
+    unknown: tuple[str, ...] = ()
+    """of these it is not known whether some change is enough: searches ran out of time"""
+
+
+def smallest_fixes(answer: Answer, time_limit_s: float | None = None) -> Fixes:
     """The least memory on each chip, and the fewest chips in steps of two, up to 64 times what there is.
 
-    Where no degrees divide the chips, neither helps: then the nearest number of chips, node by node.
+    Where no degrees divide the chips, neither helps: then the nearest number of chips, node by node. Nothing is tried
+    where it is not known whether the job fits as it is.
     """
-    if answer.certificate.status == "infeasible" and not answer.certificate.counted:
-        nearest = _other_chips(answer, time_limit_s)
-        return () if nearest is None else (nearest,)
-    fixes = (_more_memory(answer, time_limit_s), _more_chips(answer, time_limit_s))
-    return tuple(fix for fix in fixes if fix is not None)
+    if answer.certificate.status != "infeasible":
+        return Fixes(unknown=(MEMORY, CHIPS))
+    ways = (_more_memory, _more_chips) if answer.certificate.counted else (_other_chips,)
+    tried = [way(answer, time_limit_s) for way in ways]
+    return Fixes(
+        tuple(each for each in tried if isinstance(each, SmallestFix)),
+        tuple(each for each in tried if isinstance(each, str)),
+    )
 
 
-def _other_chips(answer: Answer, time_limit_s: float | None) -> SmallestFix | None:
+def _other_chips(answer: Answer, time_limit_s: float | None) -> SmallestFix | str | None:
     """The nearest cluster of whole nodes on which a plan fits; of two as near the larger."""
-    chips = answer.cluster.chips
+    chips, proven = answer.cluster.chips, True
     node = answer.cluster.tiers[0].size if len(answer.cluster.tiers) > 1 else 1
     for change in (sign * node * count for count in range(1, NODES + 1) for sign in (1, -1)):
         other = with_chips(answer.cluster, chips + change) if chips + change > 0 else None
         if other is None:
             continue
-        answered = search(answer.job, other, answer.framework, space=answer.space, time_limit_s=time_limit_s)
+        answered = _searched(answer, other, time_limit_s)
         if answered.evaluation is not None:
-            return SmallestFix("chips", chips, other.chips, answered.plan, answered.step_time_s, None)
-    return None
+            return SmallestFix(CHIPS, chips, other.chips, answered.plan, answered.step_time_s, None, proven)
+        proven = proven and answered.certificate.status == "infeasible"
+    return None if proven else CHIPS
 
 
-def _more_memory(answer: Answer, time_limit_s: float | None) -> SmallestFix | None:
-    capacity = answer.cluster.chip.memory_bytes
+def _more_memory(answer: Answer, time_limit_s: float | None) -> SmallestFix | str | None:
+    """The least memory; the thing's name where it is not known whether any is enough, None where none is."""
+    capacity = answer.limit_bytes
 
     def tried(factor: float) -> Answer:
-        changed = with_memory(answer.cluster, factor)
-        return search(answer.job, changed, answer.framework, space=answer.space, time_limit_s=time_limit_s)
+        return _searched(answer, with_memory(answer.cluster, factor), time_limit_s)
 
     def needed(fitting: Answer) -> float:
         return fitting.best.peak_bytes / capacity
 
-    too_small, proven, fitting = 1.0, answer.certificate.status == "infeasible", None
+    too_small, proven, fitting = 1.0, True, None
     while fitting is None and too_small < MOST:
         other = tried(2 * too_small)
         fitting = other if other.evaluation is not None else None
         if fitting is None:
             too_small, proven = 2 * too_small, proven and other.certificate.status == "infeasible"
     if fitting is None:
-        return None
+        return None if proven else MEMORY
     while needed(fitting) > too_small * (1 + CLOSE):
         # the fastest plan that fits tends to fill what there is: what it needs is no least, so halve from there
         middle = (too_small * needed(fitting)) ** 0.5
@@ -81,18 +100,31 @@ def _more_memory(answer: Answer, time_limit_s: float | None) -> SmallestFix | No
         else:
             too_small, proven = middle, proven and other.certificate.status == "infeasible"
     after, too_little = needed(fitting) * capacity, too_small * capacity if proven else None
-    return SmallestFix("memory of each chip", capacity, after, fitting.plan, fitting.step_time_s, too_little)
+    return SmallestFix(MEMORY, capacity, after, fitting.plan, fitting.step_time_s, too_little, proven)
 
 
-def _more_chips(answer: Answer, time_limit_s: float | None) -> SmallestFix | None:
-    chips, factor, proven = answer.cluster.chips, 1, answer.certificate.status == "infeasible"
+def _more_chips(answer: Answer, time_limit_s: float | None) -> SmallestFix | str | None:
+    """The same of chips; None also where the cluster cannot be larger."""
+    chips, factor, proven = answer.cluster.chips, 1, True
     while factor < MOST:
         larger = with_chips(answer.cluster, chips * factor * 2)
         if larger is None:
-            return None
-        other = search(answer.job, larger, answer.framework, space=answer.space, time_limit_s=time_limit_s)
+            break
+        other = _searched(answer, larger, time_limit_s)
         if other.evaluation is not None:
             too_little = float(chips * factor) if proven else None
-            return SmallestFix("chips", chips, larger.chips, other.plan, other.step_time_s, too_little)
+            return SmallestFix(CHIPS, chips, larger.chips, other.plan, other.step_time_s, too_little, proven)
         factor, proven = factor * 2, proven and other.certificate.status == "infeasible"
-    return None
+    return None if proven else CHIPS
+
+
+def _searched(answer: Answer, cluster: Cluster, time_limit_s: float | None) -> Answer:
+    """The same question on another cluster."""
+    return search(
+        answer.job,
+        cluster,
+        answer.framework,
+        space=answer.space,
+        time_limit_s=time_limit_s,
+        memory_limit_bytes=answer.limit_on(cluster),
+    )

@@ -10,7 +10,7 @@ At each level we drop a candidate if a point of the front beats its bound. A bat
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -20,6 +20,8 @@ import numpy as np
 from dovetail.arrays import Array, Bools, Floats, Ints
 from dovetail.bounds.design_bound import design_bounds
 from dovetail.bounds.design_tables import DesignTables
+from dovetail.digests import package_digests
+from dovetail.errors import InputError
 from dovetail.exploration import wafers
 from dovetail.exploration.best_plans import columns_of, limits, searched
 from dovetail.exploration.lower_bounds import candidate_lower_bounds
@@ -83,19 +85,26 @@ Task = Range | CandidateBatch | WarmStarts | Replay
 class Worker:
     """Runs tasks of a study; tables are built once per process."""
 
-    def __init__(self, study: ResolvedStudy) -> None:
+    def __init__(self, study: ResolvedStudy, computed_by: Mapping[str, str] | None = None) -> None:
         self.study = study
+        #: digests of where the study was started
+        self._computed_by = dict(computed_by or package_digests())
         # wafers come grid by grid, and each grid has its own large tables
         self._tables = lru_cache(maxsize=len(study.jobs) if study.of_wafers else 256)(self._new_tables)
 
-    def __getstate__(self) -> ResolvedStudy:
-        return self.study
+    def __getstate__(self) -> tuple[ResolvedStudy, dict[str, str]]:
+        return self.study, self._computed_by
 
-    def __setstate__(self, study: ResolvedStudy) -> None:
-        self.__init__(study)
+    def __setstate__(self, state: tuple[ResolvedStudy, dict[str, str]]) -> None:
+        self.__init__(*state)
 
     def __call__(self, task: Task) -> Part:
-        """Runs a batch."""
+        """Runs a batch; raises an error on a machine whose code, calibration, data or versions are others."""
+        here, there = package_digests(), self._computed_by
+        if here != there:
+            others = ", ".join(f"{name} {there[name]} → {here[name]}" for name in here if here[name] != there[name])
+            fix = "install the same Dovetail, Python and packages on all machines of the cluster"
+            raise InputError("worker", f"would compute with something else ({others})", fix)
         match task:
             case Range():
                 return self._physical(task)

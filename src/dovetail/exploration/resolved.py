@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -11,10 +10,11 @@ from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 
-from dovetail import __version__, frameworks
+from dovetail import frameworks
 from dovetail.arrays import Floats, Ints
+from dovetail.digests import digest
 from dovetail.documents import validate
-from dovetail.errors import InputError, one_of
+from dovetail.errors import InputError
 from dovetail.exploration import wafers
 from dovetail.exploration.study_file import (
     ExecutorPart,
@@ -35,7 +35,8 @@ from dovetail.hardware.network import TierSpec, fit_tiers
 from dovetail.models import Job
 from dovetail.plans.narrowed_space import within
 from dovetail.plans.plan_file import job_of, relative_to
-from dovetail.plans.space import PlanSpaceSpec, Space, check_space
+from dovetail.plans.runs import check_job
+from dovetail.plans.space import PlanSpaceSpec, Space
 from dovetail.search.simulated import MOST
 
 T = TypeVar("T")
@@ -175,11 +176,11 @@ def study_of(document: Mapping[str, Any], where: str, folder: Path = Path()) -> 
 def _study(file: StudyFile, where: str, folder: Path) -> ResolvedStudy:
     jobs = _jobs(file.jobs, folder)
     framework = _named("cluster.framework", lambda: frameworks.load(relative_to(file.cluster.framework, folder)))
-    precisions = dict(framework.states)
     for job in jobs:
-        if job.job.precision not in precisions:
-            what = f"{job.job.precision} is not run by {framework.name}"
-            raise InputError(f"jobs.{job.name}.precision", what, one_of(precisions, job.job.precision))
+        try:
+            check_job(job.job, framework)
+        except InputError as error:
+            raise InputError(f"jobs.{job.name}.{error.where.removeprefix('job: ')}", error.what, error.fix) from None
     space = _space(file.hardware, file.name, f"{where}: hardware", folder)
     counts = _counts(file, space)
     tiers = None
@@ -207,7 +208,7 @@ def _study(file: StudyFile, where: str, folder: Path) -> ResolvedStudy:
         check_simulated(file.objectives, file.search.method)
     study = replace(study, plans=_plans(file.plans, study))
     asked = file.model_dump(mode="json", exclude_none=True, exclude=_NOT_ASKED)
-    return replace(study, document={**asked, "content": _content(study), "version": __version__})
+    return replace(study, document={**asked, "content": _content(study)})
 
 
 def _counts(file: StudyFile, space: DesignSpace) -> tuple[int, ...]:
@@ -275,7 +276,6 @@ def _settled(field: str, value: Any, cases: Sequence[tuple[Job, Cluster]], frame
     refused = InputError("", "", "")
     for job, cluster in cases:
         try:
-            check_space(Space(**{field: value}), framework)
             return getattr(within(Space(**{field: value}), job, cluster, framework), field)
         except InputError as error:
             refused = error
@@ -370,16 +370,15 @@ def _check_estimate(space: DesignSpace, objective: str) -> None:
 def _content(study: ResolvedStudy) -> dict[str, str]:
     """Digests of what names and paths refer to, so that we notice if a file changed during a run."""
     space = study.space
-    axes = [(axis.name, {name: values.tobytes() for name, values in axis.values.items()}) for axis in space.axes]
+    formulas = space.formulas
     parts: dict[str, object] = {
         "jobs": study.jobs,
         "framework": study.framework,
-        "space": (space.fixed, axes, _texts(space)),
+        "space": (space.fixed, space.axes, _texts(space)),
         "tiers": study.tiers,
+        "technology": (formulas.references, formulas.technology, formulas.end),
     }
-    formulas = space.formulas
-    parts["technology"] = (formulas.references, formulas.technology, formulas.end)
-    return {name: hashlib.sha256(repr(part).encode()).hexdigest()[:16] for name, part in parts.items()}
+    return {name: digest(part) for name, part in parts.items()}
 
 
 def _texts(space: DesignSpace) -> list[object]:

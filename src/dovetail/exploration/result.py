@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dovetail.arrays import TOLERANCE, Floats
+from dovetail.digests import package_provenance
 from dovetail.exploration import wafers
 from dovetail.exploration.lower_bounds import candidate_lower_bounds
 from dovetail.exploration.objective import OBJECTIVES
@@ -20,7 +21,7 @@ from dovetail.exploration.store import Part, RunStore
 from dovetail.hardware.design_space.space import DesignSpace
 from dovetail.models import Job
 from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
-from dovetail.plans.words import space_sentence
+from dovetail.plans.stated_space import stated
 from dovetail.plans.write import plan_document
 from dovetail.search.certificate import status_of
 
@@ -93,6 +94,7 @@ def result_document(
         **answer,
         "certificate": _certificate(study, front, searched, rest),
         "counts": dict(counts),
+        "provenance": package_provenance(),
     }
 
 
@@ -167,8 +169,8 @@ def space_words(study: ResolvedStudy) -> str:
     job, usual = study.jobs[0].job, study.usual_clusters
     if study.of_wafers:
         resolved = wafers.joined_space([study.plans.resolve(job, cluster, study.framework) for cluster in usual])
-        return wafers.space_words(study.space, study.counts, space_sentence(resolved, study.framework))
-    plans = space_sentence(study.plans.resolve(job, usual[-1], study.framework), study.framework)
+        return wafers.space_words(study.space, study.counts, stated(resolved, study.plans, study.framework)[1])
+    plans = stated(study.plans.resolve(job, usual[-1], study.framework), study.plans, study.framework)[1]
     counts = f"{study.counts[0]:,}" if len(study.counts) == 1 else f"{study.counts[0]:,} to {study.counts[-1]:,}"
     return (
         f"{study.space.size:,} designs of {study.space.name} within their limits, {counts} chips, "

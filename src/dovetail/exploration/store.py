@@ -1,7 +1,8 @@
 """The run directory of a study: the resolved study, a Parquet part for each batch, their index, the result.
 
 Files are written atomically, and a part counts only with its index entry, which has its digest. Batches give the same
-bytes whenever they run, so we simply rerun what is missing or damaged.
+bytes whenever they run, so we simply rerun what is missing or damaged. Next to the study is what computed the parts:
+nothing else goes on with them.
 """
 # the types of pyarrow are unknown
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -20,18 +21,15 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from dovetail.arrays import Array
+from dovetail.digests import package_provenance
 from dovetail.errors import InputError
+from dovetail.exploration import records
 from dovetail.exploration.folder import Folder, LocalFolder, not_read, not_written
-from dovetail.exploration.records import SCHEMA_VERSION, STUDY, DamagedError, fields, may_resume, study_of, to_json
+from dovetail.exploration.records import INDEX, PARTS, RESULT, SCHEMA_VERSION, STUDY, TIMING, DamagedError, to_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-RESULT, TIMING = "result.json", "timing.json"
-PARTS, INDEX = "parts", "index"
-
-_LEVEL = re.compile(r"[a-z][a-z_]*")
-_ENTRY = re.compile(r"([a-z][a-z_]*)-(\d{6,})\.json")
 _COLUMN_TYPES = ("int64", "float64", "bool")
 
 
@@ -59,31 +57,42 @@ class RunStore:
         self._folder = folder
         self._writes = writes
         self._index: dict[str, set[int]] | None = None
+        #: of parts that were written or found intact
+        self._digests: dict[str, str] = {}
         self._times: list[tuple[str, int, float]] = []
 
     @staticmethod
-    def open(where: str | Path, study: Mapping[str, Any], *, resume: bool) -> RunStore:
-        """Starts a run in a new or empty directory, or resumes the run of the same study in it."""
+    def open(where: str | Path, study: Mapping[str, Any], *, resume: bool, recompute: bool = False) -> RunStore:
+        """Starts a run in a new or empty directory, or resumes the run of the same study in it.
+
+        A run computed by other code, calibration, data or versions is refused, or with `recompute` discarded.
+        """
         folder = _folder(str(where))
         asked = cast("dict[str, Any]", json.loads(to_json(study)))
+        provenance = package_provenance()
         # before locking too: we must not write among a user's files
-        may_resume(folder, asked, resume=resume)
+        records.recomputed_because(folder, asked, provenance, resume=resume, recompute=recompute)
         folder.claim()
         try:
-            if not may_resume(folder, asked, resume=resume):
-                folder.put(STUDY, to_json({"schema": SCHEMA_VERSION, "study": asked}))
+            reason = records.recomputed_because(folder, asked, provenance, resume=resume, recompute=recompute)
+            if reason:
+                records.discard(folder)
+            if reason is None or reason:
+                folder.put(STUDY, to_json({"schema": SCHEMA_VERSION, "provenance": provenance, "study": asked}))
             folder.prepare(PARTS)
             folder.prepare(INDEX)
         except BaseException:
             folder.close()
             raise
-        return RunStore(str(where), folder, asked, writes=True)
+        store = RunStore(str(where), folder, asked, writes=True)
+        store.repairs += [f"{folder.where}: everything is recomputed because it {reason}."] if reason else []
+        return store
 
     @staticmethod
     def view(where: str | Path) -> RunStore:
         """A run to read, which another process may be writing."""
         folder = _folder(str(where))
-        study = study_of(folder) if folder.sizes() is not None else None
+        study = records.study_of(folder) if folder.sizes() is not None else None
         if study is None:
             raise InputError(folder.where, "has no run", "name the directory of a study's run")
         return RunStore(str(where), folder, study, writes=False)
@@ -112,7 +121,10 @@ class RunStore:
         return frozenset(self._entries().get(level, ()))
 
     def read(self, level: str, number: int) -> Part | None:
-        """The result of a finished batch; None if it is not finished, or damaged (then `repairs` says so)."""
+        """The result of a finished batch; None if it is not finished, or damaged (then `repairs` says so).
+
+        Who only reads gets an error about a damaged one.
+        """
         checked = self._checked(level, number)
         if checked is None:
             return None
@@ -124,13 +136,14 @@ class RunStore:
     def write(self, part: Part) -> None:
         """Saves the result of a batch: its part first, then the index entry that makes it count."""
         assert self._writes, "this run is open for reading only"
-        stem = _stem(part.level, part.number)
+        stem = records.stem_of(part.level, part.number)
         rows, content = _parquet(part)
         digest = hashlib.sha256(content).hexdigest()
         entry = {"rows": rows, "bytes": len(content), "sha256": digest, "facts": dict(part.facts)}
         self._folder.put(f"{PARTS}/{stem}.parquet", content)
         self._folder.put(f"{INDEX}/{stem}.json", to_json(entry))
         self._entries().setdefault(part.level, set()).add(part.number)
+        self._digests[stem] = digest
 
     def note_time(self, level: str, number: int, seconds: float) -> None:
         """Records how long a batch took; saved in its own file, since it differs between runs."""
@@ -142,31 +155,39 @@ class RunStore:
         times = [{"level": level, "number": number, "seconds": seconds} for level, number, seconds in self._times]
         self._folder.put(TIMING, to_json({"schema": SCHEMA_VERSION, "batches": times}))
         digest = hashlib.sha256(to_json(result)).hexdigest()
-        document = {"schema": SCHEMA_VERSION, "parts": self._parts(), "sha256": digest, "result": dict(result)}
+        for level, number in self._finished():
+            if records.stem_of(level, number) not in self._digests:
+                self._intact(level, number)
+        parts = self._parts(self._digests)
+        document = {"schema": SCHEMA_VERSION, "parts": parts, "sha256": digest, "result": dict(result)}
         self._folder.put(RESULT, to_json(document))
 
     def result(self) -> dict[str, Any] | None:
-        """The result of a finished study; None if it is not finished, or damaged (then `repairs` says so)."""
+        """The result of a finished study; None if it is not finished, or damaged (then `repairs` says so).
+
+        All its parts are read: one that is damaged makes the study unfinished. Who only reads gets an error.
+        """
         content = self._folder.get(RESULT)
         if content is None:
             return None
         try:
-            document = fields(content, schema=int, parts=dict, sha256=str, result=dict)
+            document = records.fields(content, schema=int, parts=dict, sha256=str, result=dict)
+            result = cast("dict[str, Any]", document["result"])
+            if hashlib.sha256(to_json(result)).hexdigest() != document["sha256"]:
+                raise DamagedError("was changed")
+            # those of runs before digests were recorded say only how many there are
+            if not document["parts"].items() <= self._parts(self.check()).items():
+                raise DamagedError("is of parts that were damaged or lost")
         except DamagedError as damage:
-            self.repairs.append(f"{self._folder.where}: {RESULT} is rebuilt because it {damage}.")
-            return None
-        result = cast("dict[str, Any]", document["result"])
-        if hashlib.sha256(to_json(result)).hexdigest() != document["sha256"]:
-            self.repairs.append(f"{self._folder.where}: {RESULT} is rebuilt because it was changed.")
-            return None
-        if document["parts"] != self._parts():
-            # a listing shows that a part was truncated or lost; reading all parts shows which
-            for level in self.levels():
-                for number in self.numbers(level):
-                    self._checked(level, number)
-            self.repairs.append(f"{self._folder.where}: {RESULT} is rebuilt because parts were truncated or lost.")
+            self._note(RESULT, damage, f"{RESULT} is rebuilt because it {damage}")
             return None
         return result
+
+    def check(self) -> Mapping[str, str]:
+        """The digests of all finished parts, each read and checked against its index entry."""
+        for level, number in self._finished():
+            self._intact(level, number)
+        return self._digests
 
     def table(self, level: str) -> pa.Table:
         """All finished and undamaged parts of a level, in the order of their numbers."""
@@ -179,48 +200,61 @@ class RunStore:
     def _entries(self) -> dict[str, set[int]]:
         """The numbers of finished batches by level: listed once, since nobody else writes."""
         if self._index is None:
-            self._index = {}
-            for name in self._folder.sizes(INDEX) or {}:
-                match = _ENTRY.fullmatch(name)
-                if match and name == f"{_stem(match[1], int(match[2]))}.json":
-                    self._index.setdefault(match[1], set()).add(int(match[2]))
+            self._index = records.finished_batches(self._folder)
         return self._index
 
-    def _parts(self) -> dict[str, int]:
+    def _finished(self) -> list[tuple[str, int]]:
+        return [(level, number) for level in self.levels() for number in sorted(self.numbers(level))]
+
+    def _parts(self, digests: Mapping[str, str]) -> dict[str, Any]:
+        """What a result says about the parts it is of."""
         sizes = [size for name, size in (self._folder.sizes(PARTS) or {}).items() if name.endswith(".parquet")]
-        return {"files": len(sizes), "bytes": sum(sizes)}
+        whole = hashlib.sha256(to_json(dict(sorted(digests.items())))).hexdigest()
+        return {"files": len(sizes), "bytes": sum(sizes), "sha256": whole}
 
     def _checked(self, level: str, number: int) -> tuple[pa.Table, dict[str, Any]] | None:
-        """The rows and facts of a finished batch, checked by digest; a damaged one no longer counts as finished."""
+        """The rows and facts of a finished batch; None if it is not finished, or damaged."""
+        intact = self._intact(level, number)
+        if intact is None:
+            return None
+        try:
+            return _rows(*intact, level, number)
+        except DamagedError as damage:
+            self._give_up(level, number, damage)
+            return None
+
+    def _intact(self, level: str, number: int) -> tuple[bytes, dict[str, Any]] | None:
+        """The part and index entry of a finished batch, checked by digest; None if it is not finished, or damaged."""
         if number not in self._entries().get(level, ()):
             return None
-        stem = _stem(level, number)
+        stem = records.stem_of(level, number)
         try:
-            entry = _entry(self._folder.get(f"{INDEX}/{stem}.json"))
-            return _rows(self._folder.get(f"{PARTS}/{stem}.parquet"), entry, level, number)
+            entry = records.checked_entry(self._folder.get(f"{INDEX}/{stem}.json"))
+            content = records.checked_content(self._folder.get(f"{PARTS}/{stem}.parquet"), entry)
         except DamagedError as damage:
-            self._entries()[level].discard(number)
-            self.repairs.append(
-                f"{self._folder.where}: batch {number} of level {level} is run again because its {damage}."
-            )
-            if self._writes:
-                # top-down: a run with a result counts as finished, and so does a batch with an entry
-                for name in (RESULT, f"{INDEX}/{stem}.json", f"{PARTS}/{stem}.parquet"):
-                    self._folder.remove(name)
+            self._give_up(level, number, damage)
             return None
+        self._digests[stem] = entry["sha256"]
+        return content, entry
 
+    def _give_up(self, level: str, number: int, damage: DamagedError) -> None:
+        """A damaged batch no longer counts as finished."""
+        stem = records.stem_of(level, number)
+        index, part = f"{INDEX}/{stem}.json", f"{PARTS}/{stem}.parquet"
+        file = index if str(damage).startswith("index") else part
+        self._note(file, damage, f"batch {number} of level {level} is run again because its {damage} ({file})")
+        self._entries()[level].discard(number)
+        self._digests.pop(stem, None)
+        # top-down: a run with a result counts as finished, and so does a batch with an entry
+        for name in (RESULT, index, part):
+            self._folder.remove(name)
 
-def _stem(level: str, number: int) -> str:
-    assert _LEVEL.fullmatch(level), level
-    assert number >= 0, number
-    return f"{level}-{number:06d}"
-
-
-def _entry(content: bytes | None) -> dict[str, Any]:
-    try:
-        return fields(content or b"", rows=int, bytes=int, sha256=str, facts=dict)
-    except DamagedError as damage:
-        raise DamagedError(f"index entry {damage}") from None
+    def _note(self, file: str, damage: DamagedError, repair: str) -> None:
+        """Says how a damaged file is repaired; who only reads cannot repair it."""
+        if not self._writes:
+            fix = "run its study with --resume, which computes again what is damaged"
+            raise InputError(f"{self._folder.where}: {file}", f"is damaged ({damage})", fix)
+        self.repairs.append(f"{self._folder.where}: {repair}.")
 
 
 def _parquet(part: Part) -> tuple[int, bytes]:
@@ -257,17 +291,11 @@ def _parquet(part: Part) -> tuple[int, bytes]:
     return table.num_rows, sink.getvalue().to_pybytes()
 
 
-def _rows(content: bytes | None, entry: dict[str, Any], level: str, number: int) -> tuple[pa.Table, dict[str, Any]]:
+def _rows(content: bytes, entry: dict[str, Any], level: str, number: int) -> tuple[pa.Table, dict[str, Any]]:
     """The rows of a part, checked against its index entry."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if content is None:
-        raise DamagedError("part is missing")
-    if len(content) != entry["bytes"]:
-        raise DamagedError(f"part has {len(content)} bytes instead of {entry['bytes']}")
-    if hashlib.sha256(content).hexdigest() != entry["sha256"]:
-        raise DamagedError("part does not have the digest that the index gives")
     try:
         # twice as fast as `read_table`, which looks for a dataset of many files
         file = pq.ParquetFile(pa.BufferReader(content))

@@ -35,6 +35,7 @@ class Study(ResolvedStudy):
         where: str | Path | None = None,
         *,
         resume: bool = False,
+        recompute: bool = False,
         executor: str | None = None,
         address: str | None = None,
         workers: int | None = None,
@@ -43,16 +44,26 @@ class Study(ResolvedStudy):
     ) -> StudyResult:
         """The best design or the Pareto front, saved in a run directory if one is named.
 
-        `executor`, `address` and `workers` override the study's: they change only the run time. `simulate_top`
+        `resume` goes on with the run in the directory, if the same code, calibration, data and versions computed it;
+        with `recompute`, what something else computed is discarded. `executor`, `address` and `workers` override the
+        study's: they change only the run time. `simulate_top`
         overrides it too, but is part of the question: that many leading designs are simulated, and the result says
         which of them is fastest when simulated.
         """
         if simulate_top is not None:
             return self.simulating(simulate_top).run(
-                where, resume=resume, executor=executor, address=address, workers=workers, listener=listener
+                where,
+                resume=resume,
+                recompute=recompute,
+                executor=executor,
+                address=address,
+                workers=workers,
+                listener=listener,
             )
         place, asked = where if where is not None else self.output, self.executor
-        store = InMemoryStore() if place is None else RunStore.open(place, self.document, resume=resume)
+        store = InMemoryStore()
+        if place is not None:
+            store = RunStore.open(place, self.document, resume=resume, recompute=recompute)
         try:
             start, result = time.monotonic(), store.result()
             if result is None:

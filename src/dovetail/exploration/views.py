@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dovetail.errors import InputError
-from dovetail.exploration.store import PARTS, RunStore
+from dovetail.exploration.records import PARTS
+from dovetail.exploration.store import RunStore
 
 if TYPE_CHECKING:
     import duckdb
@@ -31,7 +32,7 @@ def to_pandas(store: RunStore, level: str) -> pd.DataFrame:
 def connect(where: str | Path) -> duckdb.DuckDBPyConnection:
     """A DuckDB database in memory with a view of each level over its Parquet files, new ones as they come.
 
-    Rows come in no particular order. The files are not checked against the index: `RunStore.table` does that.
+    Rows come in no particular order. Files are checked against the index once, now: `RunStore.table` does so each time.
     """
     store = RunStore.view(where)
     if store.path is None:
@@ -40,6 +41,7 @@ def connect(where: str | Path) -> duckdb.DuckDBPyConnection:
         import duckdb
     except ImportError:
         raise InputError(store.where, "needs DuckDB for views, which is not installed", _INSTALL) from None
+    store.check()
     connection = duckdb.connect()
     # a directory's name may contain wildcards
     folder = re.sub(r"([\[*?])", r"[\1]", str((store.path / PARTS).absolute()))

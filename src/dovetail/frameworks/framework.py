@@ -13,21 +13,22 @@ from dovetail.frameworks.parameter_bytes import state_bytes
 from dovetail.frameworks.state import Allowance, AllowanceSpec, BytesAllowanceSpec, StateBytes, StateBytesSpec
 from dovetail.graph import OPTIMIZERS
 
-PipelineSchedule = Literal[
-    "gpipe", "1f1b", "interleaved", "looped_bfs", "zb_h1", "zb_interleaved", "zb_v", "dualpipe", "dualpipe_v"
-]
-"""the order of microbatches; looped_bfs: chunks in turn, all forwards first; zb: zero-bubble (Qi et al., 2024)"""
+PipelineSchedule = Literal["gpipe", "1f1b", "interleaved", "zb_h1", "dualpipe"]
+"""the order of microbatches; zb: zero-bubble (Qi et al., 2024)"""
 
 Microbatches = Literal["any", "multiple_of_rounds", "multiple_of_stages"]
 """of an interleaved schedule; rounds: stages' worth of microbatches, rounded down, at least one"""
 
-UnevenStages = Literal["never", "ends", "balanced", "any"]
-"""ends: the first and last differ; balanced: partitioned where parameters are even; any: layers listed per stage"""
+UnevenStages = Literal["never", "ends", "any"]
+"""ends: the first and last differ; any: layers listed per stage"""
 
-ContextParallel = Literal["ring", "all_gather", "ulysses", "ring_and_ulysses"]
+ContextParallel = Literal["ring", "all_gather", "ulysses"]
 ExpertAxis = Literal["data", "context", "tensor"]
 Recompute = Literal["none", "selective", "operators", "full"]
 """selective: a menu of modules; operators: any list of them; full: whole layers"""
+
+Launch = Literal["megatron", "torchtitan", "deepspeed", "accelerate", "maxtext"]
+"""a launch format that plans are written for"""
 
 AxisOrder = Literal["tp-cp-dp-pp", "tp-cp-pp-dp"]
 """rank order, innermost first: pipeline stages outside data-parallel replicas, or inside them"""
@@ -89,6 +90,10 @@ class Framework:
     version: str
     """which one the data speaks for"""
     source: str
+    launch: Launch | None
+    """the launch format that starts its plans; None: nothing does, so only the framework's own limits hold"""
+    excluded: tuple[str, ...]
+    """what it runs and no plan expresses"""
     pipeline_schedules: tuple[PipelineSchedule, ...]
     interleaved_microbatches: Microbatches
     uneven_stages: UnevenStages
@@ -106,8 +111,12 @@ class Framework:
     experts_along_sequence: bool
     """expert parallelism with tensor parallelism needs sequence parallelism"""
     recompute: tuple[Recompute, ...]
+    selective: str
+    """the module or policy that its selective recompute is"""
     recompute_modules: tuple[str, ...]
-    """what the selective menu offers"""
+    """what may be recomputed together, by name"""
+    recompute_policies: tuple[str, ...]
+    """named policies, one at a time"""
     recompute_some_layers: bool
     """full recompute of only some layers of a stage"""
     axis_orders: tuple[AxisOrder, ...]
@@ -147,6 +156,8 @@ class Framework:
     """seconds of every step outside the layers: data, logging, synchronisation"""
     attention: Allowance
     """what its attention kernels reach of the best for the chip"""
+    memory_reserve: float
+    """part of a chip's usable memory that searched plans leave free, as predictions of memory err"""
     doubts: tuple[tuple[str, str], ...] = ()
 
     def state_bytes(self, precision: str) -> StateBytes:
@@ -206,6 +217,8 @@ class FrameworkSpec(Spec):
     name: Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     version: Annotated[str, Field(min_length=1, max_length=200)]
     source: Annotated[str, Field(min_length=1, max_length=2000)]
+    launch: Launch | None = None
+    excluded: Several[Annotated[str, Field(min_length=1, max_length=200)]] = ()
     pipeline_schedules: Several[PipelineSchedule]
     interleaved_microbatches: Microbatches = "any"
     uneven_stages: UnevenStages
@@ -218,7 +231,9 @@ class FrameworkSpec(Spec):
     expert_tensor_parallel: bool
     experts_along_sequence: bool = False
     recompute: Several[Recompute]
+    selective: Annotated[str, Field(min_length=1, max_length=100)] = "core_attn"
     recompute_modules: Several[Annotated[str, Field(max_length=100)]] = ()
+    recompute_policies: Several[Annotated[str, Field(max_length=100)]] = ()
     recompute_some_layers: bool = False
     axis_orders: Several[AxisOrder] = ("tp-cp-dp-pp",)
     layouts: bool = False
@@ -240,6 +255,7 @@ class FrameworkSpec(Spec):
     exposed: AllowanceSpec
     step_s: AllowanceSpec
     attention: AllowanceSpec
+    memory_reserve: Annotated[float, Field(ge=0, lt=1)] = 0.04
     doubts: DoubtTexts = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -247,8 +263,6 @@ class FrameworkSpec(Spec):
         _check_within("zero_stages_with_pipeline", self.zero_stages_with_pipeline, "zero_stages", self.zero_stages)
         transfers = self.overlaps.pipeline_transfers
         _check_within("overlaps.pipeline_transfers", transfers, "pipeline_schedules", self.pipeline_schedules)
-        if self.recompute_modules and "selective" not in self.recompute:
-            raise InputError("recompute_modules", "need selective in recompute", "add it, or drop them")
         for name in self.doubts:
             if name not in type(self).model_fields:
                 raise InputError(

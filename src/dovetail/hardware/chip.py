@@ -45,6 +45,9 @@ EfficiencyName = Literal[
 
 EFFICIENCY_NAMES: tuple[EfficiencyName, ...] = get_args(EfficiencyName)
 
+USABLE_SHARE = 0.996
+"""part of a GPU's HBM that programs get, where its file does not say: the median of those that do"""
+
 
 @dataclass(frozen=True, slots=True)
 class Rates:
@@ -147,6 +150,8 @@ class Chip:
     """operators of a layer run side by side on parts of its cores; otherwise one after the other on all of them"""
     on_die: OnDie = OnDie()
     """what its dies have, over what works; of all dies together"""
+    hbm_usable_share: float | None = None
+    """part of the HBM that the driver leaves to programs; None: no figure is known"""
 
     @property
     def macs_per_cycle(self) -> int:
@@ -167,6 +172,22 @@ class Chip:
     def memory_bytes(self) -> float:
         """Memory that state and activations share: HBM, or SRAM where there is none."""
         return self.hbm_bytes or self.sram_bytes
+
+    @property
+    def hbm_usable_bytes(self) -> float | None:
+        """What a file says programs get of the HBM."""
+        return None if self.hbm_usable_share is None else self.hbm_usable_share * self.hbm_bytes
+
+    @property
+    def usable_bytes(self) -> float:
+        """Memory that programs get; all of it on chips other than GPUs, where no figure says what a driver takes."""
+        usual = USABLE_SHARE if self.kind == "gpu" and self.hbm_bytes else 1.0
+        return self.memory_bytes * (usual if self.hbm_usable_share is None else self.hbm_usable_share)
+
+    @property
+    def usable_basis(self) -> Literal["read", "assumed"]:
+        """Whether the usable memory was read of this chip, or is assumed."""
+        return "assumed" if self.hbm_usable_share is None else "read"
 
     def peak_flops(self, precision: str) -> float:
         """Published dense peak for operands of a precision."""
@@ -241,6 +262,7 @@ class ChipSpec(Spec):
     shared_sram_bytes: Bytes = 0.0
     shared_sram_bytes_per_s: SomeBytesPerS | None = None
     hbm_bytes: Bytes
+    hbm_usable_bytes: Bytes | None = None
     hbm_bytes_per_s: BytesPerS
     hbm_stacks: Annotated[int, Field(ge=1, le=4096)] | None = None
     link_ports: Annotated[int, Field(ge=1, le=4096)] | None = None
@@ -269,6 +291,9 @@ class ChipSpec(Spec):
             raise InputError("hbm_bytes_per_s", "contradicts hbm_bytes", "both should be 0 or neither")
         if self.hbm_bytes == 0 and self.core_sram_bytes == 0 and self.shared_sram_bytes == 0:
             raise InputError("hbm_bytes", "is 0 and so is all SRAM", "give the chip a memory")
+        if self.hbm_usable_bytes is not None and not 0 < self.hbm_usable_bytes <= self.hbm_bytes:
+            fix = f"it should be more than 0 and at most hbm_bytes, {self.hbm_bytes:g}"
+            raise InputError("hbm_usable_bytes", f"is {self.hbm_usable_bytes:g}", fix)
         for name, made in self.on_die.model_dump(exclude_none=True).items():
             works = getattr(self, name)
             if works is None or made < works:
@@ -299,6 +324,9 @@ class ChipSpec(Spec):
     def chip(self) -> Chip:
         """The chip a file describes."""
         fields: dict[str, Any] = {name: getattr(self, name) for name in type(self).model_fields}
+        usable = fields.pop("hbm_usable_bytes")
+        # to twelve digits, so that a chip written and read again is the same
+        fields["hbm_usable_share"] = None if usable is None else round(usable / self.hbm_bytes, 12)
         fields["title"] = self.title or self.name
         fields["macs_per_core"] = self.macs_per_core or self._array
         fields["dense_flops"] = Rates(**self.dense_flops.model_dump())

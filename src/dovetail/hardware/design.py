@@ -149,6 +149,7 @@ VARIABLES = tuple(field.name for field in fields(Designs) if field.name != "base
 #: What a design that nobody built has no published figure for.
 _UNKNOWN: dict[str, Any] = {
     "area_mm2": None, "tdp_w": None, "price_usd": None, "rent_usd_per_h": None, "doubts": (), "calibration": None,
+    "hbm_usable_share": None,
 }  # fmt: skip
 
 

@@ -6,7 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dovetail import frameworks
 from dovetail.errors import InputError
+from dovetail.frameworks import Framework
+from dovetail.plans.overlaps import OverlapSwitches, overlaps_of
+from dovetail.plans.plan_file import Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,12 @@ class Reading:
     passed_over: tuple[str, ...] = ()
     #: options nobody here knows: listed, never dropped in silence
     unknown: tuple[str, ...] = ()
+
+
+def launched_overlaps(task: Task, *targets: str) -> OverlapSwitches:
+    """What overlaps where a target runs a plan: as its own framework permits, whichever the plan was made for."""
+    framework: Framework = task.framework if task.framework.name in targets else frameworks.load(targets[0])
+    return overlaps_of(task.plan, framework, task.job)
 
 
 def refuse(target: str, version: str, field_name: str, what: str, fix: str) -> InputError:

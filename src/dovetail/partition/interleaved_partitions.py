@@ -33,8 +33,8 @@ class InterleavedPartitions(PartitionSearch):
     step: the bound allows for any.
     """
 
-    def __init__(self, chain: LayerChain) -> None:
-        super().__init__(chain)
+    def __init__(self, chain: LayerChain, poll: Callable[[], None] = lambda: None) -> None:
+        super().__init__(chain, poll)
         self._fastest = [float(c.input_gradient_s.min()) for c in self._classes]
         #: forwards, fastest input gradients, weight gradients, once a step
         self._sums = running_sums(
@@ -68,6 +68,7 @@ class InterleavedPartitions(PartitionSearch):
         for row in np.argsort(fastest, kind="stable").tolist():
             if not self._improves(fastest[row]) or tried == MAX_PARTITIONS:
                 return min(lowest, self.seconds, float(fastest[row]))
+            self._poll()
             ends = tuple(partitions[row].tolist())
             bound = self._bound(ends, by_stage[:, row]) + float(once[row])
             lowest = min(lowest, bound)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,11 +28,14 @@ class PartitionSolution:
         return 1 - self.lower_bound_s / self.seconds if self.placement is not None and self.seconds else 0.0
 
 
-def partition_layers(chain: LayerChain) -> PartitionSolution:
-    """The partition with the least step time; of equal ones the first found, which the input alone decides."""
+def partition_layers(chain: LayerChain, poll: Callable[[], None] = lambda: None) -> PartitionSolution:
+    """The partition with the least step time; of equal ones the first found, which the input alone decides.
+
+    `poll` is called from time to time; what it raises ends the search.
+    """
     assert chain.pipeline.schedule is not PipelineSchedule.DUAL_PIPE, "both directions hold the same partition"
     interleaved = chain.pipeline.schedule is PipelineSchedule.INTERLEAVED
-    search = InterleavedPartitions(chain) if interleaved else PlainPartitions(chain)
+    search = InterleavedPartitions(chain, poll) if interleaved else PlainPartitions(chain, poll)
     bound = search.solve()
     if search.placement is None:
         return PartitionSolution("infeasible", None, float("inf"), float("inf"))

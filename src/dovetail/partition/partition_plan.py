@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -24,6 +24,7 @@ from dovetail.plans.plan import Plan
 from dovetail.plans.zero_stage import effective_zero_stage
 from dovetail.profile import LayerProfile, Recompute, recompute
 from dovetail.profile.frontier import recompute_frontier
+from dovetail.step.capacity import memory_limit
 from dovetail.step.evaluate import (
     Evaluation,
     ProfiledJob,
@@ -35,7 +36,7 @@ from dovetail.step.evaluate import (
     recompute_of,
     step_from,
 )
-from dovetail.step.facts import facts_of
+from dovetail.step.facts import plan_facts
 from dovetail.step.formulas import (
     exposed_at_least,
     optimizer_seconds,
@@ -76,31 +77,40 @@ def partition_plan(plan: Plan, job: Job, cluster: Cluster, framework: Framework)
     if plan.pipeline_schedule == PipelineSchedule.DUAL_PIPE:
         what = "is dualpipe, whose stages hold two chunks of one partition"
         raise InputError("plan: pipeline_schedule", what, "use one of the other schedules")
-    facts = facts_of(framework, job, schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel)
+    facts = plan_facts(plan, framework, job)
     calibrated = calibration(cluster.chip, job.precision)
-    return partition_profiled(
-        plan, job, profiled_job(plan, job, cluster, facts, calibrated.efficiencies), str(calibrated)
-    )
+    profiled = profiled_job(plan, job, cluster, facts, calibrated.efficiencies)
+    return partition_profiled(plan, job, profiled, str(calibrated), memory_limit(cluster.chip, framework))
 
 
 def partition_profiled(
-    plan: Plan, job: Job, profiled: ProfiledJob, basis: str, *, by_block: bool = True
+    plan: Plan,
+    job: Job,
+    profiled: ProfiledJob,
+    basis: str,
+    limit_bytes: float,
+    *,
+    by_block: bool = True,
+    poll: Callable[[], None] = lambda: None,
 ) -> PartitionedPlan | None:
     """The same where the layers are profiled already; without `by_block` all blocks recompute what the plan says.
 
+    A chip's part of the plan takes at most `limit_bytes`.
+
     Two chains are solved where they differ: one that never takes more, in time or memory, than an evaluation would
-    say, for the bound, and one that never takes less memory, for the answer.
+    say, for the bound, and one that never takes less memory, for the answer. `poll` is called from time to time; what
+    it raises ends the search.
     """
-    builder = ChainBuilder(plan, profiled, by_block=by_block)
-    relaxed = partition_layers(builder.chain(relaxed=True))
+    builder = ChainBuilder(plan, profiled, limit_bytes, by_block=by_block)
+    relaxed = partition_layers(builder.chain(relaxed=True), poll)
     if relaxed.placement is None:
         return None
-    solutions = [relaxed] if builder.agrees else [partition_layers(builder.chain(relaxed=False)), relaxed]
+    solutions = [relaxed] if builder.agrees else [partition_layers(builder.chain(relaxed=False), poll), relaxed]
     answers: list[Evaluation] = []
     for placement in (solution.placement for solution in solutions if solution.placement is not None):
         placed = builder.placed(placement)
         answers.append(evaluation_of(step_from(placed, profiled), placed, job, profiled.cluster, profiled.facts, basis))
-    fitting = [answer for answer in answers if answer.fits]
+    fitting = [answer for answer in answers if answer.peak_bytes <= limit_bytes]
     if not fitting:
         return None
     answer = min(fitting, key=lambda each: each.step_time_s)
@@ -112,8 +122,9 @@ def partition_profiled(
 class ChainBuilder:
     """A plan's layers as a chain with policies, and a solution of it as a plan."""
 
-    def __init__(self, plan: Plan, job: ProfiledJob, *, by_block: bool = True) -> None:
+    def __init__(self, plan: Plan, job: ProfiledJob, limit_bytes: float, *, by_block: bool = True) -> None:
         self.plan = plan
+        self.limit_bytes = limit_bytes
         self.by_block = by_block
         self.job = job
         self.graph = job.profiles.graph
@@ -141,8 +152,8 @@ class ChainBuilder:
         plan, job = self.plan, self.job
         numbers = {names[0]: number for number, names in enumerate(self.parts)}
         order = (0, *(numbers[name] for name in self.blocks), len(self.parts) - 1)
-        chip, facts = job.cluster.chip, job.facts
-        capacity = float(tensor_capacity(chip.memory_bytes, facts.context_bytes, facts.allocator_overhead))
+        facts = job.facts
+        capacity = float(tensor_capacity(self.limit_bytes, facts.context_bytes, facts.allocator_overhead))
         return LayerChain(
             self._relaxed if relaxed else self._most,
             order,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -15,8 +15,10 @@ from dovetail.partition.stage_policies import StagePolicies
 class PartitionSearch(ABC):
     """A search for the best partition of a chain and policies of its layers."""
 
-    def __init__(self, chain: LayerChain) -> None:
+    def __init__(self, chain: LayerChain, poll: Callable[[], None] = lambda: None) -> None:
         self.chain = chain
+        #: called from time to time, and may raise
+        self._poll = poll
         self.seconds = float("inf")
         self.placement: LayerPartition | None = None
         self._policies = StagePolicies(chain)

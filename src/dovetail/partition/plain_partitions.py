@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,8 +42,8 @@ class PlainPartitions(PartitionSearch):
     first, stage by stage from the first, until no bound is below the best step time.
     """
 
-    def __init__(self, chain: LayerChain) -> None:
-        super().__init__(chain)
+    def __init__(self, chain: LayerChain, poll: Callable[[], None] = lambda: None) -> None:
+        super().__init__(chain, poll)
         self._stages, self._layers = chain.pipeline.num_stages, len(chain.order)
         self._sums = running_sums(
             [
@@ -65,6 +65,7 @@ class PlainPartitions(PartitionSearch):
         self._try(tuple((i + 1) * self._layers // self._stages for i in range(self._stages)))
         self._fill()
         while True:
+            self._poll()
             bound, ends = self._relax()
             if not ends or not self._improves(bound):
                 return min(bound, self.seconds)
@@ -127,6 +128,7 @@ class PlainPartitions(PartitionSearch):
             content = self._content(int(s[members[0]]), int(e[members[0]]), self._flying[int(i[members[0]])])
             self._alike.setdefault(content, []).append((i[members], s[members], e[members]))
         for content in self._alike:
+            self._poll()
             self._bounded(content)
 
     def _bounded(self, content: Content) -> None:
@@ -172,6 +174,7 @@ class PlainPartitions(PartitionSearch):
         for _ in range(MAX_PARTITIONS):
             if not queue or not self._improves(queue[0][0]):
                 return self.seconds
+            self._poll()
             _, _, begun = heapq.heappop(queue)
             for longer in self._longer(begun):
                 if longer.ends[-1] == self._layers:

@@ -64,13 +64,16 @@ class PlanField:
 
     #: values it may take; None: no space lists it
     domain: Callable[[FieldScope], Any] | None = None
+    #: what it may be fixed to, where a search leaves it to the framework
+    fixed_to: Callable[[FieldScope], tuple[Any, ...]] | None = None
     #: how a space lists it; None: by the type of the field
     values: Values | None = None
     #: what a space calls it, where its values are not those of the field
     listed_as: str = ""
     #: who enumerates its values: a step of the search that knows what they do to the cost, or the plain product of
-    #: all values with whatever else varies, which is right for any field
-    searched: Literal["product", "degrees", "pipeline", "sharding", "recompute", "partition"] = "product"
+    #: all values with whatever else varies, which is right for any field; or nobody, where all plans of a space have
+    #: the one value it is fixed to
+    searched: Literal["product", "degrees", "pipeline", "sharding", "recompute", "partition", "fixed"] = "product"
     #: whether it means something in a plan; a space need not list values that mean nothing
     matters: Callable[[Any], bool] | None = None
 
@@ -125,6 +128,11 @@ class Declared:
     def values(self) -> Values:
         """How a space lists it."""
         return self.about.values or _VALUES[self.base]
+
+    @property
+    def alike(self) -> bool:
+        """Whether all plans of a space have one value of it."""
+        return self.about.searched == "fixed"
 
     @property
     def smallest(self) -> float | None:
@@ -190,6 +198,10 @@ _VALUES: Mapping[type, Values] = {
     bool: Values(_list_of(bool, 2), truth),
     str: Values(Words, lambda _, word: word),
 }
+
+
+SWITCH = _VALUES[bool]
+WORD = _VALUES[str]
 
 
 def recompute_values(by_block: str) -> Values:

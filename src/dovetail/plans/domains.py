@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import combinations
 from typing import Literal, cast, get_args
 
+from dovetail.errors import InputError, one_of, quoted
 from dovetail.frameworks import Framework
 from dovetail.frameworks.framework import AxisOrder
 from dovetail.layout.strategy import ContextKind
 from dovetail.models import Job
 from dovetail.plans.declaration import FieldScope
+from dovetail.plans.file_types import Fp8Recipe
 from dovetail.plans.pipeline_schedule import PipelineSchedule
 from dovetail.profile.modules import MODULES
 
@@ -20,9 +23,6 @@ Partition = Literal["even", "ends", "any"]
 
 #: The recompute policy that lets the partition choose for each block by itself.
 BY_BLOCK = "by block"
-
-#: Parts of the blocks that full recompute may hold for.
-SHARES = tuple(part / 8 for part in range(1, 9))
 
 
 def divisors(number: int) -> tuple[int, ...]:
@@ -72,15 +72,17 @@ def virtual_stages(scope: FieldScope) -> tuple[int, ...]:
 
 
 def expert_degrees(scope: FieldScope) -> tuple[int, ...]:
-    """Divisors of the experts of the smallest mixture."""
+    """Divisors of the chips and of the experts of the smallest mixture."""
     layers = scope.job.graph().layers.values()
     experts = sorted({e for layer in layers if isinstance(e := layer.sizes.get("experts"), int)})
-    return divisors(experts[0]) if experts and scope.framework.expert_parallel else (1,)
+    if not experts or not scope.framework.expert_parallel:
+        return (1,)
+    return tuple(e for e in divisors(experts[0]) if scope.cluster.chips % e == 0)
 
 
-def expert_tensor_degrees(scope: FieldScope) -> None:
-    """Left open: experts whole, or sharded like the layers around them, which depends on the tensor degree."""
-    del scope
+def expert_tensor_degrees(scope: FieldScope) -> tuple[int, ...]:
+    """Divisors of the chips; of a tensor-parallel group its own divisors."""
+    return chip_divisors(scope)
 
 
 def sequence_parallel(scope: FieldScope) -> tuple[bool, ...]:
@@ -104,8 +106,11 @@ def recompute_policies(scope: FieldScope) -> tuple[Choice, ...]:
 
 
 def recompute_shares(scope: FieldScope) -> tuple[float, ...]:
-    """Parts of the blocks that full recompute may hold for."""
-    return SHARES if scope.framework.recompute_some_layers else (1.0,)
+    """Parts of the blocks that full recompute may hold for: whole blocks of equal stages, one or more."""
+    if not scope.framework.recompute_some_layers or "full" not in scope.framework.recompute:
+        return (1.0,)
+    blocks = scope.job.model.num_layers
+    return tuple(part / blocks for part in range(1, blocks + 1))
 
 
 def axis_orders(scope: FieldScope) -> tuple[AxisOrder, ...]:
@@ -124,6 +129,38 @@ def partitions(scope: FieldScope) -> Partition:
             return "even"
 
 
+def left_open(scope: FieldScope) -> tuple[None]:
+    """Left to the framework, which takes the fastest it permits."""
+    del scope
+    return (None,)
+
+
+def switched(field: str) -> Callable[[FieldScope], tuple[bool, ...]]:
+    """What an overlap of the framework can be fixed to."""
+
+    def values(scope: FieldScope) -> tuple[bool, ...]:
+        by_availability = {"never": (False,), "optional": (False, True), "always": (True,)}
+        return by_availability[getattr(scope.framework.overlaps, field)]
+
+    return values
+
+
+def dispatchers(scope: FieldScope) -> tuple[str, ...]:
+    """How tokens can go to experts."""
+    return ("alltoall", "deepep") if scope.framework.one_copy_per_node else ("alltoall",)
+
+
+def fp8_recipes(scope: FieldScope) -> tuple[str, ...]:
+    """How values can be scaled to fp8."""
+    return get_args(Fp8Recipe) if scope.job.precision == "fp8" else ()
+
+
+def either(scope: FieldScope) -> tuple[bool, ...]:
+    """On or off."""
+    del scope
+    return (False, True)
+
+
 def chooses_by_block(framework: Framework) -> bool:
     """Whether each block can be told by itself what to recompute, and to recompute nothing."""
     return "operators" in framework.recompute and "none" in framework.recompute
@@ -134,14 +171,14 @@ def menu(job: Job, framework: Framework) -> tuple[Choice, ...]:
     if chooses_by_block(framework):
         return (BY_BLOCK,)
     layers = job.graph().layers.values()
-    offered = [
-        name
-        for name in framework.recompute_modules
-        if name in MODULES and any(any(MODULES[name].operators(layer)) for layer in layers)
+    for name in (*framework.recompute_modules, *framework.recompute_policies, framework.selective):
+        if name not in MODULES:
+            raise InputError(f"framework {framework.name}: recompute", f"names {quoted(name)}", one_of(MODULES, name))
+    modules = [
+        name for name in framework.recompute_modules if any(any(MODULES[name].operators(layer)) for layer in layers)
     ]
     words: list[Choice] = [word for word in ("none", "selective", "full") if word in framework.recompute]
-    if "selective" in framework.recompute:
-        sets = (modules for n in range(1, len(offered) + 1) for modules in combinations(offered, n))
-        # the attention core alone is what "selective" stands for
-        words += [modules for modules in sets if modules != ("core_attn",)]
-    return tuple(words)
+    words += [(name,) for name in framework.recompute_policies]
+    sets = (together for n in range(1, len(modules) + 1) for together in combinations(modules, n))
+    # what "selective" stands for has that name alone
+    return (*words, *(together for together in sets if together != (framework.selective,)))

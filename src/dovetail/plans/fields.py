@@ -16,9 +16,12 @@ from dovetail.frameworks.framework import AxisOrder
 from dovetail.layout.encoding import TileLayouts
 from dovetail.layout.strategy import ContextKind
 from dovetail.plans import derive, domains
-from dovetail.plans.declaration import PlanField, Values, recompute_values
+from dovetail.plans.declaration import SWITCH, WORD, PlanField, Values, recompute_values
+from dovetail.plans.field_words import recompute_words, zero_words
 from dovetail.plans.file_types import (
     Degree,
+    Dispatcher,
+    Fp8Recipe,
     LayersPerStage,
     LayoutsSpec,
     RecomputeChoice,
@@ -29,22 +32,33 @@ from dovetail.plans.file_types import (
 )
 
 
-def _zero(plan: Any) -> str:
-    if not plan.zero_stage:
-        return ""
-    everywhere = plan.layouts is not None or plan.zero_group == plan.data_parallel * plan.context_parallel
-    return f"ZeRO-{plan.zero_stage}" + ("" if everywhere else f" over {plan.zero_group}")
+def _overlap(doc: str, words: str, field: str, **flags: str) -> PlanField:
+    """An overlap of communication with computation: the framework's own where a plan does not say."""
+
+    def said(plan: Any) -> str:
+        value = getattr(plan, field)
+        return "" if value is None else f"{words} overlap {'on' if value else 'off'}"
+
+    return PlanField(
+        f"{doc}; where left out, whether the framework can for this plan",
+        domain=domains.left_open,
+        fixed_to=domains.switched(_AVAILABLE[field]),
+        values=SWITCH,
+        searched="fixed",
+        behind=True,
+        order=10,
+        words=said,
+        flags=flags,
+    )
 
 
-def _recompute(plan: Any) -> str:
-    """What is recomputed; empty where nothing is."""
-    if plan.recompute_by_block is not None:
-        blocks = sum(count for count, choice in plan.recompute_by_block if choice not in ("none", ()))
-        return f"recompute in {blocks} blocks" if blocks else ""
-    if plan.recompute in ("none", ()):
-        return ""
-    names = plan.recompute if isinstance(plan.recompute, str) else " + ".join(plan.recompute)
-    return f"recompute {names}" + (f" of {plan.recompute_share:.3g}" if plan.recompute_share < 1 else "")
+#: What frameworks call the overlaps.
+_AVAILABLE = {
+    "overlap_tensor_parallel": "tensor_parallel",
+    "overlap_expert_parallel": "expert_parallel",
+    "overlap_gradients": "gradient_reduction",
+    "overlap_parameters": "weight_gather",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +162,7 @@ class PlanFields:
     expert_tensor_parallel: Annotated[
         Degree,
         PlanField(
-            "tensor_parallel where left out; a space may leave it open: 1 or the tensor degree",
+            "tensor_parallel where left out",
             resolve=derive.expert_tensor_parallel,
             domain=domains.expert_tensor_degrees,
             searched="degrees",
@@ -166,7 +180,7 @@ class PlanFields:
             searched="sharding",
             short="ZeRO",
             order=9,
-            words=_zero,
+            words=zero_words,
             flags={"deepspeed": "zero_optimization.stage"},
         ),
     ] = 0
@@ -236,7 +250,7 @@ class PlanFields:
             searched="recompute",
             behind=True,
             order=5,
-            words=_recompute,
+            words=recompute_words,
         ),
     ] = "none"
     recompute_share: Annotated[
@@ -279,6 +293,7 @@ class PlanFields:
             "which chips are neighbours, innermost first",
             domain=domains.axis_orders,
             searched="pipeline",
+            matters=lambda plan: plan.pipeline_parallel > 1 and plan.data_parallel > 1,
             behind=True,
             order=4,
             words=lambda plan: f"rank order {plan.axis_order.upper()}" if plan.stages_inside else "",
@@ -293,5 +308,86 @@ class PlanFields:
             write=layouts_document,
             order=0,
             words=lambda plan: "" if plan.layouts is None else f"free {plan.layouts.rows}×{plan.layouts.cols}",
+        ),
+    ] = None
+    overlap_tensor_parallel: Annotated[
+        bool | None,
+        _overlap(
+            "tensor-parallel communication overlapped with the matrix products it belongs to",
+            "TP",
+            "overlap_tensor_parallel",
+            megatron="--tp-comm-overlap",
+            torchtitan="compile.enable_async_tensor_parallel",
+        ),
+    ] = None
+    overlap_expert_parallel: Annotated[
+        bool | None,
+        _overlap(
+            "tokens to and from experts overlapped with another micro-batch, whose memory is not counted",
+            "EP",
+            "overlap_expert_parallel",
+            megatron="--overlap-moe-expert-parallel-comm",
+        ),
+    ] = None
+    overlap_gradients: Annotated[
+        bool | None,
+        _overlap(
+            "gradients reduced during the backward",
+            "gradient",
+            "overlap_gradients",
+            megatron="--overlap-grad-reduce",
+            deepspeed="zero_optimization.overlap_comm",
+        ),
+    ] = None
+    overlap_parameters: Annotated[
+        bool | None,
+        _overlap(
+            "updated weights gathered during the next forward",
+            "parameter",
+            "overlap_parameters",
+            megatron="--overlap-param-gather",
+        ),
+    ] = None
+    dispatcher: Annotated[
+        Dispatcher | None,
+        PlanField(
+            "how tokens go to experts: one message for each expert, or one for all on a node (deepep); where "
+            "left out, the latter if the framework can",
+            domain=domains.left_open,
+            fixed_to=domains.dispatchers,
+            values=WORD,
+            searched="fixed",
+            behind=True,
+            order=11,
+            words=lambda plan: "" if plan.dispatcher is None else f"dispatcher {plan.dispatcher}",
+            flags={"megatron": "--moe-token-dispatcher-type"},
+        ),
+    ] = None
+    cuda_graphs: Annotated[
+        bool | None,
+        PlanField(
+            "kernels launched as CUDA graphs; for launch files alone, no effect on the time",
+            domain=domains.left_open,
+            fixed_to=domains.either,
+            values=SWITCH,
+            searched="fixed",
+            behind=True,
+            order=12,
+            words=lambda plan: "" if plan.cuda_graphs is None else f"CUDA graphs {'on' if plan.cuda_graphs else 'off'}",
+            flags={"megatron": "--cuda-graph-impl", "torchtitan": "training.disable_cuda_graphs"},
+        ),
+    ] = None
+    fp8_recipe: Annotated[
+        Fp8Recipe | None,
+        PlanField(
+            "how values are scaled to fp8, tensorwise where left out; for launch files alone, no effect on the time",
+            domain=domains.left_open,
+            fixed_to=domains.fp8_recipes,
+            values=WORD,
+            searched="fixed",
+            behind=True,
+            order=13,
+            words=lambda plan: "" if plan.fp8_recipe is None else f"fp8 {plan.fp8_recipe}",
+            flags={"megatron": "--fp8-recipe"},
         ),
     ] = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from dovetail.documents import Spec
 from dovetail.errors import InputError
@@ -17,11 +17,20 @@ OperatorName = Annotated[str, Field(min_length=1, max_length=100)]
 Side = Annotated[int, Field(ge=1, le=4096)]
 LayoutText = Annotated[str, Field(max_length=10_000)]
 ScheduleName = Literal["gpipe", "1f1b", "interleaved", "zb_h1", "dualpipe"]
+#: How tokens go to experts: one message for each of a token's experts, or one for all of them on a node.
+Dispatcher = Literal["alltoall", "deepep"]
+Fp8Recipe = Literal["tensorwise", "delayed", "blockwise", "mxfp8"]
 
-#: What blocks recompute: a word, or operators and modules by name.
-RecomputeChoice = (
-    Literal["none", "selective", "full"] | Annotated[tuple[OperatorName, ...], Field(strict=False, max_length=1000)]
-)
+
+def _named(choice: Any) -> Any:
+    return (choice,) if isinstance(choice, str) and choice not in ("none", "selective", "full") else choice
+
+
+#: What blocks recompute: a word, a policy by its name, or operators and modules.
+RecomputeChoice = Annotated[
+    Literal["none", "selective", "full"] | Annotated[tuple[OperatorName, ...], Field(strict=False, max_length=1000)],
+    BeforeValidator(_named),
+]
 
 
 #: Words that files used to have, and what they are called now.

@@ -1,20 +1,21 @@
-"""What of a plan a launch format has no words for, or its framework's code refuses beyond its catalogue entry."""
+"""What of a job and a plan a launch format has no words for, or its framework's code refuses: tables of rules."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from fractions import Fraction
 
-from dovetail.models import Job, Model
-from dovetail.models.block import Block
-from dovetail.plans.framework_limits import Obstacle
+from dovetail import models
+from dovetail.errors import InputError, one_of
+from dovetail.frameworks import Framework
+from dovetail.models import Job
+from dovetail.plans.launch_models import maxtext, torchtitan
+from dovetail.plans.launch_models.megatron import model_arguments
 from dovetail.plans.plan import Plan
+from dovetail.plans.rules import Obstacle, PlanRule
 
 #: What torchtitan calls the schedules a plan can have; it reads them in any case of letters.
 TORCHTITAN_SCHEDULES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B"}
-#: MaxText's remat_policy for what a plan recomputes; `minimal` saves what projections write.
-MAXTEXT_POLICIES = {"selective": "minimal", "full": "full"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,22 +24,11 @@ class LaunchLimits:
 
     title: str
     version: str
-    obstacles: Callable[[Plan, Job], Iterator[Obstacle]]
-    #: the framework of the catalogue whose limits hold too
-    framework: str | None = None
-    #: where there is no key for stages: the rest of the sentence about them
-    no_stages: str = ""
-
-    def first(self, plan: Plan) -> Iterator[Obstacle]:
-        """What is said before the framework is asked: whole sentences."""
-        if self.no_stages and plan.pipeline_parallel > 1:
-            what, _, fix = self.no_stages.partition("; ")
-            yield "pipeline_parallel", f"is {plan.pipeline_parallel}, which {what}", fix
-
-
-def blocks_of(model: Model) -> list[Block]:
-    """The blocks of a model from embedding to head."""
-    return [model.blocks[name] for part in model.layers for name in part.blocks * part.repeat]
+    #: the framework of the catalogue it is for
+    framework: str
+    #: refuses a job that no plan makes the framework train
+    check_job: Callable[[Job], None]
+    rules: tuple[PlanRule, ...]
 
 
 def state_replicas(plan: Plan) -> int:
@@ -46,159 +36,200 @@ def state_replicas(plan: Plan) -> int:
     return plan.data_parallel * plan.context_parallel // plan.zero_group
 
 
-def _megatron(plan: Plan, job: Job) -> Iterator[Obstacle]:
-    c, p = plan.context_parallel, plan.pipeline_parallel
-    if plan.pipeline_schedule not in ("1f1b", "interleaved"):
-        yield "pipeline_schedule", f"is {plan.pipeline_schedule}", "set it to 1f1b or interleaved"
-    if plan.pipeline_schedule == "interleaved" and plan.virtual_stages == 1:
-        yield "virtual_stages", "is 1 with the interleaved schedule", "use more, or set 1f1b"
-    if c > 1 and job.seq_len % (2 * c):
+# Megatron-LM.
+
+MEGATRON_OPTIMIZERS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "adamw": (("--optimizer", "adam"),),
+    "momentum": (("--optimizer", "sgd"), ("--sgd-momentum", "0.9")),
+    "sgd": (("--optimizer", "sgd"), ("--sgd-momentum", "0.0")),
+}
+
+
+def _megatron_job(job: Job) -> None:
+    _check_optimizer(job, MEGATRON_OPTIMIZERS, "Megatron-LM core 0.16.1")
+    model_arguments(job.model, job.seq_len)
+
+
+def _check_optimizer(job: Job, optimizers: Iterable[str], version: str) -> None:
+    if job.optimizer not in optimizers:
+        what = f"is {job.optimizer}, which {version} does not have"
+        raise InputError("job: optimizer", what, f"it should be one of {', '.join(optimizers)}")
+
+
+def _megatron_context(plan: Plan, job: Job, _: Framework) -> Iterator[Obstacle]:
+    c = plan.context_parallel
+    if c == 1:
+        return
+    if job.seq_len % (2 * c):
         fix = f"it should divide {job.seq_len} / 2: each chip has one part of either half of a sequence"
         yield "context_parallel", f"is {c} for sequences of {job.seq_len}", fix
-    if c > 1 and not job.fused_attention:
+    if not job.fused_attention:
         yield "context_parallel", f"is {c} with unfused attention", "set the job's attention to fused"
-    if plan.zero_stage > 1 and p > 1:
-        yield "zero_stage", f"is {plan.zero_stage} with a pipeline", "use 1, or one stage"
-    yield from _megatron_experts(plan, job)
-    chips = plan.tensor_parallel * c
-    if plan.tensor_parallel > 1 and plan.context_kind == "ulysses" and c > 1:
-        heads = min(_heads(job))
-        if heads % chips:
-            yield "context_kind", f"is ulysses for {heads} heads on {chips} chips", "use ring or all_gather"
-    yield from _megatron_recompute(plan)
+    chips, heads = plan.tensor_parallel * c, min(_heads(job), default=1)
+    if plan.tensor_parallel > 1 and plan.context_kind == "ulysses" and heads % chips:
+        yield "context_kind", f"is ulysses for {heads} heads on {chips} chips", "use ring or all_gather"
 
 
 def _heads(job: Job) -> Iterator[int]:
-    for block in blocks_of(job.model):
+    for block in job.model.blocks.values():
         heads = getattr(block.mixer, "kv_heads", None) or getattr(block.mixer, "heads", None)
         if isinstance(heads, int):
             yield heads
 
 
-def _megatron_experts(plan: Plan, job: Job) -> Iterator[Obstacle]:
-    mixtures = [block.feed_forward for block in blocks_of(job.model) if hasattr(block.feed_forward, "experts")]
-    if not mixtures:
-        return
-    t, inner = plan.tensor_parallel, plan.expert_tensor_parallel
-    if t > 1 and not plan.sequence_parallel:
+def _megatron_experts(plan: Plan, job: Job, _: Framework) -> Iterator[Obstacle]:
+    mixtures = _mixtures(job)
+    if mixtures and plan.tensor_parallel > 1 and not plan.sequence_parallel:
         yield "sequence_parallel", "is false with experts and tensor parallelism", "set it to true"
-    if inner > 1 and getattr(mixtures[0], "bias", False):
+    inner = plan.expert_tensor_parallel
+    if mixtures and inner > 1 and getattr(mixtures[0], "bias", False):
         yield "expert_tensor_parallel", f"is {inner} for experts with biases", "set it to 1"
-    replicas = t * plan.context_parallel * plan.data_parallel // (inner * plan.expert_parallel)
+
+
+def _mixtures(job: Job) -> list[object]:
+    return [each.feed_forward for each in job.model.blocks.values() if hasattr(each.feed_forward, "experts")]
+
+
+def _megatron_replicas(plan: Plan, job: Job, _: Framework) -> Iterator[Obstacle]:
+    if not _mixtures(job) or not plan.zero_stage:
+        return
+    experts = plan.expert_tensor_parallel * plan.expert_parallel
+    replicas = plan.tensor_parallel * plan.context_parallel * plan.data_parallel // experts
     if replicas % state_replicas(plan):
         fix = f"leave it out, or let its {state_replicas(plan)} groups divide the {replicas} replicas of each expert"
         yield "zero_group", f"is {plan.zero_group}", fix
 
 
-def _megatron_recompute(plan: Plan) -> Iterator[Obstacle]:
-    """Full recompute of a share has to make a whole number of blocks of each stage, or virtual stage."""
-    choice, share = plan.recompute, plan.recompute_share
-    if plan.recompute_by_block is not None:
-        yield "recompute_by_block", "tells blocks apart", "give recompute, and a share where some save everything"
-    elif choice not in ("none", (), "full") and share < 1:
-        yield "recompute_share", f"is {share:g} of selective recomputation", "leave it out, or use full"
-    elif choice == "full" and share < 1:
-        sizes = {size for size in plan.layers_per_stage if size}
-        size = max(sizes)
-        if len(sizes) > 1:
-            fix = "recompute all blocks or none, or partition the model evenly"
-            yield "recompute_share", f"is {share:g} of uneven stages", fix
-        elif float(recomputed_blocks(plan) / size) != share or recomputed_blocks(plan) % 1:
-            below = max(int(share * size), 1)
-            fix = f"set it to {below / size:.17g}" + (f" or {(below + 1) / size:.17g}" if below < size else "")
-            yield "recompute_share", f"is {share:g} of the {size} blocks of a stage", fix
+def _virtual_stages(plan: Plan, _: Job, framework: Framework) -> Iterator[Obstacle]:
+    del framework
+    if plan.pipeline_parallel > 1 and plan.pipeline_schedule == "interleaved" and plan.virtual_stages == 1:
+        yield "virtual_stages", "is 1 with the interleaved schedule", "use more, or set 1f1b"
 
 
-def recomputed_blocks(plan: Plan) -> Fraction:
-    """Blocks of each stage (or virtual stage) that full recompute of a share is for."""
-    size = max(plan.layers_per_stage)
-    return Fraction(plan.recompute_share).limit_denominator(size) * size
+# torchtitan.
 
 
-def _torchtitan(plan: Plan, job: Job) -> Iterator[Obstacle]:
-    t, c, e = plan.tensor_parallel, plan.context_parallel, plan.expert_parallel
+def recipe_of(job: Job) -> torchtitan.Recipe:
+    """The recipe of torchtitan that trains a job's model in its numbers."""
+    version = "torchtitan 0.3.0"
+    recipes = {recipe.model: recipe for recipe in torchtitan.RECIPES}
+    recipe = recipes.get(job.model.name)
+    if recipe is None or models.load(recipe.model) != job.model:
+        what = f"is {job.model.name}, for which {version} ships no recipe"
+        raise InputError("job: model", what, one_of(recipes, job.model.name))
+    if job.precision not in (recipe.precision, "fp32") or (job.precision == "fp32" and recipe.precision != "bf16"):
+        what = f"is {job.precision}, and {recipe.config} of {version} multiplies in {recipe.precision}"
+        raise InputError("job: precision", what, f"it should be {recipe.precision}")
+    if job.optimizer != "adamw":
+        raise InputError("job: optimizer", f"is {job.optimizer}, and {recipe.config} uses AdamW", "set it to adamw")
+    if not job.fused_attention:
+        raise InputError("job: attention", f"is unfused, and {version} has fused attention alone", "set it to fused")
+    if job.seq_len > recipe.max_seq_len:
+        what = f"is {job.seq_len}, and {recipe.config} of {version} ends at {recipe.max_seq_len}"
+        raise InputError("job: seq_len", what, "use shorter sequences")
+    return recipe
+
+
+def _torchtitan_job(job: Job) -> None:
+    recipe_of(job)
+
+
+def _torchtitan_degrees(plan: Plan, job: Job, _: Framework) -> Iterator[Obstacle]:
+    t, c = plan.tensor_parallel, plan.context_parallel
     for block in job.model.blocks.values():
         heads = getattr(block.mixer, "kv_heads", None) or getattr(block.mixer, "heads", t)
         if heads % t:
             yield "tensor_parallel", f"is {t} over {heads} key heads", "choose a degree that divides them"
-    if job.model.head.tied and plan.pipeline_parallel > 1:
-        yield "pipeline_parallel", f"is {plan.pipeline_parallel} with tied embeddings", "set it to 1"
-    if c > 1 and plan.context_kind != "all_gather":
-        yield "context_kind", f"is {plan.context_kind}", "it should be all_gather"
     parts = (t if plan.sequence_parallel else 1) * (2 * c if c > 1 else 1)
     if job.seq_len % parts:
         field = "context_parallel" if c > 1 else "sequence_parallel"
         yield field, f"splits {job.seq_len} tokens into {parts} parts", "choose degrees that divide them"
+    if c > 1 and not recipe_of(job).context:
+        what = f"is {c} with attention over variable lengths ({recipe_of(job).config})"
+        yield "context_parallel", what, "set it to 1"
+
+
+def _torchtitan_tied(plan: Plan, job: Job, _: Framework) -> Iterator[Obstacle]:
+    if job.model.head.tied and plan.pipeline_parallel > 1:
+        yield "pipeline_parallel", f"is {plan.pipeline_parallel} with tied embeddings", "set it to 1"
+
+
+def _torchtitan_shards(plan: Plan, _: Job, framework: Framework) -> Iterator[Obstacle]:
+    del framework
+    c, e = plan.context_parallel, plan.expert_parallel
     if not plan.zero_stage and c > 1:
         yield "zero_stage", "is 0 with context parallelism, whose chips always shard the weights", "set it to 2 or 3"
     elif plan.zero_stage and plan.zero_group % c:
         yield "zero_group", f"is {plan.zero_group} with {c} context-parallel chips", "it should be a multiple of them"
-    yield from _experts_whole(plan)
-    chips = (plan.zero_group // c if plan.zero_stage else 1) * c * t
+    chips = (plan.zero_group // c if plan.zero_stage else 1) * c * plan.tensor_parallel
     if e > 1 and chips % e:
         what = f"is {e} over {chips} chips that share one copy"
         yield "expert_parallel", what, "it should divide tensor_parallel × zero_group"
-    if not isinstance(plan.recompute, str) or plan.recompute_by_block is not None:
-        field = "recompute" if plan.recompute_by_block is None else "recompute_by_block"
-        yield field, "lists operators, which is code and no flag", "name none, selective or full"
-    if plan.pipeline_parallel > 1 and plan.pipeline_schedule not in TORCHTITAN_SCHEDULES:
-        fix = f"it should be one of {', '.join(TORCHTITAN_SCHEDULES)}"
-        yield "pipeline_schedule", f"is {plan.pipeline_schedule}", fix
 
 
-def _experts_whole(plan: Plan) -> Iterator[Obstacle]:
+def _experts_whole(plan: Plan, _: Job, framework: Framework) -> Iterator[Obstacle]:
     """Spread experts are whole, and others are sharded like the layers around them."""
+    del framework
     e, inner = plan.expert_parallel, plan.expert_tensor_parallel
     if e == 1 and inner != plan.tensor_parallel:
-        yield "expert_tensor_parallel", "is 1 where experts are not spread", "leave it out, or spread the experts"
+        fix = "leave it out, or spread the experts"
+        yield "expert_tensor_parallel", f"is {inner} where experts are not spread", fix
     if e > 1 and inner != 1:
         yield "expert_tensor_parallel", f"is {inner} where experts are spread", "set it to 1"
 
 
-def _deepspeed(plan: Plan, job: Job) -> Iterator[Obstacle]:
+# DeepSpeed and accelerate: the model is the user's code.
+
+
+def _any_job(job: Job) -> None:
     del job
+
+
+def _deepspeed_degrees(plan: Plan, _: Job, framework: Framework) -> Iterator[Obstacle]:
+    del framework
     t, c = plan.tensor_parallel, plan.context_parallel
-    if plan.sequence_parallel:
-        yield "sequence_parallel", "cannot be combined with AutoTP", "set it to false"
     if t > 1 and c > 1:
         yield "context_parallel", f"is {c} with tensor_parallel {t}", "use one of the two"
-    if plan.zero_stage and plan.zero_group < plan.data_parallel * c:
-        # MiCS is gone, and hpZ has a second replica of the weights without making the group smaller
-        yield "zero_group", f"is {plan.zero_group} of {plan.data_parallel * c} chips", "leave it out"
-    yield from _experts_whole(plan)
-    if plan.recompute_share < 1:
-        yield "recompute_share", f"is {plan.recompute_share:g}, which is code without a pipeline", "set it to 1"
 
 
-def _accelerate(plan: Plan, job: Job) -> Iterator[Obstacle]:
-    del job
+ACCELERATE_PRECISIONS = {"bf16": "bf16", "fp32": "no"}
+
+
+def _accelerate_job(job: Job) -> None:
+    if job.precision not in ACCELERATE_PRECISIONS:
+        what = f"is {job.precision}, for which accelerate 1.15.0 needs a backend that plans do not name"
+        raise InputError("job: precision", what, "it should be bf16 or fp32")
+
+
+def _accelerate_shards(plan: Plan, _: Job, framework: Framework) -> Iterator[Obstacle]:
+    del framework
     t, c = plan.tensor_parallel, plan.context_parallel
-    if not plan.zero_stage:
-        yield "zero_stage", "is 0", "set it to 2 or 3"
     if plan.zero_group % c:
         yield "zero_group", f"is {plan.zero_group} with {c} context-parallel chips", "it should be a multiple of them"
-    if plan.zero_group == 1:
-        yield "zero_group", "is 1, which leaves nothing to shard", "shard over 2 chips or more"
-    if t * c > 1 and plan.zero_group == c and plan.data_parallel > 1:
+    elif t * c > 1 and plan.zero_group == c and plan.data_parallel > 1:
         what = f"is {c}, which leaves replicas next to tensor or context parallelism"
         yield "zero_group", what, "shard over some of the data-parallel chips"
-    if plan.sequence_parallel:
-        yield "sequence_parallel", "is true", "set it to false"
-    yield from _experts_alike(plan)
-    if plan.recompute_by_block is not None or plan.recompute not in ("none", "full"):
-        choice = plan.recompute if isinstance(plan.recompute, str) else "a list"
-        yield "recompute", f"is {choice}", "it should be none or full"
-    if plan.recompute_share < 1:
-        yield "recompute_share", f"is {plan.recompute_share:g}", "recompute all blocks or none"
 
 
-def _experts_alike(plan: Plan) -> Iterator[Obstacle]:
+def _experts_alike(plan: Plan, _: Job, framework: Framework) -> Iterator[Obstacle]:
+    del framework
     if plan.expert_tensor_parallel != plan.tensor_parallel:
         yield "expert_tensor_parallel", f"is {plan.expert_tensor_parallel}", "leave it out"
 
 
-def _maxtext(plan: Plan, job: Job) -> Iterator[Obstacle]:
-    del job
+# MaxText.
+
+
+def _maxtext_job(job: Job) -> None:
+    version = "MaxText of August 2026"
+    if job.model.name not in maxtext.MODELS or models.load(job.model.name) != job.model:
+        what = f"is {job.model.name}, for which {version} has no configuration"
+        raise InputError("job: model", what, one_of(maxtext.MODELS, job.model.name))
+    _check_optimizer(job, ("adamw", "sgd"), version)
+
+
+def _maxtext_shards(plan: Plan, _: Job, framework: Framework) -> Iterator[Obstacle]:
+    del framework
     c, e = plan.context_parallel, plan.expert_parallel
     if plan.zero_stage < 3 and c * e > 1:
         # the rules of base.yml always shard weights along the context and expert axes
@@ -209,11 +240,10 @@ def _maxtext(plan: Plan, job: Job) -> Iterator[Obstacle]:
     if plan.zero_stage == 3 and plan.zero_group % (c * e):
         what = f"is {plan.zero_group} with {c * e} chips along the context and expert axes"
         yield "zero_group", what, "it should be a multiple of them"
-    yield from _experts_alike(plan)
-    policy = plan.recompute if isinstance(plan.recompute, str) else ""
-    if plan.recompute_by_block is not None or policy not in MAXTEXT_POLICIES:
-        field = "recompute" if plan.recompute_by_block is None else "recompute_by_block"
-        yield field, "names operators, where policies name tensors", f"it should be {' or '.join(MAXTEXT_POLICIES)}"
+
+
+def _maxtext_rounds(plan: Plan, _: Job, framework: Framework) -> Iterator[Obstacle]:
+    del framework
     p, m = plan.pipeline_parallel, plan.num_microbatches
     if p > 1 and m % p:
         what = f"makes {m} micro-batches for {p} stages"
@@ -221,17 +251,62 @@ def _maxtext(plan: Plan, job: Job) -> Iterator[Obstacle]:
 
 
 LAUNCHES = {
-    "megatron": LaunchLimits("Megatron-LM", "core 0.16.1", _megatron),
-    "torchtitan": LaunchLimits("torchtitan", "torchtitan 0.3.0", _torchtitan, "torchtitan"),
+    "megatron": LaunchLimits(
+        "Megatron-LM",
+        "core 0.16.1",
+        "megatron",
+        _megatron_job,
+        (
+            PlanRule("megatron-context", "degrees", "chips share both halves of a sequence", _megatron_context),
+            PlanRule(
+                "megatron-experts", "degrees", "experts next to tensor parallelism shard sequences", _megatron_experts
+            ),
+            PlanRule("megatron-replicas", "sharding", "groups of state divide replicas of experts", _megatron_replicas),
+            PlanRule("virtual-stages", "pipeline", "the interleaved schedule has two chunks or more", _virtual_stages),
+        ),
+    ),
+    "torchtitan": LaunchLimits(
+        "torchtitan",
+        "torchtitan 0.3.0",
+        "torchtitan",
+        _torchtitan_job,
+        (
+            PlanRule("torchtitan-degrees", "degrees", "degrees divide key heads and both halves", _torchtitan_degrees),
+            PlanRule("torchtitan-tied", "pipeline", "models with tied embeddings have no pipeline", _torchtitan_tied),
+            PlanRule("torchtitan-shards", "sharding", "context chips share weights", _torchtitan_shards),
+            PlanRule("experts-whole", "degrees", "spread experts are whole", _experts_whole),
+            PlanRule("virtual-stages", "pipeline", "the interleaved schedule has two chunks or more", _virtual_stages),
+        ),
+    ),
     "deepspeed": LaunchLimits(
         "DeepSpeed",
         "DeepSpeed 0.19.8",
-        _deepspeed,
         "deepspeed",
-        "DeepSpeed 0.19.8 has no key for: PipelineModule makes stages in code; set it to 1, or choose another target",
+        _any_job,
+        (
+            PlanRule("deepspeed-degrees", "degrees", "AutoTP and Ulysses exclude each other", _deepspeed_degrees),
+            PlanRule("experts-whole", "degrees", "spread experts are whole", _experts_whole),
+        ),
     ),
     "accelerate": LaunchLimits(
-        "FSDP2", "accelerate 1.15.0", _accelerate, "fsdp", "FSDP2 (accelerate 1.15.0) does not run; set it to 1"
+        "FSDP2",
+        "accelerate 1.15.0",
+        "fsdp",
+        _accelerate_job,
+        (
+            PlanRule("accelerate-shards", "sharding", "state is sharded over data-parallel chips", _accelerate_shards),
+            PlanRule("experts-alike", "degrees", "experts are sharded like the layers around them", _experts_alike),
+        ),
     ),
-    "maxtext": LaunchLimits("MaxText", "MaxText of August 2026", _maxtext, "maxtext"),
+    "maxtext": LaunchLimits(
+        "MaxText",
+        "MaxText of August 2026",
+        "maxtext",
+        _maxtext_job,
+        (
+            PlanRule("maxtext-shards", "sharding", "context and expert axes shard the weights", _maxtext_shards),
+            PlanRule("maxtext-rounds", "pipeline", "micro-batches are a multiple of the stages", _maxtext_rounds),
+            PlanRule("experts-alike", "degrees", "experts are sharded like the layers around them", _experts_alike),
+        ),
+    ),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -11,6 +12,7 @@ from dovetail.graph import ModelGraph
 from dovetail.graph.routing import EXPERT_TOKENS
 from dovetail.hardware import Cluster
 from dovetail.layout import PARTIAL, Strategy
+from dovetail.layout.axes import joined_by_tier
 from dovetail.layout.encoding import REPLICATE, TileLayouts
 from dovetail.layout.encoding.factor import sharded_by
 from dovetail.layout.encoding.rules import divides, may_shard
@@ -22,6 +24,22 @@ from dovetail.profile.modules import MODULES
 #: Dims that need not divide evenly: tables are padded, tokens go to experts as they come, and data-parallel
 #: chips have equally many sequences by how micro-batches are counted.
 _UNEVEN = frozenset({"vocab", "batch", EXPERT_TOKENS})
+
+#: What every plan keeps, by the ids that certificates name.
+MODEL_RULES = {
+    "chips": "TP · CP · PP · DP is the number of chips",
+    "batch": "micro_batch · DP divides the global batch; the quotient is the number of micro-batches",
+    "virtual-schedule": "several virtual stages need the interleaved schedule and several stages",
+    "dualpipe": "DualPipe needs an even number of stages and an even number of micro-batches, twice the stages or more",
+    "parts": "PP · VPP is at most the layers + 2, and PP · VPP · micro-batches at most 4,194,304",
+    "nesting": "TP, TP · CP, TP · ZeRO group, ETP, ETP · EP and the chips of a stage divide each other by size",
+    "divisibility": "chips that share a dimension of an operator share it equally; vocabulary and batch may be padded",
+    "experts-only": "without experts EP is 1 and ETP is TP",
+    "tiers": "a ZeRO group smaller than CP keeps the context-parallel chips on their network tiers",
+    "replicas": "stages are inside replicas in the rank order only where experts are not spread over replicas",
+    "same": "of plans that are the same by the model one is tried: one stage has 1f1b, ZeRO 1 over one chip is ZeRO 0, "
+    "ZeRO 2 of a pipeline is ZeRO 1, and the rank order is the first where it changes nothing",
+}
 
 #: The dims of the residual stream.
 STREAM_DIMS = ("batch", "seq", "hidden")
@@ -48,6 +66,7 @@ def check_suitable(plan: Plan, job: Job, cluster: Cluster) -> None:
     _check_experts(plan, graph)
     _check_recompute(plan, graph)
     _check_nesting(plan)
+    _check_tiers(plan, cluster)
     try:
         arranged = arrange(plan, graph, cluster)
     except InputError as error:
@@ -129,11 +148,14 @@ def _check_experts(plan: Plan, graph: ModelGraph) -> None:
 
 
 def _check_recompute(plan: Plan, graph: ModelGraph) -> None:
+    names = [name for choice in plan.recompute_choices if not isinstance(choice, str) for name in choice]
+    if not names:
+        return
     layers = graph.layers.values()
     offered = {operator.name for layer in layers for operator in layer.operators}
     offered |= {name for name, module in MODULES.items() if any(any(module.operators(layer)) for layer in layers)}
     field = "recompute" if plan.recompute_by_block is None else "recompute_by_block"
-    for name in (name for choice in plan.recompute_choices if not isinstance(choice, str) for name in choice):
+    for name in names:
         if name not in offered:
             raise InputError(
                 f"plan: {field}", f"{quoted(name)} is no operator or module of the model", one_of(offered, name)
@@ -145,6 +167,27 @@ def nests(plan: Plan, replicas: int, zero_group: int) -> bool:
     stage = plan.tensor_parallel * plan.context_parallel * replicas
     sizes = sorted({*_groups(plan, zero_group), stage})
     return all(high % low == 0 for low, high in pairwise(sizes))
+
+
+def stays_on_tiers(plan: Plan, zero_group: int, tiers: Sequence[int]) -> bool:
+    """Whether a group of state that ends among context-parallel chips leaves these on the tiers they are on."""
+    t, end = plan.tensor_parallel, plan.tensor_parallel * plan.context_parallel
+    middle = t * zero_group
+    if middle >= end:
+        return True
+    parts = (joined_by_tier(low, high, tiers) for low, high in ((t, middle), (middle, end)))
+    return tuple(a * b for a, b in zip(*parts, strict=True)) == joined_by_tier(t, end, tiers)
+
+
+def _check_tiers(plan: Plan, cluster: Cluster) -> None:
+    """Refuses groups that no rank order lays out on the tiers of a cluster."""
+    if not stays_on_tiers(plan, plan.zero_group, [tier.size for tier in cluster.tiers]):
+        what = f"is {plan.zero_group} and parts {plan.context_parallel} context-parallel chips across tiers"
+        raise InputError("plan: zero_group", what, "it should be a multiple of context_parallel")
+    experts = plan.expert_tensor_parallel * plan.expert_parallel
+    if plan.stages_inside and experts > plan.tensor_parallel * plan.context_parallel:
+        what = f"is {plan.axis_order} with experts spread over replicas"
+        raise InputError("plan: axis_order", what, "it should be tp-cp-dp-pp")
 
 
 def _groups(plan: Plan, zero_group: int) -> dict[int, str]:

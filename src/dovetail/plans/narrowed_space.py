@@ -9,10 +9,10 @@ from dovetail.errors import InputError, one_of, quoted
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job
-from dovetail.plans.declaration import TOGETHER, declared
+from dovetail.plans.declaration import TOGETHER, FieldScope, declared
 from dovetail.plans.fields import PlanFields
 from dovetail.plans.file_types import refuse_renamed
-from dovetail.plans.space import BY_BLOCK, Choice, Partition, Space, divisors, listed
+from dovetail.plans.space import Choice, Partition, Space, allowed_values, listed
 
 #: Where messages say a wrong value is.
 WHERE = "--fix"
@@ -58,11 +58,13 @@ def _values(name: str, text: str) -> Any:
         raise InputError(f"{WHERE} {name}", error.what, error.fix) from None
 
 
-def within(space: Space, job: Job, cluster: Cluster, framework: Framework, *, leave_out: bool = False) -> Space:
-    """The space as it was written for this job, cluster and framework; values that none of their plans has are refused.
+def within(
+    space: Space, job: Job, cluster: Cluster, framework: Framework, *, leave_out: bool = False, where: str = WHERE
+) -> Space:
+    """The space as it was written for this job, cluster and framework; it can only narrow what these leave open.
 
-    With `leave_out` they are dropped as long as one value remains: a space for clusters of several sizes. A module by
-    its name alone means just that module.
+    Values that none of their plans has are refused. With `leave_out` they are dropped as long as one value remains: a
+    space for clusters of several sizes. A module by its name alone means just that module.
     """
     whole = Space().resolve(job, cluster, framework)
     settled: dict[str, Any] = {}
@@ -72,36 +74,36 @@ def within(space: Space, job: Job, cluster: Cluster, framework: Framework, *, le
         if values is None:
             continue
         if name == "partition":
-            _check_partition(values, allowed, framework)
+            _check_partition(values, allowed, framework, where)
             settled[name] = values
             continue
-        if allowed is None:
-            allowed = divisors(cluster.chips)
+        allowed = allowed_values(name, allowed, FieldScope(job, cluster, framework))
         if name == "recompute":
-            # blocks with policies of their own may also all have the same
-            allowed = (*allowed, *(w for w in ("none", "full") if BY_BLOCK in allowed and w in framework.recompute))
-            values = tuple(_settled_choice(value, allowed) for value in values)
-        if name != "recompute_share" or allowed == (1.0,):
-            remaining = tuple(value for value in values if value in allowed)
-            values = remaining if leave_out and remaining else values
-            _check_values(name, values, allowed, framework)
+            values = tuple(_settled_choice(value, allowed, framework) for value in values)
+        if listed()[name].alike and len(values) > 1:
+            raise InputError(f"{where} {name}", f"has {len(values)} values", "give one, for all plans alike")
+        if not values:
+            raise InputError(f"{where} {name}", "has no value", "give one or more, or leave it out")
+        remaining = tuple(value for value in values if value in allowed)
+        values = remaining if leave_out and remaining else values
+        _check_values(f"{where} {name}", values, allowed, framework)
         settled[name] = values
     return Space(**settled)
 
 
-def _settled_choice(value: Choice, allowed: tuple[Choice, ...]) -> Choice:
-    if value == "core_attn":
+def _settled_choice(value: Choice, allowed: tuple[Choice, ...], framework: Framework) -> Choice:
+    if value == framework.selective and "selective" in allowed:
         return "selective"
     modules = (value,) if isinstance(value, str) else value
     same = [choice for choice in allowed if isinstance(choice, tuple) and set(choice) == set(modules)]
     return same[0] if same and value not in allowed else value
 
 
-def _check_values(name: str, values: tuple[Any, ...], allowed: tuple[Any, ...], framework: Framework) -> None:
+def _check_values(where: str, values: tuple[Any, ...], allowed: tuple[Any, ...], framework: Framework) -> None:
     for value in values:
         if value not in allowed:
             what = f"{_in_words(value)} is in no plan of {framework.name} for this job and cluster"
-            raise InputError(f"{WHERE} {name}", what, _likely(value, allowed))
+            raise InputError(where, what, _likely(value, allowed))
 
 
 def _likely(value: Any, allowed: tuple[Any, ...]) -> str:
@@ -112,11 +114,11 @@ def _likely(value: Any, allowed: tuple[Any, ...]) -> str:
     return one_of(map(_in_words, allowed), _in_words(value))
 
 
-def _check_partition(partition: str, widest: str, framework: Framework) -> None:
+def _check_partition(partition: str, widest: str, framework: Framework, where: str) -> None:
     kinds: tuple[str, ...] = get_args(Partition)
     if kinds.index(partition) > kinds.index(widest):
         narrower = kinds[: kinds.index(widest) + 1]
-        raise InputError(f"{WHERE} partition", f"{partition} is not run by {framework.name}", one_of(narrower))
+        raise InputError(f"{where} partition", f"{partition} is not run by {framework.name}", one_of(narrower))
 
 
 def _in_words(value: Any) -> str:

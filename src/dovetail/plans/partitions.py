@@ -20,7 +20,7 @@ def runs_partition(layers: Blocks, uneven: UnevenStages) -> bool:
             return len(set(layers)) <= 1
         case "ends":
             return len(set(layers[1:-1])) <= 1
-        case "balanced" | "any":
+        case "any":
             return True
 
 

@@ -102,6 +102,15 @@ def task_of(document: Mapping[str, Any], where: str, folder: Path = Path()) -> T
         raise InputError(f"{where}: {_field(error.where)}", error.what, error.fix) from None
 
 
+def plan_of_document(document: Mapping[str, Any], job: Job, cluster: Cluster, where: str) -> Plan:
+    """The plan of a plan file, for a job and a cluster that are given: only its `plan` part is read."""
+    try:
+        spec = validate(PlanSpec, document.get("plan") or {}, "plan")
+        return resolve_plan(spec, chips=cluster.chips, global_batch=job.global_batch, num_layers=job.model.num_layers)
+    except InputError as error:
+        raise InputError(f"{where}: {_field(error.where)}", error.what, error.fix) from None
+
+
 def question_of(document: Mapping[str, Any], where: str, folder: Path = Path()) -> Question:
     """What a document asks, whatever its plan."""
     file = validate(PlanFile, document, where)

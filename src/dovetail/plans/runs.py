@@ -1,7 +1,8 @@
 """What runs: one question for the search, for estimates and for launch files, and the sentence where the answer is no.
 
-Three tables of limits answer it: of the model (`model_limits`: groups nest, degrees divide what they shard), of the
-framework as its catalogue entry describes it (`framework_limits`), and of a launch format (`launch_limits`).
+Three tables of rules answer it: of the model (`model_limits`: groups nest, degrees divide what they shard), of the
+framework as its catalogue entry describes it (`framework_limits`), and of the launch format that starts it
+(`launch_limits`). The search asks the same rules, each as soon as the fields it reads are settled.
 """
 
 from __future__ import annotations
@@ -11,33 +12,57 @@ from dovetail.errors import InputError
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job
-from dovetail.plans.framework_limits import check_runnable
+from dovetail.plans.framework_limits import FRAMEWORK_RULES
 from dovetail.plans.launch_limits import LAUNCHES
 from dovetail.plans.model_limits import check_suitable
+from dovetail.plans.overlaps import OVERLAP_RULES
 from dovetail.plans.plan import Plan
+from dovetail.plans.rules import PlanRule
 
 
-def check_runs(
-    plan: Plan, job: Job, cluster: Cluster, framework: Framework | None = None, *, launch: str | None = None
-) -> None:
+def check_runs(plan: Plan, job: Job, cluster: Cluster, framework: Framework | None = None) -> None:
     """Refuses a plan whose chips could not share the model equally, or which the framework does not run.
 
-    Without a framework the model alone is asked. With the name of a launch format the framework it is for is asked,
-    then what the format has no words for or its framework's code refuses.
+    Without a framework the model alone is asked.
     """
-    if launch is None:
-        check_suitable(plan, job, cluster)
     if framework is not None:
-        check_runnable(plan, framework, job.precision)
-    if launch is not None:
-        _check_launch(plan, job, launch)
+        check_job(job, framework)
+    check_suitable(plan, job, cluster)
+    if framework is None:
+        return
+    for rule in rules_of(framework):
+        for field, what, fix in rule.check(plan, job, framework):
+            raise InputError(
+                f"plan: {field}", f"{what}, which {framework.name} ({_version(rule, framework)}) does not run", fix
+            )
 
 
-def _check_launch(plan: Plan, job: Job, launch: str) -> None:
-    limits = LAUNCHES[launch]
-    for field, what, fix in limits.first(plan):
-        raise InputError(f"plan: {field}", what, fix)
-    if limits.framework is not None:
-        check_runnable(plan, frameworks.load(limits.framework), job.precision)
-    for field, what, fix in limits.obstacles(plan, job):
-        raise InputError(f"plan: {field}", f"{what}, which {limits.title} ({limits.version}) does not run", fix)
+def check_job(job: Job, framework: Framework) -> None:
+    """Refuses a job that no plan makes the framework train: its precision, its optimizer, parts of its model."""
+    precisions = [name for name, _ in framework.states]
+    if job.precision not in precisions:
+        what = f"is {job.precision}, which {framework.name} ({framework.version}) does not run"
+        raise InputError("job: precision", what, f"it should be one of {', '.join(precisions)}")
+    if framework.launch is not None:
+        LAUNCHES[framework.launch].check_job(job)
+
+
+def rules_of(framework: Framework) -> tuple[PlanRule, ...]:
+    """All rules for plans of a framework."""
+    return FRAMEWORK_RULES + OVERLAP_RULES + _launch_rules(framework)
+
+
+def launched_by(target: str, framework: Framework) -> Framework:
+    """The framework whose plans a launch format starts: the given one where it is its own, or the catalogue's."""
+    return framework if framework.launch == target else frameworks.load(LAUNCHES[target].framework)
+
+
+def _launch_rules(framework: Framework) -> tuple[PlanRule, ...]:
+    return () if framework.launch is None else LAUNCHES[framework.launch].rules
+
+
+def _version(rule: PlanRule, framework: Framework) -> str:
+    """The version a reason is about: of the launch format where it is its rule."""
+    if framework.launch is not None and rule in LAUNCHES[framework.launch].rules:
+        return LAUNCHES[framework.launch].version
+    return framework.version

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -11,11 +11,13 @@ from dovetail.arrays import Bools, Ints
 from dovetail.frameworks import Framework
 from dovetail.frameworks.framework import AxisOrder
 from dovetail.hardware import Cluster
-from dovetail.layout.axes import joined_by_tier
 from dovetail.models import Job
-from dovetail.plans.model_limits import nests
+from dovetail.plans.model_limits import nests, stays_on_tiers
 from dovetail.plans.partitions import is_free, listed_partitions
 from dovetail.plans.pipeline_schedule import MAX_CHUNK_RUNS, SCHEDULE_CODES, Pipeline, PipelineSchedule
+from dovetail.plans.plan import Plan
+from dovetail.plans.rules import broken
+from dovetail.plans.runs import rules_of
 from dovetail.plans.space import Space
 from dovetail.plans.stage_degrees import StageDegrees
 
@@ -69,13 +71,17 @@ def plan_skeletons(
         fits = selected[:, position] & (chips % (replica_chips * p) == 0) & (d % min_replicas == 0)
         row, size = np.nonzero(fits[:, None] & (batch % np.maximum(sizes * d[:, None], 1) == 0))
         m = batch // (sizes[size] * d[row])
+        running: dict[tuple[PipelineSchedule, bool], Bools] = {}
         for schedule, v in _pipelines(job.model.num_layers, framework, space, p):
-            runs = _runs(framework, p, m, v, schedule)
-            # the rank order matters where there are several stages, replicas and tiers, and is open where experts are
-            # not spread over replicas
-            turns = (d[row] > 1) & (min_replicas[row] == 1) & (p > 1 and len(cluster.tiers) > 1)
+            if (schedule, v > 1) not in running:
+                running[schedule, v > 1] = _runs(job, framework, schedule, p, min(v, 2), m)
+            runs = running[schedule, v > 1] & (p * m * v <= MAX_CHUNK_RUNS)
+            # the rank order matters where there are several stages, replicas and tiers; stages are inside replicas
+            # only where experts are not spread over these
+            matters = (d[row] > 1) & (p > 1 and len(cluster.tiers) > 1)
             for inside, order in enumerate(AXIS_ORDERS):
-                mask = runs & ((turns & (order in space.axis_order)) | (~turns & (inside == 0)))
+                offered = (order in space.axis_order) & ((inside == 0) | (min_replicas[row] == 1))
+                mask = runs & np.where(matters, offered, inside == 0)
                 s = row[mask]
                 rest = (np.full(len(s), value, np.int64) for value in (inside, SCHEDULE_CODES[schedule], v))
                 columns.append(np.stack([s, np.full(len(s), p), d[s], sizes[size[mask]], m[mask], *rest]))
@@ -103,18 +109,28 @@ def _pipelines(num_layers: int, framework: Framework, space: Space, p: int) -> l
     return pipelines
 
 
-def _runs(framework: Framework, p: int, m: Ints, v: int, schedule: PipelineSchedule) -> Bools:
+#: A plan whose pipeline and shards are filled in to ask rules that read nothing else.
+_ANY_PLAN = Plan(
+    data_parallel=1,
+    expert_tensor_parallel=1,
+    zero_group=1,
+    num_microbatches=1,
+    pipeline_schedule="1f1b",
+    layers_per_stage=(),
+)
+
+
+def _runs(job: Job, framework: Framework, schedule: PipelineSchedule, p: int, v: int, m: Ints) -> Bools:
     """Whether a schedule takes so many micro-batches (`Pipeline`, `check_runs`)."""
-    fits = p * m * v <= MAX_CHUNK_RUNS
-    if p > 1 and schedule.value not in framework.pipeline_schedules:
-        return np.zeros(len(m), np.bool_)
-    if schedule is PipelineSchedule.INTERLEAVED:
-        counts, back = np.unique(m, return_inverse=True)
-        taken = np.array([framework.can_interleave(int(n), p) for n in counts.tolist()], np.bool_)
-        return fits & taken[back.reshape(-1)]
-    if schedule is PipelineSchedule.DUAL_PIPE:
-        return fits & (p % 2 == 0) & (m % 2 == 0) & (m >= 2 * p)
-    return fits
+    counts, back = np.unique(m, return_inverse=True)
+    rules, taken = rules_of(framework), list[bool]()
+    for n in counts.tolist():
+        plan = replace(
+            _ANY_PLAN, pipeline_parallel=p, virtual_stages=v, pipeline_schedule=schedule.value, num_microbatches=n
+        )
+        dual = schedule is PipelineSchedule.DUAL_PIPE and bool(p % 2 or n % 2 or n < 2 * p)
+        taken.append(not dual and not broken(rules, "pipeline", plan, job, framework))
+    return np.array(taken, np.bool_)[back.reshape(-1)]
 
 
 def group_sizes(stages: Ints, microbatches: Ints, chunks: Ints) -> Ints:
@@ -130,27 +146,24 @@ def group_sizes(stages: Ints, microbatches: Ints, chunks: Ints) -> Ints:
 
 
 def shardings(
-    framework: Framework, space: Space, degrees: StageDegrees, replicas: int, stages: int, tiers: Sequence[int]
+    job: Job,
+    framework: Framework,
+    space: Space,
+    degrees: StageDegrees,
+    replicas: int,
+    stages: int,
+    tiers: Sequence[int],
 ) -> list[tuple[int, int]]:
-    """ZeRO stages and groups that differ in effect, for so many replicas and stages."""
-    plan = degrees.plan
-    ranks = replicas * plan.context_parallel
-    offered = framework.zero_stages if stages == 1 else framework.zero_stages_with_pipeline
-    zero_stages = sorted({stage for stage in space.zero_stage if stage in offered})
-    if stages > 1 and 1 in zero_stages and 2 in zero_stages:
-        zero_stages.remove(2)  # gradients of a pipeline are whole until its one reduction
-    groups = [ranks] if ranks in space.zero_group else []
-    if framework.zero_group:
-        groups = [g for g in sorted(set(space.zero_group)) if ranks % g == 0]
-    groups = [g for g in groups if g > 1 and nests(plan, replicas, g) and _nests_in_tiers(degrees, g, tiers)]
-    return [(stage, g) for stage in zero_stages for g in ((ranks,) if stage == 0 else groups)]
-
-
-def _nests_in_tiers(degrees: StageDegrees, zero_group: int, tiers: Sequence[int]) -> bool:
-    """Whether a group that ends among context-parallel chips leaves them on the tiers they are on."""
-    t, end = degrees.plan.tensor_parallel, degrees.replica_chips
-    middle = t * zero_group
-    if middle >= end:
-        return True
-    parts = (joined_by_tier(low, high, tiers) for low, high in ((t, middle), (middle, end)))
-    return tuple(a * b for a, b in zip(*parts, strict=True)) == joined_by_tier(t, end, tiers)
+    """ZeRO stages and groups that run and differ in effect, for so many replicas and stages."""
+    plan = replace(degrees.plan, data_parallel=replicas, pipeline_parallel=stages)
+    ranks, rules = replicas * plan.context_parallel, rules_of(framework)
+    groups = [g for g in sorted(set(space.zero_group)) if ranks % g == 0 and g > 1]
+    groups = [g for g in groups if nests(plan, replicas, g) and stays_on_tiers(plan, g, tiers)]
+    offered = [
+        (stage, group)
+        for stage in sorted(set(space.zero_stage))
+        for group in ((ranks,) if stage == 0 else groups)
+        if not broken(rules, "sharding", replace(plan, zero_stage=stage, zero_group=group), job, framework)
+    ]
+    # gradients of a pipeline are whole until its one reduction: stages 1 and 2 are the same
+    return [(s, g) for s, g in offered if not (s == 2 and stages > 1 and (1, g) in offered)]

@@ -14,9 +14,10 @@ from dovetail.hardware import Cluster
 from dovetail.layout.strategy import ContextKind, Strategy
 from dovetail.models import Job
 from dovetail.plans.arrange import Arrangement, arrange
-from dovetail.plans.framework_limits import expert_obstacles
 from dovetail.plans.model_limits import DimShard, dim_shards, nests
 from dovetail.plans.plan import Plan
+from dovetail.plans.rules import broken
+from dovetail.plans.runs import rules_of
 from dovetail.plans.space import Space
 
 
@@ -43,11 +44,12 @@ def stage_degrees(job: Job, cluster: Cluster, framework: Framework, space: Space
     graph = job.graph()
     shards_of: dict[Strategy, tuple[DimShard, ...]] = {}
     suitable: list[StageDegrees] = []
+    rules = rules_of(framework)
     for plan in _degrees(graph, cluster.chips, space):
         if (
             cluster.chips % plan.chips
             or not nests(plan, plan.data_parallel, 1)
-            or any(expert_obstacles(plan, framework))
+            or broken(rules, "degrees", plan, job, framework)
         ):
             continue
         try:
@@ -92,5 +94,5 @@ def _degrees(graph: ModelGraph, chips: int, space: Space) -> Iterator[Plan]:
 
 
 def _experts(space: Space, t: int) -> Iterator[tuple[int, int]]:
-    inner = {1, t} if space.expert_tensor_parallel is None else {n for n in space.expert_tensor_parallel if t % n == 0}
-    yield from product(space.expert_parallel, sorted(inner))
+    inner = sorted({n for n in space.expert_tensor_parallel if t % n == 0})
+    yield from product(space.expert_parallel, inner)

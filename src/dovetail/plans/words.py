@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from string import ascii_uppercase
-from typing import Any
 
-from dovetail.frameworks import Framework
 from dovetail.plans.declaration import Declared, declared
-from dovetail.plans.domains import BY_BLOCK
 from dovetail.plans.fields import PlanFields
 from dovetail.plans.plan import Plan
-from dovetail.plans.space import Space, listed
 
 #: What the abbreviations stand for.
 ABBREVIATIONS = (
@@ -109,43 +105,3 @@ def layer_words(layers: Sequence[int]) -> str:
     if len(runs) > 1 and runs[-1] == (0, 1):
         words[-1] = "loss only"
     return ", then ".join(words)
-
-
-def space_sentence(space: Space, framework: Framework) -> str:
-    """A resolved space as a sentence reads."""
-    partition = {
-        "even": "blocks dealt evenly",
-        "ends": "first and last stage shorter",
-        "any": "any pipeline partition (virtual stages alike but the first and the last)",
-    }[space.partition]
-    kinds = f" ({', '.join(space.context_kind)})" if max(space.context_parallel) > 1 else ""
-    parts = [
-        f"plans {framework.name} ({framework.version}) runs",
-        f"TP {_range(space.tensor_parallel)}",
-        f"CP {_range(space.context_parallel)}{kinds}",
-        f"PP {_range(space.pipeline_parallel)} ({', '.join(space.pipeline_schedule)})",
-        f"EP {_range(space.expert_parallel)}",
-        f"DP the rest, MBS {_range(space.micro_batch)}",
-        f"ZeRO {', '.join(map(str, space.zero_stage))} over groups that nest",
-        (
-            "any recompute of each block where the partition is free or there is one stage, none or full elsewhere"
-            if BY_BLOCK in space.recompute
-            else f"{len(space.recompute)} recompute {'policy' if len(space.recompute) == 1 else 'policies'}"
-        ),
-        partition,
-        f"rank order {' or '.join(space.axis_order)}",
-        *_others(space),
-    ]
-    return "; ".join(parts)
-
-
-def _others(space: Space) -> Iterator[str]:
-    """Fields that are searched as a plain product, where there is something to choose."""
-    for name, each in listed().items():
-        values: tuple[Any, ...] = getattr(space, name)
-        if each.about.searched == "product" and len(values) > 1:
-            yield f"{each.about.short or name} {', '.join(map(str, values))}"
-
-
-def _range(values: tuple[int, ...]) -> str:
-    return f"{values[0]}" if len(values) == 1 else f"{min(values)} to {max(values)}"

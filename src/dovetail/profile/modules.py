@@ -1,8 +1,9 @@
-"""The modules a framework recomputes by name: Megatron's `--recompute-modules` as operators.
+"""What frameworks recompute by name, as operators: Megatron's modules, and policies of torchtitan and MaxText.
 
-Megatron Core, transformer_config.py, `recompute_modules`. Output-discarding checkpointing drops the results of a few
+Megatron Core, transformer_config.py, `recompute_modules`: output-discarding checkpointing drops the results of a few
 operators and recomputes what is missing; the other modules are checkpointed functions, which save their input and are
-recomputed as a whole.
+recomputed as a whole. Policies name what is saved instead, and everything else is recomputed where the backward needs
+it: torchtitan's `selective` (distributed/activation_checkpoint.py) and MaxText's `remat_policy` (layers/decoders.py).
 """
 
 from __future__ import annotations
@@ -45,6 +46,41 @@ def _is_latent_up(layer: LayerGraph) -> Iterable[str]:
     return (o.name for o in layer.operators if latent and o.name in _LATENT_UP)
 
 
+def op_sac(layer: LayerGraph) -> Iterable[str]:
+    """What torchtitan's selective recompute computes again: all but attention and every second matrix product."""
+    products = [o.name for o in layer.operators if o.kind is Kind.CONTRACTION]
+    saved = {*products[::2], *(o.name for o in layer.operators if o.kind is Kind.ATTENTION)}
+    return (o.name for o in layer.operators if o.name not in saved)
+
+
+def _saving(*tensors: str) -> Callable[[LayerGraph], Iterable[str]]:
+    """What is recomputed where tensors are saved, by MaxText's names: projections, and `context` for attention."""
+
+    def recomputed(layer: LayerGraph) -> Iterable[str]:
+        core = attention_core(layer)
+        return (o.name for o in layer.operators if _maxtext_name(o, o.name in core) not in tensors)
+
+    return recomputed
+
+
+def _maxtext_name(operator: Operator, in_core: bool) -> str:
+    """What MaxText calls the result of an operator; empty where no policy names it."""
+    name = operator.name.removesuffix(".biased")
+    if in_core:
+        return "context"
+    if operator.kind is not Kind.CONTRACTION and name == operator.name:
+        return ""
+    if name == "output":
+        return "out_proj"
+    if name.endswith(".down"):
+        return "mlpwo"
+    if name.endswith((".gate", ".up")):
+        return "mlpwi"
+    return "qkv_proj" if name.startswith(("query", "key", "value")) else "other"
+
+
+_PROJECTIONS = ("qkv_proj", "out_proj", "mlpwi", "mlpwo", "other")
+
 MODULES: Mapping[str, Module] = {
     "core_attn": Module(attention_core, whole=True),
     "layernorm": Module(_matching(lambda o: o.name in ("mixer_norm", "feed_forward_norm"))),
@@ -53,4 +89,12 @@ MODULES: Mapping[str, Module] = {
     "moe": Module(_named("router", "gates", "dispatch", "expert.", "combine"), whole=True),
     "moe_act": Module(_matching(lambda o: o.name == "expert.activation")),
     "shared_experts": Module(_named("shared."), whole=True),
+    "op_sac": Module(op_sac),
+    "minimal": Module(_saving(*_PROJECTIONS)),
+    "minimal_with_context": Module(_saving(*_PROJECTIONS, "context")),
+    "save_dot_except_mlp": Module(_saving("qkv_proj", "out_proj")),
+    "save_dot_except_mlpwi": Module(_saving("qkv_proj", "out_proj", "mlpwo")),
+    "save_dot_with_context_except_mlp": Module(_saving("qkv_proj", "out_proj", "context")),
+    "save_qkv_proj": Module(_saving("qkv_proj")),
+    "save_out_proj": Module(_saving("out_proj")),
 }

@@ -13,8 +13,9 @@ def simulated_tables(score: SimulatedScore) -> str:
     """The part of the accuracy page about simulation."""
     all_runs = score.all_runs
     summary = (
-        f"The {all_runs.rows:,} runs of tier {TIER}, [simulated](simulate.md): **{percent(score.macro.mape)}** off "
-        f"(MAPE, mean over {len(score.families)} families), where the model is {percent(score.model_macro.mape)} off. "
+        f"The {all_runs.rows:,} runs of tier {TIER}, [simulated](../how-to/simulate.md): "
+        f"**{percent(score.macro.mape)}** off (MAPE, mean over {len(score.families)} families), "
+        f"where the model is {percent(score.model_macro.mape)} off. "
         f"A simulated step takes {percent(all_runs.ratio - 1, signed=True)} to the model's (mean)."
     )
     rows = [_row(name, each) for name, each in score.families.items()]

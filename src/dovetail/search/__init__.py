@@ -3,5 +3,7 @@
 from dovetail.plans.space import Space
 from dovetail.search.answer import Alternative, Answer, Certificate
 from dovetail.search.plan import plan
+from dovetail.search.progress import SearchProgress
+from dovetail.step.ties import TIE_MARGIN
 
-__all__ = ["Alternative", "Answer", "Certificate", "Space", "plan"]
+__all__ = ["TIE_MARGIN", "Alternative", "Answer", "Certificate", "SearchProgress", "Space", "plan"]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.plans.plan import Plan
 from dovetail.plans.space import Space
+from dovetail.step.capacity import memory_limit
 from dovetail.step.evaluate import Evaluation
 
 
@@ -25,15 +26,23 @@ class Certificate:
     #: no plan of the space takes less; None where none fits. Known without a plan where time ran out
     lower_bound_s: float | None
     gap: float | None
-    space: str
+    #: the space as data (`plans.stated_space`), and as a sentence
+    space: Mapping[str, Any]
+    space_text: str
     counted: int
-    #: never evaluated: their bound is not below the answer, or time ran out
+    #: never evaluated: their bound is not below the answer
     pruned: int
     #: proven not to fit
     infeasible: int
     evaluated: int
+    #: neither of these when the search ended
+    open: int = 0
     #: whose seconds these are
     time: Literal["modelled", "simulated"] = "modelled"
+    #: bytes of a chip that plans of the space may take; None where the search has no such number
+    memory_limit_bytes: float | None = None
+    #: nothing that the framework runs takes less, whatever the partition of its stages; None where it was not asked for
+    lower_bound_framework_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +77,7 @@ class Answer:
     framework: Framework
     #: as it was narrowed
     space: Space
+    #: of the fastest plan
     evaluation: Evaluation | None
     certificate: Certificate
     alternatives: tuple[Alternative, ...]
@@ -75,16 +85,46 @@ class Answer:
     timing: Mapping[str, float]
     #: where leading plans were replayed: all of them, the fastest first
     simulated: tuple[SimulatedPlan, ...] = ()
+    #: bytes of a chip that plans were allowed to take; None: usable memory less the framework's reserve
+    memory_limit_bytes: float | None = None
+    #: of the simplest plan within the tie margin, where that is not the fastest itself
+    recommended: Evaluation | None = None
 
     @property
-    def best(self) -> Evaluation:
-        """What the best plan takes."""
+    def limit_bytes(self) -> float:
+        """Bytes of a chip that plans were allowed to take."""
+        return memory_limit(self.cluster.chip, self.framework, self.memory_limit_bytes)
+
+    def limit_on(self, cluster: Cluster) -> float | None:
+        """The limit that was asked for, as the same part of other chips; None where none was."""
+        if self.memory_limit_bytes is None:
+            return None
+        usable = cluster.chip.usable_bytes
+        return min(self.memory_limit_bytes * (usable / self.cluster.chip.usable_bytes), usable)
+
+    @property
+    def fastest(self) -> Evaluation:
+        """What the fastest plan takes: the one that the certificate is about."""
         assert self.evaluation is not None, "no plan fits: see the certificate"
         return self.evaluation
 
     @property
+    def best(self) -> Evaluation:
+        """What the recommended plan takes: the simplest within the tie margin of the fastest."""
+        return self.recommended or self.fastest
+
+    @property
+    def recommended_loss(self) -> float:
+        """How much longer the recommended plan takes than the fastest, as a part of it."""
+        return self.best.step_time_s / self.fastest.step_time_s - 1
+
+    def of_fastest(self) -> Answer:
+        """The answer with the fastest plan recommended."""
+        return replace(self, recommended=None)
+
+    @property
     def plan(self) -> Plan:
-        """The best plan."""
+        """The recommended plan."""
         return self.best.plan
 
     @property

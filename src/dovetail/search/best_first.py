@@ -2,212 +2,223 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import replace
-from typing import cast
-
 import numpy as np
 
 from dovetail.arrays import TOLERANCE, Bools, Floats, Ints
 from dovetail.bounds.batch import Batch, Candidates, Evaluated
 from dovetail.bounds.degree_bounds import DegreeBounds
-from dovetail.partition.partition_plan import PartitionedPlan, partition_profiled
-from dovetail.plans.derive import even_layers
-from dovetail.plans.partitions import is_free, listed_partitions
+from dovetail.plans.partitions import is_free
 from dovetail.plans.plan import Plan
-from dovetail.plans.skeletons import AXIS_ORDERS, NAMES, PlanSkeletons, plan_skeletons, shardings
-from dovetail.plans.space import BY_BLOCK, Space
-from dovetail.plans.stage_degrees import stage_degrees
-from dovetail.search.progress import Progress, simplicity
-from dovetail.step.evaluate import profiled_job
-from dovetail.step.facts import facts_of
-from dovetail.step.layer_tables import Setting, recompute_policies
-from dovetail.step.plan_tables import Tables, numbers, plan_of
-from dovetail.step.state_tables import StateSharding
+from dovetail.plans.skeletons import NAMES, PlanSkeletons, plan_skeletons
+from dovetail.plans.space import Space
+from dovetail.search.enumeration import Enumeration
+from dovetail.search.partition_setting import partition_setting
+from dovetail.search.progress import NOTHING, OpenPlans, Progress, Reporter, simplicity
+from dovetail.search.time_limit import OutOfTimeError, TimeLimit
+from dovetail.step.layer_tables import Setting
+from dovetail.step.plan_tables import numbers
 
 #: Pairs of stage degrees and a stage count opened together: first a few, to have a plan to beat, then more.
 ROUNDS = (64, 512, 4096)
 #: Skeletons whose policies are bounded together, how many of them are expanded first, and pipelines timed together.
 OPENED, BATCH, TIMED = 512, 64, 256
+#: Pairs that are looked at ahead of all others until a plan fits, and how often at most.
+FIRST_PAIRS, FIRST_LOOKS = 2, 16
 
 
-class BestFirst:
+class BestFirst(Enumeration):
     """The search over one space."""
 
     def __init__(
         self,
         setting: Setting,
         space: Space,
-        deadline: float | None = None,
+        time_limit: TimeLimit | None = None,
         limit_s: float = float("inf"),
         top: int = 1,
+        reporter: Reporter | None = None,
     ) -> None:
-        self.setting = setting
-        self.space = space
-        self.deadline = deadline
+        self.time_limit = time_limit or TimeLimit()
         self.progress = Progress(below_s=limit_s, top=top)
-        self.by_block = BY_BLOCK in space.recompute
-        self.degrees = stage_degrees(setting.job, setting.cluster, setting.framework, space)
-        self.tables = Tables(setting, self.degrees, recompute_policies(space))
-        #: where each block has its own policy, the one that saves least
-        self._leanest = len(self.tables.policies) - 1 if self.by_block else None
-        #: plans of a skeleton and a sharding; the policies of single blocks are not counted
-        self._choices = 1 if self.by_block else len(self.tables.policies)
-        self._shardings: dict[tuple[int, ...], list[tuple[int, int]]] = {}
-        self._listed: dict[tuple[int, int, int], list[int]] = {}
+        self._reporter = reporter
+        super().__init__(setting, space, self._check_time)
         #: plans that another partition may improve: bound, plan, and whether it was evaluated with a listed partition
         self._open: list[tuple[float, Plan, bool]] = []
 
     def run(self) -> Progress:
-        """Opens stage degrees and stages in the order of their bounds."""
-        if not self.degrees:
-            return self.progress
-        pairs = DegreeBounds(self.setting, self.space, self.degrees, self.tables)
-        self._pairs = pairs
-        bounds = pairs.seconds.ravel()
-        self._count_all(pairs)
+        """Opens stage degrees and stages in the order of their bounds; what is left when time runs out stays open."""
+        if self.degrees:
+            try:
+                self._search()
+            except OutOfTimeError:
+                self._note_partitions()
+                self.progress.end()
+        return self.progress
+
+    def _check_time(self) -> None:
+        """Reports on the search, and ends it where time is over; called between all longer parts of its work."""
+        if self._reporter is not None and self._reporter.is_due(self.progress):
+            self._note_partitions()
+            if self._reporter.report(self.progress):
+                self.time_limit.end()
+        if self.time_limit.over:
+            raise OutOfTimeError
+
+    def _note_partitions(self) -> None:
+        bounds = [bound for bound, _, _ in self._open]
+        self.progress.left.partitions = OpenPlans.of(bounds, [not evaluated for _, _, evaluated in self._open])
+
+    def _search(self) -> None:
+        left = self.progress.left
+        left.pairs = OpenPlans.of([0.0], [0])
+        self._pairs = pairs = DegreeBounds(self.setting, self.space, self.degrees, self.tables)
+        bounds, plans = pairs.seconds.ravel(), self._count_all(pairs).ravel()
         order = np.argsort(bounds, kind="stable")
         order = order[np.isfinite(bounds[order])]
+        left.pairs = OpenPlans(bounds[order], plans[order])
+        self.time_limit.start()
+        self._find_first(order)
         start, sizes, size = 0, iter(ROUNDS), ROUNDS[-1]
         while start < len(order):
+            self._check_time()
             size = next(sizes, size)
-            opened = order[start : start + size]
-            if bounds[opened[0]] >= self.progress.limit_s or self._late(float(bounds[opened[0]])):
+            opened, rest = order[start : start + size], order[start + size :]
+            if bounds[opened[0]] >= self.progress.limit_s:
                 break
             selected = np.zeros(bounds.shape, np.bool_)
             selected[opened[bounds[opened] < self.progress.limit_s]] = True
-            self._round(selected.reshape(pairs.seconds.shape))
+            self._round(selected.reshape(pairs.seconds.shape), OpenPlans(bounds[rest], plans[rest]))
             start += size
+        left.pairs = NOTHING
         self._refine()
-        return self.progress
 
-    def _count_all(self, pairs: DegreeBounds) -> None:
-        counts = self.progress.counts
+    def _count_all(self, pairs: DegreeBounds) -> Ints:
+        """Counts all plans; returns those of stage degrees × stage counts."""
+        counts, counted = self.progress.counts, np.zeros(pairs.seconds.shape, np.int64)
         for row, position in np.argwhere(pairs.exists).tolist():
             stages = self.space.pipeline_parallel[position]
             replicas = self.setting.cluster.chips // (self.degrees[row].replica_chips * stages)
-            plans = pairs.num_skeletons(row, position) * self._choices * len(self._states_of(row, replicas, stages))
-            counts.counted += plans
-            if not np.isfinite(pairs.seconds[row, position]):
-                counts.infeasible += plans
+            choices = int(self._num_choices(pairs.skeletons(row, position)).sum())
+            counted[row, position] = choices * len(self._states_of(row, replicas, stages))
+        counts.counted += int(counted.sum())
+        counts.infeasible += int(counted[~np.isfinite(pairs.seconds)].sum())
+        return counted
 
-    def _states_of(self, row: int, replicas: int, stages: int) -> list[tuple[int, int]]:
-        plan = self.degrees[row].plan
-        inner = plan.expert_tensor_parallel
-        experts = inner * plan.expert_parallel
-        key = (plan.tensor_parallel, plan.context_parallel, inner, experts, replicas, min(stages, 2))
-        if key not in self._shardings:
-            tiers = [tier.size for tier in self.setting.cluster.tiers]
-            self._shardings[key] = shardings(
-                self.setting.framework, self.space, self.degrees[row], replicas, stages, tiers
-            )
-        return self._shardings[key]
+    def _find_first(self, order: Ints) -> None:
+        """A plan to beat, soon: of few pairs at a time, those with the lowest bounds and those with the smallest state.
 
-    def _late(self, bound: float) -> bool:
-        """Whether time is over; then everything from this bound on stays open."""
-        if self.deadline is None or time.monotonic() < self.deadline:
-            return False
-        self.progress.left_s = min(self.progress.left_s, float(bound))
-        return True
+        What is looked at here is not counted: it comes up again in its place.
+        """
+        emptiest = order[np.argsort(self._pairs.least_state.ravel()[order], kind="stable")]
+        for look in range(FIRST_LOOKS):
+            self._check_time()
+            start, end = look * FIRST_PAIRS, (look + 1) * FIRST_PAIRS
+            pairs = np.concatenate([order[start:end], emptiest[start:end]])
+            if self.progress.best is not None or not len(pairs):
+                return
+            selected = np.zeros(self._pairs.seconds.size, np.bool_)
+            selected[pairs] = True
+            self._look_at(selected.reshape(self._pairs.seconds.shape))
 
-    def _round(self, selected: Bools) -> None:
-        """Bounds all skeletons of some stage degrees and stage counts, and opens them in that order."""
-        setting, counts = self.setting, self.progress.counts
+    def _look_at(self, selected: Bools) -> None:
+        """Evaluates the skeleton with the lowest bound of each of some stage degrees and stage counts."""
+        setting, limit_s = self.setting, self.progress.limit_s
         skeletons = plan_skeletons(setting.job, setting.cluster, setting.framework, self.space, self.degrees, selected)
-        bounds = self._pairs.skeleton_bounds(skeletons, self.progress.limit_s)
-        states = self._num_states(skeletons)
-        counts.infeasible += self._choices * int(states[~np.isfinite(bounds)].sum())
-        skeletons = skeletons.take(bounds < self.progress.limit_s)
+        lowest = self._pairs.skeleton_bounds(skeletons, limit_s)
+        rows = np.argsort(lowest, kind="stable")
+        _, first = np.unique(np.stack([skeletons.degrees, skeletons.stages])[:, rows], axis=1, return_index=True)
+        rows = rows[np.sort(first)]
+        skeletons = skeletons.take(rows[lowest[rows] < limit_s])
         if not len(skeletons):
             return
-        bounds = Batch(self.tables, skeletons).fastest(self._pairs.state_bytes(skeletons), self.progress.limit_s)
-        states = self._num_states(skeletons)
-        counts.infeasible += self._choices * int(states[~np.isfinite(bounds)].sum())
+        batch = Batch(self.tables, skeletons)
+        bounds = batch.screen(self._pairs.state_bytes(skeletons), self._leanest, limit_s)
+        # of the policies the fastest, and the one that saves least
+        leanest = [number for number, policy in enumerate(self.tables.policies) if policy == ("full", 1.0)]
+        looked_at = np.zeros(bounds.shape, np.bool_)
+        looked_at[np.arange(len(bounds)), bounds.argmin(axis=1)] = True
+        looked_at[:, leanest] = True
+        bounds = np.where(looked_at, bounds, np.inf)
+        (rows,) = np.nonzero(bounds.min(axis=1) < limit_s)
+        if not len(rows):
+            return
+        candidates, lowest = self._bounded(batch, rows, bounds)
+        candidates = candidates.take(lowest < limit_s)
+        if len(candidates):
+            self._evaluate(batch, candidates)
+
+    def _round(self, selected: Bools, rest: OpenPlans) -> None:
+        """Bounds all skeletons of some stage degrees and stage counts, and opens them in that order."""
+        setting, counts, left = self.setting, self.progress.counts, self.progress.left
+        skeletons = plan_skeletons(setting.job, setting.cluster, setting.framework, self.space, self.degrees, selected)
+        bounds = self._pairs.skeleton_bounds(skeletons, self.progress.limit_s)
+        unfit = int(self._num_plans(skeletons)[~np.isfinite(bounds)].sum())
+        skeletons = skeletons.take(bounds < self.progress.limit_s)
+        bounds, plans = np.zeros(0), self._num_plans(skeletons)
+        if len(skeletons):
+            bounds = Batch(self.tables, skeletons).fastest(self._pairs.state_bytes(skeletons), self.progress.limit_s)
+        counts.infeasible += unfit + int(plans[~np.isfinite(bounds)].sum())
         order = np.argsort(bounds, kind="stable")
+        order = order[np.isfinite(bounds[order])]
+        left.pairs, left.skeletons = rest, OpenPlans(bounds[order], plans[order])
         for start in range(0, len(order), OPENED):
+            self._check_time()
             rows = order[start : start + OPENED]
             rows = rows[bounds[rows] < self.progress.limit_s]
-            if not len(rows) or self._late(float(bounds[rows[0]])):
-                return
-            self._open_skeletons(skeletons.take(rows))
+            if not len(rows):
+                break
+            after = order[start + OPENED :]
+            self._open_skeletons(skeletons.take(rows), OpenPlans(bounds[after], plans[after]))
+        left.skeletons = NOTHING
 
-    def _num_states(self, skeletons: PlanSkeletons) -> Ints:
-        """How many shardings every skeleton has."""
-        keys = np.stack([skeletons.degrees, skeletons.replicas, skeletons.stages], axis=1)
-        unique, back = np.unique(keys, axis=0, return_inverse=True)
-        counts = [len(self._states_of(*key)) for key in cast("list[list[int]]", unique.tolist())]
-        return np.array(counts, np.int64)[back.reshape(-1)]
-
-    def _open_skeletons(self, skeletons: PlanSkeletons) -> None:
+    def _open_skeletons(self, skeletons: PlanSkeletons, rest: OpenPlans) -> None:
         """Profiles skeletons and expands them, those with the lowest bound first."""
-        batch = Batch(self.tables, skeletons)
+        left, batch = self.progress.left, Batch(self.tables, skeletons)
         bounds = batch.screen(self._pairs.state_bytes(skeletons), self._leanest, self.progress.limit_s)
-        none_fits = ~np.isfinite(bounds[:, : self._choices])
-        self.progress.counts.infeasible += int((self._num_states(skeletons)[:, None] * none_fits).sum())
+        states = self._num_states(skeletons)
+        none_fits = ~np.isfinite(bounds) & self._counted_choices(skeletons)
+        self.progress.counts.infeasible += int((states[:, None] * none_fits).sum())
         lowest = bounds.min(axis=1)
         order = np.argsort(lowest, kind="stable")
-        start, size = 0, BATCH
+        by_policy = lowest[:, None] if self.by_block else bounds
+        start, size, left.skeletons = 0, BATCH, rest
         while start < len(order):
+            unopened = order[start:]
+            left.policies = OpenPlans(by_policy[unopened].ravel(), np.repeat(states[unopened], by_policy.shape[1]))
+            self._check_time()
             rows = order[start : start + size]
             rows = rows[lowest[rows] < self.progress.limit_s]
-            if not len(rows) or self._late(float(lowest[rows[0]])):
-                return
+            if not len(rows):
+                break
             self._expand(batch, rows, bounds)
             # the first few give a plan to beat; what is still below it then is expanded in larger batches
             start, size = start + size, 2 * size
+        left.policies = NOTHING
 
     def _expand(self, batch: Batch, rows: Ints, bounds: Floats) -> None:
         """Evaluates every policy and state of some skeletons with their listed partitions."""
-        candidates = self._candidates(batch, rows, bounds)
-        lowest = batch.bound(candidates, self._leanest, self.progress.limit_s)
-        self.progress.counts.infeasible += self._counted(candidates, ~np.isfinite(lowest))
+        candidates, lowest = self._bounded(batch, rows, bounds)
+        unfit = self._counted(candidates, ~np.isfinite(lowest))
         below = lowest < self.progress.limit_s
         candidates, lowest = candidates.take(below), lowest[below]
-        if not len(candidates):
-            return
+        if len(candidates):
+            self._sort_out(batch, candidates, lowest, *self._evaluate(batch, candidates))
+        self.progress.counts.infeasible += unfit
+
+    def _bounded(self, batch: Batch, rows: Ints, bounds: Floats) -> tuple[Candidates, Floats]:
+        candidates = self._candidates(batch, rows, bounds, self.progress.limit_s)
+        return candidates, batch.bound(candidates, self._leanest, self.progress.limit_s)
+
+    def _evaluate(self, batch: Batch, candidates: Candidates) -> tuple[Evaluated, Floats, Bools]:
+        """Offers candidates with their listed partitions; returns exact seconds of what may matter, and what fits."""
         partitions: list[list[int]] = [[] for _ in range(len(batch.skeletons))]
-        for row in numbers(rows):
+        for row in numbers(np.unique(candidates.skeleton)):
             partitions[row] = self._partitions(batch.skeletons, row)
         evaluated = batch.evaluate(candidates, partitions)
         fits = evaluated.peak_bytes <= self.setting.capacity_bytes
         exact = self._exact(batch, candidates, evaluated, fits)
         self._offer(batch, candidates, evaluated, exact, fits)
-        self._sort_out(batch, candidates, lowest, evaluated, exact, fits)
-
-    def _candidates(self, batch: Batch, rows: Ints, bounds: Floats) -> Candidates:
-        skeletons, keys = batch.skeletons, list[list[StateSharding]]()
-        for row in numbers(rows):
-            degrees, replicas, stages = (
-                int(skeletons.degrees[row]),
-                int(skeletons.replicas[row]),
-                int(skeletons.stages[row]),
-            )
-            order = AXIS_ORDERS[int(skeletons.inside[row])]
-            shardings = self._states_of(degrees, replicas, stages)
-            keys.append([StateSharding(degrees, replicas, stages, order, stage, group) for stage, group in shardings])
-        state_rows = self.tables.states.rows([key for of_row in keys for key in of_row])
-        ends = np.cumsum([len(of_row) for of_row in keys])
-        parts: list[Ints] = []
-        for row, states in zip(numbers(rows), np.split(state_rows, ends[:-1]), strict=True):
-            (policies,) = np.nonzero(bounds[row] < self.progress.limit_s)
-            policy, state = np.repeat(policies, len(states)), np.tile(states, len(policies))
-            parts.append(np.stack([np.full(len(policy), row), policy, state]))
-        return Candidates(*np.concatenate([np.zeros((3, 0), np.int64), *parts], axis=1))
-
-    def _partitions(self, skeletons: PlanSkeletons, row: int) -> list[int]:
-        stages, chunks, schedule = int(skeletons.stages[row]), int(skeletons.chunks[row]), int(skeletons.schedule[row])
-        key = (stages, chunks, schedule)
-        if key not in self._listed:
-            partitions = listed_partitions(
-                self.setting.job.model.num_layers,
-                stages,
-                chunks,
-                NAMES[schedule],
-                self.space.partition,
-                self.setting.framework.uneven_stages,
-            )
-            self._listed[key] = [self.tables.partitions.row(layers, stages, NAMES[schedule]) for layers in partitions]
-        return self._listed[key]
+        return evaluated, exact, fits
 
     def _exact(self, batch: Batch, candidates: Candidates, evaluated: Evaluated, fits: Bools) -> Floats:
         """Exact seconds of what may matter; infinite for the rest."""
@@ -218,6 +229,7 @@ class BestFirst:
         for start in range(0, len(open_rows), TIMED):
             rows = open_rows[start : start + TIMED]
             rows = rows[evaluated.seconds[rows] < limit * (1 + TOLERANCE)]
+            self._check_time()
             if not len(rows):
                 break
             seconds[rows] = batch.pipeline_seconds(candidates, evaluated, rows) + evaluated.rest_s[rows]
@@ -246,17 +258,6 @@ class BestFirst:
                 layers = self.tables.partitions.layers[int(evaluated.partition[row])]
                 self.progress.offer(seconds, self._plan(batch.skeletons, candidates, candidate, layers))
 
-    def _plan(self, skeletons: PlanSkeletons, candidates: Candidates, candidate: int, layers: tuple[int, ...]) -> Plan:
-        row = int(candidates.skeleton[candidate])
-        return plan_of(
-            self.degrees[int(skeletons.degrees[row])],
-            skeletons,
-            row,
-            self.tables.policies[int(candidates.policy[candidate])],
-            self.tables.states.keys[int(candidates.state[candidate])],
-            layers,
-        )
-
     def _sort_out(
         self,
         batch: Batch,
@@ -272,6 +273,7 @@ class BestFirst:
         fits_somehow = np.zeros(len(candidates), np.bool_)
         fits_somehow[plans.candidate[fits]] = True
         free = np.array([self._is_free(batch.skeletons, row) for row in numbers(candidates.skeleton)], np.bool_)
+        free &= ~self.tables.of_a_share(candidates.policy)
         counts = self.progress.counts
         counts.evaluated += self._counted(candidates, evaluated)
         counts.infeasible += self._counted(candidates, ~free) - self._counted(candidates, fits_somehow & ~free)
@@ -299,11 +301,14 @@ class BestFirst:
     def _refine(self) -> None:
         """Solves the partition, and the policies of blocks, of whatever may still be better."""
         counts = self.progress.counts
-        self._open.sort(key=lambda entry: (entry[0], simplicity(entry[1])))
-        for bound, plan, evaluated in self._open:
-            if bound >= self.progress.limit_s or self._late(bound):
+        self._open.sort(key=lambda entry: (entry[0], simplicity(entry[1])), reverse=True)
+        while self._open:
+            bound, plan, evaluated = self._open[-1]
+            if bound >= self.progress.limit_s:
                 break
-            placed = partition_setting(self.setting, plan, by_block=self.by_block)
+            self._check_time()
+            placed = partition_setting(self.setting, plan, by_block=self.by_block, poll=self._check_time)
+            self._open.pop()
             if placed is None:
                 counts.infeasible += not evaluated
                 continue
@@ -312,16 +317,3 @@ class BestFirst:
             if placed.status != "optimal":
                 self.progress.left_s = min(self.progress.left_s, placed.lower_bound_s)
         self._open.clear()
-
-
-def partition_setting(setting: Setting, plan: Plan, *, by_block: bool) -> PartitionedPlan | None:
-    """The plan with its best partition, and the best policy of every block where blocks choose."""
-    schedule, stages = plan.pipeline_schedule, plan.pipeline_parallel
-    facts = facts_of(setting.framework, setting.job, schedule=schedule, stages=stages)
-    if setting.at_least:
-        facts = facts.at_least(schedule=schedule, stages=stages)
-    layers = even_layers(plan.pipeline_parallel * plan.virtual_stages, setting.job.model.num_layers)
-    profiled = profiled_job(plan, setting.job, setting.cluster, facts, setting.efficiencies)
-    return partition_profiled(
-        replace(plan, layers_per_stage=layers), setting.job, profiled, setting.basis, by_block=by_block
-    )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from dovetail.arrays import TOLERANCE
 from dovetail.search.answer import Certificate
@@ -29,6 +30,13 @@ class Counts:
     counted: int = 0
     infeasible: int = 0
     evaluated: int = 0
+    #: may be faster, and were not looked at before the search ended
+    open: int = 0
+
+    @property
+    def pruned(self) -> int:
+        """The rest: a bound says that they are no faster than the best."""
+        return self.counted - self.infeasible - self.evaluated - self.open
 
 
 def status_of(*, answered: bool, proven: bool) -> Status:
@@ -51,23 +59,28 @@ def proof(best_s: float | None, open_s: float) -> Proof:
 def certificate(
     best_s: float | None,
     open_s: float,
-    space: str,
+    space: tuple[Mapping[str, Any], str],
     counts: Counts,
     *,
-    pruned: int | None = None,
     time: Literal["modelled", "simulated"] = "modelled",
+    memory_limit_bytes: float | None = None,
 ) -> Certificate:
-    """The certificate of the best of a space; what was neither evaluated nor proven not to fit counts as pruned."""
+    """The certificate of the best of a space, given as data and as a sentence.
+
+    What is not open, evaluated or proven not to fit was pruned. The space is that of plans that take at most
+    `memory_limit_bytes` of a chip.
+    """
     proven = proof(best_s, open_s)
-    left = counts.counted - counts.infeasible - counts.evaluated
     return Certificate(
         proven.status,
         proven.lower_bound_s,
         proven.gap,
-        space,
+        *space,
         counts.counted,
-        left if pruned is None else pruned,
+        counts.pruned,
         counts.infeasible,
         counts.evaluated,
+        counts.open,
         time,
+        memory_limit_bytes,
     )

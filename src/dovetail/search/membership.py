@@ -1,9 +1,9 @@
-"""Whether a plan, such as a published one, is in the space that is searched; where not, what is missing."""
+"""Whether a plan is in the space of a question; where not, which field or rule says no."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from dovetail.errors import InputError
@@ -11,7 +11,7 @@ from dovetail.frameworks import Framework
 from dovetail.graph import LayerGraph, ModelGraph
 from dovetail.hardware import Cluster
 from dovetail.models import Job
-from dovetail.plans.partitions import is_free, listed_partitions
+from dovetail.plans.partitions import is_free, listed_partitions, runs_partition
 from dovetail.plans.plan import Plan
 from dovetail.plans.runs import check_runs
 from dovetail.plans.space import BY_BLOCK, Choice, Space, listed
@@ -21,32 +21,66 @@ from dovetail.profile.modules import MODULES, Module
 _LISTED_AT_MOST = 12
 
 
-def missing_feature(plan: Plan, job: Job, cluster: Cluster, framework: Framework) -> str | None:
-    """What the space is missing to hold a plan; None where it holds it, or one that is the same by the model.
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Whether a space has a plan."""
 
-    Where every block has its own policy, the space holds whatever blocks recompute: the partition solver chooses no
-    worse, up to rounding a share to whole blocks.
+    #: why not; None where it has it
+    reason: str | None
+    #: the plan of the space that is the same by the model; the plan itself where it is not covered
+    plan: Plan
+    #: whether its partition is one that is tried or solved for; the others are covered by the bound of the framework
+    partition_tried: bool
+
+    @property
+    def covered(self) -> bool:
+        """Whether the space has the plan, or one that is the same by the model."""
+        return self.reason is None
+
+
+def covers(plan: Plan, job: Job, cluster: Cluster, framework: Framework, space: Space | None = None) -> Coverage:
+    """Whether the plans of a framework, or a narrower space of them, have a plan.
+
+    Where every block has its own policy, the space has whatever blocks recompute.
     """
-    space = Space().resolve(job, cluster, framework)
-    return next(_missing(canonical(plan, job, cluster, framework), job, cluster, framework, space), None)
-
-
-def _missing(plan: Plan, job: Job, cluster: Cluster, framework: Framework, space: Space) -> Iterator[str]:
-    if plan.chips != cluster.chips:
-        yield f"{plan.chips} of {cluster.chips} chips are used"
-    yield from _values(plan, space)
-    if any("experts" in layer.sizes for layer in job.graph().layers.values()):
-        yield from _expert_chips(plan, space)
-    yield from _partition(plan, framework, space)
-    if space.recompute != (BY_BLOCK,):
-        yield from _recompute(plan, framework, space)
+    whole = (space or Space()).resolve(job, cluster, framework)
     try:
-        check_runs(plan, job, cluster)
-        # where each block has its own policy, the partition solver chooses what it recomputes
-        blank = replace(plan, recompute=(), recompute_share=1.0, recompute_by_block=None)
-        check_runs(blank if space.recompute == (BY_BLOCK,) else plan, job, cluster, framework)
+        check_runs(plan, job, cluster, framework)
     except InputError as error:
-        yield f"{error.where.removeprefix('plan: ')} {error.what}"
+        return Coverage(f"{error.where.removeprefix('plan: ')} {error.what}", plan, partition_tried=False)
+    if plan.chips != cluster.chips:
+        return Coverage(f"{plan.chips} of {cluster.chips} chips are used", plan, partition_tried=False)
+    same = canonical(plan, job, cluster, framework)
+    reason = next(_missing(same, whole, cluster), None)
+    return Coverage(reason, same if reason is None else plan, _partition_tried(same, whole, framework))
+
+
+def _missing(plan: Plan, space: Space, cluster: Cluster) -> Iterator[str]:
+    for name, each in listed().items():
+        if each.about.searched == "partition" or (name.startswith("recompute") and BY_BLOCK in space.recompute):
+            continue
+        if name == "axis_order" and len(cluster.tiers) < 2:
+            continue
+        value, values = getattr(plan, name), getattr(space, name)
+        if each.alike and values == (None,):
+            continue  # left to the framework: the space has the fastest it permits
+        if value not in values and (each.about.matters is None or each.about.matters(plan)):
+            yield f"{name} {_word(value)} is none of {_list(values)}"
+    layers = plan.layers_per_stage
+    if not runs_partition(layers, "never" if space.partition == "even" else space.partition):
+        yield f"stages of {_blocks(layers)} blocks are not {space.partition}"
+
+
+def _partition_tried(plan: Plan, space: Space, framework: Framework) -> bool:
+    """Whether a partition is listed, or found by the partition solver."""
+    layers, p, schedule = plan.layers_per_stage, plan.pipeline_parallel, plan.pipeline_schedule
+    tried = listed_partitions(sum(layers), p, plan.virtual_stages, schedule, space.partition, framework.uneven_stages)
+    return layers in tried or is_free(schedule, space.partition, p)
+
+
+def _blocks(layers: tuple[int, ...]) -> str:
+    runs = [(size, len(list(run))) for size, run in groupby(layers)]
+    return ", ".join(f"{count} × {size}" if count > 1 else f"{size}" for size, count in runs)
 
 
 def canonical(plan: Plan, job: Job, cluster: Cluster, framework: Framework) -> Plan:
@@ -88,13 +122,13 @@ def _menu_choice(choice: Choice, graph: ModelGraph, framework: Framework) -> Cho
         return choice
     named, layers = set(choice), tuple(graph.layers.values())
     for name in framework.recompute_modules:
-        if name in MODULES and not MODULES[name].whole:
+        if not MODULES[name].whole:
             operators = _operators_by_name(MODULES[name], layers)
             if operators and operators <= named:
                 named = (named - operators) | {name}
-    ordered = [name for name in framework.recompute_modules if name in named]
+    ordered = [name for name in (*framework.recompute_modules, *framework.recompute_policies) if name in named]
     modules = (*ordered, *sorted(named.difference(ordered)))
-    if modules == ("core_attn",) and "selective" in framework.recompute:
+    if modules == (framework.selective,) and "selective" in framework.recompute:
         return "selective"
     return modules or "none"
 
@@ -106,68 +140,10 @@ def _operators_by_name(module: Module, layers: tuple[LayerGraph, ...]) -> frozen
     return owned if alike else frozenset()
 
 
-def _values(plan: Plan, space: Space) -> Iterator[str]:
-    """Values that the space does not list, or does not join."""
-    for name, each in listed().items():
-        # the degree of experts may be left open; recompute and partition have checks of their own
-        if name == "expert_tensor_parallel" or each.about.searched in ("recompute", "partition"):
-            continue
-        value, values = getattr(plan, name), getattr(space, name)
-        if value not in values and (each.about.matters is None or each.about.matters(plan)):
-            yield f"{name} {value} is none of {_list(values)}"
-    if plan.zero_stage and plan.zero_group == 1:
-        yield f"zero_stage {plan.zero_stage} with zero_group 1 shards over one chip"
-
-
-def _expert_chips(plan: Plan, space: Space) -> Iterator[str]:
-    """Experts sharded over other chips than the space shards them over."""
-    inner, t, listed = plan.expert_tensor_parallel, plan.tensor_parallel, space.expert_tensor_parallel
-    if t % inner:
-        yield f"expert_tensor_parallel {inner} does not divide tensor_parallel {t}"
-    elif listed is None and inner not in (1, t):
-        yield f"expert_tensor_parallel {inner} is neither 1 nor tensor_parallel {t}"
-    elif listed is not None and inner not in listed:
-        yield f"expert_tensor_parallel {inner} is none of {_list(listed)}"
-    if plan.stages_inside and inner * plan.expert_parallel > t * plan.context_parallel:
-        yield f"axis_order {plan.axis_order} with experts spread over replicas"
-
-
-def _partition(plan: Plan, framework: Framework, space: Space) -> Iterator[str]:
-    """A partition that is neither listed nor found by the partition solver."""
-    layers, p, schedule = plan.layers_per_stage, plan.pipeline_parallel, plan.pipeline_schedule
-    uneven = framework.uneven_stages
-    listed = listed_partitions(sum(layers), p, plan.virtual_stages, schedule, space.partition, uneven)
-    if layers in listed or is_free(schedule, space.partition, p):
-        return
-    runs = [(size, len(list(run))) for size, run in groupby(layers)]
-    blocks = ", ".join(f"{count} × {size}" if count > 1 else f"{size}" for size, count in runs)
-    if space.partition == "even" or schedule == "dualpipe":
-        yield f"stages of {blocks} blocks are not even"
-    else:
-        size_between = -(-sum(layers) // len(layers))
-        yield f"chunks of {blocks} blocks are not {size_between} or {size_between + 1} each between ends no larger"
-
-
-def _recompute(plan: Plan, framework: Framework, space: Space) -> Iterator[str]:
-    """What is recomputed that the menu does not offer."""
-    choice, share = plan.recompute, plan.recompute_share
-    if plan.recompute_by_block is not None:
-        yield "blocks that recompute different things"
-        return
-    if choice not in space.recompute:
-        names = (choice,) if isinstance(choice, str) else choice
-        others = [name for name in names if name not in framework.recompute_modules]
-        yield f"recompute of {', '.join(others or names)} is not on the menu"
-    if share == 1:
-        return
-    if choice != "full":
-        yield f"share {share:g} of another recompute than full"
-    elif not framework.recompute_some_layers:
-        yield f"share {share:g} where blocks are recomputed all or none"
-    elif share not in space.recompute_share:
-        yield f"share {share:g} is no eighth"
+def _word(value: object) -> str:
+    return "+".join(map(str, value)) if isinstance(value, tuple) else str(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
 
 
 def _list(values: tuple[object, ...]) -> str:
-    shown = ", ".join(map(str, values[:_LISTED_AT_MOST]))
-    return shown if len(values) <= _LISTED_AT_MOST else f"{shown}, … {values[-1]}"
+    shown = ", ".join(map(_word, values[:_LISTED_AT_MOST]))
+    return shown if len(values) <= _LISTED_AT_MOST else f"{shown}, … {_word(values[-1])}"

@@ -52,6 +52,11 @@ class FrontPoint:
     #: no other number of chips is as cheap and as fast
     on_cost_front: bool = False
 
+    @property
+    def proven(self) -> bool:
+        """Whether it is proven which plan is the best, or that there is none."""
+        return self.answer is None or self.answer.certificate.status != "feasible"
+
 
 def pareto_front(
     job: Job,
@@ -62,9 +67,11 @@ def pareto_front(
     *,
     space: Space | None = None,
     price_per_chip_hour: float | None = None,
-    time_limit_s: float | None = None,
+    search: Callable[..., Answer] = plan,
 ) -> tuple[FrontPoint, ...]:
-    """The best plan for every number of chips, the global batch being the same; the time limit holds for each.
+    """The best plan for every number of chips, the global batch being the same.
+
+    `search` is `plan`, or that with a time limit or a listener for each number.
 
     Numbers of chips that the cluster, the batch or the space does not allow stay in it, with the reason.
     """
@@ -73,7 +80,7 @@ def pareto_front(
     for chips in counts:
         try:
             cluster = cluster_of(chips)
-            answer = _answer(job, cluster, framework, space, time_limit_s)
+            answer = _answer(job, cluster, framework, space, search)
         except InputError as error:
             points.append(FrontPoint(chips, None, None, str(error)))
             continue
@@ -86,13 +93,13 @@ def pareto_front(
 
 
 def _answer(
-    job: Job, cluster: Cluster, framework: Framework | str, space: Space | None, time_limit_s: float | None
+    job: Job, cluster: Cluster, framework: Framework | str, space: Space | None, search: Callable[..., Answer]
 ) -> Answer:
     from dovetail import frameworks
 
     framework = frameworks.load(framework) if isinstance(framework, str) else framework
     narrow = within(space or Space(), job, cluster, framework, leave_out=True)
-    return plan(job, cluster, framework, space=narrow, time_limit_s=time_limit_s)
+    return search(job, cluster, framework, space=narrow)
 
 
 def check_tokens(tokens: float) -> None:
@@ -125,7 +132,7 @@ def shortage(answer: Answer) -> str:
     """Why an answer has no plan, in words."""
     certificate = answer.certificate
     if certificate.status != "infeasible":
-        return "no plan that fits was found in time"
+        return "no plan that fits was found in the time given"
     if certificate.counted == 0:
         return "no degrees divide the chips, the batch and the model at once"
     return f"none of {certificate.counted:,} plans fits the chips' memory"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Unpack
 
 from dovetail import frameworks
 from dovetail.arrays import TOLERANCE
@@ -12,14 +13,20 @@ from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.plans.plan import Plan
-from dovetail.plans.runs import check_runs
-from dovetail.plans.space import Space, check_space
-from dovetail.plans.words import space_sentence
-from dovetail.search.answer import Alternative, Answer
+from dovetail.plans.provenance import question_digests
+from dovetail.plans.runs import check_job, check_runs
+from dovetail.plans.space import Space
+from dovetail.plans.stated_space import stated
+from dovetail.search.answer import Alternative, Answer, Certificate
 from dovetail.search.best_first import BestFirst
 from dovetail.search.certificate import certificate
-from dovetail.search.progress import Progress, simplicity
-from dovetail.step.evaluate import evaluate
+from dovetail.search.framework_bound import AnyPartition
+from dovetail.search.progress import Progress, Reporter, simplicity
+from dovetail.search.recommended import Simplest
+from dovetail.search.request import SearchKeywords, SearchRequest
+from dovetail.search.time_limit import TimeLimit
+from dovetail.step.capacity import check_memory_limit
+from dovetail.step.evaluate import Evaluation, evaluate
 from dovetail.step.layer_tables import Setting
 
 #: Plans with other degrees that an answer lists.
@@ -32,9 +39,7 @@ def plan(
     framework: Framework | str = "megatron",
     *,
     space: Space | None = None,
-    time_limit_s: float | None = None,
-    below_s: float = float("inf"),
-    simulate_top: int = 0,
+    **options: Unpack[SearchKeywords],
 ) -> Answer:
     """The fastest plan that fits, of all that the framework can run, or of those in a narrower space.
 
@@ -44,61 +49,97 @@ def plan(
     Plans whose step takes `below_s` or longer are of no interest: where there are no others the answer has none, and
     `below_s` is the bound that is proven.
 
+    The time limit counts from when the tables of the search stand, without the seconds in which kernels are compiled.
+    `on_progress` is told a few times a second how far the search is; where it returns True the search ends, as at its
+    time limit, with the best plan so far.
+
+    With a `tie_margin` the answer also recommends the simplest plan that takes no longer than the fastest by more than
+    this part of it, and its certificate has the bound over everything that the framework runs.
+
+    Plans may take `memory_limit_bytes` of a chip; left out, what is usable of it less the framework's reserve.
+
     An answer may be unproven, with a time limit or where the partition of blocks with policies of their own is: then
     its status is `feasible`, and the gap says how far off it can be. Of evaluated plans with equal time the first by
     `simplicity` is taken.
     """
     framework = frameworks.load(framework) if isinstance(framework, str) else framework
-    if job.precision not in dict(framework.states):
-        precisions = ", ".join(name for name, _ in framework.states)
-        raise InputError(
-            "job: precision", f"{job.precision} is not run by {framework.name}", f"choose one of {precisions}"
-        )
-    narrowed = space or Space()
-    check_space(narrowed, framework)
-    start, cpu = time.monotonic(), time.process_time()
-    whole = narrowed.resolve(job, cluster, framework)
-    deadline = None if time_limit_s is None else start + time_limit_s
-    if simulate_top and below_s < float("inf"):
+    check_job(job, framework)
+    asked = SearchRequest(**options)
+    check_memory_limit(cluster.chip, asked.memory_limit_bytes, "memory_limit_bytes")
+    if asked.simulate_top and asked.below_s < float("inf"):
         raise InputError("below_s", "cannot be combined with simulate_top", "leave one of them out")
-    if simulate_top:
-        replayed = _simulated(job, cluster, framework, narrowed, whole, simulate_top, deadline)
+    start, cpu = time.monotonic(), time.process_time()
+    setting = Setting.of(job, cluster, framework, memory_limit_bytes=asked.memory_limit_bytes)
+    answer = _answered(setting, space or Space(), asked)
+    timing = {"seconds": time.monotonic() - start, "cpu_s": time.process_time() - cpu}
+    return replace(answer, timing=timing, memory_limit_bytes=asked.memory_limit_bytes)
+
+
+def _answered(setting: Setting, space: Space, asked: SearchRequest) -> Answer:
+    job, cluster, framework = setting.job, setting.cluster, setting.framework
+    time_limit = TimeLimit(asked.time_limit_s)
+    reporter = None if asked.on_progress is None else Reporter(asked.on_progress)
+    if asked.simulate_top:
+        replayed = _simulated(setting, space, asked, time_limit, reporter)
         if replayed is not None:
-            return replace(replayed, timing=_timing(start, cpu))
-    progress = BestFirst(Setting.of(job, cluster, framework), whole, deadline, below_s).run()
+            return replayed
+    whole = space.resolve(job, cluster, framework)
+    search = BestFirst(setting, whole, time_limit, asked.below_s, reporter=reporter)
+    progress = search.run()
     evaluation = None
-    if progress.best is not None and progress.best.seconds < below_s:
+    if progress.best is not None and progress.best.seconds < asked.below_s:
         best = progress.best.plan
         check_runs(best, job, cluster, framework)
         evaluation = evaluate(best, job, cluster, framework)
         assert evaluation.fits, "the tables say that it fits"
         assert abs(evaluation.step_time_s / progress.best.seconds - 1) < TOLERANCE, "the tables and the model agree"
-    words = space_sentence(whole, framework)
-    open_s = min(progress.left_s, progress.below_s)
-    proven = certificate(evaluation.step_time_s if evaluation else None, open_s, words, progress.counts)
-    alternatives = _alternatives(progress)
-    return Answer(job, cluster, framework, narrowed, evaluation, proven, alternatives, _timing(start, cpu))
+    proven = certificate(
+        evaluation.step_time_s if evaluation else None,
+        min(progress.left_s, progress.below_s),
+        stated(whole, space, framework, setting.capacity_bytes),
+        progress.counts,
+        memory_limit_bytes=setting.capacity_bytes,
+    )
+    recommended = None
+    if asked.tie_margin is not None and evaluation is not None:
+        fields = {**proven.space, "digests": question_digests(job, cluster, framework)}
+        proven = replace(proven, space=fields, lower_bound_framework_s=_framework_bound(search, proven))
+        recommended = _recommended(search, evaluation, asked.tie_margin)
+    answer = Answer(job, cluster, framework, space, evaluation, proven, _alternatives(progress), {})
+    return replace(answer, recommended=recommended)
 
 
-def _timing(start: float, cpu: float) -> dict[str, float]:
-    return {"seconds": time.monotonic() - start, "cpu_s": time.process_time() - cpu}
+def _framework_bound(search: BestFirst, proven: Certificate) -> float:
+    assert proven.lower_bound_s is not None, "there is a plan"
+    relaxed = AnyPartition(search, proven.lower_bound_s)
+    return relaxed.bound() if relaxed.needed else proven.lower_bound_s
+
+
+def _recommended(search: BestFirst, fastest: Evaluation, tie_margin: float) -> Evaluation | None:
+    """What the simplest plan within the margin takes; None where that is the fastest."""
+    setting = search.setting
+    job, cluster, framework = setting.job, setting.cluster, setting.framework
+    usable = cluster.chip.usable_bytes
+    within_s = fastest.step_time_s * (1 + tie_margin) * (1 + TOLERANCE)
+    simplest = Simplest(search, within_s, usable).search(fastest.plan, usable - fastest.peak_bytes)
+    if simplest == fastest.plan:
+        return None
+    check_runs(simplest, job, cluster, framework)
+    return evaluate(simplest, job, cluster, framework)
 
 
 def _simulated(
-    job: Job,
-    cluster: Cluster,
-    framework: Framework,
-    space: Space,
-    whole: Space,
-    top: int,
-    deadline: float | None,
+    setting: Setting, space: Space, asked: SearchRequest, time_limit: TimeLimit, reporter: Reporter | None
 ) -> Answer | None:
     """The answer by simulation; None where there is no plan to replay."""
     from dovetail.search.simulated import MOST, simulated_plans
 
+    job, cluster, framework, top = setting.job, setting.cluster, setting.framework, asked.simulate_top
     if not 1 <= top <= MOST:
         raise InputError("simulate_top", f"is {top}", f"it should be from 1 to {MOST}")
-    simulated = simulated_plans(job, cluster, framework, whole, top, deadline)
+    simulated = simulated_plans(
+        job, cluster, framework, space, top, time_limit, reporter, memory_limit_bytes=asked.memory_limit_bytes
+    )
     if simulated is None:
         return None
     best = simulated.plans[0]

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from dovetail.arrays import TOLERANCE
+import numpy as np
+
+from dovetail.arrays import TOLERANCE, Floats, Ints
 from dovetail.plans.plan import Plan
 from dovetail.plans.space import listed
-from dovetail.search.certificate import Counts
+from dovetail.search.certificate import Counts, proof
+
+#: Seconds between two reports of a search, at least.
+REPORT_EVERY_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +25,64 @@ class TimedPlan:
     plan: Plan
 
 
+@dataclass(frozen=True, slots=True)
+class SearchProgress:
+    """How far a search is, for whoever waits for it."""
+
+    #: the best plan so far; None before one that fits was found
+    plan: Plan | None
+    step_time_s: float | None
+    #: no plan takes less
+    lower_bound_s: float
+    #: None without a plan
+    gap: float | None
+    counted: int
+    pruned: int
+    infeasible: int
+    evaluated: int
+    #: may be faster, and were not looked at yet
+    open: int
+
+
+#: Is told how far a search is; where it returns True the search ends with the best plan so far.
+Listener = Callable[[SearchProgress], bool | None]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPlans:
+    """Sets of plans that a search has not been through: lower bounds, and how many plans."""
+
+    bounds_s: Floats
+    plans: Ints
+
+    @classmethod
+    def of(cls, bounds_s: Sequence[float], plans: Sequence[int]) -> OpenPlans:
+        """The same of lists."""
+        return cls(np.array(bounds_s, np.float64), np.array(plans, np.int64))
+
+
+NOTHING = OpenPlans.of([], [])
+
+
+@dataclass(slots=True)
+class OpenSets:
+    """All that is left, where the search is at it; no plan is in two of these."""
+
+    pairs: OpenPlans = NOTHING
+    skeletons: OpenPlans = NOTHING
+    policies: OpenPlans = NOTHING
+    partitions: OpenPlans = NOTHING
+
+    def below(self, limit_s: float) -> tuple[float, int]:
+        """The lowest bound of what may take less than this, infinite where nothing may; and how many plans that are."""
+        lowest, plans = float("inf"), 0
+        for left in (self.pairs, self.skeletons, self.policies, self.partitions):
+            below = left.bounds_s < limit_s
+            lowest = min(lowest, float(left.bounds_s[below].min(initial=float("inf"))))
+            plans += int(left.plans[below].sum())
+        return lowest, plans
+
+
 @dataclass(slots=True)
 class Progress:
     """The best plans so far, by what makes them differ, and counts."""
@@ -27,8 +91,10 @@ class Progress:
     #: best plan of each combination of degrees
     by_degrees: dict[tuple[int, ...], TimedPlan] = field(default_factory=dict[tuple[int, ...], TimedPlan])
     counts: Counts = field(default_factory=Counts)
-    #: the lowest bound of what was left open when time ran out
+    #: the lowest bound of what was given up: a partition that is not proven, and all that was left when time ran out
     left_s: float = float("inf")
+    #: what the search has not been through
+    left: OpenSets = field(default_factory=OpenSets)
     #: only plans below this are of interest
     below_s: float = float("inf")
     #: how many plans are asked for
@@ -43,6 +109,28 @@ class Progress:
             last = self.leading[-1].seconds if len(self.leading) == self.top else float("inf")
             return min(self.below_s, last * (1 - TOLERANCE))
         return self.below_s if self.best is None else min(self.below_s, self.best.seconds * (1 - TOLERANCE))
+
+    def end(self) -> None:
+        """Gives up what is left, because time ran out."""
+        lowest, self.counts.open = self.left.below(self.limit_s)
+        self.left_s, self.left = min(self.left_s, lowest), OpenSets()
+
+    def so_far(self) -> SearchProgress:
+        """What can be said now."""
+        lowest, plans = self.left.below(self.limit_s)
+        best, counts = self.best, replace(self.counts, open=plans)
+        proven = proof(best and best.seconds, min(lowest, self.left_s, self.below_s))
+        return SearchProgress(
+            plan=best and best.plan,
+            step_time_s=best and best.seconds,
+            lower_bound_s=proven.lower_bound_s or 0.0,
+            gap=proven.gap,
+            counted=counts.counted,
+            pruned=counts.pruned,
+            infeasible=counts.infeasible,
+            evaluated=counts.evaluated,
+            open=counts.open,
+        )
 
     def offer(self, seconds: float, plan: Plan) -> None:
         """Takes a plan that fits, if it is better than those like it."""
@@ -62,6 +150,26 @@ class Progress:
             return
         others = [other for other in self.leading if other is not alike]
         self.leading = sorted([*others, timed], key=lambda each: (each.seconds, simplicity(each.plan)))[: self.top]
+
+
+class Reporter:
+    """Tells a listener how far a search is: a few times a second, and once when there is a first plan."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._last_s = -float("inf")
+        self._told_of_plan = False
+
+    def is_due(self, progress: Progress) -> bool:
+        """Whether there is something to tell."""
+        first = progress.best is not None and not self._told_of_plan
+        return first or time.monotonic() - self._last_s >= REPORT_EVERY_S
+
+    def report(self, progress: Progress) -> bool:
+        """Tells it; returns whether the search shall end."""
+        self._told_of_plan = progress.best is not None
+        self._last_s = time.monotonic()
+        return bool(self._listener(progress.so_far()))
 
 
 def _without_partition(plan: Plan) -> Plan:

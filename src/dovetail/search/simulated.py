@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
+from dovetail.arrays import TOLERANCE
 from dovetail.bounds.hardware_bound import hardware_bound
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
@@ -12,11 +12,12 @@ from dovetail.models import Job
 from dovetail.plans.plan import Plan
 from dovetail.plans.plan_batch import PlanBatch
 from dovetail.plans.space import BY_BLOCK, Space
-from dovetail.plans.words import space_sentence
+from dovetail.plans.stated_space import stated
 from dovetail.search.answer import Certificate, SimulatedPlan
 from dovetail.search.best_first import BestFirst
 from dovetail.search.certificate import Counts, certificate
-from dovetail.search.progress import TimedPlan, simplicity
+from dovetail.search.progress import Reporter, TimedPlan, simplicity
+from dovetail.search.time_limit import TimeLimit
 from dovetail.simulation import simulate
 from dovetail.step.layer_tables import Setting
 
@@ -36,17 +37,20 @@ def simulated_plans(
     job: Job,
     cluster: Cluster,
     framework: Framework,
-    whole: Space,
+    space: Space,
     top: int,
-    deadline: float | None = None,
+    time_limit: TimeLimit | None = None,
+    reporter: Reporter | None = None,
+    memory_limit_bytes: float | None = None,
 ) -> SimulatedPlans | None:
     """Replays up to `top` plans until none that is left can be faster; None where none fits or was found in time.
 
     Everything not replayed takes at least as long as the last of the leading plans, by the bound they are ordered by.
     Of a plan with several partitions the one with the lowest bound is replayed; for the others its bound stays.
     """
-    setting = Setting.of(job, cluster, framework, at_least=True)
-    progress = BestFirst(setting, whole, deadline, top=max(top, 2)).run()
+    setting = Setting.of(job, cluster, framework, at_least=True, memory_limit_bytes=memory_limit_bytes)
+    whole = space.resolve(job, cluster, framework)
+    progress = BestFirst(setting, whole, time_limit, top=max(top, 2), reporter=reporter).run()
     candidates = [TimedPlan(_lower_bound_s(each, job, cluster), each.plan) for each in progress.leading]
     if not candidates:
         return None
@@ -66,12 +70,25 @@ def simulated_plans(
         )
         if not _has_variants(candidate.plan, whole):
             left[number] = float("inf")
-        if deadline is not None and time.monotonic() > deadline:
+        stopped = reporter is not None and reporter.report(progress)
+        if stopped or (time_limit is not None and time_limit.over):
             break
     replays.sort(key=lambda plan: (plan.step_time_s, simplicity(plan.plan)))
+    best_s = replays[0].step_time_s
     counts = Counts(progress.counts.counted, progress.counts.infeasible, len(replays))
-    open_s, words = min(*left, beyond_s), space_sentence(whole, framework)
-    proven = certificate(replays[0].step_time_s, open_s, words, counts, time="simulated")
+    if beyond_s < best_s * (1 - TOLERANCE):
+        counts.open = counts.pruned
+    else:
+        counts.open = sum(each.seconds < best_s * (1 - TOLERANCE) for each in candidates[len(replays) :])
+    open_s = min(*left, beyond_s)
+    proven = certificate(
+        best_s,
+        open_s,
+        stated(whole, space, framework, setting.capacity_bytes),
+        counts,
+        time="simulated",
+        memory_limit_bytes=setting.capacity_bytes,
+    )
     return SimulatedPlans(tuple(replays), proven)
 
 

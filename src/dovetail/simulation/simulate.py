@@ -22,7 +22,7 @@ from dovetail.simulation.memory_over_time import MemoryOverTime, memory_over_tim
 from dovetail.simulation.step_tasks import StepParts, StepTasks, step_tasks
 from dovetail.simulation.task_graph import Timeline, run
 from dovetail.step.evaluate import ProfiledJob, Step, profiled_job, step_from
-from dovetail.step.facts import facts_of
+from dovetail.step.facts import plan_facts
 from dovetail.step.formulas import optimizer_seconds
 from dovetail.step.stages import layer_variants
 from dovetail.step.times import tied_times, tier_at
@@ -70,7 +70,7 @@ def simulate(
     `rates` records when the rate of each message changed.
     """
     framework = frameworks.load(framework) if isinstance(framework, str) else framework
-    facts = facts_of(framework, job, schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel)
+    facts = plan_facts(plan, framework, job)
     calibrated = calibration(cluster.chip, job.precision)
     profiled = profiled_job(plan, job, cluster, facts, calibrated.efficiencies)
     step = step_from(plan, profiled)

@@ -23,7 +23,7 @@ from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.plans.plan import Plan
 from dovetail.plans.zero_stage import effective_zero_stage
 from dovetail.profile import LayerProfile, Recompute, recompute
-from dovetail.step.facts import FrameworkFacts, facts_of
+from dovetail.step.facts import FrameworkFacts, plan_facts
 from dovetail.step.formulas import allocator_bytes
 from dovetail.step.memory import MemoryTables
 from dovetail.step.profiles import Arrangements, JobProfiles, pricing_of, profile_job, rates_of
@@ -44,6 +44,9 @@ from dovetail.step.times import (
     transfer_seconds,
 )
 
+#: What the usable memory of a chip rests on.
+_USABLE = {"read": "usable memory as programs report it", "assumed": "usable memory assumed"}
+
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
@@ -57,8 +60,8 @@ class Evaluation:
     tokens_per_s_per_chip: float
     breakdown: Mapping[str, float]
     memory_by_stage: tuple[Mapping[str, float], ...]
-    #: beyond what the fullest stage's chips have; 0 where it fits
-    missing_bytes: float
+    #: what programs get of a chip's memory
+    usable_bytes: float
     #: None where neither energies of its technology nor a power are known
     energy_j: float | None
     provenance: Mapping[str, str]
@@ -67,6 +70,16 @@ class Evaluation:
     def peak_bytes(self) -> float:
         """Memory of the fullest stage's chips."""
         return max(sum(parts.values()) for parts in self.memory_by_stage)
+
+    @property
+    def headroom_bytes(self) -> float:
+        """Usable memory that the fullest stage's chips leave free; less than 0 where the plan does not fit."""
+        return self.usable_bytes - self.peak_bytes
+
+    @property
+    def missing_bytes(self) -> float:
+        """Beyond what the fullest stage's chips have; 0 where the plan fits."""
+        return max(-self.headroom_bytes, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +102,7 @@ class Step:
 
 def evaluate(plan: Plan, job: Job, cluster: Cluster, framework: Framework, *, energy: bool = True) -> Evaluation:
     """Profiles → chunks → step time and memory → answer; energy takes a sixth of the time and can be left out."""
-    facts = facts_of(framework, job, schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel)
+    facts = plan_facts(plan, framework, job)
     calibrated = calibration(cluster.chip, job.precision)
     step = step_of(plan, job, cluster, facts, calibrated.efficiencies, energy=energy)
     return evaluation_of(step, plan, job, cluster, facts, str(calibrated), energy=energy)
@@ -98,7 +111,7 @@ def evaluate(plan: Plan, job: Job, cluster: Cluster, framework: Framework, *, en
 def least_step_s(plan: Plan, job: Job, cluster: Cluster, framework: Framework) -> float:
     """Seconds that no simulated step of the plan falls below (L1⁻)."""
     schedule, stages = plan.pipeline_schedule, plan.pipeline_parallel
-    facts = facts_of(framework, job, schedule=schedule, stages=stages).at_least(schedule=schedule, stages=stages)
+    facts = plan_facts(plan, framework, job).at_least(schedule=schedule, stages=stages)
     return float(step_of(plan, job, cluster, facts, calibration(cluster.chip, job.precision).efficiencies).seconds)
 
 
@@ -223,6 +236,7 @@ def recompute_of(
         # embedding and head are never recomputed (Narayanan et al. 2021, eq. 3 and its note), multiply in the wide
         # format, and hold the loss apart from what a micro-batch saves
         return recompute(graph, profile, "none")
+    choice = facts.recomputed(choice)
     recomputed = recompute(graph, profile, choice, facts.operand_share, stops_early=facts.stops_early)
     return recomputed.mixed(recompute(graph, profile, "none", facts.operand_share), share)
 
@@ -276,16 +290,20 @@ def _answer(
     peak = rates.get(OPERANDS[job.precision], rates.get("bf16", rates.get("fp16", 0.0)))
     flops = float(job.graph().training_flops(job.global_batch, job.seq_len))
     fullest = max(sum(parts.values()) for parts in memory)
-    capacity = chip.memory_bytes
     return Evaluation(
         plan=plan,
-        fits=fullest <= capacity,
+        fits=fullest <= chip.usable_bytes,
         step_time_s=step,
         mfu=flops / (step * plan.chips * peak),
         tokens_per_s_per_chip=job.tokens_per_step / step / plan.chips,
         breakdown=breakdown,
         memory_by_stage=memory,
-        missing_bytes=max(fullest - capacity, 0.0),
+        usable_bytes=chip.usable_bytes,
         energy_j=energy[0],
-        provenance={"version": __version__, "calibration": basis, "energy": energy[1]},
+        provenance={
+            "version": __version__,
+            "calibration": basis,
+            "memory": _USABLE[chip.usable_basis],
+            "energy": energy[1],
+        },
     )

@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dovetail.arrays import Floats
-from dovetail.frameworks import Availability, Framework, ParameterBytes
+from dovetail.frameworks import Framework, ParameterBytes
 from dovetail.graph import Element
 from dovetail.models import Job
+from dovetail.plans.overlaps import OverlapSwitches, framework_overlaps, overlaps_of
+from dovetail.plans.plan import Plan
 from dovetail.step.times import Overlaps
 
 #: Longer than anything that is hidden.
@@ -69,6 +71,12 @@ class FrameworkFacts:
     synchronous: bool
     #: bytes the loss moves per logit, forward and backward together
     loss_traffic: float
+    #: the module or policy that selective recompute is
+    selective: str
+
+    def recomputed(self, choice: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        """A recompute choice in words that mean the same for every framework."""
+        return (self.selective,) if choice == "selective" else choice
 
     def at_least(self, *, schedule: str = "", stages: int = 1) -> FrameworkFacts:
         """Figures under which no step takes longer than one that is simulated (L1⁻).
@@ -85,26 +93,38 @@ class FrameworkFacts:
         return replace(self, overlaps=overlaps)
 
 
+def plan_facts(plan: Plan, framework: Framework, job: Job, overheads: Overheads | None = None) -> FrameworkFacts:
+    """The framework's figures for a plan, with the overlaps it has."""
+    schedule, stages, overlapped = plan.pipeline_schedule, plan.pipeline_parallel, overlaps_of(plan, framework, job)
+    return facts_of(framework, job, overheads, schedule=schedule, stages=stages, overlapped=overlapped)
+
+
 def facts_of(
-    framework: Framework, job: Job, overheads: Overheads | None = None, *, schedule: str = "", stages: int = 1
+    framework: Framework,
+    job: Job,
+    overheads: Overheads | None = None,
+    *,
+    schedule: str = "",
+    stages: int = 1,
+    overlapped: OverlapSwitches | None = None,
 ) -> FrameworkFacts:
-    """The framework's figures, with its own overheads or others; overlaps that tuned runs switch on are taken as on."""
+    """The framework's figures, with its own overheads or others, and what overlaps: else what does in any plan."""
     overheads = overheads or overheads_of(framework)
+    on = overlapped or framework_overlaps(framework, stages)
     state = framework.state_bytes(job.precision)
     by_weight = framework.gathered == "weight"
     sizes = state.parameter_bytes(job.optimizer, staged=stages > 1, by_weight=by_weight)
     overlaps, hidden = framework.overlaps, 1.0 - overheads.exposed
-    reduction = overlaps.gradient_reduction if stages == 1 else overlaps.gradient_reduction_with_pipeline
     return FrameworkFacts(
         parameter_bytes=sizes,
         overlaps=Overlaps(
-            tensor_forward=hidden * _can_hide(overlaps.tensor_parallel, tuned=False),
-            tensor_backward=hidden * max(_can_hide(overlaps.tensor_parallel, tuned=False), overlaps.tensor_backward),
-            context=hidden * _can_hide(overlaps.context_parallel, tuned=False),
-            expert=hidden * _can_hide(overlaps.expert_parallel, tuned=False),
-            weight_gather=hidden * _can_hide(overlaps.weight_prefetch, tuned=True),
-            updated_weights=hidden * _can_hide(overlaps.weight_gather, tuned=True),
-            gradient_reduction=hidden * _can_hide(reduction, tuned=True),
+            tensor_forward=hidden * on.tensor_parallel,
+            tensor_backward=hidden * np.maximum(on.tensor_parallel, overlaps.tensor_backward),
+            context=hidden * (overlaps.context_parallel == "always"),
+            expert=hidden * on.expert_parallel,
+            weight_gather=hidden * (overlaps.weight_prefetch != "never"),
+            updated_weights=hidden * on.parameters,
+            gradient_reduction=hidden * on.gradients,
             transfers=stages == 1 or schedule in overlaps.pipeline_transfers,
         ),
         # gradients are read for their norm and again for the update; the state is read and written, weights written
@@ -121,13 +141,9 @@ def facts_of(
         ),
         sharded_reduction_bytes=state.sharded_reduction or state.gradients,
         gathered_weight_bytes=state.weights,
-        one_copy_per_node=framework.one_copy_per_node,
+        one_copy_per_node=on.dispatcher == "deepep",
         stops_early=framework.recompute_stops_early,
         synchronous=framework.synchronous_attention,
         loss_traffic=framework.loss_traffic,
+        selective=framework.selective,
     )
-
-
-def _can_hide(availability: Availability, *, tuned: bool) -> float:
-    """Whether a collective can overlap computation, as a factor."""
-    return 1.0 if availability == "always" or (availability == "optional" and tuned) else 0.0

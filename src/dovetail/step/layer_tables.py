@@ -7,22 +7,25 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dovetail.arrays import Floats, Ints
+from dovetail.arrays import Bools, Floats, Ints
 from dovetail.cost.calibration import Efficiencies, calibration
 from dovetail.cost.operators import ChipUnits
 from dovetail.frameworks import Framework
 from dovetail.graph import LayerGraph, ModelGraph
-from dovetail.hardware import Cluster
+from dovetail.hardware import Chip, Cluster
 from dovetail.layout.strategy import Strategy
 from dovetail.models import Job
+from dovetail.plans.overlaps import OverlapSwitches, Switch, overlaps_of, recompute_allows
+from dovetail.plans.plan import Plan
 from dovetail.plans.space import BY_BLOCK, Choice, Space
 from dovetail.plans.stage_degrees import StageDegrees
 from dovetail.profile import LayerProfile, Recompute, recompute
 from dovetail.profile.modules import MODULES
+from dovetail.step.capacity import memory_limit
 from dovetail.step.evaluate import is_block, units_of
 from dovetail.step.facts import FrameworkFacts, facts_of
 from dovetail.step.profiles import Arrangements, Pricing, pricing_of, profile_job
-from dovetail.step.times import layer_times
+from dovetail.step.times import Overlaps, layer_times
 
 #: What blocks recompute, and the share of the blocks it holds for.
 RecomputePolicy = tuple[Choice, float]
@@ -45,15 +48,25 @@ class Setting:
     staged: FrameworkFacts
     #: whether these are figures that no simulated step falls below
     at_least: bool = False
+    #: bytes of a chip that plans may take; None: usable memory less the framework's reserve
+    memory_limit_bytes: float | None = None
 
     @staticmethod
-    def of(job: Job, cluster: Cluster, framework: Framework, *, at_least: bool = False) -> Setting:
+    def of(
+        job: Job,
+        cluster: Cluster,
+        framework: Framework,
+        *,
+        at_least: bool = False,
+        memory_limit_bytes: float | None = None,
+    ) -> Setting:
         """Everything looked up once; `at_least`, what no simulated step falls below (L1⁻) instead of the model's."""
         calibrated = calibration(cluster.chip, job.precision)
         alone, staged = (_facts(framework, job, stages, at_least=at_least) for stages in (1, 2))
         chip = units_of(job, cluster, alone, calibrated.efficiencies)
         graph, basis = job.graph(), str(calibrated)
-        return Setting(job, cluster, framework, graph, calibrated.efficiencies, basis, chip, alone, staged, at_least)
+        known = (graph, calibrated.efficiencies, basis, chip, alone, staged)
+        return Setting(job, cluster, framework, *known, at_least, memory_limit_bytes)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -62,12 +75,24 @@ class Setting:
 
     @property
     def capacity_bytes(self) -> float:
-        """Memory of a chip."""
-        return self.cluster.chip.memory_bytes
+        """Memory of a chip that plans may take."""
+        return self.capacity_of(self.cluster.chip)
+
+    def capacity_of(self, chip: Chip) -> float:
+        """The same of another chip."""
+        return memory_limit(chip, self.framework, self.memory_limit_bytes)
 
     def facts(self, stages: int) -> FrameworkFacts:
         """The framework's figures for a pipeline of so many stages."""
         return self.alone if stages == 1 else self.staged
+
+    def switches(self, plan: Plan, stages: int) -> OverlapSwitches:
+        """What overlaps in plans with the degrees and switches of this one, so many stages and sharded state."""
+        return overlaps_of(replace(plan, pipeline_parallel=stages, zero_stage=1), self.framework, self.job)
+
+    def overlaps(self, stages: int, overlapped: OverlapSwitches) -> Overlaps:
+        """What is hidden in a pipeline of so many stages where this overlaps."""
+        return _facts(self.framework, self.job, stages, overlapped, at_least=self.at_least).overlaps
 
     def pricing(self, stages: int, zero_stage: int) -> Pricing:
         """What collectives cost where gradients are as wide as such plans reduce them."""
@@ -76,8 +101,10 @@ class Setting:
         return pricing_of(self.job, self.cluster, self.efficiencies, gradient, facts.gathered_weight_bytes)
 
 
-def _facts(framework: Framework, job: Job, stages: int, *, at_least: bool) -> FrameworkFacts:
-    facts = facts_of(framework, job, stages=stages)
+def _facts(
+    framework: Framework, job: Job, stages: int, overlapped: OverlapSwitches | None = None, *, at_least: bool
+) -> FrameworkFacts:
+    facts = facts_of(framework, job, stages=stages, overlapped=overlapped)
     if not at_least:
         return facts
     # tables are shared by all schedules a framework has
@@ -111,10 +138,27 @@ class ShardingWork:
 
 
 class LayerTable:
-    """Profiles of stage degrees along the same axes with their micro-batches, made together."""
+    """Profiles of stage degrees along the same axes with their micro-batches, made together.
 
-    def __init__(self, setting: Setting, degrees: Sequence[StageDegrees], rows: Ints, micro_batches: Ints) -> None:
+    `experts_overlap` says of which profiles tokens to experts overlap, where what is recomputed lets them.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        degrees: Sequence[StageDegrees],
+        rows: Ints,
+        micro_batches: Ints,
+        experts_overlap: Bools,
+    ) -> None:
         self.setting = setting
+        #: of one stage and of several; tensor and expert parallelism differ between profiles
+        self._switches = {stages: setting.switches(degrees[0].plan, stages) for stages in (1, 2)}
+        self._tensor_overlaps = np.array(
+            [setting.switches(each.plan, 1).tensor_parallel for each in degrees], np.bool_
+        )[rows]
+        self._experts_overlap = experts_overlap
+        self._hidden: dict[bool, Overlaps] = {}
         replicas = [each.min_replicas for each in degrees]
         arranged = Arrangements.of([each.arranged for each in degrees], replicas).taken(rows, micro_batches)
         self.profiles = profile_job(
@@ -122,11 +166,11 @@ class LayerTable:
             setting.job,
             setting.chip,
             setting.pricing(1, 0),
-            one_copy_per_node=setting.alone.one_copy_per_node,
+            one_copy_per_node=self._switches[1].dispatcher == "deepep",
         )
         self.num_profiles = len(rows)
         self._cache: dict[tuple[str, Choice], Recompute] = {}
-        self._times: dict[tuple[str, Choice, float], tuple[Floats, ...]] = {}
+        self._times: dict[tuple[str, Choice, float, bool], tuple[Floats, ...]] = {}
 
     def column(self, field: str) -> Floats:
         """A field of the profiles: profiles × classes."""
@@ -158,7 +202,8 @@ class LayerTable:
         key = (name, choice)
         if key not in self._cache:
             layer, early = self.setting.graph.layers[name], self.setting.alone.stops_early
-            self._cache[key] = recompute(layer, self.profiles.layers[name], choice, operand_share, stops_early=early)
+            named = self.setting.alone.recomputed(choice)
+            self._cache[key] = recompute(layer, self.profiles.layers[name], named, operand_share, stops_early=early)
         return self._cache[key]
 
     def choice_times(self, policies: Sequence[RecomputePolicy]) -> ChoiceTimes:
@@ -168,18 +213,20 @@ class LayerTable:
 
     def _policy_times(self, choice: Choice, share: float) -> list[Floats]:
         columns: list[tuple[Floats, ...]] = []
+        allowed = recompute_allows(self.setting.framework, choice)
         for name in self.setting.classes:
             layer = self.setting.graph.layers[name]
             # several choices are the same to a class without the modules they differ in
-            key = (name, _effect(layer, choice), share) if is_block(layer) else (name, "none", 1.0)
+            seen, part = (_effect(layer, choice), share) if is_block(layer) else ("none", 1.0)
+            key = (name, seen, part, allowed)
             if key not in self._times:
                 self._times[key] = self._class_times(*key)
             columns.append(self._times[key])
         return [np.stack([column[i] for column in columns], axis=1) for i in range(5)]
 
-    def _class_times(self, name: str, choice: Choice, share: float) -> tuple[Floats, ...]:
-        overlaps, host_s = self.setting.alone.overlaps, self.setting.alone.overheads.host_s
+    def _class_times(self, name: str, choice: Choice, share: float, allowed: bool) -> tuple[Floats, ...]:
         recomputed = self._recompute_of(name, choice, share)
+        overlaps, host_s = self._overlaps(allowed), self.setting.alone.overheads.host_s
         times = layer_times(self.profiles.layers[name], recomputed, overlaps, host_s)
         parts = (times.forward_s, times.input_gradient_s, times.weight_gradient_s)
         return tuple(self._wide(part) for part in (*parts, recomputed.saved_bytes, recomputed.workspace_bytes))
@@ -188,7 +235,8 @@ class LayerTable:
         self, choice: Choice, share: float, rows: Ints, work: ShardingWork, states: Ints, stages: int
     ) -> list[Floats]:
         """The same for some profiles, each under a state whose collectives run in every micro-batch."""
-        facts = self.setting.facts(stages)
+        allowed = recompute_allows(self.setting.framework, choice)
+        facts, overlaps = self.setting.facts(stages), self._overlaps_of(allowed, stages, rows)
         columns: list[list[Floats]] = []
         for number, (name, profile) in enumerate(zip(self.setting.classes, self._layers, strict=True)):
             recomputed = _taken_recompute(self._recompute_of(name, choice, share), rows, self.num_profiles)
@@ -197,15 +245,33 @@ class LayerTable:
                 launches = share * work.forward_kernels[states, number]
                 recomputed = replace(recomputed, added_kernels=recomputed.added_kernels + launches)
             taken = _taken_profile(profile, rows, self.num_profiles, work, states, number)
-            times = layer_times(taken, recomputed, facts.overlaps, facts.overheads.host_s)
+            times = layer_times(taken, recomputed, overlaps, facts.overheads.host_s)
             parts = (times.forward_s, times.input_gradient_s, times.weight_gradient_s)
             columns.append(
                 [np.broadcast_to(p, len(rows)) for p in (*parts, recomputed.saved_bytes, recomputed.workspace_bytes)]
             )
         return [np.stack([column[i] for column in columns], axis=1) for i in range(5)]
 
+    def _overlaps(self, allowed: bool) -> Overlaps:
+        """What is hidden in every profile of one stage, where tokens to experts may overlap or not."""
+        if allowed not in self._hidden:
+            self._hidden[allowed] = self._overlaps_of(allowed, 1, np.arange(self.num_profiles))
+        return self._hidden[allowed]
+
+    def _overlaps_of(self, allowed: bool, stages: int, rows: Ints) -> Overlaps:
+        """The same for some profiles and so many stages."""
+        tensor = _one_or_all(self._tensor_overlaps[rows])
+        experts = _one_or_all(self._experts_overlap[rows] & allowed)
+        on = replace(self._switches[min(stages, 2)], tensor_parallel=tensor, expert_parallel=experts)
+        return self.setting.overlaps(stages, on)
+
     def _wide(self, values: Floats | float) -> Floats:
         return np.broadcast_to(np.asarray(values, np.float64), (self.num_profiles,))
+
+
+def _one_or_all(values: Bools) -> Switch:
+    """A number where all are alike."""
+    return bool(values[0]) if len(values) and (values == values[0]).all() else values
 
 
 def _effect(layer: LayerGraph, choice: Choice) -> Choice:
@@ -270,3 +336,10 @@ def recompute_policies(space: Space) -> list[RecomputePolicy]:
         shares = sorted(set(space.recompute_share)) if choice == "full" else [1.0]
         policies += [(choice, share) for share in shares]
     return policies
+
+
+def whole_layers(num_layers: int, parts: Ints, shares: Floats) -> Bools:
+    """Whether a share of the layers is a whole number in each of so many equal parts: parts × shares."""
+    recomputed = np.rint(shares * num_layers).astype(np.int64)
+    even = (num_layers % parts == 0)[:, None]
+    return (shares == 1) | (even & (recomputed % parts[:, None] == 0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -13,16 +13,20 @@ from dovetail.cost.units import tier_arrays
 from dovetail.frameworks.parameter_bytes import state_bytes
 from dovetail.layout.strategy import Strategy
 from dovetail.plans.arrange import arrange, stage_hops
+from dovetail.plans.overlaps import expert_overlap_allowed, gradient_overlap, pipeline_allows, recompute_allows
 from dovetail.plans.pipeline_schedule import DUAL_PIPE
 from dovetail.plans.plan import Plan
 from dovetail.plans.plan_batch import PlanBatch
 from dovetail.plans.skeletons import AXIS_ORDERS, NAMES, PlanSkeletons
 from dovetail.plans.stage_degrees import StageDegrees
-from dovetail.step.layer_tables import ChoiceTimes, LayerTable, RecomputePolicy, Setting, by_structure
+from dovetail.step.layer_tables import ChoiceTimes, LayerTable, RecomputePolicy, Setting, by_structure, whole_layers
 from dovetail.step.partition_table import PartitionTable
 from dovetail.step.plan_columns import FrameworkColumns, LayerColumns, ProfileColumns, StateColumns
 from dovetail.step.state_tables import StateSharding, StateTable
 from dovetail.step.times import handover_seconds, is_routed, tied_time
+
+#: Stage degrees by number, micro-batch size, and whether tokens to experts overlap.
+ProfileKey = tuple[int, int, bool]
 
 #: Sequences of an asymptotic micro-batch: so many that nothing is lost on its size, and its seconds per sequence are
 #: a lower bound.
@@ -37,19 +41,36 @@ def numbers(array: Ints) -> list[int]:
 class Tables:
     """Layers once per profile, states once per sharding, partitions once per pipeline; plans are rows of these."""
 
-    def __init__(self, setting: Setting, degrees: Sequence[StageDegrees], policies: Sequence[RecomputePolicy]) -> None:
+    def __init__(
+        self,
+        setting: Setting,
+        degrees: Sequence[StageDegrees],
+        policies: Sequence[RecomputePolicy],
+        poll: Callable[[], None] = lambda: None,
+    ) -> None:
         self.setting = setting
+        #: called from time to time while tables are made, and may raise: what is made by then stays
+        self.poll = poll
         self.degrees = degrees
         self.policies = policies
+        self._shares = np.array([share for _, share in policies])
         #: of the stage degrees, as columns
         self.columns = PlanBatch.of([each.plan for each in degrees])
         graph = setting.graph
-        self.states = StateTable(setting, degrees)
+        self.states = StateTable(setting, degrees, poll)
         self.partitions = PartitionTable(graph, setting.classes, setting.job.model.num_layers)
-        self.facts = _facts(setting)
+        self.facts = _facts(setting, degrees)
+        #: whether tokens to experts can overlap under stage degrees
+        self._experts_overlap = np.array(
+            [expert_overlap_allowed(each.plan, setting.framework, setting.job) for each in degrees], np.bool_
+        )
+        #: whether plans of stage degrees say that tokens to experts overlap, and that gradients do
+        self._said = np.array(
+            [(bool(e.plan.overlap_expert_parallel), bool(e.plan.overlap_gradients)) for e in degrees], np.bool_
+        ).reshape(-1, 2)
         self._tables: list[LayerTable] = []
         self._choices: dict[int, ChoiceTimes] = {}
-        self._profile_rows: dict[tuple[int, int], int] = {}
+        self._profile_rows: dict[ProfileKey, int] = {}
         #: of every profile: its table, and its row there
         self._place: list[tuple[int, int]] = []
         self._columns: list[ProfileColumns] = []
@@ -67,9 +88,11 @@ class Tables:
             setting = replace(setting, chip=replace(setting.chip, sharing="asymptotic"))
         forward, backward, parameters = (np.zeros((count, classes)) for _ in range(3))
         for numbers in by_structure(self.degrees).values():
+            self.poll()
             rows = np.arange(len(numbers))
             sizes = np.full(len(numbers), ASYMPTOTIC_SEQUENCES, np.int64)
-            table = LayerTable(setting, [self.degrees[i] for i in numbers], rows, sizes)
+            overlapping = self._experts_overlap[numbers]
+            table = LayerTable(setting, [self.degrees[i] for i in numbers], rows, sizes, overlapping)
             times = table.choice_times([("none", 1.0)])
             forward[numbers] = times.forward_s[:, 0] / ASYMPTOTIC_SEQUENCES
             backward[numbers] = (times.input_gradient_s + times.weight_gradient_s)[:, 0] / ASYMPTOTIC_SEQUENCES
@@ -79,24 +102,45 @@ class Tables:
 
     def profiles(self, skeletons: PlanSkeletons) -> Ints:
         """The profiles of skeletons; new ones are made together where they are along the same axes."""
-        pairs = list(zip(numbers(skeletons.degrees), numbers(skeletons.micro_batch), strict=True))
-        new = sorted({pair for pair in pairs if pair not in self._profile_rows})
-        groups: dict[Strategy, list[tuple[int, int]]] = {}
-        for index, size in new:
-            groups.setdefault(self.degrees[index].arranged.strategy, []).append((index, size))
+        keys = self.profile_keys(skeletons)
+        new = sorted({key for key in keys if key not in self._profile_rows})
+        groups: dict[Strategy, list[ProfileKey]] = {}
+        for key in new:
+            groups.setdefault(self.degrees[key[0]].arranged.strategy, []).append(key)
         for members in groups.values():
-            used = sorted({index for index, _ in members})
+            self.poll()
+            used = sorted({index for index, _, _ in members})
             where = {index: i for i, index in enumerate(used)}
-            rows = np.array([where[index] for index, _ in members], np.int64)
-            sizes = np.array([size for _, size in members], np.int64)
-            table = LayerTable(self.setting, [self.degrees[i] for i in used], rows, sizes)
-            for row, pair in enumerate(members):
-                self._profile_rows[pair] = len(self._place)
+            rows = np.array([where[index] for index, _, _ in members], np.int64)
+            sizes = np.array([size for _, size, _ in members], np.int64)
+            overlapping = np.array([overlaps for _, _, overlaps in members], np.bool_)
+            table = LayerTable(self.setting, [self.degrees[i] for i in used], rows, sizes, overlapping)
+            for row, key in enumerate(members):
+                self._profile_rows[key] = len(self._place)
                 self._place.append((len(self._tables), row))
             self._tables.append(table)
             self._columns.append(self._profile_columns(table))
             self._fastest.append(_fastest(table))
-        return np.array([self._profile_rows[pair] for pair in pairs], np.int64)
+        return np.array([self._profile_rows[key] for key in keys], np.int64)
+
+    def profile_keys(self, skeletons: PlanSkeletons) -> list[ProfileKey]:
+        """What makes the profiles of skeletons: stage degrees, micro-batch, and whether tokens to experts overlap."""
+        setting, pipeline = self.setting, (skeletons.stages, skeletons.chunks, skeletons.microbatches)
+        overlapping = self._experts_overlap[skeletons.degrees]
+        overlapping &= pipeline_allows(setting.framework, setting.job, *pipeline)
+        columns = (numbers(skeletons.degrees), numbers(skeletons.micro_batch), overlapping.tolist())
+        return list(zip(*columns, strict=True))
+
+    def _overlaps_run(self, skeletons: PlanSkeletons) -> Bools:
+        """Whether skeletons can have the overlaps that their plans say, under every policy: skeletons × policies."""
+        setting, framework = self.setting, self.setting.framework
+        experts, gradients = self._said[skeletons.degrees].T
+        never = np.array([gradient_overlap(framework, stages) == "never" for stages in (1, 2)])
+        pipeline = (skeletons.stages, skeletons.chunks, skeletons.microbatches)
+        allowed = np.asarray(pipeline_allows(framework, setting.job, *pipeline))
+        refused = (experts & ~allowed) | (gradients & never[np.minimum(skeletons.stages - 1, 1)])
+        recomputed = np.array([recompute_allows(framework, choice) for choice, _ in self.policies], np.bool_)
+        return ~(refused[:, None] | (experts[:, None] & ~recomputed))
 
     def _profile_columns(self, table: LayerTable) -> ProfileColumns:
         facts = self.setting.alone
@@ -126,11 +170,24 @@ class Tables:
         for profile in numbers(profiles):
             number, row = self._place[profile]
             if number not in self._choices:
+                self.poll()
                 self._choices[number] = self._tables[number].choice_times(self.policies)
             times = self._choices[number]
             for part, values in zip(parts, times.arrays(), strict=True):
                 part.append(values[row])
         return LayerColumns(*(np.concatenate(part) for part in parts))
+
+    def offered(self, skeletons: PlanSkeletons) -> Bools:
+        """Which policies skeletons may have, skeletons × policies.
+
+        A share is of whole layers in equal stages, and overlaps that plans say suit pipeline and policy.
+        """
+        parts, num_layers = skeletons.stages * skeletons.chunks, self.setting.job.model.num_layers
+        return whole_layers(num_layers, parts, self._shares) & self._overlaps_run(skeletons)
+
+    def of_a_share(self, policies: Ints) -> Bools:
+        """Whether policies hold for some of the layers, so for equal stages alone."""
+        return self._shares[policies] < 1
 
     def sharded_rows(self, profiles: Ints, policies: Ints, states: Ints) -> LayerColumns:
         """Rows of profiles under a policy and a state whose collectives run in every micro-batch, one of each."""
@@ -140,6 +197,7 @@ class Tables:
         keys = np.stack([places[:, 0], policies, staged], axis=1)
         unique, group = np.unique(keys, axis=0, return_inverse=True)
         for number, (table, policy, stages) in enumerate(cast("list[list[int]]", unique.tolist())):
+            self.poll()
             (members,) = np.nonzero(group.reshape(-1) == number)
             columns = self._tables[table].sharded_policy(
                 *self.policies[policy], places[members, 1], self.states.work, states[members], stages
@@ -236,8 +294,12 @@ def _fastest(table: LayerTable) -> LayerColumns:
     )
 
 
-def _facts(setting: Setting) -> FrameworkColumns:
+def _facts(setting: Setting, degrees: Sequence[StageDegrees]) -> FrameworkColumns:
     overlaps = [setting.alone.overlaps, setting.staged.overlaps]
+    if degrees:
+        # the switches of the state are the same in all plans of a space
+        plan = degrees[0].plan
+        overlaps = [setting.overlaps(stages, setting.switches(plan, stages)) for stages in (1, 2)]
     return FrameworkColumns(
         alone=setting.alone.parameter_bytes,
         staged=setting.staged.parameter_bytes,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -61,8 +61,11 @@ class _Class:
 class StateTable:
     """Rows for states, made when they are first asked for; columns are arrays of rows × classes."""
 
-    def __init__(self, setting: Setting, degrees: Sequence[StageDegrees]) -> None:
+    def __init__(
+        self, setting: Setting, degrees: Sequence[StageDegrees], poll: Callable[[], None] = lambda: None
+    ) -> None:
         self.setting = setting
+        self._poll = poll
         self.degrees = degrees
         graph = setting.graph
         #: weights that several classes share
@@ -87,6 +90,7 @@ class StateTable:
             base = replace(self.degrees[key.degrees].arranged.strategy, context="all_gather")
             groups.setdefault((arranged.strategy, base, key.stages > 1), []).append((key, arranged))
         for members in groups.values():
+            self._poll()
             self._add([key for key, _ in members], [arranged for _, arranged in members])
         return np.array([self._rows[key] for key in keys], np.int64)
 

@@ -33,10 +33,10 @@ TOLERANCE = 1e-12
 #: What an answer says of one plan.
 EVALUATION = ("fits", "step_time_s", "mfu", "tokens_per_s_per_chip", "breakdown", "memory_bytes", "energy_j")
 #: How much was searched: may change with bounds and enumeration while the answer stays.
-COUNTS = ("counted", "pruned", "infeasible", "evaluated")
-CERTIFICATE = ("status", "lower_bound_s", "lower_bound", "gap", "time", *COUNTS)
+COUNTS = ("counted", "pruned", "infeasible", "evaluated", "open")
+CERTIFICATE = ("status", "lower_bound_s", "lower_bound_framework_s", "lower_bound", "gap", "time", *COUNTS)
 #: Seconds of the clock and sentences; and at the top of an answer, paths.
-LEFT_OUT = ("timing", "provenance", "space", "study")
+LEFT_OUT = ("timing", "provenance", "space", "space_text", "study")
 PATHS = ("run_dir", "trace", "picture", "plans", "simulated_plans")
 
 Question = dict[str, Any]
@@ -63,7 +63,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 def arguments(kind: str, question: Question, folder: Path) -> list[str]:
     """The command line of a question, whose files are written into a folder; JSON is YAML."""
     if kind == "plan":
-        return ["plan", *_flags(question)]
+        return ["plan", "--fastest", *_flags(question)]
     file = folder / ("chain.json" if kind == "place" else "question.yaml")
     document = chain(**question["chain"]) if kind == "place" else _renamed(question["file"], INPUT_NAMES)
     file.write_text(json.dumps(document), encoding="utf-8")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 from itertools import permutations
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from small_runs import run
 
 from dovetail.accuracy import MeasuredRun, Prediction, Ranking, rank
-from dovetail.accuracy.ranking import RankedPlan, pair_orders, regret
+from dovetail.accuracy.ranking import RankedPlan, pair_orders, ratio_errors, regret
 from dovetail.hardware import Cluster
 
 
@@ -167,3 +167,27 @@ def test_every_condition_parts_plans(plain, field):
         "framework": replace(last, framework="Megatron-LM"),
     }[field]
     assert rank([*rows[:2], replace(rows[2], run=changed)]).groups == 0
+
+
+def test_ratio_errors_are_medians_of_pairs_then_of_groups(plain):
+    rows = [
+        # predicted ratios 1.1, 1.21 and 1.1 where 1 were measured
+        TableRow("a", 16, "megatron", 1, 1.0, 1.0),
+        TableRow("a", 16, "megatron", 2, 1.0, 1.1),
+        TableRow("a", 16, "megatron", 4, 1.0, 1.21),
+        # an error both plans share cancels
+        TableRow("b", 16, "megatron", 1, 1.0, 3.0),
+        TableRow("b", 16, "megatron", 2, 2.0, 6.0),
+        # one plan alone has no ratio
+        TableRow("c", 16, "megatron", 1, 1.0, 9.0),
+    ]
+    predictions = [prediction(plain, row) for row in rows]
+    found = ratio_errors(predictions)
+    assert found is not None
+    assert astuple(found) == pytest.approx((2, 4, 0.05, 0.05))  # medians 0.1 and 0 of the two groups
+    named = [replace(each, run=replace(each.run, id=str(number))) for number, each in enumerate(predictions)]
+    other = {"4": replace(named[4], step_time_s=9.0)}  # ratio 3 where 2 was measured
+    found = ratio_errors(named, other)
+    assert found is not None
+    assert astuple(found) == pytest.approx((2, 4, 0.05, (0.1 + 0.5) / 2))
+    assert ratio_errors(predictions[-1:]) is None

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from small_runs import MIXTURE, reason, run
 
 from dovetail import frameworks
-from dovetail.accuracy.row_framework import EAGER_LOGITS_BYTES, PARALLEL_LOGITS_BYTES, framework_name, framework_of
+from dovetail.accuracy.row_framework import (
+    EAGER_LOGITS_BYTES,
+    PARALLEL_LOGITS_BYTES,
+    framework_name,
+    framework_of,
+    overlap_fields,
+)
 from dovetail.accuracy.table import TableRow
+from dovetail.frameworks import Framework
 
 
 def row(framework: str, **cells: str) -> TableRow:
@@ -55,37 +64,44 @@ def test_a_framework_nobody_knows_is_refused(refusal):
     assert "Abacus" in refusal(framework_name, row("Abacus 2"))
 
 
+def without_launch_files(name: str) -> Framework:
+    return replace(frameworks.load(name), launch=None)
+
+
 def test_nothing_is_changed_that_a_row_does_not_say():
     for name in frameworks.names():
-        assert framework_of(name, row(name), 1) == frameworks.load(name)
+        assert framework_of(name, row(name), 1) == without_launch_files(name)
 
 
-@pytest.mark.parametrize("tensor", [1, 4])
-def test_recipes_of_nvidia_for_dense_models_overlap_tensor_parallelism(tensor):
+def test_recipes_of_nvidia_for_dense_models_overlap_tensor_parallelism():
     for framework in ("NeMo 25.04", "Megatron-Bridge / NeMo 26.04"):
-        dense, mixture = (framework_of("megatron", row(framework, experts=e), tensor) for e in ("", "64"))
-        assert dense.overlaps.tensor_parallel == "always"
-        assert mixture.overlaps.tensor_parallel == frameworks.load("megatron").overlaps.tensor_parallel == "optional"
-    assert framework_of("megatron", row("Megatron-LM"), tensor).overlaps.tensor_parallel == "optional"
+        dense, mixture = (overlap_fields("megatron", row(framework, tp="2", experts=e)) for e in ("", "64"))
+        assert dense == {"overlap_tensor_parallel": True}
+        assert mixture == {"overlap_tensor_parallel": False}
+        assert overlap_fields("megatron", row(framework, tp="1")) == {}
+    assert overlap_fields("megatron", row("Megatron-LM", tp="2")) == {"overlap_tensor_parallel": False}
 
 
 @pytest.mark.parametrize("notes", ["AsyncTP on", "tp overlap, 8 nodes", "with TP overlap"])
 def test_notes_switch_the_overlap_of_tensor_parallelism_on(notes):
     for name in ("megatron", "torchtitan", "fsdp"):
-        found = framework_of(name, row("Megatron-Core MoE", experts="64", notes=notes), 8)
-        assert found.overlaps.tensor_parallel == "always"
-        assert found.overlaps.expert_parallel == frameworks.load(name).overlaps.expert_parallel
+        found = overlap_fields(name, row("Megatron-Core MoE", tp="2", ep="8", experts="64", notes=notes))
+        assert found.pop("overlap_tensor_parallel") is True
+        assert found == ({"overlap_expert_parallel": False} if name == "megatron" else {})
 
 
 def test_notes_switch_the_overlap_of_experts_on_and_single_copies_off():
     plain, overlapped, dispatched = (
-        framework_of("megatron", row("Megatron-Core MoE", experts="64", notes=notes), 1)
+        overlap_fields("megatron", row("Megatron-Core MoE", ep="8", experts="64", notes=notes))
         for notes in ("", "A2A overlap", "dispatcher A2A; NVLink4")
     )
-    assert [f.overlaps.expert_parallel for f in (plain, overlapped, dispatched)] == ["optional", "always", "optional"]
-    assert [f.one_copy_per_node for f in (plain, overlapped, dispatched)] == [True, True, False]
-    # a framework without single copies gets none by saying nothing of its dispatcher
-    assert not framework_of("deepspeed", row("DeepSpeed"), 1).one_copy_per_node
+    assert [f["overlap_expert_parallel"] for f in (plain, overlapped, dispatched)] == [False, True, False]
+    assert [f.get("dispatcher") for f in (plain, overlapped, dispatched)] == [None, None, "alltoall"]
+
+
+def test_what_a_framework_always_or_never_overlaps_is_left_to_it():
+    for name in ("maxtext", "deepspeed", "ideal"):
+        assert overlap_fields(name, row(name)) == {}
 
 
 def test_pure_precision_reduces_in_bf16():
@@ -93,7 +109,7 @@ def test_pure_precision_reduces_in_bf16():
         framework_of("fsdp", row("llm-foundry", precision_as_written=written), 1)
         for written in ("bf16 / FSDP mixed_precision=DEFAULT", "bf16 / FSDP mixed_precision=PURE")
     )
-    assert plain == frameworks.load("fsdp")
+    assert plain == without_launch_files("fsdp")
     for precision, state in plain.states:
         assert state.sharded_reduction == 0
         reduced = pure.state_bytes(precision)
@@ -115,14 +131,14 @@ def test_losses_of_torchtitan_before_2025_ran_operator_by_operator(source, tenso
     for name in ("torchtitan", "fsdp"):
         found = framework_of(name, row("torchtitan", source=source), tensor)
         assert found.logits_bytes == (logits or frameworks.load(name).logits_bytes)
-    assert framework_of("maxtext", row("MaxText", source=source), tensor) == frameworks.load("maxtext")
+    assert framework_of("maxtext", row("MaxText", source=source), tensor) == without_launch_files("maxtext")
 
 
 def test_a_read_run_has_its_framework_as_its_row_tells(tmp_path):
-    found = run(tmp_path, framework="NeMo 25.04", attention="fused", precision="bf16").task.framework
-    assert (found.name, found.overlaps.tensor_parallel) == ("megatron", "always")
+    found = run(tmp_path, framework="NeMo 25.04", attention="fused", precision="bf16").task
+    assert (found.framework.name, found.plan.overlap_tensor_parallel) == ("megatron", True)
     cells = MIXTURE | {"framework": "Megatron-Core MoE", "notes": "dispatcher A2A", "ep": "8", "sequence_parallel": "1"}
-    assert not run(tmp_path, **cells).task.framework.one_copy_per_node
+    assert run(tmp_path, **cells).task.plan.dispatcher == "alltoall"
     assert "Abacus" in reason(tmp_path, framework="Abacus")
 
 

@@ -8,7 +8,9 @@ from small_runs import MIXTURE, reason, run
 from dovetail.models.attention import Attention
 from dovetail.models.feed_forward import Mixture
 from dovetail.models.latent_attention import LatentAttention
+from dovetail.models.model import EMBEDDING, HEAD, PREDICTION
 from dovetail.models.state_space import StateSpace
+from dovetail.profile.modules import MODULES
 
 
 def test_published_models_are_taken_where_name_and_sizes_agree(tmp_path):
@@ -115,11 +117,15 @@ def test_recompute_is_read_as_its_framework_means_it(tmp_path, stated, written, 
         ("remat_policy=minimal", {"attention", "mixer_norm"}, {"output", "query_content", "mlp.up"}),
     ],
 )  # fmt: skip
-def test_menus_become_lists_of_operators(tmp_path, written, again, kept):
-    names = run(tmp_path, **MIXTURE, recompute="selective", recompute_as_written=written).task.plan.recompute
+def test_menus_become_operators_and_modules(tmp_path, written, again, kept):
+    task = run(tmp_path, **MIXTURE, recompute="selective", recompute_as_written=written).task
+    names = task.plan.recompute
     assert isinstance(names, tuple)
-    assert again <= set(names)
-    assert not kept & set(names)
+    blocks = [layer for name, layer in task.job.graph().layers.items() if name not in (EMBEDDING, HEAD, PREDICTION)]
+    modules = [MODULES[name] for name in names if name in MODULES]
+    meant = {*names, *(operator for module in modules for layer in blocks for operator in module.operators(layer))}
+    assert again <= meant
+    assert not kept & meant
     assert not {"embedded", "logits", "loss"} & set(names)
 
 

@@ -100,12 +100,12 @@ def test_what_a_measurement_sees_of_memory(plain):
         {"weights": 40.0, "allocator": 30.0, "context": 2.0},
         {"weights": 10.0, "allocator": 5.0, "context": 90.0},
     )
-    evaluation = replace(evaluation, memory_by_stage=stages, missing_bytes=task.cluster.chip.hbm_bytes / 4)
+    evaluation = replace(evaluation, memory_by_stage=stages, usable_bytes=84.0)
     kinds = ("allocated", "reserved", "device")
     seen = [prediction_of(replace(plain, memory_kind=kind), evaluation).memory_bytes for kind in kinds]
     assert seen == [50.0, 70.0, 105.0]
     assert prediction_of(replace(plain, memory_kind=None), evaluation).memory_bytes is None
-    assert prediction_of(plain, evaluation).missing_share == pytest.approx(0.25)
+    assert prediction_of(plain, evaluation).missing_share == pytest.approx((105 - 84) / 84)
 
 
 def test_a_prediction_is_the_evaluation_of_the_runs_plan(plain):

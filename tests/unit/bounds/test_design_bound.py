@@ -83,7 +83,7 @@ def every_plan(job: Job, cluster: Cluster) -> PlanBatch:
     rows: list[tuple[Any, ...]] = []
     for i, split in enumerate(found.degrees.tolist()):
         plan, d, p = every[split].plan, int(found.replicas[i]), int(found.stages[i])
-        for stage, group in shardings(ideal, space, every[split], d, p, tiers):
+        for stage, group in shardings(job, ideal, space, every[split], d, p, tiers):
             rows.append(
                 (
                     plan.tensor_parallel, plan.context_parallel, d, p, NAMES[int(found.schedule[i])],

@@ -10,6 +10,8 @@ import pytest
 from dovetail import hardware, models
 from dovetail.explanation.changed_hardware import with_chips, with_memory
 from dovetail.explanation.explain import explain
+from dovetail.explanation.marginal import marginals
+from dovetail.explanation.smallest_fix import smallest_fixes
 from dovetail.models import Job
 from dovetail.search import Space, plan
 
@@ -35,7 +37,7 @@ def test_without_a_plan_there_is_nothing_else(answer, found):
 
 def test_memory_is_the_least_that_does(answer, found):
     memory = next(relief for relief in found.smallest_fix if relief.what == "memory of each chip")
-    capacity = answer.cluster.chip.memory_bytes
+    capacity = answer.limit_bytes
     assert memory.before == capacity
 
     def with_bytes(held: float):
@@ -66,3 +68,19 @@ def test_degrees_that_do_not_divide_are_told_from_memory():
     assert found.bottleneck.startswith("no degrees")
     (chips,) = found.smallest_fix
     assert (chips.what, chips.before, chips.after, chips.plan.chips) == ("chips", 7, 8, 8)
+
+
+def test_degrees_that_other_chips_cannot_have_are_no_fix():
+    """Seven tensor-parallel chips share no heads, and eight chips have no seven."""
+    job = Job(models.load("llama-3.1-8b"), 8192, 8)
+    fixed = replace(SPACE, pipeline_parallel=(1,), tensor_parallel=(7,))
+    assert smallest_fixes(plan(job, hardware.cluster("h100-sxm", 7), "megatron", space=fixed)).found == ()
+
+
+def test_a_node_more_is_worth_nothing_to_degrees_that_do_not_divide_it():
+    """Three stages on three nodes; four nodes have no three."""
+    job = Job(models.load("llama-3.1-8b"), 8192, 8)
+    fixed = replace(SPACE, pipeline_parallel=(3,), tensor_parallel=(8,), context_parallel=(1,), virtual_stages=(1,))
+    answer = plan(job, hardware.cluster("h100-sxm", 24), "megatron", space=fixed)
+    nodes = marginals(answer)[-1]
+    assert (nodes.what, nodes.plan, nodes.gain, nodes.proven) == ("nodes", None, None, True)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from small_run import BATCHES, ENTRY, PART, STUDY, cut, files_of, finished, flip, part_of, run, undisturbed
 
+from dovetail.errors import InputError
 from dovetail.exploration.store import Part, RunStore
 
 
@@ -131,16 +132,34 @@ def test_a_damaged_batch_of_a_run_going_on_is_run_again(tmp_path, name, damage, 
     assert files_of(where) == undisturbed()
 
 
-@pytest.mark.parametrize("kind", ["part cut", "part emptied", "part lost"])
-def test_a_finished_run_whose_part_was_cut_or_lost_is_repaired(tmp_path, kind):
+#: A fact is in the part too, and nobody who reads only a result needs it.
+@pytest.mark.parametrize("kind", [kind for kind in DAMAGE if kind != "fact changed"])
+def test_a_finished_run_whose_part_is_damaged_is_repaired(tmp_path, kind):
     where = tmp_path / "run"
     run(where).close()
     name, damage, says = DAMAGE[kind]
     damage(where / name)
+    with pytest.raises(InputError, match=f"^{where}: {name}: is damaged .*{says}.*; run its study with --resume"):
+        RunStore.view(where).result()
     with run(where) as store:
         assert len(store.repairs) == 2
         assert says in store.repairs[0]
-        assert "result.json is rebuilt because parts were truncated or lost" in store.repairs[1]
+        assert store.repairs[0].endswith(f" ({name}).")
+        assert "result.json is rebuilt because it is of parts that were damaged or lost" in store.repairs[1]
+    assert files_of(where) == undisturbed()
+
+
+def test_a_result_is_of_the_parts_it_was_made_of(tmp_path):
+    where = tmp_path / "run"
+    run(where).close()
+    (where / ENTRY).unlink()  # a listing of parts does not show it
+    with run(where) as store:
+        assert "it is of parts that were damaged or lost" in store.repairs[0]
+    assert files_of(where) == undisturbed()
+    for name in (PART, ENTRY):  # intact, but of another batch
+        shutil.copy(where / name.replace("1", "4"), where / name)
+    with run(where) as store:
+        assert any("does not match its part" in sentence for sentence in store.repairs)
     assert files_of(where) == undisturbed()
 
 
@@ -163,8 +182,9 @@ def test_who_only_looks_changes_nothing(tmp_path):
     flip(where / PART)
     before = files_of(where)
     store = RunStore.view(where)
-    assert store.read("warm_start", 1) is None
-    assert len(store.repairs) == 1
+    for look in (lambda: store.read("warm_start", 1), lambda: store.table("warm_start"), store.result, store.check):
+        with pytest.raises(InputError, match=f"^{where}: {PART}: is damaged "):
+            look()
     assert files_of(where) == before
     with pytest.raises(AssertionError):
         store.write(part_of("warm_start", 1))

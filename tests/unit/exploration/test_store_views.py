@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_run import PART, STUDY, files_of, part_of, printed, refused, run, undisturbed
+from small_run import PART, STUDY, files_of, flip, part_of, printed, refused, run, undisturbed
 
 from dovetail.errors import InputError
 from dovetail.exploration import store as store_module
@@ -99,6 +99,18 @@ def test_views_in_duckdb(tmp_path, name):
         assert columns == ["design", "step_time_s", "fits", "reason"]
         store.write(part_of("warm_start", 7))
         assert connection.execute("SELECT count(*) FROM warm_start").fetchall() == [(len(designs) + 20,)]
+
+
+def test_a_damaged_part_is_found_before_anything_is_shown(tmp_path):
+    pytest.importorskip("duckdb")
+    pytest.importorskip("pandas")
+    from dovetail.exploration.views import connect, to_pandas
+
+    run(tmp_path / "run").close()
+    flip(tmp_path / "run" / PART)
+    for look in (lambda: connect(tmp_path / "run"), lambda: to_pandas(RunStore.view(tmp_path / "run"), "warm_start")):
+        with pytest.raises(InputError, match=f"{PART}: is damaged .*; run its study with --resume"):
+            look()
 
 
 def test_views_need_a_local_run_and_their_packages(tmp_path, monkeypatch):

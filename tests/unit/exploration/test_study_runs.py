@@ -155,6 +155,7 @@ def flip(path: Path) -> None:
     ("damage", "file", "said"),
     [
         (cut, "parts/search-000004.parquet", "batch 4 of level search is run again"),
+        (flip, "parts/search-000004.parquet", "batch 4 of level search is run again"),
         (cut, "parts/warm_start-000000.parquet", "batch 0 of level warm_start is run again"),
         (Path.unlink, "parts/physical-000001.parquet", "batch 1 of level physical is run again"),
         (cut, "result.json", "result.json is rebuilt"),
@@ -237,8 +238,9 @@ def test_a_file_that_changed_under_a_run_is_refused(tmp_path, forks, refused):
     part["vary"] = {**part["vary"], "tensor_cores": [264, 1056]}
     (tmp_path / "space.yaml").write_text(to_yaml(part))
     sentence = refused(tmp_path, "--resume")
-    assert "space" in sentence
-    assert "change it back, or name another directory" in sentence
+    assert "run: was computed with other content of space (" in sentence
+    assert "change it back, add --recompute to discard what was computed, or name another directory" in sentence
+    assert forks.explore(tmp_path, "--resume", "--recompute").code == 0
 
 
 @pytest.mark.parametrize(

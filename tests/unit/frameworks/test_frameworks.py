@@ -36,7 +36,8 @@ def test_a_framework_is_complete(name):
     assert framework.name == name
     assert framework.version
     assert framework.source
-    assert {"1f1b", "gpipe"} & set(framework.pipeline_schedules) or name == "fsdp"  # which has no pipelines
+    # FSDP has no pipelines, and those of DeepSpeed are code
+    assert {"1f1b", "gpipe"} & set(framework.pipeline_schedules) or name in ("fsdp", "deepspeed")
     assert {precision for precision, _ in framework.states} >= {"bf16", "fp32"}
     assert hash(framework) == hash(frameworks.load(name))
     assert copy.deepcopy(framework) == framework
@@ -142,7 +143,13 @@ def test_a_file_has_the_fields_of_a_framework():
 
 WRONG: list[Any] = [{"not": "this"}, "nonsense", -1, 1e9, float("nan"), None, True, ["nonsense"], [[1]], "x" * 3000]
 #: What is right for some field after all.
-RIGHT_AFTER_ALL = {"version": "nonsense", "source": "nonsense", "name": "nonsense", "recompute_modules": ["nonsense"]}
+RIGHT_AFTER_ALL = {
+    "version": "nonsense",
+    "source": "nonsense",
+    "name": "nonsense",
+    "recompute_modules": ["nonsense"],
+    "excluded": ["nonsense"],
+}
 
 
 @pytest.mark.parametrize("field", document("megatron"))
@@ -176,7 +183,8 @@ def test_a_wrong_value_inside_is_refused_by_its_name(field, refusal):
         ({"zero_stages": [0, 1]}, None),
         ({"zero_stages": [0]}, "zero_stages_with_pipeline"),
         ({"pipeline_schedules": ["1f1b"]}, "overlaps.pipeline_transfers"),
-        ({"recompute": ["none", "full"]}, "recompute_modules"),
+        ({"recompute": ["none", "full"]}, None),
+        ({"launch": "slurm"}, "launch"),
         ({"doubts": {"colour": "grey"}}, "doubts.colour"),
     ],
 )

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import copy
 import pickle
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
+from statistics import median
 
 import pytest
 
 from dovetail import hardware
 from dovetail.cost.calibration import OTHERS, PRECISION_ROWS
 from dovetail.hardware import Chip
-from dovetail.hardware.chip import EFFICIENCY_NAMES, ChipCalibration, ChipSpec
+from dovetail.hardware.chip import EFFICIENCY_NAMES, USABLE_SHARE, ChipCalibration, ChipSpec
+from dovetail.hardware.design import design_of
 from dovetail.hardware.write import chip_document
 
 NAMES = [
@@ -82,8 +84,7 @@ def test_a_chip_is_complete(name):
     order = [rates[p] for p in ("fp32", "tf32", "bf16", "fp8", "fp4") if p in rates]
     assert order == sorted(order)
     # what is doubted has a value
-    values = asdict(chip)
-    assert all(values[field] not in (None, "") for field, _ in chip.doubts)
+    assert all(getattr(chip, field) not in (None, "") for field, _ in chip.doubts)
 
 
 #: Figures of data sheets, so that a slip of the pen in a file is seen.
@@ -123,7 +124,35 @@ def test_a_chip_can_be_hashed_and_sent_elsewhere():
 
 
 def test_a_file_has_the_fields_of_a_chip():
-    assert set(ChipSpec.model_fields) == {field.name for field in fields(Chip)}
+    kept = {field.name for field in fields(Chip)}
+    assert set(ChipSpec.model_fields) - {"hbm_usable_bytes"} == kept - {"hbm_usable_share"}
+
+
+#: What programs say they get, in GiB.
+USABLE = {"h100-sxm": 79.18, "a100-80gb": 79.14, "a100-40gb": 39.49, "h200-sxm": 139.8, "b200": 178.35, "tpu-v4": 30.75}
+
+
+@pytest.mark.parametrize("name", USABLE)
+def test_usable_memory_is_what_programs_get(name):
+    chip = hardware.chip(name)
+    assert chip.usable_basis == "read"
+    assert chip.usable_bytes == pytest.approx(USABLE[name] * 2**30)
+    # it goes with the memory: half of it leaves half
+    assert replace(chip, hbm_bytes=chip.hbm_bytes / 2).usable_bytes == pytest.approx(chip.usable_bytes / 2)
+    assert ChipSpec.model_validate(chip_document(chip)).chip().usable_bytes == chip.usable_bytes
+
+
+def test_without_a_figure_gpus_leave_the_median_and_others_everything():
+    read = [hardware.chip(name) for name in NAMES if hardware.chip(name).usable_basis == "read"]
+    shares = [chip.usable_bytes / chip.hbm_bytes for chip in read if chip.kind == "gpu"]
+    assert pytest.approx(median(shares), abs=5e-4) == USABLE_SHARE
+    unknown = hardware.chip("h100-96gb-hbm2e-500w")
+    assert (unknown.usable_basis, unknown.usable_bytes) == ("assumed", USABLE_SHARE * unknown.hbm_bytes)
+    for name in ("trainium2", "wse-3", "dojo-d1"):
+        chip = hardware.chip(name)
+        assert (chip.usable_basis, chip.usable_bytes) == ("assumed", chip.memory_bytes)
+    # a design that nobody built has no figure of its own
+    assert design_of(hardware.chip("tpu-v4")).chip(0, "mine").usable_bytes == hardware.chip("tpu-v4").hbm_bytes
 
 
 def test_a_precision_without_figures_is_refused(refusal):

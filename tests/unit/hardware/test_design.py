@@ -13,6 +13,7 @@ from dovetail.hardware.design import VARIABLES, design_of
 #: What nobody publishes of a design.
 OWN = {
     "area_mm2": None, "tdp_w": None, "price_usd": None, "rent_usd_per_h": None, "doubts": (), "calibration": None,
+    "hbm_usable_share": None,
 }  # fmt: skip
 
 

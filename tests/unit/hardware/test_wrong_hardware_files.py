@@ -187,6 +187,8 @@ RELATIONS = [
     (as_chip, CHIPS["gpu"], ("dataflow",), "weight", "dataflow"),
     (as_chip, CHIPS["gpu"], ("dense_flops",), {"fp32": "67 TFLOPS"}, "dense_flops.bf16"),
     (as_chip, CHIPS["gpu"], ("hbm_bytes",), 0, "hbm_bytes_per_s"),
+    (as_chip, CHIPS["gpu"], ("hbm_usable_bytes",), "81 GiB", "hbm_usable_bytes: is 8.69731e+10"),
+    (as_chip, CHIPS["gpu"], ("hbm_usable_bytes",), 0, "hbm_usable_bytes: is 0"),
     (as_chip, CHIPS["gpu"], ("doubts",), {"colour": "grey"}, "doubts.colour"),
     (as_chip, CHIPS["gpu"], ("calibration",), {"values": {}}, "calibration.values"),
     (as_chip, CHIPS["gpu"], ("calibration", "values", "memory"), 1.01, "calibration.values.memory: is 1.01"),

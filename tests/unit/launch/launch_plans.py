@@ -9,6 +9,8 @@ import numpy as np
 
 from dovetail.errors import InputError
 from dovetail.launch.launch_file import Reading
+from dovetail.plans.overlaps import settled
+from dovetail.plans.plan import Plan
 from dovetail.plans.plan_file import Task, task_of
 
 Document = dict[str, Any]
@@ -23,6 +25,11 @@ def task(model: str, chips: int, plan: Document, *, framework: str, chip: str = 
         "plan": plan,
     }
     return task_of(document, "plan.yaml")
+
+
+def as_run(task: Task) -> Plan:
+    """The plan with all that it leaves to the framework."""
+    return settled(task.plan, task.framework, task.job)
 
 
 def random_tasks(framework: str, menu: Document, seed: int) -> Iterator[Task]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from dovetail.errors import InputError
 from dovetail.launch.megatron.read import read
 from dovetail.plans.derive import even_layers
-from dovetail.plans.plan_file import task_of
+from dovetail.plans.plan import PlanSpec, resolve_plan
+from dovetail.plans.plan_file import question_of, task_of
+from dovetail.plans.runs import check_runs
 from dovetail.step.evaluate import evaluate
 
 # Scripts.
@@ -291,8 +294,14 @@ def test_published_launches_become_plans(name):
     reading = read(" ".join(text.split()), "launch.sh")
     assert reading.job["model"] == name
     assert reading.unknown == ()
-    task = task_of({"job": reading.job, "cluster": {"chip": chip, **reading.cluster}, "plan": reading.plan}, name)
-    result = evaluate(task.plan, task.job, task.cluster, task.framework)
+    asked = question_of({"job": reading.job, "cluster": {"chip": chip, **reading.cluster}}, name)
+    sizes = {"chips": asked.cluster.chips, "global_batch": asked.job.global_batch}
+    spec = PlanSpec.model_validate(reading.plan)
+    plan = resolve_plan(spec, **sizes, num_layers=asked.job.model.num_layers)
+    # forks of these years ran models that today's arguments do not describe
+    framework = replace(asked.framework, launch=None)
+    check_runs(plan, asked.job, asked.cluster, framework)
+    result = evaluate(plan, asked.job, asked.cluster, framework)
     assert result.step_time_s == pytest.approx(seconds, rel=0.35)
 
 

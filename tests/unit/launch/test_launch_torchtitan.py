@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from launch_plans import completed, random_tasks, task
+from launch_plans import as_run, completed, random_tasks, task
 
 from dovetail.errors import InputError
 from dovetail.launch.torchtitan.read import read
@@ -50,7 +50,7 @@ def test_two_hundred_random_plans_come_back():
         reading = read(launch.text, "flags")
         assert reading.unknown == ()
         back = completed(reading, original, set())
-        assert back.plan == original.plan
+        assert as_run(back) == as_run(original)
         assert (back.job, back.cluster.chips) == (original.job, original.cluster.chips)
         assert back.framework == original.framework
         plan = original.plan
@@ -74,8 +74,13 @@ def test_golden_files(name, written):
     assert export(written).text == (GOLDEN / name).read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(("recompute", "word"), [("op_sac", "selective"), ([], "none"), ("full", "full")])
+def test_what_selective_recompute_is_has_its_word(recompute, word):
+    assert export(dense(recompute=recompute)).text.endswith(f"activation_checkpoint:{word}\n")
+
+
 def test_a_plan_for_kernels_one_by_one_is_not_compiled():
-    written = task("llama-3.1-8b", 64, DENSE, framework="fsdp")
+    written = task("llama-3.1-8b", 64, DENSE | {"sequence_parallel": False}, framework="fsdp")
     text = export(written).text
     assert "--compile.no_enable" in text
     assert read(text, "flags").framework == "fsdp"
@@ -86,10 +91,10 @@ def test_a_plan_for_kernels_one_by_one_is_not_compiled():
     [
         ({"zero_stage": 1}, "plan: zero_stage: is 1"),
         ({"zero_stage": 0, "context_parallel": 2}, "plan: zero_stage: is 0 with context parallelism"),
-        ({"zero_group": 1, "context_parallel": 2}, "plan: zero_group: is 1 with 2 context-parallel chips"),
+        ({"zero_group": 2, "context_parallel": 4}, "plan: zero_group: is 2 with 4 context-parallel chips"),
         ({"context_parallel": 2, "context_kind": "ring"}, "plan: context_kind: is ring"),
         ({"tensor_parallel": 16}, "plan: tensor_parallel: is 16 over 8 key heads"),
-        ({"recompute": ["mixer_norm"]}, "plan: recompute: lists operators"),
+        ({"recompute": ["mixer_norm"]}, "plan: recompute: lists mixer_norm"),
     ],
 )
 def test_refusals(plan, words, refusal):
@@ -114,7 +119,7 @@ def test_refused_experts(refusal):
 def test_refused_jobs(refusal):
     def job(model="llama-3.1-8b", **fields):
         plan = {"zero_stage": 3}
-        return refusal(export, task(model, 8, plan, framework="torchtitan", **fields))
+        return refusal(export, task(model, 8, plan, framework="ideal", **fields))
 
     assert "for which torchtitan 0.3.0 ships no recipe; did you mean 'llama-3.1-8b'" in job("llama-3-8b")
     assert job(precision="fp8").startswith("job: precision: is fp8, and llama3_8b")
@@ -122,9 +127,9 @@ def test_refused_jobs(refusal):
     assert job(optimizer="lion").startswith("job: optimizer: is lion")
     assert job(attention="unfused").startswith("job: attention: is unfused")
     assert job("deepseek-v2-lite", seq_len=32768).startswith("job: seq_len: is 32768, and deepseek_v3_16b")
-    tied = task("qwen3-0.6b", 8, {"pipeline_parallel": 2, "zero_stage": 2}, framework="torchtitan")
+    tied = task("qwen3-0.6b", 8, {"pipeline_parallel": 2, "zero_stage": 2}, framework="ideal")
     assert "with tied embeddings" in refusal(export, tied)
-    lengths = task("gpt-oss-20b", 8, {"context_parallel": 2, "zero_stage": 3}, framework="torchtitan")
+    lengths = task("gpt-oss-20b", 8, {"context_parallel": 2, "zero_stage": 3}, framework="ideal")
     assert "variable lengths (gpt_oss_20b)" in refusal(export, lengths)
 
 

@@ -28,7 +28,7 @@ from dovetail.models import Job
 from dovetail.plans.plan import Plan
 from dovetail.report.tiles_picture import tiles_svg
 from dovetail.step.evaluate import ProfiledJob, evaluate, profiled_job
-from dovetail.step.facts import facts_of
+from dovetail.step.facts import plan_facts
 
 WAFER = replace(hardware.wafer("watos-like"), rows=4, cols=4)
 FRAMEWORK = frameworks.load("wafer")
@@ -56,7 +56,7 @@ def damaged(defects: DefectMap) -> Wafer:
 
 def profiled(plan: Plan) -> ProfiledJob:
     cluster = WAFER.cluster()
-    facts = facts_of(FRAMEWORK, JOB, schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel)
+    facts = plan_facts(plan, FRAMEWORK, JOB)
     return profiled_job(plan, JOB, cluster, facts, calibration(cluster.chip, JOB.precision).efficiencies)
 
 

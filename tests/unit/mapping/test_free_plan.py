@@ -30,7 +30,7 @@ def answer():
 
 def test_no_named_strategy_is_faster(answer):
     named = dt.plan(JOB, SMALL, "wafer", space=Space(pipeline_schedule=("1f1b",), partition="even"))
-    assert answer.step_time_s <= named.step_time_s * (1 + 1e-9)
+    assert answer.step_time_s <= named.fastest.step_time_s * (1 + 1e-9)
 
 
 def test_the_answer_is_a_plan_that_reads_back(answer):

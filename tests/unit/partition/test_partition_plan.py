@@ -16,8 +16,8 @@ from dovetail.partition.partition_plan import ChainBuilder, PartitionedPlan, par
 from dovetail.plans.plan import Plan
 from dovetail.plans.plan_file import Task, task_of
 from dovetail.step.evaluate import evaluate, profiled_job
-from dovetail.step.facts import facts_of
-from valid_plans import EXPERTS, Document, model, with_changes
+from dovetail.step.facts import plan_facts
+from valid_plans import EXPERTS, Document, costed, model, with_changes
 
 SMALL: Document = {
     "job": {"model": model(16), "seq_len": 4096, "global_batch": 32},
@@ -44,8 +44,10 @@ KINDS: dict[str, tuple[Document, float]] = {
 def task(document: Document, gigabytes: float | None = None) -> Task:
     """The task on chips of so much memory."""
     found = task_of(document, "case.yaml")
-    if gigabytes is None:
-        return found
+    return found if gigabytes is None else with_memory(found, gigabytes)
+
+
+def with_memory(found: Task, gigabytes: float) -> Task:
     chip = replace(found.cluster.chip, hbm_bytes=gigabytes * 1e9)
     return replace(found, cluster=replace(found.cluster, chip=chip))
 
@@ -189,7 +191,7 @@ def test_modules_are_megatrons_to_name():
                                                                             "data_parallel": 8}))  # fmt: skip
 
 
-#: Kinds of state and of work that a chain must count as an evaluation does.
+#: Kinds of state and of work that a chain must count as an evaluation does, whatever frameworks run.
 COUNTED: dict[str, Document] = {
     "plain": SMALL,
     "interleaved": KINDS["interleaved"][0],
@@ -215,11 +217,11 @@ COUNTED: dict[str, Document] = {
 @pytest.mark.parametrize("kind", COUNTED)
 def test_a_chain_counts_what_an_evaluation_counts(kind):
     """Bytes of every stage to the last, and of the step's seconds never more."""
-    found = task(COUNTED[kind])
-    facts = facts_of(found.framework, found.job, schedule=found.plan.pipeline_schedule,
-                     stages=found.plan.pipeline_parallel)  # fmt: skip
+    found = costed(COUNTED[kind])
+    facts = plan_facts(found.plan, found.framework, found.job)
     known = calibration(found.cluster.chip, found.job.precision)
-    builder = ChainBuilder(found.plan, profiled_job(found.plan, found.job, found.cluster, facts, known.efficiencies))
+    profiled = profiled_job(found.plan, found.job, found.cluster, facts, known.efficiencies)
+    builder = ChainBuilder(found.plan, profiled, found.cluster.chip.usable_bytes)
     chain = builder.chain(relaxed=False)
     stages = found.plan.pipeline_parallel
     random = np.random.default_rng(7)
@@ -242,9 +244,9 @@ def test_a_chain_counts_what_an_evaluation_counts(kind):
 
 @pytest.mark.parametrize("kind", COUNTED)
 def test_no_choice_of_operators_for_all_blocks_is_below_the_bound(kind):
-    whole = task(COUNTED[kind])
+    whole = costed(COUNTED[kind])
     peak = evaluate(whole.plan, whole.job, whole.cluster, whole.framework).peak_bytes
-    found = task(COUNTED[kind], 0.9 * peak / 1e9)
+    found = with_memory(whole, 0.9 * peak / 1e9)
     best = placed(found)
     graph = found.job.graph()
     names = sorted({o.name for layer in graph.layers.values() for o in layer.operators})

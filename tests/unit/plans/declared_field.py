@@ -54,10 +54,11 @@ from dovetail.models import Job  # noqa: E402
 from dovetail.plans.narrowed_space import narrowed, within  # noqa: E402
 from dovetail.plans.plan_file import schema, task_of  # noqa: E402
 from dovetail.plans.space import PlanSpaceSpec, Space  # noqa: E402
+from dovetail.plans.stated_space import stated  # noqa: E402
 from dovetail.plans.words import plan_words  # noqa: E402
 from dovetail.plans.write import plan_document, plan_fields  # noqa: E402
 from dovetail.search.best_first import BestFirst  # noqa: E402
-from dovetail.search.membership import missing_feature  # noqa: E402
+from dovetail.search.membership import covers  # noqa: E402
 from dovetail.search.plan import plan  # noqa: E402
 from dovetail.step.layer_tables import Setting  # noqa: E402
 
@@ -89,7 +90,7 @@ def refused(**fields: object) -> str:
 def found(**fields: object) -> dict:
     answer = plan(JOB, CLUSTER, MEGATRON, space=Space(**ONE, **fields))
     counts = {"counted": answer.certificate.counted, "evaluated": answer.certificate.evaluated}
-    return {"block": answer.plan.dispatch_block, "space": answer.certificate.space, **counts}  # type: ignore[attr-defined]
+    return {"block": answer.plan.dispatch_block, "space": answer.certificate.space["dispatch_block"], **counts}  # type: ignore[attr-defined]
 
 
 def leading() -> list[int]:
@@ -115,10 +116,11 @@ print(  # noqa: T201
             "flags": [line for line in export(task).text.splitlines() if "dispatch" in line],
             "usual_flags": [line for line in export(usual).text.splitlines() if "dispatch" in line],
             "imported": read(export(task).text, "launch").plan["dispatch_block"],
-            "missing": [missing_feature(each, JOB, CLUSTER, MEGATRON) for each in (task.plan, odd)],
+            "missing": [covers(each, JOB, CLUSTER, MEGATRON).reason for each in (task.plan, odd)],
             "differences": [each.fields for each in compare(usual, task).differences],
             "fixed": within(narrowed(["dispatch_block=128"]), JOB, CLUSTER, MEGATRON).dispatch_block,
             "listed": PlanSpaceSpec.model_validate({"dispatch_block": [128]}).dispatch_block,  # type: ignore[attr-defined]
+            "sentence": stated(Space().resolve(JOB, CLUSTER, MEGATRON), Space(), MEGATRON)[1],
             "both": found(dispatch_block=(64, 128)),
             "one": found(dispatch_block=(128,)),
             "free": found(),

@@ -11,8 +11,8 @@ from dovetail.errors import InputError
 from dovetail.layout.axes import joined_by_tier
 from dovetail.models import Job
 from dovetail.plans.arrange import arrange
-from dovetail.plans.framework_limits import check_runnable
 from dovetail.plans.plan import PlanSpec, resolve_plan
+from dovetail.plans.runs import check_runs
 
 JOB = Job(models.load("llama-3.1-8b"), seq_len=4096, global_batch=64)
 CLUSTER = hardware.cluster("h100-sxm", chips=64)
@@ -45,15 +45,16 @@ def test_groups_are_cut_at_a_node_where_numbers_nest(low, high, joined):
 
 def test_an_order_the_framework_lacks_is_refused():
     plan = resolve_plan(PlanSpec(axis_order="tp-cp-pp-dp"), chips=64, global_batch=64, num_layers=32)
-    check_runnable(plan, frameworks.load("megatron"), "bf16")
+    check_runs(plan, JOB, CLUSTER, frameworks.load("megatron"))
     with pytest.raises(InputError, match="axis_order"):
-        check_runnable(plan, frameworks.load("deepspeed"), "bf16")
+        check_runs(plan, JOB, CLUSTER, frameworks.load("deepspeed"))
 
 
 def test_megatron_spreads_experts_beside_tensor_parallelism_along_the_sequence_alone():
     spec = PlanSpec(tensor_parallel=2, expert_parallel=2, expert_tensor_parallel=1, sequence_parallel=True)
     plan = resolve_plan(spec, chips=64, global_batch=64, num_layers=32)
-    check_runnable(plan, frameworks.load("megatron"), "bf16")
+    where = (Job(models.load("mixtral-8x7b"), seq_len=4096, global_batch=64), CLUSTER)
+    check_runs(plan, *where, frameworks.load("megatron"))
     with pytest.raises(InputError, match="sequence_parallel"):
-        check_runnable(replace(plan, sequence_parallel=False), frameworks.load("megatron"), "bf16")
-    check_runnable(replace(plan, sequence_parallel=False), frameworks.load("ideal"), "bf16")
+        check_runs(replace(plan, sequence_parallel=False), *where, frameworks.load("megatron"))
+    check_runs(replace(plan, sequence_parallel=False), *where, frameworks.load("ideal"))

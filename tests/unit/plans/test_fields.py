@@ -43,7 +43,7 @@ def test_a_declared_field_is_written(used):
 def test_a_declared_field_has_words(used):
     assert used["words"][0].split(", ")[0].endswith("MBS1 DB128")
     assert used["words"][1].split(", ")[0].endswith("MBS1 DB64")
-    assert used["both"]["space"].endswith("DB 64, 128")
+    assert "; DB 64, 128" in used["sentence"]
     assert used["differences"] == [["dispatch_block"]]
 
 
@@ -55,6 +55,7 @@ def test_a_declared_field_is_listed_and_searched(used):
     assert used["both"]["evaluated"] == 2 * used["one"]["evaluated"] > 0
     assert (used["both"]["block"], used["one"]["block"]) == (64, 128)
     assert used["free"] == used["both"]
+    assert used["free"]["space"] == [64, 128]
     assert used["leading"] == [64, 64, 128, 128]
 
 

@@ -17,7 +17,7 @@ from dovetail.profile import LayerProfile
 from dovetail.simulation.memory_over_time import MemoryOverTime
 from dovetail.simulation.simulate import Simulation, simulate
 from dovetail.step.evaluate import Step, evaluate, loss_bytes, step_of
-from dovetail.step.facts import FrameworkFacts, facts_of
+from dovetail.step.facts import FrameworkFacts, plan_facts
 
 sys.path.append(str(Path(__file__).parents[2] / "oracle"))
 from random_step_plans import random_tasks  # type: ignore[import-not-found]
@@ -45,7 +45,7 @@ class Case:
 
 def case_of(task: Task) -> Case:
     plan, job, cluster, framework = task.plan, task.job, task.cluster, task.framework
-    facts = facts_of(framework, job, schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel)
+    facts = plan_facts(plan, framework, job)
     step = step_of(plan, job, cluster, facts, calibration(cluster.chip, job.precision).efficiencies)
     model = evaluate(plan, job, cluster, framework, energy=False).memory_by_stage
     return Case(task, simulate(plan, job, cluster, framework), step, [dict(parts) for parts in model])
@@ -60,7 +60,7 @@ def chunk_bytes(case: Case) -> list[tuple[float, float, float]]:
     """By place: what a microbatch leaves in a chunk, what its loss holds, and what a layer's gradients need besides."""
     task, layers = case.task, case.step.profiles.layers
     plan = task.plan
-    facts = facts_of(task.framework, task.job, schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel)
+    facts = plan_facts(plan, task.framework, task.job)
     losses = loss_bytes(layers, facts)
     found = []
     for content in case.step.contents:

@@ -15,7 +15,9 @@ import yaml
 
 from dovetail import hardware
 from dovetail.cli.evaluation import evaluation_fields
+from dovetail.digests import package_digests
 from dovetail.plans.plan_file import task_of
+from dovetail.plans.provenance import question_digests
 from dovetail.step.evaluate import Evaluation, evaluate
 from timing import least_cpu_seconds
 from valid_plans import PLAN_FILES, with_changes
@@ -76,7 +78,9 @@ def plan_file(tmp_path):
 @pytest.mark.parametrize("name", PLAN_FILES)
 def test_the_fields_of_the_answer(name):
     result = estimate(PLAN_FILES[name])
-    answer = json.loads(json.dumps(evaluation_fields(result), allow_nan=False))
+    task = task_of(PLAN_FILES[name], "case.yaml")
+    fields = evaluation_fields(result, task.job, task.cluster, task.framework)
+    answer = json.loads(json.dumps(fields, allow_nan=False))
     for field, kind in CONTRACT.items():
         assert isinstance(answer[field], kind), field
     memory = answer["memory_bytes"]
@@ -85,10 +89,11 @@ def test_the_fields_of_the_answer(name):
     assert sum(answer["breakdown"].values()) == pytest.approx(answer["step_time_s"], rel=1e-12)
     assert min(answer["breakdown"].values()) >= 0
     assert 0 < answer["mfu"] < 1
-    job = task_of(PLAN_FILES[name], "case.yaml").job
-    tokens = job.tokens_per_step / answer["step_time_s"] / result.plan.chips
+    tokens = task.job.tokens_per_step / answer["step_time_s"] / result.plan.chips
     assert answer["tokens_per_s_per_chip"] == pytest.approx(tokens)
-    assert {"version", "calibration", "energy"} <= set(answer["provenance"])
+    assert set(answer["provenance"]) == {"version", "calibration", "energy", "memory", "versions", "digests"}
+    asked = question_digests(task.job, task.cluster, task.framework)
+    assert answer["provenance"]["digests"] == {**package_digests(), **asked}
 
 
 def test_a_chip_without_power_or_energies_has_no_energy():
@@ -124,9 +129,9 @@ def test_a_plan_that_does_not_fit_is_an_answer_and_exit_code_3(plan_file):
     assert done.stderr.removesuffix("\n").isprintable()
     answer = json.loads(done.stdout)
     assert answer["fits"] is False
-    assert answer["memory_bytes"]["missing"] == pytest.approx(
-        answer["memory_bytes"]["peak"] - hardware.chip("h100-sxm").hbm_bytes
-    )
+    memory = answer["memory_bytes"]
+    assert memory["usable"] == hardware.chip("h100-sxm").usable_bytes
+    assert memory["missing"] == -memory["headroom"] == pytest.approx(memory["peak"] - memory["usable"])
 
 
 def test_a_plan_that_does_not_fit_is_no_exception_in_python():

@@ -64,16 +64,19 @@ FRAMEWORKS: list[tuple[str, str, dict[str, Any], str]] = [
     ("megatron", "dense", {"recompute": ["mixer_norm"]}, "plan.recompute: lists mixer_norm"),
     ("megatron", "interleaved", {"micro_batch": 16}, "plan.micro_batch: makes 1 micro-batches for 4 interleaved"),
     ("torchtitan", "sharded", {"zero_stage": 1}, "plan.zero_stage: is 1"),
-    ("torchtitan", "mixture", {"expert_tensor_parallel": 2}, "plan.expert_tensor_parallel: is 2"),
+    ("torchtitan", "sharded", {"axis_order": "tp-cp-pp-dp"}, "plan.axis_order: is tp-cp-pp-dp"),
     ("torchtitan", "sharded", {"context_parallel": 8, "context_kind": "ulysses"}, "plan.context_kind: is ulysses"),
-    ("torchtitan", "context", {}, "plan.zero_stage: is 1"),
-    ("deepspeed", "dense", {"pipeline_schedule": "interleaved", "virtual_stages": 2}, "it should be one of 1f1b"),
-    ("deepspeed", "dense", {}, "plan.recompute: is selective"),
-    ("deepspeed", "context", {}, "plan.context_kind: is ring"),
-    ("maxtext", "dense", {"pipeline_schedule": "gpipe", "recompute": "none"}, "plan.recompute: is none"),
+    ("fsdp", "context", {}, "plan.zero_stage: is 1"),
+    ("deepspeed", "dense", {}, "plan.pipeline_parallel: is 2"),
+    ("deepspeed", "dense", {"pipeline_parallel": 1, "data_parallel": 8}, "plan.sequence_parallel: is true"),
+    ("deepspeed", "dense", {"pipeline_parallel": 1, "data_parallel": 8, "sequence_parallel": False},
+     "plan.recompute: is selective"),
+    ("deepspeed", "mixture", {"pipeline_parallel": 1, "sequence_parallel": False, "expert_tensor_parallel": 2},
+     "plan.expert_tensor_parallel: is 2"),
+    ("deepspeed", "context", {"sequence_parallel": False, "zero_group": None}, "plan.context_kind: is ring"),
+    ("maxtext", "sharded", {"recompute": "none"}, "plan.recompute: is none"),
+    ("maxtext", "sharded", {"pipeline_parallel": 2}, "plan.pipeline_schedule: is 1f1b"),
     ("maxtext", "uneven", {"pipeline_schedule": "gpipe"}, "job.precision: is fp16"),
-    ("maxtext", "mixture", {"pipeline_schedule": "gpipe", "recompute": "full"},
-     "plan.expert_parallel: spreads experts over tensor-parallel chips"),
 ]  # fmt: skip
 
 
@@ -106,8 +109,7 @@ def test_uneven_stages_where_a_framework_has_none(refusal):
     document = with_changes(
         PLAN_FILES["dense"],
         job={"model": model(7)},
-        cluster={"framework": "maxtext"},
-        plan={"pipeline_schedule": "gpipe", "recompute": "full"},
+        cluster={"framework": "megatron-2022"},
     )
     assert "plan.layers_per_stage: are uneven" in refused(refusal, document)
 

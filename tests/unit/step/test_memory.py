@@ -9,9 +9,9 @@ import pytest
 
 from dovetail import frameworks
 from dovetail.models import load
-from dovetail.plans.plan_file import Task, task_of
+from dovetail.plans.plan_file import Task
 from dovetail.step.evaluate import Evaluation, evaluate
-from valid_plans import EXPERTS, Document, model, with_changes
+from valid_plans import EXPERTS, Document, costed, model, with_changes
 
 #: What any framework keeps per parameter, by ZeRO stage: bf16 weights and gradients, float32 copy and two moments;
 #: where weights are sharded the float32 copy may stand for them.
@@ -29,7 +29,7 @@ ALONE: Document = {
 
 
 def small(document: Document, **parts: Document) -> Task:
-    return task_of(with_changes(document, **parts), "case.yaml")
+    return costed(with_changes(document, **parts))
 
 
 def run(document: Document, **parts: Document) -> Evaluation:
@@ -54,7 +54,7 @@ def too_large(name: str, cluster: str, framework: str, stage: int) -> tuple[Task
             "cluster": {"name": cluster, "chips": chips, "framework": framework},
             "plan": {"zero_stage": stage, "pipeline_parallel": stages, "micro_batch": 1, "recompute": "full"},
         }
-        task = task_of(document, "case.yaml")
+        task = costed(document)
         shards = chips // stages
         # uneven stages hold more than their share, never all of them less
         state = task.job.graph().parameters() / stages * (WHOLE[stage] + SHARDED[stage] / shards)

@@ -16,7 +16,7 @@ from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.plans.plan_file import Task, task_of
 from dovetail.profile import LayerProfile, Recompute
 from dovetail.step.evaluate import Step, evaluate, step_of
-from dovetail.step.facts import facts_of
+from dovetail.step.facts import plan_facts
 from dovetail.step.stages import stage_contents
 from dovetail.step.times import (
     LayerTimes,
@@ -47,7 +47,7 @@ def task_for(document: Document, **parts: Document) -> Task:
 
 def step_for(task: Task) -> Step:
     plan = task.plan
-    facts = facts_of(task.framework, task.job, schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel)
+    facts = plan_facts(plan, task.framework, task.job)
     return step_of(plan, task.job, task.cluster, facts, calibration(task.cluster.chip, task.job.precision).efficiencies)
 
 

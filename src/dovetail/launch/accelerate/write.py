@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from dovetail.errors import InputError
 from dovetail.launch.launch_file import Launch
 from dovetail.launch.yaml_lines import yaml_lines
 from dovetail.plans.flags import flags_of
-from dovetail.plans.launch_limits import LAUNCHES
+from dovetail.plans.launch_limits import ACCELERATE_PRECISIONS, LAUNCHES
 from dovetail.plans.plan_file import Task
-from dovetail.plans.runs import check_runs
+from dovetail.plans.runs import check_runs, launched_by
 
 VERSION = LAUNCHES["accelerate"].version
 #: Options that have just the value of a field.
@@ -19,15 +18,11 @@ FLAGS = flags_of("accelerate")
 
 #: How keys and values travel: PyTorch gathers them, or passes them on step by step.
 _CONTEXT = {"all_gather": "allgather", "ring": "alltoall"}
-_PRECISIONS = {"bf16": "bf16", "fp32": "no"}
 
 
 def export(task: Task) -> Launch:
     """The configuration for a plan; one that FSDP2 under accelerate cannot run is refused."""
-    check_runs(task.plan, task.job, task.cluster, launch="accelerate")
-    if task.job.precision not in _PRECISIONS:
-        what = f"is {task.job.precision}, for which {VERSION} needs a backend that plans do not name"
-        raise InputError("job: precision", what, "it should be bf16 or fp32")
+    check_runs(task.plan, task.job, task.cluster, launched_by("accelerate", task.framework))
     text = "\n".join([f"# {VERSION}, FSDP2", *yaml_lines(_document(task))]) + "\n"
     return Launch("accelerate.yaml", text, tuple(_notes(task)))
 
@@ -47,7 +42,7 @@ def _document(task: Task) -> dict[str, Any]:
     document: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "FSDP",
-        "mixed_precision": _PRECISIONS[task.job.precision],
+        "mixed_precision": ACCELERATE_PRECISIONS[task.job.precision],
         "num_machines": -(-cluster.chips // node),
         "num_processes": cluster.chips,
         "fsdp_config": {

@@ -83,6 +83,9 @@ def _plan(document: Mapping[str, Any], where: str) -> dict[str, Any]:
     elif "pipeline" in document:
         fix = "add stages there, as many as PipelineModule makes"
         raise InputError(f"{where}: pipeline", "is missing the number of stages, which is code", fix)
+    overlapped = zero.get("overlap_comm", plan["zero_stage"] == 3)
+    if plan["zero_stage"] and isinstance(overlapped, bool) and plan.get("pipeline_parallel", 1) == 1:
+        plan["overlap_gradients"] = overlapped
     if "activation_checkpointing" in document:
         plan["recompute"] = "full"
     return plan

@@ -6,23 +6,23 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from dovetail.launch.launch_file import Launch
+from dovetail.launch.launch_file import Launch, launched_overlaps
 from dovetail.plans.launch_limits import LAUNCHES
 from dovetail.plans.plan_file import Task
-from dovetail.plans.runs import check_runs
+from dovetail.plans.runs import check_runs, launched_by
 
 VERSION = LAUNCHES["deepspeed"].version
 
 
 def export(task: Task) -> Launch:
     """The configuration for a plan; one that DeepSpeed cannot be configured for is refused."""
-    check_runs(task.plan, task.job, task.cluster, launch="deepspeed")
+    check_runs(task.plan, task.job, task.cluster, launched_by("deepspeed", task.framework))
     text = json.dumps(_document(task), indent=2) + "\n"
     return Launch("ds_config.json", text, tuple(_notes(task)))
 
 
 def _document(task: Task) -> dict[str, Any]:
-    plan, job = task.plan, task.job
+    plan, job, overlapped = task.plan, task.job, launched_overlaps(task, "deepspeed").gradients
     document: dict[str, Any] = {
         "train_batch_size": job.global_batch,
         "train_micro_batch_size_per_gpu": plan.micro_batch,
@@ -30,7 +30,7 @@ def _document(task: Task) -> dict[str, Any]:
         "bf16": {"enabled": job.precision == "bf16"},
         "fp16": {"enabled": job.precision == "fp16"},
         "zero_optimization": {"stage": plan.zero_stage}
-        | ({"overlap_comm": True, "contiguous_gradients": True} if plan.zero_stage else {}),
+        | ({"overlap_comm": overlapped, "contiguous_gradients": True} if plan.zero_stage else {}),
     }
     if plan.tensor_parallel > 1:
         # DeepSpeed counts all chips of a tensor-parallel group in it, or one, by how the engine is started

@@ -6,38 +6,23 @@ from collections.abc import Iterator
 from math import gcd, prod
 from typing import Any
 
-from dovetail import models
-from dovetail.errors import InputError, one_of
 from dovetail.hardware import Cluster
 from dovetail.launch.launch_file import Launch
-from dovetail.launch.maxtext.model import MODELS
 from dovetail.launch.yaml_lines import yaml_lines
-from dovetail.plans.launch_limits import LAUNCHES, MAXTEXT_POLICIES
+from dovetail.plans.launch_limits import LAUNCHES
+from dovetail.plans.launch_models.maxtext import MODELS
 from dovetail.plans.plan import Plan
 from dovetail.plans.plan_file import Task
-from dovetail.plans.runs import check_runs
+from dovetail.plans.runs import check_runs, launched_by
 
 VERSION = LAUNCHES["maxtext"].version
-
-_OPTIMIZERS = ("adamw", "sgd")
 
 
 def export(task: Task) -> Launch:
     """The keys for a plan; one that MaxText cannot run is refused."""
-    check_runs(task.plan, task.job, task.cluster, launch="maxtext")
-    _check_job(task)
+    check_runs(task.plan, task.job, task.cluster, launched_by("maxtext", task.framework))
     text = "\n".join([f"# {VERSION}: over its base.yml", *yaml_lines(_document(task))]) + "\n"
     return Launch("maxtext.yml", text, tuple(_notes(task)))
-
-
-def _check_job(task: Task) -> None:
-    job = task.job
-    if job.model.name not in MODELS or models.load(job.model.name) != job.model:
-        what = f"is {job.model.name}, for which {VERSION} has no configuration"
-        raise InputError("job: model", what, one_of(MODELS, job.model.name))
-    if job.optimizer not in _OPTIMIZERS:
-        what = f"is {job.optimizer}, which {VERSION} does not have"
-        raise InputError("job: optimizer", what, f"it should be one of {', '.join(_OPTIMIZERS)}")
 
 
 def _document(task: Task) -> dict[str, Any]:
@@ -55,7 +40,7 @@ def _document(task: Task) -> dict[str, Any]:
         "dtype": "float32" if job.precision == "fp32" else "bfloat16",
         "weight_dtype": "float32",
         "attention": _attention(task),
-        "remat_policy": MAXTEXT_POLICIES[str(plan.recompute)],
+        "remat_policy": plan.recompute if isinstance(plan.recompute, str) else plan.recompute[0],
     }
     if job.precision == "fp8":
         document["quantization"] = "fp8_full" if _is_tpu(task.cluster) else "fp8"
@@ -112,7 +97,5 @@ def _axes(plan: Plan, cluster: Cluster) -> dict[str, tuple[int, int]]:
 def _notes(task: Task) -> Iterator[str]:
     cluster = task.cluster
     yield f"written for {VERSION}; run_name, base_output_directory, tokenizer and dataset are left to the launch"
-    if task.plan.recompute == "selective":
-        yield "remat_policy minimal saves the outputs of projections and recomputes the rest, attention included"
     if _is_tpu(cluster):
         yield f"for a compilation ahead of time add compile_topology for {cluster.chips} chips of {cluster.chip.name}"

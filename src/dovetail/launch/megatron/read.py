@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from dovetail.errors import InputError, quoted
 from dovetail.launch.launch_file import Reading
 from dovetail.launch.megatron.flags import SWITCHES, Flags, launched
-from dovetail.launch.megatron.layer_lists import layout_parts
 from dovetail.launch.megatron.read_model import read_model
 from dovetail.launch.shell.words import commands
 from dovetail.plans.derive import even_layers
+from dovetail.plans.file_types import Fp8Recipe
 from dovetail.plans.flags import flags_of, read_further
+from dovetail.plans.launch_models.megatron_lists import layout_parts
 from dovetail.profile.modules import MODULES
 
 #: Options that have just the value of a field.
@@ -69,10 +70,11 @@ def read(text: str, where: str, chips: int | None = None) -> Reading:
         **_stages(flags, degrees),
         **_experts(flags),
         **_sharding(flags, degrees),
+        **_other_fields(flags, job["precision"]),
         "axis_order": "tp-cp-pp-dp" if flags.has("--use-tp-pp-dp-mapping") else "tp-cp-dp-pp",
         **read_further("megatron", where, flags.text),
     }
-    plan |= _recompute(flags, degrees, plan)
+    plan |= _recompute(flags, degrees, plan) | _overlaps(flags, plan)
     passed_over, unknown = flags.rest()
     cluster = {} if chips is None else {"chips": chips}
     return Reading("megatron", job, cluster, plan, passed_over, unknown)
@@ -183,6 +185,34 @@ def _sharding(flags: Flags, degrees: _Degrees) -> Document:
         what = f"is {instances} for {ranks} data-parallel chips"
         raise flags.wrong("--num-distributed-optimizer-instances", what, "it should divide them")
     return {"zero_stage": stage, "zero_group": ranks // instances}
+
+
+def _overlaps(flags: Flags, plan: Document) -> Document:
+    """What a launch overlaps: nothing that it does not say, but what Megatron-FSDP switches on by itself."""
+    spread, stage = plan.get("expert_parallel", 1) > 1, plan["zero_stage"]
+    names = ("tensor_parallel", "expert_parallel", "gradients", "parameters")
+    tensor, expert, gradients, parameters = (flags.has(FLAGS[f"overlap_{name}"]) for name in names)
+    flexible = flags.choice(FLAGS["dispatcher"], ("allgather", "alltoall", "flex")) == "flex"
+    flags.read |= {"--moe-flex-dispatcher-backend", "--moe-enable-deepep"}
+    fields: Document = {"overlap_tensor_parallel": tensor and plan["sequence_parallel"]}
+    if spread:
+        fields |= {"overlap_expert_parallel": expert, "dispatcher": "deepep" if flexible else "alltoall"}
+    if stage < 2:
+        fields["overlap_gradients"] = gradients
+    if stage == 1:
+        fields["overlap_parameters"] = parameters
+    return fields
+
+
+def _other_fields(flags: Flags, precision: str) -> Document:
+    """CUDA graphs, and scales of fp8 other than those plans have by default."""
+    graphs = flags.choice(FLAGS["cuda_graphs"], ("none", "local", "transformer_engine"))
+    recipe = flags.text(FLAGS["fp8_recipe"]) or "delayed"
+    flags.read.add("--cuda-graph-scope")
+    fields: Document = {} if graphs is None else {"cuda_graphs": graphs != "none"}
+    if precision != "fp8" or recipe == "tensorwise":
+        return fields
+    return {**fields, "fp8_recipe": recipe} if recipe in get_args(Fp8Recipe) else fields
 
 
 # Stages.

@@ -11,11 +11,10 @@ from dovetail import models
 from dovetail.documents import validate
 from dovetail.errors import InputError, quoted
 from dovetail.launch.megatron.flags import Flags
-from dovetail.launch.megatron.layer_lists import list_values
-from dovetail.launch.megatron.model import NORMS
 from dovetail.models import Model
 from dovetail.models.catalogue import document_of
-from dovetail.plans.launch_limits import blocks_of
+from dovetail.plans.launch_models.megatron import NORMS, blocks_of
+from dovetail.plans.launch_models.megatron_lists import list_values
 
 #: What tokenizers without a size of their own hold.
 TOKENIZERS = {"GPT2BPETokenizer": 50257}

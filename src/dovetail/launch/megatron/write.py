@@ -9,62 +9,58 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from dovetail.errors import InputError
-from dovetail.launch.launch_file import Launch
-from dovetail.launch.megatron.layer_lists import layout_text
-from dovetail.launch.megatron.model import VERSION as VERSION
-from dovetail.launch.megatron.model import Arguments, model_arguments
+from dovetail.launch.launch_file import Launch, launched_overlaps
 from dovetail.models import Job
 from dovetail.plans.flags import flags_of, further_flags
-from dovetail.plans.launch_limits import blocks_of, recomputed_blocks, state_replicas
+from dovetail.plans.framework_limits import recomputed_blocks
+from dovetail.plans.launch_limits import MEGATRON_OPTIMIZERS, state_replicas
+from dovetail.plans.launch_models.megatron import VERSION as VERSION
+from dovetail.plans.launch_models.megatron import blocks_of, model_arguments
+from dovetail.plans.launch_models.megatron_lists import layout_text
+from dovetail.plans.overlaps import OverlapSwitches
 from dovetail.plans.plan import Plan
 from dovetail.plans.plan_file import Task
-from dovetail.plans.runs import check_runs
+from dovetail.plans.runs import check_runs, launched_by
 
 #: Options that have just the value of a field.
 FLAGS = flags_of("megatron")
 CONTEXT = {"ring": "p2p", "all_gather": "all_gather", "ulysses": "a2a"}
 SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
-_OPTIMIZERS: dict[str, Arguments] = {
-    "adamw": [("--optimizer", "adam")],
-    "momentum": [("--optimizer", "sgd"), ("--sgd-momentum", "0.9")],
-    "sgd": [("--optimizer", "sgd"), ("--sgd-momentum", "0.0")],
-}
 
 
 def export(task: Task) -> Launch:
     """The arguments of pretrain_gpt.py, one on each line, quoted for a shell."""
     job, plan = task.job, task.plan
-    check_runs(plan, job, task.cluster, launch="megatron")
-    if job.optimizer not in _OPTIMIZERS:
-        optimizers = ", ".join(_OPTIMIZERS)
-        what = f"is {job.optimizer}, which {VERSION} does not have"
-        raise InputError("job: optimizer", what, f"use one of {optimizers}")
+    check_runs(plan, job, task.cluster, launched_by("megatron", task.framework))
+    on = launched_overlaps(task, "megatron")
     arguments = [
         *model_arguments(job.model, job.seq_len),
         ("--seq-length", str(job.seq_len)),
         (FLAGS["micro_batch"], str(plan.micro_batch)),
         ("--global-batch-size", str(job.global_batch)),
-        *_precision(job, plan),
+        *_precision(job, plan, on),
         *_optimizer(job),
-        *_parallel(job, plan),
-        *_sharding(plan),
+        *_parallel(job, plan, on),
+        *_sharding(plan, on),
         *_recompute(plan),
+        *_cuda_graphs(job, plan),
         *further_flags("megatron", plan),
     ]
     text = "".join(f"{' '.join((flag, *map(shlex.quote, values)))}\n" for flag, *values in arguments)
-    return Launch("megatron.args", text, tuple(_notes(task)))
+    return Launch("megatron.args", text, tuple(_notes(task, on)))
 
 
-def _precision(job: Job, plan: Plan) -> Iterator[tuple[str, ...]]:
+def _precision(job: Job, plan: Plan, on: OverlapSwitches) -> Iterator[tuple[str, ...]]:
     if job.precision != "fp32":
         yield ("--fp16",) if job.precision == "fp16" else ("--bf16",)
     if job.precision == "fp8":
         # scaled as each tensor is now: with delayed scales norms and activations could not be recomputed
         yield "--fp8-format", "hybrid"
-        yield "--fp8-recipe", "tensorwise"
+        yield FLAGS["fp8_recipe"], plan.fp8_recipe or "tensorwise"
         if plan.zero_stage:
             yield ("--fp8-param-gather",)
+            if plan.fp8_recipe == "mxfp8" and on.parameters:
+                yield ("--reuse-grad-buf-for-mxfp8-param-ag",)
     if job.precision == "fp4":
         yield "--fp4-format", "e2m1"
     if job.precision in ("fp8", "fp4") or (job.precision == "bf16" and plan.zero_stage in SHARDING):
@@ -72,25 +68,43 @@ def _precision(job: Job, plan: Plan) -> Iterator[tuple[str, ...]]:
 
 
 def _optimizer(job: Job) -> Iterator[tuple[str, ...]]:
-    yield from _OPTIMIZERS[job.optimizer]
+    yield from MEGATRON_OPTIMIZERS[job.optimizer]
     if not job.fused_attention:
         yield "--attention-backend", "unfused"
 
 
-def _parallel(job: Job, plan: Plan) -> Iterator[tuple[str, ...]]:
+def _parallel(job: Job, plan: Plan, on: OverlapSwitches) -> Iterator[tuple[str, ...]]:
     yield FLAGS["tensor_parallel"], str(plan.tensor_parallel)
     if plan.sequence_parallel:
         yield (FLAGS["sequence_parallel"],)
+    if on.tensor_parallel and plan.tensor_parallel > 1:
+        yield (FLAGS["overlap_tensor_parallel"],)
     yield FLAGS["pipeline_parallel"], str(plan.pipeline_parallel)
     yield from _stages(job, plan)
     yield FLAGS["context_parallel"], str(plan.context_parallel)
     if plan.context_parallel > 1 or plan.context_kind != "all_gather":
         yield "--cp-comm-type", CONTEXT[plan.context_kind]
-    if any(hasattr(block.feed_forward, "experts") for block in blocks_of(job.model)):
+    if _has_experts(job):
         yield FLAGS["expert_parallel"], str(plan.expert_parallel)
         yield FLAGS["expert_tensor_parallel"], str(plan.expert_tensor_parallel)
+        yield from _dispatcher(plan, on)
     if plan.stages_inside:
         yield ("--use-tp-pp-dp-mapping",)
+
+
+def _has_experts(job: Job) -> bool:
+    return any(hasattr(block.feed_forward, "experts") for block in blocks_of(job.model))
+
+
+def _dispatcher(plan: Plan, on: OverlapSwitches) -> Iterator[tuple[str, ...]]:
+    """How tokens go to experts: the backends of the flexible dispatcher send one copy to each node."""
+    if plan.expert_parallel > 1 and on.dispatcher == "deepep":
+        yield FLAGS["dispatcher"], "flex"
+        yield "--moe-flex-dispatcher-backend", "deepep"
+    else:
+        yield FLAGS["dispatcher"], "alltoall"
+    if on.expert_parallel:
+        yield (FLAGS["overlap_expert_parallel"],)
 
 
 def _stages(job: Job, plan: Plan) -> Iterator[tuple[str, ...]]:
@@ -102,7 +116,7 @@ def _stages(job: Job, plan: Plan) -> Iterator[tuple[str, ...]]:
         yield "--num-layers-per-virtual-pipeline-stage", str(layers[0])
 
 
-def _sharding(plan: Plan) -> Iterator[tuple[str, ...]]:
+def _sharding(plan: Plan, on: OverlapSwitches) -> Iterator[tuple[str, ...]]:
     if plan.zero_stage in SHARDING:
         yield ("--use-megatron-fsdp",)
         yield "--data-parallel-sharding-strategy", SHARDING[plan.zero_stage]
@@ -115,9 +129,10 @@ def _sharding(plan: Plan) -> Iterator[tuple[str, ...]]:
         yield ("--use-distributed-optimizer",)
         if state_replicas(plan) > 1:
             yield "--num-distributed-optimizer-instances", str(state_replicas(plan))
-    yield ("--overlap-grad-reduce",)
-    if plan.zero_stage:
-        yield ("--overlap-param-gather",)
+    if on.gradients:
+        yield (FLAGS["overlap_gradients"],)
+    if plan.zero_stage and on.parameters:
+        yield (FLAGS["overlap_parameters"],)
 
 
 def _recompute(plan: Plan) -> Iterator[tuple[str, ...]]:
@@ -134,7 +149,15 @@ def _recompute(plan: Plan) -> Iterator[tuple[str, ...]]:
         yield "--recompute-modules", *choice
 
 
-def _notes(task: Task) -> Iterator[str]:
+def _cuda_graphs(job: Job, plan: Plan) -> Iterator[tuple[str, ...]]:
+    """Graphs of whole layers; of attention alone where tokens are routed."""
+    if plan.cuda_graphs:
+        yield FLAGS["cuda_graphs"], "transformer_engine"
+        if _has_experts(job):
+            yield "--cuda-graph-scope", "attn"
+
+
+def _notes(task: Task, on: OverlapSwitches) -> Iterator[str]:
     job, plan = task.job, task.plan
     yield f"Start it on {plan.chips} chips: torchrun ... pretrain_gpt.py, followed by these arguments (xargs -a)."
     yield "Add data, tokenizer, checkpoints, learning rate and number of steps, rotary base and epsilon of norms."
@@ -147,5 +170,7 @@ def _notes(task: Task) -> Iterator[str]:
     multiple = 128 * plan.tensor_parallel
     if job.model.vocab % multiple:
         yield f"Megatron-LM pads the vocabulary of {job.model.vocab} to a multiple of {multiple}."
+    if on.expert_parallel:
+        yield "Tokens to experts overlap where CUDA_DEVICE_MAX_CONNECTIONS is above 1, 32 for example."
     if any(getattr(block.feed_forward, "experts", 0) for block in blocks_of(job.model)):
         yield "How experts are balanced (--moe-router-load-balancing-type) is left to you."

@@ -12,7 +12,9 @@ from dovetail import models
 from dovetail.errors import InputError, one_of, quoted
 from dovetail.launch.launch_file import Reading
 from dovetail.launch.shell.words import commands
-from dovetail.launch.torchtitan.model import (
+from dovetail.plans.flags import flags_of
+from dovetail.plans.launch_limits import TORCHTITAN_SCHEDULES
+from dovetail.plans.launch_models.torchtitan import (
     DEFAULTS,
     IMPLEMENTATIONS,
     ONLY,
@@ -22,8 +24,6 @@ from dovetail.launch.torchtitan.model import (
     recipe_named,
     stage_layers,
 )
-from dovetail.plans.flags import flags_of
-from dovetail.plans.launch_limits import TORCHTITAN_SCHEDULES
 
 _P = "parallelism."
 #: Options that have just the value of a field.
@@ -242,7 +242,9 @@ def _plan(values: _Values, recipe: Recipe | None, world: int | None) -> tuple[di
             f"{_P}pipeline_parallel_microbatch_size" if p > 1 else "training.local_batch_size"
         ),
         "recompute": _recompute(values),
+        "overlap_tensor_parallel": values.switch(FLAGS["overlap_tensor_parallel"]),
     }
+    plan["overlap_tensor_parallel"] &= plan["sequence_parallel"]
     if experts > 1:
         plan["expert_tensor_parallel"] = 1
     if shards is not None:

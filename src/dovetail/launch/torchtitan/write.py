@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import accumulate
 
-from dovetail import models
-from dovetail.errors import InputError, one_of
-from dovetail.launch.launch_file import Launch, refuse
-from dovetail.launch.torchtitan.model import RECIPES, Recipe
+from dovetail.launch.launch_file import Launch, launched_overlaps
 from dovetail.plans.flags import flags_of, further_flags
-from dovetail.plans.launch_limits import LAUNCHES, TORCHTITAN_SCHEDULES
+from dovetail.plans.launch_limits import LAUNCHES, TORCHTITAN_SCHEDULES, recipe_of
+from dovetail.plans.launch_models.torchtitan import Recipe
 from dovetail.plans.plan import Plan
 from dovetail.plans.plan_file import Task
-from dovetail.plans.runs import check_runs
+from dovetail.plans.runs import check_runs, launched_by
 
 VERSION = LAUNCHES["torchtitan"].version
 #: Options that have just the value of a field.
@@ -22,40 +20,13 @@ FLAGS = flags_of("torchtitan")
 
 def export(task: Task) -> Launch:
     """The flags that make torchtitan run a plan; a plan it cannot run is refused."""
-    check_runs(task.plan, task.job, task.cluster, launch="torchtitan")
-    recipe = _recipe(task)
-    if task.plan.context_parallel > 1 and not recipe.context:
-        what = f"is {task.plan.context_parallel} with attention over variable lengths ({recipe.config})"
-        raise refuse("torchtitan", VERSION, "context_parallel", what, "set it to 1")
+    check_runs(task.plan, task.job, task.cluster, launched_by("torchtitan", task.framework))
     chips = task.cluster.chips
     notes = [
         f"written for {VERSION}; start it with torchrun on {chips} chips: -m torchtitan.train and these flags",
         "hf_assets_path, the dataset, checkpoints and the learning rate are the recipe's",
     ]
-    if task.plan.recompute == "selective":
-        notes.append("its selective recompute saves attention and every second matrix product, whatever the model")
-    return Launch("torchtitan.flags", "\n".join(_flags(task, recipe)) + "\n", tuple(notes))
-
-
-def _recipe(task: Task) -> Recipe:
-    """The recipe that trains a job's model in its numbers."""
-    job = task.job
-    recipes = {recipe.model: recipe for recipe in RECIPES}
-    recipe = recipes.get(job.model.name)
-    if recipe is None or models.load(recipe.model) != job.model:
-        what = f"is {job.model.name}, for which {VERSION} ships no recipe"
-        raise InputError("job: model", what, one_of(recipes, job.model.name))
-    if job.precision not in (recipe.precision, "fp32") or (job.precision == "fp32" and recipe.precision != "bf16"):
-        what = f"is {job.precision}, and {recipe.config} of {VERSION} multiplies in {recipe.precision}"
-        raise InputError("job: precision", what, f"it should be {recipe.precision}")
-    if job.optimizer != "adamw":
-        raise InputError("job: optimizer", f"is {job.optimizer}, and {recipe.config} uses AdamW", "set it to adamw")
-    if not job.fused_attention:
-        raise InputError("job: attention", f"is unfused, and {VERSION} has fused attention alone", "set it to fused")
-    if job.seq_len > recipe.max_seq_len:
-        what = f"is {job.seq_len}, and {recipe.config} of {VERSION} ends at {recipe.max_seq_len}"
-        raise InputError("job: seq_len", what, "use shorter sequences")
-    return recipe
+    return Launch("torchtitan.flags", "\n".join(_flags(task, recipe_of(task.job))) + "\n", tuple(notes))
 
 
 def _shards(plan: Plan) -> int:
@@ -74,7 +45,7 @@ def _flags(task: Task, recipe: Recipe) -> Iterator[str]:
     yield f"--training.global_batch_size {job.global_batch}"
     yield "--training.dtype float32"
     yield f"--training.mixed_precision_param {'float32' if job.precision == 'fp32' else 'bfloat16'}"
-    if staged or plan.expert_parallel > 1:
+    if staged or plan.expert_parallel > 1 or plan.cuda_graphs is False:
         yield "--training.disable_cuda_graphs"
     yield f"--parallelism.data_parallel_replicate_degree {plan.data_parallel // _shards(plan)}"
     yield f"--parallelism.data_parallel_shard_degree {_shards(plan)}"
@@ -92,9 +63,18 @@ def _flags(task: Task, recipe: Recipe) -> Iterator[str]:
     else:
         yield "--compile.enable"
         yield "--compile.components model,loss"
+        if launched_overlaps(task, "torchtitan").tensor_parallel and plan.tensor_parallel > 1:
+            yield f"--{FLAGS['overlap_tensor_parallel']}"
     yield from (f"--{option} {value}" for option, value in further_flags("torchtitan", plan))
     # a subcommand of the parser, so it comes last
-    yield f"activation_checkpoint:{plan.recompute}"
+    yield f"activation_checkpoint:{_recompute(plan)}"
+
+
+def _recompute(plan: Plan) -> str:
+    """The one list it has is what selective recompute is."""
+    if isinstance(plan.recompute, str):
+        return plan.recompute
+    return "selective" if plan.recompute else "none"
 
 
 def _pipeline_flags(plan: Plan) -> Iterator[str]:

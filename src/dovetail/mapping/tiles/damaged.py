@@ -29,8 +29,9 @@ from dovetail.models import Job
 from dovetail.partition.partition_plan import partition_profiled
 from dovetail.plans.derive import even_layers
 from dovetail.plans.plan import Plan
+from dovetail.step.capacity import memory_limit
 from dovetail.step.evaluate import Evaluation, ProfiledJob, evaluation_of, profiled_job, step_from
-from dovetail.step.facts import facts_of
+from dovetail.step.facts import plan_facts
 
 TileShape = tuple[int, int]
 
@@ -81,7 +82,7 @@ def not_replanned(plan: TilePlan, job: Job, wafer: Wafer, framework: Framework) 
     if not survivors:
         return None
     for candidate in _dealt(plan.plan, len(survivors), job.model.num_layers):
-        facts = facts_of(framework, job, schedule=candidate.pipeline_schedule, stages=candidate.pipeline_parallel)
+        facts = plan_facts(candidate, framework, job)
         calibrated = calibration(cluster.chip, job.precision)
         profiled = profiled_job(candidate, job, cluster, facts, calibrated.efficiencies)
         if evaluation_of(step_from(candidate, profiled), candidate, job, cluster, facts, str(calibrated)).fits:
@@ -258,12 +259,13 @@ class Replanner:
         if skeleton not in self._candidates:
             candidates: list[_Candidate] = []
             calibrated = calibration(self.cluster.chip, self.job.precision)
+            limit = memory_limit(self.cluster.chip, self.framework)
             for schedule in SCHEDULES if skeleton.stages > 1 else ("1f1b",):
                 for zero_stage, layouts in self._layouts_of(skeleton).by_zero_stage:
                     layers = self._layers(skeleton, zero_stage, schedule)
                     plan = layers.plan_of(layouts)
                     profiled = profiled_job(plan, self.job, self.cluster, layers.facts, calibrated.efficiencies)
-                    placed = partition_profiled(plan, self.job, profiled, str(calibrated))
+                    placed = partition_profiled(plan, self.job, profiled, str(calibrated), limit)
                     if placed is not None:
                         candidates.append(_Candidate(placed.evaluation, profiled))
             candidates.sort(key=lambda candidate: candidate.evaluation.step_time_s)

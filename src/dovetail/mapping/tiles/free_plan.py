@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from heapq import heapify, heappop, heappush
+from typing import Any
 
 from dovetail import frameworks
 from dovetail.arrays import TOLERANCE
@@ -29,7 +30,9 @@ from dovetail.plans.space import Space
 from dovetail.search.answer import Alternative, Answer, SimulatedPlan
 from dovetail.search.certificate import Counts, certificate
 from dovetail.search.plan import plan as named_plan
+from dovetail.search.progress import Listener, SearchProgress
 from dovetail.simulation import simulate
+from dovetail.step.capacity import memory_limit
 from dovetail.step.evaluate import Evaluation, evaluate, profiled_job
 from dovetail.step.evaluate import least_step_s as least_simulated_s
 from dovetail.step.formulas import optimizer_seconds
@@ -58,13 +61,15 @@ def free_plan(
     time_limit_s: float | None = None,
     simulate_top: int = 0,
     named_s: float = NAMED_S,
+    on_progress: Listener | None = None,
 ) -> Answer:
     """The fastest plan found with operators sharded freely on the tiles of stages, and a bound for all of them.
 
     We search named strategies first, for at most `named_s`, so the answer is never slower than the best of them.
     Skeletons (tile, stages, sequences of a micro-batch) follow in the order of their lower bounds. For each we take the
     cheapest layouts at several prices of memory, then partition the layers and choose what every block recomputes.
-    With `simulate_top` we simulate that many of the best plans and answer with the fastest.
+    With `simulate_top` we simulate that many of the best plans and answer with the fastest. `on_progress` is told
+    how far the search of named strategies is, from then on without news; where it returns True the search ends.
     """
     framework = frameworks.load(framework) if isinstance(framework, str) else framework
     if not framework.layouts:
@@ -76,8 +81,16 @@ def free_plan(
     stages = tuple(stage for stage in ZERO_STAGES if stage in framework.zero_stages_with_pipeline)
     if not stages:
         raise InputError("framework", f"{framework.name} shards no state", "use one with ZeRO 1 or 3")
-    named = named_plan(job, cluster, framework, space=Space(partition="ends"), time_limit_s=named_s)
-    search = FreeSearch(job, cluster, framework, deadline, zero_stages=stages)
+    latest: list[SearchProgress] = []
+
+    def told(progress: SearchProgress) -> bool:
+        latest[:] = [progress]
+        return on_progress is not None and bool(on_progress(progress))
+
+    named = named_plan(job, cluster, framework, space=Space(partition="ends"), time_limit_s=named_s, on_progress=told)
+    search = FreeSearch(
+        job, cluster, framework, deadline, zero_stages=stages, stop=lambda: bool(latest) and told(latest[0])
+    )
     if named.evaluation is not None:
         search.offer(TileSkeleton(0, 0, 0, 0), named.evaluation)
     search.run()
@@ -106,6 +119,13 @@ class FreeSearch:
     bounds: dict[TileSkeleton, float] = field(default_factory=dict[TileSkeleton, float])
     #: skeletons whose layouts were searched
     seen: set[TileSkeleton] = field(default_factory=set[TileSkeleton])
+    #: says whether to end before the deadline
+    stop: Callable[[], bool] = lambda: False
+
+    @property
+    def late(self) -> bool:
+        """Whether the search has to end."""
+        return time.monotonic() >= self.deadline or self.stop()
 
     @property
     def best_s(self) -> float:
@@ -129,7 +149,7 @@ class FreeSearch:
         fine: list[tuple[float, TileSkeleton]] = []
         heapify(rough)
         turn = 0
-        while time.monotonic() < self.deadline:
+        while not self.late:
             lowest = min(heap[0][0] for heap in (rough, fine) if heap) if rough or fine else float("inf")
             if lowest >= self.best_s * (1 - TOLERANCE):
                 break
@@ -161,7 +181,7 @@ class FreeSearch:
         for zero_stage in self.zero_stages:
             layers = self._layers(skeleton, zero_stage)
             for tile in searched_tiles(layers, skeleton.rows, skeleton.cols):
-                if time.monotonic() >= self.deadline:
+                if self.late:
                     return self.bounds[skeleton]
                 search = TileSearch(layers, tile, self.allowed)
                 here = block_bound.slower(search.least_s - float(block_bound.seconds[-1]))
@@ -177,13 +197,14 @@ class FreeSearch:
 
     def _place(self, skeleton: TileSkeleton, zero_stage: int, layouts: tuple[TileLayouts, ...]) -> None:
         calibrated = calibration(self.cluster.chip, self.job.precision)
+        limit = memory_limit(self.cluster.chip, self.framework)
         schedules = [name for name in SCHEDULES if name in self.framework.pipeline_schedules]
         for schedule in schedules if skeleton.stages > 1 else ("1f1b",):
             layers = self._layers(skeleton, zero_stage, schedule)
             for each in layouts:
                 plan = layers.plan_of(each)
                 profiled = profiled_job(plan, self.job, self.cluster, layers.facts, calibrated.efficiencies)
-                placed = partition_profiled(plan, self.job, profiled, str(calibrated), by_block=self.recompute)
+                placed = partition_profiled(plan, self.job, profiled, str(calibrated), limit, by_block=self.recompute)
                 if placed is not None:
                     self.offer(skeleton, placed.evaluation)
 
@@ -222,12 +243,13 @@ class FreeSearch:
         return float(optimizer_seconds(self.job.graph().parameters() / layers.skeleton.dies, rate))
 
     @cached_property
-    def description(self) -> str:
-        """The space in a sentence."""
+    def description(self) -> tuple[dict[str, Any], str]:
+        """The space as data and as a sentence."""
         sharded = " and ".join(map(str, self.zero_stages))
         freedom = "freely" if self.allowed is None else "as allowed"
         recompute = "recompute by block" if self.recompute else "no recompute"
-        return (
+        fields = {"layouts": freedom, "pipeline_schedule": list(SCHEDULES), "zero_stage": list(self.zero_stages)}
+        return fields, (
             f"every operator sharded {freedom} along the axes of a tile, {len(self.bounds):,} skeletons of tiles, "
             f"stages and micro-batches, schedules {' and '.join(SCHEDULES)}, ZeRO {sharded}, {recompute}"
         )
@@ -236,19 +258,18 @@ class FreeSearch:
         """The best plan, or the best simulated one, and the certificate."""
         ordered = sorted(self.best_of.items(), key=lambda item: (item[1].step_time_s, item[0]))
         bound = min(self.bounds.values(), default=float("inf"))
-        unseen = len(self.bounds) - len(self.seen)
-        infeasible = sum(bound == float("inf") for bound in self.bounds.values())
-        counts = Counts(len(self.bounds), infeasible, len(self.seen))
+        unfit = {skeleton for skeleton, bound in self.bounds.items() if bound == float("inf")}
+        limit_s = self.best_s * (1 - TOLERANCE)
+        unseen = sum(bound < limit_s for each, bound in self.bounds.items() if each not in self.seen)
+        counts = Counts(len(self.bounds), len(unfit), len(self.seen - unfit), unseen)
         if not ordered:
-            proof = certificate(None, bound, self.description, counts, pruned=unseen)
+            proof = certificate(None, bound, self.description, counts)
             return Answer(self.job, self.cluster, self.framework, Space(), None, proof, (), timing)
         replayed = tuple(self._replayed([e for _, e in ordered[:simulate_top]]))
         best, best_s = ordered[0][1], ordered[0][1].step_time_s
         if replayed:
             best, best_s = evaluate(replayed[0].plan, self.job, self.cluster, self.framework), replayed[0].step_time_s
-        proof = certificate(
-            best_s, bound, self.description, counts, pruned=unseen, time="simulated" if replayed else "modelled"
-        )
+        proof = certificate(best_s, bound, self.description, counts, time="simulated" if replayed else "modelled")
         others = [e for _, e in ordered if e.plan != best.plan][:ALTERNATIVES]
         alternatives = tuple(Alternative(e.plan, e.step_time_s, e.step_time_s / best.step_time_s - 1) for e in others)
         return Answer(self.job, self.cluster, self.framework, Space(), best, proof, alternatives, timing, replayed)

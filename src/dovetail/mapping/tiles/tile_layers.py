@@ -25,6 +25,7 @@ from dovetail.plans.derive import even_layers
 from dovetail.plans.pipeline_schedule import ONE_F_ONE_B
 from dovetail.plans.plan import Plan
 from dovetail.profile.layer import CollectivePrice
+from dovetail.step.capacity import memory_limit
 from dovetail.step.evaluate import is_block, units_of
 from dovetail.step.facts import FrameworkFacts, facts_of
 from dovetail.step.formulas import exposed_at_least, tensor_capacity
@@ -79,8 +80,8 @@ class TileLayers:
     @property
     def capacity_bytes(self) -> float:
         """The memory of a die for state and activations."""
-        chip = self.cluster.chip
-        return float(tensor_capacity(chip.memory_bytes, self.facts.context_bytes, self.facts.allocator_overhead))
+        limit = memory_limit(self.cluster.chip, self.framework)
+        return float(tensor_capacity(limit, self.facts.context_bytes, self.facts.allocator_overhead))
 
     def blocks(self) -> dict[str, int]:
         """Layer classes that read and write the residual stream, and how many layers each has."""

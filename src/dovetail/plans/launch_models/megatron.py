@@ -6,21 +6,26 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from dovetail.errors import InputError
-from dovetail.launch.megatron.layer_lists import list_text
 from dovetail.models import Model
 from dovetail.models.attention import Attention
 from dovetail.models.block import Block
 from dovetail.models.feed_forward import Dense, Mixture
 from dovetail.models.latent_attention import LatentAttention
-from dovetail.plans.launch_limits import LAUNCHES, blocks_of
+from dovetail.plans.launch_models.megatron_lists import list_text
 
-VERSION = f"{LAUNCHES['megatron'].title} {LAUNCHES['megatron'].version}"
+#: The release these are written from.
+VERSION = "Megatron-LM core 0.16.1"
 
 Arguments = list[tuple[str, ...]]
 
 NORMS = {"rms": "RMSNorm", "layer": "LayerNorm"}
 #: The clamp and offset of gpt-oss, the one family with clamped gates.
 CLAMPED = (("--quick-geglu",), ("--activation-func-clamp-value", "7.0"), ("--glu-linear-offset", "1.0"))
+
+
+def blocks_of(model: Model) -> list[Block]:
+    """The blocks of a model from embedding to head."""
+    return [model.blocks[name] for part in model.layers for name in part.blocks * part.repeat]
 
 
 def model_arguments(model: Model, seq_len: int) -> Arguments:
@@ -241,7 +246,6 @@ def _mixture(mixture: Mixture) -> Iterator[tuple[str, ...]]:
         yield "--moe-latent-size", str(mixture.latent)
     yield "--moe-router-dtype", "fp32"
     yield ("--moe-grouped-gemm",)
-    yield "--moe-token-dispatcher-type", "alltoall"
 
 
 def _check_mixture(mixture: Mixture) -> None:

@@ -30,6 +30,7 @@ DEFAULTS: Mapping[str, Value] = {
     "training.mixed_precision_param": "bfloat16",
     "compile.enable": False,
     "compile.components": ("model", "loss"),
+    "compile.enable_async_tensor_parallel": False,
     "activation_checkpoint": "selective",
 }
 
@@ -110,7 +111,7 @@ _PASSED_OVER = """
     checkpoint.load_only checkpoint.load_step
     comm.init_timeout_seconds comm.mode comm.save_traces_file_prefix comm.save_traces_folder comm.trace_buf_size
     comm.train_timeout_seconds
-    compile.backend compile.enable_async_tensor_parallel
+    compile.backend
     dataloader.dataset dataloader.dataset_path dataloader.infinite dataloader.num_workers
     dataloader.persistent_workers dataloader.pin_memory dataloader.prefetch_factor
     debug.batch_invariant debug.detect_anomaly debug.deterministic debug.deterministic_warn_only

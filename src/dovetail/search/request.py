@@ -1,0 +1,37 @@
+"""What a search may be asked besides the question: limits, and what else the answer should have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypedDict
+
+from dovetail.search.progress import Listener
+
+
+class SearchKeywords(TypedDict, total=False):
+    """The same as keywords of `plan`."""
+
+    time_limit_s: float | None
+    below_s: float
+    simulate_top: int
+    on_progress: Listener | None
+    memory_limit_bytes: float | None
+    tie_margin: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchRequest:
+    """How a search is run."""
+
+    #: seconds, from when its tables stand
+    time_limit_s: float | None = None
+    #: only plans below this are of interest
+    below_s: float = float("inf")
+    #: how many leading plans are replayed
+    simulate_top: int = 0
+    #: told a few times a second how far the search is; where it returns True the search ends
+    on_progress: Listener | None = None
+    #: bytes of a chip that plans may take; None: what is usable of it less the framework's reserve
+    memory_limit_bytes: float | None = None
+    #: recommends the simplest plan this close to the fastest; None: the fastest alone is searched
+    tie_margin: float | None = None
