@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import count as count_up
@@ -17,11 +17,13 @@ from dovetail.errors import InputError
 from dovetail.hardware import Cluster
 from dovetail.launch.targets import EXPORTERS
 from dovetail.models import Job
+from dovetail.models.job import Precision
+from dovetail.plans.declaration import FieldScope
 from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
 from dovetail.plans.plan_file import Task, task_of
 from dovetail.plans.rules import READS
 from dovetail.plans.runs import check_runs, rules_of
-from dovetail.plans.space import BY_BLOCK, Space, listed
+from dovetail.plans.space import BY_BLOCK, Space, allowed_values, listed
 from dovetail.plans.write import cluster_part, job_part, plan_fields, plan_part
 from dovetail.search.membership import covers
 
@@ -33,6 +35,8 @@ RUN = {
     "fsdp": ("accelerate", "llama-3.2-1b", "mixtral-8x7b"),
     "maxtext": ("maxtext", "llama-3.1-8b", "mixtral-8x7b"),
 }
+#: Launch formats that say how values are scaled to fp8 are also asked for a job in fp8.
+IN_FP8 = ("megatron",)
 #: What must be accepted of the plans, and how often every value of a field has to be among those.
 ACCEPTED, TIMES = 0.4, 20
 #: Values that no plan on 16 chips has: FSDP shards over two data-parallel chips or more.
@@ -47,18 +51,28 @@ class Asked:
 
     @property
     def space(self) -> Space:
-        return _space(self.framework.name, self.job.model.name)
+        return _space(self.framework.name, self.job.model.name, self.job.precision)
+
+    def values(self, name: str) -> tuple[Any, ...]:
+        """Values of a field: those that are searched, and those that it can be fixed to."""
+        return allowed_values(name, getattr(self.space, name), FieldScope(self.job, self.cluster, self.framework))
 
 
 @cache
-def asked(framework: str, model: str) -> Asked:
-    job = Job(models.load(model), seq_len=1024, global_batch=32)
+def asked(framework: str, model: str, precision: Precision = "bf16") -> Asked:
+    job = Job(models.load(model), seq_len=1024, global_batch=32, precision=precision)
     return Asked(frameworks.load(framework), job, hardware.cluster("h100-sxm", chips=16))
 
 
+def questions(framework: str) -> list[Asked]:
+    launch, dense, experts = RUN[framework]
+    in_fp8 = [asked(framework, dense, "fp8")] if launch in IN_FP8 else []
+    return [asked(framework, dense), asked(framework, experts), *in_fp8]
+
+
 @cache
-def _space(framework: str, model: str) -> Space:
-    question = asked(framework, model)
+def _space(framework: str, model: str, precision: Precision) -> Space:
+    question = asked(framework, model, precision)
     return Space().resolve(question.job, question.cluster, question.framework)
 
 
@@ -66,10 +80,10 @@ def drawn(question: Asked, draw: random.Random, fixed: Mapping[str, Any]) -> dic
     """Fields of a plan file: values of the space, degrees of 1 more often than others."""
     fields: dict[str, Any] = {}
     for name in listed():
-        values = getattr(question.space, name)
         if name == "partition":
             continue
-        fields[name] = draw.choice(values[:1] if draw.random() < 0.45 else values)
+        values = question.values(name)
+        fields[name] = draw.choice(values[:1] if draw.random() < (0.9 if values[0] is None else 0.45) else values)
     fields |= fixed
     fields |= {name: value for name, value in _likely(question, fields, draw).items() if name not in fixed}
     if (draw.random() < 0.5 or not fields["zero_stage"]) and "zero_group" not in fixed:
@@ -96,6 +110,9 @@ def _likely(question: Asked, fields: Mapping[str, Any], draw: random.Random) -> 
         likely |= {"recompute_share": 1.0}
     elif fields["recompute_share"] < 1:
         likely |= {"recompute": "full", "pipeline_parallel": draw.choice((1, fields["pipeline_parallel"]))}
+    if fields["overlap_expert_parallel"]:
+        spread = draw.choice(question.space.expert_parallel[1:] or (1,))
+        likely |= {"expert_parallel": spread, "tensor_parallel": 1, "recompute": "none", "recompute_share": 1.0}
     return likely
 
 
@@ -128,10 +145,10 @@ def runs(question: Asked, plan: Plan) -> bool:
 
 
 def values_of(question: Asked) -> Iterator[tuple[str, Any]]:
-    """Every value of every field that the space lists; of modules that are recomputed together, one at a time."""
+    """Every value of every field that a plan may have; of modules that are recomputed together, one at a time."""
     for name in listed():
         if name != "partition":
-            yield from ((name, value) for value in getattr(question.space, name) if _of_one(value))
+            yield from ((name, value) for value in question.values(name) if _of_one(value))
 
 
 def _of_one(value: Any) -> bool:
@@ -153,23 +170,32 @@ def plans(framework: str, count: int, seed: int) -> Iterator[tuple[Asked, Plan]]
     """
     draw = random.Random(seed)  # noqa: S311
     holders: dict[tuple[str, Any], list[Asked]] = {}
-    for question in (asked(framework, model) for model in RUN[framework][1:]):
+    for question in questions(framework):
         for value in values_of(question):
             holders.setdefault(value, []).append(question)
     seen, given_up = Counter(dict.fromkeys(holders, 0)), Counter[tuple[str, Any]]()
     for number in range((2 * count + 2) // 3):
         name, value = min(holders, key=lambda key: (seen[key] + 1000 * (given_up[key] // 3), draw.random()))
-        question = draw.choice(holders[name, value])
-        draws = (resolved(question, drawn(question, draw, {name: value})) for _ in range(300))
-        plan = next((each for each in draws if each is not None and runs(question, each)), None)
-        if plan is None:
+        found = next(_runnable(holders[name, value], {name: value}, draw, 300), None)
+        if found is None:
             given_up[name, value] += 1
-            draws = (resolved(question, drawn(question, draw, {})) for _ in count_up())
-            plan = next(each for each in draws if each is not None and runs(question, each))
+            found = next(_runnable(questions(framework), {}, draw))
+        question, plan = found
         seen.update(values_in(plan))
         yield question, plan
         if number % 2:
             yield question, _changed(question, plan, draw) or plan
+
+
+def _runnable(
+    among: Sequence[Asked], fixed: Mapping[str, Any], draw: random.Random, tries: int | None = None
+) -> Iterator[tuple[Asked, Plan]]:
+    """Plans that run, for any of some questions."""
+    for _ in count_up() if tries is None else range(tries):
+        question = draw.choice(among)
+        plan = resolved(question, drawn(question, draw, fixed))
+        if plan is not None and runs(question, plan):
+            yield question, plan
 
 
 def _changed(question: Asked, plan: Plan, draw: random.Random) -> Plan | None:
@@ -214,7 +240,7 @@ def disagreements(framework: str, count: int, seed: int) -> tuple[list[str], Cou
     for question, plan in plans(framework, count, seed):
         answers, said = accepted(question, plan, RUN[framework][0])
         if len(set(answers.values())) > 1:
-            found.append(f"{question.job.model.name}: {answers} {said} {plan}")
+            found.append(f"{question.job.model.name} in {question.job.precision}: {answers} {said} {plan}")
         if answers["estimate"]:
             taken += 1
             seen.update(values_in(plan))
@@ -235,7 +261,7 @@ def test_space_estimate_and_export_agree_on_two_thousand(framework):
     assert not found, "\n".join(found[:3])
     print(f"{framework}: {taken} of 2000 accepted")  # noqa: T201
     assert taken >= ACCEPTED * 2000
-    values = {value for model in RUN[framework][1:] for value in values_of(asked(framework, model))}
+    values = {value for question in questions(framework) for value in values_of(question)}
     rare = {value: seen[value] for value in values if seen[value] < TIMES}
     assert rare.keys() == IMPOSSIBLE.get(framework, set()), rare
 

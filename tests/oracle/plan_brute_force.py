@@ -97,8 +97,18 @@ def _choices(job: Job, cluster: Cluster, space: Space) -> Iterator[Plan]:
                 axis_order=order,
             )  # fmt: skip
             if runs(shared, job, cluster):
-                for pipeline, again in product(pipelines, _list(space.recompute)):
-                    yield replace(shared, **pipeline, recompute=again)
+                for pipeline, again, said in product(pipelines, _list(space.recompute), _said(space)):
+                    yield replace(shared, **pipeline, recompute=again, **said)
+
+
+def _said(space: Space) -> Iterator[Fields]:
+    """What plans say of overlaps and of options of the launch format."""
+    names = (
+        "overlap_tensor_parallel", "overlap_expert_parallel", "overlap_gradients", "overlap_parameters", "dispatcher",
+        "cuda_graphs", "fp8_recipe",
+    )  # fmt: skip
+    for values in product(*(_list(getattr(space, name)) for name in names)):
+        yield dict(zip(names, values, strict=True))
 
 
 def _list(values: tuple[Any, ...] | None) -> tuple[Any, ...]:

@@ -18,9 +18,10 @@ from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job, Model
 from dovetail.models.job import Precision
+from dovetail.plans.declaration import FieldScope
 from dovetail.plans.plan import Plan
 from dovetail.plans.runs import check_job
-from dovetail.plans.space import Partition, Space
+from dovetail.plans.space import Partition, Space, listed
 from dovetail.step.evaluate import evaluate
 
 Document = dict[str, Any]
@@ -77,6 +78,16 @@ def random_plan_job(seed: int, most_plans: int) -> PlanJob:
             space, plans = _narrowed(rng, offered, job, cluster, framework, most)
             if plans:
                 return PlanJob(job, _with_less_memory(rng, plans, job, cluster, framework), framework, space)
+
+
+def with_said(asked: PlanJob, seed: int) -> PlanJob:
+    """The question, with one value of some overlaps and options that all plans have to say."""
+    rng = np.random.default_rng([seed, 1])
+    scope = FieldScope(asked.job, asked.cluster, asked.framework)
+    offered = {name: each.about.fixed_to(scope) for name, each in listed().items() if each.about.fixed_to is not None}
+    named = [name for name, values in offered.items() if values]
+    said = {name: (_one(rng, offered[name]),) for name in _some(rng, named, 3)}
+    return replace(asked, space=replace(asked.space, **said))
 
 
 def _one(rng: Random, values: Sequence[ItemT]) -> ItemT:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from plan_brute_force import choice_of, every_plan, keeps_reserve
-from random_plan_jobs import random_plan_job
+from random_plan_jobs import PlanJob, random_plan_job, with_said
 
+from dovetail import frameworks, hardware, models
+from dovetail.models import Job
+from dovetail.plans.space import Space
 from dovetail.search import plan
 from dovetail.step.evaluate import Evaluation, evaluate
 
@@ -20,15 +25,16 @@ SEEDS = (
     *(3, 8, 12, 14, 15, 20, 22, 24, 29, 41, 44, 47, 53, 62, 66),
     *(69, 70, 76, 77, 94, 98, 104, 107, 127, 132, 135, 136, 140, 143, 148),
 )
+#: Seeds where what plans say rules some of them out, and others with the same degrees not.
+SEEDS_OF_OPTIONS = (13, 23, 44, 46, 90, 122)
 
 
 def same(seconds: float):
     return pytest.approx(seconds, rel=1e-9, abs=0)
 
 
-def check(seed: int, most_plans: int) -> None:
+def check(asked: PlanJob) -> None:
     """The search and brute force give one answer, and the certificate says of the space what is true."""
-    asked = random_plan_job(seed, most_plans)
     where = (asked.job, asked.cluster, asked.framework)
     tried = [evaluate(one, *where, energy=False) for one in every_plan(*where, asked.space)]
     fitting = [evaluation for evaluation in tried if keeps_reserve(evaluation, asked.cluster, asked.framework)]
@@ -73,10 +79,27 @@ def involved(evaluation: Evaluation, usable_bytes: float) -> tuple[float, ...]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_answer_is_the_best_of_all_plans(seed):
-    check(seed, FEW_PLANS)
+    check(random_plan_job(seed, FEW_PLANS))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1000, 1300))
 def test_the_answer_is_the_best_of_all_plans_of_larger_spaces(seed):
-    check(seed, MANY_PLANS)
+    check(random_plan_job(seed, MANY_PLANS))
+
+
+@pytest.mark.parametrize("seed", SEEDS_OF_OPTIONS)
+def test_the_answer_is_the_best_of_all_plans_that_say_overlaps_and_options(seed):
+    check(with_said(random_plan_job(seed, FEW_PLANS), seed))
+
+
+def test_plans_of_torchtitan_with_cuda_graphs_have_no_stages():
+    job, cluster = Job(models.load("llama-3.1-8b"), 2048, 32), hardware.cluster("h100-sxm", chips=16)
+    few = Space(tensor_parallel=(1, 2), context_parallel=(1,), pipeline_parallel=(1, 2), virtual_stages=(1, 2))
+    check(PlanJob(job, cluster, frameworks.load("torchtitan"), replace(few, cuda_graphs=(True,))))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2000, 2300))
+def test_the_answer_is_the_best_of_many_spaces_with_overlaps_and_options(seed):
+    check(with_said(random_plan_job(seed, FEW_PLANS), seed))

@@ -18,6 +18,9 @@ from dovetail.profile.modules import MODULES
 
 Choice = str | tuple[str, ...]
 
+#: Launch formats with an option for CUDA graphs, and for how values are scaled to fp8.
+CUDA_GRAPHS, FP8_RECIPES = ("megatron", "torchtitan"), ("megatron",)
+
 #: How blocks are dealt to stages: evenly; the chunks between the first and the last alike; or any way.
 Partition = Literal["even", "ends", "any"]
 
@@ -139,8 +142,11 @@ def switched(field: str) -> Callable[[FieldScope], tuple[bool, ...]]:
     """What an overlap of the framework can be fixed to."""
 
     def values(scope: FieldScope) -> tuple[bool, ...]:
-        by_availability = {"never": (False,), "optional": (False, True), "always": (True,)}
-        return by_availability[getattr(scope.framework.overlaps, field)]
+        availability = getattr(scope.framework.overlaps, field)
+        if availability == "optional":
+            nothing_spread = field == "expert_parallel" and expert_degrees(scope) == (1,)
+            return (False,) if nothing_spread else (False, True)
+        return (availability == "always",)
 
     return values
 
@@ -150,15 +156,15 @@ def dispatchers(scope: FieldScope) -> tuple[str, ...]:
     return ("alltoall", "deepep") if scope.framework.one_copy_per_node else ("alltoall",)
 
 
+def cuda_graphs(scope: FieldScope) -> tuple[bool, ...]:
+    """On or off, where the launch format has an option for it."""
+    return (False, True) if scope.framework.launch in (None, *CUDA_GRAPHS) else ()
+
+
 def fp8_recipes(scope: FieldScope) -> tuple[str, ...]:
-    """How values can be scaled to fp8."""
-    return get_args(Fp8Recipe) if scope.job.precision == "fp8" else ()
-
-
-def either(scope: FieldScope) -> tuple[bool, ...]:
-    """On or off."""
-    del scope
-    return (False, True)
+    """How values can be scaled to fp8, where the launch format has an option for it."""
+    has_option = scope.framework.launch in (None, *FP8_RECIPES)
+    return get_args(Fp8Recipe) if scope.job.precision == "fp8" and has_option else ()
 
 
 def chooses_by_block(framework: Framework) -> bool:

@@ -368,7 +368,7 @@ class PlanFields:
         PlanField(
             "kernels launched as CUDA graphs; for launch files alone, no effect on the time",
             domain=domains.left_open,
-            fixed_to=domains.either,
+            fixed_to=domains.cuda_graphs,
             values=SWITCH,
             searched="fixed",
             behind=True,

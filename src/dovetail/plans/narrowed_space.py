@@ -107,6 +107,9 @@ def _check_values(where: str, values: tuple[Any, ...], allowed: tuple[Any, ...],
 
 
 def _likely(value: Any, allowed: tuple[Any, ...]) -> str:
+    allowed = tuple(choice for choice in allowed if choice is not None)
+    if not allowed:
+        return "leave it out"
     if all(isinstance(choice, int | float) for choice in allowed):
         shown = ", ".join(_in_words(choice) for choice in allowed[:12])
         many = "be" if len(allowed) == 1 else "be one of"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from dovetail.arrays import Bools, Ints
 from dovetail.frameworks import Availability, Framework
 from dovetail.models import Job
+from dovetail.plans.domains import CUDA_GRAPHS, FP8_RECIPES
 from dovetail.plans.file_types import Dispatcher
 from dovetail.plans.plan import Plan
 from dovetail.plans.rules import Obstacle, PlanRule
@@ -159,26 +160,31 @@ def _state_obstacles(plan: Plan, _: Job, framework: Framework) -> Iterator[Obsta
         yield "overlap_gradients", f"is false with zero_stage {zero_stage}", "leave it out"
 
 
-def _launch_obstacles(plan: Plan, job: Job, framework: Framework) -> Iterator[Obstacle]:
-    """What a plan says of CUDA graphs and of scales of fp8 that a launch format has no option for."""
+def _option_obstacles(plan: Plan, job: Job, framework: Framework) -> Iterator[Obstacle]:
+    """CUDA graphs and scales of fp8 that a launch format has no option for, or not with these degrees."""
     launch = framework.launch
     if launch is None:
         return
     if plan.fp8_recipe is not None:
         if job.precision != "fp8":
             yield "fp8_recipe", f"is {plan.fp8_recipe} for a job in {job.precision}", "leave it out"
-        if launch != "megatron":
+        if launch not in FP8_RECIPES:
             yield "fp8_recipe", f"is {plan.fp8_recipe}", "leave it out"
-        modules = {name for choice in plan.recompute_choices if not isinstance(choice, str) for name in choice}
-        if plan.fp8_recipe == "delayed" and modules & {"layernorm", "moe_act"}:
-            yield "fp8_recipe", "is delayed with recompute of norms or activations", "it should be tensorwise"
-    if plan.cuda_graphs is not None and launch not in ("megatron", "torchtitan"):
+    if plan.cuda_graphs is not None and launch not in CUDA_GRAPHS:
         yield "cuda_graphs", f"is {str(plan.cuda_graphs).lower()}", "leave it out"
-    if plan.cuda_graphs:
-        if launch == "megatron" and "full" in plan.recompute_choices:
-            yield "cuda_graphs", "is true with full recompute", "set it to false"
-        if launch == "torchtitan" and (plan.pipeline_parallel > 1 or plan.expert_parallel > 1):
-            yield "cuda_graphs", "is true with stages or spread experts", "set it to false"
+    if plan.cuda_graphs and launch == "torchtitan" and (plan.pipeline_parallel > 1 or plan.expert_parallel > 1):
+        yield "cuda_graphs", "is true with stages or spread experts", "set it to false"
+
+
+def _recompute_obstacles(plan: Plan, _: Job, framework: Framework) -> Iterator[Obstacle]:
+    """What Megatron-LM does not recompute with CUDA graphs, or with scales of fp8 that it keeps from step to step."""
+    if framework.launch != "megatron":
+        return
+    modules = {name for choice in plan.recompute_choices if not isinstance(choice, str) for name in choice}
+    if plan.fp8_recipe == "delayed" and modules & {"layernorm", "moe_act"}:
+        yield "fp8_recipe", "is delayed with recompute of norms or activations", "it should be tensorwise"
+    if plan.cuda_graphs and "full" in plan.recompute_choices:
+        yield "cuda_graphs", "is true with full recompute", "set it to false"
 
 
 def _unavailable(field: str, given: bool | None, availability: Availability) -> Iterator[Obstacle]:
@@ -198,7 +204,6 @@ OVERLAP_RULES = (
     PlanRule("overlap-degrees", "degrees", "overlaps that are said suit the degrees", _degree_obstacles),
     PlanRule("overlap-state", "sharding", "overlaps that are said suit the ZeRO stage", _state_obstacles),
     PlanRule("overlap-pipeline", "plan", "overlaps that are said suit pipeline and recompute", _pipeline_obstacles),
-    PlanRule(
-        "launch-options", "plan", "the launch format has CUDA graphs and scales of fp8 that are said", _launch_obstacles
-    ),
+    PlanRule("launch-options", "sharding", "the launch format has options for what a plan says", _option_obstacles),
+    PlanRule("launch-recompute", "recompute", "options that are said suit what is recomputed", _recompute_obstacles),
 )

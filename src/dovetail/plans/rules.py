@@ -14,7 +14,7 @@ from dovetail.plans.plan import Plan
 Obstacle = tuple[str, str, str]
 
 #: Which fields a rule reads: those of a step of the search, or any. A step of the search asks the rules of its level.
-Level = Literal["degrees", "pipeline", "sharding", "plan"]
+Level = Literal["degrees", "pipeline", "sharding", "recompute", "plan"]
 
 #: Fields that all plans of a space have alike, so that every level knows them.
 _SWITCHES = (
@@ -23,6 +23,8 @@ _SWITCHES = (
     "overlap_gradients",
     "overlap_parameters",
     "dispatcher",
+    "cuda_graphs",
+    "fp8_recipe",
 )
 #: What rules of a level may read of a plan; those of the level `plan` read what they like. Of virtual stages a rule of
 #: the pipeline may ask whether there are several.
@@ -49,6 +51,7 @@ READS: dict[Level, tuple[str, ...]] = {
         "layouts",
         *_SWITCHES,
     ),
+    "recompute": ("recompute_choices", *_SWITCHES),
 }
 
 

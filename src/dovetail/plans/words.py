@@ -69,7 +69,17 @@ def plan_lines(plan: Plan) -> list[str]:
     """A plan in words, all choices it makes."""
     first = ", ".join([degree_words(plan), *(["SP"] if plan.sequence_parallel else []), *_context(plan)])
     lines = [first, f"{plan.num_microbatches} micro-batches a step, {_sharding(plan)}, recompute {_recompute(plan)}"]
-    return [*lines, _pipeline(plan)] if plan.pipeline_parallel > 1 else lines
+    if plan.pipeline_parallel > 1:
+        lines.append(_pipeline(plan))
+    said = ", ".join(_said(plan))
+    return [*lines, said] if said else lines
+
+
+def _said(plan: Plan) -> Iterator[str]:
+    """Overlaps and options that are not left to the framework."""
+    for each in declared(PlanFields).values():
+        if each.about.searched == "fixed" and getattr(plan, each.name) is not None:
+            yield _part(each, plan)
 
 
 def _context(plan: Plan) -> list[str]:

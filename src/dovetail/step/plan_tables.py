@@ -17,6 +17,8 @@ from dovetail.plans.overlaps import expert_overlap_allowed, gradient_overlap, pi
 from dovetail.plans.pipeline_schedule import DUAL_PIPE
 from dovetail.plans.plan import Plan
 from dovetail.plans.plan_batch import PlanBatch
+from dovetail.plans.rules import broken
+from dovetail.plans.runs import rules_of
 from dovetail.plans.skeletons import AXIS_ORDERS, NAMES, PlanSkeletons
 from dovetail.plans.stage_degrees import StageDegrees
 from dovetail.step.layer_tables import ChoiceTimes, LayerTable, RecomputePolicy, Setting, by_structure, whole_layers
@@ -68,6 +70,8 @@ class Tables:
         self._said = np.array(
             [(bool(e.plan.overlap_expert_parallel), bool(e.plan.overlap_gradients)) for e in degrees], np.bool_
         ).reshape(-1, 2)
+        #: whether plans may recompute this with the options they say
+        self._policies_run = self._recompute_runs()
         self._tables: list[LayerTable] = []
         self._choices: dict[int, ChoiceTimes] = {}
         self._profile_rows: dict[ProfileKey, int] = {}
@@ -180,10 +184,19 @@ class Tables:
     def offered(self, skeletons: PlanSkeletons) -> Bools:
         """Which policies skeletons may have, skeletons × policies.
 
-        A share is of whole layers in equal stages, and overlaps that plans say suit pipeline and policy.
+        A share is of whole layers in equal stages, and overlaps and options that plans say suit pipeline and policy.
         """
         parts, num_layers = skeletons.stages * skeletons.chunks, self.setting.job.model.num_layers
-        return whole_layers(num_layers, parts, self._shares) & self._overlaps_run(skeletons)
+        return whole_layers(num_layers, parts, self._shares) & self._overlaps_run(skeletons) & self._policies_run
+
+    def _recompute_runs(self) -> Bools:
+        """Whether policies run with the options that all plans of the space say."""
+        job, framework = self.setting.job, self.setting.framework
+        rules, said = rules_of(framework), self.degrees[0].plan if self.degrees else None
+        if said is None:
+            return np.ones(len(self.policies), np.bool_)
+        plans = (replace(said, recompute=choice) for choice, _ in self.policies)
+        return np.array([not broken(rules, "recompute", plan, job, framework) for plan in plans], np.bool_)
 
     def of_a_share(self, policies: Ints) -> Bools:
         """Whether policies hold for some of the layers, so for equal stages alone."""

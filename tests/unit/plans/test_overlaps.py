@@ -14,6 +14,7 @@ from dovetail.plans.narrowed_space import narrowed, within
 from dovetail.plans.overlaps import overlaps_of, settled
 from dovetail.plans.plan_file import Task, task_of
 from dovetail.plans.space import Space
+from dovetail.plans.words import plan_lines
 from dovetail.search.plan import plan as best_plan
 from dovetail.step.evaluate import evaluate
 
@@ -169,6 +170,25 @@ def test_a_space_has_one_value_of_a_switch(refusal):
     )
     several = Space(overlap_gradients=(True, False))
     assert "has 2 values" in refusal(lambda: within(several, JOB, CLUSTER, megatron))
+
+
+@pytest.mark.parametrize(
+    ("framework", "fixed", "right"),
+    [
+        ("deepspeed", "cuda_graphs=true", "leave it out"),
+        ("torchtitan", "fp8_recipe=delayed", "leave it out"),
+        ("megatron", "fp8_recipe=delayed", "leave it out"),  # in bf16
+        ("megatron", "overlap_expert_parallel=true", "it should be false"),  # without experts
+    ],
+)
+def test_options_that_no_plan_has_are_refused_before_the_search(framework, fixed, right, refusal):
+    dense = Job(models.load("llama-3.1-8b"), 4096, 32)
+    assert right in refusal(lambda: within(narrowed([fixed]), dense, CLUSTER, frameworks.load(framework)))
+
+
+def test_a_plan_is_printed_with_what_it_says():
+    said = task(tensor_parallel=4, sequence_parallel=True, overlap_gradients=False, cuda_graphs=True)
+    assert plan_lines(said.plan)[-1] == "gradient overlap off, CUDA graphs on"
 
 
 def test_plans_that_say_what_the_framework_does_anyway_are_the_same_to_a_comparison():
