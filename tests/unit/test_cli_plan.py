@@ -347,6 +347,14 @@ def test_the_gain_of_the_ideal_stands_beside(answer, call, config, monkeypatch):
         assert ideal["gain_at_most"] >= ideal["gain"] - 1e-9
 
 
+def test_a_long_search_is_not_repeated_for_a_suggestion(answer, monkeypatch):
+    badly = ("--chip", "h100-sxm", "--chips", "8", "--global-batch", "15", "--seq-len", "2048", *NARROW)
+    found = answer(*badly)
+    assert [(each["field"], each["value"]) for each in found["suggestions"]] == [("global_batch", 16)]
+    monkeypatch.setattr("dovetail.cli.plan.LONG_SECONDS", 0.0)
+    assert "suggestions" not in answer(*badly)
+
+
 def test_an_explanation_is_asked_for(call, answer, config, monkeypatch):
     import dovetail.explanation.explain as explanation
 

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 #: Time limit of each search for a question to suggest.
 SUGGESTION_SECONDS = 5.0
+#: A search that took longer is not repeated for one.
+LONG_SECONDS = 20.0
 #: Time limit of `--ideal` by default: its space is far larger.
 IDEAL_SECONDS = 30.0
 
@@ -215,7 +217,9 @@ def _check_free(request: PlanRequest, *, several: bool) -> None:
 
 
 def _suggested(answer: Answer) -> Any:
-    """What else could be asked, where the question divides badly."""
+    """What else could be asked, where the question divides badly and another search does not take long."""
+    if answer.timing["seconds"] > LONG_SECONDS:
+        return None
     from dovetail.explanation.suggestions import suggestions
 
     return suggestions(answer, SUGGESTION_SECONDS)

@@ -28,8 +28,11 @@ class Suggestion:
 
 
 def suggestions(answer: Answer, time_limit_s: float | None = None) -> tuple[Suggestion, ...]:
-    """Values nearby that are faster per chip by more than the tie margin; empty where the question divides well."""
-    if answer.evaluation is None:
+    """Values nearby that are faster per chip by more than the tie margin; empty where the question divides well.
+
+    Against an answer that a time limit left unproven a gain would say nothing: there is none.
+    """
+    if answer.certificate.status != "optimal":
         return ()
     found: list[Suggestion] = []
     for field, value in (*_batches(answer), *_chips(answer)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import dovetail as dt
 from dovetail.explanation.suggestions import suggestions
 from dovetail.plans.space import Space
@@ -28,3 +30,11 @@ def test_numbers_of_chips_that_fill_their_nodes():
 
 def test_nothing_where_the_question_divides_well():
     assert suggested(64, 256) == {}
+
+
+def test_nothing_where_a_time_limit_left_the_answer_unproven():
+    where = (dt.Job(MODEL, 2048, 250), dt.hardware.cluster("h100-sxm", 64), "megatron")
+    answer = plan(*where, space=SPACE)
+    unproven = replace(answer, certificate=replace(answer.certificate, status="feasible"))
+    assert suggestions(answer, 20)
+    assert suggestions(unproven, 20) == ()
