@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,9 +15,11 @@ from dovetail.errors import InputError, quoted
 from dovetail.units import bytes_text, count_text, flop_text
 
 if TYPE_CHECKING:
-    from dovetail.models import ModelSummary
+    from dovetail.models import Model, ModelSummary
 
 app = typer.Typer(help="Models: list the catalogue, show one, import a Hugging Face config.")
+
+_NAME = "A name of the catalogue, a model file, a config.json or its folder, or a Hugging Face id."
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 SeqLen = Annotated[int | None, typer.Option("--seq-len", help="Tokens per sequence for FLOPs and memory.")]
@@ -38,7 +41,7 @@ def list_models(as_json: AsJson = False) -> None:
 
 @app.command("show")
 def show(
-    name: Annotated[str, typer.Argument(help="A name of the catalogue, or the path of a model file.")],
+    name: Annotated[str, typer.Argument(help=_NAME)],
     seq_len: SeqLen = None,
     as_json: AsJson = False,
 ) -> None:
@@ -49,23 +52,29 @@ def show(
 
 @app.command("import")
 def import_config(
-    config: Annotated[Path, typer.Argument(help="A Hugging Face config.json, or its folder.")],
+    config: Annotated[str, typer.Argument(help="A Hugging Face config.json, its folder, or an id org/name.")],
     out: Annotated[Path | None, typer.Option("--out", help="Write the model file here (YAML).")] = None,
     force: Annotated[bool, typer.Option("--force", help="Allow --out to overwrite a file.")] = False,
     seq_len: SeqLen = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read a Hugging Face config.json; show it, or write it as a model file."""
+    """Read a Hugging Face config.json, local or of the Hub; show it, or write it as a model file."""
     _check_seq_len(seq_len)
     if out is not None:
-        _check_out(out, config, force=force)
-    model = dt.models.from_huggingface(config)
+        _check_out(out, Path(config), force=force)
+    model = _imported(config)
     summary = dt.models.summarise(model, seq_len)
     if out is not None:
         from dovetail.documents import write_text
 
         write_text(out, dt.models.to_yaml(model))
     _present(summary, as_json)
+
+
+def _imported(config: str) -> Model:
+    path = Path(config)
+    is_path = path.suffix.lower() in (".json", ".yaml", ".yml") or os.path.isdir(config)
+    return dt.models.from_huggingface(path) if is_path else dt.models.load(config)
 
 
 def _check_out(out: Path, config: Path, *, force: bool) -> None:

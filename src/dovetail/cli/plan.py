@@ -46,7 +46,7 @@ _STRATEGY = "named: degrees of named strategies; free: every operator sharded it
 _MEMORY = "Bytes of a chip that plans may take, e.g. 73GiB; default: what programs get, less 4 %."
 _TIE = "Recommend the simplest plan within this part of the fastest, e.g. 0.01; default: what the model errs by."
 _COVERS = "Also say whether the search covered this plan, what it takes, and why it is not the answer."
-_MODEL = "A model of the catalogue, a model file, or a Hugging Face config.json."
+_MODEL = "A model of the catalogue, a model file, a config.json or its folder, or a Hugging Face id."
 
 
 def plan(

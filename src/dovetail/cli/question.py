@@ -144,21 +144,20 @@ def _doubled(low: int, high: int) -> list[int]:
 
 
 def _model(name: str, folder: Path) -> str | Model:
-    """A name or path as the document has it; a Hugging Face config becomes the model it describes."""
+    """A catalogue name or the path of a model file, as the document has it; any other model is read here, once."""
     if name in dt.models.names():
         return name
-    path = Path(name)
-    if path.is_dir() or (path.suffix.lower() == ".json" and _is_config(path)):
-        return dt.models.from_huggingface(path)
-    return _from(folder, name)
+    from dovetail.models.catalogue import is_config
+    from dovetail.plans.plan_file import is_path
 
-
-def _is_config(path: Path) -> bool:
-    from dovetail.documents import read_document
-
-    return path.name == "config.json" or not {"model_type", "architectures"}.isdisjoint(
-        read_document(path, finite=False)
-    )
+    if is_path(name) and not is_config(name):
+        return _from(folder, name)
+    try:
+        model = dt.models.load(name)
+    except InputError as error:
+        raise InputError("--model" if error.where == "model" else error.where, error.what, error.fix) from None
+    is_listed = model.name in dt.models.names() and dt.models.load(model.name) == model
+    return model.name if is_listed else model
 
 
 def _from(folder: Path, name: str) -> str:
@@ -186,10 +185,15 @@ def _merged(document: Mapping[str, Any], flags: Mapping[str, Any], where: str) -
         merged[part] = dict(cast("Mapping[str, Any]", fields))
     for field, value in flags.items():
         part, name = field.split(".")
-        if name in merged[part] and merged[part][name] != value:
+        if name in merged[part] and _listed(field, merged[part][name]) != value:
             raise _contradiction(where, field, merged[part][name], value)
         merged[part][name] = value
     return merged
+
+
+def _listed(field: str, value: Any) -> Any:
+    """A field of the file as `_model` gives the flag: an alias of a model becomes its name in the catalogue."""
+    return dt.models.catalogue_name(value) or value if field == "job.model" and isinstance(value, str) else value
 
 
 def _contradiction(where: str, field: str, in_file: object, by_flag: object) -> InputError:

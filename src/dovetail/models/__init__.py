@@ -1,7 +1,7 @@
 """Model description → graph: parametric transformer, Hugging Face configs, catalogue, Job."""
 
 from dovetail.models.build import model_graph, prediction_parameters
-from dovetail.models.catalogue import load, names, to_yaml
+from dovetail.models.catalogue import catalogue_name, load, names, to_yaml
 from dovetail.models.huggingface import from_huggingface
 from dovetail.models.job import Job
 from dovetail.models.model import Model
@@ -11,6 +11,7 @@ __all__ = [
     "Job",
     "Model",
     "ModelSummary",
+    "catalogue_name",
     "from_huggingface",
     "load",
     "model_graph",

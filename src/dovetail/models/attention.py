@@ -11,7 +11,8 @@ from dovetail.errors import InputError
 from dovetail.graph import DerivedSize, LayerBuilder, Mask, Span
 from dovetail.graph.attention import attention, indexer
 from dovetail.models.assembly import NormKind, Settings, drop, normalise, project
-from dovetail.models.limits import Heads, Tokens, Width
+from dovetail.models.limits import Factor, Heads, Tokens, Width
+from dovetail.models.positions import Base
 
 HEADS = ("kv_heads", "group")
 
@@ -56,6 +57,16 @@ class Attention(Spec):
     """chunked attention: the sequence is cut into pieces that do not see each other"""
     rotary: bool = True
     """rotary positions"""
+    alibi: bool = False
+    """scores fall with distance instead (BLOOM, MPT)"""
+    rotary_base: Base | None = None
+    """their base where it is not the model's; such layers are not scaled (Gemma 3)"""
+    scale: Factor | None = None
+    """of scores; left out: one over the root of head_dim"""
+    value_scale: Factor = 1.0
+    """of values (MiMo)"""
+    softcap: Factor | None = None
+    """scores are squashed to this by a tanh (Gemma 2)"""
     qkv_bias: bool = False
     """on the projections to queries, keys and values"""
     output_bias: bool = False
@@ -116,7 +127,7 @@ class Attention(Spec):
             k = builder.elementwise("key_rotary", "rotary", k, fusion="rotary")
         sinks = builder.weight("sinks", HEADS) if self.sinks else None
         choice = index_keys(self.indexer, builder, source, None) if self.indexer is not None else None
-        scale = self.head_dim**-0.5
+        scale = self.head_dim**-0.5 if self.scale is None else self.scale
         mixed = attend(builder, (q, k, v), self.mask, settings, scale=scale, sinks=sinks, choice=choice)
         mixed = self._gate(builder, source, mixed)
         over = (*HEADS, "value_dim")

@@ -150,7 +150,7 @@ def _logits_and_loss(model: Model, builder: LayerBuilder, stream: str) -> str:
     logits = builder.contraction("logits", source, name, (*STREAM[:2], "vocab"))
     if model.head.bias:
         logits = builder.elementwise("logits.biased", "add", logits, builder.weight("logits.bias", ("vocab",)))
-    if model.head.softcap:
+    if model.head.softcap is not None:
         logits = builder.elementwise("logits.softcap", "softcap", logits)
     labels = builder.input("labels", STREAM[:2], Role.INDEX)
     return builder.loss("loss", logits, labels, "vocab")

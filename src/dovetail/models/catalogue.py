@@ -1,7 +1,9 @@
-"""Published models by name, and model files of the user's own."""
+"""Models by name: the catalogue's, files of the user's own, and those of the Hugging Face Hub."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -10,7 +12,13 @@ from typing import Any
 from dovetail import documents
 from dovetail.documents import parse_document, read_document, validate
 from dovetail.errors import InputError, one_of, quoted
+from dovetail.models.aliases import HUB_IDS, OTHER_NAMES, spelling
+from dovetail.models.hub import from_hub, hub_id
+from dovetail.models.huggingface import from_huggingface
 from dovetail.models.model import Model
+
+#: Names that end so are paths.
+SUFFIXES = (".yaml", ".yml", ".json")
 
 
 @lru_cache(maxsize=1)
@@ -21,16 +29,42 @@ def names() -> tuple[str, ...]:
 
 
 def load(name: str) -> Model:
-    """A model of the catalogue, or the one a model file (a path ending in .yaml, .yml or .json) describes."""
-    if Path(name).suffix.lower() in (".yaml", ".yml", ".json"):
-        document = read_document(name)
-        if "model_type" in document:
-            fix = "read it with dovetail models import, or dovetail.models.from_huggingface"
-            raise InputError(name, "is a Hugging Face config, not a model file", fix)
-        return validate(Model, document, name)
-    if name not in names():
+    """A model by its name in the catalogue or another name of it, by path, or by Hugging Face id.
+
+    A path is that of a model file, of a Hugging Face config.json, or of the folder that holds one. It comes before
+    aliases and ids; a name of the catalogue comes before everything.
+    """
+    if Path(name).suffix.lower() in SUFFIXES:
+        return _from_file(name)
+    if name in names():
+        return _from_catalogue(name)
+    alias = catalogue_name(name)
+    # a folder of another use may have the name of a model
+    if os.path.isdir(name) and (alias is None or "/" in name or os.path.isfile(os.path.join(name, "config.json"))):
+        return from_huggingface(name)
+    if alias is not None:
+        return _from_catalogue(alias)
+    if "/" not in name:
         raise InputError("model", f"{quoted(name)} is not in the catalogue", one_of(names(), name))
-    return _from_catalogue(name)
+    asked = hub_id(name)
+    if asked is None:
+        fix = "give org/name, a file that ends in .yaml or .json, or a folder with a config.json"
+        raise InputError("model", f"{quoted(name)} is neither a Hugging Face id nor an existing path", fix)
+    return from_hub(asked)
+
+
+def catalogue_name(name: str) -> str | None:
+    """The catalogue's name of a model that is called by it, by an alias or by a Hugging Face id of it."""
+    if name in names():
+        return name
+    return _hub_ids().get(name.casefold()) if "/" in name else _spellings().get(spelling(name))
+
+
+def is_config(path: Path | str) -> bool:
+    """Whether a file is a Hugging Face config and not a model file."""
+    document = read_document(path, finite=False)
+    named_so = Path(path).name == "config.json" and "blocks" not in document
+    return named_so or not document.keys().isdisjoint({"model_type", "architectures"})
 
 
 def to_yaml(model: Model) -> str:
@@ -41,6 +75,22 @@ def to_yaml(model: Model) -> str:
 def document_of(model: Model) -> dict[str, Any]:
     """The fields of a model file."""
     return model.model_dump(mode="json", exclude_defaults=True)
+
+
+def _from_file(name: str) -> Model:
+    if is_config(name):
+        return from_huggingface(name)
+    return validate(Model, read_document(name), name)
+
+
+@lru_cache(maxsize=1)
+def _hub_ids() -> Mapping[str, str]:
+    return {each.casefold(): name for each, name in HUB_IDS.items()}
+
+
+@lru_cache(maxsize=1)
+def _spellings() -> Mapping[str, str]:
+    return {spelling(alias): name for alias, name in (*OTHER_NAMES.items(), *((name, name) for name in names()))}
 
 
 @lru_cache(maxsize=256)

@@ -21,7 +21,7 @@ from dovetail.models.assembly import (
     normalise,
     project,
 )
-from dovetail.models.limits import Experts, Width
+from dovetail.models.limits import Experts, Factor, Width
 
 #: Routers score in float32.
 _FLOAT32 = ProjectionWeights(element=Element.FLOAT32)
@@ -76,6 +76,8 @@ class Mixture(Spec):
     """how logits become gates; `top_k_softmax` is a softmax over the chosen experts alone"""
     renormalise: bool = True
     """the chosen gates are scaled to add up to one"""
+    routed_scale: Factor = 1.0
+    """multiplies the gates (routed_scaling_factor)"""
     shared_size: Width | None = None
     """total width of the shared experts"""
     shared_gate: bool = False

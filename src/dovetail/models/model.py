@@ -10,7 +10,8 @@ from dovetail.documents import Spec
 from dovetail.errors import InputError, one_of
 from dovetail.models.assembly import GATED, Activation, NormKind
 from dovetail.models.block import Block
-from dovetail.models.limits import MAX_LAYERS, Layers, Name, Small, Text, Tokens, Vocabulary, Width
+from dovetail.models.limits import MAX_LAYERS, Factor, Layers, Name, Small, Text, Tokens, Vocabulary, Width
+from dovetail.models.positions import Rotary
 
 #: Layer classes of every model beside its blocks.
 EMBEDDING, HEAD, PREDICTION = "embedding", "head", "prediction"
@@ -27,6 +28,8 @@ class Embedding(Spec):
     """of the token table, where it differs from hidden"""
     norm: NormKind | None = None
     """of the embedded tokens"""
+    scale: Factor = 1.0
+    """of the embedded tokens (Gemma, Granite)"""
 
 
 class Head(Spec):
@@ -42,8 +45,10 @@ class Head(Spec):
     """a dense layer, activation and norm before the projection (BERT)"""
     transform_activation: Activation = "gelu"
     """the activation of the transform"""
-    softcap: bool = False
-    """logits are squashed by a tanh (Gemma 2)"""
+    softcap: Factor | None = None
+    """logits are squashed to this by a tanh (Gemma 2)"""
+    scale: Factor = 1.0
+    """of the logits (Granite, Cohere)"""
 
     @model_validator(mode="after")
     def _consistent(self) -> Head:
@@ -99,6 +104,12 @@ class Model(Spec):
     """modules that predict further tokens"""
     dropout: bool = False
     """trained with dropout"""
+    norm_epsilon: Annotated[float, Field(gt=0, le=1)] = 1e-5
+    """added under the root of a norm"""
+    residual_scale: Factor = 1.0
+    """of what each half adds to the stream (Granite)"""
+    rotary: Rotary = Rotary()
+    """rotary positions"""
 
     @model_validator(mode="after")
     def _consistent(self) -> Model:

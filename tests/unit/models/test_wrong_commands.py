@@ -43,7 +43,7 @@ COMMANDS = [
     (["models", "import", "config.yaml", "--out", "config.yaml", "--force"], "config.yaml: is the config itself"),
     (["models", "import", "right.json", "--out", "empty.yaml"], "empty.yaml: already exists"),
     (["models", "import", "folder.yaml"], "folder.yaml/config.json: cannot be read"),
-    (["models", "show", "right.json"], "right.json: is a Hugging Face config, not a model file"),
+    (["models", "show", "heads.json"], "heads.json: num_key_value_heads"),
     (["models", "show", "bert-base", "--seq-len", "513"], "learned positions up to 512"),
 ]
 

@@ -32,7 +32,7 @@ MODEL_FILES: dict[str, Document] = {
         note="rounded",
         published_parameters=8.0e9,
         max_seq_len=8192,
-        head={"tied": True, "norm": "rms", "softcap": True},
+        head={"tied": True, "norm": "rms", "softcap": 30.0},
     ),
     "mixture": _model(
         {

@@ -98,6 +98,7 @@ def import_config(config: Mapping[str, Any], where: str, *, name: str = "importe
         raise reader.refuse("is_encoder_decoder", "attention from a decoder to an encoder")
     if importer not in IMPORTERS:
         raise InputError(reader.at("model_type"), f"{quoted(model_type)} is not imported", _unknown_type(model_type))
+    reader = ConfigReader({**reader.fields, "model_type": importer}, reader.where)
     model = IMPORTERS[importer](reader, name)
     return model.model_copy(update={"source": f"Hugging Face config, model_type {model_type}"})
 

@@ -178,7 +178,7 @@ def bloom(reader: ConfigReader, name: str) -> Model:
     hidden = reader.integer("n_embed", "hidden_size")
     block = {
         "norm": "layer",
-        "mixer": split_heads(reader, hidden, *HEADS, **biased()),
+        "mixer": split_heads(reader, hidden, *HEADS, alibi=True, **biased()),
         "feed_forward": {"kind": "dense", "size": 4 * hidden, "activation": "gelu_tanh", "bias": True},
     }
     return uniform(
@@ -193,7 +193,8 @@ def falcon(reader: ConfigReader, name: str) -> Model:
     hidden = reader.integer("n_embed", "hidden_size")
     bias = reader.flag("bias", default=False)
     size = reader.integer("ffn_hidden_size", default=4 * hidden)
-    mixer = split_heads(reader, hidden, rotary=not reader.flag("alibi", default=False), **biased(bias))
+    alibi = reader.flag("alibi", default=False)
+    mixer = split_heads(reader, hidden, rotary=not alibi, alibi=alibi, **biased(bias))
     block: BlockFields = {
         "norm": "layer",
         "mixer": mixer,
@@ -223,7 +224,7 @@ def mpt(reader: ConfigReader, name: str) -> Model:
     hidden = reader.integer("d_model", "hidden_size")
     block = {
         "norm": "layer_no_bias",
-        "mixer": split_heads(reader, hidden, "n_heads", "num_attention_heads"),
+        "mixer": split_heads(reader, hidden, "n_heads", "num_attention_heads", alibi=True),
         "feed_forward": {"kind": "dense", "size": 4 * hidden, "activation": "gelu"},
     }
     return uniform(

@@ -7,6 +7,13 @@ from itertools import groupby
 from typing import Any
 
 from dovetail.documents import validate
+from dovetail.models.huggingface.constants import (
+    attention_constants,
+    constants,
+    embedding_scale,
+    logit_constants,
+    routed_scale,
+)
 from dovetail.models.huggingface.reader import ConfigReader
 from dovetail.models.limits import MAX_HEADS, MAX_TOKENS, MAX_VOCABULARY
 from dovetail.models.model import Model
@@ -74,6 +81,7 @@ def mixture(reader: ConfigReader, *, experts: int, top_k: int, size: int, **opti
         "top_k": top_k,
         "size": size,
         "activation": activation(reader, gated=True),
+        "routed_scale": routed_scale(reader),
     }
     fields |= options
     if fields.get("shared_size") is None:
@@ -109,14 +117,31 @@ def assemble(
     tied = reader.flag("tie_word_embeddings", default=tied)
     document: dict[str, Any] = {
         "name": name,
-        "blocks": {n: b for n, b in blocks.items() if n in used},
+        "blocks": {n: _with_constants(reader, b) for n, b in blocks.items() if n in used},
         "layers": in_order(sequence),
-        "head": {"norm": norm, "tied": tied} | dict(head or {}),
+        "head": {"norm": norm, "tied": tied} | logit_constants(reader) | dict(head or {}),
         "multi_token_prediction": multi_token_prediction,
+        **constants(reader, _head_dim(blocks)),
     }
     given = without_none(fields)
     document |= {field: read(reader) for field, read in _SIZES.items() if field not in given}
-    return validate(Model, without_none(document | given), reader.where)
+    document |= given
+    scale = embedding_scale(reader, document["hidden"])
+    document["embedding"] = {**document.get("embedding", {}), "scale": scale}
+    return validate(Model, without_none(document), reader.where)
+
+
+def _with_constants(reader: ConfigReader, block: BlockFields) -> BlockFields:
+    mixer = block.get("mixer")
+    if mixer is None or mixer["kind"] != "attention":
+        return block
+    return {**block, "mixer": {**mixer, **attention_constants(reader, mixer)}}
+
+
+def _head_dim(blocks: Mapping[str, BlockFields]) -> int | None:
+    """The width of an attention head, of which some configs turn so many columns."""
+    mixers: list[BlockFields] = [block["mixer"] for block in blocks.values() if block.get("mixer") is not None]
+    return next((mixer["head_dim"] for mixer in mixers if mixer["kind"] == "attention"), None)
 
 
 #: Field of a model file → how it is read from a config.

@@ -55,8 +55,18 @@ def llama(reader: ConfigReader, name: str, *, tied: bool = False) -> Model:
 
 
 def smollm3(reader: ConfigReader, name: str) -> Model:
-    """SmolLM3: Llama with tied tables (layers without positions cost the same)."""
-    return llama(reader, name, tied=True)
+    """SmolLM3: Llama with tied tables, every fourth layer without positions."""
+    layers = reader.layers()
+    interval = reader.integer("no_rope_layer_interval", default=4)
+    rotary = reader.integers("no_rope_layers", layers, high=1) or [int((i + 1) % interval != 0) for i in range(layers)]
+    bias = reader.flag("attention_bias", default=False)
+    wide = dense(reader, bias=reader.flag("mlp_bias", default=False))
+    mixer = grouped_attention(reader, qkv_bias=bias, output_bias=bias)
+    blocks = {
+        kind: {"mixer": {**mixer, "rotary": turned}, "feed_forward": wide}
+        for kind, turned in (("rope", True), ("nope", False))
+    }
+    return assemble(reader, name, blocks, ["rope" if turned else "nope" for turned in rotary], tied=True)
 
 
 def hunyuan(reader: ConfigReader, name: str) -> Model:
@@ -183,7 +193,7 @@ def gemma(reader: ConfigReader, name: str) -> Model:
 
 def gemma2(reader: ConfigReader, name: str) -> Model:
     """Gemma 2: norms around each half, every second layer sliding."""
-    return _gemma(reader, name, period=2, qk_norm="none", head={"softcap": reader.has("final_logit_softcapping")})
+    return _gemma(reader, name, period=2, qk_norm="none")
 
 
 def gemma3(reader: ConfigReader, name: str) -> Model:
@@ -194,10 +204,10 @@ def gemma3(reader: ConfigReader, name: str) -> Model:
     given = {n: v for n, v in reader.fields.items() if v is not None}
     reader = ConfigReader(GEMMA3_DEFAULTS | given, reader.where)
     period = reader.integer("sliding_window_pattern", "_sliding_window_pattern", default=6)
-    return _gemma(reader, name, period=period, qk_norm="head", head={})
+    return _gemma(reader, name, period=period, qk_norm="head")
 
 
-def _gemma(reader: ConfigReader, name: str, *, period: int, qk_norm: str, head: Mapping[str, object]) -> Model:
+def _gemma(reader: ConfigReader, name: str, *, period: int, qk_norm: str) -> Model:
     bias = reader.flag("attention_bias", default=False)
     window = reader.optional("sliding_window")
     head_dim = reader.integer("head_dim", default=256)
@@ -205,7 +215,7 @@ def _gemma(reader: ConfigReader, name: str, *, period: int, qk_norm: str, head: 
     wide = dense(reader, activation="geglu_tanh")
     block = {"mixer": mixer, "feed_forward": wide, "norm_position": "around"}
     spans = attention_spans(reader, reader.layers(), period=period, window=window)
-    return assemble(reader, name, spanned(block, window), spans, tied=True, head=head)
+    return assemble(reader, name, spanned(block, window), spans, tied=True)
 
 
 #: `model_type` → importer.

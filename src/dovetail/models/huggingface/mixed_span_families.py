@@ -114,8 +114,7 @@ def gemma4(reader: ConfigReader, name: str) -> Model:
     layers = reader.layers()
     spans = attention_spans(reader, layers, period=6, window=window)
     spans[-1] = FULL
-    head = {"softcap": reader.has("final_logit_softcapping")}
-    return assemble(reader, name, blocks, spans, tied=True, head=head)
+    return assemble(reader, name, blocks, spans, tied=True)
 
 
 def mimo(reader: ConfigReader, name: str) -> Model:

@@ -59,6 +59,27 @@ class ConfigReader:
             return value
         return None
 
+    def number(self, *names: str, default: float | None = None, low: float = 1e-30) -> float:
+        """A finite number under the first of these names that is given; required without a default."""
+        for name in names:
+            value = self.fields.get(name)
+            if value is None:
+                continue
+            if not _is_number(value, low):
+                raise InputError(self.at(name), f"is {quoted(value)}", f"it should be a number from {low:g} to 1e30")
+            return float(value)
+        if default is None:
+            raise InputError(self.at(names[0]), "is missing", "add it as a number")
+        return default
+
+    def numbers(self, name: str) -> list[float]:
+        """A list of finite numbers above nought."""
+        values = self._per_layer(name, None) or []
+        for position, value in enumerate(values):
+            if not _is_number(value, 1e-30):
+                raise InputError(self.at(f"{name}[{position}]"), f"is {quoted(value)}", "it should be a number above 0")
+        return [float(cast("float", value)) for value in values]
+
     def layers(self, *names: str, default: int | None = None) -> int:
         """A number of layers: bounded before anything is built from it."""
         return self.integer(*(names or ("num_hidden_layers",)), default=default, high=MAX_LAYERS)
@@ -137,3 +158,7 @@ class ConfigReader:
         if length is not None and len(values) < length:
             raise InputError(self.at(name), f"has {len(values)} entries", f"it should have {length}, one per layer")
         return values if length is None else values[:length]
+
+
+def _is_number(value: object, low: float) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= 1e30
