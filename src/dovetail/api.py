@@ -161,16 +161,19 @@ def export(
     to: str,
     out: Path | str | None = None,
     *,
+    start: str | None = None,
     job: Job | None = None,
     cluster: Cluster | None = None,
     framework: Framework | str | None = None,
 ) -> Launch:
-    """A plan as a launch file, or as a trace of its simulated step.
+    """A plan as a launch file, as a file that starts it, or as a trace of its simulated step.
 
     Args:
         plan: A plan, the answer of `plan`, or the path of a plan file.
         to: `megatron`, `torchtitan`, `deepspeed`, `accelerate`, `maxtext`, or `perfetto` for the trace.
         out: Where to write the file; left out it is only returned.
+        start: `script`, `slurm`, `skypilot` or `kubernetes`, for a file that starts the launch; left out the launch
+            file alone.
         job: What is trained; left out for an answer or a plan file, which name it.
         cluster: What it is trained on; left out likewise.
         framework: The training framework or its name; `megatron` unless the plan names another.
@@ -181,6 +184,8 @@ def export(
     targets = (*EXPORTERS, PERFETTO)
     if to not in targets:
         raise InputError("to", f"is {quoted(to)}", one_of(targets, to))
+    if to == PERFETTO and start is not None:
+        raise InputError("start", "cannot be combined with perfetto", "leave it out, a trace is not started")
     task = _task(plan, job, cluster, framework)
     if to == PERFETTO:
         from dovetail.report.step_trace import step_trace
@@ -190,6 +195,10 @@ def export(
         launch = Launch("trace.json", "".join(step_trace(step).parts()))
     else:
         launch = EXPORTERS[to].export(task)
+        if start is not None:
+            from dovetail.launch.starting.start_file import started
+
+            launch = started(start, launch, to, task.cluster, EXPORTERS[to].version_of(None))
     _write(out, launch.text)
     return launch
 

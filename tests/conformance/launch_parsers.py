@@ -11,7 +11,6 @@ import dataclasses
 import json
 import logging
 import os
-import shlex
 import sys
 import warnings
 from pathlib import Path
@@ -20,13 +19,14 @@ from typing import Any
 Degrees = dict[str, Any]
 
 
-def torchtitan(text: str, world_size: int) -> Degrees:
+def torchtitan(path: str, world_size: int) -> Degrees:
     """The degrees torchtitan trains with, after the checks its trainer makes before it builds a model."""
     from torchtitan.config import ConfigManager
     from torchtitan.distributed import ParallelDims
     from torchtitan.distributed.pipeline_parallel import _get_pp_rank_to_stage_indices_mapping
 
-    config = ConfigManager().parse_args(shlex.split(text))
+    sys.path.insert(0, str(Path(path).parent))
+    config = ConfigManager().parse_args(["--module", Path(path).stem, "--config", "recipe"])
     parallelism, training = config.parallelism, config.training
     dims = ParallelDims.from_config(parallelism, world_size)
     model = config.model_spec.model
@@ -227,7 +227,7 @@ def main() -> None:
     text = Path(path).read_text(encoding="utf-8")
     match target:
         case "torchtitan":
-            found = torchtitan(text, world_size)
+            found = torchtitan(path, world_size)
         case "torchtitan-recipes":
             found = torchtitan_recipes(text, world_size)
         case "deepspeed":

@@ -9,7 +9,10 @@ import warnings
 from typing import Any
 
 #: Options of pretrain_gpt.py that are called otherwise in the classes, or are values there.
-RENAMED = {"num_experts": "num_moe_experts", "fp8_format": "fp8", "fp4_format": "fp4", "fp8_param_gather": "fp8_param"}
+RENAMED = {
+    "num_experts": "num_moe_experts", "fp8_format": "fp8", "fp4_format": "fp4", "fp8_param_gather": "fp8_param",
+    "norm_epsilon": "layernorm_epsilon",
+}  # fmt: skip
 VALUES = {
     "disable_bias_linear": {"add_bias_linear": False},
     "swiglu": {"gated_linear_unit": True, "activation_func": "silu"},
@@ -21,7 +24,8 @@ _ELSEWHERE = """
     seq_length micro_batch_size global_batch_size max_position_embeddings position_embedding_type vocab_size
     untie_embeddings_and_output_weights group_query_attention optimizer sgd_momentum use_tp_pp_dp_mapping
     ckpt_format num_layers_per_virtual_pipeline_stage no_gradient_accumulation_fusion no_bias_gelu_fusion
-    no_bias_dropout_fusion grad_reduce_in_bf16 attention_backend window_size
+    no_bias_dropout_fusion grad_reduce_in_bf16 attention_backend window_size rotary_base
+    rotary_percent use_rope_scaling rotary_seq_len_interpolation_factor
 """
 ELSEWHERE = frozenset(_ELSEWHERE.split())
 STATE = (

@@ -14,17 +14,33 @@ from dovetail.errors import InputError
 if TYPE_CHECKING:
     from dovetail.plans.plan_file import Task
 
-Target = Literal["megatron", "torchtitan", "deepspeed", "accelerate", "maxtext", "perfetto"]
+Target = Literal["megatron", "bridge", "torchtitan", "deepspeed", "accelerate", "maxtext", "perfetto", "chakra"]
+Ranks = Literal["distinct", "all"]
+StartKind = Literal["script", "slurm", "skypilot", "kubernetes"]
 
 
 def export(
     plan: Annotated[Path, typer.Argument(help="A plan file: job, cluster and plan in YAML.")],
-    to: Annotated[Target, typer.Option("--to", help="The framework to write for; perfetto: a trace of a step.")],
+    to: Annotated[
+        Target, typer.Option("--to", help="The framework to write for; perfetto, chakra: a trace of a step.")
+    ],
+    release: Annotated[str | None, typer.Option("--release", help="Of Megatron-LM: 0.19 (default) or 0.16.")] = None,
+    start: Annotated[StartKind | None, typer.Option("--as", help="Write a file that starts it on the cluster.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Write the file here; default: standard output.")] = None,
+    ranks: Annotated[Ranks | None, typer.Option("--ranks", help="Chakra: one rank per stage, or all ranks.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Allow --out to overwrite a file.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: target, version, text, notes, out.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: target, version, as, text, notes, out.")] = False,
 ) -> None:
     """Write a plan as a framework's launch file; a plan the framework cannot run is refused with the reason."""
+    if to in ("perfetto", "chakra") and start is not None:
+        raise InputError("--as", f"cannot be combined with --to {to}", "leave it out, a trace is not started")
+    if to == "chakra":
+        from dovetail.cli.export_chakra import export_chakra
+
+        export_chakra(plan, out, ranks or "distinct", force=force, as_json=as_json)
+        return
+    if ranks is not None:
+        raise InputError("--ranks", f"cannot be combined with --to {to}", "leave it out, it is for --to chakra")
     if to == "perfetto":
         _export_trace(plan, out, force=force, as_json=as_json)
         return
@@ -34,17 +50,28 @@ def export(
 
     task = load_task(plan)
     exporter = EXPORTERS[to]
-    launch = exporter.export(task)
+    launch = exporter.export(task, release)
+    if start is not None:
+        from dovetail.launch.starting.start_file import started
+
+        launch = started(start, launch, to, task.cluster, exporter.version_of(release))
+    notes = (*launch.by_hand, *launch.notes)
     if out is not None:
         check_target(out, force=force)
         write_text(out, launch.text)
     if as_json:
         written = None if out is None else str(out)
-        fields = {"target": to, "version": exporter.version, "name": launch.name, "text": launch.text}
-        print_json({**fields, "notes": list(launch.notes), "out": written})
+        fields = {
+            "target": to,
+            "version": exporter.version_of(release),
+            "as": start,
+            "name": launch.name,
+            "text": launch.text,
+        }
+        print_json({**fields, "notes": list(notes), "out": written})
         return
-    typer.echo(launch.text.rstrip() if out is None else f"wrote {out} for {exporter.version}")
-    for note in launch.notes:
+    typer.echo(launch.text.rstrip() if out is None else f"wrote {out} for {exporter.version_of(release)}")
+    for note in notes:
         typer.echo(note, err=True)
 
 

@@ -21,7 +21,7 @@ def import_launch(
     out: Annotated[Path | None, typer.Option("--out", help="Write the plan file here (YAML).")] = None,
     force: Annotated[bool, typer.Option("--force", help="Allow --out to overwrite a file.")] = False,
     form: Annotated[
-        Literal["megatron", "torchtitan", "deepspeed"] | None,
+        Literal["megatron", "torchtitan", "deepspeed", "accelerate", "maxtext"] | None,
         typer.Option("--format", help="Format of the launch file; default: detected."),
     ] = None,
     model: Annotated[str | None, typer.Option("--model", help="If the file names no model.")] = None,
@@ -35,7 +35,7 @@ def import_launch(
     """Read an existing launch file as a plan; ask for what it leaves open, and list the options we do not know."""
     from dovetail.launch.targets import read_launch
 
-    reading = read_launch(_text(file), str(file), form, chips)
+    reading = read_launch(_text(file), str(file), form, chips, file.parent)
     given: dict[str, Any] = {"job.model": model, "job.seq_len": seq_len, "job.global_batch": global_batch}
     given |= {"cluster.name": cluster, "cluster.chip": chip, "cluster.chips": chips}
     parts = {

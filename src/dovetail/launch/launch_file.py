@@ -4,13 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from dovetail import frameworks
 from dovetail.errors import InputError
 from dovetail.frameworks import Framework
 from dovetail.plans.overlaps import OverlapSwitches, overlaps_of
 from dovetail.plans.plan_file import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """How a launch is started: the same on every node."""
+
+    #: what starts a node's processes
+    launcher: Literal["torchrun", "deepspeed", "accelerate", "python"]
+    #: what each process runs, as words of a shell line: quoted already, with `$NAME` where the user fills something in
+    program: tuple[str, ...]
+    #: files that have to stand in the folder it starts from: name → text
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
+    #: variables of the environment it needs
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    #: what only the user knows: variable → what to put there
+    fill_in: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +38,9 @@ class Launch:
     text: str
     #: what it leaves to whoever launches: paths, tokenizers, things the format has no word for
     notes: tuple[str, ...] = ()
+    #: how to start it by hand: not needed where a file that starts it is written
+    by_hand: tuple[str, ...] = ()
+    start: Start | None = None
 
 
 @dataclass(frozen=True, slots=True)

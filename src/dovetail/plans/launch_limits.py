@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from dovetail import models
-from dovetail.errors import InputError, one_of
+from dovetail.errors import InputError
 from dovetail.frameworks import Framework
 from dovetail.models import Job
-from dovetail.plans.launch_models import maxtext, torchtitan
+from dovetail.plans.launch_models import maxtext, megatron, torchtitan_shapes
 from dovetail.plans.launch_models.megatron import model_arguments
 from dovetail.plans.plan import Plan
 from dovetail.plans.rules import Obstacle, PlanRule
@@ -46,7 +45,7 @@ MEGATRON_OPTIMIZERS: dict[str, tuple[tuple[str, ...], ...]] = {
 
 
 def _megatron_job(job: Job) -> None:
-    _check_optimizer(job, MEGATRON_OPTIMIZERS, "Megatron-LM core 0.16.1")
+    _check_optimizer(job, MEGATRON_OPTIMIZERS, megatron.VERSION)
     model_arguments(job.model, job.seq_len)
 
 
@@ -109,29 +108,15 @@ def _virtual_stages(plan: Plan, _: Job, framework: Framework) -> Iterator[Obstac
 # torchtitan.
 
 
-def recipe_of(job: Job) -> torchtitan.Recipe:
-    """The recipe of torchtitan that trains a job's model in its numbers."""
-    version = "torchtitan 0.3.0"
-    recipes = {recipe.model: recipe for recipe in torchtitan.RECIPES}
-    recipe = recipes.get(job.model.name)
-    if recipe is None or models.load(recipe.model) != job.model:
-        what = f"is {job.model.name}, for which {version} ships no recipe"
-        raise InputError("job: model", what, one_of(recipes, job.model.name))
-    if job.precision not in (recipe.precision, "fp32") or (job.precision == "fp32" and recipe.precision != "bf16"):
-        what = f"is {job.precision}, and {recipe.config} of {version} multiplies in {recipe.precision}"
-        raise InputError("job: precision", what, f"it should be {recipe.precision}")
+def _torchtitan_job(job: Job) -> None:
+    version = torchtitan_shapes.VERSION
+    if job.precision not in ("bf16", "fp32", "fp8"):
+        raise InputError("job: precision", f"is {job.precision}, which {version} does not have", "set it to bf16")
     if job.optimizer != "adamw":
-        raise InputError("job: optimizer", f"is {job.optimizer}, and {recipe.config} uses AdamW", "set it to adamw")
+        raise InputError("job: optimizer", f"is {job.optimizer}, and {version} has AdamW", "set it to adamw")
     if not job.fused_attention:
         raise InputError("job: attention", f"is unfused, and {version} has fused attention alone", "set it to fused")
-    if job.seq_len > recipe.max_seq_len:
-        what = f"is {job.seq_len}, and {recipe.config} of {version} ends at {recipe.max_seq_len}"
-        raise InputError("job: seq_len", what, "use shorter sequences")
-    return recipe
-
-
-def _torchtitan_job(job: Job) -> None:
-    recipe_of(job)
+    torchtitan_shapes.shape_of(job.model, job.seq_len)
 
 
 def _torchtitan_degrees(plan: Plan, job: Job, _: Framework) -> Iterator[Obstacle]:
@@ -144,9 +129,12 @@ def _torchtitan_degrees(plan: Plan, job: Job, _: Framework) -> Iterator[Obstacle
     if job.seq_len % parts:
         field = "context_parallel" if c > 1 else "sequence_parallel"
         yield field, f"splits {job.seq_len} tokens into {parts} parts", "choose degrees that divide them"
-    if c > 1 and not recipe_of(job).context:
-        what = f"is {c} with attention over variable lengths ({recipe_of(job).config})"
-        yield "context_parallel", what, "set it to 1"
+    if c > 1 and torchtitan_shapes.varies_in_length(job.model):
+        yield "context_parallel", f"is {c} with attention over variable lengths", "set it to 1"
+    further = job.model.multi_token_prediction
+    for field, degree in (("context_parallel", c), ("pipeline_parallel", plan.pipeline_parallel)):
+        if further is not None and degree > 1:
+            yield field, f"is {degree} with predictions of further tokens", "set it to 1"
 
 
 def _torchtitan_tied(plan: Plan, job: Job, _: Framework) -> Iterator[Obstacle]:
@@ -221,11 +209,8 @@ def _experts_alike(plan: Plan, _: Job, framework: Framework) -> Iterator[Obstacl
 
 
 def _maxtext_job(job: Job) -> None:
-    version = "MaxText of August 2026"
-    if job.model.name not in maxtext.MODELS or models.load(job.model.name) != job.model:
-        what = f"is {job.model.name}, for which {version} has no configuration"
-        raise InputError("job: model", what, one_of(maxtext.MODELS, job.model.name))
-    _check_optimizer(job, ("adamw", "sgd"), version)
+    maxtext.model_keys(job.model)
+    _check_optimizer(job, ("adamw", "sgd"), maxtext.VERSION)
 
 
 def _maxtext_shards(plan: Plan, _: Job, framework: Framework) -> Iterator[Obstacle]:
@@ -253,7 +238,7 @@ def _maxtext_rounds(plan: Plan, _: Job, framework: Framework) -> Iterator[Obstac
 LAUNCHES = {
     "megatron": LaunchLimits(
         "Megatron-LM",
-        "core 0.16.1",
+        f"core {megatron.RELEASES[0]}",
         "megatron",
         _megatron_job,
         (
@@ -267,7 +252,7 @@ LAUNCHES = {
     ),
     "torchtitan": LaunchLimits(
         "torchtitan",
-        "torchtitan 0.3.0",
+        torchtitan_shapes.VERSION,
         "torchtitan",
         _torchtitan_job,
         (
@@ -300,7 +285,7 @@ LAUNCHES = {
     ),
     "maxtext": LaunchLimits(
         "MaxText",
-        "MaxText of August 2026",
+        maxtext.VERSION,
         "maxtext",
         _maxtext_job,
         (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from dovetail.launch.launch_file import Launch
+from dovetail.launch.launch_file import Launch, Start
 from dovetail.launch.yaml_lines import yaml_lines
 from dovetail.plans.flags import flags_of
 from dovetail.plans.launch_limits import ACCELERATE_PRECISIONS, LAUNCHES
@@ -13,6 +13,7 @@ from dovetail.plans.plan_file import Task
 from dovetail.plans.runs import check_runs, launched_by
 
 VERSION = LAUNCHES["accelerate"].version
+FILE = "accelerate.yaml"
 #: Options that have just the value of a field.
 FLAGS = flags_of("accelerate")
 
@@ -24,7 +25,14 @@ def export(task: Task) -> Launch:
     """The configuration for a plan; one that FSDP2 under accelerate cannot run is refused."""
     check_runs(task.plan, task.job, task.cluster, launched_by("accelerate", task.framework))
     text = "\n".join([f"# {VERSION}, FSDP2", *yaml_lines(_document(task))]) + "\n"
-    return Launch("accelerate.yaml", text, tuple(_notes(task)))
+    start = Start(
+        "accelerate",
+        ('"$TRAIN_SCRIPT"',),
+        files={FILE: text},
+        fill_in={"TRAIN_SCRIPT": f"your program, which builds {task.job.model.name} and calls Accelerator.prepare"},
+    )
+    by_hand = ("each machine adds its machine_rank and main_process_ip",)
+    return Launch(FILE, text, tuple(_notes(task)), by_hand, start)
 
 
 def _document(task: Task) -> dict[str, Any]:
@@ -62,7 +70,6 @@ def _document(task: Task) -> dict[str, Any]:
 
 def _notes(task: Task) -> Iterator[str]:
     plan, job = task.plan, task.job
-    yield f"written for {VERSION}; each machine adds its machine_rank and main_process_ip"
     yield (
         f"the model ({job.model.name}, sequences of {job.seq_len}), {job.optimizer}, "
         f"a batch of {plan.micro_batch} per chip and {plan.num_microbatches} gradient accumulation steps are code"

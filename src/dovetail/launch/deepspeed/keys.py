@@ -57,6 +57,9 @@ _SECTIONS = {
 #: The keys of sections that a plan is read from.
 SECTIONS: Mapping[str, frozenset[str]] = {name: frozenset(keys.split()) for name, keys in _SECTIONS.items()}
 
+#: Keys of `zero_optimization` that DeepSpeed refuses since it removed what they were for.
+REMOVED = frozenset({"mics_shard_size", "mics_hierarchical_params_gather", "zeropp_loco_param"})
+
 #: Section and key → the values that leave a plan as it is; with others memory or traffic is another than a plan's.
 HARMLESS: Mapping[tuple[str, str], tuple[Any, ...]] = {
     ("zero_optimization", "offload_param"): (None, {"device": "none"}),

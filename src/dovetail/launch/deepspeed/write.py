@@ -6,19 +6,27 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from dovetail.launch.launch_file import Launch, launched_overlaps
+from dovetail.launch.launch_file import Launch, Start, launched_overlaps
 from dovetail.plans.launch_limits import LAUNCHES
 from dovetail.plans.plan_file import Task
 from dovetail.plans.runs import check_runs, launched_by
 
 VERSION = LAUNCHES["deepspeed"].version
+FILE = "ds_config.json"
 
 
 def export(task: Task) -> Launch:
     """The configuration for a plan; one that DeepSpeed cannot be configured for is refused."""
     check_runs(task.plan, task.job, task.cluster, launched_by("deepspeed", task.framework))
     text = json.dumps(_document(task), indent=2) + "\n"
-    return Launch("ds_config.json", text, tuple(_notes(task)))
+    start = Start(
+        "deepspeed",
+        ('"$TRAIN_SCRIPT"', "--deepspeed", f"--deepspeed_config {FILE}"),
+        files={FILE: text},
+        fill_in={"TRAIN_SCRIPT": f"your program, which builds {task.job.model.name} and calls deepspeed.initialize"},
+    )
+    by_hand = (f"start it on {task.cluster.chips} chips: deepspeed train.py --deepspeed --deepspeed_config {FILE}",)
+    return Launch(FILE, text, tuple(_notes(task)), by_hand, start)
 
 
 def _document(task: Task) -> dict[str, Any]:
@@ -48,7 +56,6 @@ def _document(task: Task) -> dict[str, Any]:
 
 def _notes(task: Task) -> Iterator[str]:
     plan, job = task.plan, task.job
-    yield f"written for {VERSION}; start it on {task.cluster.chips} chips"
     yield f"the model ({job.model.name}, sequences of {job.seq_len}), {job.optimizer} and its learning rate are code"
     if plan.tensor_parallel > 1:
         yield f"train_batch_size is left out: DeepSpeed takes {plan.tensor_parallel} times {job.global_batch} for it"

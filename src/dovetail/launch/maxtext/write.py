@@ -7,22 +7,35 @@ from math import gcd, prod
 from typing import Any
 
 from dovetail.hardware import Cluster
-from dovetail.launch.launch_file import Launch
+from dovetail.launch.launch_file import Launch, Start
 from dovetail.launch.yaml_lines import yaml_lines
 from dovetail.plans.launch_limits import LAUNCHES
-from dovetail.plans.launch_models.maxtext import MODELS
+from dovetail.plans.launch_models.maxtext import model_keys
 from dovetail.plans.plan import Plan
 from dovetail.plans.plan_file import Task
 from dovetail.plans.runs import check_runs, launched_by
 
 VERSION = LAUNCHES["maxtext"].version
+FILE = "maxtext.yml"
 
 
 def export(task: Task) -> Launch:
     """The keys for a plan; one that MaxText cannot run is refused."""
     check_runs(task.plan, task.job, task.cluster, launched_by("maxtext", task.framework))
     text = "\n".join([f"# {VERSION}: over its base.yml", *yaml_lines(_document(task))]) + "\n"
-    return Launch("maxtext.yml", text, tuple(_notes(task)))
+    program = (
+        "-m maxtext.trainers.pre_train.train", FILE, 'run_name="$RUN_NAME"', 'base_output_directory="$OUTPUT"',
+        'dataset_path="$DATASET"', 'tokenizer_path="$TOKENIZER"', 'steps="$STEPS"',
+    )  # fmt: skip
+    fill_in = {
+        "RUN_NAME": "what to call the run",
+        "OUTPUT": "a folder or bucket for checkpoints and logs",
+        "DATASET": "the folder or bucket of the data set",
+        "TOKENIZER": "the model's tokenizer",
+        "STEPS": "optimizer steps",
+    }
+    by_hand = ("run_name, base_output_directory, tokenizer and dataset are left to the launch",)
+    return Launch(FILE, text, tuple(_notes(task)), by_hand, Start("python", program, {FILE: text}, {}, fill_in))
 
 
 def _document(task: Task) -> dict[str, Any]:
@@ -31,7 +44,9 @@ def _document(task: Task) -> dict[str, Any]:
     steps = 1 if staged else plan.num_microbatches
     batch = job.global_batch / (task.cluster.chips * steps)
     document: dict[str, Any] = {
-        "model_name": MODELS[job.model.name],
+        # without it the file would stand alone
+        "base_config": "base.yml",
+        **model_keys(job.model),
         "hardware": "tpu" if _is_tpu(task.cluster) else "gpu",
         "max_target_length": job.seq_len,
         "per_device_batch_size": int(batch) if batch.is_integer() else batch,
@@ -42,10 +57,11 @@ def _document(task: Task) -> dict[str, Any]:
         "attention": _attention(task),
         "remat_policy": plan.recompute if isinstance(plan.recompute, str) else plan.recompute[0],
     }
+    if document["attention"] == "cudnn_flash_te":
+        # documents packed into a sequence, which that kernel has to know the number of
+        document["max_segments_per_seq"] = 32
     if job.precision == "fp8":
         document["quantization"] = "fp8_full" if _is_tpu(task.cluster) else "fp8"
-    if job.model.multi_token_prediction is not None:
-        document["mtp_num_layers"] = job.model.multi_token_prediction.modules
     for axis, (inside, outside) in _axes(plan, task.cluster).items():
         document[f"ici_{axis}_parallelism"] = inside
         document[f"dcn_{axis}_parallelism"] = outside
@@ -96,6 +112,5 @@ def _axes(plan: Plan, cluster: Cluster) -> dict[str, tuple[int, int]]:
 
 def _notes(task: Task) -> Iterator[str]:
     cluster = task.cluster
-    yield f"written for {VERSION}; run_name, base_output_directory, tokenizer and dataset are left to the launch"
     if _is_tpu(cluster):
         yield f"for a compilation ahead of time add compile_topology for {cluster.chips} chips of {cluster.chip.name}"

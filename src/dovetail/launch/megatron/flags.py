@@ -18,67 +18,88 @@ LAUNCHER = frozenset({
 _HARMLESS = """
     accumulate-allreduce-grads-in-fp32 adam-beta1 adam-beta2 adam-eps adlr-autoresume adlr-autoresume-interval
     app-tag-run-name app-tag-run-version apply-layernorm-1p apply-query-key-layer-scaling apply-wd-to-qk-layernorm
-    async-save attention-softmax-in-fp32 auto-detect-ckpt-format calc-ft-timeouts calculate-per-token-loss
+    async-ckpt-cpu-priority async-ckpt-io-priority async-ckpt-use-cpu-shm async-save async-strategy
+    attention-softmax-in-fp32 auto-detect-ckpt-format calc-ft-timeouts calculate-per-token-loss
     check-for-large-grads check-for-nan-in-loss-and-grad check-for-spiky-loss
     check-weight-hash-across-dp-replicas-interval ckpt-assume-constant-structure ckpt-convert-format
-    ckpt-convert-save ckpt-format ckpt-fully-parallel-load ckpt-fully-parallel-save ckpt-step clip-grad
-    config-logger-dir create-all-gather-group cross-entropy-fusion-impl cross-entropy-loss-fusion cuda-graph-impl
-    cuda-graph-scope cuda-graph-warmup-steps data-args-path data-cache-path data-impl data-parallel-random-init
-    data-path dataloader-fast-cache-load dataloader-type ddp-average-in-collective ddp-bucket-size ddp-impl
-    ddp-num-buckets ddp-pad-buckets-for-high-nccl-busbw ddp-reduce-scatter-with-fp32-accumulation decoupled-lr
-    decoupled-min-lr deepspeed defer-embedding-wgrad-compute delay-wgrad-compute deterministic-mode
-    disable-bf16-reduced-precision-matmul disable-ckpt-fully-parallel-save disable-gloo-process-groups
-    disable-jit-fuser disable-msc disable-straggler-on-startup disable-tp-comm-bulk-dgrad disable-tp-comm-bulk-wgrad
-    disable-tp-comm-overlap-ag disable-tp-comm-overlap-rs disable-tp-comm-split-ag disable-tp-comm-split-rs
-    dist-ckpt-format dist-ckpt-strictness distributed-backend distributed-timeout-minutes
-    distributed-timeout-seconds-after-init embedding-init-method-std empty-unused-memory-level enable-cuda-graph
-    enable-experimental enable-ft-package enable-msc end-weight-decay eod-mask-loss error-injection-rate
-    error-injection-type eval-interval eval-iters exit-duration-in-mins exit-interval exit-on-missing-checkpoint
-    exit-signal exit-signal-handler external-cuda-graph finetune fp16-lm-cross-entropy fp32-residual-connection
-    fp4-param-gather fp4-recipe fp8-amax-compute-algo fp8-amax-history-len fp8-interval fp8-margin fp8-param-gather
-    fp8-recipe fsdp-double-buffer full-validation grad-reduce-in-bf16 high-priority-stream-groups hysteresis
-    init-method-std init-method-xavier-uniform init-model-with-meta-device initial-loss-scale iterations-to-skip
-    keep-fp8-transpose-cache lazy-mpu-init legacy-tokenizer load load-main-params-from-ckpt local-rank
-    log-batch-size-to-tensorboard log-device-memory-used log-energy log-interval log-learning-rate-to-tensorboard
-    log-loss-scale-to-tensorboard log-max-attention-logit log-memory-interval log-memory-to-tensorboard
-    log-num-zeros-in-grad log-params-norm log-progress log-straggler log-throughput log-timers-to-tensorboard
-    log-validation-ppl-to-tensorboard log-world-size-to-tensorboard logging-level loss-scale loss-scale-window lr
-    lr-decay-iters lr-decay-samples lr-decay-style lr-warmup-fraction lr-warmup-init lr-warmup-iters
-    lr-warmup-samples lr-wsd-decay-iters lr-wsd-decay-samples lr-wsd-decay-style make-vocab-size-divisible-by
-    manual-gc manual-gc-interval mask-prob memory-snapshot-path merge-file mid-level-dataset-surplus min-loss-scale
-    min-lr mock-data moe-aux-loss-coeff moe-deepep-num-sms moe-enable-deepep moe-flex-dispatcher-backend
-    moe-grouped-gemm moe-hybridep-num-sms moe-input-jitter-eps moe-per-layer-logging moe-permute-fusion
-    moe-router-bias-update-rate moe-router-dtype moe-router-force-load-balancing moe-router-fusion
-    moe-router-load-balancing-type moe-router-padding-for-fp8 moe-router-padding-for-quantization
-    moe-router-topk-scaling-factor moe-shared-expert-overlap moe-token-dispatcher-type moe-use-legacy-grouped-gemm
-    moe-z-loss-coeff mscale mscale-all-dim mtp-loss-scaling-factor multiple-validation-sets
-    nccl-communicator-config-path no-align-grad-reduce no-align-param-gather
-    no-async-tensor-model-parallel-allreduce no-barrier-with-level-1-timing no-bias-dropout-fusion
-    no-bias-swiglu-fusion no-check-for-nan-in-loss-and-grad no-ckpt-fully-parallel-save
-    no-create-attention-mask-in-dataloader no-gradient-accumulation-fusion no-gradient-reduce-div-fusion
+    ckpt-convert-save ckpt-format ckpt-fully-parallel-load ckpt-fully-parallel-load-exchange-algo
+    ckpt-fully-parallel-load-process-group ckpt-fully-parallel-save ckpt-fully-parallel-save-process-group ckpt-step
+    clip-grad config-logger-dir create-all-gather-group cross-entropy-fusion-impl cross-entropy-loss-fusion
+    cuda-graph-impl cuda-graph-scope cuda-graph-warmup-steps data-args-path data-cache-path data-impl
+    data-parallel-random-init data-path dataloader-fast-cache-load dataloader-type ddp-average-in-collective
+    ddp-bucket-size ddp-impl ddp-num-buckets ddp-pad-buckets-for-high-nccl-busbw
+    ddp-reduce-scatter-with-fp32-accumulation decoupled-lr decoupled-min-lr deepspeed defer-embedding-wgrad-compute
+    delay-wgrad-compute deterministic-mode disable-bf16-reduced-precision-matmul disable-ckpt-fully-parallel-save
+    disable-gloo-process-groups disable-jit-fuser disable-msc disable-straggler-on-startup
+    disable-tp-comm-bulk-dgrad disable-tp-comm-bulk-wgrad disable-tp-comm-overlap-ag disable-tp-comm-overlap-rs
+    disable-tp-comm-split-ag disable-tp-comm-split-rs dist-ckpt-format dist-ckpt-optim-fully-reshardable
+    dist-ckpt-save-pre-mcore-014 dist-ckpt-strictness dist-ckpt-workers
+    distrib-optim-fully-reshardable-mem-efficient distributed-backend distributed-timeout-minutes
+    distributed-timeout-seconds-after-init dump-param-to-param-group-map embedding-init-method-std
+    empty-unused-memory-level enable-cuda-graph enable-experimental enable-ft-package enable-msc end-weight-decay
+    eod-mask-loss error-injection-rate error-injection-type eval-global-batch-size eval-interval eval-iters
+    eval-micro-batch-size exit-duration-in-mins exit-interval exit-on-missing-checkpoint exit-signal
+    exit-signal-handler exit-signal-handler-for-dataloader exit-signal-handler-for-training external-cuda-graph
+    fim-data fim-eod-token fim-fragment-rate fim-middle-token fim-no-prefix fim-pad-token fim-prefix-token fim-rate
+    fim-split-sample fim-spm-rate fim-suffix-token finetune flight-recorder-dump-path
+    flight-recorder-include-stack-trace flight-recorder-trace-buffer-size fp16-lm-cross-entropy
+    fp32-residual-connection fp4-param-gather fp4-recipe fp8-amax-compute-algo fp8-amax-history-len fp8-interval
+    fp8-margin fp8-param-gather fp8-recipe fsdp-double-buffer fsdp-manual-registration ft-num-warmup-iters
+    full-validation fused-residual-rmsnorm grad-reduce-in-bf16 high-priority-a2a-comm-stream
+    high-priority-stream-groups hysteresis inference-max-seq-length init-method-std init-method-xavier-uniform
+    init-model-with-meta-device initial-loss-scale iterations-to-skip keep-fp8-transpose-cache lazy-mpu-init
+    legacy-tokenizer load load-main-params-from-ckpt local-rank log-batch-size-to-tensorboard log-device-memory-used
+    log-energy log-interval log-learning-rate-to-tensorboard log-loss-scale-to-tensorboard log-max-attention-logit
+    log-memory-interval log-memory-to-tensorboard log-num-zeros-in-grad log-params-norm log-progress log-straggler
+    log-throughput log-timers-to-tensorboard log-validation-ppl-to-tensorboard log-world-size-to-tensorboard
+    logging-level loss-scale loss-scale-window lr lr-decay-iters lr-decay-samples lr-decay-style lr-warmup-fraction
+    lr-warmup-init lr-warmup-iters lr-warmup-samples lr-wsd-decay-iters lr-wsd-decay-samples lr-wsd-decay-style
+    make-vocab-size-divisible-by manual-gc manual-gc-interval mask-prob megatron-fsdp-max-pool-double-buffer
+    memory-snapshot-path merge-file mid-level-dataset-surplus min-loss-scale min-lr mla-down-proj-fusion mock-data
+    moe-aux-loss-coeff moe-deepep-num-sms moe-enable-deepep moe-flex-dispatcher-backend moe-flex-dispatcher-num-sms
+    moe-grouped-gemm moe-hybridep-num-blocks-permute moe-hybridep-num-blocks-unpermute moe-hybridep-num-sms
+    moe-hybridep-num-sms-preprocessing moe-input-jitter-eps moe-per-layer-logging moe-permute-fusion
+    moe-permute-fusion-into-hybridep moe-router-bias-update-rate moe-router-dtype moe-router-force-biased
+    moe-router-force-load-balancing moe-router-fusion moe-router-load-balancing-type moe-router-padding-for-fp8
+    moe-router-padding-for-quantization moe-router-topk-scaling-factor moe-shared-expert-overlap
+    moe-token-dispatcher-type moe-use-legacy-grouped-gemm moe-z-loss-coeff mscale mscale-all-dim
+    mtp-loss-scaling-factor multiple-validation-sets nccl-communicator-config-path no-align-grad-reduce
+    no-align-param-gather no-async-tensor-model-parallel-allreduce no-barrier-with-level-1-timing
+    no-bias-dropout-fusion no-bias-swiglu-fusion no-check-for-nan-in-loss-and-grad no-ckpt-fully-parallel-save
+    no-ckpt-load-validate-sharding-integrity no-clone-scatter-output-in-embedding
+    no-create-attention-mask-in-dataloader no-flight-recorder-dump-on-timeout no-flight-recorder-extra-dump-on-exec
+    no-flight-recorder-include-only-active no-gradient-accumulation-fusion no-gradient-reduce-div-fusion
     no-initialization no-load-optim no-load-rng no-log-loss-scale-to-tensorboard no-manual-gc-eval
     no-masked-softmax-fusion no-mmap-bin-files no-one-logger no-overlap-p2p-communication no-persist-layer-norm
     no-position-embedding no-rope-fusion no-save-optim no-save-rng no-scatter-gather-tensors-in-pipeline
-    no-strict-fsdp-dtensor-load no-weight-decay-cond-type non-persistent-ckpt-type non-persistent-global-ckpt-dir
-    non-persistent-local-ckpt-algo non-persistent-local-ckpt-dir non-persistent-save-interval norm-epsilon
-    num-dataset-builder-threads num-workers one-logger-async one-logger-project one-logger-run-name
-    overlap-grad-reduce overlap-moe-expert-parallel-comm overlap-p2p-communication-warmup-flush overlap-param-gather
-    overlap-param-gather-with-optimizer-step override-opt-param-scheduler override-opt_param-scheduler
-    per-split-data-args-path persistent-save-interval pretrained-checkpoint profile profile-ranks profile-step-end
-    profile-step-start rampup-batch-size record-memory-history rerun-mode reset-attention-mask reset-position-ids
+    no-strict-fsdp-dtensor-load no-tp-comm-bulk-dgrad no-tp-comm-bulk-wgrad no-tp-comm-overlap-ag
+    no-tp-comm-overlap-rs no-tp-comm-split-ag no-tp-comm-split-rs no-use-tokenizer-model-from-checkpoint-args
+    no-weight-decay-cond-type non-persistent-ckpt-type non-persistent-global-ckpt-dir non-persistent-local-ckpt-algo
+    non-persistent-local-ckpt-dir non-persistent-save-interval norm-epsilon null-tokenizer-eod-id
+    null-tokenizer-pad-id num-dataset-builder-threads num-workers nvtx-ranges object-storage-cache-path
+    one-logger-async one-logger-project one-logger-run-name overlap-grad-reduce overlap-moe-expert-parallel-comm
+    overlap-p2p-communication-warmup-flush overlap-param-gather overlap-param-gather-with-optimizer-step
+    override-ckpt-iteration override-opt-param-scheduler override-opt_param-scheduler per-dataset-sequences-path
+    per-split-data-args-path persistent-save-interval pipeline-model-parallel-comm-backend pretrained-checkpoint
+    profile profile-ranks profile-step-end profile-step-start pytorch-profiler-collect-callstack
+    pytorch-profiler-collect-chakra pytorch-profiler-collect-shapes rampup-batch-size record-memory-history
+    record-shapes rerun-mode reset-attention-mask reset-position-ids reuse-grad-buf-for-mxfp8-param-ag
     rope-scaling-factor rope-type rotary-base rotary-interleaved rotary-percent rotary-scaling-factor
-    rotary-seq-len-interpolation-factor save save-interval save-retain-interval seed sharp-enabled-group
-    short-seq-prob skip-train split start-weight-decay straggler-ctrlr-port straggler-minmax-count
-    suggested-communication-unit-size te-rng-tracker tensorboard-dir tensorboard-log-interval tensorboard-queue-size
-    test-data-path test-mode tiktoken-num-special-tokens tiktoken-pattern tiktoken-special-tokens timing-log-level
-    timing-log-option tokenizer-hf-include-special-tokens tokenizer-hf-use-fast tokenizer-metadata tokenizer-model
-    tokenizer-sentencepiece-legacy tokenizer-special-tokens tp-comm-bootstrap-backend tp-comm-overlap
-    tp-comm-overlap-cfg tp-comm-overlap-rs-dgrad train-data-path train-iters train-samples train-sync-interval
-    transformer-impl trust-remote-code use-checkpoint-opt-param-scheduler use-checkpoint-opt_param-scheduler
-    use-cpu-initialization use-dist-ckpt use-flash-attn use-legacy-models use-mcore-models use-nccl-ub
-    use-persistent-ckpt-worker use-pytorch-profiler use-ring-exchange-p2p use-rope-scaling use-sharp
-    use-te-activation-func valid-data-path vocab-extra-ids vocab-file wandb-entity wandb-exp-name wandb-project
-    wandb-save-dir weight-decay weight-decay-incr-style wgrad-deferral-limit
+    rotary-seq-len-interpolation-factor save save-interval save-params-interval save-retain-interval seed
+    sharp-enabled-group short-seq-prob skip-train split start-eval-at-iter start-weight-decay straggler-ctrlr-port
+    straggler-minmax-count suggested-communication-unit-size te-rng-tracker tensorboard-dir tensorboard-log-interval
+    tensorboard-queue-size test-data-path test-mode tiktoken-num-special-tokens tiktoken-pattern
+    tiktoken-special-tokens timing-log-level timing-log-option tokenizer-hf-include-special-tokens
+    tokenizer-hf-no-include-special-tokens tokenizer-hf-no-use-fast tokenizer-hf-use-fast tokenizer-metadata
+    tokenizer-model tokenizer-sentencepiece-legacy tokenizer-special-tokens tp-comm-bootstrap-backend
+    tp-comm-overlap tp-comm-overlap-cfg tp-comm-overlap-rs-dgrad train-data-path train-iters train-samples
+    train-sync-interval transformer-impl trust-remote-code use-checkpoint-opt-param-scheduler
+    use-checkpoint-opt_param-scheduler use-cpu-initialization use-dist-ckpt use-flash-attn
+    use-fused-weighted-squared-relu use-legacy-models use-mcore-models use-nccl-ub use-persistent-ckpt-worker
+    use-pytorch-profiler use-ring-exchange-p2p use-rope-scaling use-sharp use-te-activation-func
+    use-transformer-engine-op-fuser valid-data-path validation-set-names verify-integrity vocab-extra-ids vocab-file
+    wandb-entity wandb-exp-name wandb-project wandb-save-dir weight-decay weight-decay-incr-style
+    wgrad-deferral-limit
 """
 HARMLESS = frozenset(f"--{name}" for name in _HARMLESS.split())
 

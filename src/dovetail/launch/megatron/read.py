@@ -9,7 +9,7 @@ from dovetail.errors import InputError, quoted
 from dovetail.launch.launch_file import Reading
 from dovetail.launch.megatron.flags import SWITCHES, Flags, launched
 from dovetail.launch.megatron.read_model import read_model
-from dovetail.launch.shell.words import commands
+from dovetail.launch.shell.script import Script, read_script
 from dovetail.plans.derive import even_layers
 from dovetail.plans.file_types import Fp8Recipe
 from dovetail.plans.flags import flags_of, read_further
@@ -45,8 +45,10 @@ class _Degrees:
 
 def read(text: str, where: str, chips: int | None = None) -> Reading:
     """The job and plan of a launch; `chips` from elsewhere goes before what the launch says."""
-    launcher, flags = launched(_launch_words(text, where), where)
-    chips = chips or _chips(launcher)
+    script = read_script(text, where)
+    words = _launch_words(text, script, where)
+    launcher, flags = launched(words, where)
+    chips = chips or _chips(launcher) or (script.tasks if words[0] == "srun" else None)
     degrees = _degrees(flags, chips)
     seq_len = (
         flags.needed("--seq-length") if not flags.has("--encoder-seq-length") else flags.needed("--encoder-seq-length")
@@ -75,6 +77,7 @@ def read(text: str, where: str, chips: int | None = None) -> Reading:
         **read_further("megatron", where, flags.text),
     }
     plan |= _recompute(flags, degrees, plan) | _overlaps(flags, plan)
+    _pass_defaults(flags, degrees)
     passed_over, unknown = flags.rest()
     cluster = {} if chips is None else {"chips": chips}
     return Reading("megatron", job, cluster, plan, passed_over, unknown)
@@ -83,9 +86,9 @@ def read(text: str, where: str, chips: int | None = None) -> Reading:
 _BACKENDS = ("auto", "flash", "fused", "unfused", "local")
 
 
-def _launch_words(text: str, where: str) -> tuple[str, ...]:
+def _launch_words(text: str, script: Script, where: str) -> tuple[str, ...]:
     """The words of the command that starts training."""
-    candidates = [(sum(word.partition("=")[0] in TELLING for word in words), words) for words in commands(text, where)]
+    candidates = [(sum(word.partition("=")[0] in TELLING for word in words), words) for words in script.commands]
     if text.lstrip().startswith("--"):
         # a list of arguments: each line is one, and no line is a command
         arguments = tuple(word for _, words in candidates for word in words)
@@ -206,13 +209,27 @@ def _overlaps(flags: Flags, plan: Document) -> Document:
 
 def _other_fields(flags: Flags, precision: str) -> Document:
     """CUDA graphs, and scales of fp8 other than those plans have by default."""
-    graphs = flags.choice(FLAGS["cuda_graphs"], ("none", "local", "transformer_engine"))
+    graphs = flags.choice(FLAGS["cuda_graphs"], ("none", "local", "transformer_engine", "full_iteration"))
     recipe = flags.text(FLAGS["fp8_recipe"]) or "delayed"
-    flags.read.add("--cuda-graph-scope")
+    flags.read |= {"--cuda-graph-scope", "--cuda-graph-modules"}
     fields: Document = {} if graphs is None else {"cuda_graphs": graphs != "none"}
     if precision != "fp8" or recipe == "tensorwise":
         return fields
     return {**fields, "fp8_recipe": recipe} if recipe in get_args(Fp8Recipe) else fields
+
+
+def _pass_defaults(flags: Flags, degrees: _Degrees) -> None:
+    """Marks options that say what holds anyway; with other values they are listed as unknown."""
+    harmless = {
+        "--microbatch-group-size-per-virtual-pipeline-stage": str(degrees.pipeline),
+        **dict.fromkeys(_STATE_DTYPES, "fp32"),
+    }
+    flags.read |= {flag for flag, value in harmless.items() if flags.given.get(flag) == (value,)}
+    # by itself it only makes the dtypes of the state a choice
+    flags.read.add("--use-precision-aware-optimizer")
+
+
+_STATE_DTYPES = ("--main-grads-dtype", "--main-params-dtype", "--exp-avg-dtype", "--exp-avg-sq-dtype")
 
 
 # Stages.

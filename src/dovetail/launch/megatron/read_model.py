@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
-from functools import lru_cache
+from collections.abc import Callable
 from typing import Any
 
 from dovetail import models
 from dovetail.documents import validate
 from dovetail.errors import InputError, quoted
+from dovetail.launch.catalogue_match import same_figures
 from dovetail.launch.megatron.flags import Flags
 from dovetail.models import Model
 from dovetail.models.catalogue import document_of
-from dovetail.plans.launch_models.megatron import NORMS, blocks_of
+from dovetail.plans.launch_models.megatron import NORMS
 from dovetail.plans.launch_models.megatron_lists import list_values
 
 #: What tokenizers without a size of their own hold.
 TOKENIZERS = {"GPT2BPETokenizer": 50257}
-POSITIONS = ("learned_absolute", "rope", "mrope", "none", "alibi", "rotary", "absolute")
-#: Models of different names with the same figures differ in the longest sequence alone.
-_LEFT_OUT = ("name", "source", "note", "published_parameters", "vocab", "max_seq_len", "blocks", "layers", "imbalance")
+POSITIONS = ("learned_absolute", "rope", "mrope", "yarn", "none", "alibi", "rotary", "absolute")
 
 Document = dict[str, Any]
 
@@ -32,7 +29,7 @@ def read_model(flags: Flags, seq_len: int, tensor_parallel: int) -> str | Docume
     probe = _validated({**document, "vocab": vocab or 1}, flags)
     matches = [
         name
-        for name in _catalogue_by_figures().get(_figures(probe), ())
+        for name in same_figures(probe, _unsaid(flags))
         if vocab is None or vocab in (models.load(name).vocab, padded(models.load(name).vocab))
     ]
     if matches:
@@ -41,6 +38,19 @@ def read_model(flags: Flags, seq_len: int, tensor_parallel: int) -> str | Docume
     if vocab is None:
         raise flags.wrong("--vocab-size", "is missing, and no model of the catalogue matches", "add --vocab-size")
     return document_of(probe)
+
+
+def _unsaid(flags: Flags) -> frozenset[str]:
+    """Constants no argument states: a launch without them is taken for the model its sizes are of."""
+    stated = {
+        "norm_epsilon": ("--norm-epsilon",),
+        "routed_scale": ("--moe-router-topk-scaling-factor",),
+        "rotary": (
+            "--rotary-base", "--rotary-percent", "--use-rope-scaling", "--rotary-scaling-factor",
+            "--rotary-seq-len-interpolation-factor", "--rope-type",
+        ),
+    }  # fmt: skip
+    return frozenset(name for name, each in stated.items() if not any(flag in flags.given for flag in each))
 
 
 def _vocabulary(flags: Flags, tensor_parallel: int) -> tuple[int | None, Callable[[int], int]]:
@@ -62,33 +72,6 @@ def _validated(document: Document, flags: Flags) -> Model:
         raise InputError(flags.where, "has arguments that do not describe a model", fix) from None
 
 
-@lru_cache(maxsize=1)
-def _catalogue_by_figures() -> Mapping[str, tuple[str, ...]]:
-    by_figures: dict[str, tuple[str, ...]] = {}
-    for name in models.names():
-        key = _figures(models.load(name))
-        by_figures[key] = (*by_figures.get(key, ()), name)
-    return by_figures
-
-
-def _figures(model: Model) -> str:
-    """What makes a model itself, whatever it and its blocks are called."""
-    document = {key: value for key, value in model.model_dump(mode="json").items() if key not in _LEFT_OUT}
-    layers = [block.model_dump(mode="json") for block in blocks_of(model)]
-    if model.multi_token_prediction is not None:
-        document["multi_token_prediction"]["block"] = layers[-1]
-    for layer in layers:
-        half: Document = layer["feed_forward"] or {}
-        half.pop("imbalance", None)
-        if half.get("score") == "softmax" and half["renormalise"]:
-            # a softmax over all, scaled to add up to one over the chosen, is a softmax over the chosen
-            half["score"] = "top_k_softmax"
-        mixer: Document = layer["mixer"] or {}
-        if mixer.get("qk_norm") == "none":
-            mixer.pop("qk_norm_kind")
-    return json.dumps([document, layers], sort_keys=True)
-
-
 # The document.
 
 
@@ -100,7 +83,7 @@ def _document(flags: Flags, seq_len: int) -> Document:
     if flags.has("--use-rotary-position-embeddings"):
         positions = "rope"
     rows = flags.whole("--max-position-embeddings") or seq_len
-    rotary = positions in ("rope", "mrope", "rotary")
+    rotary = positions in ("rope", "mrope", "rotary", "yarn")
     turned = _per_layer(flags, "--no-rope-freq", layers, _every_last) if rotary else None
     windowed = _per_layer(flags, "--window-attn-skip-freq", layers, _all_but_every_last)
     sparse = _per_layer(flags, "--moe-layer-freq", layers, _every_first)
@@ -119,7 +102,9 @@ def _document(flags: Flags, seq_len: int) -> Document:
     dense, mixture = _dense(flags, hidden, bias=bias), _mixture(flags, hidden, bias=bias)
     blocks = {
         names[key]: {
-            "mixer": _mixer(flags, hidden, kind, window if key[0] else None, rotary=key[1], bias=bias),
+            "mixer": _mixer(
+                flags, hidden, kind, window if key[0] else None, rotary=key[1], alibi=positions == "alibi", bias=bias
+            ),
             "feed_forward": mixture if key[2] else dense,
             "norm": kind,
         }
@@ -131,6 +116,11 @@ def _document(flags: Flags, seq_len: int) -> Document:
         "head": {"tied": not flags.has("--untie-embeddings-and-output-weights"), "norm": kind},
         "dropout": _dropout(flags),
     }  # fmt: skip
+    epsilon = flags.number("--norm-epsilon")
+    if epsilon is not None:
+        document["norm_epsilon"] = epsilon
+    if rotary:
+        document["rotary"] = _rotary(flags, positions)
     if positions in ("learned_absolute", "absolute"):
         document["embedding"] = {"positions": rows}
     if flags.has("--embed-layernorm"):
@@ -203,7 +193,9 @@ def _dropout(flags: Flags) -> bool:
     return any(rate is None or rate > 0 for rate in rates)
 
 
-def _mixer(flags: Flags, hidden: int, norm: str, window: int | None, *, rotary: bool, bias: bool) -> Document:
+def _mixer(
+    flags: Flags, hidden: int, norm: str, window: int | None, *, rotary: bool, alibi: bool, bias: bool
+) -> Document:
     heads = flags.needed("--num-attention-heads")
     width = flags.whole("--kv-channels")
     if flags.has("--multi-latent-attention"):
@@ -222,7 +214,8 @@ def _mixer(flags: Flags, hidden: int, norm: str, window: int | None, *, rotary: 
     mixer: Document = {
         "kind": "attention", "heads": heads, "head_dim": width or hidden // heads, "rotary": rotary,
         "kv_heads": (groups or 1) if flags.has("--group-query-attention") else heads,
-        "qkv_bias": qkv, "output_bias": bias, "sinks": flags.choice("--softmax-type", _SOFTMAX) == "learnable",
+        "alibi": alibi, "qkv_bias": qkv, "output_bias": bias,
+        "sinks": flags.choice("--softmax-type", _SOFTMAX) == "learnable",
     }  # fmt: skip
     if window is not None:
         mixer["window"] = window
@@ -231,6 +224,37 @@ def _mixer(flags: Flags, hidden: int, norm: str, window: int | None, *, rotary: 
     if flags.has("--attention-output-gate"):
         mixer["output_gate"] = "channel"
     return mixer
+
+
+def _rotary(flags: Flags, positions: str) -> Document:
+    """Base, share and scaling of rotary positions, with Megatron-LM's values where no argument says."""
+    base, share = flags.number("--rotary-base"), flags.number("--rotary-percent")
+    rotary: Document = {"base": base or 10_000.0, "share": 1.0 if share is None else share}
+    factor = flags.number("--rotary-scaling-factor")
+    mscale, all_dim = flags.number("--mscale"), flags.number("--mscale-all-dim")
+    latent = flags.has("--multi-latent-attention")
+    type_of_latent = flags.choice("--rope-type", ("rope", "yarn")) or "yarn"
+    length = flags.whole("--rotary-seq-len-interpolation-factor")
+    flags.number("--rope-scaling-factor")
+    yarn: Document = {
+        "kind": "yarn", "factor": factor or 1.0,
+        "original_seq_len": flags.whole("--yarn-original-max-position-embeddings") or 4096,
+        "beta_fast": flags.number("--yarn-beta-fast") or 32.0, "beta_slow": flags.number("--yarn-beta-slow") or 1.0,
+        "truncate": not flags.has("--no-yarn-correction-range-round-to-int"),
+    }  # fmt: skip
+    flags.has("--yarn-correction-range-round-to-int")
+    mscales = (1.0 if mscale is None else mscale, all_dim or 0.0)
+    if mscales != (1.0, 0.0):
+        yarn |= {"mscale": mscales[0], "mscale_all_dim": mscales[1]}
+    if positions == "yarn" or (latent and type_of_latent == "yarn"):
+        # angles over one are as they were
+        return rotary if yarn["factor"] == 1 else {**rotary, "scaling": yarn}
+    if flags.has("--use-rope-scaling"):
+        # whatever --rope-scaling-factor says: Megatron-LM never reads it
+        return {**rotary, "scaling": {"kind": "llama3", "factor": 8.0, "original_seq_len": 8192}}
+    if length is not None and length > 1:
+        return {**rotary, "scaling": {"kind": "linear", "factor": float(length)}}
+    return rotary
 
 
 _SOFTMAX = ("vanilla", "off-by-one", "learnable")
@@ -272,6 +296,7 @@ def _mixture(flags: Flags, hidden: int, *, bias: bool) -> Document:
         "renormalise": sigmoid or not before,
         "correction_bias": flags.has("--moe-router-enable-expert-bias"),
         "groups": flags.whole("--moe-router-num-groups") or 1,
+        "routed_scale": flags.number("--moe-router-topk-scaling-factor") or 1.0,
     }  # fmt: skip
     if mixture["groups"] > 1:
         mixture["top_groups"] = flags.whole("--moe-router-group-topk") or mixture["groups"]

@@ -1,6 +1,6 @@
 """A plan as arguments of Megatron-LM.
 
-Written from the sources of the release (tag core_v0.16.1): megatron/training/arguments.py, megatron/core/
+Written from the sources of the releases (core 0.16.1 and 0.19.2): megatron/training/arguments.py, megatron/core/
 parallel_state.py, transformer/transformer_config.py and pipeline_parallel_layer_layout.py.
 """
 
@@ -9,13 +9,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from dovetail.launch.launch_file import Launch, launched_overlaps
+from dovetail.launch.launch_file import Launch, Start, launched_overlaps
 from dovetail.models import Job
 from dovetail.plans.flags import flags_of, further_flags
 from dovetail.plans.framework_limits import recomputed_blocks
 from dovetail.plans.launch_limits import MEGATRON_OPTIMIZERS, state_replicas
-from dovetail.plans.launch_models.megatron import VERSION as VERSION
-from dovetail.plans.launch_models.megatron import blocks_of, model_arguments
+from dovetail.plans.launch_models.megatron import RELEASES, blocks_of, model_arguments
 from dovetail.plans.launch_models.megatron_lists import layout_text
 from dovetail.plans.overlaps import OverlapSwitches
 from dovetail.plans.plan import Plan
@@ -28,13 +27,54 @@ CONTEXT = {"ring": "p2p", "all_gather": "all_gather", "ulysses": "a2a"}
 SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
 
 
-def export(task: Task) -> Launch:
+def export(task: Task, release: str = RELEASES[0]) -> Launch:
     """The arguments of pretrain_gpt.py, one on each line, quoted for a shell."""
+    lines = [" ".join((flag, *map(shlex.quote, values))) for flag, *values in arguments_of(task, release)]
+    on = launched_overlaps(task, "megatron")
+    program = ("pretrain_gpt.py", *lines, *(f'{flag} "${name}"' for name, (flag, _) in _FILL_IN.items()))
+    start = Start(
+        "torchrun",
+        program,
+        environment=_environment(task, on),
+        fill_in={name: what for name, (_, what) in _FILL_IN.items()},
+    )
+    by_hand = (
+        f"Start it on {task.plan.chips} chips: torchrun ... pretrain_gpt.py, followed by these arguments (xargs -a).",
+        "Add data, tokenizer, checkpoints, learning rate and number of steps.",
+    )
+    text = "".join(f"{line}\n" for line in lines)
+    return Launch("megatron.args", text, tuple(_notes(task, on)), by_hand, start)
+
+
+#: What only the user knows: the variable, its argument, and what to put there.
+_FILL_IN = {
+    "DATA_PATH": ("--data-path", "the tokenized data: the path of its .bin and .idx files without the ending"),
+    "TOKENIZER": ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model", "a tokenizer: a folder or a Hub id"),
+    "CHECKPOINTS": ("--save", "a folder that all nodes see"),
+    "TRAIN_ITERS": ("--train-iters", "optimizer steps"),
+    "LEARNING_RATE": ("--lr", "the highest learning rate, 3e-4 for example"),
+}
+
+
+def _environment(task: Task, on: OverlapSwitches) -> dict[str, str]:
+    """CUDA_DEVICE_MAX_CONNECTIONS: 1 orders kernels as overlaps of tensor and context parallelism want them before
+    Blackwell; Megatron-FSDP and overlapped experts want more.
+    """
+    plan = task.plan
+    if on.expert_parallel:
+        return {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
+    if plan.zero_stage not in SHARDING and (plan.tensor_parallel > 1 or plan.context_parallel > 1):
+        return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    return {}
+
+
+def arguments_of(task: Task, release: str = RELEASES[0]) -> list[tuple[str, ...]]:
+    """The arguments that make Megatron-LM run a plan; a plan it cannot run is refused."""
     job, plan = task.job, task.plan
     check_runs(plan, job, task.cluster, launched_by("megatron", task.framework))
     on = launched_overlaps(task, "megatron")
-    arguments = [
-        *model_arguments(job.model, job.seq_len),
+    return [
+        *model_arguments(job.model, job.seq_len, release),
         ("--seq-length", str(job.seq_len)),
         (FLAGS["micro_batch"], str(plan.micro_batch)),
         ("--global-batch-size", str(job.global_batch)),
@@ -43,11 +83,9 @@ def export(task: Task) -> Launch:
         *_parallel(job, plan, on),
         *_sharding(plan, on),
         *_recompute(plan),
-        *_cuda_graphs(job, plan),
+        *_cuda_graphs(job, plan, release),
         *further_flags("megatron", plan),
     ]
-    text = "".join(f"{' '.join((flag, *map(shlex.quote, values)))}\n" for flag, *values in arguments)
-    return Launch("megatron.args", text, tuple(_notes(task, on)))
 
 
 def _precision(job: Job, plan: Plan, on: OverlapSwitches) -> Iterator[tuple[str, ...]]:
@@ -149,18 +187,16 @@ def _recompute(plan: Plan) -> Iterator[tuple[str, ...]]:
         yield "--recompute-modules", *choice
 
 
-def _cuda_graphs(job: Job, plan: Plan) -> Iterator[tuple[str, ...]]:
+def _cuda_graphs(job: Job, plan: Plan, release: str) -> Iterator[tuple[str, ...]]:
     """Graphs of whole layers; of attention alone where tokens are routed."""
     if plan.cuda_graphs:
         yield FLAGS["cuda_graphs"], "transformer_engine"
         if _has_experts(job):
-            yield "--cuda-graph-scope", "attn"
+            yield f"--cuda-graph-{'scope' if release == '0.16' else 'modules'}", "attn"
 
 
 def _notes(task: Task, on: OverlapSwitches) -> Iterator[str]:
     job, plan = task.job, task.plan
-    yield f"Start it on {plan.chips} chips: torchrun ... pretrain_gpt.py, followed by these arguments (xargs -a)."
-    yield "Add data, tokenizer, checkpoints, learning rate and number of steps, rotary base and epsilon of norms."
     if plan.zero_stage in SHARDING:
         yield "Megatron-FSDP wants CUDA_DEVICE_MAX_CONNECTIONS unset."
     elif plan.tensor_parallel > 1 or plan.context_parallel > 1:

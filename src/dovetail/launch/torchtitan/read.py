@@ -1,36 +1,37 @@
-"""torchtitan's flags as parts of a plan file: a file of flags, or a script that calls torchrun."""
+"""torchtitan's launches as parts of a plan file: flags, the TOML of earlier versions, a script with either."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
 from dovetail import models
+from dovetail.documents import validate
 from dovetail.errors import InputError, one_of, quoted
+from dovetail.launch.companions import Companions
 from dovetail.launch.launch_file import Reading
-from dovetail.launch.shell.words import commands
+from dovetail.launch.shell.script import Script, read_script
+from dovetail.launch.torchtitan.flavors import RENAMED
+from dovetail.launch.torchtitan.options import FlagWords, OptionValues, TitanOptions, renamed
+from dovetail.launch.torchtitan.read_recipe import add_recipe, is_recipe
+from dovetail.launch.torchtitan.read_toml import SECTIONS, name_model, toml_options
+from dovetail.models import Model
 from dovetail.plans.flags import flags_of
 from dovetail.plans.launch_limits import TORCHTITAN_SCHEDULES
-from dovetail.plans.launch_models.torchtitan import (
-    DEFAULTS,
-    IMPLEMENTATIONS,
-    ONLY,
-    PASSED_OVER,
-    Recipe,
-    Value,
-    recipe_named,
-    stage_layers,
-)
+from dovetail.plans.launch_models.torchtitan import recipe_named, stage_layers
 
 _P = "parallelism."
 #: Options that have just the value of a field.
 FLAGS = flags_of("torchtitan")
 _CHECKPOINTING = re.compile(r"activation[_-]checkpoint:(selective|full|none|memory[_-]budget)")
-_STARTS = re.compile(r"--(parallelism|training)[.]|--module\b|.*\btorchrun$|.*\brun_train[.]sh$|torchtitan[.]train$")
-_MAX_DEGREE = 2**24
+_STARTS = re.compile(
+    r"--(parallelism|training|job)[.]|--module\b|.*\btorchrun$|.*\brun_train[.]sh$|torchtitan[.]train$"
+)
+_PROGRAM = re.compile(r"(.*/)?(torchrun|python[\d.]*|.*[.]sh)")
+#: What run_train.sh is told by the environment: the TOML, and processes of its node.
+_VARIABLES = ("CONFIG_FILE", "NGPU")
 
 #: Options of torchrun that say nothing of a plan.
 _TORCHRUN = """rdzv_id rdzv_backend rdzv_endpoint rdzv_conf master_addr master_port node_rank local_addr max_restarts
@@ -38,35 +39,41 @@ _TORCHRUN = """rdzv_id rdzv_backend rdzv_endpoint rdzv_conf master_addr master_p
     logs_specs event_log_handler"""
 
 
-@dataclass(slots=True)
-class _Given:
-    """What stands in a launch."""
+def read(text: str, where: str, chips: int | None = None, companions: Companions | None = None) -> Reading:
+    """What a launch of torchtitan says; nothing of it is run. `chips` from elsewhere goes before what it says."""
+    if where.endswith(".toml") or (SECTIONS.search(text) and not re.search(r"<<|^#!", text)):
+        given = TitanOptions(where)
+        given.add_below(toml_options(text, where), where)
+    elif is_recipe(text):
+        given = TitanOptions(where)
+        add_recipe(given, text, where)
+    else:
+        script = read_script(text, where, _VARIABLES if "run_train.sh" in text else ())
+        given = _given(_launch_words(script, where), script, where)
+        companions = (companions or Companions()).with_written(script.files)
+        _add_config(given, companions)
+    given.world = chips or given.world
+    if given.model is not None:
+        return read_options(given)
+    if "model.name" in given.options or "model.flavor" in given.options or given.files:
+        name_model(given)
+    else:
+        _name_recipe(given, companions or Companions())
+    return read_options(given)
 
-    options: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
-    checkpointing: str | None = None
-    passed_over: list[str] = field(default_factory=list[str])
-    unknown: list[str] = field(default_factory=list[str])
-    world: int | None = None
 
-
-def read(text: str, where: str) -> Reading:
-    """What a launch of torchtitan says; nothing of it is run."""
-    given = _given(_launch_words(text, where), where)
-    named = [(given.options.pop(name, ()) or (None,))[-1] for name in ("module", "config")]
-    recipe = recipe_named(named[0], named[1])
-    if recipe is None and any(named):
-        words = [f"--{flag} {value}" for flag, value in zip(("module", "config"), named, strict=True) if value]
-        given.unknown.append(f"{' '.join(words)} (we do not know what else it sets)")
-    for name in [n for n in given.options if n not in DEFAULTS]:
-        _sort(name, given, where)
-    values = _Values(where, given.options, given.checkpointing, {**DEFAULTS, **(recipe.sets if recipe else {})})
-    plan, chips = _plan(values, recipe, given.world)
-    job = _job(values, recipe, plan)
-    compiled = values.switch("compile.enable") and "model" in values.words("compile.components")
-    # without compilation kernels run one by one, which is another framework of the catalogue; it has no stages
-    plain = not compiled and plan["pipeline_parallel"] == plan["expert_parallel"] == 1
+def read_options(given: TitanOptions) -> Reading:
+    """The parts of a plan file, from options under the names that flags have."""
+    given.options = _in_sequences(given.options, given)
+    given.sort()
+    values = OptionValues.of(given)
+    model = models.load(given.model) if isinstance(given.model, str) else None
+    if given.model is not None and not isinstance(given.model, str):
+        model = validate(Model, given.model, given.where)
+    plan, chips = _plan(values, model, given.world)
+    job = _job(values, plan)
     return Reading(
-        framework="fsdp" if plain else "torchtitan",
+        framework="fsdp" if _one_by_one(values, plan, job) else "torchtitan",
         job=job,
         cluster={} if chips is None else {"chips": chips},
         plan=plan,
@@ -75,28 +82,63 @@ def read(text: str, where: str) -> Reading:
     )
 
 
-def _launch_words(text: str, where: str) -> list[str]:
+def _one_by_one(values: OptionValues, plan: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
+    """Whether kernels run one by one, without compilation, in a plan that the catalogue's fsdp can run."""
+    compiled = values.switch("compile.enable") and "model" in values.words("compile.components")
+    plain = plan["pipeline_parallel"] == plan["expert_parallel"] == 1 and not plan["sequence_parallel"]
+    stated = plan["recompute"] in ("none", "full") and plan["zero_stage"] in (2, 3) and job["precision"] != "fp8"
+    return not compiled and plain and stated
+
+
+def _name_recipe(given: TitanOptions, companions: Companions) -> None:
+    """The model and settings of the recipe that two flags name: a shipped one, or one of the user's own."""
+    named = {flag: given.take(flag) for flag in ("module", "config")}
+    recipe = recipe_named(named["module"], named["config"])
+    if recipe is not None:
+        given.model, given.precision, given.sets = recipe.model, recipe.precision, recipe.sets
+    elif named["module"] is not None and companions.has(f"{named['module']}.py"):
+        file = f"{named['module']}.py"
+        add_recipe(given, companions.text(file, given.where), file)
+    elif any(named.values()):
+        words = [f"--{flag} {value}" for flag, value in named.items() if value]
+        given.unknown.append(f"{' '.join(words)} (we do not know what else it sets)")
+
+
+def _add_config(given: TitanOptions, companions: Companions) -> None:
+    """The options of the TOML that a script passes, below its flags."""
+    name = given.take("job.config_file")
+    if name is not None:
+        where = f"{given.where}: --job.config_file"
+        given.add_below(toml_options(companions.text(name, where), name), name)
+    elif not given.options:
+        raise InputError(given.where, "has no flags of torchtitan", "it should have one launch, as flags or a script")
+
+
+def _launch_words(script: Script, where: str) -> list[str]:
     """The words of the one launch in a text: a command, or the lines of a file of flags."""
     lines: list[str] = []
     launches: list[list[str]] = []
-    for words in commands(text, where):
+    for words in script.commands:
         if words[0].startswith("--") or _CHECKPOINTING.fullmatch(words[0]):
             lines += words
-        elif any(_STARTS.match(word) for word in words):
+        elif words[0] not in ("echo", "printf", "cd", "source") and any(_STARTS.match(word) for word in words):
             launches.append(list(words))
     if lines and not launches:
         return lines
     if len(launches) != 1 or lines:
         what = "starts torchtitan more than once" if launches else "has no flags of torchtitan"
         raise InputError(where, what, "it should have one launch: flags, or a script that calls torchrun")
-    return launches[0]
+    # what stands before, srun for example, says where processes run
+    first = next((i for i, word in enumerate(launches[0]) if _PROGRAM.fullmatch(word)), 0)
+    return launches[0][first:]
 
 
-def _given(words: list[str], where: str) -> _Given:
-    given = _Given()
+def _given(words: list[str], script: Script, where: str) -> TitanOptions:
+    given = TitanOptions(where)
     # options of torchrun stand before the module it runs
-    program = next((i for i, word in enumerate(words) if word == "-m" or word.endswith((".py", ".sh"))), -1)
+    program = next((i for i in range(len(words)) if _is_program(words, i)), -1)
     processes: dict[str, str] = {}
+    options: FlagWords = {}
     for position, name, values in _flags(words):
         flag = f"--{name}"
         if position < program:
@@ -108,17 +150,26 @@ def _given(words: list[str], where: str) -> _Given:
                 given.unknown.append(flag)
         elif name.startswith("activation_checkpoint:"):
             given.checkpointing = name.partition(":")[2].replace("-", "_")
-        elif name in given.options:
+        elif name in options:
             raise InputError(f"{where}: {flag}", "is given twice", "give it once")
         else:
-            given.options[name] = values
-    if not given.options:
-        raise InputError(where, "has no flags of torchtitan", "it should have one launch, as flags or a script")
+            options[name] = values
+    given.options = renamed(options, RENAMED)
     if processes and program >= 0:
         numbers = [processes.get("nnodes", "1"), processes.get("nproc_per_node", "1")]
-        if all(re.fullmatch(r"\d{1,8}", number) for number in numbers):
-            given.world = prod(map(int, numbers)) or None
+    else:
+        numbers = [script.variables.get("NGPU", "")]
+    if all(re.fullmatch(r"\d{1,8}", number) for number in numbers):
+        given.world = prod(map(int, numbers)) or None
+    if not any(word.endswith("torchrun") for word in words) and "CONFIG_FILE" in script.variables:
+        given.options.setdefault("job.config_file", (script.variables["CONFIG_FILE"],))
     return given
+
+
+def _is_program(words: list[str], position: int) -> bool:
+    if words[position] == "-m":
+        return not "".join(words[position + 1 : position + 2]).startswith("torch.distributed")
+    return words[position].endswith((".py", ".sh"))
 
 
 def _flags(words: list[str]) -> Iterator[tuple[int, str, tuple[str, ...]]]:
@@ -139,84 +190,42 @@ def _flags(words: list[str]) -> Iterator[tuple[int, str, tuple[str, ...]]]:
 
 
 def _is_flag(word: str) -> bool:
-    return word.startswith("--") or word in ("-m", "$@") or _CHECKPOINTING.fullmatch(word) is not None
+    return word.startswith("--") or word in ("-m", "$@", "$*") or _CHECKPOINTING.fullmatch(word) is not None
 
 
-def _sort(name: str, given: _Given, where: str) -> None:
-    """Puts an option that is no field of a plan where it belongs; a value no plan has is refused."""
-    section, _, last = name.rpartition(".")
-    positive = f"{section}.{last.removeprefix('no_')}" if last.startswith("no_") else name
-    if isinstance(DEFAULTS.get(positive), bool):
-        return
-    values = given.options.pop(name)
-    if name == "optimizer.implementation" and (values[-1:] or ("",))[0] in IMPLEMENTATIONS:
-        given.passed_over.append(f"--{name}")
-    elif positive in ONLY or name == "optimizer.implementation":
-        value = values[-1] if values else str(positive == name)
-        if value != str(ONLY.get(positive)):
-            raise InputError(f"{where}: --{name}", f"is {quoted(value)}, which plans cannot express", "drop it")
-        given.passed_over.append(f"--{name}")
-    elif positive in PASSED_OVER:
-        given.passed_over.append(f"--{name}")
-    else:
-        given.unknown.append(f"--{name}")
+def _in_sequences(options: FlagWords, given: TitanOptions) -> FlagWords:
+    """Batches that the versions after 0.3 count in tokens, in sequences."""
+    context, micro = "training.max_context_length", "training.num_tokens_per_microbatch_per_dp_rank"
+    step, count = "training.num_tokens_per_train_step", f"{_P}num_pp_microbatches"
+    named = [name for name in (context, micro, step, count) if name in options]
+    if not named:
+        return options
+    numbers: dict[str, int] = {}
+    for name in named:
+        text = options[name][-1] if options[name] else ""
+        if not re.fullmatch(r"[1-9]\d{0,14}|-1", text):
+            raise given.wrong(name, f"is {quoted(text)}", "it should be a whole number, 1 or more")
+        numbers[name] = int(text)
+    if context not in numbers or micro not in numbers:
+        missing = context if context not in numbers else micro
+        raise given.wrong(named[0], f"needs --{missing}", "add it: recipes of that version are not known here")
+    for name in (micro, step):
+        if numbers.get(name, -1) > 0 and numbers[name] % numbers[context]:
+            what = f"is {numbers[name]}, which is no multiple of sequences of {numbers[context]}"
+            raise given.wrong(name, what, "correct one of them")
+    rest = {name: words for name, words in options.items() if name not in named}
+    sequences = numbers[micro] // numbers[context]
+    rest |= {
+        "training.seq_len": (str(numbers[context]),),
+        "training.local_batch_size": (str(sequences * numbers.get(count, 1)),),
+        f"{_P}pipeline_parallel_microbatch_size": (str(sequences),),
+    }
+    if numbers.get(step, -1) > 0:
+        rest["training.global_batch_size"] = (str(numbers[step] // numbers[context]),)
+    return rest
 
 
-@dataclass(frozen=True, slots=True)
-class _Values:
-    """What options are: by flag, by recipe, or by default."""
-
-    where: str
-    options: Mapping[str, tuple[str, ...]]
-    checkpointing: str | None
-    otherwise: Mapping[str, Value]
-
-    def wrong(self, name: str, what: str, fix: str) -> InputError:
-        return InputError(f"{self.where}: --{name}", what, fix)
-
-    def number(self, name: str, also: int = 1) -> int | None:
-        """A whole number from 1, or the other that has a meaning; none where none is set."""
-        if name not in self.options:
-            value = self.otherwise[name]
-            return value if isinstance(value, int) else None
-        text = self.text(name)
-        if text == "None":
-            return None
-        if re.fullmatch(r"-?\d{1,12}", text) is None or (int(text) < 1 and int(text) != also):
-            raise self.wrong(name, f"is {quoted(text)}", "it should be a whole number, 1 or more")
-        return int(text)
-
-    def degree(self, name: str) -> int:
-        value = self.number(name)
-        if value is None or value > _MAX_DEGREE:
-            raise self.wrong(name, f"is {value}", f"it should be a whole number from 1 to {_MAX_DEGREE}")
-        return value
-
-    def text(self, name: str) -> str:
-        if name not in self.options:
-            return str(self.otherwise[name])
-        values = self.options[name]
-        if len(values) != 1:
-            raise self.wrong(name, f"has {len(values)} values", "it should have one")
-        return values[0]
-
-    def words(self, name: str) -> tuple[str, ...]:
-        if name not in self.options:
-            value = self.otherwise[name]
-            return value if isinstance(value, tuple) else ()
-        return tuple(word for value in self.options[name] for word in value.split(","))
-
-    def switch(self, name: str) -> bool:
-        section, _, last = name.rpartition(".")
-        for flag, value in ((name, True), (f"{section}.no_{last}", False)):
-            if flag in self.options:
-                if self.options[flag]:
-                    raise self.wrong(flag, f"has the value {quoted(self.options[flag][0])}", "it takes none")
-                return value
-        return bool(self.otherwise[name])
-
-
-def _plan(values: _Values, recipe: Recipe | None, world: int | None) -> tuple[dict[str, Any], int | None]:
+def _plan(values: OptionValues, model: Model | None, world: int | None) -> tuple[dict[str, Any], int | None]:
     """The `plan` part, and how many chips it is for where that is said."""
     t, c, p = (values.degree(FLAGS[f"{name}_parallel"]) for name in ("tensor", "context", "pipeline"))
     replicas = values.degree(f"{_P}data_parallel_replicate_degree")
@@ -224,13 +233,15 @@ def _plan(values: _Values, recipe: Recipe | None, world: int | None) -> tuple[di
     inner = replicas * t * c * p
     if shards == -1 or shards is None:
         if world is not None and world % inner:
-            raise InputError(values.where, f"starts {world} processes for degrees of {inner}", "correct one of them")
+            raise InputError(
+                values.given.where, f"starts {world} processes for degrees of {inner}", "correct one of them"
+            )
         shards = None if world is None else world // inner
     chips = None if shards is None else shards * inner
     if chips is not None and world is not None and chips != world:
-        raise InputError(values.where, f"starts {world} processes for degrees of {chips}", "correct one of them")
+        raise InputError(values.given.where, f"starts {world} processes for degrees of {chips}", "correct one of them")
     experts = values.degree(FLAGS["expert_parallel"])
-    if recipe is not None and not _has_experts(recipe):
+    if model is not None and not _has_experts(model):
         experts = 1  # torchtitan passes it over
     plan: dict[str, Any] = {
         "tensor_parallel": t,
@@ -246,20 +257,20 @@ def _plan(values: _Values, recipe: Recipe | None, world: int | None) -> tuple[di
     }
     plan["overlap_tensor_parallel"] &= plan["sequence_parallel"]
     if experts > 1:
-        plan["expert_tensor_parallel"] = 1
+        plan["expert_tensor_parallel"] = values.degree(f"{_P}expert_tensor_parallel_degree")
     if shards is not None:
         plan["data_parallel"] = replicas * shards
     plan |= _state(values, replicas, shards, c, staged=p > 1)
-    plan |= _stages(values, recipe, p)
+    plan |= _stages(values, model, p)
     return plan, chips
 
 
-def _has_experts(recipe: Recipe) -> bool:
-    blocks = models.load(recipe.model).blocks.values()
+def _has_experts(model: Model) -> bool:
+    blocks = model.blocks.values()
     return any(block.feed_forward is not None and block.feed_forward.kind == "mixture" for block in blocks)
 
 
-def _state(values: _Values, replicas: int, shards: int | None, context: int, *, staged: bool) -> dict[str, Any]:
+def _state(values: OptionValues, replicas: int, shards: int | None, context: int, *, staged: bool) -> dict[str, Any]:
     """The ZeRO stage and group: FSDP releases gathered weights after the forward, or keeps them for the backward."""
     name = f"{_P}fsdp_reshard_after_forward"
     policy = values.text(name)
@@ -278,15 +289,27 @@ def _state(values: _Values, replicas: int, shards: int | None, context: int, *, 
     return state
 
 
-def _recompute(values: _Values) -> str:
-    choice = values.checkpointing or str(values.otherwise["activation_checkpoint"])
+def _recompute(values: OptionValues) -> str:
+    mode, option = "activation_checkpoint.mode", "activation_checkpoint.selective_ac_option"
+    earlier = values.given.checkpointing is None and (values.given.files or values.has((mode, option)))
+    choice = (
+        values.text(mode) if earlier else values.given.checkpointing or str(values.otherwise["activation_checkpoint"])
+    )
     if choice == "memory_budget":
-        where = f"{values.where}: activation_checkpoint"
+        where = f"{values.given.where}: activation_checkpoint"
         raise InputError(where, "leaves recompute to the compiler's memory budget", "name none, selective or full")
-    return choice
+    if choice not in ("none", "selective", "full"):
+        raise values.wrong(mode, f"is {quoted(choice)}", "it should be none, selective or full")
+    if not earlier or choice != "selective" or values.text(option) == "op":
+        return choice
+    # a number: every so many-th layer is recomputed whole
+    if values.text(option) in ("0", "1"):
+        return "full"
+    what = f"is {quoted(values.text(option))}, recompute of some layers, which plans for torchtitan cannot express"
+    raise values.wrong(option, what, "use 'op', or mode full or none")
 
 
-def _stages(values: _Values, recipe: Recipe | None, p: int) -> dict[str, Any]:
+def _stages(values: OptionValues, model: Model | None, p: int) -> dict[str, Any]:
     name = f"{_P}pipeline_parallel_schedule"
     schedules = {theirs.casefold(): ours for ours, theirs in TORCHTITAN_SCHEDULES.items()}
     schedule = schedules.get(values.text(name).casefold())
@@ -297,7 +320,8 @@ def _stages(values: _Values, recipe: Recipe | None, p: int) -> dict[str, Any]:
         raise values.wrong(
             name, f"is {quoted(values.text(name))}, which plans cannot express", one_of(TORCHTITAN_SCHEDULES.values())
         )
-    layers = _listed_layers(values) or _dealt_layers(values, recipe, p, chunks=2 if schedule == "interleaved" else 1)
+    layers = _listed_layers(values) or _split_layers(values, model)
+    layers = layers or _dealt_layers(values, model, p, chunks=2 if schedule == "interleaved" else 1)
     chunks, rest = divmod(len(layers), p)
     if rest or (chunks > 1) != (schedule == "interleaved"):
         what = f"makes {len(layers)} parts for {p} stages of {values.text(name)}"
@@ -305,10 +329,10 @@ def _stages(values: _Values, recipe: Recipe | None, p: int) -> dict[str, Any]:
     return {"pipeline_schedule": schedule, "virtual_stages": chunks, "layers_per_stage": list(layers)}
 
 
-def _listed_layers(values: _Values) -> tuple[int, ...] | None:
+def _listed_layers(values: OptionValues) -> tuple[int, ...] | None:
     """Layers per part where they are listed by name; they must follow each other as in the model."""
     name = f"{_P}module_fqns_per_model_part"
-    listed = values.options.get(name)
+    listed = values.given.options.get(name)
     if not listed or listed == ("None",):
         return None
     layers = [word for part in listed for word in part.split(",") if word.startswith("layers.")]
@@ -317,12 +341,24 @@ def _listed_layers(values: _Values) -> tuple[int, ...] | None:
     return tuple(sum(word.startswith("layers.") for word in part.split(",")) for part in listed)
 
 
-def _dealt_layers(values: _Values, recipe: Recipe | None, p: int, chunks: int) -> tuple[int, ...]:
+def _split_layers(values: OptionValues, model: Model | None) -> tuple[int, ...] | None:
+    """Layers per part where the first of each but the first part is named, as in 0.1."""
+    name = f"{_P}pipeline_parallel_split_points"
+    points = values.words(name)
+    if not points:
+        return None
+    numbers = [int(point[7:]) if re.fullmatch(r"layers[.]\d{1,6}", point) else -1 for point in points]
+    if model is None or sorted({*numbers, 0, model.num_layers}) != [0, *numbers, model.num_layers]:
+        raise values.wrong(name, f"is {quoted(' '.join(points))}", "it should name layers of the model in order")
+    return tuple(high - low for low, high in zip((0, *numbers), (*numbers, model.num_layers), strict=True))
+
+
+def _dealt_layers(values: OptionValues, model: Model | None, p: int, chunks: int) -> tuple[int, ...]:
     """Layers per part as torchtitan deals them."""
-    if recipe is None:
+    if model is None:
         what = "is missing, and the layers of this recipe are not known"
         raise values.wrong(f"{_P}module_fqns_per_model_part", what, "list the layers of each part")
-    num_layers = models.load(recipe.model).num_layers
+    num_layers = model.num_layers
     less = [values.number(f"{_P}pipeline_parallel_{end}_stage_less_layers", also=0) or 0 for end in ("first", "last")]
     per_stage = values.number(f"{_P}pipeline_parallel_layers_per_stage")
     parts = p * chunks if per_stage is None else -(-(num_layers + sum(less)) // per_stage)
@@ -333,14 +369,13 @@ def _dealt_layers(values: _Values, recipe: Recipe | None, p: int, chunks: int) -
     return layers
 
 
-def _job(values: _Values, recipe: Recipe | None, plan: Mapping[str, Any]) -> dict[str, Any]:
-    job: dict[str, Any] = {}
-    if recipe is not None:
-        job["model"] = recipe.model
-    if recipe is not None or "training.seq_len" in values.options:
+def _job(values: OptionValues, plan: Mapping[str, Any]) -> dict[str, Any]:
+    given = values.given
+    job: dict[str, Any] = {} if given.model is None else {"model": given.model}
+    if given.sets is not None or values.has(("training.seq_len",)):
         job["seq_len"] = values.number("training.seq_len")
     name = "training.mixed_precision_param"
-    precisions = {"bfloat16": recipe.precision if recipe else "bf16", "float32": "fp32"}
+    precisions = {"bfloat16": given.precision, "float32": "fp32"}
     if values.text(name) not in precisions:
         raise values.wrong(name, f"is {quoted(values.text(name))}", "it should be bfloat16 or float32")
     job["precision"] = precisions[values.text(name)]

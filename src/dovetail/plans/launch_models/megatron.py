@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NoReturn
 
 from dovetail.errors import InputError
@@ -11,10 +11,13 @@ from dovetail.models.attention import Attention
 from dovetail.models.block import Block
 from dovetail.models.feed_forward import Dense, Mixture
 from dovetail.models.latent_attention import LatentAttention
+from dovetail.models.positions import RotaryScaling
 from dovetail.plans.launch_models.megatron_lists import list_text
+from dovetail.plans.launch_models.unusual import unusual_attention, unusual_frame
 
-#: The release these are written from.
-VERSION = "Megatron-LM core 0.16.1"
+#: Releases arguments are written for, the newest first.
+RELEASES = ("0.19", "0.16")
+VERSION = f"Megatron-LM core {RELEASES[0]}"
 
 Arguments = list[tuple[str, ...]]
 
@@ -28,7 +31,7 @@ def blocks_of(model: Model) -> list[Block]:
     return [model.blocks[name] for part in model.layers for name in part.blocks * part.repeat]
 
 
-def model_arguments(model: Model, seq_len: int) -> Arguments:
+def model_arguments(model: Model, seq_len: int, release: str = RELEASES[0]) -> Arguments:
     """The model's arguments; a model they cannot describe is refused."""
     blocks = blocks_of(model)
     _check_frame(model, blocks)
@@ -38,7 +41,9 @@ def model_arguments(model: Model, seq_len: int) -> Arguments:
         *_attention(blocks),
         *_feed_forward(blocks),
         *_positions(model, blocks, seq_len),
+        *_rotary(model, blocks, release),
         ("--normalization", NORMS[blocks[0].norm]),
+        ("--norm-epsilon", plain(model.norm_epsilon)),
         ("--vocab-size", str(model.vocab)),
     ]
     if not model.head.tied:
@@ -56,21 +61,9 @@ def _no_arguments(what: str, fix: str = "export to a framework that has it, or c
 
 def _check_frame(model: Model, blocks: Sequence[Block]) -> None:
     """What stands around mixers and feed-forwards."""
-    embedding, head = model.embedding, model.head
-    for present, what in (
-        (embedding.token_types is not None, "has segments"),
-        (embedding.width is not None, "has token embeddings of another width"),
-        (embedding.norm is not None, "normalises its embeddings"),
-        (head.bias, "has a bias on its logits"),
-        (head.transform, "has a dense layer before its logits"),
-        (head.softcap, "squashes its logits"),
-        (any(block.parallel for block in blocks), "has parallel halves in its blocks"),
-        (any(block.norm_position != "before" for block in blocks), "has norms that are not before its halves"),
-        (any(block.mixer is None or block.feed_forward is None for block in blocks), "has blocks with one half"),
-    ):
-        if present:
-            _no_arguments(what)
-    norms = {head.norm, *(block.norm for block in blocks)}
+    for what in unusual_frame(model):
+        _no_arguments(what)
+    norms = {model.head.norm, *(block.norm for block in blocks)}
     if len(norms) > 1 or not norms <= NORMS.keys():
         _no_arguments(f"has the norms {', '.join(sorted(map(str, norms)))}")
     further = model.multi_token_prediction
@@ -115,19 +108,8 @@ def _attention(blocks: Sequence[Block]) -> Iterator[tuple[str, ...]]:
 
 
 def _check_attention(mixer: Attention, norm: str) -> None:
-    for present, what in (
-        (not mixer.causal, "has attention to later tokens"),
-        (mixer.value_dim not in (None, mixer.head_dim), "has values of another width than keys"),
-        (mixer.chunk is not None, "has chunked attention"),
-        (mixer.qk_norm not in ("none", "head"), "normalises queries and keys over all heads"),
-        (mixer.qk_norm != "none" and mixer.qk_norm_kind != norm, "normalises queries and keys in its own way"),
-        (mixer.value_norm, "normalises values"),
-        (mixer.key_is_value, "has keys that are values"),
-        (mixer.output_gate == "head" or mixer.gate_bias, "has gates on its attention heads"),
-        (mixer.indexer is not None, "chooses its keys by an indexer"),
-    ):
-        if present:
-            _no_arguments(what)
+    for what in unusual_attention(mixer, norm):
+        _no_arguments(what)
 
 
 def _latent(mixer: LatentAttention, norm: str) -> Iterator[tuple[str, ...]]:
@@ -244,6 +226,8 @@ def _mixture(mixture: Mixture) -> Iterator[tuple[str, ...]]:
             yield ("--moe-shared-expert-gate",)
     if mixture.latent is not None:
         yield "--moe-latent-size", str(mixture.latent)
+    if mixture.routed_scale != 1:
+        yield "--moe-router-topk-scaling-factor", plain(mixture.routed_scale)
     yield "--moe-router-dtype", "fp32"
     yield ("--moe-grouped-gemm",)
 
@@ -252,6 +236,8 @@ def _check_mixture(mixture: Mixture) -> None:
     single, sigmoid = mixture.top_k == 1, mixture.score == "sigmoid"
     for present, what in (
         (mixture.router_scale, "scales what its router reads"),
+        # Megatron-LM ranks groups by the sum of their best scores, as DeepSeek-V3 does
+        (mixture.groups > 1 and not sigmoid, "chooses groups of experts by their best one"),
         (mixture.trained_correction, "trains the bias that balances its experts"),
         (mixture.correction_bias and not sigmoid, "balances experts by a bias without sigmoid gates"),
         (sigmoid and not mixture.renormalise and not single, "has sigmoid gates that do not add up to one"),
@@ -271,7 +257,72 @@ def _positions(model: Model, blocks: Sequence[Block], seq_len: int) -> Iterator[
     if rows is not None and any(rotary):
         _no_arguments("has learned and rotary positions")
     kind = "learned_absolute" if rows is not None else "rope" if any(rotary) else "none"
-    yield "--position-embedding-type", kind
+    yield "--position-embedding-type", "yarn" if kind == "rope" and _is_plain_yarn(model, blocks) else kind
     if kind == "rope" and not all(rotary):
         yield "--no-rope-freq", list_text([not turned for turned in rotary])
     yield "--max-position-embeddings", str(rows or max(model.max_seq_len, seq_len))
+
+
+def _is_plain_yarn(model: Model, blocks: Sequence[Block]) -> bool:
+    """YaRN outside latent attention, which has a position type of its own."""
+    scaling = model.rotary.scaling
+    return scaling is not None and scaling.kind == "yarn" and not isinstance(blocks[0].mixer, LatentAttention)
+
+
+def _rotary(model: Model, blocks: Sequence[Block], release: str) -> Iterator[tuple[str, ...]]:
+    """Base and scaling of rotary positions; what has no argument must have the value Megatron-LM gives it."""
+    if not any(getattr(block.mixer, "rotary", False) for block in blocks):
+        return
+    rotary, latent = model.rotary, isinstance(blocks[0].mixer, LatentAttention)
+    if not rotary.base.is_integer():
+        _no_arguments(f"has the rotary base {rotary.base}, no whole number")
+    yield "--rotary-base", str(int(rotary.base))
+    if rotary.share != 1 and not latent:
+        yield "--rotary-percent", plain(rotary.share)
+    match rotary.scaling:
+        case None:
+            if latent:
+                # latent attention is scaled by YaRN unless told otherwise
+                yield "--rope-type", "rope"
+        case RotaryScaling(kind="yarn") as yarn:
+            yield from _yarn(yarn, release, latent=latent)
+        case RotaryScaling(kind="llama3") as scaling if not latent:
+            # the argument for the factor is parsed and never read (core 0.16.1 and 0.19.2)
+            _fixed(scaling, {"factor": 8.0, "low_frequency": 1.0, "high_frequency": 4.0, "original_seq_len": 8192})
+            yield ("--use-rope-scaling",)
+        case RotaryScaling(kind="linear", factor=factor) if not latent and factor.is_integer():
+            yield "--rotary-seq-len-interpolation-factor", str(int(factor))
+        case RotaryScaling(kind=kind):
+            _no_arguments(f"scales its rotary positions by {kind}")
+
+
+def _yarn(scaling: RotaryScaling, release: str, *, latent: bool) -> Iterator[tuple[str, ...]]:
+    _fixed(scaling, {"attention_factor": None})
+    if latent:
+        _fixed(scaling, {"original_seq_len": 4096, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": True})
+        yield "--rope-type", "yarn"
+    elif release == "0.16":
+        fix = f"export for {RELEASES[0]}, which has it"
+        raise InputError("job: model", "has YaRN outside latent attention, which core 0.16 has no arguments for", fix)
+    else:
+        yield "--yarn-original-max-position-embeddings", str(scaling.original_seq_len)
+        yield "--yarn-beta-fast", plain(scaling.beta_fast)
+        yield "--yarn-beta-slow", plain(scaling.beta_slow)
+        yield (f"--{'' if scaling.truncate else 'no-'}yarn-correction-range-round-to-int",)
+    yield "--rotary-scaling-factor", plain(scaling.factor)
+    # as transformers: both corrections, or that of the whole head alone
+    both = scaling.mscale is not None and scaling.mscale_all_dim is not None
+    yield "--mscale", plain(scaling.mscale if both and scaling.mscale is not None else 1.0)
+    yield "--mscale-all-dim", plain(scaling.mscale_all_dim if both and scaling.mscale_all_dim is not None else 0.0)
+
+
+def _fixed(scaling: RotaryScaling, values: Mapping[str, object]) -> None:
+    """Refuses a constant that Megatron-LM has another value for and no argument."""
+    for name, value in values.items():
+        if getattr(scaling, name) != value:
+            _no_arguments(f"has {scaling.kind} rotary scaling with {name} {getattr(scaling, name)} instead of {value}")
+
+
+def plain(value: float) -> str:
+    """A number as people write it."""
+    return f"{value:.12g}"
