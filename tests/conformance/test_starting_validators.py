@@ -14,7 +14,11 @@ from typing import Any
 
 import pytest
 
+from dovetail import models
+from dovetail.errors import InputError
 from dovetail.launch.starting.start_file import start_file
+from dovetail.launch.targets import EXPORTERS
+from dovetail.plans.plan_file import task_of
 from starting_launches import STARTS, cluster_of, launch_of
 
 PYTHON = os.environ.get("DOVETAIL_STARTING_PYTHON")
@@ -102,3 +106,38 @@ def test_kubernetes_accepts_every_document(tmp_path):
     paths += [write("kubernetes", "maxtext", 64, chip, tmp_path) for chip in ("mi300x", "tpu-v5p", "gaudi3", "ipu-mk2")]
     answers = asked(KUBERNETES, paths, tmp_path)
     assert answers == {path: [["Service", None], ["ConfigMap", None], ["Job", None]] for path in paths}
+
+
+#: Target → the framework, and a plan it runs.
+EXPORTED = {
+    "megatron": ("megatron", {"tensor_parallel": 2, "sequence_parallel": True, "zero_stage": 1}),
+    "bridge": ("megatron", {"tensor_parallel": 2, "sequence_parallel": True, "zero_stage": 1}),
+    "torchtitan": ("torchtitan", {"zero_stage": 3, "recompute": "selective"}),
+    "deepspeed": ("deepspeed", {"zero_stage": 3, "recompute": "full"}),
+    "accelerate": ("fsdp", {"zero_stage": 3, "recompute": "full"}),
+    "maxtext": ("maxtext", {"zero_stage": 3, "recompute": "full"}),
+}
+
+
+def test_exported_launches_are_taken(tmp_path):
+    """Every target and every model of the catalogue that it takes."""
+    files: dict[str, dict[str, list[str]]] = {"skypilot": {}, "kubernetes": {}}
+    for target, (framework, plan) in EXPORTED.items():
+        for model in models.names():
+            job = {"model": model, "seq_len": min(2048, models.load(model).max_seq_len), "global_batch": 64}
+            cluster = {"chip": "h100-sxm", "chips": 64, "framework": framework}
+            try:
+                task = task_of({"job": job, "cluster": cluster, "plan": plan}, model)
+                launch = EXPORTERS[target].export(task)
+            except InputError:
+                continue
+            assert launch.start is not None
+            for kind, paths in files.items():
+                path = tmp_path / f"{kind}-{target}-{model}.yaml"
+                path.write_text(start_file(kind, launch, target, task.cluster, target)[1], encoding="utf-8")
+                paths[str(path)] = list(launch.start.fill_in)
+    assert len(files["skypilot"]) > 250
+    for _, nodes, accelerators, _ in asked(SKYPILOT, files["skypilot"], tmp_path).values():
+        assert (nodes, accelerators) == (8, {"H100": 8})
+    answers = asked(KUBERNETES, list(files["kubernetes"]), tmp_path)
+    assert all(each == [["Service", None], ["ConfigMap", None], ["Job", None]] for each in answers.values())

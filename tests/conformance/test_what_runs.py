@@ -29,7 +29,7 @@ from dovetail.search.membership import covers
 
 #: Framework → the launch format of its plans, and a model without experts and one with them.
 RUN = {
-    "megatron": ("megatron", "llama-3.2-1b", "deepseek-v2-lite"),
+    "megatron": ("megatron", "qwen3-0.6b", "deepseek-v2-lite"),
     "torchtitan": ("torchtitan", "llama-3.1-8b", "deepseek-v2-lite"),
     "deepspeed": ("deepspeed", "llama-3.2-1b", "deepseek-v2-lite"),
     "fsdp": ("accelerate", "llama-3.2-1b", "mixtral-8x7b"),

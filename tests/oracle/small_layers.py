@@ -148,7 +148,7 @@ LAYERS: Mapping[str, Layer] = {
     "GPT embedding": layer(GPT, EMBEDDING, embedding=Embedding(positions=9), dropout=True),
     "BERT embedding": layer(GPT, EMBEDDING, embedding=Embedding(positions=9, token_types=2, width=4, norm="layer")),
     "head": layer(LLAMA, HEAD),
-    "tied head": layer(GPT, HEAD, head=Head(tied=True, bias=True, norm="layer", softcap=True)),
+    "tied head": layer(GPT, HEAD, head=Head(tied=True, bias=True, norm="layer", softcap=30.0)),
     "BERT head": layer(GPT, HEAD, head=BERT_HEAD),
     "narrow tied head": layer(GPT, HEAD, head=BERT_HEAD, embedding=Embedding(width=4)),
     "head before prediction": layer(LLAMA, HEAD, multi_token_prediction=PREDICTION_MODULE),

@@ -29,7 +29,9 @@ def export(
     out: Annotated[Path | None, typer.Option("--out", help="Write the file here; default: standard output.")] = None,
     ranks: Annotated[Ranks | None, typer.Option("--ranks", help="Chakra: one rank per stage, or all ranks.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Allow --out to overwrite a file.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: target, version, as, text, notes, out.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON: target, version, as, name, text, notes, out.")
+    ] = False,
 ) -> None:
     """Write a plan as a framework's launch file; a plan the framework cannot run is refused with the reason."""
     if to in ("perfetto", "chakra") and start is not None:

@@ -57,9 +57,12 @@ def import_launch(
         write_text(out, to_yaml(written))
     if as_json:
         extra = {"unknown": list(reading.unknown), "passed_over": list(reading.passed_over)}
+        extra["assumed"] = list(reading.assumed)
         print_json({**written, **extra, "out": None if out is None else str(out)})
         return
     print_facts([*question_facts(task.job, task.cluster, task.framework), *plan_facts(task.plan)])
+    for text in reading.assumed:
+        print_facts(wrapped("assumed", text))
     if reading.unknown:
         print_facts(wrapped("unknown", f"{', '.join(reading.unknown)}: unknown options, which the plan ignores"))
     typer.echo(

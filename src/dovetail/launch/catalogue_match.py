@@ -28,6 +28,11 @@ def same_model(document: Document, where: str) -> str | Document:
     return document_of(model)
 
 
+def is_same(one: Model, other: Model) -> bool:
+    """Whether two models have the same figures, vocabulary and constants included."""
+    return one.vocab == other.vocab and _figures(one, frozenset()) == _figures(other, frozenset())
+
+
 def same_figures(model: Model, unsaid: frozenset[str] = frozenset()) -> tuple[str, ...]:
     """Names of the catalogue's models with the same figures; vocabulary, longest sequence and what is unsaid aside.
 
@@ -47,15 +52,19 @@ def _catalogue_by_figures(unsaid: frozenset[str]) -> Mapping[str, tuple[str, ...
 
 def _figures(model: Model, unsaid: frozenset[str]) -> str:
     """What makes a model itself, whatever it and its blocks are called."""
-    left_out = {*_LEFT_OUT, *unsaid}
-    document = {key: value for key, value in model.model_dump(mode="json").items() if key not in left_out}
+    document = {key: value for key, value in model.model_dump(mode="json").items() if key not in {*_LEFT_OUT, *unsaid}}
     layers = [block.model_dump(mode="json") for block in blocks_of(model)]
-    if model.multi_token_prediction is not None:
-        document["multi_token_prediction"]["block"] = layers[-1]
+    further = model.multi_token_prediction
+    if further is not None:
+        # its own block beside the others, whatever it is called
+        document["multi_token_prediction"]["block"] = None
+        layers.append(model.blocks[further.block].model_dump(mode="json"))
     for layer in layers:
         half: Document = layer["feed_forward"] or {}
         for left_out in ("imbalance", *unsaid):
             half.pop(left_out, None)
+        if half.get("groups") == 1:
+            half.pop("top_groups")
         if half.get("score") == "softmax" and half["renormalise"]:
             # a softmax over all, scaled to add up to one over the chosen, is a softmax over the chosen
             half["score"] = "top_k_softmax"

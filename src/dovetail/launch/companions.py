@@ -26,8 +26,12 @@ class Companions:
 
     def has(self, name: str) -> bool:
         """Whether there is such a file."""
-        written = any(Path(each) == Path(name) for each in self.written)
-        return written or (self.folder is not None and (self.folder / name).is_file())
+        if any(Path(each) == Path(name) for each in self.written):
+            return True
+        try:
+            return self.folder is not None and (self.folder / name).is_file()
+        except (OSError, ValueError):
+            return False
 
     def text(self, name: str, where: str) -> str:
         """The text of a file that an option names; a path is taken from the script's folder."""

@@ -57,6 +57,8 @@ class Reading:
     passed_over: tuple[str, ...] = ()
     #: options nobody here knows: listed, never dropped in silence
     unknown: tuple[str, ...] = ()
+    #: what the file leaves to its framework and is taken to be otherwise here
+    assumed: tuple[str, ...] = ()
 
 
 def launched_overlaps(task: Task, *targets: str) -> OverlapSwitches:

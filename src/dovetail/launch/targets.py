@@ -7,9 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from dovetail import models
+from dovetail.documents import validate
 from dovetail.errors import InputError, quoted
 from dovetail.launch.accelerate import read as accelerate_read
 from dovetail.launch.accelerate import write as accelerate
+from dovetail.launch.catalogue_match import is_same
 from dovetail.launch.companions import Companions
 from dovetail.launch.deepspeed import read as deepspeed_read
 from dovetail.launch.deepspeed import write as deepspeed
@@ -23,6 +26,7 @@ from dovetail.launch.megatron import write as megatron
 from dovetail.launch.shell.script import read_script
 from dovetail.launch.torchtitan import read as torchtitan_read
 from dovetail.launch.torchtitan import write as torchtitan
+from dovetail.models import Model
 from dovetail.plans.launch_models.megatron import RELEASES
 from dovetail.plans.plan_file import Task
 
@@ -37,13 +41,27 @@ class Exporter:
     write: Callable[[Task, str], Launch]
     #: releases there is a choice of, the newest first
     releases: tuple[str, ...] = ("",)
+    #: what reads the model of a launch file, where it holds one
+    reads: Callable[[str, str, int], Reading] | None = None
 
     def export(self, task: Task, release: str | None = None) -> Launch:
         """The launch file; for the newest release unless one is named."""
         if release is not None and release not in self.releases:
             choices = ", ".join(self.releases) if self.releases != ("",) else self.version
             raise InputError("--release", f"is {quoted(release)}", f"it should be one of {choices}")
-        return self.write(task, release or self.releases[0])
+        launch = self.write(task, release or self.releases[0])
+        if self.reads is not None:
+            self._check(task, launch)
+        return launch
+
+    def _check(self, task: Task, launch: Launch) -> None:
+        """What was written is read again, lest a part of the model that has no word was left out."""
+        assert self.reads is not None
+        read = self.reads(launch.text, launch.name, task.cluster.chips).job["model"]
+        model = models.load(read) if isinstance(read, str) else validate(Model, read, launch.name)
+        if not is_same(model, task.job.model):
+            what = f"has parts that {self.version} would train otherwise"
+            raise InputError("job: model", what, "export to another framework")
 
     def version_of(self, release: str | None) -> str:
         """The version that is written for, in full."""
@@ -51,12 +69,12 @@ class Exporter:
 
 
 EXPORTERS: dict[str, Exporter] = {
-    "megatron": Exporter("Megatron-LM core", megatron.export, RELEASES),
+    "megatron": Exporter("Megatron-LM core", megatron.export, RELEASES, megatron_read.read),
     "bridge": Exporter(bridge.VERSION, lambda task, _: bridge.export(task)),
-    "torchtitan": Exporter(torchtitan.VERSION, lambda task, _: torchtitan.export(task)),
+    "torchtitan": Exporter(torchtitan.VERSION, lambda task, _: torchtitan.export(task), reads=torchtitan_read.read),
     "deepspeed": Exporter(deepspeed.VERSION, lambda task, _: deepspeed.export(task)),
     "accelerate": Exporter(accelerate.VERSION, lambda task, _: accelerate.export(task)),
-    "maxtext": Exporter(maxtext.VERSION, lambda task, _: maxtext.export(task)),
+    "maxtext": Exporter(maxtext.VERSION, lambda task, _: maxtext.export(task), reads=maxtext_read.read),
 }
 
 #: Target → what reads its launch files: the text, what to call the file, the number of chips where that is said, and
@@ -65,19 +83,34 @@ IMPORTERS: dict[str, Callable[[str, str, int | None, Companions], Reading]] = {
     "megatron": lambda text, where, chips, _: megatron_read.read(text, where, chips),
     "torchtitan": torchtitan_read.read,
     "deepspeed": deepspeed_read.read,
-    "accelerate": lambda text, where, _, __: accelerate_read.read(_configuration(text, where), where),
-    "maxtext": lambda text, where, _, __: maxtext_read.read(_configuration(text, where), where),
+    "accelerate": lambda text, where, _, __: _read_accelerate(text, where),
+    "maxtext": lambda text, where, chips, _: _read_maxtext(text, where, chips),
 }
 
 
-def _configuration(text: str, where: str) -> str:
-    """The YAML of a file: the file itself, or what a script writes."""
+def _configuration(text: str, where: str) -> tuple[str, list[str]]:
+    """The YAML of a file and the words of its launch: the file itself, or what a script writes and starts."""
     if not text.startswith("#!"):
-        return text
-    written = [each for name, each in read_script(text, where).files.items() if name.endswith((".yaml", ".yml"))]
-    if len(written) != 1:
-        raise InputError(where, f"writes {len(written)} YAML files", "it should write one, or give the YAML itself")
-    return written[0]
+        return text, []
+    script = read_script(text, where)
+    written = {name: each for name, each in script.files.items() if name.endswith((".yaml", ".yml"))}
+    texts = set(written.values())
+    if len(texts) != 1:
+        raise InputError(where, f"writes {len(texts)} YAML files", "it should write one, or give the YAML itself")
+    launches = [words for words in script.commands if written.keys() & set(words) and words[0] != "mv"]
+    return texts.pop(), [word for words in launches for word in words]
+
+
+def _read_maxtext(text: str, where: str, chips: int | None) -> Reading:
+    text, words = _configuration(text, where)
+    pairs = [word.partition("=") for word in words if re.match(r"[a-z][a-z0-9_]*=", word)]
+    return maxtext_read.read(text, where, chips, {key: value for key, _, value in pairs})
+
+
+def _read_accelerate(text: str, where: str) -> Reading:
+    text, words = _configuration(text, where)
+    flags = [word.partition("=")[0] for word in words if word.startswith("--")]
+    return accelerate_read.read(text, where, tuple(flag for flag in flags if flag not in accelerate_read.STARTED))
 
 
 #: What only files of a target have, in the order of asking: DeepSpeed also starts Megatron-LM.

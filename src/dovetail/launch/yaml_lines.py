@@ -20,5 +20,9 @@ def yaml_lines(document: Mapping[str, Any], indent: str = "") -> Iterator[str]:
             yield from yaml_lines(cast("Mapping[str, Any]", value), f"{indent}  ")
         elif isinstance(value, str) and _PLAIN.fullmatch(value) and value.casefold() not in _NO_TEXT:
             yield f"{indent}{key}: {value}"
+        elif isinstance(value, float):
+            # YAML takes 1e-06 for text
+            digits, letter, exponent = json.dumps(value).partition("e")
+            yield f"{indent}{key}: {digits}{'.0' if letter and '.' not in digits else ''}{letter}{exponent}"
         else:
             yield f"{indent}{key}: {json.dumps(value)}"

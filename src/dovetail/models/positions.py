@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from dovetail.documents import Spec
 from dovetail.errors import InputError
-from dovetail.models.limits import Factor, Tokens
+from dovetail.models.limits import Factor, Text, Tokens
 
 Base = Annotated[float, Field(ge=1, le=1e12)]
 
@@ -59,3 +59,5 @@ class Rotary(Spec):
     """part of each head that is turned"""
     scaling: RotaryScaling | None = None
     """for long sequences"""
+    further: Annotated[tuple[Text, ...], Field(strict=False, max_length=64)] = ()
+    """what config.json says besides, which no launch file has a word for"""

@@ -9,7 +9,7 @@ from dovetail.errors import InputError
 from dovetail.frameworks import Framework
 from dovetail.models import Job
 from dovetail.plans.launch_models import maxtext, megatron, torchtitan_shapes
-from dovetail.plans.launch_models.megatron import model_arguments
+from dovetail.plans.launch_models.megatron import check_structure
 from dovetail.plans.plan import Plan
 from dovetail.plans.rules import Obstacle, PlanRule
 
@@ -46,7 +46,7 @@ MEGATRON_OPTIMIZERS: dict[str, tuple[tuple[str, ...], ...]] = {
 
 def _megatron_job(job: Job) -> None:
     _check_optimizer(job, MEGATRON_OPTIMIZERS, megatron.VERSION)
-    model_arguments(job.model, job.seq_len)
+    check_structure(job.model, job.seq_len)
 
 
 def _check_optimizer(job: Job, optimizers: Iterable[str], version: str) -> None:
@@ -131,15 +131,15 @@ def _torchtitan_degrees(plan: Plan, job: Job, _: Framework) -> Iterator[Obstacle
         yield field, f"splits {job.seq_len} tokens into {parts} parts", "choose degrees that divide them"
     if c > 1 and torchtitan_shapes.varies_in_length(job.model):
         yield "context_parallel", f"is {c} with attention over variable lengths", "set it to 1"
-    further = job.model.multi_token_prediction
-    for field, degree in (("context_parallel", c), ("pipeline_parallel", plan.pipeline_parallel)):
-        if further is not None and degree > 1:
-            yield field, f"is {degree} with predictions of further tokens", "set it to 1"
+    if c > 1 and job.model.multi_token_prediction is not None:
+        yield "context_parallel", f"is {c} with predictions of further tokens", "set it to 1"
 
 
-def _torchtitan_tied(plan: Plan, job: Job, _: Framework) -> Iterator[Obstacle]:
-    if job.model.head.tied and plan.pipeline_parallel > 1:
-        yield "pipeline_parallel", f"is {plan.pipeline_parallel} with tied embeddings", "set it to 1"
+def _torchtitan_ends(plan: Plan, job: Job, _: Framework) -> Iterator[Obstacle]:
+    further = job.model.multi_token_prediction is not None
+    if plan.pipeline_parallel > 1 and (job.model.head.tied or further):
+        what = "predictions of further tokens" if further else "tied embeddings"
+        yield "pipeline_parallel", f"is {plan.pipeline_parallel} with {what}", "set it to 1"
 
 
 def _torchtitan_shards(plan: Plan, _: Job, framework: Framework) -> Iterator[Obstacle]:
@@ -257,7 +257,9 @@ LAUNCHES = {
         _torchtitan_job,
         (
             PlanRule("torchtitan-degrees", "degrees", "degrees divide key heads and both halves", _torchtitan_degrees),
-            PlanRule("torchtitan-tied", "pipeline", "models with tied embeddings have no pipeline", _torchtitan_tied),
+            PlanRule(
+                "torchtitan-ends", "pipeline", "tied embeddings and further tokens leave no pipeline", _torchtitan_ends
+            ),
             PlanRule("torchtitan-shards", "sharding", "context chips share weights", _torchtitan_shards),
             PlanRule("experts-whole", "degrees", "spread experts are whole", _experts_whole),
             PlanRule("virtual-stages", "pipeline", "the interleaved schedule has two chunks or more", _virtual_stages),

@@ -14,6 +14,7 @@ from dovetail.documents import parse_document
 from dovetail.errors import InputError
 from dovetail.launch.maxtext.read import SHIPPED, read
 from dovetail.launch.maxtext.write import export
+from dovetail.launch.targets import read_launch
 from dovetail.plans.launch_models.maxtext import NAMED
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "launch"
@@ -156,3 +157,41 @@ def test_refused_jobs_and_experts(refusal):
     assert "spreads experts over tensor-parallel chips" in refusal(export, whole)
     cut = task("mixtral-8x7b", 64, DENSE | {"expert_tensor_parallel": 2}, framework="ideal")
     assert "expert_tensor_parallel: is 2" in refusal(export, cut)
+
+
+SHIPPED_ALONE = "base_config: base.yml\nmodel_name: llama3.1-8b\nmax_target_length: 8192\nper_device_batch_size: 2\n"
+AXES = "ici_fsdp_parallelism: 8\ndcn_data_parallelism: 1\n"
+
+
+def test_what_base_yml_leaves_to_the_chips_is_filled():
+    reading = read(SHIPPED_ALONE + "dcn_data_parallelism: 1\n", "maxtext.yml", 64)
+    assert (reading.plan["data_parallel"], reading.plan["zero_group"]) == (64, 64)
+    assert reading.job["global_batch"] == 128
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (SHIPPED_ALONE, "is left to the number of chips"),
+        (SHIPPED_ALONE + AXES + "base_num_decoder_layers: 16\n", "whose own file goes before it"),
+        (SHIPPED_ALONE + AXES + "quantization: int8\n", "which plans cannot express"),
+        (SHIPPED_ALONE + AXES + "dtype: float16\n", "which plans cannot express"),
+        (SHIPPED_ALONE.replace("llama3.1-8b", "[a]") + AXES, "model_name: is ['a']"),
+    ],
+)
+def test_yaml_that_says_something_else_is_refused(text, words, refusal):
+    assert words in refusal(read, text, "maxtext.yml")
+
+
+def test_keys_of_a_model_have_to_agree(refusal):
+    text = export(task("llama-3.1-8b", 64, DENSE, framework="maxtext")).text
+    changed = text.replace('["silu", "linear"]', '["gelu", "linear"]')
+    assert "mlp_activations: is ['gelu', 'linear']" in refusal(read, changed, "maxtext.yml")
+    changed = text.replace("1.0e-05", "tiny")
+    assert "normalization_layer_epsilon: is 'tiny'; it should be a number" in refusal(read, changed, "maxtext.yml")
+
+
+def test_a_script_overrides_its_yaml():
+    text = export(task("llama-3.1-8b", 64, DENSE, framework="maxtext")).text
+    script = f"#!/bin/bash\ncat > m.yml <<'EOF'\n{text}EOF\npython -m maxtext.train m.yml max_target_length=1024\n"
+    assert read_launch(script, "train.sh").job["seq_len"] == 1024

@@ -9,6 +9,7 @@ import pytest
 from launch_plans import as_run, completed, random_tasks, task
 
 from dovetail.errors import InputError
+from dovetail.launch.companions import Companions
 from dovetail.launch.torchtitan.read import read
 from dovetail.launch.torchtitan.write import export
 
@@ -238,3 +239,48 @@ def test_wrong_files_take_one_sentence(text, words, refusal):
     sentence = refusal(read, text, "flags.txt")
     assert sentence.startswith("flags.txt")
     assert words in sentence
+
+
+def recipe(**changes):
+    """A recipe of ours with some texts replaced."""
+    text = export(dense()).text
+    for old, new in changes.items():
+        before, _, after = text.partition(f'"{old}": ')
+        text = f'{before}"{old}": {new},{after.partition(",")[2]}'
+    return text
+
+
+TWO = "def small():\n    return Trainer.Config(training=TrainingConfig(seq_len=64))\n"
+BIG = """def big():
+    config = Trainer.Config(training=TrainingConfig(seq_len=128, local_batch_size=4))
+    config.parallelism.tensor_parallel_degree = 2
+    return config
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (recipe(n_heads=0), "do not describe a model"),
+        (recipe(theta='"abc"'), "do not describe a model"),
+        (recipe(theta="1" + "0" * 400), "it should be one that a model can have"),
+        (recipe(hidden_dim="10**9"), "the model (it is built by code)"),
+        (TWO + BIG, "has 2 functions that make a configuration"),
+        ("Trainer.Config(", "is no Python"),
+        ("def f():\n    return Trainer.Config(a=x" + ".Config" * 1500 + "())\n", "the model (it is built by code)"),
+    ],
+)
+def test_wrong_recipes_take_one_sentence(text, words, refusal):
+    try:
+        assert any(words in each for each in read(text, "recipe.py").unknown)
+    except InputError as error:
+        assert words in str(error)  # noqa: PT017
+
+
+def test_a_script_names_one_function_of_a_recipe(tmp_path):
+    (tmp_path / "mine.py").write_text(TWO + BIG, encoding="utf-8")
+    words = "torchrun --nproc_per_node 8 -m torchtitan.train --module mine --config big"
+    reading = read(words, "train.sh", companions=Companions(tmp_path))
+    assert reading.job["seq_len"] == 128
+    assert reading.plan["micro_batch"] == 4
+    assert "mine.py: config.parallelism.tensor_parallel_degree (it is assigned)" in reading.unknown

@@ -73,7 +73,13 @@ SEQUENTIAL = part(
 PARALLEL = part({"mixer": MIXER, "feed_forward": FEED_FORWARD, "parallel": st.just(True)}, shared_norm=FLAG)
 EMBEDDING = part({}, positions=st.just(64), token_types=SIZE, width=SIZE, norm=NORM)
 HEAD = part(
-    {}, tied=FLAG, bias=FLAG, norm=NORM | st.none(), transform=FLAG, transform_activation=ACTIVATION, softcap=FLAG
+    {},
+    tied=FLAG,
+    bias=FLAG,
+    norm=NORM | st.none(),
+    transform=FLAG,
+    transform_activation=ACTIVATION,
+    softcap=st.just(30.0),
 )
 
 

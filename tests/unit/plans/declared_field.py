@@ -62,7 +62,7 @@ from dovetail.search.membership import covers  # noqa: E402
 from dovetail.search.plan import plan  # noqa: E402
 from dovetail.step.layer_tables import Setting  # noqa: E402
 
-JOB = Job(models.load("llama-3.2-1b"), seq_len=2048, global_batch=8)
+JOB = Job(models.load("qwen3-0.6b"), seq_len=2048, global_batch=8)
 CLUSTER = hardware.cluster("h100-sxm", chips=2)
 MEGATRON = frameworks.load("megatron")
 ONE = {
@@ -73,7 +73,7 @@ ONE = {
 
 def document(**fields: object) -> dict:
     return {
-        "job": {"model": "llama-3.2-1b", "seq_len": 2048, "global_batch": 8},
+        "job": {"model": "qwen3-0.6b", "seq_len": 2048, "global_batch": 8},
         "cluster": {"chip": "h100-sxm", "chips": 2, "framework": "megatron"},
         "plan": fields,
     }

@@ -26,8 +26,14 @@ _DEGREES = ("dp_replicate_size", "dp_shard_size", "tp_size", "cp_size")
 _READ = {"mixed_precision", "num_processes", "fsdp_config", "parallelism_config"}
 
 
-def read(text: str, where: str) -> Reading:
-    """What a configuration of FSDP2 says."""
+#: Flags of `accelerate launch` that say again what the configuration says, or where nodes are.
+STARTED = frozenset({
+    "--config_file", "--num_machines", "--num_processes", "--machine_rank", "--main_process_ip", "--main_process_port",
+})  # fmt: skip
+
+
+def read(text: str, where: str, flags: tuple[str, ...] = ()) -> Reading:
+    """What a configuration of FSDP2 says; further flags of its launch are listed as unknown."""
     document = parse_document(text, where)
     fsdp, parallel = _section(document, "fsdp_config", where), _section(document, "parallelism_config", where)
     if not fsdp or fsdp.get("fsdp_version", 1) != 2:
@@ -50,7 +56,7 @@ def read(text: str, where: str) -> Reading:
         plan["context_kind"] = _choice(parallel, f"{_P}cp_comm_strategy", _CONTEXT, "allgather", where)
     job = {"precision": _choice(document, "mixed_precision", _PRECISIONS, "no", where)}
     known = {*_HARMLESS.split(), *_READ}
-    unknown = [key for key in document if key not in known]
+    unknown = [*flags, *(key for key in document if key not in known)]
     unknown += [f"fsdp_config.{key}" for key in fsdp if key not in _FSDP.split()]
     names = {f"{_P}{name}" for name in (*_DEGREES, "cp_comm_strategy")}
     unknown += [f"parallelism_config.{key}" for key in parallel if key not in names]

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from math import prod
 from typing import Any
 
-from dovetail.documents import parse_document
+from dovetail import models
+from dovetail.documents import parse_document, validate
 from dovetail.errors import InputError, one_of, quoted
 from dovetail.launch.catalogue_match import same_model
 from dovetail.launch.launch_file import Reading
-from dovetail.plans.launch_models.maxtext import NAMED
+from dovetail.models import Model
+from dovetail.plans.launch_models.maxtext import NAMED, model_keys
 
 _AXES = ("tensor", "tensor_sequence", "expert", "context", "fsdp", "pipeline", "data")
+#: What base.yml leaves to the number of chips.
+_FILLED = ("ici_fsdp_parallelism", "dcn_data_parallelism")
+#: Values of a key that turn nothing on.
+_OFF = (False, None, 0, -1, "default", "")
 _MAX_DEGREE = 2**24
 
 #: Models MaxText ships with the figures of the catalogue.
@@ -56,21 +63,14 @@ _READ = {*_MODEL.split(), *_JOB.split(), *(f"{where}_{axis}_parallelism" for whe
 Document = dict[str, Any]
 
 
-def read(text: str, where: str) -> Reading:
-    """What a YAML says; keys that base.yml would fill are taken as absent."""
-    document = parse_document(text, where)
-    harmless = frozenset(_HARMLESS.split())
-    axes = {axis: _degree(document, axis, where) for axis in _AXES}
+def read(text: str, where: str, chips: int | None = None, overrides: Mapping[str, str] | None = None) -> Reading:
+    """What a YAML says, with overrides of the command line put first; `chips` fill an axis that is left to them."""
+    document = {**parse_document(text, where), **{key: _scalar(value) for key, value in (overrides or {}).items()}}
+    axes = _axes(document, chips, where)
     t = axes["tensor"] * axes["tensor_sequence"]
     c, e, p = axes["context"], axes["expert"], axes["pipeline"]
     copies, shared = axes["data"] * axes["fsdp"] * e, axes["fsdp"] * c * e
-    chips = prod(axes.values())
-    steps = _whole(document, "gradient_accumulation_steps", where, 1)
-    batch = document.get("per_device_batch_size", 1)
-    if not isinstance(batch, int | float) or isinstance(batch, bool) or not 0 < batch <= _MAX_DEGREE:
-        raise InputError(f"{where}: per_device_batch_size", f"is {quoted(batch)}", "it should be a number above 0")
-    total = round(batch * chips * steps)
-    rounds = _whole(document, "num_pipeline_microbatches", where, p) if p > 1 else steps
+    total, rounds = _batch(document, prod(axes.values()), p, where)
     if total % (copies * rounds):
         what = f"makes a batch of {total} for {copies} copies in {rounds} rounds"
         raise InputError(f"{where}: per_device_batch_size", what, "their product should divide it")
@@ -88,29 +88,100 @@ def read(text: str, where: str) -> Reading:
         plan["context_kind"] = str(document.get("context_parallel_strategy", "all_gather"))
     if p > 1:
         plan["pipeline_schedule"] = "gpipe"
+    harmless = frozenset(_HARMLESS.split())
     unknown = tuple(key for key in document if key not in _READ and key not in harmless)
     passed_over = tuple(key for key in document if key in harmless)
-    return Reading("maxtext", _job(document, total, where), {"chips": chips}, plan, passed_over, unknown)
+    job = _job(document, total, where)
+    return Reading("maxtext", job, {"chips": prod(axes.values())}, plan, passed_over, unknown)
+
+
+def _scalar(text: str) -> object:
+    """A value of the command line, as YAML has it."""
+    try:
+        return json.loads(text.lower() if text.lower() in ("true", "false") else text)
+    except ValueError:
+        return text
+
+
+def _axes(document: Mapping[str, Any], chips: int | None, where: str) -> dict[str, int]:
+    """Chips along each axis; one that is -1, or that base.yml fills, takes the chips that are left."""
+    sizes: dict[str, int] = dict.fromkeys(_AXES, 1)
+    open_axes: list[str] = []
+    for axis in _AXES:
+        for place in ("ici", "dcn"):
+            key = f"{place}_{axis}_parallelism"
+            if document.get(key, -1 if key in _FILLED else 1) == -1:
+                open_axes.append(key)
+            else:
+                sizes[axis] *= _whole(document, key, where, 1)
+        if sizes[axis] > _MAX_DEGREE:
+            raise InputError(f"{where}: {axis}", f"has {sizes[axis]} chips", f"it should have at most {_MAX_DEGREE}")
+    if not open_axes:
+        return sizes
+    if chips is None or len(open_axes) > 1:
+        fix = "write it as a number" if len(open_axes) > 1 else "write it as a number, or give --chips"
+        raise InputError(f"{where}: {open_axes[0]}", "is left to the number of chips", fix)
+    left, rest = divmod(chips, prod(sizes.values()))
+    if rest or not left:
+        what = f"is left to {chips} chips, which the other axes do not divide"
+        raise InputError(f"{where}: {open_axes[0]}", what, "correct the degrees")
+    sizes[open_axes[0].split("_", 1)[1].removesuffix("_parallelism")] *= left
+    return sizes
+
+
+def _batch(document: Mapping[str, Any], chips: int, stages: int, where: str) -> tuple[int, int]:
+    """Sequences of a step, and the rounds they come in."""
+    steps = _whole(document, "gradient_accumulation_steps", where, 1)
+    batch = document.get("per_device_batch_size", 12)
+    if not isinstance(batch, int | float) or isinstance(batch, bool) or not 0 < batch <= _MAX_DEGREE:
+        raise InputError(f"{where}: per_device_batch_size", f"is {quoted(batch)}", "it should be a number above 0")
+    rounds = _whole(document, "num_pipeline_microbatches", where, stages) if stages > 1 else steps
+    return round(batch * chips * steps), rounds
 
 
 def _job(document: Mapping[str, Any], batch: int, where: str) -> Document:
-    precision = "fp32" if document.get("dtype") == "float32" else "bf16"
-    if str(document.get("quantization") or "").startswith("fp8"):
-        precision = "fp8"
     job: Document = {
-        "global_batch": batch, "precision": precision, "optimizer": str(document.get("opt_type", "adamw")),
+        "global_batch": batch, "precision": _precision(document, where),
+        "optimizer": str(document.get("opt_type", "adamw")),
         "attention": "unfused" if document.get("attention") == "dot_product" else "fused",
     }  # fmt: skip
     if "max_target_length" in document:
         job["seq_len"] = _whole(document, "max_target_length", where, 1)
     name = document.get("model_name", "default")
     if name == "default":
-        job["model"] = _model(document, where)
-    elif name in SHIPPED:
+        job["model"] = _checked(_model(document, where), document, where)
+    elif isinstance(name, str) and name in SHIPPED:
+        beside = [key for key in _MODEL.split() if key in document and key != "model_name"]
+        if beside:
+            what = f"stands beside model_name {name}, whose own file goes before it"
+            raise InputError(f"{where}: {beside[0]}", what, "drop it, or call the model default and give all keys")
         job["model"] = SHIPPED[name]
     else:
-        raise InputError(f"{where}: model_name", f"is {quoted(name)}", one_of((*SHIPPED, "default"), name))
+        raise InputError(f"{where}: model_name", f"is {quoted(name)}", one_of((*SHIPPED, "default"), str(name)))
     return job
+
+
+def _precision(document: Mapping[str, Any], where: str) -> str:
+    dtype, narrow = document.get("dtype", "bfloat16"), document.get("quantization") or ""
+    if dtype not in ("bfloat16", "float32") or narrow not in ("", "fp8", "fp8_full"):
+        key = "dtype" if dtype not in ("bfloat16", "float32") else "quantization"
+        what = f"is {quoted(document[key])}, which plans cannot express"
+        raise InputError(f"{where}: {key}", what, "use bfloat16, float32 or fp8")
+    return "fp8" if narrow else "fp32" if dtype == "float32" else "bf16"
+
+
+def _checked(model: str | Document, document: Mapping[str, Any], where: str) -> str | Document:
+    """Refuses keys that say something else than the model that was read."""
+    found = models.load(model) if isinstance(model, str) else validate(Model, model, where)
+    keys = model_keys(found)
+    for key in _MODEL.split():
+        value = document.get(key)
+        if key == "normalization_layer_epsilon" and isinstance(value, str):
+            continue
+        if key in document and value != keys.get(key, value if value in _OFF else None):
+            what = f"is {quoted(value)}, which is no model of a {keys.get('decoder_block')} block that we know"
+            raise InputError(f"{where}: {key}", what, f"it should be {quoted(keys.get(key))}")
+    return model
 
 
 def _whole(document: Mapping[str, Any], key: str, where: str, otherwise: int | None = None) -> int:
@@ -121,14 +192,13 @@ def _whole(document: Mapping[str, Any], key: str, where: str, otherwise: int | N
     return value
 
 
-def _degree(document: Mapping[str, Any], axis: str, where: str) -> int:
-    """Chips along an axis, within a slice and across slices."""
-    found = 1
-    for place in ("ici", "dcn"):
-        found *= _whole(document, f"{place}_{axis}_parallelism", where, 1)
-    if found > _MAX_DEGREE:
-        raise InputError(f"{where}: {axis}", f"has {found} chips", f"it should have at most {_MAX_DEGREE}")
-    return found
+def _number(document: Mapping[str, Any], key: str, where: str, otherwise: float) -> float:
+    value = document.get(key, otherwise)
+    try:
+        # YAML takes 1e-6 for text, MaxText for a number
+        return float(value)
+    except (TypeError, ValueError):
+        raise InputError(f"{where}: {key}", f"is {quoted(value)}", "it should be a number") from None
 
 
 def _model(document: Mapping[str, Any], where: str) -> str | Document:
@@ -139,8 +209,8 @@ def _model(document: Mapping[str, Any], where: str) -> str | Document:
 
     kind = document.get("decoder_block", "llama2")
     kinds = ("llama2", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gpt3", "gpt_oss")
-    if kind not in kinds:
-        raise InputError(f"{where}: decoder_block", f"is {quoted(kind)}", one_of(kinds, kind))
+    if not isinstance(kind, str) or kind not in kinds:
+        raise InputError(f"{where}: decoder_block", f"is {quoted(kind)}", one_of(kinds, str(kind)))
     norm, layers = ("layer" if kind == "gpt3" else "rms"), size("base_num_decoder_layers")
     mixer: Document = {
         "kind": "attention", "heads": size("base_num_query_heads"), "kv_heads": size("base_num_kv_heads"),
@@ -162,11 +232,13 @@ def _model(document: Mapping[str, Any], where: str) -> str | Document:
         half |= {"activation": "swiglu_clamped", "bias": True, "router_bias": True}
         blocks["sliding"] = {**block, "mixer": {**mixer, "window": size("sliding_window_size")}}
         order = ["sliding", "full"]
+        if layers % 2:
+            raise InputError(f"{where}: base_num_decoder_layers", f"is {layers}", "layers of GPT-OSS come in pairs")
     found: Document = {
         "name": "imported", "hidden": size("base_emb_dim"), "vocab": size("vocab_size"), "blocks": blocks,
         "layers": [{"blocks": order, "repeat": layers // len(order)}],
         "head": {"tied": document.get("logits_via_embedding") is True, "norm": norm},
-        "norm_epsilon": float(document.get("normalization_layer_epsilon", 1e-5)),
+        "norm_epsilon": _number(document, "normalization_layer_epsilon", where, 1e-5),
         "dropout": document.get("enable_dropout") is True,
         "max_seq_len": _whole(document, "max_target_length", where, 2048),
     }  # fmt: skip
@@ -191,5 +263,6 @@ def _rotary(document: Mapping[str, Any], where: str) -> Document:
             "truncate": document.get("rope_truncate") is not False,
         }  # fmt: skip
     elif kind != "default":
-        raise InputError(f"{where}: rope_type", f"is {quoted(kind)}", one_of(("default", "llama3.1", "yarn"), kind))
+        fix = one_of(("default", "llama3.1", "yarn"), str(kind))
+        raise InputError(f"{where}: rope_type", f"is {quoted(kind)}", fix)
     return rotary

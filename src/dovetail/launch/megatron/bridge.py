@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping
 
 from dovetail.launch.launch_file import Launch, Start
-from dovetail.launch.megatron.write import arguments_of
+from dovetail.launch.megatron.write import arguments_of, environment_of
 from dovetail.plans.launch_models.megatron_lists import list_values
 from dovetail.plans.plan_file import Task
 
@@ -47,6 +47,15 @@ _OFF = {
     "grad_reduce_in_bf16": "ddp.grad_reduce_in_fp32",
     "no_yarn_correction_range_round_to_int": "model.yarn_correction_range_round_to_int",
 }
+#: Where an argument is not given: the key that says so.
+_ELSE = (
+    ("--untie-embeddings-and-output-weights", "model.share_embeddings_and_output_weights", "true"),
+    ("--use-rope-scaling", "model.rope_scaling", "false"),
+    ("--qk-layernorm", "model.qk_layernorm", "false"),
+    ("--add-qkv-bias", "model.add_qkv_bias", "false"),
+    ("--disable-bias-linear", "model.add_bias_linear", "true"),
+    ("--mtp-num-layers", "model.mtp_num_layers", "null"),
+)
 #: Said by others: by `mixed_precision`, by the plan's chunks, by the number of query groups, by the sequence's length.
 _SAID = frozenset({
     "bf16", "fp16", "fp8_format", "fp8_recipe", "fp8_param_gather", "fp4_format", "group_query_attention",
@@ -71,7 +80,8 @@ def export(task: Task) -> Launch:
         "take a recipe of the model's family: its activation and layer specification are code, which no override sets",
     )
     text = "".join(f"{line}\n" for line in lines)
-    return Launch("bridge.overrides", text, notes, by_hand, Start("torchrun", program, fill_in=fill_in))
+    start = Start("torchrun", program, environment=environment_of(task), fill_in=fill_in)
+    return Launch("bridge.overrides", text, notes, by_hand, start)
 
 
 def _overrides(task: Task) -> Iterator[str]:
@@ -88,6 +98,11 @@ def _overrides(task: Task) -> Iterator[str]:
         prefix = "model.yarn_" if plain_yarn and name in _YARN else "model."
         for key in _KEYS.get(name, (f"{prefix}{name}",)):
             yield f"{key}={_VALUES.get(name, _value)(values)}"
+    # a recipe may have turned on what the model does not have
+    given = {flag for flag, *_ in arguments}
+    for flag, key, value in _ELSE:
+        if flag not in given:
+            yield f"{key}={value}"
     if plan.virtual_stages > 1:
         yield f"model.virtual_pipeline_model_parallel_size={plan.virtual_stages}"
     recipe = _FP8[plan.fp8_recipe or "tensorwise"] if job.precision == "fp8" else _PRECISIONS[job.precision]

@@ -8,7 +8,7 @@ from typing import Any, get_args
 from dovetail.errors import InputError, quoted
 from dovetail.launch.launch_file import Reading
 from dovetail.launch.megatron.flags import SWITCHES, Flags, launched
-from dovetail.launch.megatron.read_model import read_model
+from dovetail.launch.megatron.read_model import assumed_constants, read_model
 from dovetail.launch.shell.script import Script, read_script
 from dovetail.plans.derive import even_layers
 from dovetail.plans.file_types import Fp8Recipe
@@ -80,7 +80,8 @@ def read(text: str, where: str, chips: int | None = None) -> Reading:
     _pass_defaults(flags, degrees)
     passed_over, unknown = flags.rest()
     cluster = {} if chips is None else {"chips": chips}
-    return Reading("megatron", job, cluster, plan, passed_over, unknown)
+    assumed = tuple(assumed_constants(flags, job["model"]))
+    return Reading("megatron", job, cluster, plan, passed_over, unknown, assumed)
 
 
 _BACKENDS = ("auto", "flash", "fused", "unfused", "local")

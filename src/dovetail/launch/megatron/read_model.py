@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from dovetail import models
@@ -12,6 +12,8 @@ from dovetail.launch.catalogue_match import same_figures
 from dovetail.launch.megatron.flags import Flags
 from dovetail.models import Model
 from dovetail.models.catalogue import document_of
+from dovetail.models.feed_forward import Mixture
+from dovetail.models.positions import Rotary
 from dovetail.plans.launch_models.megatron import NORMS
 from dovetail.plans.launch_models.megatron_lists import list_values
 
@@ -51,6 +53,21 @@ def _unsaid(flags: Flags) -> frozenset[str]:
         ),
     }  # fmt: skip
     return frozenset(name for name, each in stated.items() if not any(flag in flags.given for flag in each))
+
+
+def assumed_constants(flags: Flags, model: str | Document) -> Iterator[str]:
+    """What no argument states and a model of the catalogue has otherwise than Megatron-LM."""
+    if not isinstance(model, str):
+        return
+    known, unsaid = models.load(model), _unsaid(flags)
+    if "rotary" in unsaid and known.rotary != Rotary() and known.embedding.positions is None:
+        yield f"rotary positions of {model}: no argument states them, and Megatron-LM would take base 10000, unscaled"
+    if "norm_epsilon" in unsaid and known.norm_epsilon != 1e-5:
+        yield f"the epsilon {known.norm_epsilon:g} of {model}: no argument states it, and Megatron-LM would take 1e-5"
+    halves = [block.feed_forward for block in known.blocks.values()]
+    scales = {half.routed_scale for half in halves if isinstance(half, Mixture)}
+    if "routed_scale" in unsaid and scales - {1.0}:
+        yield f"the router's scale of {model}: no argument states it, and Megatron-LM would take none"
 
 
 def _vocabulary(flags: Flags, tensor_parallel: int) -> tuple[int | None, Callable[[int], int]]:

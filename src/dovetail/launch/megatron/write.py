@@ -14,7 +14,7 @@ from dovetail.models import Job
 from dovetail.plans.flags import flags_of, further_flags
 from dovetail.plans.framework_limits import recomputed_blocks
 from dovetail.plans.launch_limits import MEGATRON_OPTIMIZERS, state_replicas
-from dovetail.plans.launch_models.megatron import RELEASES, blocks_of, model_arguments
+from dovetail.plans.launch_models.megatron import RELEASES, blocks_of, check_constants, model_arguments
 from dovetail.plans.launch_models.megatron_lists import layout_text
 from dovetail.plans.overlaps import OverlapSwitches
 from dovetail.plans.plan import Plan
@@ -35,7 +35,7 @@ def export(task: Task, release: str = RELEASES[0]) -> Launch:
     start = Start(
         "torchrun",
         program,
-        environment=_environment(task, on),
+        environment=environment_of(task),
         fill_in={name: what for name, (_, what) in _FILL_IN.items()},
     )
     by_hand = (
@@ -56,12 +56,12 @@ _FILL_IN = {
 }
 
 
-def _environment(task: Task, on: OverlapSwitches) -> dict[str, str]:
+def environment_of(task: Task) -> dict[str, str]:
     """CUDA_DEVICE_MAX_CONNECTIONS: 1 orders kernels as overlaps of tensor and context parallelism want them before
     Blackwell; Megatron-FSDP and overlapped experts want more.
     """
     plan = task.plan
-    if on.expert_parallel:
+    if launched_overlaps(task, "megatron").expert_parallel:
         return {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
     if plan.zero_stage not in SHARDING and (plan.tensor_parallel > 1 or plan.context_parallel > 1):
         return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
@@ -72,6 +72,7 @@ def arguments_of(task: Task, release: str = RELEASES[0]) -> list[tuple[str, ...]
     """The arguments that make Megatron-LM run a plan; a plan it cannot run is refused."""
     job, plan = task.job, task.plan
     check_runs(plan, job, task.cluster, launched_by("megatron", task.framework))
+    check_constants(job.model, job.seq_len, release)
     on = launched_overlaps(task, "megatron")
     return [
         *model_arguments(job.model, job.seq_len, release),

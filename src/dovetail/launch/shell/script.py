@@ -47,8 +47,8 @@ def read_script(text: str, where: str, variables: tuple[str, ...] = ()) -> Scrip
         match command:
             case ("dovetail:file", name, body):
                 files[name] = body
-            case ("dovetail:literal", name, number):
-                files[name] = bodies[int(number)]
+            case ("dovetail:literal", name, number) if number.isdecimal() and int(number[:9]) < len(bodies):
+                files[name] = bodies[int(number[:9])]
             case ("mv" | "cp", name, other) if name in files:
                 files[other] = files[name]
             case ("dovetail:variables", *texts):

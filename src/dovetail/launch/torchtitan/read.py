@@ -53,7 +53,8 @@ def read(text: str, where: str, chips: int | None = None, companions: Companions
         companions = (companions or Companions()).with_written(script.files)
         _add_config(given, companions)
     given.world = chips or given.world
-    if given.model is not None:
+    if given.sets is not None:
+        # a recipe has said all it says
         return read_options(given)
     if "model.name" in given.options or "model.flavor" in given.options or given.files:
         name_model(given)
@@ -98,7 +99,7 @@ def _name_recipe(given: TitanOptions, companions: Companions) -> None:
         given.model, given.precision, given.sets = recipe.model, recipe.precision, recipe.sets
     elif named["module"] is not None and companions.has(f"{named['module']}.py"):
         file = f"{named['module']}.py"
-        add_recipe(given, companions.text(file, given.where), file)
+        add_recipe(given, companions.text(file, given.where), file, named["config"])
     elif any(named.values()):
         words = [f"--{flag} {value}" for flag, value in named.items() if value]
         given.unknown.append(f"{' '.join(words)} (we do not know what else it sets)")
@@ -291,7 +292,8 @@ def _state(values: OptionValues, replicas: int, shards: int | None, context: int
 
 def _recompute(values: OptionValues) -> str:
     mode, option = "activation_checkpoint.mode", "activation_checkpoint.selective_ac_option"
-    earlier = values.given.checkpointing is None and (values.given.files or values.has((mode, option)))
+    toml = bool(values.given.files) and values.given.sets is None
+    earlier = values.given.checkpointing is None and (toml or values.has((mode, option)))
     choice = (
         values.text(mode) if earlier else values.given.checkpointing or str(values.otherwise["activation_checkpoint"])
     )

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
-from dovetail.errors import InputError
+from dovetail.errors import InputError, quoted
 from dovetail.launch.catalogue_match import same_model
 from dovetail.launch.torchtitan.options import FlagWords, TitanOptions
 
@@ -24,33 +24,69 @@ def is_recipe(text: str) -> bool:
     return "Trainer.Config(" in text and not text.startswith("#!") and "torchrun " not in text
 
 
-def add_recipe(given: TitanOptions, text: str, where: str) -> None:
-    """Adds what a recipe says below the flags of a launch; what is computed there, not written, is listed."""
+def add_recipe(given: TitanOptions, text: str, where: str, function: str | None = None) -> None:
+    """Adds what one function of a recipe says below the flags of a launch; what is computed there is listed."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise InputError(where, "is no Python", "it should be a recipe, as torchtitan imports it") from None
-    nodes = list(_bounded(tree, where))
     options: FlagWords = {}
-    for call in (node for node in nodes if isinstance(node, ast.Call)):
-        name = _name(call.func)
-        if name in _SECTIONS:
-            options |= _options(call, _SECTIONS[name], given)
-        if name in _CONVERTERS:
-            given.precision = "fp8"
-        for keyword in call.keywords:
-            if keyword.arg == "activation_checkpoint":
-                given.checkpointing = given.checkpointing or _checkpointing(keyword.value, where)
+    for node in _bounded(_function(tree, function, where), where):
+        if isinstance(node, ast.Call):
+            name = _name(node.func)
+            if name in _SECTIONS:
+                options |= _options(node, _SECTIONS[name], given)
+            if name in _CONVERTERS:
+                given.precision = "fp8"
+            for keyword in node.keywords:
+                if keyword.arg == "activation_checkpoint":
+                    given.checkpointing = given.checkpointing or _checkpointing(keyword.value, where)
+        elif isinstance(node, ast.Assign | ast.AugAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            given.unknown += [f"{where}: {ast.unparse(each)} (it is assigned)" for each in targets
+                              if isinstance(each, ast.Attribute)]  # fmt: skip
     given.add_below(options, where)
     given.sets = {}
     constants = dict(_constants(tree))
-    try:
-        family = next(name for name, signs in _FAMILIES.items() if signs[0] <= constants.keys())
-        given.model = same_model(_FAMILIES[family][1](constants), where)
-    except StopIteration:
+    family = next((name for name, signs in _FAMILIES.items() if signs[0] <= constants.keys()), None)
+    if family is None:
         given.unknown.append(f"{where}: the model (it is built by code)")
-    except (KeyError, TypeError, AttributeError):
+        return
+    _check_sizes(constants, where)
+    try:
+        given.model = same_model(_FAMILIES[family][1](constants), where)
+    except (KeyError, TypeError, AttributeError, ArithmeticError, ValueError):
         raise InputError(where, "has constants that do not describe a model", "leave them as they were") from None
+
+
+def _function(tree: ast.Module, function: str | None, where: str) -> ast.FunctionDef:
+    """The function that makes the configuration: the one that is named, or the only one that calls Trainer.Config."""
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    if function is None:
+        found = [node for node in functions if any(_is_trainer(each) for each in _bounded(node, where))]
+    else:
+        found = [node for node in functions if node.name == function]
+    if len(found) != 1:
+        what = f"has {len(found)} functions that make a configuration" if function is None else f"has no {function}()"
+        raise InputError(where, what, "give a script that names one with --config, or a file with one")
+    return found[0]
+
+
+def _is_trainer(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Trainer.Config")
+
+
+def _check_sizes(constants: Mapping[str, Any], where: str) -> None:
+    """Numbers of a model are numbers that a model can have, before anything is multiplied."""
+    parts: list[object] = list(constants.values())
+    while parts:
+        part = parts.pop()
+        if isinstance(part, dict):
+            parts += cast("dict[str, object]", part).values()
+        elif isinstance(part, list | tuple):
+            parts += cast("list[object]", part)
+        elif isinstance(part, int | float) and not abs(part) <= 2**40:
+            raise InputError(where, f"has the number {quoted(part)}", "it should be one that a model can have")
 
 
 def _bounded(tree: ast.AST, where: str) -> Iterator[ast.AST]:
@@ -62,8 +98,10 @@ def _bounded(tree: ast.AST, where: str) -> Iterator[ast.AST]:
 
 def _name(node: ast.AST) -> str:
     """The last name of what is called; `FullAC` of `FullAC.Config`."""
+    while isinstance(node, ast.Attribute) and node.attr == "Config":
+        node = node.value
     if isinstance(node, ast.Attribute):
-        return _name(node.value) if node.attr == "Config" else node.attr
+        return node.attr
     return node.id if isinstance(node, ast.Name) else ""
 
 

@@ -127,7 +127,7 @@ def _recipe(task: Task, shape: TitanModel) -> str:
         "    return Trainer.Config(",
         "        model_spec=model_spec(config),",
         f"        loss={loss},",
-        f'        hf_assets_path="./assets/hf/{job.model.name}",'
+        f'        hf_assets_path="./assets/hf/{job.model.name}",',
         '        dataloader=HuggingFaceTextDataLoader.Config(dataset="c4"),',
         "        optimizer=default_adamw(lr=3e-4),",
         *_call("training", "TrainingConfig", _training(task)),

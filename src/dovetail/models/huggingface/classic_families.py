@@ -44,6 +44,8 @@ def gpt_bigcode(reader: ConfigReader, name: str) -> Model:
 
 def _gpt2_line(reader: ConfigReader, name: str, *, act: str, **attention: object) -> Model:
     without_cross_attention(reader)
+    only(reader, "scale_attn_weights", True)
+    only(reader, "scale_attn_by_inverse_layer_idx", False)
     hidden = reader.integer(*HIDDEN)
     size = reader.integer("n_inner", default=4 * hidden)
     positions = reader.integer(*POSITIONS, default=1024)

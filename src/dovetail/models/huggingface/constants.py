@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from math import sqrt
 from typing import Any
 
+from dovetail.errors import InputError
 from dovetail.models.huggingface.reader import ConfigReader
 from dovetail.models.limits import MAX_TOKENS
 
@@ -53,6 +54,13 @@ _FACTORS = {
     "factor": "factor", "low_freq_factor": "low_frequency", "high_freq_factor": "high_frequency",
     "beta_fast": "beta_fast", "beta_slow": "beta_slow", "attention_factor": "attention_factor",
 }  # fmt: skip
+#: All keys a rule may have; sections of a head for pictures say nothing of text, and the longest sequence stands
+#: elsewhere too.
+_KNOWN = frozenset({
+    *_FACTORS, "rope_type", "type", "rope_theta", "partial_rotary_factor", "mscale", "mscale_all_dim", "truncate",
+    "original_max_position_embeddings", "max_position_embeddings", "short_factor", "long_factor", "mrope_section",
+    "mrope_interleaved", "finetuned", "full_attention", "sliding_attention",
+})  # fmt: skip
 
 
 def _usual(table: Mapping[float, str], family: object, otherwise: float) -> float:
@@ -106,8 +114,8 @@ def attention_constants(reader: ConfigReader, mixer: Mapping[str, Any]) -> dict[
         root = reader.number("query_pre_attn_scalar")
         if root != mixer["head_dim"]:
             found["scale"] = root**-0.5
-    if str(reader.fields.get("model_type")).startswith("granite") and reader.has("attention_multiplier"):
-        found["scale"] = reader.number("attention_multiplier")
+    if str(reader.fields.get("model_type")).startswith("granite"):
+        found["scale"] = reader.number("attention_multiplier", default=1.0)
     if reader.has("attention_value_scale"):
         found["value_scale"] = reader.number("attention_value_scale")
     if mixer.get("window") is not None and (base := _local_base(reader)) is not None:
@@ -136,16 +144,20 @@ def _local_base(reader: ConfigReader) -> float | None:
 
 def _rotary(reader: ConfigReader, head_dim: int | None) -> dict[str, Any]:
     family = reader.fields.get("model_type")
-    joined = _parameters(reader)
-    base = joined.number("rope_theta", default=reader.number(*_BASE_NAMES, default=_usual(_BASES, family, 1e4)))
+    given = reader.part("rope_scaling")
+    rule = given if given is not None and given.fields else _parameters(reader)
+    base = rule.number("rope_theta", default=reader.number(*_BASE_NAMES, default=_usual(_BASES, family, 1e4)))
+    base = _parameters(reader).number("rope_theta", default=base)
     share = _usual(_SHARES, family, 1.0)
     share = reader.number("partial_rotary_factor", "rotary_pct", "rope_pct", default=share)
-    share = joined.number("partial_rotary_factor", default=share)
+    share = rule.number("partial_rotary_factor", default=share)
     dims = reader.optional("rotary_dim")
     if dims is not None and head_dim is not None:
         share = min(dims / head_dim, 1.0)
     rotary: dict[str, Any] = {"base": base, "share": share}
-    rule = reader.part("rope_scaling") or joined
+    further = [f"{name} {rule.fields[name]}"[:200] for name in rule.fields if name not in _KNOWN and rule.has(name)]
+    if further:
+        rotary["further"] = further
     scaling = _scaling(rule, reader)
     return rotary if scaling is None else {**rotary, "scaling": scaling}
 
@@ -157,13 +169,19 @@ def _scaling(rule: ConfigReader, reader: ConfigReader) -> dict[str, Any] | None:
     scaling: dict[str, Any] = {"kind": _SCALINGS[kind]}
     scaling |= {ours: rule.number(theirs) for theirs, ours in _FACTORS.items() if rule.has(theirs)}
     for name in ("mscale", "mscale_all_dim"):
-        if rule.has(name):
-            scaling[name] = rule.number(name, low=0.0)
+        # nought counts as absent
+        if rule.has(name) and (value := rule.number(name, low=0.0)):
+            scaling[name] = value
     original = rule.optional("original_max_position_embeddings", high=MAX_TOKENS)
+    longest = reader.optional("max_position_embeddings", high=MAX_TOKENS)
     if original is None and kind not in ("linear", "proportional"):
-        original = reader.optional("original_max_position_embeddings", "max_position_embeddings", high=MAX_TOKENS)
+        original = reader.optional("original_max_position_embeddings", high=MAX_TOKENS) or longest
     if original is not None:
         scaling["original_seq_len"] = original
+    if "factor" not in scaling and kind not in ("proportional", "longrope", "su"):
+        if original is None or longest is None:
+            raise InputError(rule.at("factor"), "is missing", "add how many times longer sequences become")
+        scaling["factor"] = longest / original
     if rule.has("truncate"):
         scaling["truncate"] = rule.flag("truncate", default=True)
     for theirs, ours in (("short_factor", "short_factors"), ("long_factor", "long_factors")):

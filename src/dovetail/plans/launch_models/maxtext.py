@@ -60,7 +60,7 @@ def model_keys(model: Model) -> dict[str, Any]:
 
 
 def _refuse(what: str) -> NoReturn:
-    fix = "export to a framework that has it, or change the model"
+    fix = "use a framework that has it, or change the model"
     raise InputError("job: model", f"{what}, which {VERSION} has no keys for", fix)
 
 
@@ -137,7 +137,9 @@ def _rotary(model: Model, *, gpt_oss: bool) -> dict[str, Any]:
             not gpt_oss
         ):
             return keys | {"rope_type": "llama3.1"}
-        case RotaryScaling(kind="yarn", mscale=None, attention_factor=None) as yarn if gpt_oss:
+        case RotaryScaling(kind="yarn", mscale=None, mscale_all_dim=None, attention_factor=None) as yarn if (
+            gpt_oss and all(each.is_integer() for each in (yarn.factor, yarn.beta_fast, yarn.beta_slow))
+        ):
             assert yarn.original_seq_len is not None
             return keys | {
                 "rope_type": "yarn", "rope_factor": int(yarn.factor), "beta_fast": int(yarn.beta_fast),

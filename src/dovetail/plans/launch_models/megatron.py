@@ -11,7 +11,7 @@ from dovetail.models.attention import Attention
 from dovetail.models.block import Block
 from dovetail.models.feed_forward import Dense, Mixture
 from dovetail.models.latent_attention import LatentAttention
-from dovetail.models.positions import RotaryScaling
+from dovetail.models.positions import Rotary, RotaryScaling
 from dovetail.plans.launch_models.megatron_lists import list_text
 from dovetail.plans.launch_models.unusual import unusual_attention, unusual_frame
 
@@ -48,14 +48,31 @@ def model_arguments(model: Model, seq_len: int, release: str = RELEASES[0]) -> A
     ]
     if not model.head.tied:
         arguments.append(("--untie-embeddings-and-output-weights",))
-    if not model.dropout:
-        arguments += [("--attention-dropout", "0.0"), ("--hidden-dropout", "0.0")]
+    rate = "0.1" if model.dropout else "0.0"
+    arguments += [("--attention-dropout", rate), ("--hidden-dropout", rate)]
     if model.multi_token_prediction is not None:
         arguments.append(("--mtp-num-layers", str(model.multi_token_prediction.modules)))
     return arguments
 
 
-def _no_arguments(what: str, fix: str = "export to a framework that has it, or change the model") -> NoReturn:
+def check_structure(model: Model, seq_len: int) -> None:
+    """Refuses a model whose parts have no arguments; constants that no time or memory depends on are left aside.
+
+    A plan for such a model says what it would take, and its launch file is refused by the constant's name.
+    """
+    model_arguments(model.model_copy(update={"rotary": Rotary()}), seq_len)
+
+
+def check_constants(model: Model, seq_len: int, release: str) -> None:
+    """Refuses what would be trained otherwise."""
+    halves = [block.feed_forward for block in model.blocks.values()]
+    if any(isinstance(half, Mixture) and half.groups > 1 and half.score != "sigmoid" for half in halves):
+        # Megatron-LM ranks groups by the sum of their best scores, as DeepSeek-V3 does
+        _no_arguments("chooses groups of experts by their best one")
+    model_arguments(model, seq_len, release)
+
+
+def _no_arguments(what: str, fix: str = "use a framework that has it, or change the model") -> NoReturn:
     raise InputError("job: model", f"{what}, which {VERSION} has no arguments for", fix)
 
 
@@ -236,13 +253,11 @@ def _check_mixture(mixture: Mixture) -> None:
     single, sigmoid = mixture.top_k == 1, mixture.score == "sigmoid"
     for present, what in (
         (mixture.router_scale, "scales what its router reads"),
-        # Megatron-LM ranks groups by the sum of their best scores, as DeepSeek-V3 does
-        (mixture.groups > 1 and not sigmoid, "chooses groups of experts by their best one"),
         (mixture.trained_correction, "trains the bias that balances its experts"),
         (mixture.correction_bias and not sigmoid, "balances experts by a bias without sigmoid gates"),
         (sigmoid and not mixture.renormalise and not single, "has sigmoid gates that do not add up to one"),
         (mixture.score == "top_k_softmax" and not mixture.renormalise, "has gates that do not add up to one"),
-        (not sigmoid and mixture.renormalise and single, "has one expert a token and a gate that is always one"),
+        (mixture.renormalise and single, "has one expert a token and a gate that is always one"),
     ):
         if present:
             _no_arguments(what)
@@ -299,6 +314,8 @@ def _rotary(model: Model, blocks: Sequence[Block], release: str) -> Iterator[tup
 def _yarn(scaling: RotaryScaling, release: str, *, latent: bool) -> Iterator[tuple[str, ...]]:
     _fixed(scaling, {"attention_factor": None})
     if latent:
+        if scaling.mscale is None or scaling.mscale_all_dim is None:
+            _no_arguments("has YaRN in latent attention without mscale or mscale_all_dim")
         _fixed(scaling, {"original_seq_len": 4096, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": True})
         yield "--rope-type", "yarn"
     elif release == "0.16":

@@ -80,7 +80,7 @@ def shape_of(model: Model, seq_len: int) -> TitanModel:
 
 
 def _refuse(what: str) -> NoReturn:
-    fix = "export to a framework that has it, or change the model"
+    fix = "use a framework that has it, or change the model"
     raise InputError("job: model", f"{what}, which {VERSION} does not have", fix)
 
 
@@ -189,8 +189,8 @@ def _latent(model: Model, blocks: Sequence[Block], longest: int) -> dict[str, An
         _refuse("has no shared experts of the width of routed ones")
     scaling = model.rotary.scaling
     mscale = 0.0 if scaling is None or scaling.mscale_all_dim is None else scaling.mscale_all_dim
-    if scaling is not None and scaling.mscale != scaling.mscale_all_dim:
-        _refuse("has YaRN with different mscale and mscale_all_dim")
+    if scaling is not None and (not mscale or scaling.mscale != mscale):
+        _refuse("has YaRN without mscale and mscale_all_dim, or with different ones")
     further = model.multi_token_prediction
     if further is not None and model.blocks[further.block] != blocks[-1]:
         _refuse("predicts further tokens with another block than its last")
@@ -227,6 +227,8 @@ def _gpt_oss(model: Model, blocks: Sequence[Block], longest: int) -> dict[str, A
     windows = {mixer.window for mixer in mixers} - {None}
     if any(mixer != alike[0] for mixer in alike) or len(windows) > 1:
         _refuse("has layers with different attention")
+    if model.head.tied:
+        _refuse("has attention sinks and tied embeddings")
     if not (biased and clamped and chosen and yarn) or first.qk_norm != "none" or len(mixers) < len(blocks):
         _refuse("has attention sinks in other blocks than GPT-OSS has")
     for what in unusual_attention(first, blocks[0].norm):
