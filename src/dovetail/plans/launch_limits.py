@@ -209,7 +209,7 @@ def _experts_alike(plan: Plan, _: Job, framework: Framework) -> Iterator[Obstacl
 
 
 def _maxtext_job(job: Job) -> None:
-    maxtext.model_keys(job.model)
+    maxtext.check_structure(job.model)
     _check_optimizer(job, ("adamw", "sgd"), maxtext.VERSION)
 
 
