@@ -11,6 +11,7 @@ pytest.importorskip("transformers")
 
 from transformers import CONFIG_MAPPING
 
+from dovetail.models import catalogue_name, load, names
 from dovetail.models.huggingface import IMPORTERS, from_huggingface
 from dovetail.models.huggingface.constants import constants, routed_scale
 from dovetail.models.huggingface.reader import ConfigReader
@@ -52,3 +53,23 @@ def test_published_configs_keep_their_constants():
     assert (scaling.mscale, scaling.mscale_all_dim) == (1, 1)
     routed = model.blocks["sparse"].feed_forward
     assert getattr(routed, "routed_scale", None) == config["routed_scaling_factor"]
+
+
+def test_the_catalogue_has_the_constants_of_published_configs():
+    if not CONFIGS.is_dir():
+        pytest.skip("../shared/data/hf_configs is not beside the repository")
+    compared = 0
+    for path in sorted(CONFIGS.glob("*.json")):
+        name = catalogue_name(path.stem.replace("__", "/")) or path.stem.partition("__")[2].lower()
+        if name not in names():
+            continue
+        listed, published = load(name), from_huggingface(path)
+        for field in ("norm_epsilon", "rotary", "residual_scale", "embedding"):
+            assert getattr(listed, field) == getattr(published, field), (name, field)
+        scales = [
+            {getattr(block.feed_forward, "routed_scale", 1.0) for block in model.blocks.values()}
+            for model in (listed, published)
+        ]
+        assert scales[0] == scales[1], name
+        compared += 1
+    assert compared >= 20, compared
