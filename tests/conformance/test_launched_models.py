@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import yaml
+from test_launch_parsers import parsed
 
 from dovetail import models
 from dovetail.errors import InputError
@@ -215,10 +216,17 @@ def check_import(asked: Asked, text: str, task: Task) -> None:
     cluster = {"chip": "h100-sxm", "chips": 64, "framework": reading.framework}
     back = task_of({"job": dict(reading.job), "cluster": cluster, "plan": dict(reading.plan)}, "back")
     assert figures(back.job.model) == figures(task.job.model), task.job.model.name
-    fields = ("tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel", "expert_parallel",
-              "zero_stage", "zero_group", "micro_batch", "recompute", "num_microbatches")  # fmt: skip
-    assert [getattr(back.plan, f) for f in fields] == [getattr(task.plan, f) for f in fields]
+    assert degrees(back) == degrees(task)
     assert (back.job.seq_len, back.job.global_batch) == (task.job.seq_len, task.job.global_batch)
+
+
+def degrees(task: Task) -> list[Any]:
+    """What of a plan every launch file states."""
+    fields = (
+        "tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel", "expert_parallel", "zero_stage",
+        "zero_group", "micro_batch", "recompute", "num_microbatches",
+    )  # fmt: skip
+    return [getattr(task.plan, field) for field in fields]
 
 
 def figures(model: Model) -> Facts:
@@ -279,3 +287,33 @@ def test_every_model_is_written_or_refused_by_name(tmp_path):
         assert len(files) >= asked.least, (asked.target, len(files))
         for task, text in files.values():
             check_import(asked, text, task)
+
+
+#: Targets whose files hold no model: the framework a plan is for.
+WITHOUT_MODEL = {"deepspeed": "deepspeed", "accelerate": "fsdp"}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(PYTHON is None, reason="DOVETAIL_LAUNCH_PYTHON names no Python with the parsers")
+@pytest.mark.parametrize("target", WITHOUT_MODEL)
+def test_plans_of_every_model_are_parsed_and_read_back(target, tmp_path):
+    """Files of models that differ in nothing the format has are the same text, which is parsed once."""
+    texts: dict[str, Task] = {}
+    for name in CONFIGS:
+        model = imported(name, tmp_path)
+        job = {"model": document_of(model), "seq_len": min(2048, model.max_seq_len), "global_batch": 256}
+        cluster = {"chip": "h100-sxm", "chips": 64, "framework": WITHOUT_MODEL[target]}
+        plan = {"zero_stage": 3, "micro_batch": 2, "recompute": "full"}
+        task = task_of({"job": job, "cluster": cluster, "plan": plan}, name)
+        text = EXPORTERS[target].export(task).text
+        texts[text] = task
+        reading = read_launch(text, "written", target)
+        document = {"model": job["model"], "seq_len": job["seq_len"], "global_batch": 256} | dict(reading.job)
+        given = {"micro_batch": 2} | dict(reading.plan)
+        back = task_of({"job": document, "cluster": cluster, "plan": given}, "back")
+        assert reading.unknown == ()
+        assert (degrees(back), back.job) == (degrees(task), task.job), name
+    assert len(texts) > 0
+    for text, task in texts.items():
+        found = parsed(target, text, 64, tmp_path)
+        assert {name: getattr(task.plan, name, found[name]) for name in found} == found

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dovetail import models
 from dovetail.documents import validate
-from dovetail.errors import InputError, quoted
+from dovetail.errors import InputError, one_of, quoted
 from dovetail.launch.accelerate import read as accelerate_read
 from dovetail.launch.accelerate import write as accelerate
 from dovetail.launch.catalogue_match import is_same
@@ -47,15 +47,16 @@ class Exporter:
     def export(self, task: Task, release: str | None = None) -> Launch:
         """The launch file; for the newest release unless one is named."""
         if release is not None and release not in self.releases:
-            choices = ", ".join(self.releases) if self.releases != ("",) else self.version
-            raise InputError("--release", f"is {quoted(release)}", f"it should be one of {choices}")
+            one = f"leave it out, {self.version} is all there is"
+            fix = one if self.releases == ("",) else one_of(self.releases, release)
+            raise InputError("--release", f"is {quoted(release)}", fix)
         launch = self.write(task, release or self.releases[0])
         if self.reads is not None:
             self._check(task, launch)
         return launch
 
     def _check(self, task: Task, launch: Launch) -> None:
-        """What was written is read again, lest a part of the model that has no word was left out."""
+        """Reads what was written: a file that describes another model than the plan's is refused."""
         assert self.reads is not None
         read = self.reads(launch.text, launch.name, task.cluster.chips).job["model"]
         model = models.load(read) if isinstance(read, str) else validate(Model, read, launch.name)

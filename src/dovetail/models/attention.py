@@ -75,7 +75,7 @@ class Attention(Spec):
     """normalise queries and keys: per head with one weight, per head with own weights, over all heads"""
     qk_norm_kind: NormKind = "rms"
     """which norm qk_norm is"""
-    qk_norm_turned: bool = False
+    qk_norm_after_rotary: bool = False
     """qk_norm comes after the rotary positions (Hunyuan)"""
     value_norm: bool = False
     """normalise values per head, without weights"""

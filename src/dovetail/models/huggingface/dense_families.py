@@ -72,7 +72,7 @@ def smollm3(reader: ConfigReader, name: str) -> Model:
 def hunyuan(reader: ConfigReader, name: str) -> Model:
     """Hunyuan dense: Llama with normalised queries and keys."""
     bias = reader.flag("attention_bias", default=False)
-    mixer = grouped_attention(reader, qkv_bias=bias, output_bias=bias, qk_norm="head", qk_norm_turned=True)
+    mixer = grouped_attention(reader, qkv_bias=bias, output_bias=bias, qk_norm="head", qk_norm_after_rotary=True)
     return assemble(reader, name, {FULL: {"mixer": mixer, "feed_forward": dense(reader)}}, [FULL] * reader.layers())
 
 

@@ -141,7 +141,7 @@ def hunyuan(reader: ConfigReader, name: str) -> Model:
     size = reader.integer("intermediate_size")
     bias = reader.flag("attention_bias", default=False)
     block = {
-        "mixer": grouped_attention(reader, qkv_bias=bias, output_bias=bias, qk_norm="head", qk_norm_turned=True),
+        "mixer": grouped_attention(reader, qkv_bias=bias, output_bias=bias, qk_norm="head", qk_norm_after_rotary=True),
         "feed_forward": mixture(
             reader,
             experts=experts(reader),

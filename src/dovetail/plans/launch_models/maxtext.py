@@ -24,7 +24,7 @@ NAMED: Mapping[str, str] = {"deepseek-v2-lite": "deepseek2-16b"}
 
 #: Models of the catalogue that MaxText ships with some constant, vocabulary or choice of groups other than published:
 #: their plans are right, since no time or memory depends on those, and their launch files are refused.
-NEARLY = frozenset({
+OTHER_CONSTANTS = frozenset({
     "deepseek-v2", "deepseek-v3", "deepseek-v3.2", "gemma-2-27b", "gemma-2-9b", "gemma-3-12b", "gemma-3-27b",
     "gemma-4-26b-a4b", "gemma-4-31b", "kimi-k2", "llama-4-maverick", "llama-4-scout", "mistral-7b",
 })  # fmt: skip
@@ -32,7 +32,7 @@ NEARLY = frozenset({
 
 def check_structure(model: Model) -> None:
     """Refuses a model that MaxText does not train, constants aside."""
-    if model.name not in NEARLY or models.load(model.name) != model:
+    if model.name not in OTHER_CONSTANTS or models.load(model.name) != model:
         model_keys(model)
 
 

@@ -38,7 +38,7 @@ def unusual_attention(mixer: Attention, norm: str) -> Iterator[str]:
         (mixer.chunk is not None, "has chunked attention"),
         (mixer.qk_norm not in ("none", "head"), "normalises queries and keys over all heads"),
         (mixer.qk_norm != "none" and mixer.qk_norm_kind != norm, "normalises queries and keys in its own way"),
-        (mixer.qk_norm_turned, "normalises queries and keys after their rotary positions"),
+        (mixer.qk_norm_after_rotary, "normalises queries and keys after their rotary positions"),
         (mixer.value_norm, "normalises values"),
         (mixer.key_is_value, "has keys that are values"),
         (mixer.output_gate == "head" or mixer.gate_bias, "has gates on its attention heads"),
