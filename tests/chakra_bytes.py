@@ -33,7 +33,7 @@ class CountedStep:
         self.arranged = Arrangements.of([arrangement], [task.plan.micro_batch * task.plan.data_parallel])
         self.order = work_order(self.step.pipeline)
         variants = layer_variants(task.job.graph(), task.plan, self.step.contents)
-        self.layers = {name: task.job.graph().layers[layer] for name, (layer, _) in variants.items()}
+        self.layers = {name: task.job.graph().layers[layer] for name, (layer, *_) in variants.items()}
 
     def bytes_by_stage(self) -> list[dict[frozenset[str], float]]:
         """For every stage: axes → bytes that a rank puts into collectives along them."""

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 import dovetail as dt
+from dovetail.cli.defects import DefectOptions, DefectRate, Defects, LinkDefectRate, Seed
 from dovetail.cli.evaluation import (
     evaluation_fields,
     exit_unless_fits,
@@ -21,12 +22,14 @@ from dovetail.cli.output import print_facts, print_json
 
 def estimate(
     plan: Annotated[Path, typer.Argument(help="A plan file: job, cluster and plan in YAML.")],
+    defects: Defects = None,
+    defect_rate: DefectRate = None,
+    link_defect_rate: LinkDefectRate = None,
+    seed: Seed = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a view.")] = False,
 ) -> None:
     """Estimate a given plan: step time, memory, energy, and where the time goes."""
-    from dovetail.plans.plan_file import load_task
-
-    task = load_task(plan)
+    task = DefectOptions(defects, defect_rate, link_defect_rate, seed).task(plan)
     result = dt.evaluate(task.plan, task.job, task.cluster, task.framework)
     if as_json:
         print_json(evaluation_fields(result, task.job, task.cluster, task.framework))

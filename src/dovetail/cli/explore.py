@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dovetail.cli.exit_codes import EXIT_INFEASIBLE
+from dovetail.cli.exit_codes import EXIT_INFEASIBLE, EXIT_INTERRUPTED, EXIT_NOTHING_FOUND
 from dovetail.cli.figures import variable_label, variable_text, variables_text
 from dovetail.cli.output import print_facts, print_json, print_table, wrapped
 from dovetail.cli.wafer_facts import SHOWN_VARIABLES, wafer_facts
@@ -23,6 +23,8 @@ _OUT = "Run directory: a path or a URL such as s3://bucket/run; default: the stu
 _ADDRESS = "Ray cluster: local (start one here), auto (join this machine's), or ray://host:port."
 _RECOMPUTE = "With --resume: discard what other code, calibration, data or versions computed."
 _SIMULATE = "Simulate at most this many leading designs, with as many plans each, and report the fastest."
+_STOPPED = {"time_limit": "the time limit ended the study", "interrupt": "was interrupted"}
+_GO_ON = "the best so far is shown, --resume goes on."
 #: Points of a Pareto front that the view shows; JSON has all of them.
 _SHOWN = 20
 
@@ -79,6 +81,12 @@ def explore(
     if result.certificate["status"] == "infeasible":
         _say("infeasible", _infeasible(result), as_json=as_json)
         raise typer.Exit(EXIT_INFEASIBLE)
+    if result.stopped is not None:
+        _say("stopped", f"dovetail: {_STOPPED[result.stopped]}; {_GO_ON}", as_json=as_json)
+        if result.stopped == "interrupt":
+            raise typer.Exit(EXIT_INTERRUPTED)
+        if not result.pareto_front():
+            raise typer.Exit(EXIT_NOTHING_FOUND)
 
 
 def _say(event: str, sentence: str, *, as_json: bool) -> None:
@@ -210,8 +218,9 @@ def _levels(counts: dict[str, int]) -> str:
         "holding": "with memory for the state",
         "sampled": "sampled",
     }
-    words |= {"physical": "not pruned by physics"}
-    words |= {"profile": "not pruned by profiles", "searched": "searched", "evaluated": "fully evaluated"}
+    words |= {"physical": "not pruned by physics", "alike": "of them like others", "blocks": "bounded by their blocks"}
+    words |= {"profile": "not pruned by profiles", "short": "searched briefly", "searched": "searched"}
+    words |= {"evaluated": "fully evaluated"}
     words |= {"replayed": "simulated"}
     return ", ".join(f"{counts[name]:,} {text}" for name, text in words.items() if name in counts)
 

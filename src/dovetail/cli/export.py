@@ -14,7 +14,9 @@ from dovetail.errors import InputError
 if TYPE_CHECKING:
     from dovetail.plans.plan_file import Task
 
-Target = Literal["megatron", "bridge", "torchtitan", "deepspeed", "accelerate", "maxtext", "perfetto", "chakra"]
+Target = Literal[
+    "megatron", "bridge", "torchtitan", "deepspeed", "accelerate", "maxtext", "encoding", "perfetto", "chakra"
+]
 Ranks = Literal["distinct", "all"]
 StartKind = Literal["script", "slurm", "skypilot", "kubernetes"]
 
@@ -22,7 +24,10 @@ StartKind = Literal["script", "slurm", "skypilot", "kubernetes"]
 def export(
     plan: Annotated[Path, typer.Argument(help="A plan file: job, cluster and plan in YAML.")],
     to: Annotated[
-        Target, typer.Option("--to", help="The framework to write for; perfetto, chakra: a trace of a step.")
+        Target,
+        typer.Option(
+            "--to", help="The framework to write for; encoding: of a wafer; perfetto, chakra: a trace of a step."
+        ),
     ],
     release: Annotated[str | None, typer.Option("--release", help="Of Megatron-LM: 0.19 (default) or 0.16.")] = None,
     start: Annotated[StartKind | None, typer.Option("--as", help="Write a file that starts it on the cluster.")] = None,
@@ -34,8 +39,9 @@ def export(
     ] = False,
 ) -> None:
     """Write a plan as a framework's launch file; a plan the framework cannot run is refused with the reason."""
-    if to in ("perfetto", "chakra") and start is not None:
-        raise InputError("--as", f"cannot be combined with --to {to}", "leave it out, a trace is not started")
+    if to in ("encoding", "perfetto", "chakra") and start is not None:
+        what = "an encoding" if to == "encoding" else "a trace"
+        raise InputError("--as", f"cannot be combined with --to {to}", f"leave it out, {what} is not started")
     if to == "chakra":
         from dovetail.cli.export_chakra import export_chakra
 

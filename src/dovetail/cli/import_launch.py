@@ -12,8 +12,8 @@ from dovetail.cli.output import check_target, print_facts, print_json, wrapped
 from dovetail.cli.question import complete
 from dovetail.errors import InputError
 
-#: Launch files are short; anything longer is something else.
-MAX_BYTES = 2**20
+#: Launch files are short, encodings of many stages less so; anything longer is something else.
+MAX_BYTES = 2**22
 
 
 def import_launch(
@@ -21,7 +21,7 @@ def import_launch(
     out: Annotated[Path | None, typer.Option("--out", help="Write the plan file here (YAML).")] = None,
     force: Annotated[bool, typer.Option("--force", help="Allow --out to overwrite a file.")] = False,
     form: Annotated[
-        Literal["megatron", "torchtitan", "deepspeed", "accelerate", "maxtext"] | None,
+        Literal["megatron", "torchtitan", "deepspeed", "accelerate", "maxtext", "encoding"] | None,
         typer.Option("--format", help="Format of the launch file; default: detected."),
     ] = None,
     model: Annotated[str | None, typer.Option("--model", help="If the file names no model.")] = None,
@@ -44,9 +44,11 @@ def import_launch(
         "plan": dict(reading.plan),
     }
     document = complete(parts, given, str(file))
+    from dovetail.launch.encoding.read import EncodingReading
     from dovetail.plans.plan_file import task_of
 
-    task = task_of(document, str(file))
+    is_encoding = isinstance(reading, EncodingReading)
+    task = reading.task(document, str(file)) if is_encoding else task_of(document, str(file))
     from dovetail.plans.write import plan_document
 
     written = plan_document(task.plan, task.job, task.cluster, task.framework.name)

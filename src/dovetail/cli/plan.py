@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dovetail.cli.defects import DefectOptions, DefectRate, Defects, LinkDefectRate, Seed
 from dovetail.cli.exit_codes import EXIT_ANSWERED, EXIT_INFEASIBLE, EXIT_INTERRUPTED, EXIT_NOTHING_FOUND
 from dovetail.cli.figures import parse_tokens
 from dovetail.cli.interrupt import Interrupt
+from dovetail.cli.kept import kept_fields
 from dovetail.cli.output import check_target, print_json
 from dovetail.cli.plan_progress import PlanProgress
 from dovetail.cli.plan_request import Objective, PlanRequest, Strategy
@@ -28,6 +31,7 @@ from dovetail.errors import InputError, quoted
 from dovetail.units import parse
 
 if TYPE_CHECKING:
+    from dovetail.cli.kept import KeptPlan
     from dovetail.plans.plan_file import Question
     from dovetail.search import Answer, Space
     from dovetail.search.pareto_front import Training
@@ -46,6 +50,8 @@ _STRATEGY = "named: degrees of named strategies; free: every operator sharded it
 _MEMORY = "Bytes of a chip that plans may take, e.g. 73GiB; default: what programs get, less 4 %."
 _TIE = "Recommend the simplest plan within this part of the fastest, e.g. 0.01; default: what the model errs by."
 _COVERS = "Also say whether the search covered this plan, what it takes, and why it is not the answer."
+_KEEP = "Also say what this plan, made for the whole wafer, still does on the damaged one."
+_LEND = "Stages on a wafer may hold activations for each other (--strategy free)."
 _MODEL = "A model of the catalogue, a model file, a config.json or its folder, or a Hugging Face id."
 
 
@@ -85,6 +91,12 @@ def plan(
     fastest: Annotated[bool, typer.Option("--fastest", help="Recommend the fastest plan, however involved.")] = False,
     tie_margin: Annotated[float | None, typer.Option("--tie-margin", metavar="PART", help=_TIE)] = None,
     covers: Annotated[Path | None, typer.Option("--covers", metavar="PLAN", help=_COVERS)] = None,
+    defects: Defects = None,
+    defect_rate: DefectRate = None,
+    link_defect_rate: LinkDefectRate = None,
+    seed: Seed = None,
+    keep: Annotated[Path | None, typer.Option("--keep", metavar="PLAN", help=_KEEP)] = None,
+    lend: Annotated[bool, typer.Option("--lend", help=_LEND)] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a view.")] = False,
 ) -> None:
     """Find the fastest plan that fits, of all the framework runs, prove it, and recommend the simplest close to it."""
@@ -98,6 +110,7 @@ def plan(
             _narrowed(fix), _at_least_0("--time-limit", time_limit), explain, ideal, out,
             None if tokens is None else parse_tokens(tokens), objective, _at_least_0("--price-per-chip-hour", price),
             simulate_top, strategy, _bytes(memory_limit), _margin(tie_margin, fastest=fastest), covers, as_json,
+            DefectOptions(defects, defect_rate, link_defect_rate, seed), keep, lend,
         )  # fmt: skip
         _answer(question, request, interrupt)
 
@@ -125,6 +138,8 @@ def _answer(question: Asked, request: PlanRequest, interrupt: Interrupt) -> None
 
 def _answer_plan(asked_for: Asked, request: PlanRequest, interrupt: Interrupt) -> None:
     question = asked_for.question()
+    question = replace(question, cluster=request.defects.damaged(question.cluster))
+    _check_damaged(question, request)
     if request.objective is not None:
         raise InputError("--objective", "compares numbers of chips", "give several, e.g. --chips 256..4096")
     if request.ideal and question.framework.name == "ideal":
@@ -150,7 +165,15 @@ def _searched(question: Question, request: PlanRequest, interrupt: Interrupt) ->
     if request.strategy == "free":
         from dovetail.mapping.tiles.free_plan import free_plan
 
-        return free_plan(job, cluster, framework, time_limit_s=limit, simulate_top=top, on_progress=interrupt.notice)
+        return free_plan(
+            job,
+            cluster,
+            framework,
+            time_limit_s=limit,
+            simulate_top=top,
+            lends=request.lend,
+            on_progress=interrupt.notice,
+        )
     check_job(job, framework)
     space, most_bytes = within(request.space, job, cluster, framework), request.memory_limit_bytes
     check_memory_limit(cluster.chip, most_bytes, "--memory-limit")
@@ -194,22 +217,47 @@ def _show(answer: Answer, asked_for: Asked, question: Question, request: PlanReq
     explanation = interrupt.unless(lambda: _explained(answer, request))
     suggested = None if request.strategy == "free" else interrupt.unless(lambda: _suggested(answer))
     held = None if request.covers is None else _covered(answer, request.covers)
+    kept = None if request.keep is None else _kept(answer, request.keep)
     if request.as_json:
         fields = answer_fields(answer, training=training, ideal=ideal, explanation=explanation)
-        print_json(fields | suggestion_fields(suggested) | covered_fields(held))
+        print_json(fields | suggestion_fields(suggested) | covered_fields(held) | kept_fields(kept))
     else:
         print_answer(answer, training=training, ideal=ideal, explanation=explanation)
         print_suggestions(suggested)
         if held is not None:
             typer.echo(f"\n{request.covers}: {held.why}")
+        if kept is not None:
+            typer.echo(f"\n{request.keep}: {kept.sentence}")
         if request.out is not None:
             typer.echo(f"\nwrote {request.out}")
+
+
+def _check_damaged(question: Question, request: PlanRequest) -> None:
+    """Refuses what cannot be asked of a damaged wafer, and what only one can be asked."""
+    damaged = bool(question.cluster.defects)
+    if damaged and request.strategy == "named":
+        what = f"has dead dies or links on {question.cluster.name}, which degrees alone do not go around"
+        raise InputError("--strategy", what, "plan with --strategy free and --framework wafer or ideal")
+    if request.keep is not None and not damaged:
+        raise InputError("--keep", "compares with a damaged wafer", "give --defects or --defect-rate")
+
+
+def _kept(answer: Answer, file: Path) -> KeptPlan:
+    """What the plan of a file still does on the damaged wafer of an answer."""
+    from dovetail.cli.kept import kept_on
+
+    return kept_on(answer, file)
 
 
 def _check_free(request: PlanRequest, *, several: bool) -> None:
     """Refuses options that only plans of named strategies have."""
     fixed = request.space != _narrowed(None)
-    refused = {"--fix": fixed, "--explain": request.explain, "--ideal": request.ideal, "--chips": several}
+    refused: dict[str, bool] = {
+        "--fix": fixed,
+        "--explain": request.explain,
+        "--ideal": request.ideal,
+        "--chips": several,
+    }
     refused["--memory-limit"] = request.memory_limit_bytes is not None
     for flag in (flag for flag, given in refused.items() if given):
         fix = "give one number" if flag == "--chips" else "leave it out"

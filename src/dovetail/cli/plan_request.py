@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from dovetail.cli.defects import DefectOptions
+
 if TYPE_CHECKING:
     from dovetail.search import Space
 
@@ -33,3 +35,8 @@ class PlanRequest:
     #: a plan file to hold against the answer
     covers: Path | None
     as_json: bool
+    defects: DefectOptions
+    #: a plan of the whole wafer to keep on the damaged one
+    keep: Path | None
+    #: whether stages may hold activations for each other
+    lend: bool

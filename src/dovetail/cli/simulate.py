@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import dovetail as dt
+from dovetail.cli.defects import DefectOptions, DefectRate, Defects, LinkDefectRate, Seed
 from dovetail.cli.evaluation import Facts, exit_unless_fits, plan_facts, plan_fields, question_facts
 from dovetail.cli.output import check_target, print_bars, print_facts, print_json
 from dovetail.errors import InputError
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from dovetail.simulation.simulate import Simulation
     from dovetail.step.evaluate import Evaluation
 
-_PICTURE = "Draw the wafer here as SVG: stages and link utilisation."
+_PICTURE = "Draw the wafer here as SVG: stages, link utilisation, what is dead."
 _EXACT = "Simulate every chip instead of one per stage."
 
 
@@ -33,16 +34,19 @@ def simulate(
     picture: Annotated[Path | None, typer.Option("--picture", help=_PICTURE)] = None,
     exact: Annotated[bool, typer.Option("--exact", help=_EXACT)] = False,
     force: Annotated[bool, typer.Option("--force", help="Allow --trace and --picture to overwrite files.")] = False,
+    defects: Defects = None,
+    defect_rate: DefectRate = None,
+    link_defect_rate: LinkDefectRate = None,
+    seed: Seed = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a view.")] = False,
 ) -> None:
     """Simulate a step of a plan, kernel by kernel and message by message, and draw it."""
     for out in (trace, picture):
         if out is not None:
             check_target(out, force=force)
-    from dovetail.plans.plan_file import load_task
     from dovetail.simulation.simulate import simulate as simulated
 
-    task = load_task(plan)
+    task = DefectOptions(defects, defect_rate, link_defect_rate, seed).task(plan)
     if picture is not None:
         from dovetail.plans.wafer_tiles import wafer_shape
 
@@ -57,7 +61,7 @@ def simulate(
         timing["trace_s"] = time.process_time() - start - timing["simulate_s"]
     if picture is not None:
         from dovetail.documents import write_text
-        from dovetail.report.wafer_picture import wafer_svg
+        from dovetail.report.wafer_svg import wafer_svg
 
         write_text(picture, wafer_svg(_wafers(step, task)))
     if as_json:
@@ -107,9 +111,10 @@ def trace_text(trace: StepTrace) -> str:
 
 def _fields(step: Simulation, result: Evaluation, *, exact: bool) -> dict[str, Any]:
     """The JSON fields others rely on."""
-    from dovetail.report.step_breakdown import link_shares, stage_breakdowns
+    from dovetail.report.step_breakdown import link_shares, stage_breakdowns, store_shares
     from dovetail.report.step_items import busy_shares
 
+    stores = store_shares(step)
     stages = zip(busy_shares(step).tolist(), stage_breakdowns(step), step.memory, strict=True)
     return {
         "step_time_s": step.step_time_s,
@@ -125,6 +130,7 @@ def _fields(step: Simulation, result: Evaluation, *, exact: bool) -> dict[str, A
             for busy, seconds, memory in stages
         ],
         "links": [asdict(link) for link in link_shares(step)],
+        **({"stores": stores} if stores else {}),
         "plan": plan_fields(step.plan),
     }
 
@@ -146,7 +152,7 @@ def _facts(step: Simulation, cluster: Cluster, *, exact: bool) -> Facts:
 def _print_parts(step: Simulation) -> None:
     """The time of the busiest stage, link utilisation, and the picture."""
     from dovetail.report.pipeline_picture import picture
-    from dovetail.report.step_breakdown import busiest_stage, link_shares, stage_breakdowns
+    from dovetail.report.step_breakdown import busiest_stage, link_shares, stage_breakdowns, store_shares
 
     stage = busiest_stage(step)
     typer.echo(f"\ntime of stage {stage}, the busiest")
@@ -158,6 +164,11 @@ def _print_parts(step: Simulation) -> None:
         for link in links:
             most = f"{percent_text(link.busiest_share):>7} at stage {link.busiest_stage}"
             typer.echo(f"  {link.name:<{label}}  {most}, {percent_text(link.mean_share)} on average")
+    stores = store_shares(step)
+    if stores:
+        fullest = max(range(len(stores)), key=stores.__getitem__)
+        average = percent_text(sum(stores) / len(stores))
+        typer.echo(f"\nlink to the store {percent_text(stores[fullest])} at wafer {fullest}, {average} on average")
     typer.echo()
     for line in picture(step):
         typer.echo(line)
@@ -169,7 +180,7 @@ def _print_wafers(step: Simulation, task: Task) -> None:
 
     if not is_wafer(task.cluster):
         return
-    from dovetail.report.wafer_picture import wafer_lines
+    from dovetail.report.wafer_lines import wafer_lines
 
     typer.echo()
     try:

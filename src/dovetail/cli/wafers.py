@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import dovetail as dt
 from dovetail.cli.figures import AsJson, doubts_facts, print_tiers, quantity_text
-from dovetail.cli.output import print_facts, print_json, print_table, wrapped
+from dovetail.cli.output import check_target, print_facts, print_json, print_table, wrapped
+from dovetail.cli.wafer_facts import defects_lines, defects_text, store_text
+from dovetail.errors import InputError, quoted
 from dovetail.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
@@ -37,10 +41,26 @@ def list_wafers(as_json: AsJson = False) -> None:
 def show(
     name: Annotated[str, typer.Argument(help="A wafer of the catalogue, or the path of a wafer file.")],
     wafers: Annotated[int, typer.Option("--wafers", help="As a cluster of this many wafers.")] = 1,
+    defects: Annotated[Path | None, typer.Option("--defects", help="Dead dies and links, from this file.")] = None,
+    defect_rate: Annotated[
+        float | None, typer.Option("--defect-rate", help="Draw dead dies: the probability of each, from 0 to 1.")
+    ] = None,
+    link_defect_rate: Annotated[
+        float | None, typer.Option("--link-defect-rate", help="Draw dead links: the probability of each.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Which defects are drawn; 0 unless given.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Write the defects to this file (YAML or JSON).")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Allow --out to overwrite a file.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show one wafer: dies, links, memory, doubts, and every physical rule about it."""
+    """Show one wafer: dies, links, memory, doubts, every physical rule about it, and what is dead."""
+    from dovetail.hardware.defect_file import asked_defects
+
     wafer = dt.hardware.wafer(name)
+    asked = asked_defects(wafer.rows, wafer.cols, defects, defect_rate, link_defect_rate, seed)
+    wafer = wafer if asked is None else wafer.with_defects(asked)
+    if out is not None:
+        _write_defects(wafer, out, force=force)
     cluster = wafer.cluster(wafers)
     findings = _findings(wafer)
     if as_json:
@@ -48,6 +68,8 @@ def show(
         print_json({**fields, "chips": cluster.chips, "tiers": [asdict(tier) for tier in cluster.tiers]})
         return
     print_facts(_facts(wafer))
+    for line in defects_lines(wafer):
+        typer.echo(line)
     print_tiers(cluster.tiers)
     if findings is None:
         typer.echo("its die names no technology, so we cannot estimate whether it can be built")
@@ -60,7 +82,25 @@ def show(
 def wafer_fields(wafer: Wafer) -> dict[str, object]:
     """A wafer as JSON has it; of its die and integration the names."""
     fields = {**asdict(wafer), "die": wafer.die.name, "integration": wafer.integration.name}
-    return {**fields, "dies": wafer.dies, "live_dies": len(wafer.live_dies()), "doubts": dict(wafer.doubts)}
+    counts = {
+        "dies": wafer.dies,
+        "live_dies": len(wafer.live_dies()),
+        "connected_dies": len(wafer.connected_dies()),
+        "live_links": len(wafer.links()),
+    }
+    return {**fields, **counts, "doubts": dict(wafer.doubts)}
+
+
+def _write_defects(wafer: Wafer, out: Path, *, force: bool) -> None:
+    """A file that --defects reads back."""
+    from dovetail.documents import to_yaml, write_text
+    from dovetail.hardware.defect_file import defects_document
+
+    if out.suffix not in (".yaml", ".yml", ".json"):
+        raise InputError("--out", f"is {quoted(out.name)}", "it should end in .yaml, .yml or .json")
+    check_target(out, force=force)
+    document = defects_document(wafer.defects)
+    write_text(out, json.dumps(document) + "\n" if out.suffix == ".json" else to_yaml(document))
 
 
 def _findings(wafer: Wafer) -> tuple[Finding, ...] | None:
@@ -90,10 +130,10 @@ def _facts(wafer: Wafer) -> list[tuple[str, str]]:
         ("together", f"{quantity_text(wafer.dies * peak, 'FLOPS')}, {_memory(wafer, wafer.dies)}"),
         ("die to die", f"{quantity_text(wafer.d2d_bytes_per_s, 'B/s')} per edge, {seconds_text(wafer.d2d_latency_s)}"),
         ("off the wafer", quantity_text(wafer.edge_bytes_per_s, "B/s") if wafer.edge_bytes_per_s else ""),
-        ("store", _store(wafer)),
+        ("store", store_text(wafer.store_bytes, wafer.store_bytes_per_s)),
         ("power limit", quantity_text(wafer.power_limit_w, "W")),
         ("spare dies", f"{wafer.spare_dies}" if wafer.spare_dies else ""),
-        ("defects", _defects(wafer)),
+        ("defects", defects_text(wafer)),
         *wrapped("source", wafer.source),
         *doubts_facts(wafer.doubts),
     ]
@@ -106,16 +146,3 @@ def _memory(wafer: Wafer, dies: int = 1) -> str:
     if not die.hbm_bytes:
         return sram
     return f"{bytes_text(dies * die.hbm_bytes)} of HBM at {quantity_text(dies * die.hbm_bytes_per_s, 'B/s')}, {sram}"
-
-
-def _store(wafer: Wafer) -> str:
-    if not wafer.store_bytes:
-        return ""
-    return f"{bytes_text(wafer.store_bytes)} at {quantity_text(wafer.store_bytes_per_s, 'B/s')}"
-
-
-def _defects(wafer: Wafer) -> str:
-    dead, links = len(wafer.defects.dead_dies), len(wafer.defects.dead_links)
-    if not dead and not links:
-        return ""
-    return f"{dead} dead dies, {links} dead links; {len(wafer.connected_dies())} dies reach each other"

@@ -1,9 +1,12 @@
-"""The best plans of candidates (L1): a plan search for each job, stopped as soon as the front beats a candidate."""
+"""The best plans of candidates (L1): a plan search for each job, stopped as soon as the front beats a candidate.
+
+How one job is searched on one cluster is a `PlanSearch`: named strategies, or free mappings.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +16,27 @@ from dovetail.arrays import Floats, Ints
 from dovetail.exploration import wafers
 from dovetail.exploration.lower_bounds import candidate_lower_bounds
 from dovetail.exploration.resolved import ResolvedStudy
+from dovetail.hardware import Cluster
+from dovetail.models import Job
 from dovetail.plans.write import plan_part
 from dovetail.search.answer import Answer
 from dovetail.search.plan import plan
+from dovetail.step.evaluate import evaluate
+
+#: The best plan of a job on a cluster if it takes less than some seconds, and a lower bound of all plans of the study.
+PlanSearch = Callable[[ResolvedStudy, Job, Cluster, float], tuple[Answer, float]]
+
+
+def named_search(study: ResolvedStudy, job: Job, cluster: Cluster, below_s: float) -> tuple[Answer, float]:
+    """The best plan of the study's named strategies."""
+    answer = plan(job, cluster, study.framework, space=study.plans, below_s=below_s)
+    return answer, bound_of(answer)
+
+
+def bound_of(answer: Answer) -> float:
+    """The proven lower bound; infinite if nothing fits."""
+    bound = answer.certificate.lower_bound_s
+    return np.inf if bound is None else bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,20 +50,24 @@ class SearchedCandidate:
     figures: tuple[float, ...] | None = None
     step_s: tuple[float, ...] = ()
     plans: tuple[str, ...] = ()
+    #: whether searching on would find nothing better, however long
+    ended: bool = False
 
 
-def searched(study: ResolvedStudy, codes: Ints, least_s: Floats, front: Floats) -> list[SearchedCandidate]:
+def searched(
+    study: ResolvedStudy, codes: Ints, least_s: Floats, front: Floats, search: PlanSearch = named_search
+) -> list[SearchedCandidate]:
     """Searches candidates in the order of their bounds, each also against the results before it.
 
-    `least_s` is candidates × jobs.
+    `least_s` is candidates × jobs. Those that no plan can bring out of the study's gap are not searched.
     """
     bounds, rows = candidate_lower_bounds(study, codes), list[SearchedCandidate]()
     for i in np.lexsort((codes, least_s @ study.weights)).tolist():
-        latest = float(bounds.take(np.array([i])).latest(front)[0])
-        if least_s[i] @ study.weights >= latest:
+        own = bounds.take(np.array([i]))
+        if least_s[i] @ study.weights >= float(own.latest(study.to_beat(front))[0]):
             rows.append(SearchedCandidate(int(codes[i]), tuple(least_s[i].tolist())))
             continue
-        row = _best_plans(study, int(codes[i]), least_s[i], latest)
+        row = _best_plans(study, int(codes[i]), least_s[i], float(own.latest(front)[0]), search)
         rows.append(row)
         if row.figures is not None:
             front = np.concatenate([front, np.array(row.figures)[None]])
@@ -59,21 +84,23 @@ def limits(latest_s: Floats, least_s: Floats, weights: Floats, number: int) -> F
     return np.where(np.isfinite(others), left, -np.inf)
 
 
-def _best_plans(study: ResolvedStudy, code: int, least_s: Floats, latest_s: float) -> SearchedCandidate:
+def _best_plans(
+    study: ResolvedStudy, code: int, least_s: Floats, latest_s: float, search: PlanSearch
+) -> SearchedCandidate:
     """The best plan of every job, as long as all together can stay below a weighted step time."""
     cluster = study.cluster_of(code)
-    proven_s, answers = least_s.copy(), list[Answer]()
+    proven_s, answers, ended = least_s.copy(), list[Answer](), True
     for number, job in enumerate(study.jobs):
         limit = float(limits(np.array([latest_s]), proven_s[None], study.weights, number)[0])
-        answer = plan(job.job, cluster, study.framework, space=study.plans, below_s=limit)
-        bound = answer.certificate.lower_bound_s
-        proven_s[number] = np.inf if bound is None else max(float(proven_s[number]), bound)
+        answer, bound = search(study, job.job, cluster, limit)
+        proven_s[number] = max(float(proven_s[number]), bound)
+        ended = ended and not answer.certificate.open
         if answer.evaluation is None:
-            return SearchedCandidate(code, tuple(proven_s.tolist()))
+            return SearchedCandidate(code, tuple(proven_s.tolist()), ended=ended)
         answers.append(answer)
     plans = tuple(json.dumps(plan_part(answer.plan), sort_keys=True) for answer in answers)
     step_s = tuple(answer.step_time_s for answer in answers)
-    return SearchedCandidate(code, tuple(proven_s.tolist()), _figures(study, code, answers), step_s, plans)
+    return SearchedCandidate(code, tuple(proven_s.tolist()), _figures(study, code, answers), step_s, plans, ended)
 
 
 def _figures(study: ResolvedStudy, code: int, answers: Sequence[Answer]) -> tuple[float, ...]:
@@ -82,10 +109,18 @@ def _figures(study: ResolvedStudy, code: int, answers: Sequence[Answer]) -> tupl
     bounds = candidate_lower_bounds(study, np.array([code])).points(weighted[None])[0]
     figures = dict(zip(study.objectives, bounds.tolist(), strict=True))
     if "tokens_per_joule" in figures:
-        joules = [answer.best.energy_j for answer in answers]
-        assert all(each is not None for each in joules), "every design has a power"
+        joules = [_joules(study, answer) for answer in answers]
         figures["tokens_per_joule"] = np.array(joules, np.float64) @ study.weights / study.tokens
     return tuple(float(figure) for figure in figures.values())
+
+
+def _joules(study: ResolvedStudy, answer: Answer) -> float:
+    """The energy of a plan; searches of free mappings leave it out."""
+    joules = answer.best.energy_j
+    if joules is None:
+        joules = evaluate(answer.plan, answer.job, answer.cluster, study.framework).energy_j
+    assert joules is not None, "every design has a power"
+    return joules
 
 
 def columns_of(study: ResolvedStudy, rows: Sequence[SearchedCandidate]) -> dict[str, Any]:

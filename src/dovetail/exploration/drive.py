@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from dovetail.arrays import Floats, Ints
 from dovetail.errors import InputError
 from dovetail.exploration.events import Listener, StudyProgress
 from dovetail.exploration.executor import Executor
-from dovetail.exploration.fidelity import CandidateBatch, Range, Replay, Task, WarmStarts, Worker
+from dovetail.exploration.fidelity import CandidateBatch, Range, Replay, Task, WarmStarts
 from dovetail.exploration.lower_bounds import candidate_lower_bounds
 from dovetail.exploration.memory import InMemoryStore
 from dovetail.exploration.objective import OBJECTIVES
@@ -21,21 +21,23 @@ from dovetail.exploration.pareto import dominated
 from dovetail.exploration.pareto_front import ParetoFront
 from dovetail.exploration.replays import codes_of, plans_of, simulation_document, weighted
 from dovetail.exploration.resolved import ResolvedStudy
-from dovetail.exploration.result import result_document
-from dovetail.exploration.samplers import SAMPLERS
+from dovetail.exploration.result import open_points, result_document
 from dovetail.exploration.store import Part, RunStore
 from dovetail.exploration.wafers import network_key, wafer_designs
+
+S = TypeVar("S")
 
 #: Candidates per batch of each fidelity level: about a second of work.
 PHYSICAL, PROFILED = 2**20, 512
 #: Largest space we enumerate.
 MAX_ENUMERATED = 10**10
-#: Candidates per generation of a sampler.
-GENERATION = 64
 
 
 class Drive:
     """One run of a study."""
+
+    #: counts before those of the search
+    _levels: tuple[str, ...] = ("kept", "holding", "physical", "profile")
 
     def __init__(
         self, study: ResolvedStudy, store: RunStore | InMemoryStore, executor: Executor, listener: Listener | None
@@ -44,8 +46,7 @@ class Drive:
         self.store = store
         self.executor = executor
         self.listener = listener
-        holding = ("holding",) if study.of_wafers else ()
-        through = ("kept", *holding, "physical", "profile") if study.search.method == "exact" else ("sampled",)
+        through = [name for name in self._levels if name != "holding" or study.of_wafers]
         self.counts = {"designs": study.size, **dict.fromkeys((*through, "searched", "evaluated"), 0)}
         self.counted = 0
         self.batches = 0
@@ -53,30 +54,38 @@ class Drive:
         #: limit → designs that meet all limits before it and break this one, if designs are wafers
         self.left_out: dict[str, int] = {}
         self.bound: float | None = None
+        #: the lowest figure of designs that were dropped within the gap of the study
+        self.dropped = float("inf")
+        #: what ended the study early
+        self.stopped: Literal["time_limit", "interrupt"] | None = None
         #: results of simulated designs, if the study asks for them
         self.simulation: dict[str, Any] | None = None
         self.start = time.monotonic()
 
     def result(self) -> dict[str, Any]:
         """Runs the study and saves its result."""
-        search = self.study.search
-        if search.method == "exact":
-            front, searched, rest = self._exact()
-        else:
-            front, searched, rest = self._sampled()
-        document = result_document(self.study, front, searched, self.counts, rest)
+        front, searched, unproven = self._explored()
+        if np.isfinite(self.dropped):
+            unproven = np.concatenate([unproven, [[self.dropped]]])
+        document = result_document(self.study, front, searched, self.counts, unproven)
         if self.study.of_wafers:
             document["left_out"] = self.left_out
         if self.simulation is not None:
             document["simulation"] = self.simulation
         self.store.note_time("study", 0, time.monotonic() - self.start)
-        self.store.finish(document)
+        if self.stopped is None:
+            self.store.finish(document)
         return document
 
-    def _exact(self) -> tuple[ParetoFront, list[Part], Floats | None]:
+    def _check_size(self) -> None:
+        """Raises an error if there are too many designs to look at each."""
         if self.study.size > MAX_ENUMERATED:
             what = f"has {self.study.size:,} designs, too many to enumerate"
             raise InputError("hardware", what, "narrow it, or set search.method to evolutionary")
+
+    def _explored(self) -> tuple[ParetoFront, list[Part], Floats]:
+        """The front, the parts of searched designs, and the lower bounds of what is not proven."""
+        self._check_size()
         warm_starts: list[Part] = []
         front = self._run_level(
             "warm_start", 1, lambda k, _: WarmStarts(k) if k == 0 else None, self._empty, warm_starts.append
@@ -88,16 +97,18 @@ class Drive:
             simulated = self._replay_best(0, front, warm_starts, simulated, replays)
             # what we drop must be slower in simulated time too, which we only know if something was simulated
             to_beat = np.maximum(front.points, simulated.points) if len(simulated) else simulated.points
+        to_beat = self.study.to_beat(to_beat)
         codes, bounds_s = self._physical(front, to_beat)
         codes, bounds_s = self._profile(codes, bounds_s, front, to_beat)
-        is_warm_start = np.isin(codes, np.concatenate([np.asarray(part.columns["code"]) for part in warm_starts]))
-        front, searched = self._search(codes[~is_warm_start], bounds_s[~is_warm_start], front)
-        if top is not None:
+        is_warm_start = np.isin(codes, codes_of(warm_starts))
+        front, searched, rest = self._search(codes[~is_warm_start], bounds_s[~is_warm_start], front)
+        if top is not None and self.stopped is None:
             weighted_s, self.bound = bounds_s @ self.study.weights, None
             simulated = self._replay_best(1, front, [*warm_starts, *searched], simulated, replays)
             self._replay(top, codes, weighted_s, [*warm_starts, *searched], simulated, replays)
-            self.simulation = simulation_document(self.study, replays, codes, weighted_s)
-        return front, [*warm_starts, *searched], None
+            self.simulation = simulation_document(self.study, replays, codes, weighted_s, self.dropped)
+        unproven = [open_points(self.study, part) for part in (*warm_starts, *searched)]
+        return front, [*warm_starts, *searched], np.concatenate([*unproven, rest])
 
     def _replay_best(
         self, number: int, front: ParetoFront, searched: list[Part], simulated: ParetoFront, replays: list[Part]
@@ -155,6 +166,7 @@ class Drive:
         def absorb(part: Part) -> None:
             self.counts["kept"] += part.facts["kept"]
             self.counts["physical"] += part.facts["left"]
+            self.dropped = min(self.dropped, part.facts.get("dropped", np.inf))
             self.counted += part.facts["counted"]
             if self.study.of_wafers:
                 self.counts["holding"] += part.facts["holding"]
@@ -177,12 +189,16 @@ class Drive:
 
         def absorb(part: Part) -> None:
             self.counts["profile"] += part.facts["left"]
+            self.dropped = min(self.dropped, part.facts.get("dropped", np.inf))
             self.pruned["profile"] = self.pruned.get("profile", 0) + part.facts["counted"] - part.facts["left"]
 
         return self._candidates("profile", total, task_of, front, absorb)
 
-    def _search(self, codes: Ints, bounds_s: Floats, front: ParetoFront) -> tuple[ParetoFront, list[Part]]:
-        """Searches candidates in the order of their bounds, as long as the front does not beat them."""
+    def _search(self, codes: Ints, bounds_s: Floats, front: ParetoFront) -> tuple[ParetoFront, list[Part], Floats]:
+        """Searches candidates in the order of their bounds, as long as the front does not beat them.
+
+        Also returns the lower bounds of those that were not searched.
+        """
         study, size = self.study, self.study.search.batch
         points = candidate_lower_bounds(study, codes).points(bounds_s @ study.weights)
         order = np.lexsort((codes, points[:, 0]))
@@ -190,59 +206,21 @@ class Drive:
         searched: list[Part] = []
 
         def task_of(k: int, current: ParetoFront) -> Task | None:
-            rows = order[candidates.following(size, current.points)]
+            rows = order[:0] if self.late else order[candidates.following(size, study.to_beat(current.points))]
             self.bound = None if candidates.lowest is None else float(candidates.lowest)
             return CandidateBatch("search", k, codes[rows], bounds_s[rows], current.points) if len(rows) else None
 
         final = self._run_level("search", None, task_of, front, searched.append)
         self.pruned["search"] = len(codes) - sum(len(part.columns["code"]) for part in searched)
-        return final, searched
+        return final, searched, points[~np.isin(codes, codes_of(searched))]
 
-    def _sampled(self) -> tuple[ParetoFront, list[Part], Floats | None]:
-        """Generations of a sampler, each told before the next is asked."""
-        study = self.study
-        if len(study.counts) > 1:
-            raise InputError("cluster.chips", "has several numbers", "give one if designs are sampled")
-        worker = Worker(study)
-        space, budget = study.spaces[0], study.search.evaluations
-        sampler = SAMPLERS[study.search.method](space, len(study.objectives), study.seed)
-        front, searched, asked, first = self._empty, list[Part](), 0, 0
-        while asked < budget:
-            designs = sampler.ask(min(GENERATION, budget - asked))
-            if not len(designs):
-                break
-            asked += len(designs)
-            codes, bounds_s = np.asarray(designs, np.int64), worker.physical_of(0, designs)
-            parts: list[Part] = []
-            front = self._generation(codes, bounds_s, front, first, parts)
-            first += -(-len(codes) // study.search.batch)
-            sampler.tell(designs, self._told(codes, bounds_s, parts))
-            searched += parts
-            self.counted = self.counts["sampled"] = asked
-        return front, searched, worker.ideal_points()
-
-    def _generation(
-        self, codes: Ints, bounds_s: Floats, front: ParetoFront, first: int, parts: list[Part]
-    ) -> ParetoFront:
-        size, before = self.study.search.batch, front.points
-
-        def task_of(k: int, _: ParetoFront) -> Task | None:
-            rows = slice((k - first) * size, (k - first + 1) * size)
-            return CandidateBatch("sample", k, codes[rows], bounds_s[rows], before) if len(codes[rows]) else None
-
-        return self._run_level("sample", None, task_of, front, parts.append, first)
-
-    def _told(self, codes: Ints, bounds_s: Floats, parts: list[Part]) -> Floats:
-        """What a sampler is told: figures, or their lower bounds if a candidate's search was stopped."""
-        study = self.study
-        told = candidate_lower_bounds(study, codes).points(bounds_s @ study.weights)
-        row_of = {int(code): row for row, code in enumerate(codes.tolist())}
-        for part in parts:
-            done = np.asarray(part.columns["evaluated"], np.bool_)
-            figures = np.stack([np.asarray(part.columns[f"figure.{name}"]) for name in study.objectives], axis=1)
-            rows = [row_of[int(code)] for code in np.asarray(part.columns["code"])[done].tolist()]
-            told[rows] = figures[done]
-        return told
+    @property
+    def late(self) -> bool:
+        """Whether a time limit has passed, which stops the study."""
+        limit = self.study.search.time_limit_s
+        if self.stopped is None and limit is not None and time.monotonic() - self.start >= limit:
+            self.stopped = "time_limit"
+        return self.stopped is not None
 
     @property
     def _empty(self) -> ParetoFront:
@@ -277,11 +255,14 @@ class Drive:
         collect: Callable[[Part], None],
         first: int = 0,
     ) -> ParetoFront:
-        """Runs all batches of a fidelity level, or reads those already finished; returns the front after them."""
-        done = 0
+        """Runs all batches of a fidelity level, or reads those already finished; returns the front after them.
+
+        An interrupt ends a search with what it has: all designs are bounded by then.
+        """
+        done, latest = 0, front
 
         def absorb(current: ParetoFront, _number: int, part: Part) -> ParetoFront:
-            nonlocal done
+            nonlocal done, latest
             done += 1
             self.batches += 1
             collect(part)
@@ -295,14 +276,32 @@ class Drive:
                 seconds = weighted(self.study, part, "step_s")
                 current = current.joined(seconds[:, None], np.asarray(part.columns["code"]))
             self._report(level, current, done, total)
+            latest = current
             return current
 
+        try:
+            return self._ordered(level, task_of, front, absorb, first)
+        except KeyboardInterrupt:
+            if level != "search":
+                raise
+            self.stopped = "interrupt"
+            return latest
+
+    def _ordered(
+        self,
+        level: str,
+        task_of: Callable[[int, S], Task | None],
+        state: S,
+        absorb: Callable[[S, int, Part], S],
+        first: int = 0,
+    ) -> S:
+        """The state after all batches of a level, each run or read."""
         return run_ordered(
             self.executor,
             task_of,
-            front,
+            state,
             absorb,
-            self.study.search.window,
+            self.study.window,
             finished=lambda number: self.store.read(level, number),
             first=first,
             on_result=lambda _number, part: self.store.write(part),

@@ -5,6 +5,8 @@
 - search: the best plan of every job (L1), for one candidate after the other;
 - replay: the leading plans of every job simulated (L2), if a study asks for it.
 
+Free mappings have their own: the leading designs by physics first, then the stages of `free_plans` for the search.
+
 At each level we drop a candidate if a point of the front beats its bound. A batch depends only on its task.
 """
 
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,8 @@ from dovetail.digests import package_digests
 from dovetail.errors import InputError
 from dovetail.exploration import wafers
 from dovetail.exploration.best_plans import columns_of, limits, searched
+from dovetail.exploration.free_bounds import StepWork, least_free_seconds
+from dovetail.exploration.free_plans import STAGE_WORDS, FreeStage, free_rows, named_rows
 from dovetail.exploration.lower_bounds import candidate_lower_bounds
 from dovetail.exploration.pareto import dominated
 from dovetail.exploration.replays import replay_columns, replayed
@@ -65,9 +69,35 @@ class CandidateBatch:
 
 @dataclass(frozen=True, slots=True)
 class WarmStarts:
-    """Find good candidates to start with."""
+    """Find good candidates to start with: of a sample, or among those given with their bounds."""
 
     number: int
+    codes: Ints | None = None
+    #: candidates × jobs
+    least_s: Floats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Leading:
+    """The designs of a range with the lowest bounds."""
+
+    number: int
+    position: int
+    start: int
+    stop: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class FreeBatch:
+    """Candidates for one stage of the search of free mappings."""
+
+    number: int
+    stage: FreeStage
+    codes: Ints
+    #: candidates × jobs
+    least_s: Floats
+    front: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +107,11 @@ class Replay:
     number: int
     code: int
     plans: tuple[str, ...] = ()
+    #: of free mappings: the proven lower bound of every job
+    least_s: tuple[float, ...] = ()
 
 
-Task = Range | CandidateBatch | WarmStarts | Replay
+Task = Range | CandidateBatch | WarmStarts | Replay | Leading | FreeBatch
 
 
 class Worker:
@@ -110,8 +142,12 @@ class Worker:
                 return self._physical(task)
             case WarmStarts():
                 return self._warm_starts(task)
+            case Leading():
+                return self._leading(task)
+            case FreeBatch():
+                return self._free(task)
             case Replay():
-                columns = replay_columns(self.study, replayed(self.study, task.code, task.plans))
+                columns = replay_columns(self.study, replayed(self.study, task.code, task.plans, task.least_s))
                 return Part("replay", task.number, columns, {"replayed": 1})
             case CandidateBatch(level="profile"):
                 return self._profile(task)
@@ -128,6 +164,7 @@ class Worker:
     def _physical(self, task: Range) -> Part:
         study, space = self.study, self.study.spaces[task.position]
         remaining: list[tuple[Ints, Floats]] = []
+        dropped = float("inf")
         num_kept, holding, left_out = 0, 0, dict[str, int]()
         for batch in space.batches(start=task.start, stop=task.stop, left_out=left_out):
             num_kept += len(batch)
@@ -135,10 +172,12 @@ class Worker:
             bounds_s = self._physical_s(task.position, batch.designs)
             holding += int(np.isfinite(bounds_s).all(axis=1).sum())
             left = self._still_open(codes, bounds_s, task.front)
+            dropped = min(dropped, self._lowest(codes[~left], bounds_s[~left]))
             remaining.append((codes[left], bounds_s[left]))
         codes = np.concatenate([np.zeros(0, np.int64), *(codes for codes, _ in remaining)])
         bounds_s = np.concatenate([np.zeros((0, len(study.jobs))), *(bounds_s for _, bounds_s in remaining)])
         facts: dict[str, Any] = {"counted": task.stop - task.start, "kept": num_kept, "left": len(codes)}
+        facts |= self._dropped(dropped)
         if study.of_wafers:
             facts |= {"left_out": left_out, "holding": holding}
         return Part("physical", task.number, self._columns(codes, bounds_s), facts)
@@ -164,9 +203,18 @@ class Worker:
         lines = [1.0 if name == "step_time" else 0.0 for name in self.study.objectives]
         return np.array(lines)[None] * weighted[:, None]
 
+    @cached_property
+    def _step_works(self) -> list[StepWork]:
+        """The least work of every job; what dies sustain of their peaks is that of all designs."""
+        study = self.study
+        return [StepWork.of(job.job, study.usual_clusters[0], study.framework) for job in study.jobs]
+
     def _physical_s(self, position: int, designs: Designs) -> Floats:
         """Lower bounds of every job in seconds: candidates × jobs."""
         study, count = self.study, self.study.counts[position]
+        if study.mapping is not None:
+            jobs = [job.job for job in study.jobs]
+            return least_free_seconds(jobs, study.framework, wafers.as_wafers(designs), count, self._step_works)
         cluster = study.usual_clusters[0]
         sizes = [study.plans.resolve(job.job, cluster, study.framework).micro_batch for job in study.jobs]
         if isinstance(designs, WaferDesigns):
@@ -180,6 +228,16 @@ class Worker:
         for job, micro_batches in zip(study.jobs, sizes, strict=True):
             parts.append(design_bounds([job.job], cluster, designs, micro_batches)[..., 0, :].min(axis=-1))
         return np.stack(parts, axis=-1)
+
+    def _lowest(self, codes: Ints, bounds_s: Floats) -> float:
+        """The lowest figure of dropped candidates, if the study has a gap: they may be better than the best by less."""
+        if not self.study.search.gap or not len(codes):
+            return float("inf")
+        return float(self._points(codes, bounds_s)[:, 0].min())
+
+    def _dropped(self, lowest: float) -> dict[str, float]:
+        """The same as a fact of a part."""
+        return {"dropped": lowest} if np.isfinite(lowest) else {}
 
     def _points(self, codes: Ints, bounds_s: Floats) -> Floats:
         return candidate_lower_bounds(self.study, codes).points(bounds_s @ self.study.weights)
@@ -195,7 +253,8 @@ class Worker:
     def _profile(self, task: CandidateBatch) -> Part:
         bounds_s = self._profiled(task.codes, task.least_s, task.front)
         is_open = self._still_open(task.codes, bounds_s, task.front)
-        facts = {"counted": len(task.codes), "left": int(is_open.sum())}
+        facts: dict[str, Any] = {"counted": len(task.codes), "left": int(is_open.sum())}
+        facts |= self._dropped(self._lowest(task.codes[~is_open], bounds_s[~is_open]))
         return Part("profile", task.number, self._columns(task.codes[is_open], bounds_s[is_open]), facts)
 
     def _profiled(self, codes: Ints, least_s: Floats, front: Floats) -> Floats:
@@ -235,6 +294,9 @@ class Worker:
     def _warm_starts(self, task: WarmStarts) -> Part:
         """Searches candidates of a sample with good bounds in each objective: a front to beat."""
         study = self.study
+        if task.codes is not None and task.least_s is not None:
+            rows = named_rows(study, task.codes, task.least_s)
+            return Part("warm_start", task.number, columns_of(study, rows), {"searched": len(rows)})
         codes: list[Ints] = []
         bounds_s: list[Floats] = []
         drawn_at_most, profiled = (WAFERS_DRAWN, WAFERS_PROFILED) if study.of_wafers else (DRAWN, PROFILED)
@@ -249,6 +311,24 @@ class Worker:
         best = self._best(drawn, bounds, SEARCHED)
         rows = searched(study, drawn[best], bounds[best], nothing)
         return Part("warm_start", task.number, columns_of(study, rows), {"searched": len(rows)})
+
+    def _leading(self, task: Leading) -> Part:
+        """The designs with the lowest bounds by physics, over all objectives."""
+        study, space = self.study, self.study.spaces[task.position]
+        codes, bounds_s = np.zeros(0, np.int64), np.zeros((0, len(study.jobs)))
+        for batch in space.batches(start=task.start, stop=task.stop):
+            codes = np.concatenate([codes, study.codes(task.position, batch.index)])
+            bounds_s = np.concatenate([bounds_s, self._physical_s(task.position, batch.designs)])
+            best = self._best(codes, bounds_s, task.most)
+            codes, bounds_s = codes[best], bounds_s[best]
+        return Part("leading", task.number, self._columns(codes, bounds_s), {"counted": task.stop - task.start})
+
+    def _free(self, task: FreeBatch) -> Part:
+        rows = free_rows(self.study, task.codes, task.least_s, task.front, task.stage)
+        columns = {**columns_of(self.study, rows), "stage": [STAGE_WORDS[task.stage]] * len(rows)}
+        following = FreeStage.DONE if all(row.ended for row in rows) else FreeStage(task.stage + 1)
+        facts = {"stage": int(task.stage), "following": int(following), "searched": len(rows)}
+        return Part("search", task.number, columns, facts)
 
     def _best(self, codes: Ints, bounds_s: Floats, number: int) -> Ints:
         """The candidates with the lowest bounds in each objective."""

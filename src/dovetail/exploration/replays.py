@@ -53,9 +53,14 @@ class Replayed:
     plans: tuple[str, ...] = ()
 
 
-def replayed(study: ResolvedStudy, code: int, modelled: Sequence[str] = ()) -> Replayed:
-    """The fastest plan of every job by simulation, among the leading ones and the model's best if given."""
+def replayed(study: ResolvedStudy, code: int, modelled: Sequence[str] = (), least_s: Sequence[float] = ()) -> Replayed:
+    """The fastest plan of every job by simulation, among the leading ones and the model's best if given.
+
+    Of free mappings only the model's best are simulated; `least_s` bounds the rest of each job.
+    """
     cluster = study.cluster_of(code)
+    if study.mapping is not None:
+        return _free_replayed(study, code, cluster, modelled, least_s)
     figures: list[tuple[float, float, float, float]] = []
     plans: list[str] = []
     top, simulated = study.search.simulate_top or 1, 0
@@ -77,6 +82,16 @@ def replayed(study: ResolvedStudy, code: int, modelled: Sequence[str] = ()) -> R
         plans.append(json.dumps(plan_part(best.plan), sort_keys=True))
         simulated += len(candidates)
     return Replayed(code, simulated, tuple(figures), tuple(plans))
+
+
+def _free_replayed(
+    study: ResolvedStudy, code: int, cluster: Cluster, modelled: Sequence[str], least_s: Sequence[float]
+) -> Replayed:
+    figures: list[tuple[float, float, float, float]] = []
+    for job, text, bound in zip(study.jobs, modelled, least_s, strict=True):
+        best = _simulated(study, _plan(text, job.job, cluster), job.job, cluster)
+        figures.append((min(bound, best.step_time_s), best.least_s, best.model_s, best.step_time_s))
+    return Replayed(code, len(figures), tuple(figures), tuple(modelled))
 
 
 def _plan(text: str, job: Job, cluster: Cluster) -> Plan:
@@ -114,23 +129,30 @@ def codes_of(parts: Sequence[Part]) -> list[int]:
 
 
 def plans_of(study: ResolvedStudy, searched: Sequence[Part], code: int) -> tuple[str, ...]:
-    """The model's best plan of every job; empty if their search was stopped or never started."""
+    """The model's best plans, one of every job; empty if their search was stopped or never started."""
+    found: list[tuple[float, tuple[str, ...]]] = []
     for part in searched:
         rows = np.nonzero(np.asarray(part.columns["code"]) == code)[0].tolist()
         if rows and bool(np.asarray(part.columns["evaluated"])[rows[0]]):
-            return tuple(str(part.columns[f"plan.{job.name}"][rows[0]]) for job in study.jobs)
-    return ()
+            plans = tuple(str(part.columns[f"plan.{job.name}"][rows[0]]) for job in study.jobs)
+            found.append((float(weighted(study, part, "step_s")[rows[0]]), plans))
+    return min(found, default=(0.0, ()))[1]
 
 
-def simulation_document(study: ResolvedStudy, parts: Sequence[Part], codes: Ints, bounds_s: Floats) -> dict[str, Any]:
-    """The simulated candidates, fastest first, and the certificate; `bounds_s` are those of all left by profiles."""
+def simulation_document(
+    study: ResolvedStudy, parts: Sequence[Part], codes: Ints, bounds_s: Floats, dropped_s: float = float("inf")
+) -> dict[str, Any]:
+    """The simulated candidates, fastest first, and the certificate; `bounds_s` are those of all left by profiles.
+
+    Other candidates take at least `dropped_s`, or no less than the best simulated one.
+    """
     rows = [_row(study, part) for part in parts]
     ordered = sorted((row for row in rows if row), key=lambda row: (row["step_time_s"], row["chips"], row["design"]))
     best = None
     if ordered:
         best = {key: value for key, value in ordered[0].items() if key not in ("plans", "lower_bound_s")}
     unseen = bounds_s[~np.isin(codes, np.array(codes_of(parts), np.int64))]
-    open_s = min([*unseen.tolist(), *(row["lower_bound_s"] for row in ordered)], default=float("inf"))
+    open_s = min([dropped_s, *unseen.tolist(), *(row["lower_bound_s"] for row in ordered)])
     return {
         "best": best,
         "replayed": [{key: value for key, value in row.items() if key not in ("variables", "jobs")} for row in ordered],

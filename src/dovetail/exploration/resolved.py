@@ -16,33 +16,37 @@ from dovetail.digests import digest
 from dovetail.documents import validate
 from dovetail.errors import InputError
 from dovetail.exploration import wafers
+from dovetail.exploration.free_mapping import FREE_FIELDS, FreeMapping, free_mapping
+from dovetail.exploration.limits import check_estimate, limited
 from dovetail.exploration.study_file import (
     ExecutorPart,
     HardwarePart,
-    LimitsPart,
     SearchPart,
     StudyClusterPart,
     StudyFile,
     StudyJobSpec,
+    StudyPlansPart,
 )
 from dovetail.frameworks import Framework
 from dovetail.hardware import Chip, Cluster, Tier
 from dovetail.hardware.catalogue import space_document, space_from
 from dovetail.hardware.cluster import check_chips
-from dovetail.hardware.design_space.expression import parse_expression
 from dovetail.hardware.design_space.space import DesignSpace
 from dovetail.hardware.network import TierSpec, fit_tiers
 from dovetail.models import Job
 from dovetail.plans.narrowed_space import within
 from dovetail.plans.plan_file import job_of, relative_to
 from dovetail.plans.runs import check_job
-from dovetail.plans.space import PlanSpaceSpec, Space
+from dovetail.plans.space import Space
 from dovetail.search.simulated import MOST
 
 T = TypeVar("T")
 
-#: Where batches run and results go does not change the answer of a study.
-_NOT_ASKED = {"executor", "output"}
+#: Where batches run, how long, and where results go does not change the answer of a study.
+_NOT_ASKED = {"executor": True, "output": True, "search": {"time_limit_s"}}
+
+#: Batches that go ahead of what is known, by default: named strategies, and free mappings.
+_WINDOW, _FREE_WINDOW = 16, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,8 @@ class ResolvedStudy:
     tiers: tuple[Tier, ...] | None
     framework: Framework
     plans: Space
+    #: None: named strategies
+    mapping: FreeMapping | None
     objectives: tuple[str, ...]
     search: SearchPart
     executor: ExecutorPart
@@ -90,6 +96,15 @@ class ResolvedStudy:
     def tokens(self) -> float:
         """Tokens of a step, weighted like step times."""
         return sum(job.weight * job.job.tokens_per_step for job in self.jobs)
+
+    @property
+    def window(self) -> int:
+        """How many batches go ahead of what is known."""
+        return self.search.window or (_WINDOW if self.mapping is None else _FREE_WINDOW)
+
+    def to_beat(self, front: Floats) -> Floats:
+        """The points that a design must beat to matter: those of a front, less the gap the study leaves."""
+        return front / (1 + self.search.gap)
 
     @property
     def of_wafers(self) -> bool:
@@ -191,10 +206,11 @@ def _study(file: StudyFile, where: str, folder: Path) -> ResolvedStudy:
         jobs=jobs,
         space=space,
         counts=counts,
-        spaces=tuple(_limited(space, file.limits, count) for count in counts),
+        spaces=tuple(limited(space, file.limits, count) for count in counts),
         tiers=tiers,
         framework=framework,
         plans=Space(),
+        mapping=free_mapping(file, framework, of_wafers=space.wafer is not None),
         objectives=file.objectives,
         search=file.search,
         executor=file.executor,
@@ -203,7 +219,7 @@ def _study(file: StudyFile, where: str, folder: Path) -> ResolvedStudy:
         document={},
     )
     for name in file.objectives:
-        _check_estimate(space, name)
+        check_estimate(space, name)
     if file.search.simulate_top is not None:
         check_simulated(file.objectives, file.search.method)
     study = replace(study, plans=_plans(file.plans, study))
@@ -253,12 +269,12 @@ def _named(where: str, read: Callable[[], T]) -> T:
         raise InputError(where, error.what, error.fix) from None
 
 
-def _plans(part: PlanSpaceSpec, study: ResolvedStudy) -> Space:
+def _plans(part: StudyPlansPart, study: ResolvedStudy) -> Space:
     """The plan space; each value must be possible for some job on some number of chips, or on some grid."""
     cases = [(job.job, cluster) for job in study.jobs for cluster in study.usual_clusters]
     fields: dict[str, Any] = {}
     for field, values in part:
-        if values is None:
+        if values is None or field in FREE_FIELDS:
             continue
         if field == "partition":
             fields[field] = _settled(field, values, cases, study.framework)
@@ -321,50 +337,6 @@ def _space(part: HardwarePart, name: str, where: str, folder: Path) -> DesignSpa
         else:
             merged[field] = value
     return space_from(merged, where, folder_of)
-
-
-#: Limit → the estimate of a chip it bounds; limits of all chips are divided by their number.
-_LIMITED = {
-    "area_mm2": "area_mm2",
-    "power_w": "peak_power_w",
-    "cost_usd": "cost_usd",
-    "total_power_w": "peak_power_w",
-    "total_price_usd": "system_cost_usd",
-}
-#: The same for a wafer: figures of a die times its dies, spare ones included; spare dies need no power.
-_LIMITED_WAFERS = {
-    "area_mm2": "grid_dies * die_mm2",
-    "power_w": "wafer_power_w",
-    "cost_usd": "grid_dies * cost_usd",
-    "total_power_w": "wafer_power_w",
-    "total_price_usd": "grid_dies * system_cost_usd",
-}
-
-
-def _limited(space: DesignSpace, limits: LimitsPart, count: int) -> DesignSpace:
-    added = [
-        parse_expression(f"{name} <= {value / (count if limit.startswith('total') else 1)!r}", limit, "condition")
-        for limit, name in (_LIMITED if space.wafer is None else _LIMITED_WAFERS).items()
-        if (value := getattr(limits, limit)) is not None
-    ]
-    if limits.least_yield is not None:
-        added.append(parse_expression(f"wafer_yield >= {limits.least_yield!r}", "least_yield", "condition"))
-    for expression in added:
-        space.formulas.check_names(expression, "limits")
-    return replace(space, limits=(*space.limits, *added))
-
-
-#: Objective → the estimate it needs of a design.
-_ESTIMATED = {"area": "area_mm2", "tokens_per_dollar": "system_cost_usd", "tokens_per_joule": "peak_power_w"}
-
-
-def _check_estimate(space: DesignSpace, objective: str) -> None:
-    """Raises an error if the technology has no figures for an objective."""
-    if objective in _ESTIMATED:
-        try:
-            space.values(_ESTIMATED[objective], space.designs([0]))
-        except InputError as error:
-            raise InputError(f"objectives.{objective}", f"needs an estimate: {error.what}", error.fix) from None
 
 
 def _content(study: ResolvedStudy) -> dict[str, str]:

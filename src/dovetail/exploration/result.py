@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from dovetail.arrays import TOLERANCE, Floats
 from dovetail.digests import package_provenance
 from dovetail.exploration import wafers
+from dovetail.exploration.free_mapping import mapping_words
 from dovetail.exploration.lower_bounds import candidate_lower_bounds
 from dovetail.exploration.objective import OBJECTIVES
 from dovetail.exploration.pareto import dominated
@@ -40,6 +41,8 @@ class StudyResult:
     repairs: tuple[str, ...] = ()
     #: seconds this run took; not part of the answer
     timing: Mapping[str, float] = field(default_factory=dict[str, float])
+    #: what ended the study early: the run goes on if it is resumed
+    stopped: Literal["time_limit", "interrupt"] | None = None
 
     def pareto_front(self) -> list[dict[str, Any]]:
         """The points of the Pareto front; with one objective only the best."""
@@ -78,27 +81,34 @@ class StudyResult:
 
 
 def result_document(
-    study: ResolvedStudy, front: ParetoFront, searched: Sequence[Part], counts: Mapping[str, int], rest: Floats | None
+    study: ResolvedStudy, front: ParetoFront, searched: Sequence[Part], counts: Mapping[str, int], unproven: Floats
 ) -> dict[str, Any]:
-    """The result as JSON; `rest` bounds what was never examined, if not everything was."""
-    rows = {
-        int(code): (part, row)
-        for part in searched
-        for row, code in enumerate(np.asarray(part.columns["code"]).tolist())
-    }
+    """The result as JSON; `unproven` are lower bounds of what was never searched, or not to its end."""
+    rows = {int(code): _evaluated(study, searched, int(code)) for code in front.codes.tolist()}
     points = [_point(study, int(code), *rows[int(code)]) for code in front.codes.tolist()]
     single = len(study.objectives) == 1
     answer: dict[str, Any] = {"best": points[0] if points else None} if single else {"front": points}
     return {
         "study": study.name,
         **answer,
-        "certificate": _certificate(study, front, searched, rest),
+        "certificate": _certificate(study, front, unproven),
         "counts": dict(counts),
         "provenance": package_provenance(),
     }
 
 
-def _point(study: ResolvedStudy, code: int, part: Part, row: int) -> dict[str, Any]:
+def _evaluated(study: ResolvedStudy, searched: Sequence[Part], code: int) -> tuple[Part, int, Floats]:
+    """The row with the best plans of a candidate, and the highest lower bounds that any of its rows proves."""
+    rows = [
+        (part, row) for part in searched for row in np.nonzero(np.asarray(part.columns["code"]) == code)[0].tolist()
+    ]
+    least = [[float(np.asarray(part.columns[f"least_s.{j.name}"])[row]) for j in study.jobs] for part, row in rows]
+    evaluated = [(part, row) for part, row in rows if bool(np.asarray(part.columns["evaluated"])[row])]
+    name = f"figure.{study.objectives[0]}"
+    return *min(evaluated, key=lambda each: float(np.asarray(each[0].columns[name])[each[1]])), np.max(least, axis=0)
+
+
+def _point(study: ResolvedStudy, code: int, part: Part, row: int, least_s: Floats) -> dict[str, Any]:
     position, design = divmod(code, study.space.size)
     space = study.spaces[position]
     designs = space.designs([design])
@@ -116,10 +126,10 @@ def _point(study: ResolvedStudy, code: int, part: Part, row: int) -> dict[str, A
         "jobs": {
             job.name: {
                 "step_time_s": float(np.asarray(part.columns[f"step_s.{job.name}"])[row]),
-                "lower_bound_s": float(np.asarray(part.columns[f"least_s.{job.name}"])[row]),
+                "lower_bound_s": float(least_s[number]),
                 "plan": json.loads(str(part.columns[f"plan.{job.name}"][row])),
             }
-            for job in study.jobs
+            for number, job in enumerate(study.jobs)
         },
     }
 
@@ -135,26 +145,22 @@ def _plain(value: float) -> float | int:
     return int(value) if float(value).is_integer() else float(value)
 
 
-def _certificate(
-    study: ResolvedStudy, front: ParetoFront, searched: Sequence[Part], rest: Floats | None
-) -> dict[str, Any]:
+def _certificate(study: ResolvedStudy, front: ParetoFront, unproven: Floats) -> dict[str, Any]:
     """Optimal if the front beats the bounds of everything open."""
-    unproven = [_open_points(study, part) for part in searched]
-    open_points = np.concatenate([np.zeros((0, len(study.objectives))), *unproven, *([] if rest is None else [rest])])
-    open_points = open_points[np.isfinite(open_points).all(axis=1)]
-    open_points = open_points[~dominated(open_points * (1 + TOLERANCE), front.points)]
-    document: dict[str, Any] = {"status": status_of(answered=len(front) > 0, proven=not len(open_points))}
+    still_open = unproven[np.isfinite(unproven).all(axis=1)]
+    still_open = still_open[~dominated(still_open * (1 + TOLERANCE), front.points)]
+    document: dict[str, Any] = {"status": status_of(answered=len(front) > 0, proven=not len(still_open))}
     if len(study.objectives) == 1:
         best = float(front.points[0, 0]) if len(front) else None
-        lowest = float(min(open_points[:, 0].min(initial=np.inf), np.inf if best is None else best))
+        lowest = float(min(still_open[:, 0].min(initial=np.inf), np.inf if best is None else best))
         shown = OBJECTIVES[study.objectives[0]].shown(lowest)
         document["lower_bound"] = shown if np.isfinite(shown) else None
-    document["gap"] = gap_between(open_points, front.points) if len(front) else None
+    document["gap"] = gap_between(still_open, front.points) if len(front) else None
     document["space"] = space_words(study)
     return document
 
 
-def _open_points(study: ResolvedStudy, part: Part) -> Floats:
+def open_points(study: ResolvedStudy, part: Part) -> Floats:
     """Lower bounds of candidates whose plans are not proven optimal, or whose search was stopped."""
     codes = np.asarray(part.columns["code"], np.int64)
     bounds_s = np.stack([np.asarray(part.columns[f"least_s.{job.name}"]) for job in study.jobs], axis=1)
@@ -167,6 +173,8 @@ def _open_points(study: ResolvedStudy, part: Part) -> Floats:
 def space_words(study: ResolvedStudy) -> str:
     """The space of a certificate, in words."""
     job, usual = study.jobs[0].job, study.usual_clusters
+    if study.mapping is not None:
+        return wafers.space_words(study.space, study.counts, f"free mappings, {mapping_words(study.framework)}")
     if study.of_wafers:
         resolved = wafers.joined_space([study.plans.resolve(job, cluster, study.framework) for cluster in usual])
         return wafers.space_words(study.space, study.counts, stated(resolved, study.plans, study.framework)[1])

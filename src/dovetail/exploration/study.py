@@ -14,9 +14,11 @@ from dovetail.exploration.events import Listener
 from dovetail.exploration.executor import Executor
 from dovetail.exploration.executors import EXECUTORS
 from dovetail.exploration.fidelity import Worker
+from dovetail.exploration.free_drive import FreeDrive
 from dovetail.exploration.memory import InMemoryStore
 from dovetail.exploration.resolved import ResolvedStudy, study_of
 from dovetail.exploration.result import StudyResult
+from dovetail.exploration.sampled_drive import SampledDrive
 from dovetail.exploration.store import RunStore
 
 
@@ -65,16 +67,25 @@ class Study(ResolvedStudy):
         if place is not None:
             store = RunStore.open(place, self.document, resume=resume, recompute=recompute)
         try:
-            start, result = time.monotonic(), store.result()
+            start, result, stopped = time.monotonic(), store.result(), None
             if result is None:
                 with _executor(
                     self, executor or asked.name, address or asked.address, workers or asked.workers
                 ) as made:
-                    result = Drive(self, store, made, listener).result()
+                    drive = _drive(self)(self, store, made, listener)
+                    result = drive.result()
+                    stopped = drive.stopped
             timing = {"seconds": time.monotonic() - start}
-            return StudyResult(self, result, None if place is None else str(place), tuple(store.repairs), timing)
+            where = None if place is None else str(place)
+            return StudyResult(self, result, where, tuple(store.repairs), timing, stopped)
         finally:
             store.close()
+
+
+def _drive(study: ResolvedStudy) -> type[Drive]:
+    if study.search.method != "exact":
+        return SampledDrive
+    return Drive if study.mapping is None else FreeDrive
 
 
 @contextmanager

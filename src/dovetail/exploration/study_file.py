@@ -98,18 +98,33 @@ class LimitsPart(Spec):
     """of all chips with their share of the system"""
 
 
+class StudyPlansPart(PlanSpaceSpec):
+    """What plans may be: values of the fields of named strategies, or mappings with every operator sharded freely."""
+
+    strategy: Literal["named", "free"] = "named"
+    gap: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """of free mappings: how close to the best of a design its search must come; default: the gap of the study"""
+    work_limit: Annotated[int, Field(ge=1, le=10**9)] | None = None
+    """of free mappings: most skeletons of a design whose layouts are searched; default: no limit"""
+
+
 class SearchPart(Spec):
     """How to search the designs."""
 
     method: Literal["exact", "evolutionary", "random"] = "exact"
     evaluations: Annotated[int, Field(ge=1, le=10**7)] = 1000
     """designs to sample if the space is not enumerated"""
-    window: Annotated[int, Field(ge=1, le=10**5)] = 16
-    """a batch is pruned with the results up to this many batches before it: at least the number of workers"""
+    window: Annotated[int, Field(ge=1, le=10**5)] | None = None
+    """a batch is pruned with the results up to this many batches before it: at least the number of workers; default:
+    16, and 2 for free mappings, whose batches take minutes"""
     batch: Annotated[int, Field(ge=1, le=10**4)] = 4
     """designs per batch of plan searches: about a second of work"""
     simulate_top: Annotated[int, Field(ge=1, le=MOST)] | None = None
     """most leading designs, and leading plans of each, to simulate; default: none"""
+    gap: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """a study ends when no design can be better than the best by more than this part"""
+    time_limit_s: Positive | None = None
+    """a study ends after so many seconds with what it has, and goes on with --resume; not part of the answer"""
 
 
 class ExecutorPart(Spec):
@@ -127,7 +142,7 @@ class StudyFile(Spec):
     jobs: Annotated[tuple[StudyJobSpec, ...], Field(strict=False, min_length=1, max_length=20)]
     hardware: HardwarePart
     cluster: StudyClusterPart
-    plans: PlanSpaceSpec = PlanSpaceSpec()
+    plans: StudyPlansPart = StudyPlansPart()
     limits: LimitsPart = LimitsPart()
     objectives: Annotated[tuple[Text, ...], Field(strict=False, min_length=1, max_length=4)] = ("step_time",)
     """one: the best design; several: their Pareto front"""

@@ -114,9 +114,9 @@ def least_seconds(
 ) -> Floats:
     """Lower bounds of all plans with these micro-batches on a number of each wafer (L0): designs × jobs, in seconds.
 
-    Infinite if the state of the weights does not fit all dies together, if no row of dies is left, or if several
-    wafers have no links between them. The bound depends on the number of dies and the off-wafer bandwidth, so designs
-    that agree in these are bounded together.
+    Infinite if the state of the weights does not fit all dies and stores together, if no row of dies is left, or if
+    several wafers have no links between them. The bound depends on the number of dies and the off-wafer bandwidth, so
+    designs that agree in these are bounded together.
     """
     count = len(np.ravel(np.broadcast_to(0, designs.shape)))
     flat = {name: np.broadcast_to(designs.value(name), designs.shape).reshape(-1) for name in designs.variables}
@@ -125,7 +125,9 @@ def least_seconds(
     usable = (dies >= 1) & ((edge > 0) | (wafers == 1))
     seconds = np.full((count, len(jobs)), np.inf)
     keys, member = np.unique(np.stack([dies, edge if wafers > 1 else 0 * edge], axis=1), axis=0, return_inverse=True)
-    capacity = np.where(flattened.hbm_bytes > 0, flattened.hbm_bytes, _sram_bytes(flattened)) * dies * wafers
+    capacity = np.where(flattened.hbm_bytes > 0, flattened.hbm_bytes, sram_bytes(flattened)) * dies * wafers
+    # what dies do not hold a store may
+    capacity = capacity + flattened.store_bytes * wafers
     for number, (group, off) in enumerate(keys.tolist()):
         alike = usable & (member.reshape(-1) == number)
         for column, job in enumerate(jobs):
@@ -143,7 +145,8 @@ def least_seconds(
     return seconds.reshape(*designs.shape, len(jobs))
 
 
-def _sram_bytes(designs: WaferDesigns) -> Floats:
+def sram_bytes(designs: WaferDesigns) -> Floats:
+    """The memory of a die's cores, and what they share."""
     return designs.vector_cores * designs.core_sram_bytes + designs.shared_sram_bytes
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
@@ -44,6 +45,25 @@ class StateBytes:
     """per parameter of the layer at work: its weight gradients before they join the accumulated ones"""
     operands: float = 0.0
     """per element of a matrix product's input that is saved for the backward; 0: as wide as it was written"""
+
+    def on_dies(self, store: Collection[str]) -> StateBytes:
+        """What dies store where a store off the wafer holds the optimizer's state, or weights and gradients too.
+
+        Weights then arrive for the layer at work and its gradients leave: dies hold what ZeRO-3 gathers of them.
+        """
+        if "optimizer" not in store:
+            return self
+        kept = replace(self, master=0.0, moment=0.0, gradient_copy=0.0, step_copy=0.0, cast_on_gather=False)
+        if "weights" not in store:
+            return kept
+        return replace(
+            kept,
+            gradients=0.0,
+            pipeline_gradients=None,
+            cast_on_gather=True,
+            sharded_reduction=self.gradients,
+            layer_gradients=max(self.layer_gradients, self.gradients),
+        )
 
     def parameter_bytes(self, optimizer: str, *, staged: bool = False, by_weight: bool = False) -> ParameterBytes:
         """What chips store per parameter, of what every chip uses and of what is sharded; `staged` in a pipeline."""

@@ -19,11 +19,12 @@ from dovetail.hardware.catalogue import (
     wafer_names,
 )
 from dovetail.hardware.chip import Chip, ChipKind, Dataflow, Precision, Rates
-from dovetail.hardware.cluster import Cluster
+from dovetail.hardware.cluster import Cluster, Store
+from dovetail.hardware.defects import DefectMap
 from dovetail.hardware.integration import Integration
 from dovetail.hardware.network import MAX_CHIPS, Tier, Topology
 from dovetail.hardware.technology import Coefficient, Technology
-from dovetail.hardware.wafer import DefectMap, Wafer
+from dovetail.hardware.wafer import Wafer
 
 __all__ = [
     "MAX_CHIPS",
@@ -36,6 +37,7 @@ __all__ = [
     "Integration",
     "Precision",
     "Rates",
+    "Store",
     "Technology",
     "Tier",
     "Topology",

@@ -11,8 +11,17 @@ from pydantic import Field, model_validator
 from dovetail.documents import Spec
 from dovetail.errors import InputError
 from dovetail.hardware.chip import Chip
+from dovetail.hardware.defects import DefectMap
 from dovetail.hardware.fields import Doubts, DoubtTexts, Name, Text, doubts_of
 from dovetail.hardware.network import MAX_CHIPS, Tier, TierSpec, fit_tiers
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Memory off a wafer that it streams state or activations from: what one wafer's holds, and its rate either way."""
+
+    bytes: float
+    bytes_per_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +34,10 @@ class Cluster:
     tiers: tuple[Tier, ...]
     source: str = ""
     doubts: Doubts = ()
+    store: Store | None = None
+    """of each wafer, where chips are dies of wafers that have one"""
+    defects: tuple[DefectMap, ...] = ()
+    """of each wafer; empty where nothing is dead"""
 
     def __post_init__(self) -> None:
         sizes = [1, *(tier.size for tier in self.tiers)]

@@ -24,6 +24,7 @@ def _measured_in(quantity: str) -> BeforeValidator:
 _TEXT_OR_NUMBER = WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string"}]})
 
 Bytes = Annotated[float, Field(le=1e18), _measured_in("bytes"), _TEXT_OR_NUMBER]
+SomeBytes = Annotated[float, Field(gt=0, le=1e18), _measured_in("bytes"), _TEXT_OR_NUMBER]
 BytesPerS = Annotated[float, Field(le=1e18), _measured_in("bytes_per_s"), _TEXT_OR_NUMBER]
 SomeBytesPerS = Annotated[float, Field(gt=0, le=1e18), _measured_in("bytes_per_s"), _TEXT_OR_NUMBER]
 Seconds = Annotated[float, Field(le=1.0), _measured_in("s"), _TEXT_OR_NUMBER]

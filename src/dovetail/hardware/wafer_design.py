@@ -8,8 +8,9 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from dovetail.arrays import Floats
+from dovetail.hardware.defects import DefectMap
 from dovetail.hardware.design import VARIABLES, Designs, design_of
-from dovetail.hardware.wafer import EDGES, DefectMap, Wafer
+from dovetail.hardware.wafer import EDGES, Wafer
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,9 @@ class WaferDesigns(Designs):
     """off the wafer"""
     power_limit_w: Floats
     spare_dies: Floats
+    store_bytes: Floats
+    """memory off the wafer that it streams from; 0 where there is none, as its rate then is"""
+    store_bytes_per_s: Floats
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -51,6 +55,12 @@ class WaferDesigns(Designs):
     def wafer_hbm_bytes(self) -> Floats:
         """Of all dies but the spare ones."""
         return (self.grid_dies - self.spare_dies) * self.hbm_bytes
+
+    @property
+    def wafer_sram_bytes(self) -> Floats:
+        """Of all dies but the spare ones."""
+        per_die = self.vector_cores * self.core_sram_bytes + self.shared_sram_bytes
+        return (self.grid_dies - self.spare_dies) * per_die
 
     @property
     def planned_rows(self) -> Floats:
@@ -79,6 +89,8 @@ class WaferDesigns(Designs):
             edge_bytes_per_s=row["edge_bytes_per_s"],
             power_limit_w=row["power_limit_w"],
             spare_dies=int(row["spare_dies"]),
+            store_bytes=row["store_bytes"],
+            store_bytes_per_s=row["store_bytes_per_s"],
             defects=DefectMap(),
             doubts=(),
         )
@@ -109,6 +121,8 @@ def wafer_design_of(wafer: Wafer) -> WaferDesigns:
         "edge_bytes_per_s": wafer.edge_bytes_per_s,
         "power_limit_w": wafer.power_limit_w,
         "spare_dies": wafer.spare_dies,
+        "store_bytes": wafer.store_bytes,
+        "store_bytes_per_s": wafer.store_bytes_per_s,
     }
     values |= {name: np.asarray(value, np.float64) for name, value in of_wafer.items()}
     return WaferDesigns(base=die.base, wafer=wafer, **values)

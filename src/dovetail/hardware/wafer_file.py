@@ -9,6 +9,8 @@ from pydantic import Field, model_validator
 from dovetail.documents import Spec
 from dovetail.errors import InputError
 from dovetail.hardware.chip import Chip
+from dovetail.hardware.defect_file import MAX_SIDE, DefectsSpec
+from dovetail.hardware.defects import check_defects
 from dovetail.hardware.fields import (
     Bytes,
     BytesPerS,
@@ -23,26 +25,9 @@ from dovetail.hardware.fields import (
     doubts_of,
 )
 from dovetail.hardware.integration import Integration
-from dovetail.hardware.wafer import GAP_MM, STACK_ALONG_MM, STACK_DEPTH_MM, USABLE_MM, DefectMap, Wafer, check_defects
-
-#: Dies along one side of a grid.
-MAX_SIDE = 256
+from dovetail.hardware.wafer import GAP_MM, STACK_ALONG_MM, STACK_DEPTH_MM, USABLE_MM, Wafer
 
 _Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
-_Place = Annotated[int, Field(ge=0, lt=MAX_SIDE)]
-_Position = Annotated[tuple[_Place, _Place], Field(strict=False)]
-_Link = Annotated[tuple[_Position, _Position], Field(strict=False)]
-
-
-class DefectsSpec(Spec):
-    """Dead dies as [row, col], dead links as pairs of them."""
-
-    dead_dies: Annotated[tuple[_Position, ...], Field(strict=False, max_length=MAX_SIDE**2)] = ()
-    dead_links: Annotated[tuple[_Link, ...], Field(strict=False, max_length=2 * MAX_SIDE**2)] = ()
-
-    def defects(self) -> DefectMap:
-        """The map."""
-        return DefectMap(self.dead_dies, self.dead_links)
 
 
 class WaferSpec(Spec):

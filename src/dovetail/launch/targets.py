@@ -17,6 +17,7 @@ from dovetail.launch.companions import Companions
 from dovetail.launch.deepspeed import read as deepspeed_read
 from dovetail.launch.deepspeed import write as deepspeed
 from dovetail.launch.deepspeed.read_command import COMMAND
+from dovetail.launch.encoding import read as encoding_read
 from dovetail.launch.launch_file import Launch, Reading
 from dovetail.launch.maxtext import read as maxtext_read
 from dovetail.launch.maxtext import write as maxtext
@@ -26,6 +27,7 @@ from dovetail.launch.megatron import write as megatron
 from dovetail.launch.shell.script import read_script
 from dovetail.launch.torchtitan import read as torchtitan_read
 from dovetail.launch.torchtitan import write as torchtitan
+from dovetail.layout.encoding.document import FORMAT as ENCODING
 from dovetail.models import Model
 from dovetail.plans.launch_models.megatron import RELEASES
 from dovetail.plans.plan_file import Task
@@ -69,6 +71,12 @@ class Exporter:
         return f"{self.version} {release or self.releases[0]}".strip()
 
 
+def _write_encoding(task: Task) -> Launch:
+    from dovetail.launch.encoding.write import export  # with compiled formulas, which no other target needs
+
+    return export(task)
+
+
 EXPORTERS: dict[str, Exporter] = {
     "megatron": Exporter("Megatron-LM core", megatron.export, RELEASES, megatron_read.read),
     "bridge": Exporter(bridge.VERSION, lambda task, _: bridge.export(task)),
@@ -76,6 +84,7 @@ EXPORTERS: dict[str, Exporter] = {
     "deepspeed": Exporter(deepspeed.VERSION, lambda task, _: deepspeed.export(task)),
     "accelerate": Exporter(accelerate.VERSION, lambda task, _: accelerate.export(task)),
     "maxtext": Exporter(maxtext.VERSION, lambda task, _: maxtext.export(task), reads=maxtext_read.read),
+    "encoding": Exporter(ENCODING, lambda task, _: _write_encoding(task)),
 }
 
 #: Target → what reads its launch files: the text, what to call the file, the number of chips where that is said, and
@@ -86,6 +95,7 @@ IMPORTERS: dict[str, Callable[[str, str, int | None, Companions], Reading]] = {
     "deepspeed": deepspeed_read.read,
     "accelerate": lambda text, where, _, __: _read_accelerate(text, where),
     "maxtext": lambda text, where, chips, _: _read_maxtext(text, where, chips),
+    "encoding": lambda text, where, _, __: encoding_read.read(text, where),
 }
 
 
@@ -116,6 +126,7 @@ def _read_accelerate(text: str, where: str) -> Reading:
 
 #: What only files of a target have, in the order of asking: DeepSpeed also starts Megatron-LM.
 _SIGNS = (
+    ("encoding", re.compile(r'"format":\s*"dovetail-encoding/')),
     ("deepspeed", re.compile(r"^\s*\{")),
     ("megatron", re.compile(r"--(tensor-model-parallel-size|num-layers|micro-batch-size|hidden-size)\b")),
     ("accelerate", re.compile(r"^(compute_environment|fsdp_config):", re.MULTILINE)),

@@ -159,7 +159,10 @@ class ChainBuilder:
             order,
             pipeline_of(plan),
             device_bytes=capacity * (1 - ROUNDING),  # so that no partition misses it by rounding
-            transfer_s=_number(transfer_seconds(plan, job.profiles, job.cluster, job.efficiencies)),
+            # on a wafer links differ: the shortest for a bound, the longest for an answer
+            transfer_s=float(
+                (np.min if relaxed else np.max)(transfer_seconds(plan, job.profiles, job.cluster, job.efficiencies))
+            ),
             sends_itself=not facts.overlaps.transfers and plan.pipeline_parallel > 1,
         )
 
@@ -171,7 +174,9 @@ class ChainBuilder:
         fastest: Floats | None = None
         if not self.by_block:
             recomputed = [
-                recompute_of(self.job.profiles, name, self.plan.recompute, self.plan.recompute_share, facts)
+                recompute_of(
+                    self.graph.layers[name], layers[name], self.plan.recompute, self.plan.recompute_share, facts
+                )
                 for name in names
             ]
         elif is_block(self.graph.layers[names[0]]):

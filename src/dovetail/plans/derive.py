@@ -8,6 +8,7 @@ from typing import Any
 from dovetail.errors import InputError
 from dovetail.layout.encoding import TileLayouts
 from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
+from dovetail.plans.wafer_part import WaferPart
 
 
 class Given:
@@ -64,6 +65,14 @@ def layouts(spec: Given) -> TileLayouts | None:
         what = f"has {tile.chips} dies for each of {spec.pipeline_parallel} stages, of {spec.chips} in all"
         raise InputError("plan: layouts.tile", what, "use smaller tiles or fewer stages")
     return tile
+
+
+def wafer(spec: Given) -> WaferPart | None:
+    """What a plan says of its wafer; nothing where that is empty."""
+    if spec.wafer is None:
+        return None
+    part: WaferPart = spec.wafer.part()
+    return None if part == WaferPart() else part
 
 
 def expert_tensor_parallel(spec: Given) -> int:

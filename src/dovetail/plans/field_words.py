@@ -22,3 +22,17 @@ def recompute_words(plan: Any) -> str:
         return ""
     names = plan.recompute if isinstance(plan.recompute, str) else " + ".join(plan.recompute)
     return f"recompute {names}" + (f" of {plan.recompute_share:.3g}" if plan.recompute_share < 1 else "")
+
+
+def wafer_words(plan: Any) -> str:
+    """What a store holds, how much memory is lent, and how much is dead; where stages are is for pictures."""
+    part = plan.wafer
+    if part is None:
+        return ""
+    dies, links = (sum(len(getattr(each, name)) for each in part.defects) for name in ("dead_dies", "dead_links"))
+    said = [
+        f"{' and '.join(part.store)} in the store" if part.store else "",
+        f"{len(part.loans)} stages borrow memory" if part.loans else "",
+        f"around {dies} dead dies and {links} dead links" if dies or links else "",
+    ]
+    return ", ".join(filter(None, said))

@@ -8,7 +8,7 @@ taken. The other words name steps of the search that enumerate many values of a 
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
@@ -17,7 +17,7 @@ from dovetail.layout.encoding import TileLayouts
 from dovetail.layout.strategy import ContextKind
 from dovetail.plans import derive, domains
 from dovetail.plans.declaration import SWITCH, WORD, PlanField, Values, recompute_values
-from dovetail.plans.field_words import recompute_words, zero_words
+from dovetail.plans.field_words import recompute_words, wafer_words, zero_words
 from dovetail.plans.file_types import (
     Degree,
     Dispatcher,
@@ -30,35 +30,8 @@ from dovetail.plans.file_types import (
     layouts_document,
     runs_document,
 )
-
-
-def _overlap(doc: str, words: str, field: str, **flags: str) -> PlanField:
-    """An overlap of communication with computation: the framework's own where a plan does not say."""
-
-    def said(plan: Any) -> str:
-        value = getattr(plan, field)
-        return "" if value is None else f"{words} overlap {'on' if value else 'off'}"
-
-    return PlanField(
-        f"{doc}; where left out, whether the framework can for this plan",
-        domain=domains.left_open,
-        fixed_to=domains.switched(_AVAILABLE[field]),
-        values=SWITCH,
-        searched="fixed",
-        behind=True,
-        order=10,
-        words=said,
-        flags=flags,
-    )
-
-
-#: What frameworks call the overlaps.
-_AVAILABLE = {
-    "overlap_tensor_parallel": "tensor_parallel",
-    "overlap_expert_parallel": "expert_parallel",
-    "overlap_gradients": "gradient_reduction",
-    "overlap_parameters": "weight_gather",
-}
+from dovetail.plans.overlap_field import overlap_field
+from dovetail.plans.wafer_part import WaferPart, WaferPartSpec, wafer_document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,9 +283,22 @@ class PlanFields:
             words=lambda plan: "" if plan.layouts is None else f"free {plan.layouts.rows}×{plan.layouts.cols}",
         ),
     ] = None
+    wafer: Annotated[
+        WaferPart | None,
+        PlanField(
+            "where the stages are on a wafer, memory they lend each other, what a store off the wafer holds, and the "
+            "dead dies and links the plan goes around",
+            resolve=derive.wafer,
+            in_file=WaferPartSpec,
+            write=wafer_document,
+            behind=True,
+            order=9,
+            words=wafer_words,
+        ),
+    ] = None
     overlap_tensor_parallel: Annotated[
         bool | None,
-        _overlap(
+        overlap_field(
             "tensor-parallel communication overlapped with the matrix products it belongs to",
             "TP",
             "overlap_tensor_parallel",
@@ -322,7 +308,7 @@ class PlanFields:
     ] = None
     overlap_expert_parallel: Annotated[
         bool | None,
-        _overlap(
+        overlap_field(
             "tokens to and from experts overlapped with another micro-batch, whose memory is not counted",
             "EP",
             "overlap_expert_parallel",
@@ -331,7 +317,7 @@ class PlanFields:
     ] = None
     overlap_gradients: Annotated[
         bool | None,
-        _overlap(
+        overlap_field(
             "gradients reduced during the backward",
             "gradient",
             "overlap_gradients",
@@ -341,7 +327,7 @@ class PlanFields:
     ] = None
     overlap_parameters: Annotated[
         bool | None,
-        _overlap(
+        overlap_field(
             "updated weights gathered during the next forward",
             "parameter",
             "overlap_parameters",

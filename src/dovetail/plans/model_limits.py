@@ -19,6 +19,7 @@ from dovetail.layout.encoding.rules import divides, may_shard
 from dovetail.models import Job
 from dovetail.plans.arrange import arrange
 from dovetail.plans.plan import Plan
+from dovetail.plans.stage_tiles import check_wafer
 from dovetail.profile.modules import MODULES
 
 #: Dims that need not divide evenly: tables are padded, tokens go to experts as they come, and data-parallel
@@ -67,6 +68,7 @@ def check_suitable(plan: Plan, job: Job, cluster: Cluster) -> None:
     _check_recompute(plan, graph)
     _check_nesting(plan)
     _check_tiers(plan, cluster)
+    check_wafer(plan, cluster)
     try:
         arranged = arrange(plan, graph, cluster)
     except InputError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -14,12 +14,15 @@ from dovetail.cost.units import chip_units
 from dovetail.documents import Spec, read_document, validate
 from dovetail.errors import InputError, quoted
 from dovetail.frameworks import Framework
-from dovetail.hardware import Cluster
+from dovetail.hardware import Cluster, Store
 from dovetail.hardware.catalogue import cluster_from
+from dovetail.hardware.fields import SomeBytes, SomeBytesPerS
 from dovetail.models import Job, Model
 from dovetail.plans.declaration import Text
 from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
 from dovetail.plans.runs import check_runs
+from dovetail.plans.stage_tiles import damaged
+from dovetail.plans.wafer_part import DefectsByWafer, defect_maps
 
 Count = Annotated[int, Field(ge=1, le=2**40)]
 
@@ -48,6 +51,17 @@ class JobSpec(Spec):
     attention: Literal["fused", "unfused"] = "fused"
 
 
+class StoreSpec(Spec):
+    """Memory off a wafer that it streams from."""
+
+    bytes: SomeBytes
+    bytes_per_s: SomeBytesPerS
+
+    def store(self) -> Store:
+        """The same for use."""
+        return Store(self.bytes, self.bytes_per_s)
+
+
 class ClusterPart(Spec):
     """The `cluster` part: a cluster or chip of the catalogue, or a cluster in full."""
 
@@ -58,6 +72,10 @@ class ClusterPart(Spec):
     chips: Count | None = None
     tiers: Annotated[tuple[dict[str, Any], ...], Field(strict=False, max_length=8)] | None = None
     framework: Text = "megatron"
+    store: StoreSpec | None = None
+    """of each wafer, where the tiers are those of wafers"""
+    defects: DefectsByWafer | None = None
+    """dead dies and links of one wafer or of each, instead of those in a wafer file"""
 
 
 class PlanFile(Spec):
@@ -172,6 +190,10 @@ def job_of(spec: JobSpec, folder: Path) -> Job:
 
 def _cluster(part: ClusterPart, folder: Path) -> Cluster:
     cluster = _described(part, folder)
+    if part.store is not None:
+        cluster = replace(cluster, store=part.store.store())
+    if part.defects is not None:
+        cluster = damaged(cluster, defect_maps(part.defects), "cluster: defects")
     if cluster.chip.technology is not None:
         hardware.technology(cluster.chip.technology)
     chip_units(cluster.chip, "bf16")

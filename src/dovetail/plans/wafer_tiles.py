@@ -1,4 +1,4 @@
-"""A plan on a wafer: the stage, replica and tensor-group rank of every die."""
+"""The dies of a plan on wafers: the stage, replica and tensor-group rank of each."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from dovetail.errors import InputError
 from dovetail.hardware import Cluster
 from dovetail.hardware.network import ways
+from dovetail.layout.encoding import TileLayouts
 from dovetail.plans.arrange import PIPELINE, Arrangement
 from dovetail.plans.plan import Plan
+from dovetail.plans.wafer_part import StageTile
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +50,14 @@ def wafer_shape(cluster: Cluster) -> tuple[int, int]:
 
 
 def die_tiles(plan: Plan, arrangement: Arrangement, cluster: Cluster) -> tuple[DieTile, ...]:
-    """The dies of a plan, stage by stage and chip by chip; stages follow each other in a snake.
+    """The dies of a plan of named degrees, stage by stage and chip by chip; stages follow each other in a snake.
 
     The factors of an axis along rows and columns are walked one after another, and those beyond the wafer last.
     """
+    assert plan.layouts is None, "stages with layouts are on tiles"
     shape = wafer_shape(cluster)
     filled = [math.prod(joins[way] for joins in arrangement.joins.values()) for way in range(len(shape))]
-    # tiles of layouts may leave dies over
-    if tuple(filled) != shape and plan.layouts is None:
+    if tuple(filled) != shape:
         what = f"have groups that do not nest in {shape[0]} × {shape[1]} dies"
         raise InputError("plan: degrees", what, "the product of the inner ones should divide the dies of a wafer")
     beyond = _strides_beyond(arrangement, len(shape), len(ways(cluster.tiers)))
@@ -67,6 +69,19 @@ def die_tiles(plan: Plan, arrangement: Arrangement, cluster: Cluster) -> tuple[D
             tensor, context = chip % plan.tensor_parallel, chip // plan.tensor_parallel % plan.context_parallel
             tiles.append(DieTile(wafer, row, col, stage, chip, chip // group, context, tensor))
     return tuple(tiles)
+
+
+def tile_dies(tiles: Sequence[StageTile], layouts: TileLayouts) -> tuple[DieTile, ...]:
+    """The same of a plan with layouts, whose stages are on these tiles: chips count down the rows of the layouts."""
+    dies: list[DieTile] = []
+    for stage, tile in enumerate(tiles):
+        turned = (tile.rows, tile.cols) != (layouts.rows, layouts.cols)
+        for chip in range(layouts.chips):
+            right, down = divmod(chip, layouts.rows)
+            if turned:
+                down, right = right, down
+            dies.append(DieTile(tile.wafer, tile.row + down, tile.col + right, stage, chip, 0, 0, chip))
+    return tuple(dies)
 
 
 def snake(number: int, box: Sequence[int]) -> list[int]:

@@ -7,6 +7,7 @@ from typing import Any
 from dovetail import hardware, models
 from dovetail.errors import InputError
 from dovetail.hardware import Cluster
+from dovetail.hardware.defect_file import defects_document
 from dovetail.hardware.write import chip_document, tier_documents
 from dovetail.models import Job, Model
 from dovetail.models.catalogue import document_of
@@ -14,6 +15,7 @@ from dovetail.plans.declaration import declared
 from dovetail.plans.fields import PlanFields
 from dovetail.plans.file_types import layouts_document, plain
 from dovetail.plans.plan import Plan
+from dovetail.plans.wafer_part import wafer_document
 
 
 def plan_document(plan: Plan, job: Job, cluster: Cluster, framework: str) -> dict[str, Any]:
@@ -42,22 +44,33 @@ def job_part(job: Job) -> dict[str, Any]:
 
 def cluster_part(cluster: Cluster) -> dict[str, Any]:
     """The `cluster` part without its framework: by name where the catalogue has it, otherwise in full."""
+    return _whole_part(cluster) | (
+        {"defects": [defects_document(each) for each in cluster.defects]} if cluster.defects else {}
+    )
+
+
+def _whole_part(cluster: Cluster) -> dict[str, Any]:
     chip, chips = cluster.chip, cluster.chips
-    if cluster.name in hardware.cluster_names() and _alike(cluster, cluster.name):
-        return {"name": cluster.name, "chips": chips}
+    # several wafers are called after one of them and their number
+    for name in (cluster.name, cluster.name.rpartition("-")[0]):
+        if name in (*hardware.cluster_names(), *hardware.wafer_names()) and _alike(cluster, name):
+            return {"name": name, "chips": chips}
     in_catalogue = chip.name in hardware.chip_names() and hardware.chip(chip.name) == chip
     if in_catalogue and _alike(cluster, chip.name):
         return {"chip": chip.name, "chips": chips}
-    tiers = {"tiers": tier_documents(cluster)} if cluster.tiers else {}
+    tiers: dict[str, Any] = {"tiers": tier_documents(cluster)} if cluster.tiers else {}
+    if cluster.store is not None:
+        tiers["store"] = {"bytes": cluster.store.bytes, "bytes_per_s": cluster.store.bytes_per_s}
     return {"chip": chip.name if in_catalogue else chip_document(chip), "chips": chips} | tiers
 
 
 def plan_fields(plan: Plan) -> dict[str, Any]:
-    """All fields of a plan, as answers have them; layouts, where it has them, as a plan file has them."""
+    """All fields of a plan, as answers have them; layouts and wafer, where it has them, as a plan file has them."""
     fields = {name: getattr(plan, name) for name in declared(PlanFields)}
-    del fields["layouts"]
-    if plan.layouts is not None:
-        fields["layouts"] = layouts_document(plan.layouts)
+    for name, document in (("layouts", layouts_document), ("wafer", wafer_document)):
+        value = fields.pop(name)
+        if value is not None:
+            fields[name] = document(value)
     return fields
 
 
@@ -81,4 +94,4 @@ def _alike(cluster: Cluster, name: str) -> bool:
         listed = hardware.cluster(name, cluster.chips)
     except InputError:
         return False
-    return (listed.chip, listed.tiers) == (cluster.chip, cluster.tiers)
+    return (listed.chip, listed.tiers, listed.store) == (cluster.chip, cluster.tiers, cluster.store)

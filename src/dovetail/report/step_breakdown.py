@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail.arrays import Floats, Ints
+from dovetail.arrays import Bools, Floats, Ints
 from dovetail.report.step_items import (
     COMPUTING,
     busy_shares,
@@ -78,24 +78,36 @@ def stage_breakdowns(simulation: Simulation) -> list[dict[str, float]]:
 
 
 def link_shares(simulation: Simulation) -> list[LinkShare]:
-    """By kind of link that carries anything, the fullest first."""
-    names = np.array(simulation.tasks.link_names)
-    ports = len(names) // (num_stages(simulation) * stage_chips(simulation))
-    shares = carried_bytes(simulation) / simulation.tasks.graph.network.bytes_per_s / simulation.step_time_s
+    """By kind of port that carries anything, the fullest first; stores off wafers are no ports."""
+    tasks = simulation.tasks
+    names = np.array(tasks.link_names[: tasks.port_links])
+    shares = link_utilisation(simulation)
     by_link: list[LinkShare] = []
     for name in dict.fromkeys(names.tolist()):
         (links,) = np.nonzero(names == name)
         if shares[links].max() > 0:
             fullest = int(links[np.argmax(shares[links])])
-            stage = fullest // ports // stage_chips(simulation)
+            stage = fullest // tasks.chip_links // stage_chips(simulation)
             by_link.append(LinkShare(name, float(shares[fullest]), stage, float(shares[links].mean())))
     return sorted(by_link, key=lambda link: -link.busiest_share)
 
 
-def carried_bytes(simulation: Simulation) -> Floats:
-    """Bytes that cross every link in the step."""
+def store_shares(simulation: Simulation) -> list[float]:
+    """By wafer, of all that the link to its store could have carried, the part it did; empty without stores."""
+    return link_utilisation(simulation)[simulation.tasks.port_links :].tolist()
+
+
+def link_utilisation(simulation: Simulation, tasks: Bools | None = None) -> Floats:
+    """By link the part of what it could have carried in the step that it did carry, of all tasks or of some."""
+    could = simulation.tasks.graph.network.bytes_per_s * simulation.step_time_s
+    return carried_bytes(simulation, tasks) / could
+
+
+def carried_bytes(simulation: Simulation, tasks: Bools | None = None) -> Floats:
+    """Bytes that cross every link in the step, of all tasks or of some."""
     graph = simulation.tasks.graph
-    sent = summed_by(graph.route[graph.route >= 0], graph.bytes[graph.route >= 0], graph.network.num_routes)
+    sending = graph.route >= 0 if tasks is None else (graph.route >= 0) & tasks
+    sent = summed_by(graph.route[sending], graph.bytes[sending], graph.network.num_routes)
     return summed_by(
         graph.network.link, sent[entry_routes(simulation)] * graph.network.part, len(graph.network.bytes_per_s)
     )

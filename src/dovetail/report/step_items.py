@@ -80,6 +80,12 @@ def stage_names(simulation: Simulation) -> list[str]:
     return [f"stage {stage} chip {chip}" for stage in stages for chip in range(chips)]
 
 
+def store_names(simulation: Simulation) -> list[str]:
+    """What the stores of wafers are called, where the plan uses them."""
+    stores = len(simulation.tasks.link_names) - simulation.tasks.port_links
+    return [f"store of wafer {wafer}" for wafer in range(stores)]
+
+
 def computing_s(simulation: Simulation) -> Floats:
     """Seconds in which kernels run, by simulated chip and kind of step."""
     labels, timeline = simulation.tasks.labels, simulation.timeline

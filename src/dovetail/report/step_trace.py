@@ -14,7 +14,7 @@ from dovetail.arrays import Bools, Ints
 from dovetail.errors import InputError
 from dovetail.pipeline.work_order import WorkKind
 from dovetail.report.link_use import LinkUse, averaged, link_use
-from dovetail.report.step_items import WORDS, ItemSpans, item_name, item_spans, num_stages, stage_chips, stage_names
+from dovetail.report.step_items import WORDS, ItemSpans, item_name, item_spans, stage_chips, stage_names, store_names
 from dovetail.report.trace_threads import Threads, nanoseconds, threads_of
 from dovetail.simulation.layer_steps import StepKind
 from dovetail.simulation.simulate import Simulation
@@ -79,9 +79,10 @@ class StepTrace:
         yield "\n]}\n"
 
     def _names(self) -> Iterator[str]:
-        for chip, name in enumerate(stage_names(self.simulation)):
-            yield _named("process", chip + 1, 0, name)
-            yield _sorted("process", chip + 1, 0, chip)
+        # stores have no threads of their own, only how full their links are
+        for number, name in enumerate([*stage_names(self.simulation), *store_names(self.simulation)]):
+            yield _named("process", number + 1, 0, name)
+            yield _sorted("process", number + 1, 0, number)
         for tid, chip, name in self.threads.named():
             yield _named("thread", chip + 1, tid, name)
             yield _sorted("thread", chip + 1, tid, tid)
@@ -144,15 +145,17 @@ class StepTrace:
             levels = (memory.bytes / 2**30).tolist()
             for at, level in zip(nanoseconds(memory.at_s).tolist(), levels, strict=True):
                 yield _counter("memory", stage * chips + 1, at, "GiB", level)
-        names, use = self.simulation.tasks.link_names, self.use
+        tasks, use = self.simulation.tasks, self.use
         links: list[int] = use.link.tolist()
-        rates = self.simulation.tasks.graph.network.bytes_per_s
-        ports = len(names) // (num_stages(self.simulation) * chips)
+        rates = tasks.graph.network.bytes_per_s
         at, share = nanoseconds(use.at_s).tolist(), (100 * use.share).tolist()
         for link, low, high in zip(links, use.starts[:-1].tolist(), use.starts[1:].tolist(), strict=True):
             unit = f"% of {rates[link] / 1e9:.4g} GB/s"
+            store = link - tasks.port_links
+            # of the chip whose port it is, or of a store, which come behind all chips
+            process = (link if store < 0 else tasks.port_links) // tasks.chip_links + max(store, 0)
             for row in range(low, high):
-                yield _counter(names[link], link // ports + 1, at[row], unit, share[row])
+                yield _counter(tasks.link_names[link], process + 1, at[row], unit, share[row])
 
 
 def step_trace(simulation: Simulation, most: int = MOST_EVENTS) -> StepTrace:

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from dovetail.arrays import Floats, Ints
-from dovetail.report.step_items import num_stages, stage_chips
+from dovetail.report.step_items import num_stages, stage_chips, store_names
 from dovetail.simulation.layer_steps import StepKind
 from dovetail.simulation.simulate import Simulation
-from dovetail.simulation.step_tasks import KERNELS, TRANSFERS
+from dovetail.simulation.step_tasks import KERNELS, STORE, TRANSFERS
 
-#: Streams from top to bottom; others stand between the last two.
+#: Streams from top to bottom; others are between these two.
 _FIRST = (KERNELS, "tensor-parallel", "context-parallel", "expert-parallel", "weight-gather", "updated weights")
-_LAST = ("data-parallel", TRANSFERS)
+_LAST = ("data-parallel", TRANSFERS, STORE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def threads_of(simulation: Simulation, tasks: Ints) -> Threads:
     )
     rows, number = np.unique(keys, axis=0, return_inverse=True)
     names = {int(rank): name for rank, name in zip(ranks, labels.streams, strict=True)}
-    first = chips + 1
+    first = chips + len(store_names(simulation)) + 1
     tid = first + number.reshape(-1)
     by_thread = tuple((c, names[s], n) for c, s, n in rows.tolist())
     return Threads(task, chip, tid[chips:], by_thread, first, tuple(tid[:chips].tolist()))
@@ -72,7 +72,7 @@ def _on_chips(simulation: Simulation, tasks: Ints) -> tuple[Ints, Ints]:
     """Tasks and the chips they run on: a collective on all whose ports it uses, anything else on one."""
     graph, labels = simulation.tasks.graph, simulation.tasks.labels
     network = graph.network
-    ports = len(simulation.tasks.link_names) // (num_stages(simulation) * stage_chips(simulation))
+    ports = simulation.tasks.chip_links
     shared = (labels.kind[tasks] == StepKind.COLLECTIVE) & (graph.route[tasks] >= 0)
     members = [
         np.unique(network.link[low:high] // ports)

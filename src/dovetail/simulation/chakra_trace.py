@@ -175,6 +175,9 @@ def chakra_traces(
     plan: Plan, job: Job, cluster: Cluster, framework: Framework | str = "megatron", ranks: RankChoice = "distinct"
 ) -> ChakraTraces:
     """The traces of a simulated step: of one rank a stage, whose other ranks do the same work, or of all ranks."""
+    if plan.wafer is not None and (plan.wafer.loans or plan.wafer.store):
+        what = "lends memory between stages or keeps some in a store, which traces have no nodes for"
+        raise InputError("plan: wafer", what, "leave out loans and store")
     positions = range(1 if ranks == "distinct" else plan.chips // plan.pipeline_parallel)
     if len(positions) * plan.pipeline_parallel > MOST_FILES:
         raise _too_many(f"{len(positions) * plan.pipeline_parallel:,} files", f"{MOST_FILES:,}", ranks)

@@ -71,10 +71,10 @@ def task_works(plan: Plan, job: Job, profiled: ProfiledJob, step: Step) -> dict[
     pricing = pricing_of(
         job, profiled.cluster, profiled.efficiencies, profiled.gradient_bytes, profiled.facts.gathered_weight_bytes
     )
-    variants = {name: layer for name, (layer, _) in layer_variants(job.graph(), plan, step.contents).items()}
+    variants = layer_variants(job.graph(), plan, step.contents, profiled.damage.by_stage)
     works: dict[str, dict[TaskKey, TaskWork]] = {}
     for name, steps in steps_of_layers(plan, job, profiled, step, variants).items():
-        graph = job.graph().layers[variants[name]]
+        graph = job.graph().layers[variants[name].layer]
         placed = placed_layer(graph, arranged.strategy)
         layer = _Layer(graph, placed, graph.resolve(batch=arranged.batch, seq=job.seq_len), job, arranged, pricing)
         collectives = layer.collectives(name, step, one_copy_per_node=profiled.facts.one_copy_per_node)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +15,7 @@ from dovetail.hardware import Cluster
 from dovetail.hardware.network import ways
 from dovetail.plans.arrange import PIPELINE, Arrangement
 from dovetail.plans.plan import Plan
+from dovetail.plans.stage_tiles import handover, is_turned, num_wafers, on_tiles, stage_tiles
 from dovetail.plans.wafer_tiles import snake
 from dovetail.simulation.layer_steps import Message
 from dovetail.simulation.network import Network, Routes
@@ -86,9 +87,12 @@ class Chips:
         """The routes of a collective, one for each of its groups in a stage, and the bytes of its busiest port."""
         most = max(sent for _, sent in message.bytes_by_way)
         groups = self.groups(message.axes)
+        turned = self._is_turned(stage)
         loads: list[dict[int, float]] = [{} for _ in range(int(groups.max()) + 1)]
         for chip, group in enumerate(groups.tolist()):
-            for way, sent in message.bytes_by_way:
+            for along, sent in message.bytes_by_way:
+                # the rows of a turned tile are the columns of the wafer
+                way = 1 - along if turned and along < 2 else along
                 for direction in range(len(DIRECTIONS)):
                     loads[group][self.port(stage, chip, way, direction)] = sent / most
         return [self.routes.add(load) for load in loads], most
@@ -98,10 +102,38 @@ class Chips:
 
         Folded, one chip stands for those whose ways are on different tiers, on the outermost of these.
         """
+        if on_tiles(self.plan, self.cluster):
+            return self._over_tiles(source, target)
         tiers = self._tiers_between(source, target)
         if not self.exact:
             tiers = tiers.max(keepdims=True)
         return [self._transfer(source, target, chip, tier) for chip, tier in enumerate(tiers.tolist())]
+
+    def _over_tiles(self, source: int, target: int) -> list[Transfer]:
+        """The same between tiles of wafers: over the links on the way, or off the wafer."""
+        way = handover(self.plan, self.cluster, source, target)
+        each = self.ways[0] if way.hops else self.ways[-1]
+        # a link carries a message of each of its hops; and of a port's two links one is used
+        times = 2.0 * way.messages if way.hops else 1.0
+        used = self._axes_between(source, target) if way.hops else [len(self.ways) - 1]
+        wait_s = max(way.hops, 1) * float(each.latency_s) + float(each.launch_s)
+        transfers: list[Transfer] = []
+        for chip in range(self.simulated):
+            parts = {self.port(s, chip, w, d): 1.0 for w in used for d, s in enumerate((source, target))}
+            transfers.append(Transfer(wait_s, times, self.routes.add(parts)))
+        return transfers
+
+    def _is_turned(self, stage: int) -> bool:
+        if self.plan.layouts is None or not on_tiles(self.plan, self.cluster):
+            return False
+        return is_turned(stage_tiles(self.plan, self.cluster)[stage], self.plan.layouts)
+
+    def _axes_between(self, source: int, target: int) -> list[int]:
+        """The axes along which two tiles are apart."""
+        tiles = stage_tiles(self.plan, self.cluster)
+        one, other = tiles[source], tiles[target]
+        apart = [axis for axis, distance in enumerate((one.row - other.row, one.col - other.col)) if distance]
+        return apart or [0]
 
     def _transfer(self, source: int, target: int, chip: int, tier: int) -> Transfer:
         along = [n for n, way in enumerate(ways(self.cluster.tiers)) if way.tier == tier]
@@ -126,6 +158,8 @@ class Chips:
 
     def folds(self) -> bool:
         """Whether neighbouring stages are placed alike for all chips, so that one can stand for all."""
+        if on_tiles(self.plan, self.cluster):
+            return True
         p = self.plan.pipeline_parallel
         pairs = [(stage, (stage + 1) % p) for stage in range(p)] if p > 1 else []
         return all(np.ptp(self._tiers_between(*pair)) == 0 for pair in pairs)
@@ -141,12 +175,25 @@ class Chips:
         """All ports with their rates, and all routes that were asked for."""
         chips = self.plan.pipeline_parallel * self.simulated
         rates = [float(way.bytes_per_s * way.efficiency) for way in self.ways]
-        return self.routes.network(rate for _ in range(chips) for rate in rates for _ in DIRECTIONS)
+        ports = [rate for _ in range(chips) for rate in rates for _ in DIRECTIONS]
+        return self.routes.network([*ports, *self._store_rates()])
+
+    def _store_rates(self) -> list[float]:
+        """Bytes a second of the store of every wafer, where the plan uses them."""
+        if self.plan.wafer is None or not self.plan.wafer.store or self.cluster.store is None:
+            return []
+        return [self.cluster.store.bytes_per_s] * num_wafers(self.cluster)
+
+    def store_route(self, wafers: Iterable[int]) -> int:
+        """The route between dies and the stores of these wafers."""
+        first = self.plan.pipeline_parallel * self.simulated * len(self.ways) * len(DIRECTIONS)
+        return self.routes.add({first + wafer: 1.0 for wafer in wafers})
 
     def link_names(self) -> list[str]:
         """What every link is called."""
         names = [f"{name} {direction}" for name in self._way_names() for direction in DIRECTIONS]
-        return names * (self.plan.pipeline_parallel * self.simulated)
+        stores = [f"store {wafer}" for wafer in range(len(self._store_rates()))]
+        return names * (self.plan.pipeline_parallel * self.simulated) + stores
 
     def _way_names(self) -> list[str]:
         tiers = self.cluster.tiers

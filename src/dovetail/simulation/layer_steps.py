@@ -25,6 +25,7 @@ from dovetail.step.profiles import (
     placed_layer,
     pricing_of,
 )
+from dovetail.step.stages import LayerVariant
 from dovetail.step.times import LayerTimes, hidden_shares, layer_times
 
 #: The kind of group that reduces gradients.
@@ -105,19 +106,22 @@ class LayerSteps:
 
 
 def steps_of_layers(
-    plan: Plan, job: Job, profiled: ProfiledJob, step: Step, variants: Mapping[str, str]
+    plan: Plan, job: Job, profiled: ProfiledJob, step: Step, variants: Mapping[str, LayerVariant]
 ) -> dict[str, LayerSteps]:
-    """By name of a layer as chunks have it; `variants` says of which class of the model it is."""
+    """By name of a layer as chunks have it; `variants` says of which class it is, and what is dead on its tile."""
     arrangement = arrange(plan, job.graph(), profiled.cluster)
     arranged = Arrangements.of([arrangement], [plan.micro_batch * plan.data_parallel])
     facts = profiled.facts
     alone = facts.at_least(schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel)
-    pricing = pricing_of(
-        job, profiled.cluster, profiled.efficiencies, profiled.gradient_bytes, facts.gathered_weight_bytes
-    )
+    gradient_bytes, weight_bytes = profiled.gradient_bytes, facts.gathered_weight_bytes
+    prices = [
+        pricing_of(job, profiled.cluster, profiled.efficiencies, gradient_bytes, weight_bytes, dead)
+        for dead in (None, *profiled.damage.kinds)
+    ]
     by_name: dict[str, LayerSteps] = {}
-    for name, layer in variants.items():
-        graph, profile = job.graph().layers[layer], step.profiles.layers[name]
+    for name, variant in variants.items():
+        graph, profile = job.graph().layers[variant.layer], step.profiles.layers[name]
+        pricing = prices[variant.damage]
         # waits are those of a chip that waits for nothing else: whatever else it waits for comes to it later
         times = layer_times(profile, step.recompute[name], alone.overlaps, facts.overheads.host_s)
         placed = placed_layer(graph, arranged.strategy)

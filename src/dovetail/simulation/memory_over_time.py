@@ -9,6 +9,7 @@ import numpy as np
 
 from dovetail.arrays import Floats
 from dovetail.frameworks import ParameterBytes
+from dovetail.pipeline.in_flight import peak_saved_by_stage
 from dovetail.pipeline.work_order import WorkKind
 from dovetail.plans.plan import Plan
 from dovetail.plans.zero_stage import effective_zero_stage
@@ -18,7 +19,9 @@ from dovetail.simulation.task_graph import Timeline
 from dovetail.step.evaluate import Step
 from dovetail.step.facts import FrameworkFacts
 from dovetail.step.formulas import allocator_bytes, optimizer_step_bytes
+from dovetail.step.loans import moved_bytes
 from dovetail.step.memory import MemoryTables
+from dovetail.step.store import on_die_activations
 
 #: Parts of a stage's memory that come and go with its work.
 WORKING = ("recompute workspace", "transient", "layer gradients")
@@ -58,15 +61,18 @@ def memory_over_time(
     order, tables, sizes = tasks.order, step.tables, facts.parameter_bytes
     zero_stage = effective_zero_stage(plan.zero_stage, plan.pipeline_parallel)
     chunks = _chunk_bytes(step, tables, sizes, zero_stage)
+    kept, resident = _off_the_dies(plan, step)
     begin, end = timeline.start_s[tasks.begin[:, 0]], timeline.end_s[tasks.end[:, 0]]
     updates = tasks.labels.kind == StepKind.OPTIMIZER
     places: list[int] = order.place.tolist()
     by_stage = tables.parts(step.stages, sizes, zero_stage, np.zeros(len(step.stages)))
     memory: list[MemoryOverTime] = []
     for stage, content in enumerate(step.stages):
-        changes = [(0.0, sum(part for name, part in by_stage[stage].items() if name not in PASSING))]
+        always = sum(part for name, part in by_stage[stage].items() if name not in PASSING)
+        changes = [(0.0, always + float(resident[stage]))]
         for item in range(int(order.starts[stage]), int(order.starts[stage + 1])):
             chunk, at_s, until_s = chunks[places[item]], float(begin[item]), float(end[item])
+            chunk = replace(chunk, saved=chunk.saved * float(kept[stage]))
             match WorkKind(int(order.kind[item])):
                 case WorkKind.FORWARD:
                     changes += [(at_s, chunk.saved + chunk.loss), (until_s, -chunk.loss)]
@@ -82,6 +88,20 @@ def memory_over_time(
         changes += [(float(timeline.start_s[update[0]]), step_bytes), (float(timeline.end_s[update[0]]), -step_bytes)]
         memory.append(_added_up(changes, facts))
     return tuple(memory)
+
+
+def _off_the_dies(plan: Plan, step: Step) -> tuple[Floats, Floats]:
+    """By stage: the part of its activations that its own dies hold, and what they hold all the time besides."""
+    kept, resident = np.ones(len(step.stages)), np.zeros(len(step.stages))
+    if plan.wafer is None:
+        return kept, resident
+    if "activations" in plan.wafer.store:
+        return 0 * kept, on_die_activations(step.tables.layers.saved[0], step.tables.counts(*step.stages))
+    held = peak_saved_by_stage(step.pipeline, step.tables.saved_bytes(step.contents))
+    for loan, moved in zip(plan.wafer.loans, moved_bytes(plan, held), strict=True):
+        kept[loan.stage] -= moved / max(float(held[loan.stage]), 1.0)
+        resident[loan.lender] += moved
+    return kept, resident
 
 
 def _chunk_bytes(step: Step, tables: MemoryTables, sizes: ParameterBytes, zero_stage: int) -> list[_ChunkBytes]:

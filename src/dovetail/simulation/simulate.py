@@ -91,7 +91,7 @@ def tasks_of(plan: Plan, job: Job, profiled: ProfiledJob, step: Step, *, exact: 
     facts, cluster = profiled.facts, profiled.cluster
     arrangement = arrange(plan, job.graph(), cluster)
     chips = Chips.of(plan, cluster, arrangement, profiled.efficiencies, exact=exact)
-    variants = {name: layer for name, (layer, _) in layer_variants(job.graph(), plan, step.contents).items()}
+    variants = layer_variants(job.graph(), plan, step.contents, profiled.damage.by_stage)
     stream = float(largest(p.stream_bytes for p in step.profiles.layers.values()))
     update_s = facts.update_bytes / float(profiled.chip.vector.memory_bytes_per_s)
     parts = StepParts(
@@ -103,6 +103,8 @@ def tasks_of(plan: Plan, job: Job, profiled: ProfiledJob, step: Step, *, exact: 
         tied=_tied(plan, profiled, step, chips),
         optimizer_s=[float(optimizer_seconds(home, update_s)) for _, home in step.tables.parameters(*step.stages)],
         between_s=float(facts.overheads.step_s),
+        store=step.wafer.store,
+        loans=step.wafer.loans,
     )
     return step_tasks(parts, chips)
 

@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from dovetail.arrays import Array, Floats, Ints
+from dovetail.arrays import Ints
 from dovetail.pipeline.work_order import WorkKind, WorkOrder, needs
-from dovetail.simulation.chips import Chips
+from dovetail.simulation.chips import DIRECTIONS, Chips
 from dovetail.simulation.item_tasks import Pattern, item_pattern, joined_pattern, parted
 from dovetail.simulation.layer_steps import GRADIENTS, LayerStep, LayerSteps, Message, StepKind
-from dovetail.simulation.task_blocks import Laid, TaskBlock, Texts
+from dovetail.simulation.task_blocks import Laid, TaskBlock
 from dovetail.simulation.task_graph import TaskGraph
+from dovetail.simulation.task_writer import Labels, TaskWriter, alone
 from dovetail.step.stages import ChunkContent
+from dovetail.step.store import StageTraffic, StoreUse
 
 #: The stream of kernels; the others are called after the kind of group whose messages they carry.
 KERNELS = "kernels"
 TRANSFERS = "transfers"
-
-
-@dataclass(frozen=True, slots=True)
-class Labels:
-    """What every task is: arrays over tasks; `streams` and `names` are the texts they number."""
-
-    #: simulated chips, those of a stage after each other; the first of those that take part
-    chip: Ints
-    kind: Ints
-    stream: Ints
-    name: Ints
-    microbatch: Ints
-    place: Ints
-    streams: tuple[str, ...]
-    names: tuple[str, ...]
+STORE = "store"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +35,13 @@ class StepTasks:
     begin: Ints
     end: Ints
     link_names: tuple[str, ...]
+    #: links of a simulated chip, its ports; behind those of all chips come the stores of wafers
+    chip_links: int
+
+    @property
+    def port_links(self) -> int:
+        """Links that are ports of chips: all but the stores."""
+        return self.chip_links * self.order.pipeline.num_stages * self.begin.shape[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +60,10 @@ class StepParts:
     #: by stage
     optimizer_s: Sequence[float]
     between_s: float
+    #: what stages exchange with stores off the wafer
+    store: StoreUse = field(default_factory=StoreUse)
+    #: stage, lender, and the bytes of a micro-batch that each die of the stage sends there and fetches back
+    loans: Sequence[tuple[int, int, float]] = ()
 
 
 def step_tasks(parts: StepParts, chips: Chips) -> StepTasks:
@@ -72,23 +71,21 @@ def step_tasks(parts: StepParts, chips: Chips) -> StepTasks:
     writer = _StepWriter(parts, chips)
     writer.items()
     writer.transfers()
+    writer.loans()
+    writer.streams()
     writer.updated_weights()
     writer.end_of_step()
     return writer.finished()
 
 
-class _StepWriter:
+class _StepWriter(TaskWriter):
     """Lays patterns out one after another."""
 
     def __init__(self, parts: StepParts, chips: Chips) -> None:
-        self.parts, self.chips, self.order = parts, chips, parts.order
+        super().__init__(parts.order, chips, KERNELS)
+        self.parts = parts
         self._places: list[int] = self.order.place.tolist()
         self._kinds = [WorkKind(kind) for kind in self.order.kind.tolist()]
-        self._blocks: list[tuple[TaskBlock, int, int]] = []
-        self._edges: list[tuple[Ints, Ints]] = []
-        self._count = 0
-        self._texts, self._streams = Texts(), Texts()
-        self._streams.number(KERNELS)
         self._patterns: dict[tuple[object, ...], tuple[Pattern, TaskBlock]] = {}
         items = len(self.order.kind)
         self.begin = np.zeros((items, chips.simulated), np.int64)
@@ -96,8 +93,9 @@ class _StepWriter:
         self._laid: dict[int, Laid] = {}
         #: by stage: tasks after which its part of the pipeline is done
         self._done: list[list[Ints]] = [[] for _ in range(self.order.pipeline.num_stages)]
-        #: by item: what the item after it begins with
+        #: by item: what the item after it begins with, and what the item before it begins and ends with
         self._next: dict[int, Ints] = {}
+        self._before: dict[int, Laid] = {}
 
     # -- the pipeline
 
@@ -106,16 +104,17 @@ class _StepWriter:
         for stage in range(self.order.pipeline.num_stages):
             low, high = int(self.order.starts[stage]), int(self.order.starts[stage + 1])
             before: Laid | None = None
-            item = low
+            item = began = low
             while item < high:
                 width = 2 if self.order.joined[item] else 1
                 laid = self._item(stage, item, width)
                 if before is not None:
-                    self._edge(before.end, laid.begin)
-                    self._next[item - 1] = laid.begin
+                    self.edge(before.end, laid.begin)
+                    self._next |= dict.fromkeys(range(began, item), laid.begin)
+                    self._before |= dict.fromkeys(range(item, item + width), before)
                     for task in before.loose:
-                        self._edge(task, laid.end)
-                before = laid
+                        self.edge(task, laid.end)
+                before, began = laid, item
                 item += width
             assert before is not None, "every stage has items"
             self._done[stage] += [before.end, *before.loose]
@@ -129,9 +128,9 @@ class _StepWriter:
                 for kind, place in zip(kinds, places, strict=True)
             ]
             pattern = patterns[0] if width == 1 else joined_pattern(*patterns)
-            self._patterns[key] = pattern, self._block(pattern, stage)
+            self._patterns[key] = pattern, self.block(pattern, stage)
         pattern, block = self._patterns[key]
-        laid = Laid(pattern, block, self._lay(block, item))
+        laid = Laid(pattern, block, self.lay(block, item))
         for member in range(item, item + width):
             self.begin[member], self.end[member] = laid.begin, laid.end
             self._laid[member] = laid
@@ -146,33 +145,87 @@ class _StepWriter:
         has = required.item >= 0
         users[required.item[has & (required.link >= 0)]] = np.nonzero(has & (required.link >= 0))[0]
         for item in np.nonzero(has & (required.link < 0))[0].tolist():
-            self._edge(self.end[required.item[item]], self.begin[item])
+            self.edge(self.end[required.item[item]], self.begin[item])
         for item in np.nonzero(users >= 0)[0].tolist():
             user = int(users[item])
             way = (int(stage[item]), int(stage[user]))
-            block = self._transfer_block(*way)
-            at = block.at[0] + self._lay(block, item)
-            self._edge(self.end[item], at)
-            self._edge(at, self.begin[user])
+            block = self._transfer_block(*way, self.parts.stream_bytes, f"to stage {way[1]}")
+            at = block.at[0] + self.lay(block, item)
+            self.edge(self.end[item], at)
+            self.edge(at, self.begin[user])
             if way in last:
-                self._edge(last[way], at)
+                self.edge(last[way], at)
             last[way] = at
             if self.parts.sending:
-                head = item + 1 if order.joined[item] else item
-                if head in self._next:
-                    self._edge(at, self._next[head])
+                if item in self._next:
+                    self.edge(at, self._next[item])
                 else:
                     self._done[way[0]].append(at)
 
-    def _transfer_block(self, source: int, target: int) -> TaskBlock:
-        key = ("transfer", source, target)
+    def loans(self) -> None:
+        """Activations that other stages hold: sent behind a forward and fetched ahead of its backward, waited for."""
+        backward = (WorkKind.BACKWARD, WorkKind.INPUT_GRADIENT)
+        for stage, lender, lent in self.parts.loans:
+            for item in self._items_of(stage, (WorkKind.FORWARD,)):
+                block = self._transfer_block(stage, lender, lent, f"to be held by stage {lender}")
+                at = block.at[0] + self.lay(block, item)
+                self.edge(self.end[item], at)
+                self.edge(at, self._next[item])
+            for item in self._items_of(stage, backward):
+                block = self._transfer_block(lender, stage, lent, f"back to stage {stage}")
+                at = block.at[0] + self.lay(block, item)
+                self.edge(self._before[item].end, at)
+                self.edge(at, self.begin[item])
+
+    def streams(self) -> None:
+        """What stores send to an item and receive from it, block by block while it works.
+
+        An item's stream begins with the item before it, since dies have room for two blocks, and the item does not end
+        before it; a stage's streams follow each other.
+        """
+        store = self.parts.store
+        for stage, (traffic, wafers) in enumerate(zip(store.by_stage, store.wafers, strict=True)):
+            route, bytes_of, last = self.chips.store_route(wafers), _streamed(traffic), list[Ints]()
+            for item in range(int(self.order.starts[stage]), int(self.order.starts[stage + 1])):
+                ahead, behind = bytes_of[self._kinds[item]]
+                if ahead:
+                    at = self._stream(stage, ahead, route, item, "from the store")
+                    for task in [*last, *([self._before[item].begin] if item in self._before else [])]:
+                        self.edge(task, at)
+                    self.edge(at, self.end[item])
+                    last = [at]
+                if behind:
+                    at = self._stream(stage, behind, route, item, "to the store")
+                    for task in [*last, self.begin[item]]:
+                        self.edge(task, at)
+                    last = [at]
+            self._done[stage] += last
+            if traffic.step_bytes:
+                at = self._stream(stage, traffic.step_bytes, route, -1, "gradients and weights")
+                for task in self._done[stage]:
+                    self.edge(task, at)
+                self._done[stage] = [at]
+
+    def _stream(self, stage: int, sent: float, route: int, item: int, name: str) -> Ints:
+        key = (name, stage, sent)
+        if key not in self._patterns:
+            labels = (StepKind.TRANSFER, STORE, name)
+            ones = np.ones(self.chips.simulated)
+            routes = np.full(len(ones), route)
+            # where every chip is simulated, each has its part
+            self._patterns[key] = Pattern(), self.messages(stage, 0 * ones, sent / len(ones) * ones, routes, labels)
+        block = self._patterns[key][1]
+        return block.at[0] + self.lay(block, item)
+
+    def _transfer_block(self, source: int, target: int, each: float, name: str) -> TaskBlock:
+        key = (name, source, target, each)
         if key not in self._patterns:
             transfers = self.chips.transfer(source, target)
             waits = np.array([transfer.wait_s for transfer in transfers])
-            sent = np.array([transfer.times * self.parts.stream_bytes for transfer in transfers])
+            sent = np.array([transfer.times * each for transfer in transfers])
             routes = np.array([transfer.route for transfer in transfers])
-            labels = (StepKind.TRANSFER, TRANSFERS, f"to stage {target}")
-            self._patterns[key] = Pattern(), self._messages(source, waits, sent, routes, labels)
+            labels = (StepKind.TRANSFER, TRANSFERS, name)
+            self._patterns[key] = Pattern(), self.messages(source, waits, sent, routes, labels)
         return self._patterns[key][1]
 
     # -- before and after
@@ -190,9 +243,9 @@ class _StepWriter:
                         blocking += parts.waited_for
                         if parts.overlapped is not None:
                             ahead.append(self._message(parts.overlapped, stage, ahead[-1:]))
-                            self._edge(ahead[-1], laid.at(task))
+                            self.edge(ahead[-1], laid.at(task))
             for task in self._one_by_one(blocking, stage, ()):
-                self._edge(task, self.begin[int(self.order.starts[stage])])
+                self.edge(task, self.begin[int(self.order.starts[stage])])
 
     def end_of_step(self) -> None:
         """Gradients are reduced, then (their norm is known when all are) weights updated."""
@@ -202,22 +255,22 @@ class _StepWriter:
         before: list[Ints] = []
         for holders, message in self.parts.tied:
             block = self._tied_block(holders, message)
-            at = block.at[0] + self._lay(block, -1)
+            at = block.at[0] + self.lay(block, -1)
             for task in [*before, *(task for holder in holders for task in self._done[holder])]:
-                self._edge(task, at)
+                self.edge(task, at)
             before = [at]
             for holder in holders:
                 self._done[holder].append(at)
-        together = self._single("gradient norm", StepKind.WAIT, 0.0)
+        together = self.single("gradient norm", StepKind.WAIT, 0.0)
         for task in (task for done in self._done for task in done):
-            self._edge(task, np.broadcast_to(together, task.shape))
-        after = self._single("between steps", StepKind.WAIT, self.parts.between_s)
+            self.edge(task, np.broadcast_to(together, task.shape))
+        after = self.single("between steps", StepKind.WAIT, self.parts.between_s)
         for stage in stages:
             update = LayerStep("optimizer", StepKind.OPTIMIZER, self.parts.optimizer_s[stage])
-            block = self._block(_alone(update), stage)
-            at = block.at[0] + self._lay(block, -1)
-            self._edge(np.broadcast_to(together, at.shape), at)
-            self._edge(at, np.broadcast_to(after, at.shape))
+            block = self.block(alone(update), stage)
+            at = block.at[0] + self.lay(block, -1)
+            self.edge(np.broadcast_to(together, at.shape), at)
+            self.edge(at, np.broadcast_to(after, at.shape))
 
     def _reductions(self, stage: int) -> None:
         """Of each layer after its last gradient, overlapping what is left to do; the rest of it after everything."""
@@ -248,109 +301,33 @@ class _StepWriter:
     def _message(self, step: LayerStep, stage: int, needed: Sequence[Ints]) -> Ints:
         key = (stage, step)
         if key not in self._patterns:
-            pattern = _alone(step)
-            self._patterns[key] = pattern, self._block(pattern, stage)
+            pattern = alone(step)
+            self._patterns[key] = pattern, self.block(pattern, stage)
         block = self._patterns[key][1]
-        at = block.at[0] + self._lay(block, -1)
+        at = block.at[0] + self.lay(block, -1)
         for task in needed:
-            self._edge(task, at)
+            self.edge(task, at)
         return at
-
-    def _single(self, name: str, kind: StepKind, seconds: float) -> Ints:
-        """One task for all chips."""
-        ones = np.ones(1, np.int64)
-        texts = self._texts.number(name) * ones
-        none = (np.zeros(0, np.int64), np.zeros(0, np.int64))
-        block = TaskBlock(
-            seconds * np.ones(1), np.zeros(1), -ones, 0 * ones, kind * ones, 0 * ones, texts, none, 0 * ones
-        )
-        return np.array([self._lay(block, -1)])
 
     def _tied_block(self, stages: Sequence[int], message: Message) -> TaskBlock:
         ((way, each),) = message.bytes_by_way
         routes = np.array(self.chips.across(stages, way))
         waits, sent = np.full(len(routes), message.wait_s), np.full(len(routes), each)
-        return self._messages(stages[0], waits, sent, routes, (StepKind.COLLECTIVE, GRADIENTS, "tied embeddings"))
-
-    def _messages(
-        self, stage: int, waits: Floats, sent: Floats, routes: Ints, labels: tuple[StepKind, str, str]
-    ) -> TaskBlock:
-        """A message of every chip of a stage: its kind, stream and name are the same for all."""
-        chips, none = np.arange(len(routes)), np.zeros(0, np.int64)
-        numbers = (labels[0], self._streams.number(labels[1]), self._texts.number(labels[2]))
-        kind, stream, name = (np.full(len(chips), number) for number in numbers)
-        chip = stage * self.chips.simulated + chips
-        return TaskBlock(waits, sent, routes, chip, kind, stream, name, (none, none), chips[None])
-
-    def _block(self, pattern: Pattern, stage: int) -> TaskBlock:
-        """A pattern on the chips of a stage: a task for every chip, or for every group where it is a collective."""
-        chips = self.chips
-        first = stage * chips.simulated
-        one_each = np.arange(chips.simulated)
-        columns: list[list[float]] = [[] for _ in range(7)]
-        at: list[Ints] = []
-        for step in pattern.steps:
-            groups, routes, sent, seconds = one_each, [-1] * chips.simulated, 0.0, 0.0
-            if step is not None:
-                seconds = step.seconds
-                if step.message is not None:
-                    seconds, groups = step.message.wait_s, chips.groups(step.message.axes)
-                    routes = [-1] * (int(groups.max()) + 1)
-                    if step.message.bytes_by_way:
-                        routes, sent = chips.collective(step.message, stage)
-            count = len(routes)
-            at.append(len(columns[0]) + groups)
-            members = first + np.unique(groups, return_index=True)[1]
-            kind = StepKind.WAIT if step is None else step.kind
-            stream = self._streams.number(step.group if step is not None and step.group else KERNELS)
-            name = self._texts.number("" if step is None else step.name)
-            values = ([seconds] * count, [sent] * count, routes, members.tolist())
-            for column, added in zip(columns, (*values, [kind] * count, [stream] * count, [name] * count), strict=True):
-                column += added
-        where = np.array(at, np.int64)
-        pairs = np.array(pattern.edges, np.int64).reshape(-1, 2)
-        edges = where[pairs[:, 0]].ravel(), where[pairs[:, 1]].ravel()
-        floats = [np.array(column, np.float64) for column in columns[:2]]
-        ints = [np.array(column, np.int64) for column in columns[2:]]
-        return TaskBlock(*floats, *ints, edges, where)  # type: ignore[call-arg]
-
-    def _lay(self, block: TaskBlock, item: int) -> int:
-        """Adds a block's tasks, of an item or of none; where they begin."""
-        offset = self._count
-        self._blocks.append((block, offset, item))
-        self._count += len(block.seconds)
-        return offset
-
-    def _edge(self, before: Ints, after: Ints) -> None:
-        self._edges.append((np.asarray(before), np.asarray(after)))
+        return self.messages(stages[0], waits, sent, routes, (StepKind.COLLECTIVE, GRADIENTS, "tied embeddings"))
 
     def finished(self) -> StepTasks:
         """Everything together."""
-        blocks = [block for block, _, _ in self._blocks]
-
-        def column(name: str) -> Array:
-            return np.concatenate([getattr(block, name) for block in blocks])
-
-        lengths = np.array([len(block.seconds) for block in blocks])
-        items = np.repeat([item for _, _, item in self._blocks], lengths)
-        of_item = items >= 0
-        inside = [(block.edges[0] + offset, block.edges[1] + offset) for block, offset, _ in self._blocks]
-        before, after = (np.concatenate(side) for side in zip(*inside, *self._edges, strict=True))
-        graph = TaskGraph(column("seconds"), column("bytes"), column("route"), before, after, self.chips.network())
-        labels = Labels(
-            column("chip"),
-            column("kind"),
-            column("stream"),
-            column("name"),
-            np.where(of_item, self.order.microbatch[items], -1),
-            np.where(of_item, self.order.place[items], -1),
-            tuple(self._streams.numbers),
-            tuple(self._texts.numbers),
-        )
-        return StepTasks(graph, labels, self.order, self.begin, self.end, tuple(self.chips.link_names()))
+        graph, labels = self.written()
+        links, ports = tuple(self.chips.link_names()), len(DIRECTIONS) * len(self.chips.ways)
+        return StepTasks(graph, labels, self.order, self.begin, self.end, links, ports)
 
 
-def _alone(step: LayerStep) -> Pattern:
-    pattern = Pattern()
-    pattern.add(step, ())
-    return pattern
+def _streamed(traffic: StageTraffic) -> dict[WorkKind, tuple[float, float]]:
+    """Bytes ahead of an item and behind it."""
+    ahead = traffic.weights_in + traffic.activations
+    return {
+        WorkKind.FORWARD: (traffic.weights_in, traffic.activations),
+        WorkKind.BACKWARD: (ahead, traffic.gradients_out),
+        WorkKind.INPUT_GRADIENT: (ahead, 0.0),
+        WorkKind.WEIGHT_GRADIENT: (0.0, traffic.gradients_out),
+    }

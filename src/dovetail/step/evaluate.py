@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -21,20 +21,25 @@ from dovetail.pipeline.step_time import step_time
 from dovetail.plans.arrange import arrange
 from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.plans.plan import Plan
+from dovetail.plans.stage_tiles import on_tiles
 from dovetail.plans.zero_stage import effective_zero_stage
 from dovetail.profile import LayerProfile, Recompute, recompute
+from dovetail.step.damage import StageDamage, stage_damage
 from dovetail.step.facts import FrameworkFacts, plan_facts
 from dovetail.step.formulas import allocator_bytes
+from dovetail.step.loans import lent_bytes, lent_of_microbatch, loan_seconds
 from dovetail.step.memory import MemoryTables
 from dovetail.step.profiles import Arrangements, JobProfiles, pricing_of, profile_job, rates_of
 from dovetail.step.stages import (
     ChunkContent,
+    LayerVariant,
     Stage,
     chunk_contents,
     layer_variants,
     runs_per_chunk,
     stage_contents,
 )
+from dovetail.step.store import StoreUse, on_die_activations, store_use
 from dovetail.step.times import (
     busy_parts,
     chunk_times,
@@ -65,6 +70,8 @@ class Evaluation:
     #: None where neither energies of its technology nor a power are known
     energy_j: float | None
     provenance: Mapping[str, str]
+    #: what the fullest store off a wafer holds
+    stored_bytes: float = 0.0
 
     @property
     def peak_bytes(self) -> float:
@@ -83,6 +90,17 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True)
+class WaferUse:
+    """What a plan on a wafer lends and stores: by stage, seconds each way and bytes added; nothing where empty."""
+
+    #: stage, lender, and what each die of the stage lends of a micro-batch
+    loans: tuple[tuple[int, int, float], ...] = ()
+    lent_s: Floats = field(default_factory=lambda: np.zeros(0))
+    lent_bytes: Floats = field(default_factory=lambda: np.zeros(0))
+    store: StoreUse = field(default_factory=StoreUse)
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One step of a plan: where its seconds go, and what they were added up from."""
 
@@ -93,6 +111,7 @@ class Step:
     recompute: Mapping[str, Recompute]
     pipeline: Pipeline
     tables: MemoryTables
+    wafer: WaferUse
 
     @property
     def seconds(self) -> Floats:
@@ -109,10 +128,16 @@ def evaluate(plan: Plan, job: Job, cluster: Cluster, framework: Framework, *, en
 
 
 def least_step_s(plan: Plan, job: Job, cluster: Cluster, framework: Framework) -> float:
-    """Seconds that no simulated step of the plan falls below (L1⁻)."""
+    """Seconds that no simulated step of the plan falls below (L1⁻).
+
+    Loans may be hidden, and stages that are done early exchange what a store needs once a step meanwhile.
+    """
     schedule, stages = plan.pipeline_schedule, plan.pipeline_parallel
+    if plan.wafer is not None and plan.wafer.loans:
+        plan = replace(plan, wafer=replace(plan.wafer, loans=()))
     facts = plan_facts(plan, framework, job).at_least(schedule=schedule, stages=stages)
-    return float(step_of(plan, job, cluster, facts, calibration(cluster.chip, job.precision).efficiencies).seconds)
+    step = step_of(plan, job, cluster, facts, calibration(cluster.chip, job.precision).efficiencies)
+    return float(step.seconds) - step.wafer.store.end_s
 
 
 def evaluation_of(
@@ -124,7 +149,7 @@ def evaluation_of(
     joules = (None, "not asked for")
     if energy:
         joules = _energy(plan, step.profiles, step.contents, step.recompute, cluster, sum(seconds.values()))
-    return _answer(plan, job, cluster, seconds, memory, joules, basis)
+    return _answer(plan, job, cluster, seconds, memory, joules, basis, step.wafer.store.stored_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +163,14 @@ class ProfiledJob:
     cluster: Cluster
     facts: FrameworkFacts
     efficiencies: Efficiencies
+    damage: StageDamage = field(default_factory=StageDamage)
+    #: layers on tiles with each kind of damage
+    on_damaged: tuple[JobProfiles, ...] = ()
+
+    def profile(self, variant: LayerVariant) -> LayerProfile:
+        """The profile of a layer as a chunk has it."""
+        profiles = self.on_damaged[variant.damage - 1] if variant.damage else self.profiles
+        return profiles.layers[variant.layer]
 
 
 def step_of(
@@ -154,10 +187,13 @@ def profiled_job(
     gradient_bytes = facts.sharded_reduction_bytes if plan.zero_stage == 3 else facts.reduction_bytes
     chip = units_of(job, cluster, facts, efficiencies)
     arranged = Arrangements.of([arrange(plan, job.graph(), cluster)], [plan.micro_batch * plan.data_parallel])
-    pricing = pricing_of(job, cluster, efficiencies, gradient_bytes, facts.gathered_weight_bytes)
-    rates = rates_of(cluster) if energy else None
-    profiles = profile_job(arranged, job, chip, pricing, rates, one_copy_per_node=facts.one_copy_per_node)
-    return ProfiledJob(profiles, chip, gradient_bytes, cluster, facts, efficiencies)
+    rates, damage = rates_of(cluster) if energy else None, stage_damage(plan, cluster)
+    profiles: list[JobProfiles] = []
+    for dead in (None, *damage.kinds):
+        pricing = pricing_of(job, cluster, efficiencies, gradient_bytes, facts.gathered_weight_bytes, dead)
+        profiles.append(profile_job(arranged, job, chip, pricing, rates, one_copy_per_node=facts.one_copy_per_node))
+    whole, *on_damaged = profiles
+    return ProfiledJob(whole, chip, gradient_bytes, cluster, facts, efficiencies, damage, tuple(on_damaged))
 
 
 def units_of(job: Job, cluster: Cluster, facts: FrameworkFacts, efficiencies: Efficiencies) -> ChipUnits:
@@ -171,36 +207,71 @@ def units_of(job: Job, cluster: Cluster, facts: FrameworkFacts, efficiencies: Ef
 
 def step_from(plan: Plan, job: ProfiledJob) -> Step:
     """The step of layers whose costs are known."""
-    facts, cluster, efficiencies, added = job.facts, job.cluster, job.efficiencies, job.facts.overheads
-    contents = chunk_contents(job.profiles.graph, plan)
-    pipeline = pipeline_of(plan)
+    facts, cluster, efficiencies, graph = job.facts, job.cluster, job.efficiencies, job.profiles.graph
+    contents, pipeline = chunk_contents(graph, plan, job.damage.by_stage), pipeline_of(plan)
     stages = stage_contents(contents, pipeline)
-    variants = layer_variants(job.profiles.graph, plan, contents)
+    variants = layer_variants(graph, plan, contents, job.damage.by_stage)
+    layer_profiles = {name: job.profile(variant) for name, variant in variants.items()}
     recomputed = {
-        name: recompute_of(job.profiles, layer, choice, plan.recompute_share, facts)
-        for name, (layer, choice) in variants.items()
+        name: recompute_of(graph.layers[v.layer], layer_profiles[name], v.recompute, plan.recompute_share, facts)
+        for name, v in variants.items()
     }
-    profiles = replace(job.profiles, layers={name: job.profiles.layers[layer] for name, (layer, _) in variants.items()})
-    layers = {n: layer_times(profiles.layers[n], recomputed[n], facts.overlaps, added.host_s) for n in profiles.layers}
-    transfer = transfer_seconds(plan, profiles, cluster, efficiencies)
-    sending = not facts.overlaps.transfers
-    chunks = chunk_times(layers, contents, transfer, pipeline.num_links, sending=sending)
+    profiles, host_s = replace(job.profiles, layers=layer_profiles), facts.overheads.host_s
+    layers = {n: layer_times(profiles.layers[n], recomputed[n], facts.overlaps, host_s) for n in profiles.layers}
+    tables = MemoryTables.of(profiles.layers, recomputed, loss_bytes(profiles.layers, facts))
+    wafer = _wafer_use(plan, job, stages, contents, variants, tables, pipeline)
+    by_link = on_tiles(plan, cluster) and plan.pipeline_parallel > 1
+    chunks = chunk_times(
+        layers,
+        contents,
+        transfer_seconds(plan, profiles, cluster, efficiencies),
+        pipeline.num_links,
+        sending=not facts.overlaps.transfers,
+        by_link=by_link,
+        lent_s=wafer.lent_s,
+    )
     pipelined = step_time(pipeline, chunks)
     parts = busy_parts(layers, stages, runs_per_chunk(pipeline))
     update_s = facts.update_bytes / job.chip.vector.memory_bytes_per_s
-    tables = MemoryTables.of(profiles.layers, recomputed, loss_bytes(profiles.layers, facts))
     home = tables.parameters(*stages)[:, 1]
     reduction, gathering, update = end_of_step(profiles, stages, layers, facts.overlaps, pipeline, home, update_s)
+    beside = np.maximum(pipelined - summed(parts.values()), 0.0)
+    lent = np.minimum(beside, plan.num_microbatches * float(wafer.lent_s.max(initial=0.0)))
     breakdown: dict[str, Floats] = {
         **parts,
-        "pipeline bubble": np.maximum(pipelined - summed(parts.values()), 0.0),
+        "lent memory": lent,
+        "pipeline bubble": beside - lent,
         "gradient reduction": reduction,
         "updated weights": gathering,
         "tied embeddings": tied_seconds(plan, profiles, stages, cluster, efficiencies, job.gradient_bytes),
         "optimizer": update,
-        "between steps": added.step_s,
+        "store": np.maximum(wafer.store.overlapped_s - pipelined, 0.0) + wafer.store.end_s,
+        "between steps": facts.overheads.step_s,
     }
-    return Step(breakdown, profiles, contents, stages, recomputed, pipeline, tables)
+    if not plan.wafer:
+        del breakdown["lent memory"], breakdown["store"]
+    return Step(breakdown, profiles, contents, stages, recomputed, pipeline, tables, wafer)
+
+
+def _wafer_use(
+    plan: Plan,
+    job: ProfiledJob,
+    stages: Sequence[Stage],
+    contents: Sequence[ChunkContent],
+    variants: Mapping[str, LayerVariant],
+    tables: MemoryTables,
+    pipeline: Pipeline,
+) -> WaferUse:
+    """What a plan on a wafer lends and stores."""
+    if plan.wafer is None or not (plan.wafer.loans or plan.wafer.store):
+        return WaferUse()
+    by_place = tables.saved_bytes(contents)
+    saved = np.array([sum(by_place[place] for place in places) for places in pipeline.places().tolist()])
+    held = peak_saved_by_stage(pipeline, by_place)
+    lent = lent_of_microbatch(plan, saved, held)
+    lent_s = loan_seconds(plan, job.cluster, job.efficiencies, lent)
+    store = store_use(plan, job.profiles.graph, job.cluster, job.facts.streamed, stages, variants, saved, held)
+    return WaferUse(lent, lent_s, lent_bytes(plan, held), store)
 
 
 def _energy(
@@ -228,10 +299,9 @@ def _energy(
 
 
 def recompute_of(
-    profiles: JobProfiles, layer: str, choice: str | tuple[str, ...], share: float, facts: FrameworkFacts
+    graph: LayerGraph, profile: LayerProfile, choice: str | tuple[str, ...], share: float, facts: FrameworkFacts
 ) -> Recompute:
     """What a layer saves where a share of its class makes this choice and the rest saves everything."""
-    graph, profile = profiles.graph.layers[layer], profiles.layers[layer]
     if not is_block(graph):
         # embedding and head are never recomputed (Narayanan et al. 2021, eq. 3 and its note), multiply in the wide
         # format, and hold the loss apart from what a micro-batch saves
@@ -266,6 +336,10 @@ def _memory(plan: Plan, step: Step, facts: FrameworkFacts) -> tuple[dict[str, fl
     tables = step.tables
     zero_stage = effective_zero_stage(plan.zero_stage, plan.pipeline_parallel)
     activations = peak_saved_by_stage(step.pipeline, tables.saved_bytes(step.contents))
+    if plan.wafer is not None and "activations" in plan.wafer.store:
+        activations = on_die_activations(tables.layers.saved[0], tables.counts(*step.stages))
+    elif plan.wafer is not None and plan.wafer.loans:
+        activations = activations + step.wafer.lent_bytes
     by_stage = tables.parts(step.stages, facts.parameter_bytes, zero_stage, activations)
     for parts in by_stage:
         if zero_stage < 3:
@@ -283,6 +357,7 @@ def _answer(
     memory: tuple[Mapping[str, float], ...],
     energy: tuple[float | None, str],
     basis: str,
+    stored_bytes: float,
 ) -> Evaluation:
     step = sum(breakdown.values())
     chip = cluster.chip
@@ -290,9 +365,10 @@ def _answer(
     peak = rates.get(OPERANDS[job.precision], rates.get("bf16", rates.get("fp16", 0.0)))
     flops = float(job.graph().training_flops(job.global_batch, job.seq_len))
     fullest = max(sum(parts.values()) for parts in memory)
+    stores = stored_bytes <= (cluster.store.bytes if cluster.store is not None else 0.0)
     return Evaluation(
         plan=plan,
-        fits=fullest <= chip.usable_bytes,
+        fits=fullest <= chip.usable_bytes and stores,
         step_time_s=step,
         mfu=flops / (step * plan.chips * peak),
         tokens_per_s_per_chip=job.tokens_per_step / step / plan.chips,
@@ -306,4 +382,5 @@ def _answer(
             "memory": _USABLE[chip.usable_basis],
             "energy": energy[1],
         },
+        stored_bytes=stored_bytes,
     )

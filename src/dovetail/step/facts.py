@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -40,6 +41,15 @@ def overheads_of(framework: Framework) -> Overheads:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamedBytes:
+    """Bytes per parameter of what a store may hold, and so send or receive."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+
+
+@dataclass(frozen=True, slots=True)
 class FrameworkFacts:
     """A framework's figures for one job."""
 
@@ -73,6 +83,8 @@ class FrameworkFacts:
     loss_traffic: float
     #: the module or policy that selective recompute is
     selective: str
+    #: state as a store off the wafer holds it
+    streamed: StreamedBytes
 
     def recomputed(self, choice: str | tuple[str, ...]) -> str | tuple[str, ...]:
         """A recompute choice in words that mean the same for every framework."""
@@ -96,7 +108,8 @@ class FrameworkFacts:
 def plan_facts(plan: Plan, framework: Framework, job: Job, overheads: Overheads | None = None) -> FrameworkFacts:
     """The framework's figures for a plan, with the overlaps it has."""
     schedule, stages, overlapped = plan.pipeline_schedule, plan.pipeline_parallel, overlaps_of(plan, framework, job)
-    return facts_of(framework, job, overheads, schedule=schedule, stages=stages, overlapped=overlapped)
+    store = () if plan.wafer is None else plan.wafer.store
+    return facts_of(framework, job, overheads, schedule=schedule, stages=stages, overlapped=overlapped, store=store)
 
 
 def facts_of(
@@ -107,13 +120,20 @@ def facts_of(
     schedule: str = "",
     stages: int = 1,
     overlapped: OverlapSwitches | None = None,
+    store: Collection[str] = (),
 ) -> FrameworkFacts:
-    """The framework's figures, with its own overheads or others, and what overlaps: else what does in any plan."""
+    """The framework's figures, with its own overheads or others, and what overlaps: else what does in any plan.
+
+    `store` says which state is off the wafer; the store then updates the weights itself.
+    """
     overheads = overheads or overheads_of(framework)
     on = overlapped or framework_overlaps(framework, stages)
-    state = framework.state_bytes(job.precision)
+    whole = framework.state_bytes(job.precision)
+    state = whole.on_dies(store)
     by_weight = framework.gathered == "weight"
-    sizes = state.parameter_bytes(job.optimizer, staged=stages > 1, by_weight=by_weight)
+    sizes, sizes_whole = (
+        each.parameter_bytes(job.optimizer, staged=stages > 1, by_weight=by_weight) for each in (state, whole)
+    )
     overlaps, hidden = framework.overlaps, 1.0 - overheads.exposed
     return FrameworkFacts(
         parameter_bytes=sizes,
@@ -128,7 +148,7 @@ def facts_of(
             transfers=stages == 1 or schedule in overlaps.pipeline_transfers,
         ),
         # gradients are read for their norm and again for the update; the state is read and written, weights written
-        update_bytes=2 * state.gradients + 2 * sizes.optimizer + state.weights,
+        update_bytes=0.0 if "optimizer" in store else 2 * state.gradients + 2 * sizes.optimizer + state.weights,
         context_bytes=framework.context_bytes.value + framework.collective_buffer_bytes.value,
         allocator_overhead=framework.allocator_overhead.value,
         logits_bytes=framework.logits_bytes,
@@ -137,7 +157,7 @@ def facts_of(
         overheads=overheads,
         # what a pipeline accumulates besides the gradients of a micro-batch is what it reduces
         reduction_bytes=(
-            state.pipeline_gradients - state.gradients if stages > 1 and state.pipeline_gradients else state.gradients
+            whole.pipeline_gradients - whole.gradients if stages > 1 and whole.pipeline_gradients else whole.gradients
         ),
         sharded_reduction_bytes=state.sharded_reduction or state.gradients,
         gathered_weight_bytes=state.weights,
@@ -146,4 +166,5 @@ def facts_of(
         synchronous=framework.synchronous_attention,
         loss_traffic=framework.loss_traffic,
         selective=framework.selective,
+        streamed=StreamedBytes(whole.weights, whole.gradients, sizes_whole.optimizer),
     )

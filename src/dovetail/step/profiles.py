@@ -12,6 +12,7 @@ from dovetail.arrays import Floats, Ints
 from dovetail.cost.calibration import Efficiencies
 from dovetail.cost.collective import CollectiveTime, tiered_time
 from dovetail.cost.energy import EnergyRates, energy_rates
+from dovetail.cost.mesh.damage import DamagedGroups
 from dovetail.cost.operators import ChipUnits
 from dovetail.cost.tier import TierArrays
 from dovetail.cost.units import way_arrays
@@ -96,6 +97,8 @@ class Pricing:
     ways: tuple[TierArrays, ...]
     #: how much wider than the job's elements gradients are reduced, and updated weights gathered
     widening: Mapping[str, float]
+    #: what is dead where the chips of the arrangements are, on a wafer
+    damage: DamagedGroups | None = None
 
     def seconds(
         self, arrangements: Arrangements, collective: Collective, size: Floats, receivers: float = 1.0
@@ -111,7 +114,13 @@ class Pricing:
         wide = size * self.widening.get(collective.user, 1.0)
         used = [way for way, n in enumerate(joins) if np.any(n > 1)]
         groups = [(joins[way], self._with_stride(arrangements, collective, way)) for way in used]
-        return tiered_time(collective.kind, groups, wide, receivers=receivers), used
+        spent = tiered_time(collective.kind, groups, wide, receivers=receivers)
+        if self.damage is not None:
+            # of one arrangement; the first two ways are the rows and columns of a wafer
+            along = {way: (int(n), int(tier.stride)) for way, (n, tier) in zip(used, groups, strict=True) if way < 2}
+            factor = self.damage.factor(collective.kind, along.get(0, (1, 1)), along.get(1, (1, 1)))
+            spent = CollectiveTime(spent.seconds * factor, [busy * factor for busy in spent.busy_s])
+        return spent, used
 
     def _with_stride(self, arrangements: Arrangements, collective: Collective, way: int) -> TierArrays:
         """A way as a collective finds it: on a grid, with the distance between its neighbours."""
@@ -125,13 +134,17 @@ class Pricing:
 
 
 def pricing_of(
-    job: Job, cluster: Cluster, efficiencies: Efficiencies, gradient_bytes: float, weight_bytes: float
+    job: Job,
+    cluster: Cluster,
+    efficiencies: Efficiencies,
+    gradient_bytes: float,
+    weight_bytes: float,
+    damage: DamagedGroups | None = None,
 ) -> Pricing:
     """Gradients are reduced `gradient_bytes` wide, updated weights gathered `weight_bytes` wide."""
     width = job.element_bytes()[Element.COMPUTE]
-    return Pricing(
-        way_arrays(cluster, efficiencies), {"gradient": gradient_bytes / width, "updated": weight_bytes / width}
-    )
+    widening = {"gradient": gradient_bytes / width, "updated": weight_bytes / width}
+    return Pricing(way_arrays(cluster, efficiencies), widening, damage)
 
 
 def profile_job(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from dovetail.graph import ModelGraph
 from dovetail.plans.pipeline_schedule import Pipeline
@@ -15,8 +16,11 @@ ChunkContent = dict[str, int]
 Stage = tuple[ChunkContent, ...]
 
 
-def chunk_contents(graph: ModelGraph, plan: Plan) -> tuple[ChunkContent, ...]:
-    """By place along the model: embedding first, blocks as the plan says, head and prediction modules last."""
+def chunk_contents(graph: ModelGraph, plan: Plan, damaged: Sequence[int] = ()) -> tuple[ChunkContent, ...]:
+    """By place along the model: embedding first, blocks as the plan says, head and prediction modules last.
+
+    `damaged` says of every stage which kind of damage its tile has: 0 for none.
+    """
     order = [run.layer for run in graph.chain for _ in range(run.count)]
     num_blocks = sum(plan.layers_per_stage)
     # the chain is one embedding, the blocks, then everything that reads the finished stream
@@ -33,7 +37,16 @@ def chunk_contents(graph: ModelGraph, plan: Plan) -> tuple[ChunkContent, ...]:
     contents[0] = {order[0]: 1} | contents[0]
     for layer in after:
         contents[-1][layer] = contents[-1].get(layer, 0) + 1
-    return tuple(contents)
+    kinds = [damaged[place % len(damaged)] if damaged else 0 for place in range(len(contents))]
+    return tuple(
+        {damaged_name(name, kind): count for name, count in content.items()}
+        for content, kind in zip(contents, kinds, strict=True)
+    )
+
+
+def damaged_name(name: str, kind: int) -> str:
+    """What layers are called on tiles with a kind of damage."""
+    return f"{name} [{kind}]" if kind else name
 
 
 def variant_name(layer: str, choice: int) -> str:
@@ -41,14 +54,25 @@ def variant_name(layer: str, choice: int) -> str:
     return f"{layer} ({choice})"
 
 
+class LayerVariant(NamedTuple):
+    """A layer as a chunk has it: its class, what it recomputes, and the kind of damage of its tile."""
+
+    layer: str
+    recompute: str | tuple[str, ...]
+    damage: int = 0
+
+
 def layer_variants(
-    graph: ModelGraph, plan: Plan, contents: Sequence[ChunkContent]
-) -> dict[str, tuple[str, str | tuple[str, ...]]]:
-    """Every name in the chunks' contents, its layer class, and what that recomputes."""
-    variants: dict[str, tuple[str, str | tuple[str, ...]]] = {layer: (layer, plan.recompute) for layer in graph.layers}
+    graph: ModelGraph, plan: Plan, contents: Sequence[ChunkContent], damaged: Sequence[int] = ()
+) -> dict[str, LayerVariant]:
+    """Every name in the chunks' contents, and what it means."""
+    variants = {layer: LayerVariant(layer, plan.recompute) for layer in graph.layers}
     if plan.recompute_by_block is not None:
         for number, choice in enumerate(plan.recompute_choices):
-            variants |= {variant_name(layer, number): (layer, choice) for layer in graph.layers}
+            variants |= {variant_name(layer, number): LayerVariant(layer, choice) for layer in graph.layers}
+    for kind in sorted(set(damaged) - {0}):
+        whole = {name: variant for name, variant in variants.items() if not variant.damage}
+        variants |= {damaged_name(name, kind): variant._replace(damage=kind) for name, variant in whole.items()}
     used = {name for content in contents for name in content}
     return {name: variant for name, variant in variants.items() if name in used}
 

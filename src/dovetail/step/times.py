@@ -18,6 +18,7 @@ from dovetail.pipeline.chunk_times import ChunkTimes
 from dovetail.plans.arrange import arrange, stage_hops
 from dovetail.plans.pipeline_schedule import Pipeline
 from dovetail.plans.plan import Plan
+from dovetail.plans.stage_tiles import Handover, handover, on_tiles
 from dovetail.profile import LayerProfile, Recompute
 from dovetail.step.formulas import exposed, exposed_at_least, optimizer_seconds, overlap_budget
 from dovetail.step.profiles import UPDATED_WEIGHTS, JobProfiles
@@ -152,8 +153,13 @@ def chunk_times(
     links: int,
     *,
     sending: bool = False,
+    by_link: bool = False,
+    lent_s: Floats | None = None,
 ) -> ChunkTimes:
     """Forward and backward seconds of every chunk; the last axis is its place along the model.
+
+    `transfer_s` is the same on all links of the pipeline, or `by_link` along a last axis of its own. `lent_s` is what a
+    stage waits for activations that another holds for it.
 
     Where a stage waits while it sends (`sending`), a transfer is its time; otherwise only its receiver's delay.
     """
@@ -163,12 +169,19 @@ def chunk_times(
         return np.stack(np.broadcast_arrays(*sums), axis=-1)
 
     forward, of_input = total("forward_s"), total("input_gradient_s")
-    transfers = np.repeat(np.asarray(transfer_s)[..., None], links, axis=-1)
+    transfers: Floats = np.asarray(transfer_s)
+    if not by_link:
+        transfers = np.repeat(transfers[..., None], links, axis=-1)
     if sending and len(contents) > 1:
-        place = np.arange(len(contents))
-        forward = forward + np.asarray(transfer_s)[..., None] * (place < len(contents) - 1)
-        of_input = of_input + np.asarray(transfer_s)[..., None] * (place > 0)
+        place = np.arange(len(contents) - 1)
+        sent = transfers[..., place % transfers.shape[-1]]
+        none = np.zeros_like(sent[..., :1])
+        forward = forward + np.concatenate([sent, none], axis=-1)
+        of_input = of_input + np.concatenate([none, sent], axis=-1)
         transfers = 0 * transfers
+    if lent_s is not None and len(lent_s):
+        # what the next micro-batch fetches comes the other way while this one is sent
+        of_input = of_input + lent_s[np.arange(len(contents)) % len(lent_s)]
     return ChunkTimes(forward, of_input, total("weight_gradient_s"), transfer_s=transfers)
 
 
@@ -193,7 +206,7 @@ def _stage_parts(layers: Mapping[str, LayerTimes], stage: Stage, names: Sequence
 
 
 def transfer_seconds(plan: Plan, profiles: JobProfiles, cluster: Cluster, efficiencies: Efficiencies) -> Floats:
-    """One stage's output to the next: over the tier that two neighbouring stages share.
+    """One stage's output to the next: over the tier that two neighbouring stages share, or by link on a wafer's tiles.
 
     Without sequence parallelism every tensor-parallel chip has the whole: each sends its part, and the receivers
     gather (Narayanan et al. 2021, section 4.1). That gather stays inside a node and is left out.
@@ -201,10 +214,30 @@ def transfer_seconds(plan: Plan, profiles: JobProfiles, cluster: Cluster, effici
     if plan.pipeline_parallel == 1:
         return np.zeros(())
     stream = largest(p.stream_bytes for p in profiles.layers.values())
+    if on_tiles(plan, cluster):
+        return _tile_transfers(plan, stream / plan.stream_replicas, cluster, efficiencies)
     replicas = 1 if plan.stages_inside else plan.data_parallel
     neighbours = 2 * plan.tensor_parallel * plan.context_parallel * replicas
     hops = stage_hops(arrange(plan, profiles.graph, cluster), cluster) if is_routed(cluster) else None
     return handover_seconds(stream / plan.stream_replicas, neighbours, hops or 0, cluster, efficiencies)
+
+
+def _tile_transfers(plan: Plan, sent: Floats, cluster: Cluster, efficiencies: Efficiencies) -> Floats:
+    """By link of the pipeline: what all dies of a tile take to send to their fellows of the next."""
+    along, p = way_arrays(cluster, efficiencies), plan.pipeline_parallel
+    links = [
+        way_seconds(handover(plan, cluster, stage, (stage + 1) % p), sent, along)
+        for stage in range(p if plan.pipeline_schedule == "interleaved" else p - 1)
+    ]
+    return np.stack(np.broadcast_arrays(*links), axis=-1)
+
+
+def way_seconds(way: Handover, sent: Floats, along: Sequence[TierArrays]) -> Floats:
+    """What all dies of a tile take to send to their fellows of another."""
+    if way.hops:
+        return hop_seconds(sent, way.hops, along, way.messages)
+    edge = along[-1]
+    return sent / (edge.bytes_per_s * edge.efficiency) + edge.latency_s + edge.launch_s
 
 
 def handover_seconds(
@@ -231,10 +264,11 @@ def is_routed(cluster: Cluster) -> bool:
     return any(tier.routed for tier in cluster.tiers)
 
 
-def hop_seconds(sent: Floats, hops: Floats | int, along: Sequence[TierArrays]) -> Floats:
-    """What every chip sends to one so many links on, all at once: each link carries as many messages."""
+def hop_seconds(sent: Floats, hops: Floats | int, along: Sequence[TierArrays], messages: int | None = None) -> Floats:
+    """What every chip sends to one so many links on, all at once: each link carries as many messages, or so many."""
     axis = next(way for way in along if way.grid is not None)
-    return sent * hops / (axis.bytes_per_s / 2 * axis.efficiency) + hops * axis.latency_s + axis.launch_s
+    carried = hops if messages is None else messages
+    return sent * carried / (axis.bytes_per_s / 2 * axis.efficiency) + hops * axis.latency_s + axis.launch_s
 
 
 def tier_at(cluster: Cluster, chips: int) -> Tier:

@@ -104,6 +104,58 @@ def test_what_leaves_the_wafer_stands_on_its_rim():
     assert found.value > (5 + 16) / 24
 
 
+def test_the_store_stands_on_the_rim_beside_the_links_to_other_wafers():
+    without = findings(wafer(edge_bytes_per_s="12 TB/s"))["shoreline"]
+    store = {"store_bytes": "1 TB", "store_bytes_per_s": "3 TB/s"}
+    both = findings(wafer(edge_bytes_per_s="12 TB/s", **store))["shoreline"]
+    assert both.value == pytest.approx(without.value * 15 / 12)
+    assert "251 mm of 216 mm of rim for links off the wafer and to its store" in both.sentence
+    assert "and to its store" not in without.sentence
+    # alone it takes less of the rim than the links of a die take of its edge
+    alone = findings(wafer(**store))["shoreline"]
+    assert alone.value == pytest.approx((5 + 16) / 24)
+    assert "50 mm of 216 mm of rim" in alone.sentence
+
+
+def _joined(name: str, **changes: Any) -> Wafer:
+    """A wafer of the catalogue with other cores, memory or links of its dies."""
+    one = dt.hardware.wafer(name)
+    d2d = changes.pop("d2d_bytes_per_s", one.d2d_bytes_per_s)
+    return replace(one, die=replace(one.die, **changes), d2d_bytes_per_s=d2d)
+
+
+def test_what_the_buildable_wafers_give_up_is_what_their_doubts_say():
+    one, template = dt.hardware.wafer("watos-buildable"), dt.hardware.wafer("watos-like")
+    for name in ("dies", "rows", "cols", "die_width_mm", "die_height_mm", "power_limit_w", "integration"):
+        assert getattr(one, name) == getattr(template, name)
+    assert (one.die.hbm_bytes, one.die.hbm_bytes_per_s, one.die.hbm_stacks) == (70e9, 2e12, 2)
+    assert (one.die.clock_hz, one.die.technology) == (template.die.clock_hz, template.die.technology)
+    # 2.2 TB/s is the most that two stacks leave, 4 TB/s what one stack and 130 cores do
+    assert findings(_joined(one.name, d2d_bytes_per_s=2.2e12))["shoreline"].passes
+    assert not findings(_joined(one.name, d2d_bytes_per_s=2.3e12))["shoreline"].passes
+    fewer = {"hbm_stacks": 1, "hbm_bytes": 35e9, "hbm_bytes_per_s": 1e12, "d2d_bytes_per_s": 4e12}
+    cores = {number: {"tensor_cores": number, "vector_cores": number} for number in (130, 140, 192, 210)}
+    assert all(finding.passes for finding in checked(_joined(one.name, **fewer, **cores[130])))
+    assert not findings(_joined(one.name, **fewer, **cores[140]))["die"].passes
+    assert not findings(_joined(one.name, **cores[210]))["die"].passes
+    # with every die working it has the power it needs; its yield rests on the spare dies
+    whole = estimate(replace(one, spare_dies=0))
+    assert float(whole.wafer_power_w) == pytest.approx(16.2e3, rel=5e-3)
+    assert float(whole.wafer_yield) == pytest.approx(0.18, abs=0.005)
+    assert float(estimate(one).wafer_yield) == pytest.approx(0.77, abs=0.005)
+
+
+def test_the_rim_of_the_buildable_tile():
+    one, tile = dt.hardware.wafer("dojo-buildable"), dt.hardware.wafer("dojo-tile")
+    assert (one.die, one.d2d_bytes_per_s, one.power_limit_w) == (tile.die, tile.d2d_bytes_per_s, tile.power_limit_w)
+    assert (one.store_bytes, one.store_bytes_per_s) == (20 * 32e9, pytest.approx(20 * 0.8e12))
+    assert "468 mm of 508 mm of rim" in findings(one)["shoreline"].sentence
+    # what Tesla has does not fit, with its store or without
+    for changes in ({}, {"store_bytes": 0.0, "store_bytes_per_s": 0.0}):
+        assert not findings(replace(tile, **changes))["shoreline"].passes
+    assert not findings(replace(one, edge_bytes_per_s=15e12))["shoreline"].passes
+
+
 def test_a_die_may_lie_either_way_on_the_reticle():
     assert findings(wafer(die_width_mm=33, die_height_mm=26))["reticle"].passes
     assert findings(wafer(die_width_mm=26, die_height_mm=33))["reticle"].passes
@@ -233,6 +285,8 @@ def test_the_value_lies_between_the_ends(name):
 #: What the check finds infeasible, and what of that no choice of coefficients mends.
 INFEASIBLE = {
     "wse-3-like": (set(), set()),
+    "watos-buildable": (set(), set()),
+    "dojo-buildable": (set(), set()),
     "dojo-tile": ({"shoreline"}, set()),
     "watos-like": ({"die", "shoreline", "power", "yield"}, set()),
     "temp-like": ({"die", "shoreline", "power", "yield"}, {"power"}),
@@ -244,6 +298,12 @@ def test_what_is_wrong_with_published_wafers(name):
     found = checked(dt.hardware.wafer(name))
     broken = {finding.rule for finding in found if not finding.passes}
     assert (broken, {f.rule for f in found if not f.passes and f.certain}) == INFEASIBLE[name]
+
+
+@pytest.mark.parametrize("name", [*(n for n in dt.hardware.wafer_names() if n.endswith("buildable")), "wse-3-like"])
+def test_wafers_of_the_studies_keep_every_rule(name):
+    assert all(finding.passes for finding in checked(dt.hardware.wafer(name)))
+    assert any("Ours" in why or "ours" in why or "from memory" in why for _, why in dt.hardware.wafer(name).doubts)
 
 
 def test_48_dies_of_900_watts_are_43_kilowatts():

@@ -14,6 +14,7 @@ from dovetail.cli import main
 from dovetail.errors import InputError
 from dovetail.exploration.resolved import study_of
 from dovetail.hardware.design_space import DesignSpace
+from dovetail.hardware.design_space.file import WHOLE_STORE
 from dovetail.hardware.silicon import RULES, check
 from dovetail.hardware.silicon.wafer_check import estimate
 
@@ -30,6 +31,7 @@ VARY: dict[str, Any] = {
     "power_limit_w": ["12 kW"],
 }
 DOCUMENT: dict[str, Any] = {"name": "few", "wafer": "watos-like", "vary": VARY, "source": "a test"}
+STORE: dict[str, Any] = {"store_bytes": "640 GB", "store_bytes_per_s": "4 TB/s"}
 LIMITS = [f"{figure} <= 1" for figure in RULES.values()]
 
 
@@ -88,6 +90,84 @@ def test_counts_are_those_of_every_combination():
     assert all(first[text] for text in LIMITS if text not in ("wire_share <= 1", "power_share <= 1"))
 
 
+STORES: dict[str, Any] = {
+    "store_bytes": [0, "640 GB"],
+    "store_bytes_per_s": [0, "4 TB/s", "40 TB/s"],
+    "edge_bytes_per_s": ["1 TB/s", "20 TB/s"],
+    "grid_rows": [4, 7],
+}
+
+
+def test_stores_are_variables():
+    """A store without a rate, or the other way round, is none; what it sends counts at the rim."""
+    whole = space(wafer="dojo-tile", set={}, vary=STORES)
+    assert [rule.text for rule in whole.rules] == [*LIMITS, WHOLE_STORE]
+    kept: list[int] = []
+    expected = itertools.product(*([0, 640e9], [0, 4e12, 40e12], [1e12, 20e12], [4, 7]))
+    for index, (size, rate, edge, rows) in enumerate(expected):
+        (wafer,) = whole.wafers([index])
+        assert (wafer.store_bytes, wafer.store_bytes_per_s, wafer.edge_bytes_per_s, wafer.rows) == (
+            size,
+            rate,
+            edge,
+            rows,
+        )
+        rim = 2 * 25.4 * (wafer.cols + rows)
+        off = (rate + edge) * 1.67e-11 / rim
+        assert float(whole.values("shoreline_share", whole.designs([index]))[0]) == pytest.approx(max(off, 20 / 25.4))
+        fits = all(finding.passes for finding in check(wafer, dt.hardware.technology_of(wafer)))
+        kept += [index] if fits and (size > 0) == (rate > 0) else []
+    assert np.concatenate([batch.index for batch in whole.batches()]).tolist() == kept
+    assert 0 < len(kept) < whole.size / 2
+    assert whole.broken()[WHOLE_STORE] == 12
+
+
+@pytest.mark.parametrize(
+    ("changes", "checked"),
+    [
+        ({"vary": {"store_bytes_per_s": ["1 TB/s", "4 TB/s"]}}, False),  # of a wafer that has a store
+        ({"set": {"store_bytes": 0, "store_bytes_per_s": 0}, "vary": {"grid_rows": [4]}}, False),
+        ({"set": {"store_bytes": 0}, "vary": {"grid_rows": [4]}}, True),
+        ({"vary": {"store": [{"store_bytes": 0, "store_bytes_per_s": 0}, STORE]}}, True),
+        ({"vary": {"grid_rows": [4]}, "derive": {"store_bytes_per_s": "2 * edge_bytes_per_s"}}, True),
+    ],
+)
+def test_half_a_store_is_looked_for_where_it_may_be(changes, checked):
+    whole = space(**{"wafer": "dojo-tile", "set": {}} | changes)
+    assert (WHOLE_STORE in [rule.text for rule in whole.rules]) == checked
+    (halves,) = {(w.store_bytes > 0) != (w.store_bytes_per_s > 0) for w in whole.wafers(range(whole.size))}
+    assert not halves or not whole.count().kept
+
+
+def test_stores_and_memory_in_formulas():
+    whole = space(
+        wafer="dojo-tile",
+        vary={"store_bytes_per_s": ["1 TB/s", "4 TB/s"], "spare_dies": [0, 5]},
+        define={"seconds": "store_bytes / store_bytes_per_s"},
+        limits=["seconds <= 0.1", "wafer_sram_bytes <= 20 * 354 * 1.25 * MiB"],
+    )
+    assert whole.values("seconds", whole.designs([0, 2])) == pytest.approx([0.16, 0.04])
+    sram = 354 * 1.25 * 2**20
+    assert whole.values("wafer_sram_bytes", whole.designs([0, 1])) == pytest.approx([25 * sram, 20 * sram])
+    assert whole.broken()["seconds <= 0.1"] == 2
+    derived = space(wafer="dojo-tile", vary={"grid_rows": [3, 5]}, derive={"store_bytes": "64 * GB * grid_rows"})
+    assert [wafer.store_bytes for wafer in derived.wafers([0, 1])] == pytest.approx([192e9, 320e9])
+
+
+def test_wafers_of_sram_alone():
+    whole = dt.hardware.space("wafer-sram")
+    counts = whole.count(["wafer_hbm_bytes", "store_bytes", "store_bytes_per_s"])
+    assert counts.kept >= 100_000
+    assert list(counts.left_out) == LIMITS
+    assert counts.ranges["wafer_hbm_bytes"] == (0, 0)
+    assert counts.ranges["store_bytes"] == (12e12, 12e12)
+    assert counts.ranges["store_bytes_per_s"] == (0.15e12, 16e12)
+    batch = whole.sample(20, seed=1)
+    for wafer in whole.wafers(batch.index):
+        assert wafer.hbm_stacks == 0
+        assert all(finding.passes for finding in check(wafer, dt.hardware.technology_of(wafer)))
+
+
 def test_a_wafer_by_its_index():
     whole = space()
     values = {
@@ -129,6 +209,14 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "derived": (
         {"derive": {"edge_bytes_per_s": "wafer_power_w"}},
         "few: derive.edge_bytes_per_s: needs wafer_power_w, which is known only once the design is complete",
+    ),
+    "store": (
+        {"vary": {"store_bytes": ["1 TB/s"]}},
+        "few: vary.store_bytes.0: the unit 'TB/s' does not measure bytes",
+    ),
+    "store of chips": (
+        {"wafer": None, "base": "tpu-v4", "vary": {"store_bytes": ["1 TB"]}},
+        "few: store_bytes: belongs to wafers; name a wafer instead of a base",
     ),
     "limit": ({"limits": ["wafer_powr < 3"]}, "few: limits.0: 'wafer_powr' is not defined here; did you mean"),
     "twice": ({"limits": ["die_share <= 1"]}, "few: limits.0: 'die_share <= 1' is given twice; drop one of them"),

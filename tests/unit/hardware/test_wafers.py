@@ -18,7 +18,7 @@ from dovetail.hardware import DefectMap, Wafer
 from dovetail.hardware.silicon.wafer_check import sampled_defects
 from dovetail.hardware.wafer import Position, grid_links
 
-NAMES = ("dojo-tile", "temp-like", "watos-like", "wse-3-like")
+NAMES = ("dojo-buildable", "dojo-tile", "temp-like", "watos-buildable", "watos-like", "wse-3-like")
 
 FILE: dict[str, Any] = {
     "name": "mine", "die": "dojo-d1", "integration": "info-sow", "rows": 3, "cols": 4, "die_width_mm": "25 mm",
@@ -256,7 +256,7 @@ def test_show(name, run):
 def test_show_says_what_is_dead(run, tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(to_yaml(FILE))
-    assert "1 dead dies, 1 dead links; 11 dies reach each other" in run("wafers", "show", str(path))[1]
+    assert "1 dead die, 1 dead link; 11 of 12 dies reach each other" in run("wafers", "show", str(path))[1]
     code, out, err = run("wafers", "show", "wse")
     assert (code, out) == (2, "")
     assert err.startswith("wafer: 'wse' is not in the catalogue;")

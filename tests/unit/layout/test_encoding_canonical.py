@@ -26,7 +26,7 @@ from dovetail.layout.encoding import (
     canonicalise,
     validate_encoding,
 )
-from dovetail.layout.encoding.factor import String, merged
+from dovetail.layout.encoding.factor import String, merged, places, split_at
 from dovetail.layout.encoding.wafer_grid import symmetries
 
 
@@ -54,6 +54,9 @@ def test_merging_changes_no_die() -> None:
         assert all(f.size > 1 for f in short)
         assert all(one.label != two.label for one, two in pairwise(short))
         assert merged(short) == short
+        ends = [place.high for place in places(string)]
+        assert split_at(short, ends) == tuple(factor for factor in string if factor.size > 1)
+        assert split_at(short, ()) == short
 
 
 def test_factors_merge_only_where_the_same_homes_are_sharded() -> None:

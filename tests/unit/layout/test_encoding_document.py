@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -11,15 +12,22 @@ from typing import Any
 import pytest
 from encoded_jobs import SEQ, WAFER, job, model, operator
 from placed_layers import layers
+from sampled_jobs import EncodingSpace
+from sampled_operators import SampledOperatorSpace
 
 from dovetail.errors import InputError
 from dovetail.graph import Kind, ModelGraph, Run
 from dovetail.layout.encoding import (
     RULES,
+    Activation,
+    ActivationOverride,
     Encoding,
-    EncodingSpace,
-    OperatorSpace,
+    EncodingHeader,
+    Factor,
+    LayerInterval,
+    Strings,
     WaferGrid,
+    canonical_as_placed,
     canonicalise,
     count_operator,
     from_json,
@@ -50,10 +58,22 @@ def test_a_document_holds_everything() -> None:
     }
 
 
-def test_a_file_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "job.json"
-    path.write_text(to_json(job()))
-    assert read_encoding(path) == canonicalise(job())
+def test_parts_of_a_plan_file_stand_ahead() -> None:
+    header = EncodingHeader({"model": "gpt3-1.3b"}, {"name": "temp-like"}, {"zero_stage": 1})
+    text = to_json(job(), header)
+    assert read_encoding(text) == (canonicalise(job()), header)
+    assert read_encoding(to_json(job()))[1] == EncodingHeader()
+    assert list(json.loads(text))[:4] == ["format", "job", "cluster", "plan"]
+
+
+def test_what_plans_add_is_written_and_read() -> None:
+    stream = Strings((Factor(2, "seq"),), (Factor(2, "batch"),))
+    override = ActivationOverride(LayerInterval(1, 2), {"mlp.up": Activation.RECOMPUTE})
+    one, other = job().stages
+    changed = replace(job(), stages=(replace(one, stream=stream, overrides=(override,)), replace(other, wafer=1)))
+    assert from_json(to_json(changed)) == canonical_as_placed(changed)
+    assert one.transposed().stream is None
+    assert changed.stages[0].transposed().stream == stream.transposed()
 
 
 def test_the_example_of_the_docs_is_complete_valid_and_canonical() -> None:
@@ -105,7 +125,7 @@ UP = "stages/0/classes/block/mlp.up"
         ("format", "dovetail-encoding/2", "it should be 'dovetail-encoding/1'"),
         ("format", "-", "format: is missing"),
         ("microbatch", 0, "microbatch: is 0; it should be greater than or equal to 1"),
-        ("schedule", "gpipe", "it should be '1f1b', 'interleaved' or 'zero_bubble'"),
+        ("schedule", "dualpipe", "it should be 'gpipe', '1f1b', 'interleaved' or 'zero_bubble'"),
         ("stages", [], "stages: is "),
         ("stages/0/tile/x", -1, "x: is -1"),
         ("stages/0/tiles", 1, "did you mean 'tile'"),
@@ -175,7 +195,9 @@ def test_samples_of_real_models_make_the_round_trip(name: str) -> None:
 def test_strings_and_cuts_are_two_ways_to_say_the_same(name: str, number: int) -> None:
     """Cuts along atomic axes, written as strings again, are the strings."""
     own, random = operator(name), Random(7)  # noqa: S311
-    spaces = [OperatorSpace(own, model().layers["block"].resolve(batch=16, seq=SEQ), r, c) for r, c in ((4, 4), (2, 8))]
+    spaces = [
+        SampledOperatorSpace(own, model().layers["block"].resolve(batch=16, seq=SEQ), r, c) for r, c in ((4, 4), (2, 8))
+    ]
     for turn in range(number):
         strings = spaces[turn % 2].sample(random)
         axes = tile_axes([strings])

@@ -14,6 +14,7 @@ from dovetail.layout import PARTIAL, CollectiveKind, Mesh, Strategy
 from dovetail.layout.encoding import (
     RULES,
     Activation,
+    ActivationOverride,
     AxesOnTile,
     Encoding,
     Factor,
@@ -25,6 +26,7 @@ from dovetail.layout.encoding import (
     StateStore,
     Strings,
     Tile,
+    TileAxes,
     Violation,
     WaferGrid,
     WaferSchedule,
@@ -234,3 +236,49 @@ def test_a_sum_may_stay_open_where_its_terms_are() -> None:
     stage = StageEncoding(Tile(0, 0, 2, 1), (LayerInterval(0, 1),), {"block": encoded})
     assert validate_encoding(Encoding(8, 1, (stage,)), one, WAFER, seq=SEQ) == ()
     assert tile_axes(o.forward for o in encoded.values()) == on.axes()
+
+
+def test_the_stream_is_sharded_along_its_dims() -> None:
+    def rules(rows: list[Any], cols: list[Any]) -> set[str]:
+        found = broken(with_stage(job(), stream=strings(rows, cols)))
+        assert all(v.where == "stage 0, stream" for v in found)
+        return {v.rule for v in found}
+
+    assert rules([(2, "seq")], [(2, "batch")]) == rules([(2, "replicate")], [(2, "hidden")]) == set()
+    assert rules([(4, "seq")], [(2, "batch")]) == {"product"}
+    assert rules([(2, "ffn")], [(2, "batch")]) == {"dim"}
+    stage = with_stage(replace(job(), microbatch=2), stream=strings([(2, "batch")], [(2, "batch")]))
+    assert {v.rule for v in broken(stage) if v.where == "stage 0, stream"} == {"divides"}
+
+
+def test_axes_refine_the_strings() -> None:
+    assert broken(with_stage(job(), axes=TileAxes((1, 2), (1, 2)))) == ()
+    for axes in (
+        TileAxes((1,), (1, 2)),
+        TileAxes((1, 2, 4), (1, 2)),
+        TileAxes((2,), (1, 2)),
+        TileAxes((1, 1, 2), (1, 2)),
+    ):
+        found = broken(with_stage(job(), axes=axes))
+        assert [(v.rule, v.where) for v in found] == [("nested", "stage 0, axes")]
+
+
+def test_overrides_are_for_layers_and_operators_of_the_stage() -> None:
+    def rules(first: int, end: int, name: str, policy: Activation = Activation.RECOMPUTE) -> list[str]:
+        override = ActivationOverride(LayerInterval(first, end), {name: policy})
+        return [v.rule for v in broken(with_stage(job(), overrides=(override,)))]
+
+    assert rules(1, 2, "mlp.up") == []
+    assert rules(1, 3, "mlp.up") == rules(2, 2, "mlp.up") == ["layers"]
+    assert rules(0, 2, "mlp.up") == rules(1, 2, "logits") == ["operators"]
+    assert rules(1, 2, "mlp.up", Activation.HELPER) == ["helper"]
+
+
+def test_tiles_of_several_wafers() -> None:
+    apart = with_stage(with_stage(job(), 1, tile=Tile(0, 0, 2, 2)), 1, wafer=1)
+    whole, dead = WaferGrid(4, 4), WaferGrid(4, 4, dead=frozenset({(1, 1)}))
+    assert validate_encoding(apart, model(), (whole, whole), seq=SEQ) == ()
+    assert [(v.rule, v.where) for v in broken(apart)] == [("inside", "stage 1")]
+    found = validate_encoding(apart, model(), (whole, dead), seq=SEQ)
+    assert [(v.rule, v.where) for v in found] == [("live", "stage 1")]
+    assert {v.rule for v in broken(with_stage(apart, 1, wafer=0))} == {"disjoint"}

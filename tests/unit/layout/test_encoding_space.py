@@ -11,13 +11,13 @@ from random import Random
 
 import pytest
 from encoded_jobs import block, operator
+from sampled_operators import SampledOperatorSpace
 
 from dovetail.graph import Exchange
 from dovetail.layout.encoding import (
     REPLICATE,
     Factor,
     MeshAxis,
-    OperatorSpace,
     Strings,
     canonical_strings,
     count_operator,
@@ -72,7 +72,7 @@ def test_listed_are_the_canonical_forms_of_all_valid_strings(name: str, rows: in
 @pytest.mark.parametrize("kept", [True, False])
 def test_counts_equal_lists_and_all_listed_are_members(name: str, rows: int, cols: int, kept: bool) -> None:
     own = operator(name)
-    space = OperatorSpace(own, SIZES, rows, cols, dominated=kept)
+    space = SampledOperatorSpace(own, SIZES, rows, cols, dominated=kept)
     listed = list(space)
     assert len(set(listed)) == len(listed) == space.count() == count_operator(own, SIZES, rows, cols, dominated=kept)
     for strings in listed:
@@ -111,7 +111,7 @@ def test_a_dim_whose_shards_tell_each_other_something_is_not_free() -> None:
 
 
 def test_what_is_not_canonical_is_no_member() -> None:
-    space = OperatorSpace(operator("mlp.up"), block().resolve(batch=4, seq=8), 4, 4)
+    space = SampledOperatorSpace(operator("mlp.up"), block().resolve(batch=4, seq=8), 4, 4)
     batch, seq = Factor(4, "batch"), Factor(4, "seq")
     assert Strings((batch,), (seq,)) in space
     assert Strings((seq,), (batch,)) not in space  # the transposed one
@@ -124,7 +124,7 @@ def test_what_is_not_canonical_is_no_member() -> None:
 
 @pytest.mark.parametrize(("rows", "cols"), [(2, 2), (2, 1)])
 def test_samples_are_even(rows: int, cols: int) -> None:
-    space = OperatorSpace(operator("mlp.up"), SIZES, rows, cols)
+    space = SampledOperatorSpace(operator("mlp.up"), SIZES, rows, cols)
     random, every = Random(1), list(space)  # noqa: S311
     drawn = Counter(space.sample(random) for _ in range(100 * len(every)))
     assert set(drawn) == set(every)
@@ -134,7 +134,7 @@ def test_samples_are_even(rows: int, cols: int) -> None:
 @pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize(("rows", "cols"), [(2, 2), (2, 4), (3, 2), (6, 1)])
 def test_changes_reach_the_whole_space(rows: int, cols: int, kept: bool) -> None:
-    space = OperatorSpace(operator("mlp.up"), SIZES, rows, cols, dominated=kept)
+    space = SampledOperatorSpace(operator("mlp.up"), SIZES, rows, cols, dominated=kept)
     every = set(space)
     waiting = [min(every)]
     reached = set(waiting)
@@ -148,7 +148,7 @@ def test_changes_reach_the_whole_space(rows: int, cols: int, kept: bool) -> None
 
 
 def test_a_change_is_another_member_one_step_away() -> None:
-    space = OperatorSpace(operator("attention"), SIZES, 2, 4)
+    space = SampledOperatorSpace(operator("attention"), SIZES, 2, 4)
     random = Random(3)  # noqa: S311
     current = space.sample(random)
     seen = set()
@@ -162,7 +162,7 @@ def test_a_change_is_another_member_one_step_away() -> None:
 
 
 def test_one_die_has_one_encoding() -> None:
-    space = OperatorSpace(operator("attention"), SIZES, 1, 1)
+    space = SampledOperatorSpace(operator("attention"), SIZES, 1, 1)
     assert list(space) == [Strings()]
     assert space.sample(Random(0)) == space.mutate(Strings(), Random(0)) == Strings()  # noqa: S311
 

@@ -14,7 +14,7 @@ from dovetail.mapping.tiles.skeletons import tile_skeletons
 from dovetail.models import Job
 from dovetail.plans.plan_file import task_of
 from dovetail.plans.write import plan_document
-from dovetail.search import Space
+from dovetail.search import SearchProgress, Space
 from dovetail.step.evaluate import evaluate
 
 WATOS = hardware.wafer("watos-like")
@@ -52,30 +52,55 @@ def test_nothing_is_below_the_bound(answer):
 
 
 @pytest.mark.slow
-def test_bounds_hold_for_every_shape_that_is_placed():
-    """Without an incumbent every shape is looked at, and none of its plans is below what was known of it before."""
+def test_bounds_hold_for_every_skeleton_that_is_placed():
+    """Without a plan to beat every skeleton is placed, and none of its plans is below any bound it had."""
     search = FreeSearch(JOB, replace(SMALL, name="tiny"), frameworks.load("wafer"))
-    known: dict[object, float] = {}
-    look_at = search._look_at  # pyright: ignore[reportPrivateUsage]
-
-    def watched(shape, floor):
-        known[shape] = search.bounds[shape]
-        search.best_of = {}
-        return look_at(shape, floor)
-
-    search._look_at = watched  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
-    offer = search.offer
+    step, offer = search._step, search.offer  # pyright: ignore[reportPrivateUsage]
+    bounds: list[float] = []
     placed: list[tuple[float, float]] = []
 
-    def offered(shape, evaluation):
-        placed.append((known[shape], evaluation.step_time_s))
-        offer(shape, evaluation)
+    def watched(branch, bound_s):
+        bounds[:] = [bound_s]
+        search.best_of = {}
+        return step(branch, bound_s)
 
+    def offered(skeleton, evaluation):
+        placed.append((bounds[0], evaluation.step_time_s))
+        offer(skeleton, evaluation)
+
+    search._step = watched  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
     search.offer = offered  # pyright: ignore[reportAttributeAccessIssue]
-    search.deadline = 1e12
     search.run()
     assert len(placed) > 5
     assert all(bound <= seconds * (1 + 1e-9) for bound, seconds in placed)
+
+
+def test_nothing_that_takes_as_long_is_of_interest(answer):
+    best_s = answer.evaluation.step_time_s
+    beaten = free_plan(JOB, SMALL, below_s=0.9 * best_s, named_s=0.0)
+    assert beaten.evaluation is None
+    assert beaten.certificate.status == "feasible"
+    assert 0.9 * best_s <= beaten.certificate.lower_bound_s <= best_s * (1 + 1e-9)
+
+
+def test_a_search_ends_within_its_gap_or_when_told():
+    told: list[SearchProgress] = []
+
+    def listen(progress: SearchProgress) -> bool:
+        told.append(progress)
+        return False
+
+    loose = free_plan(JOB, SMALL, gap=0.2, named_s=0.0, on_progress=listen)
+    assert loose.certificate.gap <= 0.2
+    assert told
+    bounds = [each.lower_bound_s for each in told]
+    assert bounds == sorted(bounds)
+    assert all(bound <= loose.step_time_s * (1 + 1e-9) for bound in bounds)
+    ended = free_plan(JOB, SMALL, named_s=0.0, on_progress=lambda _: True)
+    assert ended.evaluation is None
+    assert ended.certificate.lower_bound_s > 0
+    limited = free_plan(JOB, SMALL, named_s=0.0, work_limit=1)
+    assert limited.certificate.evaluated <= 1
 
 
 def test_frameworks_that_run_names_alone_are_refused():

@@ -11,13 +11,17 @@ import pytest
 
 from dovetail import hardware, models
 from dovetail.errors import InputError
+from dovetail.hardware import DefectMap
 from dovetail.models import Job
 from dovetail.plans.arrange import arrange
 from dovetail.plans.plan import PlanSpec, resolve_plan
+from dovetail.report import wafer_lines as terminal
 from dovetail.report import wafer_picture
 from dovetail.report.step_breakdown import link_shares
 from dovetail.report.svg import PALETTE
-from dovetail.report.wafer_picture import stage_colours, wafer_lines, wafer_pictures, wafer_svg
+from dovetail.report.wafer_lines import wafer_lines
+from dovetail.report.wafer_picture import wafer_pictures
+from dovetail.report.wafer_svg import stage_colours, wafer_svg
 from dovetail.simulation.simulate import simulate
 
 JOB = Job(models.load("gpt3-1.3b"), seq_len=2048, global_batch=16)
@@ -25,11 +29,11 @@ DEAD = frozenset({(1, 2), (7, 5)})
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def drawn(chips=48, dead=frozenset(), exact=False, **fields):
+def drawn(chips=48, exact=False, **fields):
     cluster = hardware.cluster("temp-like", chips)
     plan = resolve_plan(PlanSpec(**fields), chips=chips, global_batch=16, num_layers=24)
     step = simulate(plan, JOB, cluster, exact=exact)
-    return step, wafer_pictures(step, arrange(plan, JOB.graph(), cluster), cluster, dead)
+    return step, wafer_pictures(step, arrange(plan, JOB.graph(), cluster), cluster)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +44,8 @@ def six():
 
 @pytest.fixture(scope="module")
 def damaged(six):
-    return [replace(p, dead=DEAD, dies={k: v for k, v in p.dies.items() if k not in DEAD}) for p in six[1]]
+    dead = DefectMap(tuple(DEAD))
+    return [replace(p, defects=dead, dies={k: v for k, v in p.dies.items() if k not in DEAD}) for p in six[1]]
 
 
 def test_the_grid_has_the_stage_of_every_die_with_lines_between_groups(six):
@@ -74,15 +79,17 @@ def test_single_dies_have_no_lines_and_wide_numbers_stand_below_each_other():
 
 def test_dead_dies_are_crosses(six, damaged):
     cluster = hardware.cluster("temp-like")
-    given = wafer_pictures(six[0], arrange(six[0].plan, JOB.graph(), cluster), cluster, DEAD)
+    arrangement = arrange(six[0].plan, JOB.graph(), cluster)
+    given = wafer_pictures(six[0], arrangement, replace(cluster, defects=(DefectMap(tuple(DEAD)),)))
     assert given[0].dead == DEAD
+    assert not given[0].left_over
     assert given[0].dies == damaged[0].dies
     lines = wafer_lines(given)
     assert lines[2] == "  0 0 | x 3 | 4 4"
     assert lines[11] == "  1 1 | 2 2 | 5 x"
     assert "x dead" in lines[12]
-    with pytest.raises(InputError, match=r"dead: has \(8, 0\); it should be positions of 8 × 6 dies"):
-        wafer_pictures(six[0], arrange(six[0].plan, JOB.graph(), cluster), cluster, frozenset({(8, 0)}))
+    with pytest.raises(InputError, match=r"defects.dead_dies: has \[8, 0\]; it should be \[row, col\] below \[8, 6\]"):
+        wafer_pictures(six[0], arrangement, replace(cluster, defects=(DefectMap(((8, 0),)),)))
 
 
 def test_loads_are_what_ports_carry_of_what_they_could(six):
@@ -114,7 +121,7 @@ def test_chips_simulated_for_themselves_have_loads_of_their_own(six, monkeypatch
     assert exact.loads == pytest.approx(six[1][0].loads, rel=0.05)
     # chips of a stage carry much the same, so what tells them apart is put in
     told = np.arange(6 * 8 * 2, dtype=float).reshape(6, 8, 2)
-    monkeypatch.setattr(wafer_picture, "_loads_by_chip", lambda _: told)
+    monkeypatch.setattr(wafer_picture, "_loads_by_chip", lambda *_: told)
     _, (picture,) = drawn(tensor_parallel=4, pipeline_parallel=6)
     for die in picture.dies.values():
         assert picture.loads[die.row, die.col].tolist() == told[die.stage, 4 * die.replica + die.tensor].tolist()
@@ -133,7 +140,7 @@ def test_wafers_that_hold_other_stages_are_shown_too():
 
 
 def test_large_grids_are_left_to_files(six, monkeypatch):
-    monkeypatch.setattr(wafer_picture, "MOST_ROWS", 7)
+    monkeypatch.setattr(terminal, "MOST_ROWS", 7)
     assert wafer_lines(six[1]) == ["8 × 6 dies of temp-like: too many to show here, --picture FILE draws them"]
 
 

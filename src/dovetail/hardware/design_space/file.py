@@ -35,6 +35,10 @@ from dovetail.hardware.wafer_design import WAFER_VARIABLES, WaferDesigns
 MAX_AXIS_VALUES = 10**6
 MAX_DESIGNS = 10**15
 
+STORE = ("store_bytes", "store_bytes_per_s")
+#: A store has a size and a rate, or there is none.
+WHOLE_STORE = "store_bytes == store_bytes_per_s == 0 or min(store_bytes, store_bytes_per_s) > 0"
+
 Words = Annotated[str, Field(min_length=1, max_length=2000)]
 
 
@@ -93,6 +97,7 @@ class SpaceSpec(Spec):
             raise InputError(f"{where}: vary", f"makes {size:.3g} designs", fix)
         formulas = self._formulas(technology, fixed, where)
         physics = [f"{figure} <= 1" for figure in RULES.values()] if formulas.wafer else []
+        physics += [WHOLE_STORE] if _may_have_half_a_store(fixed, axes, self.derive) else []
         limits = _limits((*physics, *self.limits), formulas, where, len(physics))
         return DesignSpace(self.name, fixed, axes, formulas, limits, self.source)
 
@@ -133,6 +138,16 @@ def _check_wafers(names: Iterable[str], start: Designs, technology: Technology |
             raise InputError(f"{where}: {name}", "belongs to wafers", "name a wafer instead of a base")
         if name in ("link_ports", "dies") and wafer:
             raise InputError(f"{where}: {name}", "is the same for all wafers", "leave it out: a die has four edges")
+
+
+def _may_have_half_a_store(fixed: Designs, axes: Iterable[Axis], derived: Iterable[str]) -> bool:
+    """Whether some combination may have a store's size without its rate, or the other way round."""
+    if not isinstance(fixed, WaferDesigns):
+        return False
+    columns = {name: fixed.value(name) for name in STORE}
+    columns |= {name: column for axis in axes for name, column in axis.values.items() if name in STORE}
+    alike = {bool(there) for column in columns.values() for there in np.ravel(column > 0)}
+    return len(alike) > 1 or not set(STORE).isdisjoint(derived)
 
 
 def _values(written: Mapping[str, object], where: str) -> dict[str, float]:

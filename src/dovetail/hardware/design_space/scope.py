@@ -44,6 +44,10 @@ WAFER_PROPERTIES: Mapping[str, tuple[Callable[[Designs], Floats], tuple[str, ...
         lambda d: _wafers(d).wafer_hbm_bytes,
         ("grid_rows", "grid_cols", "spare_dies", *PROPERTIES["hbm_bytes"][1]),
     ),
+    "wafer_sram_bytes": (
+        lambda d: _wafers(d).wafer_sram_bytes,
+        ("grid_rows", "grid_cols", "spare_dies", "vector_cores", "core_sram_bytes", "shared_sram_bytes"),
+    ),
 }
 _EVERY_PROPERTY = {**PROPERTIES, **WAFER_PROPERTIES}
 

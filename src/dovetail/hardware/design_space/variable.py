@@ -74,6 +74,8 @@ BOUNDS: Mapping[str, VariableBounds] = {
     "edge_bytes_per_s": VariableBounds(0, 1e15, "bytes_per_s"),
     "power_limit_w": VariableBounds(1, 1e6, "w"),
     "spare_dies": VariableBounds(0, 4096),
+    "store_bytes": VariableBounds(0, 1e18, "bytes"),
+    "store_bytes_per_s": VariableBounds(0, 1e15, "bytes_per_s"),
 }
 assert tuple(BOUNDS) == (*VARIABLES, *WAFER_VARIABLES)
 

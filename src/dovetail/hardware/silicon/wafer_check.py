@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from dovetail.hardware.defects import DefectMap
 from dovetail.hardware.silicon import wafer_geometry
 from dovetail.hardware.silicon.wafer_estimate import WaferSilicon
 from dovetail.hardware.technology import End, Technology
-from dovetail.hardware.wafer import DefectMap, Wafer
+from dovetail.hardware.wafer import Wafer
 from dovetail.hardware.wafer_design import wafer_design_of
 
 ENDS: tuple[End, ...] = ("value", "low", "high")
@@ -102,10 +103,10 @@ def _shoreline(silicon: WaferSilicon) -> tuple[str, str]:
     stacks = wafer.hbm_stacks * silicon.numbers.hbm_shoreline_mm
     parts = [f"{link:.1f} mm of link on each edge"]
     parts += [f"{stacks:.1f} mm of memory interface"] if stacks else []
-    if wafer.edge_bytes_per_s:
-        rim = 2 * (wafer.cols * wafer.die_width_mm + wafer.rows * wafer.die_height_mm)
-        off = wafer.edge_bytes_per_s * silicon.numbers.link_shoreline_mm_per_byte_per_s
-        parts.append(f"{off:.0f} mm of {rim:.0f} mm of rim for links off the wafer")
+    off = float(wafer_geometry.off_wafer_mm(silicon.designs, silicon.numbers))
+    if off:
+        rim, store = float(wafer_geometry.rim_mm(silicon.designs)), " and to its store" if wafer.store_bytes else ""
+        parts.append(f"{off:.0f} mm of {rim:.0f} mm of rim for links off the wafer{store}")
     edges = f"on edges of {wafer.die_width_mm:g} and {wafer.die_height_mm:g} mm"
     return f"{', '.join(parts)}, {edges}", _of(silicon, "link_shoreline_mm_per_byte_per_s")
 

@@ -48,17 +48,26 @@ def grid_share(designs: WaferDesigns) -> Floats:
 def shoreline_share(designs: WaferDesigns, numbers: Numbers, links: LinkNumbers) -> Floats:
     """Edge that interfaces need over what there is, on the fullest of: east, north or south, the wafer's rim.
 
-    East and west edges have a link and the stacks there, the others a link; what leaves the wafer does so over the
-    outer edges of the dies at its rim.
+    East and west edges have a link and the stacks there, the others a link; what leaves the wafer, to other wafers and
+    to its store, does so over the outer edges of the dies at its rim.
     """
     link_mm = designs.link_port_bytes_per_s * links.link_shoreline_mm_per_byte_per_s
     east, _ = stack_columns(designs)
     stacks = np.minimum(designs.hbm_stacks, east * _per_column(designs))
     side = (link_mm + stacks * numbers.hbm_shoreline_mm) / designs.die_height_mm
     top = link_mm / designs.die_width_mm
-    rim = 2 * (designs.grid_cols * designs.die_width_mm + designs.grid_rows * designs.die_height_mm)
-    off = designs.edge_bytes_per_s * numbers.link_shoreline_mm_per_byte_per_s
-    return np.maximum(np.maximum(side, top), off / rim)
+    return np.maximum(np.maximum(side, top), off_wafer_mm(designs, numbers) / rim_mm(designs))
+
+
+def rim_mm(designs: WaferDesigns) -> Floats:
+    """The outer edges of the dies around the grid."""
+    return 2 * (designs.grid_cols * designs.die_width_mm + designs.grid_rows * designs.die_height_mm)
+
+
+def off_wafer_mm(designs: WaferDesigns, numbers: Numbers) -> Floats:
+    """Edge that serial links to other wafers and those to the store need; a step may use both at once."""
+    sent = designs.edge_bytes_per_s + designs.store_bytes_per_s
+    return sent * numbers.link_shoreline_mm_per_byte_per_s
 
 
 def wire_mm(designs: WaferDesigns) -> Floats:

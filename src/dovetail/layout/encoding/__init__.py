@@ -1,12 +1,18 @@
 """The operator-centric encoding: how every operator of every stage runs on its tile of dies."""
 
-from dovetail.layout.encoding.canonical import canonical_operator, canonical_strings, canonicalise
-from dovetail.layout.encoding.document import from_json, read_encoding, to_json
+from dovetail.layout.encoding.canonical import canonical_as_placed, canonical_operator, canonical_strings, canonicalise
+from dovetail.layout.encoding.document import EncodingHeader, from_json, read_encoding, to_json
 from dovetail.layout.encoding.encoded_strategy import EncodedStrategy, as_strategy, stream_shards
 from dovetail.layout.encoding.factor import REPLICATE, Factor, MeshAxis, String, Strings
 from dovetail.layout.encoding.free_strategy import FreeStrategy, layer_strategy
-from dovetail.layout.encoding.job_encoding import Encoding, LayerInterval, StageEncoding, Tile, WaferSchedule
-from dovetail.layout.encoding.job_space import EncodingSpace
+from dovetail.layout.encoding.job_encoding import (
+    ActivationOverride,
+    Encoding,
+    LayerInterval,
+    StageEncoding,
+    Tile,
+    WaferSchedule,
+)
 from dovetail.layout.encoding.named import encode_strategy
 from dovetail.layout.encoding.operator_encoding import Activation, Home, OperatorEncoding, StateStore
 from dovetail.layout.encoding.operator_space import OperatorSpace, count_operator, dominated, enumerate_operator
@@ -22,10 +28,11 @@ __all__ = [
     "REPLICATE",
     "RULES",
     "Activation",
+    "ActivationOverride",
     "AxesOnTile",
     "EncodedStrategy",
     "Encoding",
-    "EncodingSpace",
+    "EncodingHeader",
     "Factor",
     "FreeStrategy",
     "Home",
@@ -45,6 +52,7 @@ __all__ = [
     "WaferGrid",
     "WaferSchedule",
     "as_strategy",
+    "canonical_as_placed",
     "canonical_operator",
     "canonical_strings",
     "canonicalise",

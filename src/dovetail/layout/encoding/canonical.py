@@ -53,13 +53,19 @@ def canonical_operator(operator: OperatorEncoding) -> OperatorEncoding:
     )
 
 
+def canonical_as_placed(encoding: Encoding) -> Encoding:
+    """The canonical form on the tiles as they are: nothing is mirrored."""
+    return replace(encoding, stages=tuple(_canonical_stage(stage) for stage in encoding.stages))
+
+
 def canonicalise(encoding: Encoding, wafer: WaferGrid | None = None) -> Encoding:
     """The canonical form of a whole encoding: the least of its mirror images on this wafer.
 
     Without a wafer no tile has a place, so only a job of one stage on a square tile has an image. All operators of
     all stages are mirrored at once: each by itself would change what lies beside what, and so what resharding costs.
     """
-    stages = tuple(_canonical_stage(stage) for stage in encoding.stages)
+    # axes of collectives change no part that a die holds
+    stages = tuple(replace(stage, axes=None) for stage in canonical_as_placed(encoding).stages)
     unmirrored = replace(encoding, stages=stages)
     if wafer is not None:
         images = [_mirrored(unmirrored, wafer, symmetry) for symmetry in symmetries(wafer)]
@@ -81,7 +87,8 @@ def _canonical_stage(stage: StageEncoding) -> StageEncoding:
         name: {operator: canonical_operator(stage.classes[name][operator]) for operator in sorted(stage.classes[name])}
         for name in sorted(stage.classes)
     }
-    return replace(stage, classes=classes)
+    stream = None if stage.stream is None else Strings(merged(stage.stream.rows), merged(stage.stream.cols))
+    return replace(stage, classes=classes, stream=stream)
 
 
 def _mirrored(encoding: Encoding, wafer: WaferGrid, symmetry: Symmetry) -> Encoding:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from math import prod
@@ -99,6 +99,18 @@ def merged(string: String) -> String:
         if result and result[-1].label == factor.label:
             factor = Factor(result.pop().size * factor.size, *factor.label)
         result.append(factor)
+    return tuple(result)
+
+
+def split_at(string: String, ends: Collection[int]) -> String:
+    """The same die for die, with factors that end wherever one of these groups of dies does."""
+    result: list[Factor] = []
+    for place in places(string):
+        low = place.low
+        for high in (*sorted({end for end in ends if low < end < place.high}), place.high):
+            assert high % low == 0, "groups nest"
+            result.append(Factor(high // low, *place.factor.label))
+            low = high
     return tuple(result)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from dovetail.errors import InputError
@@ -15,12 +15,17 @@ from dovetail.layout.strategy import Strategy
 
 
 def encode_strategy(
-    graph: LayerGraph, strategy: Strategy, on: AxesOnTile, backward: Backward | None = None
+    graph: LayerGraph,
+    strategy: Strategy,
+    on: AxesOnTile,
+    backward: Backward | None = None,
+    *,
+    streamed: Mapping[str, Collection[str]] | None = None,
 ) -> dict[str, OperatorEncoding]:
     """Every operator of a layer class under a strategy, canonical as it lies.
 
     Data, tensor, sequence, context and expert parallelism shard dims, a ring streams keys and values, ZeRO
-    shards homes.
+    shards homes. Other axes along which operators stream an operand are given by operator.
     """
     missing = set(strategy.mesh.axes) - {name for axis in MeshAxis for name, _ in on.along(axis)}
     if missing:
@@ -28,8 +33,8 @@ def encode_strategy(
     backward = backward or differentiate(graph)
     encoded: dict[str, OperatorEncoding] = {}
     for operator in graph.operators:
-        streamed = strategy.mesh.context if strategy.context == "ring" and "key_seq" in operator.dims else ()
-        forward = encode(_shards(strategy, operator), on, streamed)
+        ring = strategy.mesh.context if strategy.context == "ring" and "key_seq" in operator.dims else ()
+        forward = encode(_shards(strategy, operator), on, {*ring, *(streamed or {}).get(operator.name, ())})
         encoded[operator.name] = replace(OperatorEncoding(forward), **_homes(graph, operator, strategy, on))
     for (name, phase), operators in gradients(graph, backward).items():
         shards = {o.name: _shards(strategy, o) for o in operators}

@@ -1,12 +1,10 @@
-"""Every canonical way to run one operator on a tile: counted, listed, sampled, varied."""
+"""Every canonical way to run one operator on a tile: counted and listed."""
 
 from __future__ import annotations
 
-from bisect import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate, pairwise, product
-from random import Random
+from itertools import pairwise, product
 from typing import TypeAlias
 
 from dovetail.graph import Operator
@@ -17,9 +15,6 @@ from dovetail.layout.encoding.rules import divides, is_free, may_shard
 from dovetail.layout.encoding.stream import streamed_operand
 
 Label: TypeAlias = "tuple[str, bool]"
-
-#: Tries of a random change before a fresh sample is taken instead.
-TRIES = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,42 +68,6 @@ class OperatorSpace:
             return pairs
         # Burnside: a pair and its transpose are one, a pair of equal strings is its own transpose
         return (pairs + sum(len(strings) for one, strings in rows.items() if self._fits(one, one))) // 2
-
-    def sample(self, random: Random) -> Strings:
-        """One of them, each as likely as any other."""
-        pairs, (rows, cols) = self._fitting(), (self._strings[self.rows], self._strings[self.cols])
-        assert pairs, f"{self.operator.name} cannot run on {self.rows} × {self.cols} dies"
-        weights = list(accumulate(len(rows[one]) * len(cols[other]) for one, other in pairs))
-        while True:
-            one, other = pairs[bisect(weights, random.randrange(weights[-1]))]
-            drawn = Strings(random.choice(rows[one]), random.choice(cols[other]))
-            # of a pair and its transpose one is canonical: half of either is taken, so both count once
-            if self.rows != self.cols or drawn.rows == drawn.cols or random.random() < 0.5:
-                return canonical_strings(drawn, self.rows, self.cols)
-
-    def mutate(self, strings: Strings, random: Random) -> Strings:
-        """Another of them, one step away where there is one: one prime part relabelled, or two parts changed over."""
-        for _ in range(TRIES):
-            parts = _prime_parts(strings)
-            one = random.randrange(len(parts)) if parts else 0
-            if len(parts) > 1 and random.random() < 0.5:
-                other = random.randrange(len(parts))
-                changed = self._swapped(parts, one, other)
-            elif parts:
-                changed = self._relabelled(parts, one, random.choice(self._labels))
-            else:
-                return strings
-            if changed != strings and changed in self:
-                return changed
-        return self.sample(random)
-
-    def neighbours(self, strings: Strings) -> tuple[Strings, ...]:
-        """Everything one step away, in order."""
-        parts = _prime_parts(strings)
-        numbers = range(len(parts))
-        changed = {self._relabelled(parts, one, label) for one in numbers for label in self._labels}
-        changed |= {self._swapped(parts, one, other) for one in numbers for other in numbers if one < other}
-        return tuple(sorted(s for s in changed if s != strings and s in self))
 
     def _all_labels(self) -> Iterator[Label]:
         yield REPLICATE, False
@@ -173,25 +132,6 @@ class OperatorSpace:
             self._pairs = [(one, other) for one, other in pairs if self._fits(one, other)]
         return self._pairs
 
-    def _relabelled(self, parts: list[tuple[MeshAxis, Factor]], one: int, label: Label) -> Strings:
-        axis, factor = parts[one]
-        return self._joined([*parts[:one], (axis, Factor(factor.size, *label)), *parts[one + 1 :]])
-
-    def _swapped(self, parts: list[tuple[MeshAxis, Factor]], one: int, other: int) -> Strings:
-        """Two parts change labels, or sizes too where they lie along one axis."""
-        changed = list(parts)
-        (axis, first), (across, second) = parts[one], parts[other]
-        if axis is across:
-            changed[one], changed[other] = (axis, second), (axis, first)
-        else:
-            changed[one] = (axis, Factor(first.size, *second.label))
-            changed[other] = (across, Factor(second.size, *first.label))
-        return self._joined(changed)
-
-    def _joined(self, parts: list[tuple[MeshAxis, Factor]]) -> Strings:
-        by_axis = {axis: tuple(factor for where, factor in parts if where is axis) for axis in MeshAxis}
-        return canonical_strings(Strings(by_axis[MeshAxis.ROWS], by_axis[MeshAxis.COLS]), self.rows, self.cols)
-
 
 def dominated(operator: Operator, sizes: Sizes, strings: Strings) -> bool:
     """Whether dies replicate work that a free shard would divide.
@@ -216,12 +156,3 @@ def enumerate_operator(
 def count_operator(operator: Operator, sizes: Sizes, rows: int, cols: int, *, dominated: bool = True) -> int:
     """How many canonical encodings an operator has on a tile."""
     return OperatorSpace(operator, sizes, rows, cols, dominated=dominated).count()
-
-
-def _prime_parts(strings: Strings) -> list[tuple[MeshAxis, Factor]]:
-    return [
-        (axis, Factor(prime, *factor.label))
-        for axis in MeshAxis
-        for factor in strings.along(axis)
-        for prime in primes(factor.size)
-    ]

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from dovetail.errors import InputError
 from dovetail.graph import HALF_PRECISION, LayerGraph, ModelGraph, Operator, Phase, Role, differentiate
 from dovetail.graph.size import Sizes, as_array
 from dovetail.graph.tensor import Element
-from dovetail.layout.encoding.factor import MeshAxis, Strings, places
+from dovetail.layout.encoding.factor import REPLICATE, MeshAxis, Strings, places, sharded_by
 from dovetail.layout.encoding.job_encoding import Encoding, LayerInterval, StageEncoding, Tile, WaferSchedule
 from dovetail.layout.encoding.operator_encoding import Activation, Home, OperatorEncoding, StateStore
 from dovetail.layout.encoding.reshard import placed
-from dovetail.layout.encoding.rules import Violation, operator_violations
-from dovetail.layout.encoding.shards import TileAxes, axis_name, gradients, stage_strings, tile_axes
+from dovetail.layout.encoding.rules import Violation, divides, operator_violations
+from dovetail.layout.encoding.shards import TileAxes, axis_name, gradients, stage_strings, tile_axes, tile_extent
 from dovetail.layout.encoding.stream import stream_buffer_bytes
 from dovetail.layout.encoding.wafer_grid import WaferGrid
 from dovetail.layout.layout import PARTIAL
@@ -28,35 +28,43 @@ Gradients = Mapping[tuple[str, Phase], tuple[Operator, ...]]
 def validate_encoding(
     encoding: Encoding,
     model: ModelGraph,
-    wafer: WaferGrid,
+    wafer: WaferGrid | Sequence[WaferGrid],
     *,
     seq: int,
     memory: Memory | None = None,
     widths: Mapping[Element, int] = HALF_PRECISION,
     known_gradients: Mapping[str, Gradients] | None = None,
 ) -> tuple[Violation, ...]:
-    """The rules an encoding of a model on a wafer breaks; none where it is valid.
+    """The rules an encoding of a model on a wafer, or on several, breaks; none where it is valid.
 
     Gradient operators in `known_gradients` are not derived again.
     """
     gradients = dict(known_gradients or {})
-    broken = [Violation("physical", "wafer", limit.rstrip(".")) for limit in wafer.broken_limits]
-    broken += _tile_violations(encoding, wafer)
+    wafers = (wafer,) if isinstance(wafer, WaferGrid) else tuple(wafer)
+    limits = dict.fromkeys(limit for each in wafers for limit in each.broken_limits)
+    broken = [Violation("physical", "wafer", limit.rstrip(".")) for limit in limits]
+    broken += _tile_violations(encoding, wafers)
     chain = [run.layer for run in model.chain for _ in range(run.count)]
     broken += _layer_violations(encoding, len(chain))
     for number, stage in enumerate(encoding.stages):
-        check = _StageCheck(encoding, number, model, wafer, seq, widths, gradients)
+        own = wafers[min(stage.wafer, len(wafers) - 1)]
+        check = _StageCheck(encoding, number, model, own, seq, widths, gradients)
         classes = {name for part in stage.layers for name in chain[part.first : part.end]}
         broken += check.violations(classes)
-        if memory is not None and wafer.capacity_bytes is not None:
-            broken += check.memory_violations(memory, wafer.capacity_bytes)
+        broken += check.override_violations(chain)
+        if memory is not None and own.capacity_bytes is not None:
+            broken += check.memory_violations(memory, own.capacity_bytes)
     return tuple(broken)
 
 
-def _tile_violations(encoding: Encoding, wafer: WaferGrid) -> Iterator[Violation]:
-    taken: dict[tuple[int, int], int] = {}
+def _tile_violations(encoding: Encoding, wafers: tuple[WaferGrid, ...]) -> Iterator[Violation]:
+    taken: dict[tuple[int, int, int], int] = {}
     for number, stage in enumerate(encoding.stages):
         where, tile = f"stage {number}", stage.tile
+        if stage.wafer >= len(wafers):
+            yield Violation("inside", where, f"wafer {stage.wafer} does not exist, there are {len(wafers)}")
+            continue
+        wafer = wafers[stage.wafer]
         if not wafer.holds(tile):
             yield Violation("inside", where, f"{_text(tile)} reaches beyond {wafer.rows} × {wafer.cols} dies")
             continue
@@ -65,10 +73,11 @@ def _tile_violations(encoding: Encoding, wafer: WaferGrid) -> Iterator[Violation
             yield Violation("live", where, f"die {dead[0]} of {_text(tile)} is dead")
         elif not wafer.is_connected(tile):
             yield Violation("connected", where, f"dead links disconnect {_text(tile)}")
-        others = {taken[die] for die in tile.dies() if die in taken}
+        dies = [(stage.wafer, *die) for die in tile.dies()]
+        others = {taken[die] for die in dies if die in taken}
         if others:
             yield Violation("disjoint", where, f"{_text(tile)} shares dies with stage {min(others)}")
-        taken |= dict.fromkeys(tile.dies(), number)
+        taken |= dict.fromkeys(dies, number)
 
 
 def _layer_violations(encoding: Encoding, layers: int) -> Iterator[Violation]:
@@ -116,9 +125,26 @@ class _StageCheck:
             yield Violation("operators", f"{where}, {name}", f"the layer class {what}")
         for name in sorted(needed & set(classes)):
             yield from self._class_violations(name, f"{where}, {name}")
+        yield from self._stream_violations(sorted(needed & set(classes)), f"{where}, stream")
+        yield from self._axes_violations(f"{where}, axes")
         helper = self.stage.helper
         if helper is not None and (helper == self.number or not 0 <= helper < len(self.encoding.stages)):
             yield Violation("helper", where, f"stage {helper} cannot be its helper")
+
+    def override_violations(self, chain: Sequence[str]) -> Iterator[Violation]:
+        """Layers that save or recompute something of their own: they are on the stage and have these operators."""
+        for override in self.stage.overrides:
+            layers, where = override.layers, f"stage {self.number}, overrides"
+            inside = any(part.first <= layers.first < layers.end <= part.end for part in self.stage.layers)
+            if not inside:
+                yield Violation("layers", where, f"layers {layers.first} to {layers.end} are not on the stage")
+                continue
+            classes = sorted(set(chain[layers.first : layers.end]) & set(self.stage.classes))
+            for name, policy in sorted(override.activation.items()):
+                if any(name not in self.stage.classes[layer] for layer in classes):
+                    yield Violation("operators", f"{where}, {name}", "not every one of these layers has the operator")
+                if policy is Activation.HELPER and self.stage.helper is None:
+                    yield Violation("helper", f"{where}, {name}", "is saved on a helper, but the stage names none")
 
     def memory_violations(self, memory: Memory, capacity: int) -> Iterator[Violation]:
         """Peak bytes and stream buffers against a die's memory."""
@@ -160,6 +186,45 @@ class _StageCheck:
             return
         if not broken and set(operators) == set(encoded):
             yield from _open_sums(graph, encoded, axes, where)
+
+    def _stream_violations(self, classes: list[str], where: str) -> Iterator[Violation]:
+        stream, tile = self.stage.stream, self.stage.tile
+        if stream is None:
+            return
+        if tile_extent(stream) != (tile.rows, tile.cols):
+            rows, cols = tile_extent(stream)
+            yield Violation("product", where, f"{rows} × {cols} is not {tile.rows} × {tile.cols}")
+        # layers of all classes hand on the same tensor
+        yield from dict.fromkeys(each for name in classes for each in self._handed_on(stream, name, where))
+
+    def _axes_violations(self, where: str) -> Iterator[Violation]:
+        axes, tile = self.stage.axes, self.stage.tile
+        if axes is None:
+            return
+        own = [strings for operators in self.stage.classes.values() for strings in stage_strings(operators)]
+        for axis, extent in ((MeshAxis.ROWS, tile.rows), (MeshAxis.COLS, tile.cols)):
+            ends = axes.ends(axis)
+            needed = {place.high for strings in own for place in places(strings.along(axis))}
+            nests = all(low < high and high % low == 0 for low, high in pairwise(ends))
+            if not nests or (ends[0], ends[-1]) != (1, extent) or not needed <= set(ends):
+                listed = ", ".join(map(str, ends))
+                yield Violation("nested", where, f"groups of {listed} dies along {axis} are not those of the strings")
+
+    def _handed_on(self, stream: Strings, name: str, where: str) -> Iterator[Violation]:
+        graph = self.model.layers[name]
+        sizes = self._sizes(graph)
+        dims = [dim for tensor in graph.stream((*graph.inputs, *graph.outputs)) for dim in tensor.dims]
+        for dim, parts in sharded_by(stream).items():
+            if dim == REPLICATE or not dims:
+                continue
+            if dim not in dims:
+                yield Violation("dim", where, f"{dim} is not one of its dims ({', '.join(dict.fromkeys(dims))})")
+            elif not divides(dim, sizes, parts):
+                yield Violation("divides", where, f"{dim} of {sizes[dim]} is sharded into {parts} parts")
+        try:
+            tile_axes([stream, *stage_strings(self.stage.classes[name])])
+        except InputError as error:
+            yield Violation("nested", where, error.what)
 
     def _operator_violations(
         self, graph: LayerGraph, operator: Operator, encoded: OperatorEncoding, where: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from dovetail.arrays import Floats
+from dovetail.arrays import Floats, Ints
 
 # Minima along a row are only vectorised if no cost is NaN, which holds; infinite costs stay exact.
 _MINIMA = {"nnan", "nsz"}
@@ -80,3 +80,63 @@ def product_along(left: Floats, right: Floats, table: Floats) -> Floats:
                 lowest = cost if cost < lowest else lowest
             costs[x, y] = lowest
     return costs
+
+
+@njit(cache=True, fastmath=_MINIMA)
+def sums(data: Floats, starts: Ints, strides: Ints, sizes: Ints, along: int, result: Floats, steps: Ints) -> None:
+    """result[onto] = min over all other variables of the sum of tables, over any number of variables.
+
+    Tables are one after another in `data`, from `starts` on, with `strides` (tables × variables). The first `along`
+    of them are contiguous along the last variable, the others do not have it. `steps` are the strides of the result,
+    0 for variables that are minimised away.
+    """
+    tables, count = strides.shape
+    last = count - 1
+    inner = sizes[last]
+    at = starts.copy()
+    place = np.zeros(count, np.int64)
+    row = np.empty(inner)
+    to = 0
+    while True:
+        fixed = 0.0
+        for t in range(along, tables):
+            fixed += data[at[t]]
+        if along == 2:
+            a, b = data[at[0] : at[0] + inner], data[at[1] : at[1] + inner]
+            for i in range(inner):
+                row[i] = fixed + a[i] + b[i]
+        elif along == 3:
+            a, b, c = data[at[0] : at[0] + inner], data[at[1] : at[1] + inner], data[at[2] : at[2] + inner]
+            for i in range(inner):
+                row[i] = fixed + a[i] + b[i] + c[i]
+        else:
+            row[:] = fixed
+            for t in range(along):
+                a = data[at[t] : at[t] + inner]
+                for i in range(inner):
+                    row[i] += a[i]
+        if steps[last] == 0:
+            lowest = np.inf
+            for i in range(inner):
+                lowest = row[i] if row[i] < lowest else lowest
+            result[to] = lowest if lowest < result[to] else result[to]
+        else:
+            best = result[to : to + inner]
+            for i in range(inner):
+                best[i] = row[i] if row[i] < best[i] else best[i]
+        # the next choice of the other variables, the last of them first
+        variable = last - 1
+        while variable >= 0:
+            place[variable] += 1
+            to += steps[variable]
+            for t in range(tables):
+                at[t] += strides[t, variable]
+            if place[variable] < sizes[variable]:
+                break
+            to -= steps[variable] * sizes[variable]
+            for t in range(tables):
+                at[t] -= strides[t, variable] * sizes[variable]
+            place[variable] = 0
+            variable -= 1
+        if variable < 0:
+            return

@@ -1,16 +1,15 @@
-"""Exact lowest weighted sums: messages up and down the bucket tree."""
+"""Exact lowest weighted sums of a problem."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Sequence
-
-import numpy as np
+from collections.abc import Sequence
 
 from dovetail.arrays import Floats
-from dovetail.mapping.elimination.min_plus import Factor, least_over
+from dovetail.mapping.elimination.needed_options import EASY_ENTRIES, least_choice
 from dovetail.mapping.elimination.problem import CostProblem, check, check_weights
-from dovetail.mapping.elimination.tree import Tree, elimination_tree
+from dovetail.mapping.elimination.tree_messages import TreeMessages, tree_of
+
+__all__ = ["Messages", "cheapest", "through", "tree_of"]
 
 
 def cheapest(problem: CostProblem, weights: Sequence[float] | Floats) -> tuple[float, tuple[int, ...]]:
@@ -32,66 +31,24 @@ def through(problem: CostProblem, weights: Sequence[float] | Floats) -> list[Flo
     return passes.marginals()
 
 
-def tree_of(problem: CostProblem, growth: float = 1.0) -> Tree:
-    """The tree of buckets of a problem."""
-    return elimination_tree(problem.sizes, [table.variables for table in problem.tables], growth)
+class Messages(TreeMessages):
+    """Messages of a tree without copies; the lowest sum and its choice alone need none where those would be large."""
 
+    _solved: tuple[float, tuple[int, ...]] | None = None
 
-class Messages:
-    """Messages between the buckets of a tree for one weighted sum of the objectives."""
-
-    def __init__(self, problem: CostProblem, tree: Tree, weights: Floats) -> None:
-        """Sends all messages up: everything else needs them."""
-        self.tree = tree
-        self.variables = [table.variables for table in problem.tables]
-        self.tables = problem.weighted(weights)
-        #: by bucket: the lowest cost of all that was eliminated up to it, for every choice of its separator
-        self.up: list[Floats] = []
-        #: by bucket: the lowest cost of all the rest, for every choice of its separator
-        self.down: list[Floats] = []
-        for place, bucket in enumerate(tree.buckets):
-            self.up.append(least_over(self.factors(place), bucket.separator, tree.sizes))
+    def _cheapest(self) -> tuple[float, tuple[int, ...]]:
+        if self._solved is None:
+            if self._up or self.tree.work <= EASY_ENTRIES:
+                self._solved = super().lowest, super().choice()
+            else:
+                self._solved = least_choice(self.weighted, self.tree)
+        return self._solved
 
     @property
     def lowest(self) -> float:
         """The lowest sum of all choices."""
-        return float(self.up[-1])
-
-    def factors(self, place: int, without: Collection[int] = ()) -> list[Factor]:
-        """What a bucket adds up: its tables, its children's messages (without some), and the message from above."""
-        bucket = self.tree.buckets[place]
-        factors: list[Factor] = [(self.variables[number], self.tables[number]) for number in bucket.tables]
-        factors += [(self.tree.buckets[c].separator, self.up[c]) for c in bucket.children if c not in without]
-        if self.down:
-            factors.append((bucket.separator, self.down[place]))
-        return factors
-
-    def send_down(self) -> None:
-        """Tells every bucket the lowest cost of the rest of the problem."""
-        buckets = self.tree.buckets
-        down: list[Floats] = [np.zeros(())] * len(buckets)
-        self.down = down
-        for place in reversed(range(len(buckets))):
-            for child in buckets[place].children:
-                # never a difference of two sums: it would be NaN if both are infinite
-                down[child] = least_over(self.factors(place, (child,)), buckets[child].separator, self.tree.sizes)
-
-    def marginals(self) -> list[Floats]:
-        """The lowest sum through each option, by variable; needs `send_down` first."""
-        costs: list[Floats] = [np.zeros(0)] * (len(self.tree.sizes) - 1)
-        for place, bucket in enumerate(self.tree.buckets[:-1]):
-            costs[bucket.variable] = least_over(self.factors(place), (bucket.variable,), self.tree.sizes)
-        return costs
+        return self._cheapest()[0]
 
     def choice(self) -> tuple[int, ...]:
         """A choice with the lowest sum; empty if all is forbidden."""
-        if math.isinf(self.lowest):
-            return ()
-        options = [0] * len(self.tree.sizes)
-        for place in reversed(range(len(self.tree.buckets))):
-            bucket = self.tree.buckets[place]
-            total = np.zeros(self.tree.sizes[bucket.variable])
-            for scope, costs in self.factors(place):
-                total = total + costs[tuple(slice(None) if v == bucket.variable else options[v] for v in scope)]
-            options[bucket.variable] = int(total.argmin())
-        return tuple(options[:-1])
+        return self._cheapest()[1][: self.count]

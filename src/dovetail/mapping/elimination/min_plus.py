@@ -8,13 +8,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from dovetail.arrays import Floats
-from dovetail.mapping.elimination.elimination_kernels import product, product_across, product_along
+from dovetail.mapping.elimination.elimination_kernels import product, product_across, product_along, sums
 
 #: A table of one cost, and its variables in the order of its axes.
 Factor = tuple[tuple[int, ...], Floats]
 
-#: Entries of a joint table that exist at once (4 MB, which fits a core's cache).
-BLOCK_ENTRIES = 1 << 19
+#: Joint tables of at most so many entries are added up by numpy, larger ones by compiled loops.
+BLOCK_ENTRIES = 1 << 13
+
+#: Two tables are added up before the loop over all if that takes this many times fewer entries than the loop.
+FEWER = 8
 
 
 def least_over(factors: Sequence[Factor], onto: tuple[int, ...], sizes: Sequence[int]) -> Floats:
@@ -27,37 +30,74 @@ def least_over(factors: Sequence[Factor], onto: tuple[int, ...], sizes: Sequence
     variables = tuple(sorted({v for scope in gathered for v in scope} | set(onto)))
     if math.prod(sizes[v] for v in variables) > BLOCK_ENTRIES and len(variables) == 3 and 1 <= len(onto) <= 2:
         return _of_three(gathered, onto, variables, sizes)
-    return _joint(list(gathered.items()), onto, variables, {v: sizes[v] for v in variables})
+    return _joint(list(gathered.items()), onto, variables, sizes)
+
+
+def _merged(factors: Sequence[Factor], sizes: Sequence[int], total: int) -> list[Factor]:
+    """Fewer tables with the same sum: those of few entries are added up first."""
+    merged = list(factors)
+    while len(merged) > 1:
+        pairs = [
+            (_entries(set(one[0]) | set(other[0]), sizes), number, place)
+            for number, one in enumerate(merged)
+            for place, other in enumerate(merged[:number])
+        ]
+        entries, number, place = min(pairs)
+        if entries * FEWER > total and entries > max(merged[number][1].size, merged[place][1].size):
+            break
+        one, other = merged.pop(number), merged.pop(place)
+        scope = tuple(sorted({*one[0], *other[0]}))
+        merged.append((scope, _spread(one, scope) + _spread(other, scope)))
+    return merged
+
+
+def _entries(variables: set[int], sizes: Sequence[int]) -> int:
+    return math.prod(sizes[v] for v in variables)
+
+
+def _spread(factor: Factor, scope: tuple[int, ...]) -> Floats:
+    """A table with an axis for each variable of a larger scope; both are in ascending order."""
+    lengths = dict(zip(factor[0], factor[1].shape, strict=True))
+    return factor[1].reshape([lengths.get(v, 1) for v in scope])
 
 
 def _joint(
-    factors: Sequence[Factor], onto: tuple[int, ...], variables: tuple[int, ...], sizes: dict[int, int]
+    factors: Sequence[Factor], onto: tuple[int, ...], variables: tuple[int, ...], sizes: Sequence[int]
 ) -> Floats:
-    """Broadcasts with numpy, in blocks along the largest variable."""
-    if math.prod(sizes.values()) > BLOCK_ENTRIES:
-        sliced = max(sizes, key=lambda v: sizes[v])
-        others = math.prod(sizes.values()) // sizes[sliced]
-        step = min(max(1, BLOCK_ENTRIES // others), -(-sizes[sliced] // 2))
-        lowest = np.full([sizes[v] for v in onto], np.inf)
-        for start in range(0, sizes[sliced], step):
-            part = slice(start, min(start + step, sizes[sliced]))
-            inner = [(scope, _sliced(scope, costs, sliced, part)) for scope, costs in factors]
-            block = _joint(inner, onto, variables, sizes | {sliced: part.stop - part.start})
-            if sliced in onto:
-                lowest[tuple(part if v == sliced else slice(None) for v in onto)] = block
-            else:
-                np.minimum(lowest, block, out=lowest)
-        return lowest
+    """Any number of variables: broadcast with numpy if there are few entries, else by a compiled loop."""
+    total = math.prod(sizes[v] for v in variables)
+    if total > BLOCK_ENTRIES:
+        return _looped(_merged(factors, sizes, total), onto, variables, sizes)
     axes = (*onto, *(v for v in variables if v not in onto))
-    total = np.zeros([sizes[v] for v in axes])
+    joint = np.zeros([sizes[v] for v in axes])
     for scope, costs in factors:
         ordered = costs.transpose([scope.index(v) for v in axes if v in scope])
-        total += ordered.reshape([sizes[v] if v in scope else 1 for v in axes])
-    return total.min(axis=tuple(range(len(onto), len(axes)))) if len(axes) > len(onto) else total
+        joint += ordered.reshape([sizes[v] if v in scope else 1 for v in axes])
+    return joint.min(axis=tuple(range(len(onto), len(axes)))) if len(axes) > len(onto) else joint
 
 
-def _sliced(scope: tuple[int, ...], costs: Floats, variable: int, part: slice) -> Floats:
-    return costs[tuple(part if v == variable else slice(None) for v in scope)]
+def _looped(
+    factors: Sequence[Factor], onto: tuple[int, ...], variables: tuple[int, ...], sizes: Sequence[int]
+) -> Floats:
+    """The largest variable is the inner loop; what is minimised away is inside of what is not."""
+    inner = max(variables, key=lambda v: sizes[v])
+    order = [v for v in (*onto, *(v for v in variables if v not in onto)) if v != inner] + [inner]
+    factors = sorted(factors, key=lambda factor: inner not in factor[0])
+    strides, data = np.zeros((len(factors), len(order)), np.int64), list[Floats]()
+    for number, (scope, costs) in enumerate(factors):
+        within = [v for v in order if v in scope]
+        turned = np.ascontiguousarray(costs.transpose([scope.index(v) for v in within]))
+        data.append(turned.reshape(-1))
+        for axis, variable in enumerate(within):
+            strides[number, order.index(variable)] = math.prod(turned.shape[axis + 1 :])
+    ends = np.cumsum([0, *(part.size for part in data)])
+    kept = [v for v in order if v in onto]
+    lowest = np.full([sizes[v] for v in kept], np.inf)
+    steps = np.array([math.prod(lowest.shape[kept.index(v) + 1 :]) if v in onto else 0 for v in order], np.int64)
+    lengths = np.array([sizes[v] for v in order], np.int64)
+    along = sum(inner in scope for scope, _ in factors)
+    sums(np.concatenate(data), ends[:-1], strides, lengths, along, lowest.reshape(-1), steps)
+    return lowest.transpose([kept.index(v) for v in onto])
 
 
 def _of_three(

@@ -62,10 +62,11 @@ def frontier(
     `work` (a limit on labels examined) does not suffice, the answer carries the larger epsilon that is proved.
     """
     check(problem)
-    search = _FrontSearch(problem, epsilon, _limits(problem, epsilon, most), work)
+    search = _FrontSearch(problem.plain, epsilon, _limits(problem, epsilon, most), work)
     proved = search.run()
     inside = (search.incumbents.points <= search.incumbents.most * ((1 + proved) * (1 + ROUNDING))).all(axis=1)
-    return CostFront(search.incumbents.points[inside], search.incumbents.choices[inside], proved, search.labels_made)
+    choices = search.incumbents.choices[inside][:, : len(problem.sizes)]
+    return CostFront(search.incumbents.points[inside], choices, proved, search.labels_made)
 
 
 def _limits(problem: CostProblem, epsilon: float, most: Sequence[float] | Floats | None) -> Floats:

@@ -11,22 +11,27 @@ from dovetail.graph.routing import EXPERT_TOKENS
 #: Dims that mark the operators of a mixture of experts and its shared expert.
 MIXTURE_DIMS = frozenset({EXPERT_TOKENS, "experts", "shared_ffn"})
 
+#: What happens between a token and its experts: the router's product, the choice of experts and the dispatch.
+ROUTING_KINDS = (Kind.CONTRACTION, Kind.ROUTING, Kind.DISPATCH)
+
 
 class Together(IntEnum):
     """How many operators share one variable."""
 
-    #: matrix products that read the same tensor, with their bias adds; the operators of a mixture of experts
+    #: matrix products that read the same tensor, with their bias adds
     SIBLINGS = 0
-    #: also chains of vector operators in which each is the only reader of the one before
+    #: also chains of vector operators in which each is the only reader of the one before; router, gates and dispatch
     CHAINS = 1
     #: also residual adds, laid out like the residual stream; what only attention reads is sharded like attention
     STREAM = 2
+    #: also all of a mixture of experts, sharded as by a named strategy
+    MIXTURE = 3
 
 
 def operator_groups(graph: LayerGraph, together: Together) -> tuple[tuple[tuple[str, ...], ...], frozenset[str]]:
     """Operators sharded alike, in order of the first of each; and those laid out like the residual stream."""
     union = _Union(operator.name for operator in graph.operators)
-    mixture = mixture_operators(graph)
+    mixture = mixture_operators(graph) if together is Together.MIXTURE else ()
     readers: dict[str, list[Operator]] = {}
     for operator in graph.operators:
         for operand in operator.inputs:
@@ -35,12 +40,23 @@ def operator_groups(graph: LayerGraph, together: Together) -> tuple[tuple[tuple[
     _join_siblings(graph, readers, mixture, union)
     if together >= Together.CHAINS:
         _join_chains(graph, readers, mixture, union)
-    if together is Together.STREAM:
+        union.join(routing_operators(graph))
+    if together >= Together.STREAM:
         _join_attention(graph, readers, union)
-    on_stream = _residual_adds(graph) if together is Together.STREAM else frozenset[str]()
+    on_stream = _residual_adds(graph) if together >= Together.STREAM else frozenset[str]()
     groups = union.groups()
     lying = frozenset(name for group in groups for name in group if on_stream.intersection(group))
     return tuple(group for group in groups if not lying.intersection(group)), lying
+
+
+def recompute_groups(graph: LayerGraph, together: Together) -> tuple[tuple[str, ...], ...]:
+    """Operators whose outputs are saved or recomputed as a whole."""
+    chains, _ = operator_groups(graph, min(together, Together.CHAINS))
+    if together is not Together.MIXTURE:
+        return chains
+    mixture = set(mixture_operators(graph))
+    apart = tuple(tuple(name for name in group if name not in mixture) for group in chains)
+    return (*(group for group in apart if group), tuple(o.name for o in graph.operators if o.name in mixture))
 
 
 def mixture_operators(graph: LayerGraph) -> tuple[str, ...]:
@@ -57,12 +73,24 @@ def mixture_operators(graph: LayerGraph) -> tuple[str, ...]:
     return tuple(o.name for o in graph.operators if o.name in names)
 
 
+def routing_operators(graph: LayerGraph) -> tuple[str, ...]:
+    """Router, gates and dispatch in order, or nothing if the layer routes in another way."""
+    found = [o for o in graph.operators if is_router(o) or o.kind in (Kind.ROUTING, Kind.DISPATCH)]
+    return tuple(o.name for o in found) if tuple(o.kind for o in found) == ROUTING_KINDS else ()
+
+
+def is_router(operator: Operator) -> bool:
+    """Whether this product scores experts: it reads what others read, but named strategies shard it by tokens."""
+    return operator.kind is Kind.CONTRACTION and "experts" in operator.dims and EXPERT_TOKENS not in operator.dims
+
+
 def _join_siblings(
     graph: LayerGraph, readers: dict[str, list[Operator]], mixture: Iterable[str], union: _Union
 ) -> None:
     weights = {w.name for w in graph.weights()}
     for name in [n for n in readers if graph.tensors[n].role is Role.ACTIVATION]:
         products = [o for o in readers[name] if o.kind is Kind.CONTRACTION and o.name not in set(mixture)]
+        products = [o for o in products if not is_router(o)]
         products = [o for o in products if any(i.tensor in weights for i in o.inputs)]
         union.join(o.name for o in products)
         biased = [r for o in products for r in readers.get(o.outputs[0].tensor, ()) if _is_bias_add(r, weights)]

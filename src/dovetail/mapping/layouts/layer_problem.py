@@ -6,12 +6,15 @@ layout. The space is every assignment of dims to atomic axes by operator, with t
 
 1. Along one axis tokens are sharded as `batch` or as `seq`, and query groups only by attention (`LayerTile`).
 2. Operators of one group (`groups.Together`) are sharded alike: products that read the same tensor and their bias
-   adds; on larger tiles also chains of vector operators, what is between projections and attention, and all residual
-   adds (like the residual stream). A group's outputs are saved or recomputed as a whole.
-3. Nothing is streamed; backward operators are sharded like their forward operators.
-4. A mixture of experts (router to combine, with the shared expert) is sharded as by a named strategy, with each axis
-   in any role.
+   adds; on larger tiles also chains of vector operators, what is between projections and attention, router, gates
+   and dispatch, and all residual adds (like the residual stream); on the largest a mixture of experts, as by a named
+   strategy with each axis in any role. A group's outputs are saved or recomputed as a whole.
+3. Nothing is streamed.
+4. Backward operators are sharded like their forward operators.
 5. ZeRO shards along all axes that replicate a weight.
+
+What each costs is measured by lifting it (docs/explanation/free-layouts.md). A table tells options apart only where
+its costs differ, if that makes it much smaller (`scoped.OptionScope`).
 """
 
 from __future__ import annotations
@@ -24,11 +27,11 @@ import numpy as np
 
 from dovetail.arrays import Ints
 from dovetail.errors import InputError
-from dovetail.graph import Backward, differentiate
+from dovetail.graph import Backward, LayerGraph, differentiate
 from dovetail.layout.encoding import REPLICATE, Activation, Factor, MeshAxis, OperatorEncoding, Strings
 from dovetail.layout.encoding.shards import axis_name
 from dovetail.mapping.elimination.problem import CostProblem, CostTable
-from dovetail.mapping.layouts.groups import Together, operator_groups
+from dovetail.mapping.layouts.groups import Together, mixture_operators, recompute_groups
 from dovetail.mapping.layouts.options import Allowed, Variable, layer_variables
 from dovetail.mapping.layouts.setting import LayerSetting
 from dovetail.mapping.layouts.tensor_tables import LayerCosts, TableTooLargeError
@@ -38,6 +41,8 @@ from dovetail.mapping.layouts.tile import LayerTile
 #: takes much longer than building them.
 MOST_ENTRIES = 30_000_000
 MOST_SEPARATE = 20_000
+#: Most entries if a mixture of experts is not one variable.
+MOST_OF_MIXTURE = 1_000_000
 
 #: What the costs of a problem are, in order.
 OBJECTIVES = ("seconds", "state_bytes", "saved_bytes")
@@ -129,15 +134,17 @@ def layer_problem(
     """The cost problem of a layer class on a tile."""
     space = space or LayoutSpace()
     backward = backward or differentiate(setting.graph)
-    tried = tuple(Together) if space.together is None else (space.together,)
+    tried = _groupings(setting.graph) if space.together is None else (space.together,)
     for grouping in tried:
         variables = layer_variables(setting.graph, setting.sizes, tile, grouping, space.stream, space.allowed)
-        chains, _ = operator_groups(setting.graph, min(grouping, Together.CHAINS))
         if space.recompute_singly:
             chains = tuple((operator.name,) for operator in setting.graph.operators)
+        else:
+            chains = recompute_groups(setting.graph, grouping)
         costs = LayerCosts(setting, tile, variables, chains, backward, recompute=space.recompute)
         try:
-            limit = space.most_entries if grouping is tried[-1] else min(space.most_entries, MOST_SEPARATE)
+            separate = MOST_OF_MIXTURE if grouping is Together.STREAM else MOST_SEPARATE
+            limit = space.most_entries if grouping is tried[-1] else min(space.most_entries, separate)
             tables = costs.tables(limit)
         except TableTooLargeError as large:
             if grouping is tried[-1]:
@@ -146,9 +153,16 @@ def layer_problem(
             continue
         policies = costs.policies.options
         sizes = (*(len(variable.options) for variable in variables), *(len(options) for options in policies))
-        problem = CostProblem(sizes, tuple(CostTable(scope, table) for scope, table in tables.items()))
+        problem = CostProblem(
+            sizes, tuple(CostTable(scope.variables, table, scope.classes) for scope, table in tables.items())
+        )
         return LayerProblem(problem, tile, grouping, variables, policies)
     raise AssertionError("no grouping was tried")
+
+
+def _groupings(graph: LayerGraph) -> tuple[Together, ...]:
+    """The groupings to try: without a mixture of experts the last is the same as the one before."""
+    return tuple(Together) if mixture_operators(graph) else tuple(Together)[: Together.MIXTURE]
 
 
 def tile_strings(tile: LayerTile, shards: Mapping[str, str]) -> Strings:

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 
 from dovetail.graph import Kind, LayerGraph
-from dovetail.mapping.layouts.scoped import Scoped, constant, union
+from dovetail.mapping.layouts.scoped import OptionScope, Scoped, constant
 from dovetail.profile.recompute_space import saved_widths
 
 #: Sets of groups; an operator is needed again if all groups of any one set are recomputed.
@@ -96,13 +96,13 @@ def _is_recomputed(ways: _Ways | None, states: Sequence[Sequence[frozenset[int]]
     if ways is None:
         return constant(np.zeros((), np.bool_))
     place = {g: number for number, each in enumerate(states) for state in each for g in state}
-    scope = union(tuple(sorted({first + place[g] for g in way})) for way in ways)
-    values = np.zeros(tuple(len(states[v - first]) for v in scope), np.bool_)
+    scope = OptionScope.of(*sorted({first + place[g] for way in ways for g in way}))
+    values = np.zeros(tuple(len(states[v - first]) for v in scope.variables), np.bool_)
     for way in ways:
         all_run = np.ones((), np.bool_)
         for g in way:
             variable = first + place[g]
             runs = np.array([g in state for state in states[place[g]]])
-            all_run = all_run & Scoped((variable,), runs).over(scope)
+            all_run = all_run & Scoped(OptionScope.of(variable), runs).over(scope)
         values |= all_run
     return Scoped(scope, values)

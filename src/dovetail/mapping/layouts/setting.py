@@ -34,6 +34,9 @@ class LayerSetting:
     #: the share of a once-per-step collective that counts for a micro-batch, on top of its exposure
     step_weight: float = 0.0
     widths: Mapping[Element, int] = field(default_factory=lambda: HALF_PRECISION)
+    #: bytes per parameter of weights while their layer is at work, counted with its state: to choose layouts whose
+    #: weights fit where a store has the state; a bound leaves them out
+    working_bytes: float = 0.0
 
     def __post_init__(self) -> None:
         if self.zero_stage not in (0, 1, 3):

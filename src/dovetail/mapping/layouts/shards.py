@@ -15,7 +15,7 @@ from dovetail.layout.derive import SUMS, is_term, tensor_dim_of
 from dovetail.layout.encoding.shards import owner
 from dovetail.mapping.layouts.conversion_kernels import FIRST_DIM, FLAT_SHARD, OPEN, WHOLE
 from dovetail.mapping.layouts.options import Labels, Variable
-from dovetail.mapping.layouts.scoped import Scoped, union
+from dovetail.mapping.layouts.scoped import OptionScope, Scoped, constant, union
 from dovetail.mapping.layouts.tile import LayerTile
 
 
@@ -33,10 +33,10 @@ class LayerShards:
         )
         self.dims = tuple(dims)
         self.code = {dim: FIRST_DIM + number for number, dim in enumerate(dims)}
-        self.stream = Scoped((0,), self._codes(variables[0].stream))
+        self.stream = Scoped(OptionScope.of(0), self._codes(variables[0].stream))
         #: forward operator → the dims it is told to shard
         self.told = {
-            name: Scoped((number,), self._codes([option[name] for option in variable.options]))
+            name: Scoped(OptionScope.of(number), self._codes([option[name] for option in variable.options]))
             for number, variable in enumerate(variables)
             for name in variable.operators
         }
@@ -63,7 +63,7 @@ class LayerShards:
             self._place(operator, self.told[operator.name])
         for output, seed in self.backward.seeds.items():
             tensor = self.graph.tensors[output]
-            whole = Scoped((), np.full(len(self.tile.names), WHOLE, np.int64))
+            whole = constant(np.full(len(self.tile.names), WHOLE, np.int64))
             self.written[seed] = whole if tensor.role is Role.LOSS else self.limited(tensor, self.stream)
         for operator in self.backward.graph.operators:
             name = owner(self.graph, operator)
@@ -94,11 +94,11 @@ class LayerShards:
             partial = (self.written[name].values == OPEN) & axes
             if not partial.any():
                 return shards
-            opened.append(Scoped(self.written[name].scope, partial).reduced())
+            opened.append(Scoped(self.written[name].scope, partial).compressed())
         scope = union(each.scope for each in opened)
         all_open = np.logical_and.reduce(np.broadcast_arrays(*(each.over(scope) for each in opened)))
         # if query groups are sharded along some axes under every option, nothing more depends on the terms' writers
-        together = Scoped(scope, all_open).reduced()
+        together = Scoped(scope, all_open).compressed()
         if not together.values.any():
             return shards
         scope = union((shards.scope, together.scope))
@@ -140,7 +140,7 @@ class LayerShards:
             scope = union((layout.scope, told.scope))
             first = layout.over(scope)
             layout = Scoped(scope, np.where(first == WHOLE, Scoped(told.scope, placements).over(scope), first))
-        return layout or Scoped((), np.full(len(self.tile.names), WHOLE, np.int64))
+        return layout or constant(np.full(len(self.tile.names), WHOLE, np.int64))
 
     def _tokens(self) -> Scoped:
         """The layout of token ids and labels: `layout.encoding.encoded_strategy.token_shards`."""
@@ -154,7 +154,7 @@ class LayerShards:
         for name, each in zip(names, seen, strict=True):
             has_dim = np.isin(shards, [self.code[d] for d in self.tensors[name].dims])
             shards = np.where(has_dim & (each.over(scope) == WHOLE), WHOLE, shards)
-        return Scoped(scope, shards).reduced()
+        return Scoped(scope, shards).compressed()
 
     def limited(self, tensor: Tensor, layout: Scoped) -> Scoped:
         """A layout without the dims a tensor does not have."""

@@ -8,7 +8,7 @@ from dovetail.arrays import Array
 from dovetail.graph import Tensor
 from dovetail.layout import CollectivePhase
 from dovetail.mapping.layouts.policies import Policies
-from dovetail.mapping.layouts.scoped import Scoped
+from dovetail.mapping.layouts.scoped import OptionScope, Scoped
 from dovetail.mapping.layouts.tensor_layouts import TensorLayouts
 from dovetail.mapping.layouts.versions import Conversions, Versions, saved_entries
 
@@ -37,7 +37,7 @@ class TensorFlow:
         self._savers = savers
         self._layouts = layouts
         self._conversions: tuple[list[Scoped], Conversions] | None = None
-        self._forward_cache: tuple[tuple[int, ...], Versions, list[Array]] | None = None
+        self._forward_cache: tuple[OptionScope, Versions, list[Array]] | None = None
 
     def _indexed(self) -> tuple[list[Scoped], Conversions]:
         if self._conversions is None:
@@ -46,7 +46,7 @@ class TensorFlow:
             )
         return self._conversions
 
-    def _forward(self, scope: tuple[int, ...]) -> tuple[Versions, list[Array]]:
+    def _forward(self, scope: OptionScope) -> tuple[Versions, list[Array]]:
         """The layouts of the forward, and which each reader takes."""
         if self._forward_cache is None or self._forward_cache[0] != scope:
             indexed, conversions = self._indexed()
@@ -56,11 +56,11 @@ class TensorFlow:
             self._forward_cache = scope, versions, taken
         return self._forward_cache[1], self._forward_cache[2]
 
-    def seconds(self, scope: tuple[int, ...]) -> Array:
+    def seconds(self, scope: OptionScope) -> Array:
         """The forward's conversions."""
         return self._forward(scope)[0].seconds(FORWARD)
 
-    def _saved(self, scope: tuple[int, ...], versions: Versions, taken: list[Array]) -> list[Array]:
+    def _saved(self, scope: OptionScope, versions: Versions, taken: list[Array]) -> list[Array]:
         """The number of the entry each saver saves, in order."""
         numbers: list[Array] = []
         for saver in self._savers:
@@ -74,7 +74,7 @@ class TensorFlow:
             numbers.append(np.where(gathers, 0, taken[own_reads[-1]]))
         return numbers
 
-    def _saved_versions(self, scope: tuple[int, ...]) -> tuple[Versions, list[Array], list[Array], Array]:
+    def _saved_versions(self, scope: OptionScope) -> tuple[Versions, list[Array], list[Array], Array]:
         """The layouts, which of them the backward reads, which are saved, and the seconds to recreate the others."""
         versions, taken = self._forward(scope)
         policies = self._policies
@@ -96,11 +96,11 @@ class TensorFlow:
         saved, seconds = saved_entries(versions, needed, recompute_reads, writer_recomputed, BACKWARD)
         return versions, needed, saved, seconds
 
-    def recompute_seconds(self, scope: tuple[int, ...]) -> Array:
+    def recompute_seconds(self, scope: OptionScope) -> Array:
         """Conversions that are recomputed in the backward."""
         return self._saved_versions(scope)[3]
 
-    def saved_bytes(self, scope: tuple[int, ...]) -> Array:
+    def saved_bytes(self, scope: OptionScope) -> Array:
         """Bytes of the tensor saved from forward to backward."""
         versions, needed, saved, _ = self._saved_versions(scope)
         conversions = versions.conversions
@@ -111,7 +111,7 @@ class TensorFlow:
             total = total + np.where(is_saved, whole[entry.layout] * np.where(is_needed, width, 1.0), 0.0)
         return total
 
-    def later_seconds(self, scope: tuple[int, ...]) -> Array:
+    def later_seconds(self, scope: OptionScope) -> Array:
         """The backward's conversions of what was saved."""
         versions, taken = self._forward(scope)
         indexed, conversions = self._indexed()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
@@ -14,7 +13,7 @@ from dovetail.graph.size import as_array, product
 from dovetail.layout import CollectiveKind, CollectivePhase
 from dovetail.mapping.layouts.options import Variable
 from dovetail.mapping.layouts.policies import Policies
-from dovetail.mapping.layouts.scoped import Scoped, union
+from dovetail.mapping.layouts.scoped import OptionScope, Scoped, union
 from dovetail.mapping.layouts.setting import LayerSetting
 from dovetail.mapping.layouts.shards import LayerShards
 from dovetail.mapping.layouts.tensor_flow import TensorFlow
@@ -25,6 +24,10 @@ from dovetail.mapping.layouts.versions import Versions
 
 #: Seconds, bytes of state and bytes saved.
 SECONDS, STATE, SAVED = range(3)
+
+
+#: A table whose options are told apart by class has more entries than this otherwise, and so many times more.
+FEW_ENTRIES, FEWER = 4096, 3
 
 
 class TableTooLargeError(Exception):
@@ -51,10 +54,10 @@ class LayerCosts:
         self.policies = Policies(setting.graph, groups, len(variables), may_recompute=recompute)
         self._lengths = [len(v.options) for v in variables] + [len(options) for options in self.policies.options]
         self._of = TensorLayouts(setting, self.shards)
-        self._pending: list[tuple[tuple[int, ...], int, Callable[[tuple[int, ...]], Array]]] = []
+        self._pending: list[tuple[OptionScope, int, Callable[[OptionScope], Array]]] = []
 
-    def tables(self, most: int) -> dict[tuple[int, ...], Floats]:
-        """Scope → costs, objectives first; raises an error before building anything if a table is too large."""
+    def tables(self, most: int) -> dict[OptionScope, Floats]:
+        """OptionScope → costs, objectives first; raises an error before building anything if a table is too large."""
         self._operators()
         graph = self.setting.graph
         for tensor in graph.tensors.values():
@@ -65,23 +68,28 @@ class LayerCosts:
         for tensor in self.backward.graph.tensors.values():
             if tensor.name not in graph.tensors:
                 self._gradient(tensor)
-        largest = max(self._entries(scope) for scope, _, _ in self._pending)
+        pending = [(self._table_scope(scope), objective, make) for scope, objective, make in self._pending]
+        largest = max(scope.entries(self._lengths) for scope, _, _ in pending)
         if largest > most:
             raise TableTooLargeError(str(largest))
         self._of.prices.prepare(
             {self._of.bytes(t) for t in self.shards.tensors.values() if t.role is not Role.WEIGHT_GRADIENT}
         )
-        tables: dict[tuple[int, ...], Floats] = {}
-        for scope, objective, make in self._pending:
+        tables: dict[OptionScope, Floats] = {}
+        for scope, objective, make in pending:
             if scope not in tables:
-                tables[scope] = np.zeros((3, *(self._lengths[v] for v in scope)))
+                tables[scope] = np.zeros((3, *scope.shape(self._lengths)))
             tables[scope][objective] += make(scope)
         return tables
 
-    def _entries(self, scope: tuple[int, ...]) -> int:
-        return math.prod(self._lengths[v] for v in scope)
+    def _table_scope(self, scope: OptionScope) -> OptionScope:
+        """Options told apart only where that makes a large table much smaller: classes are more variables to solve."""
+        full = scope.plain().entries(self._lengths)
+        is_worth = full > FEW_ENTRIES and full >= FEWER * scope.entries(self._lengths)
+        return scope if is_worth else scope.plain()
 
     def _add(self, objective: int, cost: Scoped) -> None:
+        cost = cost.compressed() if len(cost.scope.variables) > 1 else cost
         self._pending.append((cost.scope, objective, cost.over))
 
     # operators
@@ -124,7 +132,9 @@ class LayerCosts:
 
     def _reads(self, operators: Iterable[Operator], name: str) -> list[tuple[str, Scoped]]:
         """The readers of a tensor and the layouts they need, in order."""
-        return [(o.name, self.shards.needed(o, i)) for o in operators for i in o.inputs if i.tensor == name]
+        return [
+            (o.name, self.shards.needed(o, i).compressed()) for o in operators for i in o.inputs if i.tensor == name
+        ]
 
     def _gradient(self, tensor: Tensor) -> None:
         """Conversions of a tensor that the backward writes."""
@@ -134,7 +144,7 @@ class LayerCosts:
             for source in self.setting.graph.stream(self.setting.graph.inputs)
             if self.backward.gradients.get(source.name) == tensor.name
         ]
-        self._converted(tensor, [self.shards.written[tensor.name]], events, CollectivePhase.BACKWARD)
+        self._converted(tensor, [self.shards.written[tensor.name].compressed()], events, CollectivePhase.BACKWARD)
 
     def _converted(self, tensor: Tensor, given: list[Scoped], events: list[Scoped], phase: CollectivePhase) -> None:
         """Conversions of a tensor that is not saved."""
@@ -142,7 +152,7 @@ class LayerCosts:
             return
         scope = union(each.scope for each in (*given, *events))
 
-        def seconds(scope: tuple[int, ...]) -> Array:
+        def seconds(scope: OptionScope) -> Array:
             indexed, conversions = self._of.conversions(tensor, (*given, *events), [phase])
             versions = Versions(conversions)
             for each in indexed[: len(given)]:
@@ -172,19 +182,19 @@ class LayerCosts:
         gradient = self.backward.gradients.get(tensor.name)
         if gradient is not None:
             phase = CollectivePhase.BACKWARD if setting.zero_stage >= 2 else CollectivePhase.STEP
-            written, of = shards.written[gradient], self.backward.graph.tensors[gradient]
+            written, of = shards.written[gradient].compressed(), self.backward.graph.tensors[gradient]
             self._step(of, written, home, "gradient", phase)
             if setting.zero_stage == 1:
                 self._step(tensor, home, use, "updated", CollectivePhase.STEP)
         elements = float(as_array(tensor.points(setting.sizes)))
         used, stored = (elements / self._of.parts(each.values) for each in (use, home))
         parts = state_bytes(used, stored, setting.zero_stage, setting.parameter_bytes)
-        self._add(STATE, Scoped(use.scope, sum(parts, np.zeros(()))))
+        self._add(STATE, Scoped(use.scope, sum(parts, setting.working_bytes * used)))
 
     def _step(self, tensor: Tensor, before: Scoped, after: Scoped, user: str, phase: CollectivePhase) -> None:
         scope = union((before.scope, after.scope))
 
-        def seconds(scope: tuple[int, ...]) -> Array:
+        def seconds(scope: OptionScope) -> Array:
             (old, new), conversions = self._of.conversions(tensor, (before, after), [phase], user)
             return conversions.seconds[0][old.over(scope), new.over(scope)]
 
@@ -197,7 +207,7 @@ class LayerCosts:
         if name in graph.outputs and tensor.role is Role.ACTIVATION:
             reads.append(("", shards.limited(tensor, shards.stream)))
         later = self._reads(self.backward.graph.operators, name)
-        written = shards.written[name]
+        written = shards.written[name].compressed()
         needed = name in self.policies.needed
         savers = [o.name for o in graph.operators if name in o.saves]
         flags = [self.policies.recomputed[reader] for reader, _ in reads if reader]

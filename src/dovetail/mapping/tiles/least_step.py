@@ -1,8 +1,8 @@
-"""A lower bound of a pipeline of tiles in which every block may have its own layout and recompute choice."""
+"""A lower bound of a pipeline of tiles whose stages hold activations for each other."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -42,55 +42,34 @@ class BlockLowerBound:
     #: the forward's share of these seconds, at least
     forward_s: float
 
-    def slower(self, seconds: float) -> BlockLowerBound:
-        """The same with more seconds for every micro-batch."""
-        return replace(self, seconds=self.seconds + seconds)
 
-    def stage_seconds(self, pipeline: TilePipeline) -> Floats:
-        """Lowest seconds of a micro-batch by stage and number of blocks on it; infinite if they do not fit.
+def least_lending_step_s(bound: BlockLowerBound, pipeline: TilePipeline) -> float:
+    """A lower bound of a pipeline whose stages hold activations for each other: memory counts for all together.
 
-        Blocks may differ, so their mean may be between what two of them save.
-        """
-        numbers = np.arange(pipeline.blocks + 1)
-        bytes_per_block = pipeline.capacity_bytes / np.maximum(numbers, 1.0)
-        headroom_bytes = (bytes_per_block[None, :] - self.state_bytes) / pipeline.flights[:, None]
-        seconds = np.where(
-            headroom_bytes >= self.saved_bytes[0], np.interp(headroom_bytes, self.saved_bytes, self.seconds), np.inf
-        )
-        return np.asarray(numbers * np.where(numbers > 0, seconds, 0.0), np.float64)
-
-
-def least_step_s(
-    stage_seconds: Floats, forward_s: float, pipeline: TilePipeline, ends_s: tuple[float, float] = (0.0, 0.0)
-) -> float:
-    """A lower bound of a pipeline's step, from its stages' seconds by number of blocks and a block's forward.
-
-    `ends_s` is what the first and the last stage do besides their blocks.
-
-    A stage runs m micro-batches, after the first micro-batch's forward has passed the stages before it. We do not
-    count what follows its last work, since weight gradients can fill it (ZB-H1). Within a given step time each stage
-    takes as many blocks as it can. That is optimal: a block more on a stage delays later stages by the forward of one
-    micro-batch, but costs a stage that runs it all of them.
+    With T seconds for a micro-batch, n blocks on a stage with f in flight need at least n·(state + f·σ(T/n)) bytes,
+    where σ is the least a block saves in its share of the time. Block after block each stage needs more; the smallest
+    of all these additions are together no more than what any way to deal the blocks needs.
     """
-    busy, before_s = pipeline.microbatches * stage_seconds, forward_s
-    busy[0] += pipeline.microbatches * ends_s[0]
-    busy[-1] += pipeline.microbatches * ends_s[1]
-    # long enough for every stage to run all that fits it
-    low, high = 0.0, float(busy[np.isfinite(busy)].max()) + pipeline.blocks * before_s
-    if not _holds(busy, high, before_s, pipeline.blocks):
+    shortest = float(bound.seconds[-1])
+    flights = pipeline.flights.astype(np.float64)
+    total = pipeline.capacity_bytes * pipeline.stages
+
+    def holds(seconds: float) -> bool:
+        numbers = np.arange(1, pipeline.blocks + 1)
+        each = seconds / numbers
+        # seconds rise as saved bytes fall
+        saved = np.interp(each, bound.seconds[::-1], bound.saved_bytes[::-1])
+        needed = numbers * (bound.state_bytes + flights[:, None] * saved)
+        needed[:, each < shortest] = np.inf
+        added = np.diff(np.concatenate([np.zeros((pipeline.stages, 1)), needed], axis=1), axis=1)
+        added = np.where(np.isfinite(added), added, np.inf)
+        cheapest = np.sort(added, axis=None)[: pipeline.blocks]
+        return bool(cheapest.sum() <= total)
+
+    low, high = 0.0, pipeline.blocks * float(bound.seconds[0])
+    if not holds(high):
         return float("inf")
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        low, high = (low, middle) if _holds(busy, middle, before_s, pipeline.blocks) else (middle, high)
-    return low
-
-
-def _holds(busy: Floats, step_s: float, before_s: float, count: int) -> bool:
-    """Whether the stages can run all blocks within a step."""
-    taken = 0
-    for stage in busy:
-        (fitting,) = np.nonzero(stage <= step_s - taken * before_s)
-        taken += int(fitting[-1]) if len(fitting) else 0
-        if taken >= count:
-            return True
-    return False
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return pipeline.microbatches * low

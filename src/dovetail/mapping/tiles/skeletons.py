@@ -7,18 +7,21 @@ from dataclasses import dataclass
 from itertools import product
 
 from dovetail.hardware import Cluster
+from dovetail.mapping.tiles.sites import most_stages
 from dovetail.plans.space import divisors
+from dovetail.plans.wafer_part import STORE_CHOICES, Stored
 from dovetail.plans.wafer_tiles import is_wafer, wafer_shape
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class TileSkeleton:
-    """The tile of a stage, the number of stages, and the sequences of a micro-batch on a stage."""
+    """The tile of a stage, the number of stages, the sequences of a micro-batch on a stage, and what a store holds."""
 
     rows: int
     cols: int
     stages: int
     batch: int
+    store: tuple[Stored, ...] = ()
 
     @property
     def dies(self) -> int:
@@ -29,13 +32,14 @@ class TileSkeleton:
 def tile_skeletons(cluster: Cluster, global_batch: int, num_layers: int) -> Iterator[TileSkeleton]:
     """Every skeleton.
 
-    On a wafer, tiles are side by side in rows and columns and dies may be left over; elsewhere the chips of a stage
-    are neighbours and the stages use all chips.
+    On a wafer, tiles are side by side in rows and columns (around what is dead anywhere) and dies may be left over;
+    elsewhere the chips of a stage are neighbours and the stages use all chips.
     """
+    stores = ((),) if cluster.store is None else STORE_CHOICES
     for rows, cols, most in _tiles(cluster):
         counts = list(range(1, min(most, num_layers) + 1)) if is_wafer(cluster) else [most]
-        for stages, batch in product(counts, divisors(global_batch)):
-            yield TileSkeleton(rows, cols, stages, batch)
+        for stages, batch, store in product(counts, divisors(global_batch), stores):
+            yield TileSkeleton(rows, cols, stages, batch, store)
 
 
 def _tiles(cluster: Cluster) -> Iterator[tuple[int, int, int]]:
@@ -44,6 +48,5 @@ def _tiles(cluster: Cluster) -> Iterator[tuple[int, int, int]]:
         yield from ((1, n, cluster.chips // n) for n in divisors(cluster.chips))
         return
     grid = wafer_shape(cluster)
-    wafers = cluster.chips // (grid[0] * grid[1])
     for rows, cols in product(range(1, grid[0] + 1), range(1, grid[1] + 1)):
-        yield rows, cols, wafers * (grid[0] // rows) * (grid[1] // cols)
+        yield rows, cols, most_stages(cluster, rows, cols)

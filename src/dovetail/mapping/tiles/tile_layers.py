@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -24,12 +24,14 @@ from dovetail.pipeline.in_flight import chunk_runs_in_flight
 from dovetail.plans.derive import even_layers
 from dovetail.plans.pipeline_schedule import ONE_F_ONE_B
 from dovetail.plans.plan import Plan
+from dovetail.plans.wafer_part import StageTile, WaferPart
 from dovetail.profile.layer import CollectivePrice
 from dovetail.step.capacity import memory_limit
 from dovetail.step.evaluate import is_block, units_of
 from dovetail.step.facts import FrameworkFacts, facts_of
 from dovetail.step.formulas import exposed_at_least, tensor_capacity
 from dovetail.step.profiles import UPDATED_WEIGHTS, Pricing, pricing_of
+from dovetail.step.store import BLOCKS_ON_DIES
 from dovetail.step.times import hidden_shares
 
 #: The price of a die's memory per block, as multiples of the block's seconds; 0: memory is free.
@@ -55,7 +57,8 @@ class TileLayers:
     @cached_property
     def facts(self) -> FrameworkFacts:
         """The framework's figures."""
-        return facts_of(self.framework, self.job, schedule=self.schedule, stages=self.skeleton.stages)
+        skeleton = self.skeleton
+        return facts_of(self.framework, self.job, schedule=self.schedule, stages=skeleton.stages, store=skeleton.store)
 
     @cached_property
     def _least_facts(self) -> FrameworkFacts:
@@ -79,7 +82,12 @@ class TileLayers:
 
     @property
     def capacity_bytes(self) -> float:
-        """The memory of a die for state and activations."""
+        """The memory of a die for state and activations; unlimited where a store has the activations."""
+        return float("inf") if "activations" in self.skeleton.store else self.die_bytes
+
+    @property
+    def die_bytes(self) -> float:
+        """The memory of a die for tensors."""
         limit = memory_limit(self.cluster.chip, self.framework)
         return float(tensor_capacity(limit, self.facts.context_bytes, self.facts.allocator_overhead))
 
@@ -104,13 +112,26 @@ class TileLayers:
         return chunk_runs_in_flight(ONE_F_ONE_B, self.skeleton.stages, self.microbatches, 1, 1, 0)
 
     def prices(self, block_s: float) -> list[tuple[float, float]]:
-        """Prices of a byte of state and of a byte a micro-batch saves, as multiples of a block's time per die."""
-        share = self.capacity_bytes * self.skeleton.stages / self.job.model.num_layers
-        return [(price * block_s / share, price * block_s / share * self.in_flight) for price in PRICES]
+        """Prices of a byte of state and of a byte a micro-batch saves, as multiples of a block's time per die.
 
-    def setting(self, layer: LayerGraph, tile: LayerTile) -> LayerSetting:
-        """What the layouts of a layer class cost on a tile's axes."""
-        return self._setting(layer, tile_price(self._pricing, self.cluster, tile))
+        What a store has is on the dies for the blocks at work alone.
+        """
+        store, share = self.skeleton.store, self.skeleton.stages / self.job.model.num_layers
+        state, saved = ((1.0 if part in store else share) * self.die_bytes for part in ("weights", "activations"))
+        in_flight = BLOCKS_ON_DIES if "activations" in store else self.in_flight
+        return [(price * block_s / state, price * block_s / saved * in_flight) for price in PRICES]
+
+    def setting(self, layer: LayerGraph, tile: LayerTile, *, working: bool = False) -> LayerSetting:
+        """What the layouts of a layer class cost on a tile's axes.
+
+        `working` counts weights that a store holds as they are used, to choose layouts that fit.
+        """
+        setting = self._setting(layer, tile_price(self._pricing, self.cluster, tile))
+        if working and "weights" in self.skeleton.store:
+            # two weights are gathered at a time, and the gradient of one
+            sizes = self.facts.parameter_bytes
+            return replace(setting, working_bytes=2 * sizes.weight + sizes.layer_gradient)
+        return setting
 
     def work_setting(self, layer: LayerGraph) -> LayerSetting:
         """The same if messages took no time."""
@@ -136,9 +157,10 @@ class TileLayers:
         hidden = overlaps.updated_weights if group == UPDATED_WEIGHTS else hidden_shares(overlaps, tensor)[group]
         return float(exposed_at_least(1.0, float(np.ravel(hidden)[0]), 1.0)[0])
 
-    def plan_of(self, layouts: TileLayouts | None) -> Plan:
-        """A plan with these layouts, layers dealt evenly and no recompute."""
+    def plan_of(self, layouts: TileLayouts | None, tiles: tuple[StageTile, ...] = ()) -> Plan:
+        """A plan with these layouts on these tiles, layers dealt evenly and no recompute."""
         dies, layers = self.skeleton.dies, self.job.model.num_layers
+        part = WaferPart(tiles, store=self.skeleton.store, defects=self.cluster.defects)
         return Plan(
             data_parallel=1,
             tensor_parallel=dies,
@@ -151,4 +173,5 @@ class TileLayers:
             pipeline_schedule=self.schedule,
             layers_per_stage=even_layers(self.skeleton.stages, layers),
             layouts=layouts,
+            wafer=part if part != WaferPart() else None,
         )

@@ -7,12 +7,13 @@ from dataclasses import replace
 from functools import cached_property
 from random import Random
 
+from sampled_operators import SampledOperatorSpace
+
 from dovetail.graph import LayerGraph, ModelGraph, Operator, Phase, Role, differentiate
 from dovetail.layout.encoding.canonical import canonicalise
 from dovetail.layout.encoding.factor import REPLICATE, Factor, MeshAxis, Strings, places, primes
 from dovetail.layout.encoding.job_encoding import Encoding, LayerInterval, StageEncoding, Tile, WaferSchedule
 from dovetail.layout.encoding.operator_encoding import Activation, Home, OperatorEncoding, StateStore
-from dovetail.layout.encoding.operator_space import OperatorSpace
 from dovetail.layout.encoding.shards import gradients
 from dovetail.layout.encoding.validate import Gradients, Memory, validate_encoding
 from dovetail.layout.encoding.wafer_grid import WaferGrid
@@ -36,7 +37,7 @@ class EncodingSpace:
     ) -> None:
         self.model, self.wafer, self.seq, self.global_batch = model, wafer, seq, global_batch
         self.memory, self.dominated = memory, dominated
-        self._spaces: dict[object, OperatorSpace] = {}
+        self._spaces: dict[object, SampledOperatorSpace] = {}
 
     @cached_property
     def chain(self) -> tuple[str, ...]:
@@ -147,12 +148,12 @@ class EncodingSpace:
                 return turned
         return Strings(*(((Factor(n, REPLICATE),) if n > 1 else ()) for n in (tile.rows, tile.cols)))
 
-    def space(self, graph: LayerGraph, operator: Operator, tile: Tile, microbatch: int) -> OperatorSpace:
+    def space(self, graph: LayerGraph, operator: Operator, tile: Tile, microbatch: int) -> SampledOperatorSpace:
         """The space of one operator on a tile, made once."""
         key = (graph.name, operator.name, tile.rows, tile.cols, microbatch)
         if key not in self._spaces:
             sizes = graph.resolve(batch=microbatch, seq=self.seq)
-            self._spaces[key] = OperatorSpace(operator, sizes, tile.rows, tile.cols, dominated=self.dominated)
+            self._spaces[key] = SampledOperatorSpace(operator, sizes, tile.rows, tile.cols, dominated=self.dominated)
         return self._spaces[key]
 
     def _homes(self, graph: LayerGraph, operator: Operator, strings: Strings, random: Random) -> dict[str, Home]:
