@@ -119,6 +119,20 @@ def partition_profiled(
     return PartitionedPlan(answer, "optimal" if proven else "feasible", bound)
 
 
+def least_partition_s(
+    plan: Plan,
+    profiled: ProfiledJob,
+    limit_bytes: float,
+    *,
+    by_block: bool = True,
+    poll: Callable[[], None] = lambda: None,
+) -> float:
+    """Seconds that no partition of the plan within so many bytes of a chip falls below; infinite where none fits."""
+    builder = ChainBuilder(plan, profiled, limit_bytes, by_block=by_block)
+    relaxed = partition_layers(builder.chain(relaxed=True), poll)
+    return float("inf") if relaxed.placement is None else relaxed.lower_bound_s
+
+
 class ChainBuilder:
     """A plan's layers as a chain with policies, and a solution of it as a plan."""
 

@@ -26,7 +26,7 @@ from dovetail.mapping.tiles.skeletons import TileSkeleton, tile_skeletons
 from dovetail.mapping.tiles.tile_layers import TileLayers
 from dovetail.mapping.tiles.tile_layouts import TileSearch, searched_tiles
 from dovetail.models import Job
-from dovetail.plans.wafer_part import StageTile, Stored
+from dovetail.plans.wafer_part import STORE_CHOICES, StageTile, Stored
 from dovetail.plans.wafer_tiles import is_wafer
 from dovetail.step.evaluate import Evaluation
 
@@ -39,6 +39,9 @@ FIRST_PRICE = 0.2
 
 #: A tile with at most so many layouts of all classes is searched by trying all.
 FEW_LAYOUTS = 4096
+
+#: Tiles for which a plan that fits is looked for first, where dies have a store because their memory is small.
+FIRST_TILES = 12
 
 #: A plan that may be faster by more than this part is made at once: it saves work elsewhere.
 MUCH = 0.01
@@ -173,8 +176,40 @@ class FreeSearch:
                     bounds = floors.rough(skeletons) if self.lends else floors.bounds(skeletons, zero_stage)
                     for skeleton, bound in zip(skeletons, bounds.tolist(), strict=True):
                         self._push(bound, Branch(skeleton, zero_stage))
+        if self.cluster.store is not None and self.best_s == float("inf"):
+            self._try_fitting()
         while self._open and self._open[0][0] < self.limit_s and not self.late and not self._has_done_enough:
             self._dive(heappop(self._open))
+
+    def _try_fitting(self) -> None:
+        """Plans to begin with where dies are so small that few fit: of some tiles, the largest micro-batch that does.
+
+        State and activations are in the store. What fits one micro-batch is taken to fit smaller ones.
+        """
+        lowest: dict[TileSkeleton, dict[int, float]] = {}
+        for bound_s, _, _, branch in self._open:
+            skeleton = branch.skeleton
+            if skeleton.store == STORE_CHOICES[-1] and branch.zero_stage == 3:
+                lowest.setdefault(replace(skeleton, batch=0), {})[skeleton.batch] = bound_s
+        tiles = sorted(lowest, key=lambda each: (min(lowest[each].values()), each))
+        try:
+            for skeleton in tiles[:FIRST_TILES]:
+                batches, fitting, too_large = sorted(lowest[skeleton]), -1, len(lowest[skeleton])
+                while too_large - fitting > 1:
+                    middle = (fitting + too_large) // 2
+                    fits = self._fits(replace(skeleton, batch=batches[middle]))
+                    fitting, too_large = (middle, too_large) if fits else (fitting, middle)
+        except OutOfTimeError:
+            return
+
+    def _fits(self, skeleton: TileSkeleton) -> bool:
+        """Whether a plan of a skeleton fits, by the layouts of its first tile; takes it if so."""
+        layers = self._layers(skeleton, 3)
+        tile = next(searched_tiles(layers, skeleton.rows, skeleton.cols), None)
+        if tile is None:
+            return False
+        self._placed_s(Branch(skeleton, 3, tile), TileSearch(layers, tile, self.allowed).layouts())
+        return skeleton in self.best_of
 
     @property
     def _has_done_enough(self) -> bool:
@@ -333,9 +368,10 @@ class FreeSearch:
         for schedule in schedules if skeleton.stages > 1 else ("1f1b",):
             layers = self._layers(skeleton, branch.zero_stage, schedule)
             for each, tiles in product(layouts, places):
-                for placed in partitioned(layers, each, tiles, by_block=self.recompute, lends=self.lends):
+                found = partitioned(layers, each, tiles, by_block=self.recompute, lends=self.lends, poll=self._poll)
+                for placed in found.plans:
                     self.offer(skeleton, placed)
-                    lowest = min(lowest, placed.step_time_s)
+                lowest = min(lowest, found.lower_bound_s)
                 self._poll()
         return lowest
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from dovetail.cost.calibration import calibration
 from dovetail.layout.encoding import TileLayouts
 from dovetail.mapping.tiles.tile_layers import TileLayers
 from dovetail.mapping.tilings import helpers
-from dovetail.partition.partition_plan import partition_profiled
+from dovetail.partition.partition_plan import least_partition_s, partition_profiled
 from dovetail.plans.plan import Plan
 from dovetail.plans.stage_tiles import handover
 from dovetail.plans.wafer_part import Loan, StageTile, WaferPart
@@ -20,6 +20,14 @@ from dovetail.step.evaluate import Evaluation, ProfiledJob, evaluation_of, profi
 POLICIES = ("none", "selective", "full")
 
 
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """Plans of one layout that fit, and what none of its plans falls below: infinite where none fits."""
+
+    plans: tuple[Evaluation, ...]
+    lower_bound_s: float
+
+
 def partitioned(
     layers: TileLayers,
     layouts: TileLayouts,
@@ -27,8 +35,9 @@ def partitioned(
     *,
     by_block: bool = True,
     lends: bool = False,
-) -> Iterator[Evaluation]:
-    """Plans that fit: the best partition with recompute by block, and with `lends` some whose stages lend memory.
+    poll: Callable[[], None] = lambda: None,
+) -> Partitions:
+    """The best partition with recompute by block, and with `lends` plans whose stages lend memory.
 
     Where a store has the activations, layers are dealt evenly and all blocks recompute the same.
     """
@@ -38,20 +47,23 @@ def partitioned(
     limit = memory_limit(cluster.chip, layers.framework)
     profiled = profiled_job(plan, job, cluster, layers.facts, calibrated.efficiencies)
     policies = POLICIES if by_block else ("none",)
+    found: list[Evaluation] = []
     if "activations" in layers.skeleton.store:
         for policy in policies:
             evaluation = _evaluated(replace(plan, recompute=policy), profiled, layers, str(calibrated))
-            if evaluation.fits and evaluation.peak_bytes <= limit:
-                yield evaluation
-        return
-    placed = partition_profiled(plan, job, profiled, str(calibrated), limit, by_block=by_block)
+            found += [evaluation] if evaluation.fits and evaluation.peak_bytes <= limit else []
+        return Partitions(tuple(found), least_partition_s(plan, profiled, float("inf"), by_block=by_block, poll=poll))
+    placed = partition_profiled(plan, job, profiled, str(calibrated), limit, by_block=by_block, poll=poll)
     if placed is not None and placed.evaluation.fits:
-        yield placed.evaluation
+        found.append(placed.evaluation)
     if lends and plan.pipeline_parallel > 1:
         for policy in policies:
             lending = _lending(replace(plan, recompute=policy), profiled, layers, str(calibrated), limit)
-            if lending is not None:
-                yield lending
+            found += [] if lending is None else [lending]
+        limit = float("inf")
+    elif placed is not None:
+        return Partitions(tuple(found), placed.lower_bound_s)
+    return Partitions(tuple(found), least_partition_s(plan, profiled, limit, by_block=by_block, poll=poll))
 
 
 def _evaluated(plan: Plan, profiled: ProfiledJob, layers: TileLayers, basis: str) -> Evaluation:
