@@ -19,8 +19,8 @@ from pathlib import Path
 from dovetail import frameworks, hardware, models
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster, DefectMap
-from dovetail.mapping.tiles.free_plan import free_plan
-from dovetail.mapping.tiles.kept import kept_plan
+from dovetail.mapping.tiles.free_plan import FreeLimits, free_plan
+from dovetail.mapping.tiles.surviving import surviving_plan
 from dovetail.models import Job
 from dovetail.plans.arrange import arrange
 from dovetail.plans.words import plan_words
@@ -51,7 +51,7 @@ def planned(
     job: Job, cluster: Cluster, framework: Framework, kept: Evaluation | None, seconds: float
 ) -> Evaluation | None:
     """The best plan found in so many seconds, or the kept one where that is faster."""
-    found = free_plan(job, cluster, framework, time_limit_s=seconds).evaluation
+    found = free_plan(job, cluster, framework, FreeLimits(time_limit_s=seconds)).evaluation
     both = [plan for plan in (found, kept) if plan is not None]
     return min(both, key=lambda plan: plan.step_time_s, default=None)
 
@@ -72,7 +72,7 @@ def main() -> None:
         for what, share in [(what, share) for what in ("dies", "links") for share in SHARES]:
             dies, links = (share, 0.0) if what == "dies" else (0.0, share)
             drawn = [damaged(cluster, dies, links, seed) for seed in SEEDS]
-            kept = [kept_plan(healthy.plan, job, each, framework) for each in drawn]
+            kept = [surviving_plan(healthy.plan, job, each, framework) for each in drawn]
             again = [planned(job, each, framework, old, seconds) for each, old in zip(drawn, kept, strict=True)]
             dead = [len(each.defects[0].dead_dies) + len(each.defects[0].dead_links) for each in drawn]
             columns = " | ".join(kept_text(healthy, found) for found in (kept, again))

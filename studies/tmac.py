@@ -24,7 +24,7 @@ from dovetail.errors import InputError
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.hardware.wafer import Wafer
-from dovetail.mapping.tiles.free_plan import free_plan
+from dovetail.mapping.tiles.free_plan import FreeLimits, free_plan
 from dovetail.models import Job
 from dovetail.plans.plan import Plan
 from dovetail.plans.wafer_part import Stored, WaferPart
@@ -122,7 +122,7 @@ def tuned(place: Place, seconds: float) -> dict[str, Callable[[], tuple[Evaluati
         return place.stored(found.plan), None if place.store else found.certificate.gap
 
     def free() -> tuple[Evaluation | None, float | None]:
-        found = free_plan(place.job, place.cluster, place.framework, time_limit_s=seconds, simulate_top=3)
+        found = free_plan(place.job, place.cluster, place.framework, FreeLimits(time_limit_s=seconds), simulate_top=3)
         return found.evaluation, found.certificate.gap
 
     def partitioned() -> tuple[Evaluation | None, float | None]:

@@ -23,17 +23,16 @@ from dovetail.bounds.degree_bounds import DegreeBounds
 from dovetail.bounds.end_of_step_bounds import EndOfStepBounds
 from dovetail.cost.calibration import calibration
 from dovetail.frameworks import Framework
-from dovetail.mapping.tiles.block_lower_bound import block_lower_bound
-from dovetail.mapping.tiles.damaged_step import tiled_step_s
 from dovetail.mapping.tiles.skeletons import TileSkeleton
 from dovetail.mapping.tiles.tile_layers import TileLayers
+from dovetail.mapping.tiles.work_bounds import SkeletonBounds
 from dovetail.partition.layer_chain import stage_bytes
 from dovetail.partition.partition_layers import partition_layers
 from dovetail.partition.partition_plan import ChainBuilder
 from dovetail.plans.plan_file import Task, task_of
 from dovetail.plans.space import Space
 from dovetail.simulation import simulate
-from dovetail.step.evaluate import evaluate, profiled_job
+from dovetail.step.evaluate import evaluate, profiled_job, step_from
 from dovetail.step.facts import plan_facts
 from dovetail.step.formulas import FORMULAS
 from random_plans import random_plans_of
@@ -138,16 +137,19 @@ def of_partition() -> list[float]:
 def of_mapping() -> list[float]:
     job, framework = tasks()[0].job, frameworks.load("wafer")
     cluster = replace(hardware.wafer("watos-like"), rows=2, cols=2).cluster()
+    # links so slow that messages are not all hidden
+    slow = tuple(replace(tier, bytes_per_s=tier.bytes_per_s / 50_000) for tier in cluster.tiers)
     layers = TileLayers(job, cluster, framework, TileSkeleton(1, 2, 2, 4), zero_stage=1)
     document = with_changes(TINY, plan={"data_parallel": 2})
     plan = task_of(with_changes(document, cluster={"chips": 4, "tiers": None}), "tiny").plan
     facts = plan_facts(plan, framework, job)
-    profiled = profiled_job(plan, job, cluster, facts, calibration(cluster.chip, job.precision).efficiencies)
+    known = calibration(cluster.chip, job.precision).efficiencies
+    profiled = profiled_job(plan, job, replace(cluster, tiers=slow), facts, known)
     return numbers(
         layers.capacity_bytes,
         layers.in_flight,
-        block_lower_bound(layers),
-        tiled_step_s(plan, profiled, [1], [1.0, 50_000.0]),
+        SkeletonBounds(job, cluster, framework, {2}).pipeline(layers.skeleton, 1),
+        step_from(plan, profiled).seconds,
     )
 
 

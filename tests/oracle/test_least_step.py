@@ -8,18 +8,18 @@ from itertools import combinations_with_replacement, pairwise, product
 import numpy as np
 import pytest
 
-from dovetail.mapping.tiles.pipeline_floor import PipelineFloor
+from dovetail.mapping.tiles.pipeline_bound import PipelineBound
 from dovetail.pipeline.chunk_times import ChunkTimes
 from dovetail.pipeline.step_time import step_time
 from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
 
 
-def random_floor(random: np.random.Generator, stages: int, blocks: int, microbatches: int) -> PipelineFloor:
+def random_floor(random: np.random.Generator, stages: int, blocks: int, microbatches: int) -> PipelineBound:
     """Two classes, the main one last; each block saves little and is slow, or saves much and is fast."""
     saved = np.sort(random.integers(0, 9, (2, 2)), axis=1).astype(float)
     seconds = -np.sort(-random.integers(1, 9, (2, 2)), axis=1).astype(float)
     ends = random.choice([0.0, 1.0, 5.0], (2, 2))
-    return PipelineFloor(
+    return PipelineBound(
         order=np.array([0] * int(random.integers(0, 2)) + [1] * blocks),
         main=1,
         pipeline=(stages, microbatches),
@@ -34,7 +34,7 @@ def random_floor(random: np.random.Generator, stages: int, blocks: int, microbat
     )
 
 
-def stage_s(floor: PipelineFloor, classes: list[int], stage: int) -> float:
+def stage_s(floor: PipelineBound, classes: list[int], stage: int) -> float:
     """The fewest seconds of a micro-batch over all choices of the blocks of a stage that fit."""
     stages, microbatches = floor.pipeline
     first, last = stage == 0, stage == stages - 1
@@ -48,7 +48,7 @@ def stage_s(floor: PipelineFloor, classes: list[int], stage: int) -> float:
     return best + first * floor.ends_s[0] + last * floor.ends_s[1]
 
 
-def by_trying_all(floor: PipelineFloor) -> float:
+def by_trying_all(floor: PipelineBound) -> float:
     """The least over all deals of blocks."""
     (stages, microbatches), order, best = floor.pipeline, floor.order.tolist(), float("inf")
     for cuts in combinations_with_replacement(range(len(order) + 1), stages - 1):
@@ -108,7 +108,7 @@ def test_no_schedule_of_equal_stages_is_faster(schedule):
         )
         step = float(step_time(Pipeline(PipelineSchedule(schedule), p, m, 1), chunks)[0])
         total = forward + of_input + of_weight
-        floor = PipelineFloor(
+        floor = PipelineBound(
             np.zeros(p, np.int64), 0, (p, m), np.array([[1.0]]), np.array([[total]]), np.array([forward]),
             np.array([1.0]), np.zeros(2), np.zeros(2), 1e9, 0.0,
         )  # fmt: skip

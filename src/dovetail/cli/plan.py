@@ -13,7 +13,6 @@ from dovetail.cli.defects import DefectOptions, DefectRate, Defects, LinkDefectR
 from dovetail.cli.exit_codes import EXIT_ANSWERED, EXIT_INFEASIBLE, EXIT_INTERRUPTED, EXIT_NOTHING_FOUND
 from dovetail.cli.figures import parse_tokens
 from dovetail.cli.interrupt import Interrupt
-from dovetail.cli.kept import kept_fields
 from dovetail.cli.output import check_target, print_json
 from dovetail.cli.plan_progress import PlanProgress
 from dovetail.cli.plan_request import Objective, PlanRequest, Strategy
@@ -27,11 +26,12 @@ from dovetail.cli.plan_view import (
     write_plan,
 )
 from dovetail.cli.question import Asked, asked
+from dovetail.cli.surviving import surviving_fields
 from dovetail.errors import InputError, quoted
 from dovetail.units import parse
 
 if TYPE_CHECKING:
-    from dovetail.cli.kept import KeptPlan
+    from dovetail.cli.surviving import SurvivingPlan
     from dovetail.plans.plan_file import Question
     from dovetail.search import Answer, Space
     from dovetail.search.pareto_front import Training
@@ -163,13 +163,13 @@ def _searched(question: Question, request: PlanRequest, interrupt: Interrupt) ->
     job, cluster, framework = question.job, question.cluster, question.framework
     limit, top = request.time_limit_s, request.simulate_top
     if request.strategy == "free":
-        from dovetail.mapping.tiles.free_plan import free_plan
+        from dovetail.mapping.tiles.free_plan import FreeLimits, free_plan
 
         return free_plan(
             job,
             cluster,
             framework,
-            time_limit_s=limit,
+            FreeLimits(time_limit_s=limit),
             simulate_top=top,
             lends=request.lend,
             on_progress=interrupt.notice,
@@ -217,10 +217,10 @@ def _show(answer: Answer, asked_for: Asked, question: Question, request: PlanReq
     explanation = interrupt.unless(lambda: _explained(answer, request))
     suggested = None if request.strategy == "free" else interrupt.unless(lambda: _suggested(answer))
     held = None if request.covers is None else _covered(answer, request.covers)
-    kept = None if request.keep is None else _kept(answer, request.keep)
+    kept = None if request.keep is None else _surviving(answer, request.keep)
     if request.as_json:
         fields = answer_fields(answer, training=training, ideal=ideal, explanation=explanation)
-        print_json(fields | suggestion_fields(suggested) | covered_fields(held) | kept_fields(kept))
+        print_json(fields | suggestion_fields(suggested) | covered_fields(held) | surviving_fields(kept))
     else:
         print_answer(answer, training=training, ideal=ideal, explanation=explanation)
         print_suggestions(suggested)
@@ -242,11 +242,11 @@ def _check_damaged(question: Question, request: PlanRequest) -> None:
         raise InputError("--keep", "compares with a damaged wafer", "give --defects or --defect-rate")
 
 
-def _kept(answer: Answer, file: Path) -> KeptPlan:
+def _surviving(answer: Answer, file: Path) -> SurvivingPlan:
     """What the plan of a file still does on the damaged wafer of an answer."""
-    from dovetail.cli.kept import kept_on
+    from dovetail.cli.surviving import surviving_on
 
-    return kept_on(answer, file)
+    return surviving_on(answer, file)
 
 
 def _check_free(request: PlanRequest, *, several: bool) -> None:

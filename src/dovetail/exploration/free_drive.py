@@ -210,7 +210,7 @@ class _Queue:
             stage = int(known.stages[row])
             if self._asked[row] != stage or (chosen and stage != FreeStage.BLOCKS):
                 continue
-            if stage == FreeStage.BLOCKS and not self._stands_alone(row):
+            if stage == FreeStage.BLOCKS and not self._is_complete(row):
                 continue
             chosen.append(row)
             if stage != FreeStage.BLOCKS or len(chosen) == size:
@@ -219,7 +219,7 @@ class _Queue:
         self._asked[rows] += 1
         return rows
 
-    def _stands_alone(self, row: int) -> bool:
+    def _is_complete(self, row: int) -> bool:
         """Whether no candidate before it has the same figures; if one has, it stands for both."""
         if self.study.objectives != ("step_time",):
             return True

@@ -17,8 +17,8 @@ from dovetail.exploration.best_plans import PlanSearch, SearchedCandidate, bound
 from dovetail.exploration.lower_bounds import candidate_lower_bounds
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.hardware import Cluster
-from dovetail.mapping.tiles.floors import least_free_s
-from dovetail.mapping.tiles.free_plan import free_plan
+from dovetail.mapping.tiles.free_plan import FreeLimits, free_plan
+from dovetail.mapping.tiles.work_bounds import least_free_s
 from dovetail.models import Job
 from dovetail.plans.space import Space
 from dovetail.search.answer import Answer
@@ -76,9 +76,8 @@ def _free_search(
 ) -> tuple[Answer, float]:
     assert study.mapping is not None
     # without named strategies of its own: their search is limited by the clock
-    answer = free_plan(
-        job, cluster, study.framework, below_s=below_s, gap=study.mapping.gap, work_limit=work_limit, named_s=0.0
-    )
+    ends = FreeLimits(below_s=below_s, gap=study.mapping.gap, work_limit=work_limit, named_s=0.0)
+    answer = free_plan(job, cluster, study.framework, ends)
     return answer, bound_of(answer)
 
 

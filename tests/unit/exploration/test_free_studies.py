@@ -20,7 +20,7 @@ from dovetail.exploration.free_plans import FreeStage, free_rows
 from dovetail.exploration.resolved import study_of
 from dovetail.exploration.result import StudyResult
 from dovetail.exploration.study import Study
-from dovetail.mapping.tiles.free_plan import free_plan
+from dovetail.mapping.tiles.free_plan import FreeLimits, free_plan
 from dovetail.search.answer import Answer
 from dovetail.search.plan import plan
 from dovetail.simulation import simulate
@@ -96,7 +96,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     result = study.run(folder / "run")
     kept = np.nonzero(study.space.keeps(np.arange(study.space.size)))[0].tolist()
     # power limits come last: of two designs that differ in nothing else one is enough
-    by_design = {d: free_plan(study.jobs[0].job, study.cluster_of(d), study.framework, named_s=0.0) for d in kept[::2]}
+    by_design = {
+        d: free_plan(study.jobs[0].job, study.cluster_of(d), study.framework, FreeLimits(named_s=0.0))
+        for d in kept[::2]
+    }
     return Whole(study, result.document, files_of(folder), by_design)
 
 

@@ -9,7 +9,7 @@ import pytest
 import dovetail as dt
 from dovetail import frameworks, hardware, models
 from dovetail.errors import InputError
-from dovetail.mapping.tiles.free_plan import FreeSearch, free_plan
+from dovetail.mapping.tiles.free_plan import FreeLimits, FreeSearch, free_plan
 from dovetail.mapping.tiles.skeletons import tile_skeletons
 from dovetail.models import Job
 from dovetail.plans.plan_file import task_of
@@ -25,7 +25,7 @@ JOB = Job(models.load("gpt3-1.3b"), seq_len=1024, global_batch=8)
 
 @pytest.fixture(scope="module")
 def answer():
-    return free_plan(JOB, SMALL, simulate_top=2, named_s=float("inf"))
+    return free_plan(JOB, SMALL, limits=FreeLimits(named_s=float("inf")), simulate_top=2)
 
 
 def test_no_named_strategy_is_faster(answer):
@@ -77,7 +77,7 @@ def test_bounds_hold_for_every_skeleton_that_is_placed():
 
 def test_nothing_that_takes_as_long_is_of_interest(answer):
     best_s = answer.evaluation.step_time_s
-    beaten = free_plan(JOB, SMALL, below_s=0.9 * best_s, named_s=0.0)
+    beaten = free_plan(JOB, SMALL, limits=FreeLimits(below_s=0.9 * best_s, named_s=0.0))
     assert beaten.evaluation is None
     assert beaten.certificate.status == "feasible"
     assert 0.9 * best_s <= beaten.certificate.lower_bound_s <= best_s * (1 + 1e-9)
@@ -90,16 +90,16 @@ def test_a_search_ends_within_its_gap_or_when_told():
         told.append(progress)
         return False
 
-    loose = free_plan(JOB, SMALL, gap=0.2, named_s=0.0, on_progress=listen)
+    loose = free_plan(JOB, SMALL, limits=FreeLimits(gap=0.2, named_s=0.0), on_progress=listen)
     assert loose.certificate.gap <= 0.2
     assert told
     bounds = [each.lower_bound_s for each in told]
     assert bounds == sorted(bounds)
     assert all(bound <= loose.step_time_s * (1 + 1e-9) for bound in bounds)
-    ended = free_plan(JOB, SMALL, named_s=0.0, on_progress=lambda _: True)
+    ended = free_plan(JOB, SMALL, limits=FreeLimits(named_s=0.0), on_progress=lambda _: True)
     assert ended.evaluation is None
     assert ended.certificate.lower_bound_s > 0
-    limited = free_plan(JOB, SMALL, named_s=0.0, work_limit=1)
+    limited = free_plan(JOB, SMALL, limits=FreeLimits(named_s=0.0, work_limit=1))
     assert limited.certificate.evaluated <= 1
 
 
@@ -110,6 +110,6 @@ def test_frameworks_that_run_names_alone_are_refused():
 
 def test_a_job_that_fits_nowhere_has_no_plan():
     little = replace(WATOS, rows=1, cols=2, die=replace(WATOS.die, hbm_bytes=1e8), name="little").cluster()
-    found = free_plan(JOB, little, named_s=float("inf"))
+    found = free_plan(JOB, little, limits=FreeLimits(named_s=float("inf")))
     assert found.evaluation is None
     assert found.certificate.status == "infeasible"

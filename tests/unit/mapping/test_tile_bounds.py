@@ -14,13 +14,13 @@ from dovetail.mapping.layouts.layer_problem import LayoutSpace, layer_problem
 from dovetail.mapping.layouts.options import layer_variables
 from dovetail.mapping.layouts.shards import LayerShards
 from dovetail.mapping.layouts.times import seconds_of
-from dovetail.mapping.tiles.floors import SkeletonFloors, least_free_s
 from dovetail.mapping.tiles.free_search import FreeSearch
 from dovetail.mapping.tiles.local_shapes import local_shapes
 from dovetail.mapping.tiles.priced_lower_bound import PricedBlock, flights
 from dovetail.mapping.tiles.skeletons import TileSkeleton, tile_skeletons
 from dovetail.mapping.tiles.tile_layers import TileLayers
 from dovetail.mapping.tiles.tile_layouts import searched_tiles
+from dovetail.mapping.tiles.work_bounds import SkeletonBounds, least_free_s
 from dovetail.models import Job
 
 WATOS, WAFER = hardware.wafer("watos-like"), frameworks.load("wafer")
@@ -52,7 +52,7 @@ def test_no_sharding_of_an_operator_is_faster_than_its_floor(job, dies, batch):
 
 def test_the_lowest_floor_is_that_of_all_skeletons():
     skeletons = list(tile_skeletons(SMALL, JOB.global_batch, JOB.model.num_layers))
-    floors = SkeletonFloors(JOB, SMALL, WAFER, {each.dies for each in skeletons})
+    floors = SkeletonBounds(JOB, SMALL, WAFER, {each.dies for each in skeletons})
     lowest = min(floors.bounds(skeletons, stage).min() for stage in (1, 3))
     assert least_free_s(JOB, SMALL, WAFER) == pytest.approx(lowest, rel=1e-9)
     for below in (0.5 * lowest, 0.99 * lowest):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from dovetail import frameworks
@@ -11,9 +12,9 @@ from dovetail.arrays import TOLERANCE
 from dovetail.errors import InputError
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
-from dovetail.mapping.tiles.floors import ZERO_STAGES
 from dovetail.mapping.tiles.free_search import SCHEDULES, FreeSearch
 from dovetail.mapping.tiles.skeletons import TileSkeleton
+from dovetail.mapping.tiles.work_bounds import ZERO_STAGES
 from dovetail.models import Job
 from dovetail.plans.space import Space
 from dovetail.search.answer import Alternative, Answer, SimulatedPlan
@@ -24,7 +25,7 @@ from dovetail.simulation import simulate
 from dovetail.step.evaluate import Evaluation, evaluate
 from dovetail.step.evaluate import least_step_s as least_simulated_s
 
-__all__ = ["SCHEDULES", "ZERO_STAGES", "FreeSearch", "free_plan"]
+__all__ = ["SCHEDULES", "ZERO_STAGES", "FreeLimits", "FreeSearch", "free_plan"]
 
 #: Seconds the search of named strategies may take first, and its share of a time limit.
 NAMED_S, NAMED_SHARE = 10.0, 0.1
@@ -33,31 +34,44 @@ NAMED_S, NAMED_SHARE = 10.0, 0.1
 ALTERNATIVES = 5
 
 
+@dataclass(frozen=True, slots=True)
+class FreeLimits:
+    """Where a search of free plans may end."""
+
+    time_limit_s: float | None = None
+    #: what takes as long is of no interest; an answer without a plan then says what is proven
+    below_s: float = float("inf")
+    #: how close to the best an answer has to be, as a part of it
+    gap: float = 0.0
+    #: most skeletons that are looked into
+    work_limit: int | None = None
+    #: seconds that named strategies are searched first
+    named_s: float = NAMED_S
+
+
+#: To the end, but for named strategies.
+NO_LIMITS = FreeLimits()
+
+
 def free_plan(
     job: Job,
     cluster: Cluster,
     framework: Framework | str = "wafer",
+    limits: FreeLimits = NO_LIMITS,
     *,
-    time_limit_s: float | None = None,
-    below_s: float | None = None,
-    gap: float = 0.0,
-    work_limit: int | None = None,
     simulate_top: int = 0,
-    named_s: float = NAMED_S,
     lends: bool = False,
     on_progress: Listener | None = None,
 ) -> Answer:
     """The fastest plan found with operators sharded freely on the tiles of stages, and a bound for all of them.
 
-    We search named strategies first, for at most `named_s`, so the answer is never slower than the best of them found.
+    We search named strategies first, so the answer is never slower than the best of them found.
     Skeletons (tile, stages, sequences of a micro-batch, store) follow in the order of their lower bounds, which get
     tighter step by step; the layouts that are cheapest at the prices of memory of a bound are placed on stages, with
     what every block recomputes. With `lends` stages may hold activations for each other.
 
-    The search ends when nothing can be faster by more than `gap` as a part, when `work_limit` skeletons were looked
-    into, or in time. With `below_s` nothing that takes as long is of interest, and an answer without a plan says what
-    is proven. With `simulate_top` we simulate that many of the best plans and answer with the fastest. `on_progress` is
-    told how far the search is; where it returns True the search ends.
+    With `simulate_top` we simulate that many of the best plans and answer with the fastest. `on_progress` is told how
+    far the search is; where it returns True the search ends.
     """
     framework = frameworks.load(framework) if isinstance(framework, str) else framework
     if not framework.layouts:
@@ -70,17 +84,18 @@ def free_plan(
         job,
         cluster,
         framework,
-        deadline=float("inf") if time_limit_s is None else start + time_limit_s,
+        deadline=float("inf") if limits.time_limit_s is None else start + limits.time_limit_s,
         zero_stages=stages,
-        below_s=float("inf") if below_s is None else below_s,
-        gap=gap,
+        below_s=limits.below_s,
+        gap=limits.gap,
         lends=lends,
-        work_limit=work_limit,
+        work_limit=limits.work_limit,
     )
     report = _Report(search, on_progress)
     search.stop = report.is_told_to_end
-    if time_limit_s is not None:
-        named_s = min(named_s, NAMED_SHARE * time_limit_s)
+    named_s = limits.named_s
+    if limits.time_limit_s is not None:
+        named_s = min(named_s, NAMED_SHARE * limits.time_limit_s)
     if named_s > 0 and not cluster.defects:
         _search_named(search, report, named_s)
     search.run()

@@ -17,17 +17,18 @@ from dovetail.layout.encoding import TileLayouts
 from dovetail.mapping.layouts.axis_labels import Allowed
 from dovetail.mapping.layouts.groups import Together
 from dovetail.mapping.layouts.tile import LayerTile
-from dovetail.mapping.tiles.floors import ZERO_STAGES, SkeletonFloors
 from dovetail.mapping.tiles.partitioned import partitioned
-from dovetail.mapping.tiles.pipeline_floor import PipelineFloor
+from dovetail.mapping.tiles.pipeline_bound import PipelineBound
 from dovetail.mapping.tiles.priced_lower_bound import Line, PricedLayout, as_lines, flights
 from dovetail.mapping.tiles.sites import stage_places
 from dovetail.mapping.tiles.skeletons import TileSkeleton, tile_skeletons
 from dovetail.mapping.tiles.tile_layers import TileLayers
 from dovetail.mapping.tiles.tile_layouts import TileSearch, searched_tiles
+from dovetail.mapping.tiles.work_bounds import ZERO_STAGES, SkeletonBounds
 from dovetail.models import Job
 from dovetail.plans.wafer_part import STORE_CHOICES, StageTile, Stored
 from dovetail.plans.wafer_tiles import is_wafer
+from dovetail.search.time_limit import OutOfTimeError
 from dovetail.step.evaluate import Evaluation
 
 #: Pipeline schedules to try.
@@ -47,10 +48,6 @@ FIRST_TILES = 12
 MUCH = 0.01
 
 
-class OutOfTimeError(Exception):
-    """The search has to end."""
-
-
 @dataclass(slots=True)
 class Branch:
     """A skeleton under a ZeRO stage, and once it is known the tile its layers lie on."""
@@ -60,7 +57,7 @@ class Branch:
     tile: LayerTile | None = None
     #: how operators are grouped, once the fastest layout is known
     together: Together | None = None
-    floor: PipelineFloor | None = None
+    floor: PipelineBound | None = None
     #: layouts worth placing, once memory has a price
     found: list[PricedLayout] | None = None
     #: layouts that are cheapest if state alone has a price, and the bounds they give
@@ -122,11 +119,11 @@ class FreeSearch:
         return [each for each in every if each.stages <= self.most_stages]
 
     @cached_property
-    def _floors(self) -> dict[tuple[Stored, ...], SkeletonFloors]:
+    def _bounds_by_store(self) -> dict[tuple[Stored, ...], SkeletonBounds]:
         """Lower bounds from work alone, by what a store has."""
         dies = {each.dies for each in self.skeletons}
         stores = dict.fromkeys(each.store for each in self.skeletons)
-        return {store: SkeletonFloors(self.job, self.cluster, self.framework, dies, store) for store in stores}
+        return {store: SkeletonBounds(self.job, self.cluster, self.framework, dies, store) for store in stores}
 
     @property
     def late(self) -> bool:
@@ -168,7 +165,7 @@ class FreeSearch:
 
     def run(self) -> None:
         """Searches until no branch can be faster, or time runs out."""
-        for store, floors in self._floors.items():
+        for store, floors in self._bounds_by_store.items():
             skeletons = [each for each in self.skeletons if each.store == store]
             for zero_stage in self.zero_stages:
                 # weights in a store are gathered by the layer at work
@@ -247,7 +244,7 @@ class FreeSearch:
         skeleton, tile = branch.skeleton, branch.tile
         layers = self._layers(skeleton, branch.zero_stage)
         if tile is None:
-            floor = self._floors[skeleton.store].pipeline(skeleton, branch.zero_stage)
+            floor = self._bounds_by_store[skeleton.store].pipeline(skeleton, branch.zero_stage)
             bound_s = max(bound_s, self._bound(branch, floor, ()))
             if bound_s == float("inf"):
                 return []
@@ -289,7 +286,7 @@ class FreeSearch:
         """Whether layers and recompute of a layout are placed in the best way."""
         return not self._lends(branch) and "activations" not in branch.skeleton.store
 
-    def _bound(self, branch: Branch, floor: PipelineFloor, lines: Sequence[Line]) -> float:
+    def _bound(self, branch: Branch, floor: PipelineBound, lines: Sequence[Line]) -> float:
         """The bound of a branch; what stages hold for each other has no price."""
         return floor.least_lending_s() if self._lends(branch) else floor.least_s(as_lines(lines))
 

@@ -24,7 +24,7 @@ from dovetail.models import Job
 from dovetail.plans.space import divisors
 
 
-class _Shapes:
+class _DieParts:
     """The distinct shapes on a die of operators with the same dims, as divisors of those of the whole batch."""
 
     def __init__(self, operator: Operator, sizes: Mapping[int, Sizes]) -> None:
@@ -87,8 +87,8 @@ class LocalShapes:
         self.batches = tuple(divisors(global_batch))
         self.sizes = {b: graph.resolve(batch=b, seq=seq_len) for b in self.batches}
         self._tensors = {**backward.graph.tensors, **graph.tensors}
-        alike: dict[object, _Shapes] = {}
-        self._shapes = [alike.setdefault(_signature(o), _Shapes(o, self.sizes)) for o in self.operators]
+        alike: dict[object, _DieParts] = {}
+        self._shapes = [alike.setdefault(_signature(o), _DieParts(o, self.sizes)) for o in self.operators]
         self._timed: dict[tuple[float, ...], tuple[list[int], list[Floats]]] = {}
 
     def least_seconds(self, dies: Sequence[int], chip: ChipUnits, widths: Mapping[Element, int]) -> Floats:

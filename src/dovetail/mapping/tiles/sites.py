@@ -16,7 +16,7 @@ from dovetail.plans.wafer_tiles import wafer_shape
 #: Nodes of a search for places: enough to find some, if not always the nearest to each other.
 NODES = 2_000
 
-_Shape = tuple[int, int]
+_Extent = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class UncutGrid(WaferGrid):
         return uncut and WaferGrid.is_connected(self, tile)
 
 
-def grid_of(shape: _Shape, defects: DefectMap) -> WaferGrid:
+def grid_of(shape: _Extent, defects: DefectMap) -> WaferGrid:
     """A wafer with columns before rows, as tilings have it."""
     dead = frozenset((col, row) for row, col in defects.dead_dies)
     ends = (sorted(((a[1], a[0]), (b[1], b[0]))) for a, b in defects.dead_links)
@@ -68,7 +68,7 @@ def stage_places(cluster: Cluster, rows: int, cols: int, stages: int) -> tuple[t
 
 
 def _filled(
-    shape: _Shape, defects: tuple[DefectMap, ...], rows: int, cols: int, stages: int, *, uncut: bool
+    shape: _Extent, defects: tuple[DefectMap, ...], rows: int, cols: int, stages: int, *, uncut: bool
 ) -> tuple[StageTile, ...]:
     """Wafer after wafer as many stages as fit; empty where some are left over."""
     tiles: list[StageTile] = []
@@ -83,8 +83,8 @@ def _filled(
 
 @lru_cache(maxsize=4096)
 def _most(
-    shape: _Shape, defects: DefectMap, rows: int, cols: int, *, uncut: bool = False
-) -> tuple[int, tuple[_Shape, ...]]:
+    shape: _Extent, defects: DefectMap, rows: int, cols: int, *, uncut: bool = False
+) -> tuple[int, tuple[_Extent, ...]]:
     """The most tiles of a wafer, and the shapes they have: as asked for, turned, or both where more fit that way."""
     grid, turned = _grid(shape, defects, uncut=uncut), (cols, rows)
     ways = [((rows, cols),)] if rows == cols else [((rows, cols),), (turned,), ((rows, cols), turned)]
@@ -95,13 +95,13 @@ def _most(
 
 @lru_cache(maxsize=4096)
 def _placed(
-    shape: _Shape, defects: DefectMap, ways: tuple[_Shape, ...], stages: int, *, uncut: bool
+    shape: _Extent, defects: DefectMap, ways: tuple[_Extent, ...], stages: int, *, uncut: bool
 ) -> tuple[Tile, ...]:
     edges = [(stage, stage + 1, 1.0) for stage in range(stages - 1)]
     grid = _grid(shape, defects, uncut=uncut)
     return place_tiles(grid, [StageShapes(ways)] * stages, edges, node_limit=NODES).tiles
 
 
-def _grid(shape: _Shape, defects: DefectMap, *, uncut: bool) -> WaferGrid:
+def _grid(shape: _Extent, defects: DefectMap, *, uncut: bool) -> WaferGrid:
     grid = grid_of(shape, defects)
     return UncutGrid(grid.rows, grid.cols, grid.dead, grid.dead_links) if uncut else grid

@@ -22,7 +22,7 @@ from dovetail.graph.size import as_array
 from dovetail.hardware import Cluster
 from dovetail.mapping.tiles.least_step_kernels import pipelines_least_s
 from dovetail.mapping.tiles.local_shapes import LocalShapes, local_shapes
-from dovetail.mapping.tiles.pipeline_floor import PipelineFloor
+from dovetail.mapping.tiles.pipeline_bound import PipelineBound
 from dovetail.mapping.tiles.skeletons import TileSkeleton, tile_skeletons
 from dovetail.models import Job
 from dovetail.plans.stage_tiles import num_wafers
@@ -52,7 +52,7 @@ def least_free_s(
     lowest = float("inf")
     by_store = skeletons_by_store(cluster, job)
     for store, skeletons in by_store.items():
-        floors = SkeletonFloors(job, cluster, framework, {skeleton.dies for skeleton in skeletons}, store)
+        floors = SkeletonBounds(job, cluster, framework, {skeleton.dies for skeleton in skeletons}, store)
         zero_stage = floors.lightest(zero_stages)
         lowest = min(lowest, floors.lowest_s(skeletons, zero_stage, min(below_s, lowest)))
     return lowest
@@ -67,7 +67,7 @@ def skeletons_by_store(cluster: Cluster, job: Job) -> dict[tuple[Stored, ...], l
 
 
 @dataclass(frozen=True, slots=True)
-class ClassFloors:
+class ClassBounds:
     """Lower bounds of a layer class, by number of dies and sequences of a micro-batch."""
 
     #: bytes a micro-batch saves, ascending along the last axis, and the fewest seconds with each
@@ -81,7 +81,7 @@ class ClassFloors:
         return self.seconds[..., -1]
 
 
-class SkeletonFloors:
+class SkeletonBounds:
     """Lower bounds of the skeletons of a job on a cluster."""
 
     def __init__(
@@ -106,7 +106,7 @@ class SkeletonFloors:
         graph = job.graph()
         counts, shapes = graph.counts(), local_shapes(job)
         self._blocks = [name for name in counts if is_block(graph.layers[name])]
-        self._classes = {name: self._class_floors(shapes[name]) for name in counts}
+        self._classes = {name: self._class_bounds(shapes[name]) for name in counts}
         self._main = max(range(len(self._blocks)), key=lambda place: counts[self._blocks[place]])
 
     @property
@@ -174,12 +174,12 @@ class SkeletonFloors:
         )
         return np.maximum(least, self._streamed_s(microbatches)) + update
 
-    def pipeline(self, skeleton: TileSkeleton, zero_stage: int) -> PipelineFloor:
+    def pipeline(self, skeleton: TileSkeleton, zero_stage: int) -> PipelineBound:
         """The bound of one skeleton."""
         dies, batch = self._dies.index(skeleton.dies), self.batches.index(skeleton.batch)
         staged, microbatches = int(skeleton.stages > 1), self.job.global_batch // skeleton.batch
         saved, seconds, forward = self._block_tables
-        return PipelineFloor(
+        return PipelineBound(
             self._order,
             self._main,
             (skeleton.stages, microbatches),
@@ -264,7 +264,7 @@ class SkeletonFloors:
         parameters = np.array([alone, both])
         return np.array(each)[:, None, None] * parameters[:, :, None] / np.array(self._dies, np.float64)
 
-    def _class_floors(self, shapes: LocalShapes) -> ClassFloors:
+    def _class_bounds(self, shapes: LocalShapes) -> ClassBounds:
         least = shapes.least_seconds(self._dies, self._units, self.job.element_bytes())
         forward = least[..., : shapes.forward]
         inputs, outputs = self._saved(shapes)
@@ -278,7 +278,7 @@ class SkeletonFloors:
         everything = inputs[None, :] / np.array(self._dies, np.float64)[:, None] + bytes_by.sum(axis=-1)
         saved = everything[..., None] - np.concatenate([nothing, bytes_by.cumsum(axis=-1)], axis=-1)
         seconds = least.sum(axis=-1)[..., None] + np.concatenate([nothing, again_s.cumsum(axis=-1)], axis=-1)
-        return ClassFloors(saved[..., ::-1].copy(), seconds[..., ::-1].copy(), forward.sum(axis=-1))
+        return ClassBounds(saved[..., ::-1].copy(), seconds[..., ::-1].copy(), forward.sum(axis=-1))
 
     def _saved(self, shapes: LocalShapes) -> tuple[Floats, Floats]:
         """Bytes of a micro-batch of each size on all dies: of saved inputs, and of saved outputs by operator."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptPlan:
+class SurvivingPlan:
     """Step times of a plan on the whole wafer and on the damaged one, and of the plan made for that."""
 
     whole_s: float
@@ -36,11 +36,11 @@ class KeptPlan:
         return f"keeps {kept} of its throughput ({seconds_text(self.kept_s)} a step{without}); {planned}"
 
 
-def kept_on(answer: Answer, file: Path) -> KeptPlan:
+def surviving_on(answer: Answer, file: Path) -> SurvivingPlan:
     """The plan of a file held against an answer for a damaged wafer."""
     from dataclasses import replace
 
-    from dovetail.mapping.tiles.kept import kept_plan
+    from dovetail.mapping.tiles.surviving import surviving_plan
     from dovetail.plans.plan_file import load_task
     from dovetail.step.evaluate import evaluate
 
@@ -50,12 +50,12 @@ def kept_on(answer: Answer, file: Path) -> KeptPlan:
     if (task.job, replace(task.cluster, defects=())) != (answer.job, replace(answer.cluster, defects=())):
         raise InputError("--keep", f"{file} is for another job or wafer", "give a plan of the same question")
     whole = evaluate(task.plan, task.job, task.cluster, task.framework, energy=False)
-    kept = kept_plan(task.plan, answer.job, answer.cluster, answer.framework)
+    kept = surviving_plan(task.plan, answer.job, answer.cluster, answer.framework)
     stages = task.plan.pipeline_parallel, 0 if kept is None else kept.plan.pipeline_parallel
-    return KeptPlan(whole.step_time_s, None if kept is None else kept.step_time_s, answer.step_time_s, stages)
+    return SurvivingPlan(whole.step_time_s, None if kept is None else kept.step_time_s, answer.step_time_s, stages)
 
 
-def kept_fields(kept: KeptPlan | None) -> dict[str, Any]:
+def surviving_fields(kept: SurvivingPlan | None) -> dict[str, Any]:
     """The same as JSON."""
     if kept is None:
         return {}

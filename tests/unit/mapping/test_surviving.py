@@ -8,7 +8,7 @@ import pytest
 
 from dovetail import frameworks
 from dovetail.hardware import Cluster, DefectMap
-from dovetail.mapping.tiles.kept import kept_plan
+from dovetail.mapping.tiles.surviving import surviving_plan
 from dovetail.plans.plan import Plan
 from dovetail.plans.stage_tiles import check_wafer, handover, stage_tiles
 from dovetail.plans.wafer_part import Loan, WaferPart
@@ -27,7 +27,7 @@ def plan_of(stages: int = 4, **fields: object) -> Plan:
 
 def kept(defects: DefectMap, plan: Plan | None = None, cluster: Cluster = WHOLE) -> Evaluation | None:
     damaged = replace(cluster, defects=(defects,))
-    found = kept_plan(plan or plan_of(), JOB, damaged, FRAMEWORK)
+    found = surviving_plan(plan or plan_of(), JOB, damaged, FRAMEWORK)
     if found is not None:
         # a plan around what is dead is one that runs
         check_wafer(found.plan, damaged)
@@ -38,7 +38,7 @@ def test_nothing_dead_changes_nothing() -> None:
     plan = plan_of()
     own = evaluate(plan, JOB, WHOLE, FRAMEWORK)
     for cluster in (WHOLE, replace(WHOLE, defects=(DefectMap(),))):
-        found = kept_plan(plan, JOB, cluster, FRAMEWORK)
+        found = surviving_plan(plan, JOB, cluster, FRAMEWORK)
         assert found is not None
         assert found.step_time_s == pytest.approx(own.step_time_s, rel=1e-12)
         assert stage_tiles(found.plan, cluster) == stage_tiles(plan, WHOLE)
@@ -138,7 +138,7 @@ def test_each_wafer_has_its_own_survivors() -> None:
     two = wafers(4, 4, 2)
     plan = plan_of(8)
     damaged = replace(two, defects=(DefectMap(((0, 0),)), DefectMap(((3, 3), (0, 1)))))
-    found = kept_plan(plan, JOB, damaged, FRAMEWORK)
+    found = surviving_plan(plan, JOB, damaged, FRAMEWORK)
     assert found is not None
     check_wafer(found.plan, damaged)
     assert sorted((t.wafer, t.row, t.col) for t in stage_tiles(found.plan, two)) == [

@@ -16,7 +16,7 @@ from dovetail.plans.wafer_tiles import wafer_shape
 from dovetail.step.evaluate import Evaluation, evaluate
 
 
-def kept_plan(plan: Plan, job: Job, cluster: Cluster, framework: Framework) -> Evaluation | None:
+def surviving_plan(plan: Plan, job: Job, cluster: Cluster, framework: Framework) -> Evaluation | None:
     """A plan with layouts on a damaged wafer; None if nothing of it fits.
 
     Tiles stay where they are. A tile with a dead die is lost, and so is one whose dies cannot reach each other. If the

@@ -15,7 +15,7 @@ NO_LINES = np.zeros((0, 3))
 
 
 @dataclass(frozen=True, slots=True)
-class PipelineFloor:
+class PipelineBound:
     """What is known of one skeleton; knowing more of its blocks raises the bound."""
 
     #: the class of every block in order, and the number of the main one
@@ -41,13 +41,13 @@ class PipelineFloor:
         """The memory of a die for each block."""
         return self.pipeline[0] * self.capacity_bytes / len(self.order)
 
-    def with_block(self, least_s: float) -> PipelineFloor:
+    def with_block(self, least_s: float) -> PipelineBound:
         """The same if no layout of the main block takes less."""
         seconds = self.seconds.copy()
         seconds[self.main] += max(least_s - seconds[self.main, -1], 0.0)
         return replace(self, seconds=seconds)
 
-    def with_ends(self, ends_s: tuple[float, float]) -> PipelineFloor:
+    def with_ends(self, ends_s: tuple[float, float]) -> PipelineBound:
         """The same if no layout of the other layers takes less."""
         return replace(self, ends_s=np.maximum(self.ends_s, ends_s))
 
