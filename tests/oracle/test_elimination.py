@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from dovetail.mapping.elimination import cheapest, closed_walk, frontier, min_plus, min_plus_power, pareto, through
+from dovetail.mapping.elimination import cheapest, frontier, min_plus, pareto, through
 from small_cost_problems import every_choice, random_problem, undominated_rows
 
 PROBLEMS = 3000 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 330
@@ -126,17 +126,3 @@ def test_a_front_with_little_work_says_what_it_proves():
                 assert (found.points <= cost * ((1 + found.epsilon) * (1 + 1e-11))).all(axis=1).any(), (seed, cost)
     assert min(proved) == 0.0
     assert any(0 < epsilon < np.inf for epsilon in proved)
-
-
-def test_powers_are_those_of_step_after_step():
-    rng = np.random.default_rng(5)
-    for size, n in ((1, 3), (2, 0), (3, 1), (4, 6), (7, 13), (70, 32)):
-        matrix = rng.integers(0, 50, (size, size)).astype(float)
-        matrix[rng.random((size, size)) < 0.3] = np.inf
-        expected = np.where(np.eye(size, dtype=bool), 0.0, np.inf)
-        for _ in range(n):
-            expected = (expected[:, :, None] + matrix[None, :, :]).min(axis=1)
-        assert np.array_equal(min_plus_power(matrix, n), expected)
-        walk = closed_walk(matrix, n)
-        assert walk.cost == np.diag(expected).min()
-        assert walk.staying_cost >= walk.cost

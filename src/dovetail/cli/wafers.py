@@ -12,6 +12,7 @@ import typer
 import dovetail as dt
 from dovetail.cli.figures import AsJson, doubts_facts, print_tiers, quantity_text
 from dovetail.cli.output import check_target, print_facts, print_json, print_table, wrapped
+from dovetail.cli.wafer_collectives import collectives
 from dovetail.cli.wafer_facts import defects_lines, defects_text, store_text
 from dovetail.errors import InputError, quoted
 from dovetail.units import bytes_text, seconds_text
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from dovetail.hardware import Wafer
     from dovetail.hardware.silicon import Finding
 
-app = typer.Typer(help="Wafers: list the catalogue, show one and what can be built of it.")
+app = typer.Typer(help="Wafers: list the catalogue, show one, what can be built of it and what its tiles can do.")
+app.command("collectives")(collectives)
 
 
 @app.command("list")

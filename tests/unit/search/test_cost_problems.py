@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dovetail.errors import InputError
-from dovetail.mapping.elimination import CostProblem, CostTable, cheapest, frontier, min_plus_power, through
+from dovetail.mapping.elimination import CostProblem, CostTable, cheapest, frontier, through
 from dovetail.mapping.elimination.tree import elimination_tree
 
 
@@ -40,10 +40,6 @@ def test_weights_limits_and_steps_are_checked():
         frontier(problem, -0.1)
     with pytest.raises(InputError, match="most"):
         frontier(problem, most=[1.0, 1.0])
-    with pytest.raises(InputError, match="steps"):
-        min_plus_power(np.zeros((2, 2)), -1)
-    with pytest.raises(InputError, match="square"):
-        min_plus_power(np.zeros((2, 3)), 1)
 
 
 def test_a_chain_is_eliminated_without_a_joint_table_of_three():
