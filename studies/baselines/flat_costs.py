@@ -16,7 +16,7 @@ import numpy as np
 
 from dovetail.arrays import Floats, Ints
 from dovetail.errors import InputError
-from dovetail.mapping.elimination.problem import CostProblem, check, check_weights
+from dovetail.mapping.elimination.problem import CostProblem, CostTable, check, check_weights
 
 
 class FlatCosts(NamedTuple):
@@ -120,11 +120,21 @@ class Effort:
         return Tried(cost, tuple(choice.tolist()), self.evaluations, tuple(self._trace))
 
 
+def _by_option(table: CostTable) -> Floats:
+    """The costs of a table of one objective by option, where it has them by class."""
+    costs = table.costs[0]
+    for axis, classes in enumerate(table.classes):
+        if classes is not None:
+            costs = np.take(costs, np.array(classes), axis=axis)
+    return np.array(costs)
+
+
 def flat_costs(problem: CostProblem, weights: Sequence[float] | Floats) -> tuple[FlatCosts, Floats]:
     """A weighted sum of a problem in this form, and the weights; raises an error for an invalid problem."""
     check(problem)
     checked = check_weights(problem, weights)
-    tables = _folded([table.variables for table in problem.tables], problem.weighted(checked))
+    weighted = problem.weighted(checked).tables
+    tables = _folded([table.variables for table in weighted], [_by_option(table) for table in weighted])
     scopes = list(tables)
     values = np.concatenate([costs.ravel() for costs in tables.values()])
     lengths = np.array([costs.size for costs in tables.values()], np.int64)

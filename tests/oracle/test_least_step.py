@@ -57,7 +57,7 @@ def by_trying_all(floor: PipelineBound) -> float:
             busy = stage_s(floor, order[start:end], stage)
             if busy > 0:
                 step = max(step, before + microbatches * busy)
-            before += sum(floor.forward_s[c] for c in order[start:end])
+            before += float(sum(floor.forward_s[c] for c in order[start:end]))
         best = min(best, step)
     return best
 

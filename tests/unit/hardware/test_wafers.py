@@ -15,8 +15,8 @@ from dovetail.cli import main
 from dovetail.documents import to_yaml
 from dovetail.errors import InputError
 from dovetail.hardware import DefectMap, Wafer
+from dovetail.hardware.defects import Position, grid_links
 from dovetail.hardware.silicon.wafer_check import sampled_defects
-from dovetail.hardware.wafer import Position, grid_links
 
 NAMES = ("dojo-buildable", "dojo-tile", "temp-like", "watos-buildable", "watos-like", "wse-3-like")
 
