@@ -135,7 +135,7 @@ FORMULAS = (
     Formula(
         "transfer between stages",
         "dovetail.step.times:handover_seconds",
-        ("evaluate", "search", "partition", "bounds"),
+        ("evaluate", "search", "partition", "bounds", "mapping"),
     ),
     Formula(
         "parameters of a stage, tied ones once",

@@ -121,7 +121,7 @@ def test_chips_simulated_for_themselves_have_loads_of_their_own(six, monkeypatch
     assert exact.loads == pytest.approx(six[1][0].loads, rel=0.05)
     # chips of a stage carry much the same, so what tells them apart is put in
     told = np.arange(6 * 8 * 2, dtype=float).reshape(6, 8, 2)
-    monkeypatch.setattr(wafer_picture, "_loads_by_chip", lambda *_: told)
+    monkeypatch.setattr(wafer_picture, "_axis_loads", lambda *_: told)
     _, (picture,) = drawn(tensor_parallel=4, pipeline_parallel=6)
     for die in picture.dies.values():
         assert picture.loads[die.row, die.col].tolist() == told[die.stage, 4 * die.replica + die.tensor].tolist()
