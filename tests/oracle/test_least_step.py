@@ -27,6 +27,7 @@ def random_floor(random: np.random.Generator, stages: int, blocks: int, microbat
         seconds=seconds,
         forward_s=float(random.choice([0.0, 0.5, 1.0])) * seconds[:, 1],
         state_bytes=random.integers(1, 9, 2).astype(float),
+        working_bytes=float(random.choice([0.0, 3.0])),
         ends_s=ends[0],
         ends_bytes=ends[1],
         capacity_bytes=float(random.integers(5, 90)),
@@ -39,6 +40,7 @@ def stage_s(floor: PipelineBound, classes: list[int], stage: int) -> float:
     stages, microbatches = floor.pipeline
     first, last = stage == 0, stage == stages - 1
     room = floor.capacity_bytes - first * floor.ends_bytes[0] - last * floor.ends_bytes[1]
+    room -= floor.working_bytes if classes else 0.0
     flying, best = min(microbatches, stages - stage), float("inf")
     for choice in product((0, 1), repeat=len(classes)):
         chosen = list(zip(classes, choice, strict=True))
@@ -110,6 +112,6 @@ def test_no_schedule_of_equal_stages_is_faster(schedule):
         total = forward + of_input + of_weight
         floor = PipelineBound(
             np.zeros(p, np.int64), 0, (p, m), np.array([[1.0]]), np.array([[total]]), np.array([forward]),
-            np.array([1.0]), np.zeros(2), np.zeros(2), 1e9, 0.0,
+            np.array([1.0]), 0.0, np.zeros(2), np.zeros(2), 1e9, 0.0,
         )  # fmt: skip
         assert floor.least_s() <= step * (1 + 1e-9)

@@ -27,7 +27,7 @@ from dovetail.errors import InputError
 from dovetail.exploration import wafers
 from dovetail.exploration.best_plans import columns_of, limits, searched
 from dovetail.exploration.free_bounds import StepWork, least_free_seconds
-from dovetail.exploration.free_plans import STAGE_WORDS, FreeStage, free_rows, named_rows
+from dovetail.exploration.free_plans import STAGE_WORDS, FreeStage, free_rows, warm_start_rows
 from dovetail.exploration.lower_bounds import candidate_lower_bounds
 from dovetail.exploration.pareto import dominated
 from dovetail.exploration.replays import replay_columns, replayed
@@ -295,7 +295,7 @@ class Worker:
         """Searches candidates of a sample with good bounds in each objective: a front to beat."""
         study = self.study
         if task.codes is not None and task.least_s is not None:
-            rows = named_rows(study, task.codes, task.least_s)
+            rows = warm_start_rows(study, task.codes, task.least_s)
             return Part("warm_start", task.number, columns_of(study, rows), {"searched": len(rows)})
         codes: list[Ints] = []
         bounds_s: list[Floats] = []

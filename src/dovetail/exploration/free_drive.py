@@ -6,14 +6,14 @@ better than the best by more than the study's gap, the one with the lowest bound
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from dovetail.arrays import Bools, Floats, Ints
 from dovetail.exploration.drive import PHYSICAL, Drive
 from dovetail.exploration.fidelity import FreeBatch, Leading, Replay, Task, WarmStarts
-from dovetail.exploration.free_plans import FreeStage
+from dovetail.exploration.free_plans import FreeStage, figures
 from dovetail.exploration.lower_bounds import candidate_lower_bounds
 from dovetail.exploration.objective import ObjectiveBounds
 from dovetail.exploration.pareto import dominated
@@ -21,9 +21,10 @@ from dovetail.exploration.pareto_front import ParetoFront
 from dovetail.exploration.replays import plans_of, simulation_document
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.store import Part
+from dovetail.hardware import Cluster
 
-#: Leading designs by physics that are looked at for a warm start, and those of them searched.
-LEADING, SEARCHED = 64, 4
+#: Leading designs by physics that are looked at for a warm start: physics knows little of designs with a store.
+LEADING, LEADING_WITH_STORE = 64, 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,22 +70,22 @@ class FreeDrive(Drive):
         return refined.front, parts, queue.points(refined)[of_own]
 
     def _warm_starts(self) -> WarmStarts:
-        """The best named strategies of the leading designs by physics."""
+        """The leading designs by physics, of alike ones the first."""
         study, size = self.study, self.study.space.size
+        leading = LEADING if study.usual_clusters[0].store is None else LEADING_WITH_STORE
         starts = [(p, first) for p in range(len(study.counts)) for first in range(0, size, PHYSICAL)]
 
         def task_of(k: int, _: ParetoFront) -> Task | None:
             if k >= len(starts):
                 return None
             position, first = starts[k]
-            return Leading(k, position, first, min(first + PHYSICAL, size), LEADING)
+            return Leading(k, position, first, min(first + PHYSICAL, size), leading)
 
         codes, bounds_s = self._candidates("leading", len(starts), task_of, self._empty, lambda _: None)
-        order = np.lexsort((codes, bounds_s @ study.weights))[:LEADING]
-        distinct: dict[object, int] = {}
+        order = np.lexsort((codes, bounds_s @ study.weights))[:leading]
+        distinct: dict[Cluster, int] = {}
         for row in order.tolist():
-            if len(distinct) < SEARCHED:
-                distinct.setdefault(_figures(study, int(codes[row])), row)
+            distinct.setdefault(figures(study.cluster_of(int(codes[row]))), row)
         rows = np.array(list(distinct.values()), np.int64)
         return WarmStarts(0, codes[rows], bounds_s[rows])
 
@@ -177,7 +178,7 @@ class _Queue:
         self._asked = np.zeros(len(codes), np.int64)
         #: candidates that plans cannot tell from one before them, which stands for them
         self.alike: Bools = np.zeros(len(codes), np.bool_)
-        self._first: dict[object, int] = {}
+        self._first: dict[Cluster, int] = {}
 
     def rows_of(self, part: Part) -> Ints:
         """The candidates of a part."""
@@ -223,13 +224,6 @@ class _Queue:
         """Whether no candidate before it has the same figures; if one has, it stands for both."""
         if self.study.objectives != ("step_time",):
             return True
-        first = self._first.setdefault(_figures(self.study, int(self.codes[row])), row)
+        first = self._first.setdefault(figures(self.study.cluster_of(int(self.codes[row]))), row)
         self.alike[row] = first != row
         return first == row
-
-
-def _figures(study: ResolvedStudy, code: int) -> object:
-    """All that plans and their times depend on: the cluster without names."""
-    cluster = study.cluster_of(code)
-    chip = replace(cluster.chip, name="", title="", source="", area_mm2=None, tdp_w=None)
-    return replace(cluster, name="", source="", chip=chip)

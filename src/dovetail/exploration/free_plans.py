@@ -7,6 +7,7 @@ candidates and the front, never on the clock: searches are limited by their work
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import IntEnum
 from functools import partial
 
@@ -24,8 +25,8 @@ from dovetail.plans.space import Space
 from dovetail.search.answer import Answer
 from dovetail.search.plan import plan
 
-#: Skeletons whose layouts the short search looks at.
-SHORT_WORK = 4
+#: Skeletons whose layouts the short search looks at, and leading designs that are searched for a warm start.
+SHORT_WORK, SEARCHED = 4, 4
 
 
 class FreeStage(IntEnum):
@@ -57,12 +58,22 @@ def free_rows(
     return searched(study, codes, least_s, front, search)
 
 
-def named_rows(study: ResolvedStudy, codes: Ints, least_s: Floats) -> list[SearchedCandidate]:
-    """The best named strategies of candidates: plans to beat, which prove nothing about free mappings."""
-    return searched(study, codes, least_s, np.zeros((0, len(study.objectives))), _warm_search)
+def warm_start_rows(study: ResolvedStudy, codes: Ints, least_s: Floats) -> list[SearchedCandidate]:
+    """Plans to beat of leading candidates, which prove nothing about those not searched.
+
+    They are the best named strategies of some; named strategies use no stores, so with stores they are free mappings
+    of those whose blocks promise most.
+    """
+    nothing = np.zeros((0, len(study.objectives)))
+    if study.cluster_of(int(codes[0])).store is not None:
+        least_s = np.array([row.least_s for row in _bounded(study, codes, least_s, nothing)])
+    rows = np.lexsort((codes, least_s @ study.weights))[:SEARCHED]
+    return searched(study, codes[rows], least_s[rows], nothing, _warm_search)
 
 
 def _warm_search(study: ResolvedStudy, job: Job, cluster: Cluster, below_s: float) -> tuple[Answer, float]:
+    if cluster.store is not None:
+        return _free_search(study, job, cluster, below_s, work_limit=SHORT_WORK)[0], 0.0
     space = Space(partition="ends", micro_batch=WARM_BATCHES)
     return plan(job, cluster, study.framework, space=space, below_s=below_s), 0.0
 
@@ -85,11 +96,22 @@ def _bounded(study: ResolvedStudy, codes: Ints, least_s: Floats, front: Floats) 
     """Bounds from the blocks of every skeleton; jobs that no longer matter keep theirs."""
     bounds_s = least_s.copy()
     latest = candidate_lower_bounds(study, codes).latest(study.to_beat(front))
+    known: dict[tuple[Cluster, int, float], float] = {}
     for row, code in enumerate(codes.tolist()):
         cluster = study.cluster_of(code)
+        # blocks send nothing, so links do not matter
+        unlinked = replace(figures(cluster), tiers=tuple(replace(tier, bytes_per_s=1.0) for tier in cluster.tiers))
         for number, job in enumerate(study.jobs):
             most_s = float(limits(latest[row : row + 1], bounds_s[row : row + 1], study.weights, number)[0])
             if bounds_s[row, number] < most_s:
-                bound = least_free_s(job.job, cluster, study.framework, below_s=most_s)
-                bounds_s[row, number] = max(float(bounds_s[row, number]), bound)
+                key = unlinked, number, most_s
+                if key not in known:
+                    known[key] = least_free_s(job.job, cluster, study.framework, below_s=most_s)
+                bounds_s[row, number] = max(float(bounds_s[row, number]), known[key])
     return [SearchedCandidate(code, tuple(bounds_s[row].tolist())) for row, code in enumerate(codes.tolist())]
+
+
+def figures(cluster: Cluster) -> Cluster:
+    """All that plans and their times depend on: the cluster without names."""
+    chip = replace(cluster.chip, name="", title="", source="", area_mm2=None, tdp_w=None)
+    return replace(cluster, name="", source="", chip=chip)

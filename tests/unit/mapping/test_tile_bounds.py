@@ -16,12 +16,14 @@ from dovetail.mapping.layouts.shards import LayerShards
 from dovetail.mapping.layouts.times import seconds_of
 from dovetail.mapping.tiles.free_search import FreeSearch
 from dovetail.mapping.tiles.local_shapes import local_shapes
+from dovetail.mapping.tiles.partitioned import partitioned
 from dovetail.mapping.tiles.priced_lower_bound import PricedBlock, flights
 from dovetail.mapping.tiles.skeletons import TileSkeleton, tile_skeletons
 from dovetail.mapping.tiles.tile_layers import TileLayers
-from dovetail.mapping.tiles.tile_layouts import searched_tiles
+from dovetail.mapping.tiles.tile_layouts import TileSearch, searched_tiles
 from dovetail.mapping.tiles.work_bounds import SkeletonBounds, least_free_s
 from dovetail.models import Job
+from dovetail.plans.wafer_part import STORE_CHOICES
 
 WATOS, WAFER = hardware.wafer("watos-like"), frameworks.load("wafer")
 SMALL = replace(WATOS, rows=2, cols=2, die=replace(WATOS.die, hbm_bytes=8e9), name="small").cluster()
@@ -67,6 +69,40 @@ def test_the_lowest_floor_is_that_of_all_skeletons():
 def test_a_wafer_without_room_for_the_state_has_no_floor():
     little = replace(WATOS, rows=1, cols=2, die=replace(WATOS.die, hbm_bytes=1e8), name="little").cluster()
     assert least_free_s(JOB, little, WAFER) == float("inf")
+
+
+def _die_bytes(store: tuple[str, ...]) -> list[float]:
+    """Memories of a die with which some plans fit and others do not."""
+    if "weights" in store:
+        return [0.15e9, 0.4e9, 1e9]
+    return [1.1e9, 1.4e9, 2e9] if store else [2.5e9, 3e9, 4e9]
+
+
+@pytest.mark.parametrize("store", [*STORE_CHOICES], ids="+".join)
+@pytest.mark.parametrize("instances", [5, pytest.param(60, marks=pytest.mark.slow)])
+def test_no_plan_is_faster_than_its_bound_or_fits_where_none_should(store, instances):
+    """Dies so small, and stores so slow, that what is at work, recomputed and sent decides."""
+    random, fitting, tight = np.random.default_rng(len(store)), 0, 0
+    for _ in range(instances):
+        job = replace(JOB, model=models.load(str(random.choice(["gpt3-1.3b", "llama-3.2-1b"]))))
+        die = replace(WATOS.die, hbm_bytes=float(random.choice(_die_bytes(store))))
+        rate = float(random.choice([2e9, 2e10, 1e12]))
+        wafer = replace(WATOS, rows=2, cols=4, die=die, name="tiny", store_bytes=1e12, store_bytes_per_s=rate)
+        cluster = wafer.cluster()
+        skeletons = [s for s in tile_skeletons(cluster, job.global_batch, job.model.num_layers) if s.store == store]
+        bounds = SkeletonBounds(job, cluster, WAFER, {each.dies for each in skeletons}, store)
+        skeleton = random.choice([s for s in skeletons if s.dies <= 4 and s.dies * s.stages == 8])
+        layers = TileLayers(job, cluster, WAFER, skeleton, 3)
+        tile = next(searched_tiles(layers, skeleton.rows, skeleton.cols))
+        found = [partitioned(layers, each, ()) for each in TileSearch(layers, tile, None).layouts()[:2]]
+        steps = [plan.step_time_s for each in found for plan in each.plans]
+        bound = float(bounds.bounds([skeleton], 3)[0])
+        assert bound <= min(steps, default=float("inf")) * (1 + 1e-9)
+        assert bounds.pipeline(skeleton, 3).least_s() == pytest.approx(bound, rel=1e-8)
+        fitting += bool(steps)
+        tight += not steps or bound > bounds.rough([skeleton])[0] * (1 + 1e-6)
+    assert fitting
+    assert tight
 
 
 def test_prices_bound_what_blocks_of_a_stage_take():

@@ -1,4 +1,4 @@
-"""Compiled conversions between all layouts of a tensor: the collectives of `layout.convert`, priced."""
+"""Compiled conversions between all layouts of a tensor: the collectives of `layout.convert`, and their seconds."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def _changes(before: Ints, after: Ints, olds: Ints, news: Ints, bits: Ints) -> i
 
 
 @njit(cache=True)
-def _priced(sharded: int, olds: Ints, news: Ints, bits: Ints, prices: Floats, seconds: Floats) -> tuple[int, int]:
-    """Adds up the seconds of changes, equal ones in one collective; returns their weight and whether they gather."""
-    changes, weight, only = len(olds), 0, True
+def _collectives(sharded: int, olds: Ints, news: Ints, bits: Ints, sets: int, steps: Ints) -> tuple[int, int, int]:
+    """Writes the collectives of changes, equal ones in one; returns how many, their weight and whether they gather."""
+    changes, count, weight, only = len(olds), 0, 0, True
     done = np.zeros(changes, np.bool_)
     for kind in range(-1, 4):
         for first in range(changes):
@@ -66,29 +66,29 @@ def _priced(sharded: int, olds: Ints, news: Ints, bits: Ints, prices: Floats, se
             moved = sharded & ~mask if news[first] == WHOLE else sharded | mask
             if kind >= 0:
                 larger = moved if kind == ALL_GATHER else sharded
-                for price in range(len(prices)):
-                    seconds[price] += prices[price, kind, mask, larger]
+                steps[count] = (kind * sets + mask) * sets + larger
+                count += 1
                 weight += 1024 + (kind == ALL_REDUCE)
                 only = only and kind == ALL_GATHER
             sharded = moved
-    return weight, (1 if only else 0) + (2 if only and weight > 0 else 0)
+    return count, weight, (1 if only else 0) + (2 if only and weight > 0 else 0)
 
 
 @njit(cache=True)
-def conversions(layouts: Ints, prices: Floats) -> tuple[Floats, Ints, Ints]:
-    """Every layout into every other: seconds by price, the weight, and whether it only gathers.
+def conversions(layouts: Ints) -> tuple[Ints, Ints, Ints]:
+    """Every layout into every other: its collectives, the weight, and whether it only gathers.
 
-    `layouts` are layouts × axes, axes in order of their names. `prices` are by price, kind, axes that take part and
-    axes that shard the tensor on the larger side (both as bits). A conversion weighs 2^10 per collective and 1 per
-    all-reduce. In the last result bit 0 says that only gathers (and slices) happen, bit 1 that a gather does.
+    `layouts` are layouts × axes, axes in order of their names. A collective is a place in prices by kind, axes that
+    take part and axes that shard the tensor on the larger side (both as bits); 0, which nothing takes part in, fills
+    up. A conversion weighs 2^10 per collective and 1 per all-reduce. In the last result bit 0 says that only gathers
+    (and slices) happen, bit 1 that a gather does.
     """
     count, axes = layouts.shape
-    seconds = np.zeros((len(prices), count, count))
-    weights = np.full((count, count), UNREACHABLE, np.int64)
-    gathers = np.zeros((count, count), np.int64)
     # an axis makes one change, or two if its all-reduce is split
     olds, news, bits = np.zeros(2 * axes, np.int64), np.zeros(2 * axes, np.int64), np.zeros(2 * axes, np.int64)
-    paid = np.zeros(len(prices))
+    steps, found, most = np.zeros((count, count, 2 * axes), np.int32), np.zeros(2 * axes, np.int64), 0
+    weights = np.full((count, count), UNREACHABLE, np.int32)
+    gathers = np.zeros((count, count), np.int8)
     for b in range(count):
         sharded = 0
         for axis in range(axes):
@@ -97,8 +97,24 @@ def conversions(layouts: Ints, prices: Floats) -> tuple[Floats, Ints, Ints]:
         for a in range(count):
             changes = _changes(layouts[b], layouts[a], olds, news, bits)
             if changes >= 0:
-                paid[:] = 0.0
-                weight, gather = _priced(sharded, olds[:changes], news[:changes], bits[:changes], prices, paid)
-                weights[b, a], gathers[b, a] = weight, gather
-                seconds[:, b, a] = paid
-    return seconds, weights, gathers
+                number, weights[b, a], gathers[b, a] = _collectives(
+                    sharded, olds[:changes], news[:changes], bits[:changes], 1 << axes, found
+                )
+                steps[b, a, :number] = found[:number]
+                most = max(most, number)
+    return steps[:, :, :most].copy(), weights, gathers
+
+
+@njit(cache=True)
+def conversion_seconds(steps: Ints, prices: Floats) -> Floats:
+    """Seconds of every conversion by price: `prices` are by price and place."""
+    count, most = steps.shape[0], steps.shape[2]
+    seconds = np.zeros((len(prices), count, count))
+    for price in range(len(prices)):
+        for b in range(count):
+            for a in range(count):
+                total = 0.0
+                for step in range(most):
+                    total += prices[price, steps[b, a, step]]
+                seconds[price, b, a] = total
+    return seconds

@@ -8,7 +8,26 @@ from dataclasses import dataclass
 import numpy as np
 
 from dovetail.arrays import Array, Floats, Ints
-from dovetail.mapping.layouts.conversion_kernels import UNREACHABLE, conversions
+from dovetail.mapping.layouts.conversion_kernels import UNREACHABLE, conversion_seconds, conversions
+
+#: Most bytes of collectives that are remembered: tensors of all sizes have the same ones.
+REMEMBERED_BYTES = 2**28
+
+_remembered: dict[tuple[tuple[int, ...], bytes], tuple[Ints, Ints, Ints]] = {}
+
+
+def _collectives(layouts: Ints) -> tuple[Ints, Ints, Ints]:
+    """The collectives, weights and gathers of `conversions`; those asked for long ago are forgotten."""
+    key = layouts.shape, layouts.tobytes()
+    found = _remembered.pop(key, None)
+    if found is None:
+        steps, weights, gathers = conversions(layouts)
+        places = 4 << 2 * layouts.shape[1]
+        found = steps.astype(np.uint16 if places <= 1 << 16 else np.int32), weights, gathers
+    _remembered[key] = found
+    while len(_remembered) > 1 and sum(a.nbytes for each in _remembered.values() for a in each) > REMEMBERED_BYTES:
+        del _remembered[next(iter(_remembered))]
+    return found
 
 
 class Conversions:
@@ -16,7 +35,8 @@ class Conversions:
 
     def __init__(self, layouts: Ints, prices: Floats) -> None:
         self.layouts = layouts
-        self.seconds, self.weights, self.gathers = conversions(layouts, prices)
+        steps, self.weights, self.gathers = _collectives(layouts)
+        self.seconds = conversion_seconds(steps, prices.reshape(len(prices), -1))
 
 
 @dataclass(frozen=True, slots=True)

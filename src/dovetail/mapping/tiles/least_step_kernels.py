@@ -78,6 +78,7 @@ def _holds(
     seconds: Floats,
     forward: Floats,
     state: Floats,
+    working: float,
     ends_s: Floats,
     ends_bytes: Floats,
     capacity: float,
@@ -108,7 +109,7 @@ def _holds(
         added_s = 0.0
         while taken < len(order):
             numbers[order[taken]] += 1
-            if _stage_seconds(numbers, main, saved, seconds, state, room, in_flight, lines) > limit:
+            if _stage_seconds(numbers, main, saved, seconds, state, room - working, in_flight, lines) > limit:
                 break
             added_s += forward[order[taken]]
             taken += 1
@@ -125,6 +126,7 @@ def pipeline_least_s(
     seconds: Floats,
     forward: Floats,
     state: Floats,
+    working: float,
     ends_s: Floats,
     ends_bytes: Floats,
     capacity: float,
@@ -144,13 +146,17 @@ def pipeline_least_s(
     for j in range(len(lines)):
         high += len(order) * lines[j, 2]
     high = max(2 * pipeline[1] * high, 2 * low)
-    if not _holds(high, order, main, pipeline, saved, seconds, forward, state, ends_s, ends_bytes, capacity, lines):
+    if not _holds(
+        high, order, main, pipeline, saved, seconds, forward, state, working, ends_s, ends_bytes, capacity, lines
+    ):
         return np.inf
     for _ in range(HALVINGS):
         if low >= enough_s or high - low <= PRECISION * high:
             break
         middle = (low + high) / 2
-        if _holds(middle, order, main, pipeline, saved, seconds, forward, state, ends_s, ends_bytes, capacity, lines):
+        if _holds(
+            middle, order, main, pipeline, saved, seconds, forward, state, working, ends_s, ends_bytes, capacity, lines
+        ):
             high = middle
         else:
             low = middle
@@ -166,6 +172,7 @@ def pipelines_least_s(
     seconds: Floats,
     forward: Floats,
     state: Floats,
+    working: Floats,
     ends_s: Floats,
     ends_bytes: Floats,
     capacity: float,
@@ -184,6 +191,7 @@ def pipelines_least_s(
             seconds[:, d, b],
             forward[:, d, b],
             state[staged, :, d],
+            working[staged, d, b],
             ends_s[d, b],
             ends_bytes[staged, :, d],
             capacity,

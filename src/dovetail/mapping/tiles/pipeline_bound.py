@@ -28,6 +28,8 @@ class PipelineBound:
     seconds: Floats
     forward_s: Floats
     state_bytes: Floats
+    #: what a die needs for the block at work
+    working_bytes: float
     #: what the first and the last stage do besides blocks, and its state
     ends_s: Floats
     ends_bytes: Floats
@@ -62,6 +64,7 @@ class PipelineBound:
             self.seconds,
             self.forward_s,
             self.state_bytes,
+            self.working_bytes,
             self.ends_s,
             self.ends_bytes,
             self.capacity_bytes,

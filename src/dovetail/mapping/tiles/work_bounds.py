@@ -1,12 +1,14 @@
 """Lower bounds of all free plans of a job from the work of its operators alone: for every skeleton at once.
 
 Every operator has the sharding that is best for it alone and messages take no time. A die stores at least its share of
-the state and of what is saved; recomputing a tensor runs its operator once more, but nothing that operator needs. Each
-stage takes as many layers as it can, in order; embedding and heads are on the first and the last stage.
+the state and of what is saved; recomputing a tensor runs its operator once more, and those before it whose outputs
+would take as much memory. Each stage takes as many layers as it can, in order; embedding and heads are on the first
+and the last stage.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -166,13 +168,14 @@ class SkeletonBounds:
             np.stack([stages, microbatches, dies, batch, (stages > 1).astype(np.int64)], axis=1),
             *self._block_tables,
             self._state(zero_stage),
+            self._working_bytes(zero_stage),
             np.stack(self._ends_s, axis=-1),
             self._ends_bytes(zero_stage),
             self._capacity,
             even,
             np.maximum(enough_s - update, 0.0),
         )
-        return np.maximum(least, self._streamed_s(microbatches)) + update
+        return np.maximum(least, self._streamed_s(columns)) + update
 
     def pipeline(self, skeleton: TileSkeleton, zero_stage: int) -> PipelineBound:
         """The bound of one skeleton."""
@@ -187,11 +190,12 @@ class SkeletonBounds:
             seconds[:, dies, batch],
             forward[:, dies, batch],
             self._state(zero_stage)[staged, :, dies],
+            float(self._working_bytes(zero_stage)[staged, dies, batch]),
             np.stack(self._ends_s, axis=-1)[dies, batch],
             self._ends_bytes(zero_stage)[staged, :, dies],
             self._capacity,
             0.0 if staged else float(self._update_s[dies]),
-            float(self._streamed_s(np.array([microbatches]))[0]),
+            float(self._streamed_s(_columns([skeleton]))[0]),
         )
 
     @cached_property
@@ -203,17 +207,48 @@ class SkeletonBounds:
             np.stack([np.pad(a, ((0, 0), (0, 0), (0, most - a.shape[-1])), mode="edge") for a in arrays])
             for arrays in ([each.saved_bytes for each in floors], [each.seconds for each in floors])
         )
-        return saved, seconds, np.stack([each.forward_s for each in floors])
+        # what a store has takes no memory
+        on_dies = 0.0 if "activations" in self._store else 1.0
+        return on_dies * saved, seconds, np.stack([each.forward_s for each in floors])
 
-    def _streamed_s(self, microbatches: Ints) -> Floats:
-        """What streams between wafers and their stores take at least."""
+    def _working_bytes(self, zero_stage: int) -> Floats:
+        """Bytes a die of a stage with blocks needs for the block at work: by staging, dies and batch.
+
+        Sharded weights are gathered and their gradients whole, the one at work and the next; of activations in a store
+        two blocks are on the dies, or less and what one of them recomputes.
+        """
+        dies = np.array(self._dies, np.float64)[None, :, None]
+        needed = np.zeros((2, len(self._dies), len(self.batches)))
+        if zero_stage == 3:
+            layers = [self.job.graph().layers[name] for name in self._blocks]
+            for staged in (False, True):
+                sizes = self._facts[staged].parameter_bytes
+                at_work = min(_largest(layer) if sizes.by_weight else _parameters([layer]) for layer in layers)
+                needed[int(staged)] += at_work * (2 * sizes.weight + sizes.layer_gradient) / dies[0]
+        if "activations" in self._store:
+            of_blocks = [self._classes[name].saved_bytes for name in self._blocks]
+            needed += np.min([saved[..., 0] + saved[..., -1] for saved in of_blocks], axis=0)
+        return needed
+
+    def _streamed_s(self, columns: Ints) -> Floats:
+        """What streams between wafers and their stores take at least, or computing again what they do not carry."""
         if self._cluster.store is None or not self._store:
-            return np.zeros(len(microbatches))
+            return np.zeros(len(columns))
         count, wafers = float(self.job.graph().parameters()), num_wafers(self._cluster)
         sizes, rate = self._facts[False].streamed, self._cluster.store.bytes_per_s
-        return np.array(
+        microbatches = self.job.global_batch // columns[:, 3]
+        streams = np.array(
             [least_store_seconds(count, m, self._store, sizes, wafers, rate) for m in microbatches.tolist()]
         )
+        if "activations" not in self._store:
+            return streams
+        dies, batch = self._places(columns)
+        main = self._classes[self._blocks[self._main]]
+        blocks = microbatches * int((self._order == self._main).sum())
+        # of all main blocks: saved less, they take longer
+        sent = 2 * (columns[:, 0] * columns[:, 1] * blocks)[:, None] * main.saved_bytes[dies, batch] / (wafers * rate)
+        again = (blocks / columns[:, 2])[:, None] * (main.seconds - main.least_s[..., None])[dies, batch]
+        return _lowest_crossing(streams[:, None] + sent, self._even_s(dies, batch, columns)[:, None] + again)
 
     @cached_property
     def _order(self) -> Ints:
@@ -270,7 +305,7 @@ class SkeletonBounds:
         inputs, outputs = self._saved(shapes)
         saving = [place for place in range(shapes.forward) if outputs[:, place].all()]
         bytes_by = outputs[None, :, saving] / np.array(self._dies, np.float64)[:, None, None]
-        again_s = forward[..., saving]
+        again_s = forward @ self._run_again(shapes, outputs[0], saving)
         # fewest seconds per byte first: no choice of operators takes less for the same bytes
         order = np.argsort(again_s / bytes_by, axis=-1, kind="stable")
         bytes_by, again_s = (np.take_along_axis(each, order, axis=-1) for each in (bytes_by, again_s))
@@ -280,22 +315,48 @@ class SkeletonBounds:
         seconds = least.sum(axis=-1)[..., None] + np.concatenate([nothing, again_s.cumsum(axis=-1)], axis=-1)
         return ClassBounds(saved[..., ::-1].copy(), seconds[..., ::-1].copy(), forward.sum(axis=-1))
 
+    def _run_again(self, shapes: LocalShapes, outputs: Floats, saving: Sequence[int]) -> Floats:
+        """By operator, its share in not saving the outputs of each operator that saves some: operators × those.
+
+        An operator that runs again needs its inputs. One that no other operator reads, that is as large as what is not
+        saved and not saved itself, gains nothing if saved instead: what makes it runs again too. An operator that
+        several outputs need counts in part for each of them.
+        """
+        graph, widths, sizes = shapes.graph, self.job.element_bytes(), shapes.sizes[self.batches[0]]
+        makers = {o.tensor: place for place, operator in enumerate(graph.operators) for o in operator.outputs}
+        readers = Counter(i.tensor for operator in graph.operators for i in operator.inputs)
+        saved = {name for operator in graph.operators for name in operator.saves}
+        needs = np.zeros((shapes.forward, len(saving)))
+        for column, place in enumerate(saving):
+            pending = [place]
+            while pending:
+                needs[pending[0], column] = 1.0
+                names = {each.tensor for each in graph.operators[pending.pop(0)].inputs}
+                for name in names & makers.keys() - saved:
+                    size = self._share * float(as_array(graph.tensors[name].bytes(sizes, widths)))
+                    if readers[name] == 1 and size >= outputs[place]:
+                        pending.append(makers[name])
+        return needs / np.maximum(needs.sum(axis=1, keepdims=True), 1.0)
+
+    @property
+    def _share(self) -> float:
+        """The width in which products save their inputs, over the width they are written in."""
+        return self._facts[False].operand_share
+
     def _saved(self, shapes: LocalShapes) -> tuple[Floats, Floats]:
         """Bytes of a micro-batch of each size on all dies: of saved inputs, and of saved outputs by operator."""
-        graph, widths, share = shapes.graph, self.job.element_bytes(), self._facts[False].operand_share
-        if "activations" in self._store:
-            share = 0.0
+        graph, widths = shapes.graph, self.job.element_bytes()
         makers = {o.tensor: place for place, operator in enumerate(graph.operators) for o in operator.outputs}
         inputs, outputs = np.zeros(len(self.batches)), np.zeros((len(self.batches), shapes.forward))
         for name in sorted({name for operator in graph.operators for name in operator.saves}):
             tensor = graph.tensors[name]
             if tensor.role in (Role.WEIGHT, Role.CONSTANT):
                 continue
-            sizes = np.array([float(as_array(tensor.bytes(shapes.sizes[b], widths))) for b in self.batches]) * share
+            whole = np.array([float(as_array(tensor.bytes(shapes.sizes[b], widths))) for b in self.batches])
             if name in makers:
-                outputs[:, makers[name]] += sizes
+                outputs[:, makers[name]] += whole * self._share
             else:
-                inputs += sizes
+                inputs += whole * self._share
         return inputs, outputs
 
 
@@ -306,6 +367,19 @@ CHUNK = 256
 def _columns(skeletons: Sequence[TileSkeleton]) -> Ints:
     rows = [(each.rows, each.cols, each.stages, each.batch) for each in skeletons]
     return np.array(rows, np.int64).reshape(len(rows), 4)
+
+
+def _lowest_crossing(rising: Floats, falling: Floats) -> Floats:
+    """The lowest value of the larger of two functions that are linear between columns."""
+    drop = falling[:, :-1] - falling[:, 1:] + rising[:, 1:] - rising[:, :-1]
+    part = np.clip((falling[:, :-1] - rising[:, :-1]) / np.where(drop > 0, drop, 1.0), 0.0, 1.0)
+    low, high = (each[:, :-1] + part * (each[:, 1:] - each[:, :-1]) for each in (rising, falling))
+    return np.maximum(low, high).min(axis=1)
+
+
+def _largest(layer: LayerGraph) -> float:
+    """Parameters of a layer's largest weight."""
+    return max(float(as_array(weight.points(layer.fixed_sizes()))) for weight in layer.weights())
 
 
 def _parameters(layers: Sequence[LayerGraph]) -> float:
