@@ -1,6 +1,6 @@
 """Throughput that is kept with dead dies or links on a wafer: the plan of the whole wafer kept, and planned again.
 
-Every die, or every link, is dead with the probability that is named, whatever the others are; five maps of each. A
+Every die, or every link, is dead with the probability that is named, whatever the others are; three maps of each. A
 plan that no longer fits has throughput 0. `dovetail plan --strategy free --defect-rate R --seed N --keep PLAN` says the
 same of one map.
 
@@ -30,7 +30,7 @@ from dovetail.simulation import simulate
 from dovetail.step.evaluate import Evaluation
 
 WAFER, FRAMEWORK, MODELS, SEQ_LEN, GLOBAL_BATCH = "watos-like", "wafer", ("gpt3-175b", "llama-3.1-70b"), 2048, 336
-SHARES, SEEDS, SECONDS = (0.05, 0.10, 0.20), range(5), 60.0
+SHARES, SEEDS, SECONDS = (0.05, 0.10, 0.20), range(3), 15.0
 #: The map that is drawn: model, share of dead dies, seed.
 DRAWN = ("llama-3.1-70b", 0.10, 0)
 
@@ -51,7 +51,7 @@ def planned(
     job: Job, cluster: Cluster, framework: Framework, kept: Evaluation | None, seconds: float
 ) -> Evaluation | None:
     """The best plan found in so many seconds, or the kept one where that is faster."""
-    found = free_plan(job, cluster, framework, FreeLimits(time_limit_s=seconds)).evaluation
+    found = free_plan(job, cluster, framework, FreeLimits(time_limit_s=seconds, named_s=0.0)).evaluation
     both = [plan for plan in (found, kept) if plan is not None]
     return min(both, key=lambda plan: plan.step_time_s, default=None)
 

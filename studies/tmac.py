@@ -1,229 +1,145 @@
 """The TMAC study: models on wafers under free layouts and under what others run, in one cost model.
 
-python studies/tmac.py [--model NAME] [--wafer NAME] [--seconds S] [--json FILE]
+python studies/tmac.py points|curves|memory --out FILE
+python studies/tmac.py tables --out FILE [--pictures FOLDER]
 
-Six sequences a step for every die. A model whose state one wafer does not hold keeps all of it in the wafer's store,
-or takes the fewest wafers that hold it, for all mappings alike. Every mapping is tuned over all its degrees
-within the same cost model, and stands there as published, too, whether that fits or not.
+`points`: every model on every wafer that passes the physical rules, with every mapping. `curves`: one wafer with other
+links and other memory. `memory`: free layouts with less memory. Rows are appended to a file of JSON lines;
+what it has already is skipped. `tables` prints the file as markdown and draws it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
-from math import ceil
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import product
+from pathlib import Path
 
-from baselines.accpar import accpar, accpar_as_published
-from baselines.named_strategies import BASELINES, as_published
+from tmac_mappings import PUBLISHED, TUNED, JobOnWafers, MappedJob, StudyLimits, what_if
+from tmac_tables import draw, print_tables
 
-from dovetail import frameworks, hardware, models, plan
-from dovetail.errors import InputError
-from dovetail.frameworks import Framework
-from dovetail.hardware import Cluster
+from dovetail import hardware
 from dovetail.hardware.wafer import Wafer
-from dovetail.mapping.tiles.free_plan import FreeLimits, free_plan
-from dovetail.models import Job
-from dovetail.plans.plan import Plan
-from dovetail.plans.wafer_part import Stored, WaferPart
-from dovetail.plans.words import plan_words
-from dovetail.step.evaluate import Evaluation, evaluate
 
 MODELS = ("gpt3-175b", "llama-3.1-70b", "llama-30b", "deepseek-v3")
-WAFERS = ("watos-like", "dojo-tile", "wse-3-like")
-SEQ_LEN, SEQUENCES = 2048, 6
-#: Bytes of state per parameter, for the number of wafers to begin with.
-STATE_BYTES = 16
-#: Times the least number of wafers that are tried where a model does not fit on these.
-MORE_WAFERS = (1, 2)
+WAFERS = ("watos-buildable", "dojo-buildable", "wse-3-like")
+
+SWEPT, SWEPT_MODELS = WAFERS[0], MODELS[:2]
+#: TB/s of an edge and direction, and GB of a die.
+D2D, MEMORY = (4.0, 2.0, 1.0, 0.3, 0.1), (140.0, 70.0, 54.0, 24.0, 0.5)
+#: So little memory needs a store: as fast as that of dojo-buildable, and large enough.
+STORE_BELOW_GB, STORE = 1.0, (20e12, 16e12)
+#: GB of a die in which free layouts have to fit, from little more than a model's state on: what fits less fits more.
+LESS_MEMORY = {
+    "gpt3-175b": (44.0, 45.0, 46.0, 48.0, 50.0, 54.0, 60.0, 65.0),
+    "llama-3.1-70b": (18.0, 19.0, 20.0, 22.0, 26.0, 35.0, 50.0, 65.0),
+}
+
+#: Where free layouts end at a point.
+LIMITS = {"points": StudyLimits(60.0, 0.005), "curves": StudyLimits(15.0, 0.01), "memory": StudyLimits(20.0, 0.01)}
 
 
-@dataclass(frozen=True, slots=True)
-class Mapped:
-    """A job on wafers under one mapping."""
+class MappedJobs:
+    """The rows of a file, which new ones are appended to."""
 
-    model: str
-    wafer: str
-    wafers: int
-    store: tuple[str, ...]
-    mapping: str
-    plan: str
-    step_s: float | None
-    tokens_per_s: float | None
-    peak_gb: float | None
-    missing_gb: float | None
-    #: of the step, what waits for a store
-    store_s: float = 0.0
-    gap: float | None = None
-    cpu_s: float = 0.0
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+        self.rows = [MappedJob(**json.loads(line)) for line in lines]
 
+    def get(self, *key: object) -> MappedJob | None:
+        """The row of a question that was answered before."""
+        return next((row for row in self.rows if row.key == key), None)
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a job runs: wafers, what named strategies keep in their stores, and the framework with the rest."""
-
-    job: Job
-    wafer: Wafer
-    wafers: int
-    store: tuple[Stored, ...]
-
-    @property
-    def cluster(self) -> Cluster:
-        """All dies."""
-        return self.wafer.cluster(self.wafers)
-
-    @property
-    def framework(self) -> Framework:
-        """What a compiler for a wafer could run."""
-        return frameworks.load("wafer")
-
-    @property
-    def on_dies(self) -> Framework:
-        """The same with the state that dies store, for searches that do not know stores."""
-        if not self.store:
-            return self.framework
-        states = tuple((precision, state.on_dies(self.store)) for precision, state in self.framework.states)
-        return replace(self.framework, states=states, zero_stages=(3,), zero_stages_with_pipeline=(3,))
-
-    def stored(self, chosen: Plan) -> Evaluation:
-        """A plan of degrees with the state in the stores."""
-        part = WaferPart(store=self.store) if self.store else None
-        return evaluate(replace(chosen, wafer=part), self.job, self.cluster, self.framework)
+    def add(self, row: MappedJob) -> None:
+        """Remembers a row and says so."""
+        self.rows.append(row)
+        with self._file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(row)) + "\n")
+        took = "–" if row.step_s is None else f"{row.step_s:.2f} s"
+        print(*row.key, row.words[:90], took, f"{row.cpu_s:.0f} s CPU", sep=" | ", flush=True)
 
 
-def places(model: str, name: str) -> Iterator[Place]:
-    """The fewest wafers first; all state in stores where a wafer has one."""
-    wafer = hardware.wafer(name)
-    store: tuple[Stored, ...] = ("optimizer", "weights") if wafer.store_bytes else ()
-    parameters = models.load(model)
-    precision = "bf16" if "bf16" in wafer.die.dense_flops.published() else "fp16"
-    least = Job(parameters, SEQ_LEN, SEQUENCES, precision=precision).graph().parameters() * STATE_BYTES
-    room = wafer.store_bytes if wafer.store_bytes else wafer.dies * wafer.die.memory_bytes
-    first = ceil(least / room)
-    for wafers in (times * first for times in MORE_WAFERS):
-        batch = SEQUENCES * wafer.dies * wafers
-        job = Job(parameters, SEQ_LEN, batch, precision=precision)
-        yield Place(job, wafer, wafers, store)
+def answered(
+    rows: MappedJobs, part: str, place: JobOnWafers, limits: StudyLimits, warm: tuple[MappedJob, ...] = ()
+) -> MappedJob:
+    """Every mapping at a place, the others first: free layouts begin with their plans."""
+    where = part, place.job.model.name, place.wafer.name, place.wafer.d2d_bytes_per_s / 1e12
+    at = (*where, place.wafer.die.memory_bytes / 1e9)
+    others: list[MappedJob] = []
+    for mapping in (*TUNED, *PUBLISHED):
+        if rows.get(*at, mapping) is None:
+            rows.add(place.mapped(part, mapping))
+        others += [row] if (row := rows.get(*at, mapping)) is not None else []
+    free = rows.get(*at, "free")
+    if free is None:
+        free = place.free(part, limits, (*others, *warm))
+        rows.add(free)
+    return free
 
 
-def tuned(place: Place, seconds: float) -> dict[str, Callable[[], tuple[Evaluation | None, float | None]]]:
-    """Every mapping, tuned: the plan, and how far it may be from the best of its space."""
-
-    def named(name: str) -> tuple[Evaluation | None, float | None]:
-        space = BASELINES[name]
-        if place.store:
-            space = replace(space, zero_stage=(3,))
-        found = plan(place.job, place.cluster, place.on_dies, space=space, time_limit_s=seconds / 4, tie_margin=0.0)
-        if found.evaluation is None:
-            return None, None
-        # the search knows no streams, so with a store its gap is not that of the step
-        return place.stored(found.plan), None if place.store else found.certificate.gap
-
-    def free() -> tuple[Evaluation | None, float | None]:
-        found = free_plan(place.job, place.cluster, place.framework, FreeLimits(time_limit_s=seconds), simulate_top=3)
-        return found.evaluation, found.certificate.gap
-
-    def partitioned() -> tuple[Evaluation | None, float | None]:
-        return accpar(place.job, place.cluster, place.framework, time.monotonic() + seconds / 2), None
-
-    mappings: dict[str, Callable[[], tuple[Evaluation | None, float | None]]] = {"free": free}
-    mappings |= {name: lambda name=name: named(name) for name in BASELINES}
-    return mappings | {"AccPar": partitioned}
+def points(rows: MappedJobs, limits: StudyLimits, asked: argparse.Namespace) -> None:
+    """Every model on the fewest wafers that hold its state."""
+    for name, model in product(asked.wafer or WAFERS, asked.model or MODELS):
+        answered(rows, "points", JobOnWafers.of(model, hardware.wafer(name)), limits)
 
 
-def published(place: Place) -> dict[str, Callable[[], tuple[Evaluation | None, float | None]]]:
-    """Every mapping as it was published."""
-
-    def named(name: str) -> tuple[Evaluation | None, float | None]:
-        chosen = as_published(name, place.job, place.cluster)
-        if place.store:
-            chosen = replace(chosen, zero_stage=3)
-        return place.stored(chosen), None
-
-    def partitioned() -> tuple[Evaluation | None, float | None]:
-        return accpar_as_published(place.job, place.cluster, place.framework), None
-
-    found: dict[str, Callable[[], tuple[Evaluation | None, float | None]]] = {}
-    found |= {f"{name}, as published": lambda name=name: named(name) for name in BASELINES}
-    return found | {"AccPar, as published": partitioned}
+def swept(asked: argparse.Namespace) -> Iterator[Wafer]:
+    """The wafer with other links and memory, the easiest first."""
+    for memory_gb, d2d_tb_s in product(asked.memory_gb or MEMORY, asked.d2d or D2D):
+        yield what_if(SWEPT, d2d_tb_s, memory_gb, STORE if memory_gb < STORE_BELOW_GB else None)
 
 
-def mapped(place: Place, mapping: str, run: Callable[[], tuple[Evaluation | None, float | None]]) -> Mapped:
-    """One row of the table."""
-    start = time.process_time()
-    try:
-        found, gap = run()
-    except InputError as refusal:
-        found, gap, words = None, None, str(refusal)
-    else:
-        words = "nothing fits" if found is None else plan_words(found.plan)
-    row = Mapped(place.job.model.name, place.wafer.name, place.wafers, (), mapping, words, None, None, None, None)
-    if found is None:
-        return replace(row, cpu_s=time.process_time() - start)
-    step = found.step_time_s
-    return replace(
-        row,
-        store=() if found.plan.wafer is None else found.plan.wafer.store,
-        step_s=step,
-        tokens_per_s=place.job.tokens_per_step / step,
-        peak_gb=found.peak_bytes / 1e9,
-        missing_gb=found.missing_bytes / 1e9,
-        store_s=found.breakdown.get("store", 0.0),
-        gap=gap,
-        cpu_s=time.process_time() - start,
-    )
+def curves(rows: MappedJobs, limits: StudyLimits, asked: argparse.Namespace) -> None:
+    """One wafer with other links and memory; free layouts begin with those of other points."""
+    base = hardware.wafer(SWEPT)
+    for model, wafer in product(asked.model or SWEPT_MODELS, swept(asked)):
+        # as many sequences whatever the memory
+        place = JobOnWafers(JobOnWafers.of(model, base).job, wafer, 1)
+        answered(rows, "curves", place, limits, warm_rows(rows, model))
 
 
-def study(model: str, wafer: str, seconds: float) -> Iterator[Mapped]:
-    """All mappings of a model on a wafer, on the fewest wafers of those tried that some plan of ours fits on."""
-    every = list(places(model, wafer))
-    tried = [(place, mapped(place, "free", tuned(place, seconds)["free"])) for place in every[:1]]
-    if tried[0][1].step_s is None:
-        tried += [(place, mapped(place, "free", tuned(place, seconds)["free"])) for place in every[1:]]
-    place, ours = next((found for found in tried if found[1].step_s is not None), tried[0])
-    yield ours
-    mappings = {name: run for name, run in tuned(place, seconds).items() if name != "free"}
-    for name, run in (mappings | published(place)).items():
-        yield mapped(place, name, run)
+def memory(rows: MappedJobs, limits: StudyLimits, asked: argparse.Namespace) -> None:
+    """Free layouts on the wafer as it is with less memory."""
+    base = hardware.wafer(SWEPT)
+    for model in asked.model or SWEPT_MODELS:
+        for less_gb in LESS_MEMORY[model]:
+            wafer = what_if(SWEPT, base.d2d_bytes_per_s / 1e12, less_gb)
+            place = JobOnWafers(JobOnWafers.of(model, base).job, wafer, 1)
+            at = ("memory", model, wafer.name, wafer.d2d_bytes_per_s / 1e12, wafer.die.memory_bytes / 1e9)
+            if rows.get(*at, "free") is None:
+                rows.add(place.free("memory", limits, warm_rows(rows, model)))
+
+
+def warm_rows(rows: MappedJobs, model: str) -> tuple[MappedJob, ...]:
+    """Plans that are known of a model: all on the wafer as it is, and those of free layouts where it was changed."""
+    here = (row for row in rows.rows if (row.model, row.wafer) == (model, SWEPT))
+    return tuple(row for row in here if row.part == "points" or row.mapping in ("free", "AccPar"))
 
 
 def main() -> None:
-    """Prints a markdown table."""
-    parser = argparse.ArgumentParser()
+    """Runs a part of the study, or prints what a file has."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=[*LIMITS, "tables"])
+    parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--model", action="append")
     parser.add_argument("--wafer", action="append")
-    parser.add_argument("--seconds", type=float, default=240.0)
-    parser.add_argument("--json")
-    given = parser.parse_args()
-    print("| model | wafer | mapping | step s | tokens/s | free is faster by | GB a die | missing GB | gap | plan |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
-    rows: list[Mapped] = []
-    for wafer in given.wafer or WAFERS:
-        for model in given.model or MODELS:
-            first: Mapped | None = None
-            for row in study(model, wafer, given.seconds):
-                rows.append(row)
-                first = first or row
-                print(_line(row, first), flush=True)
-                if given.json:
-                    with open(given.json, "w", encoding="utf-8") as file:
-                        json.dump([asdict(each) for each in rows], file, indent=1)
-
-
-def _line(row: Mapped, first: Mapped) -> str:
-    where = f"{row.wafers} × {row.wafer}" + (f", {' and '.join(row.store)} in the store" if row.store else "")
-    if row.step_s is None or row.tokens_per_s is None:
-        return f"| {row.model} | {where} | {row.mapping} | – | – | – | – | – | – | {row.plan} |"
-    faster = "–" if first.step_s is None else f"{row.step_s / first.step_s:.2f}"
-    bound = f" ({row.store_s:.2f} for the store)" if row.store_s else ""
-    gap = "–" if row.gap is None else f"{row.gap:.1%}"
-    missing = f"{row.missing_gb:,.1f}" if row.missing_gb else "fits"
-    return (
-        f"| {row.model} | {where} | {row.mapping} | {row.step_s:.2f}{bound} | {row.tokens_per_s:,.0f} "
-        f"| {faster} | {row.peak_gb:.1f} | {missing} | {gap} | {row.plan} |"
-    )
+    parser.add_argument("--d2d", action="append", type=float, help="TB/s of an edge and direction, for curves")
+    parser.add_argument("--memory-gb", action="append", type=float, help="GB of a die, for curves")
+    parser.add_argument("--seconds", type=float, help="CPU seconds of free layouts at a point")
+    parser.add_argument("--pictures", type=Path)
+    asked = parser.parse_args()
+    rows = MappedJobs(asked.out)
+    if asked.part == "tables":
+        print_tables(rows.rows)
+        if asked.pictures is not None:
+            draw(rows.rows, asked.pictures)
+        return
+    run = {"points": points, "curves": curves, "memory": memory}[asked.part]
+    limits = LIMITS[asked.part]
+    run(rows, limits if asked.seconds is None else limits._replace(cpu_s=asked.seconds), asked)
 
 
 if __name__ == "__main__":

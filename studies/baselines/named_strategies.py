@@ -6,16 +6,25 @@ DeepSpeed: ZeRO-3 over all dies (Rajbhandari et al. 2020). AccPar (Song et al. 2
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import product
 from types import MappingProxyType
+from typing import Any
 
+from baselines.stored import best_of, fitting, with_store
 from dovetail.errors import InputError
+from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job
+from dovetail.plans.arrange import arrange
 from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
 from dovetail.plans.runs import check_runs
 from dovetail.plans.space import Space, divisors
+from dovetail.plans.wafer_tiles import die_tiles
+from dovetail.search.plan import plan as named_plan
+from dovetail.step.evaluate import Evaluation
 
 #: Chips per node of the published machines: no tensor-parallel group was larger.
 NODE = 8
@@ -24,7 +33,10 @@ _MEGATRON = Space(
     context_parallel=(1,), zero_stage=(0, 1), recompute_share=(1.0,), pipeline_schedule=("1f1b", "interleaved")
 )
 
-#: The plans each of them can run; none chooses recompute by block.
+#: What they recompute, in all blocks alike.
+_ALIKE = ("none", "selective", "full")
+
+#: The plans each of them can run.
 BASELINES: Mapping[str, Space] = MappingProxyType(
     {
         "Megatron, full recompute": replace(_MEGATRON, recompute=("full",)),
@@ -35,6 +47,53 @@ BASELINES: Mapping[str, Space] = MappingProxyType(
         ),
     }
 )  # fmt: skip
+
+
+def tuned(
+    name: str, job: Job, cluster: Cluster, framework: Framework, cpu_s: float
+) -> tuple[Evaluation | None, float | None]:
+    """The fastest plan of a strategy that fits, and a lower bound of all of them, infinite where none fits.
+
+    The search of named strategies knows no store: on wafers that have one, all degrees are tried with the largest
+    micro-batch that fits, without interleaving; that nothing fits is then all that is proven.
+    """
+    if cluster.store is None:
+        answer = named_plan(
+            job, cluster, replace(framework, recompute=_ALIKE), space=BASELINES[name], time_limit_s=cpu_s
+        )
+        proven = answer.certificate
+        return answer.evaluation, float("inf") if proven.status == "infeasible" else proven.lower_bound_s
+    end = time.process_time() + cpu_s
+    plans: list[Evaluation] = []
+    for fields in _degrees(name, job, cluster, framework):
+        if time.process_time() >= end:
+            break
+        inside = fields["tensor_parallel"] * fields["pipeline_parallel"]
+        replicas = cluster.chips // inside
+
+        def of_batch(batch: int, fields: dict[str, Any] = fields) -> list[Evaluation]:
+            return with_store(_resolved({**fields, "micro_batch": batch}, job, cluster), job, cluster, framework)
+
+        plans += fitting(divisors(job.global_batch // replicas) if job.global_batch % replicas == 0 else (), of_batch)
+    # micro-batches of one were tried, too
+    return best_of(plans), None if plans or time.process_time() >= end else float("inf")
+
+
+def _degrees(name: str, job: Job, cluster: Cluster, framework: Framework) -> Iterator[dict[str, Any]]:
+    """Fields of a strategy's plans without the micro-batch, those first that leave least of a layer on a chip."""
+    space = BASELINES[name].resolve(job, cluster, replace(framework, recompute=_ALIKE))
+    degrees = product(space.tensor_parallel, space.pipeline_parallel, space.expert_parallel)
+    for tensor, stages, experts in sorted(degrees, reverse=True):
+        if cluster.chips % (tensor * stages) == 0 and stages <= job.model.num_layers:
+            for recompute in BASELINES[name].recompute:
+                yield {
+                    "tensor_parallel": tensor,
+                    "pipeline_parallel": stages,
+                    "expert_parallel": experts,
+                    "sequence_parallel": tensor > 1,
+                    "recompute": recompute,
+                    "zero_stage": max(BASELINES[name].zero_stage),
+                }
 
 
 def as_published(name: str, job: Job, cluster: Cluster) -> Plan:
@@ -63,15 +122,18 @@ def _first_suitable(tries: list[dict[str, object]], shared: dict[str, object], j
     refusals: list[InputError] = []
     for fields in tries:
         try:
-            plan = resolve_plan(
-                PlanSpec.model_validate({**fields, **shared}),
-                chips=cluster.chips,
-                global_batch=job.global_batch,
-                num_layers=job.model.num_layers,
-            )
-            check_runs(plan, job, cluster)
+            return _resolved({**fields, **shared}, job, cluster)
         except InputError as refusal:
             refusals.append(refusal)
-        else:
-            return plan
     raise refusals[-1]
+
+
+def _resolved(fields: Mapping[str, Any], job: Job, cluster: Cluster) -> Plan:
+    """The plan that fields mean; refused where heads and layers do not allow it."""
+    spec = PlanSpec.model_validate(dict(fields))
+    sizes = {"chips": cluster.chips, "global_batch": job.global_batch, "num_layers": job.model.num_layers}
+    plan = resolve_plan(spec, **sizes)
+    check_runs(plan, job, cluster)
+    # groups have to nest in the grid, too
+    die_tiles(plan, arrange(plan, job.graph(), cluster), cluster)
+    return plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from baselines.accpar import accpar, accpar_as_published
+from baselines.accpar import accpar, accpar_as_published, may_partition
 from baselines.named_strategies import BASELINES, as_published
 
 from dovetail import frameworks, hardware, models
@@ -38,6 +38,13 @@ def test_what_heads_do_not_allow_is_smaller():
     assert (found.tensor_parallel, found.pipeline_parallel) == (4, 14)
 
 
+def test_groups_that_do_not_nest_in_the_grid_are_smaller():
+    # 2 × 25 dies of two wafers of 5 × 5: 2 divides neither side
+    dojo = hardware.wafer("dojo-buildable").cluster(2)
+    found = as_published("Megatron, full recompute", job("llama-3.1-70b", 100), dojo)
+    assert (found.tensor_parallel, found.pipeline_parallel) == (1, 50)
+
+
 def test_unknown_names_are_refused():
     with pytest.raises(InputError, match="it should be one of Megatron"):
         as_published("Alpa", job("gpt3-1.3b", 8), SMALL)
@@ -45,6 +52,8 @@ def test_unknown_names_are_refused():
 
 def test_accpar_cuts_no_positions_keeps_everything_and_is_no_faster_than_free_layouts():
     small = job("gpt3-1.3b", 8)
+    block = next(layer for layer in small.graph().layers.values() if layer.operators)
+    assert not any(may_partition(operator, "seq") for operator in block.operators)
     found = accpar(small, SMALL, WAFER)
     assert found is not None
     assert found.plan.layouts is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from dovetail.arrays import Floats, Ints
+from dovetail.arrays import Array, Floats, Ints
 
 #: Placements along an axis by number: replicated, partial sum, flat shard; the tensor's dims follow.
 WHOLE, OPEN, FLAT_SHARD, FIRST_DIM = range(4)
@@ -75,7 +75,7 @@ def _collectives(sharded: int, olds: Ints, news: Ints, bits: Ints, sets: int, st
 
 
 @njit(cache=True)
-def conversions(layouts: Ints) -> tuple[Ints, Ints, Ints]:
+def conversions(layouts: Ints) -> tuple[Array, Array, Array]:
     """Every layout into every other: its collectives, the weight, and whether it only gathers.
 
     `layouts` are layouts × axes, axes in order of their names. A collective is a place in prices by kind, axes that
@@ -106,7 +106,7 @@ def conversions(layouts: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 @njit(cache=True)
-def conversion_seconds(steps: Ints, prices: Floats) -> Floats:
+def conversion_seconds(steps: Array, prices: Floats) -> Floats:
     """Seconds of every conversion by price: `prices` are by price and place."""
     count, most = steps.shape[0], steps.shape[2]
     seconds = np.zeros((len(prices), count, count))

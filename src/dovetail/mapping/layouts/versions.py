@@ -13,10 +13,10 @@ from dovetail.mapping.layouts.conversion_kernels import UNREACHABLE, conversion_
 #: Most bytes of collectives that are remembered: tensors of all sizes have the same ones.
 REMEMBERED_BYTES = 2**28
 
-_remembered: dict[tuple[tuple[int, ...], bytes], tuple[Ints, Ints, Ints]] = {}
+_remembered: dict[tuple[tuple[int, ...], bytes], tuple[Array, Array, Array]] = {}
 
 
-def _collectives(layouts: Ints) -> tuple[Ints, Ints, Ints]:
+def _collectives(layouts: Ints) -> tuple[Array, Array, Array]:
     """The collectives, weights and gathers of `conversions`; those asked for long ago are forgotten."""
     key = layouts.shape, layouts.tobytes()
     found = _remembered.pop(key, None)

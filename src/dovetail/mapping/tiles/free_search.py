@@ -17,17 +17,16 @@ from dovetail.layout.encoding import TileLayouts
 from dovetail.mapping.layouts.axis_labels import Allowed
 from dovetail.mapping.layouts.groups import Together
 from dovetail.mapping.layouts.tile import LayerTile
-from dovetail.mapping.tiles.partitioned import partitioned
+from dovetail.mapping.tiles.partitioned import every_partition, partitioned
 from dovetail.mapping.tiles.pipeline_bound import PipelineBound
 from dovetail.mapping.tiles.priced_lower_bound import Line, PricedLayout, as_lines, flights
-from dovetail.mapping.tiles.sites import stage_places
+from dovetail.mapping.tiles.sites import tried_places
 from dovetail.mapping.tiles.skeletons import TileSkeleton, tile_skeletons
 from dovetail.mapping.tiles.tile_layers import TileLayers
 from dovetail.mapping.tiles.tile_layouts import TileSearch, searched_tiles
 from dovetail.mapping.tiles.work_bounds import ZERO_STAGES, SkeletonBounds
 from dovetail.models import Job
-from dovetail.plans.wafer_part import STORE_CHOICES, StageTile, Stored
-from dovetail.plans.wafer_tiles import is_wafer
+from dovetail.plans.wafer_part import STORE_CHOICES, Stored
 from dovetail.search.time_limit import OutOfTimeError
 from dovetail.step.evaluate import Evaluation
 
@@ -205,7 +204,10 @@ class FreeSearch:
         tile = next(searched_tiles(layers, skeleton.rows, skeleton.cols), None)
         if tile is None:
             return False
-        self._placed_s(Branch(skeleton, 3, tile), TileSearch(layers, tile, self.allowed).layouts())
+        try:
+            self._placed_s(Branch(skeleton, 3, tile), TileSearch(layers, tile, self.allowed).layouts())
+        except InputError:  # tables too large: other tiles are tried
+            return False
         return skeleton in self.best_of
 
     @property
@@ -256,7 +258,7 @@ class FreeSearch:
             if branch.together is None:
                 few = search.every_layout(FEW_LAYOUTS) if self._places_exactly(branch) else None
                 if few is not None:
-                    return self._close(branch, max(bound_s, self._placed_s(branch, few)))
+                    return self._close(branch, max(bound_s, self._placed_s(branch, few, everywhere=True)))
                 found_s, branch = self._fastest(branch, search)
             elif branch.found is None:
                 if self.best_s == float("inf"):
@@ -284,6 +286,8 @@ class FreeSearch:
 
     def _places_exactly(self, branch: Branch) -> bool:
         """Whether layers and recompute of a layout are placed in the best way."""
+        if not self.recompute and every_partition(branch.skeleton.stages, self.job.model.num_layers):
+            return True
         return not self._lends(branch) and "activations" not in branch.skeleton.store
 
     def _bound(self, branch: Branch, floor: PipelineBound, lines: Sequence[Line]) -> float:
@@ -354,23 +358,35 @@ class FreeSearch:
             self._placed_s(branch, search.completed(found))
         return bound_s
 
-    def _placed_s(self, branch: Branch, layouts: Sequence[TileLayouts]) -> float:
-        """Places layouts on stages; returns what no partition of them falls below, infinite if none fits."""
-        skeleton = branch.skeleton
-        places: tuple[tuple[StageTile, ...], ...] = ((),)
-        if is_wafer(self.cluster):
-            places = stage_places(self.cluster, skeleton.rows, skeleton.cols, skeleton.stages)
+    def _placed_s(self, branch: Branch, layouts: Sequence[TileLayouts], *, everywhere: bool = False) -> float:
+        """Places layouts on stages; returns what no partition of them falls below, infinite if none fits.
+
+        If `everywhere` stages are on all places they can have, if these are few.
+        """
+        skeleton, lowest = branch.skeleton, float("inf")
+        if not layouts:
+            return lowest
+        plan = self._layers(skeleton, branch.zero_stage).plan_of(layouts[0])
+        places, proven = tried_places(plan, self.cluster, lends=self.lends, everywhere=everywhere)
         schedules = [name for name in SCHEDULES if name in self.framework.pipeline_schedules]
-        lowest = float("inf")
         for schedule in schedules if skeleton.stages > 1 else ("1f1b",):
             layers = self._layers(skeleton, branch.zero_stage, schedule)
             for each, tiles in product(layouts, places):
-                found = partitioned(layers, each, tiles, by_block=self.recompute, lends=self.lends, poll=self._poll)
+                found = partitioned(
+                    layers,
+                    each,
+                    tiles,
+                    by_block=self.recompute,
+                    lends=self.lends,
+                    below_s=self.limit_s,
+                    poll=self._poll,
+                )
                 for placed in found.plans:
                     self.offer(skeleton, placed)
                 lowest = min(lowest, found.lower_bound_s)
                 self._poll()
-        return lowest
+        # stages fit their tiles wherever these are, but others may be nearer to each other
+        return lowest if proven or lowest == float("inf") else 0.0
 
     def _poll(self) -> None:
         if self.late:

@@ -61,7 +61,8 @@ def least_lending_step_s(bound: BlockLowerBound, pipeline: TilePipeline) -> floa
         saved = np.interp(each, bound.seconds[::-1], bound.saved_bytes[::-1])
         needed = numbers * (bound.state_bytes + flights[:, None] * saved)
         needed[:, each < shortest] = np.inf
-        added = np.diff(np.concatenate([np.zeros((pipeline.stages, 1)), needed], axis=1), axis=1)
+        with np.errstate(invalid="ignore"):
+            added = np.diff(np.concatenate([np.zeros((pipeline.stages, 1)), needed], axis=1), axis=1)
         added = np.where(np.isfinite(added), added, np.inf)
         cheapest = np.sort(added, axis=None)[: pipeline.blocks]
         return bool(cheapest.sum() <= total)

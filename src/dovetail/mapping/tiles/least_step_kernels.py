@@ -191,7 +191,7 @@ def pipelines_least_s(
             seconds[:, d, b],
             forward[:, d, b],
             state[staged, :, d],
-            working[staged, d, b],
+            float(working[staged, d, b]),
             ends_s[d, b],
             ends_bytes[staged, :, d],
             capacity,

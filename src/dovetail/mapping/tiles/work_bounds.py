@@ -305,7 +305,7 @@ class SkeletonBounds:
         inputs, outputs = self._saved(shapes)
         saving = [place for place in range(shapes.forward) if outputs[:, place].all()]
         bytes_by = outputs[None, :, saving] / np.array(self._dies, np.float64)[:, None, None]
-        again_s = forward @ self._run_again(shapes, outputs[0], saving)
+        again_s = forward @ self._recomputed(shapes, outputs[0], saving)
         # fewest seconds per byte first: no choice of operators takes less for the same bytes
         order = np.argsort(again_s / bytes_by, axis=-1, kind="stable")
         bytes_by, again_s = (np.take_along_axis(each, order, axis=-1) for each in (bytes_by, again_s))
@@ -315,7 +315,7 @@ class SkeletonBounds:
         seconds = least.sum(axis=-1)[..., None] + np.concatenate([nothing, again_s.cumsum(axis=-1)], axis=-1)
         return ClassBounds(saved[..., ::-1].copy(), seconds[..., ::-1].copy(), forward.sum(axis=-1))
 
-    def _run_again(self, shapes: LocalShapes, outputs: Floats, saving: Sequence[int]) -> Floats:
+    def _recomputed(self, shapes: LocalShapes, outputs: Floats, saving: Sequence[int]) -> Floats:
         """By operator, its share in not saving the outputs of each operator that saves some: operators × those.
 
         An operator that runs again needs its inputs. One that no other operator reads, that is as large as what is not
