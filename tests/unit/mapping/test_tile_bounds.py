@@ -91,7 +91,8 @@ def test_no_plan_is_faster_than_its_bound_or_fits_where_none_should(store, insta
         cluster = wafer.cluster()
         skeletons = [s for s in tile_skeletons(cluster, job.global_batch, job.model.num_layers) if s.store == store]
         bounds = SkeletonBounds(job, cluster, WAFER, {each.dies for each in skeletons}, store)
-        skeleton = random.choice([s for s in skeletons if s.dies <= 4 and s.dies * s.stages == 8])
+        filling = [s for s in skeletons if s.dies <= 4 and s.dies * s.stages == 8]
+        skeleton = filling[int(random.integers(len(filling)))]
         layers = TileLayers(job, cluster, WAFER, skeleton, 3)
         tile = next(searched_tiles(layers, skeleton.rows, skeleton.cols))
         found = [partitioned(layers, each, ()) for each in TileSearch(layers, tile, None).layouts()[:2]]
