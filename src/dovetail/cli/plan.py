@@ -26,15 +26,16 @@ from dovetail.cli.plan_view import (
     write_plan,
 )
 from dovetail.cli.question import Asked, asked
-from dovetail.cli.surviving import surviving_fields
+from dovetail.cli.surviving import SurvivingPlan, surviving_on
 from dovetail.errors import InputError, quoted
 from dovetail.units import parse
 
 if TYPE_CHECKING:
-    from dovetail.cli.surviving import SurvivingPlan
     from dovetail.plans.plan_file import Question
     from dovetail.search import Answer, Space
     from dovetail.search.pareto_front import Training
+    from dovetail.search.progress import Listener, SearchProgress
+    from dovetail.step.evaluate import Evaluation
 
 #: Time limit of each search for a question to suggest.
 SUGGESTION_SECONDS = 5.0
@@ -50,7 +51,7 @@ _STRATEGY = "named: degrees of named strategies; free: every operator sharded it
 _MEMORY = "Bytes of a chip that plans may take, e.g. 73GiB; default: what programs get, less 4 %."
 _TIE = "Recommend the simplest plan within this part of the fastest, e.g. 0.01; default: what the model errs by."
 _COVERS = "Also say whether the search covered this plan, what it takes, and why it is not the answer."
-_KEEP = "Also say what this plan, made for the whole wafer, still does on the damaged one."
+_KEEP = "Start from what is left of this plan, made for the whole wafer, on the damaged one, and compare."
 _LEND = "Stages on a wafer may hold activations for each other (--strategy free)."
 _MODEL = "A model of the catalogue, a model file, a config.json or its folder, or a Hugging Face id."
 
@@ -144,56 +145,65 @@ def _answer_plan(asked_for: Asked, request: PlanRequest, interrupt: Interrupt) -
         raise InputError("--objective", "compares numbers of chips", "give several, e.g. --chips 256..4096")
     if request.ideal and question.framework.name == "ideal":
         raise InputError("--ideal", "cannot be combined with --framework ideal", "drop one of them")
-    answer = _searched(question, request, interrupt)
+    kept = None if request.keep is None else surviving_on(question, request.keep)
+    answer = _searched(question, request, interrupt, None if kept is None else kept.kept)
     if answer.evaluation is None:
         code = _say_none(answer, request, interrupt)
     else:
         code = EXIT_ANSWERED
-        _show(answer, asked_for, question, request, interrupt)
+        _show(answer, asked_for, question, request, interrupt, kept)
     raise typer.Exit(EXIT_INTERRUPTED if interrupt.asked else code)
 
 
-def _searched(question: Question, request: PlanRequest, interrupt: Interrupt) -> Answer:
-    from dovetail.plans.narrowed_space import within
-    from dovetail.plans.runs import check_job
-    from dovetail.search import SearchProgress
-    from dovetail.search import plan as best_plan
-    from dovetail.step.capacity import check_memory_limit
-
-    job, cluster, framework = question.job, question.cluster, question.framework
-    limit, top = request.time_limit_s, request.simulate_top
-    if request.strategy == "free":
-        from dovetail.mapping.tiles.free_plan import FreeLimits, free_plan
-
-        return free_plan(
-            job,
-            cluster,
-            framework,
-            FreeLimits(time_limit_s=limit),
-            simulate_top=top,
-            lends=request.lend,
-            on_progress=interrupt.notice,
-        )
-    check_job(job, framework)
-    space, most_bytes = within(request.space, job, cluster, framework), request.memory_limit_bytes
-    check_memory_limit(cluster.chip, most_bytes, "--memory-limit")
+def _searched(question: Question, request: PlanRequest, interrupt: Interrupt, start: Evaluation | None) -> Answer:
+    """The answer of a search; `start` is a plan that is known to fit."""
     with PlanProgress(as_json=request.as_json) as shown:
 
         def notice(progress: SearchProgress) -> bool:
             shown(progress)
             return interrupt.notice(progress)
 
-        return best_plan(
-            job,
-            cluster,
-            framework,
-            space=space,
-            time_limit_s=limit,
-            simulate_top=top,
-            memory_limit_bytes=most_bytes,
-            tie_margin=request.tie_margin,
-            on_progress=notice,
+        return (
+            _free(question, request, start, notice) if request.strategy == "free" else _named(question, request, notice)
         )
+
+
+def _free(question: Question, request: PlanRequest, start: Evaluation | None, notice: Listener) -> Answer:
+    from dovetail.mapping.tiles.free_plan import FreeLimits, free_plan
+
+    return free_plan(
+        question.job,
+        question.cluster,
+        question.framework,
+        FreeLimits(time_limit_s=request.time_limit_s),
+        simulate_top=request.simulate_top,
+        lends=request.lend,
+        start=start,
+        on_progress=notice,
+    )
+
+
+def _named(question: Question, request: PlanRequest, notice: Listener) -> Answer:
+    from dovetail.plans.narrowed_space import within
+    from dovetail.plans.runs import check_job
+    from dovetail.search import plan as best_plan
+    from dovetail.step.capacity import check_memory_limit
+
+    job, cluster, framework = question.job, question.cluster, question.framework
+    check_job(job, framework)
+    space, most_bytes = within(request.space, job, cluster, framework), request.memory_limit_bytes
+    check_memory_limit(cluster.chip, most_bytes, "--memory-limit")
+    return best_plan(
+        job,
+        cluster,
+        framework,
+        space=space,
+        time_limit_s=request.time_limit_s,
+        simulate_top=request.simulate_top,
+        memory_limit_bytes=most_bytes,
+        tie_margin=request.tie_margin,
+        on_progress=notice,
+    )
 
 
 def _say_none(answer: Answer, request: PlanRequest, interrupt: Interrupt) -> int:
@@ -208,7 +218,14 @@ def _say_none(answer: Answer, request: PlanRequest, interrupt: Interrupt) -> int
     return EXIT_INFEASIBLE if answer.certificate.status == "infeasible" else EXIT_NOTHING_FOUND
 
 
-def _show(answer: Answer, asked_for: Asked, question: Question, request: PlanRequest, interrupt: Interrupt) -> None:
+def _show(
+    answer: Answer,
+    asked_for: Asked,
+    question: Question,
+    request: PlanRequest,
+    interrupt: Interrupt,
+    kept: SurvivingPlan | None,
+) -> None:
     """The plan with all that was asked for; after an interrupt without what would take further searches."""
     if request.out is not None:
         write_plan(answer, asked_for, request.out)
@@ -217,17 +234,17 @@ def _show(answer: Answer, asked_for: Asked, question: Question, request: PlanReq
     explanation = interrupt.unless(lambda: _explained(answer, request))
     suggested = None if request.strategy == "free" else interrupt.unless(lambda: _suggested(answer))
     held = None if request.covers is None else _covered(answer, request.covers)
-    kept = None if request.keep is None else _surviving(answer, request.keep)
     if request.as_json:
         fields = answer_fields(answer, training=training, ideal=ideal, explanation=explanation)
-        print_json(fields | suggestion_fields(suggested) | covered_fields(held) | surviving_fields(kept))
+        keep = {} if kept is None else {"keep": kept.fields(answer)}
+        print_json(fields | suggestion_fields(suggested) | covered_fields(held) | keep)
     else:
         print_answer(answer, training=training, ideal=ideal, explanation=explanation)
         print_suggestions(suggested)
         if held is not None:
             typer.echo(f"\n{request.covers}: {held.why}")
         if kept is not None:
-            typer.echo(f"\n{request.keep}: {kept.sentence}")
+            typer.echo(f"\n{request.keep}: {kept.sentence(answer)}")
         if request.out is not None:
             typer.echo(f"\nwrote {request.out}")
 
@@ -238,15 +255,8 @@ def _check_damaged(question: Question, request: PlanRequest) -> None:
     if damaged and request.strategy == "named":
         what = f"has dead dies or links on {question.cluster.name}, which degrees alone do not go around"
         raise InputError("--strategy", what, "plan with --strategy free and --framework wafer or ideal")
-    if request.keep is not None and not damaged:
+    if request.keep is not None and request.defects == DefectOptions() and not damaged:
         raise InputError("--keep", "compares with a damaged wafer", "give --defects or --defect-rate")
-
-
-def _surviving(answer: Answer, file: Path) -> SurvivingPlan:
-    """What the plan of a file still does on the damaged wafer of an answer."""
-    from dovetail.cli.surviving import surviving_on
-
-    return surviving_on(answer, file)
 
 
 def _check_free(request: PlanRequest, *, several: bool) -> None:

@@ -48,4 +48,4 @@ def progress_text(progress: SearchProgress) -> str:
     parts = [f"best {best}", f"bound {seconds_text(progress.lower_bound_s)}"]
     if progress.gap is not None:
         parts.append(f"gap {percent_text(progress.gap)}")
-    return ", ".join([*parts, f"{progress.open:,} of {progress.counted:,} plans open"])
+    return ", ".join([*parts, f"{progress.open:,} of {progress.counted:,} {progress.counts} open"])

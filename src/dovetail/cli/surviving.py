@@ -1,8 +1,8 @@
-"""What a plan made for a whole wafer still does on a damaged one, beside the plan made for it."""
+"""What a plan made for a whole wafer still does on a damaged one, beside the plan made for that."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,36 +10,49 @@ from dovetail.errors import InputError
 from dovetail.units import percent_text, seconds_text
 
 if TYPE_CHECKING:
+    from dovetail.plans.plan_file import Question
     from dovetail.search import Answer
+    from dovetail.step.evaluate import Evaluation
 
 
 @dataclass(frozen=True, slots=True)
 class SurvivingPlan:
-    """Step times of a plan on the whole wafer and on the damaged one, and of the plan made for that."""
+    """A plan on the whole wafer it was made for, and what is left of it on the damaged one."""
 
-    whole_s: float
+    whole: Evaluation
     #: None where nothing of it fits
-    kept_s: float | None
-    replanned_s: float
-    #: stages before and after
-    stages: tuple[int, int]
+    kept: Evaluation | None
 
-    @property
-    def sentence(self) -> str:
-        """In words."""
-        planned = f"planning again keeps {percent_text(self.whole_s / self.replanned_s)}"
-        if self.kept_s is None:
+    def sentence(self, answer: Answer) -> str:
+        """What it keeps and what planning again keeps, in words."""
+        planned = f"planning again keeps {percent_text(self.whole.step_time_s / answer.step_time_s)}"
+        if self.kept is None:
             return f"does not fit the damaged wafer; {planned} of its throughput"
-        lost = self.stages[0] - self.stages[1]
-        without = f", {lost} of {self.stages[0]} stages lost" if lost else ""
-        kept = percent_text(self.whole_s / self.kept_s)
-        return f"keeps {kept} of its throughput ({seconds_text(self.kept_s)} a step{without}); {planned}"
+        stages = self.whole.plan.pipeline_parallel
+        lost = stages - self.kept.plan.pipeline_parallel
+        without = f", {lost} of {stages} stages lost" if lost else ""
+        kept = percent_text(self.whole.step_time_s / self.kept.step_time_s)
+        if answer.best.plan == self.kept.plan:
+            planned = "nothing faster was found"
+        return f"keeps {kept} of its throughput ({seconds_text(self.kept.step_time_s)} a step{without}); {planned}"
+
+    def fields(self, answer: Answer) -> dict[str, Any]:
+        """The same as JSON."""
+        whole_s, kept_s = self.whole.step_time_s, None if self.kept is None else self.kept.step_time_s
+        return {
+            "whole_s": whole_s,
+            "kept_s": kept_s,
+            "throughput_kept": None if kept_s is None else whole_s / kept_s,
+            "throughput_replanned": whole_s / answer.step_time_s,
+            "stages": [
+                self.whole.plan.pipeline_parallel,
+                0 if self.kept is None else self.kept.plan.pipeline_parallel,
+            ],
+        }
 
 
-def surviving_on(answer: Answer, file: Path) -> SurvivingPlan:
-    """The plan of a file held against an answer for a damaged wafer."""
-    from dataclasses import replace
-
+def surviving_on(question: Question, file: Path) -> SurvivingPlan:
+    """The plan of a file on the damaged wafer of a question."""
     from dovetail.mapping.tiles.surviving import surviving_plan
     from dovetail.plans.plan_file import load_task
     from dovetail.step.evaluate import evaluate
@@ -47,25 +60,7 @@ def surviving_on(answer: Answer, file: Path) -> SurvivingPlan:
     task = load_task(file)
     if task.plan.layouts is None:
         raise InputError("--keep", f"{file} is a plan of degrees", "give a plan of --strategy free")
-    if (task.job, replace(task.cluster, defects=())) != (answer.job, replace(answer.cluster, defects=())):
+    if (task.job, replace(task.cluster, defects=())) != (question.job, replace(question.cluster, defects=())):
         raise InputError("--keep", f"{file} is for another job or wafer", "give a plan of the same question")
     whole = evaluate(task.plan, task.job, task.cluster, task.framework, energy=False)
-    kept = surviving_plan(task.plan, answer.job, answer.cluster, answer.framework)
-    stages = task.plan.pipeline_parallel, 0 if kept is None else kept.plan.pipeline_parallel
-    return SurvivingPlan(whole.step_time_s, None if kept is None else kept.step_time_s, answer.step_time_s, stages)
-
-
-def surviving_fields(kept: SurvivingPlan | None) -> dict[str, Any]:
-    """The same as JSON."""
-    if kept is None:
-        return {}
-    throughput = None if kept.kept_s is None else kept.whole_s / kept.kept_s
-    return {
-        "keep": {
-            "whole_s": kept.whole_s,
-            "kept_s": kept.kept_s,
-            "throughput_kept": throughput,
-            "throughput_replanned": kept.whole_s / kept.replanned_s,
-            "stages": list(kept.stages),
-        }
-    }
+    return SurvivingPlan(whole, surviving_plan(task.plan, question.job, question.cluster, question.framework))

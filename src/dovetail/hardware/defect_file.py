@@ -77,7 +77,7 @@ def asked_defects(
             raise InputError("defects", f"cannot be combined with {given[0]}", "read a map or draw one")
         return read_defects(path, rows, cols)
     if given == ["seed"]:
-        raise InputError("seed", "draws nothing", "add defect_rate or link_defect_rate")
+        raise InputError("seed", "draws nothing", "add a rate of dead dies or links")
     if not given:
         return None
     return drawn_defects(rows, cols, defect_rate or 0.0, link_defect_rate or 0.0, seed or 0)

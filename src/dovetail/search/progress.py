@@ -42,6 +42,8 @@ class SearchProgress:
     evaluated: int
     #: may be faster, and were not looked at yet
     open: int
+    #: what is counted
+    counts: str = "plans"
 
 
 #: Is told how far a search is; where it returns True the search ends with the best plan so far.

@@ -62,7 +62,7 @@ WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"path": "m.yaml", "defect_rate": 0.1}, "defects: cannot be combined with defect_rate; read a map or draw one."),
     ({"path": "m.yaml", "link_defect_rate": 0.1}, "defects: cannot be combined with link_defect_rate;"),
     ({"path": "m.yaml", "seed": 0}, "defects: cannot be combined with seed;"),
-    ({"seed": 1}, "seed: draws nothing; add defect_rate or link_defect_rate."),
+    ({"seed": 1}, "seed: draws nothing; add a rate of dead dies or links."),
     ({"defect_rate": 1.5}, "defect_rate: is 1.5; it should be from 0 to 1."),
     ({"defect_rate": float("nan")}, "defect_rate: is nan; it should be from 0 to 1."),
     ({"link_defect_rate": -0.1}, "link_defect_rate: is -0.1; it should be from 0 to 1."),

@@ -28,7 +28,7 @@ from dovetail.step.evaluate import least_step_s as least_simulated_s
 __all__ = ["SCHEDULES", "ZERO_STAGES", "FreeLimits", "FreeSearch", "free_plan"]
 
 #: Seconds the search of named strategies may take first, and its share of a time limit.
-NAMED_S, NAMED_SHARE = 10.0, 0.1
+NAMED_S, NAMED_SHARE = 10.0, 0.25
 
 #: Plans of other skeletons an answer lists.
 ALTERNATIVES = 5
@@ -49,6 +49,9 @@ class FreeLimits:
     named_s: float = NAMED_S
 
 
+#: Where plans stand that are known before the search.
+NO_SKELETON = TileSkeleton(0, 0, 0, 0)
+
 #: To the end, but for named strategies.
 NO_LIMITS = FreeLimits()
 
@@ -61,6 +64,7 @@ def free_plan(
     *,
     simulate_top: int = 0,
     lends: bool = False,
+    start: Evaluation | None = None,
     on_progress: Listener | None = None,
 ) -> Answer:
     """The fastest plan found with operators sharded freely on the tiles of stages, and a bound for all of them.
@@ -69,6 +73,8 @@ def free_plan(
     Skeletons (tile, stages, sequences of a micro-batch, store) follow in the order of their lower bounds, which get
     tighter step by step; the layouts that are cheapest at the prices of memory of a bound are placed on stages, with
     what every block recomputes. With `lends` stages may hold activations for each other.
+
+    The answer is never slower than `start`, a plan that is known to fit.
 
     With `simulate_top` we simulate that many of the best plans and answer with the fastest. `on_progress` is told how
     far the search is; where it returns True the search ends.
@@ -79,18 +85,20 @@ def free_plan(
     stages = tuple(stage for stage in ZERO_STAGES if stage in framework.zero_stages_with_pipeline)
     if not stages:
         raise InputError("framework", f"{framework.name} shards no state", "use one with ZeRO 1 or 3")
-    start, cpu = time.monotonic(), time.process_time()
+    began, cpu = time.monotonic(), time.process_time()
     search = FreeSearch(
         job,
         cluster,
         framework,
-        deadline=float("inf") if limits.time_limit_s is None else start + limits.time_limit_s,
+        deadline=float("inf") if limits.time_limit_s is None else began + limits.time_limit_s,
         zero_stages=stages,
         below_s=limits.below_s,
         gap=limits.gap,
         lends=lends,
         work_limit=limits.work_limit,
     )
+    if start is not None:
+        search.offer(NO_SKELETON, start)
     report = _Report(search, on_progress)
     search.stop = report.is_told_to_end
     named_s = limits.named_s
@@ -99,7 +107,7 @@ def free_plan(
     if named_s > 0 and not cluster.defects:
         _search_named(search, report, named_s)
     search.run()
-    timing = {"seconds": time.monotonic() - start, "cpu_s": time.process_time() - cpu}
+    timing = {"seconds": time.monotonic() - began, "cpu_s": time.process_time() - cpu}
     return _answer(search, simulate_top, timing)
 
 
@@ -116,7 +124,7 @@ def _search_named(search: FreeSearch, report: _Report, seconds: float) -> None:
         on_progress=report.named,
     )
     if named.evaluation is not None:
-        search.offer(TileSkeleton(0, 0, 0, 0), named.evaluation)
+        search.offer(NO_SKELETON, named.evaluation)
 
 
 class _Report:
@@ -156,6 +164,7 @@ def _so_far(search: FreeSearch) -> SearchProgress:
         infeasible=counts.infeasible,
         evaluated=counts.evaluated,
         open=counts.open,
+        counts="skeletons",
     )
 
 

@@ -96,7 +96,7 @@ class FreeSearch:
     gap: float = 0.0
     #: most skeletons whose layouts are searched
     work_limit: int | None = None
-    #: the best plan of every skeleton; named strategies use an empty one
+    #: the best plan of every skeleton; plans known before use an empty one
     best_of: dict[TileSkeleton, Evaluation] = field(default_factory=dict[TileSkeleton, Evaluation])
     #: skeletons whose layouts were searched
     seen: set[TileSkeleton] = field(default_factory=set[TileSkeleton])
