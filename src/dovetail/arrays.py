@@ -36,6 +36,14 @@ def largest(values: Iterable[Floats]) -> Floats:
     return reduce(np.maximum, values, np.zeros(()))
 
 
+def largest_two(values: Iterable[Floats]) -> tuple[Floats, Floats]:
+    """The largest of arrays that broadcast, and the next; zero where there are none."""
+    first = second = np.zeros(())
+    for value in values:
+        first, second = np.maximum(first, value), np.maximum(second, np.minimum(first, value))
+    return first, second
+
+
 #: A number or an array: what a formula takes in plain Python and in compiled code alike.
 Number = Any
 

@@ -96,7 +96,9 @@ def parsed(target: str, text: str, world_size: int, folder: Path) -> Document:
 
 
 @needs_parsers
-@pytest.mark.parametrize("case", RUN, ids=" ".join)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.slow] if case[1] == "uneven" else []) for case in RUN], ids=" ".join
+)
 def test_parsers_understand_the_degrees(case, tmp_path):
     written = task(*RUN[case])
     plan = written.plan

@@ -108,7 +108,7 @@ class DegreeBounds:
         )
         nothing = np.zeros((1, classes))
         profiles = ProfileColumns(
-            nothing, np.zeros((1, classes, 0)), nothing, nothing, nothing, nothing, nothing, np.zeros(1)
+            nothing, np.zeros((1, classes, 0)), nothing, nothing, nothing, nothing, nothing, nothing, np.zeros(1)
         )
         bounds = least_seconds(
             plans,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dovetail.arrays import Floats, largest, summed
+from dovetail.arrays import Floats, largest, largest_two, summed
 from dovetail.cost.energy import EnergyRates, operator_joules
 from dovetail.cost.operators import ChipUnits, PlacedWork, kernel_counts, operator_seconds
 from dovetail.graph import DerivedSize, Kind, LayerGraph, Phase, Role
@@ -57,8 +57,9 @@ class LayerProfile:
     home_parameters: Floats
     #: parameters of one chip that every token uses: all but routed experts
     dense_parameters: Floats
-    #: parameters of the largest weight, as used
+    #: parameters of the largest weight, as used, and of the next
     largest_weight: Floats
+    next_weight: Floats
     #: parameters of tied weights: a chip with several of the layers stores them once
     tied_parameters: Mapping[str, TiedParameters]
     #: the largest tensor that is not saved
@@ -95,6 +96,7 @@ def profile_layer(
     launched = kernel_counts(replace(works[CollectivePhase.FORWARD], operators=(*placed.forward, *placed.backward)))
     joules = _joules(placed, works, sizes, chip, rates)
     used, home = _parameters(placed, sizes)
+    first, second = largest_two(used)
     written = [
         sizes.bytes(tensors[name], layout)
         for name, layout in placed.written.items()
@@ -117,7 +119,8 @@ def profile_layer(
         parameters=summed(used),
         home_parameters=summed(home),
         dense_parameters=summed(n for n, w in zip(used, placed.weights, strict=True) if w.tensor.active_share == 1),
-        largest_weight=largest(used),
+        largest_weight=first,
+        next_weight=second,
         tied_parameters=_tied(placed, sizes),
         transient_bytes=largest(written),
         logits=_logits(placed, sizes),

@@ -25,7 +25,9 @@ class ProfileColumns(NamedTuple):
     tied: Floats
     whole: Floats
     dense: Floats
+    #: the largest weight, and the next
     largest: Floats
+    second: Floats
     transient: Floats
     loss: Floats
     #: by profile: bytes a stage hands on

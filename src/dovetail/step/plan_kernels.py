@@ -306,22 +306,24 @@ def _transients(
 
 @njit(cache=True)
 def gathered_parameters(contents: Ints, place: int, profiles: ProfileColumns, profile: int, by_weight: bool) -> float:
-    """Parameters that are whole at once under ZeRO-3: what is at work and what is fetched ahead."""
-    whole, first, second, shared = 0.0, 0.0, 0.0, -1.0
+    """Parameters that are whole at once under ZeRO-3: what is at work and what is fetched ahead.
+
+    Of weights that are fetched one by one these are the largest two of a stage, and no weight is fetched ahead of
+    itself; one that embedding and head share counts once.
+    """
+    whole, first, second, shared = 0.0, 0.0, 0.0, 0.0
     for c in range(contents.shape[1]):
         if contents[place, c]:
             whole = max(whole, profiles.whole[profile, c])
-            largest = profiles.largest[profile, c]
-            is_tied = False
+            largest, following = profiles.largest[profile, c], profiles.second[profile, c]
+            if contents[place, c] > 1 and following == 0:
+                # layers of one weight: it is followed by that of the next layer
+                following = largest
             for w in range(profiles.tied.shape[2]):
-                is_tied = is_tied or profiles.tied[profile, c, w] > 0
-            if is_tied:
-                # a weight that embedding and head share is fetched once
-                shared = largest if shared < 0 else shared
-            else:
-                first, second = (largest, largest) if largest >= first else (first, max(second, largest))
+                if profiles.tied[profile, c, w] > 0:
+                    shared, largest = max(shared, largest), 0.0
+            for weight in (largest, following):
+                first, second = max(first, weight), max(second, min(first, weight))
     if not by_weight:
         return 2 * whole
-    if shared > first:
-        return shared + first
-    return first + max(second, shared)
+    return max(first, shared) + max(second, min(first, shared))

@@ -136,6 +136,7 @@ def test_a_study_that_names_ray_runs_on_it_and_gives_the_same_bytes(on_ray):
     check_events(result, 1)
 
 
+@pytest.mark.slow
 def test_a_driver_killed_twice_goes_on_as_if_it_had_not_been(on_ray):
     for kill in range(1, 3):
         driver = on_ray.explore("--workers", "2", "--resume")

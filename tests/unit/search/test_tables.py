@@ -37,11 +37,11 @@ def check(question, number, seed):
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda q: f"{q[0]}-{q[4]}")
 def test_tables_say_what_evaluations_say(question):
-    check(question, 112, seed=0)
+    check(question, 56, seed=0)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 11))
+@pytest.mark.parametrize("seed", range(11))
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda q: f"{q[0]}-{q[4]}")
 def test_tables_say_what_evaluations_say_of_many_plans(question, seed):
     check(question, 112, seed)

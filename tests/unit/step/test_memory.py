@@ -191,3 +191,11 @@ def test_a_compiler_gathers_weights_one_by_one():
     table = 32000 * 1024
     assert whole["gathered weights"] == pytest.approx(2 * table * 2, rel=0.01)
     assert single["gathered weights"] == 2 * table * 2
+
+
+def test_no_weight_is_fetched_ahead_of_itself():
+    plan = {"zero_stage": 3, "recompute": "full", "pipeline_parallel": 2}
+    first, last = run(ALONE, cluster={"chips": 8}, plan=plan).memory_by_stage
+    table, feed_forward = 32000 * 1024, 4096 * 1024
+    # embedding and head are on a stage each, beside blocks
+    assert first["gathered weights"] == last["gathered weights"] == 2 * (table + feed_forward)

@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dovetail.arrays import Floats, Ints
+from dovetail.arrays import Floats, Ints, largest_two
 from dovetail.cost.calibration import calibration
 from dovetail.frameworks import Framework
 from dovetail.frameworks.parameter_bytes import state_bytes
@@ -223,8 +223,9 @@ class SkeletonBounds:
             layers = [self.job.graph().layers[name] for name in self._blocks]
             for staged in (False, True):
                 sizes = self._facts[staged].parameter_bytes
-                at_work = min(_largest(layer) if sizes.by_weight else _parameters([layer]) for layer in layers)
-                needed[int(staged)] += at_work * (2 * sizes.weight + sizes.layer_gradient) / dies[0]
+                two = [_largest_two(layer) if sizes.by_weight else (_parameters([layer]),) * 2 for layer in layers]
+                at_work = min((one + other) * sizes.weight + one * sizes.layer_gradient for one, other in two)
+                needed[int(staged)] += at_work / dies[0]
         if "activations" in self._store:
             of_blocks = [self._classes[name].saved_bytes for name in self._blocks]
             needed += np.min([saved[..., 0] + saved[..., -1] for saved in of_blocks], axis=0)
@@ -377,9 +378,10 @@ def _lowest_crossing(rising: Floats, falling: Floats) -> Floats:
     return np.maximum(low, high).min(axis=1)
 
 
-def _largest(layer: LayerGraph) -> float:
-    """Parameters of a layer's largest weight."""
-    return max(float(as_array(weight.points(layer.fixed_sizes()))) for weight in layer.weights())
+def _largest_two(layer: LayerGraph) -> tuple[float, float]:
+    """Parameters of a layer's largest weight, and of the next."""
+    first, second = largest_two(as_array(weight.points(layer.fixed_sizes())) for weight in layer.weights())
+    return float(first), float(second)
 
 
 def _parameters(layers: Sequence[LayerGraph]) -> float:
