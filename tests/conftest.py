@@ -1,4 +1,4 @@
-"""Hypothesis profiles, and the one check every refusal of a user's mistake must pass."""
+"""Hypothesis profiles, commands run in this process, and the one check every refusal of a mistake must pass."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from dovetail.cli import main
 from dovetail.errors import InputError
 
 # Examples are bounded by CPU time where time matters; a deadline in wall time would measure the machine's other work.
@@ -24,6 +25,20 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 Refusal = Callable[..., str]
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs a command in this process: exit code, what it printed, what it complained of."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(list(arguments))
+        printed = capsys.readouterr()
+        return int(ended.value.code or 0), printed.out, printed.err
+
+    return run
 
 
 @pytest.fixture(scope="session")

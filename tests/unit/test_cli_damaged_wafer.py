@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from dovetail.cli import main
 from dovetail.documents import to_yaml
 from dovetail.plans.plan_file import load_task
 from dovetail.plans.write import plan_document
@@ -20,21 +19,14 @@ DEAD_LINKS = "dead_links: [[[0, 0], [0, 1]], [[1, 1], [1, 2]]]\n"
 
 
 @pytest.fixture
-def call(capsys, tmp_path, monkeypatch):
+def call(command, tmp_path, monkeypatch):
     """Runs a command beside a plan of a whole wafer and maps of defects; returns its exit code and what it printed."""
     monkeypatch.chdir(tmp_path)
     plan = tile_plan(JOB, 2, 2, 2, tensor=2)
     (tmp_path / "whole.yaml").write_text(to_yaml(plan_document(plan, JOB, wafers(2, 4), "wafer")))
     (tmp_path / "die.yaml").write_text(DEAD_DIE)
     (tmp_path / "links.yaml").write_text(DEAD_LINKS)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            main(list(arguments))
-        printed = capsys.readouterr()
-        return int(ended.value.code or 0), printed.out, printed.err
-
-    return run
+    return command
 
 
 @pytest.mark.parametrize(("defects", "stages"), [("die.yaml", [2, 1]), ("links.yaml", [2, 2])])
@@ -60,9 +52,9 @@ def test_the_sentence_says_what_is_kept(call):
     assert "1 of 2 stages lost); " in out
 
 
-@pytest.mark.parametrize("command", ["estimate", "simulate"])
-def test_a_plan_on_a_dead_die_is_refused(call, command):
-    code, out, err = call(command, "whole.yaml", "--defects", "die.yaml")
+@pytest.mark.parametrize("asked", ["estimate", "simulate"])
+def test_a_plan_on_a_dead_die_is_refused(call, asked):
+    code, out, err = call(asked, "whole.yaml", "--defects", "die.yaml")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "dead" in err
 

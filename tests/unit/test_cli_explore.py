@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from dovetail.cli import main
 from dovetail.documents import to_yaml
 from dovetail.exploration.executors import EXECUTORS
 from dovetail.plans.plan_file import load_task
@@ -53,16 +52,9 @@ def write(study: dict[str, Any]) -> None:
 
 
 @pytest.fixture
-def call(capsys):
+def call(command):
     """Runs a command in this process: exit code, what it printed, what it complained of."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            main(list(arguments))
-        printed = capsys.readouterr()
-        return int(ended.value.code or 0), printed.out, printed.err
-
-    return run
+    return command
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import sys
 
 import pytest
 
-from dovetail.cli import main
 from dovetail.step.evaluate import evaluate
 from simulated_steps import PLANS, simulated, task_of
 
@@ -17,18 +16,11 @@ CONTRACT = {"step_time_s", "model_step_time_s", "ratio", "events", "peak_memory_
 
 
 @pytest.fixture
-def call(capsys, tmp_path, monkeypatch):
+def call(command, tmp_path, monkeypatch):
     """Runs a command beside plan.yaml; returns its exit code and what it printed."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "plan.yaml").write_text(PLANS["1f1b"])
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            main(list(arguments))
-        printed = capsys.readouterr()
-        return int(ended.value.code or 0), printed.out, printed.err
-
-    return run
+    return command
 
 
 def test_json_is_the_simulation(call, tmp_path):

@@ -7,7 +7,6 @@ import json
 import pytest
 
 from dovetail import models
-from dovetail.cli import main
 from dovetail.models import Job
 
 PLAN = """job: {model: gpt3-1.3b, seq_len: 2048, global_batch: 16}
@@ -17,18 +16,11 @@ plan: {tensor_parallel: 4, pipeline_parallel: 6}
 
 
 @pytest.fixture
-def call(capsys, tmp_path, monkeypatch):
+def call(command, tmp_path, monkeypatch):
     """Runs a command beside plan.yaml; returns its exit code and what it printed."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "plan.yaml").write_text(PLAN)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            main(list(arguments))
-        printed = capsys.readouterr()
-        return int(ended.value.code or 0), printed.out, printed.err
-
-    return run
+    return command
 
 
 def test_the_dies_stand_below_the_pipeline(call):

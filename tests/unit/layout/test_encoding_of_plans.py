@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from dovetail import frameworks, hardware
-from dovetail.cli import main
 from dovetail.documents import to_yaml, validate
 from dovetail.errors import InputError
 from dovetail.hardware import Cluster, DefectMap, Store
@@ -344,17 +343,10 @@ def test_layouts_along_finer_axes_come_back() -> None:
 
 
 @pytest.fixture
-def call(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def call(command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Runs a command in an empty folder; returns its exit code and what it printed."""
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            main(list(arguments))
-        printed = capsys.readouterr()
-        return int(ended.value.code or 0), printed.out, printed.err
-
-    return run
+    return command
 
 
 def test_export_import_diff(call: Any) -> None:
