@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from dovetail.documents import to_yaml
+from dovetail.documents import read_document, to_yaml
 from dovetail.plans.plan_file import load_task
 from dovetail.plans.write import plan_document
 from wafer_plans import job_of, tile_plan, wafers
@@ -52,6 +52,15 @@ def test_the_sentence_says_what_is_kept(call):
     assert "1 of 2 stages lost); " in out
 
 
+def test_degrees_go_around_nothing(call, tmp_path):
+    whole = read_document(tmp_path / "whole.yaml")
+    (tmp_path / "named.yaml").write_text(to_yaml(whole | {"plan": {"tensor_parallel": 8}}))
+    code, out, err = call(*ASK, "--defects", "links.yaml", "--keep", "named.yaml", "--time-limit", "20", "--json")
+    assert (code, err) == (0, "")
+    keep = json.loads(out)["keep"]
+    assert (keep["kept_s"], keep["throughput_kept"], keep["stages"]) == (None, None, [1, 0])
+
+
 @pytest.mark.parametrize("asked", ["estimate", "simulate"])
 def test_a_plan_on_a_dead_die_is_refused(call, asked):
     code, out, err = call(asked, "whole.yaml", "--defects", "die.yaml")
@@ -62,12 +71,10 @@ def test_a_plan_on_a_dead_die_is_refused(call, asked):
 def test_what_cannot_be_asked_is_refused_before_the_search(call, tmp_path):
     code, _, err = call(*ASK, "--keep", "whole.yaml")
     assert (code, err) == (2, "--keep: compares with a damaged wafer; give --defects or --defect-rate.\n")
-    (tmp_path / "named.yaml").write_text(
-        "job: {model: gpt3-1.3b, seq_len: 1024, global_batch: 16}\ncluster: {name: temp-like}\n"
-        "plan: {tensor_parallel: 4, pipeline_parallel: 6}\n"
-    )
-    code, _, err = call(*ASK, "--keep", "named.yaml", "--defects", "die.yaml")
-    assert (code, err) == (2, "--keep: named.yaml is a plan of degrees; give a plan of --strategy free.\n")
+    other = plan_document(tile_plan(JOB, 2, 2, 2, tensor=2), JOB, wafers(2, 5), "wafer")
+    (tmp_path / "other.yaml").write_text(to_yaml(other))
+    code, _, err = call(*ASK, "--keep", "other.yaml", "--defects", "die.yaml")
+    assert (code, err) == (2, "--keep: other.yaml is for another job or wafer; give a plan of the same question.\n")
     code, _, err = call("plan", "whole.yaml", "--defects", "die.yaml")
     assert code == 2
     assert "plan with --strategy free" in err

@@ -27,7 +27,9 @@ class SurvivingPlan:
         """What it keeps and what planning again keeps, in words."""
         planned = f"planning again keeps {percent_text(self.whole.step_time_s / answer.step_time_s)}"
         if self.kept is None:
-            return f"does not fit the damaged wafer; {planned} of its throughput"
+            degrees = self.whole.plan.layouts is None
+            lost = "has degrees alone, which go around nothing" if degrees else "does not fit the damaged wafer"
+            return f"{lost}; {planned} of its throughput"
         stages = self.whole.plan.pipeline_parallel
         lost = stages - self.kept.plan.pipeline_parallel
         without = f", {lost} of {stages} stages lost" if lost else ""
@@ -58,9 +60,9 @@ def surviving_on(question: Question, file: Path) -> SurvivingPlan:
     from dovetail.step.evaluate import evaluate
 
     task = load_task(file)
-    if task.plan.layouts is None:
-        raise InputError("--keep", f"{file} is a plan of degrees", "give a plan of --strategy free")
     if (task.job, replace(task.cluster, defects=())) != (question.job, replace(question.cluster, defects=())):
         raise InputError("--keep", f"{file} is for another job or wafer", "give a plan of the same question")
     whole = evaluate(task.plan, task.job, task.cluster, task.framework, energy=False)
+    if task.plan.layouts is None:
+        return SurvivingPlan(whole, None)
     return SurvivingPlan(whole, surviving_plan(task.plan, question.job, question.cluster, question.framework))
