@@ -163,9 +163,9 @@ def _searched(question: Question, request: PlanRequest, interrupt: Interrupt, st
             shown(progress)
             return interrupt.notice(progress)
 
-        return (
-            _free(question, request, start, notice) if request.strategy == "free" else _named(question, request, notice)
-        )
+        if request.strategy == "free":
+            return _free(question, request, start, notice)
+        return _named(question, request, notice)
 
 
 def _free(question: Question, request: PlanRequest, start: Evaluation | None, notice: Listener) -> Answer:

@@ -28,8 +28,8 @@ class SurvivingPlan:
         planned = f"planning again keeps {percent_text(self.whole.step_time_s / answer.step_time_s)}"
         if self.kept is None:
             degrees = self.whole.plan.layouts is None
-            lost = "has degrees alone, which go around nothing" if degrees else "does not fit the damaged wafer"
-            return f"{lost}; {planned} of its throughput"
+            why = "has degrees alone, which go around nothing" if degrees else "does not fit the damaged wafer"
+            return f"{why}; {planned} of its throughput"
         stages = self.whole.plan.pipeline_parallel
         lost = stages - self.kept.plan.pipeline_parallel
         without = f", {lost} of {stages} stages lost" if lost else ""

@@ -59,7 +59,7 @@ class LayerProfile:
     dense_parameters: Floats
     #: parameters of the largest weight, as used, and of the next
     largest_weight: Floats
-    next_weight: Floats
+    second_weight: Floats
     #: parameters of tied weights: a chip with several of the layers stores them once
     tied_parameters: Mapping[str, TiedParameters]
     #: the largest tensor that is not saved
@@ -120,7 +120,7 @@ def profile_layer(
         home_parameters=summed(home),
         dense_parameters=summed(n for n, w in zip(used, placed.weights, strict=True) if w.tensor.active_share == 1),
         largest_weight=first,
-        next_weight=second,
+        second_weight=second,
         tied_parameters=_tied(placed, sizes),
         transient_bytes=largest(written),
         logits=_logits(placed, sizes),

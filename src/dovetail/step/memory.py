@@ -58,7 +58,7 @@ class MemoryTables:
                 whole=whole,
                 dense=_row(layer.dense_parameters for layer in layers),
                 largest=_row(layer.largest_weight for layer in layers),
-                second=_row(layer.next_weight for layer in layers),
+                second=_row(layer.second_weight for layer in layers),
                 transient=_row(layer.transient_bytes for layer in layers),
                 loss=_row(losses.get(name, zero) for name in names),
                 stream=np.zeros(1),

@@ -155,7 +155,7 @@ class Tables:
             whole=whole,
             dense=table.column("dense_parameters"),
             largest=table.column("largest_weight"),
-            second=table.column("next_weight"),
+            second=table.column("second_weight"),
             transient=table.column("transient_bytes"),
             loss=table.column("logits") * facts.logits_bytes / facts.loss_chunks,
             stream=table.column("stream_bytes").max(axis=1),
