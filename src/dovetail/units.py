@@ -111,3 +111,26 @@ def count_text(number: float) -> str:
         if number >= 0.99995 * factor:  # what rounds to 1000 of the smaller unit
             return f"{number / factor:.4g} {suffix}"
     return f"{number:g}"
+
+
+def quantity_text(number: float, unit: str) -> str:
+    """A figure in decimal multiples of its unit, with the digits it was published with."""
+    factor, prefix = next(((f, p) for f, p in _LARGE_STEPS if number >= f), (1.0, ""))
+    return f"{number / factor:.4g} {prefix}{unit}"
+
+
+def duration_text(seconds: float) -> str:
+    """A long time for a reader: hours below two days, then days, then years."""
+    hours = seconds / 3600
+    if hours < 48:
+        return f"{hours:.3g} h" if hours >= 1 else seconds_text(seconds)
+    days = hours / 24
+    return f"{days:,.3g} days" if days < 730 else f"{days / 365.25:,.1f} years"
+
+
+def dollars_text(dollars: float) -> str:
+    """Dollars for a reader, to three digits or so."""
+    for factor, suffix in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if dollars >= factor:
+            return f"{dollars / factor:,.4g}{suffix}USD"
+    return f"{dollars:,.2f} USD"

@@ -139,7 +139,7 @@ def test_the_view_says_plan_proof_and_runners_up(call, config):
 
 
 def test_a_search_cut_short_says_how_far_off_it_can_be(call, config, monkeypatch):
-    from dovetail.cli.plan_view import counts_text, proof_text
+    from dovetail.report.certificate_words import counts_text, proof_text
     from dovetail.search import Certificate
 
     certificate = Certificate("feasible", 2.0, 0.0225, {}, "plans", 100, 30, 10, 50, 10)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import dovetail as dt
-from dovetail.cli.figures import AsJson, doubts_facts, print_tiers, quantity_text
+from dovetail.cli.figures import AsJson, doubts_facts, print_tiers
 from dovetail.cli.output import print_facts, print_json, print_table
 from dovetail.cli.silicon import show_silicon
 from dovetail.errors import InputError
-from dovetail.units import bytes_text
+from dovetail.units import bytes_text, quantity_text
 
 if TYPE_CHECKING:
     from dovetail.hardware import Chip

@@ -10,7 +10,6 @@ import typer
 import dovetail as dt
 from dovetail.cli.defects import DefectOptions, DefectRate, Defects, LinkDefectRate, Seed
 from dovetail.cli.evaluation import (
-    evaluation_fields,
     exit_unless_fits,
     plan_facts,
     print_parts,
@@ -32,6 +31,8 @@ def estimate(
     task = DefectOptions(defects, defect_rate, link_defect_rate, seed).task(plan)
     result = dt.evaluate(task.plan, task.job, task.cluster, task.framework)
     if as_json:
+        from dovetail.report.answer_fields import evaluation_fields
+
         print_json(evaluation_fields(result, task.job, task.cluster, task.framework))
     else:
         asked = question_facts(task.job, task.cluster, task.framework)

@@ -1,16 +1,15 @@
-"""How an evaluated plan is shown: JSON fields, facts, and where time and memory go."""
+"""How an evaluated plan is shown: facts, and where time and memory go."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from dovetail.cli.exit_codes import EXIT_INFEASIBLE
-from dovetail.cli.figures import quantity_text
 from dovetail.cli.output import print_bars
 from dovetail.errors import InputError
-from dovetail.units import bytes_text, seconds_text
+from dovetail.units import bytes_text, quantity_text, seconds_text
 
 if TYPE_CHECKING:
     from dovetail.frameworks import Framework
@@ -20,36 +19,6 @@ if TYPE_CHECKING:
     from dovetail.step.evaluate import Evaluation
 
 Facts = list[tuple[str, str]]
-
-
-def evaluation_fields(result: Evaluation, job: Job, cluster: Cluster, framework: Framework) -> dict[str, Any]:
-    """The JSON fields others rely on."""
-    from dovetail.plans.provenance import provenance_fields
-
-    return {
-        "fits": result.fits,
-        "step_time_s": result.step_time_s,
-        "mfu": result.mfu,
-        "tokens_per_s_per_chip": result.tokens_per_s_per_chip,
-        "breakdown": dict(result.breakdown),
-        "memory_bytes": {
-            "peak": result.peak_bytes,
-            "usable": result.usable_bytes,
-            "headroom": result.headroom_bytes,
-            "missing": result.missing_bytes,
-            "by_stage": [dict(parts) for parts in result.memory_by_stage],
-        },
-        "energy_j": result.energy_j,
-        "provenance": {**result.provenance, **provenance_fields(job, cluster, framework)},
-        "plan": plan_fields(result.plan),
-    }
-
-
-def plan_fields(plan: Plan) -> dict[str, Any]:
-    """A plan as JSON."""
-    from dovetail.plans import write
-
-    return write.plan_fields(plan)
 
 
 def question_facts(job: Job, cluster: Cluster, framework: Framework) -> Facts:

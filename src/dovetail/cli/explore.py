@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from dovetail.cli.exit_codes import EXIT_INFEASIBLE, EXIT_INTERRUPTED, EXIT_NOTHING_FOUND
-from dovetail.cli.figures import variable_label, variable_text, variables_text
 from dovetail.cli.output import print_facts, print_json, print_table, wrapped
 from dovetail.cli.wafer_facts import SHOWN_VARIABLES, wafer_facts
 from dovetail.errors import InputError
+from dovetail.report.design_words import variable_label, variable_text, variables_text
 from dovetail.units import count_text, percent_text, seconds_text
 
 if TYPE_CHECKING:

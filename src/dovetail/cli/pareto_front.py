@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dovetail.cli.evaluation import plan_fields
 from dovetail.cli.exit_codes import EXIT_INFEASIBLE, EXIT_INTERRUPTED, EXIT_NOTHING_FOUND
-from dovetail.cli.figures import dollars_text, duration_text, quantity_text
 from dovetail.cli.interrupt import Interrupt
 from dovetail.cli.output import print_facts, print_json, print_scale, print_table
 from dovetail.cli.plan_request import Objective, PlanRequest
-from dovetail.cli.plan_view import certificate_fields, write_plan
+from dovetail.cli.plan_view import write_plan
 from dovetail.errors import InputError
-from dovetail.units import count_text, seconds_text
+from dovetail.units import count_text, dollars_text, duration_text, quantity_text, seconds_text
 
 if TYPE_CHECKING:
     from dovetail.cli.question import Asked
@@ -89,6 +87,9 @@ def _provenance(question: Question) -> dict[str, Any]:
 
 
 def _point_fields(point: FrontPoint) -> dict[str, Any]:
+    from dovetail.plans.write import plan_fields
+    from dovetail.report.answer_fields import certificate_fields
+
     answer, training = point.answer, point.training
     best = None if answer is None else answer.evaluation
     run = ("tokens", "steps", "train_s", "chip_hours", "cost_usd", "energy_j")

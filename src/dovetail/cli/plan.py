@@ -17,7 +17,6 @@ from dovetail.cli.output import check_target, print_json
 from dovetail.cli.plan_progress import PlanProgress
 from dovetail.cli.plan_request import Objective, PlanRequest, Strategy
 from dovetail.cli.plan_view import (
-    answer_fields,
     covered_fields,
     infeasible,
     print_answer,
@@ -211,6 +210,8 @@ def _say_none(answer: Answer, request: PlanRequest, interrupt: Interrupt) -> int
     explanation = interrupt.unless(lambda: _explained(answer, request))
     sentence = interrupt.unless(lambda: infeasible(answer)) or infeasible(answer, fix_s=0.0)
     if request.as_json:
+        from dovetail.report.answer_fields import answer_fields
+
         print_json(answer_fields(answer, explanation=explanation))
     elif explanation is not None:
         typer.echo(str(explanation))
@@ -235,6 +236,8 @@ def _show(
     suggested = None if request.strategy == "free" else interrupt.unless(lambda: _suggested(answer))
     held = None if request.covers is None else _covered(answer, request.covers)
     if request.as_json:
+        from dovetail.report.answer_fields import answer_fields
+
         fields = answer_fields(answer, training=training, ideal=ideal, explanation=explanation)
         keep = {} if kept is None else {"keep": kept.fields(answer)}
         print_json(fields | suggestion_fields(suggested) | covered_fields(held) | keep)

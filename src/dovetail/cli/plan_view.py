@@ -1,4 +1,4 @@
-"""How the answer of a search is shown and written: JSON fields, the plan, its certificate, what else was close."""
+"""How the answer of a search is shown and written: the plan, its certificate, what else was close."""
 
 from __future__ import annotations
 
@@ -10,17 +10,14 @@ import typer
 
 from dovetail.cli.evaluation import (
     Facts,
-    evaluation_fields,
     plan_facts,
-    plan_fields,
     print_parts,
     question_facts,
     result_facts,
 )
-from dovetail.cli.figures import dollars_text, duration_text, quantity_text
 from dovetail.cli.output import print_facts, wrapped
 from dovetail.errors import InputError
-from dovetail.units import count_text, seconds_text
+from dovetail.units import count_text, dollars_text, duration_text, quantity_text, seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,98 +30,6 @@ if TYPE_CHECKING:
 
 #: Time limit of each search for a smallest fix.
 FIX_SECONDS = 5.0
-#: Fields that need a plan.
-_OF_PLAN = (
-    "step_time_s",
-    "mfu",
-    "tokens_per_s_per_chip",
-    "breakdown",
-    "memory_bytes",
-    "energy_j",
-    "plan",
-)
-
-
-def answer_fields(
-    answer: Answer, *, training: Training | None = None, ideal: Answer | None = None, explanation: Any = None
-) -> dict[str, Any]:
-    """The JSON fields others rely on; without a plan those of the plan are null."""
-    from dovetail.plans.provenance import provenance_fields
-
-    question = answer.job, answer.cluster, answer.framework
-    if answer.evaluation is None:
-        # that nothing fits rests on the same as an answer does
-        # whether a plan fits is not known where time ran out
-        fits = False if answer.certificate.status == "infeasible" else None
-        fields = {"fits": fits, **dict.fromkeys(_OF_PLAN), "provenance": provenance_fields(*question)}
-    else:
-        fields = evaluation_fields(answer.best, *question)
-        fields["fastest"] = {"plan": plan_fields(answer.fastest.plan), "step_time_s": answer.fastest.step_time_s}
-        fields["recommended_loss"] = answer.recommended_loss
-    fields |= question_fields(answer)
-    fields |= {
-        "certificate": certificate_fields(answer.certificate),
-        "alternatives": [
-            {"plan": plan_fields(other.plan), "step_time_s": other.step_time_s, "loss": other.loss}
-            for other in answer.alternatives
-        ],
-    }
-    timing = dict(answer.timing)
-    if answer.simulated:
-        fields["simulation"] = _simulation_fields(answer)
-    if training is not None:
-        fields["training"] = asdict(training)
-    if ideal is not None:
-        fields["ideal"] = _ideal_fields(answer, ideal)
-        timing |= {f"ideal_{name}": value for name, value in ideal.timing.items()}
-    if explanation is not None:
-        fields["explanation"] = explanation_fields(explanation)
-    return fields | {"timing": timing}
-
-
-def certificate_fields(certificate: Certificate) -> dict[str, Any]:
-    """A certificate as JSON; it names the time it is about where that is not the model's."""
-    fields = asdict(certificate)
-    if certificate.time == "modelled":
-        del fields["time"]
-    return fields
-
-
-def _simulation_fields(answer: Answer) -> dict[str, Any]:
-    best = answer.simulated[0]
-    return {
-        "step_time_s": best.step_time_s,
-        "model_step_time_s": best.model_s,
-        "ratio": best.step_time_s / best.model_s,
-        "plans": [asdict(replayed) | {"plan": plan_fields(replayed.plan)} for replayed in answer.simulated],
-    }
-
-
-def question_fields(answer: Answer) -> dict[str, Any]:
-    """The question, as a plan file would have it."""
-    from dovetail.plans.write import cluster_part, job_part
-
-    cluster = cluster_part(answer.cluster) | {"framework": answer.framework.name}
-    return {"job": job_part(answer.job), "cluster": cluster}
-
-
-def explanation_fields(explanation: Any) -> Any:
-    """An explanation as JSON."""
-    fields = getattr(explanation, "fields", None)
-    return fields() if callable(fields) else str(explanation)
-
-
-def _ideal_fields(answer: Answer, ideal: Answer) -> dict[str, Any]:
-    best, certificate = ideal.evaluation, ideal.certificate
-    bound = certificate.lower_bound_s
-    return {
-        "step_time_s": None if best is None else best.step_time_s,
-        "gain": None if best is None else answer.step_time_s / best.step_time_s - 1,
-        "gain_at_most": None if not bound else answer.step_time_s / bound - 1,
-        "status": certificate.status,
-        "plan": None if best is None else plan_fields(best.plan),
-        "certificate": certificate_fields(certificate),
-    }
 
 
 def print_answer(
@@ -174,37 +79,13 @@ def _simulation_facts(answer: Answer) -> Facts:
 
 def certificate_facts(certificate: Certificate) -> Facts:
     """What is proven, and over which space."""
+    from dovetail.report.certificate_words import counts_text, proof_text
+
     return [
         ("proof", proof_text(certificate)),
         ("", counts_text(certificate)),
         *wrapped("space", certificate.space_text),
     ]
-
-
-def proof_text(certificate: Certificate) -> str:
-    """What is proven, in a sentence."""
-    simulated = " in simulation" if certificate.time == "simulated" else ""
-    bound = seconds_text(certificate.lower_bound_s or 0.0)
-    if certificate.status != "optimal":
-        return f"within {certificate.gap or 0.0:.1%} of the best: no plan takes less than {bound}{simulated}"
-    from dovetail.arrays import TOLERANCE
-
-    least_s, proven_s = certificate.lower_bound_framework_s, certificate.lower_bound_s
-    if least_s is None or proven_s is None:
-        return f"proven: none of {certificate.counted:,} plans is faster{simulated}"
-    if least_s >= proven_s * (1 - TOLERANCE):
-        return f"proven: nothing the framework runs is faster than the fastest of {certificate.counted:,} plans"
-    return (
-        f"proven: none of {certificate.counted:,} plans is faster; with other partitions of virtual stages the "
-        f"framework cannot gain more than {1 - least_s / proven_s:.1%}"
-    )
-
-
-def counts_text(certificate: Certificate) -> str:
-    """How many plans were evaluated, do not fit, were pruned, or were not looked at."""
-    done = "simulated" if certificate.time == "simulated" else "evaluated"
-    text = f"{certificate.evaluated:,} {done}, {certificate.infeasible:,} do not fit, {certificate.pruned:,} pruned"
-    return f"{text}, {certificate.open:,} open" if certificate.open else f"{text}: none of them can be faster"
 
 
 def training_text(training: Training) -> str:
@@ -221,7 +102,9 @@ def training_text(training: Training) -> str:
 
 
 def _ideal_text(answer: Answer, ideal: Answer) -> str:
-    fields = _ideal_fields(answer, ideal)
+    from dovetail.report.answer_fields import ideal_fields
+
+    fields = ideal_fields(answer, ideal)
     most = "" if fields["gain_at_most"] is None else f"; at most {max(fields['gain_at_most'], 0.0):.1%} could be gained"
     if fields["gain"] is None or fields["gain"] <= 0:
         return f"no faster plan was found among all that the model can express{most}"

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 import typer
 
-from dovetail.cli.figures import dollars_text, duration_text, quantity_text
 from dovetail.exploration.events import StudyProgress
-from dovetail.units import percent_text, seconds_text
+from dovetail.units import dollars_text, duration_text, percent_text, quantity_text, seconds_text
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

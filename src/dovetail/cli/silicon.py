@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 import dovetail as dt
-from dovetail.cli.figures import dollars_text
 from dovetail.cli.output import print_bars, print_facts, print_json, print_table
 from dovetail.errors import InputError, one_of
+from dovetail.units import dollars_text
 
 if TYPE_CHECKING:
     from dovetail.arrays import Array

@@ -11,7 +11,7 @@ import typer
 
 import dovetail as dt
 from dovetail.cli.defects import DefectOptions, DefectRate, Defects, LinkDefectRate, Seed
-from dovetail.cli.evaluation import Facts, exit_unless_fits, plan_facts, plan_fields, question_facts
+from dovetail.cli.evaluation import Facts, exit_unless_fits, plan_facts, question_facts
 from dovetail.cli.output import check_target, print_bars, print_facts, print_json
 from dovetail.errors import InputError
 from dovetail.units import bytes_text, percent_text, seconds_text
@@ -111,6 +111,7 @@ def trace_text(trace: StepTrace) -> str:
 
 def _fields(step: Simulation, result: Evaluation, *, exact: bool) -> dict[str, Any]:
     """The JSON fields others rely on."""
+    from dovetail.plans.write import plan_fields
     from dovetail.report.step_breakdown import link_shares, stage_breakdowns, store_shares
     from dovetail.report.step_items import busy_shares
 

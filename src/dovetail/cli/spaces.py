@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import dovetail as dt
-from dovetail.cli.figures import AsJson, variable_label, variable_text, variables_text
+from dovetail.cli.figures import AsJson
 from dovetail.cli.output import print_facts, print_json, print_table, wrapped
+from dovetail.report.design_words import variable_label, variable_text, variables_text
 from dovetail.units import percent_text
 
 if TYPE_CHECKING:

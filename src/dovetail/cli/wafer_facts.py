@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dovetail.cli.figures import quantity_text
-from dovetail.units import bytes_text, percent_text
+from dovetail.units import bytes_text, percent_text, quantity_text
 
 if TYPE_CHECKING:
     from dovetail.hardware import Wafer

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import dovetail as dt
-from dovetail.cli.figures import AsJson, doubts_facts, print_tiers, quantity_text
+from dovetail.cli.figures import AsJson, doubts_facts, print_tiers
 from dovetail.cli.output import check_target, print_facts, print_json, print_table, wrapped
 from dovetail.cli.wafer_collectives import collectives
 from dovetail.cli.wafer_facts import defects_lines, defects_text, store_text
 from dovetail.errors import InputError, quoted
-from dovetail.units import bytes_text, seconds_text
+from dovetail.units import bytes_text, quantity_text, seconds_text
 
 if TYPE_CHECKING:
     from dovetail.hardware import Wafer

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dovetail.accuracy.published import scoreboard_record
-from dovetail.cost.calibration import calibration
 from dovetail.explanation.bottleneck import bottleneck, doubts, spans
-from dovetail.explanation.explanation import Explanation, Interval, StageBytes
+from dovetail.explanation.explanation import Explanation, StageBytes
+from dovetail.explanation.interval import prediction_interval
 from dovetail.explanation.marginal import marginals, stays_best
 from dovetail.explanation.neighbours import neighbours
 from dovetail.explanation.smallest_fix import MEMORY, Fixes, smallest_fixes
@@ -60,18 +59,8 @@ def explain(answer: Answer, *, time_limit_s: float | None = None) -> Explanation
         stays_best=ranges,
         doubts=doubts(answer),
         smallest_fix=(),
-        interval=_interval(answer),
+        interval=prediction_interval(answer.step_time_s, job, cluster),
     )
-
-
-def _interval(answer: Answer) -> Interval:
-    """A chip with runs of its own is predicted as the fitted runs are, another as those of families left out."""
-    record = scoreboard_record()
-    left_out = calibration(answer.cluster.chip, answer.job.precision).basis not in ("own", "fitted")
-    error = record.left_out_macro_p90 if left_out else record.macro_p90
-    # errors are relative to what was measured: measured = predicted / (1 ± error)
-    seconds = answer.step_time_s
-    return Interval(seconds / (1 + error), seconds / (1 - error), error, left_out, record.date)
 
 
 def _fullest(answer: Answer) -> StageBytes:

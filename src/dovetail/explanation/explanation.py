@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
+from dovetail.explanation.interval import Interval
 from dovetail.explanation.marginal import LOWEST, MOST, Marginal, StaysBest
 from dovetail.explanation.neighbours import Neighbour
 from dovetail.explanation.smallest_fix import SmallestFix
@@ -21,20 +22,6 @@ WIDTH = 110
 UNPROVEN = " (not proven)"
 #: Longest bar of a part.
 BAR = 30
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """Where nine in ten measured step times would be, by the errors on published runs."""
-
-    low_s: float
-    high_s: float
-    error: float
-    """nine in ten runs are predicted closer than this part of what was measured, mean over families"""
-    left_out: bool
-    """the error is that of runs whose family the calibration has not seen"""
-    date: datetime.date
-    """of the scoreboard"""
 
 
 @dataclass(frozen=True, slots=True)

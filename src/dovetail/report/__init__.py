@@ -1,5 +1,1 @@
-"""Answers for people: plots, and the page that says how far predictions are from measured runs."""
-
-from dovetail.report.accuracy_page import write_accuracy_page
-
-__all__ = ["write_accuracy_page"]
+"""Answers for people and programs: JSON fields, pictures, traces, the HTML report, the accuracy page."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dovetail.accuracy import Prediction, left_out_predictions, predict, read_runs, score
 from dovetail.accuracy.simulated import TIER, score_simulated, simulate_runs
-from dovetail.report import write_accuracy_page
+from dovetail.report.accuracy_page import write_accuracy_page
 
 
 def main(runs: Path, docs: Path) -> None:

@@ -9,11 +9,12 @@ import pytest
 
 from dovetail import hardware, models
 from dovetail.cli.pareto_front import _proof_text
-from dovetail.cli.plan_view import answer_fields, infeasible, print_answer
+from dovetail.cli.plan_view import infeasible, print_answer
 from dovetail.explanation import smallest_fix
 from dovetail.explanation.explain import explain, shortfall
 from dovetail.explanation.smallest_fix import CHIPS, MEMORY, smallest_fixes
 from dovetail.models import Job
+from dovetail.report.answer_fields import answer_fields
 from dovetail.search import Space, pareto_front, plan
 
 MODEL = models.load("llama-3.1-8b")

@@ -10,8 +10,7 @@ import pytest
 
 from dovetail.accuracy import MeasuredRun, MeasuredRuns, Prediction, published_runs, score
 from dovetail.accuracy.simulated import Simulated, score_simulated
-from dovetail.report import write_accuracy_page
-from dovetail.report.accuracy_page import BEGIN, END
+from dovetail.report.accuracy_page import BEGIN, END, write_accuracy_page
 from dovetail.report.accuracy_tables import NONE
 from dovetail.report.simulated_tables import simulated_tables
 
@@ -50,25 +49,26 @@ def test_where_nothing_differs_no_group_is_named(run):
     assert "further off than" not in text
 
 
-def test_the_page_has_the_part_only_where_runs_were_simulated(run, tmp_path):
+def test_the_page_of_tables_has_the_part_only_where_runs_were_simulated(run, tmp_path):
     docs = tmp_path / "docs"
     (docs / "results").mkdir(parents=True)
-    for path in (docs / "results" / "accuracy.md", tmp_path / "README.md"):
+    page, tables = (docs / "results" / name for name in ("accuracy.md", "accuracy-tables.md"))
+    for path in (page, tables, tmp_path / "README.md"):
         path.write_text(f"{BEGIN}\n{END}\n")
     pair = made(run, 1.2, 1.1, "ours")
     measured = MeasuredRuns(1, 1, (pair.model.run,), ())
     scored = score(measured, [pair.model]), [pair.model], None, DATE
     write_accuracy_page(docs, measured, *scored)
-    assert "### Simulated" not in (docs / "results" / "accuracy.md").read_text()
+    assert "## Simulated" not in tables.read_text()
     replayed = score_simulated([pair])
     write_accuracy_page(docs, measured, *scored, replayed)
-    page = (docs / "results" / "accuracy.md").read_text()
-    assert f"\n\n### Simulated\n\n{simulated_tables(replayed)}\n\n### Furthest off\n" in page
+    assert f"\n\n## Simulated\n\n{simulated_tables(replayed)}\n\n## What is scored\n" in tables.read_text()
+    assert "Simulated" not in page.read_text()
 
 
 def test_the_published_page_has_both_figures_of_every_family_of_the_tier():
-    page = (Path(__file__).parents[3] / "docs" / "results" / "accuracy.md").read_text(encoding="utf-8")
-    _, part = page.split("### Simulated\n")
-    part = part.split("### Furthest off")[0]
+    page = (Path(__file__).parents[3] / "docs" / "results" / "accuracy-tables.md").read_text(encoding="utf-8")
+    _, part = page.split("## Simulated\n")
+    part = part.split("\n## ")[0]
     families = {each.family for each in published_runs().runs if each.tier == "A"}
     assert [name for name in families if len(cells(part, f"{name} |")) != 8] == []

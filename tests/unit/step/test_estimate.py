@@ -14,10 +14,10 @@ import pytest
 import yaml
 
 from dovetail import hardware
-from dovetail.cli.evaluation import evaluation_fields
 from dovetail.digests import package_digests
 from dovetail.plans.plan_file import task_of
 from dovetail.plans.provenance import question_digests
+from dovetail.report.answer_fields import evaluation_fields
 from dovetail.step.evaluate import Evaluation, evaluate
 from timing import least_cpu_seconds
 from valid_plans import PLAN_FILES, with_changes

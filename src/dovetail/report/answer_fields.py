@@ -1,0 +1,128 @@
+"""Answers as JSON: the fields that others rely on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from dovetail.explanation.explanation import Explanation
+from dovetail.explanation.interval import prediction_interval
+from dovetail.frameworks import Framework
+from dovetail.hardware import Cluster
+from dovetail.models import Job
+from dovetail.plans.provenance import provenance_fields
+from dovetail.plans.write import cluster_part, job_part, plan_fields
+from dovetail.search.answer import Answer, Certificate
+from dovetail.search.pareto_front import Training
+from dovetail.step.evaluate import Evaluation
+
+#: Fields that need a plan.
+_OF_PLAN = (
+    "step_time_s",
+    "mfu",
+    "tokens_per_s_per_chip",
+    "breakdown",
+    "memory_bytes",
+    "energy_j",
+    "plan",
+)
+
+
+def evaluation_fields(result: Evaluation, job: Job, cluster: Cluster, framework: Framework) -> dict[str, Any]:
+    """What a plan costs, with the question it answers."""
+    interval = prediction_interval(result.step_time_s, job, cluster)
+    return {
+        "fits": result.fits,
+        "step_time_s": result.step_time_s,
+        "mfu": result.mfu,
+        "tokens_per_s_per_chip": result.tokens_per_s_per_chip,
+        "breakdown": dict(result.breakdown),
+        "memory_bytes": {
+            "peak": result.peak_bytes,
+            "usable": result.usable_bytes,
+            "headroom": result.headroom_bytes,
+            "missing": result.missing_bytes,
+            "by_stage": [dict(parts) for parts in result.memory_by_stage],
+        },
+        "energy_j": result.energy_j,
+        "provenance": {**result.provenance, **provenance_fields(job, cluster, framework)},
+        "plan": plan_fields(result.plan),
+        "interval_s": [interval.low_s, interval.high_s],
+        **question_fields(job, cluster, framework),
+    }
+
+
+def answer_fields(
+    answer: Answer,
+    *,
+    training: Training | None = None,
+    ideal: Answer | None = None,
+    explanation: Explanation | None = None,
+) -> dict[str, Any]:
+    """The JSON fields others rely on; without a plan those of the plan are null."""
+    question = answer.job, answer.cluster, answer.framework
+    if answer.evaluation is None:
+        # that nothing fits rests on the same as an answer does
+        # whether a plan fits is not known where time ran out
+        fits = False if answer.certificate.status == "infeasible" else None
+        fields = {"fits": fits, **dict.fromkeys(_OF_PLAN), "provenance": provenance_fields(*question)}
+        fields |= question_fields(*question)
+    else:
+        fields = evaluation_fields(answer.best, *question)
+        fields["fastest"] = {"plan": plan_fields(answer.fastest.plan), "step_time_s": answer.fastest.step_time_s}
+        fields["recommended_loss"] = answer.recommended_loss
+    fields |= {
+        "certificate": certificate_fields(answer.certificate),
+        "alternatives": [
+            {"plan": plan_fields(other.plan), "step_time_s": other.step_time_s, "loss": other.loss}
+            for other in answer.alternatives
+        ],
+    }
+    timing = dict(answer.timing)
+    if answer.simulated:
+        fields["simulation"] = _simulation_fields(answer)
+    if training is not None:
+        fields["training"] = asdict(training)
+    if ideal is not None:
+        fields["ideal"] = ideal_fields(answer, ideal)
+        timing |= {f"ideal_{name}": value for name, value in ideal.timing.items()}
+    if explanation is not None:
+        fields["explanation"] = explanation.fields()
+    return fields | {"timing": timing}
+
+
+def certificate_fields(certificate: Certificate) -> dict[str, Any]:
+    """A certificate as JSON; it names the time it is about where that is not the model's."""
+    fields = asdict(certificate)
+    if certificate.time == "modelled":
+        del fields["time"]
+    return fields
+
+
+def question_fields(job: Job, cluster: Cluster, framework: Framework) -> dict[str, Any]:
+    """The question, as a plan file would have it."""
+    return {"job": job_part(job), "cluster": cluster_part(cluster) | {"framework": framework.name}}
+
+
+def ideal_fields(answer: Answer, ideal: Answer) -> dict[str, Any]:
+    """What plans that no framework runs would gain."""
+    best, certificate = ideal.evaluation, ideal.certificate
+    bound = certificate.lower_bound_s
+    return {
+        "step_time_s": None if best is None else best.step_time_s,
+        "gain": None if best is None else answer.step_time_s / best.step_time_s - 1,
+        "gain_at_most": None if not bound else answer.step_time_s / bound - 1,
+        "status": certificate.status,
+        "plan": None if best is None else plan_fields(best.plan),
+        "certificate": certificate_fields(certificate),
+    }
+
+
+def _simulation_fields(answer: Answer) -> dict[str, Any]:
+    best = answer.simulated[0]
+    return {
+        "step_time_s": best.step_time_s,
+        "model_step_time_s": best.model_s,
+        "ratio": best.step_time_s / best.model_s,
+        "plans": [asdict(replayed) | {"plan": plan_fields(replayed.plan)} for replayed in answer.simulated],
+    }

@@ -1,0 +1,31 @@
+"""What a certificate proves, in words."""
+
+from __future__ import annotations
+
+from dovetail.arrays import TOLERANCE
+from dovetail.search.answer import Certificate
+from dovetail.units import seconds_text
+
+
+def proof_text(certificate: Certificate) -> str:
+    """What is proven, in a sentence."""
+    simulated = " in simulation" if certificate.time == "simulated" else ""
+    bound = seconds_text(certificate.lower_bound_s or 0.0)
+    if certificate.status != "optimal":
+        return f"within {certificate.gap or 0.0:.1%} of the best: no plan takes less than {bound}{simulated}"
+    least_s, proven_s = certificate.lower_bound_framework_s, certificate.lower_bound_s
+    if least_s is None or proven_s is None:
+        return f"proven: none of {certificate.counted:,} plans is faster{simulated}"
+    if least_s >= proven_s * (1 - TOLERANCE):
+        return f"proven: nothing the framework runs is faster than the fastest of {certificate.counted:,} plans"
+    return (
+        f"proven: none of {certificate.counted:,} plans is faster; with other partitions of virtual stages the "
+        f"framework cannot gain more than {1 - least_s / proven_s:.1%}"
+    )
+
+
+def counts_text(certificate: Certificate) -> str:
+    """How many plans were evaluated, do not fit, were pruned, or were not looked at."""
+    done = "simulated" if certificate.time == "simulated" else "evaluated"
+    text = f"{certificate.evaluated:,} {done}, {certificate.infeasible:,} do not fit, {certificate.pruned:,} pruned"
+    return f"{text}, {certificate.open:,} open" if certificate.open else f"{text}: none of them can be faster"
