@@ -22,6 +22,7 @@ from dovetail.cli import (
     models,
     place,
     plan,
+    report,
     schedule,
     simulate,
     spaces,
@@ -53,6 +54,7 @@ app.command("diff")(diff.diff)
 app.command("explore")(explore.explore)
 app.command("schedule")(schedule.schedule)
 app.command("place")(place.place)
+app.command("report")(report.report)
 app.command("validate")(validate.validate)
 app.command("calibrate")(calibrate.calibrate)
 

@@ -13,8 +13,8 @@ from dovetail.cli.exit_codes import EXIT_INFEASIBLE, EXIT_INTERRUPTED, EXIT_NOTH
 from dovetail.cli.output import print_facts, print_json, print_table, wrapped
 from dovetail.cli.wafer_facts import SHOWN_VARIABLES, wafer_facts
 from dovetail.errors import InputError
-from dovetail.report.design_words import variable_label, variable_text, variables_text
-from dovetail.units import count_text, percent_text, seconds_text
+from dovetail.report.design_words import LEVELS, objective_text, variable_label, variable_text, variables_text
+from dovetail.units import percent_text, seconds_text
 
 if TYPE_CHECKING:
     from dovetail.exploration.result import StudyResult
@@ -170,7 +170,7 @@ def _print_best(result: StudyResult, best: dict[str, Any]) -> None:
         lines += wafer_facts(best["wafer"], best["silicon"])
         figures = {name: value for name, value in best["variables"].items() if name not in SHOWN_VARIABLES}
     lines += [(variable_label(name), variable_text(name, value)) for name, value in figures.items()]
-    lines += [(OBJECTIVES[name].title, _objective_text(name, value)) for name, value in best["objectives"].items()]
+    lines += [(OBJECTIVES[name].title, objective_text(name, value)) for name, value in best["objectives"].items()]
     for name, answer in best["jobs"].items():
         words = plan_words(result.plan_of(best, name))
         lines.append((name, f"{seconds_text(answer['step_time_s'])} per step: {words}"))
@@ -194,7 +194,7 @@ def _print_front(result: StudyResult, points: list[dict[str, Any]]) -> None:
     several = len(result.study.counts) > 1
     rows: list[list[str]] = []
     for point in ordered[:_SHOWN]:
-        figures = [_objective_text(name, point["objectives"][name]) for name in names]
+        figures = [objective_text(name, point["objectives"][name]) for name in names]
         chips = [f"{point.get('wafers', point['chips']):,}"] if several else []
         rows.append([f"{point['design']:,}", *chips, *figures, variables_text(point["variables"])])
     chips = ["wafers" if result.study.of_wafers else "chips"] if several else []
@@ -203,26 +203,9 @@ def _print_front(result: StudyResult, points: list[dict[str, Any]]) -> None:
         typer.echo(f"and {len(points) - len(rows)} more on the Pareto front: see --json")
 
 
-def _objective_text(name: str, value: float) -> str:
-    from dovetail.exploration.objective import OBJECTIVES
-
-    unit = OBJECTIVES[name].unit
-    return seconds_text(value) if unit == "s" else f"{count_text(value) if value >= 1e4 else f'{value:,.4g}'} {unit}"
-
-
 def _levels(counts: dict[str, int]) -> str:
     """How many designs each level of fidelity left, in order."""
-    words = {
-        "designs": "in the space",
-        "kept": "within limits",
-        "holding": "with memory for the state",
-        "sampled": "sampled",
-    }
-    words |= {"physical": "not pruned by physics", "alike": "of them like others", "blocks": "bounded by their blocks"}
-    words |= {"profile": "not pruned by profiles", "short": "searched briefly", "searched": "searched"}
-    words |= {"evaluated": "fully evaluated"}
-    words |= {"replayed": "simulated"}
-    return ", ".join(f"{counts[name]:,} {text}" for name, text in words.items() if name in counts)
+    return ", ".join(f"{counts[name]:,} {text}" for name, text in LEVELS.items() if name in counts)
 
 
 def _infeasible(result: StudyResult) -> str:

@@ -64,8 +64,12 @@ class Explanation:
     """where there is no plan: what it is not known of, in the time given, whether more of it is enough"""
 
     def fields(self) -> dict[str, Any]:
-        """What JSON has: plain numbers, texts and lists."""
-        return cast("dict[str, Any]", _plain(asdict(self)))
+        """What JSON has: plain numbers, texts and lists, and the words of each plan."""
+        fields = cast("dict[str, Any]", _plain(asdict(self)))
+        for name, rows in (("neighbours", self.neighbours), ("marginal", self.marginal)):
+            for row, of in zip(fields[name], rows, strict=True):
+                row["words"] = None if of.plan is None else plan_words(of.plan)
+        return fields
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))

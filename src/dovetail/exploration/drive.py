@@ -308,34 +308,34 @@ class Drive:
         )
 
     def _report(self, level: str, front: ParetoFront, done: int, total: int | None) -> None:
-        if self.listener is None:
-            return
         name = self.study.objectives[0]
         single = len(self.study.objectives) == 1
         best = float(front.points.min()) if single and len(front) else None
         bound = None if best is None or self.bound is None else min(self.bound, best)
         elapsed = time.monotonic() - self.start
         shown = OBJECTIVES[name].shown
-        self.listener(
-            StudyProgress(
-                level=level,
-                counted=self.counted,
-                total=self.study.size,
-                pruned=dict(self.pruned),
-                evaluated=self.counts["evaluated"],
-                incumbent=None if best is None else shown(best),
-                objective=OBJECTIVES[name].title,
-                unit=OBJECTIVES[name].unit,
-                bound=None if bound is None else shown(bound),
-                gap=None if bound is None or best is None else 1 - bound / best,
-                front=len(front),
-                batches=done,
-                batches_total=total,
-                workers=self.executor.workers,
-                elapsed_s=elapsed,
-                eta_s=elapsed / done * (total - done) if total else None,
-            )
+        progress = StudyProgress(
+            level=level,
+            counted=self.counted,
+            total=self.study.size,
+            pruned=dict(self.pruned),
+            evaluated=self.counts["evaluated"],
+            incumbent=None if best is None else shown(best),
+            objective=OBJECTIVES[name].title,
+            unit=OBJECTIVES[name].unit,
+            bound=None if bound is None else shown(bound),
+            gap=None if bound is None or best is None else 1 - bound / best,
+            front=len(front),
+            batches=done,
+            batches_total=total,
+            workers=self.executor.workers,
+            elapsed_s=elapsed,
+            eta_s=elapsed / done * (total - done) if total else None,
         )
+        if isinstance(self.store, RunStore):
+            self.store.progress.note(progress)
+        if self.listener is not None:
+            self.listener(progress)
 
 
 def network_of(study: ResolvedStudy, codes: Ints) -> tuple[Floats, ...]:

@@ -97,6 +97,16 @@ def result_document(
     }
 
 
+def points_so_far(study: ResolvedStudy, store: RunStore) -> list[dict[str, Any]]:
+    """The front of what a run has searched until now, for a study that is not finished."""
+    numbers = [(level, number) for level in ("warm_start", "search") for number in sorted(store.numbers(level))]
+    parts = [part for level, number in numbers if (part := store.read(level, number)) is not None]
+    front = ParetoFront.empty(len(study.objectives))
+    for part in parts:
+        front = front.with_part(part, study.objectives)
+    return [_point(study, code, *_evaluated(study, parts, code)) for code in front.codes.tolist()]
+
+
 def _evaluated(study: ResolvedStudy, searched: Sequence[Part], code: int) -> tuple[Part, int, Floats]:
     """The row with the best plans of a candidate, and the highest lower bounds that any of its rows proves."""
     rows = [

@@ -25,6 +25,7 @@ from dovetail.digests import package_provenance
 from dovetail.errors import InputError
 from dovetail.exploration import records
 from dovetail.exploration.folder import Folder, LocalFolder, not_read, not_written
+from dovetail.exploration.progress_file import ProgressFile
 from dovetail.exploration.records import INDEX, PARTS, RESULT, SCHEMA_VERSION, STUDY, TIMING, DamagedError, to_json
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class RunStore:
         #: of parts that were written or found intact
         self._digests: dict[str, str] = {}
         self._times: list[tuple[str, int, float]] = []
+        self.progress = ProgressFile(folder)
 
     @staticmethod
     def open(where: str | Path, study: Mapping[str, Any], *, resume: bool, recompute: bool = False) -> RunStore:
@@ -153,22 +155,21 @@ class RunStore:
         """Saves the result of the study; the run is then finished."""
         assert self._writes, "this run is open for reading only"
         times = [{"level": level, "number": number, "seconds": seconds} for level, number, seconds in self._times]
+        self.progress.write()
         self._folder.put(TIMING, to_json({"schema": SCHEMA_VERSION, "batches": times}))
         digest = hashlib.sha256(to_json(result)).hexdigest()
         for level, number in self._finished():
             if records.stem_of(level, number) not in self._digests:
                 self._intact(level, number)
-        parts = self._parts(self._digests)
-        document = {"schema": SCHEMA_VERSION, "parts": parts, "sha256": digest, "result": dict(result)}
-        self._folder.put(RESULT, to_json(document))
+        about = {"schema": SCHEMA_VERSION, "parts": self._parts(self._digests), "sha256": digest}
+        self._folder.put(RESULT, to_json({**about, "result": dict(result)}))
 
     def result(self) -> dict[str, Any] | None:
         """The result of a finished study; None if it is not finished, or damaged (then `repairs` says so).
 
         All its parts are read: one that is damaged makes the study unfinished. Who only reads gets an error.
         """
-        content = self._folder.get(RESULT)
-        if content is None:
+        if (content := self._folder.get(RESULT)) is None:
             return None
         try:
             document = records.fields(content, schema=int, parts=dict, sha256=str, result=dict)

@@ -13,9 +13,8 @@ from dovetail.models import Job, Model
 from dovetail.models.catalogue import document_of
 from dovetail.plans.declaration import declared
 from dovetail.plans.fields import PlanFields
-from dovetail.plans.file_types import layouts_document, plain
+from dovetail.plans.file_types import plain
 from dovetail.plans.plan import Plan
-from dovetail.plans.wafer_part import wafer_document
 
 
 def plan_document(plan: Plan, job: Job, cluster: Cluster, framework: str) -> dict[str, Any]:
@@ -65,12 +64,14 @@ def _whole_part(cluster: Cluster) -> dict[str, Any]:
 
 
 def plan_fields(plan: Plan) -> dict[str, Any]:
-    """All fields of a plan, as answers have them; layouts and wafer, where it has them, as a plan file has them."""
-    fields = {name: getattr(plan, name) for name in declared(PlanFields)}
-    for name, document in (("layouts", layouts_document), ("wafer", wafer_document)):
-        value = fields.pop(name)
+    """All fields of a plan, as answers have them: as in a plan file, with those it leaves out."""
+    fields: dict[str, Any] = {}
+    for name, each in declared(PlanFields).items():
+        value = getattr(plan, name)
         if value is not None:
-            fields[name] = document(value)
+            fields[name] = (each.about.write or plain)(value)
+        elif name not in ("layouts", "wafer"):
+            fields[name] = None
     return fields
 
 

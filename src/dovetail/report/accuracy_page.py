@@ -1,4 +1,4 @@
-"""The accuracy page: plots of predictions against measured runs, and tables between the markers of two documents."""
+"""The accuracy pages: plots of predictions against measured runs, and tables between the markers of the documents."""
 
 from __future__ import annotations
 
@@ -25,6 +25,17 @@ MOST_PANELS = 9
 LEAST_RUNS = 10
 OTHER = "other chips"
 
+#: What a reader types to get the figures again, below the headline of each page.
+COMMANDS = """```sh
+dovetail validate                 # the published runs that come with the package
+dovetail validate --by chip       # or framework, model
+dovetail validate --runs my-runs.csv --json
+```"""
+TABLES_COMMANDS = """```sh
+dovetail validate --simulate      # also simulates the runs of tier A, and says where that is nearer
+just accuracy FOLDER              # writes both pages
+```"""
+
 
 def write_accuracy_page(
     docs_dir: Path | str,
@@ -35,10 +46,10 @@ def write_accuracy_page(
     date: datetime.date,
     simulated: SimulatedScore | None = None,
 ) -> tuple[Path, ...]:
-    """Writes the plots and the marked parts of results/accuracy.md and of the README; returns the paths.
+    """Writes the plots and the marked parts of the two accuracy pages in results/ and of the README; returns the paths.
 
     `left_out` has by run id what was predicted without the run's family; nothing is written where a marker is missing.
-    Without `simulated` the page says nothing of simulation.
+    Without `simulated` the pages say nothing of simulation.
     """
     docs = Path(docs_dir)
     answers = [answer for answer in predictions if isinstance(answer, Prediction)]
@@ -47,9 +58,11 @@ def write_accuracy_page(
     figures = page_tables(measured, scoreboard, left_out_figures, date)
     if simulated is not None:
         figures["simulated"] = simulated_tables(simulated)
-    page, readme = docs / "results" / "accuracy.md", docs.parent / "README.md"
+    results, readme = docs / "results", docs.parent / "README.md"
+    page, tables = results / "accuracy.md", results / "accuracy-tables.md"
     texts = {
-        page: replaced(page, _arranged(figures, scoreboard)),
+        page: replaced(page, _main_part(figures, scoreboard)),
+        tables: replaced(tables, _tables_part(figures, scoreboard)),
         readme: replaced(readme, readme_table(scoreboard, left_out_figures, date)),
     }
     plots = {docs / "assets" / name: text for name, text in _plots(scoreboard, answers, rest).items()}
@@ -76,25 +89,36 @@ def replaced(path: Path, text: str) -> str:
     return "".join((*lines[: begin + 1], f"\n{text.strip()}\n\n", *lines[end:]))
 
 
-def _arranged(figures: Mapping[str, str], scoreboard: Scoreboard) -> str:
-    """The page's figures under their headings, with the plots."""
+def _main_part(figures: Mapping[str, str], scoreboard: Scoreboard) -> str:
+    """The figures most readers come for, under their headings, with their plots."""
     return "\n\n".join(
         (
             figures["summary"],
+            COMMANDS,
             "![Predicted against measured step time by generation](../assets/accuracy-predicted-measured.svg)",
-            "### Step time by family",
+            "## Step time by family",
             figures["families"],
             "![Mean absolute error of every family](../assets/accuracy-families.svg)",
-            "![How signed errors are distributed](../assets/accuracy-errors.svg)",
-            *(("### Memory", figures["memory"]) if scoreboard.memory else ()),
-            "### Choice of plan",
+            *(("## Memory", figures["memory"]) if scoreboard.memory else ()),
+            "## Choice of plan",
             figures["ranking"],
-            *(("### Simulated", figures["simulated"]) if "simulated" in figures else ()),
-            "### Furthest off",
+            "## Furthest off",
             figures["worst"],
-            "### What is scored",
+        )
+    )
+
+
+def _tables_part(figures: Mapping[str, str], scoreboard: Scoreboard) -> str:
+    """The figures that few readers need, under their headings."""
+    return "\n\n".join(
+        (
+            figures["summary"],
+            TABLES_COMMANDS,
+            "![How signed errors are distributed](../assets/accuracy-errors.svg)",
+            *(("## Simulated", figures["simulated"]) if "simulated" in figures else ()),
+            "## What is scored",
             figures["rows"],
-            *(("### Refused", figures["refused"]) if scoreboard.refused else ()),
+            *(("## Refused", figures["refused"]) if scoreboard.refused else ()),
         )
     )
 

@@ -10,7 +10,9 @@ from dovetail.explanation.interval import prediction_interval
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job
+from dovetail.plans.plan import Plan
 from dovetail.plans.provenance import provenance_fields
+from dovetail.plans.words import plan_words
 from dovetail.plans.write import cluster_part, job_part, plan_fields
 from dovetail.search.answer import Answer, Certificate
 from dovetail.search.pareto_front import Training
@@ -46,7 +48,7 @@ def evaluation_fields(result: Evaluation, job: Job, cluster: Cluster, framework:
         },
         "energy_j": result.energy_j,
         "provenance": {**result.provenance, **provenance_fields(job, cluster, framework)},
-        "plan": plan_fields(result.plan),
+        **_plan_and_words(result.plan),
         "interval_s": [interval.low_s, interval.high_s],
         **question_fields(job, cluster, framework),
     }
@@ -69,12 +71,13 @@ def answer_fields(
         fields |= question_fields(*question)
     else:
         fields = evaluation_fields(answer.best, *question)
-        fields["fastest"] = {"plan": plan_fields(answer.fastest.plan), "step_time_s": answer.fastest.step_time_s}
+        fastest = answer.fastest
+        fields["fastest"] = {"step_time_s": fastest.step_time_s, **_plan_and_words(fastest.plan)}
         fields["recommended_loss"] = answer.recommended_loss
     fields |= {
         "certificate": certificate_fields(answer.certificate),
         "alternatives": [
-            {"plan": plan_fields(other.plan), "step_time_s": other.step_time_s, "loss": other.loss}
+            {"step_time_s": other.step_time_s, "loss": other.loss, **_plan_and_words(other.plan)}
             for other in answer.alternatives
         ],
     }
@@ -116,6 +119,10 @@ def ideal_fields(answer: Answer, ideal: Answer) -> dict[str, Any]:
         "plan": None if best is None else plan_fields(best.plan),
         "certificate": certificate_fields(certificate),
     }
+
+
+def _plan_and_words(plan: Plan) -> dict[str, Any]:
+    return {"plan": plan_fields(plan), "words": plan_words(plan)}
 
 
 def _simulation_fields(answer: Answer) -> dict[str, Any]:

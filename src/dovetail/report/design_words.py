@@ -4,7 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dovetail.units import bytes_text, percent_text, quantity_text
+from dovetail.exploration.objective import OBJECTIVES
+from dovetail.units import bytes_text, count_text, percent_text, quantity_text, seconds_text
+
+#: What each count of a study's result says of its designs, in the order they become fewer.
+LEVELS = {
+    "designs": "in the space",
+    "kept": "within limits",
+    "holding": "with memory for the state",
+    "sampled": "sampled",
+    "physical": "not pruned by physics",
+    "alike": "of them like others",
+    "blocks": "bounded by their blocks",
+    "profile": "not pruned by profiles",
+    "short": "searched briefly",
+    "searched": "searched",
+    "evaluated": "fully evaluated",
+    "replayed": "simulated",
+}
 
 _UNITS = {
     "wafer_power_w": " W",
@@ -19,6 +36,12 @@ _UNITS = {
 def variables_text(values: Mapping[str, float]) -> str:
     """Variables of a design and their values, in a line."""
     return ", ".join(f"{variable_label(name)} {variable_text(name, value)}" for name, value in values.items())
+
+
+def objective_text(name: str, value: float) -> str:
+    """The value of an objective for a reader."""
+    unit = OBJECTIVES[name].unit
+    return seconds_text(value) if unit == "s" else f"{count_text(value) if value >= 1e4 else f'{value:,.4g}'} {unit}"
 
 
 def variable_label(name: str) -> str:

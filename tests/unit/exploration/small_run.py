@@ -65,7 +65,8 @@ def run(where: str | Path, study: dict[str, Any] = STUDY, before: Callable[[], N
 def files_of(where: Path) -> dict[str, bytes]:
     """All that must be the same in every run."""
     found = {str(path.relative_to(where)): path.read_bytes() for path in where.rglob("*") if path.is_file()}
-    found.pop("timing.json", None)
+    for name in ("timing.json", "progress.json"):
+        found.pop(name, None)
     return found
 
 

@@ -39,7 +39,7 @@ STUDY: dict[str, Any] = {
     "search": {"window": 3, "batch": 1},
 }
 #: What a run leaves that may differ.
-APART = ("timing.json", ".lock")
+APART = ("timing.json", "progress.json", ".lock")
 LIMIT_S = 120
 
 

@@ -1,0 +1,178 @@
+"""The designs of a study as data of a chart: the front, what else was evaluated, and a sample of what is ruled out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dovetail.arrays import Floats, Ints
+from dovetail.exploration import wafers
+from dovetail.exploration.lower_bounds import candidate_lower_bounds
+from dovetail.exploration.objective import OBJECTIVES
+from dovetail.exploration.resolved import ResolvedStudy
+from dovetail.exploration.result import SILICON, StudyResult
+from dovetail.exploration.store import RunStore
+from dovetail.hardware.silicon import Silicon
+from dovetail.plans.words import plan_words
+from dovetail.report.design_words import variable_label, variable_text
+from dovetail.report.page.floor_plan import die_sketch, wafer_sketch
+from dovetail.report.svg import PALETTE
+from dovetail.step.evaluate import evaluate
+from dovetail.units import percent_text, seconds_text
+
+#: Designs shown besides the front, and those of the front whose details are worked out.
+MOST_DESIGNS, MOST_DETAILS = 5_000, 40
+#: Levels whose rows have figures, and those that have bounds alone, the highest first.
+_SEARCHED, _BOUNDED = ("warm_start", "search"), ("profile", "physical")
+#: Values of a variable that can be filtered by.
+MOST_VALUES = 24
+
+
+def designs_data(study: ResolvedStudy, store: RunStore, points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Columns of figures, which group each design is in, and what is told of those on the front."""
+    on_front = np.array([study.code_of(point) for point in points], np.int64)
+    codes, figures = _evaluated(study, store)
+    bounded, bounds = _ruled_out(study, store, codes)
+    if len(codes):
+        others = ~np.isin(codes, on_front)
+        front_rows = [int(np.nonzero(codes == code)[0][0]) for code in on_front]
+        order = [*front_rows, *_sample(np.nonzero(others)[0], MOST_DESIGNS).tolist()]
+        codes, figures = codes[order], figures[order]
+    rest = _sample(np.arange(len(bounded)), MOST_DESIGNS - max(len(codes) - len(on_front), 0))
+    group = np.concatenate([np.full(len(codes), 1), np.full(len(rest), 2)])
+    group[: len(on_front)] = 0
+    codes, figures = np.concatenate([codes, bounded[rest]]), np.concatenate([figures, bounds[rest]])
+    columns = {"code": codes.tolist(), **_columns(study, codes, figures)}
+    variables = [name for name in study.space.variables if name in columns]
+    return {
+        "columns": columns,
+        "names": {name: OBJECTIVES[name].title + f" ({OBJECTIVES[name].unit})" for name in study.objectives}
+        | {name: variable_label(name).replace("_", " ") for name in columns if name not in study.objectives},
+        "axes": [name for name in columns if name != "code" and name not in variables],
+        "filters": _filters(columns, variables),
+        "groups": [
+            {
+                "name": "Pareto front" if len(study.objectives) > 1 else "best",
+                "colour": PALETTE[1],
+                "symbol": "star",
+                "size": 12,
+            },
+            {"name": "evaluated", "colour": PALETTE[0], "symbol": "circle", "size": 6},
+            {"name": "ruled out, at its lower bound", "colour": "#8c8c8c", "symbol": "x-thin-open", "size": 5},
+        ],
+        "group": group.tolist(),
+        "detail": _details(study, points[:MOST_DETAILS]),
+    }
+
+
+def _evaluated(study: ResolvedStudy, store: RunStore) -> tuple[Ints, Floats]:
+    """Candidates with plans, once each with their best figures, and the figures."""
+    codes, figures = np.zeros(0, np.int64), np.zeros((0, len(study.objectives)))
+    for level in _SEARCHED:
+        for number in sorted(store.numbers(level)):
+            part = store.read(level, number)
+            if part is None:
+                continue
+            done = np.asarray(part.columns["evaluated"], np.bool_)
+            codes = np.concatenate([codes, np.asarray(part.columns["code"])[done]])
+            rows = np.stack([np.asarray(part.columns[f"figure.{name}"])[done] for name in study.objectives], axis=1)
+            figures = np.concatenate([figures, rows])
+    order = np.lexsort((figures[:, 0], codes))
+    codes, first = np.unique(codes[order], return_index=True)
+    return codes, figures[order][first]
+
+
+def _ruled_out(study: ResolvedStudy, store: RunStore, evaluated: Ints) -> tuple[Ints, Floats]:
+    """Candidates that were bounded and never searched, and the lower bounds of their figures."""
+    codes, weighted = np.zeros(0, np.int64), np.zeros(0)
+    for level in _BOUNDED:
+        for number in sorted(store.numbers(level)):
+            part = store.read(level, number)
+            if part is None or not len(part.columns["code"]):
+                continue
+            here = np.asarray(part.columns["code"], np.int64)
+            least = np.stack([np.asarray(part.columns[f"least_s.{job.name}"]) for job in study.jobs], axis=1)
+            codes, weighted = np.concatenate([codes, here]), np.concatenate([weighted, least @ study.weights])
+    codes, first = np.unique(codes, return_index=True)
+    weighted = weighted[first]
+    open_rows = ~np.isin(codes, evaluated) & np.isfinite(weighted)
+    codes, weighted = codes[open_rows], weighted[open_rows]
+    chosen = _sample(np.arange(len(codes)), MOST_DESIGNS)
+    codes, weighted = codes[chosen], weighted[chosen]
+    if not len(codes):
+        return codes, np.zeros((0, len(study.objectives)))
+    return codes, candidate_lower_bounds(study, codes).points(weighted)
+
+
+def _sample(rows: Ints, most: int) -> Ints:
+    """Rows at even distances, the same ones each time."""
+    return rows if len(rows) <= most else rows[np.linspace(0, len(rows) - 1, max(most, 0)).astype(np.int64)]
+
+
+def _columns(study: ResolvedStudy, codes: Ints, figures: Floats) -> dict[str, list[float]]:
+    """Objectives as users see them, silicon and variables of designs."""
+    columns = {
+        name: [_rounded(OBJECTIVES[name].shown(float(value))) for value in figures[:, number]]
+        for number, name in enumerate(study.objectives)
+    }
+    silicon = wafers.SILICON if study.of_wafers else SILICON
+    names = [*(silicon if study.space.formulas.technology is not None else ()), *study.space.variables]
+    values = {name: np.zeros(len(codes)) for name in names}
+    for position, rows, designs in study.candidates(codes):
+        space = study.spaces[position]
+        designed = space.designs(designs)
+        for name in names:
+            values[name][rows] = np.asarray(space.values(name, designed), np.float64)
+    columns |= {name: [_rounded(value) for value in array.tolist()] for name, array in values.items()}
+    if len(study.counts) > 1:
+        positions = (codes // study.space.size).tolist()
+        columns["chips"] = [float(study.counts[int(position)]) for position in positions]
+    return columns
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.5g}")
+
+
+def _filters(columns: Mapping[str, Sequence[float]], variables: Sequence[str]) -> dict[str, list[list[Any]]]:
+    filters: dict[str, list[list[Any]]] = {}
+    for name in variables:
+        values = sorted(set(columns[name]))
+        if 1 < len(values) <= MOST_VALUES:
+            filters[name] = [[value, variable_text(name, value)] for value in values]
+    return filters
+
+
+def _details(study: ResolvedStudy, points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Floor plan, figures, plans and bottlenecks of designs on the front."""
+    result = StudyResult(study, {"front": list(points)}, None)
+    return {
+        str(study.code_of(point)): {"picture": _sketch(study, point), "rows": _detail_rows(study, result, point)}
+        for point in points
+    }
+
+
+def _sketch(study: ResolvedStudy, point: Mapping[str, Any]) -> str:
+    if "wafer" in point:
+        return wafer_sketch(point["wafer"])
+    technology = study.space.formulas.technology
+    if technology is None:
+        return ""
+    designs = study.space.designs([int(point["design"])])
+    parts = {name: float(np.ravel(value)[0]) for name, value in Silicon(designs, technology).area_parts.items()}
+    return die_sketch(parts, int(np.ravel(designs.value("hbm_stacks"))[0]))
+
+
+def _detail_rows(study: ResolvedStudy, result: StudyResult, point: Mapping[str, Any]) -> list[list[str]]:
+    rows = [[OBJECTIVES[n].title, f"{value:,.5g} {OBJECTIVES[n].unit}"] for n, value in point["objectives"].items()]
+    figures = {**point["silicon"], **point["variables"]}
+    rows += [[variable_label(name).replace("_", " "), variable_text(name, value)] for name, value in figures.items()]
+    for job in study.jobs:
+        plan = result.plan_of(point, job.name)
+        cost = evaluate(plan, job.job, study.cluster_of(study.code_of(point)), study.framework, energy=False)
+        largest = sorted(cost.breakdown.items(), key=lambda part: -part[1])[:3]
+        parts = ", ".join(f"{name} {percent_text(seconds / cost.step_time_s)}" for name, seconds in largest)
+        rows.append([job.name, f"{seconds_text(cost.step_time_s)}: {plan_words(plan)}; most of it {parts}"])
+    return rows

@@ -1,0 +1,35 @@
+"""What a page is about: a plan file, the JSON answer of a command, or the run directory of a study."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dovetail.documents import read_document, validate
+from dovetail.errors import InputError
+from dovetail.report.page.answer_file import AnswerFile, ScoreboardFile, is_answer, is_scoreboard
+from dovetail.report.page.answers import answer_page
+from dovetail.report.page.document import Page
+from dovetail.report.page.scoreboards import scoreboard_page
+from dovetail.report.page.simulated_step import step_sections
+from dovetail.report.page.studies import study_page
+
+
+def page_of_answer(document: dict[str, Any], where: str, command: str, folder: Path = Path()) -> Page:
+    """The page of what a command printed with --json."""
+    if is_scoreboard(document):
+        return scoreboard_page(validate(ScoreboardFile, document, where), command)
+    if not is_answer(document):
+        what = "is no answer with a plan or a scoreboard"
+        raise InputError(where, what, "give what `plan`, `estimate` or `validate` prints with --json")
+    if document.get("plan") is None:
+        raise InputError(where, "has no plan: nothing fits, or nothing was found", "ask a question that has an answer")
+    answer = validate(AnswerFile, document, where)
+    return answer_page(answer, step_sections(answer.task(where, folder)), command)
+
+
+def page_of(path: Path, command: str) -> Page:
+    """The page of a run directory, or of an answer in a JSON file."""
+    if path.is_dir():
+        return study_page(str(path), command)
+    return page_of_answer(read_document(path), str(path), command, path.parent)
