@@ -24,6 +24,7 @@ from dovetail.cli import (
     plan,
     report,
     schedule,
+    serve,
     simulate,
     spaces,
     validate,
@@ -55,6 +56,7 @@ app.command("explore")(explore.explore)
 app.command("schedule")(schedule.schedule)
 app.command("place")(place.place)
 app.command("report")(report.report)
+app.command("serve")(serve.serve)
 app.command("validate")(validate.validate)
 app.command("calibrate")(calibrate.calibrate)
 

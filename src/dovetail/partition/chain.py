@@ -1,6 +1,6 @@
 """The chain problem: a row of layers, partitioned into stages, replicated into pipelines; and what it costs.
 
-The reference objective of docs/explanation/chain-partition.md, which instances with known optima were solved for.
+The reference objective of docs/explanation/partition.md, which instances with known optima were solved for.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Activity:
 
 
 #: What a design power has to hold: large products streamed from memory while links are busy. Assumed; chips sustain
-#: some 0.7 to 0.85 of their matrix peak (docs/explanation/cost.md, efficiencies), largely because of power.
+#: some 0.7 to 0.85 of their matrix peak (docs/explanation/hardware.md, efficiencies), largely because of power.
 PEAK = Activity(matrix=0.8, vector=0.25, shared_sram=0.5, memory=1.0, links=1.0)
 #: A training step: half its time products, the rest between them. Assumed.
 TYPICAL = Activity(matrix=0.5, vector=0.2, shared_sram=0.3, memory=0.5, links=0.3)

@@ -81,7 +81,8 @@ def to_html(page: Page) -> str:
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
-        f"<title>{escape(page.title)} · Dovetail</title>\n<style>\n{asset('page.css')}</style>\n</head>\n"
+        f"<title>{escape(page.title)} · Dovetail</title>\n<link rel='icon' href='data:,'>\n"
+        f"<style>\n{asset('page.css')}</style>\n</head>\n"
     )
     links = "".join(f'<a href="#{each.key}">{escape(each.title)}</a>' for each in page.sections)
     top = (

@@ -52,7 +52,7 @@ def _study(store: RunStore) -> ResolvedStudy:
     try:
         return study_of(asked, store.where, Path())
     except InputError as error:
-        fix = "run this where the files that the study names are"
+        fix = "run this in the folder of the study file"
         raise InputError(store.where, f"has a study that cannot be read again ({error})", fix) from None
 
 
@@ -135,7 +135,8 @@ def _points(study: ResolvedStudy, points: Sequence[Mapping[str, Any]]) -> list[S
     columns = ("design", counted, *(OBJECTIVES[name].title for name in names), *silicon, "variables")
     more = len(points) - len(rows)
     lead = "In the order of the first objective." + (f" {more:,} more are in the run's result." if more else "")
-    return [Section("front", "The front", lead, table=Table(columns, rows), open=True)]
+    title = "The front" if len(names) > 1 else "The best design"
+    return [Section("front", title, lead, table=Table(columns, rows), open=True)]
 
 
 def _proof(document: Mapping[str, Any]) -> list[Section]:
