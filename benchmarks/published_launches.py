@@ -2,7 +2,7 @@
 
 `python benchmarks/published_launches.py [--seconds 40]`: the figures of runs that papers and benchmark tables publish,
 as arguments of Megatron-LM and options of torchtitan; each is imported, estimated, and compared with the plan that a
-search of so many seconds at most finds. Prints a table for docs/how-to/launch.md.
+search of so many seconds at most finds. Prints a table for docs/results/published-launches.md.
 """
 
 from __future__ import annotations

@@ -35,10 +35,10 @@ from dovetail.step.evaluate import Evaluation, evaluate
 
 WAFER, MODEL, SEQ_LEN, HIDDEN = "watos-like", "gpt3-175b", 2048, 12288
 TILES = ((2, 2), (1, 4), (2, 4), (1, 8))
-#: What a layer's forward and backward exchange, by whether the sequence is cut between its products.
+#: What a layer's forward and backward exchange, without and with sequence parallelism.
 EXCHANGED = {
-    "whole sequences": {CollectiveKind.ALL_REDUCE: 4},
-    "cut sequences": {CollectiveKind.ALL_GATHER: 4, CollectiveKind.REDUCE_SCATTER: 4},
+    "no SP": {CollectiveKind.ALL_REDUCE: 4},
+    "SP": {CollectiveKind.ALL_GATHER: 4, CollectiveKind.REDUCE_SCATTER: 4},
 }
 #: Sequences of a step: for both sizes of wafer, and degrees of data to 14.
 GLOBAL_BATCH = 336
@@ -156,7 +156,7 @@ class Setting(NamedTuple):
     def __str__(self) -> str:
         rows, cols = self.grid
         links = f", links ÷ {self.slower:g}" if self.slower > 1 else ""
-        return f"{rows} × {cols}, {'cut' if self.sequence_parallel else 'whole'} sequences{links}"
+        return f"{rows} × {cols}, {'SP' if self.sequence_parallel else 'no SP'}{links}"
 
 
 def specs(setting: Setting, recompute: Literal["selective", "full"]) -> list[PlanSpec]:
@@ -182,7 +182,7 @@ def plans(setting: Setting) -> list[Priced]:
 
 def print_layers() -> None:
     """Communication of one layer."""
-    print("| tile | sequences | optimal µs | rings µs | rings / optimal |\n|---|---|---|---|---|")
+    print("| tile | sequence parallel | optimal µs | rings µs | rings / optimal |\n|---|---|---|---|---|")
     for name, exchanged in EXCHANGED.items():
         for tile in TILES:
             optimal, rings = (layer_seconds(tile, exchanged, optimal=kind) for kind in (True, False))
@@ -203,7 +203,7 @@ def print_steps() -> None:
 
 def print_verdicts() -> None:
     """Which degree is best over all splits: whether it fits or not, and placed so that it does."""
-    print("\n| dies | collectives | plans | t4 s | t8 s | t8 / t4 | best of 4 | best of 8 |")
+    print("\n| dies | collectives | plans | TP 4 s | TP 8 s | TP 8 / TP 4 | best with TP 4 | best with TP 8 |")
     print("|---|---|---|---|---|---|---|---|")
     for grid in SPLITS:
         for sequence_parallel in (True, False):
@@ -214,8 +214,8 @@ def print_verdicts() -> None:
                     all_of_them = [each.rings if rings else each.optimal for each in found]
                     fitting = [placed(spec, cluster, rings=rings) for spec in specs(setting, "full")]
                     words = f"{setting} | {'rings' if rings else 'optimal'}"
-                    print(_verdict(f"{words} | all", all_of_them))
-                    print(_verdict(f"{words} | placed to fit", [each for each in fitting if each]), flush=True)
+                    print(_verdict(f"{words} | any", all_of_them))
+                    print(_verdict(f"{words} | fits", [each for each in fitting if each]), flush=True)
 
 
 def _words(plan: Plan) -> str:

@@ -249,7 +249,7 @@ def unreachable(modules: Mapping[str, Module], root: Path = ROOT) -> list[str]:
     for script in scripts.values():
         reach.take(*script.split(":"))
     reach.take(f"{TOP}.__main__")
-    for command in re.findall(r"python -m ([\w.]+)", (root / "justfile").read_text(encoding="utf-8")):
+    for command in re.findall(r"python -m (dovetail[\w.]*)", (root / "justfile").read_text(encoding="utf-8")):
         reach.take(f"{command}.__main__" if modules[command].is_package else command)
     for target, name in _named_by_strings(modules[TOP]):
         if name:

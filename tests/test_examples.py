@@ -41,10 +41,16 @@ def test_commands_run(page, tmp_path):
         assert done.stdout
 
 
+def shown_after(page):
+    """Shell examples in order, each with the output that the page shows directly after it, if it shows any."""
+    text = page.read_text(encoding="utf-8")
+    return re.findall(r"```bash\n(.*?)```\n(?:\n```text\n(.*?)```)?", text, flags=re.DOTALL)
+
+
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "bash")], ids=lambda p: p.name)
-def test_shell_examples_run(page, tmp_path):
+def test_shell_examples_run_and_print_what_the_page_shows(page, tmp_path):
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    for code in blocks(page, "bash"):
+    for code, shown in shown_after(page):
         done = subprocess.run(
             ["bash", "-ec", code], cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"PATH": path}
         )
@@ -52,6 +58,9 @@ def test_shell_examples_run(page, tmp_path):
         assert done.returncode == 0, done.stderr
         assert "Warning" not in done.stderr
         assert done.stdout
+        printed = {" ".join(line.split()) for line in done.stdout.splitlines()}
+        missing = [line for line in shown.splitlines() if "..." not in line and " ".join(line.split()) not in printed]
+        assert not missing, (missing, done.stdout)
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=lambda p: p.name)
@@ -83,8 +92,9 @@ def test_files_load(page, tmp_path):
             assert dt.hardware.cluster(str(path)).tiers
 
 
-def test_readme_shows_what_the_command_prints():
-    shown = re.findall(r"```text\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)[0]
-    arguments = [sys.executable, "-m", "dovetail", "models", "show", "llama-3.1-405b"]
-    printed = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
-    assert printed.startswith(shown)
+def test_the_picture_is_of_the_answer():
+    # drawn from a search and a simulation of this version
+    done = subprocess.run(
+        [sys.executable, ROOT / "docs" / "answer_picture.py", "--check"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr

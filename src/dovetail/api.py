@@ -43,17 +43,21 @@ def plan(
         cluster: What it is trained on.
         framework: The training framework, or its name, whose plans are searched.
         space: Values that fields of the plan may take; left out all that the framework runs.
-        time_limit_s: Seconds to search once the tables stand; an answer that is not proven by then has status
-            `feasible` and a gap.
-        below_s: Plans that take as long or longer are of no interest; the bound that is proven where none is faster.
-        simulate_top: How many leading plans to simulate at most, to answer with the fastest by simulation.
-        on_progress: Told a few times a second the best plan so far, the lower bound, the gap and how many plans are
-            open (a `SearchProgress`); where it returns True the search ends with the best plan so far.
-        memory_limit_bytes: Bytes of a chip that plans may take; left out what programs get of it, less the
-            framework's reserve of 4 %.
-        tie_margin: The simplest plan that takes no longer than the fastest by more than this part of it is recommended;
-            left out, what the model errs by on the ratio of two plans, at most 3 %. 0 recommends the fastest.
-        options: Those above that have a name of their own.
+        options: Those below.
+
+    Keyword Args:
+        time_limit_s (float | None): Seconds to search once the tables stand; an answer that is not proven by then has
+            status `feasible` and a gap.
+        below_s (float): Plans that take as long or longer are of no interest; the bound that is proven where none is
+            faster.
+        simulate_top (int): How many leading plans to simulate at most, to answer with the fastest by simulation.
+        on_progress (Callable): Told a few times a second the best plan so far, the lower bound, the gap and how many
+            plans are open (a `SearchProgress`); where it returns True the search ends with the best plan so far.
+        memory_limit_bytes (float | None): Bytes of a chip that plans may take; left out what programs get of it, less
+            the framework's reserve of 4 %.
+        tie_margin (float | None): The simplest plan that takes no longer than the fastest by more than this part of it
+            is recommended; left out, what the model errs by on the ratio of two plans, at most 3 %. 0 recommends the
+            fastest.
     """
     from dovetail import frameworks
     from dovetail.plans.narrowed_space import within

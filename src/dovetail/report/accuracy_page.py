@@ -11,7 +11,7 @@ from dovetail.accuracy import MeasuredRuns, Prediction, Refusal, Scoreboard, err
 from dovetail.accuracy.simulated import SimulatedScore
 from dovetail.cost.calibration import generation_of
 from dovetail.errors import InputError
-from dovetail.report.accuracy_tables import LeftOutFigures, family_of, page_tables, percent, readme_table
+from dovetail.report.accuracy_tables import LeftOutFigures, family_of, page_tables, percent, readme_lines
 from dovetail.report.simulated_tables import simulated_tables
 from dovetail.report.svg import PALETTE, Bars, Panel, Sample, Series, bars, histogram, scatter
 
@@ -63,7 +63,7 @@ def write_accuracy_page(
     texts = {
         page: replaced(page, _main_part(figures, scoreboard)),
         tables: replaced(tables, _tables_part(figures, scoreboard)),
-        readme: replaced(readme, readme_table(scoreboard, left_out_figures, date)),
+        readme: replaced(readme, readme_lines(scoreboard, left_out_figures, date)),
     }
     plots = {docs / "assets" / name: text for name, text in _plots(scoreboard, answers, rest).items()}
     (docs / "assets").mkdir(exist_ok=True)

@@ -89,31 +89,25 @@ def page_tables(
     }
 
 
-def readme_table(scoreboard: Scoreboard, left_out: LeftOutFigures, date: datetime.date) -> str:
-    """The headline, every family, memory and regret in one table."""
-    headline = f"**step time, mean over {_many(scoreboard.families, 'family', 'families')}**"
-    rows = [
-        (
-            Marked(headline),
-            f"{scoreboard.rows_used:,} runs",
-            Marked(f"**{percent(scoreboard.macro.mape)}**"),
-            Marked(f"**{_mape(left_out.macro)}**" if left_out.macro else NONE),
-        )
-    ]
-    rows += [
-        (name, _many(part.rows, "run"), percent(part.step_time.mape), left_out.family(name))
-        for name, part in scoreboard.by["family"].items()
-    ]
-    rows += [
-        (f"memory, {kind}", _many(errors.rows, "run"), percent(errors.mape), NONE)
-        for kind, errors in scoreboard.memory.items()
-    ]
+def readme_lines(scoreboard: Scoreboard, left_out: LeftOutFigures, date: datetime.date) -> str:
+    """The headline, memory and regret, a line each."""
+    families = _many(scoreboard.families, "family", "families")
+    runs = f"{scoreboard.rows_used:,} measured runs of {families} of sources"
+    lines = [f"**Step time**: {percent(scoreboard.macro.mape)} off on {runs}"]
+    if left_out.macro is not None:
+        lines.append(f"**A family left out of the fit**: {_mape(left_out.macro)} off")
+    kinds = scoreboard.memory.items()
+    memory = [f"{percent(e.mape)} off what is {kind} ({_many(e.rows, 'run')})" for kind, e in kinds]
+    lines += [f"**Memory**: {', '.join(memory)}"] if memory else []
     ranking = scoreboard.ranking
     if ranking.mean_regret is not None:
-        what = "regret: the plan ranked first against the best measured"
-        rows.append((what, _many(ranking.groups, "group"), _regret(ranking), left_out.regret))
-    columns = ("predicted", "measured", "off", "off, family left out of the fit")
-    return f"{table(columns, rows)}\n\nOff: mean absolute error, or mean regret, as of {date.isoformat()}."
+        groups = _many(ranking.groups, "group")
+        lines.append(
+            f"**The plan it ranks first**: {_regret(ranking)} slower than the best measured of its group ({groups})"
+        )
+    where = "[where it is worst, and why](docs/results/accuracy.md)"
+    lines.append(f"Mean absolute errors, each family counting the same, as of {date.isoformat()}; {where}")
+    return "\n".join(f"- {line}" for line in lines)
 
 
 class Marked(str):

@@ -35,7 +35,7 @@ from dovetail.search.answer import Answer
 from dovetail.search.plan import plan
 from dovetail.search.progress import SearchProgress
 from dovetail.serve.page import page_html, script
-from dovetail.serve.questions import Asked, asked
+from dovetail.serve.questions import FormQuestion, asked
 from dovetail.step.evaluate import evaluate
 from dovetail.step.ties import TIE_MARGIN
 from dovetail.units import bytes_text, percent_text, seconds_text
@@ -66,7 +66,7 @@ class Application:
 
     def __init__(self, run_dir: Path | None = None) -> None:
         self.run_dir = run_dir
-        self._answers: OrderedDict[Asked, Answer] = OrderedDict()
+        self._answers: OrderedDict[FormQuestion, Answer] = OrderedDict()
         self._one_at_a_time = threading.Lock()
         self._progress = ""
         self._routes: dict[str, Callable[[Mapping[str, str]], Response]] = {
@@ -110,7 +110,7 @@ class Application:
         page = answer_page(document, step_sections(task), "")
         return Response(_tools(answer) + answer_html(page))
 
-    def _searched(self, question: Asked) -> Answer:
+    def _searched(self, question: FormQuestion) -> Answer:
         """The answer to a question, of now or of before."""
         with self._one_at_a_time:
             if question not in self._answers:
@@ -130,7 +130,7 @@ class Application:
         self._progress = f"{progress.counted:,} plans, {best}{gap}"
         return False
 
-    def _compared(self, question: Asked) -> str:
+    def _compared(self, question: FormQuestion) -> str:
         rows: list[str] = []
         for each in question.each():
             answer = self._searched(each)

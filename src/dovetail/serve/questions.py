@@ -22,7 +22,7 @@ _NUMBERS = ("chips", "global_batch", "seq_len")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class FormQuestion:
     """What the form says, complete."""
 
     model: str
@@ -42,12 +42,12 @@ class Asked:
             raise InputError(error.where.removeprefix("question: "), error.what, error.fix) from None
         return found.job, found.cluster, found.framework
 
-    def each(self) -> list[Asked]:
+    def each(self) -> list[FormQuestion]:
         """A question for every chip that is named."""
         return [replace(self, chips_of=(name,)) for name in self.chips_of]
 
 
-def asked(fields: Mapping[str, str]) -> Asked:
+def asked(fields: Mapping[str, str]) -> FormQuestion:
     """The question in a form's fields."""
     model = _text(fields, "model", "name a model of the catalogue, a model file or a config.json")
     named = models.catalogue_name(model) or model
@@ -60,7 +60,7 @@ def asked(fields: Mapping[str, str]) -> Asked:
     seq_len = numbers.get("seq_len", USUAL_SEQ_LEN)
     batch = numbers.get("global_batch", max(USUAL_TOKENS // seq_len, 1))
     framework = fields.get("framework", "").strip() or USUAL_FRAMEWORK
-    return Asked(named, chips_of, numbers["chips"], batch, seq_len, framework)
+    return FormQuestion(named, chips_of, numbers["chips"], batch, seq_len, framework)
 
 
 def choices() -> dict[str, Any]:

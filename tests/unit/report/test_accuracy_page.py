@@ -13,12 +13,14 @@ from xml.etree import ElementTree
 import pytest
 
 from dovetail.accuracy import MeasuredRun, MeasuredRuns, Prediction, Refusal, read_runs, score
-from dovetail.report import accuracy_page, write_accuracy_page
-from dovetail.report.accuracy_page import BEGIN, END
+from dovetail.report import accuracy_page
+from dovetail.report.accuracy_page import BEGIN, END, write_accuracy_page
 from dovetail.report.accuracy_tables import NONE, percent, plain, table
 
 ROOT = Path(__file__).parents[3]
 DATE = datetime.date(2031, 2, 3)
+PAGES = ("docs/results/accuracy.md", "docs/results/accuracy-tables.md")
+DOCUMENTS = (*PAGES, "README.md")
 ROW = {
     "id": "plain", "source_family": "ours", "tier": "A", "framework": "Megatron-LM", "chip": "a100-80gb",
     "chips_per_node": "8", "num_chips": "16", "model": "GPT-small", "layers": "8", "hidden": "1024",
@@ -42,7 +44,8 @@ def run(tmp_path_factory) -> MeasuredRun:
 @pytest.fixture
 def docs(tmp_path) -> Path:
     (tmp_path / "docs" / "results").mkdir(parents=True)
-    (tmp_path / "docs" / "results" / "accuracy.md").write_bytes(f"# Page\r\n\n{BEGIN}\nold\n{END}\nprose \n".encode())
+    for name in PAGES:
+        (tmp_path / name).write_bytes(f"# Page\r\n\n{BEGIN}\nold\n{END}\nprose \n".encode())
     (tmp_path / "README.md").write_text(f"before\n  {BEGIN}\n{END}\nafter")
     return tmp_path / "docs"
 
@@ -67,14 +70,16 @@ def cells(text: str, start: str) -> list[str]:
 
 def test_figures_go_between_the_markers_and_nothing_else_changes(docs, run):
     written = write(docs, made(run, 1.2, "a"), made(run, 0.9, "b", "theirs"))
-    assert [path.name for path in written][-2:] == ["accuracy.md", "README.md"]
-    page = (docs / "results" / "accuracy.md").read_bytes().decode()
-    assert page.startswith(f"# Page\r\n\n{BEGIN}\n\nAs of 2031-02-03, step time is **15.0 %** off")
-    assert page.endswith(f"\n\n{END}\nprose \n")
-    assert "\nold\n" not in page
+    assert [path.name for path in written][-3:] == ["accuracy.md", "accuracy-tables.md", "README.md"]
+    for name in PAGES:
+        page = (docs.parent / name).read_bytes().decode()
+        assert page.startswith(f"# Page\r\n\n{BEGIN}\n\nAs of 2031-02-03, step time is **15.0 %** off")
+        assert page.endswith(f"\n\n{END}\nprose \n")
+        assert "\nold\n" not in page
     readme = (docs.parent / "README.md").read_text()
-    assert readme.startswith(f"before\n  {BEGIN}\n\n| ")
-    assert readme.endswith(f" |\n\nOff: mean absolute error, or mean regret, as of 2031-02-03.\n\n{END}\nafter")
+    assert readme.startswith(f"before\n  {BEGIN}\n\n- **Step time**: 15.0 % off on 2 measured runs of 2 families")
+    assert readme.endswith(f"(docs/results/accuracy.md)\n\n{END}\nafter")
+    assert "as of 2031-02-03;" in readme
 
 
 def test_writing_again_gives_the_same_bytes(docs, run):
@@ -94,13 +99,14 @@ def test_tables_have_the_scoreboards_figures(docs, run):
     assert cells(page, "all runs")[6] == "60.0 %"
     assert cells(page, "reserved") == ["reserved", "3", "10.0 %", "10.0 %", "10.0 %", "+10.0 %"]
     assert cells(page, "theirs | a100-80gb | GPT-small") != []
-    assert cells(page, "odd.") == ["odd.", "1", "d"]
-    assert cells(page, "configuration not known well enough")[1] == "2"
+    tables = (docs / "results" / "accuracy-tables.md").read_text()
+    assert cells(tables, "odd.") == ["odd.", "1", "d"]
+    assert cells(tables, "configuration not known well enough")[1] == "2"
     assert "**70.0 %** off where a run's family was left out of the fit." in page
     readme = (docs.parent / "README.md").read_text()
-    assert cells(readme, "**step time, mean over 2 families**")[1:] == ["3 runs", "**32.5 %**", "**70.0 %**"]
-    assert cells(readme, "theirs") == ["theirs", "1 run", "50.0 %", "100.0 %"]
-    assert cells(readme, "memory, reserved")[2] == "10.0 %"
+    assert "- **Step time**: 32.5 % off on 3 measured runs of 2 families of sources\n" in readme
+    assert "- **A family left out of the fit**: 70.0 % off\n" in readme
+    assert "- **Memory**: 10.0 % off what is reserved (3 runs)\n" in readme
 
 
 def test_plans_measured_side_by_side_are_ranked(docs, run):
@@ -111,7 +117,8 @@ def test_plans_measured_side_by_side_are_ranked(docs, run):
     page = (docs / "results" / "accuracy.md").read_text()
     assert cells(page, "mean regret")[1:] == ["200.0 %", "0.0 %"]
     assert cells(page, "Kendall tau, all pairs")[1:] == ["−1.00", "1.00"]
-    assert cells((docs.parent / "README.md").read_text(), "regret")[1:] == ["1 group", "200.0 %", "0.0 %"]
+    readme = (docs.parent / "README.md").read_text()
+    assert "- **The plan it ranks first**: 200.0 % slower than the best measured of its group (1 group)\n" in readme
 
 
 def test_without_families_left_out_there_is_one_bar_each(docs, run):
@@ -132,19 +139,20 @@ def test_families_that_were_not_left_out_are_told(docs, run):
     assert cells(page, "theirs |")[6] == NONE
 
 
-def test_every_plot_is_well_formed_and_shown_by_the_page(docs, run):
+def test_every_plot_is_well_formed_and_shown_by_a_page(docs, run):
     written = write(docs, made(run, 1.2, "a"), made(run, 0.9, "b", "theirs"))
     plots = [path for path in written if path.suffix == ".svg"]
     for path in plots:
         assert ElementTree.parse(path).getroot().tag.endswith("svg")  # noqa: S314
-    shown = re.findall(r"!\[[^\]]+\]\((\.\./assets/[^)]+)\)", (docs / "results" / "accuracy.md").read_text())
+    pages = "".join((docs.parent / name).read_text() for name in PAGES)
+    shown = re.findall(r"!\[[^\]]+\]\((\.\./assets/[^)]+)\)", pages)
     assert sorted(shown) == sorted(f"../assets/{path.name}" for path in plots)
 
 
 def test_names_from_a_file_stay_text(docs, run):
     name = f"<b>|*{END}*|</b>\n| [x](y) `z`"
     write(docs, made(run, 1.2, "a", name), Refusal("<i>", name, f"{name} {END}\n{BEGIN}"))
-    for path in (docs / "results" / "accuracy.md", docs.parent / "README.md"):
+    for path in (docs.parent / each for each in DOCUMENTS):
         lines = path.read_text().splitlines()
         assert sum(line.strip() == END for line in lines) == 1
         assert "<b>" not in path.read_text()
@@ -160,11 +168,11 @@ def test_names_from_a_file_stay_text(docs, run):
         (f"{END}\n{BEGIN}\n", "'<!-- scoreboard:end -->' comes before"),
     ],
 )
-@pytest.mark.parametrize("name", ["docs/results/accuracy.md", "README.md"])
+@pytest.mark.parametrize("name", DOCUMENTS)
 def test_markers_that_are_not_a_pair_are_refused_and_nothing_is_written(docs, run, refusal, name, text, says):
     path = docs.parent / name
     path.write_text(text)
-    before = {p: p.read_bytes() for p in (docs / "results" / "accuracy.md", docs.parent / "README.md")}
+    before = {p: p.read_bytes() for p in (docs.parent / each for each in DOCUMENTS)}
     sentence = refusal(write, docs, made(run, 1.2, "a"))
     assert sentence.startswith(str(path))
     assert says in sentence
@@ -202,7 +210,7 @@ def test_figures_as_text():
     assert table(("a", "b", "c"), [("x", "y", "1")], texts=2) == "| a | b | c |\n| --- | --- | ---: |\n| x | y | 1 |"
 
 
-@pytest.mark.parametrize("name", ["docs/results/accuracy.md", "README.md"])
+@pytest.mark.parametrize("name", DOCUMENTS)
 def test_the_repositorys_documents_have_the_markers(name):
     text = accuracy_page.replaced(ROOT / name, "figures")
     assert f"{BEGIN}\n\nfigures\n\n{END}" in text
