@@ -19,7 +19,15 @@ test:
     pytest -n 2 -m "not slow"
 
 docs:
-    NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet --site-dir "$(mktemp -d)"
+    # not --quiet, with which mkdocs takes no warning for a failure
+    NO_MKDOCS_2_WARNING=1 mkdocs build --strict --site-dir "$(mktemp -d)"
+
+# what follows from the code: pages of commands, JSON fields and files, the support matrix, plots of results, the picture
+reference:
+    python docs/generate_reference.py
+    python docs/reference/support.py
+    python docs/results/plots.py
+    python docs/answer_picture.py
 
 # fits every number from the measurements and writes the files that ship; prints their count and errors
 calibrate data="../shared/data":
@@ -37,6 +45,65 @@ silicon:
 # thousands of examples instead of hundreds, long oracles
 slow:
     HYPOTHESIS_PROFILE=thorough pytest -n 2
+
+# tests and commands with the lowest versions pyproject.toml allows; name torch among the extras for its tests (gigabytes)
+lowest extras="cluster,hub,study":
+    #!/usr/bin/env bash
+    set -euo pipefail
+    environment=$(mktemp -d)
+    trap 'rm -rf "$environment"' EXIT
+    python3.11 -m venv "$environment"
+    export PATH="$environment/bin:$PATH" NUMBA_CACHE_DIR="$environment/numba"
+    python -m pip install --quiet --constraint constraints.txt --upgrade pip
+    python -m pip install --quiet --no-compile --constraint constraints-lowest.txt ".[{{extras}}]" hypothesis plotly pytest
+    python -m pip check
+    # the tests of torch skip themselves where it is not installed
+    python -m pytest --quiet -p no:cacheprovider -m "not slow" tests/test_release.py tests/unit/test_documents.py \
+      tests/unit/test_cli_progress.py tests/unit/test_cli_schedule.py tests/unit/models/test_hub.py tests/unit/plans/test_fields.py \
+      tests/unit/exploration/test_samplers.py tests/unit/exploration/test_store.py tests/unit/exploration/test_store_views.py \
+      tests/unit/exploration/test_ray_executor.py::test_a_private_ray_runs_single_threaded_workers_and_leaves_nothing \
+      tests/unit/report/test_page.py \
+      tests/oracle/test_dtensor.py tests/oracle/test_aten_lowering.py tests/conformance/test_huggingface_configs.py
+    cd "$environment"
+    cat > study.yaml <<'YAML'
+    name: lowest
+    jobs: [{model: gpt3-1.3b, seq_len: 2048, global_batch: 64}]
+    hardware: {base: tpu-v4, vary: {tensor_cores: [4, 8], hbm_stacks: [2, 4]}}
+    cluster: {chips: 16, framework: ideal}
+    plans: {context_parallel: [1], pipeline_schedule: [1f1b], micro_batch: [1], zero_stage: [0], recompute: [none],
+            sequence_parallel: [false]}
+    YAML
+    dovetail plan --model llama-3.1-8b --chip h100-sxm --chips 8 --global-batch 64 --seq-len 4096 --json > plan.json
+    dovetail explore study.yaml --out run --json > explore.json
+    dovetail validate --json > validate.json
+
+# wheel and source distribution, checked, and the wheel installed alone and asked for a plan
+dist out="dist":
+    #!/usr/bin/env bash
+    set -euo pipefail
+    tools=$(mktemp -d) fresh=$(mktemp -d)
+    trap 'rm -rf "$tools" "$fresh"' EXIT
+    python3 -m venv "$tools"
+    "$tools/bin/python" -m pip install --quiet build==1.6.1 twine==7.0.0
+    PIP_CONSTRAINT="$PWD/constraints.txt" "$tools/bin/python" -m build --outdir "{{out}}" .
+    wheel=$(realpath "{{out}}")/dovetail-$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)-py3-none-any.whl
+    "$tools/bin/twine" check --strict "$wheel" "${wheel%-py3-none-any.whl}.tar.gz"
+    python3 -m venv "$fresh"
+    "$fresh/bin/python" -m pip install --quiet --no-compile "$wheel"
+    cd "$fresh"
+    bin/python -m compileall -q lib/python3*/site-packages/dovetail
+    bin/dovetail models list > models.txt
+    NUMBA_CACHE_DIR="$fresh/numba" bin/dovetail plan --model llama-3.1-8b --chip h100-sxm --chips 8 --global-batch 64 \
+      --seq-len 4096 --json > plan.json
+
+# reports and the served page in Chromium, with axe-core; needs chromium, node and npm
+browser:
+    #!/usr/bin/env bash
+    set -euo pipefail
+    tools=$(mktemp -d)
+    trap 'rm -rf "$tools"' EXIT
+    npm install --silent --no-audit --no-fund --prefix "$tools" playwright-core@1.65.0 axe-core@4.14.0
+    NODE_PATH="$tools/node_modules" pytest tests/browser
 
 format:
     ruff check --fix .

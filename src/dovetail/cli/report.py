@@ -32,9 +32,7 @@ def report(
     check_target(out, force=force)
     from dovetail.documents import write_text
     from dovetail.report.page.document import to_html
-    from dovetail.report.page.plotly_source import plotly_source
 
-    plotly_source()  # refused before the work
     command = shlex.join(["dovetail", "report", str(subject), "--out", str(out)])
     text = to_html(_page(subject, command, search=search, time_limit_s=time_limit))
     write_text(out, text)

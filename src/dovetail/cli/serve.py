@@ -20,10 +20,8 @@ def serve(
     """Answer questions on a page in your browser: plans, comparisons, what-if, launch files, a study as it runs."""
     if run_dir is not None and not run_dir.is_dir():
         raise InputError(str(run_dir), "is not a directory", "name the run directory of a study")
-    from dovetail.report.page.plotly_source import plotly_source
     from dovetail.serve.server import Server
 
-    plotly_source()  # refused before the page opens
     with Server(port, run_dir) as server:
         typer.echo(f"open {server.address}\nCtrl-C ends it")
         try:

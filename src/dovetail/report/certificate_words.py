@@ -15,12 +15,12 @@ def proof_text(certificate: Certificate) -> str:
         return f"within {certificate.gap or 0.0:.1%} of the best: no plan takes less than {bound}{simulated}"
     least_s, proven_s = certificate.lower_bound_framework_s, certificate.lower_bound_s
     if least_s is None or proven_s is None:
-        return f"proven: none of {certificate.counted:,} plans is faster{simulated}"
+        return f"proven: none of {certificate.counted:,} plans takes less than {bound}{simulated}"
     if least_s >= proven_s * (1 - TOLERANCE):
-        return f"proven: nothing the framework runs is faster than the fastest of {certificate.counted:,} plans"
+        return f"proven: nothing the framework runs takes less than {bound} ({certificate.counted:,} plans)"
     return (
-        f"proven: none of {certificate.counted:,} plans is faster; with other partitions of virtual stages the "
-        f"framework cannot gain more than {1 - least_s / proven_s:.1%}"
+        f"proven: none of {certificate.counted:,} plans takes less than {bound}; with other partitions of virtual stages "
+        f"the framework cannot gain more than {1 - least_s / proven_s:.1%} of it"
     )
 
 

@@ -27,8 +27,7 @@ from dovetail.plans.write import plan_part
 from dovetail.report.answer_fields import answer_fields
 from dovetail.report.page.answer_file import AnswerFile
 from dovetail.report.page.answers import answer_page
-from dovetail.report.page.document import answer_html, asset
-from dovetail.report.page.plotly_source import plotly_source
+from dovetail.report.page.document import PLOTLY, answer_html, asset
 from dovetail.report.page.simulated_step import step_sections
 from dovetail.report.page.studies import study_page
 from dovetail.search.answer import Answer
@@ -71,7 +70,7 @@ class Application:
         self._progress = ""
         self._routes: dict[str, Callable[[Mapping[str, str]], Response]] = {
             "": self._page,
-            "plotly.js": lambda _: Response(plotly_source(), _SCRIPT),
+            "plotly.js": lambda _: Response(asset(PLOTLY), _SCRIPT),
             "page.js": lambda _: Response(f"{asset('page.js')}\n{script()}", _SCRIPT),
             "progress": lambda _: Response(json.dumps({"text": self._progress}), _JSON),
             "answer": self._answer,

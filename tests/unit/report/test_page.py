@@ -5,10 +5,10 @@ import re
 from html.parser import HTMLParser
 
 import pytest
+from plotly.graph_objects import Figure
 
 import dovetail as dt
 from dovetail.documents import to_yaml
-from dovetail.report.page import plotly_source as source_module
 from dovetail.report.page.document import Chart, Page, Section, Table, section_html, to_html
 from dovetail.report.page.floor_plan import die_sketch
 from dovetail.report.page.studies import study_page
@@ -101,10 +101,9 @@ def test_figures_of_a_page_are_those_of_the_answer(answer):
 
 
 def test_plotly_accepts_every_chart(answer, run_dir):
-    graph_objects = pytest.importorskip("plotly.graph_objects")
     pages = [page_of_answer(answer, "answer.json", ""), page_of(run_dir, "")]
     for chart in (chart for page in pages for chart in charts(page)):
-        graph_objects.Figure({"data": list(chart.data), "layout": chart.layout})
+        Figure({"data": list(chart.data), "layout": chart.layout})
 
 
 def test_the_timeline_has_each_piece_of_work_once(answer):
@@ -205,13 +204,3 @@ def test_wrong_places_are_refused_before_the_work(tmp_path, command, run_dir):
         code, _, said = command("report", *arguments)
         assert code == 2, said
         assert sentence in said
-
-
-def test_without_plotly_the_extra_is_named(tmp_path, command, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "plotly.offline", None)
-    source_module.plotly_source.cache_clear()
-    (tmp_path / "plan.yaml").write_text(PLAN)
-    code, _, said = command("report", str(tmp_path / "plan.yaml"), "--out", str(tmp_path / "page.html"))
-    source_module.plotly_source.cache_clear()
-    assert code == 2
-    assert 'pip install "dovetail[report]"' in said

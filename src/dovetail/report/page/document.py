@@ -9,11 +9,11 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from dovetail.report.page.plotly_source import plotly_source
-
 #: What a page may load: nothing but what is in it.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:"
 
+#: The charts of Plotly that have two axes, as its makers build them (MIT, see plotly-LICENSE.txt).
+PLOTLY = "plotly-cartesian.min.js"
 #: As JSON may write it, so that no text can end the script it is in.
 LESS = "\\u003c"
 
@@ -90,7 +90,7 @@ def to_html(page: Page) -> str:
         f'<nav aria-label="Sections">{links}</nav>'
         '<button type="button" id="theme" aria-pressed="false">Dark</button></header>\n'
     )
-    scripts = f"<script>{plotly_source()}</script>\n<script>\n{asset('page.js')}</script>\n"
+    scripts = f"<script>{asset(PLOTLY)}</script>\n<script>\n{asset('page.js')}</script>\n"
     return f'{head}{top}<main id="main">\n{answer_html(page)}</main>\n{scripts}</body>\n</html>\n'
 
 

@@ -23,7 +23,7 @@ from dovetail.step.evaluate import evaluate
 from dovetail.units import percent_text, seconds_text
 
 #: Designs shown besides the front, and those of the front whose details are worked out.
-MOST_DESIGNS, MOST_DETAILS = 5_000, 40
+MOST_DESIGNS, MOST_DETAILS = 3_000, 40
 #: Levels whose rows have figures, and those that have bounds alone, the highest first.
 _SEARCHED, _BOUNDED = ("warm_start", "search"), ("profile", "physical")
 #: Values of a variable that can be filtered by.
@@ -60,7 +60,7 @@ def designs_data(study: ResolvedStudy, store: RunStore, points: Sequence[Mapping
                 "size": 12,
             },
             {"name": "evaluated", "colour": PALETTE[0], "symbol": "circle", "size": 6},
-            {"name": "ruled out, at its lower bound", "colour": "#8c8c8c", "symbol": "x-thin-open", "size": 5},
+            {"name": "ruled out, at its lower bound", "colour": "#8c8c8c", "symbol": "circle", "size": 4},
         ],
         "group": group.tolist(),
         "detail": _details(study, points[:MOST_DETAILS]),
