@@ -125,8 +125,8 @@ def _doubts(explanation: Explanation) -> Iterator[str]:
         of = "runs unlike those the calibration has seen" if interval.left_out else "published runs"
         texts.insert(
             0,
-            f"a measured step takes {seconds_text(interval.low_s)} to {seconds_text(interval.high_s)}: nine in ten {of} "
-            f"are predicted within {percent_text(interval.error)}, mean over sources (scoreboard of {interval.date})",
+            f"a measured step takes {seconds_text(interval.low_s)} to {seconds_text(interval.high_s)}: nine in ten "
+            f"{of} are predicted within {percent_text(interval.error)}, mean over sources (as of {interval.date})",
         )
     for text in texts:
         yield from textwrap.wrap(text, WIDTH, initial_indent="  - ", subsequent_indent="    ")

@@ -19,8 +19,8 @@ def proof_text(certificate: Certificate) -> str:
     if least_s >= proven_s * (1 - TOLERANCE):
         return f"proven: nothing the framework runs takes less than {bound} ({certificate.counted:,} plans)"
     return (
-        f"proven: none of {certificate.counted:,} plans takes less than {bound}; with other partitions of virtual stages "
-        f"the framework cannot gain more than {1 - least_s / proven_s:.1%} of it"
+        f"proven: none of {certificate.counted:,} plans takes less than {bound}; with other partitions of virtual "
+        f"stages the framework cannot gain more than {1 - least_s / proven_s:.1%} of it"
     )
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 from plotly.graph_objects import Figure
@@ -74,7 +75,11 @@ class Reader(HTMLParser):
             self.told += data
 
 
-def charts(page):
+def section(page: Page, key: str) -> Any:
+    return next(each for each in page.sections if each.key == key)
+
+
+def charts(page: Page) -> list[Chart]:
     return [each for section in page.sections for each in section.pictures if isinstance(each, Chart)]
 
 
@@ -108,7 +113,7 @@ def test_plotly_accepts_every_chart(answer, run_dir):
 
 def test_the_timeline_has_each_piece_of_work_once(answer):
     page = page_of_answer(answer, "answer.json", "")
-    rows = next(s for s in page.sections if s.key == "pipeline").pictures[0].data["rows"]
+    rows = section(page, "pipeline").pictures[0].data["rows"]
     # 2 stages, forward and backward of each micro-batch
     assert [len(row["begin"]) for row in rows] == [2 * answer["plan"]["num_microbatches"]] * 2
     assert all(
@@ -119,11 +124,11 @@ def test_the_timeline_has_each_piece_of_work_once(answer):
 def test_text_of_users_stays_text():
     evil = "</script><script>alert(1)</script>"
     chart = Chart([{"type": "bar", "x": [1], "name": evil}], {}, evil)
-    section = Section("a", evil, evil, (chart,), Table((evil,), ((evil,),)), notes=(evil,))
-    page = Page(evil, evil, ((evil, evil, evil),), (section,), evil, {evil: evil})
+    told = Section("a", evil, evil, (chart,), Table((evil,), ((evil,),)), notes=(evil,))
+    page = Page(evil, evil, ((evil, evil, evil),), (told,), evil, {evil: evil})
     text = to_html(page)
     assert "<script>alert" not in text
-    assert Reader(section_html(section)).data["a-0"]["data"][0]["name"] == evil
+    assert Reader(section_html(told)).data["a-0"]["data"][0]["name"] == evil
 
 
 def test_a_plan_file_has_a_page_without_a_search(tmp_path, command):
@@ -146,7 +151,7 @@ def test_a_plan_file_is_held_against_the_best(tmp_path, command):
 
 def test_a_study_shows_its_front_and_floor_plans(run_dir):
     page = page_of(run_dir, "")
-    widget = next(s for s in page.sections if s.key == "designs").pictures[0]
+    widget = section(page, "designs").pictures[0]
     result = json.loads((run_dir / "result.json").read_text())["result"]
     assert widget.data["group"].count(0) == len(result["front"])
     best = min(point["objectives"]["step_time"] for point in result["front"])
@@ -163,9 +168,7 @@ def test_a_study_that_still_runs_shows_the_best_so_far(run_dir, tmp_path):
         copy.write_bytes(path.read_bytes())
     page = study_page(str(unfinished), "")
     assert "still running" in page.title
-    assert len(next(s for s in page.sections if s.key == "front").table.rows) == len(
-        page_of(run_dir, "").sections[1].table.rows
-    )
+    assert section(page, "front").table == section(page_of(run_dir, ""), "front").table
 
 
 def test_parts_of_a_floor_plan_are_to_scale():
