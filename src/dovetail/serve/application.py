@@ -99,7 +99,8 @@ class Application:
             return Response(self._compared(question))
         answer = self._searched(question)
         if answer.evaluation is None:
-            return Response(_nothing_fits(answer))
+            with self._one_at_a_time:
+                return Response(_nothing_fits(answer))
         explanation = None
         if fields.get("explain"):
             with self._one_at_a_time:
@@ -113,12 +114,12 @@ class Application:
         """The answer to a question, of now or of before."""
         with self._one_at_a_time:
             if question not in self._answers:
-                self._progress = "reading the question"
-                job, cluster, framework = question.question()
-                self._answers[question] = plan(
-                    job, cluster, framework, time_limit_s=SEARCH_S, tie_margin=TIE_MARGIN, on_progress=self._notice
-                )
-                self._progress = ""
+                try:
+                    self._answers[question] = plan(
+                        *question.question(), time_limit_s=SEARCH_S, tie_margin=TIE_MARGIN, on_progress=self._notice
+                    )
+                finally:
+                    self._progress = ""
                 while len(self._answers) > MOST_ANSWERS:
                     self._answers.popitem(last=False)
             return self._answers[question]

@@ -133,8 +133,12 @@ def test_text_of_users_stays_text():
 
 def test_a_plan_file_has_a_page_without_a_search(tmp_path, command):
     (tmp_path / "plan.yaml").write_text(PLAN)
-    code, said, _ = command("report", str(tmp_path / "plan.yaml"), "--out", str(tmp_path / "page.html"), "--no-search")
+    arguments = (str(tmp_path / "plan.yaml"), "--out", str(tmp_path / "page.html"), "--no-search")
+    code, said, _ = command("report", *arguments)
     assert (code, "wrote" in said) == (0, True)
+    assert "already exists" in command("report", *arguments)[2]
+    written = json.loads(command("report", *arguments, "--force", "--json")[1])
+    assert written["bytes"] == len((tmp_path / "page.html").read_bytes()) < 6e6
     assert "Neighbouring plans" not in Reader((tmp_path / "page.html").read_text()).told
 
 
@@ -158,6 +162,11 @@ def test_a_study_shows_its_front_and_floor_plans(run_dir):
     assert widget.data["columns"]["step_time"][0] == pytest.approx(best, rel=1e-4)
     assert all("<svg" in each["picture"] for each in widget.data["detail"].values())
     assert sorted(set(widget.data["columns"]["tensor_cores"])) == [4, 8]
+
+
+def test_the_answer_of_a_study_has_the_page_of_its_run(run_dir):
+    answer = json.loads((run_dir / "result.json").read_text())["result"] | {"run_dir": str(run_dir)}
+    assert page_of_answer(answer, "answer.json", "") == page_of(run_dir, "")
 
 
 def test_a_study_that_still_runs_shows_the_best_so_far(run_dir, tmp_path):
@@ -184,7 +193,7 @@ def test_parts_of_a_floor_plan_are_to_scale():
     ("content", "sentence"),
     [
         ("[]", "it should contain a mapping"),
-        ('{"a": 1}', "is no answer with a plan or a scoreboard"),
+        ('{"a": 1}', "is no answer with a plan, a study or a scoreboard"),
         ('{"breakdown": {}, "memory_bytes": {}, "provenance": {}, "plan": null}', "has no plan"),
         ('{"breakdown": {}, "memory_bytes": {}, "provenance": {}, "plan": {}}', "is missing"),
     ],

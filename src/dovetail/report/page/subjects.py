@@ -10,6 +10,7 @@ from dovetail.errors import InputError
 from dovetail.report.page.answer_file import AnswerFile, ScoreboardFile, is_answer, is_scoreboard
 from dovetail.report.page.answers import answer_page
 from dovetail.report.page.document import Page
+from dovetail.report.page.plan_files import plan_file_page
 from dovetail.report.page.scoreboards import scoreboard_page
 from dovetail.report.page.simulated_step import step_sections
 from dovetail.report.page.studies import study_page
@@ -19,17 +20,24 @@ def page_of_answer(document: dict[str, Any], where: str, command: str, folder: P
     """The page of what a command printed with --json."""
     if is_scoreboard(document):
         return scoreboard_page(validate(ScoreboardFile, document, where), command)
+    if "run_dir" in document:
+        return study_page(str(document["run_dir"]), command)
     if not is_answer(document):
-        what = "is no answer with a plan or a scoreboard"
-        raise InputError(where, what, "give what `plan`, `estimate` or `validate` prints with --json")
+        what = "is no answer with a plan, a study or a scoreboard"
+        raise InputError(where, what, "give what `plan`, `estimate`, `explore` or `validate` prints with --json")
     if document.get("plan") is None:
         raise InputError(where, "has no plan: nothing fits, or nothing was found", "ask a question that has an answer")
     answer = validate(AnswerFile, document, where)
     return answer_page(answer, step_sections(answer.task(where, folder)), command)
 
 
-def page_of(path: Path, command: str) -> Page:
-    """The page of a run directory, or of an answer in a JSON file."""
+def page_of(path: Path, command: str, *, search: bool = True, time_limit_s: float | None = None) -> Page:
+    """The page of a run directory, a plan file, or an answer in a JSON file.
+
+    Of a plan file all plans are searched, for its certificate and explanation, unless `search` is off.
+    """
     if path.is_dir():
         return study_page(str(path), command)
+    if path.suffix.lower() in (".yaml", ".yml"):
+        return plan_file_page(path, command, search=search, time_limit_s=time_limit_s)
     return page_of_answer(read_document(path), str(path), command, path.parent)
