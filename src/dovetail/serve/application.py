@@ -14,6 +14,8 @@ from html import escape
 from pathlib import Path
 from typing import Any, cast
 
+from dovetail.accuracy import left_out_predictions, predict, published_runs, score
+from dovetail.accuracy.scoreboard import fields as scoreboard_fields
 from dovetail.documents import validate
 from dovetail.errors import InputError, one_of
 from dovetail.explanation.explain import explain, shortfall
@@ -25,9 +27,10 @@ from dovetail.plans.runs import check_runs
 from dovetail.plans.words import plan_words
 from dovetail.plans.write import plan_part
 from dovetail.report.answer_fields import answer_fields
-from dovetail.report.page.answer_file import AnswerFile
+from dovetail.report.page.answer_file import AnswerFile, ScoreboardFile
 from dovetail.report.page.answers import answer_page
 from dovetail.report.page.document import PLOTLY, answer_html, asset
+from dovetail.report.page.scoreboards import scoreboard_page
 from dovetail.report.page.simulated_step import step_sections
 from dovetail.report.page.studies import study_page
 from dovetail.search.answer import Answer
@@ -68,6 +71,7 @@ class Application:
         self._answers: OrderedDict[FormQuestion, Answer] = OrderedDict()
         self._one_at_a_time = threading.Lock()
         self._progress = ""
+        self._scoreboard: str | None = None
         self._routes: dict[str, Callable[[Mapping[str, str]], Response]] = {
             "": self._page,
             "plotly.js": lambda _: Response(asset(PLOTLY), _SCRIPT),
@@ -77,6 +81,7 @@ class Application:
             "what-if": self._what_if,
             "launch": self._launch,
             "study": self._study,
+            "accuracy": self._accuracy,
         }
 
     def respond(self, path: str, fields: Mapping[str, str]) -> Response:
@@ -181,6 +186,16 @@ class Application:
         if start is not None:
             launch = started(start, launch, target, answer.cluster, EXPORTERS[target].version_of(None))
         return Response(launch.text, "text/plain; charset=utf-8", file=launch.name)
+
+    def _accuracy(self, _: Mapping[str, str]) -> Response:
+        with self._one_at_a_time:
+            if self._scoreboard is None:
+                measured = published_runs()
+                answers = predict(measured.runs)
+                board = scoreboard_fields(score(measured, answers, left_out_predictions(answers)), "family")
+                page = scoreboard_page(validate(ScoreboardFile, board, "scoreboard"), "dovetail validate")
+                self._scoreboard = answer_html(page)
+        return Response(self._scoreboard)
 
     def _study(self, _: Mapping[str, str]) -> Response:
         if self.run_dir is None:

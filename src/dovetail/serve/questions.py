@@ -33,9 +33,11 @@ class FormQuestion:
     framework: str
 
     def question(self) -> tuple[Job, Cluster, Framework]:
-        """Job, cluster and framework; of several chips the first."""
+        """Job, cluster and framework, by the name of a chip, a cluster or a wafer; of several the first."""
         job = {"model": self.model, "seq_len": self.seq_len, "global_batch": self.global_batch}
-        cluster = {"chip": self.chips_of[0], "chips": self.chips, "framework": self.framework}
+        (name, *_) = self.chips_of
+        kind = "name" if name in (*hardware.cluster_names(), *hardware.wafer_names()) else "chip"
+        cluster = {kind: name, "chips": self.chips, "framework": self.framework}
         try:
             found = question_of({"job": job, "cluster": cluster}, "question")
         except InputError as error:
@@ -51,7 +53,9 @@ def asked(fields: Mapping[str, str]) -> FormQuestion:
     """The question in a form's fields."""
     model = _text(fields, "model", "name a model of the catalogue, a model file or a config.json")
     named = models.catalogue_name(model) or model
-    chips_of = tuple(name.strip() for name in _text(fields, "chip", "name a chip").split(",") if name.strip())
+    chips_of = tuple(
+        name.strip() for name in _text(fields, "chip", "name a chip, a cluster or a wafer").split(",") if name.strip()
+    )
     if len(chips_of) > MOST_COMPARED:
         raise InputError("chip", f"names {len(chips_of)} chips", f"compare up to {MOST_COMPARED} at once")
     numbers = {name: _number(name, fields[name]) for name in _NUMBERS if fields.get(name, "").strip()}
@@ -68,7 +72,7 @@ def choices() -> dict[str, Any]:
     others = [name for name in frameworks.names() if name not in (USUAL_FRAMEWORK, "ideal", "wafer")]
     return {
         "models": list(models.names()),
-        "chips": list(hardware.chip_names()),
+        "chips": [*hardware.chip_names(), *hardware.cluster_names(), *hardware.wafer_names()],
         "frameworks": [USUAL_FRAMEWORK, *others],
     }
 

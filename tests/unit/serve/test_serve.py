@@ -2,14 +2,17 @@
 
 import json
 import threading
+from dataclasses import replace
 from http.client import HTTPConnection
 from urllib.parse import urlencode
 
 import pytest
 
 import dovetail as dt
+from dovetail.accuracy import published_runs
 from dovetail.documents import to_yaml
 from dovetail.plans.words import plan_words
+from dovetail.serve import application
 from dovetail.serve.application import Application
 from dovetail.serve.questions import asked
 from dovetail.serve.server import Server
@@ -98,6 +101,28 @@ def test_a_mistake_is_told_in_a_sentence(fields, sentence):
     text = Application().respond("answer", SMALL | fields).content
     assert sentence in text
     assert "<b>" not in text
+
+
+def test_a_wafer_is_answered_with_its_map():
+    wafer = SMALL | {
+        "model": "gpt3-1.3b",
+        "chip": "watos-buildable",
+        "chips": "56",
+        "seq_len": "2048",
+        "global_batch": "56",
+    }
+    assert "dies of watos-buildable" in Application().respond("answer", wafer).content
+
+
+def test_the_scoreboard_is_computed_once(monkeypatch):
+    published = published_runs()
+    few = replace(published, runs=published.runs[:12])
+    monkeypatch.setattr(application, "published_runs", lambda: few)
+    page = Application()
+    text = page.respond("accuracy", {}).content
+    assert "Predictions against measured runs" in text
+    monkeypatch.setattr(application, "published_runs", None)
+    assert page.respond("accuracy", {}).content == text
 
 
 def test_what_nobody_says_is_what_runs_usually_have():

@@ -27,6 +27,14 @@
     told.textContent = "";
     show(place, text);
   };
+  document.getElementById("accuracy").onclick = async () => {
+    const turn = ++asking;
+    told.textContent = "Predicting measured runs, half a minute …";
+    const { text } = await get("accuracy", "");
+    if (turn !== asking) return;
+    told.textContent = "";
+    show(place, text);
+  };
   form.addEventListener("submit", (event) => { event.preventDefault(); ask(); });
   place.addEventListener("click", async (event) => {
     const button = event.target.closest("button");
