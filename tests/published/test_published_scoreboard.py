@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from dovetail.accuracy import left_out_predictions, predict, read_runs, score, scoreboard_record
+from dovetail.accuracy import left_out_predictions, predict, read_runs, score
 from dovetail.accuracy.rows import NEEDED, OPTIONAL, USABLE
 from dovetail.cli import main
+from dovetail.cost.recorded_score import scoreboard_record
 from dovetail.step.ties import RATIO_ERROR, TIE_MARGIN
 
 COMMITTED = files("dovetail.accuracy") / "data" / "published_runs.csv"

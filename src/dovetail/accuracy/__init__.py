@@ -2,7 +2,7 @@
 
 from dovetail.accuracy.error_figures import Errors, errors_of, macro_average
 from dovetail.accuracy.predict import Prediction, left_out_predictions, predict, prediction_of
-from dovetail.accuracy.published import published_runs, scoreboard_record, write_scoreboard_record
+from dovetail.accuracy.published import published_runs, write_scoreboard_record
 from dovetail.accuracy.ranking import Ranking, rank
 from dovetail.accuracy.rows import MeasuredRun, MeasuredRuns, Refusal, read_runs
 from dovetail.accuracy.scoreboard import Scoreboard, score
@@ -24,6 +24,5 @@ __all__ = [
     "rank",
     "read_runs",
     "score",
-    "scoreboard_record",
     "write_scoreboard_record",
 ]

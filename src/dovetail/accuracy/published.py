@@ -1,4 +1,4 @@
-"""The published runs shipped with the package, and the score that later versions must match."""
+"""The published runs shipped with the package, and how the score that later versions must match is recorded."""
 
 from __future__ import annotations
 
@@ -9,34 +9,12 @@ from pathlib import Path
 
 from dovetail.accuracy.rows import MeasuredRuns, read_runs
 from dovetail.accuracy.scoreboard import Scoreboard
-from dovetail.documents import Spec, parse_document, validate
-
-
-class ScoreboardRecord(Spec):
-    """Figures of a scoreboard over the published runs, as fractions."""
-
-    macro_mape: float
-    """of step time, mean over families"""
-    left_out_macro_mape: float
-    """the same with every family predicted by a fit to the others"""
-    macro_p90: float
-    """90th percentile, mean over families"""
-    left_out_macro_p90: float
-    mean_regret: float
-    """over groups of plans measured under equal conditions"""
-    date: datetime.date
 
 
 def published_runs() -> MeasuredRuns:
     """The measured runs from papers, benchmark tables and logs, each with its source."""
     with as_file(_data("published_runs.csv")) as path:
         return read_runs(path)
-
-
-def scoreboard_record() -> ScoreboardRecord:
-    """The last recorded score of the shipped calibration on the published runs."""
-    text = _data("scoreboard.yaml").read_text(encoding="utf-8")
-    return validate(ScoreboardRecord, parse_document(text, "scoreboard"), "scoreboard")
 
 
 def write_scoreboard_record(path: Path | str, scoreboard: Scoreboard) -> None:

@@ -66,7 +66,7 @@ def record() -> None:
     runs = published_runs()
     answers = predict(runs.runs)
     board = score(runs, answers, left_out_predictions(answers))
-    write_scoreboard_record(SOURCE / "accuracy" / "data" / "scoreboard.yaml", board)
+    write_scoreboard_record(SOURCE / "cost" / "data" / "scoreboard.yaml", board)
 
 
 def part_models(data: Path) -> tuple[dict[Parameter, Prior], dict[str, float]]:

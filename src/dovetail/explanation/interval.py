@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime
 from dataclasses import dataclass
 
-from dovetail.accuracy.published import scoreboard_record
 from dovetail.cost.calibration import calibration
+from dovetail.cost.recorded_score import scoreboard_record
 from dovetail.hardware import Cluster
 from dovetail.models import Job
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dovetail.explanation.explanation import Explanation
 from dovetail.explanation.interval import prediction_interval
-from dovetail.frameworks import Framework
-from dovetail.hardware import Cluster
-from dovetail.models import Job
-from dovetail.plans.plan import Plan
 from dovetail.plans.provenance import provenance_fields
 from dovetail.plans.words import plan_words
 from dovetail.plans.write import cluster_part, job_part, plan_fields
-from dovetail.search.answer import Answer, Certificate
-from dovetail.search.pareto_front import Training
-from dovetail.step.evaluate import Evaluation
+
+if TYPE_CHECKING:
+    from dovetail.explanation.explanation import Explanation
+    from dovetail.frameworks import Framework
+    from dovetail.hardware import Cluster
+    from dovetail.models import Job
+    from dovetail.plans.plan import Plan
+    from dovetail.search.answer import Answer, Certificate
+    from dovetail.search.pareto_front import Training
+    from dovetail.step.evaluate import Evaluation
 
 #: Fields that need a plan.
 _OF_PLAN = (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dovetail.exploration.objective import OBJECTIVES
 from dovetail.units import bytes_text, count_text, percent_text, quantity_text, seconds_text
 
 #: What each count of a study's result says of its designs, in the order they become fewer.
@@ -40,6 +39,9 @@ def variables_text(values: Mapping[str, float]) -> str:
 
 def objective_text(name: str, value: float) -> str:
     """The value of an objective for a reader."""
+    # variables are told by commands that load no study
+    from dovetail.exploration.objective import OBJECTIVES
+
     unit = OBJECTIVES[name].unit
     return seconds_text(value) if unit == "s" else f"{count_text(value) if value >= 1e4 else f'{value:,.4g}'} {unit}"
 

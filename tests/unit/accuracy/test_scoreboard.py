@@ -19,12 +19,11 @@ from dovetail.accuracy import (
     errors_of,
     predict,
     prediction_of,
-    published,
     score,
-    scoreboard_record,
     write_scoreboard_record,
 )
 from dovetail.accuracy.scoreboard import Scoreboard, fields, reasons
+from dovetail.cost.recorded_score import scoreboard_record
 from dovetail.errors import InputError
 from dovetail.step.evaluate import evaluate
 
@@ -201,13 +200,12 @@ def test_families_left_out_of_a_fit_are_scored_beside(plain):
     assert found["left_one_family_out"]["macro"]["mape"] == pytest.approx((0.2 + 1.0) / 2)
 
 
-def test_a_record_is_read_as_written(plain, tmp_path, monkeypatch):
+def test_a_record_is_read_as_written(plain, tmp_path):
     plans = [replace(plain.task, plan=replace(plain.task.plan, micro_batch=size)) for size in (1, 2, 4)]
     answers = [replace(made(plain, 1.25), run=replace(plain, task=task)) for task in plans]
     left_out = {plain.id: made(plain, 1.5)}
     write_scoreboard_record(tmp_path / "scoreboard.yaml", board(*answers, left_out=left_out))
-    monkeypatch.setattr(published, "_data", lambda name: tmp_path / name)
-    record = scoreboard_record()
+    record = scoreboard_record(tmp_path / "scoreboard.yaml")
     assert (record.macro_mape, record.left_out_macro_mape, record.mean_regret) == (0.25, 0.5, 0.0)
     assert (record.macro_p90, record.left_out_macro_p90) == (0.25, 0.5)
     assert abs(record.date - datetime.datetime.now(datetime.UTC).date()) <= datetime.timedelta(days=1)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 import dovetail as dt
-from dovetail.accuracy import scoreboard_record
+from dovetail.cost.recorded_score import scoreboard_record
 from dovetail.explanation.explain import explain
 from dovetail.plans.words import plan_words
 from dovetail.search.plan import plan as search
