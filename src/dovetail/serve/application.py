@@ -22,6 +22,7 @@ from dovetail.explanation.explain import explain, shortfall
 from dovetail.explanation.smallest_fix import smallest_fixes
 from dovetail.launch.starting.start_file import started
 from dovetail.launch.targets import EXPORTERS
+from dovetail.plans.launch_limits import LAUNCHES
 from dovetail.plans.plan_file import Task, plan_of_document
 from dovetail.plans.runs import check_runs
 from dovetail.plans.words import plan_words
@@ -129,6 +130,13 @@ class Application:
                     self._answers.popitem(last=False)
             return self._answers[question]
 
+    def _planned(self, fields: Mapping[str, str]) -> Answer:
+        """The answer to a question that has one."""
+        answer = self._searched(asked(fields))
+        if answer.evaluation is None:
+            raise InputError("plan", "is missing: none fits, or none was found", "ask for more chips or a smaller job")
+        return answer
+
     def _notice(self, progress: SearchProgress) -> bool:
         best = "no plan yet" if progress.step_time_s is None else f"best so far {seconds_text(progress.step_time_s)}"
         gap = "" if progress.gap is None else f", gap {percent_text(progress.gap)}"
@@ -162,7 +170,7 @@ class Application:
         )
 
     def _what_if(self, fields: Mapping[str, str]) -> Response:
-        answer = self._searched(asked(fields))
+        answer = self._planned(fields)
         changes = _changes(fields.get("changes", "{}"))
         part = plan_part(answer.plan)
         same = [name for name in (*EDITED, *STAYING) if name in part]
@@ -177,7 +185,7 @@ class Application:
         return Response(f"<p>{escape(text)}</p>")
 
     def _launch(self, fields: Mapping[str, str]) -> Response:
-        answer = self._searched(asked(fields))
+        answer = self._planned(fields)
         target, start = fields.get("to", ""), fields.get("start") or None
         if target not in EXPORTERS:
             raise InputError("to", "names no launch format", one_of(tuple(EXPORTERS), target))
@@ -228,21 +236,11 @@ def _nothing_fits(answer: Answer) -> str:
     return f"<h1>{what}</h1><p>{escape(shortfall(answer, fixes))}</p><ul>{listed}</ul>"
 
 
-#: Launch formats by the framework that runs them.
-_TARGETS = {
-    "megatron": ("megatron", "bridge"),
-    "torchtitan": ("torchtitan",),
-    "deepspeed": ("deepspeed",),
-    "fsdp": ("accelerate",),
-    "maxtext": ("maxtext",),
-}
-
-
 def _tools(answer: Answer) -> str:
     """What can be done with an answer: launch files, another plan, an explanation."""
     buttons = "".join(
         f"<button type='button' data-launch='{target}' data-start='{start}'>{name}</button>"
-        for target in _TARGETS.get(answer.framework.name, ())
+        for target in (target for target, launch in LAUNCHES.items() if launch.framework == answer.framework.name)
         for start, name in (("", f"{target} file"), ("slurm", f"{target} for Slurm"))
     )
     inputs = "".join(

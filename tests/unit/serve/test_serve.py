@@ -132,13 +132,11 @@ def test_what_nobody_says_is_what_runs_usually_have():
 
 
 def test_what_does_not_fit_is_said_with_the_smallest_fix():
-    text = (
-        Application()
-        .respond("answer", SMALL | {"model": "llama-2-13b", "chips": "1", "framework": "deepspeed"})
-        .content
-    )
+    tight, page = SMALL | {"model": "llama-2-13b", "chips": "1", "framework": "deepspeed"}, Application()
+    text = page.respond("answer", tight).content
     assert "No plan fits" in text
     assert "times as much is enough" in text
+    assert "none fits" in page.respond("launch", tight | {"to": "deepspeed"}).content
 
 
 def test_a_study_is_watched(tmp_path):
