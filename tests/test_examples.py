@@ -92,9 +92,7 @@ def test_files_load(page, tmp_path):
             assert dt.hardware.cluster(str(path)).tiers
 
 
-def test_the_picture_is_of_the_answer():
-    # drawn from a search and a simulation of this version
-    done = subprocess.run(
-        [sys.executable, ROOT / "docs" / "answer_picture.py", "--check"], capture_output=True, text=True
-    )
+@pytest.mark.parametrize("script", ["answer_picture.py", "results/plots.py"])
+def test_pictures_show_what_is_computed_or_tabled(script):
+    done = subprocess.run([sys.executable, ROOT / "docs" / script, "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
