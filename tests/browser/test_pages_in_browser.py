@@ -29,7 +29,8 @@ STUDY = {
     "hardware": {
         "base": "tpu-v4",
         "vary": {"tensor_cores": [2, 4, 8, 16, 32], "rows": [32, 64, 128, 256], "cols": [32, 64, 128, 256],
-                 "vector_cores": [2, 4, 8, 16, 32, 64], "hbm_stacks": [1, 2, 3, 4, 6, 8], "clock_hz": ["1 GHz", "1.2 GHz"],
+                 "vector_cores": [2, 4, 8, 16, 32, 64], "hbm_stacks": [1, 2, 3, 4, 6, 8],
+                 "clock_hz": ["1 GHz", "1.2 GHz"],
                  "shared_sram_bytes": [f"{n} MiB" for n in (16, 32, 64, 96, 128, 192, 256, 384, 512)],
                  "core_sram_bytes": ["8 MiB", "16 MiB"]},
     },
