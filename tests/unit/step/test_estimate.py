@@ -150,20 +150,24 @@ def test_a_warm_evaluation_of_the_largest_runs_takes_milliseconds():
     assert least_cpu_seconds(warm, 0.020) < 0.020
 
 
-def cpu_seconds(*command: str) -> float:
+def cpu_seconds(*command: str, bytecode: Path) -> float:
+    """CPU seconds of a new process that finds its modules as bytecode, as an installed package has them."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment["PYTHONPYCACHEPREFIX"] = str(bytecode)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, *command], check=True, capture_output=True)
+    subprocess.run([sys.executable, *command], check=True, capture_output=True, env=environment)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def test_a_new_process_answers_in_a_second_and_a_half_of_cpu():
+def test_a_new_process_answers_in_a_second_and_a_half_of_cpu(tmp_path: Path):
+    measure = partial(cpu_seconds, bytecode=tmp_path)
     command = ("-m", "dovetail", "estimate", str(PUBLISHED / "korthikanti-175b-selective.yaml"), "--json")
-    cpu_seconds(*command)  # kernels are compiled once per machine
+    measure(*command)  # kernels and bytecode are compiled once per machine
     measured: list[tuple[float, float]] = []
     for _ in range(8):
         # where the libraries alone take longer than on a quiet machine, so may the answer right after them
-        measured.append((cpu_seconds("-c", "import numba, numpy, pydantic, typer, yaml"), cpu_seconds(*command)))
+        measured.append((measure("-c", "import numba, numpy, pydantic, typer, yaml"), measure(*command)))
         libraries, answer = measured[-1]
         if answer < max(1.5, 3.4 * libraries):
             return
