@@ -23,6 +23,8 @@ PLAN = "job: {model: llama-3.1-8b, seq_len: 8192, global_batch: 64}\ncluster: {c
 PLAN += "plan: {pipeline_parallel: 4, virtual_stages: 4, zero_stage: 1}\n"
 WAFER = "job: {model: gpt3-1.3b, seq_len: 2048, global_batch: 56}\ncluster: {name: watos-buildable, framework: ideal}\n"
 WAFER += "plan: {tensor_parallel: 8, zero_stage: 1}\n"
+FRONT = ("--model", "llama-3.1-8b", "--chip", "h100-sxm", "--chips", "8..64", "--seq-len", "8192")
+FRONT += ("--global-batch", "128", "--tokens", "1T")
 STUDY = {
     "name": "grid",
     "jobs": [{"model": "gpt3-1.3b", "seq_len": 2048, "global_batch": 64}],
@@ -71,9 +73,11 @@ def test_reports_are_drawn_and_accessible(browser, tmp_path, command):
         assert code == 0, said
     _, board, _ = command("validate", "--json")
     (tmp_path / "board.html").write_text(to_html(page_of_answer(json.loads(board), "board.json", "dovetail validate")))
-    found = browser(*((tmp_path / f"{name}.html").as_uri() for name in ("plan", "wafer", "board")))
+    _, front, _ = command("plan", *FRONT, "--json")
+    (tmp_path / "front.html").write_text(to_html(page_of_answer(json.loads(front), "front.json", "dovetail plan")))
+    found = browser(*((tmp_path / f"{name}.html").as_uri() for name in ("plan", "wafer", "board", "front")))
     assert [(each["address"], each["wrong"]) for each in found if each["wrong"]] == []
-    assert len(found) == 12
+    assert len(found) == 16
 
 
 def test_a_study_of_a_hundred_thousand_designs_opens_soon(browser, tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -55,7 +55,9 @@ def answer_front(asked: Asked, request: PlanRequest, interrupt: Interrupt) -> No
     if best is not None and request.out is not None:
         write_plan(_answered(best), asked, request.out)
     if request.as_json:
-        fields = front_fields(points, best, objective) | {"provenance": _provenance(question)}
+        from dovetail.report.answer_fields import front_fields
+
+        fields = front_fields(points, best, objective, question)
         print_json(fields | {"timing": {"seconds": time.monotonic() - start}})
     elif best is not None:
         _print(question, points, best, objective)
@@ -67,43 +69,6 @@ def answer_front(asked: Asked, request: PlanRequest, interrupt: Interrupt) -> No
         raise typer.Exit(EXIT_INTERRUPTED if interrupt.asked else code)
     if interrupt.asked:
         raise typer.Exit(EXIT_INTERRUPTED)
-
-
-def front_fields(points: Sequence[FrontPoint], best: FrontPoint | None, objective: str) -> dict[str, Any]:
-    """The JSON fields others rely on; without a plan its fields are null."""
-    return {
-        "objective": objective,
-        "best_chips": None if best is None else best.chips,
-        "front": [_point_fields(point) for point in points],
-    }
-
-
-def _provenance(question: Question) -> dict[str, Any]:
-    """What computed all points; their clusters differ."""
-    from dovetail.plans.provenance import provenance_fields
-
-    fields = provenance_fields(question.job, question.cluster, question.framework)
-    return fields | {"digests": {name: text for name, text in fields["digests"].items() if name != "cluster"}}
-
-
-def _point_fields(point: FrontPoint) -> dict[str, Any]:
-    from dovetail.plans.write import plan_fields
-    from dovetail.report.answer_fields import certificate_fields
-
-    answer, training = point.answer, point.training
-    best = None if answer is None else answer.evaluation
-    run = ("tokens", "steps", "train_s", "chip_hours", "cost_usd", "energy_j")
-    return {
-        "chips": point.chips,
-        "step_time_s": None if best is None else best.step_time_s,
-        "mfu": None if best is None else best.mfu,
-        **{name: None if training is None else getattr(training, name) for name in run},
-        "on_front": point.on_front,
-        "on_cost_front": point.on_cost_front,
-        "reason": point.reason or None,
-        "plan": None if best is None else plan_fields(best.plan),
-        "certificate": None if answer is None else certificate_fields(answer.certificate),
-    }
 
 
 def _check_objective(objective: Objective, question: Question, request: PlanRequest) -> None:
@@ -160,15 +125,10 @@ def _print(question: Question, points: Sequence[FrontPoint], best: FrontPoint, o
 
 
 def _proof_text(points: Sequence[FrontPoint]) -> str:
-    answers = [_answered(point) for point in points if point.training]
-    counted = sum(answer.certificate.counted for answer in answers)
-    unknown = [f"{point.chips:,}" for point in points if not point.proven and not point.training]
-    if unknown:
-        return f"not known in the time given: whether a plan fits on {', '.join(unknown)} chips"
-    if all(answer.certificate.status == "optimal" for answer in answers):
-        return f"proven for every number of chips: none of {counted:,} plans is faster"
-    gap = max(answer.certificate.gap or 0.0 for answer in answers)
-    return f"within {gap:.1%} of the best for every number of chips ({counted:,} plans)"
+    from dovetail.report.certificate_words import proof_of_counts
+
+    found = [_answered(point).certificate for point in points if point.training]
+    return proof_of_counts(found, [point.chips for point in points if not point.proven and not point.training])
 
 
 def _row(point: FrontPoint, best: FrontPoint, figures: str) -> tuple[str, ...]:

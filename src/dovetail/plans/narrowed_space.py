@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, get_args
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast, get_args
 
 from dovetail.errors import InputError, one_of, quoted
 from dovetail.frameworks import Framework
@@ -34,6 +34,23 @@ def narrowed(texts: Iterable[str]) -> Space:
             raise InputError(f"{WHERE} {name}", "is given twice", "put its values in one, with commas between them")
         by_field[name] = _values(name, values)
     return Space(**by_field)
+
+
+def narrowing_texts(stated: Mapping[str, Any]) -> list[str]:
+    """The texts that narrow as a space did that is stated as data."""
+    texts: list[str] = []
+    for name in stated["narrowed_by_user"]:
+        values: str | Sequence[Any] = stated[name]
+        texts.append(f"{name}={values if isinstance(values, str) else ','.join(_word(value) for value in values)}")
+    return texts
+
+
+def _word(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return TOGETHER.join(cast("Sequence[str]", value))
+    return str(value).replace(" ", "_")
 
 
 def _unknown(name: str, names: tuple[str, ...]) -> InputError:

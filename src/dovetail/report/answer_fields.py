@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
     from dovetail.hardware import Cluster
     from dovetail.models import Job
     from dovetail.plans.plan import Plan
+    from dovetail.plans.plan_file import Question
     from dovetail.search.answer import Answer, Certificate
-    from dovetail.search.pareto_front import Training
+    from dovetail.search.pareto_front import FrontPoint, Training
     from dovetail.step.evaluate import Evaluation
 
 #: Fields that need a plan.
@@ -94,6 +96,41 @@ def answer_fields(
     if explanation is not None:
         fields["explanation"] = explanation.fields()
     return fields | {"timing": timing}
+
+
+def front_fields(
+    points: Sequence[FrontPoint], best: FrontPoint | None, objective: str, question: Question
+) -> dict[str, Any]:
+    """The best plan for each number of chips; where there is none, its fields are null."""
+    asked = question.job, question.cluster, question.framework
+    parts, provenance = question_fields(*asked), provenance_fields(*asked)
+    # each point has a cluster of its own
+    parts["cluster"].pop("chips", None)
+    digests = {name: text for name, text in provenance["digests"].items() if name != "cluster"}
+    return {
+        "objective": objective,
+        "best_chips": None if best is None else best.chips,
+        **parts,
+        "front": [_point_fields(point) for point in points],
+        "provenance": provenance | {"digests": digests},
+    }
+
+
+def _point_fields(point: FrontPoint) -> dict[str, Any]:
+    answer, training = point.answer, point.training
+    best = None if answer is None else answer.evaluation
+    run = ("tokens", "steps", "train_s", "chip_hours", "cost_usd", "energy_j")
+    return {
+        "chips": point.chips,
+        "step_time_s": None if best is None else best.step_time_s,
+        "mfu": None if best is None else best.mfu,
+        **{name: None if training is None else getattr(training, name) for name in run},
+        "on_front": point.on_front,
+        "on_cost_front": point.on_cost_front,
+        "reason": point.reason or None,
+        **({"plan": None, "words": None} if best is None else _plan_and_words(best.plan)),
+        "certificate": None if answer is None else certificate_fields(answer.certificate),
+    }
 
 
 def certificate_fields(certificate: Certificate) -> dict[str, Any]:

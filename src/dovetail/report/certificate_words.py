@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dovetail.arrays import TOLERANCE
 from dovetail.search.answer import Certificate
 from dovetail.units import seconds_text
@@ -28,4 +30,18 @@ def counts_text(certificate: Certificate) -> str:
     """How many plans were evaluated, do not fit, were pruned, or were not looked at."""
     done = "simulated" if certificate.time == "simulated" else "evaluated"
     text = f"{certificate.evaluated:,} {done}, {certificate.infeasible:,} do not fit, {certificate.pruned:,} pruned"
-    return f"{text}, {certificate.open:,} open" if certificate.open else f"{text}: none of them can be faster"
+    if certificate.open:
+        return f"{text}, {certificate.open:,} open"
+    return f"{text}: none of them can be faster" if certificate.status == "optimal" else text
+
+
+def proof_of_counts(found: Sequence[Certificate], unknown: Sequence[int]) -> str:
+    """What is proven of the best plans for several numbers of chips; of `unknown` not even whether one fits."""
+    if unknown:
+        numbers = ", ".join(f"{chips:,}" for chips in unknown)
+        return f"not known in the time given: whether a plan fits on {numbers} chips"
+    counted = sum(certificate.counted for certificate in found)
+    if all(certificate.status == "optimal" for certificate in found):
+        return f"proven for every number of chips: none of {counted:,} plans is faster"
+    gap = max(certificate.gap or 0.0 for certificate in found)
+    return f"within {gap:.1%} of the best for every number of chips ({counted:,} plans)"

@@ -32,7 +32,6 @@ from dovetail.report.page.answer_file import AnswerFile, ScoreboardFile
 from dovetail.report.page.answers import answer_page
 from dovetail.report.page.document import PLOTLY, answer_html, asset
 from dovetail.report.page.scoreboards import scoreboard_page
-from dovetail.report.page.simulated_step import step_sections
 from dovetail.report.page.studies import study_page
 from dovetail.search.answer import Answer
 from dovetail.search.plan import plan
@@ -113,7 +112,7 @@ class Application:
                 explanation = explain(answer, time_limit_s=EXPLAIN_S)
         task = Task(answer.job, answer.cluster, answer.framework, answer.plan)
         document = validate(AnswerFile, answer_fields(answer, explanation=explanation), "answer")
-        page = answer_page(document, step_sections(task), "")
+        page = answer_page(document, task, "")
         return Response(_tools(answer) + answer_html(page))
 
     def _searched(self, question: FormQuestion) -> Answer:

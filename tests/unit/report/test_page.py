@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from html.parser import HTMLParser
 from typing import Any
 
@@ -35,6 +36,16 @@ def answer(tmp_path, command):
     (tmp_path / "plan.yaml").write_text(PLAN)
     code, out, _ = command("estimate", str(tmp_path / "plan.yaml"), "--json")
     assert code == 0
+    return json.loads(out)
+
+
+@pytest.fixture
+def front(command):
+    """Two numbers of chips that 8 sequences divide by, and one on which nothing fits."""
+    asked = ("--model", "llama-3.1-8b", "--chip", "h100-sxm", "--chips", "1,4,8", "--seq-len", "8192")
+    narrow = ("--fix", "tensor_parallel=4", "--fix", "context_parallel=1", "--fix", "recompute=full")
+    code, out, said = command("plan", *asked, "--global-batch", "8", "--tokens", "1T", *narrow, "--json")
+    assert code == 0, said
     return json.loads(out)
 
 
@@ -105,8 +116,44 @@ def test_figures_of_a_page_are_those_of_the_answer(answer):
     assert all(name in told for name in ("Where the time goes", "What fills the memory", "The pipeline"))
 
 
-def test_plotly_accepts_every_chart(answer, run_dir):
-    pages = [page_of_answer(answer, "answer.json", ""), page_of(run_dir, "")]
+def test_numbers_of_chips_are_compared_on_a_page(front):
+    page = page_of_answer(front, "front.json", "")
+    found = [point for point in front["front"] if point["plan"]]
+    (best,) = (point for point in found if point["chips"] == front["best_chips"])
+    assert len(found) == 2
+    assert best["words"] in page.sentence
+    time, cost = charts(page)
+    assert time.data[1]["x"] == [point["chips"] for point in found]
+    assert time.data[1]["y"] == [point["train_s"] / 86400 for point in found]
+    assert cost.data[1]["y"] == [point["cost_usd"] for point in found]
+    assert cost.data[0]["y"] == [point["cost_usd"] for point in found if point["on_cost_front"]]
+    plans = section(page, "plans")
+    assert [row[0] for row in plans.table.rows] == [str(point["chips"]) for point in found]
+    assert [note.partition(":")[0] for note in plans.notes] == ["1 chip"]
+
+
+def test_the_command_of_a_front_asks_the_same_again(front, command):
+    (asked,) = page_of_answer(front, "front.json", "").command.splitlines()
+    code, out, said = command(*shlex.split(asked.removesuffix(" > answer.json"))[1:])
+    assert code == 0, said
+    assert json.loads(out) | {"timing": None} == front | {"timing": None}
+
+
+def test_the_command_of_an_answer_narrows_as_it_did(command):
+    asked = ("--model", "llama-3.1-8b", "--chip", "h100-sxm", "--chips", "8", "--seq-len", "8192")
+    asked += ("--global-batch", "8")
+    narrow = ("--fix", "sequence_parallel=true", "--fix", "recompute=none,core_attn+mlp", "--fix", "partition=even")
+    code, out, said = command("plan", *asked, *narrow, "--memory-limit", "60 GiB", "--json")
+    assert code == 0, said
+    answer = json.loads(out)
+    (again,) = page_of_answer(answer, "answer.json", "").command.splitlines()
+    code, out, said = command(*shlex.split(again.removesuffix(" --explain --json > answer.json"))[1:], "--json")
+    assert code == 0, said
+    assert json.loads(out) | {"timing": None} == answer | {"timing": None}
+
+
+def test_plotly_accepts_every_chart(answer, front, run_dir):
+    pages = [page_of_answer(answer, "answer.json", ""), page_of_answer(front, "", ""), page_of(run_dir, "")]
     for chart in (chart for page in pages for chart in charts(page)):
         Figure({"data": list(chart.data), "layout": chart.layout})
 
@@ -195,6 +242,10 @@ def test_parts_of_a_floor_plan_are_to_scale():
         ("[]", "it should contain a mapping"),
         ('{"a": 1}', "is no answer with a plan, a study or a scoreboard"),
         ('{"breakdown": {}, "memory_bytes": {}, "provenance": {}, "plan": null}', "has no plan"),
+        (
+            '{"objective": "time", "best_chips": null, "job": {}, "cluster": {}, "front": [], "provenance": {}}',
+            "has no plan",
+        ),
         ('{"breakdown": {}, "memory_bytes": {}, "provenance": {}, "plan": {}}', "is missing"),
     ],
 )

@@ -25,6 +25,7 @@ class CertificatePart(AnswerPart):
     status: Literal["optimal", "feasible", "infeasible"]
     lower_bound_s: float | None
     gap: float | None
+    space: dict[str, Any]
     space_text: str
     counted: int
     pruned: int
@@ -33,6 +34,7 @@ class CertificatePart(AnswerPart):
     open: int = 0
     time: Literal["modelled", "simulated"] = "modelled"
     lower_bound_framework_s: float | None = None
+    memory_limit_bytes: float | None = None
 
 
 class OtherPlan(AnswerPart):
@@ -123,6 +125,35 @@ class AnswerFile(AnswerPart):
         return task_of({"job": self.job, "cluster": self.cluster, "plan": chosen}, where, folder)
 
 
+class CountPart(AnswerPart):
+    """The best plan for one number of chips, where there is one."""
+
+    chips: int
+    step_time_s: float | None
+    mfu: float | None
+    tokens: float | None
+    train_s: float | None
+    chip_hours: float | None
+    cost_usd: float | None
+    energy_j: float | None
+    on_front: bool
+    on_cost_front: bool
+    reason: str | None
+    words: str | None
+    certificate: CertificatePart | None
+
+
+class FrontFile(AnswerPart):
+    """The answer of `plan` for several numbers of chips."""
+
+    objective: Literal["time", "cost", "energy"]
+    best_chips: int | None
+    job: dict[str, Any]
+    cluster: dict[str, Any]
+    front: tuple[CountPart, ...]
+    provenance: dict[str, Any]
+
+
 class ErrorsPart(AnswerPart):
     """How far predictions are off."""
 
@@ -190,6 +221,11 @@ class ScoreboardFile(AnswerPart):
 def is_answer(document: Mapping[str, Any]) -> bool:
     """Whether this is what `plan` or `estimate` printed."""
     return {"breakdown", "memory_bytes", "provenance"} <= document.keys()
+
+
+def is_front(document: Mapping[str, Any]) -> bool:
+    """Whether this is what `plan` printed for several numbers of chips."""
+    return {"best_chips", "front"} <= document.keys()
 
 
 def is_scoreboard(document: Mapping[str, Any]) -> bool:

@@ -6,12 +6,16 @@ import shlex
 from typing import cast
 
 from dovetail.explanation.bottleneck import COMPUTATION
+from dovetail.plans.plan_file import Task
 from dovetail.plans.words import ABBREVIATIONS
 from dovetail.report.certificate_words import counts_text, proof_text
 from dovetail.report.page.answer_file import AnswerFile, ExplanationPart, MarginalPart, NeighbourPart
 from dovetail.report.page.charts import COMPUTING, IDLE, SENDING, signed_bars, stacked, waterfall
 from dovetail.report.page.document import Page, Section, Table
+from dovetail.report.page.questions import chip_name, model_name, narrowing_words, question_words
+from dovetail.report.page.simulated_step import step_sections
 from dovetail.search.answer import Certificate
+from dovetail.step.capacity import memory_limit
 from dovetail.units import (
     bytes_text,
     count_text,
@@ -29,42 +33,32 @@ MOST_STAGES = 32
 GIB = 2.0**30
 
 
-def answer_page(answer: AnswerFile, steps: tuple[Section, ...], command: str) -> Page:
-    """The page of a plan; `steps` are the sections of its simulated step."""
-    sections = [_time(answer), _memory(answer), *steps, *_close(answer)]
+def answer_page(answer: AnswerFile, task: Task, command: str) -> Page:
+    """The page of a plan, the task being the answer's."""
+    sections = [_time(answer), _memory(answer), *step_sections(task), *_close(answer)]
     if answer.explanation is not None:
         sections += _explained(answer.explanation)
     return Page(
-        title=f"{_model(answer)} on {answer.cluster['chips']:,} × {_chip(answer)}",
+        title=f"{model_name(answer.job)} on {answer.cluster['chips']:,} × {chip_name(answer.cluster)}",
         sentence=_sentence(answer),
         cards=_cards(answer),
         sections=tuple(sections),
-        command="\n".join([*_asked(answer), command]),
+        command="\n".join([*_asked(answer, task), command]),
         provenance=provenance_texts(answer.provenance),
     )
 
 
-def _model(answer: AnswerFile) -> str:
-    model = answer.job["model"]
-    return str(model if isinstance(model, str) else model.get("name", "your model"))
-
-
-def _chip(answer: AnswerFile) -> str:
-    chip = answer.cluster.get("chip") or answer.cluster.get("name") or "chips"
-    return str(chip if isinstance(chip, str) else chip.get("name", "your chip"))
-
-
-def _asked(answer: AnswerFile) -> list[str]:
-    """The command that gave the answer, where names say all of it."""
-    job, cluster = answer.job, answer.cluster
-    named = cluster.keys() <= {"name", "chip", "chips", "framework"} and isinstance(job["model"], str)
-    if answer.certificate is None or answer.plan.get("layouts") or not named or isinstance(cluster.get("chip"), dict):
+def _asked(answer: AnswerFile, task: Task) -> list[str]:
+    """The command that gave the answer, where flags say all of it."""
+    certificate = answer.certificate
+    words = question_words(answer.job, answer.cluster, str(answer.cluster["chips"]))
+    if certificate is None or answer.plan.get("layouts") or words is None:
         return []
-    place = {"--cluster": cluster["name"]} if "name" in cluster else {"--chip": cluster["chip"]}
-    flags = {"--model": job["model"], **place, "--chips": cluster["chips"], "--global-batch": job["global_batch"]}
-    flags |= {"--seq-len": job["seq_len"], "--precision": job["precision"], "--framework": cluster["framework"]}
-    words = [str(word) for pair in flags.items() for word in pair]
-    return [f"{shlex.join(['dovetail', 'plan', *words])} --explain --json > answer.json"]
+    words += narrowing_words(certificate)
+    limit = certificate.memory_limit_bytes
+    if limit is not None and limit != memory_limit(task.cluster.chip, task.framework):
+        words += ["--memory-limit", f"{limit / GIB:.15g} GiB"]
+    return [f"{shlex.join(words)} --explain --json > answer.json"]
 
 
 def _sentence(answer: AnswerFile) -> str:

@@ -15,6 +15,8 @@ COMPUTING, SENDING, IDLE = PALETTE[0], PALETTE[1], "#8c8c8c"
 _LIMIT = {"color": PALETTE[1], "dash": "dash", "width": 2}
 #: Pixels of a bar with its gap, and around all of them.
 _BAR, _AROUND = 28, 90
+#: Ticks of an axis by factors are at least this apart.
+_TICK_FACTOR = 1.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,17 @@ class Curve:
     name: str
     x: Sequence[float]
     y: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A point with the label beside it and the text that tells more of it."""
+
+    x: float
+    y: float
+    label: str
+    text: str
+    joined: bool
 
 
 def waterfall(parts: Sequence[tuple[str, float, str]], total: tuple[str, float], words: str) -> Chart:
@@ -127,6 +140,42 @@ def steps(curves: Sequence[Curve], unit: str, limit: float | None, words: str, x
         "showlegend": True,
     }
     return Chart(data, layout, words, 340)
+
+
+def marked(points: Sequence[Mark], x_axis: Mapping[str, Any], y_axis: Mapping[str, Any], words: str) -> Chart:
+    """Points, the joined ones with a line through them in their order; the axes as Plotly takes them."""
+    joined = [point for point in points if point.joined]
+    line = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": [point.x for point in joined],
+        "y": [point.y for point in joined],
+        "line": {"width": 1.5, "color": PALETTE[0]},
+        "hoverinfo": "skip",
+    }
+    marks = {
+        "type": "scatter",
+        "mode": "markers+text",
+        "x": [point.x for point in points],
+        "y": [point.y for point in points],
+        "text": [point.label for point in points],
+        "customdata": [point.text for point in points],
+        "textposition": "top right",
+        "cliponaxis": False,
+        "marker": {"size": 9, "color": [PALETTE[0] if point.joined else IDLE for point in points]},
+        "hovertemplate": "%{customdata}<extra></extra>",
+    }
+    return Chart([line, marks], {"xaxis": x_axis, "yaxis": y_axis, "showlegend": False}, words, 380)
+
+
+def factors(values: Sequence[float], texts: Sequence[str], title: str = "") -> dict[str, Any]:
+    """An axis by factors with ticks at the values that are far enough apart to be read."""
+    ticks: list[tuple[float, str]] = []
+    for value, text in sorted(zip(values, texts, strict=True)):
+        if not ticks or value >= _TICK_FACTOR * ticks[-1][0]:
+            ticks.append((value, text))
+    axis = {"type": "log", "tickvals": [value for value, _ in ticks], "ticktext": [text for _, text in ticks]}
+    return axis | {"automargin": True, "title": {"text": title}}
 
 
 def grouped(labels: Sequence[str], series: Mapping[str, Sequence[float | None]], words: str) -> Chart:

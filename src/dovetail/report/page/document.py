@@ -102,12 +102,13 @@ def answer_html(page: Page) -> str:
     )
     sections = "".join(section_html(section) for section in page.sections)
     made = "".join(f"<tr><th scope='row'>{escape(n)}</th><td>{escape(t)}</td></tr>" for n, t in page.provenance.items())
+    provenance = escape(f"Provenance of {page.title}", quote=True)
     return (
         f"<h1>{escape(page.title)}</h1>\n<p class='answer'>{escape(page.sentence)}</p>\n"
         f"<dl class='cards'>{cards}</dl>\n"
         f"{sections}<section id='provenance'><h2>How to reproduce it</h2>\n"
         f"<pre tabindex='0'><code>{escape(page.command)}</code></pre>\n"
-        f"<div class='scroll' tabindex='0' role='region' aria-label='Provenance'><table>{made}</table></div>\n"
+        f"<div class='scroll' tabindex='0' role='region' aria-label='{provenance}'><table>{made}</table></div>\n"
         "</section>\n"
     )
 

@@ -15,7 +15,6 @@ from dovetail.report.answer_fields import answer_fields, evaluation_fields
 from dovetail.report.page.answer_file import AnswerFile
 from dovetail.report.page.answers import answer_page
 from dovetail.report.page.document import Page
-from dovetail.report.page.simulated_step import step_sections
 from dovetail.search.plan import plan as search_plans
 from dovetail.step.evaluate import evaluate
 
@@ -33,7 +32,7 @@ def plan_file_page(path: Path, command: str, *, search: bool = True, time_limit_
             fastest = answer.fastest
             fields["fastest"] = {"step_time_s": fastest.step_time_s, "words": plan_words(fastest.plan)}
             fields["recommended_loss"] = fields["step_time_s"] / fastest.step_time_s - 1
-    return answer_page(validate(AnswerFile, fields, str(path)), step_sections(task), command)
+    return answer_page(validate(AnswerFile, fields, str(path)), task, command)
 
 
 def _question(task: Task) -> tuple[Job, Cluster, Framework]:

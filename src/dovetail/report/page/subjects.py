@@ -7,12 +7,12 @@ from typing import Any
 
 from dovetail.documents import read_document, validate
 from dovetail.errors import InputError
-from dovetail.report.page.answer_file import AnswerFile, ScoreboardFile, is_answer, is_scoreboard
+from dovetail.report.page.answer_file import AnswerFile, FrontFile, ScoreboardFile, is_answer, is_front, is_scoreboard
 from dovetail.report.page.answers import answer_page
+from dovetail.report.page.chip_counts import front_page
 from dovetail.report.page.document import Page
 from dovetail.report.page.plan_files import plan_file_page
 from dovetail.report.page.scoreboards import scoreboard_page
-from dovetail.report.page.simulated_step import step_sections
 from dovetail.report.page.studies import study_page
 
 
@@ -22,13 +22,19 @@ def page_of_answer(document: dict[str, Any], where: str, command: str, folder: P
         return scoreboard_page(validate(ScoreboardFile, document, where), command)
     if "run_dir" in document:
         return study_page(str(document["run_dir"]), command)
+    no_plan = "has no plan: nothing fits, or nothing was found"
+    if is_front(document):
+        front = validate(FrontFile, document, where)
+        if front.best_chips is None:
+            raise InputError(where, no_plan, "ask about more chips")
+        return front_page(front, command)
     if not is_answer(document):
         what = "is no answer with a plan, a study or a scoreboard"
         raise InputError(where, what, "give what `plan`, `estimate`, `explore` or `validate` prints with --json")
     if document.get("plan") is None:
-        raise InputError(where, "has no plan: nothing fits, or nothing was found", "ask a question that has an answer")
+        raise InputError(where, no_plan, "ask a question that has an answer")
     answer = validate(AnswerFile, document, where)
-    return answer_page(answer, step_sections(answer.task(where, folder)), command)
+    return answer_page(answer, answer.task(where, folder), command)
 
 
 def page_of(path: Path, command: str, *, search: bool = True, time_limit_s: float | None = None) -> Page:

@@ -1,0 +1,37 @@
+"""The question of an answer: its names, and the command that asks it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dovetail.plans.narrowed_space import narrowing_texts
+from dovetail.report.page.answer_file import CertificatePart
+
+
+def model_name(job: Mapping[str, Any]) -> str:
+    """The name of the model a job trains."""
+    model = job["model"]
+    return str(model if isinstance(model, str) else model.get("name", "your model"))
+
+
+def chip_name(cluster: Mapping[str, Any]) -> str:
+    """The name of the chip, or of the cluster where that is named."""
+    chip = cluster.get("chip") or cluster.get("name") or "chips"
+    return str(chip if isinstance(chip, str) else chip.get("name", "your chip"))
+
+
+def question_words(job: Mapping[str, Any], cluster: Mapping[str, Any], chips: str) -> list[str] | None:
+    """The words of `dovetail plan` that ask for this; None where names do not say all of it."""
+    named = cluster.keys() <= {"name", "chip", "chips", "framework"} and isinstance(job["model"], str)
+    if not named or isinstance(cluster.get("chip"), dict):
+        return None
+    place = {"--cluster": cluster["name"]} if "name" in cluster else {"--chip": cluster["chip"]}
+    flags = {"--model": job["model"], **place, "--chips": chips, "--global-batch": job["global_batch"]}
+    flags |= {"--seq-len": job["seq_len"], "--precision": job["precision"], "--framework": cluster["framework"]}
+    return ["dovetail", "plan", *(str(word) for pair in flags.items() for word in pair)]
+
+
+def narrowing_words(certificate: CertificatePart) -> list[str]:
+    """The words that narrow the space as the certificate's is."""
+    return [word for text in narrowing_texts(certificate.space) for word in ("--fix", text)]
