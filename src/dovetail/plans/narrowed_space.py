@@ -38,11 +38,12 @@ def narrowed(texts: Iterable[str]) -> Space:
 
 def narrowing_texts(stated: Mapping[str, Any]) -> list[str]:
     """The texts that narrow as a space did that is stated as data."""
-    texts: list[str] = []
-    for name in stated["narrowed_by_user"]:
-        values: str | Sequence[Any] = stated[name]
-        texts.append(f"{name}={values if isinstance(values, str) else ','.join(_word(value) for value in values)}")
-    return texts
+    names = [name for name in stated.get("narrowed_by_user", ()) if isinstance(stated.get(name), str | list | tuple)]
+    return [f"{name}={_words(stated[name])}" for name in names]
+
+
+def _words(values: str | Sequence[Any]) -> str:
+    return values if isinstance(values, str) else ",".join(_word(value) for value in values)
 
 
 def _word(value: object) -> str:

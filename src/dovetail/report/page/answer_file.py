@@ -153,6 +153,11 @@ class FrontFile(AnswerPart):
     front: tuple[CountPart, ...]
     provenance: dict[str, Any]
 
+    @property
+    def with_plans(self) -> tuple[CountPart, ...]:
+        """Numbers of chips that have a plan."""
+        return tuple(point for point in self.front if point.train_s is not None and point.certificate)
+
 
 class ErrorsPart(AnswerPart):
     """How far predictions are off."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from typing import cast
 
 from dovetail.plans.words import ABBREVIATIONS
@@ -25,10 +26,9 @@ from dovetail.units import (
 DAY, HOUR = 86400.0, 3600.0
 
 
-def front_page(front: FrontFile, command: str) -> Page:
-    """The best plan of each number of chips, on curves and in a table."""
-    found = [point for point in front.front if point.train_s is not None]
-    (best,) = (point for point in found if point.chips == front.best_chips)
+def front_page(front: FrontFile, best: CountPart, command: str) -> Page:
+    """The best plan of each number of chips, on curves and in a table; `best` is the number to choose."""
+    found = front.with_plans
     counts = [point.chips for point in front.front]
     return Page(
         title=f"{model_name(front.job)} on {min(counts):,} to {max(counts):,} × {chip_name(front.cluster)}",
@@ -49,7 +49,7 @@ def _sentence(front: FrontFile, best: CountPart) -> str:
     )
 
 
-def _cards(found: list[CountPart], best: CountPart) -> tuple[tuple[str, str, str], ...]:
+def _cards(found: Sequence[CountPart], best: CountPart) -> tuple[tuple[str, str, str], ...]:
     fewest = min(found, key=lambda point: point.chips)
     share = percent_text(_hours(fewest) / _hours(best))
     against = "" if best is fewest else f"{share} of what a chip does among {fewest.chips:,}"
@@ -65,7 +65,7 @@ def _cards(found: list[CountPart], best: CountPart) -> tuple[tuple[str, str, str
     return tuple(cards)
 
 
-def _time(found: list[CountPart]) -> Section:
+def _time(found: Sequence[CountPart]) -> Section:
     chips, days = [float(point.chips) for point in found], [(point.train_s or 0.0) / DAY for point in found]
     points = [Mark(x, y, "", _text(point), joined=True) for x, y, point in zip(chips, days, found, strict=True)]
     x_axis = factors(chips, [f"{point.chips:,}" for point in found], "chips")
@@ -75,7 +75,7 @@ def _time(found: list[CountPart]) -> Section:
     return Section("time", "How long it takes", lead, (marked(points, x_axis, y_axis, words),))
 
 
-def _cost(found: list[CountPart]) -> list[Section]:
+def _cost(found: Sequence[CountPart]) -> list[Section]:
     priced = [point for point in found if point.cost_usd is not None]
     if not priced:
         return []
@@ -93,7 +93,7 @@ def _cost(found: list[CountPart]) -> list[Section]:
     return [Section("cost", "What it costs", lead, (marked(points, x_axis, {"title": {"text": "USD"}}, words),))]
 
 
-def _plans(front: FrontFile, found: list[CountPart]) -> Section:
+def _plans(front: FrontFile, found: Sequence[CountPart]) -> Section:
     rows = tuple(
         (
             f"{point.chips:,}",
@@ -115,7 +115,7 @@ def _plans(front: FrontFile, found: list[CountPart]) -> Section:
 
 
 def _proof(front: FrontFile) -> str:
-    found = [cast("Certificate", point.certificate) for point in front.front if point.train_s is not None]
+    found = [cast("Certificate", point.certificate) for point in front.with_plans]
     missing = [point for point in front.front if point.train_s is None and point.certificate is not None]
     return proof_of_counts(found, [p.chips for p in missing if p.certificate and p.certificate.status == "feasible"])
 
@@ -123,9 +123,11 @@ def _proof(front: FrontFile) -> str:
 def _asked(front: FrontFile, best: CountPart) -> list[str]:
     """The command that gave the answer, where flags say all of it."""
     words = question_words(front.job, front.cluster, ",".join(str(point.chips) for point in front.front))
-    if words is None or best.certificate is None:
+    if words is None:
         return []
-    words += ["--tokens", f"{best.tokens:.12g}", "--objective", front.objective, *narrowing_words(best.certificate)]
+    words += ["--tokens", f"{best.tokens:.12g}", "--objective", front.objective]
+    # of the values asked for, each number of chips has those that it can have
+    words += narrowing_words(*(point.certificate for point in front.front if point.certificate is not None))
     if best.cost_usd is not None:
         words += ["--price-per-chip-hour", f"{best.cost_usd / _hours(best):.6g}"]
     return [f"{shlex.join(words)} --json > answer.json"]

@@ -32,6 +32,11 @@ def question_words(job: Mapping[str, Any], cluster: Mapping[str, Any], chips: st
     return ["dovetail", "plan", *(str(word) for pair in flags.items() for word in pair)]
 
 
-def narrowing_words(certificate: CertificatePart) -> list[str]:
-    """The words that narrow the space as the certificate's is."""
-    return [word for text in narrowing_texts(certificate.space) for word in ("--fix", text)]
+def narrowing_words(*certificates: CertificatePart) -> list[str]:
+    """The words that narrow the space as the spaces of these are, all of them together."""
+    by_field: dict[str, dict[str, None]] = {}
+    for certificate in certificates:
+        for text in narrowing_texts(certificate.space):
+            name, _, values = text.partition("=")
+            by_field.setdefault(name, {}).update(dict.fromkeys(values.split(",")))
+    return [word for name, values in by_field.items() for word in ("--fix", f"{name}={','.join(values)}")]

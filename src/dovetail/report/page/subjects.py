@@ -25,9 +25,10 @@ def page_of_answer(document: dict[str, Any], where: str, command: str, folder: P
     no_plan = "has no plan: nothing fits, or nothing was found"
     if is_front(document):
         front = validate(FrontFile, document, where)
-        if front.best_chips is None:
+        best = next((point for point in front.with_plans if point.chips == front.best_chips), None)
+        if best is None:
             raise InputError(where, no_plan, "ask about more chips")
-        return front_page(front, command)
+        return front_page(front, best, command)
     if not is_answer(document):
         what = "is no answer with a plan, a study or a scoreboard"
         raise InputError(where, what, "give what `plan`, `estimate`, `explore` or `validate` prints with --json")
