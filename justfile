@@ -61,7 +61,7 @@ lowest extras="cluster,hub,study":
     python -m pytest --quiet -p no:cacheprovider -m "not slow" tests/test_release.py tests/unit/test_documents.py \
       tests/unit/test_cli_progress.py tests/unit/test_cli_schedule.py tests/unit/models/test_hub.py tests/unit/plans/test_fields.py \
       tests/unit/exploration/test_samplers.py tests/unit/exploration/test_store.py tests/unit/exploration/test_store_views.py \
-      tests/unit/exploration/test_ray_executor.py::test_a_private_ray_runs_single_threaded_workers_and_leaves_nothing \
+      tests/unit/exploration/test_ray_executor.py tests/unit/exploration/test_study_on_ray.py \
       tests/unit/report/test_page.py \
       tests/oracle/test_dtensor.py tests/oracle/test_aten_lowering.py tests/conformance/test_huggingface_configs.py
     cd "$environment"
