@@ -17,11 +17,12 @@ from baselines.frontier_plot import Curve, NamedChoice, frontier_plot
 from cpu_time import cpu_seconds
 
 from dovetail.graph import LayerGraph
-from dovetail.profile import LayerProfile, Recompute, recompute
+from dovetail.profile import LayerProfile, Recompute, Saving, recompute
 from dovetail.profile.frontier import recompute_frontier
 from dovetail.profile.modules import MODULES
 from dovetail.profile.recompute import cost_of
 from dovetail.profile.recompute_space import RecomputeSpace
+from dovetail.profile.saving import PLANNED
 
 # the blocks and the integer program the frontier is checked with
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "oracle"))
@@ -54,7 +55,7 @@ def every_subset(graph: LayerGraph, profile: LayerProfile) -> float:
     before = time.process_time()
     for subset in range(2 ** len(space.operators)):
         names = [name for number, name in enumerate(space.operators) if subset >> number & 1]
-        cost_of(space.choose(names), space, profile)
+        cost_of(space.choose(names), space, profile, PLANNED)
     return time.process_time() - before
 
 
@@ -96,7 +97,7 @@ def named_costs(graph: LayerGraph, profile: LayerProfile) -> Iterator[tuple[str,
         for names in combinations(modules, count):
             yield " + ".join(names), recompute(graph, profile, names)
     yield "full", recompute(graph, profile, "full")
-    yield "full, stops early", recompute(graph, profile, "full", stops_early=True)
+    yield "full, stops early", recompute(graph, profile, "full", Saving(stops_early=True))
 
 
 def curve(name: str, graph: LayerGraph, profile: LayerProfile, *, pairs: bool = False) -> Curve:

@@ -12,7 +12,7 @@ from real_layers import blocks_of, every_block
 
 from dovetail import frameworks, models
 from dovetail.graph import LayerGraph
-from dovetail.profile import LayerProfile, Recompute, recompute
+from dovetail.profile import LayerProfile, Recompute, Saving, recompute
 from dovetail.profile.frontier import recompute_frontier
 from dovetail.profile.modules import MODULES
 
@@ -65,7 +65,7 @@ def test_every_named_choice_is_on_or_behind_the_frontier(model, tensor_parallel,
         rows = rows_of(graph, profile)
         for choice in ("none", "selective", "full", *module_choices(graph)):
             for early in (False, True):
-                label = label_of(recompute(graph, profile, choice, stops_early=early))
+                label = label_of(recompute(graph, profile, choice, Saving(stops_early=early)))
                 assert is_behind(label, rows), (choice, early)
 
 
@@ -85,7 +85,7 @@ def test_the_ends_of_the_frontier_are_nothing_again_and_everything_needed_again(
         assert none[2] == 0
         assert is_point(none, rows[-1])
         # not so in every graph, where a result may be smaller than what it is computed of; in these blocks
-        assert is_point(label_of(recompute(graph, profile, "full", stops_early=True)), rows[0])
+        assert is_point(label_of(recompute(graph, profile, "full", Saving(stops_early=True))), rows[0])
 
 
 def test_selective_recompute_is_on_the_frontier_where_attention_is_written_out():

@@ -14,6 +14,7 @@ from recompute_oracle import Forward, undominated
 
 from dovetail.profile.frontier import RecomputeFrontier, recompute_frontier
 from dovetail.profile.recompute import recompute
+from dovetail.profile.saving import Saving
 
 #: Every subset of up to twelve operators is tried: hundreds of layers in CI, thousands on command.
 EXAMPLES = 5000 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 300
@@ -26,7 +27,7 @@ def labels_of(frontier: RecomputeFrontier) -> list[tuple[float, ...]]:
 
 def labels_by_name(graph, profile, names, exposed, share) -> tuple[float, ...]:
     """What a list of operators is said to cost."""
-    cost, weigh = recompute(graph, profile, names, share), exposed or {}
+    cost, weigh = recompute(graph, profile, names, Saving(operand_share=share)), exposed or {}
     collectives = sum(float(s) * weigh.get(group, 1.0) for group, s in cost.added_collective_s.items())
     kept = float(cost.saved_bytes)
     return kept, kept + float(cost.workspace_bytes), float(cost.added_s) + collectives

@@ -46,6 +46,11 @@ _PADS_VOCABULARY = ("megatron", "megatron-2022", "deepspeed")
 EAGER_LOGITS_BYTES = 12.0
 #: The same over shards of the vocabulary (torch/distributed/tensor/parallel/loss.py): exponentials once more.
 PARALLEL_LOGITS_BYTES = 16.0
+#: Fused: logits and their gradient in bf16.
+FUSED_LOGITS_BYTES = 4.0
+
+#: Trainers whose norms, activations and loss are fused kernels.
+_FUSED = ("composer", "llm-foundry", "metaseq", "fairscale")
 
 #: The default kind of context parallelism of each framework.
 _CONTEXT: dict[str, ContextKind] = {"megatron": "ring", "deepspeed": "ulysses"}
@@ -74,13 +79,18 @@ def framework_name(row: TableRow) -> str:
     return name
 
 
-def framework_of(name: str, row: TableRow, tensor_parallel: int) -> Framework:
+def framework_of(name: str, row: TableRow) -> Framework:
     """The framework as configured in the run, from its notes; what ran then needs no launch file of today."""
     framework, source = replace(frameworks.load(name), launch=None), row.text("source")
+    titan = source.casefold().startswith("torchtitan")
     # torchtitan compiles its loss since 2025, before it ran operator by operator
-    if name in ("torchtitan", "fsdp") and source.casefold().startswith("torchtitan") and "2025" not in source:
-        logits = EAGER_LOGITS_BYTES if tensor_parallel == 1 else PARALLEL_LOGITS_BYTES
-        framework = replace(framework, logits_bytes=logits)
+    if name in ("torchtitan", "fsdp") and titan and "2025" not in source:
+        framework = replace(framework, logits_bytes=EAGER_LOGITS_BYTES, sharded_logits_bytes=PARALLEL_LOGITS_BYTES)
+    if name == "fsdp" and titan:
+        # its norms are fused
+        framework = replace(framework, saved_copies=(("gated", 1.0),))
+    if name == "fsdp" and any(words in row.text("framework").casefold() for words in _FUSED):
+        framework = replace(framework, saved_copies=(), logits_bytes=FUSED_LOGITS_BYTES, sharded_logits_bytes=None)
     if "pure" in row.text("precision_as_written").casefold():
         # Composer's FSDP in PURE precision reduces gradients in bf16 too
         states = tuple((name, replace(state, sharded_reduction=2.0)) for name, state in framework.states)

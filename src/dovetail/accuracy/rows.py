@@ -117,7 +117,7 @@ def _run(row: TableRow) -> MeasuredRun:
         tier=row.text("tier") or USABLE[0],
         framework=row.text("framework"),
         architecture=sizes or job.model.name,
-        task=Task(job, cluster, framework_of(framework, row, plan.tensor_parallel), plan),
+        task=Task(job, cluster, framework_of(framework, row), plan),
         step_time_s=measured.step_time_s,
         metric=measured.metric,
         peak_memory_bytes=memory,

@@ -183,7 +183,8 @@ class Batch:
     def _state_bytes(self, plans: PlanColumns) -> Floats:
         """What the state of one layer of every class takes, without tied weights (`memory.state_bytes`)."""
         used, home = self._profiles.untied[plans.profile], self.tables.state_arrays().untied[plans.state]
-        return self.tables.state_bytes(used, home, plans.zero_stage[:, None], plans.stages[:, None])
+        columns = (plans.zero_stage[:, None], plans.stages[:, None], plans.microbatches[:, None])
+        return self.tables.state_bytes(used, home, *columns)
 
     def evaluate(self, candidates: Candidates, partitions: Sequence[Sequence[int]]) -> Evaluated:
         """Every candidate with each partition listed for its skeleton; where some layers recompute, the first alone."""
@@ -216,7 +217,7 @@ class Batch:
             tables.state_arrays(),
             tables.partitions.arrays(),
             tables.facts,
-            tables.has_loss,
+            tables.kinds,
             tables.partitions.most_places,
         )
 

@@ -52,14 +52,14 @@ class DegreeBounds:
             self.exists & (state <= capacity * (1 + TOLERANCE)), seconds * (1 - TOLERANCE) + between, np.inf
         )
 
-    def _least_bytes(self, ranks: Ints, stages: Ints) -> Floats:
-        """The fewest bytes per parameter of any sharding over so many chips."""
+    def _least_bytes(self, ranks: Ints, stages: Ints, microbatches: Ints | None = None) -> Floats:
+        """The fewest bytes per parameter of any sharding over so many chips (`Tables.state_bytes`)."""
         framework = self.setting.framework
         smallest = np.full(np.broadcast_shapes(ranks.shape, stages.shape), np.inf)
         for zero in self.space.zero_stage:
             offered = np.where(stages == 1, zero in framework.zero_stages, zero in framework.zero_stages_with_pipeline)
             effective = effective_zero_stage(np.full_like(stages, zero), stages)
-            each = self.tables.state_bytes(np.ones(()), 1 / ranks, effective, stages)
+            each = self.tables.state_bytes(np.ones(()), 1 / ranks, effective, stages, microbatches)
             smallest = np.where(offered, np.minimum(smallest, each), smallest)
         return smallest
 
@@ -78,12 +78,10 @@ class DegreeBounds:
         return self._skeletons[key]
 
     def state_bytes(self, skeletons: PlanSkeletons) -> Floats:
-        """The smallest state of one layer of every class: skeletons × classes."""
+        """The smallest state of one layer of every class beside activations: skeletons × classes."""
         context = np.array([each.plan.context_parallel for each in self.degrees])[skeletons.degrees]
-        return (
-            self.parameters[skeletons.degrees]
-            * self._least_bytes(skeletons.replicas * context, skeletons.stages)[:, None]
-        )
+        each = self._least_bytes(skeletons.replicas * context, skeletons.stages, skeletons.microbatches)
+        return self.parameters[skeletons.degrees] * each[:, None]
 
     def skeleton_bounds(self, skeletons: PlanSkeletons, limit_s: float) -> Floats:
         """Lower bounds of skeletons: asymptotic micro-batches, with the pipeline's fill and drain."""
@@ -108,7 +106,7 @@ class DegreeBounds:
         )
         nothing = np.zeros((1, classes))
         profiles = ProfileColumns(
-            nothing, np.zeros((1, classes, 0)), nothing, nothing, nothing, nothing, nothing, nothing, np.zeros(1)
+            nothing, np.zeros((1, classes, 0)), nothing, nothing, nothing, nothing, nothing, np.zeros(1)
         )
         bounds = least_seconds(
             plans,

@@ -50,7 +50,7 @@ def least_seconds(
             total += (chain.blocks[c] + chain.first[c] + chain.after[c]) * seconds[c]
             if seconds[c] > 0:
                 share = max(share, (layers.forward_s[row, c] + sending) / (seconds[c] + sending))
-            transients[c] = _transient_of(c, layers.workspace[memory[i], c], profiles, plans.profile[i], facts.alone)
+            transients[c] = _transient_of(c, layers, memory[i], profiles, plans.profile[i], chain, facts.alone)
         saved, state = layers.saved[memory[i]], state_bytes[i]
         if plans.schedule[i] in (INTERLEAVED, DUAL_PIPE):
             pipeline = (total, sending)
@@ -316,8 +316,27 @@ def _free_bytes(
 
 
 @njit(cache=True)
-def _transient_of(c: int, workspace: float, profiles: ProfileColumns, profile: int, sizes: ParameterBytes) -> float:
-    """The transient peak of a stage with a layer of this class, at least."""
-    gradients = min(profiles.dense[profile, c], profiles.largest[profile, c]) * sizes.layer_gradient
-    transient = 0.0 if profiles.loss[profile, c] > 0 else profiles.transient[profile, c]
-    return transient_peak(profiles.loss[profile, c], workspace, transient, gradients)
+def _transient_of(
+    c: int,
+    layers: LayerColumns,
+    row: int,
+    profiles: ProfileColumns,
+    profile: int,
+    chain: LayerRuns,
+    sizes: ParameterBytes,
+) -> float:
+    """The transient peak of a stage with a layer of this class beside its activations, at least.
+
+    Sharded by layers (ZeRO 2 and 3), the first layers work when other activations are gone, and what heads saved is
+    gone when others work.
+    """
+    gradients, working = profiles.dense[profile, c] * sizes.layer_gradient, layers.working[row, c]
+    if sizes.by_weight:
+        gradients = min(gradients, profiles.largest[profile, c] * sizes.sharded_gradient)
+    else:
+        gradients = min(gradients, profiles.whole[profile, c] * sizes.reduce_buffer)
+        if chain.blocks[c] == 0:
+            return profiles.loss[profile, c]
+        for other in range(len(chain.after)):
+            working -= chain.after[other] * layers.saved[row, other]
+    return transient_peak(profiles.loss[profile, c], working, gradients)

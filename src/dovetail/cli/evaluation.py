@@ -20,6 +20,16 @@ if TYPE_CHECKING:
 
 Facts = list[tuple[str, str]]
 
+#: When in a step memory is fullest, in words.
+_WHEN = {
+    "loss": "at the loss",
+    "backward of the head": "in the backward of the head",
+    "backward of the last layer": "in the backward of its last layer",
+    "backward of the first layer": "in the backward of its first layer",
+    "backward of the embedding": "in the backward of the embedding",
+    "optimizer": "in the optimizer's step",
+}
+
 
 def question_facts(job: Job, cluster: Cluster, framework: Framework) -> Facts:
     """What is trained, on what, by which framework."""
@@ -51,7 +61,8 @@ def print_parts(result: Evaluation) -> None:
     typer.echo("\ntime of the busiest stage")
     print_bars(dict(result.breakdown), seconds_text)
     stage = fullest_stage(result)
-    typer.echo(f"\nmemory of stage {stage}, the fullest: {memory_text(result)}")
+    when = f" at its fullest, {_WHEN[result.fullest_phases[stage]]}"
+    typer.echo(f"\nmemory of stage {stage}{when}: {memory_text(result)}")
     print_bars(dict(result.memory_by_stage[stage]), bytes_text)
 
 

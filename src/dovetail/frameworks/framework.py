@@ -36,6 +36,18 @@ AxisOrder = Literal["tp-cp-dp-pp", "tp-cp-pp-dp"]
 Gathered = Literal["layer", "weight"]
 """layer: a unit of FSDP; weight: a compiler gathers each weight for its product"""
 
+Frees = Literal["operator", "layer"]
+"""operator: autograd frees what an operator's backward was the last to read; layer: all at the end of a layer's"""
+
+Gradients = Literal["always", "computed"]
+"""always: a buffer for all of them; computed: each from the backward of its layer to the update"""
+
+TensorRule = Literal["megatron", "dtensor"]
+"""megatron: saves the shards of what it gathers; dtensor: PyTorch's, which saves it whole"""
+
+WrittenOut = Literal["norm", "gated", "gelu_tanh"]
+"""what may run operator by operator: norms, gated activations, GELU by its hyperbolic tangent"""
+
 Availability = Literal["never", "optional", "always"]
 Precision = Literal["fp32", "bf16", "fp16", "fp8", "fp4"]
 
@@ -120,6 +132,8 @@ class Framework:
     recompute_some_layers: bool
     """full recompute of only some layers of a stage"""
     axis_orders: tuple[AxisOrder, ...]
+    tensor_rule: TensorRule
+    """what tensor parallelism saves"""
     layouts: bool
     """every operator may be sharded its own way"""
     recompute_stops_early: bool
@@ -134,12 +148,20 @@ class Framework:
     """its attention kernels are from before chips that copy and multiply asynchronously (2022)"""
     logits_bytes: float
     """per logit while the loss is at its fullest: logits, wider copies, probabilities and gradients together"""
+    sharded_logits_bytes: float | None
+    """the same where the vocabulary is sharded, if that differs"""
     loss_traffic: float
     """bytes the loss moves per logit, forward and backward together"""
     loss_chunks: int
     """parts the logits and loss are computed in, one at a time"""
     gathered: Gathered
     """what is whole at a time where weights are sharded"""
+    frees: Frees
+    """when the backward frees activations"""
+    gradients: Gradients
+    """when gradients are there, with one stage and one micro-batch a step; accumulated ones always are"""
+    saved_copies: tuple[tuple[WrittenOut, float], ...]
+    """what is saved beyond a fused kernel's, in copies of the operator's input, where operators are written out"""
     context_bytes: Allowance
     """device memory of the driver, libraries and communicators"""
     allocator_overhead: Allowance
@@ -236,6 +258,7 @@ class FrameworkSpec(Spec):
     recompute_policies: Several[Annotated[str, Field(max_length=100)]] = ()
     recompute_some_layers: bool = False
     axis_orders: Several[AxisOrder] = ("tp-cp-dp-pp",)
+    tensor_rule: TensorRule = "megatron"
     layouts: bool = False
     recompute_stops_early: bool = False
     states: Annotated[dict[Precision, StateBytesSpec], Field(min_length=1)]
@@ -244,9 +267,15 @@ class FrameworkSpec(Spec):
     fused_attention: bool
     synchronous_attention: bool = False
     logits_bytes: Annotated[float, Field(ge=1, le=64)]
+    sharded_logits_bytes: Annotated[float, Field(ge=1, le=64)] | None = None
     loss_traffic: Annotated[float, Field(ge=0, le=1000)]
     loss_chunks: Annotated[int, Field(ge=1, le=4096)] = 1
     gathered: Gathered = "layer"
+    frees: Frees = "operator"
+    gradients: Gradients = "always"
+    saved_copies: dict[WrittenOut, Annotated[float, Field(ge=0, le=16)]] = Field(
+        default_factory=lambda: dict[WrittenOut, float]()
+    )
     context_bytes: BytesAllowanceSpec
     allocator_overhead: AllowanceSpec
     collective_buffer_bytes: BytesAllowanceSpec
@@ -274,6 +303,7 @@ class FrameworkSpec(Spec):
         """The framework a file describes."""
         fields: dict[str, Any] = {name: getattr(self, name) for name in type(self).model_fields}
         fields["states"] = tuple((name, spec.state_bytes()) for name, spec in self.states.items())
+        fields["saved_copies"] = tuple(self.saved_copies.items())
         overlaps = self.overlaps.model_dump()
         overlaps["gradient_reduction_with_pipeline"] = (
             overlaps["gradient_reduction_with_pipeline"] or overlaps["gradient_reduction"]

@@ -18,10 +18,16 @@ class ParameterBytes(NamedTuple):
     optimizer: float
     #: of what the optimizer makes of its gradients for the update
     step_copy: float = 0.0
-    #: of the layer at work: weight gradients that have not joined the accumulated ones yet
+    #: of the layer at work: weight gradients that have not joined the accumulated ones yet, and those of a layer whose
+    #: gradients are sharded, unless its working bytes have them
     layer_gradient: float = 0.0
+    sharded_gradient: float = 0.0
+    #: of a layer whose gradients are sharded: what its reduction sends
+    reduce_buffer: float = 0.0
     #: sharded weights are gathered, and their gradients reduced, one by one instead of layer by layer
     by_weight: bool = False
+    #: gradients are there from the backward of their layer on, where one micro-batch makes a step
+    late_gradients: bool = False
 
 
 def state_bytes(used: Number, home: Number, zero_stage: Number, sizes: ParameterBytes) -> tuple[Number, Number, Number]:

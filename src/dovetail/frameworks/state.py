@@ -43,6 +43,8 @@ class StateBytes:
     """what the optimizer makes of the gradients it owns, there for the update only"""
     layer_gradients: float = 0.0
     """per parameter of the layer at work: its weight gradients before they join the accumulated ones"""
+    reduce_buffer: float = 0.0
+    """per parameter of a layer, where weights or gradients are sharded: what its reduction sends, until the next one"""
     operands: float = 0.0
     """per element of a matrix product's input that is saved for the backward; 0: as wide as it was written"""
 
@@ -65,7 +67,7 @@ class StateBytes:
             layer_gradients=max(self.layer_gradients, self.gradients),
         )
 
-    def parameter_bytes(self, optimizer: str, *, staged: bool = False, by_weight: bool = False) -> ParameterBytes:
+    def parameter_bytes(self, optimizer: str, *, staged: bool = False) -> ParameterBytes:
         """What chips store per parameter, of what every chip uses and of what is sharded; `staged` in a pipeline."""
         gradients = self.pipeline_gradients if staged and self.pipeline_gradients is not None else self.gradients
         return ParameterBytes(
@@ -75,7 +77,8 @@ class StateBytes:
             optimizer=self.master + self.gradient_copy + self.moment * len(OPTIMIZERS[optimizer].states),
             step_copy=self.step_copy,
             layer_gradient=self.layer_gradients,
-            by_weight=by_weight,
+            sharded_gradient=self.layer_gradients,
+            reduce_buffer=self.reduce_buffer,
         )
 
 
@@ -93,6 +96,7 @@ class StateBytesSpec(Spec):
     pipeline_gradients: Annotated[float, Field(ge=0, le=64)] | None = None
     step_copy: Annotated[float, Field(ge=0, le=64)] = 0.0
     layer_gradients: Annotated[float, Field(ge=0, le=64)] = 0.0
+    reduce_buffer: Annotated[float, Field(ge=0, le=64)] = 0.0
     operands: Annotated[float, Field(ge=0, le=8)] = 0.0
 
     @model_validator(mode="after")

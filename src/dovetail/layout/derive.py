@@ -46,6 +46,8 @@ class PlacedLayer:
     tensors: Mapping[str, Tensor]
     #: every layout a tensor of the forward takes, except weights, in order of creation
     versions: tuple[TensorVersion, ...]
+    #: the same of gradients, and of saved tensors in the layouts the backward reads
+    backward_versions: tuple[TensorVersion, ...]
     #: what the layer passes on, in the layout the next one takes
     handed_on: tuple[tuple[Tensor, Layout], ...]
 
@@ -75,6 +77,7 @@ def place_layer(graph: LayerGraph, strategy: Strategy, backward: Backward | None
         {**backward_pass.written, **forward_pass.written},
         {**backward.graph.tensors, **graph.tensors},
         forward_pass.versions(frozenset(saved)),
+        backward_pass.versions(()),
         tuple((tensor, limited(tensor, stream)) for tensor in graph.stream(graph.outputs)),
     )
 

@@ -80,7 +80,7 @@ def stage_bytes(chain: LayerChain, stage: int, chunks: Sequence[Sequence[int]], 
     sizes = pipeline.num_stages, pipeline.num_microbatches, pipeline.num_chunks, pipeline.microbatch_group_size
     activations = peak_saved(SCHEDULE_CODES[pipeline.schedule], *sizes, stage, saved)
     workspace = max(c.workspace_bytes[policies[i]] for i, c in of_layer.items())
-    activations += transient_peak(max(c.loss_bytes for c in classes), workspace, working_bytes(classes), 0.0)
+    activations += transient_peak(max(c.loss_bytes for c in classes), workspace, working_bytes(classes))
     activations += max(c.gathered_bytes for c in classes)
     return float(state + activations + beyond_activations(sum(c.step_bytes for c in classes), activations))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import groupby
 
 import numpy as np
@@ -17,11 +16,11 @@ from dovetail.frameworks import Framework
 from dovetail.frameworks.parameter_bytes import state_bytes
 from dovetail.hardware import Cluster
 from dovetail.models import Job
+from dovetail.partition.chain_memory import ChainMemory
 from dovetail.partition.layer_chain import LayerChain, LayerPartition, LayerPolicies
 from dovetail.partition.partition_layers import partition_layers
 from dovetail.plans.pipeline_schedule import PipelineSchedule
 from dovetail.plans.plan import Plan
-from dovetail.plans.zero_stage import effective_zero_stage
 from dovetail.profile import LayerProfile, Recompute, recompute
 from dovetail.profile.frontier import recompute_frontier
 from dovetail.step.capacity import memory_limit
@@ -30,7 +29,6 @@ from dovetail.step.evaluate import (
     ProfiledJob,
     evaluation_of,
     is_block,
-    loss_bytes,
     pipeline_of,
     profiled_job,
     recompute_of,
@@ -44,7 +42,7 @@ from dovetail.step.formulas import (
     overlap_budget,
     tensor_capacity,
 )
-from dovetail.step.memory import MemoryTables
+from dovetail.step.memory_kernels import LOSS
 from dovetail.step.profiles import UPDATED_WEIGHTS
 from dovetail.step.times import Overlaps, layer_times, least_input_gradient, transfer_seconds
 
@@ -147,6 +145,7 @@ class ChainBuilder:
         self.blocks = order[1 : 1 + blocks]
         #: the first layer, the classes of blocks, and all that reads the finished stream as one layer
         self.parts = [(order[0],), *((name,) for name in dict.fromkeys(self.blocks)), tuple(order[1 + blocks :])]
+        self.memory = ChainMemory(plan, job, self.blocks)
         built = [self._layer_policies(names) for names in self.parts]
         self._relaxed = tuple(relaxed for relaxed, _, _ in built)
         self._most = tuple(most for _, most, _ in built)
@@ -158,6 +157,9 @@ class ChainBuilder:
         return all(
             np.allclose(relaxed.input_gradient_s, most.input_gradient_s, rtol=ALIKE, atol=0)
             and relaxed.gathered_bytes == most.gathered_bytes
+            and sum(relaxed.working_bytes) == sum(most.working_bytes)
+            and (relaxed.workspace_bytes == most.workspace_bytes).all()
+            and relaxed.state_bytes == most.state_bytes
             for relaxed, most in zip(self._relaxed, self._most, strict=True)
         )
 
@@ -189,7 +191,12 @@ class ChainBuilder:
         if not self.by_block:
             recomputed = [
                 recompute_of(
-                    self.graph.layers[name], layers[name], self.plan.recompute, self.plan.recompute_share, facts
+                    self.graph.layers[name],
+                    layers[name],
+                    self.plan.recompute,
+                    self.plan.recompute_share,
+                    facts,
+                    sharded=self.memory.sharded,
                 )
                 for name in names
             ]
@@ -197,57 +204,37 @@ class ChainBuilder:
             choices, recomputed, added = self._frontier(names[0])
             fastest = least_input_gradient(profiles[0], added, facts.overlaps, facts.overheads.host_s)
         else:
-            recomputed = [recompute(self.graph.layers[name], layers[name], "none") for name in names]
+            saving = facts.saves(sharded=self.memory.sharded, narrow=False)
+            recomputed = [recompute(self.graph.layers[name], layers[name], "none", saving) for name in names]
         times = [
             layer_times(p, a, facts.overlaps, facts.overheads.host_s) for p, a in zip(profiles, recomputed, strict=True)
         ]
-        sizes, zero_stage = facts.parameter_bytes, self._zero_stage
+        sizes, zero_stage = facts.parameter_bytes, self.memory.zero_stage
         used, home = self._owned(names)
-        alone = self._alone(names)
+        weights, gradients, optimizer = state_bytes(used, home, zero_stage, sizes)
+        step_bytes = float(optimizer_step_bytes(used, home, zero_stage, sizes))
+        phase = self.memory.phase(names)
+        others = [self.memory.most_working(name, phase) for name in names]
         most = LayerPolicies(
             forward_s=sum(_number(t.forward_s) for t in times),
             input_gradient_s=_row(summed(t.input_gradient_s for t in times)),
             weight_gradient_s=sum(_number(t.weight_gradient_s) for t in times),
             saved_bytes=_row(summed(a.saved_bytes for a in recomputed)),
-            workspace_bytes=_row(largest(a.workspace_bytes for a in recomputed)),
-            state_bytes=float(sum(state_bytes(used, home, zero_stage, sizes))),
-            step_bytes=float(optimizer_step_bytes(used, home, zero_stage, sizes, 0.0)),
-            working_bytes=(alone["transient"], alone["layer gradients"]),
-            loss_bytes=max((_number(loss) for loss in self._losses(names).values()), default=0.0),
+            workspace_bytes=_row(largest(a.working_bytes + b for a, b in zip(recomputed, others, strict=True))),
+            state_bytes=float(weights + gradients + optimizer),
+            step_bytes=step_bytes,
+            working_bytes=(self.memory.sent(names),),
+            loss_bytes=max((self.memory.most_working(name, LOSS) for name in self.memory.losses(names)), default=0.0),
             # weights fetched one by one: the largest two of a stage are never more than those of the model
-            gathered_bytes=self._gathered(list(layers) if sizes.by_weight else names),
+            gathered_bytes=self.memory.gathered(list(layers)),
         )
         longest = float(most.input_gradient_s.max()) + most.weight_gradient_s
         most = replace(most, once_s=self._once(profiles, home, most.forward_s, longest))
-        relaxed = replace(most, gathered_bytes=self._gathered(names))
+        relaxed = self.memory.relaxed(names, recomputed, most)
+        if sizes.late_gradients and self.plan.num_microbatches == 1:
+            late = float(gradients)
+            relaxed = replace(relaxed, state_bytes=relaxed.state_bytes - late, step_bytes=step_bytes + late)
         return (relaxed if fastest is None else replace(relaxed, input_gradient_s=_row(fastest))), most, choices
-
-    @cached_property
-    def _zero_stage(self) -> int:
-        return effective_zero_stage(self.plan.zero_stage, self.plan.pipeline_parallel)
-
-    def _losses(self, names: Sequence[str]) -> dict[str, Floats]:
-        layers = self.job.profiles.layers
-        return loss_bytes({name: layers[name] for name in names}, self.job.facts)
-
-    @cached_property
-    def _tables(self) -> MemoryTables:
-        """All layers, as if they recomputed nothing: for what does not depend on that."""
-        layers = self.job.profiles.layers
-        nothing = {name: recompute(self.graph.layers[name], layers[name], "none") for name in layers}
-        return MemoryTables.of(layers, nothing, self._losses(list(layers)))
-
-    def _alone(self, names: Sequence[str]) -> dict[str, float]:
-        """What a stage of these layers alone needs while they work, but for losses and what is recomputed."""
-        tables = self._tables
-        tables = replace(
-            tables,
-            profiles=tables.profiles._replace(loss=0 * tables.profiles.loss),
-            layers=tables.layers._replace(workspace=0 * tables.layers.workspace),
-        )
-        content = [dict(Counter(names))]
-        (parts,) = tables.parts([content], self.job.facts.parameter_bytes, self._zero_stage, np.zeros(1))
-        return parts
 
     def _owned(self, names: Sequence[str]) -> tuple[float, float]:
         """Parameters that layers placed together use, and those whose state they have; tied ones count once.
@@ -256,35 +243,30 @@ class ChainBuilder:
         """
         alone = self.plan.pipeline_parallel == 1 and names == self.parts[-1]
         before = self.parts[0] if alone else ()
-        together, first = self._tables.parameters([dict(Counter((*before, *names)))], [dict(Counter(before))])
+        together, first = self.memory.tables.parameters([dict(Counter((*before, *names)))], [dict(Counter(before))])
         used, home = (together - first).tolist()
         return used, home
 
     def _frontier(self, name: str) -> tuple[list[str | tuple[str, ...]], list[Recompute], Floats]:
         """A block's choices, what they take as arrays over choices, and the seconds they add at least."""
         graph, profile, facts = self.graph.layers[name], self.job.profiles.layers[name], self.job.facts
-        frontier = recompute_frontier(graph, profile, facts.operand_share, _exposed(facts.overlaps))
+        saving = facts.saves(sharded=self.memory.sharded)
+        frontier = recompute_frontier(graph, profile, saving.operand_share, _exposed(facts.overlaps))
         choices = [frontier.recomputed(i) for i in range(len(frontier.seconds))]
-        each = [recompute(graph, profile, choice, facts.operand_share) for choice in choices]
+        each = [recompute(graph, profile, choice, saving) for choice in choices]
         groups = {group for recomputed in each for group in recomputed.added_collective_s}
         none = np.zeros(())
         recomputed = Recompute(
             saved_bytes=np.array([_number(a.saved_bytes) for a in each]),
             added_s=np.array([_number(a.added_s) for a in each]),
             workspace_bytes=np.array([_number(a.workspace_bytes) for a in each]),
+            working_bytes=np.array([_number(a.working_bytes) for a in each]),
             added_kernels=np.array([_number(a.added_kernels) for a in each]),
             added_collective_s={
                 g: np.array([_number(a.added_collective_s.get(g, none)) for a in each]) for g in sorted(groups)
             },
         )
         return [choice or "none" for choice in choices], [recomputed], frontier.seconds
-
-    def _gathered(self, names: Sequence[str]) -> float:
-        """Bytes of sharded weights that are whole at once in a stage of these layers."""
-        sizes = self.job.facts.parameter_bytes
-        if self._zero_stage < 3:
-            return 0.0
-        return sizes.weight * self._tables.gathered([dict(Counter(names))], by_weight=sizes.by_weight)
 
     def _once(
         self, profiles: Sequence[LayerProfile], owned: float, forward_s: float, backward_s: float

@@ -59,7 +59,7 @@ def least_seconds(policies: Floats, starts: Ints, counts: Ints, limits: Floats) 
 @njit(cache=True)
 def _budget(limits: Floats, cap: float) -> float:
     """Bytes that the layers may save, where no workspace is larger than the cap."""
-    return limits[HEADROOM] - transient_peak(limits[LOSS], cap, limits[WORKING], 0.0)
+    return limits[HEADROOM] - transient_peak(limits[LOSS], cap, limits[WORKING])
 
 
 @njit(cache=True)

@@ -34,13 +34,14 @@ class Arrangement:
     strides: Mapping[str, tuple[int, ...]]
 
 
-def arrange(plan: Plan, graph: ModelGraph, cluster: Cluster) -> Arrangement:
-    """How the chips of a stage share the layers of a model."""
+def arrange(plan: Plan, graph: ModelGraph, cluster: Cluster, rule: str = "megatron") -> Arrangement:
+    """How the chips of a stage share the layers of a model, by the `rule` of a framework's tensor parallelism."""
     if plan.layouts is not None:
         return _arrange_tile(plan.layouts, plan.zero_stage, plan.pipeline_parallel, cluster)
     axes = atomic_axes(plan.degrees(_kv_heads(graph)), _stage_tiers(plan, cluster))
     strategy = Strategy(
         axes.mesh,
+        rule,
         sequence_parallel=plan.sequence_parallel,
         context=plan.context_kind,
         zero_stage=effective_zero_stage(plan.zero_stage, plan.pipeline_parallel),

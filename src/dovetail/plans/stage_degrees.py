@@ -53,7 +53,7 @@ def stage_degrees(job: Job, cluster: Cluster, framework: Framework, space: Space
         ):
             continue
         try:
-            arranged = arrange(plan, graph, cluster)
+            arranged = arrange(plan, graph, cluster, framework.tensor_rule)
         except InputError:
             continue  # groups that share key heads do not nest with those that share experts
         if arranged.strategy not in shards_of:

@@ -3,6 +3,7 @@
 from dovetail.profile.layer import WEIGHT_GATHER, CollectivePrice, LayerProfile, TiedParameters, profile_layer
 from dovetail.profile.layer_sizes import LayerSizes
 from dovetail.profile.recompute import CHOICES, Recompute, recompute
+from dovetail.profile.saving import Saving
 
 __all__ = [
     "CHOICES",
@@ -11,6 +12,7 @@ __all__ = [
     "LayerProfile",
     "LayerSizes",
     "Recompute",
+    "Saving",
     "TiedParameters",
     "profile_layer",
     "recompute",

@@ -18,6 +18,7 @@ from dovetail.graph import LayerGraph
 from dovetail.profile.layer import LayerProfile
 from dovetail.profile.operator_bits import MAX_OPERATORS, members
 from dovetail.profile.recompute_space import RecomputeSpace
+from dovetail.profile.saving import Saving
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,9 @@ def recompute_frontier(
     # importing numba takes longer than everything a command without it does
     from dovetail.profile.frontier_kernels import search
 
-    problem = FrontierProblem(RecomputeSpace(graph, profile, operand_share), profile, exposed or {})
+    problem = FrontierProblem(
+        RecomputeSpace(graph, profile, Saving(operand_share=operand_share)), profile, exposed or {}
+    )
     labels, words = search(*problem.tables())
     return RecomputeFrontier(
         saved_bytes=labels[:, 0],

@@ -12,7 +12,9 @@ from dovetail.cost.energy import EnergyRates, operator_joules
 from dovetail.cost.operators import ChipUnits, PlacedWork, kernel_counts, operator_seconds
 from dovetail.graph import DerivedSize, Kind, LayerGraph, Phase, Role
 from dovetail.graph.routing import EXPERT_TOKENS
+from dovetail.graph.size import as_array
 from dovetail.layout import Collective, CollectiveKind, CollectivePhase, PlacedLayer
+from dovetail.profile.backward_nodes import BackwardNode, Lifetime, backward_nodes
 from dovetail.profile.layer_sizes import LayerSizes
 from dovetail.profile.version import Version, by_group, exchanges, profile_versions
 
@@ -50,6 +52,9 @@ class LayerProfile:
     backward_kernels: Floats
     #: the tensors of the forward, in every layout they take
     versions: tuple[Version, ...]
+    #: the backward, operator by operator
+    nodes: tuple[BackwardNode, ...]
+    lifetimes: tuple[Lifetime, ...]
     #: operator → seconds of the statistics its shards exchange in the forward, by kind of group
     exchange_s: Mapping[str, Mapping[str, Floats]]
     #: parameters of one chip: those it computes with, and those whose gradient and optimizer state it stores
@@ -66,6 +71,8 @@ class LayerProfile:
     transient_bytes: Floats
     #: logits of one chip
     logits: Floats
+    #: 1 where a chip has a shard of the vocabulary, else 0
+    sharded_vocabulary: Floats
     #: bytes of the residual stream between layers
     stream_bytes: Floats
     #: joules of one chip, where the technology gives energies: forward, backward, and the links at the end of a step
@@ -94,8 +101,7 @@ def profile_layer(
     ]
     by_phase = {phase: by_group((g, s) for c, g, s in priced if c.phase is phase) for phase in CollectivePhase}
     launched = kernel_counts(replace(works[CollectivePhase.FORWARD], operators=(*placed.forward, *placed.backward)))
-    joules = _joules(placed, works, sizes, chip, rates)
-    used, home = _parameters(placed, sizes)
+    joules, (used, home) = _joules(placed, works, sizes, chip, rates), _parameters(placed, sizes)
     first, second = largest_two(used)
     written = [
         sizes.bytes(tensors[name], layout)
@@ -103,6 +109,8 @@ def profile_layer(
         if tensors[name].role in (Role.ACTIVATION, Role.GRADIENT)
     ]
     stream = [sizes.bytes(tensor, layout) for tensor, layout in placed.handed_on]
+    logits = _logits(placed, sizes)
+    nodes, lifetimes = backward_nodes(placed, sizes)
     return LayerProfile(
         forward_s=summed(forward.values()),
         input_gradient_s=summed(s for n, s in backward.items() if phase_of[n] is not Phase.WEIGHT_GRADIENT),
@@ -115,6 +123,8 @@ def profile_layer(
         forward_kernels=_kernels(placed, launched, CollectivePhase.FORWARD),
         backward_kernels=_kernels(placed, launched, CollectivePhase.BACKWARD),
         versions=profile_versions(placed, sizes, priced),
+        nodes=nodes,
+        lifetimes=lifetimes,
         exchange_s=exchanges(placed, priced),
         parameters=summed(used),
         home_parameters=summed(home),
@@ -122,8 +132,10 @@ def profile_layer(
         largest_weight=first,
         second_weight=second,
         tied_parameters=_tied(placed, sizes),
-        transient_bytes=largest(written),
-        logits=_logits(placed, sizes),
+        # what a loss needs is counted by its logits
+        transient_bytes=np.zeros(()) if logits.any() else largest(written),
+        logits=logits,
+        sharded_vocabulary=_sharded_vocabulary(placed, sizes),
         stream_bytes=summed(stream),
         forward_j=joules[CollectivePhase.FORWARD],
         backward_j=joules[CollectivePhase.BACKWARD],
@@ -199,6 +211,12 @@ def _joules(
         sent = times * sizes.collective_bytes(collective)
         result[collective.phase] = result[collective.phase] + sent * rates.link_j_per_byte
     return result
+
+
+def _sharded_vocabulary(placed: PlacedLayer, sizes: LayerSizes) -> Floats:
+    losses = [p for p in placed.forward if p.operator.kind is Kind.LOSS]
+    shards = [as_array(sizes.axes[axis]) for p in losses for axis, dim in p.shards.items() if dim == "vocab"]
+    return np.where(largest(shards) > 1, 1.0, 0.0)
 
 
 def _logits(placed: PlacedLayer, sizes: LayerSizes) -> Floats:

@@ -16,10 +16,15 @@ from dovetail.graph import Kind, LayerGraph, Operator
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """The operators a name stands for in a layer, and whether they are one checkpointed function."""
+    """The operators a name stands for in a layer."""
 
     operators: Callable[[LayerGraph], Iterable[str]]
+    #: they are one checkpointed function
     whole: bool = False
+    #: the name says what is saved of a block: the rest is recomputed together, before its backward
+    policy: bool = False
+    #: operators whose results are saved even if nothing reads them
+    results: Callable[[LayerGraph], Iterable[str]] = lambda _: ()
 
 
 def attention_core(graph: LayerGraph) -> frozenset[str]:
@@ -48,9 +53,13 @@ def _is_latent_up(layer: LayerGraph) -> Iterable[str]:
 
 def op_sac(layer: LayerGraph) -> Iterable[str]:
     """What torchtitan's selective recompute computes again: all but attention and every second matrix product."""
-    products = [o.name for o in layer.operators if o.kind is Kind.CONTRACTION]
-    saved = {*products[::2], *(o.name for o in layer.operators if o.kind is Kind.ATTENTION)}
+    saved = set(_op_sac_results(layer))
     return (o.name for o in layer.operators if o.name not in saved)
+
+
+def _op_sac_results(layer: LayerGraph) -> Iterable[str]:
+    products = [o.name for o in layer.operators if o.kind is Kind.CONTRACTION]
+    return (*products[::2], *(o.name for o in layer.operators if o.kind is Kind.ATTENTION))
 
 
 def _saving(*tensors: str) -> Callable[[LayerGraph], Iterable[str]]:
@@ -89,12 +98,12 @@ MODULES: Mapping[str, Module] = {
     "moe": Module(_named("router", "gates", "dispatch", "expert.", "combine"), whole=True),
     "moe_act": Module(_matching(lambda o: o.name == "expert.activation")),
     "shared_experts": Module(_named("shared."), whole=True),
-    "op_sac": Module(op_sac),
-    "minimal": Module(_saving(*_PROJECTIONS)),
-    "minimal_with_context": Module(_saving(*_PROJECTIONS, "context")),
-    "save_dot_except_mlp": Module(_saving("qkv_proj", "out_proj")),
-    "save_dot_except_mlpwi": Module(_saving("qkv_proj", "out_proj", "mlpwo")),
-    "save_dot_with_context_except_mlp": Module(_saving("qkv_proj", "out_proj", "context")),
-    "save_qkv_proj": Module(_saving("qkv_proj")),
-    "save_out_proj": Module(_saving("out_proj")),
+    "op_sac": Module(op_sac, policy=True, results=_op_sac_results),
+    "minimal": Module(_saving(*_PROJECTIONS), policy=True),
+    "minimal_with_context": Module(_saving(*_PROJECTIONS, "context"), policy=True),
+    "save_dot_except_mlp": Module(_saving("qkv_proj", "out_proj"), policy=True),
+    "save_dot_except_mlpwi": Module(_saving("qkv_proj", "out_proj", "mlpwo"), policy=True),
+    "save_dot_with_context_except_mlp": Module(_saving("qkv_proj", "out_proj", "context"), policy=True),
+    "save_qkv_proj": Module(_saving("qkv_proj"), policy=True),
+    "save_out_proj": Module(_saving("out_proj"), policy=True),
 }

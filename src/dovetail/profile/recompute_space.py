@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from dovetail.arrays import Floats
+from dovetail.arrays import Floats, largest
 from dovetail.cost.operators import runs_narrow
 from dovetail.graph import Kind, LayerGraph, Operator
 from dovetail.profile.layer import LayerProfile
+from dovetail.profile.saving import PLANNED, Saving
 from dovetail.profile.version import Version
 
 
@@ -33,11 +34,11 @@ class RecomputeSpace:
     operator is recomputed, and what it reads is needed in turn. The layer's inputs can only be saved.
     """
 
-    def __init__(self, graph: LayerGraph, profile: LayerProfile, operand_share: float = 1.0) -> None:
+    def __init__(self, graph: LayerGraph, profile: LayerProfile, saving: Saving = PLANNED) -> None:
         self.operators = tuple(operator.name for operator in graph.operators)
         self.versions = profile.versions
         self._index = {(v.tensor, v.number): i for i, v in enumerate(self.versions)}
-        widths = saved_widths(graph, operand_share)
+        widths = saved_widths(graph, saving.operand_share)
         self._width = [widths.get(v.tensor, 1.0) for v in self.versions]
         #: what the backward reads
         self.needed = frozenset(i for i, v in enumerate(self.versions) if v.saved and self._width[i] > 0)
@@ -61,6 +62,12 @@ class RecomputeSpace:
         written = {i for versions in self.writes.values() for i in versions}
         #: inputs of the layer
         self.handed = tuple(i for i in range(len(self.versions)) if i not in written)
+        #: operator → bytes its backward reads beyond what a fused kernel's does
+        self.inner_bytes = {
+            operator.name: copies * largest(self.versions[i].bytes for i in self.reads[operator.name])
+            for operator in graph.operators
+            if (copies := saving.extra_saved(operator))
+        }
 
     def saved_bytes(self, index: int) -> Floats:
         """Bytes to save a version: products save what they multiplied, which can be narrower."""
@@ -92,11 +99,17 @@ class RecomputeSpace:
                 version = self.versions[place]
         return remade
 
-    def choose(self, operators: Collection[str], functions: Sequence[frozenset[str]] = ()) -> Choice:
+    def choose(
+        self,
+        operators: Collection[str],
+        functions: Sequence[frozenset[str]] = (),
+        results: Collection[str] = (),
+    ) -> Choice:
         """What follows from recomputing these operators: each where something needs it, and nothing else.
 
         Checkpointed `functions` are groups of operators that are recomputed as a whole, however little is missing; the
-        results that operators outside save are saved all the same.
+        results that operators outside save are saved all the same. `results` of operators are saved even if nothing
+        reads them, and then those of reduce-scatters too.
         """
         whole = {name: function for function in functions for name in function}
         needed = set(self.needed)
@@ -119,6 +132,8 @@ class RecomputeSpace:
                 needed.update(self.reads[name])
         stored, gathered = self.save(needed.intersection(self.handed))
         saved |= stored
+        saved.update(self.writes[name][0] for name in results if saved.isdisjoint(self.writes[name]))
+        saved.update(i for i, version in enumerate(self.versions) if results and version.scattered)
         returned = {i for name in recomputed for i in self.writes[name]} & self.needed - saved
         return Choice(_sorted(saved), tuple(reversed(recomputed)), _sorted(remade | gathered), _sorted(returned))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dovetail.arrays import Floats
 from dovetail.graph import Kind
-from dovetail.layout import Collective, CollectivePhase, Layout, PlacedLayer
+from dovetail.layout import Collective, CollectiveKind, CollectivePhase, Layout, PlacedLayer
 from dovetail.profile.layer_sizes import LayerSizes
 
 #: A collective, the kind of group it belongs to, and its seconds.
@@ -30,6 +30,8 @@ class Version:
     bytes: Floats
     #: seconds of the collectives that make it, by kind of group
     made_s: Mapping[str, Floats]
+    #: sums over shards of which every chip gets a part
+    scattered: bool = False
 
 
 def profile_versions(placed: PlacedLayer, sizes: LayerSizes, priced: list[Priced]) -> tuple[Version, ...]:
@@ -49,6 +51,7 @@ def profile_versions(placed: PlacedLayer, sizes: LayerSizes, priced: list[Priced
                 number=by_layout[version.layout],
                 made_of=None if version.made_of is None else by_layout[version.made_of],
                 gathered=version.gathered,
+                scattered=any(c.kind is CollectiveKind.REDUCE_SCATTER for c in version.collectives),
                 readers=version.readers,
                 saved=version.saved and name not in losses,
                 bytes=sizes.bytes(version.tensor, version.layout),

@@ -66,7 +66,7 @@ def comm_bytes(collective: Collective, arranged: Arrangements, sizes: Sizes, job
 
 def task_works(plan: Plan, job: Job, profiled: ProfiledJob, step: Step) -> dict[str, dict[TaskKey, TaskWork]]:
     """Layer by name → its collectives and kernels, by what their tasks look like."""
-    arrangement = arrange(plan, job.graph(), profiled.cluster)
+    arrangement = arrange(plan, job.graph(), profiled.cluster, profiled.facts.tensor_rule)
     arranged = Arrangements.of([arrangement], [plan.micro_batch * plan.data_parallel])
     pricing = pricing_of(
         job, profiled.cluster, profiled.efficiencies, profiled.gradient_bytes, profiled.facts.gathered_weight_bytes

@@ -109,7 +109,7 @@ def steps_of_layers(
     plan: Plan, job: Job, profiled: ProfiledJob, step: Step, variants: Mapping[str, LayerVariant]
 ) -> dict[str, LayerSteps]:
     """By name of a layer as chunks have it; `variants` says of which class it is, and what is dead on its tile."""
-    arrangement = arrange(plan, job.graph(), profiled.cluster)
+    arrangement = arrange(plan, job.graph(), profiled.cluster, profiled.facts.tensor_rule)
     arranged = Arrangements.of([arrangement], [plan.micro_batch * plan.data_parallel])
     facts = profiled.facts
     alone = facts.at_least(schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel)

@@ -18,14 +18,20 @@ from dovetail.simulation.step_tasks import StepTasks
 from dovetail.simulation.task_graph import Timeline
 from dovetail.step.evaluate import Step
 from dovetail.step.facts import FrameworkFacts
-from dovetail.step.formulas import allocator_bytes, optimizer_step_bytes
+from dovetail.step.formulas import allocator_bytes
 from dovetail.step.loans import moved_bytes
-from dovetail.step.memory import MemoryTables
+from dovetail.step.memory import MemoryTables, one_run
+from dovetail.step.memory_kernels import OneRun
 from dovetail.step.store import on_die_activations
 
-#: Parts of a stage's memory that come and go with its work.
-WORKING = ("recompute workspace", "transient", "layer gradients")
-PASSING = ("activations", *WORKING, "loss", "optimizer step")
+#: Parts of a stage's memory that come and go with its work, in its backward and in its loss.
+WORKING = ("layer at work", "layer gradients", "gathered weights")
+AT_LOSS = ("loss", "gathered weights")
+#: Moments of a backward when all activations are there, and when most are gone.
+AT_WORK = ("backward of the head", "backward of the last layer")
+AT_THE_END = ("backward of the first layer", "backward of the embedding")
+#: The part of a backward after which its last layers are at work.
+LATE = 0.99
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +66,20 @@ def memory_over_time(
     """
     order, tables, sizes = tasks.order, step.tables, facts.parameter_bytes
     zero_stage = effective_zero_stage(plan.zero_stage, plan.pipeline_parallel)
-    chunks = _chunk_bytes(step, tables, sizes, zero_stage)
+    chunks = _chunk_bytes(step, tables, sizes, zero_stage, one_run(plan))
     kept, resident = _off_the_dies(plan, step)
     begin, end = timeline.start_s[tasks.begin[:, 0]], timeline.end_s[tasks.end[:, 0]]
     updates = tasks.labels.kind == StepKind.OPTIMIZER
     places: list[int] = order.place.tolist()
-    by_stage = tables.parts(step.stages, sizes, zero_stage, np.zeros(len(step.stages)))
+    run = one_run(plan)
+    late = sizes.late_gradients and run.one_microbatch
+    by_stage = tables.by_phase(step.stages, sizes, zero_stage, np.zeros(len(step.stages)), run)
     memory: list[MemoryOverTime] = []
-    for stage, content in enumerate(step.stages):
-        always = sum(part for name, part in by_stage[stage].items() if name not in PASSING)
+    for stage in range(len(step.stages)):
+        phases = by_stage[stage]
+        state = phases["optimizer"]
+        gradients = state["gradients"]
+        always = state["weights"] + state["optimizer"] + (0.0 if late else gradients)
         changes = [(0.0, always + float(resident[stage]))]
         for item in range(int(order.starts[stage]), int(order.starts[stage + 1])):
             chunk, at_s, until_s = chunks[places[item]], float(begin[item]), float(end[item])
@@ -78,12 +89,16 @@ def memory_over_time(
                     changes += [(at_s, chunk.saved + chunk.loss), (until_s, -chunk.loss)]
                 case WorkKind.BACKWARD:
                     changes += [(at_s, chunk.gradient), (until_s, -chunk.gradient - chunk.saved)]
+                    if late:
+                        last = max(sum(phases[when].values()) for when in AT_THE_END if when in phases) - always
+                        last_s = at_s + LATE * (until_s - at_s)
+                        changes += [(last_s, last - chunk.gradient - chunk.saved)]
+                        changes += [(until_s, gradients - last + chunk.gradient + chunk.saved)]
                 case WorkKind.INPUT_GRADIENT:
                     changes += [(at_s, chunk.gradient), (until_s, -chunk.gradient)]
                 case WorkKind.WEIGHT_GRADIENT:
                     changes.append((until_s, -chunk.saved))
-        used, home = tables.parameters(content)[0].tolist()
-        step_bytes = float(optimizer_step_bytes(used, home, zero_stage, sizes, 0.0))
+        step_bytes = state["optimizer step"]
         (update,) = np.nonzero(updates & (tasks.labels.chip == stage * tasks.begin.shape[1]))
         changes += [(float(timeline.start_s[update[0]]), step_bytes), (float(timeline.end_s[update[0]]), -step_bytes)]
         memory.append(_added_up(changes, facts))
@@ -104,20 +119,20 @@ def _off_the_dies(plan: Plan, step: Step) -> tuple[Floats, Floats]:
     return kept, resident
 
 
-def _chunk_bytes(step: Step, tables: MemoryTables, sizes: ParameterBytes, zero_stage: int) -> list[_ChunkBytes]:
-    """Of every chunk, had a stage nothing else: without a loss, what it needs besides while a gradient runs."""
+def _chunk_bytes(
+    step: Step, tables: MemoryTables, sizes: ParameterBytes, zero_stage: int, run: OneRun
+) -> list[_ChunkBytes]:
+    """Of every chunk, had a stage nothing else."""
     alone = [[content] for content in step.contents]
     nothing = np.zeros(len(alone))
-    losses = [float((tables.profiles.loss[0] * (counts > 0)).max()) for counts in tables.counts(*alone)]
-    working = replace(tables, profiles=tables.profiles._replace(loss=0 * tables.profiles.loss))
+    saved: list[float] = tables.saved_bytes(step.contents).tolist()
     return [
-        _ChunkBytes(saved, loss, sum(parts[name] for name in WORKING))
-        for saved, loss, parts in zip(
-            tables.saved_bytes(step.contents).tolist(),
-            losses,
-            working.parts(alone, sizes, zero_stage, nothing),
-            strict=True,
+        _ChunkBytes(
+            bytes_of,
+            sum(phases["loss"][name] for name in AT_LOSS) if "loss" in phases else 0.0,
+            max(sum(phases[when][name] for name in WORKING) for when in AT_WORK if when in phases),
         )
+        for bytes_of, phases in zip(saved, tables.by_phase(alone, sizes, zero_stage, nothing, run), strict=True)
     ]
 
 

@@ -28,7 +28,7 @@ from dovetail.step.damage import StageDamage, stage_damage
 from dovetail.step.facts import FrameworkFacts, plan_facts
 from dovetail.step.formulas import allocator_bytes
 from dovetail.step.loans import lent_bytes, lent_of_microbatch, loan_seconds
-from dovetail.step.memory import MemoryTables
+from dovetail.step.memory import MemoryTables, loss_bytes, one_run
 from dovetail.step.profiles import Arrangements, JobProfiles, pricing_of, profile_job, rates_of
 from dovetail.step.stages import (
     ChunkContent,
@@ -64,7 +64,10 @@ class Evaluation:
     mfu: float
     tokens_per_s_per_chip: float
     breakdown: Mapping[str, float]
+    #: of each stage's chips at their fullest moment, by part
     memory_by_stage: tuple[Mapping[str, float], ...]
+    #: the same at every moment of the step that can be the fullest
+    memory_by_phase: tuple[Mapping[str, Mapping[str, float]], ...]
     #: what programs get of a chip's memory
     usable_bytes: float
     #: None where neither energies of its technology nor a power are known
@@ -77,6 +80,11 @@ class Evaluation:
     def peak_bytes(self) -> float:
         """Memory of the fullest stage's chips."""
         return max(sum(parts.values()) for parts in self.memory_by_stage)
+
+    @property
+    def fullest_phases(self) -> tuple[str, ...]:
+        """When in the step each stage's chips need most memory."""
+        return tuple(max(of, key=lambda when: sum(of[when].values())) for of in self.memory_by_phase)
 
     @property
     def headroom_bytes(self) -> float:
@@ -186,7 +194,8 @@ def profiled_job(
     """What the layers cost; of the plan only its degrees, micro-batch and state sharding matter."""
     gradient_bytes = facts.sharded_reduction_bytes if plan.zero_stage == 3 else facts.reduction_bytes
     chip = units_of(job, cluster, facts, efficiencies)
-    arranged = Arrangements.of([arrange(plan, job.graph(), cluster)], [plan.micro_batch * plan.data_parallel])
+    arrangement = arrange(plan, job.graph(), cluster, facts.tensor_rule)
+    arranged = Arrangements.of([arrangement], [plan.micro_batch * plan.data_parallel])
     rates, damage = rates_of(cluster) if energy else None, stage_damage(plan, cluster)
     profiles: list[JobProfiles] = []
     for dead in (None, *damage.kinds):
@@ -212,8 +221,11 @@ def step_from(plan: Plan, job: ProfiledJob) -> Step:
     stages = stage_contents(contents, pipeline)
     variants = layer_variants(graph, plan, contents, job.damage.by_stage)
     layer_profiles = {name: job.profile(variant) for name, variant in variants.items()}
+    sharded = effective_zero_stage(plan.zero_stage, plan.pipeline_parallel) >= 2
     recomputed = {
-        name: recompute_of(graph.layers[v.layer], layer_profiles[name], v.recompute, plan.recompute_share, facts)
+        name: recompute_of(
+            graph.layers[v.layer], layer_profiles[name], v.recompute, plan.recompute_share, facts, sharded=sharded
+        )
         for name, v in variants.items()
     }
     profiles, host_s = replace(job.profiles, layers=layer_profiles), facts.overheads.host_s
@@ -299,16 +311,22 @@ def _energy(
 
 
 def recompute_of(
-    graph: LayerGraph, profile: LayerProfile, choice: str | tuple[str, ...], share: float, facts: FrameworkFacts
+    graph: LayerGraph,
+    profile: LayerProfile,
+    choice: str | tuple[str, ...],
+    share: float,
+    facts: FrameworkFacts,
+    *,
+    sharded: bool,
 ) -> Recompute:
     """What a layer saves where a share of its class makes this choice and the rest saves everything."""
     if not is_block(graph):
         # embedding and head are never recomputed (Narayanan et al. 2021, eq. 3 and its note), multiply in the wide
         # format, and hold the loss apart from what a micro-batch saves
-        return recompute(graph, profile, "none")
-    choice = facts.recomputed(choice)
-    recomputed = recompute(graph, profile, choice, facts.operand_share, stops_early=facts.stops_early)
-    return recomputed.mixed(recompute(graph, profile, "none", facts.operand_share), share)
+        return recompute(graph, profile, "none", facts.saves(sharded=sharded, narrow=False))
+    saving = facts.saves(sharded=sharded)
+    recomputed = recompute(graph, profile, facts.recomputed(choice), saving)
+    return recomputed.mixed(recompute(graph, profile, "none", saving), share)
 
 
 def is_block(graph: LayerGraph) -> bool:
@@ -323,16 +341,8 @@ def pipeline_of(plan: Plan) -> Pipeline:
     return Pipeline(schedule, plan.pipeline_parallel, plan.num_microbatches, plan.virtual_stages)
 
 
-def loss_bytes(layers: Mapping[str, LayerProfile], facts: FrameworkFacts) -> dict[str, Floats]:
-    """Bytes of the losses at their peak, by the layers that have one."""
-    return {
-        name: profile.logits * facts.logits_bytes / facts.loss_chunks
-        for name, profile in layers.items()
-        if float(np.max(profile.logits))
-    }
-
-
-def _memory(plan: Plan, step: Step, facts: FrameworkFacts) -> tuple[dict[str, float], ...]:
+def _memory(plan: Plan, step: Step, facts: FrameworkFacts) -> tuple[dict[str, dict[str, float]], ...]:
+    """Bytes of every stage's chips by phase and part."""
     tables = step.tables
     zero_stage = effective_zero_stage(plan.zero_stage, plan.pipeline_parallel)
     activations = peak_saved_by_stage(step.pipeline, tables.saved_bytes(step.contents))
@@ -340,8 +350,8 @@ def _memory(plan: Plan, step: Step, facts: FrameworkFacts) -> tuple[dict[str, fl
         activations = on_die_activations(tables.layers.saved[0], tables.counts(*step.stages))
     elif plan.wafer is not None and plan.wafer.loans:
         activations = activations + step.wafer.lent_bytes
-    by_stage = tables.parts(step.stages, facts.parameter_bytes, zero_stage, activations)
-    for parts in by_stage:
+    by_stage = tables.by_phase(step.stages, facts.parameter_bytes, zero_stage, activations, one_run(plan))
+    for parts in (parts for phases in by_stage for parts in phases.values()):
         if zero_stage < 3:
             del parts["gathered weights"]
         parts["allocator"] = float(allocator_bytes(sum(parts.values()), facts.allocator_overhead))
@@ -354,7 +364,7 @@ def _answer(
     job: Job,
     cluster: Cluster,
     breakdown: Mapping[str, float],
-    memory: tuple[Mapping[str, float], ...],
+    phases: tuple[Mapping[str, Mapping[str, float]], ...],
     energy: tuple[float | None, str],
     basis: str,
     stored_bytes: float,
@@ -364,6 +374,7 @@ def _answer(
     rates = chip.dense_flops.published()
     peak = rates.get(OPERANDS[job.precision], rates.get("bf16", rates.get("fp16", 0.0)))
     flops = float(job.graph().training_flops(job.global_batch, job.seq_len))
+    memory = tuple(max(of_stage.values(), key=lambda parts: sum(parts.values())) for of_stage in phases)
     fullest = max(sum(parts.values()) for parts in memory)
     stores = stored_bytes <= (cluster.store.bytes if cluster.store is not None else 0.0)
     return Evaluation(
@@ -374,6 +385,7 @@ def _answer(
         tokens_per_s_per_chip=job.tokens_per_step / step / plan.chips,
         breakdown=breakdown,
         memory_by_stage=memory,
+        memory_by_phase=phases,
         usable_bytes=chip.usable_bytes,
         energy_j=energy[0],
         provenance={

@@ -9,10 +9,12 @@ import numpy as np
 
 from dovetail.arrays import Floats
 from dovetail.frameworks import Framework, ParameterBytes
+from dovetail.frameworks.state import StateBytes
 from dovetail.graph import Element
 from dovetail.models import Job
 from dovetail.plans.overlaps import OverlapSwitches, framework_overlaps, overlaps_of
 from dovetail.plans.plan import Plan
+from dovetail.profile import Saving
 from dovetail.step.times import Overlaps
 
 #: Longer than anything that is hidden.
@@ -61,11 +63,16 @@ class FrameworkFacts:
     context_bytes: float
     #: part of the tensors' bytes the allocator holds beyond them
     allocator_overhead: float
-    #: bytes per logit at the peak of the loss, and the chunks the logits come in
+    #: how tensor parallelism shards, and what it saves
+    tensor_rule: str
+    #: bytes per logit at the peak of the loss, where a chip has all of the vocabulary or a shard of it, and the chunks
+    #: the logits come in
     logits_bytes: float
+    sharded_logits_bytes: float
     loss_chunks: int
-    #: width in which matrix products save their inputs, over the width they are written in
-    operand_share: float
+    #: how layers save and free, whose weight gradients are accumulated or (ZeRO 2 and 3) reduced layer by layer
+    saving: Saving
+    sharded_saving: Saving
     overheads: Overheads
     #: per parameter, as gradients are reduced at the end of a step
     reduction_bytes: float
@@ -75,8 +82,6 @@ class FrameworkFacts:
     gathered_weight_bytes: float
     #: tokens for several experts of one node travel once
     one_copy_per_node: bool
-    #: full recompute leaves out what the backward does not need
-    stops_early: bool
     #: attention kernels from before chips that copy and multiply asynchronously
     synchronous: bool
     #: bytes the loss moves per logit, forward and backward together
@@ -89,6 +94,16 @@ class FrameworkFacts:
     def recomputed(self, choice: str | tuple[str, ...]) -> str | tuple[str, ...]:
         """A recompute choice in words that mean the same for every framework."""
         return (self.selective,) if choice == "selective" else choice
+
+    def loss_bytes(self, logits: Floats, sharded: Floats) -> Floats:
+        """Bytes of a loss at its peak; `sharded` is 1 where a chip has a shard of the vocabulary, else 0."""
+        each = self.logits_bytes + sharded * (self.sharded_logits_bytes - self.logits_bytes)
+        return logits * each / self.loss_chunks
+
+    def saves(self, *, sharded: bool, narrow: bool = True) -> Saving:
+        """How a layer saves and frees; embedding and head multiply in the wide format (`narrow` off)."""
+        saving = self.sharded_saving if sharded else self.saving
+        return saving if narrow else replace(saving, operand_share=1.0)
 
     def at_least(self, *, schedule: str = "", stages: int = 1) -> FrameworkFacts:
         """Figures under which no step takes longer than one that is simulated (L1⁻).
@@ -130,10 +145,8 @@ def facts_of(
     on = overlapped or framework_overlaps(framework, stages)
     whole = framework.state_bytes(job.precision)
     state = whole.on_dies(store)
-    by_weight = framework.gathered == "weight"
-    sizes, sizes_whole = (
-        each.parameter_bytes(job.optimizer, staged=stages > 1, by_weight=by_weight) for each in (state, whole)
-    )
+    sizes, sizes_whole = (_sizes(framework, each, job, stages) for each in (state, whole))
+    saving = _saving(framework, state, job)
     overlaps, hidden = framework.overlaps, 1.0 - overheads.exposed
     return FrameworkFacts(
         parameter_bytes=sizes,
@@ -151,9 +164,12 @@ def facts_of(
         update_bytes=0.0 if "optimizer" in store else 2 * state.gradients + 2 * sizes.optimizer + state.weights,
         context_bytes=framework.context_bytes.value + framework.collective_buffer_bytes.value,
         allocator_overhead=framework.allocator_overhead.value,
+        tensor_rule=framework.tensor_rule,
         logits_bytes=framework.logits_bytes,
+        sharded_logits_bytes=framework.sharded_logits_bytes or framework.logits_bytes,
         loss_chunks=framework.loss_chunks,
-        operand_share=state.operands / job.element_bytes()[Element.COMPUTE] if state.operands else 1.0,
+        saving=saving,
+        sharded_saving=replace(saving, layer_gradient_bytes=state.layer_gradients),
         overheads=overheads,
         # what a pipeline accumulates besides the gradients of a micro-batch is what it reduces
         reduction_bytes=(
@@ -162,9 +178,31 @@ def facts_of(
         sharded_reduction_bytes=state.sharded_reduction or state.gradients,
         gathered_weight_bytes=state.weights,
         one_copy_per_node=on.dispatcher == "deepep",
-        stops_early=framework.recompute_stops_early,
         synchronous=framework.synchronous_attention,
         loss_traffic=framework.loss_traffic,
         selective=framework.selective,
         streamed=StreamedBytes(whole.weights, whole.gradients, sizes_whole.optimizer),
+    )
+
+
+def _saving(framework: Framework, state: StateBytes, job: Job) -> Saving:
+    """How layers save and free under a framework; weight gradients apart."""
+    return Saving(
+        operand_share=state.operands / job.element_bytes()[Element.COMPUTE] if state.operands else 1.0,
+        stops_early=framework.recompute_stops_early,
+        frees_by_operator=framework.frees == "operator",
+        copies=framework.saved_copies,
+        whole_tables=framework.tensor_rule == "dtensor",
+        loss_chunks=framework.loss_chunks,
+    )
+
+
+def _sizes(framework: Framework, state: StateBytes, job: Job, stages: int) -> ParameterBytes:
+    """What chips store per parameter under a framework."""
+    # working bytes of layers have their gradients where operators free what they read
+    sharded = 0.0 if framework.frees == "operator" else state.layer_gradients
+    return state.parameter_bytes(job.optimizer, staged=stages > 1)._replace(
+        by_weight=framework.gathered == "weight",
+        sharded_gradient=sharded,
+        late_gradients=framework.gradients == "computed" and stages == 1,
     )

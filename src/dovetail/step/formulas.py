@@ -15,11 +15,9 @@ from dovetail.arrays import Number, choose
 from dovetail.frameworks.parameter_bytes import ParameterBytes
 
 
-def optimizer_step_bytes(
-    used: Number, home: Number, zero_stage: Number, sizes: ParameterBytes, activations: Number
-) -> Number:
-    """What the optimizer's copies of the gradients it owns need beyond the activations."""
-    return beyond_activations(choose(zero_stage >= 1, home, used) * sizes.step_copy, activations)
+def optimizer_step_bytes(used: Number, home: Number, zero_stage: Number, sizes: ParameterBytes) -> Number:
+    """What the optimizer makes of the gradients it owns for its update."""
+    return choose(zero_stage >= 1, home, used) * sizes.step_copy
 
 
 def beyond_activations(step: Number, activations: Number) -> Number:
@@ -27,9 +25,9 @@ def beyond_activations(step: Number, activations: Number) -> Number:
     return np.maximum(step - activations, 0.0)
 
 
-def transient_peak(loss: Number, workspace: Number, transient: Number, layer_gradients: Number) -> Number:
+def transient_peak(loss: Number, working: Number, layer_gradients: Number) -> Number:
     """The larger of a stage's two transient peaks: the loss is over before the backward of a layer begins."""
-    return np.maximum(loss, workspace + transient + layer_gradients)
+    return np.maximum(loss, working + layer_gradients)
 
 
 def allocator_bytes(tensors: Number, overhead: Number) -> Number:
@@ -139,23 +137,23 @@ FORMULAS = (
     ),
     Formula(
         "parameters of a stage, tied ones once",
-        "dovetail.step.plan_kernels:stage_parameters",
+        "dovetail.step.memory_kernels:stage_parameters",
         ("evaluate", "search", "partition", "mapping", "simulation"),
     ),
     Formula(
         "stage memory by part",
-        "dovetail.step.plan_kernels:memory_parts",
+        "dovetail.step.memory_kernels:memory_parts",
         ("evaluate", "search", "partition", "simulation"),
     ),
     Formula(
         "transient peak",
         "dovetail.step.formulas:transient_peak",
-        ("evaluate", "search", "partition", "bounds", "simulation"),
+        ("partition", "bounds"),
     ),
     Formula(
         "optimizer's copies beyond the activations",
         "dovetail.step.formulas:beyond_activations",
-        ("evaluate", "search", "partition", "simulation"),
+        ("partition",),
     ),
     Formula(
         "allocator's overhead",

@@ -19,7 +19,7 @@ from dovetail.plans.overlaps import OverlapSwitches, Switch, overlaps_of, recomp
 from dovetail.plans.plan import Plan
 from dovetail.plans.space import BY_BLOCK, Choice, Space
 from dovetail.plans.stage_degrees import StageDegrees
-from dovetail.profile import LayerProfile, Recompute, recompute
+from dovetail.profile import LayerProfile, Recompute, Saving, recompute
 from dovetail.profile.modules import MODULES
 from dovetail.step.capacity import memory_limit
 from dovetail.step.evaluate import is_block, units_of
@@ -120,7 +120,7 @@ class ChoiceTimes:
     input_gradient_s: Floats
     weight_gradient_s: Floats
     saved_bytes: Floats
-    workspace_bytes: Floats
+    working_bytes: Floats
 
     def arrays(self) -> tuple[Floats, ...]:
         """The columns in order."""
@@ -169,7 +169,7 @@ class LayerTable:
             one_copy_per_node=self._switches[1].dispatcher == "deepep",
         )
         self.num_profiles = len(rows)
-        self._cache: dict[tuple[str, Choice], Recompute] = {}
+        self._cache: dict[tuple[str, Choice, Saving], Recompute] = {}
         self._times: dict[tuple[str, Choice, float, bool], tuple[Floats, ...]] = {}
 
     def column(self, field: str) -> Floats:
@@ -189,21 +189,20 @@ class LayerTable:
     def _layers(self) -> list[LayerProfile]:
         return [self.profiles.layers[name] for name in self.setting.classes]
 
-    def _recompute_of(self, name: str, choice: Choice, share: float) -> Recompute:
+    def _recompute_of(self, name: str, choice: Choice, share: float, *, sharded: bool = False) -> Recompute:
         """What a class saves where a share of its blocks makes a choice; embedding and head recompute nothing."""
-        layer = self.setting.graph.layers[name]
+        layer, facts = self.setting.graph.layers[name], self.setting.alone
         if not is_block(layer):
-            return self._policy_recompute(name, "none", 1.0)
-        operands = self.setting.alone.operand_share
-        recomputed = self._policy_recompute(name, _effect(layer, choice), operands)
-        return recomputed if share == 1 else recomputed.mixed(self._policy_recompute(name, "none", operands), share)
+            return self._policy_recompute(name, "none", facts.saves(sharded=sharded, narrow=False))
+        saving = facts.saves(sharded=sharded)
+        recomputed = self._policy_recompute(name, _effect(layer, choice), saving)
+        return recomputed if share == 1 else recomputed.mixed(self._policy_recompute(name, "none", saving), share)
 
-    def _policy_recompute(self, name: str, choice: Choice, operand_share: float) -> Recompute:
-        key = (name, choice)
+    def _policy_recompute(self, name: str, choice: Choice, saving: Saving) -> Recompute:
+        key = (name, choice, saving)
         if key not in self._cache:
-            layer, early = self.setting.graph.layers[name], self.setting.alone.stops_early
-            named = self.setting.alone.recomputed(choice)
-            self._cache[key] = recompute(layer, self.profiles.layers[name], named, operand_share, stops_early=early)
+            layer, named = self.setting.graph.layers[name], self.setting.alone.recomputed(choice)
+            self._cache[key] = recompute(layer, self.profiles.layers[name], named, saving)
         return self._cache[key]
 
     def choice_times(self, policies: Sequence[RecomputePolicy]) -> ChoiceTimes:
@@ -229,7 +228,7 @@ class LayerTable:
         overlaps, host_s = self._overlaps(allowed), self.setting.alone.overheads.host_s
         times = layer_times(self.profiles.layers[name], recomputed, overlaps, host_s)
         parts = (times.forward_s, times.input_gradient_s, times.weight_gradient_s)
-        return tuple(self._wide(part) for part in (*parts, recomputed.saved_bytes, recomputed.workspace_bytes))
+        return tuple(self._wide(part) for part in (*parts, recomputed.saved_bytes, recomputed.working_bytes))
 
     def sharded_policy(
         self, choice: Choice, share: float, rows: Ints, work: ShardingWork, states: Ints, stages: int
@@ -239,8 +238,9 @@ class LayerTable:
         facts, overlaps = self.setting.facts(stages), self._overlaps_of(allowed, stages, rows)
         columns: list[list[Floats]] = []
         for number, (name, profile) in enumerate(zip(self.setting.classes, self._layers, strict=True)):
-            recomputed = _taken_recompute(self._recompute_of(name, choice, share), rows, self.num_profiles)
-            if choice == "full" and not facts.stops_early and is_block(self.setting.graph.layers[name]):
+            recomputed = self._recompute_of(name, choice, share, sharded=True)
+            recomputed = _taken_recompute(recomputed, rows, self.num_profiles)
+            if choice == "full" and not facts.saving.stops_early and is_block(self.setting.graph.layers[name]):
                 # a full recompute launches the gathering of its weights too
                 launches = share * work.forward_kernels[states, number]
                 recomputed = replace(recomputed, added_kernels=recomputed.added_kernels + launches)
@@ -248,7 +248,7 @@ class LayerTable:
             times = layer_times(taken, recomputed, overlaps, facts.overheads.host_s)
             parts = (times.forward_s, times.input_gradient_s, times.weight_gradient_s)
             columns.append(
-                [np.broadcast_to(p, len(rows)) for p in (*parts, recomputed.saved_bytes, recomputed.workspace_bytes)]
+                [np.broadcast_to(p, len(rows)) for p in (*parts, recomputed.saved_bytes, recomputed.working_bytes)]
             )
         return [np.stack([column[i] for column in columns], axis=1) for i in range(5)]
 
@@ -322,6 +322,7 @@ def _taken_recompute(recomputed: Recompute, rows: Ints, num_profiles: int) -> Re
         saved_bytes=_taken(recomputed.saved_bytes, rows, num_profiles),
         added_s=_taken(recomputed.added_s, rows, num_profiles),
         workspace_bytes=_taken(recomputed.workspace_bytes, rows, num_profiles),
+        working_bytes=_taken(recomputed.working_bytes, rows, num_profiles),
         added_kernels=_taken(recomputed.added_kernels, rows, num_profiles),
         added_collective_s={name: _taken(s, rows, num_profiles) for name, s in recomputed.added_collective_s.items()},
     )

@@ -7,12 +7,27 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail.arrays import Array, Bools, Floats, Ints
+from dovetail.arrays import Array, Floats, Ints
 from dovetail.frameworks import ParameterBytes
+from dovetail.models.model import EMBEDDING, HEAD, PREDICTION
+from dovetail.plans.plan import Plan
 from dovetail.profile import LayerProfile, Recompute
+from dovetail.step.facts import FrameworkFacts
+from dovetail.step.memory_kernels import (
+    IS_BLOCK,
+    IS_EMBEDDING,
+    IS_HEAD,
+    LAST,
+    PARTS,
+    PHASES,
+    UPDATE,
+    OneRun,
+    gathered_parameters,
+    memory_by_stage,
+    parameters_by_stage,
+)
 from dovetail.step.plan_columns import LayerColumns, ProfileColumns, StateColumns
-from dovetail.step.plan_kernels import PARTS, gathered_parameters, memory_by_stage, parameters_by_stage
-from dovetail.step.stages import ChunkContent, layer_counts
+from dovetail.step.stages import ChunkContent, class_of, layer_counts
 
 #: Parts that are there from the first step to the last.
 STATE = ("weights", "gradients", "optimizer")
@@ -26,7 +41,7 @@ class MemoryTables:
     layers: LayerColumns
     profiles: ProfileColumns
     states: StateColumns
-    has_loss: Bools
+    kinds: Ints
 
     @staticmethod
     def of(
@@ -50,7 +65,7 @@ class MemoryTables:
                 nothing,
                 nothing,
                 _row(recomputed[name].saved_bytes for name in names),
-                _row(recomputed[name].workspace_bytes for name in names),
+                _row(recomputed[name].working_bytes for name in names),
             ),
             ProfileColumns(
                 untied=whole - tied.sum(axis=2),
@@ -59,12 +74,11 @@ class MemoryTables:
                 dense=_row(layer.dense_parameters for layer in layers),
                 largest=_row(layer.largest_weight for layer in layers),
                 second=_row(layer.second_weight for layer in layers),
-                transient=_row(layer.transient_bytes for layer in layers),
                 loss=_row(losses.get(name, zero) for name in names),
-                stream=np.zeros(1),
+                stream=np.array([max(_number(layer.stream_bytes) for layer in layers)]),
             ),
             StateColumns(home - tied_home.sum(axis=2), tied_home, nothing, nothing),
-            np.array([name in losses for name in names], np.bool_),
+            class_kinds(names),
         )
 
     def counts(self, *stages: Sequence[ChunkContent]) -> Ints:
@@ -80,19 +94,60 @@ class MemoryTables:
         """Parameters that a chip of each stage uses, and those whose state it has; tied ones count once."""
         return parameters_by_stage(self.counts(*stages), self.profiles, self.states)
 
-    def gathered(self, contents: Sequence[ChunkContent], *, by_weight: bool) -> float:
-        """Parameters that are whole at once under ZeRO-3."""
-        return gathered_parameters(self.counts(contents), 0, self.profiles, 0, by_weight)
+    def gathered(self, contents: Sequence[ChunkContent]) -> float:
+        """Parameters that are whole at once under ZeRO-3 where weights are fetched one by one."""
+        return gathered_parameters(self.counts(contents), 0, self.profiles, 0)
 
-    def parts(
-        self, stages: Sequence[Sequence[ChunkContent]], sizes: ParameterBytes, zero_stage: int, activations: Floats
-    ) -> list[dict[str, float]]:
-        """Bytes of every stage's tensors by part, with what it saves for its backwards at the peak."""
+    def by_phase(
+        self,
+        stages: Sequence[Sequence[ChunkContent]],
+        sizes: ParameterBytes,
+        zero_stage: int,
+        activations: Floats,
+        run: OneRun,
+    ) -> list[dict[str, dict[str, float]]]:
+        """Bytes of every stage's tensors by phase and part, with what it saves for its backwards at the peak."""
         table = memory_by_stage(
-            self.counts(*stages), self.layers, self.profiles, self.states, sizes, self.has_loss, zero_stage, activations
+            self.counts(*stages),
+            self.layers,
+            self.profiles,
+            self.states,
+            sizes,
+            self.kinds,
+            zero_stage,
+            activations,
+            run,
         )
-        rows: list[list[float]] = table.tolist()
-        return [dict(zip(PARTS, row, strict=True)) for row in rows]
+        rows: list[list[list[float]]] = table.tolist()
+        return [
+            {
+                when: dict(zip(PARTS, parts, strict=True))
+                for when, parts in zip(PHASES, of_stage, strict=True)
+                if any(parts) or when in (PHASES[LAST], PHASES[UPDATE])
+            }
+            for of_stage in rows
+        ]
+
+
+def one_run(plan: Plan) -> OneRun:
+    """Whether a step has one stage, and one micro-batch on it."""
+    alone = plan.pipeline_parallel == 1
+    return OneRun(alone, alone and plan.num_microbatches == 1)
+
+
+def loss_bytes(layers: Mapping[str, LayerProfile], facts: FrameworkFacts) -> dict[str, Floats]:
+    """Bytes of the losses at their peak, by the layers that have one."""
+    return {
+        name: facts.loss_bytes(profile.logits, profile.sharded_vocabulary)
+        for name, profile in layers.items()
+        if float(np.max(profile.logits))
+    }
+
+
+def class_kinds(names: Iterable[str]) -> Ints:
+    """What classes of layers are, for kernels: blocks, embedding, or heads with a loss."""
+    kinds = {EMBEDDING: IS_EMBEDDING, HEAD: IS_HEAD, PREDICTION: IS_HEAD}
+    return np.array([kinds.get(class_of(name), IS_BLOCK) for name in names], np.int64)
 
 
 def _row(values: Iterable[Array]) -> Floats:

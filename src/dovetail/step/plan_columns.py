@@ -9,17 +9,17 @@ from dovetail.frameworks import ParameterBytes
 
 
 class LayerColumns(NamedTuple):
-    """Layer rows × classes: seconds of a micro-batch, bytes it saves, bytes of its recompute workspace."""
+    """Layer rows × classes: seconds of a micro-batch, bytes it saves, and bytes beyond them in its backward."""
 
     forward_s: Floats
     input_gradient_s: Floats
     weight_gradient_s: Floats
     saved: Floats
-    workspace: Floats
+    working: Floats
 
 
 class ProfileColumns(NamedTuple):
-    """Layer profiles × classes: parameters of one chip (tied ones by weight) and transient bytes."""
+    """Layer profiles × classes: parameters of one chip (tied ones by weight) and bytes of losses."""
 
     untied: Floats
     tied: Floats
@@ -28,7 +28,6 @@ class ProfileColumns(NamedTuple):
     #: the largest weight, and the next
     largest: Floats
     second: Floats
-    transient: Floats
     loss: Floats
     #: by profile: bytes a stage hands on
     stream: Floats

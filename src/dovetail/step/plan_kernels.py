@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from dovetail.arrays import Bools, Floats, Ints
-from dovetail.frameworks import ParameterBytes
+from dovetail.arrays import Floats, Ints
 from dovetail.pipeline.compiled_formulas import peak_saved
 from dovetail.pipeline.longest_path_kernels import least_step
 from dovetail.plans.pipeline_schedule import DUAL_PIPE
@@ -14,11 +13,9 @@ from dovetail.step.compiled_formulas import (
     allocator_bytes,
     exposed,
     optimizer_seconds,
-    optimizer_step_bytes,
     overlap_budget,
-    state_bytes,
-    transient_peak,
 )
+from dovetail.step.memory_kernels import OneRun, fullest_bytes, stage_parameters
 from dovetail.step.plan_columns import (
     FrameworkColumns,
     LayerColumns,
@@ -37,7 +34,7 @@ def evaluate_plans(
     states: StateColumns,
     partitions: PartitionColumns,
     facts: FrameworkColumns,
-    has_loss: Bools,
+    kinds: Ints,
     most: int,
 ) -> tuple[Floats, Floats, Floats]:
     """Seconds of every plan's pipeline, of its end of step, and bytes of its fullest stage.
@@ -60,7 +57,7 @@ def evaluate_plans(
                 forward, backward, links, fill, drain,
             )  # fmt: skip
             _activations(plans, partitions, i, saved, activations, by_chunk)
-        after[i], peak[i] = _stages(plans, layers, profiles, states, partitions, facts, has_loss, i, activations)
+        after[i], peak[i] = _stages(plans, layers, profiles, states, partitions, facts, kinds, i, activations)
     return pipeline, after, peak
 
 
@@ -131,7 +128,7 @@ def _stages(
     states: StateColumns,
     partitions: PartitionColumns,
     facts: FrameworkColumns,
-    has_loss: Bools,
+    kinds: Ints,
     i: int,
     activations: Floats,
 ) -> tuple[float, float]:
@@ -143,7 +140,7 @@ def _stages(
         partitions.first_content[partition],
         partitions.first_content[partition + 1] - partitions.first_content[partition],
     )
-    end_of_step, peak = 0.0, 0.0
+    end_of_step, peak, run = 0.0, 0.0, OneRun(p == 1, m == 1 and p == 1)
     for content in range(count):
         place = int(first + content)
         forward, backward, reduction, gathering = 0.0, 0.0, 0.0, 0.0
@@ -160,170 +157,9 @@ def _stages(
         reduced = exposed(reduction, facts.hidden_reduction[staged], behind)
         gathered = exposed(gathering, facts.hidden_gathering[staged], ahead)
         end_of_step = max(end_of_step, reduced + gathered + optimizer_seconds(home, facts.update_s))
-        parts = memory_parts(
-            partitions.contents,
-            place,
-            layers,
-            row,
-            profiles,
-            profile,
-            used,
-            home,
-            sizes,
-            has_loss,
-            zero,
-            activations[content],
-        )
-        tensors = 0.0
-        for part in parts:
-            tensors += part
+        tensors = fullest_bytes(
+            partitions.contents, place, layers, row, profiles, profile, used, home, sizes, kinds, zero,
+            activations[content], run,
+        )  # fmt: skip
         peak = max(peak, tensors + allocator_bytes(tensors, facts.allocator) + facts.context_bytes)
     return end_of_step, peak
-
-
-@njit(cache=True)
-def stage_parameters(
-    contents: Ints, place: int, profiles: ProfileColumns, profile: int, states: StateColumns, state: int
-) -> tuple[float, float]:
-    """Parameters a chip of a stage uses and those whose state it has; tied ones count once."""
-    used, home = 0.0, 0.0
-    classes = contents.shape[1]
-    for c in range(classes):
-        number = contents[place, c]
-        if number:
-            used += number * profiles.untied[profile, c]
-            home += number * states.untied[state, c]
-    for w in range(profiles.tied.shape[2]):
-        for c in range(classes):
-            if contents[place, c] and profiles.tied[profile, c, w] > 0:
-                used += profiles.tied[profile, c, w]
-                home += states.tied[state, c, w]
-                break
-    return used, home
-
-
-@njit(cache=True)
-def parameters_by_stage(contents: Ints, profiles: ProfileColumns, states: StateColumns) -> Floats:
-    """`stage_parameters` of the stages of one plan, whose tables have one row: stages × (used, home)."""
-    parameters = np.empty((len(contents), 2))
-    for place in range(len(contents)):
-        parameters[place] = stage_parameters(contents, place, profiles, 0, states, 0)
-    return parameters
-
-
-#: The parts of a stage's memory, in the order of `memory_parts`.
-PARTS = (
-    "weights", "gradients", "optimizer", "activations", "recompute workspace", "transient", "layer gradients", "loss",
-    "gathered weights", "optimizer step",
-)  # fmt: skip
-
-
-@njit(cache=True)
-def memory_parts(
-    contents: Ints,
-    place: int,
-    layers: LayerColumns,
-    row: int,
-    profiles: ProfileColumns,
-    profile: int,
-    used: float,
-    home: float,
-    sizes: ParameterBytes,
-    has_loss: Bools,
-    zero: int,
-    activations: float,
-) -> tuple[float, float, float, float, float, float, float, float, float, float]:
-    """Bytes of one stage's tensors by part (`PARTS`): where the loss is the larger peak, the others are 0."""
-    weights, gradients, optimizer = state_bytes(used, home, zero, sizes)
-    loss, workspace, transient, of_layer = _transients(
-        contents, place, layers, row, profiles, profile, has_loss, zero, sizes.by_weight
-    )
-    of_layer *= sizes.layer_gradient
-    at_peak = transient_peak(loss, workspace, transient, of_layer)
-    gathered = 0.0
-    if zero == 3:
-        gathered = gathered_parameters(contents, place, profiles, profile, sizes.by_weight) * sizes.weight
-    step = optimizer_step_bytes(used, home, zero, sizes, activations + at_peak + gathered)
-    if at_peak > workspace + transient + of_layer:
-        return weights, gradients, optimizer, activations, 0.0, 0.0, 0.0, at_peak, gathered, step
-    return weights, gradients, optimizer, activations, workspace, transient, of_layer, 0.0, gathered, step
-
-
-@njit(cache=True)
-def memory_by_stage(
-    contents: Ints,
-    layers: LayerColumns,
-    profiles: ProfileColumns,
-    states: StateColumns,
-    sizes: ParameterBytes,
-    has_loss: Bools,
-    zero: int,
-    activations: Floats,
-) -> Floats:
-    """`memory_parts` of the stages of one plan, whose tables have one row: stages × parts."""
-    parts = np.empty((len(contents), 10))
-    for place in range(len(contents)):
-        used, home = stage_parameters(contents, place, profiles, 0, states, 0)
-        bytes_of = memory_parts(
-            contents, place, layers, 0, profiles, 0, used, home, sizes, has_loss, zero, activations[place]
-        )
-        for number in range(10):
-            parts[place, number] = bytes_of[number]
-    return parts
-
-
-@njit(cache=True)
-def _transients(
-    contents: Ints,
-    place: int,
-    layers: LayerColumns,
-    row: int,
-    profiles: ProfileColumns,
-    profile: int,
-    has_loss: Bools,
-    zero: int,
-    by_weight: bool,
-) -> tuple[float, float, float, float]:
-    """The largest loss, recompute workspace, transient bytes and parameters of a layer's own gradients on a stage.
-
-    Sharded gradients are whole until they are reduced. Accumulated ones are written in place by grouped products of
-    experts, while products every token uses have a gradient of their own first.
-    """
-    loss, workspace, transient, gradients = 0.0, 0.0, 0.0, 0.0
-    for c in range(contents.shape[1]):
-        if contents[place, c]:
-            workspace = max(workspace, layers.workspace[row, c])
-            if has_loss[c]:
-                loss = max(loss, profiles.loss[profile, c])
-            else:
-                transient = max(transient, profiles.transient[profile, c])
-            if zero < 2:
-                gradients = max(gradients, profiles.dense[profile, c])
-            else:
-                gradients = max(gradients, profiles.largest[profile, c] if by_weight else profiles.whole[profile, c])
-    return loss, workspace, transient, gradients
-
-
-@njit(cache=True)
-def gathered_parameters(contents: Ints, place: int, profiles: ProfileColumns, profile: int, by_weight: bool) -> float:
-    """Parameters that are whole at once under ZeRO-3: what is at work and what is fetched ahead.
-
-    Of weights that are fetched one by one these are the largest two of a stage, and no weight is fetched ahead of
-    itself; one that embedding and head share counts once.
-    """
-    whole, first, second, shared = 0.0, 0.0, 0.0, 0.0
-    for c in range(contents.shape[1]):
-        if contents[place, c]:
-            whole = max(whole, profiles.whole[profile, c])
-            largest, following = profiles.largest[profile, c], profiles.second[profile, c]
-            if contents[place, c] > 1 and following == 0:
-                # layers of one weight: it is followed by that of the next layer
-                following = largest
-            for w in range(profiles.tied.shape[2]):
-                if profiles.tied[profile, c, w] > 0:
-                    shared, largest = max(shared, largest), 0.0
-            for weight in (largest, following):
-                first, second = max(first, weight), max(second, min(first, weight))
-    if not by_weight:
-        return 2 * whole
-    return max(first, shared) + max(second, min(first, shared))

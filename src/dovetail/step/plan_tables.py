@@ -22,6 +22,7 @@ from dovetail.plans.runs import rules_of
 from dovetail.plans.skeletons import AXIS_ORDERS, NAMES, PlanSkeletons
 from dovetail.plans.stage_degrees import StageDegrees
 from dovetail.step.layer_tables import ChoiceTimes, LayerTable, RecomputePolicy, Setting, by_structure, whole_layers
+from dovetail.step.memory import class_kinds
 from dovetail.step.partition_table import PartitionTable
 from dovetail.step.plan_columns import FrameworkColumns, LayerColumns, ProfileColumns, StateColumns
 from dovetail.step.state_tables import StateSharding, StateTable
@@ -156,8 +157,7 @@ class Tables:
             dense=table.column("dense_parameters"),
             largest=table.column("largest_weight"),
             second=table.column("second_weight"),
-            transient=table.column("transient_bytes"),
-            loss=table.column("logits") * facts.logits_bytes / facts.loss_chunks,
+            loss=facts.loss_bytes(table.column("logits"), table.column("sharded_vocabulary")),
             stream=table.column("stream_bytes").max(axis=1),
         )
 
@@ -275,12 +275,18 @@ class Tables:
             states.home - states.tied_home.sum(axis=2), states.tied_home, states.reduction_s, states.gathering_s
         )
 
-    def state_bytes(self, used: Floats, home: Floats, zero_stage: Ints, stages: Ints) -> Floats:
-        """What the state of parameters takes under the ZeRO stage in effect, with one stage or with several."""
-        alone, staged = (
-            sum(state_bytes(used, home, zero_stage, sizes)) for sizes in (self.facts.alone, self.facts.staged)
-        )
-        return np.where(stages > 1, staged, alone)
+    def state_bytes(
+        self, used: Floats, home: Floats, zero_stage: Ints, stages: Ints, microbatches: Ints | None = None
+    ) -> Floats:
+        """What the state of parameters takes under the ZeRO stage in effect, with one stage or with several.
+
+        With a number of micro-batches, what is there of it beside activations: gradients may come later.
+        """
+        alone, staged = (state_bytes(used, home, zero_stage, sizes) for sizes in (self.facts.alone, self.facts.staged))
+        whole = sum(alone)
+        if self.facts.alone.late_gradients and microbatches is not None:
+            whole = np.where(microbatches == 1, alone[0] + alone[2], whole)
+        return np.where(stages > 1, sum(staged), whole)
 
     def zero_stages(self) -> Ints:
         """The ZeRO stage of every state so far."""
@@ -291,9 +297,9 @@ class Tables:
         return np.array([key.sharded_work for key in self.states.keys], np.bool_)
 
     @property
-    def has_loss(self) -> Bools:
-        """Whether a class has a loss."""
-        return np.any(self._columns[0].loss > 0, axis=0, keepdims=True)[0]
+    def kinds(self) -> Ints:
+        """What each class is: block, embedding or head."""
+        return class_kinds(self.setting.classes)
 
 
 def _fastest(table: LayerTable) -> LayerColumns:
@@ -304,7 +310,7 @@ def _fastest(table: LayerTable) -> LayerColumns:
         none.input_gradient_s[:, 0],
         none.weight_gradient_s[:, 0],
         np.minimum(full.saved_bytes, none.saved_bytes)[:, 0],
-        np.minimum(full.workspace_bytes, none.workspace_bytes)[:, 0],
+        np.minimum(full.working_bytes, none.working_bytes)[:, 0],
     )
 
 

@@ -49,6 +49,11 @@ def damaged_name(name: str, kind: int) -> str:
     return f"{name} [{kind}]" if kind else name
 
 
+def class_of(name: str) -> str:
+    """The layer class of a name in a chunk's content."""
+    return name.split(" ", 1)[0]
+
+
 def variant_name(layer: str, choice: int) -> str:
     """What blocks of a layer class are called that make this one of a plan's recompute choices."""
     return f"{layer} ({choice})"

@@ -86,7 +86,8 @@ class StateTable:
         new = [key for key in dict.fromkeys(keys) if key not in self._rows]
         groups: dict[tuple[Strategy, Strategy, bool], list[tuple[StateSharding, Arrangement]]] = {}
         for key in new:
-            arranged = arrange(self._plan(key), self.setting.graph, self.setting.cluster)
+            rule = self.setting.framework.tensor_rule
+            arranged = arrange(self._plan(key), self.setting.graph, self.setting.cluster, rule)
             base = replace(self.degrees[key.degrees].arranged.strategy, context="all_gather")
             groups.setdefault((arranged.strategy, base, key.stages > 1), []).append((key, arranged))
         for members in groups.values():

@@ -70,7 +70,7 @@ def without_launch_files(name: str) -> Framework:
 
 def test_nothing_is_changed_that_a_row_does_not_say():
     for name in frameworks.names():
-        assert framework_of(name, row(name), 1) == without_launch_files(name)
+        assert framework_of(name, row(name)) == without_launch_files(name)
 
 
 def test_recipes_of_nvidia_for_dense_models_overlap_tensor_parallelism():
@@ -106,7 +106,7 @@ def test_what_a_framework_always_or_never_overlaps_is_left_to_it():
 
 def test_pure_precision_reduces_in_bf16():
     plain, pure = (
-        framework_of("fsdp", row("llm-foundry", precision_as_written=written), 1)
+        framework_of("fsdp", row("fsdp", precision_as_written=written))
         for written in ("bf16 / FSDP mixed_precision=DEFAULT", "bf16 / FSDP mixed_precision=PURE")
     )
     assert plain == without_launch_files("fsdp")
@@ -119,19 +119,25 @@ def test_pure_precision_reduces_in_bf16():
 
 
 @pytest.mark.parametrize(
-    ("source", "tensor", "logits"),
+    ("source", "logits"),
     [
-        ("torchtitan paper, 2024", 1, EAGER_LOGITS_BYTES),
-        ("torchtitan paper, 2024", 8, PARALLEL_LOGITS_BYTES),
-        ("torchtitan benchmarks of 2025", 8, None),
-        ("elsewhere, 2024", 8, None),
+        ("torchtitan paper, 2024", (EAGER_LOGITS_BYTES, PARALLEL_LOGITS_BYTES)),
+        ("torchtitan benchmarks of 2025", None),
+        ("elsewhere, 2024", None),
     ],
 )
-def test_losses_of_torchtitan_before_2025_ran_operator_by_operator(source, tensor, logits):
+def test_losses_of_torchtitan_before_2025_ran_operator_by_operator(source, logits):
     for name in ("torchtitan", "fsdp"):
-        found = framework_of(name, row("torchtitan", source=source), tensor)
-        assert found.logits_bytes == (logits or frameworks.load(name).logits_bytes)
-    assert framework_of("maxtext", row("MaxText", source=source), tensor) == without_launch_files("maxtext")
+        found, known = framework_of(name, row("torchtitan", source=source)), frameworks.load(name)
+        expected = logits or (known.logits_bytes, known.sharded_logits_bytes)
+        assert (found.logits_bytes, found.sharded_logits_bytes) == expected
+    assert framework_of("maxtext", row("MaxText", source=source)) == without_launch_files("maxtext")
+
+
+@pytest.mark.parametrize("framework", ["llm-foundry", "Composer FSDP", "metaseq (FairScale FSDP)"])
+def test_trainers_with_fused_kernels_save_no_copies(framework):
+    found = framework_of("fsdp", row(framework))
+    assert (found.saved_copies, found.logits_bytes, found.sharded_logits_bytes) == ((), 4.0, None)
 
 
 def test_a_read_run_has_its_framework_as_its_row_tells(tmp_path):

@@ -224,6 +224,8 @@ def test_a_chain_counts_what_an_evaluation_counts(kind):
     builder = ChainBuilder(found.plan, profiled, found.cluster.chip.usable_bytes)
     chain = builder.chain(relaxed=False)
     stages = found.plan.pipeline_parallel
+    # what of a layer's weights and gradients is whole differs with its neighbours
+    sharded_by_layers = found.plan.zero_stage >= 2 and not facts.parameter_bytes.by_weight
     random = np.random.default_rng(7)
     for _ in range(5):
         ends = np.cumsum([1 + found.plan.layers_per_stage[0], *found.plan.layers_per_stage[1:]])
@@ -233,8 +235,16 @@ def test_a_chain_counts_what_an_evaluation_counts(kind):
         plan = builder.placed(placement)
         answer = evaluate(plan, found.job, found.cluster, found.framework)
         for stage, parts in enumerate(answer.memory_by_stage):
-            counted = stage_bytes(chain, stage, placement.chunks[stage::stages], options)
-            assert counted * (1 + facts.allocator_overhead) + facts.context_bytes == pytest.approx(sum(parts.values()))
+            most, least = (
+                stage_bytes(builder.chain(relaxed=r), stage, placement.chunks[stage::stages], options)
+                * (1 + facts.allocator_overhead)
+                + facts.context_bytes
+                for r in (False, True)
+            )
+            assert least <= sum(parts.values()) * (1 + 1e-9)
+            assert most >= sum(parts.values()) * (1 - 1e-9)
+            if not sharded_by_layers:
+                assert most == pytest.approx(sum(parts.values()))
         seconds = partition_seconds(chain, placement) + builder.constant_s(answer.breakdown)
         assert seconds <= answer.step_time_s * (1 + 1e-12)
         assert seconds >= answer.step_time_s * 0.9

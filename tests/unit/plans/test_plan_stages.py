@@ -35,7 +35,7 @@ def test_the_share_of_recomputed_blocks_is_a_share(refusal, share):
 
 def test_a_share_of_recomputed_blocks_costs_its_share():
     def figures(saved: float, added: float, workspace: float) -> Recompute:
-        return Recompute(np.asarray(saved), np.asarray(added), np.asarray(workspace))
+        return Recompute(np.asarray(saved), np.asarray(added), np.asarray(workspace), np.asarray(workspace))
 
     mean = figures(10.0, 2.0, 90.0).mixed(figures(100.0, 0.0, 0.0), 0.25)
     assert (float(mean.saved_bytes), float(mean.added_s), float(mean.workspace_bytes)) == (77.5, 0.5, 90.0)

@@ -9,7 +9,7 @@ import pytest
 from dovetail.cost.calibration import calibration
 from dovetail.graph import LayerGraph
 from dovetail.plans.plan_file import task_of
-from dovetail.profile import LayerProfile, Recompute, recompute
+from dovetail.profile import LayerProfile, Recompute, Saving, recompute
 from dovetail.step.evaluate import evaluate, step_of
 from dovetail.step.facts import facts_of
 from valid_plans import EXPERTS, Document, model, with_changes
@@ -35,7 +35,7 @@ def block() -> tuple[LayerGraph, LayerProfile]:
 
 def chosen(block: tuple[LayerGraph, LayerProfile], choice: object, *, early: bool) -> Recompute:
     graph, profile = block
-    return recompute(graph, profile, choice, stops_early=early)  # type: ignore[arg-type]
+    return recompute(graph, profile, choice, Saving(stops_early=early))  # type: ignore[arg-type]
 
 
 def test_the_last_product_and_the_sum_behind_it_are_left_out(block):

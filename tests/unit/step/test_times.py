@@ -31,7 +31,7 @@ from valid_plans import Document, model, with_changes
 
 SECONDS = st.floats(1e-7, 10)
 ZERO = np.zeros(())
-NOTHING = Recompute(ZERO, ZERO, ZERO)
+NOTHING = Recompute(ZERO, ZERO, ZERO, ZERO)
 
 #: A model so small that its kernels are over before the next is launched.
 TINY: Document = {

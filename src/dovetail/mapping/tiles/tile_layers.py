@@ -130,7 +130,7 @@ class TileLayers:
         if working and "weights" in self.skeleton.store:
             # two weights are gathered at a time, and the gradient of one
             sizes = self.facts.parameter_bytes
-            return replace(setting, working_bytes=2 * sizes.weight + sizes.layer_gradient)
+            return replace(setting, working_bytes=2 * sizes.weight + sizes.sharded_gradient)
         return setting
 
     def work_setting(self, layer: LayerGraph) -> LayerSetting:

@@ -224,7 +224,7 @@ class SkeletonBounds:
             for staged in (False, True):
                 sizes = self._facts[staged].parameter_bytes
                 two = [_largest_two(layer) if sizes.by_weight else (_parameters([layer]),) * 2 for layer in layers]
-                at_work = min((one + other) * sizes.weight + one * sizes.layer_gradient for one, other in two)
+                at_work = min((one + other) * sizes.weight + one * sizes.sharded_gradient for one, other in two)
                 needed[int(staged)] += at_work / dies[0]
         if "activations" in self._store:
             of_blocks = [self._classes[name].saved_bytes for name in self._blocks]
@@ -342,7 +342,7 @@ class SkeletonBounds:
     @property
     def _share(self) -> float:
         """The width in which products save their inputs, over the width they are written in."""
-        return self._facts[False].operand_share
+        return self._facts[False].saving.operand_share
 
     def _saved(self, shapes: LocalShapes) -> tuple[Floats, Floats]:
         """Bytes of a micro-batch of each size on all dies: of saved inputs, and of saved outputs by operator."""

@@ -1,0 +1,301 @@
+"""Compiled memory of a stage's chips: what is there at each phase of a step, by part."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from dovetail.arrays import Floats, Ints
+from dovetail.frameworks import ParameterBytes
+from dovetail.step.compiled_formulas import optimizer_step_bytes, state_bytes
+from dovetail.step.plan_columns import LayerColumns, ProfileColumns, StateColumns
+
+
+@njit(cache=True)
+def stage_parameters(
+    contents: Ints, place: int, profiles: ProfileColumns, profile: int, states: StateColumns, state: int
+) -> tuple[float, float]:
+    """Parameters a chip of a stage uses and those whose state it has; tied ones count once."""
+    used, home = 0.0, 0.0
+    classes = contents.shape[1]
+    for c in range(classes):
+        number = contents[place, c]
+        if number:
+            used += number * profiles.untied[profile, c]
+            home += number * states.untied[state, c]
+    for w in range(profiles.tied.shape[2]):
+        for c in range(classes):
+            if contents[place, c] and profiles.tied[profile, c, w] > 0:
+                used += profiles.tied[profile, c, w]
+                home += states.tied[state, c, w]
+                break
+    return used, home
+
+
+@njit(cache=True)
+def parameters_by_stage(contents: Ints, profiles: ProfileColumns, states: StateColumns) -> Floats:
+    """`stage_parameters` of the stages of one plan, whose tables have one row: stages × (used, home)."""
+    parameters = np.empty((len(contents), 2))
+    for place in range(len(contents)):
+        parameters[place] = stage_parameters(contents, place, profiles, 0, states, 0)
+    return parameters
+
+
+#: The parts of a stage's memory, in the order of `memory_parts`.
+PARTS = (
+    "weights", "gradients", "optimizer", "activations", "layer at work", "layer gradients", "loss", "gathered weights",
+    "optimizer step",
+)  # fmt: skip
+#: The phases of a step at which memory can be fullest.
+PHASES = (
+    "loss", "backward of the head", "backward of the last layer", "backward of the first layer",
+    "backward of the embedding", "optimizer",
+)  # fmt: skip
+LOSS, HEAD, LAST, FIRST, EMBEDDING, UPDATE = range(6)
+
+#: What a class of layers is: `kinds` of kernels.
+IS_BLOCK, IS_EMBEDDING, IS_HEAD = range(3)
+
+
+class OneRun(NamedTuple):
+    """What of a step decides when gradients and activations are there: one stage, and one micro-batch on it."""
+
+    one_stage: bool
+    one_microbatch: bool
+
+
+@njit(cache=True)
+def memory_parts(
+    contents: Ints,
+    place: int,
+    layers: LayerColumns,
+    row: int,
+    profiles: ProfileColumns,
+    profile: int,
+    used: float,
+    home: float,
+    sizes: ParameterBytes,
+    kinds: Ints,
+    zero: int,
+    activations: float,
+    run: OneRun,
+    phase: int,
+) -> tuple[float, float, float, float, float, float, float, float, float]:
+    """Bytes of one stage's tensors by part (`PARTS`) at a phase of the step; all 0 where it cannot be the fullest.
+
+    Gradients of one micro-batch may come with the backward of their layers: none is there at the loss, and all are when
+    the embedding is done.
+    """
+    weights, gradients, optimizer = state_bytes(used, home, zero, sizes)
+    if phase == UPDATE:
+        step = optimizer_step_bytes(used, home, zero, sizes)
+        return weights, gradients, optimizer, 0.0, 0.0, 0.0, 0.0, 0.0, step
+    units, late = zero >= 2 and not sizes.by_weight, sizes.late_gradients and run.one_microbatch
+    whole, saved_head = _whole_by_kind(contents, place, layers, row, profiles, profile, kinds)
+    if phase in (HEAD, FIRST, EMBEDDING) and not (units and (late or phase != FIRST)):
+        return 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    saved, freed, working, of_layer, reduced, gathered, loss = _at_work(
+        contents, place, layers, row, profiles, profile, sizes, kinds, zero, whole, gradients / max(used, 1.0), phase
+    )
+    if late and used > 0:
+        done = (0.0, 0.0, whole[IS_HEAD], used - whole[IS_BLOCK] - whole[IS_EMBEDDING], used - whole[IS_EMBEDDING])[
+            phase
+        ]
+        gradients *= min(max(done / used, 0.0), 1.0)
+    if phase == LAST and units and run.one_stage:
+        activations -= saved_head
+    if phase >= FIRST:
+        activations = saved
+    activations -= freed
+    return weights, gradients + reduced, optimizer, activations, working, of_layer, loss, gathered, 0.0
+
+
+@njit(cache=True)
+def fullest_bytes(
+    contents: Ints,
+    place: int,
+    layers: LayerColumns,
+    row: int,
+    profiles: ProfileColumns,
+    profile: int,
+    used: float,
+    home: float,
+    sizes: ParameterBytes,
+    kinds: Ints,
+    zero: int,
+    activations: float,
+    run: OneRun,
+) -> float:
+    """Bytes of a stage's tensors at its fullest phase."""
+    fullest = 0.0
+    for phase in range(6):
+        parts = memory_parts(
+            contents, place, layers, row, profiles, profile, used, home, sizes, kinds, zero, activations, run, phase
+        )
+        tensors = 0.0
+        for part in parts:
+            tensors += part
+        fullest = max(fullest, tensors)
+    return fullest
+
+
+@njit(cache=True)
+def memory_by_stage(
+    contents: Ints,
+    layers: LayerColumns,
+    profiles: ProfileColumns,
+    states: StateColumns,
+    sizes: ParameterBytes,
+    kinds: Ints,
+    zero: int,
+    activations: Floats,
+    run: OneRun,
+) -> Floats:
+    """`memory_parts` of the stages of one plan, whose tables have one row: stages × phases × parts."""
+    parts = np.zeros((len(contents), 6, 9))
+    for place in range(len(contents)):
+        used, home = stage_parameters(contents, place, profiles, 0, states, 0)
+        for phase in range(6):
+            bytes_of = memory_parts(
+                contents, place, layers, 0, profiles, 0, used, home, sizes, kinds, zero, activations[place], run, phase
+            )
+            for number in range(9):
+                parts[place, phase, number] = bytes_of[number]
+    return parts
+
+
+@njit(cache=True)
+def _whole_by_kind(
+    contents: Ints, place: int, layers: LayerColumns, row: int, profiles: ProfileColumns, profile: int, kinds: Ints
+) -> tuple[tuple[float, float, float], float]:
+    """Parameters of the largest block, embedding and head of a stage, and what its heads save."""
+    block, embedding, head, saved = 0.0, 0.0, 0.0, 0.0
+    for c in range(contents.shape[1]):
+        if contents[place, c]:
+            whole = profiles.whole[profile, c]
+            if kinds[c] == IS_BLOCK:
+                block = max(block, whole)
+            elif kinds[c] == IS_EMBEDDING:
+                embedding = max(embedding, whole)
+            else:
+                head = max(head, whole)
+                saved += contents[place, c] * layers.saved[row, c]
+    return (block, embedding, head), saved
+
+
+@njit(cache=True)
+def _at_work(
+    contents: Ints,
+    place: int,
+    layers: LayerColumns,
+    row: int,
+    profiles: ProfileColumns,
+    profile: int,
+    sizes: ParameterBytes,
+    kinds: Ints,
+    zero: int,
+    whole: tuple[float, float, float],
+    reduced: float,
+    phase: int,
+) -> tuple[float, float, float, float, float, float, float]:
+    """What the layer at work needs on a stage: what it saved and what of that is gone, working bytes, its gradients
+    before and after their reduction, gathered weights, loss.
+
+    Accumulated gradients are written in place by grouped products of experts, while products every token uses have a
+    gradient of their own first.
+    """
+    units = zero >= 2 and not sizes.by_weight
+    weight = sizes.weight if zero == 3 and units else 0.0
+    loss, fullest, saved, freed, working, of_layer, gathered, summed = 0.0, -1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    for c in range(contents.shape[1]):
+        if not contents[place, c]:
+            continue
+        if kinds[c] == IS_HEAD:
+            loss = max(loss, profiles.loss[profile, c])
+        if units and kinds[c] != _KIND_OF[phase]:
+            continue
+        at_work, gone, gradients, fetched, out = layers.working[row, c], 0.0, 0.0, 0.0, 0.0
+        if zero < 2:
+            gradients = profiles.dense[profile, c] * sizes.layer_gradient
+        elif sizes.by_weight:
+            gradients = profiles.largest[profile, c] * sizes.sharded_gradient
+        else:
+            at_work, gone, gradients, fetched, out = _unit_at_work(
+                c, layers, row, profiles, profile, sizes, kinds[c], whole, weight, reduced, phase
+            )
+        needed = at_work - gone + gradients + weight * fetched + out
+        if needed > fullest:
+            fullest, saved, freed, working = needed, layers.saved[row, c], gone, at_work
+            of_layer, gathered, summed = gradients, weight * fetched, out
+    if zero == 3 and sizes.by_weight:
+        gathered = gathered_parameters(contents, place, profiles, profile) * sizes.weight
+    if phase == LOSS:
+        return 0.0, 0.0, 0.0, 0.0, 0.0, weight * whole[IS_HEAD] if units else gathered, loss
+    return saved, freed, working, of_layer, summed, gathered, 0.0
+
+
+@njit(cache=True)
+def _unit_at_work(
+    c: int,
+    layers: LayerColumns,
+    row: int,
+    profiles: ProfileColumns,
+    profile: int,
+    sizes: ParameterBytes,
+    kind: int,
+    whole: tuple[float, float, float],
+    weight: float,
+    reduced: float,
+    phase: int,
+) -> tuple[float, float, float, float, float]:
+    """Working bytes of a layer whose weights or gradients are sharded, what it saved that is gone, its gradients and
+    what their reduction sends, parameters that are whole, and the reduction's result.
+
+    Weights are gathered layer by layer, one ahead; gradients are whole until they are reduced, and what a reduction
+    sends is there until the next one. Its result takes `reduced` bytes per parameter.
+    """
+    own, at_work, saved = profiles.whole[profile, c], layers.working[row, c], layers.saved[row, c]
+    block, embedding, head = whole
+    ahead, before = block, 0.0
+    if kind == IS_BLOCK:
+        ahead = embedding if phase == FIRST else block
+        before = head if phase == LAST and head > 0 else own
+    elif kind == IS_EMBEDDING:
+        ahead, before = 0.0, block
+    before *= sizes.reduce_buffer
+    # at the end its gradients stand beside what their reduction sends, and its activations are gone; gradients go one
+    # by one, but the last, a table's, stays until their sum over shards is there
+    sent = own * (sizes.layer_gradient + sizes.reduce_buffer)
+    arrived = profiles.stream[profile] * (kind != IS_EMBEDDING)
+    table = kind == IS_HEAD or (kind == IS_EMBEDDING and profiles.second[profile, c] == 0)
+    result = own * reduced if table else 0.0
+    if sent + result + arrived - saved > at_work + before + weight * own:
+        return arrived, saved, sent, ahead, result
+    return at_work, 0.0, before, own + ahead, 0.0
+
+
+#: The kind of layer that is at work at each phase, where weights or gradients are sharded layer by layer.
+_KIND_OF = (IS_HEAD, IS_HEAD, IS_BLOCK, IS_BLOCK, IS_EMBEDDING, IS_BLOCK)
+
+
+@njit(cache=True)
+def gathered_parameters(contents: Ints, place: int, profiles: ProfileColumns, profile: int) -> float:
+    """Parameters that are whole at once under ZeRO-3 where weights are fetched one by one: the largest two of a stage.
+
+    No weight is fetched ahead of itself, and one that embedding and head share counts once.
+    """
+    first, second, shared = 0.0, 0.0, 0.0
+    for c in range(contents.shape[1]):
+        if contents[place, c]:
+            largest, following = profiles.largest[profile, c], profiles.second[profile, c]
+            if contents[place, c] > 1 and following == 0:
+                # layers of one weight: it is followed by that of the next layer
+                following = largest
+            for w in range(profiles.tied.shape[2]):
+                if profiles.tied[profile, c, w] > 0:
+                    shared, largest = max(shared, largest), 0.0
+            for weight in (largest, following):
+                first, second = max(first, weight), max(second, min(first, weight))
+    return max(first, shared) + max(second, min(first, shared))
