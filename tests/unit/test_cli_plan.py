@@ -110,7 +110,7 @@ def test_a_memory_limit_is_kept_and_told(call, answer, config):
     assert found["certificate"]["memory_limit_bytes"] == round(limit)
     assert found["memory_bytes"]["peak"] <= limit
     _, out, _ = call("--model", config, *SMALL, *NARROW)
-    assert re.search(r"the fullest: [\d.]+ [GM]iB of 79.2 GiB usable, [\d.]+ GiB headroom", out)
+    assert re.search(r"at its fullest, [a-z ]+: [\d.]+ [GM]iB of 79.2 GiB usable, [\d.]+ GiB headroom", out)
 
 
 def test_only_the_timing_differs_between_runs(config):

@@ -60,7 +60,7 @@ def print_parts(result: Evaluation) -> None:
     """The time of the busiest stage and the memory of the fullest, part by part as bars."""
     typer.echo("\ntime of the busiest stage")
     print_bars(dict(result.breakdown), seconds_text)
-    stage = fullest_stage(result)
+    stage = result.fullest_stage
     when = f" at its fullest, {_WHEN[result.fullest_phases[stage]]}"
     typer.echo(f"\nmemory of stage {stage}{when}: {memory_text(result)}")
     print_bars(dict(result.memory_by_stage[stage]), bytes_text)
@@ -72,17 +72,12 @@ def memory_text(result: Evaluation) -> str:
     return f"{text}, {bytes_text(result.headroom_bytes)} headroom" if result.fits else text
 
 
-def fullest_stage(result: Evaluation) -> int:
-    """The stage whose chips need most memory."""
-    return max(range(len(result.memory_by_stage)), key=lambda i: sum(result.memory_by_stage[i].values()))
-
-
 def exit_unless_fits(result: Evaluation, where: str) -> None:
     """Ends a command whose plan does not fit, with the stage and the missing bytes."""
     if not result.fits:
         what = f"does not fit: {bytes_text(result.missing_bytes)} are missing per chip"
         sentence = InputError(
-            f"{where}: stage {fullest_stage(result)}", what, "use more chips, recompute more or raise the ZeRO stage"
+            f"{where}: stage {result.fullest_stage}", what, "use more chips, recompute more or raise the ZeRO stage"
         )
         typer.echo(str(sentence), err=True)
         raise typer.Exit(EXIT_INFEASIBLE)

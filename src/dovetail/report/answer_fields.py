@@ -50,7 +50,7 @@ def evaluation_fields(result: Evaluation, job: Job, cluster: Cluster, framework:
             "missing": result.missing_bytes,
             "by_stage": [dict(parts) for parts in result.memory_by_stage],
             "phase_by_stage": list(result.fullest_phases),
-            "by_phase": [{when: dict(parts) for when, parts in of.items()} for of in result.memory_by_phase],
+            "by_phase": {when: dict(parts) for when, parts in result.memory_by_phase[result.fullest_stage].items()},
         },
         "energy_j": result.energy_j,
         "provenance": {**result.provenance, **provenance_fields(job, cluster, framework)},

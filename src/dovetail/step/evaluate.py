@@ -25,6 +25,7 @@ from dovetail.plans.stage_tiles import on_tiles
 from dovetail.plans.zero_stage import effective_zero_stage
 from dovetail.profile import LayerProfile, Recompute, recompute
 from dovetail.step.damage import StageDamage, stage_damage
+from dovetail.step.energy import step_energy
 from dovetail.step.facts import FrameworkFacts, plan_facts
 from dovetail.step.formulas import allocator_bytes
 from dovetail.step.loans import lent_bytes, lent_of_microbatch, loan_seconds
@@ -80,6 +81,11 @@ class Evaluation:
     def peak_bytes(self) -> float:
         """Memory of the fullest stage's chips."""
         return max(sum(parts.values()) for parts in self.memory_by_stage)
+
+    @property
+    def fullest_stage(self) -> int:
+        """The stage whose chips need most memory."""
+        return max(range(len(self.memory_by_stage)), key=lambda i: sum(self.memory_by_stage[i].values()))
 
     @property
     def fullest_phases(self) -> tuple[str, ...]:
@@ -156,7 +162,7 @@ def evaluation_of(
     seconds = {name: float(np.ravel(part)[0]) for name, part in step.breakdown.items()}
     joules = (None, "not asked for")
     if energy:
-        joules = _energy(plan, step.profiles, step.contents, step.recompute, cluster, sum(seconds.values()))
+        joules = step_energy(plan, step.profiles, step.contents, step.recompute, cluster, sum(seconds.values()))
     return _answer(plan, job, cluster, seconds, memory, joules, basis, step.wafer.store.stored_bytes)
 
 
@@ -284,30 +290,6 @@ def _wafer_use(
     lent_s = loan_seconds(plan, job.cluster, job.efficiencies, lent)
     store = store_use(plan, job.profiles.graph, job.cluster, job.facts.streamed, stages, variants, saved, held)
     return WaferUse(lent, lent_s, lent_bytes(plan, held), store)
-
-
-def _energy(
-    plan: Plan,
-    profiles: JobProfiles,
-    contents: Sequence[ChunkContent],
-    recomputed: Mapping[str, Recompute],
-    cluster: Cluster,
-    step_s: float,
-) -> tuple[float | None, str]:
-    """Joules of a step on all chips, and what the figure rests on."""
-    if profiles.rates is None:
-        power = cluster.chip.tdp_w
-        return (None, "unknown: no TDP published") if power is None else (step_s * plan.chips * power, "TDP × time")
-    total = 0.0
-    for content in contents:
-        for name, count in content.items():
-            profile = profiles.layers[name]
-            share = float(recomputed[name].added_s / profile.forward_s) if float(profile.forward_s) else 0.0
-            microbatch = float(profile.forward_j) * (1 + min(share, 1.0)) + float(profile.backward_j)
-            total += count * (plan.num_microbatches * microbatch + float(profile.step_j))
-    idle = step_s * plan.chips * profiles.rates.leakage_w
-    basis = f"operations, bytes and leakage at {profiles.rates.source}"
-    return total * plan.chips / plan.pipeline_parallel + idle, basis
 
 
 def recompute_of(
