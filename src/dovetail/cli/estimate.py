@@ -13,6 +13,7 @@ from dovetail.cli.evaluation import (
     exit_unless_fits,
     plan_facts,
     print_parts,
+    print_reserved,
     question_facts,
     result_facts,
 )
@@ -28,14 +29,18 @@ def estimate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a view.")] = False,
 ) -> None:
     """Estimate a given plan: step time, memory, energy, and where the time goes."""
+    from dovetail.memory.reserved import reserved_memory
+
     task = DefectOptions(defects, defect_rate, link_defect_rate, seed).task(plan)
     result = dt.evaluate(task.plan, task.job, task.cluster, task.framework)
+    reserved = reserved_memory(result, task.plan, task.job, task.cluster, task.framework)
     if as_json:
         from dovetail.report.answer_fields import evaluation_fields
 
-        print_json(evaluation_fields(result, task.job, task.cluster, task.framework))
+        print_json(evaluation_fields(result, task.job, task.cluster, task.framework, reserved))
     else:
         asked = question_facts(task.job, task.cluster, task.framework)
         print_facts([*asked, *plan_facts(task.plan), *result_facts(result)])
         print_parts(result)
+        print_reserved(reserved)
     exit_unless_fits(result, str(plan))

@@ -14,6 +14,7 @@ from dovetail.units import bytes_text, quantity_text, seconds_text
 if TYPE_CHECKING:
     from dovetail.frameworks import Framework
     from dovetail.hardware import Cluster
+    from dovetail.memory.reserved import ReservedMemory
     from dovetail.models import Job
     from dovetail.plans.plan import Plan
     from dovetail.step.evaluate import Evaluation
@@ -64,6 +65,16 @@ def print_parts(result: Evaluation) -> None:
     when = f" at its fullest, {_WHEN[result.fullest_phases[stage]]}"
     typer.echo(f"\nmemory of stage {stage}{when}: {memory_text(result)}")
     print_bars(dict(result.memory_by_stage[stage]), bytes_text)
+
+
+def print_reserved(reserved: ReservedMemory | None) -> None:
+    """What the allocator holds, and where memory runs out."""
+    if reserved is None:
+        return
+    tensors, held = bytes_text(reserved.allocated_bytes), bytes_text(reserved.reserved_bytes)
+    typer.echo(f"\nallocator: tensors take {tensors} at most, reserved are {held} where nothing forces it to give back")
+    if reserved.operator is not None:
+        typer.echo(f"memory runs out in the {reserved.phase}, when {reserved.operator} asks for more")
 
 
 def memory_text(result: Evaluation) -> str:

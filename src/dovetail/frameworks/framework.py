@@ -39,6 +39,9 @@ Gathered = Literal["layer", "weight"]
 Frees = Literal["operator", "layer"]
 """operator: autograd frees what an operator's backward was the last to read; layer: all at the end of a layer's"""
 
+Allocator = Literal["caching", "expandable", "planned"]
+"""PyTorch's caching allocator, with or without expandable segments; planned: memory is laid out ahead of time"""
+
 Gradients = Literal["always", "computed"]
 """always: a buffer for all of them; computed: each from the backward of its layer to the update"""
 
@@ -162,6 +165,8 @@ class Framework:
     """when gradients are there, with one stage and one micro-batch a step; accumulated ones always are"""
     saved_copies: tuple[tuple[WrittenOut, float], ...]
     """what is saved beyond a fused kernel's, in copies of the operator's input, where operators are written out"""
+    allocator: Allocator
+    """how it gets memory"""
     context_bytes: Allowance
     """device memory of the driver, libraries and communicators"""
     allocator_overhead: Allowance
@@ -276,6 +281,7 @@ class FrameworkSpec(Spec):
     saved_copies: dict[WrittenOut, Annotated[float, Field(ge=0, le=16)]] = Field(
         default_factory=lambda: dict[WrittenOut, float]()
     )
+    allocator: Allocator = "caching"
     context_bytes: BytesAllowanceSpec
     allocator_overhead: AllowanceSpec
     collective_buffer_bytes: BytesAllowanceSpec

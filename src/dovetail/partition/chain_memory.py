@@ -86,10 +86,10 @@ class ChainMemory:
         sizes.append(min(float(np.ravel(layers[name].parameters)[0]) for name in self.blocks))
         return buffer * max(0.0, sizes[0] - sizes[1])
 
-    def _at_phase(self, name: str, phase: int, tables: MemoryTables) -> dict[str, float]:
-        """What a stage with one layer of a class has at a phase, but for its activations."""
+    def _at_phase(self, name: str, phase: int, tables: MemoryTables, others: Sequence[str] = ()) -> dict[str, float]:
+        """What a stage with one layer of a class and others has at a phase, but for its activations."""
         sizes, run = self.job.facts.parameter_bytes, OneRun(one_stage=False, one_microbatch=False)
-        together = {name: 1, self.blocks[0]: 1} if phase != LAST else {name: 1}
+        together = {name: 1, self.blocks[0]: 1} if phase != LAST else dict.fromkeys((name, *others), 1)
         (phases,) = tables.by_phase([[together]], sizes, self.zero_stage, np.zeros(1), run)
         state = phases[PHASES[UPDATE]]
         parts = phases.get(PHASES[phase], state)
@@ -107,8 +107,11 @@ class ChainMemory:
     def _least_working(self, name: str, phase: int) -> float:
         """The same while its operators run, at least: what is there at its end may be more."""
         busy = self.tables.layers._replace(working=self.tables.layers.working + BUSY)
-        parts = self._at_phase(name, phase, replace(self.tables, layers=busy))
-        return parts["layer gradients"] + parts["gathered weights"]
+        heads = list(self.losses(list(self.job.profiles.layers)))
+        # what comes before a block is another one or the head
+        alternatives: list[Sequence[str]] = [(), heads] if name in self.blocks else [()]
+        found = [self._at_phase(name, phase, replace(self.tables, layers=busy), others) for others in alternatives]
+        return min(parts["layer gradients"] + parts["gathered weights"] for parts in found)
 
     def gathered(self, names: Sequence[str]) -> float:
         """Bytes of sharded weights that are whole at once in a stage of these layers, fetched one by one."""

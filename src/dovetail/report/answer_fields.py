@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dovetail.explanation.explanation import Explanation
     from dovetail.frameworks import Framework
     from dovetail.hardware import Cluster
+    from dovetail.memory.reserved import ReservedMemory
     from dovetail.models import Job
     from dovetail.plans.plan import Plan
     from dovetail.plans.plan_file import Question
@@ -34,7 +35,9 @@ _OF_PLAN = (
 )
 
 
-def evaluation_fields(result: Evaluation, job: Job, cluster: Cluster, framework: Framework) -> dict[str, Any]:
+def evaluation_fields(
+    result: Evaluation, job: Job, cluster: Cluster, framework: Framework, reserved: ReservedMemory | None = None
+) -> dict[str, Any]:
     """What a plan costs, with the question it answers."""
     interval = prediction_interval(result.step_time_s, job, cluster)
     return {
@@ -48,6 +51,9 @@ def evaluation_fields(result: Evaluation, job: Job, cluster: Cluster, framework:
             "usable": result.usable_bytes,
             "headroom": result.headroom_bytes,
             "missing": result.missing_bytes,
+            "allocated": None if reserved is None else reserved.allocated_bytes,
+            "reserved": None if reserved is None else reserved.reserved_bytes,
+            "breaks_at": None if reserved is None else reserved.operator,
             "by_stage": [dict(parts) for parts in result.memory_by_stage],
             "phase_by_stage": list(result.fullest_phases),
             "by_phase": {when: dict(parts) for when, parts in result.memory_by_phase[result.fullest_stage].items()},

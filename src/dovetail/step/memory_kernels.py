@@ -223,7 +223,7 @@ def _at_work(
             gradients = profiles.largest[profile, c] * sizes.sharded_gradient
         else:
             at_work, gone, gradients, fetched, out = _unit_at_work(
-                c, layers, row, profiles, profile, sizes, kinds[c], whole, weight, reduced, phase
+                c, contents[place, c], layers, row, profiles, profile, sizes, kinds[c], whole, weight, reduced, phase
             )
         needed = at_work - gone + gradients + weight * fetched + out
         if needed > fullest:
@@ -239,6 +239,7 @@ def _at_work(
 @njit(cache=True)
 def _unit_at_work(
     c: int,
+    count: int,
     layers: LayerColumns,
     row: int,
     profiles: ProfileColumns,
@@ -258,10 +259,13 @@ def _unit_at_work(
     """
     own, at_work, saved = profiles.whole[profile, c], layers.working[row, c], layers.saved[row, c]
     block, embedding, head = whole
-    ahead, before = block, 0.0
+    ahead, before, gone = block, 0.0, 0.0
     if kind == IS_BLOCK:
         ahead = embedding if phase == FIRST else block
         before = head if phase == LAST and head > 0 else own
+        if count > 1 and (own - before) * sizes.reduce_buffer > saved:
+            # the last but one comes after a larger one
+            before, gone = own, saved
     elif kind == IS_EMBEDDING:
         ahead, before = 0.0, block
     before *= sizes.reduce_buffer
@@ -273,7 +277,7 @@ def _unit_at_work(
     result = own * reduced if table else 0.0
     if sent + result + arrived - saved > at_work + before + weight * own:
         return arrived, saved, sent, ahead, result
-    return at_work, 0.0, before, own + ahead, 0.0
+    return at_work, gone, before, own + ahead, 0.0
 
 
 #: The kind of layer that is at work at each phase, where weights or gradients are sharded layer by layer.

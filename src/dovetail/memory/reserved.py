@@ -1,0 +1,59 @@
+"""What PyTorch's allocator reserves for a plan, and the operator at which memory runs out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dovetail.cost.calibration import calibration
+from dovetail.frameworks import Framework
+from dovetail.hardware import Cluster
+from dovetail.memory.allocator import replay
+from dovetail.memory.step_events import allocator_events, stage_events
+from dovetail.models import Job
+from dovetail.plans.plan import Plan
+from dovetail.step.evaluate import Evaluation, step_of
+from dovetail.step.facts import plan_facts
+
+#: More layer runs of a stage than this are not traced.
+MOST_LAYER_RUNS = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class ReservedMemory:
+    """The fullest stage's chips, allocation by allocation."""
+
+    stage: int
+    #: the most that tensors take, and that the allocator holds for them
+    allocated_bytes: float
+    reserved_bytes: float
+    #: where memory runs out, if it does: the operator that asks for it, and the part of the step
+    operator: str | None = None
+    phase: str | None = None
+
+
+def reserved_memory(
+    result: Evaluation, plan: Plan, job: Job, cluster: Cluster, framework: Framework
+) -> ReservedMemory | None:
+    """Two steps of the fullest stage played through the allocator's rules; None where there is no such allocator.
+
+    What is reserved is no need: an allocator that runs short gives back what it holds free and asks again.
+    """
+    stage, facts = result.fullest_stage, plan_facts(plan, framework, job)
+    runs = plan.num_microbatches * sum(plan.layers_per_stage) / plan.pipeline_parallel
+    if framework.allocator == "planned" or plan.layouts is not None or runs > MOST_LAYER_RUNS:
+        return None
+    step = step_of(plan, job, cluster, facts, calibration(cluster.chip, job.precision).efficiencies)
+    events = stage_events(plan, step, facts, stage)
+    asked, expandable = allocator_events(events), framework.allocator == "expandable"
+    free = replay(asked, expandable=expandable)
+    limit = int(result.usable_bytes - facts.context_bytes)
+    failed = None
+    if free.peak_reserved_bytes > limit:
+        failed = replay(asked, expandable=expandable, limit_bytes=limit).failed_at
+    return ReservedMemory(
+        stage,
+        free.peak_allocated_bytes,
+        free.peak_reserved_bytes,
+        None if failed is None else events[failed].operator,
+        None if failed is None else events[failed].phase,
+    )
