@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ import numpy as np
 from dovetail.arrays import Floats
 from dovetail.graph import Kind
 from dovetail.memory.allocator import Event
-from dovetail.pipeline import Pipeline
+from dovetail.pipeline import Pipeline, PipelineSchedule
 from dovetail.pipeline.work_order import WorkItem, WorkKind, work_order
 from dovetail.plans.plan import Plan
 from dovetail.plans.zero_stage import effective_zero_stage
@@ -112,7 +112,10 @@ def allocator_events(events: list[TraceEvent]) -> list[Event]:
 
 def _items(pipeline: Pipeline, stage: int) -> tuple[WorkItem, ...]:
     """What a stage does with as many micro-batches as fill it once and go on."""
-    most = max(2 * pipeline.num_stages, 2)
+    stages = pipeline.num_stages
+    most = 2 * stages if pipeline.num_chunks > 1 else stages + 1
+    if pipeline.schedule is PipelineSchedule.GPIPE:
+        most = pipeline.num_microbatches
     fewer = replace(pipeline, num_microbatches=min(pipeline.num_microbatches, most))
     return work_order(fewer).items(stage)
 
@@ -124,12 +127,15 @@ def _chunks(plan: Plan, step: Step, facts: FrameworkFacts, stage: int) -> list[l
     places: list[int] = step.pipeline.places()[stage].tolist()
     first = np.cumsum([0, *(sum(content.values()) for content in step.contents)])
     chunks: list[list[_StageLayer]] = []
+    traced: dict[str, _StageLayer] = {}
     seen: set[str] = set()
     for place in places:
         names = [name for name, count in step.contents[place].items() for _ in range(count)]
         chunks.append([])
         for offset, name in enumerate(names):
-            layer = _layer(name, int(first[place]) + offset, variants, plan, step, facts)
+            if name not in traced:
+                traced[name] = _layer(name, variants, plan, step, facts)
+            layer = replace(traced[name], place=int(first[place]) + offset)
             tied = step.profiles.layers[name].tied_parameters
             shared = sum(_number(tied[weight].parameters) for weight in seen.intersection(tied))
             seen.update(tied)
@@ -137,9 +143,7 @@ def _chunks(plan: Plan, step: Step, facts: FrameworkFacts, stage: int) -> list[l
     return chunks
 
 
-def _layer(
-    name: str, place: int, variants: dict[str, LayerVariant], plan: Plan, step: Step, facts: FrameworkFacts
-) -> _StageLayer:
+def _layer(name: str, variants: dict[str, LayerVariant], plan: Plan, step: Step, facts: FrameworkFacts) -> _StageLayer:
     profile, graph = step.profiles.layers[name], step.profiles.graph.layers[variants[name].layer]
     sharded = effective_zero_stage(plan.zero_stage, plan.pipeline_parallel) >= 2
     block = is_block(graph)
@@ -157,7 +161,7 @@ def _layer(
         hands=kind != IS_HEAD,
         losses=frozenset(o.name for o in graph.operators if o.kind is Kind.LOSS),
     )
-    return _StageLayer(name, place, traced, kind, _weights(profile), _number(profile.home_parameters))
+    return _StageLayer(name, 0, traced, kind, _weights(profile), _number(profile.home_parameters))
 
 
 def _weights(profile: LayerProfile) -> tuple[float, ...]:
@@ -173,6 +177,10 @@ class _StageRun:
     recorder: _Recorder
     zero: int
     chunks: list[list[_StageLayer]]
+    #: tensors of a micro-batch in a layer that nothing has freed yet
+    left: dict[tuple[int, int], dict[str, None]] = field(
+        default_factory=lambda: dict[tuple[int, int], dict[str, None]]()
+    )
 
     @property
     def units(self) -> bool:
@@ -219,24 +227,26 @@ class _StageRun:
         if self.late:
             recorder.free_all("gradients ", "optimizer")
 
-    def _changes(self, layer: _StageLayer, microbatch: int, changes: Iterator[Change]) -> Iterator[Change]:
-        """Changes under names of the whole step."""
+    def _play(self, layer: _StageLayer, microbatch: int, changes: Sequence[Change]) -> Iterator[Change]:
+        """Plays changes of a layer under names of the whole step."""
         streams = {
             TAKEN: f"{microbatch} stream {layer.place - 1}",
             HANDED: f"{microbatch} stream {layer.place}",
             TAKEN_GRADIENT: f"{microbatch} gradient {layer.place - 1}",
             HANDED_GRADIENT: f"{microbatch} gradient {layer.place}",
         }
+        left = self.left.setdefault((microbatch, layer.place), {})
         for change in changes:
-            name = streams.get(change.tensor, f"{microbatch} layer {layer.place} {change.tensor}")
-            yield change._replace(tensor=name)
-
-    def _play(self, layer: _StageLayer, microbatch: int, changes: Iterator[Change]) -> Iterator[Change]:
-        for change in self._changes(layer, microbatch, changes):
+            name = streams.get(change.tensor) or f"{microbatch} layer {layer.place} {change.tensor}"
             if change.bytes:
-                self.recorder.allocate(change.tensor, change.bytes, change.operator)
+                self.recorder.allocate(name, change.bytes, change.operator)
             else:
-                self.recorder.free(change.tensor, change.operator)
+                self.recorder.free(name, change.operator)
+            if change.tensor not in streams:
+                if change.bytes:
+                    left[name] = None
+                else:
+                    left.pop(name, None)
             yield change
 
     def _forward(self, layer: _StageLayer, microbatch: int, following: list[_StageLayer]) -> None:
@@ -246,7 +256,7 @@ class _StageRun:
             stream = _number(layer.traced.profile.stream_bytes)
             recorder.allocate(f"{microbatch} stream {layer.place - 1}", stream, "receive")
         self._gather(layer, following)
-        for _ in self._play(layer, microbatch, layer.traced.forward()):
+        for _ in self._play(layer, microbatch, layer.traced.forward):
             pass
         if layer.kind == IS_HEAD:
             self._loss(layer, microbatch)
@@ -290,7 +300,7 @@ class _StageRun:
         self._gather(layer, ahead)
         written, done = 0, ""
         by_node = {node.operator: node.weights for node in layer.traced.profile.nodes}
-        for change in self._play(layer, microbatch, layer.traced.backward()):
+        for change in self._play(layer, microbatch, layer.traced.backward):
             if change.operator != done and change.operator in by_node and change.bytes:
                 done = change.operator
                 for weight in by_node.pop(done):
@@ -298,7 +308,8 @@ class _StageRun:
                         name = f"gradient of {layer.place} {written}"
                         recorder.allocate(name, _number(weight) * sizes.layer_gradient, done)
                         written += 1
-        recorder.free_all(f"{microbatch} layer {layer.place} ", layer.name)
+        for name in self.left.pop((microbatch, layer.place), {}):
+            recorder.free(name, layer.name)
         recorder.free(f"{microbatch} stream {layer.place - 1}", layer.name)
         if self.units:
             self._reduce(layer)

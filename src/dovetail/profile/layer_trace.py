@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -41,12 +42,17 @@ class TracedLayer:
     #: operators whose tensors are counted by their logits
     losses: frozenset[str] = frozenset()
 
-    def forward(self) -> Iterator[Change]:
+    @cached_property
+    def forward(self) -> tuple[Change, ...]:
         """Every tensor of the forward; what is saved stays."""
-        yield from self._run(self.space.operators, set(self.choice.saved), saved_inner=True, mark="")
+        return tuple(self._run(self.space.operators, set(self.choice.saved), saved_inner=True, mark=""))
 
-    def backward(self) -> Iterator[Change]:
+    @cached_property
+    def backward(self) -> tuple[Change, ...]:
         """What is recomputed, then the backward of each operator."""
+        return tuple(self._backward())
+
+    def _backward(self) -> Iterator[Change]:
         again, mark = self.choice.recomputed, " again"
         if again and not self.when_read:
             yield from self._run(again, set(self.choice.returned), saved_inner=False, mark=mark)
@@ -81,12 +87,12 @@ class TracedLayer:
             return TAKEN_GRADIENT
         return f"gradient {place}"
 
-    @property
+    @cached_property
     def _seed(self) -> int:
         """The lifetime of the gradient that arrives."""
         return next((i for i, each in enumerate(self.profile.lifetimes) if each.start < 0 and each.written), -1)
 
-    @property
+    @cached_property
     def _result(self) -> int:
         """The lifetime of the gradient that is handed back: the last that begins and is there at the end."""
         count = len(self.profile.nodes)
