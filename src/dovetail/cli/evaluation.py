@@ -72,7 +72,7 @@ def print_reserved(reserved: ReservedMemory | None) -> None:
     if reserved is None:
         return
     tensors, held = bytes_text(reserved.allocated_bytes), bytes_text(reserved.reserved_bytes)
-    typer.echo(f"\nallocator: tensors take {tensors} at most, reserved are {held} where nothing forces it to give back")
+    typer.echo(f"\nallocator: tensors take {tensors} at most; PyTorch reserves {held} unless memory runs short")
     if reserved.operator is not None:
         typer.echo(f"memory runs out in the {reserved.phase}, when {reserved.operator} asks for more")
 
