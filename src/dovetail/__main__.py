@@ -1,11 +1,13 @@
 """`python -m dovetail`, and the command `dovetail`."""
 
+import gc
 import signal
 from types import FrameType
 
 
 def main() -> None:
     """Loads the command line and runs it; an interrupt before a command begins ends it with a sentence too."""
+    gc.set_threshold(100_000)  # a command is short and its data has few cycles
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, leave_early)
     from dovetail.cli import main as run

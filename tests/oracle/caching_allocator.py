@@ -248,7 +248,7 @@ def place(segment: Segment, rounded: int) -> Block:
 
 
 def replayed(
-    events: Iterable[tuple[Hashable, int, Hashable]], *, expandable: bool, limit_bytes: int | None
+    events: Iterable[tuple[Hashable, int, Hashable, *tuple[str, ...]]], *, expandable: bool, limit_bytes: int | None
 ) -> tuple[int, int, int, int | None]:
     """Peak allocated and peak reserved bytes, rounds of release and retry, and the event that ran out of memory.
 
@@ -256,7 +256,7 @@ def replayed(
     """
     allocator = Allocator(expandable, limit_bytes)
     failed_at = None
-    for index, (key, size, stream) in enumerate(events):
+    for index, (key, size, stream, *_) in enumerate(events):
         if size < 0 or (size > 0 and allocator.is_live(key)):
             raise ValueError(f"event {index}: {key!r}, {size} bytes")
         if size == 0:

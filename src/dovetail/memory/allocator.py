@@ -49,11 +49,13 @@ _RANGE_BYTES = LARGE_SEGMENT_BYTES << 24
 
 
 class Event(NamedTuple):
-    """One event of a trace: `bytes` to allocate under a key, or 0 to free it."""
+    """One event of a trace: `bytes` to allocate under a key, or 0 to free it; and what asks for it."""
 
     key: int
     bytes: int
     stream: int = 0
+    operator: str = ""
+    phase: str = ""
 
 
 class OutOfMemory(Exception):  # noqa: N818 (as frameworks name it)
@@ -324,7 +326,7 @@ def replay(events: Sequence[Event], *, expandable: bool = False, limit_bytes: in
     """Replays a trace, up to the first event that runs out of memory."""
     allocator = CachingAllocator(expandable=expandable, limit_bytes=limit_bytes)
     failed_at = None
-    for index, (key, size, stream) in enumerate(events):
+    for index, (key, size, stream, _, _) in enumerate(events):
         if size == 0:
             allocator.free(key)
             continue
@@ -359,7 +361,7 @@ def _peak_live_bytes(events: Iterable[Event]) -> int:
     """The most that rounded requests have at once: no allocator reserves less."""
     live: dict[int, int] = {}
     current = peak = 0
-    for key, size, _ in events:
+    for key, size, *_ in events:
         if size == 0:
             current -= live.pop(key)
         else:

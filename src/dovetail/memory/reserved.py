@@ -8,7 +8,7 @@ from dovetail.cost.calibration import calibration
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.memory.allocator import replay
-from dovetail.memory.step_events import allocator_events, stage_events
+from dovetail.memory.step_events import stage_events
 from dovetail.models import Job
 from dovetail.plans.plan import Plan
 from dovetail.step.evaluate import Evaluation, step_of
@@ -44,12 +44,12 @@ def reserved_memory(
         return None
     step = step_of(plan, job, cluster, facts, calibration(cluster.chip, job.precision).efficiencies)
     events = stage_events(plan, step, facts, stage)
-    asked, expandable = allocator_events(events), framework.allocator == "expandable"
-    free = replay(asked, expandable=expandable)
+    expandable = framework.allocator == "expandable"
+    free = replay(events, expandable=expandable)
     limit = int(result.usable_bytes - facts.context_bytes)
     failed = None
     if free.peak_reserved_bytes > limit:
-        failed = replay(asked, expandable=expandable, limit_bytes=limit).failed_at
+        failed = replay(events, expandable=expandable, limit_bytes=limit).failed_at
     return ReservedMemory(
         stage,
         free.peak_allocated_bytes,

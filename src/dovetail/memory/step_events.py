@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -29,21 +29,11 @@ from dovetail.step.stages import LayerVariant, layer_variants
 COMPUTE, GATHER, REDUCE = range(3)
 
 
-class TraceEvent(NamedTuple):
-    """An allocation, or a release where it has no bytes, and what asks for it."""
-
-    key: int
-    bytes: int
-    stream: int
-    operator: str
-    phase: str
-
-
 @dataclass
 class _Recorder:
     """Events so far, and what is alive."""
 
-    events: list[TraceEvent] = field(default_factory=lambda: list[TraceEvent]())
+    events: list[Event] = field(default_factory=lambda: list[Event]())
     alive: dict[str, int] = field(default_factory=lambda: dict[str, int]())
     phase: str = ""
     _keys: int = 0
@@ -54,15 +44,30 @@ class _Recorder:
         if whole <= 0:
             return
         self.free(name, operator)
-        self.alive[name] = self._keys
-        self.events.append(TraceEvent(self._keys, whole, stream, operator, self.phase))
+        self.alive[name] = self.new(whole, operator, stream)
+
+    def new(self, size: int, operator: str, stream: int = COMPUTE) -> int:
+        """A tensor without a name; returns its key."""
+        key = self._keys
         self._keys += 1
+        self.events.append(Event(key, size, stream, operator, self.phase))
+        return key
+
+    def play_over(self, events: Sequence[Event]) -> None:
+        """Events that free all they allocate, once more."""
+        shift = self._keys - min(event.key for event in events)
+        self.events += [Event(key + shift, *rest) for key, *rest in events]
+        self._keys += shift
 
     def free(self, name: str, operator: str) -> None:
         """A tensor, if it is there."""
         key = self.alive.pop(name, None)
         if key is not None:
-            self.events.append(TraceEvent(key, 0, COMPUTE, operator, self.phase))
+            self.end(key, operator)
+
+    def end(self, key: int, operator: str) -> None:
+        """A tensor of a key."""
+        self.events.append(Event(key, 0, COMPUTE, operator, self.phase))
 
     def free_all(self, beginning: str, operator: str) -> None:
         """All tensors whose names begin so."""
@@ -85,7 +90,7 @@ class _StageLayer:
     stored: float = 1.0
 
 
-def stage_events(plan: Plan, step: Step, facts: FrameworkFacts, stage: int) -> list[TraceEvent]:
+def stage_events(plan: Plan, step: Step, facts: FrameworkFacts, stage: int) -> list[Event]:
     """Two steps of a stage's chips; of a step at most as many micro-batches as show its fullest moment."""
     chunks = _chunks(plan, step, facts, stage)
     recorder = _Recorder()
@@ -98,16 +103,18 @@ def stage_events(plan: Plan, step: Step, facts: FrameworkFacts, stage: int) -> l
             if not run.late:
                 run.store(layer, "gradients", sizes.gradient, zero >= 2)
     items = _items(step.pipeline, stage)
-    for number in range(2):
-        for item in items:
-            run.item(item)
-        run.update(first=number == 0)
+    before = set(recorder.alive)
+    start = len(recorder.events)
+    for item in items:
+        run.item(item)
+    computed = recorder.events[start:]
+    run.make_optimizer_state()
+    start = len(recorder.events)
+    run.update()
+    for name in [name for name in recorder.alive if name not in before and not name.startswith("optimizer ")]:
+        recorder.free(name, "optimizer")
+    recorder.play_over(computed + recorder.events[start:])
     return recorder.events
-
-
-def allocator_events(events: list[TraceEvent]) -> list[Event]:
-    """The same for an allocator."""
-    return [Event(event.key, event.bytes, event.stream) for event in events]
 
 
 def _items(pipeline: Pipeline, stage: int) -> tuple[WorkItem, ...]:
@@ -177,9 +184,9 @@ class _StageRun:
     recorder: _Recorder
     zero: int
     chunks: list[list[_StageLayer]]
-    #: tensors of a micro-batch in a layer that nothing has freed yet
-    left: dict[tuple[int, int], dict[str, None]] = field(
-        default_factory=lambda: dict[tuple[int, int], dict[str, None]]()
+    #: keys of a micro-batch's tensors in a layer that nothing has freed yet
+    alive: dict[tuple[int, int], dict[str, int]] = field(
+        default_factory=lambda: dict[tuple[int, int], dict[str, int]]()
     )
 
     @property
@@ -213,40 +220,43 @@ class _StageRun:
             self.recorder.free(f"{item.microbatch} gradient {chunk[0].place - 1}", "send")
             self.recorder.free_all("sent ", "reduce")
 
-    def update(self, *, first: bool) -> None:
-        """The optimizer's step; its state is made in the first one."""
-        sizes, recorder = self.facts.parameter_bytes, self.recorder
-        recorder.phase = "optimizer"
-        layers = [layer for chunk in self.chunks for layer in chunk]
-        if first:
-            for layer in layers:
-                self.store(layer, "optimizer", sizes.optimizer, self.zero >= 1)
-        for layer in layers:
-            self.store(layer, "step", sizes.step_copy, self.zero >= 1)
-        recorder.free_all("step ", "optimizer")
+    def make_optimizer_state(self) -> None:
+        """What the first step of the optimizer allocates, and no other."""
+        self.recorder.phase = "optimizer"
+        for layer in itertools.chain.from_iterable(self.chunks):
+            self.store(layer, "optimizer", self.facts.parameter_bytes.optimizer, self.zero >= 1)
+
+    def update(self) -> None:
+        """The optimizer's step."""
+        self.recorder.phase = "optimizer"
+        for layer in itertools.chain.from_iterable(self.chunks):
+            self.store(layer, "step", self.facts.parameter_bytes.step_copy, self.zero >= 1)
+        self.recorder.free_all("step ", "optimizer")
         if self.late:
-            recorder.free_all("gradients ", "optimizer")
+            self.recorder.free_all("gradients ", "optimizer")
 
     def _play(self, layer: _StageLayer, microbatch: int, changes: Sequence[Change]) -> Iterator[Change]:
-        """Plays changes of a layer under names of the whole step."""
+        """Plays changes of a layer; its streams have names of the whole step."""
         streams = {
             TAKEN: f"{microbatch} stream {layer.place - 1}",
             HANDED: f"{microbatch} stream {layer.place}",
             TAKEN_GRADIENT: f"{microbatch} gradient {layer.place - 1}",
             HANDED_GRADIENT: f"{microbatch} gradient {layer.place}",
         }
-        left = self.left.setdefault((microbatch, layer.place), {})
+        recorder, alive = self.recorder, self.alive.setdefault((microbatch, layer.place), {})
         for change in changes:
-            name = streams.get(change.tensor) or f"{microbatch} layer {layer.place} {change.tensor}"
-            if change.bytes:
-                self.recorder.allocate(name, change.bytes, change.operator)
-            else:
-                self.recorder.free(name, change.operator)
-            if change.tensor not in streams:
-                if change.bytes:
-                    left[name] = None
+            tensor, size, operator = change
+            if tensor in streams:
+                if size:
+                    recorder.allocate(streams[tensor], size, operator)
                 else:
-                    left.pop(name, None)
+                    recorder.free(streams[tensor], operator)
+            else:
+                key = alive.pop(tensor, None)
+                if key is not None:
+                    recorder.end(key, operator)
+                if size:
+                    alive[tensor] = recorder.new(size, operator)
             yield change
 
     def _forward(self, layer: _StageLayer, microbatch: int, following: list[_StageLayer]) -> None:
@@ -308,8 +318,8 @@ class _StageRun:
                         name = f"gradient of {layer.place} {written}"
                         recorder.allocate(name, _number(weight) * sizes.layer_gradient, done)
                         written += 1
-        for name in self.left.pop((microbatch, layer.place), {}):
-            recorder.free(name, layer.name)
+        for key in self.alive.pop((microbatch, layer.place), {}).values():
+            recorder.end(key, layer.name)
         recorder.free(f"{microbatch} stream {layer.place - 1}", layer.name)
         if self.units:
             self._reduce(layer)

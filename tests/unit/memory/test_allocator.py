@@ -362,7 +362,7 @@ def test_what_holds_after_every_event(events: list[Event], expandable: bool, lim
     allocator = CachingAllocator(expandable=expandable, limit_bytes=limit_bytes)
     blocks: dict[int, tuple[int, int]] = {}
     refused: set[int] = set()
-    for key, size, stream in events:
+    for key, size, stream, *_ in events:
         before = allocator.allocated_bytes
         if size == 0:
             if key not in refused:

@@ -12,9 +12,9 @@ import pytest
 
 from dovetail import frameworks
 from dovetail.cost.calibration import calibration
-from dovetail.memory.allocator import replay
+from dovetail.memory.allocator import Event, replay
 from dovetail.memory.reserved import reserved_memory
-from dovetail.memory.step_events import TraceEvent, allocator_events, stage_events
+from dovetail.memory.step_events import stage_events
 from dovetail.plans.plan_file import Task, task_of
 from dovetail.step.evaluate import Evaluation, evaluate, step_of
 from dovetail.step.facts import plan_facts
@@ -29,7 +29,7 @@ LLAMA = {
 }
 
 
-def events_of(task: Task, stage: int) -> list[TraceEvent]:
+def events_of(task: Task, stage: int) -> list[Event]:
     facts = plan_facts(task.plan, task.framework, task.job)
     known = calibration(task.cluster.chip, task.job.precision).efficiencies
     return stage_events(task.plan, step_of(task.plan, task.job, task.cluster, facts, known), facts, stage)
@@ -44,7 +44,7 @@ def tensors(result: Evaluation) -> float:
     return sum(size for name, size in parts.items() if name not in ("allocator", "context"))
 
 
-def peak(events: Sequence[TraceEvent]) -> int:
+def peak(events: Sequence[Event]) -> int:
     alive: dict[int, int] = {}
     most = now = 0
     for event in events:
@@ -70,7 +70,7 @@ def test_allocations_peak_where_the_model_says():
 def test_everything_but_the_state_is_freed():
     # under FSDP the master weights count with the optimizer's state
     task = task_of(LLAMA, "case.yaml")
-    alive: dict[int, TraceEvent] = {}
+    alive: dict[int, Event] = {}
     for event in events_of(task, 0):
         if event.bytes:
             alive[event.key] = event
@@ -82,7 +82,7 @@ def test_everything_but_the_state_is_freed():
 def test_a_step_of_8b_is_replayed_in_two_seconds():
     task = task_of(LLAMA, "case.yaml")
     began = process_time()
-    found = replay(allocator_events(events_of(task, 0)))
+    found = replay(events_of(task, 0))
     assert process_time() - began < 2
     assert found.peak_reserved_bytes >= found.peak_allocated_bytes
 
