@@ -56,7 +56,7 @@ class _Recorder:
     def play_over(self, events: Sequence[Event]) -> None:
         """Events that free all they allocate, once more."""
         shift = self._keys - min(event.key for event in events)
-        self.events += [Event(key + shift, *rest) for key, *rest in events]
+        self.events += [event._replace(key=event.key + shift) for event in events]
         self._keys += shift
 
     def free(self, name: str, operator: str) -> None:
