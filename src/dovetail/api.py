@@ -53,8 +53,10 @@ def plan(
         simulate_top (int): How many leading plans to simulate at most, to answer with the fastest by simulation.
         on_progress (Callable): Told a few times a second the best plan so far, the lower bound, the gap and how many
             plans are open (a `SearchProgress`); where it returns True the search ends with the best plan so far.
-        memory_limit_bytes (float | None): Bytes of a chip that plans may take; left out what programs get of it, less
-            the framework's reserve of 4 %.
+        memory_limit_bytes (float | None): Bytes of a chip that plans may take; left out, so many that a run of the plan
+            is out of memory with `fit_risk` alone.
+        fit_risk (float | None): How likely a plan may run out of memory, by the errors of predicted memory; left out
+            0.02.
         tie_margin (float | None): The simplest plan that takes no longer than the fastest by more than this part of it
             is recommended; left out, what the model errs by on the ratio of two plans, at most 3 %. 0 recommends the
             fastest.

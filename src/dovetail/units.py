@@ -100,6 +100,15 @@ def percent_text(part: float) -> str:
     return f"{100 * part:.1f} %"
 
 
+def probability_text(probability: float) -> str:
+    """A probability in per cent, never rounded to what is sure."""
+    if 0.001 <= probability <= 0.999:
+        return f"{100 * probability:.1f} %"
+    if probability in (0.0, 1.0):
+        return f"{100 * probability:.0f} %"
+    return "more than 99.9 %" if probability > 0.5 else "less than 0.1 %"
+
+
 def flop_text(number: float) -> str:
     """A count of floating-point operations for a reader."""
     return _scaled_text(number, "FLOP", _LARGE_STEPS)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from plan_brute_force import best, count, cuts_alike_inside, even_cut, every_cut, every_plan, keeps_reserve
+from plan_brute_force import best, count, cuts_alike_inside, even_cut, every_cut, every_plan, keeps_risk
 from random_plan_jobs import random_plan_job
 
 from dovetail import frameworks, hardware
@@ -77,7 +77,7 @@ def test_no_plan_comes_twice_and_the_best_one_fits(seed):
     assert 1 <= len(set(plans)) == len(plans) <= 50
     assert 1 <= count(*where, asked.space) <= len(plans)
     tried = [evaluate(p, *where, energy=False) for p in plans]
-    seconds = [e.step_time_s for e in tried if keeps_reserve(e, asked.cluster, asked.framework)]
+    seconds = [e.step_time_s for e in tried if keeps_risk(e, asked.cluster, asked.framework)]
     found = best(*where, asked.space)
     assert (found is None) == (not seconds)
     assert found is None or (found.fits and found.step_time_s == min(seconds))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from plan_brute_force import choice_of, every_plan, keeps_reserve
+from plan_brute_force import choice_of, every_plan, keeps_risk
 from random_plan_jobs import PlanJob, random_plan_job, with_said
 
 from dovetail import frameworks, hardware, models
@@ -37,7 +37,7 @@ def check(asked: PlanJob) -> None:
     """The search and brute force give one answer, and the certificate says of the space what is true."""
     where = (asked.job, asked.cluster, asked.framework)
     tried = [evaluate(one, *where, energy=False) for one in every_plan(*where, asked.space)]
-    fitting = [evaluation for evaluation in tried if keeps_reserve(evaluation, asked.cluster, asked.framework)]
+    fitting = [evaluation for evaluation in tried if keeps_risk(evaluation, asked.cluster, asked.framework)]
     choices = {choice_of(evaluation.plan) for evaluation in tried}
     choices_that_fit = {choice_of(evaluation.plan) for evaluation in fitting}
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from plan_brute_force import every_plan, keeps_reserve
+from plan_brute_force import every_plan, keeps_risk
 from typer.testing import CliRunner
 
 import dovetail as dt
@@ -45,7 +45,7 @@ def test_the_fastest_of_all_plans_is_found_and_nothing_is_below_the_bound(name):
     space = Space(**COMMON, **CASES[name])
     plans = every_plan(job, cluster, framework, space)
     estimates = ((p, evaluate(p, job, cluster, framework, energy=False)) for p in plans)
-    fitting = [p for p, estimate in estimates if keeps_reserve(estimate, cluster, framework)]
+    fitting = [p for p, estimate in estimates if keeps_risk(estimate, cluster, framework)]
     assert len(fitting) > 5
     every = sorted(dt.simulate(plan, job, cluster, framework).step_time_s for plan in fitting)
     answer = dt.plan(job, cluster, framework, space=space, simulate_top=200)

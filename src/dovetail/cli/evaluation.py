@@ -9,7 +9,7 @@ import typer
 from dovetail.cli.exit_codes import EXIT_INFEASIBLE
 from dovetail.cli.output import print_bars
 from dovetail.errors import InputError
-from dovetail.units import bytes_text, quantity_text, seconds_text
+from dovetail.units import bytes_text, probability_text, quantity_text, seconds_text
 
 if TYPE_CHECKING:
     from dovetail.frameworks import Framework
@@ -80,7 +80,8 @@ def print_reserved(reserved: ReservedMemory | None) -> None:
 def memory_text(result: Evaluation) -> str:
     """Bytes of the fullest stage's chips, and what they leave free."""
     text = f"{bytes_text(result.peak_bytes)} of {bytes_text(result.usable_bytes)} usable"
-    return f"{text}, {bytes_text(result.headroom_bytes)} headroom" if result.fits else text
+    headroom = f", {bytes_text(result.headroom_bytes)} headroom" if result.fits else ""
+    return f"{text}{headroom}; fits with a probability of {probability_text(result.fit_probability)}"
 
 
 def exit_unless_fits(result: Evaluation, where: str) -> None:

@@ -73,7 +73,7 @@ def _allowances(f: Framework) -> str:
     return (
         f"{context:g} GB of context ({f.context_bytes.status}), {overhead.value:.0%} allocator overhead "
         f"({overhead.status}), {buffers:g} GB of buffers ({f.collective_buffer_bytes.status}), "
-        f"{f.memory_reserve:.0%} of the usable memory left free"
+        f"± {f.memory_error.value:.1%} of tensors ({f.memory_error.status})"
     )
 
 

@@ -33,8 +33,9 @@ def answer_front(asked: Asked, request: PlanRequest, interrupt: Interrupt) -> No
     from dovetail.search.pareto_front import best_of, pareto_front
     from dovetail.search.plan import plan
 
-    limited = request.memory_limit_bytes is not None
-    for flag, given in (("--explain", request.explain), ("--ideal", request.ideal), ("--memory-limit", limited)):
+    limited, risked = request.memory_limit_bytes is not None, request.fit_risk is not None
+    refused = {"--explain": request.explain, "--ideal": request.ideal, "--memory-limit": limited, "--fit-risk": risked}
+    for flag, given in refused.items():
         if given:
             raise InputError(flag, "is for one number of chips", "give one with --chips")
     question = asked.any_question()

@@ -47,7 +47,8 @@ _FIX = "Restrict a field of the plan, e.g. tensor_parallel=4,8; repeatable."
 _CHIPS = "Number of chips; 256,512 or 256..4096 (doubling) or 256..4096:256 (steps) gives the Pareto front over them."
 _SIMULATE = "Simulate at most this many leading plans, and take the fastest."
 _STRATEGY = "named: degrees of named strategies; free: every operator sharded its own way (framework wafer or ideal)."
-_MEMORY = "Bytes of a chip that plans may take, e.g. 73GiB; default: what programs get, less 4 %."
+_MEMORY = "Bytes of a chip that plans may take, e.g. 73GiB; default: as many as --fit-risk allows."
+_RISK = "How likely the plan may run out of memory, by the errors of predicted memory; default: 0.02."
 _TIE = "Recommend the simplest plan within this part of the fastest, e.g. 0.01; default: what the model errs by."
 _COVERS = "Also say whether the search covered this plan, what it takes, and why it is not the answer."
 _KEEP = "Start from what is left of this plan, made for the whole wafer, on the damaged one, and compare."
@@ -88,6 +89,7 @@ def plan(
     simulate_top: Annotated[int, typer.Option("--simulate-top", min=0, max=1000, help=_SIMULATE)] = 0,
     strategy: Annotated[Strategy, typer.Option("--strategy", help=_STRATEGY)] = "named",
     memory_limit: Annotated[str | None, typer.Option("--memory-limit", metavar="BYTES", help=_MEMORY)] = None,
+    fit_risk: Annotated[float | None, typer.Option("--fit-risk", metavar="PART", help=_RISK)] = None,
     fastest: Annotated[bool, typer.Option("--fastest", help="Recommend the fastest plan, however involved.")] = False,
     tie_margin: Annotated[float | None, typer.Option("--tie-margin", metavar="PART", help=_TIE)] = None,
     covers: Annotated[Path | None, typer.Option("--covers", metavar="PLAN", help=_COVERS)] = None,
@@ -109,8 +111,8 @@ def plan(
         request = PlanRequest(
             _narrowed(fix), _at_least_0("--time-limit", time_limit), explain, ideal, out,
             None if tokens is None else parse_tokens(tokens), objective, _at_least_0("--price-per-chip-hour", price),
-            simulate_top, strategy, _bytes(memory_limit), _margin(tie_margin, fastest=fastest), covers, as_json,
-            DefectOptions(defects, defect_rate, link_defect_rate, seed), keep, lend,
+            simulate_top, strategy, _bytes(memory_limit), fit_risk, _margin(tie_margin, fastest=fastest), covers,
+            as_json, DefectOptions(defects, defect_rate, link_defect_rate, seed), keep, lend,
         )  # fmt: skip
         _answer(question, request, interrupt)
 
@@ -186,12 +188,13 @@ def _named(question: Question, request: PlanRequest, notice: Listener) -> Answer
     from dovetail.plans.narrowed_space import within
     from dovetail.plans.runs import check_job
     from dovetail.search import plan as best_plan
-    from dovetail.step.capacity import check_memory_limit
+    from dovetail.step.capacity import check_fit_risk, check_memory_limit
 
     job, cluster, framework = question.job, question.cluster, question.framework
     check_job(job, framework)
     space, most_bytes = within(request.space, job, cluster, framework), request.memory_limit_bytes
     check_memory_limit(cluster.chip, most_bytes, "--memory-limit")
+    check_fit_risk(request.fit_risk, most_bytes, "--fit-risk")
     return best_plan(
         job,
         cluster,
@@ -200,6 +203,7 @@ def _named(question: Question, request: PlanRequest, notice: Listener) -> Answer
         time_limit_s=request.time_limit_s,
         simulate_top=request.simulate_top,
         memory_limit_bytes=most_bytes,
+        fit_risk=request.fit_risk,
         tie_margin=request.tie_margin,
         on_progress=notice,
     )
@@ -272,6 +276,7 @@ def _check_free(request: PlanRequest, *, several: bool) -> None:
         "--chips": several,
     }
     refused["--memory-limit"] = request.memory_limit_bytes is not None
+    refused["--fit-risk"] = request.fit_risk is not None
     for flag in (flag for flag, given in refused.items() if given):
         fix = "give one number" if flag == "--chips" else "leave it out"
         raise InputError(flag, "cannot be combined with --strategy free", fix)
@@ -305,8 +310,9 @@ def _ideal(question: Question, request: PlanRequest) -> Answer:
     from dovetail.search import plan as best_plan
 
     limit = IDEAL_SECONDS if request.time_limit_s is None else request.time_limit_s
-    most_bytes = request.memory_limit_bytes
-    return best_plan(question.job, question.cluster, "ideal", time_limit_s=limit, memory_limit_bytes=most_bytes)
+    most, risk = request.memory_limit_bytes, request.fit_risk
+    job, cluster = question.job, question.cluster
+    return best_plan(job, cluster, "ideal", time_limit_s=limit, memory_limit_bytes=most, fit_risk=risk)
 
 
 def _explained(answer: Answer, request: PlanRequest) -> Any:

@@ -30,6 +30,7 @@ class PlanRequest:
     simulate_top: int
     strategy: Strategy
     memory_limit_bytes: float | None
+    fit_risk: float | None
     #: the simplest plan this close to the fastest is recommended
     tie_margin: float
     #: a plan file to hold against the answer

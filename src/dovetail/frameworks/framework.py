@@ -59,11 +59,17 @@ ALLOWANCES = (
     "context_bytes",
     "allocator_overhead",
     "collective_buffer_bytes",
+    "memory_error",
     "host_s",
     "traffic",
     "exposed",
     "step_s",
     "attention",
+)
+
+#: Of a framework whose file does not say it.
+UNKNOWN_MEMORY_ERROR = AllowanceSpec(
+    value=0.03, low=0.0, high=0.1, status="assumed", source="as of frameworks with measured runs"
 )
 
 DoubtTexts = dict[str, Annotated[str, Field(min_length=1, max_length=2000)]]
@@ -173,6 +179,8 @@ class Framework:
     """fraction of what tensors need that the allocator holds beyond it"""
     collective_buffer_bytes: Allowance
     """buckets and staging buffers"""
+    memory_error: Allowance
+    """scale of the logistic error of what a run takes, as a fraction of its tensors"""
     host_s: Allowance
     """seconds the host needs to launch one kernel: chips that finish sooner wait for it"""
     traffic: Allowance
@@ -183,9 +191,12 @@ class Framework:
     """seconds of every step outside the layers: data, logging, synchronisation"""
     attention: Allowance
     """what its attention kernels reach of the best for the chip"""
-    memory_reserve: float
-    """part of a chip's usable memory that searched plans leave free, as predictions of memory err"""
     doubts: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def outside_bytes(self) -> float:
+        """Device memory besides tensors and what the allocator holds for them."""
+        return self.context_bytes.value + self.collective_buffer_bytes.value
 
     def state_bytes(self, precision: str) -> StateBytes:
         """Bytes per parameter before sharding."""
@@ -285,12 +296,12 @@ class FrameworkSpec(Spec):
     context_bytes: BytesAllowanceSpec
     allocator_overhead: AllowanceSpec
     collective_buffer_bytes: BytesAllowanceSpec
+    memory_error: AllowanceSpec = UNKNOWN_MEMORY_ERROR
     host_s: AllowanceSpec
     traffic: AllowanceSpec
     exposed: AllowanceSpec
     step_s: AllowanceSpec
     attention: AllowanceSpec
-    memory_reserve: Annotated[float, Field(ge=0, lt=1)] = 0.04
     doubts: DoubtTexts = Field(default_factory=dict)
 
     @model_validator(mode="after")

@@ -51,6 +51,7 @@ def evaluation_fields(
             "usable": result.usable_bytes,
             "headroom": result.headroom_bytes,
             "missing": result.missing_bytes,
+            "fit_probability": result.fit_probability,
             "allocated": None if reserved is None else reserved.allocated_bytes,
             "reserved": None if reserved is None else reserved.reserved_bytes,
             "breaks_at": None if reserved is None else reserved.operator,

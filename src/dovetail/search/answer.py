@@ -85,7 +85,7 @@ class Answer:
     timing: Mapping[str, float]
     #: where leading plans were replayed: all of them, the fastest first
     simulated: tuple[SimulatedPlan, ...] = ()
-    #: bytes of a chip that plans were allowed to take; None: usable memory less the framework's reserve
+    #: bytes of a chip that plans were allowed to take; None: as `memory_limit` has it
     memory_limit_bytes: float | None = None
     #: of the simplest plan within the tie margin, where that is not the fastest itself
     recommended: Evaluation | None = None

@@ -25,7 +25,7 @@ from dovetail.search.progress import Progress, Reporter, simplicity
 from dovetail.search.recommended import Simplest
 from dovetail.search.request import SearchKeywords, SearchRequest
 from dovetail.search.time_limit import TimeLimit
-from dovetail.step.capacity import check_memory_limit
+from dovetail.step.capacity import check_fit_risk, check_memory_limit, memory_limit
 from dovetail.step.evaluate import Evaluation, evaluate
 from dovetail.step.layer_tables import Setting
 
@@ -56,7 +56,7 @@ def plan(
     With a `tie_margin` the answer also recommends the simplest plan that takes no longer than the fastest by more than
     this part of it, and its certificate has the bound over everything that the framework runs.
 
-    Plans may take `memory_limit_bytes` of a chip; left out, what is usable of it less the framework's reserve.
+    Plans may take `memory_limit_bytes` of a chip; left out, so many that a run is out of memory with `fit_risk` alone.
 
     An answer may be unproven, with a time limit or where the partition of blocks with policies of their own is: then
     its status is `feasible`, and the gap says how far off it can be. Of evaluated plans with equal time the first by
@@ -64,8 +64,7 @@ def plan(
     """
     framework = frameworks.load(framework) if isinstance(framework, str) else framework
     check_job(job, framework)
-    asked = SearchRequest(**options)
-    check_memory_limit(cluster.chip, asked.memory_limit_bytes, "memory_limit_bytes")
+    asked = _limited(SearchRequest(**options), cluster, framework)
     if asked.simulate_top and asked.below_s < float("inf"):
         raise InputError("below_s", "cannot be combined with simulate_top", "leave one of them out")
     start, cpu = time.monotonic(), time.process_time()
@@ -73,6 +72,15 @@ def plan(
     answer = _answered(setting, space or Space(), asked)
     timing = {"seconds": time.monotonic() - start, "cpu_s": time.process_time() - cpu}
     return replace(answer, timing=timing, memory_limit_bytes=asked.memory_limit_bytes)
+
+
+def _limited(asked: SearchRequest, cluster: Cluster, framework: Framework) -> SearchRequest:
+    """The request with the limit in bytes that a risk asked for comes to."""
+    check_memory_limit(cluster.chip, asked.memory_limit_bytes, "memory_limit_bytes")
+    check_fit_risk(asked.fit_risk, asked.memory_limit_bytes, "fit_risk")
+    if asked.fit_risk is None:
+        return asked
+    return replace(asked, memory_limit_bytes=memory_limit(cluster.chip, framework, fit_risk=asked.fit_risk))
 
 
 def _answered(setting: Setting, space: Space, asked: SearchRequest) -> Answer:

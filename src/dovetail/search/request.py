@@ -16,6 +16,7 @@ class SearchKeywords(TypedDict, total=False):
     simulate_top: int
     on_progress: Listener | None
     memory_limit_bytes: float | None
+    fit_risk: float | None
     tie_margin: float | None
 
 
@@ -31,7 +32,9 @@ class SearchRequest:
     simulate_top: int = 0
     #: told a few times a second how far the search is; where it returns True the search ends
     on_progress: Listener | None = None
-    #: bytes of a chip that plans may take; None: what is usable of it less the framework's reserve
+    #: bytes of a chip that plans may take; None: so many that a plan runs out of memory with `fit_risk` alone
     memory_limit_bytes: float | None = None
+    #: None: 2 %
+    fit_risk: float | None = None
     #: recommends the simplest plan this close to the fastest; None: the fastest alone is searched
     tie_margin: float | None = None

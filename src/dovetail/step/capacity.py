@@ -1,19 +1,47 @@
-"""The memory a plan may take of a chip: the one place that decides it for search, partition, bounds and mapping."""
+"""The memory a plan may take of a chip, and how likely it fits: the one place that decides it.
+
+Of a plan's tensors the memory that a run of it takes is off by a logistic error, a part of them: the framework's
+`memory_error`. The search takes plans that fit with all but a small risk; that stays one limit on bytes.
+"""
 
 from __future__ import annotations
+
+import math
 
 from dovetail.errors import InputError
 from dovetail.frameworks import Framework
 from dovetail.hardware import Chip
 from dovetail.units import bytes_text
 
+#: How likely a searched plan may run out of memory, unless another risk is asked for.
+FIT_RISK = 0.02
+#: Risks that can be asked for.
+LEAST_RISK, MOST_RISK = 1e-6, 0.5
 
-def memory_limit(chip: Chip, framework: Framework, asked_bytes: float | None = None) -> float:
-    """Bytes a searched plan may take: those asked for, or the usable ones less the framework's reserve.
 
-    A plan that is given may take all that is usable.
+def memory_limit(
+    chip: Chip, framework: Framework, asked_bytes: float | None = None, fit_risk: float = FIT_RISK
+) -> float:
+    """Bytes a searched plan may take: those asked for, or so many that it runs out of memory with this risk alone.
+
+    Predicted bytes are `tensors · (1 + overhead) + outside`. A plan keeps the risk where `tensors · (1 + q) + outside`
+    is within the usable bytes, `q` being the error that only a part `fit_risk` of runs exceeds. A plan that is given
+    may take all that is usable.
     """
-    return chip.usable_bytes * (1 - framework.memory_reserve) if asked_bytes is None else asked_bytes
+    if asked_bytes is not None:
+        return asked_bytes
+    outside = framework.outside_bytes
+    predicted = 1 + framework.allocator_overhead.value
+    exceeded = predicted + framework.memory_error.value * math.log((1 - fit_risk) / fit_risk)
+    return min(outside + (chip.usable_bytes - outside) * predicted / exceeded, chip.usable_bytes)
+
+
+def fit_probability(tensor_bytes: float, predicted_bytes: float, usable_bytes: float, error: float) -> float:
+    """How likely a chip has enough: `error` is the scale of the logistic error, a part of the tensors."""
+    spare = usable_bytes - predicted_bytes
+    if error == 0.0 or tensor_bytes == 0.0:
+        return float(spare >= 0)
+    return 0.5 + 0.5 * math.tanh(spare / (tensor_bytes * error) / 2)
 
 
 def check_memory_limit(chip: Chip, asked_bytes: float | None, where: str) -> None:
@@ -21,3 +49,13 @@ def check_memory_limit(chip: Chip, asked_bytes: float | None, where: str) -> Non
     if asked_bytes is not None and not 0 < asked_bytes <= chip.usable_bytes:
         fix = f"it should be more than 0 and at most what programs get of {chip.name}, {bytes_text(chip.usable_bytes)}"
         raise InputError(where, f"is {bytes_text(asked_bytes)}", fix)
+
+
+def check_fit_risk(risk: float | None, asked_bytes: float | None, where: str) -> None:
+    """Refuses a risk that is none, or beside a limit in bytes."""
+    if risk is None:
+        return
+    if not LEAST_RISK <= risk <= MOST_RISK:
+        raise InputError(where, f"is {risk:g}", f"it should be a part from {LEAST_RISK:g} to {MOST_RISK:g}, e.g. 0.02")
+    if asked_bytes is not None:
+        raise InputError(where, "cannot be combined with a memory limit", "leave one of them out")

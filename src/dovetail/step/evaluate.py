@@ -24,6 +24,7 @@ from dovetail.plans.plan import Plan
 from dovetail.plans.stage_tiles import on_tiles
 from dovetail.plans.zero_stage import effective_zero_stage
 from dovetail.profile import LayerProfile, Recompute, recompute
+from dovetail.step.capacity import fit_probability
 from dovetail.step.damage import StageDamage, stage_damage
 from dovetail.step.energy import step_energy
 from dovetail.step.facts import FrameworkFacts, plan_facts
@@ -76,6 +77,10 @@ class Evaluation:
     provenance: Mapping[str, str]
     #: what the fullest store off a wafer holds
     stored_bytes: float = 0.0
+    #: scale of the error of what a run takes, as a part of its tensors
+    memory_error: float = 0.0
+    #: whether stores off wafers have enough for what they hold
+    stores: bool = True
 
     @property
     def peak_bytes(self) -> float:
@@ -96,6 +101,13 @@ class Evaluation:
     def headroom_bytes(self) -> float:
         """Usable memory that the fullest stage's chips leave free; less than 0 where the plan does not fit."""
         return self.usable_bytes - self.peak_bytes
+
+    @property
+    def fit_probability(self) -> float:
+        """How likely a run has enough memory, by the errors of predicted memory on runs and outcomes."""
+        parts = self.memory_by_stage[self.fullest_stage]
+        tensors = self.peak_bytes - parts["context"] - parts["allocator"]
+        return self.stores * fit_probability(tensors, self.peak_bytes, self.usable_bytes, self.memory_error)
 
     @property
     def missing_bytes(self) -> float:
@@ -163,7 +175,8 @@ def evaluation_of(
     joules = (None, "not asked for")
     if energy:
         joules = step_energy(plan, step.profiles, step.contents, step.recompute, cluster, sum(seconds.values()))
-    return _answer(plan, job, cluster, seconds, memory, joules, basis, step.wafer.store.stored_bytes)
+    answer = _answer(plan, job, cluster, seconds, memory, joules, basis, step.wafer.store.stored_bytes)
+    return replace(answer, memory_error=facts.memory_error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,4 +390,5 @@ def _answer(
             "energy": energy[1],
         },
         stored_bytes=stored_bytes,
+        stores=stores,
     )

@@ -63,6 +63,8 @@ class FrameworkFacts:
     context_bytes: float
     #: part of the tensors' bytes the allocator holds beyond them
     allocator_overhead: float
+    #: scale of the error of predicted memory, as a part of the tensors
+    memory_error: float
     #: how tensor parallelism shards, and what it saves
     tensor_rule: str
     #: bytes per logit at the peak of the loss, where a chip has all of the vocabulary or a shard of it, and the chunks
@@ -162,8 +164,9 @@ def facts_of(
         ),
         # gradients are read for their norm and again for the update; the state is read and written, weights written
         update_bytes=0.0 if "optimizer" in store else 2 * state.gradients + 2 * sizes.optimizer + state.weights,
-        context_bytes=framework.context_bytes.value + framework.collective_buffer_bytes.value,
+        context_bytes=framework.outside_bytes,
         allocator_overhead=framework.allocator_overhead.value,
+        memory_error=framework.memory_error.value,
         tensor_rule=framework.tensor_rule,
         logits_bytes=framework.logits_bytes,
         sharded_logits_bytes=framework.sharded_logits_bytes or framework.logits_bytes,

@@ -48,7 +48,7 @@ class Setting:
     staged: FrameworkFacts
     #: whether these are figures that no simulated step falls below
     at_least: bool = False
-    #: bytes of a chip that plans may take; None: usable memory less the framework's reserve
+    #: bytes of a chip that plans may take; None: as `memory_limit` has it
     memory_limit_bytes: float | None = None
 
     @staticmethod
