@@ -40,9 +40,9 @@ def best(job: Job, cluster: Cluster, framework: Framework, space: Space | None) 
 def keeps_risk(answer: Evaluation, cluster: Cluster, framework: Framework) -> bool:
     """Whether a plan fits as surely as searched plans have to: 98 in 100 runs of it."""
     parts = answer.memory_by_stage[answer.fullest_stage]
-    tensors = answer.peak_bytes - parts["context"] - parts["allocator"]
+    inside = answer.peak_bytes - parts["context"] - parts["workspaces"]
     exceeded = framework.memory_error.value * math.log(0.98 / 0.02)
-    return answer.peak_bytes + tensors * exceeded <= cluster.chip.usable_bytes
+    return answer.peak_bytes + inside * exceeded <= cluster.chip.usable_bytes
 
 
 def count(job: Job, cluster: Cluster, framework: Framework, space: Space | None) -> int:

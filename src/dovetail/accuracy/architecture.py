@@ -52,6 +52,9 @@ class Architecture:
 
 
 _SIZE = re.compile(r"(expert_ffn|shared_ffn|dense_layers)=(\d{1,9})")
+#: Megatron's flags for the same.
+_FLAGS = {"moe-ffn-hidden-size": "expert_ffn", "moe-shared-expert-intermediate-size": "shared_ffn"}
+_FLAG = re.compile(rf"({'|'.join(_FLAGS)}) (\d{{1,9}})")
 _LATENT = re.compile(r"MLA\(q_lora=(\d{1,9}),kv_lora=(\d{1,9}),qk=(\d{1,9})\+(\d{1,9}),v=(\d{1,9})\)")
 
 
@@ -66,6 +69,9 @@ def read_architecture(row: TableRow) -> Architecture | None:
         if hidden % heads:
             raise InputError("head_dim", f"is empty and {heads} heads do not divide {hidden}", "the source has to say")
         head_dim = hidden // heads
+    latent = _latent(row.text("moe_other"))
+    if latent is None and "multi-latent-attention" in row.text("memory_features"):
+        raise InputError("moe_other", "does not give the ranks of its latent attention", "the source has to state them")
     return Architecture(
         name=row.text("model"),
         layers=row.needed("layers"),
@@ -77,7 +83,7 @@ def read_architecture(row: TableRow) -> Architecture | None:
         head_dim=head_dim,
         vocab=row.needed("vocab"),
         mixture=_mixture(row, ffn),
-        latent=_latent(row.text("moe_other")),
+        latent=latent,
         prediction=row.text("multi_token_prediction").casefold() == "yes",
     )
 
@@ -87,6 +93,9 @@ def _mixture(row: TableRow, ffn: int) -> MixtureSizes | None:
     if experts is None:
         return None
     sizes = {name: int(size) for name, size in _SIZE.findall(row.text("moe_other"))}
+    first = re.search(r"moe-layer-freq \(\[0\]\*(\d{1,4})\+", row.text("moe_other"))
+    sizes |= {"dense_layers": int(first[1])} if first else {}
+    sizes |= {_FLAGS[flag]: int(size) for flag, size in _FLAG.findall(row.text("moe_other"))}
     return MixtureSizes(
         experts=experts,
         top_k=row.needed("top_k"),

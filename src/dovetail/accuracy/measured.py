@@ -43,6 +43,11 @@ def read_measurement(row: TableRow, job: Job, chips: int, recompute: str | tuple
     raise InputError("step_time_s", "is empty, as is every other speed", fix)
 
 
+def states_speed(row: TableRow) -> bool:
+    """Whether the source reports how fast the run was."""
+    return any(row.text(column) for column in ("step_time_s", "tokens_per_s_per_chip", "tflops_per_chip"))
+
+
 def _counted_flops(kind: str, job: Job, recompute: str | tuple[str, ...]) -> float | None:
     """FLOPs of a step as the source counts them; None if its way of counting is unknown."""
     if "flops" not in kind:

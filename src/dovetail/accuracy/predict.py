@@ -72,7 +72,7 @@ def prediction_of(run: MeasuredRun, evaluation: Evaluation) -> Prediction:
     return Prediction(
         run=run,
         step_time_s=evaluation.step_time_s,
-        memory_bytes=None if run.memory_kind is None else _fullest(evaluation, UNSEEN[run.memory_kind]),
+        memory_bytes=None if run.memory_kind is None else fullest_bytes(evaluation, UNSEEN[run.memory_kind]),
         fits=evaluation.fits,
         missing_share=evaluation.missing_bytes / evaluation.usable_bytes,
         provenance=evaluation.provenance,
@@ -97,6 +97,7 @@ def _answer(run: MeasuredRun) -> Prediction | Refusal:
     return replace(prediction, left_out_s=float(np.ravel(step.seconds)[-1])) if others else prediction
 
 
-def _fullest(evaluation: Evaluation, unseen: frozenset[str]) -> float:
-    """Bytes of the fullest stage as the measurement counts, which may differ from the fullest in total."""
-    return max(sum(b for part, b in parts.items() if part not in unseen) for parts in evaluation.memory_by_stage)
+def fullest_bytes(evaluation: Evaluation, unseen: frozenset[str], stage: int | None = None) -> float:
+    """Bytes as the measurement counts, of a stage or of the fullest one, which may differ from the fullest in total."""
+    stages = evaluation.memory_by_stage if stage is None else (evaluation.memory_by_stage[stage],)
+    return max(sum(b for part, b in parts.items() if part not in unseen) for parts in stages)

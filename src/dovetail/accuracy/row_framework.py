@@ -6,9 +6,11 @@ import re
 from dataclasses import replace
 
 from dovetail import frameworks
+from dovetail.accuracy.row_configuration import configurations_of, framework_changes
 from dovetail.accuracy.table import TableRow
 from dovetail.errors import InputError, one_of, quoted
 from dovetail.frameworks import Framework
+from dovetail.frameworks.catalogue import changed
 from dovetail.layout.strategy import ContextKind
 
 #: Words in a row's framework → name in the catalogue; the first that is found counts.
@@ -36,6 +38,12 @@ FAMILIES = (
     ("fairscale", "fsdp"),
     ("torchtitan", "torchtitan"),
     ("llm-foundry", "fsdp"),
+    ("bmtrain", "fsdp"),
+    ("litgpt", "fsdp"),
+    ("torchtune", "fsdp"),
+    ("ms-swift", "fsdp"),
+    ("axolotl", "fsdp"),
+    ("lightning ddp", "fsdp"),
     ("fsdp", "torchtitan"),
 )
 
@@ -73,7 +81,11 @@ def framework_name(row: TableRow) -> str:
     if name == "torchtitan" and not _COMPILED.search(row.text("notes").casefold()):
         return "fsdp"
     unfused = row.text("attention").casefold() == "unfused"
-    if unfused and (name == "megatron" or (name == "deepspeed" and row.text("zero") in ("", "0"))):
+    if (
+        unfused
+        and "container" not in written
+        and (name == "megatron" or (name == "deepspeed" and row.text("zero") in ("", "0")))
+    ):
         # without ZeRO, Megatron-DeepSpeed runs Megatron's engine
         return "megatron-2022"
     return name
@@ -81,7 +93,11 @@ def framework_name(row: TableRow) -> str:
 
 def framework_of(name: str, row: TableRow) -> Framework:
     """The framework as configured in the run, from its notes; what ran then needs no launch file of today."""
-    framework, source = replace(frameworks.load(name), launch=None), row.text("source")
+    changes, source = framework_changes(row), row.text("source")
+    loaded = changed(name, changes, "configurations") if changes else frameworks.load(name)
+    framework = replace(loaded, launch=None)
+    if changes:
+        return framework
     titan = source.casefold().startswith("torchtitan")
     # torchtitan compiles its loss since 2025, before it ran operator by operator
     if name in ("torchtitan", "fsdp") and titan and "2025" not in source:
@@ -123,8 +139,11 @@ def vocabulary_multiple(framework: str, tensor_parallel: int) -> int:
     return 128 * tensor_parallel if framework in _PADS_VOCABULARY else 1
 
 
-def context_kind(framework: str, notes: str) -> ContextKind:
+def context_kind(framework: str, row: TableRow) -> ContextKind:
     """How context parallelism exchanges keys and values."""
-    if "cp uses a2a" in notes.casefold():
+    if "cp uses a2a" in row.text("notes").casefold():
         return "ulysses"
+    stated = [each.context for each in configurations_of(row) if each.context is not None]
+    if stated:
+        return stated[-1]
     return _CONTEXT.get(framework, "all_gather")

@@ -100,6 +100,11 @@ def _feed_forward_agrees(model: Model, sizes: Architecture) -> bool:
     return not dense or (sizes.ffn, sizes.gated) in dense
 
 
+def with_tied_head(model: Model, *, tied: bool) -> Model:
+    """The model whose head has weights of its own, or the embedding's."""
+    return model.model_copy(update={"head": model.head.model_copy(update={"tied": tied})})
+
+
 def _first_layers(model: Model, layers: int) -> Model:
     """The model truncated to a number of layers."""
     if layers == model.num_layers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from dovetail.accuracy.row_configuration import configurations_of
 from dovetail.accuracy.row_framework import context_kind, overlap_fields
 from dovetail.accuracy.row_recompute import RecomputeReading, read_recompute
 from dovetail.accuracy.table import TableRow
@@ -37,7 +38,7 @@ def read_plan(row: TableRow, job: Job, cluster: Cluster, framework: str) -> tupl
         "pipeline_parallel": p,
         "virtual_stages": v,
         "context_parallel": c,
-        "context_kind": context_kind(framework, row.text("notes")),
+        "context_kind": context_kind(framework, row),
         "expert_parallel": experts,
         # experts are spread over the tensor-parallel chips too (Megatron Core's parallel folding)
         "expert_tensor_parallel": 1 if experts > 1 else None,
@@ -88,6 +89,8 @@ def _zero_group(row: TableRow, context: int) -> int | None:
     optimizer and torchtitan's FSDP shard over them too; measured peaks of runs with both agree.
     """
     group = row.count("zero_group")
+    if any(each.zero_group == "whole" for each in configurations_of(row)):
+        return group
     return None if group is None or not _zero_stage(row) else group * context
 
 

@@ -84,6 +84,12 @@ def _ratio(written: str, graph: ModelGraph) -> RecomputeReading:
     return RecomputeReading("full", assumption=f"every block is recomputed ({written})")
 
 
+def _but_attention(written: str, graph: ModelGraph) -> RecomputeReading:
+    """Attention outputs of all or part of the sequence are saved besides the inputs of layers."""
+    del graph
+    return RecomputeReading("full", assumption=f"everything but a layer's input is recomputed ({written})")
+
+
 def _fused(written: str, graph: ModelGraph) -> RecomputeReading:
     """A fused kernel recomputes its scores by itself: nothing else."""
     del written, graph
@@ -99,6 +105,8 @@ _SELECTIVE: Mapping[str, Callable[[str, ModelGraph], RecomputeReading]] = {
     "remat_policy=minimal": _all_but_products,
     "remat_policy=custom": _custom,
     "ratio not stated": _ratio,
+    "selective checkpoint": _but_attention,
+    "half of the sequence": _but_attention,
     "fused sdpa": _fused,
 }
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
 from dovetail.accuracy.architecture import Architecture, read_architecture
-from dovetail.accuracy.measured import Metric, read_measurement
+from dovetail.accuracy.measured import Metric, read_measurement, states_speed
 from dovetail.accuracy.row_cluster import gbps_per_node, read_cluster
+from dovetail.accuracy.row_configuration import configurations_of, says
 from dovetail.accuracy.row_framework import framework_name, framework_of, vocabulary_multiple
-from dovetail.accuracy.row_model import model_of, padded, published_model, side_by_side
+from dovetail.accuracy.row_model import model_of, padded, published_model, side_by_side, with_tied_head
 from dovetail.accuracy.row_plan import read_plan, slices
+from dovetail.accuracy.row_recompute import RecomputeReading
 from dovetail.accuracy.table import TableRow, read_table
 from dovetail.errors import InputError, quoted
 from dovetail.hardware import Cluster
@@ -30,7 +32,8 @@ OPTIONAL = (
     "experts", "top_k", "moe_other", "multi_token_prediction", "precision", "precision_as_written", "attention",
     "vp", "cp", "ep", "dp", "zero", "zero_group", "sequence_parallel", "micro_batch", "recompute_as_written", "offload",
     "step_time_s", "step_time_kind", "tokens_per_s_per_chip", "tokens_kind", "tflops_per_chip", "tflops_kind",
-    "peak_memory_bytes", "memory_kind", "notes",
+    "peak_memory_bytes", "memory_kind", "notes", "outcome", "train_kind", "optimizer", "memory_features",
+    "memory_scope",
 )  # fmt: skip
 
 #: Tiers whose configuration is known well enough to score.
@@ -40,6 +43,11 @@ PRECISIONS: Mapping[str, str] = {
     "bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "fp32": "fp32",
     "fp8": "fp8", "mxfp8": "fp8", "nvfp4": "fp4", "fp4": "fp4",
 }  # fmt: skip
+
+#: Whose memory a source reports: Megatron's last rank writes its log, nanotron's first.
+_SCOPES = {"last rank": -1, "logging rank": 0}
+
+OUTCOMES: Mapping[str, str] = {"fits": "fits", "oom": "oom"}
 
 MEMORY_KINDS: Mapping[str, str] = {"allocated": "allocated", "reserved": "reserved", "device": "device"}
 
@@ -67,6 +75,21 @@ class MeasuredRun:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasuredOutcome:
+    """A run that fitted or ran out of memory, and its peak if it was measured."""
+
+    id: str
+    family: str
+    task: Task
+    outcome: str
+    """fits or oom"""
+    peak_memory_bytes: float | None
+    memory_kind: str | None
+    stage: int | None = None
+    """whose peak it is: the first stage's (0) or the last one's (-1); None: the fullest one's"""
+
+
+@dataclass(frozen=True, slots=True)
 class Refusal:
     """A usable row that cannot be predicted, and why."""
 
@@ -84,51 +107,97 @@ class MeasuredRuns:
     """of the tiers that are scored"""
     runs: tuple[MeasuredRun, ...]
     refused: tuple[Refusal, ...]
+    outcomes: tuple[MeasuredOutcome, ...] = ()
+
+    def refusing(self, answers: Iterable[object]) -> MeasuredRuns:
+        """The same with the refusals among answers added."""
+        refusals = tuple(answer for answer in answers if isinstance(answer, Refusal))
+        return replace(self, refused=(*self.refused, *refusals))
 
 
 def read_runs(path: Path | str) -> MeasuredRuns:
-    """Every run of a file: usable rows become runs or refusals, the others are only counted."""
+    """Every run of a file: usable rows become runs, outcomes or both, or refusals; the others are only counted."""
     rows = read_table(path, NEEDED, (*NEEDED, *OPTIONAL))
     usable = [row for row in rows if (row.text("tier") or USABLE[0]) in USABLE]
     runs: list[MeasuredRun] = []
     refused: list[Refusal] = []
+    outcomes: list[MeasuredOutcome] = []
     for row in usable:
         try:
-            runs.append(_run(row))
+            if row.text("outcome"):
+                outcomes.append(_outcome(row))
+            if not row.text("outcome") or _is_timed(row):
+                runs.append(_run(row))
         except InputError as error:
             refused.append(Refusal(_id(row), row.text("source_family"), str(error)))
-    return MeasuredRuns(len(rows), len(usable), tuple(runs), tuple(refused))
+    return MeasuredRuns(len(rows), len(usable), tuple(runs), tuple(refused), tuple(outcomes))
 
 
 def _run(row: TableRow) -> MeasuredRun:
-    offload = row.text("offload").casefold()
-    if offload not in ("", "none", "no"):
-        raise InputError("offload", f"is {quoted(row.text('offload'))}", "runs that offload state are left out")
-    framework = framework_name(row)
-    cluster = read_cluster(row, slices(row))
-    sizes = read_architecture(row)
-    job = _job(row, sizes, framework)
-    plan, recompute = read_plan(row, job, cluster, framework)
-    measured = read_measurement(row, job, cluster.chips, plan.recompute)
+    _check_modelled(row, time=True)
+    task, recompute = _task(row)
+    measured = read_measurement(row, task.job, task.cluster.chips, task.plan.recompute)
     memory = row.number("peak_memory_bytes")
     return MeasuredRun(
         id=_id(row),
         family=row.text("source_family"),
         tier=row.text("tier") or USABLE[0],
         framework=row.text("framework"),
-        architecture=sizes or job.model.name,
-        task=Task(job, cluster, framework_of(framework, row), plan),
+        architecture=read_architecture(row) or task.job.model.name,
+        task=task,
         step_time_s=measured.step_time_s,
         metric=measured.metric,
         peak_memory_bytes=memory,
-        memory_kind=None if memory is None else row.choice("memory_kind", MEMORY_KINDS, "device"),
-        assumptions=tuple(filter(None, (recompute.assumption, *_assumed(row, cluster)))),
+        memory_kind=_memory_kind(row),
+        assumptions=tuple(filter(None, (recompute.assumption, *_assumed(row, task.cluster)))),
     )
+
+
+def _outcome(row: TableRow) -> MeasuredOutcome:
+    outcome = row.choice("outcome", OUTCOMES, "")
+    _check_modelled(row, time=False)
+    task, _ = _task(row)
+    memory = row.number("peak_memory_bytes")
+    family, scope = row.text("source_family"), row.text("memory_scope").casefold()
+    stage = next((stage for words, stage in _SCOPES.items() if words in scope), None)
+    return MeasuredOutcome(_id(row), family, task, outcome, memory, _memory_kind(row), stage)
+
+
+def _task(row: TableRow) -> tuple[Task, RecomputeReading]:
+    """What ran, and how its recompute was read."""
+    framework = framework_name(row)
+    as_run = framework_of(framework, row)
+    cluster = read_cluster(row, slices(row))
+    job = _job(row, read_architecture(row), framework)
+    plan, recompute = read_plan(row, job, cluster, framework)
+    return Task(job, cluster, as_run, plan), recompute
+
+
+def _check_modelled(row: TableRow, *, time: bool) -> None:
+    """Refuses runs of which state leaves the chip; of outcomes only where no configuration says what stays."""
+    if _offloads(row) and (time or not says(row, "offload")):
+        raise InputError("offload", f"is {quoted(row.text('offload'))}", "runs that offload state are left out")
+    if row.text("train_kind") in ("lora", "qlora", "adapter"):
+        raise InputError("train_kind", f"is {row.text('train_kind')}", "runs that train adapters are left out")
+
+
+def _is_timed(row: TableRow) -> bool:
+    """Whether a run that has an outcome is one whose step time is predicted too."""
+    return states_speed(row) and row.text("outcome").casefold() == "fits" and not _offloads(row)
+
+
+def _offloads(row: TableRow) -> bool:
+    return row.text("offload").casefold() not in ("", "none", "no")
+
+
+def _memory_kind(row: TableRow) -> str | None:
+    return None if row.number("peak_memory_bytes") is None else row.choice("memory_kind", MEMORY_KINDS, "device")
 
 
 def _job(row: TableRow, sizes: Architecture | None, framework: str) -> Job:
     seq_len = row.needed("seq_len")
     attention = row.choice("attention", {"fused": "fused", "unfused": "unfused"}, "fused")
+    attention = next((each.attention for each in configurations_of(row) if each.attention), attention)
     model = _model(row, sizes, seq_len, attention)
     return Job(
         padded(model, vocabulary_multiple(framework, row.count("tp") or 1)),
@@ -143,7 +212,13 @@ def _model(row: TableRow, sizes: Architecture | None, seq_len: int, attention: s
     if sizes is None:
         return published_model(row.text("model"))
     # dropout went out of use when fused attention came in
-    model = model_of(sizes, seq_len, dropout=attention == "unfused")
+    dropout = next(
+        (each.dropout for each in configurations_of(row) if each.dropout is not None), attention == "unfused"
+    )
+    model = model_of(sizes, seq_len, dropout=dropout)
+    features = row.text("memory_features").casefold()
+    if "untied" in features or "tied embeddings" in features or "embeddings tied" in row.text("notes"):
+        model = with_tied_head(model, tied="untied" not in features)
     # sizes MaxText makes from a number of parameters go with its own block
     return side_by_side(model) if "get_individual_scales" in row.text("notes") else model
 

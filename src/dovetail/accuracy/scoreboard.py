@@ -149,6 +149,14 @@ def fields(board: Scoreboard, by: Key = "family") -> dict[str, Any]:
     return answer
 
 
+def fields_without_times(measured: MeasuredRuns) -> dict[str, Any]:
+    """The same of a file whose rows have outcomes and no speed."""
+    refused = [{"id": r.id, "reason": r.reason} for r in measured.refused]
+    rows = {"read": measured.rows_read, "used": 0, "refused": refused}
+    empty = dict.fromkeys(("step_time", "macro", "ranking"))
+    return {"rows": rows, **empty, "memory": {}, "by": {}}
+
+
 def _nothing_to_score(measured: MeasuredRuns, refused: Sequence[Refusal]) -> InputError:
     what = f"there is none that can be scored among {measured.rows_read:,} rows"
     if refused:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
+from dovetail.cli.fit_score import print_fit
 from dovetail.cli.output import print_facts, print_json, print_table
 from dovetail.errors import InputError
 
 if TYPE_CHECKING:
-    from dovetail.accuracy import Errors, Prediction, Ranking, Refusal, Scoreboard
+    from dovetail.accuracy import Errors, MeasuredRuns, Prediction, Ranking, Refusal, Scoreboard
     from dovetail.accuracy.ranking import RatioErrors
     from dovetail.accuracy.scoreboard import Slice
     from dovetail.accuracy.simulated import Compared, SimulatedScore
@@ -34,23 +35,31 @@ def validate(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a view.")] = False,
 ) -> None:
-    """Compare predictions with measured runs: step time, memory, and which plan is fastest."""
+    """Compare predictions with measured runs: step time, memory, which plan is fastest, and whether runs fit."""
     from dovetail import accuracy
-    from dovetail.accuracy.scoreboard import fields
+    from dovetail.accuracy.outcomes import fit_fields, predict_outcomes, score_outcomes
+    from dovetail.accuracy.scoreboard import fields, fields_without_times
 
     measured = accuracy.published_runs() if runs is None else accuracy.read_runs(runs)
     try:
         answers = accuracy.predict(_with_progress(measured.runs, "predicting"))
-        board = accuracy.score(measured, answers, accuracy.left_out_predictions(answers))
+        outcomes = predict_outcomes(_with_progress(measured.outcomes, "predicting outcomes"))
+        measured, fit = measured.refusing(outcomes), score_outcomes(outcomes)
+        timed = fit is None or any(isinstance(answer, accuracy.Prediction) for answer in answers)
+        board = accuracy.score(measured, answers, accuracy.left_out_predictions(answers)) if timed else None
         replayed = _replayed(answers) if simulate else None
     except InputError as error:
         raise InputError(str(runs or error.where), error.what, error.fix) from None
     if as_json:
-        print_json(fields(board, by) | _simulated_fields(replayed))
-    else:
-        _print(board, by, "the published runs" if runs is None else str(runs))
-        if replayed is not None:
-            _print_simulated(replayed)
+        times = fields_without_times(measured) if board is None else fields(board, by)
+        print_json(times | {"fit": fit_fields(fit)} | _simulated_fields(replayed))
+        return
+    if board is not None:
+        _print(board, by, "the published runs" if runs is None else str(runs), measured)
+    if fit is not None:
+        print_fit(fit, measured)
+    if replayed is not None:
+        _print_simulated(replayed)
 
 
 def _replayed(answers: Iterable[Prediction | Refusal]) -> SimulatedScore:
@@ -77,10 +86,10 @@ def _with_progress(items: Sequence[ItemT], what: str) -> Iterable[ItemT]:
     return track(items, what, console=console, transient=True, disable=off)
 
 
-def _print(board: Scoreboard, by: Key, where: str) -> None:
+def _print(board: Scoreboard, by: Key, where: str, measured: MeasuredRuns) -> None:
     macro, left_out = board.macro, board.left_one_family_out
     over = f"mean over {_many(board.families, 'family', 'families')}"
-    ignored = board.rows_read - board.rows_used - len(board.refused)
+    ignored = measured.rows_read - measured.rows_used
     others = f", {ignored:,} of another tier" if ignored else ""
     print_facts(
         [

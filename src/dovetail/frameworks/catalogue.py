@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from dovetail.documents import parse_document, read_document, validate
 from dovetail.errors import InputError, one_of, quoted
 from dovetail.frameworks.framework import Framework, FrameworkSpec
+
+#: Fields that are maps.
+_MAPS = ("states", "overlaps")
 
 
 @lru_cache(maxsize=1)
@@ -29,6 +34,18 @@ def load(name: str) -> Framework:
 
 @lru_cache(maxsize=64)
 def _from_catalogue(name: str) -> Framework:
+    return validate(FrameworkSpec, _document(name), name).framework()
+
+
+def changed(name: str, changes: Mapping[str, Any], where: str) -> Framework:
+    """A framework of the catalogue with other values in some fields; of a field that is a map, with some others."""
+    document = _document(name)
+    for field, value in changes.items():
+        before = document.get(field)
+        document[field] = before | value if isinstance(before, dict) and field in _MAPS else value
+    return validate(FrameworkSpec, document, where).framework()
+
+
+def _document(name: str) -> dict[str, Any]:
     entry = files("dovetail.frameworks") / "data" / f"{name}.yaml"
-    document = parse_document(entry.read_text(encoding="utf-8"), name, ours=True)
-    return validate(FrameworkSpec, document, name).framework()
+    return parse_document(entry.read_text(encoding="utf-8"), name, ours=True)

@@ -59,6 +59,7 @@ ALLOWANCES = (
     "context_bytes",
     "allocator_overhead",
     "collective_buffer_bytes",
+    "workspace_bytes",
     "memory_error",
     "host_s",
     "traffic",
@@ -67,7 +68,8 @@ ALLOWANCES = (
     "attention",
 )
 
-#: Of a framework whose file does not say it.
+#: Of a framework whose file does not say them.
+NO_WORKSPACES = BytesAllowanceSpec(value=0, low=0, high=1e9, status="assumed", source="not counted")
 UNKNOWN_MEMORY_ERROR = AllowanceSpec(
     value=0.03, low=0.0, high=0.1, status="assumed", source="as of frameworks with measured runs"
 )
@@ -179,8 +181,10 @@ class Framework:
     """fraction of what tensors need that the allocator holds beyond it"""
     collective_buffer_bytes: Allowance
     """buckets and staging buffers"""
+    workspace_bytes: Allowance
+    """what matrix libraries hold of the allocator's memory"""
     memory_error: Allowance
-    """scale of the logistic error of what a run takes, as a fraction of its tensors"""
+    """scale of the logistic error of what a run takes, as a fraction of tensors and allocator"""
     host_s: Allowance
     """seconds the host needs to launch one kernel: chips that finish sooner wait for it"""
     traffic: Allowance
@@ -195,8 +199,8 @@ class Framework:
 
     @property
     def outside_bytes(self) -> float:
-        """Device memory besides tensors and what the allocator holds for them."""
-        return self.context_bytes.value + self.collective_buffer_bytes.value
+        """Device memory besides tensors of the model and what the allocator holds for them."""
+        return self.context_bytes.value + self.collective_buffer_bytes.value + self.workspace_bytes.value
 
     def state_bytes(self, precision: str) -> StateBytes:
         """Bytes per parameter before sharding."""
@@ -296,6 +300,7 @@ class FrameworkSpec(Spec):
     context_bytes: BytesAllowanceSpec
     allocator_overhead: AllowanceSpec
     collective_buffer_bytes: BytesAllowanceSpec
+    workspace_bytes: BytesAllowanceSpec = NO_WORKSPACES
     memory_error: AllowanceSpec = UNKNOWN_MEMORY_ERROR
     host_s: AllowanceSpec
     traffic: AllowanceSpec

@@ -29,6 +29,19 @@ class ParameterBytes(NamedTuple):
     #: gradients are there from the backward of their layer on, where one micro-batch makes a step
     late_gradients: bool = False
 
+    def packed(self, overhead: float) -> ParameterBytes:
+        """The same where what an allocator holds beyond tensors, a part of all of them, is to be of the others alone.
+
+        Parameters and their state stay from the first step on and fill memory well.
+        """
+        return self._replace(
+            weight=self.weight / (1 + overhead),
+            sharded_weight=self.sharded_weight / (1 + overhead),
+            gradient=self.gradient / (1 + overhead),
+            optimizer=self.optimizer / (1 + overhead),
+            step_copy=self.step_copy / (1 + overhead),
+        )
+
 
 def state_bytes(used: Number, home: Number, zero_stage: Number, sizes: ParameterBytes) -> tuple[Number, Number, Number]:
     """Weights, gradients and optimizer state of a chip (Rajbhandari et al. 2020, fig. 1).

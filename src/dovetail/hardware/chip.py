@@ -46,7 +46,7 @@ EfficiencyName = Literal[
 EFFICIENCY_NAMES: tuple[EfficiencyName, ...] = get_args(EfficiencyName)
 
 USABLE_SHARE = 0.996
-"""part of a GPU's HBM that programs get, where its file does not say: the median of those that do"""
+"""part of a GPU's HBM that programs get, where its file does not say: the median of those of 40 GB or more that do"""
 
 
 @dataclass(frozen=True, slots=True)

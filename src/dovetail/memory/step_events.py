@@ -94,7 +94,7 @@ def stage_events(plan: Plan, step: Step, facts: FrameworkFacts, stage: int) -> l
     """Two steps of a stage's chips; of a step at most as many micro-batches as show its fullest moment."""
     chunks = _chunks(plan, step, facts, stage)
     recorder = _Recorder()
-    sizes = facts.parameter_bytes
+    sizes = facts.stored_bytes
     zero = effective_zero_stage(plan.zero_stage, plan.pipeline_parallel)
     run = _StageRun(plan, facts, recorder, zero, chunks)
     for chunk in chunks:
@@ -192,13 +192,13 @@ class _StageRun:
     @property
     def units(self) -> bool:
         """Whether weights or gradients are sharded layer by layer."""
-        return self.zero >= 2 and not self.facts.parameter_bytes.by_weight
+        return self.zero >= 2 and not self.facts.stored_bytes.by_weight
 
     @property
     def late(self) -> bool:
         """Whether gradients come with the backward."""
         alone = self.plan.pipeline_parallel == 1 and self.plan.num_microbatches == 1
-        return self.facts.parameter_bytes.late_gradients and alone
+        return self.facts.stored_bytes.late_gradients and alone
 
     def store(self, layer: _StageLayer, part: str, each: float, sharded: bool) -> None:
         """A part of the state of a layer's weights, tensor by tensor."""
@@ -224,13 +224,13 @@ class _StageRun:
         """What the first step of the optimizer allocates, and no other."""
         self.recorder.phase = "optimizer"
         for layer in itertools.chain.from_iterable(self.chunks):
-            self.store(layer, "optimizer", self.facts.parameter_bytes.optimizer, self.zero >= 1)
+            self.store(layer, "optimizer", self.facts.stored_bytes.optimizer, self.zero >= 1)
 
     def update(self) -> None:
         """The optimizer's step."""
         self.recorder.phase = "optimizer"
         for layer in itertools.chain.from_iterable(self.chunks):
-            self.store(layer, "step", self.facts.parameter_bytes.step_copy, self.zero >= 1)
+            self.store(layer, "step", self.facts.stored_bytes.step_copy, self.zero >= 1)
         self.recorder.free_all("step ", "optimizer")
         if self.late:
             self.recorder.free_all("gradients ", "optimizer")
@@ -291,7 +291,7 @@ class _StageRun:
         """Weights of a layer, whole, and those fetched ahead as they arrive."""
         if self.zero < 3 or not self.units:
             return
-        recorder, each = self.recorder, self.facts.parameter_bytes.weight
+        recorder, each = self.recorder, self.facts.stored_bytes.weight
         if f"gathered {layer.place} 0" not in recorder.alive:
             recorder.allocate(f"fetched {layer.place}", sum(layer.weights) * each, "gather", GATHER)
             for number, weight in enumerate(layer.weights):
@@ -302,7 +302,7 @@ class _StageRun:
                 recorder.allocate(f"fetched {following.place}", sum(following.weights) * each, "gather", GATHER)
 
     def _backward(self, layer: _StageLayer, microbatch: int, ahead: list[_StageLayer]) -> None:
-        recorder, sizes = self.recorder, self.facts.parameter_bytes
+        recorder, sizes = self.recorder, self.facts.stored_bytes
         recorder.phase = "backward"
         if layer.traced.hands and f"{microbatch} gradient {layer.place}" not in recorder.alive:
             stream = _number(layer.traced.profile.stream_bytes)
@@ -326,7 +326,7 @@ class _StageRun:
 
     def _reduce(self, layer: _StageLayer) -> None:
         """The gradients of a layer are summed over chips."""
-        recorder, sizes, total = self.recorder, self.facts.parameter_bytes, sum(layer.weights)
+        recorder, sizes, total = self.recorder, self.facts.stored_bytes, sum(layer.weights)
         recorder.free_all(f"gathered {layer.place} ", layer.name)
         recorder.free_all("sent ", "reduce")
         recorder.allocate(f"sent {layer.place}", total * sizes.reduce_buffer, "reduce", REDUCE)

@@ -12,7 +12,7 @@ from dovetail.graph import Kind, Operator, Role
 from dovetail.layout import Layout, PlacedLayer, TensorVersion
 from dovetail.layout.convert import CollectiveKind
 from dovetail.layout.layout import REPLICATED
-from dovetail.profile.layer_sizes import LayerSizes
+from dovetail.profile.layer_sizes import LayerSizes, VersionSizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +103,7 @@ def _intervals(placed: PlacedLayer, sizes: LayerSizes, node_of: Mapping[str, int
     forward = {v.tensor.name for v in placed.versions}
     logits = {o.tensor for p in placed.backward if p.operator.kind is Kind.LOSS for o in p.operator.outputs}
     intervals: dict[tuple[str, Layout], Lifetime] = {}
+    bytes_of = VersionSizes.of(placed, sizes).bytes
     for version in placed.backward_versions:
         name = version.tensor.name
         if version.tensor.role is Role.WEIGHT_GRADIENT or (name in forward and version.made_of is None):
@@ -114,7 +115,7 @@ def _intervals(placed: PlacedLayer, sizes: LayerSizes, node_of: Mapping[str, int
             # sums over shards are made at once, when what was added up is gone
             start = min(written + 1, count - 1)
         end = max([start, *readers]) if readers else (count - 1 if version.made_of is None else start)
-        size = sizes.bytes(version.tensor, version.layout)
+        size = bytes_of(version.tensor, version.layout)
         intervals[name, version.layout] = Lifetime(start, end, size, version.made_of is None, name in logits)
         if version.made_of is not None and (name, version.made_of) in intervals:
             base, until = intervals[name, version.made_of], written if _reduced(version) else start

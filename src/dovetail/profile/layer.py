@@ -15,7 +15,7 @@ from dovetail.graph.routing import EXPERT_TOKENS
 from dovetail.graph.size import as_array
 from dovetail.layout import Collective, CollectiveKind, CollectivePhase, PlacedLayer
 from dovetail.profile.backward_nodes import BackwardNode, Lifetime, backward_nodes
-from dovetail.profile.layer_sizes import LayerSizes
+from dovetail.profile.layer_sizes import LayerSizes, VersionSizes
 from dovetail.profile.version import Version, by_group, exchanges, profile_versions
 
 #: The kind of group whose collectives gather sharded weights (ZeRO-3).
@@ -103,8 +103,9 @@ def profile_layer(
     launched = kernel_counts(replace(works[CollectivePhase.FORWARD], operators=(*placed.forward, *placed.backward)))
     joules, (used, home) = _joules(placed, works, sizes, chip, rates), _parameters(placed, sizes)
     first, second = largest_two(used)
+    bytes_of = VersionSizes.of(placed, sizes).bytes
     written = [
-        sizes.bytes(tensors[name], layout)
+        bytes_of(tensors[name], layout)
         for name, layout in placed.written.items()
         if tensors[name].role in (Role.ACTIVATION, Role.GRADIENT)
     ]

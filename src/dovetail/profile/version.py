@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dovetail.arrays import Floats
 from dovetail.graph import Kind
 from dovetail.layout import Collective, CollectiveKind, CollectivePhase, Layout, PlacedLayer
-from dovetail.profile.layer_sizes import LayerSizes
+from dovetail.profile.layer_sizes import LayerSizes, VersionSizes
 
 #: A collective, the kind of group it belongs to, and its seconds.
 Priced = tuple[Collective, str, Floats]
@@ -41,6 +41,7 @@ def profile_versions(placed: PlacedLayer, sizes: LayerSizes, priced: list[Priced
     seconds = {id(collective): (group, s) for collective, group, s in priced}
     numbers: dict[str, dict[Layout, int]] = {}
     versions: list[Version] = []
+    bytes_of = VersionSizes.of(placed, sizes).bytes
     for version in placed.versions:
         name = version.tensor.name
         by_layout = numbers.setdefault(name, {})
@@ -54,7 +55,7 @@ def profile_versions(placed: PlacedLayer, sizes: LayerSizes, priced: list[Priced
                 scattered=any(c.kind is CollectiveKind.REDUCE_SCATTER for c in version.collectives),
                 readers=version.readers,
                 saved=version.saved and name not in losses,
-                bytes=sizes.bytes(version.tensor, version.layout),
+                bytes=bytes_of(version.tensor, version.layout),
                 made_s=by_group(seconds[id(collective)] for collective in version.collectives),
             )
         )

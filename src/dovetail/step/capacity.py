@@ -1,7 +1,7 @@
 """The memory a plan may take of a chip, and how likely it fits: the one place that decides it.
 
-Of a plan's tensors the memory that a run of it takes is off by a logistic error, a part of them: the framework's
-`memory_error`. The search takes plans that fit with all but a small risk; that stays one limit on bytes.
+What a run of a plan takes is off by a logistic error, a part of what is predicted: the framework's `memory_error`. The
+search takes plans that fit with all but a small risk; that stays one limit on bytes.
 """
 
 from __future__ import annotations
@@ -24,24 +24,22 @@ def memory_limit(
 ) -> float:
     """Bytes a searched plan may take: those asked for, or so many that it runs out of memory with this risk alone.
 
-    Predicted bytes are `tensors · (1 + overhead) + outside`. A plan keeps the risk where `tensors · (1 + q) + outside`
-    is within the usable bytes, `q` being the error that only a part `fit_risk` of runs exceeds. A plan that is given
-    may take all that is usable.
+    A run takes `predicted · (1 + error) + outside`, where `predicted` are the bytes of tensors and of their allocator;
+    a plan keeps the risk where that is within the usable bytes for the error that only a part `fit_risk` of runs
+    exceeds. A plan that is given may take all that is usable.
     """
     if asked_bytes is not None:
         return asked_bytes
-    outside = framework.outside_bytes
-    predicted = 1 + framework.allocator_overhead.value
-    exceeded = predicted + framework.memory_error.value * math.log((1 - fit_risk) / fit_risk)
-    return min(outside + (chip.usable_bytes - outside) * predicted / exceeded, chip.usable_bytes)
+    outside, exceeded = framework.outside_bytes, framework.memory_error.value * math.log((1 - fit_risk) / fit_risk)
+    return min(outside + (chip.usable_bytes - outside) / (1 + exceeded), chip.usable_bytes)
 
 
-def fit_probability(tensor_bytes: float, predicted_bytes: float, usable_bytes: float, error: float) -> float:
-    """How likely a chip has enough: `error` is the scale of the logistic error, a part of the tensors."""
+def fit_probability(predicted_bytes: float, outside_bytes: float, usable_bytes: float, error: float) -> float:
+    """How likely a chip has enough for what is predicted, of which the outside is known; `error` is the scale."""
     spare = usable_bytes - predicted_bytes
-    if error == 0.0 or tensor_bytes == 0.0:
+    if error == 0.0 or predicted_bytes == outside_bytes:
         return float(spare >= 0)
-    return 0.5 + 0.5 * math.tanh(spare / (tensor_bytes * error) / 2)
+    return 0.5 + 0.5 * math.tanh(spare / ((predicted_bytes - outside_bytes) * error) / 2)
 
 
 def check_memory_limit(chip: Chip, asked_bytes: float | None, where: str) -> None:

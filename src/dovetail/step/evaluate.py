@@ -51,6 +51,8 @@ from dovetail.step.times import (
     transfer_seconds,
 )
 
+#: Parts of memory that stay from the first step on, and what the optimizer makes of them.
+STATE = ("weights", "gradients", "optimizer", "optimizer step", "gathered weights")
 #: What the usable memory of a chip rests on.
 _USABLE = {"read": "usable memory as programs report it", "assumed": "usable memory assumed"}
 
@@ -77,7 +79,7 @@ class Evaluation:
     provenance: Mapping[str, str]
     #: what the fullest store off a wafer holds
     stored_bytes: float = 0.0
-    #: scale of the error of what a run takes, as a part of its tensors
+    #: scale of the error of what a run takes, as a part of what is predicted without context
     memory_error: float = 0.0
     #: whether stores off wafers have enough for what they hold
     stores: bool = True
@@ -103,11 +105,16 @@ class Evaluation:
         return self.usable_bytes - self.peak_bytes
 
     @property
+    def outside_bytes(self) -> float:
+        """What a chip holds besides tensors of the model and what the allocator holds for them."""
+        parts = self.memory_by_stage[self.fullest_stage]
+        return parts["context"] + parts["workspaces"]
+
+    @property
     def fit_probability(self) -> float:
         """How likely a run has enough memory, by the errors of predicted memory on runs and outcomes."""
-        parts = self.memory_by_stage[self.fullest_stage]
-        tensors = self.peak_bytes - parts["context"] - parts["allocator"]
-        return self.stores * fit_probability(tensors, self.peak_bytes, self.usable_bytes, self.memory_error)
+        outside = self.outside_bytes
+        return self.stores * fit_probability(self.peak_bytes, outside, self.usable_bytes, self.memory_error)
 
     @property
     def missing_bytes(self) -> float:
@@ -350,7 +357,12 @@ def _memory(plan: Plan, step: Step, facts: FrameworkFacts) -> tuple[dict[str, di
         if zero_stage < 3:
             del parts["gathered weights"]
         parts["allocator"] = float(allocator_bytes(sum(parts.values()), facts.allocator_overhead))
-        parts["context"] = facts.context_bytes
+        for name in parts.keys() & STATE:
+            # counted so that the overhead is of the other parts alone
+            parts["allocator"] -= parts[name] * facts.allocator_overhead
+            parts[name] *= 1 + facts.allocator_overhead
+        parts["workspaces"] = facts.workspace_bytes
+        parts["context"] = facts.context_bytes - facts.workspace_bytes
     return tuple(by_stage)
 
 

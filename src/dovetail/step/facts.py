@@ -55,15 +55,20 @@ class StreamedBytes:
 class FrameworkFacts:
     """A framework's figures for one job."""
 
+    #: as memory counts them, with an overhead of all tensors that is meant for those of layers alone
     parameter_bytes: ParameterBytes
+    #: as they are
+    stored_bytes: ParameterBytes
     overlaps: Overlaps
     #: bytes one optimizer update reads and writes per parameter it owns
     update_bytes: float
     #: memory the process takes besides tensors
     context_bytes: float
-    #: part of the tensors' bytes the allocator holds beyond them
+    #: what of it is the allocator's, for matrix libraries
+    workspace_bytes: float
+    #: part of the bytes of layers' tensors that the allocator holds beyond them
     allocator_overhead: float
-    #: scale of the error of predicted memory, as a part of the tensors
+    #: scale of the error of predicted memory, as a part of it without context
     memory_error: float
     #: how tensor parallelism shards, and what it saves
     tensor_rule: str
@@ -151,7 +156,8 @@ def facts_of(
     saving = _saving(framework, state, job)
     overlaps, hidden = framework.overlaps, 1.0 - overheads.exposed
     return FrameworkFacts(
-        parameter_bytes=sizes,
+        parameter_bytes=sizes.packed(framework.allocator_overhead.value),
+        stored_bytes=sizes,
         overlaps=Overlaps(
             tensor_forward=hidden * on.tensor_parallel,
             tensor_backward=hidden * np.maximum(on.tensor_parallel, overlaps.tensor_backward),
@@ -165,6 +171,7 @@ def facts_of(
         # gradients are read for their norm and again for the update; the state is read and written, weights written
         update_bytes=0.0 if "optimizer" in store else 2 * state.gradients + 2 * sizes.optimizer + state.weights,
         context_bytes=framework.outside_bytes,
+        workspace_bytes=framework.workspace_bytes.value,
         allocator_overhead=framework.allocator_overhead.value,
         memory_error=framework.memory_error.value,
         tensor_rule=framework.tensor_rule,

@@ -19,7 +19,9 @@ from dovetail.hardware.write import chip_document
 NAMES = [
     "a100-40gb", "a100-80gb", "a800-80gb", "b200", "b300", "dojo-d1", "gaudi2", "gaudi3", "gb200", "gb300",
     "groq-tsp1", "h100-96gb-hbm2e-500w", "h100-sxm", "h200-sxm", "h800-sxm", "ipu-mk2", "mi210", "mi250x", "mi300x",
-    "tpu-v3", "tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-v7x", "trainium1", "trainium2", "wse-2", "wse-3",
+    "rtx3090-24gb", "rtx4090-24gb",
+    "tpu-v3", "tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-v7x", "trainium1", "trainium2", "v100-16gb", "v100-32gb",
+    "wse-2", "wse-3",
 ]  # fmt: skip
 
 #: Chips whose clock has no source independent of the published peak, or whose peak has none of the clock.
@@ -79,7 +81,7 @@ def test_a_chip_is_complete(name):
     assert chip.hbm_bytes > 0 or chip.sram_bytes > 0
     assert chip.technology is None or chip.technology in hardware.technology_names()
     rates = chip.dense_flops.published()
-    assert chip.peak_flops("bf16" if "bf16" in rates else "fp16") > 1e14
+    assert chip.peak_flops("bf16" if "bf16" in rates else "fp16") > 5e13
     # wider numbers are never faster
     order = [rates[p] for p in ("fp32", "tf32", "bf16", "fp8", "fp4") if p in rates]
     assert order == sorted(order)
@@ -144,7 +146,7 @@ def test_usable_memory_is_what_programs_get(name):
 
 def test_without_a_figure_gpus_leave_the_median_and_others_everything():
     read = [hardware.chip(name) for name in NAMES if hardware.chip(name).usable_basis == "read"]
-    shares = [chip.usable_bytes / chip.hbm_bytes for chip in read if chip.kind == "gpu"]
+    shares = [chip.usable_bytes / chip.hbm_bytes for chip in read if chip.kind == "gpu" and chip.hbm_bytes > 40e9]
     assert pytest.approx(median(shares), abs=5e-4) == USABLE_SHARE
     unknown = hardware.chip("h100-96gb-hbm2e-500w")
     assert (unknown.usable_basis, unknown.usable_bytes) == ("assumed", USABLE_SHARE * unknown.hbm_bytes)

@@ -37,22 +37,21 @@ def of_memory(gigabytes: float) -> Cluster:
 
 
 def quantile(framework: Framework, risk: float) -> float:
-    """What is exceeded by a part `risk` of logistic errors around the overhead, found by bisection."""
+    """What is exceeded by a part `risk` of logistic errors, found by bisection."""
     low, high = 0.0, 10.0
     for _ in range(200):
         middle = (low + high) / 2
-        beyond = 1 / (1 + math.exp((middle - framework.allocator_overhead.value) / framework.memory_error.value))
+        beyond = 1 / (1 + math.exp(middle / framework.memory_error.value))
         low, high = (middle, high) if beyond > risk else (low, middle)
     return high
 
 
 @pytest.mark.parametrize("risk", [0.001, 0.02, 0.3, 0.5])
-def test_the_limit_is_where_tensors_with_the_error_of_the_risk_fill_the_chip(risk):
+def test_the_limit_is_where_the_error_of_the_risk_fills_the_chip(risk):
     chip, outside = hardware.chip("h100-sxm"), MEGATRON.context_bytes.value + MEGATRON.collective_buffer_bytes.value
-    tensors = (chip.usable_bytes - outside) / (1 + quantile(MEGATRON, risk))
-    predicted = tensors * (1 + MEGATRON.allocator_overhead.value) + outside
+    predicted = (chip.usable_bytes - outside) / (1 + quantile(MEGATRON, risk)) + outside
     assert memory_limit(chip, MEGATRON, fit_risk=risk) == pytest.approx(predicted, rel=1e-9)
-    fits = fit_probability(tensors, predicted, chip.usable_bytes, MEGATRON.memory_error.value)
+    fits = fit_probability(predicted, outside, chip.usable_bytes, MEGATRON.memory_error.value)
     assert fits == pytest.approx(1 - risk)
 
 
@@ -60,7 +59,7 @@ def test_where_memory_is_laid_out_all_that_is_usable_is_for_plans():
     chip = hardware.chip("h100-sxm")
     assert memory_limit(chip, IDEAL) == memory_limit(chip, WAFER) == chip.usable_bytes
     assert memory_limit(chip, MEGATRON, 5e9) == 5e9
-    assert [fit_probability(1e9, need, 1e9, 0.0) for need in (1e9, 1.1e9)] == [1.0, 0.0]
+    assert [fit_probability(need, 0.0, 1e9, 0.0) for need in (1e9, 1.1e9)] == [1.0, 0.0]
 
 
 def test_a_setting_has_one_limit_for_every_chip():
