@@ -357,7 +357,7 @@ def _memory(plan: Plan, step: Step, facts: FrameworkFacts) -> tuple[dict[str, di
         if zero_stage < 3:
             del parts["gathered weights"]
         parts["allocator"] = float(allocator_bytes(sum(parts.values()), facts.allocator_overhead))
-        for name in parts.keys() & STATE:
+        for name in (name for name in STATE if name in parts):
             # counted so that the overhead is of the other parts alone
             parts["allocator"] -= parts[name] * facts.allocator_overhead
             parts[name] *= 1 + facts.allocator_overhead
