@@ -28,6 +28,13 @@ class ParameterBytes(NamedTuple):
     by_weight: bool = False
     #: gradients are there from the backward of their layer on, where one micro-batch makes a step
     late_gradients: bool = False
+    #: of a weight that is not trained, whole or sharded
+    frozen: float = 0.0
+
+
+def frozen_bytes(used: Number, home: Number, zero_stage: Number, sizes: ParameterBytes) -> Number:
+    """Weights of a chip that are not trained, where it computes with `used` and has `home` of them in shards."""
+    return choose(zero_stage == 3, home, used) * sizes.frozen
 
 
 def state_bytes(used: Number, home: Number, zero_stage: Number, sizes: ParameterBytes) -> tuple[Number, Number, Number]:

@@ -31,6 +31,8 @@ class TiedParameters:
 
     parameters: Floats
     home_parameters: Floats
+    #: whether they have a gradient
+    trained: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +59,23 @@ class LayerProfile:
     lifetimes: tuple[Lifetime, ...]
     #: operator → seconds of the statistics its shards exchange in the forward, by kind of group
     exchange_s: Mapping[str, Mapping[str, Floats]]
-    #: parameters of one chip: those it computes with, and those whose gradient and optimizer state it stores
+    #: parameters of one chip: those it computes with, and those it stores where weights are sharded
     parameters: Floats
     home_parameters: Floats
-    #: parameters of one chip that every token uses: all but routed experts
+    #: those it gathers where weights are sharded
+    gathered_parameters: Floats
+    #: those that have a gradient and optimizer state
+    trained_parameters: Floats
+    trained_home_parameters: Floats
+    #: parameters of each other weight, which is not trained
+    frozen_weights: tuple[Floats, ...]
+    #: trained parameters of one chip that every token uses: all but routed experts
     dense_parameters: Floats
     #: parameters of the largest weight, as used, and of the next
     largest_weight: Floats
     second_weight: Floats
+    #: trained parameters of the largest weight
+    largest_trained: Floats
     #: parameters of tied weights: a chip with several of the layers stores them once
     tied_parameters: Mapping[str, TiedParameters]
     #: the largest tensor that is not saved
@@ -102,7 +113,9 @@ def profile_layer(
     by_phase = {phase: by_group((g, s) for c, g, s in priced if c.phase is phase) for phase in CollectivePhase}
     launched = kernel_counts(replace(works[CollectivePhase.FORWARD], operators=(*placed.forward, *placed.backward)))
     joules, (used, home) = _joules(placed, works, sizes, chip, rates), _parameters(placed, sizes)
-    first, second = largest_two(used)
+    trained = [number for number, weight in enumerate(placed.weights) if not weight.tensor.frozen]
+    sent = [sizes.sent(weight, weight.use) for weight in placed.weights]
+    first, second = largest_two(sent)
     written = [
         sizes.bytes(tensors[name], layout)
         for name, layout in placed.written.items()
@@ -128,12 +141,17 @@ def profile_layer(
         exchange_s=exchanges(placed, priced),
         parameters=summed(used),
         home_parameters=summed(home),
-        dense_parameters=summed(n for n, w in zip(used, placed.weights, strict=True) if w.tensor.active_share == 1),
+        gathered_parameters=summed(sent),
+        trained_parameters=summed(used[i] for i in trained),
+        trained_home_parameters=summed(home[i] for i in trained),
+        frozen_weights=tuple(n for n, weight in zip(sent, placed.weights, strict=True) if weight.tensor.frozen),
+        dense_parameters=summed(used[i] for i in trained if placed.weights[i].tensor.active_share == 1),
         largest_weight=first,
         second_weight=second,
+        largest_trained=largest(used[i] for i in trained),
         tied_parameters=_tied(placed, sizes),
         # what a loss needs is counted by its logits
-        transient_bytes=np.zeros(()) if logits.any() else largest(written),
+        transient_bytes=np.zeros(()) if logits.any() else largest(written) + largest(sizes.dequantized(placed).values()),
         logits=logits,
         sharded_vocabulary=_sharded_vocabulary(placed, sizes),
         stream_bytes=summed(stream),
@@ -172,9 +190,9 @@ def _operator_seconds(work: PlacedWork, chip: ChipUnits) -> dict[str, Floats]:
 
 
 def _parameters(placed: PlacedLayer, sizes: LayerSizes) -> tuple[list[Floats], list[Floats]]:
-    """Per weight, the parameters one chip computes with and those whose gradient and optimizer state it stores."""
-    used = [sizes.elements(w.tensor, w.use) for w in placed.weights]
-    home = [sizes.elements(w.tensor, w.home) for w in placed.weights]
+    """Per weight, the parameters one chip computes with and those it stores where weights are sharded."""
+    used = [sizes.stored(w, w.use) for w in placed.weights]
+    home = [sizes.stored(w, w.home) for w in placed.weights]
     return used, home
 
 
@@ -187,7 +205,9 @@ def _kernels(placed: PlacedLayer, launched: Mapping[str, Floats], phase: Collect
 def _tied(placed: PlacedLayer, sizes: LayerSizes) -> dict[str, TiedParameters]:
     return {
         weight.tensor.tied: TiedParameters(
-            sizes.elements(weight.tensor, weight.use), sizes.elements(weight.tensor, weight.home)
+            sizes.elements(weight.tensor, weight.use),
+            sizes.elements(weight.tensor, weight.home),
+            trained=not weight.tensor.frozen,
         )
         for weight in placed.weights
         if weight.tensor.tied
