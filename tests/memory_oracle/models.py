@@ -94,7 +94,7 @@ class QuantizedProduct(torch.autograd.Function):
 
 
 class QuantizedLinear(nn.Module):
-    """A frozen linear layer of 4 bits; its scales, one of 8 bits for 64 numbers and of 32 for 256 of these, are whole."""
+    """A frozen linear layer of 4 bits; its scales, 8 bits for 64 numbers and 32 for 256 of these, are whole."""
 
     def __init__(self, inner: int, outer: int) -> None:
         super().__init__()

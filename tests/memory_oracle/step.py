@@ -141,8 +141,9 @@ def traced_step(case: Case) -> TracedStep:
         apply_recompute(model, case)
         apply_fsdp(model, data_mesh, case)
         label_recomputation(model, trace)
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         optimizer = torch.optim.AdamW(
-            [p for p in model.parameters() if p.requires_grad], lr=1e-4, fused=case.optimizer == "fused", foreach=case.optimizer == "foreach"
+            trained, lr=1e-4, fused=case.optimizer == "fused", foreach=case.optimizer == "foreach"
         )
         tokens = torch.zeros(case.micro_batch, case.seq_len, dtype=torch.int64)
         labels = torch.zeros_like(tokens)

@@ -18,9 +18,7 @@ RANK = "lora_rank"
 
 def linear_layers(graph: LayerGraph) -> dict[str, Operator]:
     """The products with a weight of their own that a gradient comes back to, by name."""
-    return {
-        o.name: o for o in graph.reached() if o.kind is Kind.CONTRACTION and f"{o.name}.weight" in _read(o, graph)
-    }
+    return {o.name: o for o in graph.reached() if o.kind is Kind.CONTRACTION and f"{o.name}.weight" in _read(o, graph)}
 
 
 def adapted(graph: LayerGraph, targets: Collection[str], rank: int, *, quantized: bool) -> LayerGraph:

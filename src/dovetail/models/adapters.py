@@ -43,6 +43,16 @@ class Adapters(Spec):
         """What training with these adapters is called."""
         return "qlora" if self.base == "nf4" else "lora"
 
+    @property
+    def words(self) -> str:
+        """The same for people, with its rank and where the adapters are."""
+        where = "all linear layers" if self.targets == "all" else ", ".join(self.targets)
+        return f"{'QLoRA' if self.base == 'nf4' else 'LoRA'} of rank {self.rank} on {where}"
+
+    def document(self) -> dict[str, object]:
+        """The fields as a plan file has them."""
+        return self.model_dump(mode="json")
+
     def of(self, layer: LayerGraph) -> tuple[str, ...]:
         """The linear layers of a layer that get an adapter."""
         names = [name for name in linear_layers(layer) if name not in ("router", "merge")]

@@ -69,6 +69,8 @@ class LayerProfile:
     trained_home_parameters: Floats
     #: parameters of each other weight, which is not trained
     frozen_weights: tuple[Floats, ...]
+    #: operator → bytes of the copies of 4-bit weights it multiplies
+    dequantized_bytes: Mapping[str, tuple[Floats, ...]]
     #: trained parameters of one chip that every token uses: all but routed experts
     dense_parameters: Floats
     #: parameters of the largest weight, as used, and of the next
@@ -122,7 +124,7 @@ def profile_layer(
         if tensors[name].role in (Role.ACTIVATION, Role.GRADIENT)
     ]
     stream = [sizes.bytes(tensor, layout) for tensor, layout in placed.handed_on]
-    logits = _logits(placed, sizes)
+    logits, copies = _logits(placed, sizes), sizes.dequantized(placed)
     nodes, lifetimes = backward_nodes(placed, sizes)
     return LayerProfile(
         forward_s=summed(forward.values()),
@@ -145,13 +147,14 @@ def profile_layer(
         trained_parameters=summed(used[i] for i in trained),
         trained_home_parameters=summed(home[i] for i in trained),
         frozen_weights=tuple(n for n, weight in zip(sent, placed.weights, strict=True) if weight.tensor.frozen),
+        dequantized_bytes=_dequantized(placed, copies),
         dense_parameters=summed(used[i] for i in trained if placed.weights[i].tensor.active_share == 1),
         largest_weight=first,
         second_weight=second,
         largest_trained=largest(used[i] for i in trained),
         tied_parameters=_tied(placed, sizes),
         # what a loss needs is counted by its logits
-        transient_bytes=np.zeros(()) if logits.any() else largest(written) + largest(sizes.dequantized(placed).values()),
+        transient_bytes=np.zeros(()) if logits.any() else largest(written) + largest(copies.values()),
         logits=logits,
         sharded_vocabulary=_sharded_vocabulary(placed, sizes),
         stream_bytes=summed(stream),
@@ -194,6 +197,11 @@ def _parameters(placed: PlacedLayer, sizes: LayerSizes) -> tuple[list[Floats], l
     used = [sizes.stored(w, w.use) for w in placed.weights]
     home = [sizes.stored(w, w.home) for w in placed.weights]
     return used, home
+
+
+def _dequantized(placed: PlacedLayer, copies: Mapping[str, Floats]) -> dict[str, tuple[Floats, ...]]:
+    operators = [p.operator for p in placed.forward] if copies else []
+    return {o.name: tuple(copies[each.tensor] for each in o.inputs if each.tensor in copies) for o in operators}
 
 
 def _kernels(placed: PlacedLayer, launched: Mapping[str, Floats], phase: CollectivePhase) -> Floats:

@@ -28,7 +28,7 @@ class LayerSizes:
         return as_array(divided(tensor.points(self.dims), degree(layout.sharded, self.axes)))
 
     def sent(self, weight: PlacedWeight, layout: Layout) -> Floats:
-        """Parameters of a weight on one chip, those of 4 bits as the part of the job's elements that their bytes are."""
+        """Parameters of a weight on one chip, those of 4 bits as so many of the job's elements as have their bytes."""
         elements = self.elements(weight.tensor, layout)
         return elements / (2 * self.widths[Element.COMPUTE]) if weight.tensor.element is Element.NF4 else elements
 

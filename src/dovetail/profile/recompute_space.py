@@ -36,6 +36,7 @@ class RecomputeSpace:
 
     def __init__(self, graph: LayerGraph, profile: LayerProfile, saving: Saving = PLANNED) -> None:
         self.operators = tuple(operator.name for operator in graph.operators)
+        self.norms = frozenset(o.name for o in graph.operators if o.kind is Kind.NORMALISATION)
         self.versions = profile.versions
         self._index = {(v.tensor, v.number): i for i, v in enumerate(self.versions)}
         widths = saved_widths(graph, saving.operand_share)

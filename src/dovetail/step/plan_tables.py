@@ -290,7 +290,8 @@ class Tables:
         are frozen that is all of it: adapters have so little that a bound can leave it out.
         """
         if self.setting.job.adapters is not None:
-            return np.asarray(frozen_bytes(used, home, zero_stage, self.facts.alone)) * np.ones_like(stages)
+            each = np.asarray(frozen_bytes(used, home, zero_stage, self.facts.alone))
+            return np.broadcast_to(each, np.broadcast_shapes(each.shape, stages.shape))
         alone, staged = (state_bytes(used, home, zero_stage, sizes) for sizes in (self.facts.alone, self.facts.staged))
         whole = sum(alone)
         if self.facts.alone.late_gradients and microbatches is not None:
