@@ -55,6 +55,7 @@ _LEND = "Stages on a wafer may hold activations for each other (--strategy free)
 _LORA = "Train adapters of this rank beside frozen weights (LoRA); default: train all weights."
 _QLORA = "With --lora: store the frozen weights of linear layers in 4 bits (QLoRA)."
 _TARGETS = "Linear layers with adapters: some of q, k, v, o, gate, up, down, or all; default: q,k,v,o."
+_FRAMEWORK = "Framework that runs the plan; default: megatron."
 _MODEL = "A model of the catalogue, a model file, a config.json or its folder, or a Hugging Face id."
 
 
@@ -66,9 +67,7 @@ def plan(
     chips: Annotated[str | None, typer.Option("--chips", help=_CHIPS)] = None,
     global_batch: Annotated[int | None, typer.Option("--global-batch", help="Sequences per step.")] = None,
     seq_len: Annotated[int | None, typer.Option("--seq-len", help="Tokens per sequence.")] = None,
-    framework: Annotated[
-        str | None, typer.Option("--framework", help="Framework that runs the plan; default: megatron.")
-    ] = None,
+    framework: Annotated[str | None, typer.Option("--framework", help=_FRAMEWORK)] = None,
     precision: Annotated[str | None, typer.Option("--precision", help="Default: bf16.")] = None,
     optimizer: Annotated[str | None, typer.Option("--optimizer", help="Default: adamw.")] = None,
     lora: Annotated[int | None, typer.Option("--lora", metavar="RANK", help=_LORA)] = None,

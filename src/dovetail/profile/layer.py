@@ -104,26 +104,16 @@ def profile_layer(
     rates: EnergyRates | None = None,
 ) -> LayerProfile:
     """The cost of every operator and collective of a layer on one chip."""
-    tensors = placed.tensors
     works = _works(graph, placed, sizes)
     forward, backward = (_operator_seconds(each, chip) for each in works.values())
     phase_of = {p.operator.name: p.operator.phase for p in placed.backward}
-    priced = [
-        (collective, group_of(collective), price(collective, sizes.collective_bytes(collective)))
-        for collective in placed.collectives
-    ]
+    priced = [(c, group_of(c), price(c, sizes.collective_bytes(c))) for c in placed.collectives]
     by_phase = {phase: by_group((g, s) for c, g, s in priced if c.phase is phase) for phase in CollectivePhase}
     launched = kernel_counts(replace(works[CollectivePhase.FORWARD], operators=(*placed.forward, *placed.backward)))
     joules, (used, home) = _joules(placed, works, sizes, chip, rates), _parameters(placed, sizes)
     trained = [number for number, weight in enumerate(placed.weights) if not weight.tensor.frozen]
     sent = [sizes.sent(weight, weight.use) for weight in placed.weights]
     first, second = largest_two(sent)
-    written = [
-        sizes.bytes(tensors[name], layout)
-        for name, layout in placed.written.items()
-        if tensors[name].role in (Role.ACTIVATION, Role.GRADIENT)
-    ]
-    stream = [sizes.bytes(tensor, layout) for tensor, layout in placed.handed_on]
     logits, copies = _logits(placed, sizes), sizes.dequantized(placed)
     nodes, lifetimes = backward_nodes(placed, sizes)
     return LayerProfile(
@@ -154,10 +144,10 @@ def profile_layer(
         largest_trained=largest(used[i] for i in trained),
         tied_parameters=_tied(placed, sizes),
         # what a loss needs is counted by its logits
-        transient_bytes=np.zeros(()) if logits.any() else largest(written) + largest(copies.values()),
+        transient_bytes=np.zeros(()) if logits.any() else _transient(placed, sizes) + largest(copies.values()),
         logits=logits,
         sharded_vocabulary=_sharded_vocabulary(placed, sizes),
-        stream_bytes=summed(stream),
+        stream_bytes=summed(sizes.bytes(tensor, layout) for tensor, layout in placed.handed_on),
         forward_j=joules[CollectivePhase.FORWARD],
         backward_j=joules[CollectivePhase.BACKWARD],
         step_j=joules[CollectivePhase.STEP],
@@ -197,6 +187,15 @@ def _parameters(placed: PlacedLayer, sizes: LayerSizes) -> tuple[list[Floats], l
     used = [sizes.stored(w, w.use) for w in placed.weights]
     home = [sizes.stored(w, w.home) for w in placed.weights]
     return used, home
+
+
+def _transient(placed: PlacedLayer, sizes: LayerSizes) -> Floats:
+    """Bytes of the largest activation or gradient."""
+    return largest(
+        sizes.bytes(placed.tensors[name], layout)
+        for name, layout in placed.written.items()
+        if placed.tensors[name].role in (Role.ACTIVATION, Role.GRADIENT)
+    )
 
 
 def _dequantized(placed: PlacedLayer, copies: Mapping[str, Floats]) -> dict[str, tuple[Floats, ...]]:
