@@ -22,6 +22,11 @@ class Case:
     `early_stop` ends a recomputation at the last tensor the backward needs (PyTorch's default; torchtitan switches it
     off and computes the block's end once more). `vocab_parallel_loss` keeps the logits of a tensor-parallel head
     sharded over the vocabulary through the loss, as torchtitan does; otherwise every rank gathers them all.
+
+    With a `lora_rank`, the linear layers of attention (or `lora_all` of a block) have adapters in fp32 and every other
+    parameter is frozen, in bf16; the embedding's output requires a gradient, as transformers'
+    `enable_input_require_grads` has it. `quantized` linear layers of the blocks store 4 bits, four numbers in an
+    element of bf16, as bitsandbytes does for FSDP.
     """
 
     layers: int
@@ -45,6 +50,9 @@ class Case:
     wrapping: str = "separate"
     early_stop: bool = False
     vocab_parallel_loss: bool = True
+    lora_rank: int = 0
+    lora_all: bool = False
+    quantized: bool = False
 
     def __post_init__(self) -> None:
         for name, value, known in (

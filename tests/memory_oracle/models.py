@@ -36,9 +36,11 @@ class NormFunction(torch.autograd.Function):
         return torch.empty_like(x)
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
         x, weight, *_ = ctx.saved_tensors
-        return torch.empty_like(x), torch.empty_like(weight), torch.empty_like(weight) if ctx.biased else None
+        trained = ctx.needs_input_grad[1]
+        of_bias = torch.empty_like(weight) if ctx.biased and trained else None
+        return torch.empty_like(x), torch.empty_like(weight) if trained else None, of_bias
 
 
 class RMSNorm(nn.Module):
@@ -77,6 +79,66 @@ def rotated(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(pairs * table).flatten(-2).type_as(x)
 
 
+class QuantizedProduct(torch.autograd.Function):
+    """A product with a 4-bit weight, which is written out in bf16 for it, as bitsandbytes' MatMul4Bit does."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, packed: torch.Tensor, outer: int) -> torch.Tensor:
+        ctx.packed, ctx.outer = packed, outer
+        return functional.linear(x, x.new_empty(outer, x.shape[-1]))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        (grad,) = grads
+        return grad @ grad.new_empty(ctx.outer, 4 * ctx.packed.numel() // ctx.outer), None, None
+
+
+class QuantizedLinear(nn.Module):
+    """A frozen linear layer of 4 bits; its scales, 8 bits for 64 numbers and 32 for 256 of these, are whole."""
+
+    def __init__(self, inner: int, outer: int) -> None:
+        super().__init__()
+        self.outer = outer
+        self.weight = nn.Parameter(torch.empty(inner * outer // 4, 1))
+        self.scales = torch.empty(inner * outer // 64, dtype=torch.uint8)
+        self.scales_of_scales = torch.empty(inner * outer // 16384)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The product alone."""
+        return QuantizedProduct.apply(x, self.weight, self.outer)
+
+
+class LoraLinear(nn.Module):
+    """A linear layer with an adapter, without dropout, as PEFT's `lora.Linear` computes it."""
+
+    def __init__(self, inner: int, outer: int, rank: int, *, quantized: bool) -> None:
+        super().__init__()
+        self.base = QuantizedLinear(inner, outer) if quantized else nn.Linear(inner, outer, bias=False)
+        self.lora_a = nn.Linear(inner, rank, bias=False)
+        self.lora_b = nn.Linear(rank, outer, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """What the frozen weight makes, and the scaled change."""
+        return self.base(x) + self.lora_b(self.lora_a(x)) * 2.0
+
+
+def linear(case: Case, inner: int, outer: int, *, adapted: bool) -> nn.Module:
+    """A linear layer, with an adapter where the case has one here."""
+    if adapted and case.lora_rank:
+        return LoraLinear(inner, outer, case.lora_rank, quantized=case.quantized)
+    if case.quantized:
+        return QuantizedLinear(inner, outer)
+    return nn.Linear(inner, outer, bias=False)
+
+
+def freeze(model: nn.Module) -> None:
+    """All but adapters are bf16 and have no gradient."""
+    for name, parameter in model.named_parameters():
+        if "lora_" not in name:
+            parameter.data = parameter.data.to(torch.bfloat16)
+            parameter.requires_grad_(False)
+
+
 class LlamaAttention(nn.Module):
     """Projections, rotary embedding and SDPA with grouped heads: `enable_gqa`, so keys are not repeated."""
 
@@ -84,10 +146,10 @@ class LlamaAttention(nn.Module):
         super().__init__()
         self.head_dim = case.head_dim
         self.grouped = case.heads > case.kv_heads
-        self.wq = nn.Linear(case.hidden, case.heads * case.head_dim, bias=False)
-        self.wk = nn.Linear(case.hidden, case.kv_heads * case.head_dim, bias=False)
-        self.wv = nn.Linear(case.hidden, case.kv_heads * case.head_dim, bias=False)
-        self.wo = nn.Linear(case.heads * case.head_dim, case.hidden, bias=False)
+        self.wq = linear(case, case.hidden, case.heads * case.head_dim, adapted=True)
+        self.wk = linear(case, case.hidden, case.kv_heads * case.head_dim, adapted=True)
+        self.wv = linear(case, case.hidden, case.kv_heads * case.head_dim, adapted=True)
+        self.wo = linear(case, case.heads * case.head_dim, case.hidden, adapted=True)
 
     def forward(self, x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
         """Attention of one micro-batch; the number of heads is what this rank holds."""
@@ -105,9 +167,9 @@ class LlamaFeedForward(nn.Module):
 
     def __init__(self, case: Case) -> None:
         super().__init__()
-        self.w1 = nn.Linear(case.hidden, case.ffn, bias=False)
-        self.w2 = nn.Linear(case.ffn, case.hidden, bias=False)
-        self.w3 = nn.Linear(case.hidden, case.ffn, bias=False)
+        self.w1 = linear(case, case.hidden, case.ffn, adapted=case.lora_all)
+        self.w2 = linear(case, case.ffn, case.hidden, adapted=case.lora_all)
+        self.w3 = linear(case, case.hidden, case.ffn, adapted=case.lora_all)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """As torchtitan writes it."""
@@ -175,6 +237,9 @@ class Decoder(nn.Module):
         )
         self.register_buffer("table", table, persistent=False)
         self.marks: Marks | None = None
+        self.adapted = case.lora_rank > 0
+        if self.adapted:
+            freeze(self)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Logits of one micro-batch."""
@@ -182,6 +247,8 @@ class Decoder(nn.Module):
         hidden = self.tok_embeddings(tokens)
         if self.positions is not None:
             hidden = hidden + self.positions(self.table)
+        if self.adapted:
+            hidden.requires_grad_()
         for number, layer in enumerate(self.layers):
             hidden = layer(self.marks.before_layer(hidden, number), self.table)
         hidden = self.norm(self.marks.before_layer(hidden, len(self.layers)))

@@ -26,7 +26,7 @@ from memory_oracle.allocations import (
     AllocationTrace,
 )
 from memory_oracle.case import Case
-from memory_oracle.models import Decoder, loss_of
+from memory_oracle.models import Decoder, QuantizedLinear, loss_of
 from memory_oracle.parallel import apply_fsdp, apply_recompute, apply_tensor_parallel, meshes
 from memory_oracle.report import TracedStep, report
 
@@ -119,6 +119,12 @@ def recomputing(forward: Callable[..., Any], trace: AllocationTrace) -> Callable
     return call
 
 
+def scales_of(model: Decoder) -> list[torch.Tensor]:
+    """What 4-bit weights have besides, which no unit shards."""
+    layers = [each for each in model.modules() if isinstance(each, QuantizedLinear)]
+    return [scales for each in layers for scales in (each.scales, each.scales_of_scales)]
+
+
 def traced_step(case: Case) -> TracedStep:
     """Builds the case, trains two steps, and reports the second."""
     trace = AllocationTrace()
@@ -135,8 +141,9 @@ def traced_step(case: Case) -> TracedStep:
         apply_recompute(model, case)
         apply_fsdp(model, data_mesh, case)
         label_recomputation(model, trace)
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         optimizer = torch.optim.AdamW(
-            model.parameters(), lr=1e-4, fused=case.optimizer == "fused", foreach=case.optimizer == "foreach"
+            trained, lr=1e-4, fused=case.optimizer == "fused", foreach=case.optimizer == "foreach"
         )
         tokens = torch.zeros(case.micro_batch, case.seq_len, dtype=torch.int64)
         labels = torch.zeros_like(tokens)
@@ -146,7 +153,7 @@ def traced_step(case: Case) -> TracedStep:
         gc.disable()
         try:
             with fsdp_labels(trace), loss_parallel() if sharded_loss else nullcontext(), trace:
-                trace.adopt(model.parameters(), PARAMETERS, "parameter")
+                trace.adopt([*model.parameters(), *scales_of(model)], PARAMETERS, "parameter")
                 trace.adopt([tokens, labels, *model.buffers()], INPUTS, "input")
                 train(case, model, optimizer, tokens, labels, trace)
                 states = [value for state in optimizer.state.values() for value in state.values()]

@@ -17,6 +17,7 @@ from dovetail.errors import InputError
 from dovetail.frameworks import Framework
 from dovetail.hardware import Cluster
 from dovetail.models import Job, Model
+from dovetail.models.adapters import Adapters
 from dovetail.models.job import Precision
 from dovetail.plans.declaration import FieldScope
 from dovetail.plans.plan import Plan
@@ -88,6 +89,18 @@ def with_said(asked: PlanJob, seed: int) -> PlanJob:
     named = [name for name, values in offered.items() if values]
     said = {name: (_one(rng, offered[name]),) for name in _some(rng, named, 3)}
     return replace(asked, space=replace(asked.space, **said))
+
+
+def with_adapters(asked: PlanJob, seed: int) -> PlanJob:
+    """The question for LoRA or QLoRA of the same model, on chips that are short of memory for it."""
+    rng = np.random.default_rng([seed, 2])
+    targets = "all" if _chance(rng, 0.5) else ("q", "v")
+    adapters = Adapters(rank=_one(rng, (4, 16, 256)), targets=targets, base=_one(rng, ("bf16", "nf4")))
+    job, cluster, framework = replace(asked.job, precision="bf16", adapters=adapters), asked.cluster, asked.framework
+    chip = hardware.chip(cluster.chip.name)
+    cluster = replace(cluster, chip=chip)
+    plans = list(every_plan(job, cluster, framework, asked.space))
+    return PlanJob(job, _with_less_memory(rng, plans, job, cluster, framework), framework, asked.space)
 
 
 def _one(rng: Random, values: Sequence[ItemT]) -> ItemT:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from plan_brute_force import choice_of, every_plan, keeps_risk
-from random_plan_jobs import PlanJob, random_plan_job, with_said
+from random_plan_jobs import PlanJob, random_plan_job, with_adapters, with_said
 
 from dovetail import frameworks, hardware, models
 from dovetail.models import Job
@@ -27,6 +27,9 @@ SEEDS = (
 )
 #: Seeds where what plans say rules out some of them (13, 23, 90, 122), none (44, in fp8) or all (46).
 SEEDS_OF_OPTIONS = (13, 23, 44, 46, 90, 122)
+
+#: Frameworks of several kinds, LoRA and QLoRA, few and many adapters.
+SEEDS_OF_ADAPTERS = (2, 20, 22, 24)
 
 
 def same(seconds: float):
@@ -91,6 +94,11 @@ def test_the_answer_is_the_best_of_all_plans_of_larger_spaces(seed):
 @pytest.mark.parametrize("seed", SEEDS_OF_OPTIONS)
 def test_the_answer_is_the_best_of_all_plans_that_say_overlaps_and_options(seed):
     check(with_said(random_plan_job(seed, FEW_PLANS), seed))
+
+
+@pytest.mark.parametrize("seed", SEEDS_OF_ADAPTERS)
+def test_the_answer_is_the_best_of_all_plans_that_train_adapters(seed):
+    check(with_adapters(random_plan_job(seed, FEW_PLANS // 2), seed))
 
 
 def test_plans_of_torchtitan_with_cuda_graphs_have_no_stages():

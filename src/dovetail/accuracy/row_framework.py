@@ -143,7 +143,7 @@ def context_kind(framework: str, row: TableRow) -> ContextKind:
     """How context parallelism exchanges keys and values."""
     if "cp uses a2a" in row.text("notes").casefold():
         return "ulysses"
-    stated = [each.context for each in configurations_of(row) if each.context is not None]
-    if stated:
-        return stated[-1]
+    for configuration in configurations_of(row):
+        if configuration.context is not None:
+            return configuration.context
     return _CONTEXT.get(framework, "all_gather")

@@ -106,7 +106,16 @@ class DegreeBounds:
         )
         nothing = np.zeros((1, classes))
         profiles = ProfileColumns(
-            nothing, np.zeros((1, classes, 0)), nothing, nothing, nothing, nothing, nothing, np.zeros(1)
+            untied=nothing,
+            tied=np.zeros((1, classes, 0)),
+            whole=nothing,
+            trained=nothing[:, :0],
+            dense=nothing,
+            largest=nothing,
+            second=nothing,
+            largest_trained=nothing,
+            loss=nothing,
+            stream=np.zeros(1),
         )
         bounds = least_seconds(
             plans,

@@ -28,7 +28,7 @@ class EndOfStepBounds:
         stages = np.array([key.stages for key in keys], np.int64)
         counts = (tables.partitions.block_counts + sum(tables.partitions.end_counts)) / stages[:, None]
         reduced, gathered, self._owned = (
-            (part[rows] * counts).sum(axis=1) for part in (arrays.reduction_s, arrays.gathering_s, arrays.untied)
+            (part[rows] * counts).sum(axis=1) for part in (arrays.reduction_s, arrays.gathering_s, arrays.updated)
         )
         facts, staged = tables.facts, np.minimum(stages - 1, 1)
         self._whole_s = reduced + gathered

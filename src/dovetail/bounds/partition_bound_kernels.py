@@ -332,11 +332,14 @@ def _transient_of(
     """
     gradients, working = profiles.dense[profile, c] * sizes.layer_gradient, layers.working[row, c]
     if sizes.by_weight:
-        gradients = min(gradients, profiles.largest[profile, c] * sizes.sharded_gradient)
+        gradients = min(gradients, profiles.largest_trained[profile, c] * sizes.sharded_gradient)
     else:
         gradients = min(gradients, profiles.whole[profile, c] * sizes.reduce_buffer)
         if chain.blocks[c] == 0:
             return profiles.loss[profile, c]
         for other in range(len(chain.after)):
             working -= chain.after[other] * layers.saved[row, other]
+    if profiles.trained.shape[1]:
+        # frozen layers before it reduce nothing
+        gradients = 0.0
     return transient_peak(profiles.loss[profile, c], working, gradients)

@@ -32,10 +32,16 @@ _WHEN = {
 }
 
 
+def job_words(job: Job) -> str:
+    """What is trained."""
+    words = f"{job.model.name}, {job.global_batch} sequences of {job.seq_len} per step, {job.precision}"
+    return words if job.adapters is None else f"{words}, {job.adapters.words}"
+
+
 def question_facts(job: Job, cluster: Cluster, framework: Framework) -> Facts:
     """What is trained, on what, by which framework."""
     return [
-        ("job", f"{job.model.name}, {job.global_batch} sequences of {job.seq_len} per step, {job.precision}"),
+        ("job", job_words(job)),
         ("cluster", f"{cluster.chips} × {cluster.chip.name} ({cluster.name}), {framework.name}"),
     ]
 

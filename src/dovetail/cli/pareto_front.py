@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from dovetail.cli.evaluation import job_words
 from dovetail.cli.exit_codes import EXIT_INFEASIBLE, EXIT_INTERRUPTED, EXIT_NOTHING_FOUND
 from dovetail.cli.interrupt import Interrupt
 from dovetail.cli.output import print_facts, print_json, print_scale, print_table
@@ -100,7 +101,7 @@ def _print(question: Question, points: Sequence[FrontPoint], best: FrontPoint, o
     job, training = question.job, _trained(best)
     print_facts(
         [
-            ("job", f"{job.model.name}, {job.global_batch} sequences of {job.seq_len} per step, {job.precision}"),
+            ("job", job_words(job)),
             ("chips", f"{question.cluster.chip.name}, {question.framework.name}"),
             ("training", f"{count_text(training.tokens)} tokens, {training.steps:,} steps"),
             ("best", f"{best.chips:,} chips by {objective}: {plan_words(_answered(best).plan)}"),

@@ -24,7 +24,7 @@ from dovetail.cli.plan_view import (
     suggestion_fields,
     write_plan,
 )
-from dovetail.cli.question import Asked, asked
+from dovetail.cli.question import Asked, adapters_of, asked
 from dovetail.cli.surviving import SurvivingPlan, surviving_on
 from dovetail.errors import InputError, quoted
 from dovetail.units import parse
@@ -53,6 +53,10 @@ _TIE = "Recommend the simplest plan within this part of the fastest, e.g. 0.01; 
 _COVERS = "Also say whether the search covered this plan, what it takes, and why it is not the answer."
 _KEEP = "Start from what is left of this plan, made for the whole wafer, on the damaged one, and compare."
 _LEND = "Stages on a wafer may hold activations for each other (--strategy free)."
+_LORA = "Train adapters of this rank beside frozen weights (LoRA); default: train all weights."
+_QLORA = "With --lora: store the frozen weights of linear layers in 4 bits (QLoRA)."
+_TARGETS = "Linear layers with adapters: some of q, k, v, o, gate, up, down, or all; default: q,k,v,o."
+_FRAMEWORK = "Framework that runs the plan; default: megatron."
 _MODEL = "A model of the catalogue, a model file, a config.json or its folder, or a Hugging Face id."
 
 
@@ -64,11 +68,12 @@ def plan(
     chips: Annotated[str | None, typer.Option("--chips", help=_CHIPS)] = None,
     global_batch: Annotated[int | None, typer.Option("--global-batch", help="Sequences per step.")] = None,
     seq_len: Annotated[int | None, typer.Option("--seq-len", help="Tokens per sequence.")] = None,
-    framework: Annotated[
-        str | None, typer.Option("--framework", help="Framework that runs the plan; default: megatron.")
-    ] = None,
+    framework: Annotated[str | None, typer.Option("--framework", help=_FRAMEWORK)] = None,
     precision: Annotated[str | None, typer.Option("--precision", help="Default: bf16.")] = None,
     optimizer: Annotated[str | None, typer.Option("--optimizer", help="Default: adamw.")] = None,
+    lora: Annotated[int | None, typer.Option("--lora", metavar="RANK", help=_LORA)] = None,
+    lora_targets: Annotated[str | None, typer.Option("--lora-targets", metavar="NAME[,NAME]", help=_TARGETS)] = None,
+    qlora: Annotated[bool, typer.Option("--qlora", help=_QLORA)] = False,
     fix: Annotated[list[str] | None, typer.Option("--fix", metavar="FIELD=VALUE[,VALUE]", help=_FIX)] = None,
     time_limit: Annotated[
         float | None, typer.Option("--time-limit", help="Search for at most this many seconds, tables apart.")
@@ -102,7 +107,8 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a view.")] = False,
 ) -> None:
     """Find the fastest plan that fits, of all the framework runs, prove it, and recommend the simplest close to it."""
-    given = {"job.model": model, "job.seq_len": seq_len, "job.global_batch": global_batch, "job.precision": precision}
+    given: dict[str, Any] = {"job.model": model, "job.seq_len": seq_len, "job.global_batch": global_batch}
+    given |= {"job.precision": precision, "job.adapters": adapters_of(lora, lora_targets, quantized=qlora)}
     given |= {"job.optimizer": optimizer, "cluster.name": cluster, "cluster.chip": chip, "cluster.framework": framework}
     with Interrupt() as interrupt:
         question = asked(file, given, chips)

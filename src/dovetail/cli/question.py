@@ -25,6 +25,7 @@ FLAGS = {
     "job.global_batch": "--global-batch",
     "job.precision": "--precision",
     "job.optimizer": "--optimizer",
+    "job.adapters": "--lora",
     "cluster.name": "--cluster",
     "cluster.chip": "--chip",
     "cluster.chips": "--chips",
@@ -81,12 +82,24 @@ class Asked:
     def _by_flag(self, error: InputError) -> InputError:
         """The error at the flag where the user wrote what is wrong."""
         field = error.where.removeprefix(f"{self.where}: ")
+        if field.startswith("job.adapters.") and "job.adapters" in self.flagged:
+            return InputError("--lora-targets" if "targets" in field else "--lora", error.what, error.fix)
         if field in self.flagged:
             return InputError(FLAGS[field], error.what, error.fix)
         return InputError(field, error.what, error.fix) if self.where == COMMAND else error
 
 
-def asked(file: Path | None, given: Mapping[str, str | int | None], chips: str | None) -> Asked:
+def adapters_of(rank: int | None, targets: str | None, *, quantized: bool) -> dict[str, Any] | None:
+    """The job's adapters as flags give them; None where they give none."""
+    if rank is None:
+        if targets is not None or quantized:
+            raise InputError("--qlora" if quantized else "--lora-targets", "needs a rank", "give it, e.g. --lora 16")
+        return None
+    words = [word.strip() for word in (targets or "q,k,v,o").split(",")]
+    return {"rank": rank, "targets": "all" if words == ["all"] else words, "base": "nf4" if quantized else "bf16"}
+
+
+def asked(file: Path | None, given: Mapping[str, str | int | dict[str, Any] | None], chips: str | None) -> Asked:
     """The question a plan file and flags make together; `given` is by field of the plan file."""
     if given.get("cluster.name") and given.get("cluster.chip"):
         raise InputError("--cluster", "cannot be combined with --chip", "a cluster already names its chip")
@@ -198,6 +211,8 @@ def _listed(field: str, value: Any) -> Any:
 
 def _contradiction(where: str, field: str, in_file: object, by_flag: object) -> InputError:
     said = by_flag if isinstance(by_flag, str | int) else "another model"
+    if field == "job.adapters":
+        said = "otherwise"
     what = f"is {quoted(in_file)}, but {FLAGS[field]} says {said}"
     return InputError(f"{where}: {field}", what, "drop one of them")
 

@@ -138,6 +138,8 @@ def operator_seconds(work: PlacedWork, chip: ChipUnits) -> dict[str, Floats]:
             alone = _seconds(operator, work, chip)
         if chip.cast_bytes and runs_narrow(operator, work.tensors):
             alone = alone + _cast_seconds(operator, work.tensors, work.local[operator.name], chip, cast)
+        if quantized(operator, work.tensors):
+            alone = alone + vector_seconds(np.zeros(()), dequantized_bytes(operator, work), chip.vector)
         seconds[operator.name] = factor * alone
     return seconds
 
@@ -154,6 +156,8 @@ def kernel_counts(work: PlacedWork) -> dict[str, Floats]:
         counts[operator.name] = np.asarray(float(operator.outputs[0].tensor not in internal))
         if operator.kind is Kind.CONTRACTION and EXPERT_TOKENS in operator.dims:
             counts[operator.name] = gemm_of(operator, locals_of[operator.name]).batch
+        if quantized(operator, work.tensors):
+            counts[operator.name] = counts[operator.name] + 1
     return counts
 
 
@@ -166,6 +170,8 @@ def operator_bytes(work: PlacedWork, chip: ChipUnits) -> dict[str, Floats]:
             narrow = chip.narrow_bytes if runs_narrow(operator, tensors) else None
             width = narrow or work.widths[Element.COMPUTE]
             moved[operator.name] = off_chip_bytes(work.gemms[operator.name], chip.matrix.buffer_bytes, width)
+            if quantized(operator, tensors):
+                moved[operator.name] = moved[operator.name] + dequantized_bytes(operator, work)
         elif operator.outputs[0].tensor in internal:
             moved[operator.name] = np.zeros(())
         else:
@@ -263,6 +269,18 @@ def _cast_seconds(
     cast.update(streams)
     elements = summed(as_array(tensors[name].bytes(local, one)) for name in streams)
     return elements * chip.cast_bytes / chip.vector.memory_bytes_per_s
+
+
+def quantized(operator: Operator, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether a product multiplies a weight of 4 bits, which is written out in the job's elements first."""
+    return any(tensors[operand.tensor].element is Element.NF4 for operand in operator.inputs)
+
+
+def dequantized_bytes(operator: Operator, work: PlacedWork) -> Floats:
+    """Bytes that move to write the 4-bit weights of a product out: they are read, and copies are written."""
+    local, wide = work.local[operator.name], work.widths[Element.COMPUTE]
+    weights = [t for o in operator.inputs if (t := work.tensors[o.tensor]).element is Element.NF4]
+    return summed(as_array(t.bytes(local, work.widths)) + wide * as_array(t.points(local)) for t in weights)
 
 
 def _moved_bytes(

@@ -28,7 +28,8 @@ def explain(answer: Answer, *, time_limit_s: float | None = None) -> Explanation
     if time_limit_s is None:
         time_limit_s = min(max(MIN_LIMIT_S, answer.timing.get("seconds", 0.0)), MAX_LIMIT_S)
     names = (
-        f"{job.model.name}, {job.global_batch} × {job.seq_len} tokens, {job.precision}",
+        f"{job.model.name}, {job.global_batch} × {job.seq_len} tokens, {job.precision}"
+        + ("" if job.adapters is None else f", {job.adapters.words}"),
         f"{cluster.chips} {cluster.chip.name}",
         answer.framework.name,
     )

@@ -28,6 +28,8 @@ class ParameterBytes(NamedTuple):
     by_weight: bool = False
     #: gradients are there from the backward of their layer on, where one micro-batch makes a step
     late_gradients: bool = False
+    #: of a weight that is not trained, whole or sharded
+    frozen: float = 0.0
 
     def packed(self, overhead: float) -> ParameterBytes:
         """The same where what an allocator holds beyond tensors, a part of all of them, is to be of the others alone.
@@ -40,7 +42,13 @@ class ParameterBytes(NamedTuple):
             gradient=self.gradient / (1 + overhead),
             optimizer=self.optimizer / (1 + overhead),
             step_copy=self.step_copy / (1 + overhead),
+            frozen=self.frozen / (1 + overhead),
         )
+
+
+def frozen_bytes(used: Number, home: Number, zero_stage: Number, sizes: ParameterBytes) -> Number:
+    """Weights of a chip that are not trained, where it computes with `used` and has `home` of them in shards."""
+    return choose(zero_stage == 3, home, used) * sizes.frozen
 
 
 def state_bytes(used: Number, home: Number, zero_stage: Number, sizes: ParameterBytes) -> tuple[Number, Number, Number]:

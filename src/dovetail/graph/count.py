@@ -68,9 +68,15 @@ def saved_bytes(
 
 
 def parameters(graph: LayerGraph) -> int:
-    """Trained parameters of one layer."""
+    """Parameters of one layer, trained and frozen."""
     sizes = graph.fixed_sizes()
     return whole(total(t.points(sizes) for t in graph.weights()))
+
+
+def trained_parameters(graph: LayerGraph) -> int:
+    """Parameters of one layer that have a gradient."""
+    sizes = graph.fixed_sizes()
+    return whole(total(t.points(sizes) for t in graph.weights() if not t.frozen))
 
 
 def active_parameters(graph: LayerGraph) -> int:

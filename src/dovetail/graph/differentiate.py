@@ -48,7 +48,7 @@ class _Tape:
 
     def __init__(self, forward: LayerGraph) -> None:
         self.forward = forward
-        self.needed = _needing_gradient(forward)
+        self.needed = needing_gradient(forward)
         self.seeds: dict[str, str] = {}
         self._tensors: dict[str, Tensor] = {}
         self._operators: list[Operator] = []
@@ -168,9 +168,10 @@ class _Tape:
         return Phase.WEIGHT_GRADIENT if only_weights else Phase.INPUT_GRADIENT
 
 
-def _needing_gradient(graph: LayerGraph) -> frozenset[str]:
+def needing_gradient(graph: LayerGraph) -> frozenset[str]:
+    """The tensors whose gradient leads to that of a trained weight or of the layer's input."""
     differentiable = (Role.ACTIVATION, Role.LOSS)
-    needed = {w.name for w in graph.weights()}
+    needed = {w.name for w in graph.weights() if not w.frozen}
     needed |= {n for n in graph.inputs if graph.tensors[n].role is Role.ACTIVATION}
     for operator in graph.operators:
         if any(o.tensor in needed for o in operator.inputs):

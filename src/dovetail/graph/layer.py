@@ -30,7 +30,7 @@ class LayerGraph:
         return resolve(self.sizes, free)
 
     def weights(self) -> Iterator[Tensor]:
-        """The trained tensors, in order of definition."""
+        """Trained and frozen weights, in order of definition."""
         return (t for t in self.tensors.values() if t.role is Role.WEIGHT)
 
     def saved(self) -> tuple[Tensor, ...]:

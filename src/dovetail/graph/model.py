@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from dovetail.graph.count import active_parameters, flops, matmul_flops, parameters
+from dovetail.graph.count import active_parameters, flops, matmul_flops, parameters, trained_parameters
 from dovetail.graph.layer import LayerGraph
-from dovetail.graph.operator import Phase, Unit
+from dovetail.graph.operator import Kind, Operator, Phase, Unit
 from dovetail.graph.size import Size, product, times, total
 from dovetail.graph.tensor import Tensor
 from dovetail.graph.verify import GraphError
@@ -37,12 +37,16 @@ class ModelGraph:
         return counts
 
     def parameters(self) -> int:
-        """Trained parameters; tied weights count once."""
-        return self._over_layers(parameters) - self._tied_surplus()
+        """Parameters, trained and frozen; tied weights count once."""
+        return self._over_layers(parameters) - self._tied_surplus(frozen=True)
+
+    def trained_parameters(self) -> int:
+        """Parameters with a gradient; tied weights count once."""
+        return self._over_layers(trained_parameters) - self._tied_surplus(frozen=False)
 
     def active_parameters(self) -> int:
         """Parameters one token uses."""
-        return self._over_layers(active_parameters) - self._tied_surplus()
+        return self._over_layers(active_parameters) - self._tied_surplus(frozen=True)
 
     def forward_flops(self, batch: Size, seq: Size, *, causal: bool = False) -> Size:
         """Matrix FLOPs of one forward pass: head in, embedding lookup out."""
@@ -54,7 +58,10 @@ class ModelGraph:
         return total(parts)
 
     def training_flops(self, batch: Size, seq: Size, *, causal: bool = False) -> Size:
-        """Matrix FLOPs of one forward and backward: three times the forward's, once where no gradient comes back."""
+        """Matrix FLOPs of one forward and backward: three times the forward's.
+
+        Products with frozen weights have no weight gradient, and what no gradient comes back to runs once.
+        """
         parts: list[Size] = []
         for name, count in self.counts().items():
             graph = self.layers[name]
@@ -62,26 +69,32 @@ class ModelGraph:
             trained = {operator.name for operator in graph.reached()}
             for operator in graph.operators:
                 work = flops(operator, sizes, Unit.MATRIX, causal=causal)
-                parts.append(times(work, 3 * count if operator.name in trained else count))
+                products = (2 if _has_frozen(operator, graph) else 3) if operator.name in trained else 1
+                parts.append(times(work, products * count))
         return total(parts)
 
     def _over_layers(self, of: Callable[[LayerGraph], int]) -> int:
         counts = self.counts()
         return sum(of(graph) * counts[name] for name, graph in self.layers.items())
 
-    def _tied_surplus(self) -> int:
+    def _tied_surplus(self, *, frozen: bool) -> int:
+        """What tied weights were counted too often, with frozen ones or without."""
         surplus = 0
         seen: set[str] = set()
         for name, count in self.counts().items():
             sizes = self.layers[name].fixed_sizes()
             for weight in self.layers[name].weights():
-                if not weight.tied or not count:
+                if not weight.tied or not count or (weight.frozen and not frozen):
                     continue
                 points = product(sizes, weight.dims)
                 assert isinstance(points, int)
                 surplus += points * (count if weight.tied in seen else count - 1)
                 seen.add(weight.tied)
         return surplus
+
+
+def _has_frozen(operator: Operator, graph: LayerGraph) -> bool:
+    return operator.kind is Kind.CONTRACTION and any(graph.tensors[o.tensor].frozen for o in operator.inputs)
 
 
 def verify_chain(model: ModelGraph) -> ModelGraph:

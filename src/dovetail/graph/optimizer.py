@@ -31,12 +31,12 @@ OPTIMIZERS: Mapping[str, UpdateRule] = MappingProxyType(
 
 
 def optimizer_step(forward: LayerGraph, optimizer: str) -> LayerGraph:
-    """The graph that updates every weight of a layer once."""
+    """The graph that updates every trained weight of a layer once."""
     rule = OPTIMIZERS[optimizer]
     tensors: dict[str, Tensor] = {}
     operators: list[Operator] = []
     inputs: list[str] = []
-    for weight in forward.weights():
+    for weight in (w for w in forward.weights() if not w.frozen):
         gradient = Tensor(f"{weight.name}.grad", weight.dims, Role.WEIGHT_GRADIENT, Element.FLOAT32)
         states = [
             Tensor(f"{weight.name}.{s}", weight.dims, Role.OPTIMIZER_STATE, Element.FLOAT32)

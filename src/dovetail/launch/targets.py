@@ -52,6 +52,9 @@ class Exporter:
             one = f"leave it out, {self.version} is all there is"
             fix = one if self.releases == ("",) else one_of(self.releases, release)
             raise InputError("--release", f"is {quoted(release)}", fix)
+        if task.job.adapters is not None:
+            what = f"are {task.job.adapters.words}, which files for {self.version} do not say"
+            raise InputError("job: adapters", what, "leave them out, and add them where the framework is told of them")
         launch = self.write(task, release or self.releases[0])
         if self.reads is not None:
             self._check(task, launch)

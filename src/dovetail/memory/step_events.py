@@ -86,8 +86,17 @@ class _StageLayer:
     #: parameters of each weight as used, and of all that is stored of them
     weights: tuple[float, ...]
     home: float
+    #: parameters of each weight that is not trained, as used
+    frozen: tuple[float, ...]
+    #: what is stored of these, whole and in shards
+    frozen_stored: tuple[float, float]
     #: the part of them that no other layer of the stage stores
     stored: float = 1.0
+
+    @property
+    def gathered(self) -> tuple[float, ...]:
+        """Parameters of each weight that is gathered where weights are sharded."""
+        return (*self.weights, *self.frozen)
 
 
 def stage_events(plan: Plan, step: Step, facts: FrameworkFacts, stage: int) -> list[Event]:
@@ -100,6 +109,7 @@ def stage_events(plan: Plan, step: Step, facts: FrameworkFacts, stage: int) -> l
     for chunk in chunks:
         for layer in chunk:
             run.store(layer, "weights", sizes.sharded_weight if zero == 3 else sizes.weight, zero == 3)
+            run.store_frozen(layer)
             if not run.late:
                 run.store(layer, "gradients", sizes.gradient, zero >= 2)
     items = _items(step.pipeline, stage)
@@ -146,7 +156,7 @@ def _chunks(plan: Plan, step: Step, facts: FrameworkFacts, stage: int) -> list[l
             tied = step.profiles.layers[name].tied_parameters
             shared = sum(_number(tied[weight].parameters) for weight in seen.intersection(tied))
             seen.update(tied)
-            chunks[-1].append(replace(layer, stored=1 - shared / max(sum(layer.weights), 1.0)))
+            chunks[-1].append(replace(layer, stored=1 - shared / max(sum((*layer.weights, *layer.frozen)), 1.0)))
     return chunks
 
 
@@ -168,7 +178,10 @@ def _layer(name: str, variants: dict[str, LayerVariant], plan: Plan, step: Step,
         hands=kind != IS_HEAD,
         losses=frozenset(o.name for o in graph.operators if o.kind is Kind.LOSS),
     )
-    return _StageLayer(name, 0, traced, kind, _weights(profile), _number(profile.home_parameters))
+    trained, frozen = _number(profile.trained_home_parameters), tuple(_number(w) for w in profile.frozen_weights)
+    shards = _number(profile.home_parameters) - trained if frozen else 0.0
+    whole = _number(profile.parameters) - _number(profile.trained_parameters) if frozen else 0.0
+    return _StageLayer(name, 0, traced, kind, _weights(profile), trained, frozen, (whole, shards))
 
 
 def _weights(profile: LayerProfile) -> tuple[float, ...]:
@@ -206,6 +219,13 @@ class _StageRun:
         share = layer.stored * (layer.home / total if sharded and total else 1.0)
         for number, weight in enumerate(layer.weights):
             self.recorder.allocate(f"{part} {layer.place} {number}", weight * share * each, part)
+
+    def store_frozen(self, layer: _StageLayer) -> None:
+        """The weights of a layer that are not trained."""
+        share = layer.stored * layer.frozen_stored[self.zero == 3] / max(sum(layer.frozen), 1.0)
+        each = self.facts.stored_bytes.frozen
+        for number, weight in enumerate(layer.frozen):
+            self.recorder.allocate(f"frozen {layer.place} {number}", weight * share * each, "weights")
 
     def item(self, item: WorkItem) -> None:
         """A forward or backward of a micro-batch on a chunk."""
@@ -293,13 +313,13 @@ class _StageRun:
             return
         recorder, each = self.recorder, self.facts.stored_bytes.weight
         if f"gathered {layer.place} 0" not in recorder.alive:
-            recorder.allocate(f"fetched {layer.place}", sum(layer.weights) * each, "gather", GATHER)
-            for number, weight in enumerate(layer.weights):
+            recorder.allocate(f"fetched {layer.place}", sum(layer.gathered) * each, "gather", GATHER)
+            for number, weight in enumerate(layer.gathered):
                 recorder.allocate(f"gathered {layer.place} {number}", weight * each, "gather")
             recorder.free(f"fetched {layer.place}", "gather")
         for following in ahead:
             if f"gathered {following.place} 0" not in recorder.alive:
-                recorder.allocate(f"fetched {following.place}", sum(following.weights) * each, "gather", GATHER)
+                recorder.allocate(f"fetched {following.place}", sum(following.gathered) * each, "gather", GATHER)
 
     def _backward(self, layer: _StageLayer, microbatch: int, ahead: list[_StageLayer]) -> None:
         recorder, sizes = self.recorder, self.facts.stored_bytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from dovetail.graph import LayerBuilder, LayerGraph, ModelGraph, Role, Run, verify_chain
 from dovetail.graph.count import parameters, whole
@@ -12,12 +13,30 @@ from dovetail.models.assembly import STREAM, Settings, add, drop, normalise, pro
 from dovetail.models.block import Block
 from dovetail.models.model import EMBEDDING, HEAD, PREDICTION, Model
 
+if TYPE_CHECKING:
+    from dovetail.models.adapters import Adapters
+
 TOKEN_TABLE, OUTPUT_TABLE = "token_table", "output_table"
 
 
-def model_graph(model: Model, *, fused_attention: bool = True) -> ModelGraph:
-    """The model as a verified chain of layer classes."""
-    return _build(_Request(model.model_dump_json(), fused_attention, model))
+def model_graph(model: Model, *, fused_attention: bool = True, adapters: Adapters | None = None) -> ModelGraph:
+    """The model as a verified chain of layer classes, with adapters where it has some."""
+    plain = _build(_Request(model.model_dump_json(), fused_attention, model))
+    return plain if adapters is None else _with_adapters(_Adapted(id(plain), adapters, plain))
+
+
+@dataclass(frozen=True, slots=True)
+class _Adapted:
+    """A graph, known by its identity, and what is added to it."""
+
+    identity: int
+    adapters: Adapters
+    graph: ModelGraph = field(compare=False)
+
+
+@lru_cache(maxsize=64)
+def _with_adapters(request: _Adapted) -> ModelGraph:
+    return request.adapters.model(request.graph)
 
 
 @dataclass(frozen=True, slots=True)

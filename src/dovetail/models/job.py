@@ -9,6 +9,7 @@ from typing import Literal, cast, get_args
 
 from dovetail.errors import InputError, one_of, quoted
 from dovetail.graph import HALF_PRECISION, OPTIMIZERS, Element, ModelGraph
+from dovetail.models.adapters import Adapters
 from dovetail.models.build import model_graph
 from dovetail.models.model import Model
 
@@ -27,6 +28,8 @@ class Job:
     precision: Precision = "bf16"
     optimizer: str = "adamw"
     fused_attention: bool = True
+    #: LoRA: these are trained, and the model's own weights are frozen
+    adapters: Adapters | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(cast("object", self.model), Model):
@@ -44,20 +47,33 @@ class Job:
         if not isinstance(cast("object", self.fused_attention), bool):
             raise InputError("job: fused_attention", f"is {quoted(self.fused_attention)}", "it should be True or False")
         self.model.check_seq_len(self.seq_len, "job: seq_len")
+        if self.adapters is not None:
+            self._check_adapters(self.adapters)
 
     @property
     def tokens_per_step(self) -> int:
         """Tokens one optimizer step sees."""
         return self.seq_len * self.global_batch
 
+    @property
+    def train_kind(self) -> Literal["full", "lora", "qlora"]:
+        """What is trained: all weights, or adapters beside frozen ones."""
+        return "full" if self.adapters is None else self.adapters.train_kind
+
     def graph(self) -> ModelGraph:
         """The model's graph as this job trains it."""
-        return model_graph(self.model, fused_attention=self.fused_attention)
+        return model_graph(self.model, fused_attention=self.fused_attention, adapters=self.adapters)
 
     def element_bytes(self) -> Mapping[Element, int]:
         """Bytes per element: fp8 and fp4 jobs multiply in these but keep activations in bf16."""
         compute = 4 if self.precision == "fp32" else 2
         return MappingProxyType({**HALF_PRECISION, Element.COMPUTE: compute})
+
+    def _check_adapters(self, adapters: Adapters) -> None:
+        if self.precision not in ("bf16", "fp16"):
+            what, fix = f"are given with precision {self.precision}", "set it to bf16 or fp16, or leave adapters out"
+            raise InputError("job: adapters", what, fix)
+        adapters.check(model_graph(self.model, fused_attention=self.fused_attention))
 
 
 def _check_count(field: str, value: object) -> None:

@@ -82,8 +82,8 @@ class ChainMemory:
         if self.phase(names) != HEAD:
             return 0.0
         buffer, layers = self.job.facts.parameter_bytes.reduce_buffer, self.job.profiles.layers
-        sizes = [max(float(np.ravel(layers[name].parameters)[0]) for name in names)]
-        sizes.append(min(float(np.ravel(layers[name].parameters)[0]) for name in self.blocks))
+        sizes = [max(float(np.ravel(layers[name].trained_parameters)[0]) for name in names)]
+        sizes.append(min(float(np.ravel(layers[name].trained_parameters)[0]) for name in self.blocks))
         return buffer * max(0.0, sizes[0] - sizes[1])
 
     def _at_phase(self, name: str, phase: int, tables: MemoryTables, others: Sequence[str] = ()) -> dict[str, float]:

@@ -13,7 +13,7 @@ from dovetail.arrays import ROUNDING, TOLERANCE, Floats, largest, summed
 from dovetail.cost.calibration import calibration
 from dovetail.errors import InputError
 from dovetail.frameworks import Framework
-from dovetail.frameworks.parameter_bytes import state_bytes
+from dovetail.frameworks.parameter_bytes import frozen_bytes, state_bytes
 from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.partition.chain_memory import ChainMemory
@@ -42,7 +42,7 @@ from dovetail.step.formulas import (
     overlap_budget,
     tensor_capacity,
 )
-from dovetail.step.memory_kernels import LOSS
+from dovetail.step.memory_kernels import LOSS, StageParameters
 from dovetail.step.profiles import UPDATED_WEIGHTS
 from dovetail.step.times import Overlaps, layer_times, least_input_gradient, transfer_seconds
 
@@ -210,8 +210,10 @@ class ChainBuilder:
             layer_times(p, a, facts.overlaps, facts.overheads.host_s) for p, a in zip(profiles, recomputed, strict=True)
         ]
         sizes, zero_stage = facts.parameter_bytes, self.memory.zero_stage
-        used, home = self._owned(names)
+        owned = self._owned(names)
+        used, home = owned.trained, owned.trained_home
         weights, gradients, optimizer = state_bytes(used, home, zero_stage, sizes)
+        weights += frozen_bytes(owned.used - used, owned.home - home, zero_stage, sizes)
         step_bytes = float(optimizer_step_bytes(used, home, zero_stage, sizes))
         phase = self.memory.phase(names)
         others = [self.memory.most_working(name, phase) for name in names]
@@ -236,16 +238,15 @@ class ChainBuilder:
             relaxed = replace(relaxed, state_bytes=relaxed.state_bytes - late, step_bytes=step_bytes + late)
         return (relaxed if fastest is None else replace(relaxed, input_gradient_s=_row(fastest))), most, choices
 
-    def _owned(self, names: Sequence[str]) -> tuple[float, float]:
-        """Parameters that layers placed together use, and those whose state they have; tied ones count once.
+    def _owned(self, names: Sequence[str]) -> StageParameters:
+        """Parameters of layers placed together; tied ones count once.
 
         Where one stage holds all layers, what the last share with the first counts with the first.
         """
         alone = self.plan.pipeline_parallel == 1 and names == self.parts[-1]
         before = self.parts[0] if alone else ()
         together, first = self.memory.tables.parameters([dict(Counter((*before, *names)))], [dict(Counter(before))])
-        used, home = (together - first).tolist()
-        return used, home
+        return StageParameters(*(together - first).tolist())
 
     def _frontier(self, name: str) -> tuple[list[str | tuple[str, ...]], list[Recompute], Floats]:
         """A block's choices, what they take as arrays over choices, and the seconds they add at least."""

@@ -18,6 +18,7 @@ from dovetail.hardware import Cluster, Store
 from dovetail.hardware.catalogue import cluster_from
 from dovetail.hardware.fields import SomeBytes, SomeBytesPerS
 from dovetail.models import Job, Model
+from dovetail.models.adapters import Adapters
 from dovetail.plans.declaration import Text
 from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
 from dovetail.plans.runs import check_runs
@@ -49,6 +50,8 @@ class JobSpec(Spec):
     precision: Literal["bf16", "fp16", "fp8", "fp4", "fp32"] = "bf16"
     optimizer: Text = "adamw"
     attention: Literal["fused", "unfused"] = "fused"
+    adapters: Adapters | None = None
+    """LoRA: adapters are trained and the model's own weights are frozen; left out, all weights are trained"""
 
 
 class StoreSpec(Spec):
@@ -185,6 +188,7 @@ def job_of(spec: JobSpec, folder: Path) -> Job:
         precision=spec.precision,
         optimizer=spec.optimizer,
         fused_attention=spec.attention == "fused",
+        adapters=spec.adapters,
     )
 
 

@@ -31,7 +31,7 @@ def plan_document(plan: Plan, job: Job, cluster: Cluster, framework: str) -> dic
 
 def job_part(job: Job) -> dict[str, Any]:
     """The `job` part."""
-    return {
+    part = {
         "model": job.model.name if _in_catalogue(job.model) else document_of(job.model),
         "seq_len": job.seq_len,
         "global_batch": job.global_batch,
@@ -39,6 +39,7 @@ def job_part(job: Job) -> dict[str, Any]:
         "optimizer": job.optimizer,
         "attention": "fused" if job.fused_attention else "unfused",
     }
+    return part if job.adapters is None else part | {"adapters": job.adapters.document()}
 
 
 def cluster_part(cluster: Cluster) -> dict[str, Any]:

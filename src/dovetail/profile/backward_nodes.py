@@ -53,6 +53,7 @@ def backward_nodes(placed: PlacedLayer, sizes: LayerSizes) -> tuple[tuple[Backwa
     names = [p.operator.name for p in placed.forward]
     node_of, order = _grouped([p.operator for p in placed.backward], names)
     intervals = _intervals(placed, sizes, node_of, len(order))
+    intervals = [*_dequantized(placed, sizes, node_of), *intervals]
     weights = _weights_written(placed, sizes, node_of, len(order))
     written = _running(weights)
     reads: list[set[str]] = [set() for _ in order]
@@ -122,6 +123,17 @@ def _intervals(placed: PlacedLayer, sizes: LayerSizes, node_of: Mapping[str, int
             base.end = until if not _read(placed, name, version.made_of) else max(base.end, until)
     _add_in_place(placed, intervals, node_of)
     return list(intervals.values())
+
+
+def _dequantized(placed: PlacedLayer, sizes: LayerSizes, node_of: Mapping[str, int]) -> list[Lifetime]:
+    """Copies of 4-bit weights, each there while a node multiplies it."""
+    copies = sizes.dequantized(placed)
+    return [
+        Lifetime(node_of[operator.name], node_of[operator.name], copies[operand.tensor], written=True, of_logits=False)
+        for operator in (p.operator for p in placed.backward)
+        for operand in operator.inputs
+        if operand.tensor in copies
+    ]
 
 
 def _reduced(version: TensorVersion) -> bool:

@@ -31,6 +31,8 @@ class TiedParameters:
 
     parameters: Floats
     home_parameters: Floats
+    #: whether they have a gradient
+    trained: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +59,25 @@ class LayerProfile:
     lifetimes: tuple[Lifetime, ...]
     #: operator → seconds of the statistics its shards exchange in the forward, by kind of group
     exchange_s: Mapping[str, Mapping[str, Floats]]
-    #: parameters of one chip: those it computes with, and those whose gradient and optimizer state it stores
+    #: parameters of one chip: those it computes with, and those it stores where weights are sharded
     parameters: Floats
     home_parameters: Floats
-    #: parameters of one chip that every token uses: all but routed experts
+    #: those it gathers where weights are sharded
+    gathered_parameters: Floats
+    #: those that have a gradient and optimizer state
+    trained_parameters: Floats
+    trained_home_parameters: Floats
+    #: parameters of each other weight, which is not trained
+    frozen_weights: tuple[Floats, ...]
+    #: operator → bytes of the copies of 4-bit weights it multiplies
+    dequantized_bytes: Mapping[str, tuple[Floats, ...]]
+    #: trained parameters of one chip that every token uses: all but routed experts
     dense_parameters: Floats
     #: parameters of the largest weight, as used, and of the next
     largest_weight: Floats
     second_weight: Floats
+    #: trained parameters of the largest weight
+    largest_trained: Floats
     #: parameters of tied weights: a chip with several of the layers stores them once
     tied_parameters: Mapping[str, TiedParameters]
     #: the largest tensor that is not saved
@@ -91,26 +104,17 @@ def profile_layer(
     rates: EnergyRates | None = None,
 ) -> LayerProfile:
     """The cost of every operator and collective of a layer on one chip."""
-    tensors = placed.tensors
     works = _works(graph, placed, sizes)
     forward, backward = (_operator_seconds(each, chip) for each in works.values())
     phase_of = {p.operator.name: p.operator.phase for p in placed.backward}
-    priced = [
-        (collective, group_of(collective), price(collective, sizes.collective_bytes(collective)))
-        for collective in placed.collectives
-    ]
+    priced = [(c, group_of(c), price(c, sizes.collective_bytes(c))) for c in placed.collectives]
     by_phase = {phase: by_group((g, s) for c, g, s in priced if c.phase is phase) for phase in CollectivePhase}
     launched = kernel_counts(replace(works[CollectivePhase.FORWARD], operators=(*placed.forward, *placed.backward)))
     joules, (used, home) = _joules(placed, works, sizes, chip, rates), _parameters(placed, sizes)
-    first, second = largest_two(used)
-    bytes_of = VersionSizes.of(placed, sizes).bytes
-    written = [
-        bytes_of(tensors[name], layout)
-        for name, layout in placed.written.items()
-        if tensors[name].role in (Role.ACTIVATION, Role.GRADIENT)
-    ]
-    stream = [sizes.bytes(tensor, layout) for tensor, layout in placed.handed_on]
-    logits = _logits(placed, sizes)
+    trained = [number for number, weight in enumerate(placed.weights) if not weight.tensor.frozen]
+    sent = [sizes.sent(weight, weight.use) for weight in placed.weights]
+    first, second = largest_two(sent)
+    logits, copies = _logits(placed, sizes), sizes.dequantized(placed)
     nodes, lifetimes = backward_nodes(placed, sizes)
     return LayerProfile(
         forward_s=summed(forward.values()),
@@ -129,15 +133,21 @@ def profile_layer(
         exchange_s=exchanges(placed, priced),
         parameters=summed(used),
         home_parameters=summed(home),
-        dense_parameters=summed(n for n, w in zip(used, placed.weights, strict=True) if w.tensor.active_share == 1),
+        gathered_parameters=summed(sent),
+        trained_parameters=summed(used[i] for i in trained),
+        trained_home_parameters=summed(home[i] for i in trained),
+        frozen_weights=tuple(n for n, weight in zip(sent, placed.weights, strict=True) if weight.tensor.frozen),
+        dequantized_bytes=_dequantized(placed, copies),
+        dense_parameters=summed(used[i] for i in trained if placed.weights[i].tensor.active_share == 1),
         largest_weight=first,
         second_weight=second,
+        largest_trained=largest(used[i] for i in trained),
         tied_parameters=_tied(placed, sizes),
         # what a loss needs is counted by its logits
-        transient_bytes=np.zeros(()) if logits.any() else largest(written),
+        transient_bytes=np.zeros(()) if logits.any() else _transient(placed, sizes) + largest(copies.values()),
         logits=logits,
         sharded_vocabulary=_sharded_vocabulary(placed, sizes),
-        stream_bytes=summed(stream),
+        stream_bytes=summed(sizes.bytes(tensor, layout) for tensor, layout in placed.handed_on),
         forward_j=joules[CollectivePhase.FORWARD],
         backward_j=joules[CollectivePhase.BACKWARD],
         step_j=joules[CollectivePhase.STEP],
@@ -173,10 +183,24 @@ def _operator_seconds(work: PlacedWork, chip: ChipUnits) -> dict[str, Floats]:
 
 
 def _parameters(placed: PlacedLayer, sizes: LayerSizes) -> tuple[list[Floats], list[Floats]]:
-    """Per weight, the parameters one chip computes with and those whose gradient and optimizer state it stores."""
-    used = [sizes.elements(w.tensor, w.use) for w in placed.weights]
-    home = [sizes.elements(w.tensor, w.home) for w in placed.weights]
+    """Per weight, the parameters one chip computes with and those it stores where weights are sharded."""
+    used = [sizes.stored(w, w.use) for w in placed.weights]
+    home = [sizes.stored(w, w.home) for w in placed.weights]
     return used, home
+
+
+def _transient(placed: PlacedLayer, sizes: LayerSizes) -> Floats:
+    """Bytes of the largest activation or gradient."""
+    return largest(
+        VersionSizes.of(placed, sizes).bytes(placed.tensors[name], layout)
+        for name, layout in placed.written.items()
+        if placed.tensors[name].role in (Role.ACTIVATION, Role.GRADIENT)
+    )
+
+
+def _dequantized(placed: PlacedLayer, copies: Mapping[str, Floats]) -> dict[str, tuple[Floats, ...]]:
+    operators = [p.operator for p in placed.forward] if copies else []
+    return {o.name: tuple(copies[each.tensor] for each in o.inputs if each.tensor in copies) for o in operators}
 
 
 def _kernels(placed: PlacedLayer, launched: Mapping[str, Floats], phase: CollectivePhase) -> Floats:
@@ -188,7 +212,9 @@ def _kernels(placed: PlacedLayer, launched: Mapping[str, Floats], phase: Collect
 def _tied(placed: PlacedLayer, sizes: LayerSizes) -> dict[str, TiedParameters]:
     return {
         weight.tensor.tied: TiedParameters(
-            sizes.elements(weight.tensor, weight.use), sizes.elements(weight.tensor, weight.home)
+            sizes.elements(weight.tensor, weight.use),
+            sizes.elements(weight.tensor, weight.home),
+            trained=not weight.tensor.frozen,
         )
         for weight in placed.weights
         if weight.tensor.tied

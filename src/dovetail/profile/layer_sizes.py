@@ -8,11 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from dovetail.arrays import Floats
-from dovetail.graph.size import Size, Sizes, as_array
-from dovetail.graph.tensor import Element, Tensor
-from dovetail.layout import Collective, Layout, PlacedLayer, local_bytes
-
-_ONE_BYTE = dict.fromkeys(Element, 1)
+from dovetail.graph.size import Size, Sizes, as_array, divided
+from dovetail.graph.tensor import NF4_SCALE_BYTES, Element, Tensor
+from dovetail.layout import Collective, Layout, PlacedLayer, PlacedWeight, degree, local_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +27,24 @@ class LayerSizes:
 
     def elements(self, tensor: Tensor, layout: Layout) -> Floats:
         """Elements of a tensor on one chip."""
-        return as_array(local_bytes(tensor, layout, self.dims, self.axes, _ONE_BYTE))
+        return as_array(divided(tensor.points(self.dims), degree(layout.sharded, self.axes)))
+
+    def sent(self, weight: PlacedWeight, layout: Layout) -> Floats:
+        """Parameters of a weight on one chip, those of 4 bits as so many of the job's elements as have their bytes."""
+        elements = self.elements(weight.tensor, layout)
+        return elements / (2 * self.widths[Element.COMPUTE]) if weight.tensor.element is Element.NF4 else elements
+
+    def stored(self, weight: PlacedWeight, layout: Layout) -> Floats:
+        """The same with the scales of 4-bit weights, which ZeRO neither shards nor sends."""
+        if weight.tensor.element is not Element.NF4:
+            return self.sent(weight, layout)
+        scales = NF4_SCALE_BYTES * self.elements(weight.tensor, weight.use)
+        return self.sent(weight, layout) + scales / self.widths[Element.COMPUTE]
+
+    def dequantized(self, placed: PlacedLayer) -> dict[str, Floats]:
+        """Weight of 4 bits → bytes of the copy that its products multiply."""
+        narrow = (w for w in placed.weights if w.tensor.element is Element.NF4)
+        return {w.tensor.name: self.widths[Element.COMPUTE] * self.elements(w.tensor, w.use) for w in narrow}
 
     def collective_bytes(self, collective: Collective) -> Floats:
         """Bytes of a collective on one chip."""

@@ -134,8 +134,39 @@ def _autograd_peak(
     if choice.recomputed and not (when_read or saving.stops_early):
         ends = _ends_of_block(space)
         read = [size for tensor, size in saved.items() if tensor not in last and tensor not in ends]
-        end = summed(returned.values()) + _end_bytes(choice, space, ends) - summed(read)
-        peaks.append(nodes[0].arriving_bytes + end)
+        end = summed(returned.values()) + _end_bytes(choice, space, ends)
+        start = nodes[0]
+        if profile.frozen_weights:
+            end = _recomputing_peak(choice, space, profile)
+            # products with 4-bit weights save nothing, so the first of them runs before anything is recomputed
+            start = next((n for n in nodes if n.reads), start) if profile.dequantized_bytes else start
+        peaks.append(start.arriving_bytes + end - summed(read))
+    return largest(peaks)
+
+
+def _recomputing_peak(choice: Choice, space: RecomputeSpace, profile: LayerProfile) -> Floats:
+    """What recomputing a block to its end needs at most, where inputs of frozen products are not saved.
+
+    A result is there until its last reader is done, or until the backward if that reads it; what a norm made is the
+    argument of its half of the block, so it is there until the next norm.
+    """
+    saved, returned = set(choice.saved), set(choice.returned)
+    operators = [name for name in space.operators if not saved.issuperset(space.writes[name])]
+    left = {i: sum(reader in operators for reader in version.readers) for i, version in enumerate(space.versions)}
+    alive: dict[int, Floats] = {}
+    inner: list[Floats] = []
+    argument = -1
+    peaks: list[Floats] = []
+    for name in operators:
+        made = [i for i in space.reads[name] if space.versions[i].made_of is not None]
+        written = [i for i in space.writes[name] if space.versions[i].made_of is None]
+        alive |= {i: space.saved_bytes(i) for i in (*made, *written) if i not in saved}
+        inner += [space.inner_bytes[name]] if name in choice.recomputed and name in space.inner_bytes else []
+        peaks.append(summed([*alive.values(), *inner, *profile.dequantized_bytes.get(name, ())]))
+        for i in space.reads[name]:
+            left[i] -= 1
+        argument = written[0] if name in space.norms else argument
+        alive = {i: size for i, size in alive.items() if left[i] > 0 or i in returned or i == argument}
     return largest(peaks)
 
 

@@ -36,6 +36,7 @@ class RecomputeSpace:
 
     def __init__(self, graph: LayerGraph, profile: LayerProfile, saving: Saving = PLANNED) -> None:
         self.operators = tuple(operator.name for operator in graph.operators)
+        self.norms = frozenset(o.name for o in graph.operators if o.kind is Kind.NORMALISATION)
         self.versions = profile.versions
         self._index = {(v.tensor, v.number): i for i, v in enumerate(self.versions)}
         widths = saved_widths(graph, saving.operand_share)
@@ -68,6 +69,8 @@ class RecomputeSpace:
             for operator in graph.operators
             if (copies := saving.extra_saved(operator))
         }
+        #: operators beside frozen weights that are recomputed for these bytes alone, though nothing saves their results
+        self._for_inner = frozenset(self.inner_bytes) if profile.frozen_weights else frozenset[str]()
 
     def saved_bytes(self, index: int) -> Floats:
         """Bytes to save a version: products save what they multiplied, which can be narrower."""
@@ -126,7 +129,7 @@ class RecomputeSpace:
             stored, gathered = self.save(stays)
             saved |= stored
             remade |= gathered
-            if asked > stays:
+            if asked > stays or (name in operators and name in self._for_inner):
                 recomputed.append(name)
                 remade |= self.remake(asked - stays)
                 needed.update(self.reads[name])

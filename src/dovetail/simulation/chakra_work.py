@@ -93,7 +93,8 @@ def tied_bytes(step: Step, gradient_bytes: float) -> list[tuple[tuple[int, ...],
     parameters: dict[str, float] = {}
     for position, stage in enumerate(step.stages):
         for name in layer_counts(stage):
-            for weight, tied in step.profiles.layers[name].tied_parameters.items():
+            shared = step.profiles.layers[name].tied_parameters
+            for weight, tied in ((w, each) for w, each in shared.items() if each.trained):
                 holders.setdefault(weight, set()).add(position)
                 parameters[weight] = float(tied.parameters)
     return [

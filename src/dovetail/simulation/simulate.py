@@ -101,7 +101,7 @@ def tasks_of(plan: Plan, job: Job, profiled: ProfiledJob, step: Step, *, exact: 
         stream / plan.stream_replicas,
         sending=not facts.overlaps.transfers,
         tied=_tied(plan, profiled, step, chips),
-        optimizer_s=[float(optimizer_seconds(home, update_s)) for _, home in step.tables.parameters(*step.stages)],
+        optimizer_s=[float(optimizer_seconds(home, update_s)) for *_, home in step.tables.parameters(*step.stages)],
         between_s=float(facts.overheads.step_s),
         store=step.wafer.store,
         loans=step.wafer.loans,

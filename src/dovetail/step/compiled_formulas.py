@@ -7,7 +7,7 @@ from collections.abc import Callable
 from numba.extending import overload, register_jitable
 
 from dovetail.arrays import Number, choose
-from dovetail.frameworks.parameter_bytes import state_bytes
+from dovetail.frameworks.parameter_bytes import frozen_bytes, state_bytes
 from dovetail.step.formulas import (
     allocator_bytes,
     beyond_activations,
@@ -35,14 +35,15 @@ def _one_choice(
 
 overload(choose)(_one_choice)
 for _formula in (
-    allocator_bytes, beyond_activations, exposed, exposed_at_least, optimizer_seconds, optimizer_step_bytes,
-    overlap_budget, state_bytes, tensor_capacity, transient_peak,
+    allocator_bytes, beyond_activations, exposed, exposed_at_least, frozen_bytes, optimizer_seconds,
+    optimizer_step_bytes, overlap_budget, state_bytes, tensor_capacity, transient_peak,
 ):  # fmt: skip
     register_jitable(_formula)
 
 __all__ = [
     "allocator_bytes",
     "exposed",
+    "frozen_bytes",
     "optimizer_seconds",
     "optimizer_step_bytes",
     "overlap_budget",

@@ -271,7 +271,7 @@ def step_from(plan: Plan, job: ProfiledJob) -> Step:
     pipelined = step_time(pipeline, chunks)
     parts = busy_parts(layers, stages, runs_per_chunk(pipeline))
     update_s = facts.update_bytes / job.chip.vector.memory_bytes_per_s
-    home = tables.parameters(*stages)[:, 1]
+    home = tables.parameters(*stages)[:, 3]
     reduction, gathering, update = end_of_step(profiles, stages, layers, facts.overlaps, pipeline, home, update_s)
     beside = np.maximum(pipelined - summed(parts.values()), 0.0)
     lent = np.minimum(beside, plan.num_microbatches * float(wafer.lent_s.max(initial=0.0)))

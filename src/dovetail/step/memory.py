@@ -57,6 +57,7 @@ class MemoryTables:
                 tied[0, number, weights.index(weight)] = _number(shared.parameters)
                 tied_home[0, number, weights.index(weight)] = _number(shared.home_parameters)
         whole, home = _row(layer.parameters for layer in layers), _row(layer.home_parameters for layer in layers)
+        trained, trained_home = _trained_rows(layers)
         nothing, zero = np.zeros((1, len(names))), np.zeros(())
         return MemoryTables(
             names,
@@ -70,14 +71,16 @@ class MemoryTables:
             ProfileColumns(
                 untied=whole - tied.sum(axis=2),
                 tied=tied,
-                whole=whole,
+                whole=_row(layer.gathered_parameters for layer in layers),
+                trained=trained,
                 dense=_row(layer.dense_parameters for layer in layers),
                 largest=_row(layer.largest_weight for layer in layers),
                 second=_row(layer.second_weight for layer in layers),
+                largest_trained=_row(layer.largest_trained for layer in layers),
                 loss=_row(losses.get(name, zero) for name in names),
                 stream=np.array([max(_number(layer.stream_bytes) for layer in layers)]),
             ),
-            StateColumns(home - tied_home.sum(axis=2), tied_home, nothing, nothing),
+            StateColumns(home - tied_home.sum(axis=2), tied_home, trained_home, nothing, nothing),
             class_kinds(names),
         )
 
@@ -91,7 +94,7 @@ class MemoryTables:
         return self.counts(*([content] for content in contents)) @ self.layers.saved[0]
 
     def parameters(self, *stages: Sequence[ChunkContent]) -> Floats:
-        """Parameters that a chip of each stage uses, and those whose state it has; tied ones count once."""
+        """Stages × (parameters a chip uses and stores, and those of them that are trained); tied ones count once."""
         return parameters_by_stage(self.counts(*stages), self.profiles, self.states)
 
     def gathered(self, contents: Sequence[ChunkContent]) -> float:
@@ -148,6 +151,13 @@ def class_kinds(names: Iterable[str]) -> Ints:
     """What classes of layers are, for kernels: blocks, embedding, or heads with a loss."""
     kinds = {EMBEDDING: IS_EMBEDDING, HEAD: IS_HEAD, PREDICTION: IS_HEAD}
     return np.array([kinds.get(class_of(name), IS_BLOCK) for name in names], np.int64)
+
+
+def _trained_rows(layers: Sequence[LayerProfile]) -> tuple[Floats, Floats]:
+    """Parameters with a gradient, as used and as stored; no columns where all have one."""
+    if not any(layer.frozen_weights for layer in layers):
+        return np.zeros((1, 0)), np.zeros((1, 0))
+    return _row(layer.trained_parameters for layer in layers), _row(layer.trained_home_parameters for layer in layers)
 
 
 def _row(values: Iterable[Array]) -> Floats:

@@ -9,16 +9,25 @@ from numba import njit
 
 from dovetail.arrays import Floats, Ints
 from dovetail.frameworks import ParameterBytes
-from dovetail.step.compiled_formulas import optimizer_step_bytes, state_bytes
+from dovetail.step.compiled_formulas import frozen_bytes, optimizer_step_bytes, state_bytes
 from dovetail.step.plan_columns import LayerColumns, ProfileColumns, StateColumns
+
+
+class StageParameters(NamedTuple):
+    """Parameters of a stage's chip: those it uses and those it stores in shards, all of them and the trained ones."""
+
+    used: float
+    home: float
+    trained: float
+    trained_home: float
 
 
 @njit(cache=True)
 def stage_parameters(
     contents: Ints, place: int, profiles: ProfileColumns, profile: int, states: StateColumns, state: int
-) -> tuple[float, float]:
-    """Parameters a chip of a stage uses and those whose state it has; tied ones count once."""
-    used, home = 0.0, 0.0
+) -> StageParameters:
+    """Parameters of a chip of a stage; tied ones count once."""
+    used, home, trained, trained_home = 0.0, 0.0, 0.0, 0.0
     classes = contents.shape[1]
     for c in range(classes):
         number = contents[place, c]
@@ -31,15 +40,22 @@ def stage_parameters(
                 used += profiles.tied[profile, c, w]
                 home += states.tied[state, c, w]
                 break
-    return used, home
+    if profiles.trained.shape[1] == 0:
+        return StageParameters(used, home, used, home)
+    for c in range(classes):
+        trained += contents[place, c] * profiles.trained[profile, c]
+        trained_home += contents[place, c] * states.trained[state, c]
+    return StageParameters(used, home, trained, trained_home)
 
 
 @njit(cache=True)
 def parameters_by_stage(contents: Ints, profiles: ProfileColumns, states: StateColumns) -> Floats:
-    """`stage_parameters` of the stages of one plan, whose tables have one row: stages × (used, home)."""
-    parameters = np.empty((len(contents), 2))
+    """`stage_parameters` of the stages of one plan, whose tables have one row: stages × fields."""
+    parameters = np.empty((len(contents), 4))
     for place in range(len(contents)):
-        parameters[place] = stage_parameters(contents, place, profiles, 0, states, 0)
+        of_stage = stage_parameters(contents, place, profiles, 0, states, 0)
+        for number in range(4):
+            parameters[place, number] = of_stage[number]
     return parameters
 
 
@@ -74,8 +90,7 @@ def memory_parts(
     row: int,
     profiles: ProfileColumns,
     profile: int,
-    used: float,
-    home: float,
+    owned: StageParameters,
     sizes: ParameterBytes,
     kinds: Ints,
     zero: int,
@@ -88,21 +103,23 @@ def memory_parts(
     Gradients of one micro-batch may come with the backward of their layers: none is there at the loss, and all are when
     the embedding is done.
     """
+    used, home = owned.trained, owned.trained_home
     weights, gradients, optimizer = state_bytes(used, home, zero, sizes)
+    weights += frozen_bytes(owned.used - used, owned.home - home, zero, sizes)
     if phase == UPDATE:
         step = optimizer_step_bytes(used, home, zero, sizes)
         return weights, gradients, optimizer, 0.0, 0.0, 0.0, 0.0, 0.0, step
     units, late = zero >= 2 and not sizes.by_weight, sizes.late_gradients and run.one_microbatch
-    whole, saved_head = _whole_by_kind(contents, place, layers, row, profiles, profile, kinds)
+    whole, trained, saved_head = _whole_by_kind(contents, place, layers, row, profiles, profile, kinds)
     if phase in (HEAD, FIRST, EMBEDDING) and not (units and (late or phase != FIRST)):
         return 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     saved, freed, working, of_layer, reduced, gathered, loss = _at_work(
-        contents, place, layers, row, profiles, profile, sizes, kinds, zero, whole, gradients / max(used, 1.0), phase
-    )
+        contents, place, layers, row, profiles, profile, sizes, kinds, zero, whole, trained,
+        gradients / max(used, 1.0), phase,
+    )  # fmt: skip
     if late and used > 0:
-        done = (0.0, 0.0, whole[IS_HEAD], used - whole[IS_BLOCK] - whole[IS_EMBEDDING], used - whole[IS_EMBEDDING])[
-            phase
-        ]
+        last = used - trained[IS_EMBEDDING]
+        done = (0.0, 0.0, trained[IS_HEAD], used - trained[IS_BLOCK] - trained[IS_EMBEDDING], last)[phase]
         gradients *= min(max(done / used, 0.0), 1.0)
     if phase == LAST and units and run.one_stage:
         activations -= saved_head
@@ -120,8 +137,7 @@ def fullest_bytes(
     row: int,
     profiles: ProfileColumns,
     profile: int,
-    used: float,
-    home: float,
+    owned: StageParameters,
     sizes: ParameterBytes,
     kinds: Ints,
     zero: int,
@@ -132,7 +148,7 @@ def fullest_bytes(
     fullest = 0.0
     for phase in range(6):
         parts = memory_parts(
-            contents, place, layers, row, profiles, profile, used, home, sizes, kinds, zero, activations, run, phase
+            contents, place, layers, row, profiles, profile, owned, sizes, kinds, zero, activations, run, phase
         )
         tensors = 0.0
         for part in parts:
@@ -156,10 +172,10 @@ def memory_by_stage(
     """`memory_parts` of the stages of one plan, whose tables have one row: stages × phases × parts."""
     parts = np.zeros((len(contents), 6, 9))
     for place in range(len(contents)):
-        used, home = stage_parameters(contents, place, profiles, 0, states, 0)
+        owned = stage_parameters(contents, place, profiles, 0, states, 0)
         for phase in range(6):
             bytes_of = memory_parts(
-                contents, place, layers, 0, profiles, 0, used, home, sizes, kinds, zero, activations[place], run, phase
+                contents, place, layers, 0, profiles, 0, owned, sizes, kinds, zero, activations[place], run, phase
             )
             for number in range(9):
                 parts[place, phase, number] = bytes_of[number]
@@ -169,20 +185,27 @@ def memory_by_stage(
 @njit(cache=True)
 def _whole_by_kind(
     contents: Ints, place: int, layers: LayerColumns, row: int, profiles: ProfileColumns, profile: int, kinds: Ints
-) -> tuple[tuple[float, float, float], float]:
-    """Parameters of the largest block, embedding and head of a stage, and what its heads save."""
+) -> tuple[tuple[float, float, float], tuple[float, float, float], float]:
+    """Parameters of the largest block, embedding and head of a stage, all and trained, and what its heads save."""
     block, embedding, head, saved = 0.0, 0.0, 0.0, 0.0
+    of_block, of_embedding, of_head = 0.0, 0.0, 0.0
     for c in range(contents.shape[1]):
         if contents[place, c]:
-            whole = profiles.whole[profile, c]
+            whole, trained = profiles.whole[profile, c], _trained_of(profiles, profile, c)
             if kinds[c] == IS_BLOCK:
-                block = max(block, whole)
+                block, of_block = max(block, whole), max(of_block, trained)
             elif kinds[c] == IS_EMBEDDING:
-                embedding = max(embedding, whole)
+                embedding, of_embedding = max(embedding, whole), max(of_embedding, trained)
             else:
-                head = max(head, whole)
+                head, of_head = max(head, whole), max(of_head, trained)
                 saved += contents[place, c] * layers.saved[row, c]
-    return (block, embedding, head), saved
+    return (block, embedding, head), (of_block, of_embedding, of_head), saved
+
+
+@njit(cache=True)
+def _trained_of(profiles: ProfileColumns, profile: int, c: int) -> float:
+    """Parameters of a layer that have a gradient."""
+    return profiles.trained[profile, c] if profiles.trained.shape[1] else profiles.whole[profile, c]
 
 
 @njit(cache=True)
@@ -197,6 +220,7 @@ def _at_work(
     kinds: Ints,
     zero: int,
     whole: tuple[float, float, float],
+    trained: tuple[float, float, float],
     reduced: float,
     phase: int,
 ) -> tuple[float, float, float, float, float, float, float]:
@@ -220,11 +244,12 @@ def _at_work(
         if zero < 2:
             gradients = profiles.dense[profile, c] * sizes.layer_gradient
         elif sizes.by_weight:
-            gradients = profiles.largest[profile, c] * sizes.sharded_gradient
+            gradients = profiles.largest_trained[profile, c] * sizes.sharded_gradient
         else:
             at_work, gone, gradients, fetched, out = _unit_at_work(
-                c, contents[place, c], layers, row, profiles, profile, sizes, kinds[c], whole, weight, reduced, phase
-            )
+                c, contents[place, c], layers, row, profiles, profile, sizes, kinds[c], whole, trained, weight,
+                reduced, phase,
+            )  # fmt: skip
         needed = at_work - gone + gradients + weight * fetched + out
         if needed > fullest:
             fullest, saved, freed, working = needed, layers.saved[row, c], gone, at_work
@@ -247,6 +272,7 @@ def _unit_at_work(
     sizes: ParameterBytes,
     kind: int,
     whole: tuple[float, float, float],
+    trained: tuple[float, float, float],
     weight: float,
     reduced: float,
     phase: int,
@@ -259,22 +285,23 @@ def _unit_at_work(
     """
     own, at_work, saved = profiles.whole[profile, c], layers.working[row, c], layers.saved[row, c]
     block, embedding, head = whole
+    updated = _trained_of(profiles, profile, c)
     ahead, before, gone = block, 0.0, 0.0
     if kind == IS_BLOCK:
         ahead = embedding if phase == FIRST else block
-        before = head if phase == LAST and head > 0 else own
-        if count > 1 and (own - before) * sizes.reduce_buffer > saved:
+        before = trained[IS_HEAD] if phase == LAST and head > 0 else updated
+        if count > 1 and (updated - before) * sizes.reduce_buffer > saved:
             # the last but one comes after a larger one
-            before, gone = own, saved
+            before, gone = updated, saved
     elif kind == IS_EMBEDDING:
-        ahead, before = 0.0, block
+        ahead, before = 0.0, trained[IS_BLOCK]
     before *= sizes.reduce_buffer
     # at the end its gradients stand beside what their reduction sends, and its activations are gone; gradients go one
     # by one, but the last, a table's, stays until their sum over shards is there
-    sent = own * (sizes.layer_gradient + sizes.reduce_buffer)
+    sent = updated * (sizes.layer_gradient + sizes.reduce_buffer)
     arrived = profiles.stream[profile] * (kind != IS_EMBEDDING)
     table = kind == IS_HEAD or (kind == IS_EMBEDDING and profiles.second[profile, c] == 0)
-    result = own * reduced if table else 0.0
+    result = updated * reduced if table else 0.0
     if sent + result + arrived - saved > at_work + before + weight * own:
         return arrived, saved, sent, ahead, result
     return at_work, gone, before, own + ahead, 0.0

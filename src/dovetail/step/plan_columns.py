@@ -24,10 +24,13 @@ class ProfileColumns(NamedTuple):
     untied: Floats
     tied: Floats
     whole: Floats
+    #: those with a gradient; no columns where all have one
+    trained: Floats
     dense: Floats
     #: the largest weight, and the next
     largest: Floats
     second: Floats
+    largest_trained: Floats
     loss: Floats
     #: by profile: bytes a stage hands on
     stream: Floats
@@ -38,8 +41,15 @@ class StateColumns(NamedTuple):
 
     untied: Floats
     tied: Floats
+    #: those with a gradient; no columns where all have one
+    trained: Floats
     reduction_s: Floats
     gathering_s: Floats
+
+    @property
+    def updated(self) -> Floats:
+        """Parameters that the optimizer updates, without tied ones."""
+        return self.trained if self.trained.shape[1] else self.untied
 
 
 class PartitionColumns(NamedTuple):

@@ -151,14 +151,14 @@ def _stages(
                 backward += number * (layers.input_gradient_s[row, c] + layers.weight_gradient_s[row, c])
                 reduction += number * states.reduction_s[state, c]
                 gathering += number * states.gathering_s[state, c]
-        used, home = stage_parameters(partitions.contents, place, profiles, profile, states, state)
+        owned = stage_parameters(partitions.contents, place, profiles, profile, states, state)
         behind = overlap_budget(backward, p, m, v, facts.min_overlap_s)
         ahead = overlap_budget(forward, p, m, v, facts.min_overlap_s)
         reduced = exposed(reduction, facts.hidden_reduction[staged], behind)
         gathered = exposed(gathering, facts.hidden_gathering[staged], ahead)
-        end_of_step = max(end_of_step, reduced + gathered + optimizer_seconds(home, facts.update_s))
+        end_of_step = max(end_of_step, reduced + gathered + optimizer_seconds(owned.trained_home, facts.update_s))
         tensors = fullest_bytes(
-            partitions.contents, place, layers, row, profiles, profile, used, home, sizes, kinds, zero,
+            partitions.contents, place, layers, row, profiles, profile, owned, sizes, kinds, zero,
             activations[content], run,
         )  # fmt: skip
         peak = max(peak, tensors + allocator_bytes(tensors, facts.allocator) + facts.context_bytes)

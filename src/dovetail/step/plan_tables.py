@@ -10,7 +10,7 @@ import numpy as np
 
 from dovetail.arrays import Bools, Floats, Ints
 from dovetail.cost.units import tier_arrays
-from dovetail.frameworks.parameter_bytes import state_bytes
+from dovetail.frameworks.parameter_bytes import frozen_bytes, state_bytes
 from dovetail.layout.strategy import Strategy
 from dovetail.plans.arrange import arrange, stage_hops
 from dovetail.plans.overlaps import expert_overlap_allowed, gradient_overlap, pipeline_allows, recompute_allows
@@ -153,10 +153,12 @@ class Tables:
         return ProfileColumns(
             untied=whole - tied.sum(axis=2),
             tied=tied,
-            whole=whole,
+            whole=table.column("gathered_parameters"),
+            trained=table.column("trained_parameters")[:, : self.states.trained_columns],
             dense=table.column("dense_parameters"),
             largest=table.column("largest_weight"),
             second=table.column("second_weight"),
+            largest_trained=table.column("largest_trained"),
             loss=facts.loss_bytes(table.column("logits"), table.column("sharded_vocabulary")),
             stream=table.column("stream_bytes").max(axis=1),
         )
@@ -255,7 +257,7 @@ class Tables:
         """
         cluster, facts = self.setting.cluster, self.setting.staged
         tied_s = np.zeros((len(skeletons), 2))
-        if not cluster.tiers or not self.states.tied_weights:
+        if not cluster.tiers or not self.states.tied_weights or self.setting.job.adapters is not None:
             return tied_s
         tier = tier_arrays(cluster.chip, cluster.tiers[-1], self.setting.efficiencies)
         first, after = self.partitions.end_counts
@@ -272,7 +274,11 @@ class Tables:
         """All states so far, for kernels."""
         states = self.states
         return StateColumns(
-            states.home - states.tied_home.sum(axis=2), states.tied_home, states.reduction_s, states.gathering_s
+            states.home - states.tied_home.sum(axis=2),
+            states.tied_home,
+            states.trained_home,
+            states.reduction_s,
+            states.gathering_s,
         )
 
     def state_bytes(
@@ -280,8 +286,12 @@ class Tables:
     ) -> Floats:
         """What the state of parameters takes under the ZeRO stage in effect, with one stage or with several.
 
-        With a number of micro-batches, what is there of it beside activations: gradients may come later.
+        With a number of micro-batches, what is there of it beside activations: gradients may come later. Where weights
+        are frozen that is all of it: adapters have so little that a bound can leave it out.
         """
+        if self.setting.job.adapters is not None:
+            each = np.asarray(frozen_bytes(used, home, zero_stage, self.facts.alone))
+            return np.broadcast_to(each, np.broadcast_shapes(each.shape, stages.shape))
         alone, staged = (state_bytes(used, home, zero_stage, sizes) for sizes in (self.facts.alone, self.facts.staged))
         whole = sum(alone)
         if self.facts.alone.late_gradients and microbatches is not None:

@@ -12,18 +12,16 @@ from dovetail.frameworks.framework import AxisOrder
 from dovetail.graph import LayerGraph
 from dovetail.graph.size import Sizes, as_array
 from dovetail.graph.tensor import Element
-from dovetail.layout import Collective, CollectiveKind, CollectivePhase, PlacedWeight, local_bytes
+from dovetail.layout import Collective, CollectiveKind, CollectivePhase
 from dovetail.layout.derive import gather_collectives, state_collectives, with_state_axes
 from dovetail.layout.strategy import Strategy
 from dovetail.plans.arrange import Arrangement, arrange
 from dovetail.plans.plan import Plan
 from dovetail.plans.stage_degrees import StageDegrees
+from dovetail.profile import LayerSizes
 from dovetail.profile.version import by_group
 from dovetail.step.layer_tables import Setting, ShardingWork
 from dovetail.step.profiles import UPDATED_WEIGHTS, Arrangements, Pricing, group_name, placed_layer
-
-#: One byte per parameter: bytes then count parameters.
-_PARAMETERS = dict.fromkeys(Element, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +46,7 @@ class _Class:
     """One layer class of a batch of keys: arrays over keys."""
 
     home: Floats
+    trained_home: Floats
     tied_home: Mapping[str, Floats]
     reduction_s: Floats
     gathering_s: Floats
@@ -75,7 +74,10 @@ class StateTable:
         self._rows: dict[StateSharding, int] = {}
         self.keys: list[StateSharding] = []
         count = len(graph.layers)
+        #: classes of which trained parameters are told apart: none where all are trained
+        self.trained_columns = 0 if setting.job.adapters is None else count
         self.home = np.zeros((0, count))
+        self.trained_home = np.zeros((0, self.trained_columns))
         self.tied_home = np.zeros((0, count, len(self.tied_weights)))
         self.reduction_s = np.zeros((0, count))
         self.gathering_s = np.zeros((0, count))
@@ -116,8 +118,9 @@ class StateTable:
         self.keys += keys
         self.work = _joined(self.work, list(classes.values()), first, count)
         columns = [_columns(each, self.tied_weights, count) for each in classes.values()]
-        home, tied, reduction, gathering = (np.stack(part, axis=1) for part in zip(*columns, strict=True))
+        home, trained, tied, reduction, gathering = (np.stack(part, axis=1) for part in zip(*columns, strict=True))
         self.home = np.concatenate([self.home, home])
+        self.trained_home = np.concatenate([self.trained_home, trained[:, : self.trained_columns]])
         self.tied_home = np.concatenate([self.tied_home, tied])
         self.reduction_s = np.concatenate([self.reduction_s, reduction])
         self.gathering_s = np.concatenate([self.gathering_s, gathering])
@@ -139,6 +142,7 @@ class StateTable:
         backward = gather_collectives(weights, CollectivePhase.BACKWARD) if gathers else []
         backward += [c for c in state if c.phase is CollectivePhase.BACKWARD]
         widths = setting.job.element_bytes()
+        at = LayerSizes(sizes, together.axis_sizes, widths)
 
         def seconds(collectives: Sequence[Collective]) -> dict[str, Floats]:
             return _by_group(collectives, together, pricing, sizes, widths)
@@ -146,8 +150,9 @@ class StateTable:
         step = seconds([c for c in state if c.phase is CollectivePhase.STEP])
         updated = step.pop(UPDATED_WEIGHTS, np.zeros(()))
         return _Class(
-            home=summed(_parameters(w, sizes, together) for w in weights),
-            tied_home={w.tensor.tied: _parameters(w, sizes, together) for w in weights if w.tensor.tied},
+            home=summed(at.stored(w, w.home) for w in weights),
+            trained_home=summed(at.stored(w, w.home) for w in weights if not w.tensor.frozen),
+            tied_home={w.tensor.tied: at.stored(w, w.home) for w in weights if w.tensor.tied},
             reduction_s=summed(step.values()),
             gathering_s=updated,
             forward_s=seconds(forward),
@@ -206,18 +211,15 @@ def _wide(values: Floats, count: int) -> Floats:
     return np.broadcast_to(np.asarray(values, np.float64), (count,))
 
 
-def _columns(layer: _Class, tied_weights: Sequence[str], count: int) -> tuple[Floats, Floats, Floats, Floats]:
+def _columns(layer: _Class, tied_weights: Sequence[str], count: int) -> tuple[Floats, ...]:
     tied = [_wide(layer.tied_home.get(weight, np.zeros(())), count) for weight in tied_weights]
     return (
         _wide(layer.home, count),
+        _wide(layer.trained_home, count),
         np.stack(tied, axis=1) if tied else np.zeros((count, 0)),
         _wide(layer.reduction_s, count),
         _wide(layer.gathering_s, count),
     )
-
-
-def _parameters(weight: PlacedWeight, sizes: Sizes, together: Arrangements) -> Floats:
-    return as_array(local_bytes(weight.tensor, weight.home, sizes, together.axis_sizes, _PARAMETERS))
 
 
 def _without_zero(axis: str) -> str:

@@ -351,7 +351,7 @@ def _tied_weights(profiles: JobProfiles, stages: Sequence[Stage]) -> list[tuple[
     holders: dict[str, set[int]] = {}
     for position, stage in enumerate(stages):
         for name in layer_counts(stage):
-            for weight in profiles.layers[name].tied_parameters:
+            for weight in (w for w, tied in profiles.layers[name].tied_parameters.items() if tied.trained):
                 holders.setdefault(weight, set()).add(position)
     tied_parameters = {weight: tied for p in profiles.layers.values() for weight, tied in p.tied_parameters.items()}
     return [

@@ -29,7 +29,13 @@ def question_words(job: Mapping[str, Any], cluster: Mapping[str, Any], chips: st
     place = {"--cluster": cluster["name"]} if "name" in cluster else {"--chip": cluster["chip"]}
     flags = {"--model": job["model"], **place, "--chips": chips, "--global-batch": job["global_batch"]}
     flags |= {"--seq-len": job["seq_len"], "--precision": job["precision"], "--framework": cluster["framework"]}
-    return ["dovetail", "plan", *(str(word) for pair in flags.items() for word in pair)]
+    words = ["dovetail", "plan", *(str(word) for pair in flags.items() for word in pair)]
+    if adapters := job.get("adapters"):
+        targets = adapters["targets"]
+        words += ["--lora", str(adapters["rank"])]
+        words += ["--lora-targets", targets if isinstance(targets, str) else ",".join(targets)]
+        words += ["--qlora"] if adapters["base"] == "nf4" else []
+    return words
 
 
 def narrowing_words(*certificates: CertificatePart) -> list[str]:
