@@ -12,6 +12,7 @@ from pydantic import Field
 from dovetail.accuracy.table import TableRow
 from dovetail.documents import Spec, parse_document, validate
 from dovetail.layout.strategy import ContextKind
+from dovetail.models.adapters import Adapters
 
 
 class ConfigurationSpec(Spec):
@@ -29,6 +30,8 @@ class ConfigurationSpec(Spec):
     """whether layers drop activations, where it is not as usual with its attention kernels"""
     attention: Literal["fused", "unfused"] | None = None
     """kernels, where they are not what the column says"""
+    adapters: Adapters | None = None
+    """where a row trains adapters, which"""
     activations: Literal["device", "host"] = "device"
     """where saved layer inputs are"""
 

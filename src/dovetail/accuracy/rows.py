@@ -20,6 +20,7 @@ from dovetail.errors import InputError, quoted
 from dovetail.hardware import Cluster
 from dovetail.hardware.network import GRIDS
 from dovetail.models import Job, Model
+from dovetail.models.adapters import Adapters
 from dovetail.models.job import Precision
 from dovetail.plans.plan_file import Task
 
@@ -177,8 +178,8 @@ def _check_modelled(row: TableRow, *, time: bool) -> None:
     """Refuses runs of which state leaves the chip; of outcomes only where no configuration says what stays."""
     if _offloads(row) and (time or not says(row, "offload")):
         raise InputError("offload", f"is {quoted(row.text('offload'))}", "runs that offload state are left out")
-    if row.text("train_kind") in ("lora", "qlora", "adapter"):
-        raise InputError("train_kind", f"is {row.text('train_kind')}", "runs that train adapters are left out")
+    if row.text("train_kind").casefold() == "adapter":
+        raise InputError("train_kind", "is adapter", "it should be full, lora or qlora")
 
 
 def _is_timed(row: TableRow) -> bool:
@@ -202,10 +203,30 @@ def _job(row: TableRow, sizes: Architecture | None, framework: str) -> Job:
     return Job(
         padded(model, vocabulary_multiple(framework, row.count("tp") or 1)),
         seq_len=seq_len,
-        global_batch=row.needed("global_batch"),
+        global_batch=_global_batch(row),
         precision=cast("Precision", row.choice("precision", PRECISIONS, "bf16")),
         fused_attention=attention == "fused",
+        adapters=_adapters(row),
     )
+
+
+def _global_batch(row: TableRow) -> int:
+    """Sequences a step; where only an outcome is told, one micro-batch of every replica."""
+    at_once = (row.count("micro_batch") or 0) * (row.count("dp") or 1)
+    if row.text("outcome") and not row.text("global_batch") and at_once:
+        return at_once
+    return row.needed("global_batch")
+
+
+def _adapters(row: TableRow) -> Adapters | None:
+    """LoRA's, where a row trains adapters: those of its configuration, in the base that the row names."""
+    kind = row.text("train_kind").casefold()
+    if kind not in ("lora", "qlora"):
+        return None
+    stated = [each.adapters for each in configurations_of(row) if each.adapters is not None]
+    if not stated:
+        raise InputError("train_kind", f"is {kind}", "rank and targets of its adapters are not known")
+    return stated[-1].model_copy(update={"base": "nf4" if kind == "qlora" else "bf16"})
 
 
 def _model(row: TableRow, sizes: Architecture | None, seq_len: int, attention: str) -> Model:
