@@ -17,8 +17,8 @@ from dovetail.arrays import Floats
 from dovetail.errors import InputError
 from dovetail.step.evaluate import Evaluation, evaluate
 
-#: Margins beyond these say no more than that they are large.
-FURTHEST = (-0.9, 1.5)
+#: Margins beyond this are of runs read wrongly, or easy: a fit of the error takes no more of them.
+FURTHEST = 0.3
 #: Scales of the error that a fit may find.
 SCALES = (0.005, 0.5)
 #: Edges of the bins of the reliability diagram.
@@ -143,7 +143,7 @@ def _predicted(outcome: MeasuredOutcome) -> PredictedOutcome | Refusal:
 def _margin(evaluation: Evaluation) -> float:
     """By how much more than predicted a run may take, as a part of that without context."""
     inside = evaluation.peak_bytes - evaluation.outside_bytes
-    return float(np.clip(evaluation.headroom_bytes / inside, *FURTHEST))
+    return evaluation.headroom_bytes / inside
 
 
 def _fitted_without(predicted: Sequence[PredictedOutcome], family: str) -> float:
@@ -154,7 +154,7 @@ def _fitted_without(predicted: Sequence[PredictedOutcome], family: str) -> float
 def _fitted(predicted: Sequence[PredictedOutcome]) -> float:
     """The scale of the logistic error that makes the outcomes likeliest, families weighted alike."""
     rows = {name: len(part) for name, part in _by_family(predicted).items()}
-    margins = np.array([p.margin for p in predicted])
+    margins = np.clip([p.margin for p in predicted], -FURTHEST, FURTHEST)
     fits = np.array([float(p.fits) for p in predicted])
     weights = np.array([1 / rows[p.outcome.family] for p in predicted])
     scales = np.geomspace(*SCALES, 200)
