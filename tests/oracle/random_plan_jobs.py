@@ -136,7 +136,7 @@ def _job(rng: Random, framework: Framework, cluster: Cluster) -> Job:
         seq_len=_one(rng, (512, 1024, 1536, 2048, 4096)),
         global_batch=_one(rng, (4, 6, 8, 12, 16, 24, 32, 48, 64)),
         precision="bf16" if _chance(rng, 0.8) else _one(rng, [name for name in tried if name in states]),
-        optimizer="adamw" if _chance(rng, 0.8) else _one(rng, ("sgd", "momentum", "lion")),
+        optimizer="adamw" if _chance(rng, 0.8) else _one(rng, ("sgd", "momentum", "lion", "muon")),
         fused_attention=_chance(rng, 0.8),
     )
 

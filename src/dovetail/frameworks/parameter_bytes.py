@@ -28,16 +28,21 @@ class ParameterBytes(NamedTuple):
     by_weight: bool = False
     #: gradients are there from the backward of their layer on, where one micro-batch makes a step
     late_gradients: bool = False
+    #: more optimizer state of embedding, head and vectors than of matrices of blocks (Muon)
+    vector_state: float = 0.0
 
 
-def state_bytes(used: Number, home: Number, zero_stage: Number, sizes: ParameterBytes) -> tuple[Number, Number, Number]:
+def state_bytes(
+    used: Number, home: Number, zero_stage: Number, sizes: ParameterBytes, vectors: Number = 0.0
+) -> tuple[Number, Number, Number]:
     """Weights, gradients and optimizer state of a chip (Rajbhandari et al. 2020, fig. 1).
 
     `used` parameters are what it computes with, `home` its share of them where they are sharded: the optimizer's state
-    from ZeRO 1 on, gradients from 2 on, weights in 3.
+    from ZeRO 1 on, gradients from 2 on, weights in 3. Of these `vectors` have more state than others (Muon); without
+    them it is a lower bound.
     """
     return (
         choose(zero_stage == 3, home * sizes.sharded_weight, used * sizes.weight),
         choose(zero_stage >= 2, home, used) * sizes.gradient,
-        choose(zero_stage >= 1, home, used) * sizes.optimizer,
+        choose(zero_stage >= 1, home, used) * sizes.optimizer + vectors * sizes.vector_state,
     )

@@ -86,6 +86,8 @@ class _StageLayer:
     #: parameters of each weight as used, and of all that is stored of them
     weights: tuple[float, ...]
     home: float
+    #: of what is stored, that which is no matrix of a block where these have less optimizer state
+    vectors: float
     #: the part of them that no other layer of the stage stores
     stored: float = 1.0
 
@@ -168,7 +170,9 @@ def _layer(name: str, variants: dict[str, LayerVariant], plan: Plan, step: Step,
         hands=kind != IS_HEAD,
         losses=frozenset(o.name for o in graph.operators if o.kind is Kind.LOSS),
     )
-    return _StageLayer(name, 0, traced, kind, _weights(profile), _number(profile.home_parameters))
+    tied = sum(_number(each.home_parameters) for each in profile.tied_parameters.values())
+    vectors = _number(profile.update.vectors) + tied
+    return _StageLayer(name, 0, traced, kind, _weights(profile), _number(profile.home_parameters), vectors)
 
 
 def _weights(profile: LayerProfile) -> tuple[float, ...]:
@@ -224,7 +228,11 @@ class _StageRun:
         """What the first step of the optimizer allocates, and no other."""
         self.recorder.phase = "optimizer"
         for layer in itertools.chain.from_iterable(self.chunks):
-            self.store(layer, "optimizer", self.facts.parameter_bytes.optimizer, self.zero >= 1)
+            sizes = self.facts.parameter_bytes
+            self.store(layer, "optimizer", sizes.optimizer, self.zero >= 1)
+            if sizes.vector_state:
+                more = layer.vectors * layer.stored * sizes.vector_state
+                self.recorder.allocate(f"optimizer {layer.place} vectors", more, "optimizer")
 
     def update(self) -> None:
         """The optimizer's step."""

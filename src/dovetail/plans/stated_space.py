@@ -31,6 +31,7 @@ def stated_space(space: Space, given: Space, framework: Framework) -> dict[str, 
     values: dict[str, Any] = {
         name: listed_values if isinstance(listed_values := getattr(space, name), str) else _plain(listed_values)
         for name in listed()
+        if getattr(space, name) != ((),)
     }
     rules = [*MODEL_RULES, *(rule.id for rule in rules_of(framework))]
     narrowed = [name for name in listed() if getattr(given, name) is not None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,10 +10,10 @@ import numpy as np
 from dovetail.arrays import Floats, largest, largest_two, summed
 from dovetail.cost.energy import EnergyRates, operator_joules
 from dovetail.cost.operators import ChipUnits, PlacedWork, kernel_counts, operator_seconds
-from dovetail.graph import DerivedSize, Kind, LayerGraph, Phase, Role
+from dovetail.graph import DerivedSize, Kind, LayerGraph, Orthogonalized, Phase, Role
 from dovetail.graph.routing import EXPERT_TOKENS
 from dovetail.graph.size import as_array
-from dovetail.layout import Collective, CollectiveKind, CollectivePhase, PlacedLayer
+from dovetail.layout import Collective, CollectiveKind, CollectivePhase, PlacedLayer, PlacedWeight
 from dovetail.profile.backward_nodes import BackwardNode, Lifetime, backward_nodes
 from dovetail.profile.layer_sizes import LayerSizes
 from dovetail.profile.version import Version, by_group, exchanges, profile_versions
@@ -31,6 +31,16 @@ class TiedParameters:
 
     parameters: Floats
     home_parameters: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateWork:
+    """What a chip updates of a layer where matrices of blocks have an optimizer of their own; else nothing."""
+
+    #: untied parameters of other weights whose state the chip stores
+    vectors: Floats
+    #: FLOPs of the optimizer's iterations on matrices
+    flops: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +77,7 @@ class LayerProfile:
     second_weight: Floats
     #: parameters of tied weights: a chip with several of the layers stores them once
     tied_parameters: Mapping[str, TiedParameters]
+    update: UpdateWork
     #: the largest tensor that is not saved
     transient_bytes: Floats
     #: logits of one chip
@@ -89,9 +100,9 @@ def profile_layer(
     price: CollectivePrice,
     group_of: Callable[[Collective], str],
     rates: EnergyRates | None = None,
+    matrices: Mapping[str, Orthogonalized] | None = None,
 ) -> LayerProfile:
-    """The cost of every operator and collective of a layer on one chip."""
-    tensors = placed.tensors
+    """The cost of every operator and collective of a layer on one chip; `matrices` as in `update_work`."""
     works = _works(graph, placed, sizes)
     forward, backward = (_operator_seconds(each, chip) for each in works.values())
     phase_of = {p.operator.name: p.operator.phase for p in placed.backward}
@@ -103,11 +114,6 @@ def profile_layer(
     launched = kernel_counts(replace(works[CollectivePhase.FORWARD], operators=(*placed.forward, *placed.backward)))
     joules, (used, home) = _joules(placed, works, sizes, chip, rates), _parameters(placed, sizes)
     first, second = largest_two(used)
-    written = [
-        sizes.bytes(tensors[name], layout)
-        for name, layout in placed.written.items()
-        if tensors[name].role in (Role.ACTIVATION, Role.GRADIENT)
-    ]
     stream = [sizes.bytes(tensor, layout) for tensor, layout in placed.handed_on]
     logits = _logits(placed, sizes)
     nodes, lifetimes = backward_nodes(placed, sizes)
@@ -132,8 +138,9 @@ def profile_layer(
         largest_weight=first,
         second_weight=second,
         tied_parameters=_tied(placed, sizes),
+        update=update_work(placed.weights, home, matrices),
         # what a loss needs is counted by its logits
-        transient_bytes=np.zeros(()) if logits.any() else largest(written),
+        transient_bytes=np.zeros(()) if logits.any() else largest(_written(placed, sizes)),
         logits=logits,
         sharded_vocabulary=_sharded_vocabulary(placed, sizes),
         stream_bytes=summed(stream),
@@ -176,6 +183,33 @@ def _parameters(placed: PlacedLayer, sizes: LayerSizes) -> tuple[list[Floats], l
     used = [sizes.elements(w.tensor, w.use) for w in placed.weights]
     home = [sizes.elements(w.tensor, w.home) for w in placed.weights]
     return used, home
+
+
+def update_work(
+    weights: Sequence[PlacedWeight], home: Sequence[Floats], matrices: Mapping[str, Orthogonalized] | None
+) -> UpdateWork:
+    """The update of weights, of which a chip is home to so many parameters; no `matrices`: all are updated alike.
+
+    A matrix is iterated on by one of the chips that share it, each chip having its part of all matrices: what they
+    send each other for that is left out.
+    """
+    none: Floats = np.zeros(())
+    if matrices is None:
+        return UpdateWork(none, none)
+    owned = [(w.tensor, n) for w, n in zip(weights, home, strict=True) if not w.tensor.tied]
+    vectors = [n for weight, n in owned if weight.name not in matrices]
+    flops = [n * matrices[weight.name].flops_per_parameter for weight, n in owned if weight.name in matrices]
+    return UpdateWork(summed([none, *vectors]), summed([none, *flops]))
+
+
+def _written(placed: PlacedLayer, sizes: LayerSizes) -> list[Floats]:
+    """Bytes of every tensor that an operator writes."""
+    tensors = placed.tensors
+    return [
+        sizes.bytes(tensors[name], layout)
+        for name, layout in placed.written.items()
+        if tensors[name].role in (Role.ACTIVATION, Role.GRADIENT)
+    ]
 
 
 def _kernels(placed: PlacedLayer, launched: Mapping[str, Floats], phase: CollectivePhase) -> Floats:

@@ -69,8 +69,10 @@ def plan(
     if asked.simulate_top and asked.below_s < float("inf"):
         raise InputError("below_s", "cannot be combined with simulate_top", "leave one of them out")
     start, cpu = time.monotonic(), time.process_time()
-    setting = Setting.of(job, cluster, framework, memory_limit_bytes=asked.memory_limit_bytes)
-    answer = _answered(setting, space or Space(), asked)
+    space = space or Space()
+    offload = space.resolve(job, cluster, framework).offload[0]
+    setting = Setting.of(job, cluster, framework, memory_limit_bytes=asked.memory_limit_bytes, offload=offload)
+    answer = _answered(setting, space, asked)
     timing = {"seconds": time.monotonic() - start, "cpu_s": time.process_time() - cpu}
     return replace(answer, timing=timing, memory_limit_bytes=asked.memory_limit_bytes)
 

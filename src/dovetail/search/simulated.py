@@ -48,8 +48,9 @@ def simulated_plans(
     Everything not replayed takes at least as long as the last of the leading plans, by the bound they are ordered by.
     Of a plan with several partitions the one with the lowest bound is replayed; for the others its bound stays.
     """
-    setting = Setting.of(job, cluster, framework, at_least=True, memory_limit_bytes=memory_limit_bytes)
     whole = space.resolve(job, cluster, framework)
+    limit, offload = memory_limit_bytes, whole.offload[0]
+    setting = Setting.of(job, cluster, framework, at_least=True, memory_limit_bytes=limit, offload=offload)
     progress = BestFirst(setting, whole, time_limit, top=max(top, 2), reporter=reporter).run()
     candidates = [TimedPlan(_lower_bound_s(each, job, cluster), each.plan) for each in progress.leading]
     if not candidates:

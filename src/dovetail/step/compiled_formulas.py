@@ -13,6 +13,7 @@ from dovetail.step.formulas import (
     beyond_activations,
     exposed,
     exposed_at_least,
+    offload_seconds,
     optimizer_seconds,
     optimizer_step_bytes,
     overlap_budget,
@@ -35,14 +36,15 @@ def _one_choice(
 
 overload(choose)(_one_choice)
 for _formula in (
-    allocator_bytes, beyond_activations, exposed, exposed_at_least, optimizer_seconds, optimizer_step_bytes,
-    overlap_budget, state_bytes, tensor_capacity, transient_peak,
+    allocator_bytes, beyond_activations, exposed, exposed_at_least, offload_seconds, optimizer_seconds,
+    optimizer_step_bytes, overlap_budget, state_bytes, tensor_capacity, transient_peak,
 ):  # fmt: skip
     register_jitable(_formula)
 
 __all__ = [
     "allocator_bytes",
     "exposed",
+    "offload_seconds",
     "optimizer_seconds",
     "optimizer_step_bytes",
     "overlap_budget",

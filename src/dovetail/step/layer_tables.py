@@ -24,6 +24,7 @@ from dovetail.profile.modules import MODULES
 from dovetail.step.capacity import memory_limit
 from dovetail.step.evaluate import is_block, units_of
 from dovetail.step.facts import FrameworkFacts, facts_of
+from dovetail.step.offload import with_host
 from dovetail.step.profiles import Arrangements, Pricing, pricing_of, profile_job
 from dovetail.step.times import Overlaps, layer_times
 
@@ -59,10 +60,11 @@ class Setting:
         *,
         at_least: bool = False,
         memory_limit_bytes: float | None = None,
+        offload: tuple[str, ...] = (),
     ) -> Setting:
         """Everything looked up once; `at_least`, what no simulated step falls below (L1⁻) instead of the model's."""
         calibrated = calibration(cluster.chip, job.precision)
-        alone, staged = (_facts(framework, job, stages, at_least=at_least) for stages in (1, 2))
+        alone, staged = (_facts(framework, job, cluster, stages, offload, at_least=at_least) for stages in (1, 2))
         chip = units_of(job, cluster, alone, calibrated.efficiencies)
         graph, basis = job.graph(), str(calibrated)
         known = (graph, calibrated.efficiencies, basis, chip, alone, staged)
@@ -92,7 +94,10 @@ class Setting:
 
     def overlaps(self, stages: int, overlapped: OverlapSwitches) -> Overlaps:
         """What is hidden in a pipeline of so many stages where this overlaps."""
-        return _facts(self.framework, self.job, stages, overlapped, at_least=self.at_least).overlaps
+        offload = self.alone.offload
+        return _facts(
+            self.framework, self.job, self.cluster, stages, offload, overlapped, at_least=self.at_least
+        ).overlaps
 
     def pricing(self, stages: int, zero_stage: int) -> Pricing:
         """What collectives cost where gradients are as wide as such plans reduce them."""
@@ -102,9 +107,16 @@ class Setting:
 
 
 def _facts(
-    framework: Framework, job: Job, stages: int, overlapped: OverlapSwitches | None = None, *, at_least: bool
+    framework: Framework,
+    job: Job,
+    cluster: Cluster,
+    stages: int,
+    offload: tuple[str, ...],
+    overlapped: OverlapSwitches | None = None,
+    *,
+    at_least: bool,
 ) -> FrameworkFacts:
-    facts = facts_of(framework, job, stages=stages, overlapped=overlapped)
+    facts = with_host(facts_of(framework, job, stages=stages, overlapped=overlapped, offload=offload), cluster)
     if not at_least:
         return facts
     # tables are shared by all schedules a framework has
@@ -325,6 +337,7 @@ def _taken_recompute(recomputed: Recompute, rows: Ints, num_profiles: int) -> Re
         working_bytes=_taken(recomputed.working_bytes, rows, num_profiles),
         added_kernels=_taken(recomputed.added_kernels, rows, num_profiles),
         added_collective_s={name: _taken(s, rows, num_profiles) for name, s in recomputed.added_collective_s.items()},
+        offloaded_bytes=_taken(recomputed.offloaded_bytes, rows, num_profiles),
     )
 
 

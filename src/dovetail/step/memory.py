@@ -57,6 +57,7 @@ class MemoryTables:
                 tied[0, number, weights.index(weight)] = _number(shared.parameters)
                 tied_home[0, number, weights.index(weight)] = _number(shared.home_parameters)
         whole, home = _row(layer.parameters for layer in layers), _row(layer.home_parameters for layer in layers)
+        vectors, flops = _row(layer.update.vectors for layer in layers), _row(layer.update.flops for layer in layers)
         nothing, zero = np.zeros((1, len(names))), np.zeros(())
         return MemoryTables(
             names,
@@ -77,7 +78,7 @@ class MemoryTables:
                 loss=_row(losses.get(name, zero) for name in names),
                 stream=np.array([max(_number(layer.stream_bytes) for layer in layers)]),
             ),
-            StateColumns(home - tied_home.sum(axis=2), tied_home, nothing, nothing),
+            StateColumns(home - tied_home.sum(axis=2), tied_home, nothing, nothing, vectors, flops),
             class_kinds(names),
         )
 
@@ -91,7 +92,7 @@ class MemoryTables:
         return self.counts(*([content] for content in contents)) @ self.layers.saved[0]
 
     def parameters(self, *stages: Sequence[ChunkContent]) -> Floats:
-        """Parameters that a chip of each stage uses, and those whose state it has; tied ones count once."""
+        """`stage_parameters` of each stage: used, with state here, and of these no matrices of blocks."""
         return parameters_by_stage(self.counts(*stages), self.profiles, self.states)
 
     def gathered(self, contents: Sequence[ChunkContent]) -> float:

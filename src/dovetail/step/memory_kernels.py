@@ -16,28 +16,33 @@ from dovetail.step.plan_columns import LayerColumns, ProfileColumns, StateColumn
 @njit(cache=True)
 def stage_parameters(
     contents: Ints, place: int, profiles: ProfileColumns, profile: int, states: StateColumns, state: int
-) -> tuple[float, float]:
-    """Parameters a chip of a stage uses and those whose state it has; tied ones count once."""
-    used, home = 0.0, 0.0
+) -> tuple[float, float, float]:
+    """Parameters a chip of a stage uses, those whose state it has, and of these all that are no matrices of blocks.
+
+    Tied ones count once.
+    """
+    used, home, vectors = 0.0, 0.0, 0.0
     classes = contents.shape[1]
     for c in range(classes):
         number = contents[place, c]
         if number:
             used += number * profiles.untied[profile, c]
             home += number * states.untied[state, c]
+            vectors += number * states.vectors[state, c]
     for w in range(profiles.tied.shape[2]):
         for c in range(classes):
             if contents[place, c] and profiles.tied[profile, c, w] > 0:
                 used += profiles.tied[profile, c, w]
                 home += states.tied[state, c, w]
+                vectors += states.tied[state, c, w]
                 break
-    return used, home
+    return used, home, vectors
 
 
 @njit(cache=True)
 def parameters_by_stage(contents: Ints, profiles: ProfileColumns, states: StateColumns) -> Floats:
-    """`stage_parameters` of the stages of one plan, whose tables have one row: stages × (used, home)."""
-    parameters = np.empty((len(contents), 2))
+    """`stage_parameters` of the stages of one plan, whose tables have one row: stages × (used, home, vectors)."""
+    parameters = np.empty((len(contents), 3))
     for place in range(len(contents)):
         parameters[place] = stage_parameters(contents, place, profiles, 0, states, 0)
     return parameters
@@ -76,6 +81,7 @@ def memory_parts(
     profile: int,
     used: float,
     home: float,
+    vectors: float,
     sizes: ParameterBytes,
     kinds: Ints,
     zero: int,
@@ -88,7 +94,7 @@ def memory_parts(
     Gradients of one micro-batch may come with the backward of their layers: none is there at the loss, and all are when
     the embedding is done.
     """
-    weights, gradients, optimizer = state_bytes(used, home, zero, sizes)
+    weights, gradients, optimizer = state_bytes(used, home, zero, sizes, vectors)
     if phase == UPDATE:
         step = optimizer_step_bytes(used, home, zero, sizes)
         return weights, gradients, optimizer, 0.0, 0.0, 0.0, 0.0, 0.0, step
@@ -122,6 +128,7 @@ def fullest_bytes(
     profile: int,
     used: float,
     home: float,
+    vectors: float,
     sizes: ParameterBytes,
     kinds: Ints,
     zero: int,
@@ -132,8 +139,9 @@ def fullest_bytes(
     fullest = 0.0
     for phase in range(6):
         parts = memory_parts(
-            contents, place, layers, row, profiles, profile, used, home, sizes, kinds, zero, activations, run, phase
-        )
+            contents, place, layers, row, profiles, profile, used, home, vectors, sizes, kinds, zero, activations, run,
+            phase,
+        )  # fmt: skip
         tensors = 0.0
         for part in parts:
             tensors += part
@@ -156,11 +164,12 @@ def memory_by_stage(
     """`memory_parts` of the stages of one plan, whose tables have one row: stages × phases × parts."""
     parts = np.zeros((len(contents), 6, 9))
     for place in range(len(contents)):
-        used, home = stage_parameters(contents, place, profiles, 0, states, 0)
+        used, home, vectors = stage_parameters(contents, place, profiles, 0, states, 0)
         for phase in range(6):
             bytes_of = memory_parts(
-                contents, place, layers, 0, profiles, 0, used, home, sizes, kinds, zero, activations[place], run, phase
-            )
+                contents, place, layers, 0, profiles, 0, used, home, vectors, sizes, kinds, zero,
+                activations[place], run, phase,
+            )  # fmt: skip
             for number in range(9):
                 parts[place, phase, number] = bytes_of[number]
     return parts

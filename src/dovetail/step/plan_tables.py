@@ -23,6 +23,7 @@ from dovetail.plans.skeletons import AXIS_ORDERS, NAMES, PlanSkeletons
 from dovetail.plans.stage_degrees import StageDegrees
 from dovetail.step.layer_tables import ChoiceTimes, LayerTable, RecomputePolicy, Setting, by_structure, whole_layers
 from dovetail.step.memory import class_kinds
+from dovetail.step.offload import host_state_bytes, single_rates, update_rates
 from dovetail.step.partition_table import PartitionTable
 from dovetail.step.plan_columns import FrameworkColumns, LayerColumns, ProfileColumns, StateColumns
 from dovetail.step.state_tables import StateSharding, StateTable
@@ -272,7 +273,12 @@ class Tables:
         """All states so far, for kernels."""
         states = self.states
         return StateColumns(
-            states.home - states.tied_home.sum(axis=2), states.tied_home, states.reduction_s, states.gathering_s
+            states.home - states.tied_home.sum(axis=2),
+            states.tied_home,
+            states.reduction_s,
+            states.gathering_s,
+            states.vectors,
+            states.flops,
         )
 
     def state_bytes(
@@ -326,7 +332,9 @@ def _facts(setting: Setting, degrees: Sequence[StageDegrees]) -> FrameworkColumn
         hidden_reduction=np.array([float(o.gradient_reduction) for o in overlaps]),
         hidden_gathering=np.array([float(o.updated_weights) for o in overlaps]),
         min_overlap_s=setting.alone.overlaps.min_overlap_s,
-        update_s=setting.alone.update_bytes / float(setting.chip.vector.memory_bytes_per_s),
+        update=single_rates(update_rates(setting.alone, setting.chip, setting.cluster)),
+        hosted=host_state_bytes(setting.alone),
+        host_bytes=setting.cluster.chip.host.chip_bytes(setting.cluster.chips),
         context_bytes=setting.alone.context_bytes,
         allocator=setting.alone.allocator_overhead,
     )

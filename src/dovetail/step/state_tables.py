@@ -18,9 +18,10 @@ from dovetail.layout.strategy import Strategy
 from dovetail.plans.arrange import Arrangement, arrange
 from dovetail.plans.plan import Plan
 from dovetail.plans.stage_degrees import StageDegrees
+from dovetail.profile.layer import UpdateWork, update_work
 from dovetail.profile.version import by_group
 from dovetail.step.layer_tables import Setting, ShardingWork
-from dovetail.step.profiles import UPDATED_WEIGHTS, Arrangements, Pricing, group_name, placed_layer
+from dovetail.step.profiles import UPDATED_WEIGHTS, Arrangements, Pricing, group_name, matrices_of, placed_layer
 
 #: One byte per parameter: bytes then count parameters.
 _PARAMETERS = dict.fromkeys(Element, 1)
@@ -49,6 +50,7 @@ class _Class:
 
     home: Floats
     tied_home: Mapping[str, Floats]
+    update: UpdateWork
     reduction_s: Floats
     gathering_s: Floats
     #: per micro-batch, by kind of group: forward and backward; and kernels launched for it
@@ -77,6 +79,7 @@ class StateTable:
         count = len(graph.layers)
         self.home = np.zeros((0, count))
         self.tied_home = np.zeros((0, count, len(self.tied_weights)))
+        self.vectors, self.flops = np.zeros((0, count)), np.zeros((0, count))
         self.reduction_s = np.zeros((0, count))
         self.gathering_s = np.zeros((0, count))
         self.work = ShardingWork({}, {}, np.zeros((0, count)), np.zeros((0, count)))
@@ -116,9 +119,12 @@ class StateTable:
         self.keys += keys
         self.work = _joined(self.work, list(classes.values()), first, count)
         columns = [_columns(each, self.tied_weights, count) for each in classes.values()]
-        home, tied, reduction, gathering = (np.stack(part, axis=1) for part in zip(*columns, strict=True))
+        parts = (np.stack(part, axis=1) for part in zip(*columns, strict=True))
+        home, tied, vectors, flops, reduction, gathering = parts
         self.home = np.concatenate([self.home, home])
         self.tied_home = np.concatenate([self.tied_home, tied])
+        self.vectors = np.concatenate([self.vectors, vectors])
+        self.flops = np.concatenate([self.flops, flops])
         self.reduction_s = np.concatenate([self.reduction_s, reduction])
         self.gathering_s = np.concatenate([self.gathering_s, gathering])
 
@@ -145,9 +151,12 @@ class StateTable:
 
         step = seconds([c for c in state if c.phase is CollectivePhase.STEP])
         updated = step.pop(UPDATED_WEIGHTS, np.zeros(()))
+        home = [_parameters(w, sizes, together) for w in weights]
+        update = update_work(weights, home, matrices_of(layer, setting.job))
         return _Class(
-            home=summed(_parameters(w, sizes, together) for w in weights),
+            home=summed(home),
             tied_home={w.tensor.tied: _parameters(w, sizes, together) for w in weights if w.tensor.tied},
+            update=update,
             reduction_s=summed(step.values()),
             gathering_s=updated,
             forward_s=seconds(forward),
@@ -206,11 +215,13 @@ def _wide(values: Floats, count: int) -> Floats:
     return np.broadcast_to(np.asarray(values, np.float64), (count,))
 
 
-def _columns(layer: _Class, tied_weights: Sequence[str], count: int) -> tuple[Floats, Floats, Floats, Floats]:
+def _columns(layer: _Class, tied_weights: Sequence[str], count: int) -> tuple[Floats, ...]:
     tied = [_wide(layer.tied_home.get(weight, np.zeros(())), count) for weight in tied_weights]
     return (
         _wide(layer.home, count),
         np.stack(tied, axis=1) if tied else np.zeros((count, 0)),
+        _wide(layer.update.vectors, count),
+        _wide(layer.update.flops, count),
         _wide(layer.reduction_s, count),
         _wide(layer.gathering_s, count),
     )
