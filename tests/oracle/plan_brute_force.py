@@ -38,7 +38,8 @@ def best(job: Job, cluster: Cluster, framework: Framework, space: Space | None) 
 
 def keeps_reserve(answer: Evaluation, cluster: Cluster, framework: Framework) -> bool:
     """Whether a plan leaves as much memory free as searched plans have to."""
-    return answer.peak_bytes <= cluster.chip.usable_bytes * (1 - framework.memory_reserve)
+    on_host = answer.host_bytes <= answer.host_limit_bytes
+    return on_host and answer.peak_bytes <= cluster.chip.usable_bytes * (1 - framework.memory_reserve)
 
 
 def count(job: Job, cluster: Cluster, framework: Framework, space: Space | None) -> int:
@@ -105,7 +106,7 @@ def _said(space: Space) -> Iterator[Fields]:
     """What plans say of overlaps and of options of the launch format."""
     names = (
         "overlap_tensor_parallel", "overlap_expert_parallel", "overlap_gradients", "overlap_parameters", "dispatcher",
-        "cuda_graphs", "fp8_recipe",
+        "cuda_graphs", "fp8_recipe", "offload",
     )  # fmt: skip
     for values in product(*(_list(getattr(space, name)) for name in names)):
         yield dict(zip(names, values, strict=True))

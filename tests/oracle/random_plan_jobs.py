@@ -85,7 +85,7 @@ def with_said(asked: PlanJob, seed: int) -> PlanJob:
     rng = np.random.default_rng([seed, 1])
     scope = FieldScope(asked.job, asked.cluster, asked.framework)
     offered = {name: each.about.fixed_to(scope) for name, each in listed().items() if each.about.fixed_to is not None}
-    named = [name for name, values in offered.items() if values]
+    named = [name for name, values in offered.items() if values and name != "offload"]
     said = {name: (_one(rng, offered[name]),) for name in _some(rng, named, 3)}
     return replace(asked, space=replace(asked.space, **said))
 
@@ -136,7 +136,7 @@ def _job(rng: Random, framework: Framework, cluster: Cluster) -> Job:
         seq_len=_one(rng, (512, 1024, 1536, 2048, 4096)),
         global_batch=_one(rng, (4, 6, 8, 12, 16, 24, 32, 48, 64)),
         precision="bf16" if _chance(rng, 0.8) else _one(rng, [name for name in tried if name in states]),
-        optimizer="adamw" if _chance(rng, 0.8) else _one(rng, ("sgd", "momentum", "lion", "muon")),
+        optimizer="adamw" if _chance(rng, 0.8) else _one(rng, ("sgd", "momentum", "lion")),
         fused_attention=_chance(rng, 0.8),
     )
 

@@ -55,7 +55,8 @@ class DesignTables:
         at_least: bool = False,
     ) -> None:
         whole = (space or Space()).resolve(job, cluster, framework)
-        setting = Setting.of(job, cluster, framework, at_least=at_least, offload=whole.offload[0])
+        offload = whole.offload[0]
+        setting = Setting.of(job, cluster, framework, at_least=at_least, offload=offload, hides_offload=True)
         # bytes and parameters do not depend on how operators share cores
         self._setting = replace(setting, chip=replace(setting.chip, sharing="none"))
         self._degrees = stage_degrees(job, cluster, framework, whole)

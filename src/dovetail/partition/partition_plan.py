@@ -217,7 +217,7 @@ class ChainBuilder:
         phase = self.memory.phase(names)
         others = [self.memory.most_working(name, phase) for name in names]
         most = LayerPolicies(
-            forward_s=sum(_number(t.forward_s) for t in times),
+            forward_s=sum(float(np.min(t.forward_s)) for t in times),
             input_gradient_s=_row(summed(t.input_gradient_s for t in times)),
             weight_gradient_s=sum(_number(t.weight_gradient_s) for t in times),
             saved_bytes=_row(summed(a.saved_bytes for a in recomputed)),

@@ -49,8 +49,15 @@ def simulated_plans(
     Of a plan with several partitions the one with the lowest bound is replayed; for the others its bound stays.
     """
     whole = space.resolve(job, cluster, framework)
-    limit, offload = memory_limit_bytes, whole.offload[0]
-    setting = Setting.of(job, cluster, framework, at_least=True, memory_limit_bytes=limit, offload=offload)
+    setting = Setting.of(
+        job,
+        cluster,
+        framework,
+        at_least=True,
+        memory_limit_bytes=memory_limit_bytes,
+        offload=whole.offload[0],
+        hides_offload=BY_BLOCK in whole.recompute,
+    )
     progress = BestFirst(setting, whole, time_limit, top=max(top, 2), reporter=reporter).run()
     candidates = [TimedPlan(_lower_bound_s(each, job, cluster), each.plan) for each in progress.leading]
     if not candidates:
