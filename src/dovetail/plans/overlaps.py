@@ -190,7 +190,7 @@ def _offload_obstacles(plan: Plan, job: Job, framework: Framework) -> Iterator[O
         return
     stages, zero_stage = framework.offload_zero_stages, plan.zero_stage
     if "optimizer" in plan.offload:
-        if OPTIMIZERS[job.optimizer].others:
+        if OPTIMIZERS[job.optimizer].others or (framework.launch is not None and job.optimizer != "adamw"):
             yield "offload", f"has the state of {job.optimizer}", "leave it out, or set the job's optimizer to adamw"
         if zero_stage not in stages:
             fix = f"set zero_stage to {' or '.join(map(str, stages))}"
