@@ -52,6 +52,7 @@ def space_text(fields: Mapping[str, Any], framework: Framework, limit_bytes: flo
     staged = f" ({', '.join(fields['pipeline_schedule'])})" if max(fields["pipeline_parallel"], default=1) > 1 else ""
     parts = [
         f"plans {framework.name} ({framework.version}) runs",
+        *(f"{' and '.join(held)} on the host" for held in fields.get("offload", ())),
         f"TP {set_text(fields['tensor_parallel'])}",
         f"CP {set_text(fields['context_parallel'])}{kinds}",
         f"PP {set_text(fields['pipeline_parallel'])}{staged}",
