@@ -42,7 +42,8 @@ def keeps_risk(answer: Evaluation, cluster: Cluster, framework: Framework) -> bo
     parts = answer.memory_by_stage[answer.fullest_stage]
     inside = answer.peak_bytes - parts["context"] - parts["workspaces"]
     exceeded = framework.memory_error.value * math.log(0.98 / 0.02)
-    return answer.peak_bytes + inside * exceeded <= cluster.chip.usable_bytes
+    on_host = answer.host_bytes <= answer.host_limit_bytes
+    return on_host and answer.peak_bytes + inside * exceeded <= cluster.chip.usable_bytes
 
 
 def count(job: Job, cluster: Cluster, framework: Framework, space: Space | None) -> int:
@@ -109,7 +110,7 @@ def _said(space: Space) -> Iterator[Fields]:
     """What plans say of overlaps and of options of the launch format."""
     names = (
         "overlap_tensor_parallel", "overlap_expert_parallel", "overlap_gradients", "overlap_parameters", "dispatcher",
-        "cuda_graphs", "fp8_recipe",
+        "cuda_graphs", "fp8_recipe", "offload",
     )  # fmt: skip
     for values in product(*(_list(getattr(space, name)) for name in names)):
         yield dict(zip(names, values, strict=True))

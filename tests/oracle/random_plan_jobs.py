@@ -86,7 +86,7 @@ def with_said(asked: PlanJob, seed: int) -> PlanJob:
     rng = np.random.default_rng([seed, 1])
     scope = FieldScope(asked.job, asked.cluster, asked.framework)
     offered = {name: each.about.fixed_to(scope) for name, each in listed().items() if each.about.fixed_to is not None}
-    named = [name for name, values in offered.items() if values]
+    named = [name for name, values in offered.items() if values and name != "offload"]
     said = {name: (_one(rng, offered[name]),) for name in _some(rng, named, 3)}
     return replace(asked, space=replace(asked.space, **said))
 

@@ -82,7 +82,7 @@ def check_optimizer(graph: LayerGraph, name: str) -> list[Finding]:
     sizes = run_sizes(graph, BATCH, SEQ)
     values = {t.name: rng.standard_normal([sizes[d] for d in t.dims]) for t in step.tensors.values()}
     for operator in step.operators:
-        results = UPDATES[name](*(values[o.tensor] for o in operator.inputs))
+        results = UPDATES[operator.function](*(values[o.tensor] for o in operator.inputs))
         values |= {o.tensor: r for o, r in zip(operator.outputs, results, strict=True)}
     return _findings(step, values, sizes)
 

@@ -227,5 +227,9 @@ UPDATES: Mapping[str, Rule] = {
     "sgd": lambda gradient, master: (master - 0.1 * gradient, master - 0.1 * gradient),
     "momentum": _momentum,
     "adamw": _adamw,
+    "adamw_bf16": _adamw,
+    "adamw_8bit": _adamw,
     "lion": _lion,
+    # matrices stay whole: between experts the update is that of its momentum
+    "muon": _momentum,
 }

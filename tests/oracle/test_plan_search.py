@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from plan_brute_force import choice_of, every_plan, keeps_risk
 from random_plan_jobs import PlanJob, random_plan_job, with_adapters, with_said
 
 from dovetail import frameworks, hardware, models
+from dovetail.hardware.host import Host
 from dovetail.models import Job
 from dovetail.plans.space import Space
 from dovetail.search import plan
@@ -27,6 +29,9 @@ SEEDS = (
 )
 #: Seeds where what plans say rules out some of them (13, 23, 90, 122), none (44, in fp8) or all (46).
 SEEDS_OF_OPTIONS = (13, 23, 44, 46, 90, 122)
+#: Seeds with other state than AdamW's on the chips: pipelines, uneven partitions, experts, tied embeddings.
+SEEDS_OF_STATE = (3, 12, 24, 41)
+OFFLOADS = (("optimizer",), ("optimizer", "activations"))
 
 #: Frameworks of several kinds, LoRA and QLoRA, few and many adapters.
 SEEDS_OF_ADAPTERS = (2, 20, 22, 24)
@@ -78,6 +83,25 @@ def involved(evaluation: Evaluation, usable_bytes: float) -> tuple[float, ...]:
     uneven = len(set(plan.layers_per_stage)) > 1
     headroom = (usable_bytes - evaluation.peak_bytes) // 2**30
     return (sum(degree > 1 for degree in degrees), uneven, plan.virtual_stages, recompute, -headroom)
+
+
+@pytest.mark.parametrize("seed", SEEDS_OF_STATE)
+def test_the_search_with_other_state_gives_the_best_of_all_plans(seed):
+    asked = random_plan_job(seed, FEW_PLANS)
+    check(replace(asked, framework=replace(asked.framework, launch=None), job=replace(asked.job, optimizer="muon")))
+
+
+@pytest.mark.parametrize(("seed", "offload"), [*product(SEEDS_OF_STATE, OFFLOADS)])
+def test_the_search_with_hosts_gives_the_best_of_all_plans(seed, offload):
+    asked = random_plan_job(seed, FEW_PLANS)
+    adds_gradients = seed % 2 == 0
+    framework = replace(
+        asked.framework, launch=None, offload=("optimizer", "activations"), gradients_to_host=adds_gradients
+    )
+    # a link so slow that what goes over it is seen
+    chip = replace(asked.cluster.chip, host=Host(link_bytes_per_s=2e9, bytes=1e12, bytes_per_s=50e9, chips=4))
+    cluster, space = replace(asked.cluster, chip=chip), replace(asked.space, offload=(offload,))
+    check(replace(asked, framework=framework, cluster=cluster, space=space))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

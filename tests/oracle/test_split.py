@@ -80,7 +80,14 @@ def test_shards_of_a_layer_make_the_whole(name):
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_shards_of_an_update_need_nothing_of_each_other(name):
-    assert {outcome for outcome, *_ in optimizer_findings(name)} == {Outcome.ALONE}
+    whole = {Outcome.WHOLE} if name == "muon" else set()
+    assert {outcome for outcome, *_ in optimizer_findings(name)} == {Outcome.ALONE} | whole
+
+
+def test_muon_leaves_matrices_whole_and_experts_alone():
+    found = [(outcome, dim) for outcome, _, name, dim in optimizer_findings("muon") if name == "muon"]
+    assert {dim for outcome, dim in found if outcome is Outcome.ALONE} == {"experts"}
+    assert {dim for outcome, dim in found if outcome is Outcome.WHOLE} >= {"hidden", "kv_heads", "expert_ffn"}
 
 
 def test_every_kind_and_function_is_split():

@@ -127,7 +127,8 @@ class Batch:
         # however much work could hide them
         once = exposed(states.reduction_s[candidates.state], reduction[:, None], np.inf)
         once += exposed(states.gathering_s[candidates.state], gathering[:, None], np.inf)
-        once += optimizer_seconds(states.updated[candidates.state], tables.facts.update_s)
+        rows, update = candidates.state, tables.facts.update
+        once += optimizer_seconds(states.updated[rows], update, states.vectors[rows], states.flops[rows])
         after = (once * counts).sum(axis=1) / plans.stages
         fixed = after * (1 - TOLERANCE) + self._fixed_s(candidates)
         state = self._state_bytes(plans)

@@ -29,6 +29,7 @@ from dovetail.plans.space import BY_BLOCK, Space
 from dovetail.plans.stage_degrees import stage_degrees
 from dovetail.step.evaluate import units_of
 from dovetail.step.layer_tables import LayerTable, RecomputePolicy, Setting, by_structure, recompute_policies
+from dovetail.step.offload import update_rates
 from dovetail.step.plan_columns import LayerColumns
 from dovetail.step.plan_tables import ProfileKey, Tables, numbers
 
@@ -54,7 +55,8 @@ class DesignTables:
         at_least: bool = False,
     ) -> None:
         whole = (space or Space()).resolve(job, cluster, framework)
-        setting = Setting.of(job, cluster, framework, at_least=at_least)
+        offload = whole.offload[0]
+        setting = Setting.of(job, cluster, framework, at_least=at_least, offload=offload, hides_offload=True)
         # bytes and parameters do not depend on how operators share cores
         self._setting = replace(setting, chip=replace(setting.chip, sharing="none"))
         self._degrees = stage_degrees(job, cluster, framework, whole)
@@ -108,7 +110,9 @@ class DesignTables:
         # some stage has its part of all micro-batches; unless weight gradients wait, one micro-batch passes all stages
         bounds = plans.microbatches / plans.stages * in_all
         bounds = np.where(plans.schedule == ZB_H1, bounds, np.maximum(bounds, in_all)) * (1 - TOLERANCE)
-        updates = np.array([self._setting.alone.update_bytes / float(u.vector.memory_bytes_per_s) for u in units])
+        facts, cluster = self._setting.alone, self._setting.cluster
+        rates = [update_rates(facts, u, replace(cluster, chip=chip)) for u, chip in zip(units, chips, strict=True)]
+        updates = np.array([float(each.parameter_s) for each in rates])
         end_of_step = self._end_of_step.seconds(float(limits.max()), updates)
         fixed = self._fixed + np.repeat(end_of_step, self._rows, axis=1)
         bounds += fixed

@@ -7,7 +7,7 @@ import numpy as np
 from dovetail.arrays import TOLERANCE, Floats
 from dovetail.plans.skeletons import AXIS_ORDERS, PlanSkeletons, shardings
 from dovetail.plans.space import Space
-from dovetail.step.formulas import exposed, optimizer_seconds, overlap_budget
+from dovetail.step.formulas import UpdateRates, exposed, optimizer_seconds, overlap_budget
 from dovetail.step.plan_tables import Tables, numbers
 from dovetail.step.state_tables import StateSharding
 
@@ -49,7 +49,7 @@ class EndOfStepBounds:
             seen = np.fmax(self._seen_s, self._whole_s - self._budget * limit_s)
         bounds = np.full((len(update_s), self._count), np.inf)
         if len(self._rows):
-            seconds = seen + optimizer_seconds(self._owned, update_s[:, None])
+            seconds = seen + optimizer_seconds(self._owned, UpdateRates(update_s[:, None]))
             bounds[:, self._rows] = np.minimum.reduceat(seconds, self._starts, axis=1) * (1 - TOLERANCE)
         return bounds
 

@@ -52,6 +52,7 @@ def result_facts(result: Evaluation) -> Facts:
         ("step", f"{seconds_text(result.step_time_s)}, {result.mfu:.1%} of peak (MFU)"),
         ("speed", f"{result.tokens_per_s_per_chip:,.0f} tokens/s per chip"),
         ("energy", _energy(result)),
+        *([("host", f"{bytes_text(result.host_bytes)} for each chip")] if result.plan.offload else []),
         ("based on", result.provenance["calibration"]),
     ]
 
@@ -92,6 +93,13 @@ def memory_text(result: Evaluation) -> str:
 
 def exit_unless_fits(result: Evaluation, where: str) -> None:
     """Ends a command whose plan does not fit, with the stage and the missing bytes."""
+    if not result.fits and not result.missing_bytes and result.host_bytes > result.host_limit_bytes:
+        what = f"does not fit: a host has {bytes_text(result.host_limit_bytes)} for each of its chips"
+        sentence = InputError(
+            f"{where}: plan.offload", what, f"{bytes_text(result.host_bytes)} are needed: offload less"
+        )
+        typer.echo(str(sentence), err=True)
+        raise typer.Exit(EXIT_INFEASIBLE)
     if not result.fits:
         what = f"does not fit: {bytes_text(result.missing_bytes)} are missing per chip"
         sentence = InputError(

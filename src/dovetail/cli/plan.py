@@ -44,6 +44,7 @@ LONG_SECONDS = 20.0
 IDEAL_SECONDS = 30.0
 
 _FIX = "Restrict a field of the plan, e.g. tensor_parallel=4,8; repeatable."
+_OFFLOAD = "What hosts hold in all plans: optimizer, activations, or both; default: nothing."
 _CHIPS = "Number of chips; 256,512 or 256..4096 (doubling) or 256..4096:256 (steps) gives the Pareto front over them."
 _SIMULATE = "Simulate at most this many leading plans, and take the fastest."
 _STRATEGY = "named: degrees of named strategies; free: every operator sharded its own way (framework wafer or ideal)."
@@ -74,6 +75,7 @@ def plan(
     lora: Annotated[int | None, typer.Option("--lora", metavar="RANK", help=_LORA)] = None,
     lora_targets: Annotated[str | None, typer.Option("--lora-targets", metavar="NAME[,NAME]", help=_TARGETS)] = None,
     qlora: Annotated[bool, typer.Option("--qlora", help=_QLORA)] = False,
+    offload: Annotated[str | None, typer.Option("--offload", metavar="PART[,PART]", help=_OFFLOAD)] = None,
     fix: Annotated[list[str] | None, typer.Option("--fix", metavar="FIELD=VALUE[,VALUE]", help=_FIX)] = None,
     time_limit: Annotated[
         float | None, typer.Option("--time-limit", help="Search for at most this many seconds, tables apart.")
@@ -115,7 +117,7 @@ def plan(
         if out is not None:
             _check_out(out, force=force)
         request = PlanRequest(
-            _narrowed(fix), _at_least_0("--time-limit", time_limit), explain, ideal, out,
+            _narrowed(fix, offload), _at_least_0("--time-limit", time_limit), explain, ideal, out,
             None if tokens is None else parse_tokens(tokens), objective, _at_least_0("--price-per-chip-hour", price),
             simulate_top, strategy, _bytes(memory_limit), fit_risk, _margin(tie_margin, fastest=fastest), covers,
             as_json, DefectOptions(defects, defect_rate, link_defect_rate, seed), keep, lend,
@@ -123,10 +125,11 @@ def plan(
         _answer(question, request, interrupt)
 
 
-def _narrowed(fix: list[str] | None) -> Space:
+def _narrowed(fix: list[str] | None, offload: str | None = None) -> Space:
     from dovetail.plans.narrowed_space import narrowed
 
-    return narrowed(fix or ())
+    said = [] if offload is None else [f"offload={offload.replace(' ', '').replace(',', '+')}"]
+    return narrowed([*(fix or ()), *said])
 
 
 def _answer(question: Asked, request: PlanRequest, interrupt: Interrupt) -> None:

@@ -30,6 +30,9 @@ Recompute = Literal["none", "selective", "operators", "full"]
 Launch = Literal["megatron", "torchtitan", "deepspeed", "accelerate", "maxtext"]
 """a launch format that plans are written for"""
 
+Offloaded = Literal["optimizer", "activations"]
+"""what the memory of hosts can hold instead of that of chips"""
+
 AxisOrder = Literal["tp-cp-dp-pp", "tp-cp-pp-dp"]
 """rank order, innermost first: pipeline stages outside data-parallel replicas, or inside them"""
 
@@ -143,6 +146,12 @@ class Framework:
     recompute_some_layers: bool
     """full recompute of only some layers of a stage"""
     axis_orders: tuple[AxisOrder, ...]
+    offload: tuple[Offloaded, ...]
+    """what it can keep in the memory of hosts, which then update the weights"""
+    offload_zero_stages: tuple[int, ...]
+    """the ZeRO stages with which the optimizer's state can be there"""
+    gradients_to_host: bool
+    """gradients go there after every micro-batch and are added up there, instead of once a step"""
     tensor_rule: TensorRule
     """what tensor parallelism saves"""
     layouts: bool
@@ -278,6 +287,9 @@ class FrameworkSpec(Spec):
     recompute_policies: Several[Annotated[str, Field(max_length=100)]] = ()
     recompute_some_layers: bool = False
     axis_orders: Several[AxisOrder] = ("tp-cp-dp-pp",)
+    offload: Several[Offloaded] = ()
+    offload_zero_stages: ZeroStages = (0, 1, 2, 3)
+    gradients_to_host: bool = False
     tensor_rule: TensorRule = "megatron"
     layouts: bool = False
     recompute_stops_early: bool = False

@@ -30,6 +30,8 @@ class ParameterBytes(NamedTuple):
     late_gradients: bool = False
     #: of a weight that is not trained, whole or sharded
     frozen: float = 0.0
+    #: more optimizer state of embedding, head and vectors than of matrices of blocks (Muon)
+    vector_state: float = 0.0
 
     def packed(self, overhead: float) -> ParameterBytes:
         """The same where what an allocator holds beyond tensors, a part of all of them, is to be of the others alone.
@@ -43,6 +45,7 @@ class ParameterBytes(NamedTuple):
             optimizer=self.optimizer / (1 + overhead),
             step_copy=self.step_copy / (1 + overhead),
             frozen=self.frozen / (1 + overhead),
+            vector_state=self.vector_state / (1 + overhead),
         )
 
 
@@ -51,14 +54,17 @@ def frozen_bytes(used: Number, home: Number, zero_stage: Number, sizes: Paramete
     return choose(zero_stage == 3, home, used) * sizes.frozen
 
 
-def state_bytes(used: Number, home: Number, zero_stage: Number, sizes: ParameterBytes) -> tuple[Number, Number, Number]:
+def state_bytes(
+    used: Number, home: Number, zero_stage: Number, sizes: ParameterBytes, vectors: Number = 0.0
+) -> tuple[Number, Number, Number]:
     """Weights, gradients and optimizer state of a chip (Rajbhandari et al. 2020, fig. 1).
 
     `used` parameters are what it computes with, `home` its share of them where they are sharded: the optimizer's state
-    from ZeRO 1 on, gradients from 2 on, weights in 3.
+    from ZeRO 1 on, gradients from 2 on, weights in 3. Of these `vectors` have more state than others (Muon); without
+    them it is a lower bound.
     """
     return (
         choose(zero_stage == 3, home * sizes.sharded_weight, used * sizes.weight),
         choose(zero_stage >= 2, home, used) * sizes.gradient,
-        choose(zero_stage >= 1, home, used) * sizes.optimizer,
+        choose(zero_stage >= 1, home, used) * sizes.optimizer + vectors * sizes.vector_state,
     )

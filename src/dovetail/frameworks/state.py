@@ -48,21 +48,21 @@ class StateBytes:
     operands: float = 0.0
     """per element of a matrix product's input that is saved for the backward; 0: as wide as it was written"""
 
-    def on_dies(self, store: Collection[str]) -> StateBytes:
-        """What dies store where a store off the wafer holds the optimizer's state, or weights and gradients too.
+    def on_chips(self, elsewhere: Collection[str]) -> StateBytes:
+        """What chips store where a host, or a store off a wafer, has the optimizer's state, gradients or weights too.
 
-        Weights then arrive for the layer at work and its gradients leave: dies hold what ZeRO-3 gathers of them.
+        Weights then arrive for the layer at work and its gradients leave: chips hold what ZeRO-3 gathers of them.
         """
-        if "optimizer" not in store:
+        if "optimizer" not in elsewhere:
             return self
         kept = replace(self, master=0.0, moment=0.0, gradient_copy=0.0, step_copy=0.0, cast_on_gather=False)
-        if "weights" not in store:
+        if not {"gradients", "weights"} & set(elsewhere):
             return kept
         return replace(
             kept,
             gradients=0.0,
             pipeline_gradients=None,
-            cast_on_gather=True,
+            cast_on_gather="weights" in elsewhere,
             sharded_reduction=self.gradients,
             layer_gradients=max(self.layer_gradients, self.gradients),
         )
@@ -70,15 +70,19 @@ class StateBytes:
     def parameter_bytes(self, optimizer: str, *, staged: bool = False) -> ParameterBytes:
         """What chips store per parameter, of what every chip uses and of what is sharded; `staged` in a pipeline."""
         gradients = self.pipeline_gradients if staged and self.pipeline_gradients is not None else self.gradients
+        rule = OPTIMIZERS[optimizer]
+        states, others = len(rule.states), len(OPTIMIZERS[rule.others or optimizer].states)
+        each = min(self.moment, rule.state_bytes)
         return ParameterBytes(
             weight=self.weights + self.casts,
             sharded_weight=0.0 if self.cast_on_gather else self.weights,
             gradient=gradients,
-            optimizer=self.master + self.gradient_copy + self.moment * len(OPTIMIZERS[optimizer].states),
+            optimizer=self.master + self.gradient_copy + each * states,
             step_copy=self.step_copy,
             layer_gradient=self.layer_gradients,
             sharded_gradient=self.layer_gradients,
             reduce_buffer=self.reduce_buffer,
+            vector_state=each * (others - states),
         )
 
 

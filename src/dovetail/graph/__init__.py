@@ -15,7 +15,7 @@ from dovetail.graph.layer import LayerGraph
 from dovetail.graph.mask import Mask, Span
 from dovetail.graph.model import ModelGraph, Run, verify_chain
 from dovetail.graph.operator import DimSplit, Exchange, Kind, Operand, Operator, Phase, Unit, Work
-from dovetail.graph.optimizer import OPTIMIZERS, optimizer_step
+from dovetail.graph.optimizer import OPTIMIZERS, Orthogonalized, optimizer_step, orthogonalized
 from dovetail.graph.size import DerivedSize
 from dovetail.graph.tensor import HALF_PRECISION, Element, Role, Tensor
 from dovetail.graph.verify import GraphError, verify
@@ -36,6 +36,7 @@ __all__ = [
     "ModelGraph",
     "Operand",
     "Operator",
+    "Orthogonalized",
     "Phase",
     "Role",
     "Run",
@@ -50,6 +51,7 @@ __all__ = [
     "flops",
     "matmul_flops",
     "optimizer_step",
+    "orthogonalized",
     "parameters",
     "saved_bytes",
     "verify",

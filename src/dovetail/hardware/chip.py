@@ -25,6 +25,7 @@ from dovetail.hardware.fields import (
     Watts,
     doubts_of,
 )
+from dovetail.hardware.host import USUAL_HOST, Host, HostSpec
 from dovetail.hardware.network import Tier, TierSpec
 
 ChipKind = Literal["gpu", "systolic", "many_core"]
@@ -150,6 +151,8 @@ class Chip:
     """operators of a layer run side by side on parts of its cores; otherwise one after the other on all of them"""
     on_die: OnDie = OnDie()
     """what its dies have, over what works; of all dies together"""
+    host: Host = USUAL_HOST
+    """the CPUs and memory behind it"""
     hbm_usable_share: float | None = None
     """part of the HBM that the driver leaves to programs; None: no figure is known"""
 
@@ -276,6 +279,8 @@ class ChipSpec(Spec):
     link_reach: LinkReach = "board"
     shares_cores: bool = False
     on_die: OnDieSpec = OnDieSpec()
+    host: HostSpec = HostSpec()
+    """left out: two CPUs with PCIe 5 for eight chips"""
     source: Text = ""
     doubts: DoubtTexts = Field(default_factory=dict)
     calibration: ChipCalibrationSpec | None = None
@@ -332,6 +337,7 @@ class ChipSpec(Spec):
         fields["dense_flops"] = Rates(**self.dense_flops.model_dump())
         fields["tiers"] = tuple(tier.tier() for tier in self.tiers)
         fields["on_die"] = OnDie(**self.on_die.model_dump())
+        fields["host"] = self.host.host()
         fields["doubts"] = tuple(self.doubts.items())
         fields["calibration"] = self.calibration.calibration() if self.calibration else None
         return Chip(**fields)

@@ -7,6 +7,7 @@ from typing import Any
 
 from dovetail.hardware.chip import Chip, ChipSpec
 from dovetail.hardware.cluster import Cluster
+from dovetail.hardware.host import USUAL_HOST
 from dovetail.hardware.network import MAX_CHIPS, Tier
 
 
@@ -22,6 +23,9 @@ def chip_document(chip: Chip) -> dict[str, Any]:
     document.pop("on_die", None)
     if on_die:
         document["on_die"] = on_die
+    document.pop("host", None)
+    if chip.host != USUAL_HOST:
+        document["host"] = {name: _plain(value) for name, value in asdict(chip.host).items()}
     if chip.tiers:
         document["tiers"] = [_tier(tier) for tier in chip.tiers]
     if chip.doubts:

@@ -40,7 +40,8 @@ def reserved_memory(
     """
     stage, facts = result.fullest_stage, plan_facts(plan, framework, job)
     runs = plan.num_microbatches * sum(plan.layers_per_stage) / plan.pipeline_parallel
-    if framework.allocator == "planned" or plan.layouts is not None or runs > MOST_LAYER_RUNS:
+    untraced = plan.layouts is not None or "activations" in plan.offload
+    if framework.allocator == "planned" or untraced or runs > MOST_LAYER_RUNS:
         return None
     step = step_of(plan, job, cluster, facts, calibration(cluster.chip, job.precision).efficiencies)
     events = stage_events(plan, step, facts, stage)

@@ -90,6 +90,8 @@ class _StageLayer:
     frozen: tuple[float, ...]
     #: what is stored of these, whole and in shards
     frozen_stored: tuple[float, float]
+    #: of what is stored, that which is no matrix of a block where these have less optimizer state
+    vectors: float
     #: the part of them that no other layer of the stage stores
     stored: float = 1.0
 
@@ -181,7 +183,9 @@ def _layer(name: str, variants: dict[str, LayerVariant], plan: Plan, step: Step,
     trained, frozen = _number(profile.trained_home_parameters), tuple(_number(w) for w in profile.frozen_weights)
     shards = _number(profile.home_parameters) - trained if frozen else 0.0
     whole = _number(profile.parameters) - _number(profile.trained_parameters) if frozen else 0.0
-    return _StageLayer(name, 0, traced, kind, _weights(profile), trained, frozen, (whole, shards))
+    tied = sum(_number(each.home_parameters) for each in profile.tied_parameters.values() if each.trained)
+    vectors = _number(profile.update.vectors) + tied
+    return _StageLayer(name, 0, traced, kind, _weights(profile), trained, frozen, (whole, shards), vectors)
 
 
 def _weights(profile: LayerProfile) -> tuple[float, ...]:
@@ -244,7 +248,11 @@ class _StageRun:
         """What the first step of the optimizer allocates, and no other."""
         self.recorder.phase = "optimizer"
         for layer in itertools.chain.from_iterable(self.chunks):
-            self.store(layer, "optimizer", self.facts.stored_bytes.optimizer, self.zero >= 1)
+            sizes = self.facts.stored_bytes
+            self.store(layer, "optimizer", sizes.optimizer, self.zero >= 1)
+            if sizes.vector_state:
+                more = layer.vectors * layer.stored * sizes.vector_state
+                self.recorder.allocate(f"optimizer {layer.place} vectors", more, "optimizer")
 
     def update(self) -> None:
         """The optimizer's step."""

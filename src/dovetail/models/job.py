@@ -73,6 +73,9 @@ class Job:
         if self.precision not in ("bf16", "fp16"):
             what, fix = f"are given with precision {self.precision}", "set it to bf16 or fp16, or leave adapters out"
             raise InputError("job: adapters", what, fix)
+        if OPTIMIZERS[self.optimizer].others:
+            what = f"are given with the optimizer {self.optimizer}, which is for matrices of blocks"
+            raise InputError("job: adapters", what, "use adamw")
         adapters.check(model_graph(self.model, fused_attention=self.fused_attention))
 
 

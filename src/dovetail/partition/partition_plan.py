@@ -43,6 +43,7 @@ from dovetail.step.formulas import (
     tensor_capacity,
 )
 from dovetail.step.memory_kernels import LOSS, StageParameters
+from dovetail.step.offload import single_rates, update_rates
 from dovetail.step.profiles import UPDATED_WEIGHTS
 from dovetail.step.times import Overlaps, layer_times, least_input_gradient, transfer_seconds
 
@@ -108,7 +109,7 @@ def partition_profiled(
     for placement in (solution.placement for solution in solutions if solution.placement is not None):
         placed = builder.placed(placement)
         answers.append(evaluation_of(step_from(placed, profiled), placed, job, profiled.cluster, profiled.facts, basis))
-    fitting = [answer for answer in answers if answer.peak_bytes <= limit_bytes]
+    fitting = [a for a in answers if a.peak_bytes <= limit_bytes and a.host_bytes <= a.host_limit_bytes]
     if not fitting:
         return None
     answer = min(fitting, key=lambda each: each.step_time_s)
@@ -212,13 +213,13 @@ class ChainBuilder:
         sizes, zero_stage = facts.parameter_bytes, self.memory.zero_stage
         owned = self._owned(names)
         used, home = owned.trained, owned.trained_home
-        weights, gradients, optimizer = state_bytes(used, home, zero_stage, sizes)
+        weights, gradients, optimizer = state_bytes(used, home, zero_stage, sizes, owned.vectors)
         weights += frozen_bytes(owned.used - used, owned.home - home, zero_stage, sizes)
         step_bytes = float(optimizer_step_bytes(used, home, zero_stage, sizes))
         phase = self.memory.phase(names)
         others = [self.memory.most_working(name, phase) for name in names]
         most = LayerPolicies(
-            forward_s=sum(_number(t.forward_s) for t in times),
+            forward_s=sum(float(np.min(t.forward_s)) for t in times),
             input_gradient_s=_row(summed(t.input_gradient_s for t in times)),
             weight_gradient_s=sum(_number(t.weight_gradient_s) for t in times),
             saved_bytes=_row(summed(a.saved_bytes for a in recomputed)),
@@ -231,7 +232,7 @@ class ChainBuilder:
             gathered_bytes=self.memory.gathered(list(layers)),
         )
         longest = float(most.input_gradient_s.max()) + most.weight_gradient_s
-        most = replace(most, once_s=self._once(profiles, home, most.forward_s, longest))
+        most = replace(most, once_s=self._once(profiles, (home, owned.vectors), most.forward_s, longest))
         relaxed = self.memory.relaxed(names, recomputed, most)
         if sizes.late_gradients and self.plan.num_microbatches == 1:
             late = float(gradients)
@@ -263,6 +264,7 @@ class ChainBuilder:
             workspace_bytes=np.array([_number(a.workspace_bytes) for a in each]),
             working_bytes=np.array([_number(a.working_bytes) for a in each]),
             added_kernels=np.array([_number(a.added_kernels) for a in each]),
+            offloaded_bytes=np.array([_number(np.asarray(a.offloaded_bytes)) for a in each]),
             added_collective_s={
                 g: np.array([_number(a.added_collective_s.get(g, none)) for a in each]) for g in sorted(groups)
             },
@@ -270,7 +272,7 @@ class ChainBuilder:
         return [choice or "none" for choice in choices], [recomputed], frontier.seconds
 
     def _once(
-        self, profiles: Sequence[LayerProfile], owned: float, forward_s: float, backward_s: float
+        self, profiles: Sequence[LayerProfile], owned: tuple[float, float], forward_s: float, backward_s: float
     ) -> tuple[float, ...]:
         """Seconds of layers once a step: their optimizer, and of their reductions and gatherings what is not hidden.
 
@@ -279,13 +281,20 @@ class ChainBuilder:
         overlaps, none, pipeline = self.job.facts.overlaps, np.zeros(()), pipeline_of(self.plan)
         updated = sum(_number(p.step_collective_s.get(UPDATED_WEIGHTS, none)) for p in profiles)
         reduced = sum(_number(summed(p.step_collective_s.values())) for p in profiles) - updated
-        rate = self.job.facts.update_bytes / self.job.chip.vector.memory_bytes_per_s
-        update = float(optimizer_seconds(owned, _number(rate)))
+        (home, vectors), flops = owned, sum(_number(p.update.flops) for p in profiles)
+        rates = single_rates(update_rates(self.job.facts, self.job.chip, self.job.cluster))
+        update = float(optimizer_seconds(home, rates, vectors, flops)) + home * rates.up_s
         sizes = pipeline.num_stages, pipeline.num_microbatches, pipeline.num_chunks, overlaps.min_overlap_s
         behind, ahead = (float(overlap_budget(work_s, *sizes)) for work_s in (backward_s, forward_s))
         reductions = exposed_at_least(reduced, _number(overlaps.gradient_reduction), behind)
         gatherings = exposed_at_least(updated, _number(overlaps.updated_weights), ahead)
-        return tuple(float(update + r + g) for r in reductions for g in gatherings)
+        once = [float(update + r + g) for r in reductions for g in gatherings]
+        if not rates.down_s:
+            return tuple(once)
+        # gradients to the host: hidden, or longer than the work that hides them
+        runs = pipeline.num_microbatches if rates.each_microbatch else 1
+        downs = [runs * float(down) for down in exposed_at_least(home * rates.down_s, 1.0, behind)]
+        return tuple(each + down for each in once for down in downs)
 
     def constant_s(self, breakdown: Mapping[str, float]) -> float:
         """What a step takes beside its pipeline and its layers' own seconds, whatever its partition."""

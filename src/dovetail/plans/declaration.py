@@ -204,6 +204,10 @@ SWITCH = _VALUES[bool]
 WORD = _VALUES[str]
 
 
+#: What hosts hold, each choice a list; joined on the command line.
+OFFLOADS = Values(_list_of(Words, 1), lambda _, word: tuple(sorted(word.split(TOGETHER), reverse=True)))
+
+
 def recompute_values(by_block: str) -> Values:
     """How recompute policies are listed: a word, or modules together; `by_block` is written with an underscore."""
 

@@ -138,6 +138,18 @@ def left_open(scope: FieldScope) -> tuple[None]:
     return (None,)
 
 
+def nothing_offloaded(scope: FieldScope) -> tuple[tuple[()]]:
+    """Nothing is offloaded where nobody asks for it."""
+    del scope
+    return ((),)
+
+
+def offloads(scope: FieldScope) -> tuple[tuple[str, ...], ...]:
+    """What hosts can hold under the framework."""
+    parts = scope.framework.offload
+    return tuple(together for n in range(1, len(parts) + 1) for together in combinations(parts, n))
+
+
 def switched(field: str) -> Callable[[FieldScope], tuple[bool, ...]]:
     """What an overlap of the framework can be fixed to."""
 

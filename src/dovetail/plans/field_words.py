@@ -24,6 +24,11 @@ def recompute_words(plan: Any) -> str:
     return f"recompute {names}" + (f" of {plan.recompute_share:.3g}" if plan.recompute_share < 1 else "")
 
 
+def offload_words(plan: Any) -> str:
+    """What hosts hold."""
+    return f"{' and '.join(plan.offload)} on the host" if plan.offload else ""
+
+
 def wafer_words(plan: Any) -> str:
     """What a store holds, how much memory is lent, and how much is dead; where stages are is for pictures."""
     part = plan.wafer

@@ -12,18 +12,19 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dovetail.frameworks.framework import AxisOrder
+from dovetail.frameworks.framework import AxisOrder, Offloaded
 from dovetail.layout.encoding import TileLayouts
 from dovetail.layout.strategy import ContextKind
 from dovetail.plans import derive, domains
-from dovetail.plans.declaration import SWITCH, WORD, PlanField, Values, recompute_values
-from dovetail.plans.field_words import recompute_words, wafer_words, zero_words
+from dovetail.plans.declaration import OFFLOADS, SWITCH, WORD, PlanField, Values, recompute_values
+from dovetail.plans.field_words import offload_words, recompute_words, wafer_words, zero_words
 from dovetail.plans.file_types import (
     Degree,
     Dispatcher,
     Fp8Recipe,
     LayersPerStage,
     LayoutsSpec,
+    Offload,
     RecomputeChoice,
     RecomputeRuns,
     ScheduleName,
@@ -296,6 +297,20 @@ class PlanFields:
             words=wafer_words,
         ),
     ] = None
+    offload: Annotated[
+        tuple[Offloaded, ...],
+        PlanField(
+            "what the memory of hosts holds: the optimizer's state, which they update, and saved activations",
+            in_file=Offload,
+            domain=domains.nothing_offloaded,
+            fixed_to=domains.offloads,
+            values=OFFLOADS,
+            searched="fixed",
+            behind=True,
+            order=14,
+            words=offload_words,
+        ),
+    ] = ()
     overlap_tensor_parallel: Annotated[
         bool | None,
         overlap_field(

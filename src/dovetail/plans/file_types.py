@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from dovetail.documents import Spec
 from dovetail.errors import InputError
+from dovetail.frameworks.framework import Offloaded
 from dovetail.layout.encoding import MeshAxis, Strings, TileLayouts
 from dovetail.layout.encoding.tile_layouts import string_of, string_text
+
+
+def _in_order(value: tuple[Offloaded, ...]) -> tuple[Offloaded, ...]:
+    """Each once, in one order."""
+    return tuple(part for part in get_args(Offloaded) if part in value)
+
 
 Degree = Annotated[int, Field(ge=1, le=2**24)]
 Blocks = Annotated[int, Field(ge=0, le=2**24)]
@@ -19,6 +26,8 @@ LayoutText = Annotated[str, Field(max_length=10_000)]
 ScheduleName = Literal["gpipe", "1f1b", "interleaved", "zb_h1", "dualpipe"]
 #: How tokens go to experts: one message for each of a token's experts, or one for all of them on a node.
 Dispatcher = Literal["alltoall", "deepep"]
+#: What hosts hold: the optimizer's state, saved activations.
+Offload = Annotated[tuple[Offloaded, ...], Field(strict=False, max_length=2), AfterValidator(_in_order)]
 Fp8Recipe = Literal["tensorwise", "delayed", "blockwise", "mxfp8"]
 
 

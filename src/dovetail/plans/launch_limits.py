@@ -41,7 +41,16 @@ MEGATRON_OPTIMIZERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "adamw": (("--optimizer", "adam"),),
     "momentum": (("--optimizer", "sgd"), ("--sgd-momentum", "0.9")),
     "sgd": (("--optimizer", "sgd"), ("--sgd-momentum", "0.0")),
+    "adamw_bf16": (
+        ("--optimizer", "adam"),
+        ("--use-precision-aware-optimizer",),
+        ("--exp-avg-dtype", "bf16"),
+        ("--exp-avg-sq-dtype", "bf16"),
+    ),
+    "muon": (("--optimizer", "muon"),),
 }
+#: Optimizers that need the distributed optimizer, and that Megatron-FSDP does not have (arguments.py).
+_MEGATRON_STAGES = {"adamw_bf16": (1, 2, 3), "muon": (0, 1)}
 
 
 def _megatron_job(job: Job) -> None:
@@ -90,6 +99,13 @@ def _mixtures(job: Job) -> list[object]:
 
 
 def _megatron_replicas(plan: Plan, job: Job, _: Framework) -> Iterator[Obstacle]:
+    stages = _MEGATRON_STAGES.get(job.optimizer, (0, 1, 2, 3))
+    if plan.zero_stage not in stages:
+        yield (
+            "zero_stage",
+            f"is {plan.zero_stage} with {job.optimizer}",
+            f"it should be {' or '.join(map(str, stages))}",
+        )
     if not _mixtures(job) or not plan.zero_stage:
         return
     experts = plan.expert_tensor_parallel * plan.expert_parallel

@@ -125,7 +125,7 @@ def _check_values(where: str, values: tuple[Any, ...], allowed: tuple[Any, ...],
 
 
 def _likely(value: Any, allowed: tuple[Any, ...]) -> str:
-    allowed = tuple(choice for choice in allowed if choice is not None)
+    allowed = tuple(choice for choice in allowed if choice not in (None, ()))
     if not allowed:
         return "leave it out"
     if all(isinstance(choice, int | float) for choice in allowed):

@@ -11,11 +11,16 @@ from dataclasses import dataclass, replace
 
 from dovetail.arrays import Bools, Ints
 from dovetail.frameworks import Availability, Framework
+from dovetail.graph import OPTIMIZERS
 from dovetail.models import Job
 from dovetail.plans.domains import CUDA_GRAPHS, FP8_RECIPES
 from dovetail.plans.file_types import Dispatcher
 from dovetail.plans.plan import Plan
 from dovetail.plans.rules import Obstacle, PlanRule
+
+#: What blocks recompute where their activations go to the host: Transformer Engine sends what all operators save,
+#: DeepSpeed the inputs of checkpointed blocks.
+OFFLOADED_WITH = {"megatron": "none", "deepspeed": "full"}
 
 #: Of one plan, or of many.
 Switch = bool | Bools
@@ -161,8 +166,9 @@ def _state_obstacles(plan: Plan, _: Job, framework: Framework) -> Iterator[Obsta
 
 
 def _option_obstacles(plan: Plan, job: Job, framework: Framework) -> Iterator[Obstacle]:
-    """CUDA graphs and scales of fp8 that a launch format has no option for, or not with these degrees."""
+    """What hosts hold, CUDA graphs and scales of fp8 that there is no option for, or not with these degrees."""
     launch = framework.launch
+    yield from _offload_obstacles(plan, job, framework)
     if launch is None:
         return
     if plan.fp8_recipe is not None:
@@ -176,8 +182,31 @@ def _option_obstacles(plan: Plan, job: Job, framework: Framework) -> Iterator[Ob
         yield "cuda_graphs", "is true with stages or spread experts", "set it to false"
 
 
+def _offload_obstacles(plan: Plan, job: Job, framework: Framework) -> Iterator[Obstacle]:
+    """What hosts cannot hold with this optimizer, ZeRO stage or pipeline."""
+    lacking = [part for part in plan.offload if part not in framework.offload]
+    if lacking:
+        yield "offload", f"has {' and '.join(lacking)}", "leave it out"
+        return
+    stages, zero_stage = framework.offload_zero_stages, plan.zero_stage
+    if "optimizer" in plan.offload:
+        if OPTIMIZERS[job.optimizer].others or (framework.launch is not None and job.optimizer != "adamw"):
+            yield "offload", f"has the state of {job.optimizer}", "leave it out, or set the job's optimizer to adamw"
+        if zero_stage not in stages:
+            fix = f"set zero_stage to {' or '.join(map(str, stages))}"
+            yield "offload", f"has the optimizer's state with zero_stage {zero_stage}", fix
+        if framework.gradients_to_host and plan.pipeline_parallel > 1:
+            yield "offload", "has the optimizer's state with a pipeline", "set pipeline_parallel to 1"
+    if "activations" in plan.offload and framework.launch == "megatron" and plan.pipeline_parallel > 1:
+        yield "offload", "has activations with a pipeline", "set pipeline_parallel to 1"
+
+
 def _recompute_obstacles(plan: Plan, _: Job, framework: Framework) -> Iterator[Obstacle]:
-    """What Megatron-LM does not recompute with CUDA graphs, or with scales of fp8 that it keeps from step to step."""
+    """What is not recomputed with activations on the host, with CUDA graphs, or with scales of fp8 of earlier steps."""
+    if "activations" in plan.offload and framework.launch in OFFLOADED_WITH:
+        needed = OFFLOADED_WITH[framework.launch]
+        if set(plan.recompute_choices) - {needed}:
+            yield "offload", f"has activations without recompute {needed}", f"set recompute to {needed}"
     if framework.launch != "megatron":
         return
     modules = {name for choice in plan.recompute_choices if not isinstance(choice, str) for name in choice}

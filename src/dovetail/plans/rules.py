@@ -25,6 +25,7 @@ _SWITCHES = (
     "dispatcher",
     "cuda_graphs",
     "fp8_recipe",
+    "offload",
 )
 #: What rules of a level may read of a plan; those of the level `plan` read what they like. Of virtual stages a rule of
 #: the pipeline may ask whether there are several.

@@ -31,6 +31,7 @@ def stated_space(space: Space, given: Space, framework: Framework) -> dict[str, 
     values: dict[str, Any] = {
         name: listed_values if isinstance(listed_values := getattr(space, name), str) else _plain(listed_values)
         for name in listed()
+        if getattr(space, name) != ((),)
     }
     rules = [*MODEL_RULES, *(rule.id for rule in rules_of(framework))]
     narrowed = [name for name in listed() if getattr(given, name) is not None]
@@ -51,6 +52,7 @@ def space_text(fields: Mapping[str, Any], framework: Framework, limit_bytes: flo
     staged = f" ({', '.join(fields['pipeline_schedule'])})" if max(fields["pipeline_parallel"], default=1) > 1 else ""
     parts = [
         f"plans {framework.name} ({framework.version}) runs",
+        *(f"{' and '.join(held)} on the host" for held in fields.get("offload", ())),
         f"TP {set_text(fields['tensor_parallel'])}",
         f"CP {set_text(fields['context_parallel'])}{kinds}",
         f"PP {set_text(fields['pipeline_parallel'])}{staged}",

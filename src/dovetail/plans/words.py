@@ -78,7 +78,7 @@ def plan_lines(plan: Plan) -> list[str]:
 def _said(plan: Plan) -> Iterator[str]:
     """Overlaps and options that are not left to the framework."""
     for each in declared(PlanFields).values():
-        if each.about.searched == "fixed" and getattr(plan, each.name) is not None:
+        if each.about.searched == "fixed" and getattr(plan, each.name) not in (None, ()):
             yield _part(each, plan)
 
 

@@ -65,10 +65,15 @@ def _whole_part(cluster: Cluster) -> dict[str, Any]:
 
 
 def plan_fields(plan: Plan) -> dict[str, Any]:
-    """All fields of a plan, as answers have them: as in a plan file, with those it leaves out."""
+    """All fields of a plan, as answers have them: as in a plan file, with those it leaves out.
+
+    What is empty by default is left out, as parts for wafers are.
+    """
     fields: dict[str, Any] = {}
     for name, each in declared(PlanFields).items():
         value = getattr(plan, name)
+        if value == each.default == ():
+            continue
         if value is not None:
             fields[name] = (each.about.write or plain)(value)
         elif name not in ("layouts", "wafer"):
@@ -81,7 +86,7 @@ def plan_part(plan: Plan) -> dict[str, Any]:
     part: dict[str, Any] = {}
     for name, each in declared(PlanFields).items():
         value = getattr(plan, name)
-        if each.about.written and value is not None:
+        if each.about.written and value is not None and not value == each.default == ():
             part[name] = (each.about.write or plain)(value)
     return part
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,10 +10,10 @@ import numpy as np
 from dovetail.arrays import Floats, largest, largest_two, summed
 from dovetail.cost.energy import EnergyRates, operator_joules
 from dovetail.cost.operators import ChipUnits, PlacedWork, kernel_counts, operator_seconds
-from dovetail.graph import DerivedSize, Kind, LayerGraph, Phase, Role
+from dovetail.graph import DerivedSize, Kind, LayerGraph, Orthogonalized, Phase, Role
 from dovetail.graph.routing import EXPERT_TOKENS
 from dovetail.graph.size import as_array
-from dovetail.layout import Collective, CollectiveKind, CollectivePhase, PlacedLayer
+from dovetail.layout import Collective, CollectiveKind, CollectivePhase, PlacedLayer, PlacedWeight
 from dovetail.profile.backward_nodes import BackwardNode, Lifetime, backward_nodes
 from dovetail.profile.layer_sizes import LayerSizes, VersionSizes
 from dovetail.profile.version import Version, by_group, exchanges, profile_versions
@@ -33,6 +33,16 @@ class TiedParameters:
     home_parameters: Floats
     #: whether they have a gradient
     trained: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateWork:
+    """What a chip updates of a layer where matrices of blocks have an optimizer of their own; else nothing."""
+
+    #: untied parameters of other weights whose state the chip stores
+    vectors: Floats
+    #: FLOPs of the optimizer's iterations on matrices
+    flops: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +90,7 @@ class LayerProfile:
     largest_trained: Floats
     #: parameters of tied weights: a chip with several of the layers stores them once
     tied_parameters: Mapping[str, TiedParameters]
+    update: UpdateWork
     #: the largest tensor that is not saved
     transient_bytes: Floats
     #: logits of one chip
@@ -102,8 +113,9 @@ def profile_layer(
     price: CollectivePrice,
     group_of: Callable[[Collective], str],
     rates: EnergyRates | None = None,
+    matrices: Mapping[str, Orthogonalized] | None = None,
 ) -> LayerProfile:
-    """The cost of every operator and collective of a layer on one chip."""
+    """The cost of every operator and collective of a layer on one chip; `matrices` as in `update_work`."""
     works = _works(graph, placed, sizes)
     forward, backward = (_operator_seconds(each, chip) for each in works.values())
     phase_of = {p.operator.name: p.operator.phase for p in placed.backward}
@@ -143,6 +155,7 @@ def profile_layer(
         second_weight=second,
         largest_trained=largest(used[i] for i in trained),
         tied_parameters=_tied(placed, sizes),
+        update=update_work(placed.weights, home, matrices),
         # what a loss needs is counted by its logits
         transient_bytes=np.zeros(()) if logits.any() else _transient(placed, sizes) + largest(copies.values()),
         logits=logits,
@@ -201,6 +214,23 @@ def _transient(placed: PlacedLayer, sizes: LayerSizes) -> Floats:
 def _dequantized(placed: PlacedLayer, copies: Mapping[str, Floats]) -> dict[str, tuple[Floats, ...]]:
     operators = [p.operator for p in placed.forward] if copies else []
     return {o.name: tuple(copies[each.tensor] for each in o.inputs if each.tensor in copies) for o in operators}
+
+
+def update_work(
+    weights: Sequence[PlacedWeight], home: Sequence[Floats], matrices: Mapping[str, Orthogonalized] | None
+) -> UpdateWork:
+    """The update of weights, of which a chip is home to so many parameters; no `matrices`: all are updated alike.
+
+    A matrix is iterated on by one of the chips that share it, each chip having its part of all matrices: what they
+    send each other for that is left out.
+    """
+    none: Floats = np.zeros(())
+    if matrices is None:
+        return UpdateWork(none, none)
+    owned = [(w.tensor, n) for w, n in zip(weights, home, strict=True) if not w.tensor.tied]
+    vectors = [n for weight, n in owned if weight.name not in matrices]
+    flops = [n * matrices[weight.name].flops_per_parameter for weight, n in owned if weight.name in matrices]
+    return UpdateWork(summed([none, *vectors]), summed([none, *flops]))
 
 
 def _kernels(placed: PlacedLayer, launched: Mapping[str, Floats], phase: CollectivePhase) -> Floats:

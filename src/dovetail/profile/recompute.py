@@ -16,6 +16,8 @@ from dovetail.profile.saving import PLANNED, Saving
 from dovetail.profile.version import by_group
 
 CHOICES = ("none", "selective", "full")
+#: Blocks whose activations are on chips where the rest is elsewhere: the one at work, and one on its way.
+BLOCKS_ON_CHIP = 2
 
 
 def _nothing() -> dict[str, Floats]:
@@ -36,6 +38,18 @@ class Recompute:
     added_kernels: Floats | float = 0.0
     #: recomputed collectives, by kind of group
     added_collective_s: Mapping[str, Floats] = field(default_factory=_nothing)
+    #: bytes that go to the host in the forward and come back in the backward
+    offloaded_bytes: Floats | float = 0.0
+
+    def offloaded(self) -> Recompute:
+        """The same where the host holds what a block saves: its own is on the chip while it works, and the next one's.
+
+        The buffer for two blocks counts as working bytes.
+        """
+        working = self.working_bytes + BLOCKS_ON_CHIP * self.saved_bytes
+        return replace(
+            self, saved_bytes=0.0 * self.saved_bytes, working_bytes=working, offloaded_bytes=self.saved_bytes
+        )
 
     def mixed(self, other: Recompute, share: float) -> Recompute:
         """The mean layer where a share of the layers does this and the rest the other."""
@@ -51,6 +65,7 @@ class Recompute:
                 name: share * mine.get(name, none) + (1 - share) * others.get(name, none)
                 for name in (*mine, *(n for n in others if n not in mine))
             },
+            offloaded_bytes=share * self.offloaded_bytes + (1 - share) * other.offloaded_bytes,
         )
 
 
@@ -61,7 +76,8 @@ def recompute(
     space = RecomputeSpace(graph, profile, saving)
     chosen, when_read = choose(space, graph, choice)
     cost = cost_of(chosen, space, profile, saving, when_read=when_read)
-    return _whole_forward(cost, profile) if choice == "full" and not saving.stops_early else cost
+    cost = _whole_forward(cost, profile) if choice == "full" and not saving.stops_early else cost
+    return cost.offloaded() if saving.offloads else cost
 
 
 def choose(space: RecomputeSpace, graph: LayerGraph, choice: str | Collection[str]) -> tuple[Choice, bool]:

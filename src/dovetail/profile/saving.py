@@ -30,6 +30,8 @@ class Saving:
     loss_chunks: int = 1
     #: per parameter of the layer at work: its weight gradients, whole until they are reduced
     layer_gradient_bytes: float = 0.0
+    #: what a block saves goes to the host, and comes back for its backward
+    offloads: bool = False
 
     def extra_saved(self, operator: Operator) -> float:
         """What an operator saves beyond a fused kernel, in copies of its input."""

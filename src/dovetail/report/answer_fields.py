@@ -58,6 +58,7 @@ def evaluation_fields(
             "by_stage": [dict(parts) for parts in result.memory_by_stage],
             "phase_by_stage": list(result.fullest_phases),
             "by_phase": {when: dict(parts) for when, parts in result.memory_by_phase[result.fullest_stage].items()},
+            **({"host": result.host_bytes} if result.plan.offload else {}),
         },
         "energy_j": result.energy_j,
         "provenance": {**result.provenance, **provenance_fields(job, cluster, framework)},

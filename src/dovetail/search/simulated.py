@@ -48,8 +48,16 @@ def simulated_plans(
     Everything not replayed takes at least as long as the last of the leading plans, by the bound they are ordered by.
     Of a plan with several partitions the one with the lowest bound is replayed; for the others its bound stays.
     """
-    setting = Setting.of(job, cluster, framework, at_least=True, memory_limit_bytes=memory_limit_bytes)
     whole = space.resolve(job, cluster, framework)
+    setting = Setting.of(
+        job,
+        cluster,
+        framework,
+        at_least=True,
+        memory_limit_bytes=memory_limit_bytes,
+        offload=whole.offload[0],
+        hides_offload=BY_BLOCK in whole.recompute,
+    )
     progress = BestFirst(setting, whole, time_limit, top=max(top, 2), reporter=reporter).run()
     candidates = [TimedPlan(_lower_bound_s(each, job, cluster), each.plan) for each in progress.leading]
     if not candidates:

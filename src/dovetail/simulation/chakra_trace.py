@@ -178,6 +178,8 @@ def chakra_traces(
     if plan.wafer is not None and (plan.wafer.loans or plan.wafer.store):
         what = "lends memory between stages or keeps some in a store, which traces have no nodes for"
         raise InputError("plan: wafer", what, "leave out loans and store")
+    if plan.offload:
+        raise InputError("plan: offload", "has something on the host, which traces have no nodes for", "leave it out")
     positions = range(1 if ranks == "distinct" else plan.chips // plan.pipeline_parallel)
     if len(positions) * plan.pipeline_parallel > MOST_FILES:
         raise _too_many(f"{len(positions) * plan.pipeline_parallel:,} files", f"{MOST_FILES:,}", ranks)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import partial
 
@@ -124,6 +124,13 @@ def steps_of_layers(
         pricing = prices[variant.damage]
         # waits are those of a chip that waits for nothing else: whatever else it waits for comes to it later
         times = layer_times(profile, step.recompute[name], alone.overlaps, facts.overheads.host_s)
+        if facts.overlaps.offload_s_per_byte:
+            own = layer_times(profile, step.recompute[name], facts.overlaps, facts.overheads.host_s)
+            times = replace(
+                times,
+                forward_wait_s=times.forward_wait_s + own.forward_offload_s,
+                backward_wait_s=times.backward_wait_s + own.backward_offload_s,
+            )
         placed = placed_layer(graph, arranged.strategy)
         messages = _Messages(graph, placed, job, arrangement, arranged, pricing, profiled)
         by_name[name] = _layer_steps(placed, profile, step.recompute[name], times, messages, profiled)

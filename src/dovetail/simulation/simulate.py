@@ -23,7 +23,6 @@ from dovetail.simulation.step_tasks import StepParts, StepTasks, step_tasks
 from dovetail.simulation.task_graph import Timeline, run
 from dovetail.step.evaluate import ProfiledJob, Step, profiled_job, step_from
 from dovetail.step.facts import plan_facts
-from dovetail.step.formulas import optimizer_seconds
 from dovetail.step.stages import layer_variants
 from dovetail.step.times import tied_times, tier_at
 
@@ -93,7 +92,6 @@ def tasks_of(plan: Plan, job: Job, profiled: ProfiledJob, step: Step, *, exact: 
     chips = Chips.of(plan, cluster, arrangement, profiled.efficiencies, exact=exact)
     variants = layer_variants(job.graph(), plan, step.contents, profiled.damage.by_stage)
     stream = float(largest(p.stream_bytes for p in step.profiles.layers.values()))
-    update_s = facts.update_bytes / float(profiled.chip.vector.memory_bytes_per_s)
     parts = StepParts(
         work_order(step.pipeline),
         step.contents,
@@ -101,7 +99,7 @@ def tasks_of(plan: Plan, job: Job, profiled: ProfiledJob, step: Step, *, exact: 
         stream / plan.stream_replicas,
         sending=not facts.overlaps.transfers,
         tied=_tied(plan, profiled, step, chips),
-        optimizer_s=[float(optimizer_seconds(home, update_s)) for *_, home in step.tables.parameters(*step.stages)],
+        optimizer_s=step.ends.update_s,
         between_s=float(facts.overheads.step_s),
         store=step.wafer.store,
         loans=step.wafer.loans,

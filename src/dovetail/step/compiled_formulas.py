@@ -13,6 +13,7 @@ from dovetail.step.formulas import (
     beyond_activations,
     exposed,
     exposed_at_least,
+    offload_seconds,
     optimizer_seconds,
     optimizer_step_bytes,
     overlap_budget,
@@ -35,7 +36,7 @@ def _one_choice(
 
 overload(choose)(_one_choice)
 for _formula in (
-    allocator_bytes, beyond_activations, exposed, exposed_at_least, frozen_bytes, optimizer_seconds,
+    allocator_bytes, beyond_activations, exposed, exposed_at_least, frozen_bytes, offload_seconds, optimizer_seconds,
     optimizer_step_bytes, overlap_budget, state_bytes, tensor_capacity, transient_peak,
 ):  # fmt: skip
     register_jitable(_formula)
@@ -44,6 +45,7 @@ __all__ = [
     "allocator_bytes",
     "exposed",
     "frozen_bytes",
+    "offload_seconds",
     "optimizer_seconds",
     "optimizer_step_bytes",
     "overlap_budget",

@@ -26,11 +26,13 @@ from dovetail.plans.zero_stage import effective_zero_stage
 from dovetail.profile import LayerProfile, Recompute, recompute
 from dovetail.step.capacity import fit_probability
 from dovetail.step.damage import StageDamage, stage_damage
+from dovetail.step.end_of_step import EndOfStep, end_of_step
 from dovetail.step.energy import step_energy
 from dovetail.step.facts import FrameworkFacts, plan_facts
 from dovetail.step.formulas import allocator_bytes
 from dovetail.step.loans import lent_bytes, lent_of_microbatch, loan_seconds
 from dovetail.step.memory import MemoryTables, loss_bytes, one_run
+from dovetail.step.offload import host_bytes, update_rates, with_host
 from dovetail.step.profiles import Arrangements, JobProfiles, pricing_of, profile_job, rates_of
 from dovetail.step.stages import (
     ChunkContent,
@@ -43,9 +45,9 @@ from dovetail.step.stages import (
 )
 from dovetail.step.store import StoreUse, on_die_activations, store_use
 from dovetail.step.times import (
+    OFFLOAD,
     busy_parts,
     chunk_times,
-    end_of_step,
     layer_times,
     tied_seconds,
     transfer_seconds,
@@ -81,8 +83,11 @@ class Evaluation:
     stored_bytes: float = 0.0
     #: scale of the error of what a run takes, as a part of what is predicted without context
     memory_error: float = 0.0
-    #: whether stores off wafers have enough for what they hold
+    #: whether stores off wafers and hosts have enough for what they hold
     stores: bool = True
+    #: what a host holds for each of its chips, and could hold
+    host_bytes: float = 0.0
+    host_limit_bytes: float = 0.0
 
     @property
     def peak_bytes(self) -> float:
@@ -145,6 +150,9 @@ class Step:
     pipeline: Pipeline
     tables: MemoryTables
     wafer: WaferUse
+    ends: EndOfStep
+    #: what a host holds for each of its chips
+    host_bytes: float
 
     @property
     def seconds(self) -> Floats:
@@ -182,7 +190,8 @@ def evaluation_of(
     joules = (None, "not asked for")
     if energy:
         joules = step_energy(plan, step.profiles, step.contents, step.recompute, cluster, sum(seconds.values()))
-    answer = _answer(plan, job, cluster, seconds, memory, joules, basis, step.wafer.store.stored_bytes)
+    held = step.wafer.store.stored_bytes, step.host_bytes
+    answer = _answer(plan, job, cluster, seconds, memory, joules, basis, held)
     return replace(answer, memory_error=facts.memory_error)
 
 
@@ -218,6 +227,7 @@ def profiled_job(
     plan: Plan, job: Job, cluster: Cluster, facts: FrameworkFacts, efficiencies: Efficiencies, *, energy: bool = False
 ) -> ProfiledJob:
     """What the layers cost; of the plan only its degrees, micro-batch and state sharding matter."""
+    facts = with_host(facts, cluster)
     gradient_bytes = facts.sharded_reduction_bytes if plan.zero_stage == 3 else facts.reduction_bytes
     chip = units_of(job, cluster, facts, efficiencies)
     arrangement = arrange(plan, job.graph(), cluster, facts.tensor_rule)
@@ -270,9 +280,9 @@ def step_from(plan: Plan, job: ProfiledJob) -> Step:
     )
     pipelined = step_time(pipeline, chunks)
     parts = busy_parts(layers, stages, runs_per_chunk(pipeline))
-    update_s = facts.update_bytes / job.chip.vector.memory_bytes_per_s
-    home = tables.parameters(*stages)[:, 3]
-    reduction, gathering, update = end_of_step(profiles, stages, layers, facts.overlaps, pipeline, home, update_s)
+    rates, parameters = update_rates(facts, job.chip, cluster), tables.parameters(*stages)
+    ends = end_of_step(profiles, stages, layers, facts.overlaps, pipeline, parameters, rates)
+    reduction, gathering, update, offload = ends.slowest()
     beside = np.maximum(pipelined - summed(parts.values()), 0.0)
     lent = np.minimum(beside, plan.num_microbatches * float(wafer.lent_s.max(initial=0.0)))
     breakdown: dict[str, Floats] = {
@@ -283,12 +293,16 @@ def step_from(plan: Plan, job: ProfiledJob) -> Step:
         "updated weights": gathering,
         "tied embeddings": tied_seconds(plan, profiles, stages, cluster, efficiencies, job.gradient_bytes),
         "optimizer": update,
+        OFFLOAD: parts.get(OFFLOAD, np.zeros(())) + offload,
         "store": np.maximum(wafer.store.overlapped_s - pipelined, 0.0) + wafer.store.end_s,
         "between steps": facts.overheads.step_s,
     }
     if not plan.wafer:
         del breakdown["lent memory"], breakdown["store"]
-    return Step(breakdown, profiles, contents, stages, recomputed, pipeline, tables, wafer)
+    if not plan.offload:
+        del breakdown[OFFLOAD]
+    on_host = host_bytes(facts, parameters[:, 3], pipeline, contents, recomputed)
+    return Step(breakdown, profiles, contents, stages, recomputed, pipeline, tables, wafer, ends, on_host)
 
 
 def _wafer_use(
@@ -374,8 +388,11 @@ def _answer(
     phases: tuple[Mapping[str, Mapping[str, float]], ...],
     energy: tuple[float | None, str],
     basis: str,
-    stored_bytes: float,
+    elsewhere_bytes: tuple[float, float],
 ) -> Evaluation:
+    """What a step means, with what a store off the wafer and a host hold of it."""
+    stored_bytes, host_bytes = elsewhere_bytes
+    host_limit = cluster.chip.host.chip_bytes(cluster.chips) if plan.offload else 0.0
     step = sum(breakdown.values())
     chip = cluster.chip
     rates = chip.dense_flops.published()
@@ -383,7 +400,7 @@ def _answer(
     flops = float(job.graph().training_flops(job.global_batch, job.seq_len))
     memory = tuple(max(of_stage.values(), key=lambda parts: sum(parts.values())) for of_stage in phases)
     fullest = max(sum(parts.values()) for parts in memory)
-    stores = stored_bytes <= (cluster.store.bytes if cluster.store is not None else 0.0)
+    stores = stored_bytes <= (cluster.store.bytes if cluster.store is not None else 0.0) and host_bytes <= host_limit
     return Evaluation(
         plan=plan,
         fits=fullest <= chip.usable_bytes and stores,
@@ -403,4 +420,6 @@ def _answer(
         },
         stored_bytes=stored_bytes,
         stores=stores,
+        host_bytes=host_bytes,
+        host_limit_bytes=host_limit,
     )

@@ -19,6 +19,9 @@ from dovetail.step.times import Overlaps
 
 #: Longer than anything that is hidden.
 UNBOUNDED_S = 1e30
+#: On a chip whose host has the optimizer's state: a bucket of gradients on its way down, and one of weights on its way
+#: up, of 5e8 elements of two bytes together (DeepSpeed's reduce_bucket_size).
+STAGING_BYTES = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,17 @@ class StreamedBytes:
     weights: float
     gradients: float
     optimizer: float
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """What a host's memory has, and what it does with it."""
+
+    offload: tuple[str, ...]
+    #: bytes its update reads and writes per parameter
+    update_bytes: float
+    #: whether gradients go there after every micro-batch to be added up
+    adds_gradients: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +109,14 @@ class FrameworkFacts:
     loss_traffic: float
     #: the module or policy that selective recompute is
     selective: str
-    #: state as a store off the wafer holds it
+    #: state as a host or a store off the wafer holds it
     streamed: StreamedBytes
+    host: HostFacts
+
+    @property
+    def offload(self) -> tuple[str, ...]:
+        """What the host's memory has."""
+        return self.host.offload
 
     def recomputed(self, choice: str | tuple[str, ...]) -> str | tuple[str, ...]:
         """A recompute choice in words that mean the same for every framework."""
@@ -108,9 +128,12 @@ class FrameworkFacts:
         return logits * each / self.loss_chunks
 
     def saves(self, *, sharded: bool, narrow: bool = True) -> Saving:
-        """How a layer saves and frees; embedding and head multiply in the wide format (`narrow` off)."""
+        """How a layer saves and frees; embedding and head multiply in the wide format and offload nothing.
+
+        For these `narrow` is off.
+        """
         saving = self.sharded_saving if sharded else self.saving
-        return saving if narrow else replace(saving, operand_share=1.0)
+        return saving if narrow else replace(saving, operand_share=1.0, offloads=False)
 
     def at_least(self, *, schedule: str = "", stages: int = 1) -> FrameworkFacts:
         """Figures under which no step takes longer than one that is simulated (L1⁻).
@@ -131,7 +154,16 @@ def plan_facts(plan: Plan, framework: Framework, job: Job, overheads: Overheads 
     """The framework's figures for a plan, with the overlaps it has."""
     schedule, stages, overlapped = plan.pipeline_schedule, plan.pipeline_parallel, overlaps_of(plan, framework, job)
     store = () if plan.wafer is None else plan.wafer.store
-    return facts_of(framework, job, overheads, schedule=schedule, stages=stages, overlapped=overlapped, store=store)
+    return facts_of(
+        framework,
+        job,
+        overheads,
+        schedule=schedule,
+        stages=stages,
+        overlapped=overlapped,
+        store=store,
+        offload=plan.offload,
+    )
 
 
 def facts_of(
@@ -143,17 +175,20 @@ def facts_of(
     stages: int = 1,
     overlapped: OverlapSwitches | None = None,
     store: Collection[str] = (),
+    offload: tuple[str, ...] = (),
 ) -> FrameworkFacts:
     """The framework's figures, with its own overheads or others, and what overlaps: else what does in any plan.
 
-    `store` says which state is off the wafer; the store then updates the weights itself.
+    `store` says which state is off the wafer, `offload` what hosts have; weights are then updated there.
     """
     overheads = overheads or overheads_of(framework)
     on = overlapped or framework_overlaps(framework, stages)
     whole = framework.state_bytes(job.precision)
-    state = whole.on_dies(store)
+    adds_gradients = "optimizer" in offload and framework.gradients_to_host
+    elsewhere = {*store, *offload, *(("gradients",) if adds_gradients else ())}
+    state = whole.on_chips(elsewhere)
     sizes, sizes_whole = (_sizes(framework, each, job, stages) for each in (state, whole))
-    saving = _saving(framework, state, job)
+    saving = _saving(framework, state, job, offloads="activations" in offload)
     overlaps, hidden = framework.overlaps, 1.0 - overheads.exposed
     return FrameworkFacts(
         parameter_bytes=sizes.packed(framework.allocator_overhead.value),
@@ -169,8 +204,9 @@ def facts_of(
             transfers=stages == 1 or schedule in overlaps.pipeline_transfers,
         ),
         # gradients are read for their norm and again for the update; the state is read and written, weights written
-        update_bytes=0.0 if "optimizer" in store else 2 * state.gradients + 2 * sizes.optimizer + state.weights,
-        context_bytes=framework.outside_bytes,
+        update_bytes=0.0 if "optimizer" in elsewhere else 2 * state.gradients + 2 * sizes.optimizer + state.weights,
+        context_bytes=framework.outside_bytes
+        + max((STAGING_BYTES if "optimizer" in offload else 0.0) - framework.collective_buffer_bytes.value, 0.0),
         workspace_bytes=framework.workspace_bytes.value,
         allocator_overhead=framework.allocator_overhead.value,
         memory_error=framework.memory_error.value,
@@ -181,10 +217,7 @@ def facts_of(
         saving=saving,
         sharded_saving=replace(saving, layer_gradient_bytes=state.layer_gradients),
         overheads=overheads,
-        # what a pipeline accumulates besides the gradients of a micro-batch is what it reduces
-        reduction_bytes=(
-            whole.pipeline_gradients - whole.gradients if stages > 1 and whole.pipeline_gradients else whole.gradients
-        ),
+        reduction_bytes=_reduction_bytes(whole, stages),
         sharded_reduction_bytes=state.sharded_reduction or state.gradients,
         gathered_weight_bytes=state.weights,
         one_copy_per_node=on.dispatcher == "deepep",
@@ -192,10 +225,17 @@ def facts_of(
         loss_traffic=framework.loss_traffic,
         selective=framework.selective,
         streamed=StreamedBytes(whole.weights, whole.gradients, sizes_whole.optimizer),
+        # the norm of gradients is taken on the chips
+        host=HostFacts(offload, whole.gradients + 2 * sizes_whole.optimizer + whole.weights, adds_gradients),
     )
 
 
-def _saving(framework: Framework, state: StateBytes, job: Job) -> Saving:
+def _reduction_bytes(state: StateBytes, stages: int) -> float:
+    """What a pipeline accumulates besides the gradients of a micro-batch is what it reduces."""
+    return state.pipeline_gradients - state.gradients if stages > 1 and state.pipeline_gradients else state.gradients
+
+
+def _saving(framework: Framework, state: StateBytes, job: Job, *, offloads: bool) -> Saving:
     """How layers save and free under a framework; weight gradients apart."""
     return Saving(
         operand_share=state.operands / job.element_bytes()[Element.COMPUTE] if state.operands else 1.0,
@@ -204,6 +244,7 @@ def _saving(framework: Framework, state: StateBytes, job: Job) -> Saving:
         copies=framework.saved_copies,
         whole_tables=framework.tensor_rule == "dtensor",
         loss_chunks=framework.loss_chunks,
+        offloads=offloads,
     )
 
 

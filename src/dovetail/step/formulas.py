@@ -8,6 +8,7 @@ and tests/test_one_model.py checks that they do.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -63,9 +64,30 @@ def exposed(seconds: Number, hidden: Number, budget: Number) -> Number:
     return np.maximum(by_share, by_work)
 
 
-def optimizer_seconds(home: Number, update: Number) -> Number:
-    """The optimizer streams the state of the parameters a chip owns, at `update` seconds per parameter."""
-    return home * update
+class UpdateRates(NamedTuple):
+    """Seconds of the optimizer's step for each parameter that a chip owns."""
+
+    parameter_s: Number
+    #: more for embedding, head and vectors, where these have more state
+    vector_s: Number = 0.0
+    #: for each FLOP of iterations on matrices
+    flop_s: Number = 0.0
+    #: where the host has the state: gradients down to it and updated weights up
+    down_s: Number = 0.0
+    up_s: Number = 0.0
+    #: whether gradients go down after every micro-batch, instead of once a step
+    each_microbatch: bool = False
+
+
+def optimizer_seconds(home: Number, rates: UpdateRates, vectors: Number = 0.0, flops: Number = 0.0) -> Number:
+    """The optimizer streams the state of the parameters a chip owns, and iterates on their matrices (Muon)."""
+    return home * rates.parameter_s + vectors * rates.vector_s + flops * rates.flop_s
+
+
+def offload_seconds(home: Number, rates: UpdateRates, budget: Number, microbatches: Number) -> Number:
+    """Gradients to the host, behind the backward as far as that lasts, and updated weights back, hidden by nothing."""
+    runs = microbatches if rates.each_microbatch else 1
+    return home * rates.up_s + runs * exposed(home * rates.down_s, 1.0, budget)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from dovetail.profile.modules import MODULES
 from dovetail.step.capacity import memory_limit
 from dovetail.step.evaluate import is_block, units_of
 from dovetail.step.facts import FrameworkFacts, facts_of
+from dovetail.step.offload import with_host
 from dovetail.step.profiles import Arrangements, Pricing, pricing_of, profile_job
 from dovetail.step.times import Overlaps, layer_times
 
@@ -50,6 +51,8 @@ class Setting:
     at_least: bool = False
     #: bytes of a chip that plans may take; None: as `memory_limit` has it
     memory_limit_bytes: float | None = None
+    #: whether activations take no time to the host: then no policy is faster than to recompute nothing
+    hides_offload: bool = False
 
     @staticmethod
     def of(
@@ -59,14 +62,19 @@ class Setting:
         *,
         at_least: bool = False,
         memory_limit_bytes: float | None = None,
+        offload: tuple[str, ...] = (),
+        hides_offload: bool = False,
     ) -> Setting:
-        """Everything looked up once; `at_least`, what no simulated step falls below (L1⁻) instead of the model's."""
+        """Everything looked up once; `at_least`, what no simulated step falls below (L1⁻) instead of the model's.
+
+        `hides_offload` makes lower bounds for blocks with policies of their own.
+        """
         calibrated = calibration(cluster.chip, job.precision)
-        alone, staged = (_facts(framework, job, stages, at_least=at_least) for stages in (1, 2))
+        alone, staged = (_facts(framework, job, cluster, stages, offload, at_least=at_least) for stages in (1, 2))
         chip = units_of(job, cluster, alone, calibrated.efficiencies)
         graph, basis = job.graph(), str(calibrated)
         known = (graph, calibrated.efficiencies, basis, chip, alone, staged)
-        return Setting(job, cluster, framework, *known, at_least, memory_limit_bytes)
+        return Setting(job, cluster, framework, *known, at_least, memory_limit_bytes, hides_offload)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -92,7 +100,9 @@ class Setting:
 
     def overlaps(self, stages: int, overlapped: OverlapSwitches) -> Overlaps:
         """What is hidden in a pipeline of so many stages where this overlaps."""
-        return _facts(self.framework, self.job, stages, overlapped, at_least=self.at_least).overlaps
+        offload = self.alone.offload
+        facts = _facts(self.framework, self.job, self.cluster, stages, offload, overlapped, at_least=self.at_least)
+        return replace(facts.overlaps, offload_s_per_byte=0.0) if self.hides_offload else facts.overlaps
 
     def pricing(self, stages: int, zero_stage: int) -> Pricing:
         """What collectives cost where gradients are as wide as such plans reduce them."""
@@ -102,9 +112,16 @@ class Setting:
 
 
 def _facts(
-    framework: Framework, job: Job, stages: int, overlapped: OverlapSwitches | None = None, *, at_least: bool
+    framework: Framework,
+    job: Job,
+    cluster: Cluster,
+    stages: int,
+    offload: tuple[str, ...],
+    overlapped: OverlapSwitches | None = None,
+    *,
+    at_least: bool,
 ) -> FrameworkFacts:
-    facts = facts_of(framework, job, stages=stages, overlapped=overlapped)
+    facts = with_host(facts_of(framework, job, stages=stages, overlapped=overlapped, offload=offload), cluster)
     if not at_least:
         return facts
     # tables are shared by all schedules a framework has
@@ -205,6 +222,14 @@ class LayerTable:
             self._cache[key] = recompute(layer, self.profiles.layers[name], named, saving)
         return self._cache[key]
 
+    def fastest(self) -> ChoiceTimes:
+        """Seconds and bytes of blocks that recompute nothing, had activations no way to go: no policy is faster."""
+        if "activations" not in self.setting.alone.offload:
+            return self.choice_times([("none", 1.0)])
+        hidden = replace(self._overlaps(recompute_allows(self.setting.framework, "none")), offload_s_per_byte=0.0)
+        columns = [self._timed(name, "none", 1.0, hidden) for name in self.setting.classes]
+        return ChoiceTimes(*(np.stack([column[i] for column in columns], axis=1)[:, None] for i in range(5)))
+
     def choice_times(self, policies: Sequence[RecomputePolicy]) -> ChoiceTimes:
         """Seconds and bytes under every policy."""
         by_policy = [self._policy_times(choice, share) for choice, share in policies]
@@ -224,9 +249,11 @@ class LayerTable:
         return [np.stack([column[i] for column in columns], axis=1) for i in range(5)]
 
     def _class_times(self, name: str, choice: Choice, share: float, allowed: bool) -> tuple[Floats, ...]:
+        return self._timed(name, choice, share, self._overlaps(allowed))
+
+    def _timed(self, name: str, choice: Choice, share: float, overlaps: Overlaps) -> tuple[Floats, ...]:
         recomputed = self._recompute_of(name, choice, share)
-        overlaps, host_s = self._overlaps(allowed), self.setting.alone.overheads.host_s
-        times = layer_times(self.profiles.layers[name], recomputed, overlaps, host_s)
+        times = layer_times(self.profiles.layers[name], recomputed, overlaps, self.setting.alone.overheads.host_s)
         parts = (times.forward_s, times.input_gradient_s, times.weight_gradient_s)
         return tuple(self._wide(part) for part in (*parts, recomputed.saved_bytes, recomputed.working_bytes))
 
@@ -325,6 +352,7 @@ def _taken_recompute(recomputed: Recompute, rows: Ints, num_profiles: int) -> Re
         working_bytes=_taken(recomputed.working_bytes, rows, num_profiles),
         added_kernels=_taken(recomputed.added_kernels, rows, num_profiles),
         added_collective_s={name: _taken(s, rows, num_profiles) for name, s in recomputed.added_collective_s.items()},
+        offloaded_bytes=_taken(recomputed.offloaded_bytes, rows, num_profiles),
     )
 
 

@@ -58,6 +58,7 @@ class MemoryTables:
                 tied_home[0, number, weights.index(weight)] = _number(shared.home_parameters)
         whole, home = _row(layer.parameters for layer in layers), _row(layer.home_parameters for layer in layers)
         trained, trained_home = _trained_rows(layers)
+        vectors, flops = _row(layer.update.vectors for layer in layers), _row(layer.update.flops for layer in layers)
         nothing, zero = np.zeros((1, len(names))), np.zeros(())
         return MemoryTables(
             names,
@@ -80,7 +81,7 @@ class MemoryTables:
                 loss=_row(losses.get(name, zero) for name in names),
                 stream=np.array([max(_number(layer.stream_bytes) for layer in layers)]),
             ),
-            StateColumns(home - tied_home.sum(axis=2), tied_home, trained_home, nothing, nothing),
+            StateColumns(home - tied_home.sum(axis=2), tied_home, trained_home, nothing, nothing, vectors, flops),
             class_kinds(names),
         )
 
@@ -94,7 +95,7 @@ class MemoryTables:
         return self.counts(*([content] for content in contents)) @ self.layers.saved[0]
 
     def parameters(self, *stages: Sequence[ChunkContent]) -> Floats:
-        """Stages × (parameters a chip uses and stores, and those of them that are trained); tied ones count once."""
+        """`StageParameters` of each stage; tied ones count once."""
         return parameters_by_stage(self.counts(*stages), self.profiles, self.states)
 
     def gathered(self, contents: Sequence[ChunkContent]) -> float:

@@ -20,6 +20,8 @@ class StageParameters(NamedTuple):
     home: float
     trained: float
     trained_home: float
+    #: of what it stores, all that are no matrices of blocks, where these have an optimizer of their own
+    vectors: float
 
 
 @njit(cache=True)
@@ -27,34 +29,36 @@ def stage_parameters(
     contents: Ints, place: int, profiles: ProfileColumns, profile: int, states: StateColumns, state: int
 ) -> StageParameters:
     """Parameters of a chip of a stage; tied ones count once."""
-    used, home, trained, trained_home = 0.0, 0.0, 0.0, 0.0
+    used, home, trained, trained_home, vectors = 0.0, 0.0, 0.0, 0.0, 0.0
     classes = contents.shape[1]
     for c in range(classes):
         number = contents[place, c]
         if number:
             used += number * profiles.untied[profile, c]
             home += number * states.untied[state, c]
+            vectors += number * states.vectors[state, c]
     for w in range(profiles.tied.shape[2]):
         for c in range(classes):
             if contents[place, c] and profiles.tied[profile, c, w] > 0:
                 used += profiles.tied[profile, c, w]
                 home += states.tied[state, c, w]
+                vectors += states.tied[state, c, w]
                 break
     if profiles.trained.shape[1] == 0:
-        return StageParameters(used, home, used, home)
+        return StageParameters(used, home, used, home, vectors)
     for c in range(classes):
         trained += contents[place, c] * profiles.trained[profile, c]
         trained_home += contents[place, c] * states.trained[state, c]
-    return StageParameters(used, home, trained, trained_home)
+    return StageParameters(used, home, trained, trained_home, vectors)
 
 
 @njit(cache=True)
 def parameters_by_stage(contents: Ints, profiles: ProfileColumns, states: StateColumns) -> Floats:
     """`stage_parameters` of the stages of one plan, whose tables have one row: stages × fields."""
-    parameters = np.empty((len(contents), 4))
+    parameters = np.empty((len(contents), 5))
     for place in range(len(contents)):
         of_stage = stage_parameters(contents, place, profiles, 0, states, 0)
-        for number in range(4):
+        for number in range(5):
             parameters[place, number] = of_stage[number]
     return parameters
 
@@ -104,7 +108,7 @@ def memory_parts(
     the embedding is done.
     """
     used, home = owned.trained, owned.trained_home
-    weights, gradients, optimizer = state_bytes(used, home, zero, sizes)
+    weights, gradients, optimizer = state_bytes(used, home, zero, sizes, owned.vectors)
     weights += frozen_bytes(owned.used - used, owned.home - home, zero, sizes)
     if phase == UPDATE:
         step = optimizer_step_bytes(used, home, zero, sizes)

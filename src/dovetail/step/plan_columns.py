@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from dovetail.arrays import Floats, Ints
 from dovetail.frameworks import ParameterBytes
+from dovetail.step.formulas import UpdateRates
 
 
 class LayerColumns(NamedTuple):
@@ -45,6 +46,9 @@ class StateColumns(NamedTuple):
     trained: Floats
     reduction_s: Floats
     gathering_s: Floats
+    #: of the untied ones, those with more state than matrices; and FLOPs of the iterations on matrices (Muon)
+    vectors: Floats
+    flops: Floats
 
     @property
     def updated(self) -> Floats:
@@ -76,7 +80,10 @@ class FrameworkColumns(NamedTuple):
     hidden_reduction: Floats
     hidden_gathering: Floats
     min_overlap_s: float
-    update_s: float
+    update: UpdateRates
+    #: bytes per parameter that hosts hold, and what they hold of each chip at most
+    hosted: float
+    host_bytes: float
     context_bytes: float
     allocator: float
 

@@ -12,6 +12,7 @@ from dovetail.plans.pipeline_schedule import DUAL_PIPE
 from dovetail.step.compiled_formulas import (
     allocator_bytes,
     exposed,
+    offload_seconds,
     optimizer_seconds,
     overlap_budget,
 )
@@ -143,7 +144,7 @@ def _stages(
     end_of_step, peak, run = 0.0, 0.0, OneRun(p == 1, m == 1 and p == 1)
     for content in range(count):
         place = int(first + content)
-        forward, backward, reduction, gathering = 0.0, 0.0, 0.0, 0.0
+        forward, backward, reduction, gathering, flops = 0.0, 0.0, 0.0, 0.0, 0.0
         for c in range(partitions.contents.shape[1]):
             number = partitions.contents[place, c]
             if number:
@@ -151,15 +152,20 @@ def _stages(
                 backward += number * (layers.input_gradient_s[row, c] + layers.weight_gradient_s[row, c])
                 reduction += number * states.reduction_s[state, c]
                 gathering += number * states.gathering_s[state, c]
+                flops += number * states.flops[state, c]
         owned = stage_parameters(partitions.contents, place, profiles, profile, states, state)
         behind = overlap_budget(backward, p, m, v, facts.min_overlap_s)
         ahead = overlap_budget(forward, p, m, v, facts.min_overlap_s)
         reduced = exposed(reduction, facts.hidden_reduction[staged], behind)
         gathered = exposed(gathering, facts.hidden_gathering[staged], ahead)
-        end_of_step = max(end_of_step, reduced + gathered + optimizer_seconds(owned.trained_home, facts.update_s))
+        update = optimizer_seconds(owned.trained_home, facts.update, owned.vectors, flops)
+        update += offload_seconds(owned.trained_home, facts.update, behind, m)
+        end_of_step = max(end_of_step, reduced + gathered + update)
         tensors = fullest_bytes(
             partitions.contents, place, layers, row, profiles, profile, owned, sizes, kinds, zero,
             activations[content], run,
         )  # fmt: skip
         peak = max(peak, tensors + allocator_bytes(tensors, facts.allocator) + facts.context_bytes)
+        if owned.trained_home * facts.hosted > facts.host_bytes:
+            peak = np.inf
     return end_of_step, peak

@@ -23,6 +23,7 @@ from dovetail.plans.skeletons import AXIS_ORDERS, NAMES, PlanSkeletons
 from dovetail.plans.stage_degrees import StageDegrees
 from dovetail.step.layer_tables import ChoiceTimes, LayerTable, RecomputePolicy, Setting, by_structure, whole_layers
 from dovetail.step.memory import class_kinds
+from dovetail.step.offload import host_state_bytes, single_rates, update_rates
 from dovetail.step.partition_table import PartitionTable
 from dovetail.step.plan_columns import FrameworkColumns, LayerColumns, ProfileColumns, StateColumns
 from dovetail.step.state_tables import StateSharding, StateTable
@@ -98,7 +99,7 @@ class Tables:
             sizes = np.full(len(numbers), ASYMPTOTIC_SEQUENCES, np.int64)
             overlapping = self._experts_overlap[numbers]
             table = LayerTable(setting, [self.degrees[i] for i in numbers], rows, sizes, overlapping)
-            times = table.choice_times([("none", 1.0)])
+            times = table.fastest()
             forward[numbers] = times.forward_s[:, 0] / ASYMPTOTIC_SEQUENCES
             backward[numbers] = (times.input_gradient_s + times.weight_gradient_s)[:, 0] / ASYMPTOTIC_SEQUENCES
             tied = table.tied(self.states.tied_weights, "parameters").sum(axis=2)
@@ -279,6 +280,8 @@ class Tables:
             states.trained_home,
             states.reduction_s,
             states.gathering_s,
+            states.vectors,
+            states.flops,
         )
 
     def state_bytes(
@@ -314,7 +317,7 @@ class Tables:
 
 def _fastest(table: LayerTable) -> LayerColumns:
     """Seconds of blocks that recompute nothing, bytes of blocks that save only their input."""
-    none, full = (table.choice_times([(choice, 1.0)]) for choice in ("none", "full"))
+    none, full = table.fastest(), table.choice_times([("full", 1.0)])
     return LayerColumns(
         none.forward_s[:, 0],
         none.input_gradient_s[:, 0],
@@ -336,7 +339,9 @@ def _facts(setting: Setting, degrees: Sequence[StageDegrees]) -> FrameworkColumn
         hidden_reduction=np.array([float(o.gradient_reduction) for o in overlaps]),
         hidden_gathering=np.array([float(o.updated_weights) for o in overlaps]),
         min_overlap_s=setting.alone.overlaps.min_overlap_s,
-        update_s=setting.alone.update_bytes / float(setting.chip.vector.memory_bytes_per_s),
+        update=single_rates(update_rates(setting.alone, setting.chip, setting.cluster)),
+        hosted=host_state_bytes(setting.alone),
+        host_bytes=setting.cluster.chip.host.chip_bytes(setting.cluster.chips),
         context_bytes=setting.alone.context_bytes,
         allocator=setting.alone.allocator_overhead,
     )

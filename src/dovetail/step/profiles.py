@@ -16,7 +16,17 @@ from dovetail.cost.mesh.damage import DamagedGroups
 from dovetail.cost.operators import ChipUnits
 from dovetail.cost.tier import TierArrays
 from dovetail.cost.units import way_arrays
-from dovetail.graph import Backward, Element, LayerGraph, ModelGraph, Role, differentiate
+from dovetail.graph import (
+    OPTIMIZERS,
+    Backward,
+    Element,
+    LayerGraph,
+    ModelGraph,
+    Orthogonalized,
+    Role,
+    differentiate,
+    orthogonalized,
+)
 from dovetail.graph.routing import EXPERT_TOKENS, TOP_K
 from dovetail.graph.size import Size, as_array
 from dovetail.hardware import Cluster
@@ -170,8 +180,13 @@ def profile_job(
         receivers = float(as_array(sizes[TOP_K])) if one_copy_per_node and TOP_K in sizes else 1.0
         price = partial(pricing.seconds, arrangements, receivers=receivers)
         at = LayerSizes(sizes, arrangements.axis_sizes, widths)
-        layers[name] = profile_layer(layer, placed, at, chip, price, group_of, rates)
+        layers[name] = profile_layer(layer, placed, at, chip, price, group_of, rates, matrices_of(layer, job))
     return JobProfiles(graph, layers, rates)
+
+
+def matrices_of(layer: LayerGraph, job: Job) -> Mapping[str, Orthogonalized] | None:
+    """The weights of a layer that the job's optimizer takes as matrices; None where it updates all weights alike."""
+    return _matrices(_Key(layer.name, id(layer), layer)) if OPTIMIZERS[job.optimizer].others else None
 
 
 def rates_of(cluster: Cluster) -> EnergyRates | None:
@@ -207,6 +222,11 @@ def placed_layer(layer: LayerGraph, strategy: Strategy) -> PlacedLayer:
 @lru_cache(maxsize=4096)
 def _placed(key: _Key, strategy: Strategy) -> PlacedLayer:
     return place_layer(key.graph, strategy.of(key.graph), _backward(key))
+
+
+@lru_cache(maxsize=1024)
+def _matrices(key: _Key) -> Mapping[str, Orthogonalized]:
+    return orthogonalized(key.graph)
 
 
 @lru_cache(maxsize=1024)

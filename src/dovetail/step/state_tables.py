@@ -19,9 +19,10 @@ from dovetail.plans.arrange import Arrangement, arrange
 from dovetail.plans.plan import Plan
 from dovetail.plans.stage_degrees import StageDegrees
 from dovetail.profile import LayerSizes
+from dovetail.profile.layer import UpdateWork, update_work
 from dovetail.profile.version import by_group
 from dovetail.step.layer_tables import Setting, ShardingWork
-from dovetail.step.profiles import UPDATED_WEIGHTS, Arrangements, Pricing, group_name, placed_layer
+from dovetail.step.profiles import UPDATED_WEIGHTS, Arrangements, Pricing, group_name, matrices_of, placed_layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class _Class:
     home: Floats
     trained_home: Floats
     tied_home: Mapping[str, Floats]
+    update: UpdateWork
     reduction_s: Floats
     gathering_s: Floats
     #: per micro-batch, by kind of group: forward and backward; and kernels launched for it
@@ -79,6 +81,7 @@ class StateTable:
         self.home = np.zeros((0, count))
         self.trained_home = np.zeros((0, self.trained_columns))
         self.tied_home = np.zeros((0, count, len(self.tied_weights)))
+        self.vectors, self.flops = np.zeros((0, count)), np.zeros((0, count))
         self.reduction_s = np.zeros((0, count))
         self.gathering_s = np.zeros((0, count))
         self.work = ShardingWork({}, {}, np.zeros((0, count)), np.zeros((0, count)))
@@ -118,10 +121,13 @@ class StateTable:
         self.keys += keys
         self.work = _joined(self.work, list(classes.values()), first, count)
         columns = [_columns(each, self.tied_weights, count) for each in classes.values()]
-        home, trained, tied, reduction, gathering = (np.stack(part, axis=1) for part in zip(*columns, strict=True))
+        parts = (np.stack(part, axis=1) for part in zip(*columns, strict=True))
+        home, trained, tied, vectors, flops, reduction, gathering = parts
         self.home = np.concatenate([self.home, home])
         self.trained_home = np.concatenate([self.trained_home, trained[:, : self.trained_columns]])
         self.tied_home = np.concatenate([self.tied_home, tied])
+        self.vectors = np.concatenate([self.vectors, vectors])
+        self.flops = np.concatenate([self.flops, flops])
         self.reduction_s = np.concatenate([self.reduction_s, reduction])
         self.gathering_s = np.concatenate([self.gathering_s, gathering])
 
@@ -149,10 +155,13 @@ class StateTable:
 
         step = seconds([c for c in state if c.phase is CollectivePhase.STEP])
         updated = step.pop(UPDATED_WEIGHTS, np.zeros(()))
+        home = [at.stored(w, w.home) for w in weights]
+        update = update_work(weights, home, matrices_of(layer, setting.job))
         return _Class(
-            home=summed(at.stored(w, w.home) for w in weights),
-            trained_home=summed(at.stored(w, w.home) for w in weights if not w.tensor.frozen),
+            home=summed(home),
+            trained_home=summed(n for n, w in zip(home, weights, strict=True) if not w.tensor.frozen),
             tied_home={w.tensor.tied: at.stored(w, w.home) for w in weights if w.tensor.tied},
+            update=update,
             reduction_s=summed(step.values()),
             gathering_s=updated,
             forward_s=seconds(forward),
@@ -217,6 +226,8 @@ def _columns(layer: _Class, tied_weights: Sequence[str], count: int) -> tuple[Fl
         _wide(layer.home, count),
         _wide(layer.trained_home, count),
         np.stack(tied, axis=1) if tied else np.zeros((count, 0)),
+        _wide(layer.update.vectors, count),
+        _wide(layer.update.flops, count),
         _wide(layer.reduction_s, count),
         _wide(layer.gathering_s, count),
     )

@@ -20,11 +20,9 @@ from dovetail.plans.arrange import arrange
 from dovetail.plans.plan import Plan
 from dovetail.plans.stage_tiles import num_wafers, on_tiles, stage_tiles
 from dovetail.plans.wafer_tiles import die_tiles
+from dovetail.profile.recompute import BLOCKS_ON_CHIP
 from dovetail.step.facts import StreamedBytes
 from dovetail.step.stages import LayerVariant, Stage, layer_counts
-
-#: Blocks whose activations dies hold where a store has the rest: the one at work, and one on its way.
-BLOCKS_ON_DIES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +123,7 @@ def stage_wafers(plan: Plan, graph: ModelGraph, cluster: Cluster) -> tuple[froze
 
 def on_die_activations(saved_by_layer: Floats, counts: Ints) -> Floats:
     """By stage, what dies hold of activations where a store has them: those of the largest blocks at work."""
-    return BLOCKS_ON_DIES * np.max(np.where(counts > 0, saved_by_layer, 0.0), axis=1)
+    return BLOCKS_ON_CHIP * np.max(np.where(counts > 0, saved_by_layer, 0.0), axis=1)
 
 
 def least_store_seconds(

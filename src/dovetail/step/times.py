@@ -16,13 +16,18 @@ from dovetail.hardware import Cluster, Tier
 from dovetail.layout import CollectiveKind
 from dovetail.pipeline.chunk_times import ChunkTimes
 from dovetail.plans.arrange import arrange, stage_hops
-from dovetail.plans.pipeline_schedule import Pipeline
 from dovetail.plans.plan import Plan
 from dovetail.plans.stage_tiles import Handover, handover, on_tiles
 from dovetail.profile import LayerProfile, Recompute
-from dovetail.step.formulas import exposed, exposed_at_least, optimizer_seconds, overlap_budget
-from dovetail.step.profiles import UPDATED_WEIGHTS, JobProfiles
+from dovetail.step.formulas import (
+    exposed,
+    exposed_at_least,
+)
+from dovetail.step.profiles import JobProfiles
 from dovetail.step.stages import ChunkContent, Stage, layer_counts
+
+#: The part of a step that chips wait for what their hosts hold.
+OFFLOAD = "offload"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,8 @@ class Overlaps:
     transfers: bool = True
     #: computation hides at least so many seconds, however short it is: unbounded in a lower bound
     min_overlap_s: float = 0.0
+    #: seconds for each byte of activations that goes to the host or back
+    offload_s_per_byte: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +62,9 @@ class LayerTimes:
     #: of these, waits for the host in the forward, and in the input gradient
     forward_wait_s: Floats | float = 0.0
     backward_wait_s: Floats | float = 0.0
+    #: and waits for activations on their way to the host, and back
+    forward_offload_s: Floats | float = 0.0
+    backward_offload_s: Floats | float = 0.0
 
 
 def layer_times(
@@ -83,13 +93,21 @@ def layer_times(
     }
     for name in sorted({*parts_forward, *parts_backward}):
         parts[name] = summed(p[name] for p in (parts_forward, parts_backward) if name in p)
+    down = up = np.zeros(())
+    if overlaps.offload_s_per_byte:
+        sent = recomputed.offloaded_bytes * overlaps.offload_s_per_byte
+        busy = (profile.forward_s + forward + wait_forward, backward_compute + added + backward + wait_backward)
+        down, up = (exposed(sent, 1.0, np.maximum(each, overlaps.min_overlap_s)) for each in busy)
+        parts[OFFLOAD] = down + up
     return LayerTimes(
-        forward_s=profile.forward_s + forward + wait_forward,
-        input_gradient_s=profile.input_gradient_s + backward + added + wait_backward,
+        forward_s=profile.forward_s + forward + wait_forward + down,
+        input_gradient_s=profile.input_gradient_s + backward + added + wait_backward + up,
         weight_gradient_s=profile.weight_gradient_s,
         parts=parts,
         forward_wait_s=wait_forward,
         backward_wait_s=wait_backward,
+        forward_offload_s=down,
+        backward_offload_s=up,
     )
 
 
@@ -274,42 +292,6 @@ def hop_seconds(sent: Floats, hops: Floats | int, along: Sequence[TierArrays], m
 def tier_at(cluster: Cluster, chips: int) -> Tier:
     """The innermost tier that holds so many neighbouring chips."""
     return next((t for t in cluster.tiers if t.size >= chips), cluster.tiers[-1])
-
-
-def end_of_step(
-    profiles: JobProfiles,
-    stages: Sequence[Stage],
-    layers: Mapping[str, LayerTimes],
-    overlaps: Overlaps,
-    pipeline: Pipeline,
-    home: Sequence[float] | Floats,
-    update_s: Floats | float,
-) -> tuple[Floats, Floats, Floats]:
-    """What a step adds to its micro-batches at the stage that takes longest for it.
-
-    Reduction of gradients, gathering of weights updated in shards, and the optimizer, at `update_s` for each of the
-    parameters whose state a stage's chips are `home` to. The first can hide behind the last micro-batch's backward, the
-    second behind the next step's first forward.
-    """
-    none: Floats = np.zeros(())
-    sizes = pipeline.num_stages, pipeline.num_microbatches, pipeline.num_chunks, overlaps.min_overlap_s
-    by_stage: list[tuple[Floats, Floats, Floats]] = []
-    for stage, parameters in zip(stages, home, strict=True):
-        reduction = gathering = backward = forward = none
-        for name, count in layer_counts(stage).items():
-            collectives, times = profiles.layers[name].step_collective_s, layers[name]
-            updated = collectives.get(UPDATED_WEIGHTS, none)
-            reduction = reduction + count * (summed(collectives.values()) - updated)
-            gathering = gathering + count * updated
-            backward = backward + count * (times.input_gradient_s + times.weight_gradient_s)
-            forward = forward + count * times.forward_s
-        reduced = exposed(reduction, overlaps.gradient_reduction, overlap_budget(backward, *sizes))
-        gathered = exposed(gathering, overlaps.updated_weights, overlap_budget(forward, *sizes))
-        by_stage.append((reduced, gathered, optimizer_seconds(parameters, update_s)))
-    parts = np.stack([np.stack(np.broadcast_arrays(*part)) for part in zip(*by_stage, strict=True)])
-    slowest = np.argmax(parts.sum(axis=0), axis=0)[None]
-    reduction, gathering, update = (np.take_along_axis(part, slowest, axis=0)[0] for part in parts)
-    return reduction, gathering, update
 
 
 def tied_seconds(

@@ -165,7 +165,7 @@ def test_unknown_keys_are_listed():
         ({"train_micro_batch_size_per_gpu": "auto"}, "is missing or auto; add it"),
         ({"zero_optimization": {"stage": 4}}, "zero_optimization: stage: is 4"),
         ({"zero_optimization": 3}, "it should be a mapping"),
-        ({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}}, "offload_optimizer: is"),
+        ({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}}}, "offload_optimizer.device: is"),
         ({"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}}, "which plans cannot express"),
         ({"fp16": {"enabled": True}}, "cannot be combined with bf16"),
         ({"bf16": {"enabled": 1.5}}, "it should be true or false"),

@@ -150,7 +150,7 @@ def test_sums_are_worked_out(total, value):
         (ARGUMENTS + "--tensor-model-parallel-size", "--tensor-model-parallel-size: has no value"),
         (ARGUMENTS + "--context-parallel-size 1 2", "has the values '1 2'"),
         (ARGUMENTS + "--fp16", "--fp16: cannot be combined with --bf16"),
-        (ARGUMENTS + "--optimizer muon", "--optimizer: is 'muon'"),
+        (ARGUMENTS + "--optimizer soap", "--optimizer: is 'soap'"),
         (ARGUMENTS + "--pipeline-model-parallel-size 5", "is 5 for 32 layers"),
         (ARGUMENTS + "--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout 'Et|tt|L'", "3 stages of 3"),
         (ARGUMENTS + "--pipeline-model-parallel-layout 'hello'", "it should be stages of E, t, m and L"),
@@ -227,7 +227,13 @@ def test_other_words_for_the_same(more, expected):
 
 
 @pytest.mark.parametrize(
-    "flag", ["--use-checkpoint-args", "--optimizer-cpu-offload", "--deepspeed_config ds.json", "--lr-wramup-iters 5"]
+    "flag",
+    [
+        "--use-checkpoint-args",
+        "--use-torch-optimizer-for-cpu-offload",
+        "--deepspeed_config ds.json",
+        "--lr-wramup-iters 5",
+    ],
 )
 def test_options_nobody_knows_are_listed(flag):
     """Among them those that may change the model or the state, and those that are misspelt."""

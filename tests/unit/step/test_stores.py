@@ -12,9 +12,10 @@ from dovetail.graph import count as graph_count
 from dovetail.hardware import Store
 from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
 from dovetail.plans.wafer_part import STORE_CHOICES, StageTile, Stored, WaferPart
+from dovetail.profile.recompute import BLOCKS_ON_CHIP
 from dovetail.step.evaluate import Evaluation, Step, evaluate, step_of
 from dovetail.step.facts import StreamedBytes, plan_facts
-from dovetail.step.store import BLOCKS_ON_DIES, least_store_seconds, stage_wafers
+from dovetail.step.store import least_store_seconds, stage_wafers
 from wafer_plans import job_of, tile_plan, wafers
 
 JOB = job_of()
@@ -132,7 +133,7 @@ def test_dies_hold_what_the_store_does_not() -> None:
     of_block = float(found.tables.saved_bytes([{block: 1}])[0])
     for stage in (1, 2):
         held = parts["optimizer", "activations"][stage]["activations"]
-        assert held == pytest.approx(BLOCKS_ON_DIES * of_block)
+        assert held == pytest.approx(BLOCKS_ON_CHIP * of_block)
         assert held < parts[()][stage]["activations"]
 
 

@@ -15,15 +15,17 @@ from dovetail.pipeline.step_time import step_time
 from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.plans.plan_file import Task, task_of
 from dovetail.profile import LayerProfile, Recompute
+from dovetail.profile.layer import UpdateWork
+from dovetail.step.end_of_step import end_of_step
 from dovetail.step.evaluate import Step, evaluate, step_of
 from dovetail.step.facts import plan_facts
+from dovetail.step.formulas import UpdateRates
 from dovetail.step.stages import stage_contents
 from dovetail.step.times import (
     LayerTimes,
     Overlaps,
     _wait,
     chunk_times,
-    end_of_step,
     layer_times,
     transfer_seconds,
 )
@@ -55,6 +57,7 @@ def profile(**values: Any) -> LayerProfile:
     """A layer of which only these fields are known."""
     mappings = ("forward_collective_s", "backward_collective_s", "step_collective_s", "tied_parameters")
     known: dict[str, Any] = {field.name: {} if field.name in mappings else ZERO for field in fields(LayerProfile)}
+    known["update"] = UpdateWork(ZERO, ZERO)
     known |= {name: value if isinstance(value, dict) else np.asarray(float(value)) for name, value in values.items()}
     return LayerProfile(**known)
 
@@ -213,8 +216,12 @@ def reduced(schedule: str, stages: int, microbatches: int, chunks: int, overlaps
     step = {"data-parallel": np.asarray(100.0), "updated weights": np.asarray(50.0)}
     profiles: Any = SimpleNamespace(layers={"block": profile(step_collective_s=step)})
     by_stage = stage_contents(contents, pipeline)
-    found = end_of_step(profiles, by_stage, LAYERS, overlaps, pipeline, [0.0] * stages, 0.0)
-    return float(found[0]), float(found[1])
+    none = np.zeros((stages, 3))
+    reduction, gathering, update, offload = end_of_step(
+        profiles, by_stage, LAYERS, overlaps, pipeline, none, UpdateRates(0.0)
+    ).slowest()
+    assert update == offload == 0
+    return float(reduction), float(gathering)
 
 
 @pytest.mark.parametrize(

@@ -63,14 +63,12 @@ REMOVED = frozenset({"mics_shard_size", "mics_hierarchical_params_gather", "zero
 #: Section and key → the values that leave a plan as it is; with others memory or traffic is another than a plan's.
 HARMLESS: Mapping[tuple[str, str], tuple[Any, ...]] = {
     ("zero_optimization", "offload_param"): (None, {"device": "none"}),
-    ("zero_optimization", "offload_optimizer"): (None, {"device": "none"}),
     ("zero_optimization", "cpu_offload"): (None, False),
     ("zero_optimization", "cpu_offload_param"): (None, False),
     ("zero_optimization", "zenflow"): (None,),
     ("zero_optimization", "zero_hpz_partition_size"): (0, 1),
     ("zero_optimization", "zero_quantized_weights"): (False,),
     ("zero_optimization", "zero_quantized_gradients"): (False,),
-    ("activation_checkpointing", "cpu_checkpointing"): (None, False),
     ("bf16", "bf16_master_weights_and_grads"): (False,),
     ("bf16", "bf16_optimizer_states"): (False,),
     ("fp16", "fp16_master_weights_and_grads"): (False,),

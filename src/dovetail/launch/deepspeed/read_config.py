@@ -97,7 +97,19 @@ def _plan(document: Mapping[str, Any], where: str) -> dict[str, Any]:
         plan["overlap_gradients"] = overlapped
     if "activation_checkpointing" in document:
         plan["recompute"] = "full"
-    return plan
+    offload = _offload(zero, section_of(document, "activation_checkpointing", where), where)
+    return plan | ({"offload": offload} if offload else {})
+
+
+def _offload(zero: Mapping[str, Any], checkpointing: Mapping[str, Any], where: str) -> list[str]:
+    """What hosts hold; plans have nothing on disks."""
+    where = f"{where}: zero_optimization"
+    device = section_of(zero, "offload_optimizer", where).get("device", "none")
+    if device not in (None, "none", "cpu"):
+        what = f"is {quoted(device)}, which plans cannot express"
+        raise InputError(f"{where}.offload_optimizer.device", what, "it should be cpu or none")
+    activations = checkpointing.get("cpu_checkpointing") is True
+    return [*(["optimizer"] if device == "cpu" else []), *(["activations"] if activations else [])]
 
 
 def _job(document: Mapping[str, Any], where: str, unknown: list[str]) -> dict[str, Any]:

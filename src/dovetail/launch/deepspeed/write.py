@@ -38,7 +38,8 @@ def _document(task: Task) -> dict[str, Any]:
         "bf16": {"enabled": job.precision == "bf16"},
         "fp16": {"enabled": job.precision == "fp16"},
         "zero_optimization": {"stage": plan.zero_stage}
-        | ({"overlap_comm": overlapped, "contiguous_gradients": True} if plan.zero_stage else {}),
+        | ({"overlap_comm": overlapped, "contiguous_gradients": True} if plan.zero_stage else {})
+        | ({"offload_optimizer": {"device": "cpu", "pin_memory": True}} if "optimizer" in plan.offload else {}),
     }
     if plan.tensor_parallel > 1:
         # DeepSpeed counts all chips of a tensor-parallel group in it, or one, by how the engine is started
@@ -51,6 +52,8 @@ def _document(task: Task) -> dict[str, Any]:
         document["expert_parallel"] = {"enabled": True, "autoep_size": plan.expert_parallel}
     if plan.recompute == "full":
         document["activation_checkpointing"] = {"number_checkpoints": job.model.num_layers}
+    if "activations" in plan.offload:
+        document["activation_checkpointing"]["cpu_checkpointing"] = True
     return document
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 
+from dovetail.errors import InputError
 from dovetail.launch.launch_file import Launch, Start
 from dovetail.launch.megatron.write import arguments_of, environment_of
 from dovetail.plans.launch_models.megatron_lists import list_values
@@ -19,6 +20,10 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "global_batch_size": ("train.global_batch_size",),
     "optimizer": ("optimizer.optimizer",),
     "sgd_momentum": ("optimizer.sgd_momentum",),
+    "optimizer_cpu_offload": ("optimizer.optimizer_cpu_offload",),
+    "optimizer_offload_fraction": ("optimizer.optimizer_offload_fraction",),
+    "overlap_cpu_optimizer_d2h_h2d": ("optimizer.overlap_cpu_optimizer_d2h_h2d",),
+    "use_precision_aware_optimizer": ("optimizer.use_precision_aware_optimizer",),
     "use_distributed_optimizer": ("ddp.use_distributed_optimizer", "optimizer.use_distributed_optimizer"),
     "num_distributed_optimizer_instances": ("ddp.num_distributed_optimizer_instances",),
     "use_megatron_fsdp": ("ddp.use_megatron_fsdp", "dist.use_megatron_fsdp"),
@@ -86,6 +91,9 @@ def export(task: Task) -> Launch:
 
 def _overrides(task: Task) -> Iterator[str]:
     plan, job = task.plan, task.job
+    if job.optimizer in ("muon", "adamw_bf16"):
+        what = f"is {job.optimizer}, whose options are objects of Python in {VERSION}, which no override sets"
+        raise InputError("job: optimizer", what, "set it to adamw, or export for megatron")
     arguments = arguments_of(task)
     plain_yarn = ("--position-embedding-type", "yarn") in arguments
     for flag, *values in arguments:

@@ -110,7 +110,8 @@ _SWITCHES = """
     moe-router-enable-expert-bias moe-router-pre-softmax moe-shared-expert-gate multi-latent-attention
     no-bias-gelu-fusion qk-layernorm quick-geglu recompute-activations sequence-parallel squared-relu swiglu
     untie-embeddings-and-output-weights use-custom-fsdp use-distributed-optimizer use-megatron-fsdp
-    use-rotary-position-embeddings use-torch-fsdp2 use-tp-pp-dp-mapping
+    use-rotary-position-embeddings use-torch-fsdp2 use-tp-pp-dp-mapping optimizer-cpu-offload
+    overlap-cpu-optimizer-d2h-h2d use-precision-aware-optimizer
 """
 SWITCHES = frozenset(f"--{name}" for name in _SWITCHES.split())
 

@@ -72,6 +72,7 @@ def read(text: str, where: str, chips: int | None = None) -> Reading:
         **_stages(flags, degrees),
         **_experts(flags),
         **_sharding(flags, degrees),
+        **_offload(flags),
         **_other_fields(flags, job["precision"]),
         "axis_order": "tp-cp-pp-dp" if flags.has("--use-tp-pp-dp-mapping") else "tp-cp-dp-pp",
         **read_further("megatron", where, flags.text),
@@ -141,8 +142,13 @@ def _precision(flags: Flags) -> str:
 
 def _optimizer(flags: Flags) -> str:
     momentum = flags.number("--sgd-momentum")
-    if (flags.choice("--optimizer", ("adam", "sgd")) or "adam") == "adam":
-        return "adamw"
+    named = flags.choice("--optimizer", ("adam", "sgd", "muon", "dist_muon")) or "adam"
+    moments = {flags.text(f"--exp-avg{part}-dtype") or "fp32" for part in ("", "-sq")}
+    flags.read.add("--use-precision-aware-optimizer")
+    if named == "adam":
+        return "adamw_bf16" if moments == {"bf16"} else "adamw"
+    if named != "sgd":
+        return named.removeprefix("dist_")
     return "sgd" if momentum == 0 else "momentum"
 
 
@@ -189,6 +195,15 @@ def _sharding(flags: Flags, degrees: _Degrees) -> Document:
         what = f"is {instances} for {ranks} data-parallel chips"
         raise flags.wrong("--num-distributed-optimizer-instances", what, "it should divide them")
     return {"zero_stage": stage, "zero_group": ranks // instances}
+
+
+def _offload(flags: Flags) -> Document:
+    """What hosts hold; how copies overlap and how they are buffered is the framework's."""
+    optimizer = flags.has("--optimizer-cpu-offload")
+    flags.read |= {"--overlap-cpu-optimizer-d2h-h2d", "--optimizer-offload-fraction"}
+    activations = bool(flags.whole("--cpu-offloading-num-layers", low=0))
+    parts = [*(["optimizer"] if optimizer else []), *(["activations"] if activations else [])]
+    return {"offload": parts} if parts else {}
 
 
 def _overlaps(flags: Flags, plan: Document) -> Document:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
+from dovetail.errors import InputError
 from dovetail.launch.launch_file import Launch, Start, launched_overlaps
 from dovetail.models import Job
 from dovetail.plans.flags import flags_of, further_flags
@@ -80,7 +81,7 @@ def arguments_of(task: Task, release: str = RELEASES[0]) -> list[tuple[str, ...]
         (FLAGS["micro_batch"], str(plan.micro_batch)),
         ("--global-batch-size", str(job.global_batch)),
         *_precision(job, plan, on),
-        *_optimizer(job),
+        *_optimizer(job, plan, release),
         *_parallel(job, plan, on),
         *_sharding(plan, on),
         *_recompute(plan),
@@ -106,8 +107,21 @@ def _precision(job: Job, plan: Plan, on: OverlapSwitches) -> Iterator[tuple[str,
         yield ("--grad-reduce-in-bf16",)
 
 
-def _optimizer(job: Job) -> Iterator[tuple[str, ...]]:
-    yield from MEGATRON_OPTIMIZERS[job.optimizer]
+def _optimizer(job: Job, plan: Plan, release: str) -> Iterator[tuple[str, ...]]:
+    if job.optimizer == "muon" and release != RELEASES[0]:
+        fix = f"export for {RELEASES[0]}, whose Muon shards whole matrices with the distributed optimizer"
+        raise InputError("job: optimizer", f"is muon for core {release}", fix)
+    arguments = MEGATRON_OPTIMIZERS[job.optimizer]
+    yield from arguments
+    if "optimizer" in plan.offload:
+        yield ("--optimizer-cpu-offload",)
+        yield "--optimizer-offload-fraction", "1.0"
+        yield ("--overlap-cpu-optimizer-d2h-h2d",)
+        if ("--use-precision-aware-optimizer",) not in arguments:
+            yield ("--use-precision-aware-optimizer",)
+    if "activations" in plan.offload:
+        # the last block's stay: its backward comes next
+        yield "--cpu-offloading-num-layers", str(job.model.num_layers - 1)
     if not job.fused_attention:
         yield "--attention-backend", "unfused"
 

@@ -26,12 +26,12 @@ from dovetail.plans.pipeline_schedule import ONE_F_ONE_B
 from dovetail.plans.plan import Plan
 from dovetail.plans.wafer_part import StageTile, WaferPart
 from dovetail.profile.layer import CollectivePrice
+from dovetail.profile.recompute import BLOCKS_ON_CHIP
 from dovetail.step.capacity import memory_limit
 from dovetail.step.evaluate import is_block, units_of
 from dovetail.step.facts import FrameworkFacts, facts_of
 from dovetail.step.formulas import exposed_at_least, tensor_capacity
 from dovetail.step.profiles import UPDATED_WEIGHTS, Pricing, pricing_of
-from dovetail.step.store import BLOCKS_ON_DIES
 from dovetail.step.times import hidden_shares
 
 #: The price of a die's memory per block, as multiples of the block's seconds; 0: memory is free.
@@ -118,7 +118,7 @@ class TileLayers:
         """
         store, share = self.skeleton.store, self.skeleton.stages / self.job.model.num_layers
         state, saved = ((1.0 if part in store else share) * self.die_bytes for part in ("weights", "activations"))
-        in_flight = BLOCKS_ON_DIES if "activations" in store else self.in_flight
+        in_flight = BLOCKS_ON_CHIP if "activations" in store else self.in_flight
         return [(price * block_s / state, price * block_s / saved * in_flight) for price in PRICES]
 
     def setting(self, layer: LayerGraph, tile: LayerTile, *, working: bool = False) -> LayerSetting:

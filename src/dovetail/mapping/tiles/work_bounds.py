@@ -32,7 +32,7 @@ from dovetail.plans.wafer_part import Stored
 from dovetail.step.capacity import memory_limit
 from dovetail.step.evaluate import is_block, units_of
 from dovetail.step.facts import facts_of
-from dovetail.step.formulas import optimizer_seconds, tensor_capacity
+from dovetail.step.formulas import UpdateRates, optimizer_seconds, tensor_capacity
 from dovetail.step.store import least_store_seconds
 
 #: ZeRO stages to try: sharding the optimizer state costs nothing that replicating it would not.
@@ -262,7 +262,7 @@ class SkeletonBounds:
         """A lower bound of the optimizer's time by dies, if one stage has all parameters."""
         rate = self._facts[False].update_bytes / float(self._units.vector.memory_bytes_per_s)
         parameters = float(self.job.graph().parameters())
-        return np.array([float(optimizer_seconds(parameters / n, rate)) for n in self._dies])
+        return np.array([float(optimizer_seconds(parameters / n, UpdateRates(rate))) for n in self._dies])
 
     @cached_property
     def _end_classes(self) -> tuple[list[str], list[str]]:
