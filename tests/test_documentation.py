@@ -116,9 +116,19 @@ def validated(folder: Path) -> list[str]:
 
 
 #: A few cheap questions for each schema: exit code and arguments.
+def too_large(folder: Path) -> list[str]:
+    """An estimate of a plan that does not fit."""
+    file = folder / "plan.yaml"
+    job = "job: {model: llama-3.2-1b, seq_len: 4096, global_batch: 32}"
+    file.write_text(f"{job}\ncluster: {{chip: h100-sxm, chips: 2}}\nplan: {{micro_batch: 16}}\n", encoding="utf-8")
+    return ["estimate", str(file)]
+
+
 QUESTIONS: list[tuple[str, int, Arguments]] = [
     ("models-show", 0, lambda _: ["models", "show", "llama-3.2-1b"]),
     ("estimate", 0, asked("estimate", "megatron-25-llama-3.2-1b")),
+    ("estimate", 3, too_large),
+    ("fit", 0, lambda _: ["fit", "--model", "llama-3.2-1b", "--chip", "h100-sxm", "--chips", "1"]),
     ("simulate", 0, asked("simulate", "1f1b-megatron")),
     ("plan", 0, planned("gpt2-1.5b", "--chips", "8", "--tokens", "1T")),
     ("plan", 3, planned("gpt3-13b", "--chips", "1")),

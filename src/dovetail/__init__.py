@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dovetail.api import explain as explain
     from dovetail.api import explore as explore
     from dovetail.api import export as export
+    from dovetail.api import fitting_changes as fitting_changes
     from dovetail.api import plan as plan
     from dovetail.api import plot as plot
     from dovetail.api import simulate as simulate
@@ -37,6 +38,7 @@ _PUBLIC = {
     "explain": "dovetail.api:explain",
     "explore": "dovetail.api:explore",
     "export": "dovetail.api:export",
+    "fitting_changes": "dovetail.api:fitting_changes",
     "frameworks": "dovetail.frameworks",
     "hardware": "dovetail.hardware",
     "models": "dovetail.models",
@@ -47,7 +49,7 @@ _PUBLIC = {
 
 __all__ = [
     "Cluster", "Job", "Plan", "Space", "Study", "__version__", "diff", "evaluate", "explain", "explore", "export",
-    "frameworks", "hardware", "models", "plan", "plot", "simulate",
+    "fitting_changes", "frameworks", "hardware", "models", "plan", "plot", "simulate",
 ]  # fmt: skip
 
 

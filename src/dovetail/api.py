@@ -10,6 +10,7 @@ from dovetail.errors import InputError, one_of, quoted
 if TYPE_CHECKING:
     from dovetail.explanation.differences import Comparison
     from dovetail.explanation.explanation import Explanation
+    from dovetail.explanation.fitting_changes import FittingChange
     from dovetail.exploration.result import StudyResult
     from dovetail.exploration.study import Study
     from dovetail.frameworks import Framework
@@ -110,6 +111,28 @@ def evaluate(
 
     task = _task(plan, job, cluster, framework)
     return evaluate(task.plan, task.job, task.cluster, task.framework, energy=energy)
+
+
+def fitting_changes(
+    plan: Plan | Answer | Path | str,
+    job: Job | None = None,
+    cluster: Cluster | None = None,
+    framework: Framework | str | None = None,
+) -> tuple[FittingChange, ...]:
+    """The least changes that make a plan fit on the same chips: single ones and pairs, the fastest plan first.
+
+    A change counts where the plan then keeps the risk of running out of memory that searched plans keep; where none
+    does, those count with which it is more likely to fit than not. Empty where the plan fits as it is.
+
+    Args:
+        plan: A plan, the answer of `plan`, or the path of a plan file.
+        job: What is trained; left out for an answer or a plan file, which name it.
+        cluster: What it is trained on; left out likewise.
+        framework: The training framework or its name; `megatron` unless the plan names another.
+    """
+    from dovetail.explanation.fitting_changes import fitting_changes
+
+    return fitting_changes(_task(plan, job, cluster, framework))
 
 
 def simulate(

@@ -17,6 +17,7 @@ from dovetail.cli import (
     estimate,
     explore,
     export,
+    fit,
     frameworks,
     import_launch,
     models,
@@ -49,6 +50,7 @@ app.add_typer(frameworks.app, name="frameworks")
 app.command("estimate")(estimate.estimate)
 app.command("simulate")(simulate.simulate)
 app.command("plan")(plan.plan)
+app.command("fit")(fit.fit)
 app.command("export")(export.export)
 app.command("import")(import_launch.import_launch)
 app.command("diff")(diff.diff)

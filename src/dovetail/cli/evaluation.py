@@ -91,8 +91,8 @@ def memory_text(result: Evaluation) -> str:
     return f"{text}{headroom}; fits with a probability of {probability_text(result.fit_probability)}"
 
 
-def exit_unless_fits(result: Evaluation, where: str) -> None:
-    """Ends a command whose plan does not fit, with the stage and the missing bytes."""
+def exit_unless_fits(result: Evaluation, where: str, fix: str | None = None) -> None:
+    """Ends a command whose plan does not fit, with the stage, the missing bytes and what would make it fit."""
     if not result.fits and not result.missing_bytes and result.host_bytes > result.host_limit_bytes:
         what = f"does not fit: a host has {bytes_text(result.host_limit_bytes)} for each of its chips"
         sentence = InputError(
@@ -102,9 +102,8 @@ def exit_unless_fits(result: Evaluation, where: str) -> None:
         raise typer.Exit(EXIT_INFEASIBLE)
     if not result.fits:
         what = f"does not fit: {bytes_text(result.missing_bytes)} are missing per chip"
-        sentence = InputError(
-            f"{where}: stage {result.fullest_stage}", what, "use more chips, recompute more or raise the ZeRO stage"
-        )
+        fix = fix or "use more chips, recompute more or raise the ZeRO stage"
+        sentence = InputError(f"{where}: stage {result.fullest_stage}", what, fix)
         typer.echo(str(sentence), err=True)
         raise typer.Exit(EXIT_INFEASIBLE)
 

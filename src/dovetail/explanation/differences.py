@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dovetail.errors import InputError
+from dovetail.explanation.changed_plan import changed_plan, is_even
 from dovetail.plans.declaration import declared
-from dovetail.plans.derive import even_layers
 from dovetail.plans.fields import PlanFields
 from dovetail.plans.overlaps import settled
-from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
+from dovetail.plans.plan import Plan
 from dovetail.plans.plan_file import Task
 from dovetail.plans.runs import check_runs
 from dovetail.plans.write import plan_part
@@ -105,7 +105,7 @@ def _follows(ours: Plan, other: Plan, group: tuple[str, ...]) -> bool:
         case ("layers_per_stage",):
             # a partition into another number of parts comes with that number
             parts = {len(plan.layers_per_stage) for plan in (ours, other)}
-            return len(parts) > 1 or all(_is_even(plan) for plan in (ours, other))
+            return len(parts) > 1 or all(is_even(plan) for plan in (ours, other))
         case ("sequence_parallel",):
             return other.tensor_parallel == 1
         case ("expert_parallel", "expert_tensor_parallel"):
@@ -113,10 +113,6 @@ def _follows(ours: Plan, other: Plan, group: tuple[str, ...]) -> bool:
             return inner and ours.expert_parallel == other.expert_parallel
         case _:
             return False
-
-
-def _is_even(plan: Plan) -> bool:
-    return plan.layers_per_stage == even_layers(len(plan.layers_per_stage), sum(plan.layers_per_stage))
 
 
 def _difference(task: Task, fields: tuple[str, ...], other: Plan, before: Evaluation) -> Difference:
@@ -133,30 +129,11 @@ def _difference(task: Task, fields: tuple[str, ...], other: Plan, before: Evalua
 
 
 def _changed(task: Task, fields: tuple[str, ...], other: Plan) -> Plan:
-    """Our plan with some fields of the other; derived fields are derived anew."""
-    ours = task.plan
-    written = {name: value for name, value in plan_part(ours).items() if name not in fields}
-    written |= {name: value for name, value in plan_part(other).items() if name in fields}
-    free = {"data_parallel"}
-    if ours.zero_group == ours.data_parallel * ours.context_parallel and "zero_group" not in fields:
-        free.add("zero_group")
+    """Our plan with some fields of the other; a partition into as many parts comes with their number."""
+    written = plan_part(other)
+    values: dict[str, Any] = dict.fromkeys(fields) | {name: value for name, value in written.items() if name in fields}
     if {"pipeline_parallel", "virtual_stages"} & set(fields):
-        if len(other.layers_per_stage) == written["pipeline_parallel"] * written["virtual_stages"]:
-            written["layers_per_stage"] = list(other.layers_per_stage)
-        else:
-            free.add("layers_per_stage")
-    elif "layers_per_stage" not in fields and _is_even(ours):
-        free.add("layers_per_stage")
-    if written["tensor_parallel"] == 1:
-        written["sequence_parallel"] = False
-    if ours.expert_tensor_parallel == ours.tensor_parallel and "expert_tensor_parallel" not in fields:
-        free.add("expert_tensor_parallel")
-    if ours.pipeline_schedule in ("1f1b", "interleaved") and "pipeline_schedule" not in fields:
-        free.add("pipeline_schedule")
-    spec = PlanSpec.model_validate({name: value for name, value in written.items() if name not in free})
-    return resolve_plan(
-        spec,
-        chips=task.cluster.chips,
-        global_batch=task.job.global_batch,
-        num_layers=task.job.model.num_layers,
-    )
+        degrees = plan_part(task.plan) | values
+        if len(other.layers_per_stage) == degrees["pipeline_parallel"] * degrees["virtual_stages"]:
+            values["layers_per_stage"] = list(other.layers_per_stage)
+    return changed_plan(task, values)
