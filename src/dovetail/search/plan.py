@@ -15,7 +15,7 @@ from dovetail.models import Job
 from dovetail.plans.plan import Plan
 from dovetail.plans.provenance import question_digests
 from dovetail.plans.runs import check_job, check_runs
-from dovetail.plans.space import BY_BLOCK, Space
+from dovetail.plans.space import Space
 from dovetail.plans.stated_space import stated
 from dovetail.search.answer import Alternative, Answer, Certificate
 from dovetail.search.best_first import BestFirst
@@ -69,15 +69,8 @@ def plan(
         raise InputError("below_s", "cannot be combined with simulate_top", "leave one of them out")
     start, cpu = time.monotonic(), time.process_time()
     space = space or Space()
-    whole = space.resolve(job, cluster, framework)
-    setting = Setting.of(
-        job,
-        cluster,
-        framework,
-        memory_limit_bytes=asked.memory_limit_bytes,
-        offload=whole.offload[0],
-        hides_offload=BY_BLOCK in whole.recompute,
-    )
+    whole, limit = space.resolve(job, cluster, framework), asked.memory_limit_bytes
+    setting = Setting.of_space(job, cluster, framework, whole, memory_limit_bytes=limit)
     answer = _answered(setting, space, asked)
     timing = {"seconds": time.monotonic() - start, "cpu_s": time.process_time() - cpu}
     return replace(answer, timing=timing, memory_limit_bytes=asked.memory_limit_bytes)

@@ -49,15 +49,8 @@ def simulated_plans(
     Of a plan with several partitions the one with the lowest bound is replayed; for the others its bound stays.
     """
     whole = space.resolve(job, cluster, framework)
-    setting = Setting.of(
-        job,
-        cluster,
-        framework,
-        at_least=True,
-        memory_limit_bytes=memory_limit_bytes,
-        offload=whole.offload[0],
-        hides_offload=BY_BLOCK in whole.recompute,
-    )
+    limit = memory_limit_bytes
+    setting = Setting.of_space(job, cluster, framework, whole, at_least=True, memory_limit_bytes=limit)
     progress = BestFirst(setting, whole, time_limit, top=max(top, 2), reporter=reporter).run()
     candidates = [TimedPlan(_lower_bound_s(each, job, cluster), each.plan) for each in progress.leading]
     if not candidates:

@@ -76,6 +76,28 @@ class Setting:
         known = (graph, calibrated.efficiencies, basis, chip, alone, staged)
         return Setting(job, cluster, framework, *known, at_least, memory_limit_bytes, hides_offload)
 
+    @staticmethod
+    def of_space(
+        job: Job,
+        cluster: Cluster,
+        framework: Framework,
+        space: Space,
+        *,
+        at_least: bool = False,
+        memory_limit_bytes: float | None = None,
+    ) -> Setting:
+        """The same for the plans of a resolved space, which all offload the same."""
+        offload, by_block = space.offload[0], BY_BLOCK in space.recompute
+        return Setting.of(
+            job,
+            cluster,
+            framework,
+            at_least=at_least,
+            memory_limit_bytes=memory_limit_bytes,
+            offload=offload,
+            hides_offload=by_block,
+        )
+
     @property
     def classes(self) -> tuple[str, ...]:
         """The layer classes, in the order tables have them: sorted, as memory goes through them."""
