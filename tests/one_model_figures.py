@@ -175,7 +175,8 @@ def changed(value: Any) -> Any:
     if isinstance(value, int | np.integer):
         return value + 1
     if isinstance(value, tuple | list):
-        return type(value)(changed(part) for part in value)
+        parts = [changed(part) for part in value]
+        return type(value)._make(parts) if hasattr(value, "_make") else type(value)(parts)
     if isinstance(value, dict):
         return {name: changed(part) for name, part in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
