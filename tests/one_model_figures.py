@@ -176,7 +176,8 @@ def changed(value: Any) -> Any:
         return value + 1
     if isinstance(value, tuple | list):
         parts = [changed(part) for part in value]
-        return type(value)._make(parts) if hasattr(value, "_make") else type(value)(parts)
+        make: Any = getattr(type(value), "_make", type(value))
+        return make(parts)
     if isinstance(value, dict):
         return {name: changed(part) for name, part in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
