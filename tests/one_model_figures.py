@@ -175,7 +175,9 @@ def changed(value: Any) -> Any:
     if isinstance(value, int | np.integer):
         return value + 1
     if isinstance(value, tuple | list):
-        return type(value)(changed(part) for part in value)
+        parts = [changed(part) for part in value]
+        make: Any = getattr(type(value), "_make", type(value))
+        return make(parts)
     if isinstance(value, dict):
         return {name: changed(part) for name, part in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
