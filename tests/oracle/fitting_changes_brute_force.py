@@ -23,7 +23,7 @@ from dovetail.step.evaluate import evaluate
 
 #: What is changed, in this order.
 THINGS = (
-    "micro_batch", "recompute", "zero_stage", "sequence_parallel", "context_parallel", "tensor_parallel",
+    "micro_batch", "recompute", "zero_stage", "offload", "sequence_parallel", "context_parallel", "tensor_parallel",
     "expert_parallel", "pipeline_parallel", "layers_per_stage",
 )  # fmt: skip
 
@@ -50,10 +50,11 @@ class Measure:
         if key not in self.taken:
             answer = evaluate(plan, task.job, task.cluster, task.framework, energy=False)
             parts = answer.memory_by_stage[answer.fullest_stage]
-            tensors = answer.peak_bytes - parts["context"] - parts["allocator"]
+            inside = answer.peak_bytes - parts["context"] - parts["workspaces"]
             error = task.framework.memory_error.value * math.log(0.98 / 0.02)
-            # predicted · (1 + overhead) is exceeded by so much
-            self.taken[key] = Taken(answer.peak_bytes + tensors * error, answer.peak_bytes, answer.step_time_s)
+            lacking = math.inf if answer.host_bytes > answer.host_limit_bytes else 0.0
+            predicted = answer.peak_bytes + lacking
+            self.taken[key] = Taken(predicted + inside * error, predicted, answer.step_time_s)
         return self.taken[key]
 
 
@@ -99,6 +100,9 @@ def _values(thing: str, task: Task, *, alone: bool) -> list[Fields]:
             return list(_policies(task))
         case "zero_stage":
             return [{thing: n} for n in framework.zero_stages if n > base.zero_stage]
+        case "offload":
+            parts = [p for p in framework.offload if p not in base.offload]
+            return [{thing: t} for n in range(1, len(parts) + 1) for t in combinations(parts, n)]
         case "sequence_parallel":
             on = base.tensor_parallel > 1 and not base.sequence_parallel and framework.sequence_parallel != "never"
             return [{thing: True}] if on else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -120,7 +120,8 @@ class _ChangedPlans:
         if not free or not has_row(plan, task.cluster) or plan.recompute_share < 1:
             return
         for limit in limits:
-            setting = Setting.of(task.job, task.cluster, task.framework, memory_limit_bytes=limit)
+            where = task.job, task.cluster, task.framework
+            setting = Setting.of(*where, memory_limit_bytes=limit, offload=plan.offload)
             solved = partition_setting(setting, plan, by_block=False)
             if solved is not None:
                 values = {"layers_per_stage": solved.evaluation.plan.layers_per_stage}
@@ -204,9 +205,13 @@ class _TimedPlans:
         degrees = [stage_plan(plan) for plan in plans]
         several = {d for d, plan in zip(degrees, plans, strict=True) if _policy(plan) != _policy(task.plan)}
         with_several = np.array([each in several for each in degrees], np.bool_)
-        for members in (tabled & with_several, tabled & ~with_several):
+        groups = [with_several & tabled, ~with_several & tabled]
+        # what is offloaded is the same for all of a table
+        offload = dict.fromkeys(plan.offload for plan in plans)
+        for held, group in product(offload, groups):
+            members = group & np.array([plan.offload == held for plan in plans], np.bool_)
             if members.any():
-                setting = Setting.of(task.job, task.cluster, task.framework)
+                setting = Setting.of(task.job, task.cluster, task.framework, offload=held)
                 rows = PlanRows([plans[i] for i in np.flatnonzero(members).tolist()], setting)
                 self.peak_bytes[members], self.least_s[members] = rows.peak_bytes, rows.least_s
                 self._tables.append((rows, members, np.cumsum(members) - 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 from dovetail.plans.derive import even_layers
@@ -85,6 +86,15 @@ def _partition(task: Task, space: Space, changed: Values) -> Iterator[dict[str, 
     yield from ({"layers_per_stage": layers} for layers in partitions if layers != own)
 
 
+def _offload(task: Task, space: Space, _: Values) -> Iterator[dict[str, Any]]:
+    """What hosts can hold besides what they do."""
+    del space
+    own, parts = set(task.plan.offload), task.framework.offload
+    for together in (part for n in range(1, len(parts) + 1) for part in combinations(parts, n)):
+        if own < set(together):
+            yield {"offload": together}
+
+
 def _recompute_words(plan: Plan) -> str:
     if isinstance(plan.recompute, tuple):
         return f"recompute of {' + '.join(plan.recompute)}"
@@ -98,6 +108,7 @@ KINDS: Mapping[str, ChangeKind] = {
     "micro_batch": ChangeKind(_smaller("micro_batch"), lambda p: f"micro-batch {p.micro_batch}"),
     "recompute": ChangeKind(_recompute, _recompute_words),
     "zero_stage": ChangeKind(_larger("zero_stage"), lambda p: f"ZeRO stage {p.zero_stage}"),
+    "offload": ChangeKind(_offload, lambda p: f"offload of {' and '.join(p.offload)}"),
     "sequence_parallel": ChangeKind(_sequence_parallel, lambda _: "sequence parallel"),
     "context_parallel": ChangeKind(
         _larger("context_parallel", "context_kind"), lambda p: f"context parallel {p.context_parallel}", moves=True
