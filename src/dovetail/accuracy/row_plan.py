@@ -52,6 +52,7 @@ def read_plan(row: TableRow, job: Job, cluster: Cluster, framework: str) -> tupl
         "recompute": recompute.choice,
         "recompute_share": recompute.share,
         "layers_per_stage": layers_per_stage(job.model.num_layers, p * v, framework),
+        "offload": ["activations"] if any(each.activations == "host" for each in configurations_of(row)) else [],
         **overlap_fields(framework, row),
     }
     spec = validate(PlanSpec, document, "plan")

@@ -178,6 +178,8 @@ def _check_modelled(row: TableRow, *, time: bool) -> None:
     """Refuses runs of which state leaves the chip; of outcomes only where no configuration says what stays."""
     if _offloads(row) and (time or not says(row, "offload")):
         raise InputError("offload", f"is {quoted(row.text('offload'))}", "runs that offload state are left out")
+    if "tiled mlp" in row.text("memory_features").casefold():
+        raise InputError("memory_features", "has a tiled MLP", "runs that compute a layer in tiles are left out")
     if row.text("train_kind").casefold() == "adapter":
         raise InputError("train_kind", "is adapter", "it should be full, lora or qlora")
 

@@ -53,6 +53,8 @@ class Recompute:
 
     def mixed(self, other: Recompute, share: float) -> Recompute:
         """The mean layer where a share of the layers does this and the rest the other."""
+        if share == 1:
+            return self
         mine, others = self.added_collective_s, other.added_collective_s
         none = np.zeros(())
         return Recompute(
