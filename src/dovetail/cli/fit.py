@@ -156,9 +156,10 @@ def _print_sizes(title: str, sizes: list[FittingSize], column: Literal["micro_ba
             each.recompute,
             f"{getattr(each, column):,}",
             bytes_text(each.evaluation.peak_bytes),
+            f"{each.evaluation.fit_probability:.1%}",
             " ".join(filter(None, (large_degrees(each.evaluation.plan), zero_words(each.evaluation.plan)))),
         ]
         for each in sizes
     ]
     names = {"micro_batch": "micro-batch", "seq_len": "sequence"}
-    print_table(["chips", "recompute", names[column], "memory", "plan"], rows)
+    print_table(["chips", "recompute", names[column], "memory", "P(fits)", "plan"], rows)

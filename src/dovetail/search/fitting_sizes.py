@@ -182,12 +182,15 @@ def fitting_sizes(question: SizeQuestion, counts: Sequence[int], longest: int) -
     """Of each number of chips and recompute policy the largest micro-batch, and the longest sequence at micro-batch 1.
 
     Micro-batches are powers of two at the job's sequence length; sequences double from it up to `longest`. Of several
-    plans it is the one with the lowest bound of its step time.
+    plans it is the one with the lowest bound of its step time. Where one micro-batch of the job's sequences is all that
+    fits, that is both.
     """
     found: list[FittingSize] = []
     for chips in _nested(counts):
         largest = _largest(question, chips, question.job.seq_len, [2**power for power in range(MOST_DOUBLINGS)])
-        found += largest + _longest(question, largest, longest)
+        told = {(each.chips, each.recompute, each.micro_batch, each.seq_len) for each in largest}
+        longer = _longest(question, largest, longest)
+        found += largest + [each for each in longer if (each.chips, each.recompute, 1, each.seq_len) not in told]
     return sorted(found, key=lambda each: (each.chips, POLICIES.index(each.recompute), each.seq_len))
 
 
