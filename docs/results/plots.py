@@ -139,6 +139,18 @@ def tmac_mappings() -> str:
     return bars("Others against free layouts, 70 GB a die, 2 TB/s", rows, names, "how much longer a step takes")
 
 
+def fit_reliability() -> str:
+    """How often runs fitted, by P(fits)."""
+    bins, *_ = tables("fit", "P(fits)")
+    rows = [
+        Bars(f"{each['P(fits)']}, {each['runs']} runs", (fraction(each["mean P(fits)"]), fraction(each["fitted"])))
+        for each in bins
+    ]
+    return bars(
+        "Runs that fitted, by P(fits)", rows, ("predicted", "fitted"), "equal bars: P(fits) is how often runs fit"
+    )
+
+
 def layout_search() -> str:
     """How many seeds miss the optimum."""
     (blocks,) = tables("layout-search", "layer")
@@ -166,6 +178,7 @@ PLOTS: dict[str, Callable[[], str]] = {
     "wafer-faults-throughput": wafer_faults,
     "tmac-mappings": tmac_mappings,
     "layout-search": layout_search,
+    "fit-reliability": fit_reliability,
 }
 
 
