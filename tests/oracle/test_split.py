@@ -103,7 +103,8 @@ def test_every_exchange_is_made():
 def test_only_what_must_stay_whole_does():
     whole = {}
     for outcome, kind, function, dim in findings():
-        if outcome is Outcome.WHOLE:
+        # rows and columns of Muon's matrices have a test of their own
+        if outcome is Outcome.WHOLE and function != "muon":
             whole.setdefault((kind, function.partition(".grad")[0]), set()).add(dim)
     assert whole == WHOLE
 

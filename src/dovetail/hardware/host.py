@@ -20,8 +20,7 @@ class Host:
     bytes: float = 2e12
     """memory of one host"""
     bytes_per_s: float = 200e9
-    """that an optimizer reaches on it: CPU Adam streams 1 to 10 billion parameters of a DGX-2 at 120 to 140 GB/s (Ren
-    et al. 2021, table 4), and newer hosts have twice the channels"""
+    """that an optimizer reaches on it; assumed, about half of what the channels of two CPUs have"""
     chips: int = 8
     """that share one host"""
 
