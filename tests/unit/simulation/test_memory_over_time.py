@@ -109,10 +109,12 @@ def fullest_moments(case: Case) -> list[float]:
 
 
 def always_there(parts: dict[str, float]) -> tuple[float, float]:
-    """Of the model's bytes those of the whole step, and by how much all tensors are more in the allocator."""
-    tensors = sum(parts.values()) - parts["allocator"] - parts["context"]
-    overhead = 1 + parts["allocator"] / tensors
-    return sum(parts[name] for name in ALWAYS) * overhead + parts["context"], overhead
+    """Of the model's bytes those of the whole step, and by how much tensors of layers are more in the allocator."""
+    state = sum(parts.get(name, 0.0) for name in (*ALWAYS, "optimizer step", "gathered weights"))
+    outside = parts["context"] + parts["workspaces"]
+    of_layers = sum(parts.values()) - parts["allocator"] - outside - state
+    overhead = 1 + (parts["allocator"] / of_layers if of_layers else 0.0)
+    return sum(parts[name] for name in ALWAYS) + outside, overhead
 
 
 def one_chunk_a_stage(case: Case) -> bool:

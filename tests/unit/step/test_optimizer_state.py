@@ -82,8 +82,9 @@ def test_muon_keeps_as_many_states_as_torch(stages, zero_stage):
     torch.manual_seed(0)
     blocks = [Block() for _ in range(LAYERS)]
     tables = [nn.Embedding(VOCAB, HIDDEN), nn.Linear(HIDDEN, VOCAB, bias=False), nn.RMSNorm(HIDDEN)]
-    matrices = [each.weight for block in blocks for each in block.matrices]
-    others = [each.weight for each in (*tables, *(norm for block in blocks for norm in block.norms))]
+    matrices = [weight for block in blocks for each in block.matrices for weight in each.parameters()]
+    norms = [norm for block in blocks for norm in block.norms]
+    others = [weight for each in (*tables, *norms) for weight in each.parameters()]
     states = elements_of_state(torch.optim.Muon(matrices)) + elements_of_state(torch.optim.AdamW(others))
     task = asked("muon", chips=6, batch=48, pipeline_parallel=stages, zero_stage=zero_stage)
     parameters = sum(weight.numel() for weight in (*matrices, *others))
