@@ -41,7 +41,7 @@ def evaluated(task: Task) -> Evaluation:
 
 def tensors(result: Evaluation) -> float:
     parts = result.memory_by_stage[result.fullest_stage]
-    return sum(size for name, size in parts.items() if name not in ("allocator", "context"))
+    return sum(size for name, size in parts.items() if name not in ("allocator", "workspaces", "context"))
 
 
 def peak(events: Sequence[Event]) -> int:

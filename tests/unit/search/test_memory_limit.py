@@ -48,7 +48,7 @@ def quantile(framework: Framework, risk: float) -> float:
 
 @pytest.mark.parametrize("risk", [0.001, 0.02, 0.3, 0.5])
 def test_the_limit_is_where_the_error_of_the_risk_fills_the_chip(risk):
-    chip, outside = hardware.chip("h100-sxm"), MEGATRON.context_bytes.value + MEGATRON.collective_buffer_bytes.value
+    chip, outside = hardware.chip("h100-sxm"), MEGATRON.outside_bytes
     predicted = (chip.usable_bytes - outside) / (1 + quantile(MEGATRON, risk)) + outside
     assert memory_limit(chip, MEGATRON, fit_risk=risk) == pytest.approx(predicted, rel=1e-9)
     fits = fit_probability(predicted, outside, chip.usable_bytes, MEGATRON.memory_error.value)

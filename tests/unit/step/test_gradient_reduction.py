@@ -99,10 +99,10 @@ def facts(name: str, precision: Precision = "bf16", **options: Any) -> Any:
 
 def test_megatrons_sharded_gradients_travel_in_bf16_and_accumulate_in_float32():
     found = facts("megatron")
-    assert (found.sharded_reduction_bytes, found.parameter_bytes.gradient) == (2, 4)
+    assert (found.sharded_reduction_bytes, found.stored_bytes.gradient) == (2, 4)
     # where nothing else is said they travel as they are accumulated
     for name in ("torchtitan", "deepspeed", "maxtext"):
-        assert facts(name).sharded_reduction_bytes == facts(name).parameter_bytes.gradient
+        assert facts(name).sharded_reduction_bytes == facts(name).stored_bytes.gradient
 
 
 def test_deepspeeds_pipeline_reduces_what_it_accumulates_in_float32():
@@ -110,7 +110,7 @@ def test_deepspeeds_pipeline_reduces_what_it_accumulates_in_float32():
     assert facts("deepspeed", stages=2).reduction_bytes == 4
     for name in ("megatron", "torchtitan", "maxtext", "ideal"):
         alone, pipelined = (facts(name, stages=stages) for stages in (1, 4))
-        assert alone.reduction_bytes == pipelined.reduction_bytes == alone.parameter_bytes.gradient
+        assert alone.reduction_bytes == pipelined.reduction_bytes == alone.stored_bytes.gradient
 
 
 def test_fp8_weights_are_gathered_as_they_are_kept():
