@@ -151,10 +151,9 @@ def _timed(answer: Answer, knob: Knob) -> Timed:
 
 def _memory_range(answer: Answer, peaks: dict[Plan, float]) -> StaysBest:
     """Seconds do not depend on capacity: the plan must fit, and no faster one that needs more may."""
-    capacity = answer.limit_bytes
-    fullest = answer.best.peak_bytes / capacity
+    fullest = answer.memory_factor(answer.best.peak_bytes)
     nearest = min(peaks, key=lambda plan: peaks[plan], default=None)
-    high = MOST if nearest is None else min(MOST, peaks[nearest] / capacity)
+    high = MOST if nearest is None else min(MOST, answer.memory_factor(peaks[nearest]))
     return StaysBest(CAPACITY, max(LOWEST, fullest), high, None, nearest, low_unfit=fullest > LOWEST)
 
 

@@ -9,6 +9,7 @@ from dovetail.hardware import Cluster
 from dovetail.plans.plan import Plan
 from dovetail.search.answer import Answer
 from dovetail.search.plan import plan as search
+from dovetail.step.capacity import memory_limit
 
 #: The largest change that is tried, and how closely the least memory is told.
 MOST, CLOSE = 64, 0.01
@@ -81,7 +82,7 @@ def _more_memory(answer: Answer, time_limit_s: float | None) -> SmallestFix | st
         return _searched(answer, with_memory(answer.cluster, factor), time_limit_s)
 
     def needed(fitting: Answer) -> float:
-        return fitting.best.peak_bytes / capacity
+        return answer.memory_factor(fitting.best.peak_bytes)
 
     too_small, proven, fitting = 1.0, True, None
     while fitting is None and too_small < MOST:
@@ -99,7 +100,9 @@ def _more_memory(answer: Answer, time_limit_s: float | None) -> SmallestFix | st
             fitting = other
         else:
             too_small, proven = middle, proven and other.certificate.status == "infeasible"
-    after, too_little = needed(fitting) * capacity, too_small * capacity if proven else None
+    small = with_memory(answer.cluster, too_small)
+    too_little = memory_limit(small.chip, answer.framework, answer.limit_on(small)) if proven else None
+    after = fitting.best.peak_bytes
     return SmallestFix(MEMORY, capacity, after, fitting.plan, fitting.step_time_s, too_little, proven)
 
 

@@ -11,7 +11,7 @@ from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.plans.plan import Plan
 from dovetail.plans.space import Space
-from dovetail.step.capacity import memory_limit
+from dovetail.step.capacity import memory_limit, usable_for
 from dovetail.step.evaluate import Evaluation
 
 
@@ -101,6 +101,12 @@ class Answer:
             return None
         usable = cluster.chip.usable_bytes
         return min(self.memory_limit_bytes * (usable / self.cluster.chip.usable_bytes), usable)
+
+    def memory_factor(self, peak_bytes: float) -> float:
+        """How many times their memory chips need for plans that take so many bytes."""
+        if self.memory_limit_bytes is not None:
+            return peak_bytes / self.memory_limit_bytes
+        return usable_for(peak_bytes, self.framework) / self.cluster.chip.usable_bytes
 
     @property
     def fastest(self) -> Evaluation:

@@ -30,8 +30,19 @@ def memory_limit(
     """
     if asked_bytes is not None:
         return asked_bytes
-    outside, exceeded = framework.outside_bytes, framework.memory_error.value * math.log((1 - fit_risk) / fit_risk)
+    outside, exceeded = framework.outside_bytes, _exceeded(framework, fit_risk)
     return min(outside + (chip.usable_bytes - outside) / (1 + exceeded), chip.usable_bytes)
+
+
+def usable_for(predicted_bytes: float, framework: Framework, fit_risk: float = FIT_RISK) -> float:
+    """Usable bytes of a chip with which so many predicted ones keep the risk: the inverse of `memory_limit`."""
+    outside, exceeded = framework.outside_bytes, _exceeded(framework, fit_risk)
+    return max(outside + (predicted_bytes - outside) * (1 + exceeded), predicted_bytes)
+
+
+def _exceeded(framework: Framework, fit_risk: float) -> float:
+    """The error that only a part `fit_risk` of runs exceeds."""
+    return framework.memory_error.value * math.log((1 - fit_risk) / fit_risk)
 
 
 def fit_probability(predicted_bytes: float, outside_bytes: float, usable_bytes: float, error: float) -> float:

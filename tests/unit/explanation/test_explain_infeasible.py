@@ -41,7 +41,7 @@ def test_memory_is_the_least_that_does(answer, found):
     assert memory.before == capacity
 
     def with_bytes(held: float):
-        return plan(answer.job, with_memory(answer.cluster, held / capacity), "megatron", space=SPACE)
+        return plan(answer.job, with_memory(answer.cluster, answer.memory_factor(held)), "megatron", space=SPACE)
 
     enough = with_bytes(memory.after * (1 + 1e-9))
     assert enough.step_time_s <= memory.step_time_s * (1 + 1e-9)

@@ -13,7 +13,7 @@ from dovetail.hardware import Cluster
 from dovetail.models import Job
 from dovetail.plans.space import BY_BLOCK, Space
 from dovetail.search import TIE_MARGIN, plan
-from dovetail.step.capacity import fit_probability, memory_limit
+from dovetail.step.capacity import fit_probability, memory_limit, usable_for
 from dovetail.step.evaluate import evaluate
 from dovetail.step.layer_tables import Setting
 from dovetail.units import bytes_text
@@ -51,6 +51,7 @@ def test_the_limit_is_where_the_error_of_the_risk_fills_the_chip(risk):
     chip, outside = hardware.chip("h100-sxm"), MEGATRON.outside_bytes
     predicted = (chip.usable_bytes - outside) / (1 + quantile(MEGATRON, risk)) + outside
     assert memory_limit(chip, MEGATRON, fit_risk=risk) == pytest.approx(predicted, rel=1e-9)
+    assert usable_for(predicted, MEGATRON, risk) == pytest.approx(chip.usable_bytes, rel=1e-9)
     fits = fit_probability(predicted, outside, chip.usable_bytes, MEGATRON.memory_error.value)
     assert fits == pytest.approx(1 - risk)
 
