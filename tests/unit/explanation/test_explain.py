@@ -30,7 +30,7 @@ SPACE = Space(
 
 @pytest.fixture(scope="module")
 def answer():
-    job = Job(models.load("llama-3.1-8b"), 8192, 64)
+    job = Job(models.load("llama-3.1-8b"), 8192, 32)
     return plan(job, hardware.cluster("h100-sxm", 16), "megatron", space=replace(SPACE, pipeline_parallel=(2, 4)))
 
 
