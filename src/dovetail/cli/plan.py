@@ -58,6 +58,7 @@ _LORA = "Train adapters of this rank beside frozen weights (LoRA); default: trai
 _QLORA = "With --lora: store the frozen weights of linear layers in 4 bits (QLoRA)."
 _TARGETS = "Linear layers with adapters: some of q, k, v, o, gate, up, down, or all; default: q,k,v,o."
 _FRAMEWORK = "Framework that runs the plan; default: megatron."
+_OBJECTIVE = "What to minimise over numbers of chips."
 _MODEL = "A model of the catalogue, a model file, a config.json or its folder, or a Hugging Face id."
 
 
@@ -89,9 +90,7 @@ def plan(
     out: Annotated[Path | None, typer.Option("--out", help="Write the plan file here (YAML).")] = None,
     force: Annotated[bool, typer.Option("--force", help="Allow --out to overwrite a file.")] = False,
     tokens: Annotated[str | None, typer.Option("--tokens", help="Tokens to train on, e.g. 15T or 1.5e12.")] = None,
-    objective: Annotated[
-        Objective | None, typer.Option("--objective", help="What to minimise over numbers of chips.")
-    ] = None,
+    objective: Annotated[Objective | None, typer.Option("--objective", help=_OBJECTIVE)] = None,
     price: Annotated[float | None, typer.Option("--price-per-chip-hour", help="In USD; default: the chip's.")] = None,
     simulate_top: Annotated[int, typer.Option("--simulate-top", min=0, max=1000, help=_SIMULATE)] = 0,
     strategy: Annotated[Strategy, typer.Option("--strategy", help=_STRATEGY)] = "named",

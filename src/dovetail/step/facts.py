@@ -181,8 +181,7 @@ def facts_of(
 
     `store` says which state is off the wafer, `offload` what hosts have; weights are then updated there.
     """
-    overheads = overheads or overheads_of(framework)
-    on = overlapped or framework_overlaps(framework, stages)
+    overheads, on = overheads or overheads_of(framework), overlapped or framework_overlaps(framework, stages)
     whole = framework.state_bytes(job.precision)
     adds_gradients = "optimizer" in offload and framework.gradients_to_host
     elsewhere = {*store, *offload, *(("gradients",) if adds_gradients else ())}
@@ -205,8 +204,7 @@ def facts_of(
         ),
         # gradients are read for their norm and again for the update; the state is read and written, weights written
         update_bytes=0.0 if "optimizer" in elsewhere else 2 * state.gradients + 2 * sizes.optimizer + state.weights,
-        context_bytes=framework.outside_bytes
-        + max((STAGING_BYTES if "optimizer" in offload else 0.0) - framework.collective_buffer_bytes.value, 0.0),
+        context_bytes=_outside_bytes(framework, offload),
         workspace_bytes=framework.workspace_bytes.value,
         allocator_overhead=framework.allocator_overhead.value,
         memory_error=framework.memory_error.value,
@@ -233,6 +231,12 @@ def facts_of(
 def _reduction_bytes(state: StateBytes, stages: int) -> float:
     """What a pipeline accumulates besides the gradients of a micro-batch is what it reduces."""
     return state.pipeline_gradients - state.gradients if stages > 1 and state.pipeline_gradients else state.gradients
+
+
+def _outside_bytes(framework: Framework, offload: tuple[str, ...]) -> float:
+    """Device memory besides the model's tensors: where the host updates, at least a buffer for what it exchanges."""
+    staging = STAGING_BYTES if "optimizer" in offload else 0.0
+    return framework.outside_bytes + max(staging - framework.collective_buffer_bytes.value, 0.0)
 
 
 def _saving(framework: Framework, state: StateBytes, job: Job, *, offloads: bool) -> Saving:
