@@ -31,7 +31,7 @@ def test_tokens_per_step_are_sequences_times_their_length(seq_len, global_batch)
 @pytest.mark.parametrize(("precision", "width"), [("bf16", 2), ("fp16", 2), ("fp8", 2), ("fp4", 2), ("fp32", 4)])
 def test_only_the_compute_element_follows_the_precision(precision, width):
     widths = job(precision=precision).element_bytes()
-    assert widths == {Element.COMPUTE: width, Element.FLOAT32: 4, Element.BYTE: 1, Element.INT64: 8}
+    assert widths == {Element.COMPUTE: width, Element.FLOAT32: 4, Element.BYTE: 1, Element.INT64: 8, Element.NF4: 1}
     assert set(widths) == set(Element)
 
 
