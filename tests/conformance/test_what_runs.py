@@ -217,7 +217,9 @@ def accepted(question: Asked, plan: Plan, target: str) -> tuple[dict[str, bool],
         "plan": plan_part(plan),
     }
     answers: dict[str, bool] = {}
-    coverage = covers(plan, question.job, question.cluster, question.framework)
+    # what is offloaded is in a space that asks for it
+    asked = Space(offload=(plan.offload,)) if plan.offload else None
+    coverage = covers(plan, question.job, question.cluster, question.framework, asked)
     answers["space"], said = coverage.covered, coverage.reason or ""
     try:
         assert task_of(document, "plan").plan == plan

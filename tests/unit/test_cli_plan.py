@@ -435,8 +435,8 @@ def test_every_field_of_a_space_can_be_fixed(config):
     whole = Space().resolve(job, cluster, framework)
     for field in fields(Space):
         values = getattr(whole, field.name)
-        if values == (None,):
-            continue  # left to the framework: tests of overlaps fix these
+        if values in ((None,), ((),)):
+            continue  # left to the framework, or nothing unless asked for: other tests fix these
         values = (values,) if isinstance(values, str) else values
         texts = ["+".join(value) if isinstance(value, tuple) else str(value) for value in values]
         space = within(narrowed([f"{field.name}={','.join(texts)}"]), job, cluster, framework)
