@@ -90,7 +90,9 @@ def memory_over_time(
                 case WorkKind.BACKWARD:
                     changes += [(at_s, chunk.gradient), (until_s, -chunk.gradient - chunk.saved)]
                     if late:
-                        last = max(sum(phases[when].values()) for when in AT_THE_END if when in phases) - always
+                        # without sharding the end of the backward adds nothing to its gradients
+                        ends = [sum(phases[when].values()) for when in AT_THE_END if when in phases]
+                        last = max(ends, default=always + gradients) - always
                         last_s = at_s + LATE * (until_s - at_s)
                         changes += [(last_s, last - chunk.gradient - chunk.saved)]
                         changes += [(until_s, gradients - last + chunk.gradient + chunk.saved)]
