@@ -90,6 +90,7 @@ def memory_over_time(
                 case WorkKind.BACKWARD:
                     changes += [(at_s, chunk.gradient), (until_s, -chunk.gradient - chunk.saved)]
                     if late:
+                        # without sharding the end of the backward adds nothing to its gradients
                         ends = [sum(phases[when].values()) for when in AT_THE_END if when in phases]
                         last = max(ends, default=always + gradients) - always
                         last_s = at_s + LATE * (until_s - at_s)

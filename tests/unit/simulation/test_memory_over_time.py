@@ -12,7 +12,7 @@ import pytest
 from dovetail.cost.calibration import calibration
 from dovetail.pipeline import PipelineSchedule, WorkKind, work_order
 from dovetail.plans.plan import Plan
-from dovetail.plans.plan_file import Task
+from dovetail.plans.plan_file import Task, task_of
 from dovetail.profile import LayerProfile
 from dovetail.simulation.memory_over_time import MemoryOverTime
 from dovetail.simulation.simulate import Simulation, simulate
@@ -127,6 +127,12 @@ def late_gradients(case: Case) -> bool:
     return case.task.framework.gradients == "computed" and plan.num_microbatches == plan.pipeline_parallel == 1
 
 
+def late_gradients(case: Case) -> bool:
+    """Whether gradients come with the backward of their layer."""
+    plan = case.task.plan
+    return case.task.framework.gradients == "computed" and plan.num_microbatches == plan.pipeline_parallel == 1
+
+
 def one_chunk_a_stage(case: Case) -> bool:
     return case.step.pipeline.schedule not in (PipelineSchedule.INTERLEAVED, PipelineSchedule.DUAL_PIPE)
 
@@ -179,6 +185,22 @@ def test_peaks_are_those_of_the_model(cases):
 def test_memory_ends_where_it_began_and_is_never_less(cases):
     for case in cases:
         check_ends(case)
+
+
+def test_without_sharding_gradients_of_one_micro_batch_come_with_its_backward():
+    document = {
+        "job": {"model": "llama-3.2-1b", "seq_len": 2048, "global_batch": 8},
+        "cluster": {"chip": "h100-sxm", "chips": 8, "framework": "torchtitan"},
+        "plan": {"data_parallel": 8, "zero_stage": 0, "micro_batch": 1},
+    }
+    case = case_of(task_of(document, "plan.yaml"))
+    (memory,), (update,) = case.simulation.memory, case.update
+    assert late_gradients(case)
+    assert update["gradients"] == pytest.approx(4 * case.task.job.graph().parameters())
+    # none at the loss, all of them at the end
+    assert memory.bytes[-1] - memory.bytes[0] <= update["gradients"] * (1 + update["allocator"] / update["gradients"])
+    assert memory.peak_bytes == pytest.approx(sum(case.model[0].values()), rel=0.02)
+    check_ends(case)
 
 
 @pytest.mark.slow
