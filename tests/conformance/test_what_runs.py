@@ -102,7 +102,9 @@ def _likely(question: Asked, fields: Mapping[str, Any], draw: random.Random) -> 
         likely |= {"tensor_parallel": question.cluster.chips, "context_parallel": 1, "pipeline_parallel": 1}
     if fields["pipeline_parallel"] == question.cluster.chips:
         likely |= {"tensor_parallel": 1, "context_parallel": 1, "expert_parallel": 1}
-        return likely | {"virtual_stages": 1, "pipeline_schedule": question.space.pipeline_schedule[0]}
+        return likely | {"virtual_stages": 1, "pipeline_schedule": question.space.pipeline_schedule[0], "offload": ()}
+    if fields["offload"]:
+        return likely | {"pipeline_parallel": 1, "virtual_stages": 1, "recompute_share": 1.0}
     chunks, stages = fields["virtual_stages"], question.space.pipeline_parallel
     if chunks > 1:
         held = [p for p in stages if p > 1 and p * chunks <= question.job.model.num_layers + 2]

@@ -31,12 +31,12 @@ WRITTEN: dict[str, Any] = {
     "hardware": {
         "base": "h100-sxm",
         "vary": {
-            "hbm_stacks": [2, 5],
+            "hbm_stacks": [3, 5],
             "link_ports": [6, 18],
             "tensor_cores": [264, 528],
             "clock_hz": ["1.2 GHz", "1.5 GHz", "1.8 GHz"],
         },
-        "limits": ["hbm_stacks > 2 or clock_hz < 1.7 * GHz"],
+        "limits": ["hbm_stacks > 3 or clock_hz < 1.7 * GHz"],
     },
     "cluster": {"chips": [16, 32], "framework": "megatron"},
     "plans": {

@@ -24,7 +24,7 @@ STUDY: dict[str, Any] = {
     "jobs": [{"model": "gpt2-1.5b", "seq_len": 1024, "global_batch": 64}],
     "hardware": {
         "base": "h100-sxm",
-        "vary": {"hbm_stacks": [2, 5], "tensor_cores": [264, 528], "clock_hz": ["1.2 GHz", "1.5 GHz", "1.8 GHz"]},
+        "vary": {"hbm_stacks": [3, 5], "tensor_cores": [264, 528], "clock_hz": ["1.2 GHz", "1.5 GHz", "1.8 GHz"]},
     },
     "cluster": {"chips": [16, 32], "framework": "megatron"},
     "plans": {
