@@ -127,12 +127,6 @@ def late_gradients(case: Case) -> bool:
     return case.task.framework.gradients == "computed" and plan.num_microbatches == plan.pipeline_parallel == 1
 
 
-def late_gradients(case: Case) -> bool:
-    """Whether gradients come with the backward of their layer."""
-    plan = case.task.plan
-    return case.task.framework.gradients == "computed" and plan.num_microbatches == plan.pipeline_parallel == 1
-
-
 def one_chunk_a_stage(case: Case) -> bool:
     return case.step.pipeline.schedule not in (PipelineSchedule.INTERLEAVED, PipelineSchedule.DUAL_PIPE)
 
