@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dovetail.search import Answer
     from dovetail.search.request import SearchKeywords
     from dovetail.simulation import Simulation
-    from dovetail.step.evaluate import Evaluation
+    from dovetail.step.evaluation import Evaluation
 
 #: What `export` writes besides launch files: a simulated step for ui.perfetto.dev.
 PERFETTO = "perfetto"

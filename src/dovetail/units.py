@@ -101,11 +101,11 @@ def percent_text(part: float) -> str:
 
 
 def probability_text(probability: float) -> str:
-    """A probability in per cent, never rounded to what is sure."""
+    """A probability in per cent, never rounded to what is sure; 0 is."""
     if 0.001 <= probability <= 0.999:
         return f"{100 * probability:.1f} %"
-    if probability in (0.0, 1.0):
-        return f"{100 * probability:.0f} %"
+    if probability == 0:
+        return "0 %"
     return "more than 99.9 %" if probability > 0.5 else "less than 0.1 %"
 
 

@@ -42,7 +42,8 @@ from dovetail.plans.plan import Plan
 from dovetail.plans.stage_tiles import check_wafer, damage, handover
 from dovetail.plans.wafer_part import STORE_CHOICES, Loan, StageTile, Stored, WaferPart
 from dovetail.plans.wafer_tiles import wafer_shape
-from dovetail.step.evaluate import Evaluation, evaluate
+from dovetail.step.evaluate import evaluate
+from dovetail.step.evaluation import Evaluation
 
 FRAMEWORK = frameworks.load("wafer")
 SCHEDULES = ("1f1b", "zb_h1")

@@ -23,7 +23,8 @@ from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
 from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
 from dovetail.plans.runs import check_runs
 from dovetail.plans.space import Space
-from dovetail.step.evaluate import Evaluation, evaluate
+from dovetail.step.evaluate import evaluate
+from dovetail.step.evaluation import Evaluation
 
 #: Some fields of a plan by name.
 Fields = dict[str, Any]

@@ -14,7 +14,8 @@ from dovetail.hardware.host import Host
 from dovetail.models import Job
 from dovetail.plans.space import Space
 from dovetail.search import plan
-from dovetail.step.evaluate import Evaluation, evaluate
+from dovetail.step.evaluate import evaluate
+from dovetail.step.evaluation import Evaluation
 
 #: Every plan is evaluated: spaces are small in CI, larger on command.
 FEW_PLANS, MANY_PLANS = 300, 2000
@@ -97,6 +98,22 @@ def test_the_search_with_other_state_gives_the_best_of_all_plans(seed):
     [*product(SEEDS_OF_STATE, OFFLOADS), pytest.param(41, OFFLOADS[-1], marks=pytest.mark.slow)],
 )
 def test_the_search_with_hosts_gives_the_best_of_all_plans(seed, offload):
+    check(with_hosts(seed, offload))
+
+
+@pytest.mark.parametrize(("seed", "offload"), [(3, ("activations",)), (12, OFFLOADS[1])])
+def test_the_search_with_small_hosts_gives_the_best_of_all_plans(seed, offload):
+    asked = with_hosts(seed, offload)
+    where = (asked.job, asked.cluster, asked.framework)
+    needed = sorted(evaluate(one, *where, energy=False).host_bytes for one in every_plan(*where, asked.space))
+    host = asked.cluster.chip.host
+    small = replace(host, bytes=needed[len(needed) // 3] * min(host.chips, asked.cluster.chips))
+    assert small.chip_bytes(asked.cluster.chips) < needed[-1]
+    cluster = replace(asked.cluster, chip=replace(asked.cluster.chip, host=small))
+    check(replace(asked, cluster=cluster))
+
+
+def with_hosts(seed: int, offload: tuple[str, ...]) -> PlanJob:
     asked = random_plan_job(seed, FEW_PLANS)
     adds_gradients = seed % 2 == 0
     framework = replace(
@@ -105,7 +122,7 @@ def test_the_search_with_hosts_gives_the_best_of_all_plans(seed, offload):
     # a link so slow that what goes over it is seen
     chip = replace(asked.cluster.chip, host=Host(link_bytes_per_s=2e9, bytes=1e12, bytes_per_s=50e9, chips=4))
     cluster, space = replace(asked.cluster, chip=chip), replace(asked.space, offload=(offload,))
-    check(replace(asked, framework=framework, cluster=cluster, space=space))
+    return replace(asked, framework=framework, cluster=cluster, space=space)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -15,7 +15,9 @@ from dovetail.accuracy.predict import UNSEEN, fullest_bytes
 from dovetail.accuracy.rows import MeasuredOutcome, Refusal
 from dovetail.arrays import Floats
 from dovetail.errors import InputError
-from dovetail.step.evaluate import Evaluation, evaluate
+from dovetail.step.capacity import FIT_RISK
+from dovetail.step.evaluate import evaluate
+from dovetail.step.evaluation import Evaluation
 
 #: Margins beyond this are of runs read wrongly, or easy: a fit of the error takes no more of them.
 FURTHEST = 0.3
@@ -57,6 +59,14 @@ class ReliabilityBin:
 
 
 @dataclass(frozen=True, slots=True)
+class WithinRisk:
+    """Runs of plans that a search takes at its usual risk, and how many ran out of memory."""
+
+    rows: int
+    oom: int
+
+
+@dataclass(frozen=True, slots=True)
 class FitScore:
     """How often P(fits) ≥ 0.5 was right, the run's family left out."""
 
@@ -75,6 +85,7 @@ class FitScore:
     memory: Mapping[str, Errors]
     """errors of peak memory by kind of measurement"""
     reliability: tuple[ReliabilityBin, ...]
+    within_risk: WithinRisk
     error: float
     """scale of the logistic error over all families"""
     by_family: Mapping[str, Mapping[Literal["rows", "fits_called_oom", "oom_called_fits"], int]]
@@ -110,6 +121,7 @@ def score_outcomes(answers: Iterable[PredictedOutcome | Refusal]) -> FitScore | 
         macro_oom_called_fits=_macro(by_family.values(), of=False),
         memory=_memory(predicted),
         reliability=_reliability(predicted),
+        within_risk=_within_risk(predicted),
         error=_fitted(predicted),
         by_family={
             name: {
@@ -196,6 +208,11 @@ def _memory(predicted: Iterable[PredictedOutcome]) -> dict[str, Errors]:
         if each.memory_ratio is not None and each.outcome.memory_kind is not None:
             ratios[each.outcome.memory_kind].append(each.memory_ratio)
     return {kind: errors_of(of_kind) for kind, of_kind in sorted(ratios.items())}
+
+
+def _within_risk(predicted: Sequence[PredictedOutcome]) -> WithinRisk:
+    taken = [p for p in predicted if p.probability >= 1 - FIT_RISK]
+    return WithinRisk(len(taken), sum(not p.fits for p in taken))
 
 
 def _reliability(predicted: Sequence[PredictedOutcome]) -> tuple[ReliabilityBin, ...]:

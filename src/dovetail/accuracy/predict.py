@@ -12,7 +12,8 @@ from dovetail.accuracy.parameters import parameters_of, shipped_values, step_at
 from dovetail.accuracy.rows import MeasuredRun, Refusal
 from dovetail.cost.calibration import calibration
 from dovetail.errors import InputError
-from dovetail.step.evaluate import Evaluation, evaluation_of
+from dovetail.step.evaluate import evaluation_of
+from dovetail.step.evaluation import Evaluation
 
 #: Parts of a chip's memory that a kind of measurement does not include.
 UNSEEN: Mapping[str, frozenset[str]] = {

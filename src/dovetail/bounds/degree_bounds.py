@@ -120,7 +120,7 @@ class DegreeBounds:
         bounds = least_seconds(
             plans,
             rows,
-            LayerColumns(forward, backward, none, none, none),
+            LayerColumns(forward, backward, none, none, none, none),
             profiles,
             self.state_bytes(skeletons),
             self.tables.partitions.chain(listed=False),

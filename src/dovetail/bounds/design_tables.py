@@ -117,7 +117,7 @@ class DesignTables:
         fixed = self._fixed + np.repeat(end_of_step, self._rows, axis=1)
         bounds += fixed
         rows = [np.ascontiguousarray(part.reshape(-1, part.shape[-1])) for part in seconds]
-        layers = LayerColumns(rows[0], rows[1], rows[2], self._bytes.saved, self._bytes.working)
+        layers = LayerColumns(rows[0], rows[1], rows[2], *self._bytes[3:])
         capacities = np.array([self._setting.capacity_of(chip) for chip in chips])
         # refine the lowest bounds first, then what is still below the lowest refined one
         near = (

@@ -23,7 +23,7 @@ from dovetail.units import bytes_text, probability_text, seconds_text
 if TYPE_CHECKING:
     from dovetail.explanation.fitting_changes import FittingChange
     from dovetail.plans.plan_file import Task
-    from dovetail.step.evaluate import Evaluation
+    from dovetail.step.evaluation import Evaluation
 
 #: Changes that the view lists.
 SHOWN = 6

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dovetail.memory.reserved import ReservedMemory
     from dovetail.models import Job
     from dovetail.plans.plan import Plan
-    from dovetail.step.evaluate import Evaluation
+    from dovetail.step.evaluation import Evaluation
 
 Facts = list[tuple[str, str]]
 
@@ -52,9 +52,13 @@ def result_facts(result: Evaluation) -> Facts:
         ("step", f"{seconds_text(result.step_time_s)}, {result.mfu:.1%} of peak (MFU)"),
         ("speed", f"{result.tokens_per_s_per_chip:,.0f} tokens/s per chip"),
         ("energy", _energy(result)),
-        *([("host", f"{bytes_text(result.host_bytes)} for each chip")] if result.plan.offload else []),
+        *([("host", _host(result))] if result.plan.offload else []),
         ("based on", result.provenance["calibration"]),
     ]
+
+
+def _host(result: Evaluation) -> str:
+    return f"{bytes_text(result.host_bytes)} of {bytes_text(result.host_limit_bytes)} for each chip"
 
 
 def plan_facts(plan: Plan) -> Facts:

@@ -11,7 +11,7 @@ from dovetail.cli.exit_codes import EXIT_INFEASIBLE
 from dovetail.cli.output import print_facts, print_json, print_table
 from dovetail.cli.question import asked, chip_counts
 from dovetail.errors import InputError
-from dovetail.units import bytes_text
+from dovetail.units import bytes_text, probability_text
 
 if TYPE_CHECKING:
     from dovetail.search.fitting_sizes import FittingSize, SizeQuestion
@@ -59,6 +59,7 @@ def fit(
     if counts is not None and counts[-1] > MOST_CHIPS:
         raise InputError("--chips", f"has {counts[-1]}", f"give at most {MOST_CHIPS}")
     question = _question(given, global_batch, fit_risk)
+    _check_counts(question, counts or ())
     if seq_len is None:
         usual = min(USUAL_SEQ_LEN, question.job.model.max_seq_len)
         question = replace(question, job=replace(question.job, seq_len=usual))
@@ -71,11 +72,29 @@ def fit(
     else:
         _print(question, sizes, smallest, counts)
     if not sizes:
-        what = f"no plan of {question.framework.name} fits " + (
-            f"on {counts[-1]} chips" if counts else f"on up to {MOST_CHIPS} chips"
-        )
-        typer.echo(str(InputError(question.job.model.name, what, "use more chips, or shorter sequences")), err=True)
+        typer.echo(str(_nothing(question, counts)), err=True)
         raise typer.Exit(EXIT_INFEASIBLE)
+
+
+def _check_counts(question: SizeQuestion, counts: tuple[int, ...]) -> None:
+    for chips in counts:
+        try:
+            question.cluster(chips)
+        except InputError as error:
+            raise InputError("--chips", error.what, error.fix) from None
+
+
+def _nothing(question: SizeQuestion, counts: tuple[int, ...]) -> InputError:
+    """Why nothing fits."""
+    from dovetail.search.fitting_sizes import divides
+
+    name, most = question.job.model.name, counts[-1] if counts else MOST_CHIPS
+    where = f"on {'' if counts else 'up to '}{most} {'chip' if most == 1 else 'chips'}"
+    if counts and not any(divides(question, chips) for chips in counts):
+        what = f"no plan of {question.framework.name} divides the model and the global batch {where}"
+        return InputError(name, what, "change the number of chips or sequences")
+    what = f"no plan of {question.framework.name} fits {where}"
+    return InputError(name, what, "use more chips, or shorter sequences")
 
 
 def _question(given: dict[str, Any], global_batch: int | None, fit_risk: float | None) -> SizeQuestion:
@@ -99,10 +118,12 @@ def _row(size: FittingSize) -> dict[str, Any]:
     from dovetail.plans.words import plan_words
 
     return {
+        "largest": size.largest,
         "chips": size.chips,
         "recompute": size.recompute,
         "micro_batch": size.micro_batch,
         "seq_len": size.seq_len,
+        "limited_by_memory": size.limited_by_memory,
         "peak_bytes": size.evaluation.peak_bytes,
         "fit_probability": size.evaluation.fit_probability,
         "words": plan_words(size.evaluation.plan),
@@ -132,11 +153,8 @@ def _print(
         many = "chip" if smallest.chips == 1 else "chips"
         typer.echo(f"smallest cluster: {smallest.chips} {many} at sequences of {job.seq_len:,}, {memory} of each")
         typer.echo(f"  {plan_words(smallest.evaluation.plan)}")
-    start = job.seq_len
-    _print_sizes(
-        f"largest micro-batch at sequences of {start:,}", [e for e in sizes if e.seq_len == start], "micro_batch"
-    )
-    _print_sizes("longest sequence at micro-batch 1", [e for e in sizes if e.micro_batch == 1], "seq_len")
+    _print_sizes(f"largest micro-batch at sequences of {job.seq_len:,}", sizes, "micro_batch")
+    _print_sizes("longest sequence at micro-batch 1", sizes, "seq_len")
     for chips in counts:
         if chips not in {each.chips for each in sizes}:
             typer.echo(f"nothing fits on {chips} {'chip' if chips == 1 else 'chips'}")
@@ -147,19 +165,26 @@ def _print_sizes(title: str, sizes: list[FittingSize], column: Literal["micro_ba
     from dovetail.plans.field_words import zero_words
     from dovetail.plans.words import large_degrees
 
-    if not sizes:
+    shown = [each for each in sizes if each.largest == column]
+    if not shown:
         return
     typer.echo(f"\n{title}")
     rows = [
         [
             f"{each.chips}",
             each.recompute,
-            f"{getattr(each, column):,}",
+            f"{getattr(each, column):,}{'' if each.limited_by_memory else ' *'}",
             bytes_text(each.evaluation.peak_bytes),
-            f"{each.evaluation.fit_probability:.1%}",
+            probability_text(each.evaluation.fit_probability).replace("more than", ">"),
             " ".join(filter(None, (large_degrees(each.evaluation.plan), zero_words(each.evaluation.plan)))),
         ]
-        for each in sizes
+        for each in shown
     ]
     names = {"micro_batch": "micro-batch", "seq_len": "sequence"}
     print_table(["chips", "recompute", names[column], "memory", "P(fits)", "plan"], rows)
+    if not all(each.limited_by_memory for each in shown):
+        end = {
+            "micro_batch": "the global batch divides into no larger ones",
+            "seq_len": "the model has no longer ones",
+        }
+        typer.echo(f"* not limited by memory: {end[column]}")

@@ -13,14 +13,19 @@ if TYPE_CHECKING:
 
 def print_fit(score: FitScore, measured: MeasuredRuns) -> None:
     """Both kinds of mistakes, by family, and how often runs fitted by P(fits)."""
-    refused = len(measured.refused)
+    from dovetail.step.capacity import FIT_RISK
+
+    refused, others = len(measured.refused), "other families" if score.families > 1 else "this one family"
+    taken = score.within_risk
     print_facts(
         [
             ("outcomes", f"{score.rows:,} runs that fitted or ran out of memory, {refused:,} refused"),
-            ("called", f"{_share(score.macro_oom_called_fits)} of those out of memory are said to fit,"),
-            ("", f"{_share(score.macro_fits_called_oom)} of those that ran are said not to (means over families)"),
-            ("", f"P(fits) by the errors of other families, logistic with a scale of {score.error:.1%};"),
+            ("called", f"out of memory, said to fit: {_share(score.macro_oom_called_fits)};"),
+            ("", f"ran, said not to: {_share(score.macro_fits_called_oom)} (means over families)"),
+            ("", f"P(fits) by the errors of {others}, logistic with a scale of {score.error:.1%};"),
             ("", f"its mean squared error (Brier) is {score.brier:.3f}"),
+            ("risk", f"{taken.oom:,} of {taken.rows:,} runs that searches would take ran out of memory"),
+            ("", f"(P(fits) of the framework as it ships at least {1 - FIT_RISK:.0%})"),
         ]
     )
     rows = [
@@ -42,4 +47,4 @@ def print_fit(score: FitScore, measured: MeasuredRuns) -> None:
 
 
 def _share(share: float | None) -> str:
-    return "none" if share is None else f"{share:.1%}"
+    return "no such run" if share is None else f"{share:.1%}"

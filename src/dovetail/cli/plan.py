@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -26,7 +26,7 @@ from dovetail.cli.plan_view import (
 )
 from dovetail.cli.question import Asked, adapters_of, asked
 from dovetail.cli.surviving import SurvivingPlan, surviving_on
-from dovetail.errors import InputError, quoted
+from dovetail.errors import InputError, one_of, quoted
 from dovetail.units import parse
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from dovetail.search import Answer, Space
     from dovetail.search.pareto_front import Training
     from dovetail.search.progress import Listener, SearchProgress
-    from dovetail.step.evaluate import Evaluation
+    from dovetail.step.evaluation import Evaluation
 
 #: Time limit of each search for a question to suggest.
 SUGGESTION_SECONDS = 5.0
@@ -127,8 +127,18 @@ def plan(
 def _narrowed(fix: list[str] | None, offload: str | None = None) -> Space:
     from dovetail.plans.narrowed_space import narrowed
 
-    said = [] if offload is None else [f"offload={offload.replace(' ', '').replace(',', '+')}"]
-    return narrowed([*(fix or ()), *said])
+    return narrowed([*(fix or ()), *([] if offload is None else [f"offload={_offloaded(offload)}"])])
+
+
+def _offloaded(text: str) -> str:
+    """What `--offload` names, as a space has it."""
+    from dovetail.frameworks.framework import Offloaded
+
+    words, names = [word.strip() for word in text.split(",")], get_args(Offloaded)
+    for word in words:
+        if word not in names:
+            raise InputError("--offload", f"is {quoted(text)}", one_of(names, word))
+    return "+".join(name for name in names if name in words)
 
 
 def _answer(question: Asked, request: PlanRequest, interrupt: Interrupt) -> None:
@@ -276,9 +286,10 @@ def _check_damaged(question: Question, request: PlanRequest) -> None:
 
 def _check_free(request: PlanRequest, *, several: bool) -> None:
     """Refuses options that only plans of named strategies have."""
-    fixed = request.space != _narrowed(None)
+    offload = request.space.offload is not None
     refused: dict[str, bool] = {
-        "--fix": fixed,
+        "--offload": offload,
+        "--fix": not offload and request.space != _narrowed(None),
         "--explain": request.explain,
         "--ideal": request.ideal,
         "--chips": several,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import dovetail as dt
 from dovetail.errors import InputError, quoted
@@ -95,7 +95,12 @@ def adapters_of(rank: int | None, targets: str | None, *, quantized: bool) -> di
         if targets is not None or quantized:
             raise InputError("--qlora" if quantized else "--lora-targets", "needs a rank", "give it, e.g. --lora 16")
         return None
-    words = [word.strip() for word in (targets or "q,k,v,o").split(",")]
+    from dovetail.models.adapters import Target
+
+    words = [word.strip() for word in ("q,k,v,o" if targets is None else targets).split(",")]
+    if words != ["all"] and set(words) - set(get_args(Target)):
+        fix = f"it should be all, or some of {', '.join(get_args(Target))}"
+        raise InputError("--lora-targets", f"is {quoted(targets)}", fix)
     return {"rank": rank, "targets": "all" if words == ["all"] else words, "base": "nf4" if quantized else "bf16"}
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dovetail.report.step_trace import StepTrace
     from dovetail.report.wafer_picture import WaferPicture
     from dovetail.simulation.simulate import Simulation
-    from dovetail.step.evaluate import Evaluation
+    from dovetail.step.evaluation import Evaluation
 
 _PICTURE = "Draw the wafer here as SVG: stages, link utilisation, what is dead."
 _EXACT = "Simulate every chip instead of one per stage."

@@ -12,7 +12,7 @@ from dovetail.units import percent_text, seconds_text
 if TYPE_CHECKING:
     from dovetail.plans.plan_file import Question
     from dovetail.search import Answer
-    from dovetail.step.evaluate import Evaluation
+    from dovetail.step.evaluation import Evaluation
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dovetail.explanation.marginal import Marginal
 from dovetail.hardware import Cluster
 from dovetail.plans.plan import Plan
 from dovetail.search.answer import Answer
-from dovetail.step.evaluate import Evaluation
+from dovetail.step.evaluation import Evaluation
 from dovetail.units import percent_text
 
 #: Parts of a step that are computation.

@@ -10,7 +10,8 @@ from dovetail.errors import InputError
 from dovetail.plans.plan_file import plan_of_document
 from dovetail.search.answer import Answer
 from dovetail.search.membership import covers
-from dovetail.step.evaluate import Evaluation, evaluate
+from dovetail.step.evaluate import evaluate
+from dovetail.step.evaluation import Evaluation
 from dovetail.units import percent_text, seconds_text
 
 #: Parts of a step that are named where a plan loses.

@@ -14,7 +14,8 @@ from dovetail.plans.plan import Plan
 from dovetail.plans.plan_file import Task
 from dovetail.plans.runs import check_runs
 from dovetail.plans.write import plan_part
-from dovetail.step.evaluate import Evaluation, evaluate
+from dovetail.step.evaluate import evaluate
+from dovetail.step.evaluation import Evaluation
 
 #: Fields that make no sense one by one.
 TOGETHER = (

@@ -78,6 +78,9 @@ def shortfall(answer: Answer, fixes: Fixes) -> str:
     if not answer.certificate.counted:
         return f"no degrees of the space divide {answer.cluster.chips} chips, the model and the global batch"
     memory = next((fix for fix in fixes.found if fix.what == MEMORY), None)
+    if memory is None and answer.space.offload:
+        host = answer.cluster.chip.host.chip_bytes(answer.cluster.chips)
+        return f"memory of chips, or that of hosts, which have {bytes_text(host)} for each of them"
     if memory is None and MEMORY in fixes.unknown:
         return "memory: how much would be enough is not known in the time given"
     if memory is None:

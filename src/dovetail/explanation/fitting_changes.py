@@ -20,11 +20,12 @@ from dovetail.plans.plan_file import Task
 from dovetail.plans.rules import Level, broken
 from dovetail.plans.runs import check_runs, rules_of
 from dovetail.plans.space import Space
-from dovetail.plans.write import plan_fields
+from dovetail.plans.write import plan_part
 from dovetail.search.partition_setting import partition_setting
 from dovetail.search.plan_rows import PlanRows, has_row, stage_plan
 from dovetail.step.capacity import memory_limit
-from dovetail.step.evaluate import Evaluation, evaluate
+from dovetail.step.evaluate import evaluate
+from dovetail.step.evaluation import Evaluation
 from dovetail.step.layer_tables import Setting
 
 #: Plans whose pipelines are timed together, in the order of their lower bounds.
@@ -44,7 +45,7 @@ class FittingChange:
     kinds: tuple[str, ...]
     """what is changed, by the field it is called after"""
     changes: Values
-    """the changed fields, as a plan file has them"""
+    """all fields that differ, as a plan file has them; None where one falls away"""
     words: str
     evaluation: Evaluation
 
@@ -186,11 +187,11 @@ class _ChangedPlans:
 
     def _described(self, kinds: tuple[str, ...], row: int) -> FittingChange:
         task, plan = self.task, self.plans[row]
-        names = [name for name in self.values[row] if getattr(plan, name) != getattr(task.plan, name)]
-        fields = plan_fields(plan)
+        before, after = plan_part(task.plan), plan_part(plan)
+        names = [name for name in (*after, *(before.keys() - after.keys())) if before.get(name) != after.get(name)]
         words = ", ".join(KINDS[kind].words(plan) for kind in kinds)
         evaluation = evaluate(plan, task.job, task.cluster, task.framework, energy=False)
-        return FittingChange(kinds, {name: fields[name] for name in names}, words, evaluation)
+        return FittingChange(kinds, {name: after.get(name) for name in names}, words, evaluation)
 
 
 class _TimedPlans:

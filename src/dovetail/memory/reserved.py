@@ -11,7 +11,8 @@ from dovetail.memory.allocator import replay
 from dovetail.memory.step_events import stage_events
 from dovetail.models import Job
 from dovetail.plans.plan import Plan
-from dovetail.step.evaluate import Evaluation, step_of
+from dovetail.step.evaluate import step_of
+from dovetail.step.evaluation import Evaluation
 from dovetail.step.facts import plan_facts
 
 #: More layer runs of a stage than this are not traced.

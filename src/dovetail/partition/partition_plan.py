@@ -25,7 +25,6 @@ from dovetail.profile import LayerProfile, Recompute, recompute
 from dovetail.profile.frontier import recompute_frontier
 from dovetail.step.capacity import memory_limit
 from dovetail.step.evaluate import (
-    Evaluation,
     ProfiledJob,
     evaluation_of,
     is_block,
@@ -34,6 +33,7 @@ from dovetail.step.evaluate import (
     recompute_of,
     step_from,
 )
+from dovetail.step.evaluation import Evaluation
 from dovetail.step.facts import plan_facts
 from dovetail.step.formulas import (
     exposed_at_least,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
 from typing import Any, cast, get_args
 
 from dovetail.errors import InputError, one_of, quoted
@@ -12,10 +14,12 @@ from dovetail.models import Job
 from dovetail.plans.declaration import TOGETHER, FieldScope, declared
 from dovetail.plans.fields import PlanFields
 from dovetail.plans.file_types import refuse_renamed
+from dovetail.plans.overlaps import offload_obstacles
 from dovetail.plans.space import Choice, Partition, Space, allowed_values, listed
 
-#: Where messages say a wrong value is.
+#: Where messages say a wrong value is, and fields with a flag of their own.
 WHERE = "--fix"
+OWN_FLAGS = {"offload": "--offload"}
 
 
 def narrowed(texts: Iterable[str]) -> Space:
@@ -104,9 +108,24 @@ def within(
             raise InputError(f"{where} {name}", "has no value", "give one or more, or leave it out")
         remaining = tuple(value for value in values if value in allowed)
         values = remaining if leave_out and remaining else values
-        _check_values(f"{where} {name}", values, allowed, framework)
+        _check_values(_place(where, name), values, allowed, framework)
         settled[name] = values
+    _check_offload(replace(whole, **settled), job, framework, _place(where, "offload"))
     return Space(**settled)
+
+
+def _place(where: str, name: str) -> str:
+    return OWN_FLAGS[name] if where == WHERE and name in OWN_FLAGS else f"{where} {name}"
+
+
+def _check_offload(space: Space, job: Job, framework: Framework, where: str) -> None:
+    """Refuses what hosts hold in no plan of the space."""
+    for offload in space.offload:
+        cases = product(space.zero_stage, {stages > 1 for stages in space.pipeline_parallel})
+        obstacles = [list(offload_obstacles(offload, zero, staged, job, framework)) for zero, staged in cases]
+        if all(obstacles):
+            _, what, fix = obstacles[0][0]
+            raise InputError(where, f"{what}, which {framework.name} does not run", fix)
 
 
 def _settled_choice(value: Choice, allowed: tuple[Choice, ...], framework: Framework) -> Choice:

@@ -6,7 +6,7 @@ where the other fields allow it. What a plan says holds; `OVERLAP_RULES` has wha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dovetail.arrays import Bools, Ints
@@ -168,7 +168,7 @@ def _state_obstacles(plan: Plan, _: Job, framework: Framework) -> Iterator[Obsta
 def _option_obstacles(plan: Plan, job: Job, framework: Framework) -> Iterator[Obstacle]:
     """What hosts hold, CUDA graphs and scales of fp8 that there is no option for, or not with these degrees."""
     launch = framework.launch
-    yield from _offload_obstacles(plan, job, framework)
+    yield from offload_obstacles(plan.offload, plan.zero_stage, plan.pipeline_parallel > 1, job, framework)
     if launch is None:
         return
     if plan.fp8_recipe is not None:
@@ -182,22 +182,24 @@ def _option_obstacles(plan: Plan, job: Job, framework: Framework) -> Iterator[Ob
         yield "cuda_graphs", "is true with stages or spread experts", "set it to false"
 
 
-def _offload_obstacles(plan: Plan, job: Job, framework: Framework) -> Iterator[Obstacle]:
+def offload_obstacles(
+    offload: Sequence[str], zero_stage: int, staged: bool, job: Job, framework: Framework
+) -> Iterator[Obstacle]:
     """What hosts cannot hold with this optimizer, ZeRO stage or pipeline."""
-    lacking = [part for part in plan.offload if part not in framework.offload]
+    lacking = [part for part in offload if part not in framework.offload]
     if lacking:
         yield "offload", f"has {' and '.join(lacking)}", "leave it out"
         return
-    stages, zero_stage = framework.offload_zero_stages, plan.zero_stage
-    if "optimizer" in plan.offload:
+    stages = framework.offload_zero_stages
+    if "optimizer" in offload:
         if OPTIMIZERS[job.optimizer].others or (framework.launch is not None and job.optimizer != "adamw"):
             yield "offload", f"has the state of {job.optimizer}", "leave it out, or set the job's optimizer to adamw"
         if zero_stage not in stages:
             fix = f"set zero_stage to {' or '.join(map(str, stages))}"
             yield "offload", f"has the optimizer's state with zero_stage {zero_stage}", fix
-        if framework.gradients_to_host and plan.pipeline_parallel > 1:
+        if framework.gradients_to_host and staged:
             yield "offload", "has the optimizer's state with a pipeline", "set pipeline_parallel to 1"
-    if "activations" in plan.offload and framework.launch == "megatron" and plan.pipeline_parallel > 1:
+    if "activations" in offload and framework.launch == "megatron" and staged:
         yield "offload", "has activations with a pipeline", "set pipeline_parallel to 1"
 
 

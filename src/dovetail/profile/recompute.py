@@ -41,6 +41,10 @@ class Recompute:
     #: bytes that go to the host in the forward and come back in the backward
     offloaded_bytes: Floats | float = 0.0
 
+    def bytes(self) -> tuple[Floats | float, ...]:
+        """What a micro-batch saves, takes beyond that in its backward, and leaves on the host."""
+        return self.saved_bytes, self.working_bytes, self.offloaded_bytes
+
     def offloaded(self) -> Recompute:
         """The same where the host holds what a block saves: its own is on the chip while it works, and the next one's.
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dovetail.plans.plan_file import Question
     from dovetail.search.answer import Answer, Certificate
     from dovetail.search.pareto_front import FrontPoint, Training
-    from dovetail.step.evaluate import Evaluation
+    from dovetail.step.evaluation import Evaluation
 
 #: Fields that need a plan.
 _OF_PLAN = (

@@ -12,7 +12,7 @@ from dovetail.models import Job
 from dovetail.plans.plan import Plan
 from dovetail.plans.space import Space
 from dovetail.step.capacity import memory_limit, usable_for
-from dovetail.step.evaluate import Evaluation
+from dovetail.step.evaluation import Evaluation
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,14 @@ sequence parallelism where there is tensor parallelism, which stays within a nod
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
-from dovetail.arrays import Floats, Ints
+from dovetail.arrays import Ints
 from dovetail.bounds.batch import Batch, Candidates
 from dovetail.errors import InputError
 from dovetail.frameworks import Framework
@@ -24,7 +26,8 @@ from dovetail.plans.runs import check_runs
 from dovetail.plans.skeletons import AXIS_ORDERS, NAMES, PlanSkeletons, plan_skeletons, shardings
 from dovetail.plans.space import Space
 from dovetail.plans.stage_degrees import StageDegrees, stage_degrees
-from dovetail.step.evaluate import Evaluation, evaluate
+from dovetail.step.evaluate import evaluate
+from dovetail.step.evaluation import Evaluation
 from dovetail.step.layer_tables import RecomputePolicy, Setting
 from dovetail.step.plan_tables import Tables, numbers, plan_of
 from dovetail.step.state_tables import StateSharding
@@ -41,11 +44,16 @@ SEQUENCES_PER_CHIP = 16
 class FittingSize:
     """The largest micro-batch or sequence length of some chips under a recompute policy, and the plan it fits with."""
 
+    largest: Literal["micro_batch", "seq_len"]
     chips: int
     recompute: str
     micro_batch: int
     seq_len: int
     evaluation: Evaluation
+    limited_by_memory: bool
+    """whether twice as much does not fit; otherwise no plan divides it, or it is not asked about"""
+    most_tokens: float = math.inf
+    """no sequence is longer that fits at micro-batch 1, where that is known"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +86,8 @@ class LeastMemory:
         self._space = lean_space(job, largest, framework, micro_batches)
         self._setting = Setting.of(job, largest, framework)
         self._degrees = stage_degrees(job, largest, framework, self._space)
-        self.peak_bytes, self.micro_batch = np.zeros(0), np.zeros(0, np.int64)
-        self.count, self.policy = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self.peak_bytes, self.seconds = np.zeros(0), np.zeros(0)
+        self.micro_batch, self.count, self.policy = (np.zeros(0, np.int64) for _ in range(3))
         skeletons, count = self._skeletons()
         if self._degrees and len(skeletons):
             self._evaluate(skeletons, count)
@@ -120,7 +128,7 @@ class LeastMemory:
         taken = candidates.take(evaluated.candidate)
         self._found = skeletons, tables, taken
         self.peak_bytes = evaluated.peak_bytes
-        self.seconds: Floats = evaluated.seconds
+        self.seconds = evaluated.seconds
         self.micro_batch, self.count = skeletons.micro_batch[taken.skeleton], count[taken.skeleton]
         self.policy = taken.policy
 
@@ -148,6 +156,13 @@ class LeastMemory:
                 continue
             return evaluate(plan, job, cluster, self.question.framework, energy=False)
         return None
+
+    def too_large(self, count: int, policy: int, micro_batch: int) -> tuple[bool, bool]:
+        """Whether plans divide a micro-batch and none of them fits, and whether as many do as for micro-batch 1."""
+        of_cell = (self.count == count) & (self.policy == policy)
+        divided = of_cell & (self.micro_batch == micro_batch)
+        all_divide = np.count_nonzero(divided) == np.count_nonzero(of_cell & (self.micro_batch == 1))
+        return bool(divided.any() and (self.peak_bytes[divided] > self.question.limit_bytes).all()), all_divide
 
     def _plan(self, row: int) -> Plan:
         skeletons, tables, taken = self._found
@@ -182,16 +197,18 @@ def fitting_sizes(question: SizeQuestion, counts: Sequence[int], longest: int) -
     """Of each number of chips and recompute policy the largest micro-batch, and the longest sequence at micro-batch 1.
 
     Micro-batches are powers of two at the job's sequence length; sequences double from it up to `longest`. Of several
-    plans it is the one with the lowest bound of its step time. Where one micro-batch of the job's sequences is all that
-    fits, that is both.
+    plans it is the one with the lowest bound of its step time.
     """
     found: list[FittingSize] = []
     for chips in _nested(counts):
         largest = _largest(question, chips, question.job.seq_len, [2**power for power in range(MOST_DOUBLINGS)])
-        told = {(each.chips, each.recompute, each.micro_batch, each.seq_len) for each in largest}
-        longer = _longest(question, largest, longest)
-        found += largest + [each for each in longer if (each.chips, each.recompute, 1, each.seq_len) not in told]
-    return sorted(found, key=lambda each: (each.chips, POLICIES.index(each.recompute), each.seq_len))
+        found += largest + _longest(question, largest, longest)
+    return sorted(found, key=lambda each: (each.largest, each.chips, POLICIES.index(each.recompute)))
+
+
+def divides(question: SizeQuestion, chips: int) -> bool:
+    """Whether any plan divides chips, model and global batch at all, however much memory it takes."""
+    return bool(len(LeastMemory(question, [chips], question.job.seq_len, (1,)).peak_bytes))
 
 
 def _nested(counts: Sequence[int]) -> list[list[int]]:
@@ -214,27 +231,32 @@ def _largest(question: SizeQuestion, counts: Sequence[int], seq_len: int, sizes:
             tried = ((size, memory.fitting(count, policy, size)) for size in reversed(sizes))
             best = next(((size, evaluation) for size, evaluation in tried if evaluation is not None), None)
             if best is not None:
-                found.append(FittingSize(chips, str(word), best[0], seq_len, best[1]))
+                size, evaluation = best
+                by_memory, for_all = memory.too_large(count, policy, 2 * size)
+                most = size * seq_len if by_memory and for_all else math.inf
+                found.append(FittingSize("micro_batch", chips, str(word), size, seq_len, evaluation, by_memory, most))
     return found
 
 
 def _longest(question: SizeQuestion, largest: Sequence[FittingSize], longest: int) -> list[FittingSize]:
     """The longest sequences at micro-batch 1: a sequence twice as long takes what two sequences do, or more.
 
-    So no sequence fits that is longer than the largest micro-batch together; from there on down the first that fits.
+    So no sequence fits that is longer than the largest micro-batch together, where memory limits that; from there on
+    down the first that fits.
     """
     found: list[FittingSize] = []
     open_cells = {(each.chips, each.recompute): each for each in largest}
     start, doublings = question.job.seq_len, max(longest // question.job.seq_len, 1).bit_length() - 1
     for seq_len in (start * 2**power for power in range(doublings, -1, -1)):
-        asked = [each for each in open_cells.values() if each.micro_batch * start >= seq_len]
+        asked = [each for each in open_cells.values() if seq_len <= each.most_tokens]
         if asked:
             fitting = _largest(question, sorted({each.chips for each in asked}), seq_len, (1,))
             cells = {(each.chips, each.recompute) for each in asked}
-            fitting = [each for each in fitting if (each.chips, each.recompute) in cells]
-            found += fitting
             for each in fitting:
-                del open_cells[each.chips, each.recompute]
+                if (each.chips, each.recompute) in cells:
+                    del open_cells[each.chips, each.recompute]
+                    by_memory = seq_len < start * 2**doublings
+                    found.append(replace(each, largest="seq_len", limited_by_memory=by_memory))
     return found
 
 

@@ -15,7 +15,7 @@ from dovetail.plans.narrowed_space import within
 from dovetail.plans.space import Space
 from dovetail.search.answer import Answer
 from dovetail.search.plan import plan
-from dovetail.step.evaluate import Evaluation
+from dovetail.step.evaluation import Evaluation
 
 Objective = Literal["time", "cost", "energy"]
 

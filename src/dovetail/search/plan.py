@@ -26,7 +26,8 @@ from dovetail.search.recommended import Simplest
 from dovetail.search.request import SearchKeywords, SearchRequest
 from dovetail.search.time_limit import TimeLimit
 from dovetail.step.capacity import check_fit_risk, check_memory_limit, memory_limit
-from dovetail.step.evaluate import Evaluation, evaluate
+from dovetail.step.evaluate import evaluate
+from dovetail.step.evaluation import Evaluation
 from dovetail.step.layer_tables import Setting
 
 #: Plans with other degrees that an answer lists.

@@ -160,6 +160,7 @@ class ChoiceTimes:
     weight_gradient_s: Floats
     saved_bytes: Floats
     working_bytes: Floats
+    offloaded_bytes: Floats
 
     def arrays(self) -> tuple[Floats, ...]:
         """The columns in order."""
@@ -250,12 +251,12 @@ class LayerTable:
             return self.choice_times([("none", 1.0)])
         hidden = replace(self._overlaps(recompute_allows(self.setting.framework, "none")), offload_s_per_byte=0.0)
         columns = [self._timed(name, "none", 1.0, hidden) for name in self.setting.classes]
-        return ChoiceTimes(*(np.stack([column[i] for column in columns], axis=1)[:, None] for i in range(5)))
+        return ChoiceTimes(*(np.stack(parts, axis=1)[:, None] for parts in zip(*columns, strict=True)))
 
     def choice_times(self, policies: Sequence[RecomputePolicy]) -> ChoiceTimes:
         """Seconds and bytes under every policy."""
         by_policy = [self._policy_times(choice, share) for choice, share in policies]
-        return ChoiceTimes(*(np.stack([part[i] for part in by_policy], axis=1) for i in range(5)))
+        return ChoiceTimes(*(np.stack(parts, axis=1) for parts in zip(*by_policy, strict=True)))
 
     def _policy_times(self, choice: Choice, share: float) -> list[Floats]:
         columns: list[tuple[Floats, ...]] = []
@@ -268,7 +269,7 @@ class LayerTable:
             if key not in self._times:
                 self._times[key] = self._class_times(*key)
             columns.append(self._times[key])
-        return [np.stack([column[i] for column in columns], axis=1) for i in range(5)]
+        return [np.stack(parts, axis=1) for parts in zip(*columns, strict=True)]
 
     def _class_times(self, name: str, choice: Choice, share: float, allowed: bool) -> tuple[Floats, ...]:
         return self._timed(name, choice, share, self._overlaps(allowed))
@@ -277,7 +278,7 @@ class LayerTable:
         recomputed = self._recompute_of(name, choice, share)
         times = layer_times(self.profiles.layers[name], recomputed, overlaps, self.setting.alone.overheads.host_s)
         parts = (times.forward_s, times.input_gradient_s, times.weight_gradient_s)
-        return tuple(self._wide(part) for part in (*parts, recomputed.saved_bytes, recomputed.working_bytes))
+        return tuple(self._wide(part) for part in (*parts, *recomputed.bytes()))
 
     def sharded_policy(
         self, choice: Choice, share: float, rows: Ints, work: ShardingWork, states: Ints, stages: int
@@ -296,10 +297,8 @@ class LayerTable:
             taken = _taken_profile(profile, rows, self.num_profiles, work, states, number)
             times = layer_times(taken, recomputed, overlaps, facts.overheads.host_s)
             parts = (times.forward_s, times.input_gradient_s, times.weight_gradient_s)
-            columns.append(
-                [np.broadcast_to(p, len(rows)) for p in (*parts, recomputed.saved_bytes, recomputed.working_bytes)]
-            )
-        return [np.stack([column[i] for column in columns], axis=1) for i in range(5)]
+            columns.append([np.broadcast_to(part, len(rows)) for part in (*parts, *recomputed.bytes())])
+        return [np.stack(parts, axis=1) for parts in zip(*columns, strict=True)]
 
     def _overlaps(self, allowed: bool) -> Overlaps:
         """What is hidden in every profile of one stage, where tokens to experts may overlap or not."""

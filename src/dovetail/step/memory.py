@@ -68,6 +68,7 @@ class MemoryTables:
                 nothing,
                 _row(recomputed[name].saved_bytes for name in names),
                 _row(recomputed[name].working_bytes for name in names),
+                _row(recomputed[name].offloaded_bytes for name in names),
             ),
             ProfileColumns(
                 untied=whole - tied.sum(axis=2),
@@ -161,9 +162,9 @@ def _trained_rows(layers: Sequence[LayerProfile]) -> tuple[Floats, Floats]:
     return _row(layer.trained_parameters for layer in layers), _row(layer.trained_home_parameters for layer in layers)
 
 
-def _row(values: Iterable[Array]) -> Floats:
+def _row(values: Iterable[Array | float]) -> Floats:
     return np.array([[_number(value) for value in values]])
 
 
-def _number(value: Array) -> float:
+def _number(value: Array | float) -> float:
     return float(np.ravel(value)[0])

@@ -10,13 +10,14 @@ from dovetail.step.formulas import UpdateRates
 
 
 class LayerColumns(NamedTuple):
-    """Layer rows × classes: seconds of a micro-batch, bytes it saves, and bytes beyond them in its backward."""
+    """Layer rows × classes: seconds of a micro-batch; bytes it saves, takes beyond them and leaves on the host."""
 
     forward_s: Floats
     input_gradient_s: Floats
     weight_gradient_s: Floats
     saved: Floats
     working: Floats
+    offloaded: Floats
 
 
 class ProfileColumns(NamedTuple):
@@ -81,8 +82,9 @@ class FrameworkColumns(NamedTuple):
     hidden_gathering: Floats
     min_overlap_s: float
     update: UpdateRates
-    #: bytes per parameter that hosts hold, and what they hold of each chip at most
+    #: bytes per parameter that hosts hold, whether they hold activations, and what they hold of each chip at most
     hosted: float
+    hosts_activations: bool
     host_bytes: float
     context_bytes: float
     allocator: float

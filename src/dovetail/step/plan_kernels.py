@@ -45,8 +45,10 @@ def evaluate_plans(
     """
     n = len(plans.layer)
     pipeline, after, peak = np.empty(n), np.empty(n), np.empty(n)
-    forward, backward, saved, by_chunk = np.empty(most), np.empty(most), np.empty(most), np.empty(max(most, 2))
-    links, fill, drain, activations = np.empty(most), np.empty(most), np.empty(most), np.empty(most)
+    forward, backward, by_chunk = np.empty(most), np.empty(most), np.empty(max(most, 2))
+    links, fill, drain, saved, activations, on_host = (
+        np.empty(most), np.empty(most), np.empty(most), np.empty(most), np.empty(most), np.zeros(most),
+    )  # fmt: skip
     for i in range(n):
         if i > 0 and _same_pipeline(plans, i):
             pipeline[i] = pipeline[i - 1]  # and its activations
@@ -58,7 +60,10 @@ def evaluate_plans(
                 forward, backward, links, fill, drain,
             )  # fmt: skip
             _activations(plans, partitions, i, saved, activations, by_chunk)
-        after[i], peak[i] = _stages(plans, layers, profiles, states, partitions, facts, kinds, i, activations)
+            if facts.hosts_activations:
+                _offloaded(plans, layers, partitions, i, saved)
+                _activations(plans, partitions, i, saved, on_host, by_chunk)
+        after[i], peak[i] = _stages(plans, layers, profiles, states, partitions, facts, kinds, i, activations, on_host)
     return pipeline, after, peak
 
 
@@ -104,10 +109,21 @@ def _chunks(
 
 
 @njit(cache=True)
+def _offloaded(
+    plans: PlanColumns, layers: LayerColumns, partitions: PartitionColumns, i: int, offloaded: Floats
+) -> None:
+    """What a micro-batch of every chunk leaves on the host."""
+    first, place = partitions.first_chunk[plans.partition[i]], partitions.first_place[plans.partition[i]]
+    for k in range(partitions.first_place[plans.partition[i] + 1] - place):
+        chunk = partitions.place_chunk[place + k]
+        offloaded[k] = (partitions.chunks[first + chunk] * layers.offloaded[plans.layer[i]]).sum()
+
+
+@njit(cache=True)
 def _activations(
     plans: PlanColumns, partitions: PartitionColumns, i: int, saved: Floats, by_content: Floats, by_chunk: Floats
 ) -> None:
-    """The most that a stage of each content saves for its backwards."""
+    """The most that a stage of each content keeps of what its micro-batches save for their backwards."""
     p, m, v, schedule = plans.stages[i], plans.microbatches[i], plans.chunks[i], plans.schedule[i]
     first = partitions.first_stage[plans.partition[i]]
     by_content[:p] = 0.0
@@ -132,6 +148,7 @@ def _stages(
     kinds: Ints,
     i: int,
     activations: Floats,
+    on_host: Floats,
 ) -> tuple[float, float]:
     """Seconds of the end of step, and bytes of the fullest stage; equal stages are computed once."""
     row, profile, state, partition = plans.layer[i], plans.profile[i], plans.state[i], plans.partition[i]
@@ -166,6 +183,6 @@ def _stages(
             activations[content], run,
         )  # fmt: skip
         peak = max(peak, tensors + allocator_bytes(tensors, facts.allocator) + facts.context_bytes)
-        if owned.trained_home * facts.hosted > facts.host_bytes:
+        if owned.trained_home * facts.hosted + on_host[content] > facts.host_bytes:
             peak = np.inf
     return end_of_step, peak

@@ -174,7 +174,7 @@ class Tables:
 
     def layer_rows(self, profiles: Ints) -> LayerColumns:
         """Rows of these profiles under every policy: row i · policies + j is profile i under policy j."""
-        parts: list[list[Floats]] = [[] for _ in range(5)]
+        parts: list[list[Floats]] = [[] for _ in LayerColumns._fields]
         for profile in numbers(profiles):
             number, row = self._place[profile]
             if number not in self._choices:
@@ -208,7 +208,7 @@ class Tables:
 
     def sharded_rows(self, profiles: Ints, policies: Ints, states: Ints) -> LayerColumns:
         """Rows of profiles under a policy and a state whose collectives run in every micro-batch, one of each."""
-        parts = [np.zeros((len(profiles), len(self.setting.classes))) for _ in range(5)]
+        parts = [np.zeros((len(profiles), len(self.setting.classes))) for _ in LayerColumns._fields]
         places = np.array([self._place[profile] for profile in numbers(profiles)], np.int64).reshape(-1, 2)
         staged = np.array([min(self.states.keys[state].stages, 2) for state in numbers(states)], np.int64)
         keys = np.stack([places[:, 0], policies, staged], axis=1)
@@ -324,6 +324,7 @@ def _fastest(table: LayerTable) -> LayerColumns:
         none.weight_gradient_s[:, 0],
         np.minimum(full.saved_bytes, none.saved_bytes)[:, 0],
         np.minimum(full.working_bytes, none.working_bytes)[:, 0],
+        np.minimum(full.offloaded_bytes, none.offloaded_bytes)[:, 0],
     )
 
 
@@ -341,6 +342,7 @@ def _facts(setting: Setting, degrees: Sequence[StageDegrees]) -> FrameworkColumn
         min_overlap_s=setting.alone.overlaps.min_overlap_s,
         update=single_rates(update_rates(setting.alone, setting.chip, setting.cluster)),
         hosted=host_state_bytes(setting.alone),
+        hosts_activations="activations" in setting.alone.offload,
         host_bytes=setting.cluster.chip.host.chip_bytes(setting.cluster.chips),
         context_bytes=setting.alone.context_bytes,
         allocator=setting.alone.allocator_overhead,

@@ -13,7 +13,8 @@ from dovetail.plans.plan import Plan
 from dovetail.plans.stage_tiles import check_wafer, handover, stage_tiles
 from dovetail.plans.wafer_part import Loan, WaferPart
 from dovetail.simulation import simulate
-from dovetail.step.evaluate import Evaluation, evaluate
+from dovetail.step.evaluate import evaluate
+from dovetail.step.evaluation import Evaluation
 from wafer_plans import job_of, tile_plan, wafers
 
 JOB = job_of()

@@ -16,7 +16,8 @@ from dovetail.memory.allocator import Event, replay
 from dovetail.memory.reserved import reserved_memory
 from dovetail.memory.step_events import stage_events
 from dovetail.plans.plan_file import Task, task_of
-from dovetail.step.evaluate import Evaluation, evaluate, step_of
+from dovetail.step.evaluate import evaluate, step_of
+from dovetail.step.evaluation import Evaluation
 from dovetail.step.facts import plan_facts
 
 sys.path.append(str(Path(__file__).parents[2] / "oracle"))

@@ -15,7 +15,8 @@ from dovetail.models.adapters import Adapters
 from dovetail.plans.plan import PlanSpec, resolve_plan
 from dovetail.plans.plan_file import task_of
 from dovetail.plans.write import job_part
-from dovetail.step.evaluate import Evaluation, evaluate
+from dovetail.step.evaluate import evaluate
+from dovetail.step.evaluation import Evaluation
 
 LLAMA = models.load("llama-3.1-8b")
 #: in and out of the linear layers of one of its blocks

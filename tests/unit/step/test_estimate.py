@@ -18,7 +18,8 @@ from dovetail.digests import package_digests
 from dovetail.plans.plan_file import task_of
 from dovetail.plans.provenance import question_digests
 from dovetail.report.answer_fields import evaluation_fields
-from dovetail.step.evaluate import Evaluation, evaluate
+from dovetail.step.evaluate import evaluate
+from dovetail.step.evaluation import Evaluation
 from timing import least_cpu_seconds
 from valid_plans import PLAN_FILES, with_changes
 

@@ -14,7 +14,8 @@ from dovetail.hardware import Cluster, DefectMap
 from dovetail.plans.plan import Plan
 from dovetail.plans.wafer_part import Loan, StageTile, WaferPart
 from dovetail.simulation import simulate
-from dovetail.step.evaluate import Evaluation, Step, evaluate, step_of
+from dovetail.step.evaluate import Step, evaluate, step_of
+from dovetail.step.evaluation import Evaluation
 from dovetail.step.facts import plan_facts
 from dovetail.step.loans import lent_bytes, lent_of_microbatch, moved_bytes
 from wafer_plans import job_of, tile_plan, wafers

@@ -10,7 +10,8 @@ import pytest
 from dovetail import frameworks
 from dovetail.models import load
 from dovetail.plans.plan_file import Task
-from dovetail.step.evaluate import Evaluation, evaluate
+from dovetail.step.evaluate import evaluate
+from dovetail.step.evaluation import Evaluation
 from valid_plans import EXPERTS, Document, costed, model, with_changes
 
 #: What any framework keeps per parameter, by ZeRO stage: bf16 weights and gradients, float32 copy and two moments;

@@ -12,8 +12,10 @@ from dovetail.errors import InputError
 from dovetail.hardware.host import Host
 from dovetail.plans.narrowed_space import narrowed, within
 from dovetail.plans.plan_file import Task, task_of
+from dovetail.plans.space import Space
 from dovetail.plans.write import plan_document, plan_fields
-from dovetail.step.evaluate import Evaluation, evaluate
+from dovetail.step.evaluate import evaluate
+from dovetail.step.evaluation import Evaluation
 
 HOST = Host(link_bytes_per_s=10e9, bytes=1e12, bytes_per_s=100e9, chips=8)
 LLAMA = {"model": "llama-3-8b", "seq_len": 4096, "global_batch": 64}
@@ -101,6 +103,19 @@ def test_a_full_host_does_not_fit():
     assert result.peak_bytes < result.usable_bytes
     assert result.host_limit_bytes == 10e9 < result.host_bytes
     assert not result.fits
+
+
+def test_tables_count_what_activations_take_of_a_host():
+    """A search and the changes of an estimate leave out plans whose activations fill the host."""
+    whole = asked(job=LLAMA | {"seq_len": 16384}, zero_stage=1, offload=["activations"])
+    small = replace(HOST, bytes=4 * result_of(whole).host_bytes)
+    task = asked(host=small, job=LLAMA | {"seq_len": 16384}, zero_stage=1, offload=["activations"])
+    assert not result_of(task).fits
+    answer = dt.plan(task.job, task.cluster, task.framework, space=Space(offload=(("activations",),)))
+    assert answer.best.host_bytes <= answer.best.host_limit_bytes
+    changes = dt.fitting_changes(task)
+    assert changes
+    assert all(change.evaluation.fits for change in changes)
 
 
 def test_a_simulated_step_waits_for_its_host():

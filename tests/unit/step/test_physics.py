@@ -19,7 +19,8 @@ from dovetail import frameworks, hardware
 from dovetail.cost.units import OPERANDS
 from dovetail.errors import InputError
 from dovetail.plans.plan_file import Task, schema, task_of
-from dovetail.step.evaluate import Evaluation, evaluate
+from dovetail.step.evaluate import evaluate
+from dovetail.step.evaluation import Evaluation
 from valid_plans import EXPERTS, PLAN_FILES, Document, costed, model, with_changes
 
 DOCS = Path(__file__).parents[3] / "docs"

@@ -13,7 +13,8 @@ from dovetail.hardware import Store
 from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
 from dovetail.plans.wafer_part import STORE_CHOICES, StageTile, Stored, WaferPart
 from dovetail.profile.recompute import BLOCKS_ON_CHIP
-from dovetail.step.evaluate import Evaluation, Step, evaluate, step_of
+from dovetail.step.evaluate import Step, evaluate, step_of
+from dovetail.step.evaluation import Evaluation
 from dovetail.step.facts import StreamedBytes, plan_facts
 from dovetail.step.store import least_store_seconds, stage_wafers
 from wafer_plans import job_of, tile_plan, wafers

@@ -72,7 +72,7 @@ def read(text: str, where: str, chips: int | None = None) -> Reading:
         **_stages(flags, degrees),
         **_experts(flags),
         **_sharding(flags, degrees),
-        **_offload(flags),
+        **_offload(flags, degrees.layers),
         **_other_fields(flags, job["precision"]),
         "axis_order": "tp-cp-pp-dp" if flags.has("--use-tp-pp-dp-mapping") else "tp-cp-dp-pp",
         **read_further("megatron", where, flags.text),
@@ -144,6 +144,9 @@ def _optimizer(flags: Flags) -> str:
     momentum = flags.number("--sgd-momentum")
     named = flags.choice("--optimizer", ("adam", "sgd", "muon", "dist_muon")) or "adam"
     moments = {flags.text(f"--exp-avg{part}-dtype") or "fp32" for part in ("", "-sq")}
+    if moments not in ({"fp32"}, {"bf16"}):
+        what = f"makes moments in {' and '.join(sorted(moments))}"
+        raise flags.wrong("--exp-avg-sq-dtype", what, "a job has both in fp32 or both in bf16")
     flags.read.add("--use-precision-aware-optimizer")
     if named == "adam":
         return "adamw_bf16" if moments == {"bf16"} else "adamw"
@@ -197,11 +200,19 @@ def _sharding(flags: Flags, degrees: _Degrees) -> Document:
     return {"zero_stage": stage, "zero_group": ranks // instances}
 
 
-def _offload(flags: Flags) -> Document:
+def _offload(flags: Flags, num_layers: int) -> Document:
     """What hosts hold; how copies overlap and how they are buffered is the framework's."""
-    optimizer = flags.has("--optimizer-cpu-offload")
-    flags.read |= {"--overlap-cpu-optimizer-d2h-h2d", "--optimizer-offload-fraction"}
-    activations = bool(flags.whole("--cpu-offloading-num-layers", low=0))
+    optimizer, fraction = flags.has("--optimizer-cpu-offload"), flags.number("--optimizer-offload-fraction")
+    flags.read.add("--overlap-cpu-optimizer-d2h-h2d")
+    if optimizer and fraction not in (None, 1):
+        raise flags.wrong(
+            "--optimizer-offload-fraction", f"is {fraction:g}", "a plan offloads all of the state: set it to 1"
+        )
+    activations = flags.whole("--cpu-offloading-num-layers", low=0) or 0
+    # the last layer's backward follows at once
+    if 0 < activations < num_layers - 1:
+        fix = f"a plan offloads those of all layers but the last: set it to {num_layers - 1}"
+        raise flags.wrong("--cpu-offloading-num-layers", f"is {activations} of {num_layers}", fix)
     parts = [*(["optimizer"] if optimizer else []), *(["activations"] if activations else [])]
     return {"offload": parts} if parts else {}
 

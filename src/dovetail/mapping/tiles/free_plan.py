@@ -22,8 +22,9 @@ from dovetail.search.certificate import Counts, certificate, proof
 from dovetail.search.plan import plan as named_plan
 from dovetail.search.progress import REPORT_EVERY_S, Listener, SearchProgress
 from dovetail.simulation import simulate
-from dovetail.step.evaluate import Evaluation, evaluate
+from dovetail.step.evaluate import evaluate
 from dovetail.step.evaluate import least_step_s as least_simulated_s
+from dovetail.step.evaluation import Evaluation
 
 __all__ = ["SCHEDULES", "ZERO_STAGES", "FreeLimits", "FreeSearch", "free_plan"]
 

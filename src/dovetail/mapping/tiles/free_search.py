@@ -28,7 +28,7 @@ from dovetail.mapping.tiles.work_bounds import ZERO_STAGES, SkeletonBounds
 from dovetail.models import Job
 from dovetail.plans.wafer_part import STORE_CHOICES, Stored
 from dovetail.search.time_limit import OutOfTimeError
-from dovetail.step.evaluate import Evaluation
+from dovetail.step.evaluation import Evaluation
 
 #: Pipeline schedules to try.
 SCHEDULES = ("1f1b", "zb_h1")

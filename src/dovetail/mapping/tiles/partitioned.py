@@ -17,7 +17,8 @@ from dovetail.plans.plan import Plan
 from dovetail.plans.stage_tiles import handover
 from dovetail.plans.wafer_part import Loan, StageTile, WaferPart
 from dovetail.step.capacity import memory_limit
-from dovetail.step.evaluate import Evaluation, ProfiledJob, evaluation_of, profiled_job, step_from
+from dovetail.step.evaluate import ProfiledJob, evaluation_of, profiled_job, step_from
+from dovetail.step.evaluation import Evaluation
 
 #: What all blocks recompute where memory is lent, or activations are in a store.
 POLICIES = ("none", "selective", "full")

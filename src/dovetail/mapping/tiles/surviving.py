@@ -13,7 +13,8 @@ from dovetail.plans.plan import Plan
 from dovetail.plans.stage_tiles import mesh_of, num_wafers, stage_tiles
 from dovetail.plans.wafer_part import StageTile, WaferPart
 from dovetail.plans.wafer_tiles import wafer_shape
-from dovetail.step.evaluate import Evaluation, evaluate
+from dovetail.step.evaluate import evaluate
+from dovetail.step.evaluation import Evaluation
 
 
 def surviving_plan(plan: Plan, job: Job, cluster: Cluster, framework: Framework) -> Evaluation | None:
