@@ -19,6 +19,7 @@ from dovetail.models import Job, Model
 from dovetail.plans.plan import PlanSpec, resolve_plan
 from dovetail.plans.plan_file import Task
 from dovetail.plans.runs import check_runs
+from dovetail.plans.write import plan_part
 from dovetail.step.evaluate import evaluate
 
 DENSE = {"kind": "dense", "size": 4096}
@@ -94,3 +95,10 @@ def test_changes_are_the_fastest_of_all_that_make_a_plan_fit(number):
         assert by_things == pytest.approx(expected, rel=1e-9)
         usable = task.cluster.chip.usable_bytes
         assert all(each.evaluation.fits and each.evaluation.peak_bytes <= usable for each in found)
+        # as changes of a plan file that says every field
+        part = plan_part(task.plan)
+        for each in found:
+            fields = {name: value for name, value in {**part, **each.changes}.items() if value is not None}
+            sizes = {"chips": task.cluster.chips, "global_batch": task.job.global_batch}
+            changed = resolve_plan(PlanSpec.model_validate(fields), num_layers=task.job.model.num_layers, **sizes)
+            assert changed == each.evaluation.plan

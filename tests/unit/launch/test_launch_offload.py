@@ -41,6 +41,20 @@ def test_megatron_says_it_and_reads_it(optimizer, plan, arguments):
     assert not read.unknown
 
 
+@pytest.mark.parametrize(
+    ("plan", "more", "sentence"),
+    [
+        ({"zero_stage": 1, "offload": ["optimizer"]}, "--optimizer-offload-fraction 0.25", "fraction: is 0.25"),
+        ({"offload": ["activations"]}, "--cpu-offloading-num-layers 2", "num-layers: is 2 of 32"),
+        ({"zero_stage": 1}, "--exp-avg-dtype bf16", "moments in bf16 and fp32"),
+    ],
+)
+def test_what_a_plan_has_no_words_for_is_refused(plan, more, sentence):
+    text = megatron.export(task("megatron", **plan)).text
+    with pytest.raises(InputError, match=sentence):
+        read_megatron.read(f"{text.rstrip()} {more}", "launch", 8)
+
+
 def test_deepspeed_says_it_and_reads_it():
     asked = task("deepspeed", zero_stage=2, recompute="full", offload=["optimizer", "activations"])
     document = json.loads(deepspeed.export(asked).text)
