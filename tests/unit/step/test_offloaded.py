@@ -113,7 +113,7 @@ def test_tables_count_what_activations_take_of_a_host():
     assert not result_of(task).fits
     answer = dt.plan(task.job, task.cluster, task.framework, space=Space(offload=(("activations",),)))
     assert answer.best.host_bytes <= answer.best.host_limit_bytes
-    changes = dt.fitting_changes(task)
+    changes = dt.fitting_changes(task.plan, task.job, task.cluster, task.framework)
     assert changes
     assert all(change.evaluation.fits for change in changes)
 
