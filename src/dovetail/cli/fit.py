@@ -185,6 +185,6 @@ def _print_sizes(title: str, sizes: list[FittingSize], column: Literal["micro_ba
     if not all(each.limited_by_memory for each in shown):
         end = {
             "micro_batch": "the global batch divides into no larger ones",
-            "seq_len": "the model has no longer ones",
+            "seq_len": "the model is for no sequence twice as long",
         }
         typer.echo(f"* not limited by memory: {end[column]}")
