@@ -54,7 +54,7 @@ def real_collectives(
     arrangement = arrange(plan, job.graph(), cluster)
     arranged = Arrangements.of([arrangement], [plan.micro_batch * plan.data_parallel])
     weight_bytes = facts.gathered_weight_bytes
-    pricing = pricing_of(job, cluster, efficiencies, profiled.gradient_bytes, weight_bytes)
+    pricing = pricing_of(job, cluster, efficiencies, profiled.gradient_bytes, weight_bytes, facts.buckets)
     tiers = [tier_arrays(cluster.chip, tier, efficiencies) for tier in cluster.tiers]
     widths = job.element_bytes()
     wide = {"gradient": profiled.gradient_bytes, "updated": weight_bytes}

@@ -1,5 +1,6 @@
 """What training frameworks can run and what they keep in memory, as data."""
 
+from dovetail.frameworks.buckets import Buckets
 from dovetail.frameworks.catalogue import load, names
 from dovetail.frameworks.framework import (
     Availability,
@@ -16,6 +17,7 @@ from dovetail.frameworks.state import Allowance, StateBytes
 __all__ = [
     "Allowance",
     "Availability",
+    "Buckets",
     "ContextParallel",
     "Framework",
     "FrameworkOverlaps",

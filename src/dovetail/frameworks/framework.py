@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from dovetail.documents import Spec
 from dovetail.errors import InputError, one_of, quoted
+from dovetail.frameworks.buckets import Buckets, BucketsSpec
 from dovetail.frameworks.parameter_bytes import state_bytes
 from dovetail.frameworks.state import Allowance, AllowanceSpec, BytesAllowanceSpec, StateBytes, StateBytesSpec
 from dovetail.graph import OPTIMIZERS
@@ -176,6 +177,8 @@ class Framework:
     """parts the logits and loss are computed in, one at a time"""
     gathered: Gathered
     """what is whole at a time where weights are sharded"""
+    buckets: Buckets | None
+    """weights and gradients that travel together; None: a compiler sends each by itself"""
     frees: Frees
     """when the backward frees activations"""
     gradients: Gradients
@@ -303,6 +306,7 @@ class FrameworkSpec(Spec):
     loss_traffic: Annotated[float, Field(ge=0, le=1000)]
     loss_chunks: Annotated[int, Field(ge=1, le=4096)] = 1
     gathered: Gathered = "layer"
+    buckets: BucketsSpec | None = BucketsSpec()
     frees: Frees = "operator"
     gradients: Gradients = "always"
     saved_copies: dict[WrittenOut, Annotated[float, Field(ge=0, le=16)]] = Field(
@@ -343,6 +347,7 @@ class FrameworkSpec(Spec):
             overlaps["gradient_reduction_with_pipeline"] or overlaps["gradient_reduction"]
         )
         fields["overlaps"] = FrameworkOverlaps(**overlaps)
+        fields["buckets"] = None if self.buckets is None else Buckets(self.buckets.least, self.buckets.per_chip)
         for name in ALLOWANCES:
             fields[name] = fields[name].allowance()
         fields["doubts"] = tuple(self.doubts.items())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -21,8 +22,18 @@ from dovetail.profile.version import Version, by_group, exchanges, profile_versi
 #: The kind of group whose collectives gather sharded weights (ZeRO-3).
 WEIGHT_GATHER = "weight-gather"
 
+
 #: Seconds of a collective of so many bytes.
-CollectivePrice = Callable[[Collective, Floats], Floats]
+class CollectivePrice(Protocol):
+    """What the collectives of a layer cost."""
+
+    def seconds(self, collectives: Sequence[Collective], sizes: Sequence[Floats]) -> list[Floats]:
+        """Of each of them, with its bytes on one chip."""
+        ...
+
+    def launches(self, collectives: Sequence[Collective]) -> int:
+        """Kernels they take together."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +130,8 @@ def profile_layer(
     works = _works(graph, placed, sizes)
     forward, backward = (_operator_seconds(each, chip) for each in works.values())
     phase_of = {p.operator.name: p.operator.phase for p in placed.backward}
-    priced = [(c, group_of(c), price(c, sizes.collective_bytes(c))) for c in placed.collectives]
+    took = price.seconds(placed.collectives, [sizes.collective_bytes(c) for c in placed.collectives])
+    priced = [(c, group_of(c), seconds) for c, seconds in zip(placed.collectives, took, strict=True)]
     by_phase = {phase: by_group((g, s) for c, g, s in priced if c.phase is phase) for phase in CollectivePhase}
     launched = kernel_counts(replace(works[CollectivePhase.FORWARD], operators=(*placed.forward, *placed.backward)))
     joules, (used, home) = _joules(placed, works, sizes, chip, rates), _parameters(placed, sizes)
@@ -137,8 +149,8 @@ def profile_layer(
         step_collective_s=by_phase[CollectivePhase.STEP],
         operator_s={**forward, **backward},
         kernels=launched,
-        forward_kernels=_kernels(placed, launched, CollectivePhase.FORWARD),
-        backward_kernels=_kernels(placed, launched, CollectivePhase.BACKWARD),
+        forward_kernels=_kernels(placed, launched, price, CollectivePhase.FORWARD),
+        backward_kernels=_kernels(placed, launched, price, CollectivePhase.BACKWARD),
         versions=profile_versions(placed, sizes, priced),
         nodes=nodes,
         lifetimes=lifetimes,
@@ -233,10 +245,14 @@ def update_work(
     return UpdateWork(summed([none, *vectors]), summed([none, *flops]))
 
 
-def _kernels(placed: PlacedLayer, launched: Mapping[str, Floats], phase: CollectivePhase) -> Floats:
-    """Kernels launched in one direction: those of its operators and one per collective."""
+def _kernels(
+    placed: PlacedLayer, launched: Mapping[str, Floats], price: CollectivePrice, phase: CollectivePhase
+) -> Floats:
+    """Kernels launched in one direction: those of its operators and collectives."""
     operators = placed.forward if phase is CollectivePhase.FORWARD else placed.backward
-    return summed(launched[p.operator.name] for p in operators) + sum(c.phase is phase for c in placed.collectives)
+    return summed(launched[p.operator.name] for p in operators) + price.launches(
+        [c for c in placed.collectives if c.phase is phase]
+    )
 
 
 def _tied(placed: PlacedLayer, sizes: LayerSizes) -> dict[str, TiedParameters]:

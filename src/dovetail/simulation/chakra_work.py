@@ -68,9 +68,8 @@ def task_works(plan: Plan, job: Job, profiled: ProfiledJob, step: Step) -> dict[
     """Layer by name → its collectives and kernels, by what their tasks look like."""
     arrangement = arrange(plan, job.graph(), profiled.cluster, profiled.facts.tensor_rule)
     arranged = Arrangements.of([arrangement], [plan.micro_batch * plan.data_parallel])
-    pricing = pricing_of(
-        job, profiled.cluster, profiled.efficiencies, profiled.gradient_bytes, profiled.facts.gathered_weight_bytes
-    )
+    weight_bytes, buckets = profiled.facts.gathered_weight_bytes, profiled.facts.buckets
+    pricing = pricing_of(job, profiled.cluster, profiled.efficiencies, profiled.gradient_bytes, weight_bytes, buckets)
     variants = layer_variants(job.graph(), plan, step.contents, profiled.damage.by_stage)
     works: dict[str, dict[TaskKey, TaskWork]] = {}
     for name, steps in steps_of_layers(plan, job, profiled, step, variants).items():
@@ -126,9 +125,11 @@ class _Layer:
         receivers = float(as_array(self.sizes[TOP_K])) if one_copy_per_node and TOP_K in self.sizes else 1.0
         widths, recomputed = self.job.element_bytes(), step.recompute[name].added_collective_s
         by_step: dict[_StepKey, tuple[CollectiveKind, float]] = {}
-        for collective in self.placed.collectives:
-            size = as_array(collective.bytes(self.sizes, self.arranged.axis_sizes, widths))
-            seconds = float(self.pricing.time(self.arranged, collective, size, receivers)[0].seconds)
+        collectives = self.placed.collectives
+        bytes_of = [as_array(c.bytes(self.sizes, self.arranged.axis_sizes, widths)) for c in collectives]
+        times = self.pricing.layer_times(self.arranged, collectives, bytes_of, receivers)
+        for collective, (spent, _) in zip(collectives, times, strict=True):
+            seconds = float(spent.seconds)
             sent = comm_bytes(collective, self.arranged, self.sizes, self.job, self.pricing)
             text = f"{collective.kind.value.replace('_', ' ')} {collective.tensor.name}"
             by_step[text, collective.axes, seconds] = collective.kind, sent

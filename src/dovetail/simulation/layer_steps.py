@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from functools import partial
 
 from dovetail.arrays import Floats
 from dovetail.graph import LayerGraph, Phase
@@ -18,6 +17,7 @@ from dovetail.plans.plan import Plan
 from dovetail.profile import WEIGHT_GATHER, LayerProfile, Recompute
 from dovetail.step.evaluate import ProfiledJob, Step
 from dovetail.step.profiles import (
+    GRADIENTS,
     UPDATED_WEIGHTS,
     Arrangements,
     Pricing,
@@ -27,9 +27,6 @@ from dovetail.step.profiles import (
 )
 from dovetail.step.stages import LayerVariant
 from dovetail.step.times import LayerTimes, hidden_shares, layer_times
-
-#: The kind of group that reduces gradients.
-GRADIENTS = "data-parallel"
 
 
 class StepKind(IntEnum):
@@ -115,7 +112,7 @@ def steps_of_layers(
     alone = facts.at_least(schedule=plan.pipeline_schedule, stages=plan.pipeline_parallel)
     gradient_bytes, weight_bytes = profiled.gradient_bytes, facts.gathered_weight_bytes
     prices = [
-        pricing_of(job, profiled.cluster, profiled.efficiencies, gradient_bytes, weight_bytes, dead)
+        pricing_of(job, profiled.cluster, profiled.efficiencies, gradient_bytes, weight_bytes, facts.buckets, dead)
         for dead in (None, *profiled.damage.kinds)
     ]
     by_name: dict[str, LayerSteps] = {}
@@ -152,12 +149,12 @@ class _Messages:
     ) -> None:
         sizes, widths = graph.resolve(batch=arranged.batch, seq=job.seq_len), job.element_bytes()
         top_k = float(as_array(sizes[TOP_K])) if profiled.facts.one_copy_per_node and TOP_K in sizes else 1.0
-        time = partial(pricing.time, arranged, receivers=top_k)
+        bytes_of = [as_array(c.bytes(sizes, arranged.axis_sizes, widths)) for c in placed.collectives]
+        times = pricing.layer_times(arranged, placed.collectives, bytes_of, top_k)
         #: of what overlaps computation, the part that costs time all the same
         self.lost = float(profiled.facts.overheads.exposed)
         self.messages: list[tuple[Collective, str, Message]] = []
-        for collective in placed.collectives:
-            spent, used = time(collective, as_array(collective.bytes(sizes, arranged.axis_sizes, widths)))
+        for collective, (spent, used) in zip(placed.collectives, times, strict=True):
             busy = {tier: float(s) for tier, s in zip(used, spent.busy_s, strict=True)}
             seconds = float(spent.seconds)
             rates = {t: float(pricing.ways[t].bytes_per_s * pricing.ways[t].efficiency) for t in busy}

@@ -11,10 +11,11 @@ from dovetail.arrays import Ints
 from dovetail.pipeline.work_order import WorkKind, WorkOrder, needs
 from dovetail.simulation.chips import DIRECTIONS, Chips
 from dovetail.simulation.item_tasks import Pattern, item_pattern, joined_pattern, parted
-from dovetail.simulation.layer_steps import GRADIENTS, LayerStep, LayerSteps, Message, StepKind
+from dovetail.simulation.layer_steps import LayerStep, LayerSteps, Message, StepKind
 from dovetail.simulation.task_blocks import Laid, TaskBlock
 from dovetail.simulation.task_graph import TaskGraph
 from dovetail.simulation.task_writer import Labels, TaskWriter, alone
+from dovetail.step.profiles import GRADIENTS
 from dovetail.step.stages import ChunkContent
 from dovetail.step.store import StageTraffic, StoreUse
 

@@ -11,6 +11,7 @@ from dovetail import __version__
 from dovetail.arrays import Floats, summed
 from dovetail.cost.calibration import Efficiencies, calibration
 from dovetail.cost.operators import ChipUnits
+from dovetail.cost.slowest import of_slowest
 from dovetail.cost.units import OPERANDS, chip_units
 from dovetail.frameworks import Framework
 from dovetail.graph import LayerGraph, Role
@@ -167,7 +168,9 @@ def profiled_job(
     rates, damage = rates_of(cluster) if energy else None, stage_damage(plan, cluster)
     profiles: list[JobProfiles] = []
     for dead in (None, *damage.kinds):
-        pricing = pricing_of(job, cluster, efficiencies, gradient_bytes, facts.gathered_weight_bytes, dead)
+        pricing = pricing_of(
+            job, cluster, efficiencies, gradient_bytes, facts.gathered_weight_bytes, facts.buckets, dead
+        )
         profiles.append(profile_job(arranged, job, chip, pricing, rates, one_copy_per_node=facts.one_copy_per_node))
     whole, *on_damaged = profiles
     return ProfiledJob(whole, chip, gradient_bytes, cluster, facts, efficiencies, damage, tuple(on_damaged))
@@ -176,8 +179,9 @@ def profiled_job(
 def units_of(job: Job, cluster: Cluster, facts: FrameworkFacts, efficiencies: Efficiencies) -> ChipUnits:
     """The chip as operator models see it under a framework."""
     added = facts.overheads
+    slowest = of_slowest(efficiencies, cluster)
     chip = chip_units(
-        cluster.chip, job.precision, efficiencies, added.traffic, added.attention, synchronous=facts.synchronous
+        cluster.chip, job.precision, slowest, added.traffic, added.attention, synchronous=facts.synchronous
     )
     return replace(chip, loss_bytes=facts.loss_traffic)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dovetail.arrays import Floats
-from dovetail.frameworks import Framework, ParameterBytes
+from dovetail.frameworks import Buckets, Framework, ParameterBytes
 from dovetail.frameworks.state import StateBytes
 from dovetail.graph import Element
 from dovetail.models import Job
@@ -101,6 +101,8 @@ class FrameworkFacts:
     sharded_reduction_bytes: float
     #: per parameter, as updated weights are gathered
     gathered_weight_bytes: float
+    #: how weights and gradients travel together; None: one by one
+    buckets: Buckets | None
     #: tokens for several experts of one node travel once
     one_copy_per_node: bool
     #: attention kernels from before chips that copy and multiply asynchronously
@@ -218,6 +220,7 @@ def facts_of(
         reduction_bytes=_reduction_bytes(whole, stages),
         sharded_reduction_bytes=state.sharded_reduction or state.gradients,
         gathered_weight_bytes=state.weights,
+        buckets=framework.buckets,
         one_copy_per_node=on.dispatcher == "deepep",
         synchronous=framework.synchronous_attention,
         loss_traffic=framework.loss_traffic,

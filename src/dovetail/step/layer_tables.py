@@ -130,7 +130,8 @@ class Setting:
         """What collectives cost where gradients are as wide as such plans reduce them."""
         facts = self.facts(stages)
         gradient = facts.sharded_reduction_bytes if zero_stage == 3 else facts.reduction_bytes
-        return pricing_of(self.job, self.cluster, self.efficiencies, gradient, facts.gathered_weight_bytes)
+        weights, buckets = facts.gathered_weight_bytes, facts.buckets
+        return pricing_of(self.job, self.cluster, self.efficiencies, gradient, weights, buckets)
 
 
 def _facts(

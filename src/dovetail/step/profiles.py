@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial, reduce
+from functools import lru_cache, reduce
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from dovetail.cost.mesh.damage import DamagedGroups
 from dovetail.cost.operators import ChipUnits
 from dovetail.cost.tier import TierArrays
 from dovetail.cost.units import way_arrays
+from dovetail.frameworks import Buckets
 from dovetail.graph import (
     OPTIMIZERS,
     Backward,
@@ -30,7 +31,7 @@ from dovetail.graph import (
 from dovetail.graph.routing import EXPERT_TOKENS, TOP_K
 from dovetail.graph.size import Size, as_array
 from dovetail.hardware import Cluster
-from dovetail.layout import Collective, CollectiveKind, PlacedLayer, Strategy, place_layer
+from dovetail.layout import Collective, CollectiveKind, CollectivePhase, PlacedLayer, Strategy, place_layer
 from dovetail.layout.axes import AtomicAxes
 from dovetail.models import Job
 from dovetail.plans.arrange import Arrangement
@@ -38,6 +39,8 @@ from dovetail.profile import WEIGHT_GATHER, LayerProfile, LayerSizes, profile_la
 
 #: The kind of group whose collectives bring updated weights to every replica (ZeRO-1 and 2).
 UPDATED_WEIGHTS = "updated weights"
+#: The kind of group that reduces gradients.
+GRADIENTS = "data-parallel"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,12 @@ class Arrangements:
         return (np.size(as_array(self.batch)),)
 
 
+#: What a collective takes, and the ways its links are on.
+Timed = tuple[CollectiveTime, list[int]]
+#: Weights or gradients of a layer that travel together: their purpose, phase, kind and axes.
+Bucket = tuple[str, CollectivePhase, CollectiveKind, tuple[str, ...]]
+
+
 @dataclass(frozen=True, slots=True)
 class Pricing:
     """What the collectives of arrangements cost on the ways of a cluster's network."""
@@ -109,6 +118,46 @@ class Pricing:
     widening: Mapping[str, float]
     #: what is dead where the chips of the arrangements are, on a wafer
     damage: DamagedGroups | None = None
+    #: how weights and gradients travel together; None: one by one
+    buckets: Buckets | None = None
+    #: bytes of the job's elements
+    element_bytes: float = 2.0
+
+    def layer_times(
+        self, arrangements: Arrangements, collectives: Sequence[Collective], sizes: Sequence[Floats], receivers: float
+    ) -> list[Timed]:
+        """All collectives of a layer; those of a bucket share its time as they share its bytes."""
+        together: dict[Bucket, Floats] = {}
+        for collective, size in zip(collectives, sizes, strict=True):
+            bucket = self.bucket(collective)
+            if bucket is not None:
+                together[bucket] = together[bucket] + size if bucket in together else size
+        timed: dict[Bucket, Timed] = {}
+        times: list[Timed] = []
+        for collective, size in zip(collectives, sizes, strict=True):
+            bucket = self.bucket(collective)
+            if bucket is None:
+                times.append(self.time(arrangements, collective, size, receivers))
+                continue
+            if bucket not in timed:
+                timed[bucket] = self.bucket_time(arrangements, collective, together[bucket])
+            times.append(_part(timed[bucket], size / together[bucket]))
+        return times
+
+    def bucket(self, collective: Collective) -> Bucket | None:
+        """What a collective travels with; None: it travels alone."""
+        purpose = None if self.buckets is None else purpose_of(collective)
+        if purpose not in (GRADIENTS, UPDATED_WEIGHTS, WEIGHT_GATHER):
+            return None
+        return purpose, collective.phase, collective.kind, collective.axes
+
+    def bucket_time(self, arrangements: Arrangements, collective: Collective, size: Floats) -> Timed:
+        """What a layer has in a bucket: at the end of a step a part of one that holds more than a layer."""
+        if self.buckets is None or collective.phase is not CollectivePhase.STEP:
+            return self.time(arrangements, collective, size)
+        chips = as_array(collective.group_size(arrangements.axis_sizes))
+        whole = np.maximum(size, self.buckets.parameters(chips) * self.element_bytes)
+        return _part(self.time(arrangements, collective, whole), size / whole)
 
     def seconds(
         self, arrangements: Arrangements, collective: Collective, size: Floats, receivers: float = 1.0
@@ -116,10 +165,8 @@ class Pricing:
         """One collective; tokens for `receivers` experts of one node can travel together."""
         return self.time(arrangements, collective, size, receivers)[0].seconds
 
-    def time(
-        self, arrangements: Arrangements, collective: Collective, size: Floats, receivers: float = 1.0
-    ) -> tuple[CollectiveTime, list[int]]:
-        """One collective, and the ways its links are on."""
+    def time(self, arrangements: Arrangements, collective: Collective, size: Floats, receivers: float = 1.0) -> Timed:
+        """One collective that travels alone."""
         joins: Floats = reduce(np.multiply, [arrangements.joins[axis] for axis in collective.axes])
         wide = size * self.widening.get(collective.user, 1.0)
         used = [way for way, n in enumerate(joins) if np.any(n > 1)]
@@ -143,18 +190,42 @@ class Pricing:
         return replace(self.ways[way], stride=reduce(np.minimum, strides))
 
 
+def _part(timed: Timed, part: Floats) -> Timed:
+    spent, used = timed
+    return CollectiveTime(spent.seconds * part, [busy * part for busy in spent.busy_s]), used
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPrice:
+    """What the collectives of a layer cost under arrangements."""
+
+    pricing: Pricing
+    arrangements: Arrangements
+    receivers: float = 1.0
+
+    def seconds(self, collectives: Sequence[Collective], sizes: Sequence[Floats]) -> list[Floats]:
+        """Of each of them."""
+        times = self.pricing.layer_times(self.arrangements, collectives, sizes, self.receivers)
+        return [spent.seconds for spent, _ in times]
+
+    def launches(self, collectives: Sequence[Collective]) -> int:
+        """Kernels they take: one for each bucket."""
+        return len({self.pricing.bucket(each) or number for number, each in enumerate(collectives)})
+
+
 def pricing_of(
     job: Job,
     cluster: Cluster,
     efficiencies: Efficiencies,
     gradient_bytes: float,
     weight_bytes: float,
+    buckets: Buckets | None,
     damage: DamagedGroups | None = None,
 ) -> Pricing:
     """Gradients are reduced `gradient_bytes` wide, updated weights gathered `weight_bytes` wide."""
     width = job.element_bytes()[Element.COMPUTE]
     widening = {"gradient": gradient_bytes / width, "updated": weight_bytes / width}
-    return Pricing(way_arrays(cluster, efficiencies), widening, damage)
+    return Pricing(way_arrays(cluster, efficiencies), widening, damage, buckets, width)
 
 
 def profile_job(
@@ -178,7 +249,7 @@ def profile_job(
         placed = placed_layer(layer, arrangements.strategy)
         # tokens for several experts of one node can travel together
         receivers = float(as_array(sizes[TOP_K])) if one_copy_per_node and TOP_K in sizes else 1.0
-        price = partial(pricing.seconds, arrangements, receivers=receivers)
+        price = LayerPrice(pricing, arrangements, receivers)
         at = LayerSizes(sizes, arrangements.axis_sizes, widths)
         layers[name] = profile_layer(layer, placed, at, chip, price, group_of, rates, matrices_of(layer, job))
     return JobProfiles(graph, layers, rates)
@@ -250,7 +321,7 @@ def group_name(collective: Collective, axes: AtomicAxes) -> str:
 def purpose_of(collective: Collective) -> str | None:
     """The parallelism of collectives that belong to one whichever axes they use; None: the axes say it."""
     if collective.user == "gradient":
-        return "data-parallel"
+        return GRADIENTS
     if collective.user == "updated":
         return UPDATED_WEIGHTS
     if collective.tensor.role is Role.WEIGHT:

@@ -22,7 +22,15 @@ from dovetail.profile import LayerSizes
 from dovetail.profile.layer import UpdateWork, update_work
 from dovetail.profile.version import by_group
 from dovetail.step.layer_tables import Setting, ShardingWork
-from dovetail.step.profiles import UPDATED_WEIGHTS, Arrangements, Pricing, group_name, matrices_of, placed_layer
+from dovetail.step.profiles import (
+    UPDATED_WEIGHTS,
+    Arrangements,
+    LayerPrice,
+    Pricing,
+    group_name,
+    matrices_of,
+    placed_layer,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +161,7 @@ class StateTable:
         def seconds(collectives: Sequence[Collective]) -> dict[str, Floats]:
             return _by_group(collectives, together, pricing, sizes, widths)
 
+        launches = LayerPrice(pricing, together).launches
         step = seconds([c for c in state if c.phase is CollectivePhase.STEP])
         updated = step.pop(UPDATED_WEIGHTS, np.zeros(()))
         home = [at.stored(w, w.home) for w in weights]
@@ -166,8 +175,8 @@ class StateTable:
             gathering_s=updated,
             forward_s=seconds(forward),
             backward_s=seconds(backward),
-            forward_kernels=len(forward),
-            backward_kernels=len(backward),
+            forward_kernels=launches(forward),
+            backward_kernels=launches(backward),
         )
 
 
@@ -186,6 +195,9 @@ def _by_group(
     by_kind: list[tuple[str, Floats]] = []
     for (group, *_), members in alike.items():
         bytes_of = [as_array(c.bytes(sizes, together.axis_sizes, widths)) for c in members]
+        if pricing.bucket(members[0]) is not None:
+            by_kind.append((group, pricing.bucket_time(together, members[0], summed(bytes_of))[0].seconds))
+            continue
         stacked = np.stack(np.broadcast_arrays(*bytes_of)).reshape(len(members), -1)
         by_kind.append((group, pricing.seconds(together, members[0], stacked).sum(axis=0)))
     return by_group(by_kind)

@@ -8,6 +8,7 @@ import pytest
 from dovetail import frameworks, hardware, models
 from dovetail.cost.calibration import Efficiencies, calibration
 from dovetail.cost.units import chip_units
+from dovetail.frameworks import Buckets
 from dovetail.models import Job
 from dovetail.pipeline.step_time import step_time
 from dovetail.plans.arrange import arrange
@@ -99,7 +100,9 @@ def test_plans_along_the_same_axes_are_profiled_together(model):
     def profiles(group):
         batches = [plans[i].micro_batch * plans[i].data_parallel for i in group]
         together = Arrangements.of([arranged[i] for i in group], batches)
-        return profile_job(together, job, chip, pricing_of(job, cluster, known, 4, 2), one_copy_per_node=True)
+        return profile_job(
+            together, job, chip, pricing_of(job, cluster, known, 4, 2, Buckets()), one_copy_per_node=True
+        )
 
     for group in groups.values():
         together = profiles(group)

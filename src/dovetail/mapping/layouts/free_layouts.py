@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from dovetail.mapping.layouts.layer_problem import LayoutSpace, layer_problem
 from dovetail.mapping.layouts.setting import LayerSetting
 from dovetail.mapping.layouts.tile import LayerTile
 from dovetail.profile.layer import CollectivePrice
-from dovetail.step.profiles import Arrangements, Pricing
+from dovetail.step.profiles import Arrangements, LayerPrice, Pricing
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ def tile_price(pricing: Pricing, cluster: Cluster, tile: LayerTile, replicas: fl
     mesh = Mesh(tensor=tile.names)
     axes = AtomicAxes(mesh, tile.sizes, {axis: joins[axis] for axis in tile.names})
     arranged = Arrangements(axes, Strategy(mesh), tile.sizes, *by_way, batch=1)
-    return partial(pricing.seconds, arranged, receivers=replicas)
+    return LayerPrice(pricing, arranged, replicas)
 
 
 def _undominated(points: list[LayoutPoint]) -> list[LayoutPoint]:

@@ -43,7 +43,7 @@ class TilePrices:
             seconds = np.zeros((len(self._names), *local.shape))
             for mask, axes in enumerate(self._names[1:], 1):
                 collective = Collective(kind, axes, Tensor("", ()), (), user, CollectivePhase.FORWARD)
-                seconds[mask] = self._price(collective, local.reshape(-1)).reshape(local.shape)
+                seconds[mask] = self._price.seconds([collective], [local.reshape(-1)])[0].reshape(local.shape)
             for position, size in enumerate(missing):
                 self._seconds[kind, user, size] = seconds[:, position]
 

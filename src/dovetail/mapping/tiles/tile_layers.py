@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
+from dovetail.arrays import Floats
 from dovetail.cost.calibration import Efficiencies, calibration
 from dovetail.cost.operators import ChipUnits
 from dovetail.frameworks import Framework
 from dovetail.graph import LayerGraph
 from dovetail.graph.size import Sizes
 from dovetail.hardware import Cluster
-from dovetail.layout import CollectivePhase
+from dovetail.layout import Collective, CollectivePhase
 from dovetail.layout.encoding import TileLayouts
 from dovetail.mapping.layouts.free_layouts import tile_price
 from dovetail.mapping.layouts.setting import LayerSetting
@@ -36,6 +38,16 @@ from dovetail.step.times import hidden_shares
 
 #: The price of a die's memory per block, as multiples of the block's seconds; 0: memory is free.
 PRICES = (0.0, 0.01, 0.1, 1.0)
+
+
+class _Free:
+    """Collectives that cost nothing."""
+
+    def seconds(self, collectives: Sequence[Collective], sizes: Sequence[Floats]) -> list[Floats]:
+        return [np.zeros_like(size) for _, size in zip(collectives, sizes, strict=True)]
+
+    def launches(self, collectives: Sequence[Collective]) -> int:
+        return len(collectives)
 
 
 @dataclass(frozen=True)
@@ -78,7 +90,8 @@ class TileLayers:
     def _pricing(self) -> Pricing:
         facts = self.facts
         gradients = facts.sharded_reduction_bytes if self.zero_stage == 3 else facts.reduction_bytes
-        return pricing_of(self.job, self.cluster, self._efficiencies, gradients, facts.gathered_weight_bytes)
+        weights, buckets = facts.gathered_weight_bytes, facts.buckets
+        return pricing_of(self.job, self.cluster, self._efficiencies, gradients, weights, buckets)
 
     @property
     def capacity_bytes(self) -> float:
@@ -135,7 +148,7 @@ class TileLayers:
 
     def work_setting(self, layer: LayerGraph) -> LayerSetting:
         """The same if messages took no time."""
-        return self._setting(layer, lambda collective, size: 0.0 * size)  # noqa: ARG005
+        return self._setting(layer, _Free())
 
     def _setting(self, layer: LayerGraph, price: CollectivePrice) -> LayerSetting:
         return LayerSetting(
