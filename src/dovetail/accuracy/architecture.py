@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -13,7 +14,8 @@ from dovetail.errors import InputError, quoted
 class LatentSizes:
     """Multi-head latent attention."""
 
-    query_rank: int
+    query_rank: int | None
+    """None: queries come straight from the stream"""
     kv_rank: int
     nope_dim: int
     rope_dim: int
@@ -64,11 +66,7 @@ def read_architecture(row: TableRow) -> Architecture | None:
         return None
     hidden, heads = row.needed("hidden"), row.needed("heads")
     ffn = row.needed("ffn_hidden")
-    head_dim = row.count("head_dim")
-    if head_dim is None:
-        if hidden % heads:
-            raise InputError("head_dim", f"is empty and {heads} heads do not divide {hidden}", "the source has to say")
-        head_dim = hidden // heads
+    head_dim = _head_dim(row, hidden, heads)
     latent = _latent(row.text("moe_other"))
     if latent is None and "multi-latent-attention" in row.text("memory_features"):
         raise InputError("moe_other", "does not give the ranks of its latent attention", "the source has to state them")
@@ -86,6 +84,26 @@ def read_architecture(row: TableRow) -> Architecture | None:
         latent=latent,
         prediction=row.text("multi_token_prediction").casefold() == "yes",
     )
+
+
+def _head_dim(row: TableRow, hidden: int, heads: int) -> int:
+    """The width of a head; the nearest whole one where the source's heads share their whole width unevenly."""
+    stated = row.number("head_dim")
+    if stated is None:
+        if hidden % heads:
+            raise InputError("head_dim", f"is empty and {heads} heads do not divide {hidden}", "the source has to say")
+        return hidden // heads
+    if math.isclose(stated * heads, round(stated * heads), rel_tol=1e-9):
+        return max(round(stated), 1)
+    raise InputError("head_dim", f"is {stated:g}", f"{heads} heads of it should be a whole width")
+
+
+def uneven_heads(row: TableRow) -> str:
+    """What was assumed of heads whose width is no whole number; empty where it is one."""
+    stated = row.number("head_dim")
+    if stated is None or stated == round(stated):
+        return ""
+    return f"heads of {stated:.2f} are {round(stated)} wide ({round(stated) / stated - 1:+.1%} of attention's widths)"
 
 
 def _mixture(row: TableRow, ffn: int) -> MixtureSizes | None:
@@ -112,4 +130,5 @@ def _latent(text: str) -> LatentSizes | None:
             fix = "it should be as in MLA(q_lora=1536,kv_lora=512,qk=128+64,v=128)"
             raise InputError("moe_other", f"is {quoted(text)}", fix)
         return None
-    return LatentSizes(*(int(size) for size in match.groups()))
+    query_rank, *others = (int(size) for size in match.groups())
+    return LatentSizes(query_rank or None, *others)
