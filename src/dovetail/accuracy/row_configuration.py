@@ -11,6 +11,7 @@ from pydantic import Field
 
 from dovetail.accuracy.table import TableRow
 from dovetail.documents import Spec, parse_document, validate
+from dovetail.errors import InputError
 from dovetail.layout.strategy import ContextKind
 from dovetail.models.adapters import Adapters
 
@@ -32,6 +33,10 @@ class ConfigurationSpec(Spec):
     """kernels, where they are not what the column says"""
     adapters: Adapters | None = None
     """where a row trains adapters, which"""
+    ranks_per_chip: Annotated[int, Field(ge=1, le=16)] = 1
+    """cores of a chip that degrees count as ranks; they share the chip's part of a tensor-parallel group"""
+    plan: dict[str, Any] = Field(default_factory=dict)
+    """fields of the plan that cells do not state, or count in another way"""
     activations: Literal["device", "host"] = "device"
     """where saved layer inputs are"""
 
@@ -58,6 +63,19 @@ def framework_changes(row: TableRow) -> Mapping[str, Any]:
         for field, value in configuration.changes.items():
             changes[field] = {**changes.get(field, {}), **value} if field == "states" else value
     return changes
+
+
+def plan_fields(row: TableRow) -> Mapping[str, Any]:
+    """Fields of the plan that are not as the row's cells or the framework's defaults have them."""
+    return {field: value for each in configurations_of(row) for field, value in each.plan.items()}
+
+
+def tensor_parallel_chips(row: TableRow) -> int:
+    """Chips of a tensor-parallel group, where a chip's cores are a rank each."""
+    degree, ranks = row.count("tp") or 1, max((each.ranks_per_chip for each in configurations_of(row)), default=1)
+    if degree % ranks:
+        raise InputError("tp", f"is {degree}", f"it counts cores, of which a chip has {ranks}: a multiple of {ranks}")
+    return degree // ranks
 
 
 def says(row: TableRow, column: str) -> bool:

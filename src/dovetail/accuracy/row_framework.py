@@ -26,17 +26,24 @@ FAMILIES = (
     ("deepspeed", "deepspeed"),
     ("internevo", "megatron"),  # tensor parallelism, ZeRO-1 and overlaps as Megatron has them
     ("megatron", "megatron"),
+    ("automodel", "torchtitan"),  # NeMo's trainer of Hugging Face models, on FSDP2
     ("nemo", "megatron"),
+    # names of containers in MLPerf submissions of GPT-3 and Llama: NeMo in NVIDIA's, Megatron under Primus in AMD's
+    ("nvidia release", "megatron"),
+    ("+rocm", "megatron"),
     ("megascale", "megatron"),
-    ("mindspeed", "megatron"),
+    ("mindspeed", "megatron"),  # patches Megatron for Ascend; its examples were called ModelLink
+    ("modellink", "megatron"),
     ("nanotron", "megatron"),
     ("colossal", "megatron"),
-    ("neuronx", "megatron"),
+    ("neuronx", "megatron"),  # tensor and sequence parallelism, 1F1B and ZeRO-1 as Megatron has them
     ("meta internal", "megatron"),  # Llama 3's trainer has its own tensor, context, pipeline and data parallelism
     ("gpt-neox", "deepspeed"),
     ("composer", "fsdp"),
     ("fairscale", "fsdp"),
     ("torchtitan", "torchtitan"),
+    ("primus", "megatron"),  # Megatron on ROCm unless torchtitan is named
+    ("galvatron", "fsdp"),  # layers of Megatron under PyTorch's FSDP
     ("llm-foundry", "fsdp"),
     ("bmtrain", "fsdp"),
     ("litgpt", "fsdp"),
@@ -58,11 +65,14 @@ PARALLEL_LOGITS_BYTES = 16.0
 FUSED_LOGITS_BYTES = 4.0
 
 #: Trainers whose norms, activations and loss are fused kernels.
-_FUSED = ("composer", "llm-foundry", "metaseq", "fairscale")
+_FUSED = ("galvatron", "composer", "llm-foundry", "metaseq", "fairscale")
 
 #: The default kind of context parallelism of each framework.
 _CONTEXT: dict[str, ContextKind] = {"megatron": "ring", "deepspeed": "ulysses"}
 
+
+#: Trainers whose recipes are NVIDIA's.
+_RECIPES = ("nemo", "bridge", "nvidia release")
 
 #: Words that say a run was compiled.
 _COMPILED = re.compile(r"(?<!no )(?<!not )(?<!un)(?<!without )(?<!no torch\.)compil(?!e off)")
@@ -120,10 +130,10 @@ def overlap_fields(name: str, row: TableRow) -> dict[str, object]:
     Reductions of gradients and gathering of weights are as the framework has them by default.
     """
     available, notes = frameworks.load(name).overlaps, row.text("notes").casefold()
-    # NVIDIA's recipes for dense models set --tp-comm-overlap
-    recipe = any(words in row.text("framework").casefold() for words in ("nemo", "bridge")) and not row.text("experts")
+    # NVIDIA's recipes for dense models set --tp-comm-overlap, scripts for Ascend name their fused products
+    recipe = any(words in row.text("framework").casefold() for words in _RECIPES) and not row.text("experts")
     said = {
-        "tensor_parallel": ("tp", recipe or "asynctp" in notes or "tp overlap" in notes),
+        "tensor_parallel": ("tp", recipe or "asynctp" in notes or "tp overlap" in notes or "use-mc2" in notes),
         "expert_parallel": ("ep", "a2a overlap" in notes),
     }
     fields: dict[str, object] = {

@@ -84,9 +84,7 @@ def _agrees(model: Model, sizes: Architecture) -> bool:
     return _feed_forward_agrees(model, sizes)
 
 
-def _latent_of(mixer: LatentAttention) -> LatentSizes | None:
-    if mixer.query_rank is None:
-        return None
+def _latent_of(mixer: LatentAttention) -> LatentSizes:
     return LatentSizes(mixer.query_rank, mixer.kv_rank, mixer.nope_dim, mixer.rope_dim, mixer.value_dim)
 
 

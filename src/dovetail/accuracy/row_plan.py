@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from dovetail.accuracy.row_configuration import configurations_of
+from dovetail.accuracy.row_configuration import configurations_of, plan_fields, tensor_parallel_chips
 from dovetail.accuracy.row_framework import context_kind, overlap_fields
 from dovetail.accuracy.row_recompute import RecomputeReading, read_recompute
 from dovetail.accuracy.table import TableRow
@@ -26,7 +26,7 @@ def slices(row: TableRow) -> int:
 
 def read_plan(row: TableRow, job: Job, cluster: Cluster, framework: str) -> tuple[Plan, RecomputeReading]:
     """The resolved plan and how its recompute was read; raises an error if the plan is impossible."""
-    t, p, c = (row.count(name) or 1 for name in ("tp", "pp", "cp"))
+    t, p, c = tensor_parallel_chips(row), row.count("pp") or 1, row.count("cp") or 1
     v = (row.count("vp") or 1) if p > 1 else 1
     experts = row.count("ep") or 1
     recompute = read_recompute(row, job.graph(), Fraction(job.model.num_layers, p * v))
@@ -54,6 +54,7 @@ def read_plan(row: TableRow, job: Job, cluster: Cluster, framework: str) -> tupl
         "layers_per_stage": layers_per_stage(job.model.num_layers, p * v, framework),
         "offload": ["activations"] if any(each.activations == "host" for each in configurations_of(row)) else [],
         **overlap_fields(framework, row),
+        **plan_fields(row),
     }
     spec = validate(PlanSpec, document, "plan")
     plan = resolve_plan(spec, chips=cluster.chips, global_batch=job.global_batch, num_layers=job.model.num_layers)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
-from dovetail.accuracy.architecture import Architecture, read_architecture
+from dovetail.accuracy.architecture import Architecture, read_architecture, uneven_heads
 from dovetail.accuracy.measured import Metric, read_measurement, states_speed
 from dovetail.accuracy.row_cluster import gbps_per_node, read_cluster
 from dovetail.accuracy.row_configuration import configurations_of, says
@@ -150,7 +150,7 @@ def _run(row: TableRow) -> MeasuredRun:
         metric=measured.metric,
         peak_memory_bytes=memory,
         memory_kind=_memory_kind(row),
-        assumptions=tuple(filter(None, (recompute.assumption, *_assumed(row, task.cluster)))),
+        assumptions=tuple(filter(None, (recompute.assumption, uneven_heads(row), *_assumed(row, task.cluster)))),
     )
 
 

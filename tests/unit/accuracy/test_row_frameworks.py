@@ -48,6 +48,20 @@ def row(framework: str, **cells: str) -> TableRow:
         ("PyTorch FSDP (fms-fsdp)", {}, "fsdp"),
         ("llm-foundry (Composer + PyTorch FSDP)", {"notes": "compile"}, "fsdp"),
         ("MaxText", {"attention": "unfused"}, "maxtext"),
+        ("NeMo (DGX Cloud benchmarking v25.05)", {}, "megatron"),
+        ("PyTorch NVIDIA Release 23.09", {}, "megatron"),
+        ("MXNet NVIDIA Release 24.04 or PyTorch NVIDIA Release 24.04", {}, "megatron"),
+        ("NVIDIA NGC Pytorch 25.04 HugeCTR Nemo 25.09, DGL 25.03", {}, "megatron"),
+        ("PyTorch 2.8.0.dev20251001+rocm7.0.0.git64359f59, ROCm 7.0.0", {}, "megatron"),
+        ("NeMo AutoModel", {}, "fsdp"),
+        ("NeMo AutoModel", {"notes": "torch.compile"}, "torchtitan"),
+        ("ModelLink", {}, "megatron"),
+        ("MindSpeed-LLM 2.1", {}, "megatron"),
+        ("Primus (Megatron), ROCm 7.1", {}, "megatron"),
+        ("Primus", {}, "megatron"),
+        ("Primus (torchtitan)", {}, "fsdp"),
+        ("NeuronX Distributed", {}, "megatron"),
+        ("Galvatron/LAER-MoE", {"notes": "compile"}, "fsdp"),
     ],
 )
 def test_the_framework_and_version_a_row_tells(framework, cells, name):
@@ -74,7 +88,7 @@ def test_nothing_is_changed_that_a_row_does_not_say():
 
 
 def test_recipes_of_nvidia_for_dense_models_overlap_tensor_parallelism():
-    for framework in ("NeMo 25.04", "Megatron-Bridge / NeMo 26.04"):
+    for framework in ("NeMo 25.04", "Megatron-Bridge / NeMo 26.04", "PyTorch NVIDIA Release 25.09"):
         dense, mixture = (overlap_fields("megatron", row(framework, tp="2", experts=e)) for e in ("", "64"))
         assert dense == {"overlap_tensor_parallel": True}
         assert mixture == {"overlap_tensor_parallel": False}
@@ -82,7 +96,7 @@ def test_recipes_of_nvidia_for_dense_models_overlap_tensor_parallelism():
     assert overlap_fields("megatron", row("Megatron-LM", tp="2")) == {"overlap_tensor_parallel": False}
 
 
-@pytest.mark.parametrize("notes", ["AsyncTP on", "tp overlap, 8 nodes", "with TP overlap"])
+@pytest.mark.parametrize("notes", ["AsyncTP on", "tp overlap, 8 nodes", "with TP overlap", "use-mc2; 8 nodes"])
 def test_notes_switch_the_overlap_of_tensor_parallelism_on(notes):
     for name in ("megatron", "torchtitan", "fsdp"):
         found = overlap_fields(name, row("Megatron-Core MoE", tp="2", ep="8", experts="64", notes=notes))
@@ -134,7 +148,7 @@ def test_losses_of_torchtitan_before_2025_ran_operator_by_operator(source, logit
     assert framework_of("maxtext", row("MaxText", source=source)) == without_launch_files("maxtext")
 
 
-@pytest.mark.parametrize("framework", ["llm-foundry", "Composer FSDP", "metaseq (FairScale FSDP)"])
+@pytest.mark.parametrize("framework", ["llm-foundry", "Composer FSDP", "metaseq (FairScale FSDP)", "Galvatron"])
 def test_trainers_with_fused_kernels_save_no_copies(framework):
     found = framework_of("fsdp", row(framework))
     assert (found.saved_copies, found.logits_bytes, found.sharded_logits_bytes) == ((), 4.0, None)

@@ -55,6 +55,76 @@ def test_heads_may_be_wider_than_the_stream(tmp_path):
     assert mixer.heads * mixer.head_dim == 2048
 
 
+def test_heads_that_do_not_share_their_width_are_the_nearest_number_that_does(tmp_path):
+    """96 heads of 14,336, as the file has a log of BLOOM: no framework runs it, and the products are of the width."""
+    stated = {"hidden": "14336", "ffn_hidden": "57344", "heads": "96", "kv_heads": "96"}
+    found = run(tmp_path, **stated, head_dim=str(14336 / 96))
+    mixer = found.task.job.model.blocks["dense"].mixer
+    assert isinstance(mixer, Attention)
+    assert (mixer.heads, mixer.kv_heads, mixer.head_dim) == (112, 112, 128)
+    assert found.assumptions == ("96 heads do not share a width of 14336: read as 112 of 128",)
+    # what it computes is what any number of heads of that width computes
+    other = run(tmp_path, **stated | {"heads": "64", "kv_heads": "64"}, head_dim="224")
+    flops = [each.task.job.graph().forward_flops(64, 1024, causal=True) for each in (found, other)]
+    assert flops[0] == flops[1]
+    assert other.assumptions == ()
+    assert "whole width" in reason(tmp_path, **stated, head_dim="149.4")
+    assert "whole width" in reason(tmp_path, **stated | {"kv_heads": "8"}, head_dim=str(14336 / 96))
+
+
+def test_queries_without_a_latent_come_from_the_stream(tmp_path):
+    text = "expert_ffn=512 shared_ffn=1024 dense_layers=1 MLA(q_lora=0,kv_lora=128,qk=64+32,v=64)"
+    mixer = run(tmp_path, **MIXTURE | {"moe_other": text}).task.job.model.blocks["sparse"].mixer
+    assert isinstance(mixer, LatentAttention)
+    assert (mixer.query_rank, mixer.kv_rank) == (None, 128)
+    lite = {
+        "model": "DeepSeek-V2-Lite 16B", "layers": "27", "hidden": "2048", "ffn_hidden": "10944", "gated_mlp": "1",
+        "heads": "16", "kv_heads": "16", "head_dim": "128", "vocab": "102400", "experts": "64", "top_k": "6",
+        "moe_other": "expert_ffn=1408 shared_ffn=2816 dense_layers=1 MLA(q_lora=0,kv_lora=512,qk=128+64,v=128)",
+    }  # fmt: skip
+    assert run(tmp_path, **MIXTURE | lite).task.job.model.name == "deepseek-v2-lite"
+
+
+def test_degrees_that_count_cores_are_read_as_chips(tmp_path):
+    """32 NeuronCores of a tensor-parallel group are the 16 chips of an instance."""
+    cores = {
+        "framework": "NeuronX Distributed", "chip": "trainium1", "chips_per_node": "16", "num_chips": "64", "dp": "2",
+        "attention": "fused", "inter_node_gbps_per_node": "800", "tp": "32",
+    }  # fmt: skip
+    plan = run(tmp_path, **cores).task.plan
+    assert (plan.tensor_parallel, plan.pipeline_parallel, plan.data_parallel) == (16, 2, 2)
+    assert run(tmp_path, **cores | {"framework": "Megatron-LM", "tp": "16"}).task.plan.tensor_parallel == 16
+    assert "multiple of 2" in reason(tmp_path, **cores | {"tp": "1", "dp": "64"})
+
+
+def test_experts_sharded_over_more_chips_than_there_are(tmp_path):
+    """LAER-MoE shards its experts over 32 chips, and each chip gathers a quarter of them."""
+    cells = {"ep": "32", "num_chips": "32", "tp": "1", "pp": "1", "dp": "32", "experts": "8", "top_k": "2"}
+    plan = run(tmp_path, **MIXTURE | cells, framework="Galvatron/LAER-MoE").task.plan
+    assert (plan.expert_parallel, plan.data_parallel) == (4, 32)
+    assert "expert_parallel" in reason(tmp_path, **MIXTURE | cells, framework="Megatron-LM")
+
+
+@pytest.mark.parametrize(
+    ("framework", "notes", "gradients", "parameters"),
+    [
+        ("MindSpeed-LLM", "", False, False),
+        ("MindSpeed-LLM", "overlap-grad-reduce; 910B", True, False),
+        ("nanotron 0.5", "", None, False),
+        ("Megatron-LM", "", None, None),
+    ],
+)
+def test_what_trainers_do_not_overlap(tmp_path, framework, notes, gradients, parameters):
+    plan = run(tmp_path, framework=framework, notes=notes, attention="fused", precision="bf16", zero="1").task.plan
+    assert (plan.overlap_gradients, plan.overlap_parameters) == (gradients, parameters)
+
+
+def test_context_parallelism_of_ascend_is_what_its_script_names(tmp_path):
+    cells = {"framework": "MindSpeed-LLM", "attention": "fused", "cp": "2", "dp": "2"}
+    kinds = [run(tmp_path, **cells, notes=f"cp algorithm {name}_cp_algo").task.plan for name in ("ulysses", "megatron")]
+    assert [plan.context_kind for plan in kinds] == ["ulysses", "ring"]
+
+
 def test_experts_fold_over_tensor_parallel_chips(tmp_path):
     plan = run(tmp_path, **MIXTURE, ep="8", sequence_parallel="yes").task.plan
     assert (plan.expert_parallel, plan.expert_tensor_parallel) == (8, 1)

@@ -15,7 +15,10 @@ from dovetail.accuracy import MeasuredRuns, read_runs
 from dovetail.accuracy.rows import NEEDED
 from dovetail.accuracy.table import MAX_FILE_BYTES
 
-PUBLISHED = Path(__file__).parents[4] / "shared" / "data" / "training_runs.csv"
+DATA = Path(__file__).parents[4] / "shared" / "data"
+PUBLISHED = DATA / "training_runs.csv"
+#: Rows whose source prints the parameters of a smaller model; FLOPS and step time are those of its layers.
+OTHER_SIZE = ("bloom-prequel-L660",)
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +38,17 @@ def test_nearly_every_published_run_is_expressed(published):
     assert published.rows_used == used.total()
     assert expressed.total() >= 0.97 * used.total()
     assert [family for family in used if expressed[family] < 0.8 * used[family]] == []
+
+
+def test_nearly_every_later_run_is_expressed_and_none_refused_for_a_name():
+    path = DATA / "training_runs_2.csv"
+    if not path.exists():
+        pytest.skip("../shared/data/training_runs_2.csv, later measured runs, is not here")
+    found = read_runs(path)
+    assert len(found.runs) >= 0.97 * found.rows_used
+    assert [r for r in found.refused if r.reason.startswith(("framework:", "chip:"))] == []
+    expressed, refused = (Counter(r.family for r in rows) for rows in (found.runs, found.refused))
+    assert [family for family in refused if expressed[family] < 0.8 * refused[family]] == []
 
 
 def test_published_runs_hold_what_is_hard_to_express(published):
@@ -62,6 +76,8 @@ def test_published_sizes_make_the_published_parameter_counts(published):
     with PUBLISHED.open(newline="") as file:
         billions = {row["id"]: float(row["params_b"]) for row in csv.DictReader(file) if row["params_b"]}
     for r in {(r.family, r.architecture): r for r in published.runs if r.id in billions}.values():
+        if r.id in OTHER_SIZE:
+            continue
         counted = r.task.job.graph().parameters() / 1e9
         assert counted == pytest.approx(billions[r.id], rel=0.035), r.id  # the papers print two digits
 
@@ -142,7 +158,7 @@ def test_what_a_row_leaves_out_is_derived_only_where_nothing_else_is_possible(tm
     [
         ({"framework": "HAI-LLM"}, "framework"),
         ({"chip": "abacus"}, "abacus"),
-        ({"head_dim": "149.33"}, "whole number"),
+        ({"head_dim": "149.33"}, "16 heads of it should be a whole width"),
         ({"layers": ""}, "layers"),
         ({"layers": "-3"}, "layers"),
         ({"hidden": "9" * 400}, "hidden"),

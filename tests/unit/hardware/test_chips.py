@@ -17,26 +17,32 @@ from dovetail.hardware.design import design_of
 from dovetail.hardware.write import chip_document
 
 NAMES = [
-    "a100-40gb", "a100-80gb", "a800-80gb", "b200", "b300", "dojo-d1", "gaudi2", "gaudi3", "gb200", "gb300",
-    "groq-tsp1", "h100-96gb-hbm2e-500w", "h100-sxm", "h200-sxm", "h800-sxm", "ipu-mk2", "mi210", "mi250x", "mi300x",
-    "rtx3090-24gb", "rtx4090-24gb",
-    "tpu-v3", "tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-v7x", "trainium1", "trainium2", "v100-16gb", "v100-32gb",
-    "wse-2", "wse-3",
+    "a100-40gb", "a100-80gb", "a40", "a800-80gb", "ascend-910b", "ascend-910c", "b200", "b300", "dojo-d1", "gaudi2",
+    "gaudi3", "gb200", "gb300", "gh200-141gb", "gh200-96gb", "groq-tsp1", "h100-96gb-hbm2e-500w", "h100-sxm", "h20",
+    "h200-sxm", "h800-sxm", "ipu-mk2", "l40s", "mi210", "mi250x", "mi300x", "mi325x", "mi350x", "mi355x",
+    "rtx3090-24gb", "rtx4090-24gb", "tpu-v3", "tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-v7x", "trainium1",
+    "trainium2", "trainium3", "v100-16gb", "v100-32gb", "wse-2", "wse-3",
 ]  # fmt: skip
 
 #: Chips whose clock has no source independent of the published peak, or whose peak has none of the clock.
 EXCEPTIONS = {
+    "ascend-910b": "1.8 GHz gives 294.9 of the 313 TFLOPS it is named after",
+    "ascend-910c": "as the Ascend 910B",
     "b200": "the clock follows from the peak; the driver's highest, 1,965 MHz, gives 2,383 TFLOPS",
     "b300": "as the B200",
     "gb300": "NVIDIA does not disclose the clock; taken from the GB200",
     "gaudi3": "the peak follows from the shipped clock; the white paper prints 1,835 TFLOPS",
     "groq-tsp1": "the nominal clock gives 184.3 of the published 188 TFLOPS",
+    "h20": "the matrix rate is capped; clock and units follow from the peak",
     "ipu-mk2": "1.325, 1.33 and 1.35 GHz are quoted, none with a source at hand",
+    "l40s": "the clock gives 366 of the published 362 TFLOPS",
+    "mi350x": "the peak is computed from the clock",
     "tpu-v5p": "no source but the peak was found",
     "tpu-v6e": "no source but the peak was found",
     "tpu-v7x": "the clock is from a research model that may have it from the peak",
     "trainium1": "2.8 GHz gives 183.5 of the published 190 TFLOPS",
     "trainium2": "79 TFLOPS a core is 2.4 GHz and 629 TFLOPS a chip; 667 is published",
+    "trainium3": "no source but the peak was found",
     "wse-2": "the peak is computed from the clock",
     "wse-3": "the clock is assumed and the peak computed from it",
 }
@@ -66,7 +72,8 @@ def test_exceptions_are_doubted_in_their_file(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "ratio"), [("groq-tsp1", 0.9804), ("trainium1", 0.9658), ("trainium2", 0.9432), ("wse-3", 1.0)]
+    ("name", "ratio"),
+    [("ascend-910c", 0.9412), ("groq-tsp1", 0.9804), ("trainium1", 0.9658), ("trainium2", 0.9432), ("wse-3", 1.0)],
 )
 def test_how_far_exceptions_are_off(name, ratio):
     assert computed_over_published(hardware.chip(name)) == pytest.approx(ratio, abs=1e-4)
@@ -99,6 +106,12 @@ PUBLISHED = {
     "b200": {"link_bytes_per_s": 900e9, "macs_per_cycle": 606_208, "dies": 2},
     "gb200": {"link_bytes_per_s": 900e9, "clock_hz": 2.062e9},
     "mi300x": {"hbm_bytes": 192 * 2**30, "hbm_bytes_per_s": 5.3e12, "link_bytes_per_s": 448e9},
+    "mi325x": {"hbm_bytes": 256e9, "hbm_bytes_per_s": 6e12, "link_bytes_per_s": 448e9, "tdp_w": 1000},
+    "mi355x": {"hbm_bytes": 288e9, "hbm_bytes_per_s": 8e12, "link_bytes_per_s": 535.5e9, "macs_per_cycle": 524_288},
+    "h20": {"hbm_bytes_per_s": 4e12, "link_bytes_per_s": 450e9, "vector_cores": 78, "tdp_w": 400},
+    "gh200-96gb": {"hbm_bytes_per_s": 4e12, "macs_per_cycle": 270_336},
+    "trainium3": {"hbm_bytes": 144 * 2**30, "hbm_bytes_per_s": 4.9e12, "link_bytes_per_s": 1280e9},
+    "ascend-910c": {"hbm_bytes": 128e9, "hbm_bytes_per_s": 3.2e12, "link_bytes_per_s": 392e9},
     "tpu-v4": {"hbm_bytes": 32 * 2**30, "link_bytes_per_s": 300e9, "macs_per_cycle": 131_072},
     "tpu-v5p": {"hbm_bytes_per_s": 2.765e12, "link_bytes_per_s": 600e9},
     "trainium2": {"hbm_bytes": 96 * 2**30, "vector_cores": 8},

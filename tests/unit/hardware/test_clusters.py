@@ -13,6 +13,7 @@ from dovetail.hardware import Cluster, Tier
 
 #: What their sources state: chip, chips, (tier size, GB/s per chip and direction) from the inside out.
 PUBLISHED = {
+    "cloudmatrix384": ("ascend-910c", 384, [(384, 392)]),
     "deepseek-h800": ("h800-sxm", 2048, [(8, 200), (2048, 50)]),
     "dgx-a100-40gb": ("a100-40gb", 1120, [(8, 300), (1120, 25)]),
     "dgx-a100-80gb": ("a100-80gb", 1120, [(8, 300), (1120, 25)]),

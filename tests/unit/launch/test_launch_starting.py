@@ -210,6 +210,7 @@ def test_kubernetes_counts_chips_as_resources():
 
     assert limits("mi300x") == {"amd.com/gpu": 8}
     assert limits("tpu-v5e") == {"google.com/tpu": 4}
+    assert limits("ascend-910b") == {"huawei.com/Ascend910": 8}
     assert limits("ipu-mk2") == {"FILL_IN/chip": 16}
 
 

@@ -16,6 +16,7 @@ RESOURCES = {
     "tpu-": "google.com/tpu",
     "gaudi": "habana.ai/gaudi",
     "trainium": "aws.amazon.com/neuron",
+    "ascend": "huawei.com/Ascend910",
 }
 _FOLDER = "/etc/launch"
 _SCRIPT = "start.sh"
