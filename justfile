@@ -36,7 +36,7 @@ calibrate data="../shared/data":
 
 # the accuracy page and its plots, and the table of the README
 accuracy data="../shared/data":
-    python -m dovetail.report {{data}}/training_runs.csv docs
+    python -m dovetail.report docs {{data}}/training_runs.csv {{data}}/training_runs_2.csv
 
 # the silicon model against published chips, as docs/explanation/silicon.md has it
 silicon:

@@ -34,6 +34,9 @@ SOURCE = Path(__file__).parents[1]
 #: Families with more runs than the limit are thinned with this stride: a family counts once, however large.
 LIMIT, STRIDE = 500, 12
 
+#: Files of measured runs.
+RUNS = ("training_runs.csv", "training_runs_2.csv")
+
 #: Precisions of the calibration → the kernel of the measured products.
 KERNELS = {"half": "bf16", "fp8": "fp8"}
 #: A generation without measured products starts from those of another.
@@ -48,7 +51,7 @@ def main(data: Path) -> None:
     write_calibration(path, Fit({}, {}), priors, launches, {})
     shipped.cache_clear()
     calibration.cache_clear()
-    runs = read_runs(data / "training_runs.csv").runs
+    runs = read_runs(*(data / name for name in RUNS)).runs
     sample = thinned(runs)
     families = sorted({run.family for run in sample})
     fitted, *folds = fit_families(sample, priors, [None, *families])

@@ -116,9 +116,9 @@ class MeasuredRuns:
         return replace(self, refused=(*self.refused, *refusals))
 
 
-def read_runs(path: Path | str) -> MeasuredRuns:
-    """Every run of a file: usable rows become runs, outcomes or both, or refusals; the others are only counted."""
-    rows = read_table(path, NEEDED, (*NEEDED, *OPTIONAL))
+def read_runs(*paths: Path | str) -> MeasuredRuns:
+    """Every run of one file or several: usable rows become runs, outcomes or both, or refusals; the others are only counted."""
+    rows = [row for path in paths for row in read_table(path, NEEDED, (*NEEDED, *OPTIONAL))]
     usable = [row for row in rows if (row.text("tier") or USABLE[0]) in USABLE]
     runs: list[MeasuredRun] = []
     refused: list[Refusal] = []

@@ -1,4 +1,4 @@
-"""Scores a file of measured runs with what ships and writes the accuracy page, dated today: `just accuracy`."""
+"""Scores files of measured runs with what ships and writes the accuracy page, dated today: `just accuracy`."""
 
 import datetime
 import sys
@@ -9,9 +9,9 @@ from dovetail.accuracy.simulated import TIER, score_simulated, simulate_runs
 from dovetail.report.accuracy_page import write_accuracy_page
 
 
-def main(runs: Path, docs: Path) -> None:
+def main(docs: Path, *runs: Path) -> None:
     """Writes the page and its plots into a folder of documents, and the table into the README beside it."""
-    measured = read_runs(runs)
+    measured = read_runs(*runs)
     answers = predict(measured.runs)
     left_out = left_out_predictions(answers)
     replayed = simulate_runs(a for a in answers if isinstance(a, Prediction) and a.run.tier == TIER)
@@ -21,4 +21,4 @@ def main(runs: Path, docs: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(*map(Path, sys.argv[1:]))
