@@ -35,10 +35,13 @@ RUNNING = {
         "derived",
     ),
     "at_work": Coefficient(
-        2.0, 1.5, 3.0,
-        "standing power of a chip that works over that of one asleep: clocks that run and leakage at 60 to 70 degrees; "
-        "an H100 draws 110 to 130 W with its clocks up and nothing running, 60 to 80 asleep",
-        "memory",
+        3.0, 2.0, 4.0,
+        "standing power of a chip that works over that of one asleep: clocks and instructions, caches awake, leakage "
+        "at 60 to 70 degrees. From figures under light loads less an estimate of their bytes: 2.6 of an H100 (267 W, "
+        "the least of vLLM runs on api.serialalice.pt), 3.8 of an A100 (291 W, chuyishang/inference-energy on GitHub), "
+        "2.6 of a TPU v4 (121 W at least, Jouppi et al., ISCA 2023, recalled); chosen after 2.0 gave too little on "
+        "published runs",
+        "derived",
     ),
     "delivery": Coefficient(
         1.1, 1.06, 1.15, "power into a board over what its chips take: voltage regulators of 87 to 94 %", "memory"

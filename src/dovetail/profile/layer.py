@@ -99,10 +99,8 @@ class LayerProfile:
     sharded_vocabulary: Floats
     #: bytes of the residual stream between layers
     stream_bytes: Floats
-    #: operations and bytes of one chip that take energy, where it is asked for: forward, backward, and at a step's end
-    forward_counts: Mapping[str, Floats]
-    backward_counts: Mapping[str, Floats]
-    step_counts: Mapping[str, Floats]
+    #: operations and bytes of one chip that take energy, where it is asked for: of each phase, by kind
+    energy_counts: Mapping[CollectivePhase, Mapping[str, Floats]]
 
 
 def profile_layer(
@@ -123,7 +121,6 @@ def profile_layer(
     priced = [(c, group_of(c), price(c, sizes.collective_bytes(c))) for c in placed.collectives]
     by_phase = {phase: by_group((g, s) for c, g, s in priced if c.phase is phase) for phase in CollectivePhase}
     launched = kernel_counts(replace(works[CollectivePhase.FORWARD], operators=(*placed.forward, *placed.backward)))
-    counts = _counts(placed, works, sizes, chip) if energy else dict.fromkeys(CollectivePhase, _NOTHING)
     used, home = _parameters(placed, sizes)
     trained = [number for number, weight in enumerate(placed.weights) if not weight.tensor.frozen]
     sent = [sizes.sent(weight, weight.use) for weight in placed.weights]
@@ -163,9 +160,7 @@ def profile_layer(
         logits=logits,
         sharded_vocabulary=_sharded_vocabulary(placed, sizes),
         stream_bytes=summed(sizes.bytes(tensor, layout) for tensor, layout in placed.handed_on),
-        forward_counts=counts[CollectivePhase.FORWARD],
-        backward_counts=counts[CollectivePhase.BACKWARD],
-        step_counts=counts[CollectivePhase.STEP],
+        energy_counts=_energy_counts(placed, works, sizes, chip) if energy else {},
     )
 
 
@@ -253,11 +248,7 @@ def _tied(placed: PlacedLayer, sizes: LayerSizes) -> dict[str, TiedParameters]:
     }
 
 
-#: Counts where energy is not asked for.
-_NOTHING: Mapping[str, Floats] = {}
-
-
-def _counts(
+def _energy_counts(
     placed: PlacedLayer, works: Mapping[CollectivePhase, PlacedWork], sizes: LayerSizes, chip: ChipUnits
 ) -> dict[CollectivePhase, dict[str, Floats]]:
     """What takes energy on one chip: operations, bytes from memory, and bytes sent."""

@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 
 from dovetail.cost.energy import RangedRates
 from dovetail.hardware import Cluster
+from dovetail.layout import CollectivePhase
 from dovetail.plans.plan import Plan
 from dovetail.profile import Recompute
 from dovetail.step.power import Ranged
 from dovetail.step.profiles import JobProfiles
 from dovetail.step.stages import ChunkContent
 
-#: Of the design power, the least that a chip without energies draws in training: TPU v3 drew 245 to 310 W of 450 with its
-#: host (Patterson et al., Carbon Emissions and Large Neural Network Training, 2021, table 4).
-LEAST_SHARE = 0.4
+#: Of the design power, the least that a chip without energies draws in training: TPU v3 drew 245 to 310 W of 450 with
+#: its host (Patterson et al., Carbon Emissions and Large Neural Network Training, 2021, table 4), some 140 W without.
+LEAST_SHARE = 0.3
 
 
 def step_energy(
@@ -58,12 +59,12 @@ def _counts(
         for name, count in content.items():
             profile = profiles.layers[name]
             share = float(recomputed[name].added_s / profile.forward_s) if float(profile.forward_s) else 0.0
-            times = (
-                (profile.forward_counts, plan.num_microbatches * (1 + min(share, 1.0))),
-                (profile.backward_counts, plan.num_microbatches),
-                (profile.step_counts, 1),
-            )
-            for counts, repeats in times:
+            times = {
+                CollectivePhase.FORWARD: plan.num_microbatches * (1 + min(share, 1.0)),
+                CollectivePhase.BACKWARD: plan.num_microbatches,
+                CollectivePhase.STEP: 1,
+            }
+            for phase, counts in profile.energy_counts.items():
                 for kind, number in counts.items():
-                    total[kind] = total.get(kind, 0.0) + count * repeats * float(number)
+                    total[kind] = total.get(kind, 0.0) + count * times[phase] * float(number)
     return {kind: number * plan.chips / plan.pipeline_parallel for kind, number in total.items()}

@@ -40,8 +40,7 @@ class Ranged:
 #: What stands around a chip, in proportion to it: supplies, fans, switches inside and outside of nodes.
 AROUND = Coefficient(
     1.2, 1.1, 1.3,
-    "supplies of 94 %, fans of 5 to 10 %, switches and cables of 5 to 10 % of a node of eight GPUs; the low end without "
-    "fans",
+    "supplies of 94 %, fans of 5 to 10 %, switches and cables of 5 to 10 % of a node of eight GPUs; low: no fans",
     "memory",
 )  # fmt: skip
 #: And by the chip: processors and memory of the host, network cards.
@@ -54,8 +53,8 @@ HOST = Coefficient(
 #: A data centre over what computes in it.
 COOLING = Coefficient(
     1.2, 1.08, 1.5,
-    "power usage effectiveness: 1.2 of BLOOM's and OLMo 2's data centres; low: PaLM's; high: the mean of the Uptime "
-    "Institute's survey of 2024 is 1.56",
+    "power usage effectiveness: 1.2 of OLMo 2 7B (arXiv:2501.00656, table 19); low: PaLM's 1.08 (arXiv:2204.02311); "
+    "high: about the mean of the Uptime Institute's surveys, recalled",
     "read",
 )  # fmt: skip
 
