@@ -42,6 +42,10 @@ accuracy data="../shared/data":
 silicon:
     python -m dovetail.accuracy.silicon
 
+# Power of steps against published figures: the table of docs/explanation/energy.md.
+power:
+    python -m dovetail.accuracy.power
+
 # thousands of examples instead of hundreds, long oracles
 slow:
     HYPOTHESIS_PROFILE=thorough pytest -n 2

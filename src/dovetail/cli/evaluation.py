@@ -113,6 +113,16 @@ def exit_unless_fits(result: Evaluation, where: str, fix: str | None = None) -> 
 
 
 def _energy(result: Evaluation) -> str:
-    if result.energy_j is None:
+    if result.energy is None or result.power is None:
         return result.provenance["energy"]
-    return f"{quantity_text(result.energy_j, 'J')} per step ({result.provenance['energy']})"
+    chip, system, facility = result.power.chip, result.power.system, result.power.facility
+    text = f"{quantity_text(result.energy.value, 'J')} per step, {_watts(chip.value)} a chip"
+    text += f" ({_watts(chip.low)} to {_watts(chip.high)})"
+    if system is not None and facility is not None:
+        text += f"; {_watts(system.value)} with hosts and network, {_watts(facility.value)} with cooling"
+    # all of a chip's design power is the most it can take
+    return f"{text}; {result.provenance['energy']}" if result.provenance["energy"].startswith("TDP") else text
+
+
+def _watts(watts: float) -> str:
+    return f"{watts:,.0f} W"

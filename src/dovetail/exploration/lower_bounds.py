@@ -6,13 +6,13 @@ import numpy as np
 
 from dovetail.arrays import TOLERANCE, Floats, Ints
 from dovetail.bounds.least_work import least_work
-from dovetail.cost.energy import NEEDED
+from dovetail.cost.energy import NEEDED, operation_joules, standing_watts
+from dovetail.cost.units import OPERANDS
 from dovetail.exploration.objective import ObjectiveBounds, Prices, objective_bounds
 from dovetail.exploration.resolved import ResolvedStudy
-from dovetail.hardware.design import Designs
+from dovetail.hardware.design import NARROW_RATES, Designs
 from dovetail.hardware.design_space.space import DesignSpace
 from dovetail.hardware.silicon import Silicon
-from dovetail.hardware.silicon.power import mac_joules, vector_joules
 from dovetail.hardware.wafer_design import WaferDesigns
 
 
@@ -54,17 +54,20 @@ def _energy(study: ResolvedStudy, space: DesignSpace, designs: Designs) -> tuple
         side = np.sqrt(designs.macs_per_core)
         shaped = designs.varied({"rows": side, "cols": side})
     numbers = Silicon(shaped, technology).numbers
-    macs, lanes = _work(study)
-    joules = macs * mac_joules(shaped, numbers) + lanes * vector_joules(shaped, numbers)
-    leakage = space.values("area_mm2", designs) * numbers.leakage_w_per_mm2
-    return np.broadcast_to(joules * (1 - TOLERANCE), designs.shape), np.broadcast_to(leakage, designs.shape)
-
-
-def _work(study: ResolvedStudy) -> tuple[float, float]:
-    """Lower bounds of the multiply-accumulates and vector operations of a weighted step."""
-    macs = lanes = 0.0
+    standing = standing_watts(space.values("area_mm2", designs), numbers)
+    peak = space.values("peak_power_w", designs)
+    least = np.zeros(())
     for job in study.jobs:
         work, sequences = least_work(job.job, None), job.weight * job.job.global_batch
-        macs += sequences * sum(work.over_layers(work.matrix_flops.sum(axis=-1))) / 2
-        lanes += sequences * sum(work.over_layers(work.vector_flops))
-    return macs, lanes
+        macs = sequences * sum(work.over_layers(work.matrix_flops.sum(axis=-1))) / 2
+        lanes = sequences * sum(work.over_layers(work.vector_flops))
+        mac_j, lane_j = operation_joules(shaped, numbers)
+        bits, _ = NARROW_RATES.get(job.job.precision, (16, 1.0))
+        # a chip at its design power draws no more, and needs as long as its peak rate takes
+        chip_s = 2 * macs / designs.peak_flops(OPERANDS[job.job.precision])
+        spent = macs * mac_j * (bits / 16) + lanes * lane_j
+        least = least + np.minimum(spent, np.maximum(peak - standing, 0.0) * chip_s)
+    return (
+        np.broadcast_to(least * (1 - TOLERANCE), designs.shape),
+        np.broadcast_to(np.minimum(standing, peak), designs.shape),
+    )

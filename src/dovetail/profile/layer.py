@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from dovetail.arrays import Floats, largest, largest_two, summed
-from dovetail.cost.energy import EnergyRates, operator_joules
+from dovetail.cost.energy import operator_counts
 from dovetail.cost.operators import ChipUnits, PlacedWork, kernel_counts, operator_seconds
 from dovetail.graph import DerivedSize, Kind, LayerGraph, Orthogonalized, Phase, Role
 from dovetail.graph.routing import EXPERT_TOKENS
@@ -110,10 +110,8 @@ class LayerProfile:
     sharded_vocabulary: Floats
     #: bytes of the residual stream between layers
     stream_bytes: Floats
-    #: joules of one chip, where the technology gives energies: forward, backward, and the links at the end of a step
-    forward_j: Floats
-    backward_j: Floats
-    step_j: Floats
+    #: operations and bytes of one chip that take energy, where it is asked for: of each phase, by kind
+    energy_counts: Mapping[CollectivePhase, Mapping[str, Floats]]
 
 
 def profile_layer(
@@ -123,8 +121,9 @@ def profile_layer(
     chip: ChipUnits,
     price: CollectivePrice,
     group_of: Callable[[Collective], str],
-    rates: EnergyRates | None = None,
     matrices: Mapping[str, Orthogonalized] | None = None,
+    *,
+    energy: bool = False,
 ) -> LayerProfile:
     """The cost of every operator and collective of a layer on one chip; `matrices` as in `update_work`."""
     works = _works(graph, placed, sizes)
@@ -134,7 +133,7 @@ def profile_layer(
     priced = [(c, group_of(c), seconds) for c, seconds in zip(placed.collectives, took, strict=True)]
     by_phase = {phase: by_group((g, s) for c, g, s in priced if c.phase is phase) for phase in CollectivePhase}
     launched = kernel_counts(replace(works[CollectivePhase.FORWARD], operators=(*placed.forward, *placed.backward)))
-    joules, (used, home) = _joules(placed, works, sizes, chip, rates), _parameters(placed, sizes)
+    used, home = _parameters(placed, sizes)
     trained = [number for number, weight in enumerate(placed.weights) if not weight.tensor.frozen]
     sent = [sizes.sent(weight, weight.use) for weight in placed.weights]
     first, second = largest_two(sent)
@@ -173,9 +172,7 @@ def profile_layer(
         logits=logits,
         sharded_vocabulary=_sharded_vocabulary(placed, sizes),
         stream_bytes=summed(sizes.bytes(tensor, layout) for tensor, layout in placed.handed_on),
-        forward_j=joules[CollectivePhase.FORWARD],
-        backward_j=joules[CollectivePhase.BACKWARD],
-        step_j=joules[CollectivePhase.STEP],
+        energy_counts=_energy_counts(placed, works, sizes, chip) if energy else {},
     )
 
 
@@ -267,23 +264,17 @@ def _tied(placed: PlacedLayer, sizes: LayerSizes) -> dict[str, TiedParameters]:
     }
 
 
-def _joules(
-    placed: PlacedLayer,
-    works: Mapping[CollectivePhase, PlacedWork],
-    sizes: LayerSizes,
-    chip: ChipUnits,
-    rates: EnergyRates | None,
-) -> dict[CollectivePhase, Floats]:
-    if rates is None:
-        return dict.fromkeys(CollectivePhase, np.zeros(()))
-    result: dict[CollectivePhase, Floats] = {CollectivePhase.STEP: np.zeros(())}
-    result |= {phase: operator_joules(work, chip, rates) for phase, work in works.items()}
+def _energy_counts(
+    placed: PlacedLayer, works: Mapping[CollectivePhase, PlacedWork], sizes: LayerSizes, chip: ChipUnits
+) -> dict[CollectivePhase, dict[str, Floats]]:
+    """What takes energy on one chip: operations, bytes from memory, and bytes sent."""
+    sent = dict.fromkeys(CollectivePhase, np.zeros(()))
     for collective in placed.collectives:
         # an all-reduce sends its data twice, everything else once
         times = 2.0 if collective.kind is CollectiveKind.ALL_REDUCE else 1.0
-        sent = times * sizes.collective_bytes(collective)
-        result[collective.phase] = result[collective.phase] + sent * rates.link_j_per_byte
-    return result
+        sent[collective.phase] = sent[collective.phase] + times * sizes.collective_bytes(collective)
+    worked = {phase: operator_counts(work, chip) for phase, work in works.items()}
+    return {phase: {**worked.get(phase, {}), "link_bytes": number} for phase, number in sent.items()}
 
 
 def _sharded_vocabulary(placed: PlacedLayer, sizes: LayerSizes) -> Floats:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dovetail.search.answer import Answer, Certificate
     from dovetail.search.pareto_front import FrontPoint, Training
     from dovetail.step.evaluation import Evaluation
+    from dovetail.step.power import Ranged, StepPower
 
 #: Fields that need a plan.
 _OF_PLAN = (
@@ -31,6 +32,8 @@ _OF_PLAN = (
     "breakdown",
     "memory_bytes",
     "energy_j",
+    "energy_range_j",
+    "power_w",
     "plan",
 )
 
@@ -61,6 +64,8 @@ def evaluation_fields(
             **({"host": result.host_bytes} if result.plan.offload else {}),
         },
         "energy_j": result.energy_j,
+        "energy_range_j": None if result.energy is None else [result.energy.low, result.energy.high],
+        "power_w": None if result.power is None else _power_fields(result.power),
         "provenance": {**result.provenance, **provenance_fields(job, cluster, framework)},
         **_plan_and_words(result.plan),
         "interval_s": [interval.low_s, interval.high_s],
@@ -168,6 +173,15 @@ def ideal_fields(answer: Answer, ideal: Answer) -> dict[str, Any]:
         "plan": None if best is None else plan_fields(best.plan),
         "certificate": certificate_fields(certificate),
     }
+
+
+def _power_fields(power: StepPower) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for name in ("chip", "system", "facility"):
+        watts: Ranged | None = getattr(power, name)
+        fields[name] = None if watts is None else watts.value
+        fields[f"{name}_range"] = None if watts is None else [watts.low, watts.high]
+    return fields
 
 
 def _plan_and_words(plan: Plan) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from dovetail.step.formulas import allocator_bytes
 from dovetail.step.loans import lent_bytes, lent_of_microbatch, loan_seconds
 from dovetail.step.memory import MemoryTables, loss_bytes, one_run
 from dovetail.step.offload import host_bytes, update_rates, with_host
+from dovetail.step.power import Ranged
 from dovetail.step.profiles import Arrangements, JobProfiles, pricing_of, profile_job, rates_of
 from dovetail.step.stages import (
     ChunkContent,
@@ -120,7 +121,7 @@ def evaluation_of(
     """The answer a step gives: of several variants, the first's."""
     memory = _memory(plan, step, facts)
     seconds = {name: float(np.ravel(part)[0]) for name, part in step.breakdown.items()}
-    joules = (None, "not asked for")
+    joules: tuple[Ranged | None, str] = (None, "not asked for")
     if energy:
         joules = step_energy(plan, step.profiles, step.contents, step.recompute, cluster, sum(seconds.values()))
     held = step.wafer.store.stored_bytes, step.host_bytes
@@ -319,7 +320,7 @@ def _answer(
     cluster: Cluster,
     breakdown: Mapping[str, float],
     phases: tuple[Mapping[str, Mapping[str, float]], ...],
-    energy: tuple[float | None, str],
+    energy: tuple[Ranged | None, str],
     basis: str,
     elsewhere_bytes: tuple[float, float],
 ) -> Evaluation:
@@ -344,7 +345,7 @@ def _answer(
         memory_by_stage=memory,
         memory_by_phase=phases,
         usable_bytes=chip.usable_bytes,
-        energy_j=energy[0],
+        energy=energy[0],
         provenance={
             "version": __version__,
             "calibration": basis,

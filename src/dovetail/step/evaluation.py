@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dovetail.plans.plan import Plan
 from dovetail.step.capacity import fit_probability
+from dovetail.step.power import Ranged, StepPower, step_power
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +27,8 @@ class Evaluation:
     memory_by_phase: tuple[Mapping[str, Mapping[str, float]], ...]
     #: what programs get of a chip's memory
     usable_bytes: float
-    #: None where neither energies of its technology nor a power are known
-    energy_j: float | None
+    #: joules into the boards of all chips; None where neither energies of its technology nor a power are known
+    energy: Ranged | None
     provenance: Mapping[str, str]
     #: what the fullest store off a wafer holds
     stored_bytes: float = 0.0
@@ -38,6 +39,18 @@ class Evaluation:
     #: what a host holds for each of its chips, and could hold
     host_bytes: float = 0.0
     host_limit_bytes: float = 0.0
+
+    @property
+    def energy_j(self) -> float | None:
+        """Joules of all chips."""
+        return None if self.energy is None else self.energy.value
+
+    @property
+    def power(self) -> StepPower | None:
+        """Watts for each chip, also with hosts, network and cooling."""
+        if self.energy is None:
+            return None
+        return step_power(self.energy, self.step_time_s * self.plan.chips, hosted=self.plan.wafer is None)
 
     @property
     def peak_bytes(self) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 from dovetail.arrays import Floats, Ints
 from dovetail.cost.calibration import Efficiencies
 from dovetail.cost.collective import CollectiveTime, tiered_time
-from dovetail.cost.energy import EnergyRates, energy_rates
+from dovetail.cost.energy import RangedRates, energy_rates
 from dovetail.cost.mesh.damage import DamagedGroups
 from dovetail.cost.operators import ChipUnits
 from dovetail.cost.tier import TierArrays
@@ -50,7 +50,7 @@ class JobProfiles:
     graph: ModelGraph
     layers: Mapping[str, LayerProfile]
     #: energies of the chip's technology, where it gives them
-    rates: EnergyRates | None
+    rates: RangedRates | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ def profile_job(
     job: Job,
     chip: ChipUnits,
     pricing: Pricing,
-    rates: EnergyRates | None = None,
+    rates: RangedRates | None = None,
     *,
     one_copy_per_node: bool,
 ) -> JobProfiles:
@@ -251,7 +251,8 @@ def profile_job(
         receivers = float(as_array(sizes[TOP_K])) if one_copy_per_node and TOP_K in sizes else 1.0
         price = LayerPrice(pricing, arrangements, receivers)
         at = LayerSizes(sizes, arrangements.axis_sizes, widths)
-        layers[name] = profile_layer(layer, placed, at, chip, price, group_of, rates, matrices_of(layer, job))
+        matrices, energy = matrices_of(layer, job), rates is not None
+        layers[name] = profile_layer(layer, placed, at, chip, price, group_of, matrices, energy=energy)
     return JobProfiles(graph, layers, rates)
 
 
@@ -260,7 +261,7 @@ def matrices_of(layer: LayerGraph, job: Job) -> Mapping[str, Orthogonalized] | N
     return _matrices(_Key(layer.name, id(layer), layer)) if OPTIMIZERS[job.optimizer].others else None
 
 
-def rates_of(cluster: Cluster) -> EnergyRates | None:
+def rates_of(cluster: Cluster) -> RangedRates | None:
     """Energies of the cluster's chips, where their technology is known."""
     return energy_rates(cluster.chip)
 
