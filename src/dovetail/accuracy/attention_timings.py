@@ -84,7 +84,9 @@ class AttentionTimings:
     @property
     def groups(self) -> NDArray[np.str_]:
         """Generation and kernel of each row: what has an efficiency of its own."""
-        return np.array([f"{_generation(str(c))} {k}" for c, k in zip(self.chip, self.kernel, strict=True)], np.str_)
+        chips, rows = np.unique(self.chip, return_inverse=True)
+        generations = np.array([generation_of(str(chip)) or str(chip) for chip in chips], np.str_)
+        return np.char.add(np.char.add(generations[rows], " "), self.kernel)
 
     def part(self, rows: NDArray[np.intp]) -> AttentionTimings:
         """A selection of the rows."""
@@ -113,16 +115,22 @@ class AttentionErrors:
 
 
 def read_attention(path: Path) -> tuple[AttentionTimings, AttentionTimings]:
-    """Forward and backward of bf16 self-attention of a size as in training; the fastest row of a chip, kernel and shape."""
+    """Forward and backward of bf16 self-attention of training's sizes: the fastest row of a chip, kernel and shape."""
     fastest: dict[tuple[str, ...], float] = {}
+    by_name = {name: kernel for kernel, names in KERNELS.items() for name in names}
     with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            kernel = next((k for k, names in KERNELS.items() if (row["library"], row["kernel"]) in names), None)
-            if kernel is None or not _like_training(row):
+        lines = csv.reader(file)
+        header = next(lines)
+        library, name = header.index("library"), header.index("kernel")
+        for cells in lines:
+            kernel = by_name.get((cells[library], cells[name]))
+            if kernel is None:
                 continue
-            served = str(row["library"] in SERVING)
-            key = (row["pass"], row["chip"], kernel, served, *(row[name] for name in _SHAPE))
-            fastest[key] = min(fastest.get(key, np.inf), float(row["seconds"]))
+            row = dict(zip(header, cells, strict=True))
+            if _like_training(row):
+                served = str(row["library"] in SERVING)
+                key = (row["pass"], row["chip"], kernel, served, *(row[column] for column in _SHAPE))
+                fastest[key] = min(fastest.get(key, np.inf), float(row["seconds"]))
     keys, seconds = list(fastest), np.array(list(fastest.values()))
     passes = np.array([key[0] for key in keys])
     forward, backward = (np.flatnonzero(passes == name) for name in ("fwd", "bwd"))
@@ -215,6 +223,11 @@ def fit_efficiencies(
     return found
 
 
+def of_training(efficiencies: Mapping[str, float], generation: str) -> float | None:
+    """What training's kernels reach on a generation: cuDNN's, or FlashAttention's where cuDNN's were not measured."""
+    return efficiencies.get(f"{generation} cudnn", efficiencies.get(f"{generation} flash"))
+
+
 def fit_kernels(forward: AttentionTimings, backward: AttentionTimings) -> tuple[AttentionKernels, Measurement]:
     """The constants all GPUs share and those of measurements, each generation and kernel at its own efficiency.
 
@@ -223,7 +236,7 @@ def fit_kernels(forward: AttentionTimings, backward: AttentionTimings) -> tuple[
 
     def shared(values: Sequence[float]) -> tuple[AttentionKernels, Measurement]:
         exponents, block_s, tail, exposed, serving_s, boost, half_s = values
-        kernels = AttentionKernels(exponents, (block_s,) * 2, (tail,) * 2, exposed)
+        kernels = AttentionKernels(exponents, (block_s, block_s), (tail, tail), exposed)
         return kernels, Measurement(serving_s, ShortRuns(boost, half_s))
 
     # start far from the optimum, so that finding it again means something
@@ -316,7 +329,3 @@ def _units(chip: str) -> AttentionUnits:
     unit = hardware.chip(chip)
     streaming = np.asarray((unit.hbm_bytes_per_s or 0.0) * STREAMING)
     return replace(chip_units(unit, "bf16").attention, memory_bytes_per_s=streaming, launch_s=np.asarray(LAUNCH_S))
-
-
-def _generation(chip: str) -> str:
-    return generation_of(chip) or chip
