@@ -54,7 +54,7 @@ STREAMING = 0.82
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
+class AttentionMeasurement:
     """What the measured seconds hold besides the kernel of a long run; both are fitted with the kernels."""
 
     #: of a serving library, for every call
@@ -62,7 +62,7 @@ class Measurement:
     short_runs: ShortRuns
 
 
-MEASUREMENT = Measurement(1.05e-5, ShortRuns(boost=0.17, half_s=3.6e-2))
+ATTENTION_MEASUREMENT = AttentionMeasurement(1.05e-5, ShortRuns(boost=0.17, half_s=3.6e-2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ def measured_seconds(
     timings: AttentionTimings,
     efficiency: Floats,
     kernels: AttentionKernels = ATTENTION_KERNELS,
-    measurement: Measurement = MEASUREMENT,
+    measurement: AttentionMeasurement = ATTENTION_MEASUREMENT,
 ) -> Floats:
     """The model's time of each measurement: the kernel at the clock of a short run, and the library's calls."""
     units = replace(timings.units, forward_efficiency=efficiency, backward_efficiency=efficiency)
@@ -207,7 +207,7 @@ def measured_seconds(
 def fit_efficiencies(
     timings: AttentionTimings,
     kernels: AttentionKernels = ATTENTION_KERNELS,
-    measurement: Measurement = MEASUREMENT,
+    measurement: AttentionMeasurement = ATTENTION_MEASUREMENT,
 ) -> dict[str, float]:
     """Generation and kernel → the part of the peak with the least error."""
     sample = timings.thinned(_MOST_ROWS)
@@ -228,21 +228,21 @@ def of_training(efficiencies: Mapping[str, float], generation: str) -> float | N
     return efficiencies.get(f"{generation} cudnn", efficiencies.get(f"{generation} flash"))
 
 
-def fit_kernels(forward: AttentionTimings, backward: AttentionTimings) -> tuple[AttentionKernels, Measurement]:
+def fit_kernels(forward: AttentionTimings, backward: AttentionTimings) -> tuple[AttentionKernels, AttentionMeasurement]:
     """The constants all GPUs share and those of measurements, each generation and kernel at its own efficiency.
 
     What the forward pass and the measurements have in common is fitted on the forward, which has most rows.
     """
 
-    def shared(values: Sequence[float]) -> tuple[AttentionKernels, Measurement]:
+    def shared(values: Sequence[float]) -> tuple[AttentionKernels, AttentionMeasurement]:
         exponents, block_s, tail, exposed, serving_s, boost, half_s = values
         kernels = AttentionKernels(exponents, (block_s, block_s), (tail, tail), exposed)
-        return kernels, Measurement(serving_s, ShortRuns(boost, half_s))
+        return kernels, AttentionMeasurement(serving_s, ShortRuns(boost, half_s))
 
     # start far from the optimum, so that finding it again means something
     kernels, measurement = shared(_fit_shared(forward, shared, [0.7, 1e-6, 0.3, 0.4, 5e-6, 0.1, 1e-2]))
 
-    def backwards(values: Sequence[float]) -> tuple[AttentionKernels, Measurement]:
+    def backwards(values: Sequence[float]) -> tuple[AttentionKernels, AttentionMeasurement]:
         block_s, tail = values
         pairs = ((kernels.block_s[0], block_s), (kernels.tail[0], tail))
         return replace(kernels, block_s=pairs[0], tail=pairs[1]), measurement
@@ -252,7 +252,7 @@ def fit_kernels(forward: AttentionTimings, backward: AttentionTimings) -> tuple[
 
 def _fit_shared(
     timings: AttentionTimings,
-    constants: Callable[[Sequence[float]], tuple[AttentionKernels, Measurement]],
+    constants: Callable[[Sequence[float]], tuple[AttentionKernels, AttentionMeasurement]],
     start: Sequence[float],
 ) -> list[float]:
     sample = timings.thinned(_MOST_KERNEL_ROWS)
@@ -283,7 +283,7 @@ def _loss(
     weights: Floats,
     efficiency: Floats,
     kernels: AttentionKernels,
-    measurement: Measurement,
+    measurement: AttentionMeasurement,
 ) -> float:
     seconds = measured_seconds(timings, efficiency, kernels, measurement)
     return float((weights * np.minimum(np.abs(np.log(seconds / timings.seconds)), _CLIP)).sum())
@@ -304,7 +304,7 @@ def attention_report(
     efficiencies: Mapping[str, float],
     by: Sequence[NDArray[np.generic]],
     kernels: AttentionKernels = ATTENTION_KERNELS,
-    measurement: Measurement = MEASUREMENT,
+    measurement: AttentionMeasurement = ATTENTION_MEASUREMENT,
 ) -> list[AttentionErrors]:
     """Errors of the rows that are alike in all of some columns."""
     efficiency = np.array([efficiencies[str(group)] for group in timings.groups])

@@ -28,7 +28,7 @@ ASYNCHRONOUS_YEAR, SYNCHRONOUS_SHARE = 2022, 0.57
 
 #: Special-function operations of a GPU's core in a clock: CUDA C++ Programming Guide, throughput of native arithmetic
 #: instructions, 16 from compute capability 7.0 on; AMD's cores have a quarter of 64 lanes. Blackwell Ultra doubles them
-#: (NVIDIA, "Inside NVIDIA Blackwell Ultra").
+#: (NVIDIA, "Making Softmax More Efficient with NVIDIA Blackwell Ultra").
 SPECIAL_FUNCTIONS = 16
 DOUBLED_SPECIAL_FUNCTIONS = frozenset({"blackwell-ultra"})
 

@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 
 from dovetail.accuracy.attention_timings import (
+    ATTENTION_MEASUREMENT,
     attention_report,
     fit_efficiencies,
+    fit_kernels,
     measured_seconds,
     of_training,
     read_attention,
 )
+from dovetail.cost.attention import ATTENTION_KERNELS
 
 PUBLISHED = Path(__file__).parents[4] / "shared" / "data" / "attention_measured.csv.gz"
 
@@ -44,6 +47,15 @@ def test_long_sequences_are_no_longer_too_fast(published):
     lengths = 2 ** np.floor(np.log2(forward.length)).astype(int)
     biases = {int(e.name): e.bias for e in attention_report(forward, efficiencies, (lengths,))}
     assert {length: bias for length, bias in biases.items() if length >= 4096 and abs(bias) > 0.03} == {}
+
+
+def test_published_constants_of_attention_come_out_of_the_fit(published):
+    kernels, measurement = fit_kernels(*(timings for timings, _ in published))
+    found = (kernels.exponents, *kernels.block_s, *kernels.tail, kernels.exposed, measurement.serving_s)
+    shipped = ATTENTION_KERNELS
+    constants = (shipped.exponents, *shipped.block_s, *shipped.tail, shipped.exposed, ATTENTION_MEASUREMENT.serving_s)
+    assert found == pytest.approx(constants, rel=0.1)
+    assert measurement.short_runs.boost == pytest.approx(ATTENTION_MEASUREMENT.short_runs.boost, rel=0.1)
 
 
 def test_known_efficiencies_are_found_again(published):
