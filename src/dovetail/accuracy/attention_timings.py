@@ -30,7 +30,8 @@ from dovetail.graph.mask import Mask, Span
 
 #: Kernels, by who wrote them → the libraries and names they were measured under. Training frameworks run cuDNN's and
 #: FlashAttention's; TensorRT-LLM's stand beside them for the shapes that have no other. Left out: FlashAttention-2 on
-#: GPUs it is not written for or with a paged cache (vLLM, 16 % slower on A100), Triton's and written-out attention, and
+#: GPUs it is not written for or with a paged cache (vLLM, 16 % slower on A100), Triton's, FlashInfer's,
+#: TensorRT-LLM's `torch_flow` (slower where others were measured too) and written-out attention, and
 #: latent attention multiplied with the latents (sglang's `flash_attention` where heads of keys and values differ).
 KERNELS: Mapping[str, frozenset[tuple[str, str]]] = {
     "cudnn": frozenset({("cudnn", "cudnn"), ("cudnn_fe", "cudnn_fe"), ("pyt_cudnn", "pyt_cudnn")}),
