@@ -207,7 +207,7 @@ def fit_gemm(
         def loss(efficiencies: Sequence[float], tasks: Sequence[_FitTask] = tuple(tasks)) -> float:
             return sum(task.loss(efficiencies, launch_s, kernels, short_runs) for task in tasks) / len(tasks)
 
-        sustained, memory = _descend(loss, _START, [1.0, 1.0], _SWEEPS)
+        sustained, memory = descend(loss, _START, [1.0, 1.0], _SWEEPS)
         fits[key] = GemmFit(sustained, memory, sum(len(task.group.seconds) for task in tasks))
     return fits
 
@@ -227,8 +227,8 @@ def fit_kernels(timings: Sequence[Timings]) -> tuple[GpuKernels, float, ShortRun
 
     for _ in range(_ROUNDS):
         for index, task in enumerate(tasks):
-            by_task[index] = _descend(partial(loss_of, task, shared), by_task[index], [1.0, 1.0], sweeps=4)
-        shared = _descend(loss, shared, [1e4, 1e3, 1.0, 1.0, 1.0, 1.0], sweeps=4)
+            by_task[index] = descend(partial(loss_of, task, shared), by_task[index], [1.0, 1.0], sweeps=4)
+        shared = descend(loss, shared, [1e4, 1e3, 1.0, 1.0, 1.0, 1.0], sweeps=4)
     return GpuKernels(*shared[:3]), shared[3], ShortRuns(*shared[4:])
 
 
@@ -285,7 +285,7 @@ def _tasks(timings: Sequence[Timings], most: int) -> Iterator[_FitTask]:
         yield _FitTask(group, units, weights)
 
 
-def _descend(
+def descend(
     loss: Callable[[Sequence[float]], float], start: Sequence[float], bounds: Sequence[float], sweeps: int
 ) -> list[float]:
     """Minimises a loss along one value after another; steps grow if they help and are halved otherwise."""

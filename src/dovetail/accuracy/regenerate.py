@@ -1,7 +1,7 @@
 """Fits everything that is fitted, from measurements to the files this version ships: `just calibrate`.
 
-First the part models: matrix products, then collectives. Their results are the priors of the fit on training runs.
-Then the few numbers per chip generation and framework, once on all families and once without each. Every step is
+First the part models: matrix products, attention, then collectives. Their results are the priors of the fit on training
+runs. Then the few numbers per chip generation and framework, once on all families and once without each. Every step is
 deterministic.
 """
 
@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from dovetail.accuracy.attention_timings import attention_report, fit_efficiencies, of_training, read_attention
 from dovetail.accuracy.collective_timings import collective_report, fit_collectives, read_collectives
 from dovetail.accuracy.fit import Fit, fit_families
 from dovetail.accuracy.gemm_timings import fit_gemm, gemm_report, read_timings
@@ -73,7 +74,7 @@ def record() -> None:
 
 
 def part_models(data: Path) -> tuple[dict[Parameter, Prior], dict[str, float]]:
-    """Priors updated from measured products and collectives, and launch seconds of collectives per generation."""
+    """Priors updated from measured products, attention and collectives, and launch seconds per generation."""
     timings, _ = read_timings(data / "gemm_measured.csv.gz")
     products = fit_gemm(timings)
     _say("matrix products: chip, kernel, rows, time-weighted error, error with m of 1,024 or more, bias")
@@ -81,6 +82,7 @@ def part_models(data: Path) -> tuple[dict[Parameter, Prior], dict[str, float]]:
         large = "" if error.mape is None else f"{error.mape:7.1%}"
         what = f"{error.chip:10s} {error.kernel:10s} {error.rows:7d}"
         _say(f"  {what} {error.time_weighted:7.1%} {large} {error.bias:+7.1%}")
+    attention = attention_efficiencies(data / "attention_measured.csv.gz")
     messages = read_collectives(data / "collectives.csv").timings
     links = fit_collectives(messages)
     _say("collectives: chip, operation, rows, error from 1 MiB on, bias")
@@ -94,11 +96,26 @@ def part_models(data: Path) -> tuple[dict[Parameter, Prior], dict[str, float]]:
             fit = products[group, KERNELS[precision]]
             source = f"measured products ({fit.rows} rows, accuracy.gemm_timings)"
             priors[parameter] = replace(prior, value=fit.sustained, source=source)
+        if (reached := of_training(attention.get(name, {}), parameter.group)) is not None:
+            source = "measured kernels of cuDNN, or FlashAttention without those (accuracy.attention_timings)"
+            priors[parameter] = replace(prior, value=reached, source=source)
         if name == "link" and parameter.group in links.generations:
             link = links.generations[parameter.group]
             source = f"nccl-tests inside a node ({link.rows} rows, accuracy.collective_timings)"
             priors[parameter] = replace(prior, value=link.link, source=source)
     return priors, {name: link.launch_s for name, link in links.generations.items()}
+
+
+def attention_efficiencies(path: Path) -> dict[str, dict[str, float]]:
+    """Forward and backward, by the names of their priors → generation and kernel → the part of the peak reached."""
+    found: dict[str, dict[str, float]] = {}
+    for name, timings in zip(("attention_forward", "attention_backward"), read_attention(path), strict=True):
+        found[name] = fit_efficiencies(timings)
+        _say(f"{name}: chip, rows, time-weighted error, bias; then by kernel, head size, keys and causal or not")
+        for by in ((timings.chip,), (timings.kernel,), (timings.work.head_dim,), (timings.length,), (timings.causal,)):
+            for error in attention_report(timings, found[name], by):
+                _say(f"  {error.name:10s} {error.rows:7d} {error.time_weighted:7.1%} {error.bias:+7.1%}")
+    return found
 
 
 def _collective_lines(report: Sequence[Any]) -> list[str]:

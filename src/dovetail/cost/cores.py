@@ -9,9 +9,10 @@ from typing import TypeVar
 import numpy as np
 
 from dovetail.arrays import Floats, Ints
+from dovetail.cost.attention import AttentionUnits
 from dovetail.cost.contraction import MatrixUnits
 from dovetail.cost.operators import ChipUnits, Cores
-from dovetail.cost.vector import AttentionUnits, VectorUnits
+from dovetail.cost.vector import VectorUnits
 
 _Units = TypeVar("_Units", MatrixUnits, AttentionUnits, VectorUnits, Cores)
 
@@ -70,6 +71,7 @@ def part_of(chip: ChipUnits, tensor_share: Floats, vector_share: Floats) -> Chip
         chip.attention,
         matrix_flops=chip.attention.matrix_flops * tensor_share,
         vector_flops=chip.attention.vector_flops * vector_share,
+        exponentials_per_s=chip.attention.exponentials_per_s * vector_share,
     )
     lanes = replace(chip.vector, vector_flops=chip.vector.vector_flops * vector_share)
     return replace(chip, matrix=matrix(chip.matrix), half=matrix(chip.half), attention=attention, vector=lanes)

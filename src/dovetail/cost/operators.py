@@ -10,11 +10,11 @@ from typing import Literal
 import numpy as np
 
 from dovetail.arrays import Floats, summed
+from dovetail.cost.attention import AttentionUnits, attention_seconds, attention_work, scan_seconds
 from dovetail.cost.contraction import MatrixUnits, gpu_seconds, off_chip_bytes, systolic_seconds
 from dovetail.cost.shapes import Gemm, gemm_of, stacked
-from dovetail.cost.vector import ATTENTION_BLOCK, AttentionUnits, VectorUnits, attention_seconds, vector_seconds
+from dovetail.cost.vector import VectorUnits, vector_seconds
 from dovetail.graph import Kind, Operator, Phase, Role, Tensor, Unit, bytes_read, bytes_written, flops
-from dovetail.graph.mask import Span
 from dovetail.graph.routing import EXPERT_TOKENS
 from dovetail.graph.size import Size, Sizes, as_array, divided, product
 from dovetail.graph.tensor import Element
@@ -205,10 +205,12 @@ def _seconds(operator: Operator, work: PlacedWork, chip: ChipUnits) -> Floats:
     """Seconds of an operator that is no product."""
     local, moved = work.local[operator.name], work.moved_bytes[operator.name]
     matrix, vector = work.flops[operator.name]
-    if operator.kind in (Kind.ATTENTION, Kind.LINEAR_ATTENTION, Kind.STATE_SPACE, Kind.INDEXER):
-        backward = operator.phase is not Phase.FORWARD
-        longest = _longest_block_flops(operator, local, matrix)
-        return attention_seconds(matrix, vector, moved, chip.attention, longest, backward=backward)
+    backward = operator.phase is not Phase.FORWARD
+    if operator.kind is Kind.ATTENTION:
+        work_done = attention_work(operator, local, work.flops[operator.name], moved)
+        return attention_seconds(work_done, chip.attention, backward=backward)
+    if operator.kind in (Kind.LINEAR_ATTENTION, Kind.STATE_SPACE, Kind.INDEXER):
+        return scan_seconds(matrix, vector, moved, chip.attention, backward=backward)
     if operator.kind is Kind.LOSS and chip.loss_bytes is not None:
         logits = as_array(product(local, operator.work[0].dims))
         return logits * chip.loss_bytes / 2 / chip.matrix.memory_bytes_per_s + chip.vector.launch_s
@@ -233,15 +235,6 @@ def _unaligned_seconds(gemm: Gemm, chip: ChipUnits) -> Floats:
     """Seconds of batched products with sizes the matrix units cannot take; 0 where they can."""
     aligned = (gemm.m % ALIGNMENT == 0) & (gemm.n % ALIGNMENT == 0) & (gemm.k % ALIGNMENT == 0)
     return np.where((gemm.batch > 1) & ~aligned, gemm.flops / (UNALIGNED_RATE * chip.vector.vector_flops), 0.0)
-
-
-def _longest_block_flops(operator: Operator, local: Sizes, matrix_flops: Floats) -> Floats:
-    """Operations of the block of queries that sees most keys: twice the mean where later ones see all before them."""
-    if operator.kind is not Kind.ATTENTION or operator.mask is None:
-        return np.zeros(())
-    rows = as_array(product(local, [d for d in operator.work[0].dims[:-1] if d != operator.mask.key]))
-    growing = operator.mask.causal and operator.mask.span is Span.ALL
-    return matrix_flops * np.minimum((2.0 if growing else 1.0) * ATTENTION_BLOCK / rows, 1.0)
 
 
 def runs_narrow(operator: Operator, tensors: Mapping[str, Tensor]) -> bool:

@@ -8,11 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from dovetail.arrays import Floats
-from dovetail.cost.calibration import Efficiencies, calibration, power_share
+from dovetail.cost.attention import AttentionUnits
+from dovetail.cost.calibration import Efficiencies, calibration, generation_of, power_share
 from dovetail.cost.contraction import MatrixUnits
 from dovetail.cost.operators import ChipUnits, Cores
 from dovetail.cost.tier import GridAxis, TierArrays
-from dovetail.cost.vector import AttentionUnits, VectorUnits
+from dovetail.cost.vector import VectorUnits
 from dovetail.errors import InputError
 from dovetail.hardware import Chip, Cluster, Tier
 from dovetail.hardware.network import ways
@@ -24,6 +25,12 @@ NETWORK_STARTS = 3
 #: From this year on GPUs copy and multiply asynchronously. Attention kernels written before do not use that and reach
 #: this part of those that do (FlashAttention-3 paper, section 1: FlashAttention-2 reaches 35 % of an H100's peak).
 ASYNCHRONOUS_YEAR, SYNCHRONOUS_SHARE = 2022, 0.57
+
+#: Special-function operations of a GPU's core in a clock: CUDA C++ Programming Guide, throughput of native arithmetic
+#: instructions, 16 from compute capability 7.0 on; AMD's cores have a quarter of 64 lanes. Blackwell Ultra doubles them
+#: (NVIDIA, "Making Softmax More Efficient with NVIDIA Blackwell Ultra").
+SPECIAL_FUNCTIONS = 16
+DOUBLED_SPECIAL_FUNCTIONS = frozenset({"blackwell-ultra"})
 
 #: Jobs of fewer than 16 bits read each operand and write it narrow twice, as it is and transposed: 2 + 1 + 1 bytes in
 #: fp8 (Transformer Engine, cast_transpose).
@@ -68,6 +75,8 @@ def chip_units(
         forward_efficiency=sustained.attention_forward * reached,
         backward_efficiency=sustained.attention_backward * reached,
         vector_flops=vector,
+        exponentials_per_s=_number(_exponentials_per_s(chip)),
+        blocked=_number(chip.kind == "gpu"),
         memory_bytes_per_s=memory,
         launch_s=sustained.launch_s,
     )
@@ -111,6 +120,14 @@ def _matrix_units(chip: Chip, peak_flops: float, sustained: Floats, memory: Floa
 def _level_bytes_per_s(capacity_bytes: float, bytes_per_s: float | None) -> Floats:
     """What a memory on the chip lets through; no limit where it holds nothing or has no figure."""
     return _number(bytes_per_s if capacity_bytes and bytes_per_s else math.inf)
+
+
+def _exponentials_per_s(chip: Chip) -> float:
+    """What special-function units compute; no limit where they have no figure."""
+    if chip.kind != "gpu":
+        return math.inf
+    doubled = 2 if generation_of(chip.name) in DOUBLED_SPECIAL_FUNCTIONS else 1
+    return doubled * SPECIAL_FUNCTIONS * chip.vector_cores * chip.clock_hz
 
 
 def _asynchronous(chip: Chip) -> bool:
