@@ -44,6 +44,8 @@ class Prior:
     spread: float
     high: float
     source: str
+    #: without products or runs of the group's own chips
+    unmeasured: bool = False
 
 
 def parameters_of(run: MeasuredRun) -> dict[str, Parameter]:

@@ -18,8 +18,8 @@ from dovetail.documents import Spec, parse_document, validate
 from dovetail.hardware import Chip
 
 Basis = Literal["own", "fitted", "transfer", "assumed"]
-"""own: measurements its file holds; fitted: runs of this chip at this precision; transfer: those of its generation, or
-of the chip it follows; assumed: of none of them"""
+"""own: measurements its file holds; fitted: runs of this chip at this precision; transfer: runs of its generation, or
+of the chip it follows; assumed: no runs at all"""
 
 #: Precisions of a job → the row of a calibration they are priced by.
 PRECISION_ROWS: Mapping[str, str] = {"bf16": "half", "fp16": "half", "fp8": "fp8", "fp4": "fp4", "fp32": "half"}
@@ -67,6 +67,8 @@ class Calibration:
     source: str = ""
     #: the chip they were made on, if not this one
     measured_on: str = ""
+    #: standard deviation of the logarithm of what products sustain, where it is assumed
+    spread: float = 0.0
 
     def __str__(self) -> str:
         source = f" ({self.source})" if self.source else ""
@@ -88,6 +90,8 @@ class Figure(Spec):
     value: Annotated[float, Field(ge=0, le=1)]
     how: Annotated[str, Field(min_length=1, max_length=400)]
     """fitted on what and with which error, or why it is assumed"""
+    spread: Annotated[float, Field(gt=0, le=1)] | None = None
+    """standard deviation of its logarithm, where no run of its chips determines it"""
 
 
 class GenerationFigures(Spec):
@@ -112,6 +116,11 @@ class GenerationFigures(Spec):
             matrix_half=np.asarray(half),
             **{name: np.asarray(measured.get(name, getattr(self, name).value)) for name in OTHERS},
         )
+
+    def matrix_spread(self, precision: str) -> float:
+        """How far, as a logarithm, what products sustain at a precision may be from the figure."""
+        matrix = dict(self.matrix.items())
+        return matrix.get(_row(precision), matrix["half"]).spread or 0.0
 
 
 class Generation(GenerationFigures):
@@ -175,11 +184,13 @@ def calibration(chip: Chip, precision: str) -> Calibration:
         figures = next(f for k, f in shipped().defaults.items() if k == chip.kind)
     else:
         figures = generation = shipped().generations[name]
-        fitted = hardware.listed_as(chip) in dict(generation.measured.items()).get(_row(precision), ())
-        basis = "fitted" if fitted else "transfer"
+        if generation.measured:
+            fitted = hardware.listed_as(chip) in dict(generation.measured.items()).get(_row(precision), ())
+            basis = "fitted" if fitted else "transfer"
     group = name or chip.kind
     if chip.calibration is None:
-        return Calibration(figures.efficiencies(precision), basis, group)
+        spread = figures.matrix_spread(precision) if basis == "assumed" else 0.0
+        return Calibration(figures.efficiencies(precision), basis, group, spread=spread)
     measured = {name: value for each in chip.measurements for name, value in each.values}
     return Calibration(figures.efficiencies(precision, measured), "own", group, chip.calibration.source)
 
