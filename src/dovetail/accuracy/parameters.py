@@ -9,7 +9,7 @@ import numpy as np
 
 from dovetail.accuracy.rows import MeasuredRun
 from dovetail.arrays import Floats
-from dovetail.cost.calibration import PRECISION_ROWS, calibration, generation_of
+from dovetail.cost.calibration import PRECISION_ROWS, calibration, generation_followed
 from dovetail.step.evaluate import ProfiledJob, Step, profiled_job, step_from
 from dovetail.step.facts import FrameworkFacts, Overheads, overheads_of, plan_facts
 
@@ -44,12 +44,14 @@ class Prior:
     spread: float
     high: float
     source: str
+    #: without products or runs of the group's own chips
+    unmeasured: bool = False
 
 
 def parameters_of(run: MeasuredRun) -> dict[str, Parameter]:
     """Field of the efficiencies or overheads → its fitted number in this run."""
     by_field: dict[str, Parameter] = {}
-    group = generation_of(run.task.cluster.chip.name)
+    group = generation_followed(run.task.cluster.chip)
     if group is not None:
         by_field = {name: Parameter(name, group) for name in FITTED_EFFICIENCIES}
         by_field["matrix"] = Parameter(f"matrix.{PRECISION_ROWS[run.task.job.precision]}", group)

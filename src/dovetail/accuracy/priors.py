@@ -23,6 +23,8 @@ class _Spread(Spec):
 class _Value(Spec):
     value: _Positive
     source: str
+    spread: _Positive | None = None
+    """instead of that of its name"""
 
 
 class _PriorsFile(Spec):
@@ -39,13 +41,13 @@ def shipped_priors() -> dict[Parameter, Prior]:
     priors: dict[Parameter, Prior] = {}
     for group, values in file.generations.items():
         for name, value in values.items():
-            priors[Parameter(name, group)] = _prior(file, name, value.value, value.source)
+            priors[Parameter(name, group)] = _prior(file, name, value.value, value.source, value.spread)
     for group, values in file.frameworks.items():
         for name, value in values.items():
             priors[Parameter(name, group)] = _prior(file, name, value, "assumed")
     return priors
 
 
-def _prior(file: _PriorsFile, name: str, value: float, source: str) -> Prior:
-    spread = file.names[name.partition(".")[0]]
-    return Prior(value, spread.shared, spread.spread, spread.high, source)
+def _prior(file: _PriorsFile, name: str, value: float, source: str, wider: float | None = None) -> Prior:
+    usual = file.names[name.partition(".")[0]]
+    return Prior(value, usual.shared, wider or usual.spread, usual.high, source, unmeasured=wider is not None)

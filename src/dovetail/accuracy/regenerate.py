@@ -160,7 +160,7 @@ def write_calibration(
     measured: Mapping[str, set[str]],
 ) -> None:
     """Writes the efficiencies of every generation with their bases; the defaults of kinds stay."""
-    document = shipped().model_dump(mode="json")
+    document = shipped().model_dump(mode="json", exclude_none=True)
     for name, generation in document["generations"].items():
         generation["measured"] = {
             row: present
@@ -187,7 +187,8 @@ def write_calibration(
 
 def _figure(parameter: Parameter, fitted: Fit, prior: Prior) -> dict[str, object]:
     if parameter not in fitted.values:
-        return {"value": float(f"{prior.value:.3g}"), "how": f"not fitted on runs; {prior.source}"}
+        figure: dict[str, object] = {"value": float(f"{prior.value:.3g}"), "how": f"not fitted on runs; {prior.source}"}
+        return figure | ({"spread": prior.spread} if prior.unmeasured else {})
     spread = fitted.spreads[parameter]
     start = f"from {prior.value:.3g}, {prior.source}"
     return {"value": float(f"{fitted.values[parameter]:.3g}"), "how": f"fitted on runs, ± {spread:.1%}; {start}"}

@@ -60,6 +60,7 @@ def show(
         ("silicon", _silicon(chip)),
         ("price", _price(chip)),
         ("measured", _measured(chip)),
+        ("calibrated", f"as {chip.calibrated_as.name}" if chip.calibrated_as else ""),
         ("source", chip.source),
         *doubts_facts(chip.doubts),
     ]
@@ -75,6 +76,7 @@ def chip_fields(chip: Chip) -> dict[str, object]:
     fields["on_die"] = {field: made for field, made in asdict(chip.on_die).items() if made is not None}
     if chip.calibration is not None:
         fields["calibration"] = {"values": dict(chip.calibration.values), "source": chip.calibration.source}
+    fields["calibrated_as"] = chip.calibrated_as and chip.calibrated_as.name
     del fields["hbm_usable_share"]
     fields |= {"hbm_usable_bytes": chip.hbm_usable_bytes, "usable_bytes": chip.usable_bytes}
     return {**fields, "macs_per_cycle": chip.macs_per_cycle, "link_bytes_per_s": chip.link_bytes_per_s}

@@ -35,6 +35,8 @@ def _fields(comparison: Comparison) -> dict[str, Any]:
         "step_time_s": comparison.ours.step_time_s,
         "other_step_time_s": comparison.other.step_time_s,
         "gain": comparison.gain,
+        "ratio_interval": [comparison.ratio.low, comparison.ratio.high],
+        "distinguishable": comparison.ratio.distinguishable,
         "fits": comparison.ours.fits,
         "other_fits": comparison.other.fits,
         "differences": [
@@ -44,6 +46,7 @@ def _fields(comparison: Comparison) -> dict[str, Any]:
                 "other": list(each.other),
                 "step_time_s": each.step_time_s,
                 "gain": each.gain,
+                "distinguishable": each.distinguishable,
                 "fits": each.fits,
                 "obstacle": each.obstacle,
             }
@@ -67,6 +70,11 @@ def _print(comparison: Comparison, ours: str, other: str) -> None:
         for each in (comparison.ours, comparison.other)
     ]
     typer.echo(f"{ours}: {times[0]} per step; {other}: {times[1]}; all changes together gain {saved}")
+    low, high = (percent_text(1 - bound) for bound in (comparison.ratio.high, comparison.ratio.low))
+    unsure = "" if comparison.ratio.distinguishable else ": the plans are not distinguishable"
+    typer.echo(f"nine in ten measured gains would be {low} to {high}{unsure}")
+    if any(each.distinguishable is False for each in comparison.differences):
+        typer.echo("* not distinguishable from none")
 
 
 def _names(each: Difference) -> str:
@@ -89,5 +97,5 @@ def _text(value: Any) -> str:
 def _effect(each: Difference) -> tuple[str, str]:
     if each.step_time_s is None or each.gain is None:
         return "-", f"not by itself: {each.obstacle}"
-    gain = percent_text(each.gain)
+    gain = f"{percent_text(each.gain)}{'' if each.distinguishable else ' *'}"
     return seconds_text(each.step_time_s), gain if each.fits else f"{gain}, but does not fit"

@@ -192,15 +192,24 @@ def _print_front(result: StudyResult, points: list[dict[str, Any]]) -> None:
     first, *_ = names = result.study.objectives
     ordered = sorted(points, key=lambda point: point["objectives"][first], reverse=OBJECTIVES[first].better == "most")
     several = len(result.study.counts) > 1
+    best = {name: OBJECTIVES[name].best(point["objectives"][name] for point in points) for name in names}
     rows: list[list[str]] = []
     for point in ordered[:_SHOWN]:
-        figures = [objective_text(name, point["objectives"][name]) for name in names]
+        figures = [objective_text(n, point["objectives"][n]) + _unsure(point, n, best[n]) for n in names]
         chips = [f"{point.get('wafers', point['chips']):,}"] if several else []
         rows.append([f"{point['design']:,}", *chips, *figures, variables_text(point["variables"])])
     chips = ["wafers" if result.study.of_wafers else "chips"] if several else []
     print_table(("design", *chips, *(OBJECTIVES[name].title for name in names), "variables"), rows)
+    if any("*" in figure for row in rows for figure in row[:-1]):
+        typer.echo("* not distinguishable from the best of its column, by the errors of predicted ratios")
     if len(points) > len(rows):
         typer.echo(f"and {len(points) - len(rows)} more on the Pareto front: see --json")
+
+
+def _unsure(point: Mapping[str, Any], name: str, best: float) -> str:
+    """A mark where a measurement may not tell a figure from the best of the front."""
+    told: Mapping[str, bool] = point.get("distinguishable", {})
+    return "" if told.get(name, True) or point["objectives"][name] == best else " *"
 
 
 def _levels(counts: dict[str, int]) -> str:

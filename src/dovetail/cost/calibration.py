@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.resources import files
 from types import MappingProxyType
@@ -18,8 +18,8 @@ from dovetail.documents import Spec, parse_document, validate
 from dovetail.hardware import Chip
 
 Basis = Literal["own", "fitted", "transfer", "assumed"]
-"""own: measurements its file holds; fitted: runs of this chip at this precision; transfer: those of its generation;
-assumed: of neither"""
+"""own: measurements its file holds; fitted: runs of this chip at this precision; transfer: runs of its generation, or
+of the chip it follows; assumed: no runs at all"""
 
 #: Precisions of a job → the row of a calibration they are priced by.
 PRECISION_ROWS: Mapping[str, str] = {"bf16": "half", "fp16": "half", "fp8": "fp8", "fp4": "fp4", "fp32": "half"}
@@ -63,13 +63,20 @@ class Calibration:
     efficiencies: Efficiencies
     basis: Basis
     generation: str
-    #: of the chip's own measurements
+    #: of own measurements
     source: str = ""
+    #: the chip they were made on, if not this one
+    measured_on: str = ""
+    #: standard deviation of the logarithm of what products sustain, where it is assumed
+    spread: float = 0.0
 
     def __str__(self) -> str:
+        source = f" ({self.source})" if self.source else ""
         if self.basis == "own":
-            source = f" ({self.source})" if self.source else ""
             return f"fitted on this chip's own measurements{source}, the rest as for {self.generation}"
+        if self.measured_on:
+            of = f"transferred from measurements of {self.measured_on}"
+            return f"{of}{source}, the rest as for {self.generation}"
         if self.basis == "fitted":
             return f"fitted on runs of this chip (generation {self.generation})"
         if self.basis == "transfer":
@@ -83,6 +90,8 @@ class Figure(Spec):
     value: Annotated[float, Field(ge=0, le=1)]
     how: Annotated[str, Field(min_length=1, max_length=400)]
     """fitted on what and with which error, or why it is assumed"""
+    spread: Annotated[float, Field(gt=0, le=1)] | None = None
+    """standard deviation of its logarithm, where no run of its chips determines it"""
 
 
 class GenerationFigures(Spec):
@@ -107,6 +116,11 @@ class GenerationFigures(Spec):
             matrix_half=np.asarray(half),
             **{name: np.asarray(measured.get(name, getattr(self, name).value)) for name in OTHERS},
         )
+
+    def matrix_spread(self, precision: str) -> float:
+        """How far, as a logarithm, what products sustain at a precision may be from the figure."""
+        matrix = dict(self.matrix.items())
+        return matrix.get(_row(precision), matrix["half"]).spread or 0.0
 
 
 class Generation(GenerationFigures):
@@ -141,34 +155,55 @@ def shipped() -> CalibrationFile:
     return validate(CalibrationFile, document, "calibration")
 
 
-def generation_of(chip: str) -> str | None:
-    """The generation a chip belongs to, where there is one."""
-    return next((name for name, generation in shipped().generations.items() if chip in generation.chips), None)
+def generation_of(name: str) -> str | None:
+    """The generation that a chip of the catalogue belongs to, where there is one."""
+    return next((group for group, generation in shipped().generations.items() if name in generation.chips), None)
+
+
+def generation_followed(chip: Chip) -> str | None:
+    """The generation whose figures hold for a chip: of the one it follows, of equal hardware, or of its name."""
+    if chip.calibrated_as is not None:
+        return generation_followed(chip.calibrated_as)
+    return generation_of(hardware.listed_as(chip) or chip.name)
 
 
 @lru_cache(maxsize=256)
 def calibration(chip: Chip, precision: str) -> Calibration:
-    """A chip's calibration at a precision: its own, else its generation's, else what is assumed for its kind."""
-    name = generation_of(chip.name)
+    """A chip's calibration at a precision: its own, else that of the chip it follows, its generation's, its kind's."""
+    followed = chip.calibrated_as
+    if followed is not None and chip.calibration is None:
+        found = calibration(followed, precision)
+        if found.basis == "assumed":
+            return found
+        measured_on = found.measured_on or (followed.name if found.basis == "own" else "")
+        return replace(found, basis="transfer", measured_on=measured_on)
+    name = generation_followed(chip)
     figures: GenerationFigures
     basis: Basis = "assumed"
     if name is None:
         figures = next(f for k, f in shipped().defaults.items() if k == chip.kind)
     else:
         figures = generation = shipped().generations[name]
-        fitted = chip.name in dict(generation.measured.items()).get(_row(precision), ())
-        basis = "fitted" if fitted else "transfer"
+        if generation.measured:
+            fitted = hardware.listed_as(chip) in dict(generation.measured.items()).get(_row(precision), ())
+            basis = "fitted" if fitted else "transfer"
     group = name or chip.kind
     if chip.calibration is None:
-        return Calibration(figures.efficiencies(precision), basis, group)
-    measured = dict(chip.calibration.values)
+        spread = figures.matrix_spread(precision) if basis == "assumed" else 0.0
+        return Calibration(figures.efficiencies(precision), basis, group, spread=spread)
+    measured = {name: value for each in chip.measurements for name, value in each.values}
     return Calibration(figures.efficiencies(precision, measured), "own", group, chip.calibration.source)
 
 
 @lru_cache(maxsize=256)
 def power_share(chip: Chip) -> float:
-    """The part of its matrix rate that a chip's power lets it sustain, of what its generation's first chip does."""
-    name = generation_of(chip.name)
+    """The part of its matrix rate that a chip's power lets it sustain, of what its generation's first chip does.
+
+    A chip that follows another sustains as much as that one: what a design draws is an estimate.
+    """
+    if chip.calibrated_as is not None:
+        return power_share(chip.calibrated_as)
+    name = generation_followed(chip)
     if name is None:
         return 1.0
     first = hardware.chip(shipped().generations[name].chips[0])

@@ -21,7 +21,7 @@ WORTH = 0.001
 _BASES = {
     "own": "efficiencies are this chip's, as measured",
     "fitted": "efficiencies are fitted on measured runs of this chip at this precision",
-    "transfer": "no measured runs of this chip at this precision: efficiencies are those of its generation",
+    "transfer": "no measured runs of this chip at this precision: efficiencies are those of its generation or base",
     "assumed": "no measured runs of this chip or its generation: efficiencies are assumed",
 }
 

@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
-from dovetail.cost.calibration import calibration, power_share
 from dovetail.errors import InputError
 from dovetail.hardware import MAX_CHIPS, Chip, Cluster, Rates
-from dovetail.hardware.chip import EFFICIENCY_NAMES, ChipCalibration
 from dovetail.hardware.network import fit_tiers
 
 #: What an explanation calls the knobs that are no links.
 CAPACITY, BANDWIDTH, FLOPS = "memory capacity", "memory bandwidth", "matrix FLOP/s"
-
-#: Rows of a calibration, and a precision that is priced by each.
-_ROWS = {"half": "bf16", "fp8": "fp8", "fp4": "fp4"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +35,22 @@ def with_memory(cluster: Cluster, factor: float) -> Cluster:
     """Chips with so many times the memory; one without HBM has its state in SRAM."""
     chip = cluster.chip
     if chip.hbm_bytes:
-        return replace(cluster, chip=replace(chip, hbm_bytes=chip.hbm_bytes * factor))
+        return _with_chip(cluster, replace(chip, hbm_bytes=chip.hbm_bytes * factor))
     core, shared = chip.core_sram_bytes * factor, chip.shared_sram_bytes * factor
-    return replace(cluster, chip=replace(chip, core_sram_bytes=core, shared_sram_bytes=shared))
+    return _with_chip(cluster, replace(chip, core_sram_bytes=core, shared_sram_bytes=shared))
 
 
 def _with_bandwidth(cluster: Cluster, factor: float) -> Cluster:
     chip = cluster.chip
     if chip.hbm_bytes_per_s:
-        return replace(cluster, chip=replace(chip, hbm_bytes_per_s=chip.hbm_bytes_per_s * factor))
+        return _with_chip(cluster, replace(chip, hbm_bytes_per_s=chip.hbm_bytes_per_s * factor))
     core, shared = chip.core_sram_bytes_per_s, chip.shared_sram_bytes_per_s
     changed = replace(
         chip,
         core_sram_bytes_per_s=None if core is None else core * factor,
         shared_sram_bytes_per_s=None if shared is None else shared * factor,
     )
-    return replace(cluster, chip=changed)
+    return _with_chip(cluster, changed)
 
 
 def _with_flops(cluster: Cluster, factor: float) -> Cluster:
@@ -64,24 +59,12 @@ def _with_flops(cluster: Cluster, factor: float) -> Cluster:
     chip = cluster.chip
     rates = {field.name: getattr(chip.dense_flops, field.name) for field in fields(chip.dense_flops)}
     scaled = Rates(**{name: None if rate is None else rate * factor for name, rate in rates.items()})
-    return replace(cluster, chip=replace(chip, dense_flops=scaled, calibration=_sustained(chip)))
+    return _with_chip(cluster, replace(chip, dense_flops=scaled))
 
 
-def _sustained(chip: Chip) -> ChipCalibration | None:
-    """What holds of a chip's peaks when they change.
-
-    One of less power than its generation's first sustains less, which is told by equal peaks: with others that share
-    has to be in the efficiencies.
-    """
-    share = power_share(chip)
-    if share == 1:
-        return chip.calibration
-    efficiencies = {row: calibration(chip, precision).efficiencies for row, precision in _ROWS.items()}
-    values = dict(chip.calibration.values) if chip.calibration else {}
-    values |= {f"matrix.{row}": float(of_row.matrix) * share for row, of_row in efficiencies.items()}
-    for name in ("attention_forward", "attention_backward"):
-        values[name] = float(getattr(efficiencies["half"], name)) * share
-    return ChipCalibration(tuple((name, values[name]) for name in EFFICIENCY_NAMES if name in values))
+def _with_chip(cluster: Cluster, changed: Chip) -> Cluster:
+    """The cluster with a changed chip, which sustains what its own does of its peaks."""
+    return replace(cluster, chip=replace(changed, calibration=None, calibrated_as=cluster.chip))
 
 
 def with_links(cluster: Cluster, level: int, factor: float) -> Cluster:

@@ -16,6 +16,7 @@ from dovetail.plans.runs import check_runs
 from dovetail.plans.write import plan_part
 from dovetail.step.evaluate import evaluate
 from dovetail.step.evaluation import Evaluation
+from dovetail.step.ties import RatioInterval, ratio_interval
 
 #: Fields that make no sense one by one.
 TOGETHER = (
@@ -44,6 +45,11 @@ class Difference:
     #: why it cannot be made alone
     obstacle: str = ""
 
+    @property
+    def distinguishable(self) -> bool | None:
+        """Whether a measurement would show the gain or loss, by the errors of predicted ratios."""
+        return None if self.gain is None else ratio_interval(1 - self.gain).distinguishable
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -57,6 +63,11 @@ class Comparison:
     def gain(self) -> float:
         """Part of our step that the other plan saves."""
         return 1 - self.other.step_time_s / self.ours.step_time_s
+
+    @property
+    def ratio(self) -> RatioInterval:
+        """Where the other plan's measured step over ours would be."""
+        return ratio_interval(1 - self.gain)
 
 
 def compare(ours: Task, other: Task) -> Comparison:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -122,14 +123,21 @@ def _doubts(explanation: Explanation) -> Iterator[str]:
     yield "doubts"
     texts = list(explanation.doubts)
     if (interval := explanation.interval) is not None:
-        of = "runs unlike those the calibration has seen" if interval.left_out else "published runs"
-        texts.insert(
-            0,
-            f"a measured step takes {seconds_text(interval.low_s)} to {seconds_text(interval.high_s)}: nine in ten "
-            f"{of} are predicted within {percent_text(interval.error)}, mean over sources (as of {interval.date})",
-        )
+        texts.insert(0, _interval_words(interval))
     for text in texts:
         yield from textwrap.wrap(text, WIDTH, initial_indent="  - ", subsequent_indent="    ")
+
+
+def _interval_words(interval: Interval) -> str:
+    """Where a measured step would be, and what that rests on."""
+    of = "runs unlike those the calibration has seen" if interval.left_out else "published runs"
+    words = f"a measured step takes {seconds_text(interval.low_s)} to {seconds_text(interval.high_s)}: nine in ten {of}"
+    date = f"mean over sources (as of {interval.date})"
+    if not interval.spread:
+        return f"{words} are predicted within {percent_text(interval.error)}, {date}"
+    known = percent_text(math.sqrt(interval.error**2 - interval.spread**2))
+    assumed = f"and what products sustain of this chip's peak is assumed, ± {percent_text(interval.spread)}"
+    return f"{words} are predicted within {known}, {date}, {assumed}"
 
 
 def _paragraph(title: str, text: str) -> Iterator[str]:

@@ -6,7 +6,7 @@ figure ≥ base + slope · T, with equality except for energy, whose dynamic par
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,6 +29,10 @@ class Objective:
     def shown(self, figure: float) -> float:
         """The value a user sees."""
         return figure if self.better == "least" else (1 / figure if figure else float("inf"))
+
+    def best(self, shown: Iterable[float]) -> float:
+        """The best of values a user sees."""
+        return min(shown) if self.better == "least" else max(shown)
 
 
 OBJECTIVES: Mapping[str, Objective] = {

@@ -346,7 +346,7 @@ def _content(study: ResolvedStudy) -> dict[str, str]:
     parts: dict[str, object] = {
         "jobs": study.jobs,
         "framework": study.framework,
-        "space": (space.fixed, space.axes, _texts(space)),
+        "space": (space.fixed, space.axes, _texts(space), space.shares_cores),
         "tiers": study.tiers,
         "technology": (formulas.references, formulas.technology, formulas.end),
     }

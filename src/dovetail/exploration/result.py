@@ -25,6 +25,7 @@ from dovetail.plans.plan import Plan, PlanSpec, resolve_plan
 from dovetail.plans.stated_space import stated
 from dovetail.plans.write import plan_document
 from dovetail.search.certificate import status_of
+from dovetail.step.ties import ratio_interval
 
 #: Estimates listed with a point.
 SILICON = ("area_mm2", "peak_power_w", "cost_usd", "system_cost_usd")
@@ -86,8 +87,10 @@ def result_document(
     """The result as JSON; `unproven` are lower bounds of what was never searched, or not to its end."""
     rows = {int(code): _evaluated(study, searched, int(code)) for code in front.codes.tolist()}
     points = [_point(study, int(code), *rows[int(code)]) for code in front.codes.tolist()]
-    single = len(study.objectives) == 1
-    answer: dict[str, Any] = {"best": points[0] if points else None} if single else {"front": points}
+    if len(study.objectives) == 1:
+        answer: dict[str, Any] = {"best": points[0] if points else None}
+    else:
+        answer = {"front": compared_points(points)}
     return {
         "study": study.name,
         **answer,
@@ -142,6 +145,22 @@ def _point(study: ResolvedStudy, code: int, part: Part, row: int, least_s: Float
             for number, job in enumerate(study.jobs)
         },
     }
+
+
+def compared_points(points: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Points of a front, each with whether a measurement would tell its figures from the best of the front.
+
+    Designs of one base sustain the same of their peaks, so what that is wrong by cancels. Areas have no error of time.
+    """
+    told: list[dict[str, Any]] = []
+    for point in points:
+        distinguishable: dict[str, bool] = {}
+        for name, figure in point["objectives"].items():
+            best = OBJECTIVES[name].best(each["objectives"][name] for each in points)
+            apart = name == "area" or ratio_interval(figure / best).distinguishable
+            distinguishable[name] = figure != best and apart
+        told.append({**point, "distinguishable": distinguishable})
+    return told
 
 
 def variables_of(space: DesignSpace, design: int) -> dict[str, float | int]:

@@ -46,6 +46,8 @@ class HardwarePart(Spec):
     """instead of a base: designs are wafers"""
     technology: Text | None = None
     coefficients: Literal["value", "low", "high"] | None = None
+    shares_cores: bool | None = None
+    """whether operators run side by side on parts of a chip's cores; default: as on the base"""
     set: Document | None = None
     vary: Document | None = None
     """axes; with a named space they are added to its own"""

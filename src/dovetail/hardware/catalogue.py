@@ -74,9 +74,27 @@ def integration_names() -> tuple[str, ...]:
 def chip(name: str) -> Chip:
     """A chip of the catalogue, or the one a chip file (a path ending in .yaml, .yml or .json) describes."""
     if Path(name).suffix in _FILES:
-        return validate(ChipSpec, read_document(name), name).chip()
+        return chip_from(read_document(name), name)
     _check_name("chip", name, chip_names())
     return _chip(name)
+
+
+def chip_from(document: Mapping[str, Any], where: str) -> Chip:
+    """The chip a document describes; the one it is calibrated as may be a name of the catalogue or stand in full."""
+    fields, followed = _written_out(document, "calibrated_as", where)
+    spec = validate(ChipSpec, fields, where)
+    if spec.calibrated_as is None:
+        return spec.chip()
+    if followed is None:
+        _check_name(f"{where}: calibrated_as", spec.calibrated_as, chip_names())
+    return replace(spec.chip(), calibrated_as=followed or _chip(spec.calibrated_as))
+
+
+def listed_as(chip: Chip) -> str | None:
+    """The name of the catalogue's chip of equal hardware, whatever the chip is called."""
+    if chip.name in chip_names() and _chip(chip.name).hardware == chip.hardware:
+        return chip.name
+    return _names_by_hardware().get(chip.hardware)
 
 
 def technology(name: str) -> Technology:
@@ -204,7 +222,7 @@ def _written_out(document: Mapping[str, Any], field: str, where: str) -> tuple[d
     inner: object = fields.get(field)
     if not isinstance(inner, Mapping):
         return fields, None
-    chip = validate(ChipSpec, cast("Mapping[str, Any]", inner), f"{where}: {field}").chip()
+    chip = chip_from(cast("Mapping[str, Any]", inner), f"{where}: {field}")
     return {**fields, field: chip.name}, chip
 
 
@@ -241,7 +259,12 @@ def _of_wafers(wafer: Wafer, chips: int | None) -> Cluster:
 
 @lru_cache(maxsize=256)
 def _chip(name: str) -> Chip:
-    return validate(ChipSpec, _document("chips", name), name).chip()
+    return chip_from(_document("chips", name), name)
+
+
+@lru_cache(maxsize=1)
+def _names_by_hardware() -> dict[Chip, str]:
+    return {_chip(name).hardware: name for name in chip_names()}
 
 
 @lru_cache(maxsize=16)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, model_validator
@@ -155,6 +155,29 @@ class Chip:
     """the CPUs and memory behind it"""
     hbm_usable_share: float | None = None
     """part of the HBM that the driver leaves to programs; None: no figure is known"""
+    calibrated_as: Chip | None = None
+    """the chip whose calibration it follows: a design that of its base; None: none but its own"""
+
+    @property
+    def measurements(self) -> tuple[ChipCalibration, ...]:
+        """Its calibration, after those of the chips it follows."""
+        followed = () if self.calibrated_as is None else self.calibrated_as.measurements
+        return followed if self.calibration is None else (*followed, self.calibration)
+
+    @property
+    def hardware(self) -> Chip:
+        """The chip without names, notes, prices and calibration: equal for equal hardware."""
+        return replace(
+            self,
+            name="",
+            title="",
+            source="",
+            doubts=(),
+            price_usd=None,
+            rent_usd_per_h=None,
+            calibration=None,
+            calibrated_as=None,
+        )
 
     @property
     def macs_per_cycle(self) -> int:
@@ -285,6 +308,8 @@ class ChipSpec(Spec):
     doubts: DoubtTexts = Field(default_factory=dict)
     calibration: ChipCalibrationSpec | None = None
     """what this chip was measured to sustain; left out: as its generation does"""
+    calibrated_as: Name | None = None
+    """the chip whose calibration holds for this one: of the catalogue, or written out (which is read before this)"""
 
     @model_validator(mode="after")
     def _consistent(self) -> ChipSpec:
@@ -330,6 +355,8 @@ class ChipSpec(Spec):
         """The chip a file describes."""
         fields: dict[str, Any] = {name: getattr(self, name) for name in type(self).model_fields}
         usable = fields.pop("hbm_usable_bytes")
+        # `catalogue.chip_from` finds the chip of that name
+        del fields["calibrated_as"]
         # to twelve digits, so that a chip written and read again is the same
         fields["hbm_usable_share"] = None if usable is None else round(usable / self.hbm_bytes, 12)
         fields["title"] = self.title or self.name

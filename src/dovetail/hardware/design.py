@@ -134,10 +134,12 @@ class Designs:
             hbm_bytes=float(one.hbm_bytes),
             hbm_bytes_per_s=float(one.hbm_bytes_per_s),
             hbm_stacks=int(row["hbm_stacks"]) or None,
+            hbm_usable_share=base.hbm_usable_share if one.hbm_bytes else None,
             link_ports=int(row["link_ports"]) if base.link_ports else None,
             tiers=_tiers(one),
             dies=int(row["dies"]),
             on_die=_on_die(one),
+            calibrated_as=base,
             **_array_fields(one),
             **_UNKNOWN,
         )
@@ -149,7 +151,6 @@ VARIABLES = tuple(field.name for field in fields(Designs) if field.name != "base
 #: What a design that nobody built has no published figure for.
 _UNKNOWN: dict[str, Any] = {
     "area_mm2": None, "tdp_w": None, "price_usd": None, "rent_usd_per_h": None, "doubts": (), "calibration": None,
-    "hbm_usable_share": None,
 }  # fmt: skip
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, fields, replace
 from typing import Any
 
+from dovetail.hardware.catalogue import chip as chip_named
+from dovetail.hardware.catalogue import chip_names
 from dovetail.hardware.chip import Chip, ChipSpec
 from dovetail.hardware.cluster import Cluster
 from dovetail.hardware.host import USUAL_HOST
@@ -32,7 +34,15 @@ def chip_document(chip: Chip) -> dict[str, Any]:
         document["doubts"] = dict(chip.doubts)
     if chip.calibration is not None:
         document["calibration"] = {"values": dict(chip.calibration.values), "source": chip.calibration.source}
+    if chip.calibrated_as is not None:
+        document["calibrated_as"] = _name_or_document(chip.calibrated_as)
     return document
+
+
+def _name_or_document(chip: Chip) -> str | dict[str, Any]:
+    """A chip of the catalogue by its name, another in full."""
+    listed = chip.name in chip_names() and chip_named(chip.name) == chip
+    return chip.name if listed else chip_document(chip)
 
 
 def cluster_document(cluster: Cluster, name: str, source: str = "") -> dict[str, Any]:

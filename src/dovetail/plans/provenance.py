@@ -12,13 +12,13 @@ from dovetail.models import Job
 
 def question_digests(job: Job, cluster: Cluster, framework: Framework) -> dict[str, str]:
     """Digests of a question's framework, model, chip and cluster, and of the calibration in force for the chip."""
-    shipped, own = package_digests()["calibration"], cluster.chip.calibration
+    shipped, measured = package_digests()["calibration"], cluster.chip.measurements
     return {
         "framework": digest(framework),
         "model": digest(job.model),
         "chip": digest(cluster.chip),
         "cluster": digest(cluster),
-        "calibration": shipped if own is None else digest([shipped, own]),
+        "calibration": digest([shipped, *measured]) if measured else shipped,
     }
 
 

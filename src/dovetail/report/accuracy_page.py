@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dovetail.accuracy import MeasuredRuns, Prediction, Refusal, Scoreboard, errors_of
 from dovetail.accuracy.simulated import SimulatedScore
-from dovetail.cost.calibration import generation_of
+from dovetail.cost.calibration import generation_followed
 from dovetail.errors import InputError
 from dovetail.report.accuracy_tables import LeftOutFigures, family_of, page_tables, percent, readme_lines
 from dovetail.report.simulated_tables import simulated_tables
@@ -176,7 +176,7 @@ def _panels(predictions: Sequence[Prediction]) -> list[Panel]:
     """A panel per chip generation, those with most runs first, and one for what is too little for its own."""
     generations: defaultdict[str, list[Prediction]] = defaultdict(list)
     for prediction in predictions:
-        generations[generation_of(prediction.run.task.cluster.chip.name) or OTHER].append(prediction)
+        generations[generation_followed(prediction.run.task.cluster.chip) or OTHER].append(prediction)
     other = generations.pop(OTHER, [])
     order = sorted(generations, key=lambda name: (-len(generations[name]), name))
     shown = [name for name in order[: MOST_PANELS - 1] if len(generations[name]) >= LEAST_RUNS] or order[:1]

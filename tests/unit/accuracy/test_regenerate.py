@@ -19,6 +19,7 @@ from dovetail.accuracy import left_out as left_out_module
 from dovetail.accuracy.fit import Fit
 from dovetail.accuracy.left_out import left_out_values, write_left_out
 from dovetail.accuracy.parameters import (
+    FITTED_EFFICIENCIES,
     FITTED_OVERHEADS,
     Parameter,
     parameters_of,
@@ -97,6 +98,26 @@ def test_what_is_not_written_stays_as_it_is(tmp_path):
         before = shipped().generations[name]
         assert (generation.chips, generation.launch_s) == (before.chips, before.launch_s)
         assert generation.collective_launch_s == before.collective_launch_s
+
+
+def test_generations_without_runs_are_written_from_their_priors_with_how_unsure_they_are(tmp_path):
+    found = written(tmp_path / "calibration.yaml", Fit({}, {}), {}, {})
+    without = [name for name, each in shipped().generations.items() if not each.measured]
+    assert {"cdna3", "cdna4", "gaudi3", "trainium"} <= set(without)
+    for name in without:
+        assert found.generations[name] == shipped().generations[name]
+        assert all(
+            figure.spread == PRIORS[Parameter(f"matrix.{row}", name)].spread
+            for row, figure in found.generations[name].matrix.items()
+        )
+    fitted = Fit({Parameter("matrix.half", "cdna3"): 0.4}, {Parameter("matrix.half", "cdna3"): 0.05})
+    assert written(tmp_path / "calibration.yaml", fitted, {}, {}).generations["cdna3"].matrix["half"].spread is None
+
+
+@pytest.mark.parametrize("generation", shipped().generations)
+def test_every_generation_has_a_prior_for_what_runs_fit(generation):
+    names = {name.partition(".")[0] for name, group in ((p.name, p.group) for p in PRIORS) if group == generation}
+    assert {name for name in FITTED_EFFICIENCIES if name != "matrix_half"} <= names
 
 
 def test_writing_what_is_shipped_changes_no_number(tmp_path):

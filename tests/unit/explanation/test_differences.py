@@ -10,6 +10,7 @@ import pytest
 from dovetail.explanation.differences import compare
 from dovetail.plans.plan_file import task_of
 from dovetail.step.evaluate import evaluate
+from dovetail.step.ties import RATIO_P90
 
 JOB = {"model": "llama-3.1-8b", "seq_len": 8192, "global_batch": 256}
 CLUSTER = {"chip": "h100-sxm", "chips": 64, "framework": "megatron"}
@@ -42,6 +43,23 @@ def test_every_single_change_is_an_evaluation():
     assert comparison.other.step_time_s == pytest.approx(seconds(PLAN | changes), rel=1e-12)
     gains = [each.gain or 0.0 for each in comparison.differences if each.fits]
     assert gains == sorted(gains, reverse=True)
+
+
+def test_a_gain_within_the_error_of_ratios_is_not_distinguishable():
+    comparison = compare(task(PLAN), task(PLAN | {"recompute": "none", "zero_stage": 0, "micro_batch": 2}))
+    ratio = comparison.other.step_time_s / comparison.ours.step_time_s
+    low, high = ratio / (1 + RATIO_P90), ratio / (1 - RATIO_P90)
+    assert (comparison.ratio.low, comparison.ratio.high) == pytest.approx((low, high))
+    assert comparison.ratio.distinguishable == (low > 1 or high < 1)
+    told = {each.distinguishable for each in comparison.differences if each.gain is not None}
+    assert told == {True, False}, "small changes and a large one"
+    for each in comparison.differences:
+        if each.gain is not None:
+            assert each.distinguishable == (abs(each.gain) > RATIO_P90)
+
+
+def test_equal_plans_are_not_distinguishable():
+    assert not compare(task(PLAN), task(PLAN)).ratio.distinguishable
 
 
 def test_what_follows_from_a_change_is_no_change_of_its_own():

@@ -8,10 +8,13 @@ from dataclasses import replace
 import pytest
 
 import dovetail as dt
+from dovetail.cost.calibration import calibration, shipped
 from dovetail.cost.recorded_score import scoreboard_record
 from dovetail.explanation.explain import explain
+from dovetail.explanation.interval import prediction_interval
 from dovetail.plans.words import plan_words
 from dovetail.search.plan import plan as search
+from dovetail.units import percent_text
 
 SPACE = dt.Space(
     tensor_parallel=(1, 2),
@@ -69,12 +72,27 @@ def test_the_interval_is_the_scoreboards(answer, found):
 
 def test_a_chip_without_runs_is_predicted_less_surely():
     answer = planned("h100-sxm", 8)
-    unknown = replace(answer, cluster=replace(answer.cluster, chip=replace(answer.cluster.chip, name="unheard-of")))
-    found = explain(unknown, time_limit_s=0)
+    chip = replace(answer.cluster.chip, name="unheard-of", year=2030)
+    found = explain(replace(answer, cluster=replace(answer.cluster, chip=chip)), time_limit_s=0)
     assert found.interval is not None
     assert found.interval.left_out
-    assert found.interval.error == scoreboard_record().left_out_macro_p90
+    assert found.interval.spread == pytest.approx(1.645 * shipped().defaults["gpu"].matrix["half"].spread)
+    left_out = scoreboard_record().left_out_macro_p90
+    assert found.interval.error**2 == pytest.approx(left_out**2 + found.interval.spread**2)
     assert "assumed" in found.doubts[0]
+    assert f"is assumed, ± {percent_text(found.interval.spread)}" in " ".join(str(found).split())
+
+
+@pytest.mark.parametrize(
+    ("name", "basis", "least", "most"),
+    [("h100-sxm", "fitted", 0.1, 0.15), ("tpu-v4", "transfer", 0.15, 0.2), ("gaudi3", "assumed", 0.3, 0.35)],
+)
+def test_intervals_are_wider_the_less_is_known_of_a_chip(name, basis, least, most):
+    job, cluster = dt.Job(dt.models.load("llama-2-7b"), 2048, 64), dt.hardware.cluster(name, 8)
+    assert calibration(cluster.chip, "bf16").basis == basis
+    found = prediction_interval(1.0, job, cluster)
+    assert least < found.error < most
+    assert (found.low_s, found.high_s) == pytest.approx((1 / (1 + found.error), 1 / (1 - found.error)))
 
 
 def test_a_job_that_does_not_fit_is_told_what_would_do():

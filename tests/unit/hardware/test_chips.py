@@ -166,8 +166,8 @@ def test_without_a_figure_gpus_leave_the_median_and_others_everything():
     for name in ("trainium2", "wse-3", "dojo-d1"):
         chip = hardware.chip(name)
         assert (chip.usable_basis, chip.usable_bytes) == ("assumed", chip.memory_bytes)
-    # a design that nobody built has no figure of its own
-    assert design_of(hardware.chip("tpu-v4")).chip(0, "mine").usable_bytes == hardware.chip("tpu-v4").hbm_bytes
+    # a design leaves programs the share that its base does
+    assert design_of(hardware.chip("tpu-v4")).chip(0, "mine").usable_bytes == hardware.chip("tpu-v4").usable_bytes
 
 
 def test_a_precision_without_figures_is_refused(refusal):

@@ -54,6 +54,8 @@ class SpaceSpec(Spec):
     """of the catalogue, or a path; left out: that of the base"""
     coefficients: End = "value"
     """which end of the technology's figures the silicon estimate uses"""
+    shares_cores: bool | None = None
+    """whether operators of a layer run side by side on parts of a chip's cores; left out: as on the base"""
     set: dict[str, Any] = Field(default_factory=dict, max_length=100)
     """variables that have another value than in the base"""
     vary: dict[str, Any] = Field(min_length=1, max_length=40)
@@ -91,6 +93,9 @@ class SpaceSpec(Spec):
         if base.kind != "systolic" and any(name in ("output_stationary", DATAFLOW) for name in given):
             fix = f"leave it out: {base.name} is a {base.kind} chip"
             raise InputError(f"{where}: {DATAFLOW}", "belongs to systolic arrays", fix)
+        if self.shares_cores is not None and (base.kind != "systolic" or isinstance(start, WaferDesigns)):
+            fix = "leave it out: only spaces of systolic chips have it"
+            raise InputError(f"{where}: shares_cores", f"cannot be combined with {base.name}", fix)
         size = math.prod(len(axis) for axis in axes)
         if size > MAX_DESIGNS:
             fix = f"keep it to {MAX_DESIGNS:.0e}: fewer values or axes"
@@ -99,7 +104,7 @@ class SpaceSpec(Spec):
         physics = [f"{figure} <= 1" for figure in RULES.values()] if formulas.wafer else []
         physics += [WHOLE_STORE] if _may_have_half_a_store(fixed, axes, self.derive) else []
         limits = _limits((*physics, *self.limits), formulas, where, len(physics))
-        return DesignSpace(self.name, fixed, axes, formulas, limits, self.source)
+        return DesignSpace(self.name, fixed, axes, formulas, limits, self.source, shares_cores=self.shares_cores)
 
     def _formulas(self, technology: Technology | None, fixed: Designs, where: str) -> Formulas:
         """Every expression but the limits, each checked against the names it may use."""

@@ -78,6 +78,8 @@ class DesignSpace:
     source: str = ""
     technology_name: str | None = None
     """what its chips call their technology: its name in the catalogue, None where it is not of the catalogue"""
+    shares_cores: bool | None = None
+    """whether operators run side by side on parts of a chip's cores; None: as on the base"""
 
     @property
     def base(self) -> Chip:
@@ -204,8 +206,9 @@ class DesignSpace:
     def chips(self, indices: Sequence[int] | Ints) -> list[Chip]:
         """Designs as chips."""
         designs = self.designs(indices)
-        # nothing built before binds a design to one operator at a time
-        common: dict[str, Any] = {"shares_cores": self.base.kind == "systolic", **self.made_in()}
+        common: dict[str, Any] = dict(self.made_in())
+        if self.shares_cores is not None:
+            common["shares_cores"] = self.shares_cores
         figures: dict[str, Floats] = {}
         if self.formulas.technology is not None:
             figures = {"area_mm2": self.values("area_mm2", designs), "tdp_w": self.values("peak_power_w", designs)}
