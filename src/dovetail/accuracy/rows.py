@@ -12,7 +12,14 @@ from dovetail.accuracy.measured import Metric, read_measurement, states_speed
 from dovetail.accuracy.row_cluster import gbps_per_node, read_cluster
 from dovetail.accuracy.row_configuration import configurations_of, says
 from dovetail.accuracy.row_framework import framework_name, framework_of, vocabulary_multiple
-from dovetail.accuracy.row_model import model_of, padded, published_model, side_by_side, with_tied_head
+from dovetail.accuracy.row_model import (
+    model_of,
+    padded,
+    published_model,
+    side_by_side,
+    with_balanced_experts,
+    with_tied_head,
+)
 from dovetail.accuracy.row_plan import read_plan, slices
 from dovetail.accuracy.row_recompute import RecomputeReading
 from dovetail.accuracy.table import TableRow, read_table
@@ -202,6 +209,9 @@ def _job(row: TableRow, sizes: Architecture | None, framework: str) -> Job:
     attention = row.choice("attention", {"fused": "fused", "unfused": "unfused"}, "fused")
     attention = next((each.attention for each in configurations_of(row) if each.attention), attention)
     model = _model(row, sizes, seq_len, attention)
+    if "unbalanced" not in row.text("notes"):
+        # benchmarks force equal loads (Megatron-Bridge and NeMo, moe_router_force_load_balancing) or pad to them
+        model = with_balanced_experts(model)
     return Job(
         padded(model, vocabulary_multiple(framework, row.count("tp") or 1)),
         seq_len=seq_len,

@@ -9,7 +9,6 @@ from functools import partial
 
 from dovetail.arrays import Floats
 from dovetail.graph import LayerGraph, Phase
-from dovetail.graph.routing import TOP_K
 from dovetail.graph.size import as_array
 from dovetail.layout import Collective, CollectivePhase, PlacedLayer
 from dovetail.models import Job
@@ -21,6 +20,7 @@ from dovetail.step.profiles import (
     UPDATED_WEIGHTS,
     Arrangements,
     Pricing,
+    TokenRouting,
     group_name,
     placed_layer,
     pricing_of,
@@ -151,8 +151,8 @@ class _Messages:
         profiled: ProfiledJob,
     ) -> None:
         sizes, widths = graph.resolve(batch=arranged.batch, seq=job.seq_len), job.element_bytes()
-        top_k = float(as_array(sizes[TOP_K])) if profiled.facts.one_copy_per_node and TOP_K in sizes else 1.0
-        time = partial(pricing.time, arranged, receivers=top_k)
+        routing = TokenRouting.of(graph, one_copy_per_node=profiled.facts.one_copy_per_node)
+        time = partial(pricing.time, arranged, routing=routing)
         #: of what overlaps computation, the part that costs time all the same
         self.lost = float(profiled.facts.overheads.exposed)
         self.messages: list[tuple[Collective, str, Message]] = []

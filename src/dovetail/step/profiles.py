@@ -12,6 +12,7 @@ from dovetail.arrays import Floats, Ints
 from dovetail.cost.calibration import Efficiencies
 from dovetail.cost.collective import CollectiveTime, tiered_time
 from dovetail.cost.energy import EnergyRates, energy_rates
+from dovetail.cost.experts import fullest_load
 from dovetail.cost.mesh.damage import DamagedGroups
 from dovetail.cost.operators import ChipUnits
 from dovetail.cost.tier import TierArrays
@@ -19,7 +20,9 @@ from dovetail.cost.units import way_arrays
 from dovetail.graph import (
     OPTIMIZERS,
     Backward,
+    DerivedSize,
     Element,
+    Kind,
     LayerGraph,
     ModelGraph,
     Orthogonalized,
@@ -27,10 +30,10 @@ from dovetail.graph import (
     differentiate,
     orthogonalized,
 )
-from dovetail.graph.routing import EXPERT_TOKENS, TOP_K
+from dovetail.graph.routing import EXPERT_TOKENS, ONE_GROUP, TOP_K, ExpertGroups
 from dovetail.graph.size import Size, as_array
 from dovetail.hardware import Cluster
-from dovetail.layout import Collective, CollectiveKind, PlacedLayer, Strategy, place_layer
+from dovetail.layout import Collective, CollectiveKind, PlacedLayer, Strategy, degree, place_layer
 from dovetail.layout.axes import AtomicAxes
 from dovetail.models import Job
 from dovetail.plans.arrange import Arrangement
@@ -101,6 +104,38 @@ class Arrangements:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenRouting:
+    """How a layer's tokens travel to its experts."""
+
+    #: experts of one node that tokens can travel to together
+    receivers: float = 1.0
+    experts: float = 1.0
+    groups: ExpertGroups = ONE_GROUP
+    #: load of the fullest chip over the mean; None: not stated
+    imbalance: float | None = 1.0
+
+    @staticmethod
+    def of(layer: LayerGraph, *, one_copy_per_node: bool) -> TokenRouting:
+        """That of a layer; nothing is routed where it has no experts."""
+        tokens, top_k, experts = (layer.sizes.get(dim) for dim in (EXPERT_TOKENS, TOP_K, "experts"))
+        if not (isinstance(tokens, DerivedSize) and isinstance(top_k, int) and isinstance(experts, int)):
+            return EVEN
+        chosen = next(o.attributes for o in layer.operators if o.kind is Kind.ROUTING)
+        groups = ExpertGroups(int(chosen["groups"]), int(chosen["top_groups"]))
+        return TokenRouting(float(top_k if one_copy_per_node else 1), float(experts), groups, tokens.imbalance)
+
+    def load(self, collective: Collective, axis_sizes: Mapping[str, Size]) -> Floats | float:
+        """Bytes of the fullest chip over the mean."""
+        if collective.kind is not CollectiveKind.ALL_TO_ALL or EXPERT_TOKENS not in collective.tensor.dims:
+            return 1.0
+        chips = as_array(degree(collective.axes, axis_sizes))
+        return fullest_load(np.asarray(self.experts), self.experts / chips, self.imbalance)
+
+
+EVEN = TokenRouting()
+
+
+@dataclass(frozen=True, slots=True)
 class Pricing:
     """What the collectives of arrangements cost on the ways of a cluster's network."""
 
@@ -111,20 +146,20 @@ class Pricing:
     damage: DamagedGroups | None = None
 
     def seconds(
-        self, arrangements: Arrangements, collective: Collective, size: Floats, receivers: float = 1.0
+        self, arrangements: Arrangements, collective: Collective, size: Floats, routing: TokenRouting = EVEN
     ) -> Floats:
-        """One collective; tokens for `receivers` experts of one node can travel together."""
-        return self.time(arrangements, collective, size, receivers)[0].seconds
+        """One collective; tokens travel to experts as the layer routes them."""
+        return self.time(arrangements, collective, size, routing)[0].seconds
 
     def time(
-        self, arrangements: Arrangements, collective: Collective, size: Floats, receivers: float = 1.0
+        self, arrangements: Arrangements, collective: Collective, size: Floats, routing: TokenRouting = EVEN
     ) -> tuple[CollectiveTime, list[int]]:
         """One collective, and the ways its links are on."""
         joins: Floats = reduce(np.multiply, [arrangements.joins[axis] for axis in collective.axes])
-        wide = size * self.widening.get(collective.user, 1.0)
+        wide = size * self.widening.get(collective.user, 1.0) * routing.load(collective, arrangements.axis_sizes)
         used = [way for way, n in enumerate(joins) if np.any(n > 1)]
         groups = [(joins[way], self._with_stride(arrangements, collective, way)) for way in used]
-        spent = tiered_time(collective.kind, groups, wide, receivers=receivers)
+        spent = tiered_time(collective.kind, groups, wide, receivers=routing.receivers, limit=routing.groups)
         if self.damage is not None:
             # of one arrangement; the first two ways are the rows and columns of a wafer
             along = {way: (int(n), int(tier.stride)) for way, (n, tier) in zip(used, groups, strict=True) if way < 2}
@@ -176,9 +211,8 @@ def profile_job(
     for name, layer in graph.layers.items():
         sizes = layer.resolve(batch=arrangements.batch, seq=job.seq_len)
         placed = placed_layer(layer, arrangements.strategy)
-        # tokens for several experts of one node can travel together
-        receivers = float(as_array(sizes[TOP_K])) if one_copy_per_node and TOP_K in sizes else 1.0
-        price = partial(pricing.seconds, arrangements, receivers=receivers)
+        routing = TokenRouting.of(layer, one_copy_per_node=one_copy_per_node)
+        price = partial(pricing.seconds, arrangements, routing=routing)
         at = LayerSizes(sizes, arrangements.axis_sizes, widths)
         layers[name] = profile_layer(layer, placed, at, chip, price, group_of, rates, matrices_of(layer, job))
     return JobProfiles(graph, layers, rates)
