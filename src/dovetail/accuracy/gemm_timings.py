@@ -174,7 +174,7 @@ def gemm_report(
         fit = (fitted or {}).get((_generation(group.chip), group.kernel))
         fit = (fitted or {}).get((group.chip, group.kernel), fit)
         if fit is not None:
-            units = _at(units, group.chip, fit.sustained, fit.memory, LAUNCH_S)
+            units = at_efficiencies(units, group.chip, fit.sustained, fit.memory, LAUNCH_S)
         error = measured_seconds(group, units, kernels, short_runs) / group.seconds - 1
         total, large = group.seconds.sum(), group.gemm.m >= 1024
         time_weighted = float((np.abs(error) * group.seconds).sum() / total)
@@ -266,7 +266,7 @@ class _FitTask:
     weights: Floats
 
     def loss(self, efficiencies: Sequence[float], launch_s: float, kernels: GpuKernels, short_runs: ShortRuns) -> float:
-        at = _at(self.units, self.group.chip, efficiencies[0], efficiencies[1], launch_s)
+        at = at_efficiencies(self.units, self.group.chip, efficiencies[0], efficiencies[1], launch_s)
         seconds = measured_seconds(self.group, at, kernels, short_runs)
         off = np.minimum(np.abs(np.log(seconds / self.group.seconds)), _CLIP)
         return float((self.weights * off).sum())
@@ -316,7 +316,8 @@ def _bandwidth(chip: str) -> float:
     return unit.hbm_bytes_per_s or unit.shared_sram_bytes_per_s or 1.0
 
 
-def _at(units: ChipUnits, chip: str, sustained: float, memory: float, launch_s: float) -> ChipUnits:
+def at_efficiencies(units: ChipUnits, chip: str, sustained: float, memory: float, launch_s: float) -> ChipUnits:
+    """A chip at these efficiencies of its matrix units and memory."""
     streaming, rate, launch = (np.asarray(value) for value in (_bandwidth(chip) * memory, sustained, launch_s))
     return replace(units, matrix=replace(units.matrix, sustained=rate, memory_bytes_per_s=streaming, launch_s=launch))
 

@@ -21,6 +21,7 @@ from dovetail.accuracy.attention_timings import attention_report, fit_efficienci
 from dovetail.accuracy.collective_timings import collective_report, fit_collectives, read_collectives
 from dovetail.accuracy.fit import Fit, fit_families
 from dovetail.accuracy.gemm_timings import fit_gemm, gemm_report, read_timings
+from dovetail.accuracy.grouped_timings import balanced, fit_grouped, grouped_report, read_grouped
 from dovetail.accuracy.left_out import write_left_out
 from dovetail.accuracy.parameters import FITTED_OVERHEADS, Parameter, Prior
 from dovetail.accuracy.predict import left_out_predictions, predict
@@ -83,6 +84,12 @@ def part_models(data: Path) -> tuple[dict[Parameter, Prior], dict[str, float]]:
         what = f"{error.chip:10s} {error.kernel:10s} {error.rows:7d}"
         _say(f"  {what} {error.time_weighted:7.1%} {large} {error.bias:+7.1%}")
     attention = attention_efficiencies(data / "attention_measured.csv.gz")
+    experts = [balanced(group) for group in read_grouped(data / "grouped_gemm_measured.csv.gz")]
+    around = fit_grouped(experts, products)
+    _say(f"experts, their products as batches of dense ones, the rest {around}: chip, kernel, rows, errors as above")
+    for error in grouped_report(experts, products, around):
+        what = f"{error.chip:10s} {error.kernel:10s} {error.rows:7d}"
+        _say(f"  {what} {error.time_weighted:7.1%} {error.median:7.1%} {error.bias:+7.1%}")
     messages = read_collectives(data / "collectives.csv").timings
     links = fit_collectives(messages)
     _say("collectives: chip, operation, rows, error from 1 MiB on, bias")

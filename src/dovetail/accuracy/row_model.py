@@ -47,6 +47,16 @@ def side_by_side(model: Model) -> Model:
     return model.model_copy(update={"blocks": blocks})
 
 
+def with_balanced_experts(model: Model) -> Model:
+    """The same with equal loads of all experts, as benchmarks force them."""
+    blocks = dict(model.blocks)
+    for name, block in blocks.items():
+        if isinstance(block.feed_forward, Mixture):
+            even = block.feed_forward.model_copy(update={"imbalance": 1.0})
+            blocks[name] = block.model_copy(update={"feed_forward": even})
+    return model.model_copy(update={"blocks": blocks})
+
+
 def padded(model: Model, multiple: int) -> Model:
     """The model with its vocabulary padded to a multiple, as frameworks do that shard it evenly."""
     vocab = -(-model.vocab // multiple) * multiple

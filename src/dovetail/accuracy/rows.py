@@ -12,7 +12,14 @@ from dovetail.accuracy.measured import Metric, read_measurement, states_speed
 from dovetail.accuracy.row_cluster import gbps_per_node, read_cluster
 from dovetail.accuracy.row_configuration import configurations_of, says
 from dovetail.accuracy.row_framework import framework_name, framework_of, vocabulary_multiple
-from dovetail.accuracy.row_model import model_of, padded, published_model, side_by_side, with_tied_head
+from dovetail.accuracy.row_model import (
+    model_of,
+    padded,
+    published_model,
+    side_by_side,
+    with_balanced_experts,
+    with_tied_head,
+)
 from dovetail.accuracy.row_plan import read_plan, slices
 from dovetail.accuracy.row_recompute import RecomputeReading
 from dovetail.accuracy.table import TableRow, read_table
@@ -51,6 +58,9 @@ _SCOPES = {"last rank": -1, "logging rank": 0}
 OUTCOMES: Mapping[str, str] = {"fits": "fits", "oom": "oom"}
 
 MEMORY_KINDS: Mapping[str, str] = {"allocated": "allocated", "reserved": "reserved", "device": "device"}
+
+#: What notes say where all experts were given equal loads.
+FORCED = ("force-balanced", "forced load balance")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +127,7 @@ class MeasuredRuns:
 
 
 def read_runs(*paths: Path | str) -> MeasuredRuns:
-    """Every run of one file or several: usable rows become runs, outcomes or both, or refusals; the others are only counted."""
+    """Every run of files: usable rows become runs, outcomes or both, or refusals; the others are only counted."""
     rows = [row for path in paths for row in read_table(path, NEEDED, (*NEEDED, *OPTIONAL))]
     usable = [row for row in rows if (row.text("tier") or USABLE[0]) in USABLE]
     runs: list[MeasuredRun] = []
@@ -202,6 +212,8 @@ def _job(row: TableRow, sizes: Architecture | None, framework: str) -> Job:
     attention = row.choice("attention", {"fused": "fused", "unfused": "unfused"}, "fused")
     attention = next((each.attention for each in configurations_of(row) if each.attention), attention)
     model = _model(row, sizes, seq_len, attention)
+    if any(words in row.text("notes") for words in FORCED):
+        model = with_balanced_experts(model)
     return Job(
         padded(model, vocabulary_multiple(framework, row.count("tp") or 1)),
         seq_len=seq_len,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import math
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -112,8 +114,16 @@ def read_table(path: Path | str, needed: Iterable[str], optional: Iterable[str])
 
 
 def _text(path: Path, where: str) -> str:
+    """The file's text; a gzipped file is unpacked up to the limit."""
+    content = read_bytes(path, MAX_FILE_BYTES)
     try:
-        return read_bytes(path, MAX_FILE_BYTES).decode("utf-8-sig")
+        if path.suffix == ".gz":
+            content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(MAX_FILE_BYTES + 1)
+        if len(content) > MAX_FILE_BYTES:
+            raise InputError(where, f"has more than {MAX_FILE_BYTES} bytes", "keep it shorter")
+        return content.decode("utf-8-sig")
+    except (OSError, EOFError, zlib.error):
+        raise InputError(where, "is not gzip", "it should be a gzipped CSV file") from None
     except UnicodeDecodeError:
         raise InputError(where, "is not UTF-8 text", "it should be a CSV file") from None
 

@@ -11,6 +11,7 @@ import numpy as np
 from dovetail.arrays import Bools, Floats
 from dovetail.cost.grid import as_tier
 from dovetail.cost.tier import TierArrays
+from dovetail.graph.routing import ONE_GROUP, ExpertGroups
 from dovetail.layout import CollectiveKind
 
 #: So many chips of the innermost tier a tree visits one by one, as NCCL's does inside a node; beyond it branches.
@@ -46,10 +47,15 @@ def seconds(
 
 
 def tiered_seconds(
-    kind: CollectiveKind, groups: Groups, size: Floats, transport: Transport = TRANSPORT, receivers: float = 1.0
+    kind: CollectiveKind,
+    groups: Groups,
+    size: Floats,
+    transport: Transport = TRANSPORT,
+    receivers: float = 1.0,
+    limit: ExpertGroups = ONE_GROUP,
 ) -> Floats:
     """One collective over several tiers; see `tiered_time`."""
-    return tiered_time(kind, groups, size, transport, receivers).seconds
+    return tiered_time(kind, groups, size, transport, receivers, limit).seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +67,25 @@ class CollectiveTime:
 
 
 def tiered_time(
-    kind: CollectiveKind, groups: Groups, size: Floats, transport: Transport = TRANSPORT, receivers: float = 1.0
+    kind: CollectiveKind,
+    groups: Groups,
+    size: Floats,
+    transport: Transport = TRANSPORT,
+    receivers: float = 1.0,
+    limit: ExpertGroups = ONE_GROUP,
 ) -> CollectiveTime:
     """One collective over several tiers, innermost first, each with how many of the groups inside it it joins.
 
     Chunks follow each other through all tiers at once, so the slowest tier decides, while latencies add up.
     Every chip of an inner group has its own way out: the tier outside carries 1/n of the bytes per chip. An exchange
-    that sends every element to so many `receivers` sends it once to each outer group with any of them. A tier that
-    joins one group alone is as if it were not there, so arrays can mix collectives that use it and others.
+    that sends every element to so many `receivers` sends it once to each outer group with any of them; a `limit` says
+    over how many of all groups of experts these spread. A tier that joins one group alone is as if it were not there,
+    so arrays can mix collectives that use it and others.
     """
     if not groups:
         return CollectiveTime(np.zeros_like(size), ())
     if any(tier.grid is not None for _, tier in groups):
-        return _on_grids(kind, groups, size, transport, receivers)
+        return _on_grids(kind, groups, size, transport, receivers, limit)
     way = _way(groups)
     match kind:
         case CollectiveKind.ALL_REDUCE:
@@ -85,18 +97,18 @@ def tiered_time(
         case CollectiveKind.ALL_GATHER | CollectiveKind.REDUCE_SCATTER:
             body = _ring(way, 1.0, size, transport)
         case CollectiveKind.ALL_TO_ALL | CollectiveKind.PERMUTE:
-            body = _exchange(way, kind is CollectiveKind.PERMUTE, size, transport, receivers)
+            body = _exchange(way, kind is CollectiveKind.PERMUTE, size, transport, receivers, limit)
     return CollectiveTime(np.where(way.total > 1, way.launch + body.seconds, 0.0), body.busy_s)
 
 
 def _on_grids(
-    kind: CollectiveKind, groups: Groups, size: Floats, transport: Transport, receivers: float
+    kind: CollectiveKind, groups: Groups, size: Floats, transport: Transport, receivers: float, limit: ExpertGroups
 ) -> CollectiveTime:
     """The same where tiers are grids: all axes of a grid a group lies along work at once, as one tier."""
     numbers = [position if tier.grid is None else -1 - tier.grid.grid for position, (_, tier) in enumerate(groups)]
     together = [[pair for pair, n in zip(groups, numbers, strict=True) if n == key] for key in dict.fromkeys(numbers)]
     joined = [as_tier(kind, axes) if axes[0][1].grid is not None else axes[0] for axes in together]
-    merged = tiered_time(kind, joined, size, transport, receivers)
+    merged = tiered_time(kind, joined, size, transport, receivers, limit)
     busy = dict(zip(dict.fromkeys(numbers), merged.busy_s, strict=True))
     # an axis that a group does not lie along carries nothing of it
     return CollectiveTime(
@@ -183,13 +195,15 @@ def _switch_tree(way: _Way, depths: Sequence[Floats], size: Floats, transport: T
     return CollectiveTime(start - way.launch + 2 * way.hops(hops) + _chunked(_longest(busy), start, transport), busy)
 
 
-def _exchange(way: _Way, ring: bool, size: Floats, transport: Transport, receivers: float) -> CollectiveTime:
+def _exchange(
+    way: _Way, ring: bool, size: Floats, transport: Transport, receivers: float, limit: ExpertGroups
+) -> CollectiveTime:
     """Each chip sends to all others, at once or to one neighbour after another round a ring."""
     sizes: list[Floats] = []
     for n, inside in zip(way.chips, way.inside, strict=True):
         innermost = inside == 1
         copied = 0.0 if ring else np.where(innermost, transport.copy, 0.0)
-        distinct = np.where(innermost, 1.0, _distinct(n, receivers))
+        distinct = np.where(innermost, 1.0, _distinct(n, receivers, limit))
         # what goes to chips of the same group of this tier; the rest crosses the tiers outside meanwhile
         sizes.append((n - 1 + copied) * inside * inside / way.total * size * distinct)
     hops = [n - 1 if ring else np.ceil(np.log2(n)) for n in way.chips]
@@ -202,12 +216,17 @@ def _longest(busy_s: Sequence[Floats]) -> Floats:
     return reduce(np.maximum, busy_s)
 
 
-def _distinct(groups: Floats, receivers: float) -> Floats:
-    """Groups that need an element over its `receivers`, which are drawn at random among all groups.
+def _distinct(groups: Floats, receivers: float, limit: ExpertGroups) -> Floats:
+    """Groups that need an element over its `receivers`, which are drawn at random among all groups it may go to.
 
-    n·(1 − (1 − 1/n)^k) of n groups hold at least one of k receivers (DeepEP sends a token once to each node).
+    n·(1 − (1 − 1/n)^k) of n groups hold at least one of k receivers (DeepEP sends a token once to each node). Where a
+    token may use the experts of t of g groups (nodes in DeepSeek-V3), so many groups of the tier have any of these.
     """
-    return groups * (1 - (1 - 1 / groups) ** receivers) / receivers
+    allowed = groups
+    if limit.top < limit.number:
+        spread = groups * (1 - (1 - 1 / groups) ** limit.top)
+        allowed = np.where(groups >= limit.number, groups * limit.top / limit.number, spread)
+    return allowed * (1 - (1 - 1 / allowed) ** receivers) / receivers
 
 
 def _low_latency(work: Floats, launch: Floats, transport: Transport) -> Floats:

@@ -12,6 +12,7 @@ import numpy as np
 from dovetail.arrays import Floats, summed
 from dovetail.cost.attention import AttentionUnits, attention_seconds, attention_work, scan_seconds
 from dovetail.cost.contraction import MatrixUnits, gpu_seconds, off_chip_bytes, systolic_seconds
+from dovetail.cost.experts import fullest_load
 from dovetail.cost.shapes import Gemm, gemm_of, stacked
 from dovetail.cost.vector import VectorUnits, vector_seconds
 from dovetail.graph import Kind, Operator, Phase, Role, Tensor, Unit, bytes_read, bytes_written, flops
@@ -64,8 +65,8 @@ class PlacedWork:
     sizes: Sizes
     axis_sizes: Mapping[str, Size]
     widths: Mapping[Element, int]
-    expert_imbalance: float = 1.0
-    """tokens of the fullest expert over those of the average one"""
+    expert_imbalance: float | None = 1.0
+    """tokens of the fullest chip's experts over the mean; None: not stated"""
 
     @cached_property
     def local(self) -> dict[str, dict[str, Size]]:
@@ -126,12 +127,11 @@ def local_sizes(placed: PlacedOperator, sizes: Sizes, axis_sizes: Mapping[str, S
 
 
 def operator_seconds(work: PlacedWork, chip: ChipUnits) -> dict[str, Floats]:
-    """Operator name → seconds on one chip; the fullest expert decides where tokens lie by expert."""
+    """Operator name → seconds on one chip; the fullest chip decides where tokens lie by expert."""
     products = _product_seconds(work, chip)
     seconds: dict[str, Floats] = {}
     cast: set[str] = set()
     for operator in (placed.operator for placed in work.operators):
-        factor = work.expert_imbalance if EXPERT_TOKENS in operator.dims else 1.0
         if operator.name in products:
             alone = products[operator.name]
         else:
@@ -140,8 +140,16 @@ def operator_seconds(work: PlacedWork, chip: ChipUnits) -> dict[str, Floats]:
             alone = alone + _cast_seconds(operator, work.tensors, work.local[operator.name], chip, cast)
         if quantized(operator, work.tensors):
             alone = alone + vector_seconds(np.zeros(()), dequantized_bytes(operator, work), chip.vector)
-        seconds[operator.name] = factor * alone
+        seconds[operator.name] = _load(operator, work) * alone
     return seconds
+
+
+def _load(operator: Operator, work: PlacedWork) -> Floats | float:
+    """Tokens of the fullest chip over the mean where tokens lie by expert, else 1."""
+    if EXPERT_TOKENS not in operator.dims:
+        return 1.0
+    own = as_array(work.local[operator.name]["experts"])
+    return fullest_load(as_array(work.sizes["experts"]), own, work.expert_imbalance)
 
 
 def kernel_counts(work: PlacedWork) -> dict[str, Floats]:

@@ -27,8 +27,8 @@ class DerivedSize:
     denominator: tuple[str, ...] = ()
     factor: Fraction = Fraction(1)
     at_most: int | None = None
-    #: largest part over mean part when work along this dim is spread unevenly (expert load)
-    imbalance: float = 1.0
+    #: largest part over mean part when work along this dim is spread unevenly (expert load); None: not stated
+    imbalance: float | None = None
 
     def of(self, sizes: Sizes) -> Size:
         """The size, given those it follows from."""

@@ -88,8 +88,8 @@ class Mixture(Spec):
     """experts stand in this many groups (nodes)"""
     top_groups: Experts = 1
     """and a token may choose from so many of them"""
-    imbalance: Annotated[float, Field(ge=1, le=1e3)] = 1.0
-    """load of the fullest expert over the mean"""
+    imbalance: Annotated[float, Field(ge=1, le=1e3)] | None = None
+    """load of the fullest chip over the mean, 1 if balanced; left out, it follows from how many experts a chip has"""
 
     @model_validator(mode="after")
     def _consistent(self) -> Mixture:

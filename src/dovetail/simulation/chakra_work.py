@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields
 
 from dovetail.cost.operators import PlacedWork
 from dovetail.graph import LayerGraph, bytes_read, bytes_written
-from dovetail.graph.routing import TOP_K
 from dovetail.graph.size import Sizes, as_array
 from dovetail.layout import Collective, CollectiveKind, CollectivePhase, PlacedLayer
 from dovetail.models import Job
@@ -17,7 +16,7 @@ from dovetail.simulation.item_tasks import parted
 from dovetail.simulation.layer_steps import LayerStep, StepKind, steps_of_layers
 from dovetail.simulation.step_tasks import KERNELS
 from dovetail.step.evaluate import ProfiledJob, Step
-from dovetail.step.profiles import Arrangements, Pricing, group_name, placed_layer, pricing_of
+from dovetail.step.profiles import Arrangements, Pricing, TokenRouting, group_name, placed_layer, pricing_of
 from dovetail.step.stages import layer_counts, layer_variants
 
 #: A task by what its arrays say: name, kind, stream, seconds and bytes.
@@ -122,12 +121,12 @@ class _Layer:
         self, name: str, step: Step, *, one_copy_per_node: bool
     ) -> dict[_StepKey, tuple[CollectiveKind, float]]:
         """Kind and bytes of every collective, and of the parts that are recomputed."""
-        receivers = float(as_array(self.sizes[TOP_K])) if one_copy_per_node and TOP_K in self.sizes else 1.0
+        routing = TokenRouting.of(self.graph, one_copy_per_node=one_copy_per_node)
         widths, recomputed = self.job.element_bytes(), step.recompute[name].added_collective_s
         by_step: dict[_StepKey, tuple[CollectiveKind, float]] = {}
         collectives = self.placed.collectives
         bytes_of = [as_array(c.bytes(self.sizes, self.arranged.axis_sizes, widths)) for c in collectives]
-        times = self.pricing.layer_times(self.arranged, collectives, bytes_of, receivers)
+        times = self.pricing.layer_times(self.arranged, collectives, bytes_of, routing)
         for collective, (spent, _) in zip(collectives, times, strict=True):
             seconds = float(spent.seconds)
             sent = comm_bytes(collective, self.arranged, self.sizes, self.job, self.pricing)

@@ -8,7 +8,6 @@ from enum import IntEnum
 
 from dovetail.arrays import Floats
 from dovetail.graph import LayerGraph, Phase
-from dovetail.graph.routing import TOP_K
 from dovetail.graph.size import as_array
 from dovetail.layout import Collective, CollectivePhase, PlacedLayer
 from dovetail.models import Job
@@ -21,6 +20,7 @@ from dovetail.step.profiles import (
     UPDATED_WEIGHTS,
     Arrangements,
     Pricing,
+    TokenRouting,
     group_name,
     placed_layer,
     pricing_of,
@@ -148,9 +148,9 @@ class _Messages:
         profiled: ProfiledJob,
     ) -> None:
         sizes, widths = graph.resolve(batch=arranged.batch, seq=job.seq_len), job.element_bytes()
-        top_k = float(as_array(sizes[TOP_K])) if profiled.facts.one_copy_per_node and TOP_K in sizes else 1.0
+        routing = TokenRouting.of(graph, one_copy_per_node=profiled.facts.one_copy_per_node)
         bytes_of = [as_array(c.bytes(sizes, arranged.axis_sizes, widths)) for c in placed.collectives]
-        times = pricing.layer_times(arranged, placed.collectives, bytes_of, top_k)
+        times = pricing.layer_times(arranged, placed.collectives, bytes_of, routing)
         #: of what overlaps computation, the part that costs time all the same
         self.lost = float(profiled.facts.overheads.exposed)
         self.messages: list[tuple[Collective, str, Message]] = []

@@ -12,6 +12,7 @@ from dovetail.arrays import Floats, Ints
 from dovetail.cost.calibration import Efficiencies
 from dovetail.cost.collective import CollectiveTime, tiered_time
 from dovetail.cost.energy import RangedRates, energy_rates
+from dovetail.cost.experts import fullest_load
 from dovetail.cost.mesh.damage import DamagedGroups
 from dovetail.cost.operators import ChipUnits
 from dovetail.cost.tier import TierArrays
@@ -20,7 +21,9 @@ from dovetail.frameworks import Buckets
 from dovetail.graph import (
     OPTIMIZERS,
     Backward,
+    DerivedSize,
     Element,
+    Kind,
     LayerGraph,
     ModelGraph,
     Orthogonalized,
@@ -28,10 +31,10 @@ from dovetail.graph import (
     differentiate,
     orthogonalized,
 )
-from dovetail.graph.routing import EXPERT_TOKENS, TOP_K
+from dovetail.graph.routing import EXPERT_TOKENS, ONE_GROUP, TOP_K, ExpertGroups
 from dovetail.graph.size import Size, as_array
 from dovetail.hardware import Cluster
-from dovetail.layout import Collective, CollectiveKind, CollectivePhase, PlacedLayer, Strategy, place_layer
+from dovetail.layout import Collective, CollectiveKind, CollectivePhase, PlacedLayer, Strategy, degree, place_layer
 from dovetail.layout.axes import AtomicAxes
 from dovetail.models import Job
 from dovetail.plans.arrange import Arrangement
@@ -110,6 +113,38 @@ Bucket = tuple[str, CollectivePhase, CollectiveKind, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
+class TokenRouting:
+    """How a layer's tokens travel to its experts."""
+
+    #: experts of one node that tokens can travel to together
+    receivers: float = 1.0
+    experts: float = 1.0
+    groups: ExpertGroups = ONE_GROUP
+    #: load of the fullest chip over the mean; None: not stated
+    imbalance: float | None = 1.0
+
+    @staticmethod
+    def of(layer: LayerGraph, *, one_copy_per_node: bool) -> TokenRouting:
+        """That of a layer; nothing is routed where it has no experts."""
+        tokens, top_k, experts = (layer.sizes.get(dim) for dim in (EXPERT_TOKENS, TOP_K, "experts"))
+        if not (isinstance(tokens, DerivedSize) and isinstance(top_k, int) and isinstance(experts, int)):
+            return EVEN
+        chosen = next(o.attributes for o in layer.operators if o.kind is Kind.ROUTING)
+        groups = ExpertGroups(int(chosen["groups"]), int(chosen["top_groups"]))
+        return TokenRouting(float(top_k if one_copy_per_node else 1), float(experts), groups, tokens.imbalance)
+
+    def load(self, collective: Collective, axis_sizes: Mapping[str, Size]) -> Floats | float:
+        """Bytes of the fullest chip over the mean."""
+        if collective.kind is not CollectiveKind.ALL_TO_ALL or EXPERT_TOKENS not in collective.tensor.dims:
+            return 1.0
+        chips = as_array(degree(collective.axes, axis_sizes))
+        return fullest_load(np.asarray(self.experts), self.experts / chips, self.imbalance)
+
+
+EVEN = TokenRouting()
+
+
+@dataclass(frozen=True, slots=True)
 class Pricing:
     """What the collectives of arrangements cost on the ways of a cluster's network."""
 
@@ -124,7 +159,11 @@ class Pricing:
     element_bytes: float = 2.0
 
     def layer_times(
-        self, arrangements: Arrangements, collectives: Sequence[Collective], sizes: Sequence[Floats], receivers: float
+        self,
+        arrangements: Arrangements,
+        collectives: Sequence[Collective],
+        sizes: Sequence[Floats],
+        routing: TokenRouting,
     ) -> list[Timed]:
         """All collectives of a layer; those of a bucket share its time as they share its bytes."""
         together: dict[Bucket, Floats] = {}
@@ -137,7 +176,7 @@ class Pricing:
         for collective, size in zip(collectives, sizes, strict=True):
             bucket = self.bucket(collective)
             if bucket is None:
-                times.append(self.time(arrangements, collective, size, receivers))
+                times.append(self.time(arrangements, collective, size, routing))
                 continue
             if bucket not in timed:
                 timed[bucket] = self.bucket_time(arrangements, collective, together[bucket])
@@ -160,18 +199,20 @@ class Pricing:
         return _part(self.time(arrangements, collective, whole), size / whole)
 
     def seconds(
-        self, arrangements: Arrangements, collective: Collective, size: Floats, receivers: float = 1.0
+        self, arrangements: Arrangements, collective: Collective, size: Floats, routing: TokenRouting = EVEN
     ) -> Floats:
-        """One collective; tokens for `receivers` experts of one node can travel together."""
-        return self.time(arrangements, collective, size, receivers)[0].seconds
+        """One collective; tokens travel to experts as the layer routes them."""
+        return self.time(arrangements, collective, size, routing)[0].seconds
 
-    def time(self, arrangements: Arrangements, collective: Collective, size: Floats, receivers: float = 1.0) -> Timed:
+    def time(
+        self, arrangements: Arrangements, collective: Collective, size: Floats, routing: TokenRouting = EVEN
+    ) -> Timed:
         """One collective that travels alone."""
         joins: Floats = reduce(np.multiply, [arrangements.joins[axis] for axis in collective.axes])
-        wide = size * self.widening.get(collective.user, 1.0)
+        wide = size * self.widening.get(collective.user, 1.0) * routing.load(collective, arrangements.axis_sizes)
         used = [way for way, n in enumerate(joins) if np.any(n > 1)]
         groups = [(joins[way], self._with_stride(arrangements, collective, way)) for way in used]
-        spent = tiered_time(collective.kind, groups, wide, receivers=receivers)
+        spent = tiered_time(collective.kind, groups, wide, receivers=routing.receivers, limit=routing.groups)
         if self.damage is not None:
             # of one arrangement; the first two ways are the rows and columns of a wafer
             along = {way: (int(n), int(tier.stride)) for way, (n, tier) in zip(used, groups, strict=True) if way < 2}
@@ -201,11 +242,11 @@ class LayerPrice:
 
     pricing: Pricing
     arrangements: Arrangements
-    receivers: float = 1.0
+    routing: TokenRouting = EVEN
 
     def seconds(self, collectives: Sequence[Collective], sizes: Sequence[Floats]) -> list[Floats]:
         """Of each of them."""
-        times = self.pricing.layer_times(self.arrangements, collectives, sizes, self.receivers)
+        times = self.pricing.layer_times(self.arrangements, collectives, sizes, self.routing)
         return [spent.seconds for spent, _ in times]
 
     def launches(self, collectives: Sequence[Collective]) -> int:
@@ -247,9 +288,8 @@ def profile_job(
     for name, layer in graph.layers.items():
         sizes = layer.resolve(batch=arrangements.batch, seq=job.seq_len)
         placed = placed_layer(layer, arrangements.strategy)
-        # tokens for several experts of one node can travel together
-        receivers = float(as_array(sizes[TOP_K])) if one_copy_per_node and TOP_K in sizes else 1.0
-        price = LayerPrice(pricing, arrangements, receivers)
+        routing = TokenRouting.of(layer, one_copy_per_node=one_copy_per_node)
+        price = LayerPrice(pricing, arrangements, routing)
         at = LayerSizes(sizes, arrangements.axis_sizes, widths)
         matrices, energy = matrices_of(layer, job), rates is not None
         layers[name] = profile_layer(layer, placed, at, chip, price, group_of, matrices, energy=energy)

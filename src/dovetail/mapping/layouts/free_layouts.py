@@ -18,7 +18,7 @@ from dovetail.mapping.layouts.layer_problem import LayoutSpace, layer_problem
 from dovetail.mapping.layouts.setting import LayerSetting
 from dovetail.mapping.layouts.tile import LayerTile
 from dovetail.profile.layer import CollectivePrice
-from dovetail.step.profiles import Arrangements, LayerPrice, Pricing
+from dovetail.step.profiles import EVEN, Arrangements, LayerPrice, Pricing, TokenRouting
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +69,14 @@ def free_layouts(
     return tuple(points)
 
 
-def tile_price(pricing: Pricing, cluster: Cluster, tile: LayerTile, replicas: float = 1.0) -> CollectivePrice:
+def tile_price(pricing: Pricing, cluster: Cluster, tile: LayerTile, routing: TokenRouting = EVEN) -> CollectivePrice:
     """Seconds of collectives along the axes of a tile on a cluster."""
     joins, strides = tile.ways(cluster)
     by_way = [{a: np.array(of[a], np.float64) for a in tile.names} for of in (joins, strides)]
     mesh = Mesh(tensor=tile.names)
     axes = AtomicAxes(mesh, tile.sizes, {axis: joins[axis] for axis in tile.names})
     arranged = Arrangements(axes, Strategy(mesh), tile.sizes, *by_way, batch=1)
-    return LayerPrice(pricing, arranged, replicas)
+    return LayerPrice(pricing, arranged, routing)
 
 
 def _undominated(points: list[LayoutPoint]) -> list[LayoutPoint]:

@@ -121,7 +121,7 @@ class LocalShapes:
                 seconds |= operator_seconds(self._work(part, most, widths, imbalance), chip)
         return [np.broadcast_to(seconds[o.name], (most,)) for o in self.operators]
 
-    def _work(self, part: slice, most: int, widths: Mapping[Element, int], imbalance: float) -> PlacedWork:
+    def _work(self, part: slice, most: int, widths: Mapping[Element, int], imbalance: float | None) -> PlacedWork:
         placed: list[PlacedOperator] = []
         axis_sizes: dict[str, Size] = {}
         for operator, shapes in zip(self.operators[part], self._shapes[part], strict=True):

@@ -33,7 +33,7 @@ from dovetail.step.capacity import memory_limit
 from dovetail.step.evaluate import is_block, units_of
 from dovetail.step.facts import FrameworkFacts, facts_of
 from dovetail.step.formulas import exposed_at_least, tensor_capacity
-from dovetail.step.profiles import UPDATED_WEIGHTS, Pricing, pricing_of
+from dovetail.step.profiles import UPDATED_WEIGHTS, Pricing, TokenRouting, pricing_of
 from dovetail.step.times import hidden_shares
 
 #: The price of a die's memory per block, as multiples of the block's seconds; 0: memory is free.
@@ -139,7 +139,8 @@ class TileLayers:
 
         `working` counts weights that a store holds as they are used, to choose layouts that fit.
         """
-        setting = self._setting(layer, tile_price(self._pricing, self.cluster, tile))
+        routing = TokenRouting.of(layer, one_copy_per_node=self.facts.one_copy_per_node)
+        setting = self._setting(layer, tile_price(self._pricing, self.cluster, tile, routing))
         if working and "weights" in self.skeleton.store:
             # two weights are gathered at a time, and the gradient of one
             sizes = self.facts.parameter_bytes

@@ -97,7 +97,7 @@ def _block(blocks: Sequence[Block], mixer: Attention, half: object) -> dict[str,
     if not isinstance(half, Mixture) or biased:
         _refuse("has dense feed-forwards in parallel to mixtures, or experts beside biased attention")
     usual = Mixture(kind="mixture", experts=half.experts, top_k=half.top_k, size=half.size, score="top_k_softmax")
-    if half.model_copy(update={"score": "top_k_softmax", "imbalance": 1.0}) != usual or half.score == "sigmoid":
+    if half.model_copy(update={"score": "top_k_softmax", "imbalance": None}) != usual or half.score == "sigmoid":
         _refuse("has experts with shared ones, groups, biases, scaled or sigmoid gates")
     if not half.renormalise:
         _refuse("has gates that do not add up to one")
