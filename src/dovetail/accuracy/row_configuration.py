@@ -37,6 +37,8 @@ class ConfigurationSpec(Spec):
     """cores of a chip that degrees count as ranks; they share the chip's part of a tensor-parallel group"""
     plan: dict[str, Any] = Field(default_factory=dict)
     """fields of the plan that cells do not state, or count in another way"""
+    imbalance: Annotated[float, Field(ge=1, le=100)] | None = None
+    """tokens of the fullest chip over the mean, where experts were not balanced as usual"""
     activations: Literal["device", "host"] = "device"
     """where saved layer inputs are"""
 

@@ -47,13 +47,13 @@ def side_by_side(model: Model) -> Model:
     return model.model_copy(update={"blocks": blocks})
 
 
-def with_balanced_experts(model: Model) -> Model:
-    """The same with equal loads of all experts, as benchmarks force them."""
+def with_loads(model: Model, imbalance: float) -> Model:
+    """The same with so many tokens on the fullest chip, of the mean; 1 where a benchmark forces equal loads."""
     blocks = dict(model.blocks)
     for name, block in blocks.items():
         if isinstance(block.feed_forward, Mixture):
-            even = block.feed_forward.model_copy(update={"imbalance": 1.0})
-            blocks[name] = block.model_copy(update={"feed_forward": even})
+            loaded = block.feed_forward.model_copy(update={"imbalance": imbalance})
+            blocks[name] = block.model_copy(update={"feed_forward": loaded})
     return model.model_copy(update={"blocks": blocks})
 
 

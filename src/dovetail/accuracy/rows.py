@@ -17,7 +17,7 @@ from dovetail.accuracy.row_model import (
     padded,
     published_model,
     side_by_side,
-    with_balanced_experts,
+    with_loads,
     with_tied_head,
 )
 from dovetail.accuracy.row_plan import read_plan, slices
@@ -212,8 +212,10 @@ def _job(row: TableRow, sizes: Architecture | None, framework: str) -> Job:
     attention = row.choice("attention", {"fused": "fused", "unfused": "unfused"}, "fused")
     attention = next((each.attention for each in configurations_of(row) if each.attention), attention)
     model = _model(row, sizes, seq_len, attention)
-    if any(words in row.text("notes") for words in FORCED):
-        model = with_balanced_experts(model)
+    loads = [1.0] if any(words in row.text("notes") for words in FORCED) else []
+    loads += [each.imbalance for each in configurations_of(row) if each.imbalance]
+    if loads:
+        model = with_loads(model, loads[-1])
     return Job(
         padded(model, vocabulary_multiple(framework, row.count("tp") or 1)),
         seq_len=seq_len,
