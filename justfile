@@ -32,7 +32,7 @@ reference:
 # fits every number from the measurements and writes the files that ship; prints their count and errors
 calibrate data="../shared/data":
     python -m dovetail.accuracy.regenerate {{data}}
-    python -m dovetail.accuracy.regenerate --record
+    python -m dovetail.accuracy.regenerate --record {{data}}
 
 # the accuracy page and its plots, and the table of the README
 accuracy data="../shared/data":

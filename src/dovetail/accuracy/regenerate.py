@@ -27,8 +27,9 @@ from dovetail.accuracy.parameters import FITTED_OVERHEADS, Parameter, Prior
 from dovetail.accuracy.predict import left_out_predictions, predict
 from dovetail.accuracy.priors import shipped_priors
 from dovetail.accuracy.published import published_runs, write_scoreboard_record
-from dovetail.accuracy.rows import MeasuredRun, read_runs
+from dovetail.accuracy.rows import ASSUMED_LOADS, MeasuredRun, read_runs
 from dovetail.accuracy.scoreboard import score
+from dovetail.accuracy.step_error_fit import covered, fit_step_errors, left_out_runs, write_step_errors
 from dovetail.cost.calibration import PRECISION_ROWS, calibration, shipped
 
 SOURCE = Path(__file__).parents[1]
@@ -66,11 +67,22 @@ def main(data: Path) -> None:
         _say(f"  {group:16s} {count}")
 
 
-def record() -> None:
-    """Records the score that later versions must match; a separate run, since a process reads the fit's files once."""
-    runs = published_runs()
-    answers = predict(runs.runs)
-    board = score(runs, answers, left_out_predictions(answers))
+def record(data: Path) -> None:
+    """Records errors by class of job, and the score that later versions must match.
+
+    A separate run, since a process reads the fit's files once.
+    """
+    answers = predict(read_runs(*(data / name for name in RUNS)).runs)
+    runs = left_out_runs(answers, left_out_predictions(answers))
+    classes = fit_step_errors(runs)
+    write_step_errors(SOURCE / "cost" / "data" / "step_errors.yaml", classes)
+    _say("step errors: class of job, runs, measured over predicted that nine in ten are between, runs between")
+    for of, (inside, count) in covered(classes, runs).items():
+        found = next(each for each in classes if each.key == of)
+        _say(f"  {found.words or 'all':70s} {count:5d} {found.low:6.3f} {found.high:6.3f} {inside / count:6.1%}")
+    shipped_runs = published_runs()
+    answers = predict(shipped_runs.runs)
+    board = score(shipped_runs, answers, left_out_predictions(answers))
     write_scoreboard_record(SOURCE / "cost" / "data" / "scoreboard.yaml", board)
 
 
@@ -140,7 +152,8 @@ def _collective_lines(report: Sequence[Any]) -> list[str]:
 
 
 def thinned(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
-    """The runs to fit on; very large families are thinned."""
+    """The runs to fit on: very large families are thinned, and loads of experts have to be known."""
+    runs = [run for run in runs if ASSUMED_LOADS not in run.assumptions]
     counts = Counter(run.family for run in runs)
     seen: Counter[str] = Counter()
     sample: list[MeasuredRun] = []
@@ -226,7 +239,7 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--record"]:
-        record()
+    if sys.argv[1] == "--record":
+        record(Path(sys.argv[2]))
     else:
         main(Path(sys.argv[1]))

@@ -61,6 +61,8 @@ MEMORY_KINDS: Mapping[str, str] = {"allocated": "allocated", "reserved": "reserv
 
 #: What notes say where all experts were given equal loads.
 FORCED = ("force-balanced", "forced load balance")
+#: Of a run that was not balanced, and whose source does not say how far.
+ASSUMED_LOADS = "the loads of experts are assumed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +265,8 @@ def _model(row: TableRow, sizes: Architecture | None, seq_len: int, attention: s
 def _assumed(row: TableRow, cluster: Cluster) -> list[str]:
     stated = gbps_per_node(row) or len(cluster.tiers) < 2 or cluster.tiers[0].topology in GRIDS
     network = [] if stated else ["the network is the chip's standard one"]
-    return network if row.text("attention") else [*network, "attention kernels are fused"]
+    loads = [ASSUMED_LOADS] if any(each.imbalance for each in configurations_of(row)) else []
+    return [*network, *loads] if row.text("attention") else [*network, *loads, "attention kernels are fused"]
 
 
 def _id(row: TableRow) -> str:

@@ -60,7 +60,7 @@ def explain(answer: Answer, *, time_limit_s: float | None = None) -> Explanation
         stays_best=ranges,
         doubts=doubts(answer),
         smallest_fix=(),
-        interval=prediction_interval(answer.step_time_s, job, cluster),
+        interval=prediction_interval(answer.step_time_s, job, cluster, answer.framework.name),
     )
 
 

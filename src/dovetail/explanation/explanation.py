@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import math
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -130,14 +129,12 @@ def _doubts(explanation: Explanation) -> Iterator[str]:
 
 def _interval_words(interval: Interval) -> str:
     """Where a measured step would be, and what that rests on."""
-    of = "runs unlike those the calibration has seen" if interval.left_out else "published runs"
-    words = f"a measured step takes {seconds_text(interval.low_s)} to {seconds_text(interval.high_s)}: nine in ten {of}"
-    date = f"mean over sources (as of {interval.date})"
+    low, high = seconds_text(interval.low_s), seconds_text(interval.high_s)
+    runs = f"{interval.runs:,} published runs{f' {interval.of}' if interval.of else ''}"
+    words = f"nine in ten measured steps would take {low} to {high}, by the errors of {runs} (as of {interval.date})"
     if not interval.spread:
-        return f"{words} are predicted within {percent_text(interval.error)}, {date}"
-    known = percent_text(math.sqrt(interval.error**2 - interval.spread**2))
-    assumed = f"and what products sustain of this chip's peak is assumed, ± {percent_text(interval.spread)}"
-    return f"{words} are predicted within {known}, {date}, {assumed}"
+        return words
+    return f"{words}; what products sustain of this chip's peak is assumed, ± {percent_text(interval.spread)}"
 
 
 def _paragraph(title: str, text: str) -> Iterator[str]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from dovetail.cost.calibration import calibration
 from dovetail.cost.recorded_score import scoreboard_record
+from dovetail.cost.step_errors import errors_of_class, scale_of
+from dovetail.graph.routing import EXPERT_TOKENS
 from dovetail.hardware import Cluster
 from dovetail.models import Job
 
@@ -21,24 +23,32 @@ class Interval:
 
     low_s: float
     high_s: float
-    error: float
-    """nine in ten runs are predicted closer than this part of what was measured, mean over families"""
-    left_out: bool
-    """the error is that of runs whose family the calibration has not seen"""
+    runs: int
+    """published runs whose errors it has, each predicted without those of its source"""
+    of: str
+    """what the job and these runs have in common; empty: nothing in particular"""
     spread: float
-    """the part of the error by which what products sustain may differ, where it is assumed for the chip; else 0"""
+    """the part by which what products sustain may differ, where it is assumed for the chip; else 0"""
     date: datetime.date
     """of the scoreboard"""
 
 
-def prediction_interval(step_time_s: float, job: Job, cluster: Cluster) -> Interval:
-    """A chip with runs of its own is predicted as the fitted runs are, another as those of families left out.
+def prediction_interval(step_time_s: float, job: Job, cluster: Cluster, framework: str) -> Interval:
+    """Measured over predicted step time of the runs most like a job, each predicted without those of its source.
 
-    Where no run is known of its generation either, what is assumed of its products adds its spread.
+    Where no run is known of a chip's generation, what is assumed of its products adds its spread.
     """
-    record, known = scoreboard_record(), calibration(cluster.chip, job.precision)
-    left_out = known.basis not in ("own", "fitted")
-    spread = NINE_IN_TEN * known.spread
-    error = math.hypot(record.left_out_macro_p90 if left_out else record.macro_p90, spread)
-    # errors are relative to what was measured: measured = predicted / (1 ± error)
-    return Interval(step_time_s / (1 + error), step_time_s / (1 - error), error, left_out, spread, record.date)
+    known = calibration(cluster.chip, job.precision)
+    experts = any(EXPERT_TOKENS in o.dims for layer in job.graph().layers.values() for o in layer.operators)
+    seen = "fitted" if known.basis in ("own", "fitted") else "transfer"
+    alike = errors_of_class((seen, framework, experts, scale_of(cluster.chips)))
+    low, high, spread = math.log(alike.low), math.log(alike.high), NINE_IN_TEN * known.spread
+    middle, half = (low + high) / 2, math.hypot((high - low) / 2, spread)
+    return Interval(
+        step_time_s * math.exp(middle - half),
+        step_time_s * math.exp(middle + half),
+        alike.rows,
+        alike.words,
+        spread,
+        scoreboard_record().date,
+    )

@@ -42,7 +42,7 @@ def evaluation_fields(
     result: Evaluation, job: Job, cluster: Cluster, framework: Framework, reserved: ReservedMemory | None = None
 ) -> dict[str, Any]:
     """What a plan costs, with the question it answers."""
-    interval = prediction_interval(result.step_time_s, job, cluster)
+    interval = prediction_interval(result.step_time_s, job, cluster, framework.name)
     return {
         "fits": result.fits,
         "step_time_s": result.step_time_s,

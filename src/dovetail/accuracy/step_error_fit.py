@@ -1,0 +1,107 @@
+"""Quantiles of measured over predicted step time by class of job (split conformal), and how many runs they hold."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dovetail.accuracy.predict import Prediction
+from dovetail.accuracy.rows import MeasuredRun
+from dovetail.cost.calibration import PRECISION_ROWS, generation_of
+from dovetail.cost.step_errors import ErrorClass, JobClass, Seen, merged_upward, scale_of
+from dovetail.graph.routing import EXPERT_TOKENS
+
+#: Classes with fewer runs take the quantiles of the class they are part of.
+FEWEST_RUNS = 50
+COVERAGE = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOutRun:
+    """A run, its class, and measured over predicted step time without its family."""
+
+    id: str
+    of: JobClass
+    ratio: float
+
+
+def left_out_runs(answers: Iterable[object], left_out: Mapping[str, Prediction]) -> list[LeftOutRun]:
+    """Every predicted run with what was predicted without its family."""
+    predictions = [answer for answer in answers if isinstance(answer, Prediction)]
+    seen = _seen([each.run for each in predictions])
+    found: list[LeftOutRun] = []
+    for each in predictions:
+        task, predicted = each.run.task, left_out.get(each.run.id, each).step_time_s
+        routed = any(EXPERT_TOKENS in o.dims for layer in task.job.graph().layers.values() for o in layer.operators)
+        of = (seen[each.run.id], task.framework.name, routed, scale_of(task.plan.chips))
+        found.append(LeftOutRun(each.run.id, of, each.run.step_time_s / predicted))
+    return found
+
+
+def fit_step_errors(runs: Sequence[LeftOutRun], coverage: float = COVERAGE) -> list[ErrorClass]:
+    """Quantiles of every class with enough runs, and of all."""
+    ratios: defaultdict[JobClass, list[float]] = defaultdict(list)
+    for run in runs:
+        for key in merged_upward(run.of):
+            ratios[key].append(run.ratio)
+    classes: list[ErrorClass] = []
+    for (seen, framework, experts, scale), values in sorted(ratios.items(), key=str):
+        if len(values) >= FEWEST_RUNS or seen is None:
+            low, high = conformal(values, coverage)
+            classes.append(
+                ErrorClass(
+                    seen=seen, framework=framework, experts=experts, scale=scale, rows=len(values), low=low, high=high
+                )
+            )
+    return classes
+
+
+def conformal(values: Sequence[float], coverage: float) -> tuple[float, float]:
+    """Limits that a further value is between with at least this probability, and as often below as above.
+
+    A prediction lies in its interval: where nearly all runs took longer, the lower limit is 1.
+    """
+    ordered, tail = sorted(values), (1 - coverage) / 2
+    below = max(math.floor(tail * (len(ordered) + 1)), 1)
+    return min(ordered[below - 1], 1.0), max(ordered[-below], 1.0)
+
+
+def covered(classes: Sequence[ErrorClass], runs: Iterable[LeftOutRun]) -> dict[JobClass, tuple[int, int]]:
+    """By class whose quantiles hold for them: runs between these, and all."""
+    by_key = {each.key: each for each in classes}
+    counts: dict[JobClass, tuple[int, int]] = {}
+    for run in runs:
+        key = next(key for key in merged_upward(run.of) if key in by_key)
+        inside, of = counts.get(key, (0, 0))
+        counts[key] = inside + (by_key[key].low <= run.ratio <= by_key[key].high), of + 1
+    return counts
+
+
+def write_step_errors(path: Path, classes: Sequence[ErrorClass]) -> None:
+    """Writes them for `cost.step_errors`."""
+    lines = [
+        "# Quantiles of measured over predicted step time by class of job, of runs predicted without their family.",
+        "# Written by accuracy.regenerate; classes of fewer than 50 runs take those of the class they are part of.",
+        f"coverage: {COVERAGE}",
+        "classes:",
+    ]
+    for each in classes:
+        fields = {name: value for name, value in each.model_dump().items() if value is not None}
+        fields |= {"low": f"{each.low:.4f}", "high": f"{each.high:.4f}"}
+        texts = (
+            f"{name}: {str(value).lower() if isinstance(value, bool) else value}" for name, value in fields.items()
+        )
+        lines.append(f"  - {{{', '.join(texts)}}}")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _seen(runs: Sequence[MeasuredRun]) -> dict[str, Seen]:
+    """Run id → whether another family has runs of its generation at its precision."""
+    families: defaultdict[tuple[str | None, str], set[str]] = defaultdict(set)
+    keys = {run.id: (generation_of(run.task.cluster.chip.name), PRECISION_ROWS[run.task.job.precision]) for run in runs}
+    for run in runs:
+        families[keys[run.id]].add(run.family)
+    return {run.id: "fitted" if len(families[keys[run.id]]) > 1 else "transfer" for run in runs}
