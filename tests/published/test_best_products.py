@@ -44,7 +44,7 @@ def runs_over_best(best):
 def test_priors_are_the_best_products_times_what_runs_sustain_of_such(best):
     share, unsure = fmean(runs_over_best(best)), stdev(runs_over_best(best))
     assert (log(0.76), 0.16) == pytest.approx((share, unsure), abs=0.03)
-    for generation, names in {"cdna3": ("mi300x", "mi325x"), "gaudi2": ("gaudi2",), "gaudi3": ("gaudi3",)}.items():
+    for generation, names in {"cdna3": ("mi300x", "mi325x"), "gaudi3": ("gaudi3",)}.items():
         expected = fmean(log(best[name]) for name in names) + share
         assert log(half(generation).value) == pytest.approx(expected, abs=0.04)
         apart = stdev(log(best[name]) for name in names) if len(names) > 1 else 0.0

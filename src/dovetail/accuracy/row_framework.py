@@ -88,7 +88,7 @@ def framework_name(row: TableRow) -> str:
     if name is None:
         what = f"{quoted(text)} is not in the catalogue"
         raise InputError("framework", what, one_of(frameworks.names(), text))
-    if name == "torchtitan" and not _COMPILED.search(row.text("notes").casefold()):
+    if name == "torchtitan" and not _COMPILED.search(f"{written} {row.text('notes').casefold()}"):
         return "fsdp"
     unfused = row.text("attention").casefold() == "unfused"
     if (

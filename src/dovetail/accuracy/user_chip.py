@@ -193,7 +193,7 @@ def _priors(
     start: Chip, chip: Chip, fields: Sequence[Mapping[str, Parameter]], timed: Sequence[TimedNumbers]
 ) -> dict[Parameter, Prior]:
     """The priors; what generations share is fitted already, so only each number's own spread is left."""
-    spreads = {_kind(parameter.name): prior for parameter, prior in shipped_priors().items()}
+    spreads = {_kind(p.name): prior for p, prior in shipped_priors().items() if not prior.unmeasured}
     timed_values = _timed_values(timed)
     unsure = ASSUMED if calibration(replace(chip, calibration=None), "bf16").basis == "assumed" else 1.0
     priors: dict[Parameter, Prior] = {}

@@ -61,7 +61,13 @@ def scale_of(chips: int) -> Scale:
 def merged_upward(of: JobClass) -> tuple[JobClass, ...]:
     """A class and those it is part of, the smallest first."""
     seen, framework, experts, _ = of
-    return of, (seen, framework, experts, None), (seen, framework, None, None), (seen, None, None, None), (None,) * 4
+    return (
+        of,
+        (seen, framework, experts, None),
+        (seen, framework, None, None),
+        (seen, None, None, None),
+        (None, None, None, None),
+    )
 
 
 @lru_cache(maxsize=1)

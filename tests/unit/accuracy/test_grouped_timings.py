@@ -57,7 +57,7 @@ def test_only_rows_that_stand_for_training_count(tmp_path):
         f"h100-sxm,sglang_fused_moe_triton,8192,{shape},bfloat16,balanced,1e-3",
         f"h100-sxm,moe_torch_flow_cutlass,256,{shape},bfloat16,balanced,1e-3",
         f"h100-sxm,moe_torch_flow_cutlass,16384,{shape},bfloat16,balanced,9e-3",
-        f"mi355x,moe_torch_flow_cutlass,8192,{shape},bfloat16,balanced,1e-3",
+        f"mi308x,moe_torch_flow_cutlass,8192,{shape},bfloat16,balanced,1e-3",
     )
     path.write_text(HEADER + "\n".join(lines) + "\n")
     (group,) = read_grouped(path)

@@ -35,7 +35,7 @@ def test_known_efficiencies_are_found_again_from_six_runs(fit):
     found = {name: number.after for name, number in fit.numbers.items() if number.measured}
     assert found.keys() == TRUTH.keys()
     assert found["matrix.half"] == pytest.approx(TRUTH["matrix.half"], rel=0.03)
-    assert found == pytest.approx(TRUTH, rel=0.09)
+    assert found == pytest.approx(TRUTH, rel=0.12)
     for name, number in fit.numbers.items():
         # never further off than where it started
         assert abs(number.after - TRUTH[name]) < abs(number.before - TRUTH[name])
@@ -211,7 +211,7 @@ def test_timings_replace_what_runs_start_from_and_make_it_surer(tmp_path):
     assert fit.after.mape < 0.02
     assert fit.cross_validated.mape < 0.04
     for name, value in TRUTH.items():
-        assert fit.numbers[name].after == pytest.approx(value, rel=0.09)
+        assert fit.numbers[name].after == pytest.approx(value, rel=0.12)
     assert fit.numbers["collective_launch_s"].after == launch_s
     assert dict(fit.chip.calibration.values)["collective_launch_s"] == launch_s
     assert fit.after.mape < 0.5 * without.after.mape
