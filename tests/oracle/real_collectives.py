@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from dovetail import frameworks, hardware, models
+from dovetail.accuracy.row_model import with_loads
 from dovetail.cost.calibration import calibration
 from dovetail.cost.collective import TRANSPORT, _depth, _ring, _switch_tree, _tree, _way, tiered_seconds
 from dovetail.cost.units import tier_arrays
@@ -43,12 +44,14 @@ def real_collectives(
 ) -> tuple[Chips, list[RealCollective]]:
     """The chips of a plan, and the collectives of all layers of its job."""
     job, cluster = (
-        Job(models.load(model), seq_len=seq_len, global_batch=chips),
+        Job(with_loads(models.load(model), 1.0), seq_len=seq_len, global_batch=chips),
         hardware.cluster(cluster_name, chips=chips),
     )
     layers = job.model.num_layers
     plan = resolve_plan(PlanSpec(**spec), chips=chips, global_batch=chips, num_layers=layers)
-    facts = facts_of(frameworks.load(framework), job, schedule=plan.pipeline_schedule, stages=1)
+    # weights that travel together take parts of their bucket's time: tests/unit/step/test_buckets.py
+    one_by_one = replace(frameworks.load(framework), buckets=None)
+    facts = facts_of(one_by_one, job, schedule=plan.pipeline_schedule, stages=1)
     efficiencies = calibration(cluster.chip, job.precision).efficiencies
     profiled = profiled_job(plan, job, cluster, facts, efficiencies)
     arrangement = arrange(plan, job.graph(), cluster)

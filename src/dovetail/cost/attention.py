@@ -54,7 +54,7 @@ class AttentionKernels:
     exposed: float
 
 
-#: Fitted by accuracy.attention_timings on kernels of seven GPUs; docs/explanation/cost.md has the errors.
+#: Fitted by accuracy.attention_timings on kernels of seven GPUs; docs/explanation/attention.md has the errors.
 ATTENTION_KERNELS = AttentionKernels(exponents=1.23, block_s=(2.27e-6, 7.05e-6), tail=(0.59, 1.47), exposed=0.51)
 
 

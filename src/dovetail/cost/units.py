@@ -9,7 +9,7 @@ import numpy as np
 
 from dovetail.arrays import Floats
 from dovetail.cost.attention import AttentionUnits
-from dovetail.cost.calibration import Efficiencies, calibration, generation_of, power_share
+from dovetail.cost.calibration import Efficiencies, calibration, generation_followed, power_share
 from dovetail.cost.contraction import MatrixUnits
 from dovetail.cost.operators import ChipUnits, Cores
 from dovetail.cost.tier import GridAxis, TierArrays
@@ -126,7 +126,7 @@ def _exponentials_per_s(chip: Chip) -> float:
     """What special-function units compute; no limit where they have no figure."""
     if chip.kind != "gpu":
         return math.inf
-    doubled = 2 if generation_of(chip.name) in DOUBLED_SPECIAL_FUNCTIONS else 1
+    doubled = 2 if generation_followed(chip) in DOUBLED_SPECIAL_FUNCTIONS else 1
     return doubled * SPECIAL_FUNCTIONS * chip.vector_cores * chip.clock_hz
 
 

@@ -59,7 +59,7 @@ class HostFacts:
     """What a host's memory has, and what it does with it."""
 
     offload: tuple[str, ...]
-    #: bytes its update reads and writes per parameter
+    #: bytes its update reads and writes per parameter; the norm of gradients is taken on the chips
     update_bytes: float
     #: whether gradients go there after every micro-batch to be added up
     adds_gradients: bool
@@ -192,6 +192,7 @@ def facts_of(
     saving = _saving(framework, state, job, offloads="activations" in offload)
     overlaps, hidden = framework.overlaps, 1.0 - overheads.exposed
     return FrameworkFacts(
+        buckets=framework.buckets,
         parameter_bytes=sizes.packed(framework.allocator_overhead.value),
         stored_bytes=sizes,
         overlaps=Overlaps(
@@ -220,13 +221,11 @@ def facts_of(
         reduction_bytes=_reduction_bytes(whole, stages),
         sharded_reduction_bytes=state.sharded_reduction or state.gradients,
         gathered_weight_bytes=state.weights,
-        buckets=framework.buckets,
         one_copy_per_node=on.dispatcher == "deepep",
         synchronous=framework.synchronous_attention,
         loss_traffic=framework.loss_traffic,
         selective=framework.selective,
         streamed=StreamedBytes(whole.weights, whole.gradients, sizes_whole.optimizer),
-        # the norm of gradients is taken on the chips
         host=HostFacts(offload, whole.gradients + 2 * sizes_whole.optimizer + whole.weights, adds_gradients),
     )
 

@@ -121,7 +121,7 @@ def check_refused_then_recomputed(folder: Path, says: str) -> None:
 def test_a_run_of_another_calibration_is_refused_or_recomputed(tmp_path, copied):
     write(tmp_path, ONE_DESIGN)
     calibration = copied / "cost" / "data" / "calibration.yaml"
-    before, marker, figures = calibration.read_text(encoding="utf-8").partition("\ndefaults:\n  gpu:\n    matrix:\n")
+    before, marker, figures = calibration.read_text(encoding="utf-8").partition("\n  hopper:\n    matrix:\n")
     assert marker
     changed = re.sub(r"value: 0\.\d+", "value: 0.123", figures, count=1)
     calibration.write_text(before + marker + changed, encoding="utf-8")

@@ -187,7 +187,8 @@ def test_a_missing_document_is_refused(docs, run, refusal):
 
 def test_small_generations_share_a_panel(docs, run, monkeypatch):
     monkeypatch.setattr(accuracy_page, "LEAST_RUNS", 2)
-    monkeypatch.setattr(accuracy_page, "generation_of", lambda chip: {"a100-80gb": "ampere", "x": "xenon"}.get(chip))
+    named = {"a100-80gb": "ampere", "x": "xenon"}
+    monkeypatch.setattr(accuracy_page, "generation_followed", lambda chip: named.get(chip.name))
     task = run.task
 
     def on(chip: str, id_: str) -> Prediction:

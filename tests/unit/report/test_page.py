@@ -134,7 +134,6 @@ def test_numbers_of_chips_are_compared_on_a_page(front):
 
 
 def test_the_command_of_a_front_asks_the_same_again(front, command):
-    assert front["best_chips"] == 4, "where only one of the two degrees asked for divides the chips"
     (asked,) = page_of_answer(front, "front.json", "").command.splitlines()
     code, out, said = command(*shlex.split(asked.removesuffix(" > answer.json"))[1:])
     assert code == 0, said
