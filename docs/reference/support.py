@@ -87,7 +87,8 @@ PLANS = {
 #: Generations of the calibration, and chips without one, as the table calls them.
 GENERATIONS = {
     "ampere": "A100, A800", "hopper": "H100, H200, H800", "blackwell": "B200, GB200",
-    "blackwell-ultra": "B300, GB300", "tpu-v5": "TPU v5", "tpu-v6": "TPU v6e", "systolic": "Gaudi 2",
+    "blackwell-ultra": "B300, GB300", "tpu-v5": "TPU v5", "tpu-v6": "TPU v6e", "gaudi2": "Gaudi 2",
+    "volta": "V100", "cdna4": "MI350X, MI355X", "trainium": "Trainium", "ascend": "Ascend 910B",
 }  # fmt: skip
 #: Targets whose launch files hold the model.
 WITH_MODEL = ("megatron", "torchtitan", "maxtext")

@@ -22,7 +22,7 @@ SWITCH_STARTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """How messages cross links, on all chips: fitted on nccl-tests runs of seven GPUs (docs/explanation/collectives.md)."""
+    """How messages cross links, on all chips: fitted on nccl-tests of seven GPUs (docs/explanation/collectives.md)."""
 
     #: part of the sustained rate of protocols that flag every line instead of handing over chunks (NCCL's LL128)
     low_latency: float = 0.36

@@ -9,7 +9,7 @@ from dovetail.cost.calibration import Efficiencies
 from dovetail.hardware import Cluster
 
 #: How much the pace of nodes differs, as a part of it: clocks that heat and silicon leave, and jitter of hosts.
-#: The median over 48 groups of measured runs that differ in their number of chips alone (docs/explanation/collectives.md).
+#: The median over 48 groups of measured runs that differ in their chips alone (docs/explanation/collectives.md).
 NODE_SPREAD = 0.018
 
 

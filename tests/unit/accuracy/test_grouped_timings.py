@@ -1,5 +1,6 @@
 """Measured forward passes of experts: rows that count, the fullest chip's load, constants found again, errors."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,9 +33,9 @@ PRODUCTS = {
 def made(rows=60, seed=5, skew=0.0):
     """Forward passes without times."""
     rng = np.random.default_rng(seed)
-    experts = 2.0 ** rng.integers(3, 8, rows)
+    experts = np.asarray(2.0 ** rng.integers(3, 8, rows), np.float64)
     own = experts / 2.0 ** rng.integers(0, 3, rows)
-    columns, hidden = 512.0 * rng.integers(1, 8, rows), 1024.0 * rng.integers(1, 8, rows)
+    columns, hidden = (np.asarray(n * rng.integers(1, 8, rows), np.float64) for n in (512.0, 1024.0))
     tokens = experts * 2.0 ** rng.integers(6, 11, rows) / 2
     ones = np.ones(rows)
     return ExpertTimings("h100-sxm", "bf16", tokens, 2 * ones, experts, own, columns, hidden, skew * ones, ones)
@@ -43,7 +44,7 @@ def made(rows=60, seed=5, skew=0.0):
 def test_constants_are_found_again():
     truth = AroundProducts(0.7, 2.5e-5)
     group = made()
-    group = ExpertTimings(*(getattr(group, f) for f in group.__slots__[:-1]), forward_seconds(group, PRODUCTS, truth))
+    group = replace(group, seconds=forward_seconds(group, PRODUCTS, truth))
     found = fit_grouped([group], PRODUCTS)
     assert found.streaming == pytest.approx(truth.streaming, rel=0.03)
     assert found.start_s == pytest.approx(truth.start_s, rel=0.03)

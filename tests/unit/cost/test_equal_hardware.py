@@ -14,6 +14,7 @@ from dovetail.hardware.chip import EFFICIENCY_NAMES
 from dovetail.hardware.design import design_of
 from dovetail.hardware.write import chip_document
 from dovetail.models import Job
+from dovetail.models.job import Precision
 from dovetail.plans.plan import PlanSpec, resolve_plan
 from dovetail.step.evaluate import evaluate
 
@@ -24,7 +25,7 @@ MEASURED = {name: 0.31 + 0.02 * number for number, name in enumerate(EFFICIENCY_
 }
 
 
-def step_time_s(chip, precision="bf16"):
+def step_time_s(chip, precision: Precision = "bf16"):
     chips = 8 if chip.tiers else 1
     job = Job(models.load("llama-2-7b"), 2048, 32, precision=precision)
     spec = PlanSpec(tensor_parallel=min(chips, 4), micro_batch=2)

@@ -31,8 +31,8 @@ def test_limited_routing_sends_copies_to_as_many_nodes_as_drawn_choices_do():
     reached = np.mean(
         [len(set(rng.permutation(groups)[:top_groups][rng.integers(0, top_groups, top_k)])) for _ in range(4000)]
     )
-    free = TierArrays(*(np.asarray(x) for x in (1e15, 0.0, 0.0, 1.0)))
-    slow = TierArrays(*(np.asarray(x) for x in (1e9, 0.0, 0.0, 1.0)))
+    none, full = np.zeros(()), np.ones(())
+    free, slow = (TierArrays(np.asarray(rate), none, none, full) for rate in (1e15, 1e9))
     ways = [(np.asarray(8.0), free), (np.asarray(float(nodes)), slow)]
 
     def seconds(receivers, limit):

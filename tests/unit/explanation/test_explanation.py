@@ -80,7 +80,9 @@ def test_a_chip_without_runs_is_predicted_less_surely():
     chip = replace(answer.cluster.chip, name="unheard-of", year=2030)
     found = explain(replace(answer, cluster=replace(answer.cluster, chip=chip)), time_limit_s=0)
     assert found.interval is not None
-    assert found.interval.spread == pytest.approx(1.645 * shipped().defaults["gpu"].matrix["half"].spread)
+    spread = shipped().defaults["gpu"].matrix["half"].spread
+    assert spread is not None
+    assert found.interval.spread == pytest.approx(1.645 * spread)
     assert "assumed" in found.doubts[0]
     assert f"is assumed, ± {percent_text(found.interval.spread)}" in " ".join(str(found).split())
 
