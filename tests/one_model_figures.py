@@ -61,11 +61,13 @@ Figures = dict[str, list[float]]
 
 
 def with_overheads(framework: Framework, step_copy: float) -> Framework:
-    """The framework with an allocator that rounds up, and so many bytes a parameter while the optimizer runs."""
+    """The framework with an allocator that rounds up, micro-batches that wait, and so many bytes in the optimizer."""
     states = tuple((precision, replace(state, step_copy=step_copy)) for precision, state in framework.states)
     overhead = replace(framework.allocator_overhead, value=0.05)
     context = replace(framework.context_bytes, value=0.0)
-    return replace(framework, states=states, allocator_overhead=overhead, context_bytes=context)
+    between = replace(framework.microbatch_s, value=1e-4)
+    framework = replace(framework, allocator_overhead=overhead, context_bytes=context, microbatch_s=between)
+    return replace(framework, states=states)
 
 
 def tasks() -> list[Task]:

@@ -188,7 +188,7 @@ def frameworks_table(runs: Sequence[MeasuredRun]) -> str:
 def _framework_row(name: str, runs: int) -> tuple[str, ...]:
     framework = frameworks.load(name)
     assert works("gpt3-1.3b", name) or name == "torchtitan"
-    fields = ("host_s", "traffic", "exposed", "attention", "step_s")
+    fields = ("host_s", "traffic", "exposed", "attention", "microbatch_s", "step_s")
     fitted = [f"`{field}`" for field in fields if getattr(framework, field).status == "fitted"]
     target = framework.launch
     written = "–" if target is None else f"`{target}`: {EXPORTERS[target].version_of(None)}"

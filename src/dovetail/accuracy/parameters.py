@@ -17,9 +17,9 @@ from dovetail.step.facts import FrameworkFacts, Overheads, overheads_of, plan_fa
 FITTED_EFFICIENCIES = ("matrix", "matrix_half", "attention_forward", "attention_backward", "memory", "link")
 #: Overheads of a framework that its runs can tell apart; with what its memory needs at most five numbers each.
 FITTED_OVERHEADS = {
-    "megatron": ("host_s", "traffic", "exposed"),
-    "megatron-2022": ("host_s", "traffic"),
-    "deepspeed": ("host_s", "traffic"),
+    "megatron": ("host_s", "traffic", "exposed", "microbatch_s"),
+    "megatron-2022": ("host_s", "traffic", "microbatch_s"),
+    "deepspeed": ("host_s", "traffic", "microbatch_s"),
     "torchtitan": ("host_s", "traffic", "exposed", "attention"),
     "fsdp": ("host_s", "traffic", "exposed", "attention"),
     "maxtext": ("traffic", "exposed"),

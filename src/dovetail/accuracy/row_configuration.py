@@ -39,6 +39,8 @@ class ConfigurationSpec(Spec):
     """fields of the plan that cells do not state, or count in another way"""
     imbalance: Annotated[float, Field(ge=1, le=100)] | None = None
     """tokens of the fullest chip over the mean, where experts were not balanced as usual"""
+    balanced: bool = False
+    """experts take their share and no more: what exceeds a capacity factor of 1 is dropped"""
     activations: Literal["device", "host"] = "device"
     """where saved layer inputs are"""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 
 from dovetail.accuracy.row_configuration import configurations_of, plan_fields, tensor_parallel_chips
@@ -40,8 +41,7 @@ def read_plan(row: TableRow, job: Job, cluster: Cluster, framework: str) -> tupl
         "context_parallel": c,
         "context_kind": context_kind(framework, row),
         "expert_parallel": experts,
-        # experts are spread over the tensor-parallel chips too (Megatron Core's parallel folding)
-        "expert_tensor_parallel": 1 if experts > 1 else None,
+        "expert_tensor_parallel": _expert_tensor_parallel(row) if experts > 1 else None,
         # torchtitan keeps weights gathered from the first micro-batch of a pipeline to the last
         "zero_stage": 2 if framework == "torchtitan" and p > 1 and _zero_stage(row) == 3 else _zero_stage(row),
         "zero_group": _zero_group(row, c),
@@ -75,6 +75,12 @@ def layers_per_stage(layers: int, parts: int, framework: str) -> tuple[int, ...]
     most = -(-layers // parts)
     last = layers - most * (parts - 1)
     return (*[most] * (parts - 1), last) if last >= 0 else None
+
+
+def _expert_tensor_parallel(row: TableRow) -> int:
+    """Chips an expert is sharded over: as the source says, or one (Megatron Core's parallel folding)."""
+    said = re.search(r"expert tensor parallel (\d+)", row.text("notes"))
+    return int(said.group(1)) if said else 1
 
 
 def _zero_stage(row: TableRow) -> int:

@@ -60,7 +60,7 @@ OUTCOMES: Mapping[str, str] = {"fits": "fits", "oom": "oom"}
 MEMORY_KINDS: Mapping[str, str] = {"allocated": "allocated", "reserved": "reserved", "device": "device"}
 
 #: What notes say where all experts were given equal loads.
-FORCED = ("force-balanced", "forced load balance")
+FORCED = ("force-balanced", "forced load balance", "forced balance")
 #: Of a run that was not balanced, and whose source does not say how far.
 ASSUMED_LOADS = "the loads of experts are assumed"
 
@@ -214,7 +214,8 @@ def _job(row: TableRow, sizes: Architecture | None, framework: str) -> Job:
     attention = row.choice("attention", {"fused": "fused", "unfused": "unfused"}, "fused")
     attention = next((each.attention for each in configurations_of(row) if each.attention), attention)
     model = _model(row, sizes, seq_len, attention)
-    loads = [1.0] if any(words in row.text("notes") for words in FORCED) else []
+    even = any(words in row.text("notes") for words in FORCED) or any(each.balanced for each in configurations_of(row))
+    loads = [1.0] if even else []
     loads += [each.imbalance for each in configurations_of(row) if each.imbalance]
     if loads:
         model = with_loads(model, loads[-1])

@@ -14,8 +14,10 @@ from dovetail.cost.calibration import PRECISION_ROWS, generation_of
 from dovetail.cost.step_errors import ErrorClass, JobClass, Seen, merged_upward, scale_of
 from dovetail.graph.routing import EXPERT_TOKENS
 
-#: Classes with fewer runs take the quantiles of the class they are part of.
+#: Classes with fewer runs are merged into the class they are part of; a class of any framework has what is left.
 FEWEST_RUNS = 50
+#: So few leave no run in a tail of 5 %.
+FEWEST_LEFT = 20
 COVERAGE = 0.9
 
 
@@ -42,21 +44,36 @@ def left_out_runs(answers: Iterable[object], left_out: Mapping[str, Prediction])
 
 
 def fit_step_errors(runs: Sequence[LeftOutRun], coverage: float = COVERAGE) -> list[ErrorClass]:
-    """Quantiles of every class with enough runs, and of all."""
-    ratios: defaultdict[JobClass, list[float]] = defaultdict(list)
-    for run in runs:
-        for key in merged_upward(run.of):
-            ratios[key].append(run.ratio)
+    """Quantiles of every class with enough runs, and of smaller ones together where they are enough.
+
+    Of a job no more may be known than whether its chip was fitted, so classes that say no framework are always there:
+    of all their runs where too few are left.
+    """
     classes: list[ErrorClass] = []
-    for (seen, framework, experts, scale), values in sorted(ratios.items(), key=str):
-        if len(values) >= FEWEST_RUNS or seen is None:
-            low, high = conformal(values, coverage)
-            classes.append(
-                ErrorClass(
-                    seen=seen, framework=framework, experts=experts, scale=scale, rows=len(values), low=low, high=high
-                )
-            )
-    return classes
+    left = list(runs)
+    for level in range(len(merged_upward(runs[0].of))):
+        by_class, rest = _by_class(runs, level), _by_class(left, level)
+        for key, of_class in by_class.items():
+            general = key[1] is None
+            enough = len(rest.get(key, ())) >= (FEWEST_LEFT if general else FEWEST_RUNS)
+            if enough or general:
+                classes.append(_error_class(key, rest[key] if enough else of_class, coverage))
+            if enough:
+                left = [run for run in left if merged_upward(run.of)[level] != key]
+    return sorted(classes, key=lambda each: str(each.key))
+
+
+def _by_class(runs: Iterable[LeftOutRun], level: int) -> dict[JobClass, list[LeftOutRun]]:
+    by_class: defaultdict[JobClass, list[LeftOutRun]] = defaultdict(list)
+    for run in runs:
+        by_class[merged_upward(run.of)[level]].append(run)
+    return by_class
+
+
+def _error_class(key: JobClass, runs: Sequence[LeftOutRun], coverage: float) -> ErrorClass:
+    seen, framework, experts, scale = key
+    low, high = conformal([run.ratio for run in runs], coverage)
+    return ErrorClass(seen=seen, framework=framework, experts=experts, scale=scale, rows=len(runs), low=low, high=high)
 
 
 def conformal(values: Sequence[float], coverage: float) -> tuple[float, float]:

@@ -16,7 +16,7 @@ from dovetail.plans.pipeline_schedule import GPIPE, ONE_F_ONE_B, Pipeline, Pipel
 from dovetail.plans.plan_batch import PlanBatch
 from dovetail.plans.skeletons import NAMES, PlanSkeletons, group_sizes
 from dovetail.plans.zero_stage import effective_zero_stage
-from dovetail.step.formulas import exposed, optimizer_seconds
+from dovetail.step.formulas import between_seconds, exposed, optimizer_seconds
 from dovetail.step.plan_columns import LayerColumns, PlanColumns, ProfileColumns
 from dovetail.step.plan_kernels import evaluate_plans
 from dovetail.step.plan_tables import Tables, numbers
@@ -70,7 +70,8 @@ class Batch:
         self._sending_s, self._delay_s = tables.transfers(skeletons, self._profiles.stream[self.profile])
         self._group = group_sizes(skeletons.stages, skeletons.microbatches, skeletons.chunks)
         self._tied_s = tables.tied_seconds(skeletons, self.profile, self._profiles)
-        self._between_s = float(tables.setting.alone.overheads.step_s)
+        added = tables.setting.alone.overheads
+        self._between_s = between_seconds(float(added.microbatch_s), float(added.step_s), skeletons.microbatches)
         #: codes of (profile, policy, state) whose collectives run in every micro-batch, sorted, and their layer rows
         self._sharded: tuple[Ints, Ints] = (np.zeros(0, np.int64), np.zeros(0, np.int64))
 
@@ -110,7 +111,7 @@ class Batch:
         """Skeletons under policies, partition and state open; layer rows of the leanest's bytes, and fixed seconds."""
         candidates = Candidates(skeleton, policy, np.zeros(len(skeleton), np.int64))
         row = self._position[skeleton] * len(self.tables.policies)
-        fixed = self._tied_s[skeleton].min(axis=1) + self._between_s
+        fixed = self._tied_s[skeleton].min(axis=1) + self._between_s[skeleton]
         return self._plans(candidates, row + policy), row + leanest, fixed
 
     def bound(self, candidates: Candidates, leanest: int | None, limit_s: float, *, listed: bool = True) -> Floats:
@@ -253,7 +254,7 @@ class Batch:
 
     def _fixed_s(self, candidates: Candidates) -> Floats:
         sharded = (self.tables.zero_stages()[candidates.state] == 3).astype(np.int64)
-        return self._tied_s[candidates.skeleton, sharded] + self._between_s
+        return self._tied_s[candidates.skeleton, sharded] + self._between_s[candidates.skeleton]
 
     def _plans(self, candidates: Candidates, layer: Ints, partition: Ints | None = None) -> PlanColumns:
         skeletons, skeleton = self.skeletons, candidates.skeleton

@@ -12,7 +12,7 @@ from dovetail.plans.skeletons import PlanSkeletons, group_sizes, plan_skeletons
 from dovetail.plans.space import Space
 from dovetail.plans.stage_degrees import StageDegrees
 from dovetail.plans.zero_stage import effective_zero_stage
-from dovetail.step.formulas import tensor_capacity
+from dovetail.step.formulas import between_seconds, tensor_capacity
 from dovetail.step.layer_tables import Setting
 from dovetail.step.plan_columns import LayerColumns, PlanColumns, ProfileColumns
 from dovetail.step.plan_tables import Tables
@@ -85,8 +85,8 @@ class DegreeBounds:
 
     def skeleton_bounds(self, skeletons: PlanSkeletons, limit_s: float) -> Floats:
         """Lower bounds of skeletons: asymptotic micro-batches, with the pipeline's fill and drain."""
-        n, classes = len(skeletons), self.parameters.shape[1]
-        between = float(self.setting.alone.overheads.step_s)
+        n, classes, added = len(skeletons), self.parameters.shape[1], self.setting.alone.overheads
+        between = between_seconds(float(added.microbatch_s), float(added.step_s), skeletons.microbatches)
         forward, backward = (part[skeletons.degrees] * skeletons.micro_batch[:, None] for part in self._layers)
         none, zero = np.zeros((n, classes)), np.zeros(n, np.int64)
         rows = np.arange(n)
@@ -126,6 +126,6 @@ class DegreeBounds:
             self.tables.partitions.chain(listed=False),
             self.tables.facts,
             self.setting.capacity_bytes,
-            np.full(n, (limit_s - between) * (1 + 2 * TOLERANCE)),
+            (limit_s - between) * (1 + 2 * TOLERANCE),
         )
         return bounds * (1 - TOLERANCE) + between

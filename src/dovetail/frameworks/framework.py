@@ -68,12 +68,14 @@ ALLOWANCES = (
     "host_s",
     "traffic",
     "exposed",
+    "microbatch_s",
     "step_s",
     "attention",
 )
 
 #: Of a framework whose file does not say them.
 NO_WORKSPACES = BytesAllowanceSpec(value=0, low=0, high=1e9, status="assumed", source="not counted")
+NOTHING_BETWEEN = AllowanceSpec(value=0, low=0, high=1, status="assumed", source="not counted")
 UNKNOWN_MEMORY_ERROR = AllowanceSpec(
     value=0.03, low=0.0, high=0.1, status="assumed", source="as of frameworks with measured runs"
 )
@@ -203,6 +205,8 @@ class Framework:
     """bytes vector kernels move, of what they would if every chain of them were one kernel"""
     exposed: Allowance
     """share of overlapped communication that costs time all the same: both share memory and cores"""
+    microbatch_s: Allowance
+    """seconds of every micro-batch outside the layers: its batch, masks, messages and loss"""
     step_s: Allowance
     """seconds of every step outside the layers: data, logging, synchronisation"""
     attention: Allowance
@@ -321,6 +325,7 @@ class FrameworkSpec(Spec):
     host_s: AllowanceSpec
     traffic: AllowanceSpec
     exposed: AllowanceSpec
+    microbatch_s: AllowanceSpec = NOTHING_BETWEEN
     step_s: AllowanceSpec
     attention: AllowanceSpec
     doubts: DoubtTexts = Field(default_factory=dict)

@@ -298,7 +298,7 @@ class ChainBuilder:
 
     def constant_s(self, breakdown: Mapping[str, float]) -> float:
         """What a step takes beside its pipeline and its layers' own seconds, whatever its partition."""
-        return sum(breakdown[name] for name in ("tied embeddings", "between steps"))
+        return sum(breakdown[name] for name in ("tied embeddings", "between micro-batches", "between steps"))
 
     def placed(self, placement: LayerPartition) -> Plan:
         """The plan that a partition means."""

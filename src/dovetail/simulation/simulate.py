@@ -23,6 +23,7 @@ from dovetail.simulation.step_tasks import StepParts, StepTasks, step_tasks
 from dovetail.simulation.task_graph import Timeline, run
 from dovetail.step.evaluate import ProfiledJob, Step, profiled_job, step_from
 from dovetail.step.facts import plan_facts
+from dovetail.step.formulas import between_seconds
 from dovetail.step.stages import layer_variants
 from dovetail.step.times import tied_times, tier_at
 
@@ -87,7 +88,7 @@ def simulate(
 
 def tasks_of(plan: Plan, job: Job, profiled: ProfiledJob, step: Step, *, exact: bool = False) -> StepTasks:
     """The tasks of a step whose costs are known."""
-    facts, cluster = profiled.facts, profiled.cluster
+    facts, cluster, added = profiled.facts, profiled.cluster, profiled.facts.overheads
     arrangement = arrange(plan, job.graph(), cluster)
     chips = Chips.of(plan, cluster, arrangement, profiled.efficiencies, exact=exact)
     variants = layer_variants(job.graph(), plan, step.contents, profiled.damage.by_stage)
@@ -100,7 +101,7 @@ def tasks_of(plan: Plan, job: Job, profiled: ProfiledJob, step: Step, *, exact: 
         sending=not facts.overlaps.transfers,
         tied=_tied(plan, profiled, step, chips),
         optimizer_s=step.ends.update_s,
-        between_s=float(facts.overheads.step_s),
+        between_s=float(between_seconds(added.microbatch_s, added.step_s, plan.num_microbatches)),
         store=step.wafer.store,
         loans=step.wafer.loans,
     )

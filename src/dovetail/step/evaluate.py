@@ -30,7 +30,7 @@ from dovetail.step.end_of_step import EndOfStep, end_of_step
 from dovetail.step.energy import step_energy
 from dovetail.step.evaluation import Evaluation
 from dovetail.step.facts import FrameworkFacts, plan_facts
-from dovetail.step.formulas import allocator_bytes
+from dovetail.step.formulas import allocator_bytes, between_seconds
 from dovetail.step.loans import lent_bytes, lent_of_microbatch, loan_seconds
 from dovetail.step.memory import MemoryTables, loss_bytes, one_run
 from dovetail.step.offload import host_bytes, update_rates, with_host
@@ -232,6 +232,7 @@ def step_from(plan: Plan, job: ProfiledJob) -> Step:
         "optimizer": update,
         OFFLOAD: parts.get(OFFLOAD, np.zeros(())) + offload,
         "store": np.maximum(wafer.store.overlapped_s - pipelined, 0.0) + wafer.store.end_s,
+        "between micro-batches": between_seconds(facts.overheads.microbatch_s, 0.0, plan.num_microbatches),
         "between steps": facts.overheads.step_s,
     }
     if not plan.wafer:

@@ -34,7 +34,8 @@ class Overheads:
     traffic: Floats
     #: part of overlapped communication that costs time all the same
     exposed: Floats
-    #: seconds of every step outside the layers
+    #: seconds of every micro-batch, and of every step, outside the layers
+    microbatch_s: Floats
     step_s: Floats
     #: what attention kernels reach of the best for the chip
     attention: Floats

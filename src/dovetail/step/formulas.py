@@ -90,6 +90,11 @@ def offload_seconds(home: Number, rates: UpdateRates, budget: Number, microbatch
     return home * rates.up_s + runs * exposed(home * rates.down_s, 1.0, budget)
 
 
+def between_seconds(microbatch_s: Number, step_s: Number, microbatches: Number) -> Number:
+    """What a step takes outside its layers: every micro-batch, and the step itself."""
+    return microbatches * microbatch_s + step_s
+
+
 @dataclass(frozen=True, slots=True)
 class Formula:
     """A formula of the step, the one function that has it, and the parts of the program whose figures it decides."""
@@ -146,6 +151,11 @@ FORMULAS = (
         "optimizer of the end of step",
         "dovetail.step.formulas:optimizer_seconds",
         ("evaluate", "search", "partition", "bounds", "mapping", "simulation"),
+    ),
+    Formula(
+        "micro-batches and steps outside the layers",
+        "dovetail.step.formulas:between_seconds",
+        ("evaluate", "search", "bounds", "simulation"),
     ),
     Formula(
         "tied weights of the end of step",

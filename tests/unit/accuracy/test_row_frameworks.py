@@ -15,8 +15,11 @@ from dovetail.accuracy.row_framework import (
     framework_of,
     overlap_fields,
 )
+from dovetail.accuracy.rows import MeasuredRun
 from dovetail.accuracy.table import TableRow
 from dovetail.frameworks import Framework
+from dovetail.graph import DerivedSize
+from dovetail.graph.routing import EXPERT_TOKENS
 
 
 def row(framework: str, **cells: str) -> TableRow:
@@ -176,3 +179,26 @@ def test_what_notes_say_of_the_network_goes_before_the_column(tmp_path, notes, c
     found = run(tmp_path, notes=notes, inter_node_gbps_per_node=column)
     assert found.task.cluster.tiers[1].bytes_per_s == pytest.approx(bytes_per_s)
     assert found.task.cluster.tiers[0].bytes_per_s == pytest.approx(300e9)
+
+
+def test_an_expert_is_sharded_as_notes_say(tmp_path):
+    whole, sharded = (run(tmp_path, **MIXTURE, ep="2", notes=notes) for notes in ("", "expert tensor parallel 2"))
+    assert whole.task.plan.expert_tensor_parallel == 1
+    assert sharded.task.plan.expert_tensor_parallel == 2
+
+
+def loads(found: MeasuredRun) -> set[float | None]:
+    tokens = [layer.sizes.get(EXPERT_TOKENS) for layer in found.task.job.graph().layers.values()]
+    return {each.imbalance for each in tokens if isinstance(each, DerivedSize)}
+
+
+def test_recipes_that_drop_tokens_load_experts_evenly(tmp_path):
+    recipe = MIXTURE | {"model": "Grok-1 314B", "tp": "4", "dp": "2", "ep": "2"}
+    dropped = run(tmp_path, **recipe, framework="NeMo (DGX Cloud benchmarking v24.11.1)")
+    assert loads(dropped) == {1.0}
+    assert dropped.task.plan.dispatcher == "alltoall"
+    assert dropped.task.plan.expert_tensor_parallel == 4
+    assert "the loads of experts are assumed" not in dropped.assumptions
+    other = run(tmp_path, **recipe, framework="Megatron-LM")
+    assert loads(other) == {None}
+    assert other.task.plan.dispatcher is None

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from dovetail.accuracy.step_error_fit import FEWEST_RUNS, LeftOutRun, conformal, covered, fit_step_errors
+from dovetail.accuracy.step_error_fit import FEWEST_LEFT, FEWEST_RUNS, LeftOutRun, conformal, covered, fit_step_errors
 from dovetail.cost.step_errors import errors_of_class, merged_upward, shipped_errors
 
 DENSE = ("fitted", "megatron", False, "cluster")
 MIXED = ("fitted", "megatron", True, "large")
+SCALES = ("cluster", "large")
 
 
 def drawn(of, spread, count, seed):
@@ -28,10 +29,18 @@ def test_small_classes_take_the_quantiles_of_the_class_they_are_part_of():
     assert DENSE in {each.key for each in classes}
     assert MIXED not in {each.key for each in classes}
     counts = covered(classes, runs)
-    assert counts.keys() == {DENSE, ("fitted", "megatron", None, None)}
+    assert counts.keys() == {DENSE, ("fitted", None, None, None)}
     inside, count = counts[DENSE]
     assert count == 200
     assert inside / count == pytest.approx(0.9, abs=0.02)
+
+
+def test_small_classes_together_have_quantiles_of_their_own():
+    wide = [drawn(("fitted", "megatron", True, scale), 0.3, FEWEST_RUNS - 1, seed) for seed, scale in enumerate(SCALES)]
+    runs = [*drawn(DENSE, 0.05, 200, 9), *(run for small in wide for run in small)]
+    inside, count = covered(fit_step_errors(runs), runs)["fitted", "megatron", True, None]
+    assert count == 2 * (FEWEST_RUNS - 1)
+    assert inside / count == pytest.approx(0.92, abs=0.03)
 
 
 def test_runs_that_all_took_longer_leave_the_prediction_in_its_interval():
@@ -43,7 +52,7 @@ def test_every_job_has_a_class():
     (everything,) = [each for each in shipped_errors().classes if each.key == (None, None, None, None)]
     assert errors_of_class(("transfer", "unheard-of", True, "node")).rows <= everything.rows
     for each in shipped_errors().classes:
-        assert each.rows >= FEWEST_RUNS
+        assert each.rows >= (FEWEST_RUNS if each.framework else FEWEST_LEFT)
         assert each.low <= 1 <= each.high
         assert errors_of_class(each.key) == each
         assert merged_upward(each.key)[-1] == everything.key

@@ -11,7 +11,7 @@ import pytest
 import dovetail as dt
 from dovetail.cost.calibration import calibration, shipped
 from dovetail.cost.recorded_score import scoreboard_record
-from dovetail.cost.step_errors import shipped_errors
+from dovetail.cost.step_errors import errors_of_class, shipped_errors
 from dovetail.explanation.explain import explain
 from dovetail.explanation.interval import prediction_interval
 from dovetail.plans.words import plan_words
@@ -64,11 +64,8 @@ def test_json_takes_it(answer, found):
 
 
 def test_the_interval_is_that_of_runs_alike(answer, found):
-    (alike,) = [
-        each
-        for each in shipped_errors().classes
-        if each.key == ("fitted", answer.framework.name, False, "node" if answer.cluster.chips <= 8 else "cluster")
-    ] or [each for each in shipped_errors().classes if each.key == ("fitted", answer.framework.name, False, None)]
+    scale = "node" if answer.cluster.chips <= 8 else "cluster"
+    alike = errors_of_class(("fitted", answer.framework.name, False, scale))
     assert found.interval.runs == alike.rows
     ends = (found.interval.low_s / answer.step_time_s, found.interval.high_s / answer.step_time_s)
     assert ends == pytest.approx((alike.low, alike.high))

@@ -8,8 +8,8 @@ def point(step_time, tokens_per_joule, area):
 
 
 def test_figures_within_the_error_of_ratios_are_not_distinguishable():
-    points = compared_points([point(1.0, 5.0, 800.0), point(1.1, 8.0, 700.0), point(1.5, 9.9, 699.0)])
-    # nine in ten ratios are predicted within 17.4 %, areas exactly
+    points = compared_points([point(1.0, 5.0, 800.0), point(1.1, 7.5, 700.0), point(1.5, 9.9, 699.0)])
+    # nine in ten ratios are predicted within 20 %, areas exactly
     assert [each["distinguishable"] for each in points] == [
         {"step_time": False, "tokens_per_joule": True, "area": True},
         {"step_time": False, "tokens_per_joule": True, "area": True},

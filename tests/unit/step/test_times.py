@@ -122,7 +122,7 @@ def test_a_tiny_model_waits_for_the_host_and_an_ideal_one_does_not():
     assert task.framework.host_s.value > 1e-5
     result = evaluate(task.plan, task.job, task.cluster, task.framework)
     waits = result.breakdown["waiting for the host"]
-    assert waits > 0.5 * result.step_time_s
+    assert waits > 0.5 * (result.step_time_s - result.breakdown["between micro-batches"])
     quick = replace(task.framework, host_s=replace(task.framework.host_s, value=0.0))
     without = evaluate(task.plan, task.job, task.cluster, quick).breakdown
     assert without["waiting for the host"] == 0
@@ -248,3 +248,16 @@ def test_what_a_framework_does_not_overlap_has_no_room():
     assert reduced("interleaved", 4, 8, 2, none) == (200, 100)
     half = Overlaps(gradient_reduction=0.01, updated_weights=0.02)
     assert reduced("interleaved", 4, 8, 2, half) == pytest.approx((198, 98))
+
+
+@pytest.mark.parametrize("micro_batch", [1, 2, 4, 8])
+def test_every_micro_batch_takes_its_seconds_outside_the_layers(micro_batch):
+    task = task_for(TINY, plan={"micro_batch": micro_batch})
+    known = replace(task.framework.microbatch_s, value=0.25)
+    without, waits = (
+        evaluate(task.plan, task.job, task.cluster, replace(task.framework, microbatch_s=replace(known, value=seconds)))
+        for seconds in (0.0, 0.25)
+    )
+    between = 0.25 * 8 / micro_batch
+    assert waits.breakdown["between micro-batches"] == pytest.approx(between)
+    assert waits.step_time_s == pytest.approx(without.step_time_s + between)

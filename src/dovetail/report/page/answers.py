@@ -27,7 +27,7 @@ from dovetail.units import (
 )
 
 #: Parts of a step in which a chip neither computes nor sends.
-WAITING = ("pipeline bubble", "waiting for the host", "between steps")
+WAITING = ("pipeline bubble", "waiting for the host", "between micro-batches", "between steps")
 #: Stages that a chart shows; of more, each second, third, ...
 MOST_STAGES = 32
 GIB = 2.0**30
