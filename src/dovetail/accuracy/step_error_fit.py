@@ -101,7 +101,7 @@ def write_step_errors(path: Path, classes: Sequence[ErrorClass]) -> None:
     """Writes them for `cost.step_errors`."""
     lines = [
         "# Quantiles of measured over predicted step time by class of job, of runs predicted without their family.",
-        "# Written by accuracy.regenerate; classes of fewer than 50 runs take those of the class they are part of.",
+        "# Written by accuracy.regenerate; classes of fewer than 50 runs are taken together.",
         f"coverage: {COVERAGE}",
         "classes:",
     ]
