@@ -13,6 +13,8 @@ QUICK = {
     "plan": ("narrow-interleaved", "narrow-zero3", "narrow-context", "fsdp-gpt3-1.3b-8", "megatron-2022-gpt3-13b"),
     "explore": ("two-jobs",),
 }
+#: It does not fit and recomputes by block: each of a thousand changes is evaluated by itself, which takes a minute.
+SLOW = ("ideal-02-deepseek-v3",)
 MAX_BYTES = 1_500_000
 
 
@@ -24,7 +26,13 @@ def check(comparison: Comparison, cases: int) -> None:
 
 @pytest.mark.parametrize("kind", ["estimate", "place", "simulate"])
 def test_answers_are_the_frozen_ones(kind):
-    check(compare(kind), len(frozen(kind)))
+    check(compare(kind, skipped=SLOW), len(frozen(kind).keys() - SLOW))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLOW)
+def test_slow_estimates_are_the_frozen_ones(name):
+    check(compare("estimate", name), 1)
 
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in QUICK.items() for name in names])

@@ -7,11 +7,14 @@ import json
 import re
 from importlib.resources import files
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
 
 from dovetail.accuracy import left_out_predictions, predict, read_runs, score
+from dovetail.accuracy.predict import Prediction
+from dovetail.accuracy.ranking import plan_groups, regret
 from dovetail.accuracy.rows import NEEDED, OPTIONAL, USABLE
 from dovetail.cli import main
 from dovetail.cost.recorded_score import scoreboard_record
@@ -101,6 +104,19 @@ def test_the_tie_margin_is_what_was_measured(answer):
     assert measured["left_out_median_ape"] == pytest.approx(RATIO_ERROR, abs=TOLERANCE)
     assert (measured["groups"], measured["pairs"]) == (48, 315)
     assert answer["tie_margin"]["margin"] == TIE_MARGIN == min(RATIO_ERROR, 0.03)
+
+
+def test_plans_are_chosen_alike_from_8_to_1024_chips():
+    if not all(path.exists() for path in COLLECTED):
+        pytest.skip(ABSENT)
+    runs = [run for run in read_runs(*COLLECTED).runs if run.id.startswith("internevo-7b-")]
+    assert {8, 1024} <= {run.task.cluster.chips for run in runs}
+    regrets = [
+        regret(group) for group in plan_groups((each for each in predict(runs) if isinstance(each, Prediction)), 2)
+    ]
+    assert len(regrets) == 11
+    assert fmean(regrets) < 0.01
+    assert max(regrets) < 0.05
 
 
 @pytest.mark.slow

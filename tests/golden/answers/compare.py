@@ -15,7 +15,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -259,12 +259,12 @@ def unit_of(path: str) -> str:
 # --- command -------------------------------------------------------------------------------------------------------
 
 
-def compare(kind: str, match: str = "") -> Comparison:
-    """Asks all questions of a kind again."""
+def compare(kind: str, match: str = "", skipped: Collection[str] = ()) -> Comparison:
+    """Asks all questions of a kind again, but those skipped."""
     before, corrections = frozen(kind), json.loads((HERE / "corrected.json").read_text(encoding="utf-8"))
     comparison = Comparison()
     for question in questions(kind):
-        if match in question["id"]:
+        if match in question["id"] and question["id"] not in skipped:
             start = time.process_time()
             record = ask(kind, question)
             comparison.cpu_s += time.process_time() - start
