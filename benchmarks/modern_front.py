@@ -39,16 +39,16 @@ def print_table(points: Sequence[dict[str, Any]]) -> None:
         (job,) = point["jobs"].values()
         plan = job["plan"]
         words = f"TP{plan['tensor_parallel']} PP{plan['pipeline_parallel']} DP{plan['data_parallel']}"
-        words += f" b{plan['micro_batch']} z{plan['zero_stage']}"
-        words += ", sequence parallel" if plan["sequence_parallel"] else ""
-        words += f", recompute {plan['recompute']}"
+        words += f" MBS{plan['micro_batch']} ZeRO-{plan['zero_stage']}"
+        words += ", SP" if plan["sequence_parallel"] else ""
+        words += f", recompute {plan['recompute']}" if plan["recompute"] != "none" else ""
         cells = [
             f"{figures[STEP]:.2f}",
             f"{figures[JOULE]:.2f}",
             f"{figures[DOLLAR] / 1e6:.2f}",
             f"{chip['tensor_cores']:.0f}",
-            f"{chip['rows']:.0f} x {chip['cols']:.0f}",
-            f"2 x {chip['vector_lanes']:.0f}",
+            f"{chip['rows']:.0f} × {chip['cols']:.0f}",
+            f"2 × {chip['vector_lanes']:.0f}",
             f"{chip['shared_sram_bytes'] / 2**20:.0f}",
             f"{chip['hbm_stacks']:.0f}",
             f"{chip['link_ports']:.0f}",
