@@ -304,11 +304,13 @@ def _memory(plan: Plan, step: Step, facts: FrameworkFacts) -> tuple[dict[str, di
         activations = on_die_activations(tables.layers.saved[0], tables.counts(*step.stages))
     elif plan.wafer is not None and plan.wafer.loans:
         activations = activations + step.wafer.lent_bytes
-    by_stage = tables.by_phase(step.stages, facts.stored_bytes, zero_stage, activations, one_run(plan))
+    # sizes as searches have them, so that both take the same moment of a phase for the fullest
+    by_stage = tables.by_phase(step.stages, facts.parameter_bytes, zero_stage, activations, one_run(plan))
     for parts in (parts for phases in by_stage for parts in phases.values()):
         if zero_stage < 3:
             del parts["gathered weights"]
         of_layers = sum(size for name, size in parts.items() if name not in STATE)
+        parts |= {name: size * (1 + facts.allocator_overhead) for name, size in parts.items() if name in STATE}
         parts["allocator"] = float(allocator_bytes(of_layers, facts.allocator_overhead))
         parts["workspaces"] = facts.workspace_bytes
         parts["context"] = facts.context_bytes - facts.workspace_bytes

@@ -15,9 +15,8 @@ from dovetail.launch.starting.nodes import (
 
 def slurm(launch: NodeLaunch) -> tuple[str, str]:
     """The batch file; `srun` runs a shell function on every node."""
-    name = f"{launch.target}.sbatch"
     usage = [
-        f"Submit it in the folder of the program, which all nodes share: sbatch {name}",
+        "Submit this file with sbatch, in the folder of the program, which all nodes share.",
         "The job gets the variables below, and its Python, from the shell that submits it.",
     ]
     asked = {
@@ -48,7 +47,7 @@ def slurm(launch: NodeLaunch) -> tuple[str, str]:
         "export -f run_node",
         "srun --kill-on-bad-exit=1 --cpu-bind=none bash -c run_node",
     ]
-    return name, "\n".join(lines) + "\n"
+    return f"{launch.target}.sbatch", "\n".join(lines) + "\n"
 
 
 def _options(launch: NodeLaunch) -> list[str]:
