@@ -116,9 +116,26 @@ class Batch:
 
     def bound(self, candidates: Candidates, leanest: int | None, limit_s: float, *, listed: bool = True) -> Floats:
         """The same for candidates, whose state is fixed: the end of the step is spread evenly over the stages."""
-        self._work_with(candidates)
+        listed = listed and leanest is None
+        bounds = self._physical(candidates)
+        below = np.nonzero(bounds < limit_s)[0]
+        taken = candidates.take(below)
+        # layers at least as fast as with the collectives of sharded states, which few candidates need
+        bounds[below] = self._bound(taken, self._menu_rows(taken), bounds[below], leanest, limit_s, listed=listed)
+        below = np.nonzero((bounds < limit_s) & self.tables.sharded_work()[candidates.state])[0]
+        taken = candidates.take(below)
+        self._work_with(taken)
+        bounds[below] = self._bound(taken, self._rows(taken), bounds[below], leanest, limit_s, listed=listed)
+        return bounds
+
+    def _bound(
+        self, candidates: Candidates, rows: Ints, known_s: Floats, leanest: int | None, limit_s: float, *, listed: bool
+    ) -> Floats:
+        """The larger of what is known and a bound with some layer rows."""
+        if not len(candidates):
+            return known_s
         tables, states = self.tables, self.tables.state_arrays()
-        plans = self._plans(candidates, self._rows(candidates))
+        plans = self._plans(candidates, rows)
         memory = plans.layer
         if leanest is not None:
             memory = self._position[candidates.skeleton] * len(tables.policies) + leanest
@@ -128,16 +145,13 @@ class Batch:
         # however much work could hide them
         once = exposed(states.reduction_s[candidates.state], reduction[:, None], np.inf)
         once += exposed(states.gathering_s[candidates.state], gathering[:, None], np.inf)
-        rows, update = candidates.state, tables.facts.update
-        once += optimizer_seconds(states.updated[rows], update, states.vectors[rows], states.flops[rows])
+        of, update = candidates.state, tables.facts.update
+        once += optimizer_seconds(states.updated[of], update, states.vectors[of], states.flops[of])
         after = (once * counts).sum(axis=1) / plans.stages
         fixed = after * (1 - TOLERANCE) + self._fixed_s(candidates)
         state = self._state_bytes(plans)
-        bounds = (
-            self._lower_bound(plans, memory, state, self._layers, limit_s - fixed, listed=listed and leanest is None)
-            + fixed
-        )
-        return np.maximum(bounds, self._physical(candidates))
+        bounds = self._lower_bound(plans, memory, state, self._layers, limit_s - fixed, listed=listed) + fixed
+        return np.maximum(bounds, known_s)
 
     def _physical(self, candidates: Candidates) -> Floats:
         """The hardware bound (L0), which is the tighter one where only the network counts."""
@@ -278,9 +292,13 @@ class Batch:
             delay_s=self._delay_s[skeleton],
         )
 
+    def _menu_rows(self, candidates: Candidates) -> Ints:
+        """Layer rows of candidates without what their states add to every micro-batch."""
+        return self._position[candidates.skeleton] * len(self.tables.policies) + candidates.policy
+
     def _rows(self, candidates: Candidates) -> Ints:
         """Layer rows of candidates."""
-        rows = self._position[candidates.skeleton] * len(self.tables.policies) + candidates.policy
+        rows = self._menu_rows(candidates)
         sharded = self.tables.sharded_work()[candidates.state]
         if sharded.any():
             codes, places = self._sharded
@@ -288,8 +306,7 @@ class Batch:
         return rows
 
     def _codes(self, candidates: Candidates) -> Ints:
-        row = self._position[candidates.skeleton] * len(self.tables.policies) + candidates.policy
-        return row * 2**32 + candidates.state
+        return self._menu_rows(candidates) * 2**32 + candidates.state
 
     def _work_with(self, candidates: Candidates) -> None:
         """Adds layer rows for states whose collectives run in every micro-batch."""

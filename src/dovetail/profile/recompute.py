@@ -55,17 +55,18 @@ class Recompute:
             self, saved_bytes=0.0 * self.saved_bytes, working_bytes=working, offloaded_bytes=self.saved_bytes
         )
 
-    def mixed(self, other: Recompute, share: float) -> Recompute:
+    def mixed(self, other: Recompute, share: Floats | float) -> Recompute:
         """The mean layer where a share of the layers does this and the rest the other."""
-        if share == 1:
-            return self
+        whole = np.asarray(share) == 1
         mine, others = self.added_collective_s, other.added_collective_s
         none = np.zeros(())
         return Recompute(
             saved_bytes=share * self.saved_bytes + (1 - share) * other.saved_bytes,
             added_s=share * self.added_s + (1 - share) * other.added_s,
-            workspace_bytes=np.maximum(self.workspace_bytes, other.workspace_bytes),
-            working_bytes=np.maximum(self.working_bytes, other.working_bytes),
+            workspace_bytes=np.where(
+                whole, self.workspace_bytes, np.maximum(self.workspace_bytes, other.workspace_bytes)
+            ),
+            working_bytes=np.where(whole, self.working_bytes, np.maximum(self.working_bytes, other.working_bytes)),
             added_kernels=share * self.added_kernels + (1 - share) * other.added_kernels,
             added_collective_s={
                 name: share * mine.get(name, none) + (1 - share) * others.get(name, none)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import cast
 
 import numpy as np
 
@@ -24,9 +26,17 @@ from dovetail.profile.modules import MODULES
 from dovetail.step.capacity import memory_limit
 from dovetail.step.evaluate import is_block, units_of
 from dovetail.step.facts import FrameworkFacts, facts_of
+from dovetail.step.layer_rows import recompute_array, recomputed, shaped_overlaps, timed, work_array
 from dovetail.step.offload import with_host
+from dovetail.step.plan_columns import LayerColumns
 from dovetail.step.profiles import Arrangements, Pricing, pricing_of, profile_job
-from dovetail.step.times import Overlaps, layer_times
+from dovetail.step.times import Overlaps
+
+#: Numbers of a column that are timed together: few enough for the caches of a core.
+TIMED_TOGETHER = 2**16
+#: Where what profiles have alike stands beside their classes, and beside policies and classes.
+_A_CLASS = np.s_[:, None]
+_A_POLICY_AND_CLASS = np.s_[:, None, None]
 
 #: What blocks recompute, and the share of the blocks it holds for.
 RecomputePolicy = tuple[Choice, float]
@@ -152,32 +162,6 @@ def _facts(
     return facts.at_least(schedule=schedule, stages=stages)
 
 
-@dataclass(frozen=True, slots=True)
-class ChoiceTimes:
-    """Layers under every recompute policy: arrays of profiles × policies × classes."""
-
-    forward_s: Floats
-    input_gradient_s: Floats
-    weight_gradient_s: Floats
-    saved_bytes: Floats
-    working_bytes: Floats
-    offloaded_bytes: Floats
-
-    def arrays(self) -> tuple[Floats, ...]:
-        """The columns in order."""
-        return tuple(getattr(self, name) for name in self.__slots__)
-
-
-@dataclass(frozen=True, slots=True)
-class ShardingWork:
-    """What states add to every micro-batch, by kind of group: states × classes; and the kernels launched for it."""
-
-    forward_s: Mapping[str, Floats]
-    backward_s: Mapping[str, Floats]
-    forward_kernels: Floats
-    backward_kernels: Floats
-
-
 class LayerTable:
     """Profiles of stage degrees along the same axes with their micro-batches, made together.
 
@@ -199,7 +183,7 @@ class LayerTable:
             [setting.switches(each.plan, 1).tensor_parallel for each in degrees], np.bool_
         )[rows]
         self._experts_overlap = experts_overlap
-        self._hidden: dict[bool, Overlaps] = {}
+        self._hidden: dict[tuple[int, bool], Overlaps] = {}
         replicas = [each.min_replicas for each in degrees]
         arranged = Arrangements.of([each.arranged for each in degrees], replicas).taken(rows, micro_batches)
         self.profiles = profile_job(
@@ -211,7 +195,7 @@ class LayerTable:
         )
         self.num_profiles = len(rows)
         self._cache: dict[tuple[str, Choice, Saving], Recompute] = {}
-        self._times: dict[tuple[str, Choice, float, bool], tuple[Floats, ...]] = {}
+        self._stacked: dict[tuple[Choice, bool], Floats] = {}
 
     def column(self, field: str) -> Floats:
         """A field of the profiles: profiles × classes."""
@@ -230,14 +214,26 @@ class LayerTable:
     def _layers(self) -> list[LayerProfile]:
         return [self.profiles.layers[name] for name in self.setting.classes]
 
-    def _recompute_of(self, name: str, choice: Choice, share: float, *, sharded: bool = False) -> Recompute:
-        """What a class saves where a share of its blocks makes a choice; embedding and head recompute nothing."""
-        layer, facts = self.setting.graph.layers[name], self.setting.alone
-        if not is_block(layer):
-            return self._policy_recompute(name, "none", facts.saves(sharded=sharded, narrow=False))
-        saving = facts.saves(sharded=sharded)
-        recomputed = self._policy_recompute(name, _effect(layer, choice), saving)
-        return recomputed if share == 1 else recomputed.mixed(self._policy_recompute(name, "none", saving), share)
+    @cached_property
+    def work(self) -> Floats:
+        """What layers do in every micro-batch (`work_array`)."""
+        return work_array(self._layers, self.num_profiles)
+
+    def recompute(self, choice: Choice, *, sharded: bool = False) -> Floats:
+        """What layers save and recompute where all blocks make a choice (`recompute_array`); others recompute nothing.
+
+        Several choices are the same to a class without the modules they differ in.
+        """
+        key = (choice, sharded)
+        if key not in self._stacked:
+            facts, parts = self.setting.alone, list[Recompute]()
+            for name in self.setting.classes:
+                layer = self.setting.graph.layers[name]
+                block = is_block(layer)
+                saving = facts.saves(sharded=sharded) if block else facts.saves(sharded=sharded, narrow=False)
+                parts.append(self._policy_recompute(name, _effect(layer, choice) if block else "none", saving))
+            self._stacked[key] = recompute_array(parts, self.num_profiles)
+        return self._stacked[key]
 
     def _policy_recompute(self, name: str, choice: Choice, saving: Saving) -> Recompute:
         key = (name, choice, saving)
@@ -246,73 +242,53 @@ class LayerTable:
             self._cache[key] = recompute(layer, self.profiles.layers[name], named, saving)
         return self._cache[key]
 
-    def fastest(self) -> ChoiceTimes:
+    def fastest(self) -> LayerColumns:
         """Seconds and bytes of blocks that recompute nothing, had activations no way to go: no policy is faster."""
-        if "activations" not in self.setting.alone.offload:
-            return self.choice_times([("none", 1.0)])
-        hidden = replace(self._overlaps(recompute_allows(self.setting.framework, "none")), offload_s_per_byte=0.0)
-        columns = [self._timed(name, "none", 1.0, hidden) for name in self.setting.classes]
-        return ChoiceTimes(*(np.stack(parts, axis=1)[:, None] for parts in zip(*columns, strict=True)))
+        overlaps = self.overlaps(1, allowed=recompute_allows(self.setting.framework, "none"))
+        hidden = replace(shaped_overlaps(overlaps, _A_CLASS), offload_s_per_byte=0.0)
+        return timed(self.work, recomputed(self.recompute("none")), hidden, self.setting.alone.overheads.host_s)
 
-    def choice_times(self, policies: Sequence[RecomputePolicy]) -> ChoiceTimes:
-        """Seconds and bytes under every policy."""
-        by_policy = [self._policy_times(choice, share) for choice, share in policies]
-        return ChoiceTimes(*(np.stack(parts, axis=1) for parts in zip(*by_policy, strict=True)))
+    def least(self) -> LayerColumns:
+        """Seconds of blocks that recompute nothing, bytes of blocks that save only their input."""
+        none, full = self.fastest(), recomputed(self.recompute("full"))
+        return LayerColumns(*none[:3], *(np.minimum(*pair) for pair in zip(full.bytes(), none[3:], strict=True)))
 
-    def _policy_times(self, choice: Choice, share: float) -> list[Floats]:
-        columns: list[tuple[Floats, ...]] = []
-        allowed = recompute_allows(self.setting.framework, choice)
-        for name in self.setting.classes:
-            layer = self.setting.graph.layers[name]
-            # several choices are the same to a class without the modules they differ in
-            seen, part = (_effect(layer, choice), share) if is_block(layer) else ("none", 1.0)
-            key = (name, seen, part, allowed)
-            if key not in self._times:
-                self._times[key] = self._class_times(*key)
-            columns.append(self._times[key])
-        return [np.stack(parts, axis=1) for parts in zip(*columns, strict=True)]
+    def choice_times(self, policies: Sequence[RecomputePolicy]) -> LayerColumns:
+        """Seconds and bytes under every policy: profiles × policies × classes."""
+        shape = (self.num_profiles, len(policies), len(self.setting.classes))
+        columns = LayerColumns(*(np.empty(shape) for _ in LayerColumns._fields))
+        allowed = np.array([recompute_allows(self.setting.framework, choice) for choice, _ in policies], np.bool_)
+        size = max(1, TIMED_TOGETHER // (shape[0] * shape[2]))
+        for permitted in (False, True):
+            (some,) = np.nonzero(allowed == permitted)
+            for start in range(0, len(some), size):
+                part = some[start : start + size]
+                chosen = [policies[number] for number in cast("list[int]", part.tolist())]
+                times = self._policy_times(chosen, allowed=permitted)
+                for column, values in zip(columns, times, strict=True):
+                    column[:, part] = values
+        return columns
 
-    def _class_times(self, name: str, choice: Choice, share: float, allowed: bool) -> tuple[Floats, ...]:
-        return self._timed(name, choice, share, self._overlaps(allowed))
+    def _policy_times(self, policies: Sequence[RecomputePolicy], *, allowed: bool) -> LayerColumns:
+        made = np.stack([self.recompute(choice) for choice, _ in policies], axis=2)
+        shares = block_shares(np.array([share for _, share in policies]), self.blocks)
+        mixed = recomputed(made).mixed(recomputed(self.recompute("none")[:, :, None]), shares)
+        overlaps = shaped_overlaps(self.overlaps(1, allowed=allowed), _A_POLICY_AND_CLASS)
+        return timed(self.work[:, :, None], mixed, overlaps, self.setting.alone.overheads.host_s)
 
-    def _timed(self, name: str, choice: Choice, share: float, overlaps: Overlaps) -> tuple[Floats, ...]:
-        recomputed = self._recompute_of(name, choice, share)
-        times = layer_times(self.profiles.layers[name], recomputed, overlaps, self.setting.alone.overheads.host_s)
-        parts = (times.forward_s, times.input_gradient_s, times.weight_gradient_s)
-        return tuple(self._wide(part) for part in (*parts, *recomputed.bytes()))
+    @property
+    def blocks(self) -> Bools:
+        """Which classes are blocks."""
+        return np.array([is_block(self.setting.graph.layers[name]) for name in self.setting.classes], np.bool_)
 
-    def sharded_policy(
-        self, choice: Choice, share: float, rows: Ints, work: ShardingWork, states: Ints, stages: int
-    ) -> list[Floats]:
-        """The same for some profiles, each under a state whose collectives run in every micro-batch."""
-        allowed = recompute_allows(self.setting.framework, choice)
-        facts, overlaps = self.setting.facts(stages), self._overlaps_of(allowed, stages, rows)
-        columns: list[list[Floats]] = []
-        for number, (name, profile) in enumerate(zip(self.setting.classes, self._layers, strict=True)):
-            recomputed = self._recompute_of(name, choice, share, sharded=True)
-            recomputed = _taken_recompute(recomputed, rows, self.num_profiles)
-            if choice == "full" and not facts.saving.stops_early and is_block(self.setting.graph.layers[name]):
-                # a full recompute launches the gathering of its weights too
-                launches = share * work.forward_kernels[states, number]
-                recomputed = replace(recomputed, added_kernels=recomputed.added_kernels + launches)
-            taken = _taken_profile(profile, rows, self.num_profiles, work, states, number)
-            times = layer_times(taken, recomputed, overlaps, facts.overheads.host_s)
-            parts = (times.forward_s, times.input_gradient_s, times.weight_gradient_s)
-            columns.append([np.broadcast_to(part, len(rows)) for part in (*parts, *recomputed.bytes())])
-        return [np.stack(parts, axis=1) for parts in zip(*columns, strict=True)]
-
-    def _overlaps(self, allowed: bool) -> Overlaps:
-        """What is hidden in every profile of one stage, where tokens to experts may overlap or not."""
-        if allowed not in self._hidden:
-            self._hidden[allowed] = self._overlaps_of(allowed, 1, np.arange(self.num_profiles))
-        return self._hidden[allowed]
-
-    def _overlaps_of(self, allowed: bool, stages: int, rows: Ints) -> Overlaps:
-        """The same for some profiles and so many stages."""
-        tensor = _one_or_all(self._tensor_overlaps[rows])
-        experts = _one_or_all(self._experts_overlap[rows] & allowed)
-        on = replace(self._switches[min(stages, 2)], tensor_parallel=tensor, expert_parallel=experts)
-        return self.setting.overlaps(stages, on)
+    def overlaps(self, stages: int, *, allowed: bool) -> Overlaps:
+        """What is hidden in every profile with one stage or several, where tokens to experts may overlap or not."""
+        key = (stages, allowed)
+        if key not in self._hidden:
+            tensor, experts = _one_or_all(self._tensor_overlaps), _one_or_all(self._experts_overlap & allowed)
+            on = replace(self._switches[stages], tensor_parallel=tensor, expert_parallel=experts)
+            self._hidden[key] = self.setting.overlaps(stages, on)
+        return self._hidden[key]
 
     def _wide(self, values: Floats | float) -> Floats:
         return np.broadcast_to(np.asarray(values, np.float64), (self.num_profiles,))
@@ -339,43 +315,9 @@ def by_structure(degrees: Sequence[StageDegrees]) -> Mapping[Strategy, list[int]
     return groups
 
 
-def _taken(values: Floats | float, rows: Ints, num_profiles: int) -> Floats:
-    return np.broadcast_to(np.asarray(values, np.float64), (num_profiles,))[rows]
-
-
-def _taken_profile(
-    profile: LayerProfile, rows: Ints, num_profiles: int, work: ShardingWork, states: Ints, number: int
-) -> LayerProfile:
-    """What `layer_times` reads of some profiles, with what their states add to every micro-batch."""
-
-    def joined(profiled: Mapping[str, Floats], more: Mapping[str, Floats]) -> dict[str, Floats]:
-        sums: dict[str, Floats] = {name: _taken(seconds, rows, num_profiles) for name, seconds in profiled.items()}
-        for name, seconds in more.items():
-            sums[name] = sums.get(name, np.zeros(())) + seconds[states, number]
-        return sums
-
-    return replace(
-        profile,
-        forward_s=_taken(profile.forward_s, rows, num_profiles),
-        input_gradient_s=_taken(profile.input_gradient_s, rows, num_profiles),
-        weight_gradient_s=_taken(profile.weight_gradient_s, rows, num_profiles),
-        forward_kernels=_taken(profile.forward_kernels, rows, num_profiles) + work.forward_kernels[states, number],
-        backward_kernels=_taken(profile.backward_kernels, rows, num_profiles) + work.backward_kernels[states, number],
-        forward_collective_s=joined(profile.forward_collective_s, work.forward_s),
-        backward_collective_s=joined(profile.backward_collective_s, work.backward_s),
-    )
-
-
-def _taken_recompute(recomputed: Recompute, rows: Ints, num_profiles: int) -> Recompute:
-    return Recompute(
-        saved_bytes=_taken(recomputed.saved_bytes, rows, num_profiles),
-        added_s=_taken(recomputed.added_s, rows, num_profiles),
-        workspace_bytes=_taken(recomputed.workspace_bytes, rows, num_profiles),
-        working_bytes=_taken(recomputed.working_bytes, rows, num_profiles),
-        added_kernels=_taken(recomputed.added_kernels, rows, num_profiles),
-        added_collective_s={name: _taken(s, rows, num_profiles) for name, s in recomputed.added_collective_s.items()},
-        offloaded_bytes=_taken(recomputed.offloaded_bytes, rows, num_profiles),
-    )
+def block_shares(shares: Floats, blocks: Bools) -> Floats:
+    """Shares of blocks that make a choice, along a last axis of classes; what is no block has one choice."""
+    return np.where(blocks, shares[..., None], 1.0)
 
 
 def recompute_policies(space: Space) -> list[RecomputePolicy]:

@@ -20,8 +20,18 @@ from dovetail.plans.plan_batch import PlanBatch
 from dovetail.plans.rules import broken
 from dovetail.plans.runs import rules_of
 from dovetail.plans.skeletons import AXIS_ORDERS, NAMES, PlanSkeletons
+from dovetail.plans.space import Choice
 from dovetail.plans.stage_degrees import StageDegrees
-from dovetail.step.layer_tables import ChoiceTimes, LayerTable, RecomputePolicy, Setting, by_structure, whole_layers
+from dovetail.step.layer_rows import FORWARD_KERNELS, joined_overlaps, recomputed, shaped_overlaps, timed
+from dovetail.step.layer_tables import (
+    TIMED_TOGETHER,
+    LayerTable,
+    RecomputePolicy,
+    Setting,
+    block_shares,
+    by_structure,
+    whole_layers,
+)
 from dovetail.step.memory import class_kinds
 from dovetail.step.offload import host_state_bytes, single_rates, update_rates
 from dovetail.step.partition_table import PartitionTable
@@ -75,7 +85,7 @@ class Tables:
         #: whether plans may recompute this with the options they say
         self._policies_run = self._recompute_runs()
         self._tables: list[LayerTable] = []
-        self._choices: dict[int, ChoiceTimes] = {}
+        self._choices: dict[int, LayerColumns] = {}
         self._profile_rows: dict[ProfileKey, int] = {}
         #: of every profile: its table, and its row there
         self._place: list[tuple[int, int]] = []
@@ -100,8 +110,8 @@ class Tables:
             overlapping = self._experts_overlap[numbers]
             table = LayerTable(setting, [self.degrees[i] for i in numbers], rows, sizes, overlapping)
             times = table.fastest()
-            forward[numbers] = times.forward_s[:, 0] / ASYMPTOTIC_SEQUENCES
-            backward[numbers] = (times.input_gradient_s + times.weight_gradient_s)[:, 0] / ASYMPTOTIC_SEQUENCES
+            forward[numbers] = times.forward_s / ASYMPTOTIC_SEQUENCES
+            backward[numbers] = (times.input_gradient_s + times.weight_gradient_s) / ASYMPTOTIC_SEQUENCES
             tied = table.tied(self.states.tied_weights, "parameters").sum(axis=2)
             parameters[numbers] = table.column("parameters") - tied
         return forward, backward, parameters
@@ -126,7 +136,7 @@ class Tables:
                 self._place.append((len(self._tables), row))
             self._tables.append(table)
             self._columns.append(self._profile_columns(table))
-            self._fastest.append(_fastest(table))
+            self._fastest.append(table.least())
         return np.array([self._profile_rows[key] for key in keys], np.int64)
 
     def profile_keys(self, skeletons: PlanSkeletons) -> list[ProfileKey]:
@@ -181,7 +191,7 @@ class Tables:
                 self.poll()
                 self._choices[number] = self._tables[number].choice_times(self.policies)
             times = self._choices[number]
-            for part, values in zip(parts, times.arrays(), strict=True):
+            for part, values in zip(parts, times, strict=True):
                 part.append(values[row])
         return LayerColumns(*(np.concatenate(part) for part in parts))
 
@@ -208,20 +218,42 @@ class Tables:
 
     def sharded_rows(self, profiles: Ints, policies: Ints, states: Ints) -> LayerColumns:
         """Rows of profiles under a policy and a state whose collectives run in every micro-batch, one of each."""
-        parts = [np.zeros((len(profiles), len(self.setting.classes))) for _ in LayerColumns._fields]
-        places = np.array([self._place[profile] for profile in numbers(profiles)], np.int64).reshape(-1, 2)
-        staged = np.array([min(self.states.keys[state].stages, 2) for state in numbers(states)], np.int64)
-        keys = np.stack([places[:, 0], policies, staged], axis=1)
-        unique, group = np.unique(keys, axis=0, return_inverse=True)
-        for number, (table, policy, stages) in enumerate(cast("list[list[int]]", unique.tolist())):
+        columns = LayerColumns(*(np.empty((len(profiles), len(self.setting.classes))) for _ in LayerColumns._fields))
+        places = np.array(self._place, np.int64).reshape(-1, 2)[profiles]
+        choices = list(dict.fromkeys(choice for choice, _ in self.policies))
+        choice = np.array([choices.index(choice) for choice, _ in self.policies], np.int64)[policies]
+        staged = np.array([min(key.stages, 2) for key in self.states.keys], np.int64)[states]
+        for number, stages in cast("list[list[int]]", np.unique(np.stack([choice, staged], axis=1), axis=0).tolist()):
             self.poll()
-            (members,) = np.nonzero(group.reshape(-1) == number)
-            columns = self._tables[table].sharded_policy(
-                *self.policies[policy], places[members, 1], self.states.work, states[members], stages
-            )
-            for part, values in zip(parts, columns, strict=True):
-                part[members] = values
-        return LayerColumns(*parts)
+            (members,) = np.nonzero((choice == number) & (staged == stages))
+            for start in range(0, len(members), TIMED_TOGETHER):
+                some = members[start : start + TIMED_TOGETHER]
+                of = (places[some], self._shares[policies[some]], states[some])
+                for column, values in zip(columns, self._sharded(choices[number], stages, *of), strict=True):
+                    column[some] = values
+        return columns
+
+    def _sharded(self, choice: Choice, stages: int, places: Ints, shares: Floats, states: Ints) -> LayerColumns:
+        """The same for one choice of blocks, and one stage or several."""
+        used, position = np.unique(places[:, 0], return_inverse=True)
+        tables = [self._tables[number] for number in numbers(used)]
+        sizes = np.array([table.num_profiles for table in tables], np.int64)
+        rows = (np.cumsum(sizes) - sizes)[position.reshape(-1)] + places[:, 1]
+        facts, allowed = self.setting.facts(stages), recompute_allows(self.setting.framework, choice)
+        added = self.states.work[:, states]
+        work = np.concatenate([table.work for table in tables], axis=1)[:, rows] + added
+        made, none = (
+            recomputed(np.concatenate([table.recompute(each, sharded=True) for table in tables], axis=1)[:, rows])
+            for each in (choice, "none")
+        )
+        part = block_shares(shares, tables[0].blocks)
+        mixed = made.mixed(none, part)
+        if choice == "full" and not facts.saving.stops_early:
+            # a full recompute launches the gathering of its weights too
+            launches = part * added[FORWARD_KERNELS] * tables[0].blocks
+            mixed = replace(mixed, added_kernels=mixed.added_kernels + launches)
+        overlaps = joined_overlaps([(t.overlaps(stages, allowed=allowed), t.num_profiles) for t in tables])
+        return timed(work, mixed, shaped_overlaps(overlaps, (rows, None)), facts.overheads.host_s)
 
     def transfers(self, skeletons: PlanSkeletons, streams: Floats) -> tuple[Floats, Floats]:
         """Seconds that stages spend on sending, and seconds that receivers wait (`transfer_seconds`)."""
@@ -313,19 +345,6 @@ class Tables:
     def kinds(self) -> Ints:
         """What each class is: block, embedding or head."""
         return class_kinds(self.setting.classes)
-
-
-def _fastest(table: LayerTable) -> LayerColumns:
-    """Seconds of blocks that recompute nothing, bytes of blocks that save only their input."""
-    none, full = table.fastest(), table.choice_times([("full", 1.0)])
-    return LayerColumns(
-        none.forward_s[:, 0],
-        none.input_gradient_s[:, 0],
-        none.weight_gradient_s[:, 0],
-        np.minimum(full.saved_bytes, none.saved_bytes)[:, 0],
-        np.minimum(full.working_bytes, none.working_bytes)[:, 0],
-        np.minimum(full.offloaded_bytes, none.offloaded_bytes)[:, 0],
-    )
 
 
 def _facts(setting: Setting, degrees: Sequence[StageDegrees]) -> FrameworkColumns:

@@ -21,7 +21,8 @@ from dovetail.plans.stage_degrees import StageDegrees
 from dovetail.profile import LayerSizes
 from dovetail.profile.layer import UpdateWork, update_work
 from dovetail.profile.version import by_group
-from dovetail.step.layer_tables import Setting, ShardingWork
+from dovetail.step.layer_rows import KINDS, WORK, work_array
+from dovetail.step.layer_tables import Setting
 from dovetail.step.profiles import (
     UPDATED_WEIGHTS,
     Arrangements,
@@ -31,6 +32,7 @@ from dovetail.step.profiles import (
     matrices_of,
     placed_layer,
 )
+from dovetail.step.times import LayerWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +62,8 @@ class _Class:
     update: UpdateWork
     reduction_s: Floats
     gathering_s: Floats
-    #: per micro-batch, by kind of group: forward and backward; and kernels launched for it
-    forward_s: Mapping[str, Floats]
-    backward_s: Mapping[str, Floats]
-    forward_kernels: int
-    backward_kernels: int
+    #: in every micro-batch
+    work: LayerWork
 
 
 class StateTable:
@@ -92,7 +91,8 @@ class StateTable:
         self.vectors, self.flops = np.zeros((0, count)), np.zeros((0, count))
         self.reduction_s = np.zeros((0, count))
         self.gathering_s = np.zeros((0, count))
-        self.work = ShardingWork({}, {}, np.zeros((0, count)), np.zeros((0, count)))
+        #: what states add to every micro-batch (`work_array`)
+        self.work = np.zeros((len(WORK) + 2 * len(KINDS), 0, count))
 
     def rows(self, keys: Sequence[StateSharding]) -> Ints:
         """The rows of states, in order."""
@@ -127,7 +127,7 @@ class StateTable:
         first, count = len(self.keys), len(keys)
         self._rows |= {key: first + number for number, key in enumerate(keys)}
         self.keys += keys
-        self.work = _joined(self.work, list(classes.values()), first, count)
+        self.work = np.concatenate([self.work, work_array([each.work for each in classes.values()], count)], axis=1)
         columns = [_columns(each, self.tied_weights, count) for each in classes.values()]
         parts = (np.stack(part, axis=1) for part in zip(*columns, strict=True))
         home, trained, tied, vectors, flops, reduction, gathering = parts
@@ -161,9 +161,9 @@ class StateTable:
         def seconds(collectives: Sequence[Collective]) -> dict[str, Floats]:
             return _by_group(collectives, together, pricing, sizes, widths)
 
-        launches = LayerPrice(pricing, together).launches
+        launches, none = LayerPrice(pricing, together).launches, np.zeros(())
         step = seconds([c for c in state if c.phase is CollectivePhase.STEP])
-        updated = step.pop(UPDATED_WEIGHTS, np.zeros(()))
+        updated = step.pop(UPDATED_WEIGHTS, none)
         home = [at.stored(w, w.home) for w in weights]
         update = update_work(weights, home, matrices_of(layer, setting.job))
         return _Class(
@@ -173,10 +173,9 @@ class StateTable:
             update=update,
             reduction_s=summed(step.values()),
             gathering_s=updated,
-            forward_s=seconds(forward),
-            backward_s=seconds(backward),
-            forward_kernels=launches(forward),
-            backward_kernels=launches(backward),
+            work=LayerWork(
+                none, none, none, launches(forward), launches(backward), seconds(forward), seconds(backward)
+            ),
         )
 
 
@@ -201,31 +200,6 @@ def _by_group(
         stacked = np.stack(np.broadcast_arrays(*bytes_of)).reshape(len(members), -1)
         by_kind.append((group, pricing.seconds(together, members[0], stacked).sum(axis=0)))
     return by_group(by_kind)
-
-
-def _joined(work: ShardingWork, classes: Sequence[_Class], first: int, count: int) -> ShardingWork:
-    """Work of the rows so far and of new ones; 0 where a class has none."""
-
-    def seconds(earlier: Mapping[str, Floats], parts: Sequence[Mapping[str, Floats]]) -> dict[str, Floats]:
-        none = np.zeros(())
-        groups = dict.fromkeys([*earlier, *(group for part in parts for group in part)])
-        old = np.zeros((first, len(classes)))
-        return {
-            group: np.concatenate(
-                [earlier.get(group, old), np.stack([_wide(part.get(group, none), count) for part in parts], axis=1)]
-            )
-            for group in groups
-        }
-
-    def launches(earlier: Floats, numbers: Sequence[int]) -> Floats:
-        return np.concatenate([earlier, np.tile(np.array(numbers, np.float64), (count, 1))])
-
-    return ShardingWork(
-        seconds(work.forward_s, [each.forward_s for each in classes]),
-        seconds(work.backward_s, [each.backward_s for each in classes]),
-        launches(work.forward_kernels, [each.forward_kernels for each in classes]),
-        launches(work.backward_kernels, [each.backward_kernels for each in classes]),
-    )
 
 
 def _wide(values: Floats, count: int) -> Floats:

@@ -52,6 +52,19 @@ class Overlaps:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerWork:
+    """What `layer_times` reads of a profile."""
+
+    forward_s: Floats
+    input_gradient_s: Floats
+    weight_gradient_s: Floats
+    forward_kernels: Floats | float
+    backward_kernels: Floats | float
+    forward_collective_s: Mapping[str, Floats]
+    backward_collective_s: Mapping[str, Floats]
+
+
+@dataclass(frozen=True, slots=True)
 class LayerTimes:
     """Seconds of one layer and micro-batch, what overlaps taken off; `parts` names where they go."""
 
@@ -68,7 +81,7 @@ class LayerTimes:
 
 
 def layer_times(
-    profile: LayerProfile, recomputed: Recompute, overlaps: Overlaps, host_s: Floats | float = 0.0
+    profile: LayerProfile | LayerWork, recomputed: Recompute, overlaps: Overlaps, host_s: Floats | float = 0.0
 ) -> LayerTimes:
     """One layer's forward and backward with its exposed collectives, and the waits for a host that is slower."""
     backward_compute = profile.input_gradient_s + profile.weight_gradient_s
