@@ -32,7 +32,7 @@ def least_seconds(
     """Lower bounds of a plan's pipeline over all partitions of its blocks; infinite where none fits.
 
     Bytes are those of the layer rows `memory`, plus `state_bytes` (plans × classes) of every layer. Where nothing below
-    `limit_s` (by plan) is possible, the bound stops there.
+    `limit_s` (by plan) is possible, the bound stops there, and whether anything fits may stay open.
     """
     n, classes = len(plans.layer), len(chain.blocks)
     bounds = np.empty(n)
@@ -48,6 +48,14 @@ def least_seconds(
         for c in range(classes):
             seconds[c] = layers.forward_s[row, c] + layers.input_gradient_s[row, c] + layers.weight_gradient_s[row, c]
             total += (chain.blocks[c] + chain.first[c] + chain.after[c]) * seconds[c]
+        # as if every stage had a fair share
+        least = plans.microbatches[i] * total / p
+        if plans.schedule[i] not in (INTERLEAVED, DUAL_PIPE, ZB_H1):
+            least = max(least, total + waiting)
+        if least >= limit_s[i]:
+            bounds[i] = least
+            continue
+        for c in range(classes):
             if seconds[c] > 0:
                 share = max(share, (layers.forward_s[row, c] + sending) / (seconds[c] + sending))
             transients[c] = _transient_of(c, layers, memory[i], profiles, plans.profile[i], chain, facts.alone)

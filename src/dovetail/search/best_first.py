@@ -95,11 +95,14 @@ class BestFirst(Enumeration):
     def _count_all(self, pairs: DegreeBounds) -> Ints:
         """Counts all plans; returns those of stage degrees × stage counts."""
         counts, counted = self.progress.counts, np.zeros(pairs.seconds.shape, np.int64)
+        choices: dict[int, int] = {}
         for row, position in np.argwhere(pairs.exists).tolist():
             stages = self.space.pipeline_parallel[position]
             replicas = self.setting.cluster.chips // (self.degrees[row].replica_chips * stages)
-            choices = int(self._num_choices(pairs.skeletons(row, position)).sum())
-            counted[row, position] = choices * len(self._states_of(row, replicas, stages))
+            skeletons = pairs.skeletons(row, position)  # the same ones for many pairs
+            if id(skeletons) not in choices:
+                choices[id(skeletons)] = int(self._num_choices(skeletons).sum())
+            counted[row, position] = choices[id(skeletons)] * len(self._states_of(row, replicas, stages))
         counts.counted += int(counted.sum())
         counts.infeasible += int(counted[~np.isfinite(pairs.seconds)].sum())
         return counted
