@@ -112,6 +112,7 @@ def of_bounds() -> list[float]:
     # ZeRO 3 leaves nothing but the optimizer for the end of step
     whole_weights = Space(zero_stage=(0, 1)).resolve(plans.job, task.cluster, task.framework)
     ends = EndOfStepBounds(tables, whole_weights, plans.batch.skeletons)
+    degrees.refine()
     flat = numbers(degrees.seconds, degrees.state_bytes(plans.batch.skeletons), ends.seconds(0.001, np.array([1e-9])))
     for memory in np.geomspace(0.4e9, 8e9, 20).tolist():
         chip = replace(task.cluster.chip, hbm_bytes=memory)

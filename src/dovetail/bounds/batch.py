@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -75,11 +76,16 @@ class Batch:
         #: codes of (profile, policy, state) whose collectives run in every micro-batch, sorted, and their layer rows
         self._sharded: tuple[Ints, Ints] = (np.zeros(0, np.int64), np.zeros(0, np.int64))
 
+    @cached_property
+    def offered(self) -> Bools:
+        """Which policies the skeletons may have (`Tables.offered`)."""
+        return self.tables.offered(self.skeletons)
+
     @property
     def _layers(self) -> LayerColumns:
         """Layer rows of the skeletons' profiles under every policy, then those of sharded states."""
         if self._menu is None:
-            self._menu = self.tables.layer_rows(self._unique)
+            self._menu = self.tables.layer_rows(self._unique, self.offered.any(axis=0))
         return self._menu
 
     def fastest(self, state_bytes: Floats, limit_s: float) -> Floats:
@@ -96,7 +102,7 @@ class Batch:
         `state_bytes` (skeletons × classes) is the smallest over all shardings. Where each block has its own policy, the
         bytes are those of the policy `leanest`.
         """
-        offered = self.tables.offered(self.skeletons)
+        offered = self.offered
         skeleton, policy = np.nonzero(offered)
         plans, memory, fixed = self.open_plans(skeleton, policy, policy if leanest is None else leanest)
         state = state_bytes[skeleton]

@@ -7,50 +7,95 @@ from collections.abc import Sequence
 import numpy as np
 
 from dovetail.arrays import TOLERANCE, Floats, Ints
+from dovetail.bounds.hardware_bound import hardware_bound
 from dovetail.bounds.partition_bound_kernels import least_seconds
+from dovetail.plans.plan_batch import PlanBatch
 from dovetail.plans.skeletons import PlanSkeletons, group_sizes, plan_skeletons
 from dovetail.plans.space import Space
 from dovetail.plans.stage_degrees import StageDegrees
 from dovetail.plans.zero_stage import effective_zero_stage
 from dovetail.step.formulas import between_seconds, tensor_capacity
-from dovetail.step.layer_tables import Setting
+from dovetail.step.layer_tables import Setting, by_structure
 from dovetail.step.plan_columns import LayerColumns, PlanColumns, ProfileColumns
 from dovetail.step.plan_tables import Tables
 
 
 class DegreeBounds:
-    """Lower bounds of stage degrees × stage counts, from asymptotic micro-batches and the state's bytes."""
+    """Lower bounds of stage degrees × stage counts: the hardware's, then from asymptotic micro-batches and state."""
 
     def __init__(self, setting: Setting, space: Space, degrees: Sequence[StageDegrees], tables: Tables) -> None:
         self.setting = setting
         self.space = space
         self.degrees = degrees
         self.tables = tables
-        forward, backward, self.parameters = tables.asymptotic()
-        self._layers = forward, backward
-        stages = np.array(space.pipeline_parallel, np.int64)
+        classes = len(setting.classes)
+        #: seconds per sequence of every class, forward and backward, and its untied parameters; 0 before `refine`
+        self._layers = np.zeros((2, len(degrees), classes))
+        self.parameters = np.zeros((len(degrees), classes))
+        self._unrefined = list(by_structure(degrees).values())
+        self._stages = stages = np.array(space.pipeline_parallel, np.int64)
         replica_chips = np.array([row.replica_chips for row in degrees], np.int64)[:, None]
         min_replicas = np.array([row.min_replicas for row in degrees], np.int64)[:, None]
         chips = setting.cluster.chips
-        replicas = np.maximum(chips // (replica_chips * stages), 1)
-        fits = (chips % (replica_chips * stages) == 0) & (replicas % min_replicas == 0)
-        counts = tables.partitions.block_counts + sum(tables.partitions.end_counts)
-        per_sequence = ((forward + backward) * counts).sum(axis=1)
-        seconds = setting.job.global_batch / (replicas * stages) * per_sequence[:, None]
-        between = float(setting.alone.overheads.step_s)
+        self._replicas = np.maximum(chips // (replica_chips * stages), 1)
+        fits = (chips % (replica_chips * stages) == 0) & (self._replicas % min_replicas == 0)
         self._skeletons: dict[tuple[int, int, bool], PlanSkeletons] = {}
         self.exists = fits.copy()
         for row, position in np.argwhere(fits).tolist():
             self.exists[row, position] = len(self.skeletons(row, position)) > 0
-        capacity = tensor_capacity(setting.capacity_bytes, tables.facts.context_bytes, tables.facts.allocator)
-        context = np.array([row.plan.context_parallel for row in degrees])[:, None]
-        bytes_each = self._least_bytes(replicas * context, stages)
         #: stage degrees × stage counts: the least bytes of state on a chip
-        self.least_state = state = (self.parameters * counts).sum(axis=1)[:, None] * bytes_each / stages
+        self.least_state = np.zeros(self.exists.shape)
         #: stage degrees × stage counts; infinite where not even the state fits
-        self.seconds = np.where(
-            self.exists & (state <= capacity * (1 + TOLERANCE)), seconds * (1 - TOLERANCE) + between, np.inf
+        self.seconds = np.where(self.exists, self._physical(self._replicas, stages), np.inf)
+
+    def refine(self, limit_s: float = float("inf")) -> None:
+        """Raises the bounds of all pairs below a limit by what asymptotic micro-batches of their layers take.
+
+        Stage degrees along the same axes are profiled together, and none twice.
+        """
+        below = (self.seconds < limit_s).any(axis=1)
+        refined = [members for members in self._unrefined if below[members].any()]
+        for members in refined:
+            self._unrefined.remove(members)
+            *layers, self.parameters[members] = self.tables.asymptotic(members)
+            self._layers[:, members] = layers
+            self._raise(members)
+
+    def _raise(self, members: Sequence[int]) -> None:
+        setting, tables, stages, replicas = self.setting, self.tables, self._stages, self._replicas[members]
+        counts = tables.partitions.block_counts + sum(tables.partitions.end_counts)
+        per_sequence = (self._layers[:, members].sum(axis=0) * counts).sum(axis=1)
+        seconds = setting.job.global_batch / (replicas * stages) * per_sequence[:, None]
+        seconds = seconds * (1 - TOLERANCE) + float(setting.alone.overheads.step_s)
+        capacity = tensor_capacity(setting.capacity_bytes, tables.facts.context_bytes, tables.facts.allocator)
+        context = np.array([self.degrees[row].plan.context_parallel for row in members])[:, None]
+        bytes_each = self._least_bytes(replicas * context, stages)
+        state = (self.parameters[members] * counts).sum(axis=1)[:, None] * bytes_each / stages
+        self.least_state[members] = state
+        self.seconds[members] = np.where(
+            state <= capacity * (1 + TOLERANCE), np.maximum(self.seconds[members], seconds), np.inf
         )
+
+    def _physical(self, replicas: Ints, stages: Ints) -> Floats:
+        """The hardware bound (L0) of pairs: of the smallest micro-batches, without bubbles or gathered weights.
+
+        What tensor parallelism sends grows with its degree, which an asymptotic micro-batch may hide.
+        """
+        columns, (count, width) = self.tables.columns, replicas.shape
+        plans = PlanBatch(
+            tensor_parallel=columns.tensor_parallel[:, None],
+            context_parallel=columns.context_parallel[:, None],
+            data_parallel=replicas,
+            pipeline_parallel=np.broadcast_to(stages, (count, width)),
+            pipeline_schedule=np.array("dualpipe"),
+            micro_batch=np.array(min(self.space.micro_batch)),
+            expert_parallel=columns.expert_parallel[:, None],
+            expert_tensor_parallel=columns.expert_tensor_parallel[:, None],
+            sequence_parallel=columns.sequence_parallel[:, None],
+            zero_stage=np.zeros((), np.int64),
+            zero_group=np.ones((), np.int64),
+        )
+        return hardware_bound(self.setting.job, self.setting.cluster, plans)
 
     def _least_bytes(self, ranks: Ints, stages: Ints, microbatches: Ints | None = None) -> Floats:
         """The fewest bytes per parameter of any sharding over so many chips (`Tables.state_bytes`)."""

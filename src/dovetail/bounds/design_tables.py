@@ -78,10 +78,12 @@ class DesignTables:
             rows, np.tile(fastest, len(skeletons)), np.tile(leanest, len(skeletons))
         )
         self._rows = len(fastest)
-        state = DegreeBounds(self._setting, whole, self._degrees, self._tables).state_bytes(skeletons)
+        pairs = DegreeBounds(self._setting, whole, self._degrees, self._tables)
+        pairs.refine()
+        state = pairs.state_bytes(skeletons)
         self._state = np.repeat(state, self._rows, axis=0)
         self._end_of_step = EndOfStepBounds(self._tables, whole, skeletons)
-        self._bytes = self._tables.layer_rows(np.arange(len(profiles)))
+        self._bytes = self._tables.layer_rows(np.arange(len(profiles)), np.ones(len(self._policies), np.bool_))
         self._arrays = self._tables.profile_arrays()
 
     def least_seconds(self, chips: Sequence[Chip], limit_s: Floats | float = np.inf) -> Floats:
@@ -188,7 +190,7 @@ class DesignTables:
             degrees = [self._degrees[index] for index in row_of]
             rows, sizes = (np.tile(column, len(units)) for column in (rows, sizes))
             table = LayerTable(setting, degrees, rows, sizes, np.tile(overlapping, len(units)))
-            times = table.choice_times(self._policies)
+            times = table.choice_times(self._policies, np.ones(len(self._policies), np.bool_))
             parts = (times.forward_s, times.input_gradient_s, times.weight_gradient_s)
             for part, seconds in zip(columns, parts, strict=True):
                 part[:, profiles] = seconds.reshape(len(units), len(profiles), *shape[2:])

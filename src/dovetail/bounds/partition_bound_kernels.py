@@ -38,6 +38,8 @@ def least_seconds(
     bounds = np.empty(n)
     most = plans.stages.max() if n else 1
     block_capacity, transients, seconds = np.empty(most, np.int64), np.empty(classes), np.empty(classes)
+    # of the pipeline of the row `counted`: many rows in a row have the same
+    flights, free, counted = np.empty((3, most), np.int64), np.empty((2, most)), -1
     bytes_left = tensor_capacity(capacity, facts.context_bytes, facts.allocator) * (1 + TOLERANCE)
     for i in range(n):
         row, p = plans.layer[i], plans.stages[i]
@@ -52,6 +54,8 @@ def least_seconds(
         least = plans.microbatches[i] * total / p
         if plans.schedule[i] not in (INTERLEAVED, DUAL_PIPE, ZB_H1):
             least = max(least, total + waiting)
+        if plans.schedule[i] == INTERLEAVED and plans.group[i] <= p and least < limit_s[i]:
+            least = _with_bubble(total, least, p, plans.microbatches[i], plans.chunks[i])
         if least >= limit_s[i]:
             bounds[i] = least
             continue
@@ -61,9 +65,12 @@ def least_seconds(
             transients[c] = _transient_of(c, layers, memory[i], profiles, plans.profile[i], chain, facts.alone)
         saved, state = layers.saved[memory[i]], state_bytes[i]
         if plans.schedule[i] in (INTERLEAVED, DUAL_PIPE):
-            pipeline = (total, sending)
+            if counted < 0 or not _same_pipeline(plans, counted, i):
+                _count_flights(plans, i, flights)
+                counted = i
+            _count_free(plans, i, saved, transients, state, chain, bytes_left, flights, free)
             bounds[i] = _by_class(
-                plans, i, saved, transients, state, seconds, pipeline, chain, bytes_left, block_capacity
+                plans, i, saved, transients, state, seconds, (total, sending), chain, flights, free, block_capacity
             )
         else:
             pipeline = (total, waiting, sending, share if plans.schedule[i] == ONE_F_ONE_B else 0.0)
@@ -81,7 +88,8 @@ def _by_class(
     seconds: Floats,
     pipeline: tuple[float, float],
     chain: LayerRuns,
-    bytes_left: float,
+    flights: Ints,
+    free: Floats,
     block_capacity: Ints,
 ) -> float:
     """A bound where stages hold several chunks: some stage has a p-th of all seconds, and of each class what it must.
@@ -93,7 +101,7 @@ def _by_class(
     slowest = total / p
     for c in range(len(seconds)):
         if chain.blocks[c]:
-            fullest = _fullest_stage(plans, i, saved, transients, state, c, chain, bytes_left, block_capacity)
+            fullest = _fullest_stage(p, saved, transients, state, c, chain, flights, free, block_capacity)
             if fullest < 0:
                 return np.inf
             if plans.schedule[i] == INTERLEAVED:
@@ -237,34 +245,39 @@ def _within(
 
 @njit(cache=True)
 def _fullest_stage(
-    plans: PlanColumns,
-    i: int,
+    p: int,
     saved: Floats,
     transients: Floats,
     state: Floats,
     block: int,
     chain: LayerRuns,
-    bytes_left: float,
+    flights: Ints,
+    free: Floats,
     block_capacity: Ints,
 ) -> int:
     """Blocks of a class that some stage has at least, given what fits in the others; -1 where some are left over.
 
     `block_capacity` is how many fit in each stage, beside the embedding and head at the ends.
     """
-    p, number = plans.stages[i], chain.blocks[block]
-    in_all, most = 0, 0
+    number = chain.blocks[block]
+    # as many in every stage as they need where memory is no matter, if they fit
+    low = -(-number // p)
+    in_all, placed, most = 0, 0, 0
     for k in range(p):
-        free, transient, fewest = _free_bytes(plans, i, k, saved, transients, state, chain, bytes_left)
-        if free < transient:
+        if free[0, k] < free[1, k]:
             return -1
-        each, transient = state[block] + fewest * saved[block], max(transient, transients[block])
-        fitting = number if each <= 0 else int(max(min((free - transient) / each, float(number)), 0.0))
+        each = state[block] + min(flights[0, k], flights[1, k]) * saved[block]
+        transient = max(free[1, k], transients[block])
+        fitting = number if each <= 0 else int(max(min((free[0, k] - transient) / each, float(number)), 0.0))
         block_capacity[k] = fitting
         in_all += fitting
+        placed += min(low, fitting)
         most = max(most, fitting)
     if in_all < number:
         return -1
-    low, high = -(-number // p), most
+    if placed >= number:
+        return low
+    high = most
     while low < high:
         middle = (low + high) // 2
         placed = 0
@@ -278,49 +291,76 @@ def _fullest_stage(
 
 
 @njit(cache=True)
-def _free_bytes(
+def _same_pipeline(plans: PlanColumns, i: int, j: int) -> bool:
+    """Whether two rows have as many chunk runs in flight."""
+    return (
+        plans.schedule[i] == plans.schedule[j]
+        and plans.stages[i] == plans.stages[j]
+        and plans.microbatches[i] == plans.microbatches[j]
+        and plans.chunks[i] == plans.chunks[j]
+        and plans.group[i] == plans.group[j]
+    )
+
+
+@njit(cache=True)
+def _count_flights(plans: PlanColumns, i: int, flights: Ints) -> None:
+    """Runs in flight at each stage: of its first chunk, of its last, and of all."""
+    p, m, v, schedule, group = (
+        plans.stages[i],
+        plans.microbatches[i],
+        plans.chunks[i],
+        plans.schedule[i],
+        plans.group[i],
+    )
+    chunks = 2 if schedule == DUAL_PIPE else v
+    for k in range(p):
+        # later chunks of an interleaved stage have no more in flight than earlier ones
+        flights[0, k] = in_flight_of_chunk(schedule, p, m, v, group, k, 0)
+        flights[1, k] = in_flight_of_chunk(schedule, p, m, v, group, k, chunks - 1)
+        flights[2, k] = chunk_runs_in_flight(schedule, p, m, v, group, k)
+
+
+@njit(cache=True)
+def _count_free(
     plans: PlanColumns,
     i: int,
-    k: int,
     saved: Floats,
     transients: Floats,
     state: Floats,
     chain: LayerRuns,
     bytes_left: float,
-) -> tuple[float, float, int]:
-    """Bytes that a stage of several chunks has left for blocks, its transient peak, and micro-batches of a block saved.
+    flights: Ints,
+    free: Floats,
+) -> None:
+    """Bytes that each stage of several chunks has left for blocks, and its transient peak.
 
     Chunks have different numbers of micro-batches in flight, and a block may be in the one with fewest. But where
     chunks have fair shares of the blocks, these save what they do beyond that.
     """
-    p, m, v, schedule = plans.stages[i], plans.microbatches[i], plans.chunks[i], plans.schedule[i]
-    both_ways = schedule == DUAL_PIPE
+    p, v = plans.stages[i], plans.chunks[i]
+    both_ways = plans.schedule[i] == DUAL_PIPE
     chunks = 2 if both_ways else v
-    group = plans.group[i]
-    # later chunks of an interleaved stage have no more in flight than earlier ones
-    first = in_flight_of_chunk(schedule, p, m, v, group, k, 0)
-    last = in_flight_of_chunk(schedule, p, m, v, group, k, chunks - 1)
-    fewest = min(first, last)
-    runs, whole = chunk_runs_in_flight(schedule, p, m, v, group, k), chunks
-    if k == 0 and not both_ways:
-        runs, whole = runs - first, whole - 1
-    if k == p - 1 and not both_ways:
-        runs, whole = runs - last, whole - 1
-    smallest = np.inf
+    smallest, share = np.inf, 0
     for c in range(len(saved)):
         if chain.blocks[c]:
             smallest = min(smallest, saved[c])
-    share = chain.blocks.sum() // (p * v) if chain.fair_shares else 0
-    free, transient = bytes_left - smallest * share * (runs - whole * fewest), 0.0
-    for c in range(len(saved)):
-        # stages of two directions hold a part of both ends
-        if chain.first[c] and k == 0 and not both_ways:
-            free -= chain.first[c] * (state[c] + first * saved[c])
-            transient = max(transient, transients[c])
-        if chain.after[c] and k == p - 1 and not both_ways:
-            free -= chain.after[c] * (state[c] + last * saved[c])
-            transient = max(transient, transients[c])
-    return free, transient, fewest
+            share += chain.blocks[c]
+    share = share // (p * v) if chain.fair_shares else 0
+    for k in range(p):
+        first, last, runs, whole = flights[0, k], flights[1, k], flights[2, k], chunks
+        if k == 0 and not both_ways:
+            runs, whole = runs - first, whole - 1
+        if k == p - 1 and not both_ways:
+            runs, whole = runs - last, whole - 1
+        free[0, k], free[1, k] = bytes_left - smallest * share * (runs - whole * min(first, last)), 0.0
+        for c in range(len(saved)):
+            # stages of two directions hold a part of both ends
+            if chain.first[c] and k == 0 and not both_ways:
+                free[0, k] -= chain.first[c] * (state[c] + first * saved[c])
+                free[1, k] = max(free[1, k], transients[c])
+            if chain.after[c] and k == p - 1 and not both_ways:
+                free[0, k] -= chain.after[c] * (state[c] + last * saved[c])
+                free[1, k] = max(free[1, k], transients[c])
 
 
 @njit(cache=True)

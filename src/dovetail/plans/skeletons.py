@@ -156,7 +156,7 @@ def shardings(
 ) -> list[tuple[int, int]]:
     """ZeRO stages and groups that run and differ in effect, for so many replicas and stages."""
     plan = replace(degrees.plan, data_parallel=replicas, pipeline_parallel=stages)
-    ranks, rules = replicas * plan.context_parallel, rules_of(framework)
+    ranks, rules = replicas * plan.context_parallel, [rule for rule in rules_of(framework) if rule.level == "sharding"]
     groups = [g for g in sorted(set(space.zero_group)) if ranks % g == 0 and g > 1]
     groups = [g for g in groups if nests(plan, replicas, g) and stays_on_tiers(plan, g, tiers)]
     offered = [

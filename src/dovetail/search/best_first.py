@@ -18,10 +18,13 @@ from dovetail.search.time_limit import OutOfTimeError, TimeLimit
 from dovetail.step.layer_tables import Setting
 from dovetail.step.plan_tables import numbers
 
-#: Pairs of stage degrees and a stage count opened together: first a few, to have a plan to beat, then more.
-ROUNDS = (64, 512, 4096)
+#: Pairs of stage degrees and a stage count opened together: first a few, to have a plan to beat, then all others, whose
+#: tables take least when they are made together.
+ROUNDS = (64, 2**20)
 #: Skeletons whose policies are bounded together, how many of them are expanded first, and pipelines timed together.
 OPENED, BATCH, TIMED = 512, 64, 256
+#: A plan to beat is looked for among pairs with bounds up to so many times the lowest one, then so many times that.
+FIRST_REACH = 2.0
 #: Pairs that are looked at ahead of all others until a plan fits, and how often at most.
 FIRST_PAIRS, FIRST_LOOKS = 2, 16
 
@@ -72,12 +75,15 @@ class BestFirst(Enumeration):
         left = self.progress.left
         left.pairs = OpenPlans.of([0.0], [0])
         self._pairs = pairs = DegreeBounds(self.setting, self.space, self.degrees, self.tables)
-        bounds, plans = pairs.seconds.ravel(), self._count_all(pairs).ravel()
+        plans = self._count_all(pairs)
+        left.pairs = OpenPlans(pairs.seconds[pairs.exists], plans[pairs.exists])
+        self._find_first(pairs)
+        pairs.refine(self.progress.limit_s)
+        self.progress.counts.infeasible += int(plans[~np.isfinite(pairs.seconds)].sum())
+        bounds, plans = pairs.seconds.ravel(), plans.ravel()
         order = np.argsort(bounds, kind="stable")
         order = order[np.isfinite(bounds[order])]
         left.pairs = OpenPlans(bounds[order], plans[order])
-        self.time_limit.start()
-        self._find_first(order)
         start, sizes, size = 0, iter(ROUNDS), ROUNDS[-1]
         while start < len(order):
             self._check_time()
@@ -104,24 +110,35 @@ class BestFirst(Enumeration):
                 choices[id(skeletons)] = int(self._num_choices(skeletons).sum())
             counted[row, position] = choices[id(skeletons)] * len(self._states_of(row, replicas, stages))
         counts.counted += int(counted.sum())
-        counts.infeasible += int(counted[~np.isfinite(pairs.seconds)].sum())
         return counted
 
-    def _find_first(self, order: Ints) -> None:
+    def _find_first(self, pairs: DegreeBounds) -> None:
         """A plan to beat, soon: of few pairs at a time, those with the lowest bounds and those with the smallest state.
 
-        What is looked at here is not counted: it comes up again in its place.
+        Bounds are refined no further than they have to be. What is looked at here is not counted: it comes up again in
+        its place.
         """
-        emptiest = order[np.argsort(self._pairs.least_state.ravel()[order], kind="stable")]
-        for look in range(FIRST_LOOKS):
-            self._check_time()
-            start, end = look * FIRST_PAIRS, (look + 1) * FIRST_PAIRS
-            pairs = np.concatenate([order[start:end], emptiest[start:end]])
-            if self.progress.best is not None or not len(pairs):
-                return
-            selected = np.zeros(self._pairs.seconds.size, np.bool_)
-            selected[pairs] = True
-            self._look_at(selected.reshape(self._pairs.seconds.shape))
+        past_s, reach_s = 0.0, FIRST_REACH * float(pairs.seconds.min())
+        while self.progress.best is None and past_s < self.progress.limit_s:
+            pairs.refine(min(reach_s, self.progress.limit_s))
+            self.time_limit.start()
+            bounds = pairs.seconds.ravel()
+            (order,) = np.nonzero(np.isfinite(bounds) & (bounds >= past_s) & (bounds < reach_s))
+            order = order[np.argsort(bounds[order], kind="stable")]
+            emptiest = order[np.argsort(pairs.least_state.ravel()[order], kind="stable")]
+            for look in range(FIRST_LOOKS):
+                self._check_time()
+                start, end = look * FIRST_PAIRS, (look + 1) * FIRST_PAIRS
+                opened = np.concatenate([order[start:end], emptiest[start:end]])
+                if self.progress.best is not None or not len(opened):
+                    break
+                selected = np.zeros(bounds.size, np.bool_)
+                selected[opened] = True
+                self._look_at(selected.reshape(pairs.seconds.shape))
+            past_s, reach_s = (
+                reach_s,
+                FIRST_REACH * reach_s if (bounds[np.isfinite(bounds)] >= reach_s).any() else np.inf,
+            )
 
     def _look_at(self, selected: Bools) -> None:
         """Evaluates the skeleton with the lowest bound of each of some stage degrees and stage counts."""
@@ -163,6 +180,7 @@ class BestFirst(Enumeration):
         counts.infeasible += unfit + int(plans[~np.isfinite(bounds)].sum())
         order = np.argsort(bounds, kind="stable")
         order = order[np.isfinite(bounds[order])]
+        self._make_states(skeletons.take(order))
         left.pairs, left.skeletons = rest, OpenPlans(bounds[order], plans[order])
         for start in range(0, len(order), OPENED):
             self._check_time()

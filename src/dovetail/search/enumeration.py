@@ -67,6 +67,15 @@ class Enumeration:
         """How many plans every skeleton makes: its policies with its shardings."""
         return self._num_states(skeletons) * self._num_choices(skeletons)
 
+    def _make_states(self, skeletons: PlanSkeletons) -> None:
+        """Rows for all shardings of skeletons: made together they take a fraction of what they take one by one."""
+        keys = np.stack([skeletons.degrees, skeletons.replicas, skeletons.stages, skeletons.inside], axis=1)
+        self.tables.states.rows([
+            StateSharding(degrees, replicas, stages, AXIS_ORDERS[inside], *state)
+            for degrees, replicas, stages, inside in cast("list[list[int]]", np.unique(keys, axis=0).tolist())
+            for state in self._states_of(degrees, replicas, stages)
+        ])  # fmt: skip
+
     def _candidates(self, batch: Batch, rows: Ints, bounds: Floats, limit_s: float) -> Candidates:
         """Every policy whose bound is below the limit, with every sharding, of some skeletons."""
         skeletons, keys = batch.skeletons, list[list[StateSharding]]()

@@ -62,6 +62,7 @@ class Simplest(BestFirst):
     def search(self, fastest: Plan, headroom_bytes: float) -> Plan:
         """The simplest plan; the fastest itself where nothing simpler takes no longer, or time runs out."""
         self.simplest = (complexity(fastest, headroom_bytes), fastest)
+        self._pairs.refine(self.progress.below_s)
         bounds, limit_s = self._pairs.seconds, self.progress.below_s
         degrees = self.tables.columns
         above = sum((np.asarray(part) > 1).astype(np.int64) for part in (

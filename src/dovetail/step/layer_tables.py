@@ -34,9 +34,8 @@ from dovetail.step.times import Overlaps
 
 #: Numbers of a column that are timed together: few enough for the caches of a core.
 TIMED_TOGETHER = 2**16
-#: Where what profiles have alike stands beside their classes, and beside policies and classes.
+#: Where what profiles have alike stands beside their classes, or beside policies.
 _A_CLASS = np.s_[:, None]
-_A_POLICY_AND_CLASS = np.s_[:, None, None]
 
 #: What blocks recompute, and the share of the blocks it holds for.
 RecomputePolicy = tuple[Choice, float]
@@ -231,7 +230,7 @@ class LayerTable:
                 layer = self.setting.graph.layers[name]
                 block = is_block(layer)
                 saving = facts.saves(sharded=sharded) if block else facts.saves(sharded=sharded, narrow=False)
-                parts.append(self._policy_recompute(name, _effect(layer, choice) if block else "none", saving))
+                parts.append(self._policy_recompute(name, self._effect(name, (choice, 1.0))[0], saving))
             self._stacked[key] = recompute_array(parts, self.num_profiles)
         return self._stacked[key]
 
@@ -253,28 +252,40 @@ class LayerTable:
         none, full = self.fastest(), recomputed(self.recompute("full"))
         return LayerColumns(*none[:3], *(np.minimum(*pair) for pair in zip(full.bytes(), none[3:], strict=True)))
 
-    def choice_times(self, policies: Sequence[RecomputePolicy]) -> LayerColumns:
-        """Seconds and bytes under every policy: profiles × policies × classes."""
+    def choice_times(self, policies: Sequence[RecomputePolicy], wanted: Bools) -> LayerColumns:
+        """Seconds and bytes under policies, profiles × policies × classes; of those that are not wanted, not a number.
+
+        A class is timed once for all policies that are the same to it.
+        """
         shape = (self.num_profiles, len(policies), len(self.setting.classes))
-        columns = LayerColumns(*(np.empty(shape) for _ in LayerColumns._fields))
+        columns = LayerColumns(*(np.full(shape, np.nan) for _ in LayerColumns._fields))
         allowed = np.array([recompute_allows(self.setting.framework, choice) for choice, _ in policies], np.bool_)
-        size = max(1, TIMED_TOGETHER // (shape[0] * shape[2]))
         for permitted in (False, True):
-            (some,) = np.nonzero(allowed == permitted)
-            for start in range(0, len(some), size):
-                part = some[start : start + size]
-                chosen = [policies[number] for number in cast("list[int]", part.tolist())]
-                times = self._policy_times(chosen, allowed=permitted)
+            numbers = cast("list[int]", np.nonzero(wanted & (allowed == permitted))[0].tolist())
+            for position, name in enumerate(self.setting.classes if numbers else ()):
+                effects: dict[RecomputePolicy, int] = {}
+                rows = [effects.setdefault(self._effect(name, policies[i]), len(effects)) for i in numbers]
+                times = self._effect_times(position, list(effects), allowed=permitted)
                 for column, values in zip(columns, times, strict=True):
-                    column[:, part] = values
+                    column[:, numbers, position] = values[:, rows]
         return columns
 
-    def _policy_times(self, policies: Sequence[RecomputePolicy], *, allowed: bool) -> LayerColumns:
-        made = np.stack([self.recompute(choice) for choice, _ in policies], axis=2)
-        shares = block_shares(np.array([share for _, share in policies]), self.blocks)
-        mixed = recomputed(made).mixed(recomputed(self.recompute("none")[:, :, None]), shares)
-        overlaps = shaped_overlaps(self.overlaps(1, allowed=allowed), _A_POLICY_AND_CLASS)
-        return timed(self.work[:, :, None], mixed, overlaps, self.setting.alone.overheads.host_s)
+    def _effect(self, name: str, policy: RecomputePolicy) -> RecomputePolicy:
+        """A policy as one class sees it: what is no block recomputes nothing."""
+        layer = self.setting.graph.layers[name]
+        return (_effect(layer, policy[0]), policy[1]) if is_block(layer) else ("none", 1.0)
+
+    def _effect_times(self, position: int, effects: Sequence[RecomputePolicy], *, allowed: bool) -> LayerColumns:
+        """Seconds and bytes of one class: profiles × effects."""
+        of_class, size = np.s_[:, :, position, None], max(1, TIMED_TOGETHER // self.num_profiles)
+        overlaps = shaped_overlaps(self.overlaps(1, allowed=allowed), _A_CLASS)
+        none, work, parts = recomputed(self.recompute("none")[of_class]), self.work[of_class], list[LayerColumns]()
+        for start in range(0, len(effects), size):
+            some = effects[start : start + size]
+            made = np.stack([self.recompute(choice)[:, :, position] for choice, _ in some], axis=2)
+            mixed = recomputed(made).mixed(none, np.array([share for _, share in some]))
+            parts.append(timed(work, mixed, overlaps, self.setting.alone.overheads.host_s))
+        return LayerColumns(*(np.concatenate(part, axis=1) for part in zip(*parts, strict=True)))
 
     @property
     def blocks(self) -> Bools:

@@ -29,7 +29,6 @@ from dovetail.step.layer_tables import (
     RecomputePolicy,
     Setting,
     block_shares,
-    by_structure,
     whole_layers,
 )
 from dovetail.step.memory import class_kinds
@@ -85,36 +84,31 @@ class Tables:
         #: whether plans may recompute this with the options they say
         self._policies_run = self._recompute_runs()
         self._tables: list[LayerTable] = []
-        self._choices: dict[int, LayerColumns] = {}
+        self._choices: dict[int, tuple[LayerColumns, Bools]] = {}
         self._profile_rows: dict[ProfileKey, int] = {}
         #: of every profile: its table, and its row there
         self._place: list[tuple[int, int]] = []
         self._columns: list[ProfileColumns] = []
         self._fastest: list[LayerColumns] = []
 
-    def asymptotic(self) -> tuple[Floats, Floats, Floats]:
-        """For all stage degrees: forward and backward seconds per sequence of every class, and untied parameters.
+    def asymptotic(self, members: Sequence[int]) -> tuple[Floats, Floats, Floats]:
+        """Of stage degrees along the same axes: forward and backward seconds per sequence, and untied parameters.
 
         They are of asymptotic micro-batches: none takes less per sequence, since launches, latencies and unfilled tiles
         only add to it.
         """
-        count, classes, setting = len(self.degrees), len(self.setting.classes), self.setting
+        self.poll()
+        setting = self.setting
         if setting.chip.sharing == "scheduled":
             # these are bounds: what no schedule beats does as well, and is found much faster
             setting = replace(setting, chip=replace(setting.chip, sharing="asymptotic"))
-        forward, backward, parameters = (np.zeros((count, classes)) for _ in range(3))
-        for numbers in by_structure(self.degrees).values():
-            self.poll()
-            rows = np.arange(len(numbers))
-            sizes = np.full(len(numbers), ASYMPTOTIC_SEQUENCES, np.int64)
-            overlapping = self._experts_overlap[numbers]
-            table = LayerTable(setting, [self.degrees[i] for i in numbers], rows, sizes, overlapping)
-            times = table.fastest()
-            forward[numbers] = times.forward_s / ASYMPTOTIC_SEQUENCES
-            backward[numbers] = (times.input_gradient_s + times.weight_gradient_s) / ASYMPTOTIC_SEQUENCES
-            tied = table.tied(self.states.tied_weights, "parameters").sum(axis=2)
-            parameters[numbers] = table.column("parameters") - tied
-        return forward, backward, parameters
+        rows, sizes = np.arange(len(members)), np.full(len(members), ASYMPTOTIC_SEQUENCES, np.int64)
+        overlapping = self._experts_overlap[np.array(members, np.int64)]
+        table = LayerTable(setting, [self.degrees[i] for i in members], rows, sizes, overlapping)
+        times = table.fastest()
+        backward_s = times.input_gradient_s + times.weight_gradient_s
+        untied = table.column("parameters") - table.tied(self.states.tied_weights, "parameters").sum(axis=2)
+        return times.forward_s / ASYMPTOTIC_SEQUENCES, backward_s / ASYMPTOTIC_SEQUENCES, untied
 
     def profiles(self, skeletons: PlanSkeletons) -> Ints:
         """The profiles of skeletons; new ones are made together where they are along the same axes."""
@@ -182,26 +176,35 @@ class Tables:
         """The least that any policy takes, in seconds and in bytes, of all profiles so far."""
         return LayerColumns(*(np.concatenate(parts) for parts in zip(*self._fastest, strict=True)))
 
-    def layer_rows(self, profiles: Ints) -> LayerColumns:
-        """Rows of these profiles under every policy: row i · policies + j is profile i under policy j."""
-        parts: list[list[Floats]] = [[] for _ in LayerColumns._fields]
-        for profile in numbers(profiles):
-            number, row = self._place[profile]
-            if number not in self._choices:
+    def layer_rows(self, profiles: Ints, wanted: Bools) -> LayerColumns:
+        """Rows of these profiles under every policy: row i · policies + j is profile i under policy j.
+
+        Policies for some of the layers, which few pipelines can have, are there only where they are wanted.
+        """
+        shape = (len(profiles), len(self.policies), len(self.setting.classes))
+        columns = LayerColumns(*(np.empty(shape) for _ in LayerColumns._fields))
+        places = np.array(self._place, np.int64).reshape(-1, 2)[profiles]
+        for number in numbers(np.unique(places[:, 0])):
+            needed = wanted | (self._shares == 1)
+            if number in self._choices:
+                needed |= self._choices[number][1]
+            if number not in self._choices or (needed & ~self._choices[number][1]).any():
                 self.poll()
-                self._choices[number] = self._tables[number].choice_times(self.policies)
-            times = self._choices[number]
-            for part, values in zip(parts, times, strict=True):
-                part.append(values[row])
-        return LayerColumns(*(np.concatenate(part) for part in parts))
+                self._choices[number] = self._tables[number].choice_times(self.policies, needed), needed
+            times, _ = self._choices[number]
+            (of_table,) = np.nonzero(places[:, 0] == number)
+            for column, values in zip(columns, times, strict=True):
+                column[of_table] = values[places[of_table, 1]]
+        return LayerColumns(*(column.reshape(-1, shape[2]) for column in columns))
 
     def offered(self, skeletons: PlanSkeletons) -> Bools:
         """Which policies skeletons may have, skeletons × policies.
 
         A share is of whole layers in equal stages, and overlaps and options that plans say suit pipeline and policy.
         """
-        parts, num_layers = skeletons.stages * skeletons.chunks, self.setting.job.model.num_layers
-        return whole_layers(num_layers, parts, self._shares) & self._overlaps_run(skeletons) & self._policies_run
+        parts, back = np.unique(skeletons.stages * skeletons.chunks, return_inverse=True)
+        whole = whole_layers(self.setting.job.model.num_layers, parts, self._shares) & self._policies_run
+        return whole[back.reshape(-1)] & self._overlaps_run(skeletons)
 
     def _recompute_runs(self) -> Bools:
         """Whether policies run with the options that all plans of the space say."""

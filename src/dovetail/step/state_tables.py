@@ -81,6 +81,8 @@ class StateTable:
             sorted({w.tied for layer in graph.layers.values() for w in layer.weights() if w.tied})
         )
         self._rows: dict[StateSharding, int] = {}
+        #: kinds of context parallelism share a row
+        self._rows_of_plans: dict[Plan, int] = {}
         self.keys: list[StateSharding] = []
         count = len(graph.layers)
         #: classes of which trained parameters are told apart: none where all are trained
@@ -96,16 +98,23 @@ class StateTable:
 
     def rows(self, keys: Sequence[StateSharding]) -> Ints:
         """The rows of states, in order."""
-        new = [key for key in dict.fromkeys(keys) if key not in self._rows]
         groups: dict[tuple[Strategy, Strategy, bool], list[tuple[StateSharding, Arrangement]]] = {}
-        for key in new:
+        new: dict[Plan, list[StateSharding]] = {}
+        for key in dict.fromkeys(keys):
+            if key not in self._rows:
+                new.setdefault(self._plan(key), []).append(key)
+        for plan, (key, *_) in new.items():
+            if plan in self._rows_of_plans:
+                continue
             rule = self.setting.framework.tensor_rule
-            arranged = arrange(self._plan(key), self.setting.graph, self.setting.cluster, rule)
+            arranged = arrange(plan, self.setting.graph, self.setting.cluster, rule)
             base = replace(self.degrees[key.degrees].arranged.strategy, context="all_gather")
             groups.setdefault((arranged.strategy, base, key.stages > 1), []).append((key, arranged))
         for members in groups.values():
             self._poll()
             self._add([key for key, _ in members], [arranged for _, arranged in members])
+        for plan, alike in new.items():
+            self._rows |= dict.fromkeys(alike, self._rows_of_plans[plan])
         return np.array([self._rows[key] for key in keys], np.int64)
 
     def _plan(self, key: StateSharding) -> Plan:
@@ -125,7 +134,7 @@ class StateTable:
         graph = self.setting.graph
         classes = {name: self._class(graph.layers[name], keys[0], together) for name in self.setting.classes}
         first, count = len(self.keys), len(keys)
-        self._rows |= {key: first + number for number, key in enumerate(keys)}
+        self._rows_of_plans |= {self._plan(key): first + number for number, key in enumerate(keys)}
         self.keys += keys
         self.work = np.concatenate([self.work, work_array([each.work for each in classes.values()], count)], axis=1)
         columns = [_columns(each, self.tied_weights, count) for each in classes.values()]
