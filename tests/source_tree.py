@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 ROOT = Path(__file__).parents[1]
 TOP = "dovetail"
@@ -98,6 +101,14 @@ def read_modules(source: Path) -> dict[str, Module]:
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         modules[name] = Module(name, path)
     return modules
+
+
+def packages_of_extras(*extras: str) -> set[str]:
+    """What extras install, as imports name it; by default all that users may ask for."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    optional = project["optional-dependencies"]
+    asked = extras or tuple(name for name in optional if name != "dev")
+    return {canonicalize_name(Requirement(text).name).replace("-", "_") for extra in asked for text in optional[extra]}
 
 
 def import_edges(modules: Mapping[str, Module]) -> dict[str, set[str]]:

@@ -11,7 +11,18 @@ from typing import Any
 
 import dovetail
 from architecture_allowed import ALLOWED_UNREACHABLE, THE_FIELDS_OWN
-from source_tree import ROOT, TOP, Function, Module, cycles, import_edges, read_modules, unreachable, words
+from source_tree import (
+    ROOT,
+    TOP,
+    Function,
+    Module,
+    cycles,
+    import_edges,
+    packages_of_extras,
+    read_modules,
+    unreachable,
+    words,
+)
 
 PACKAGE = ROOT / "src" / TOP
 MODULES = read_modules(ROOT / "src")
@@ -240,6 +251,44 @@ def test_one_module_alone_knows_an_adapted_package():
     users = {package: [m.name for m in MODULES.values() if package in imported_packages(m)] for package in ADAPTED}
     several = (f"{package}: {names}" for package, names in users.items() if len(names) > 1)
     assert_none("one module alone imports an adapted package", several)
+
+
+def imports_at_head(module: Module) -> Iterator[str]:
+    """The modules that importing this one imports too."""
+    waiting: list[ast.AST] = list(module.tree.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and not (
+            isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        ):
+            waiting += ast.iter_child_nodes(node)
+
+
+def test_no_import_of_an_extra_is_on_the_way_to_a_core_answer():
+    extras = packages_of_extras()
+    assert extras >= set(ADAPTED)
+    heads = {name: set(imports_at_head(module)) for name, module in MODULES.items()}
+    optional = {name for name, head in heads.items() if {each.partition(".")[0] for each in head} & extras}
+    assert "dovetail.schedule.cp_sat" in optional, "the test sees imports"
+    early = (f"{name} imports {sorted(head & optional)} at its head" for name, head in heads.items() if head & optional)
+    assert_none("what imports an extra at its head is imported within functions alone", early)
+
+
+def test_the_sentences_name_an_extra_that_has_the_package():
+    asked: set[str] = set()
+    for module in MODULES.values():
+        for call in module.calls:
+            if ast.unparse(call.func) == "require_package":
+                (package, *rest) = call.args
+                assert isinstance(package, ast.Constant)
+                assert len(rest) == 2, "all of them are in [study], which is the default"
+                asked.add(str(package.value))
+    assert asked == packages_of_extras("study")
 
 
 def test_the_import_contract_lists_the_whole_tree():

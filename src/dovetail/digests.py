@@ -19,8 +19,10 @@ from dovetail import __version__
 
 #: Characters of a digest: 64 bits, enough to notice a change.
 LENGTH = 16
-#: Packages whose versions change numbers, or the bytes of a run's files.
-PACKAGES = ("numpy", "numba", "llvmlite", "ortools", "optuna", "pyarrow")
+#: Packages whose versions change numbers.
+PACKAGES = ("numpy", "numba", "llvmlite")
+#: And those whose versions change which designs a study looks at, or the bytes of a run's files.
+STUDY_PACKAGES = (*PACKAGES, "optuna", "pyarrow")
 
 _CALIBRATION = "cost/data/calibration.yaml"
 _CODE = (".py", ".pyc")
@@ -44,15 +46,17 @@ def package_digests() -> Mapping[str, str]:
     return MappingProxyType({**digests, "versions": digest(package_versions())})
 
 
-@lru_cache(maxsize=1)
-def package_versions() -> dict[str, str]:
+@lru_cache(maxsize=2)
+def package_versions(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
     """The versions that change numbers: of Python, of packages, and the kind of processor."""
-    return {"python": platform.python_version(), **{n: _version(n) for n in PACKAGES}, "machine": platform.machine()}
+    return {"python": platform.python_version(), **{n: _version(n) for n in packages}, "machine": platform.machine()}
 
 
-def package_provenance() -> dict[str, Any]:
-    """What computes answers here, for their `provenance`."""
-    return {"version": __version__, "versions": dict(package_versions()), "digests": dict(package_digests())}
+def package_provenance(packages: tuple[str, ...] = PACKAGES) -> dict[str, Any]:
+    """What computes answers here, for their `provenance`; studies need more packages than other questions."""
+    versions = package_versions(packages)
+    digests = {**package_digests(), "versions": digest(versions)}
+    return {"version": __version__, "versions": dict(versions), "digests": digests}
 
 
 def _root() -> Traversable:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from importlib.util import find_spec
 
 
 class InputError(ValueError):
@@ -18,6 +19,13 @@ class InputError(ValueError):
     def __reduce__(self) -> tuple[type[InputError], tuple[str, str, str]]:
         """Pickled by its three parts, so that it can cross to another process."""
         return type(self), (self.where, self.what, self.fix)
+
+
+def require_package(package: str, where: str, purpose: str, extra: str = "study") -> None:
+    """Raises the error of a question that needs a package of an extra, if that is not installed."""
+    if find_spec(package) is None:
+        fix = f'run `pip install "dovetail[{extra}]"`'
+        raise InputError(where, f"needs the package {package} {purpose}, which is not installed", fix)
 
 
 def quoted(value: object, limit: int = 60) -> str:

@@ -125,7 +125,10 @@ def _fill(bounds: Floats, rows: Ints, terms: Floats, times: _Times) -> None:
     """Writes the bounds of some designs, a part of them at a time."""
     for start in range(0, len(rows), CHUNK):
         chunk = rows[start : start + CHUNK]
-        seconds = times.seconds[:, chunk]
+        first, end = int(chunk[0]), int(chunk[-1]) + 1
+        # neighbours are read where they are
+        place = slice(first, end) if end - first == len(chunk) else chunk
+        seconds = times.seconds[:, place]
         best, longest, one = np.full(len(chunk), np.inf), np.empty(len(chunk)), np.empty(len(chunk))
         for *asked, fixed in terms.T.tolist():
             longest.fill(fixed)
@@ -133,7 +136,8 @@ def _fill(bounds: Floats, rows: Ints, terms: Floats, times: _Times) -> None:
                 if each:  # nothing of what takes forever takes no time
                     np.maximum(longest, np.multiply(of_one, each, out=one), out=longest)
             np.minimum(best, longest, out=best)
-        bounds[chunk] = best * (1 - TOLERANCE)
+        np.multiply(best, 1 - TOLERANCE, out=one)
+        bounds[place] = one
 
 
 def enumerated_plans(job: Job, cluster: Cluster, micro_batches: Sequence[int]) -> PlanBatch:

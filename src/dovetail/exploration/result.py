@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dovetail.arrays import TOLERANCE, Floats
-from dovetail.digests import package_provenance
+from dovetail.digests import STUDY_PACKAGES, package_provenance
 from dovetail.exploration import wafers
 from dovetail.exploration.free_mapping import mapping_words
 from dovetail.exploration.lower_bounds import candidate_lower_bounds
@@ -96,7 +96,7 @@ def result_document(
         **answer,
         "certificate": _certificate(study, front, unproven),
         "counts": dict(counts),
-        "provenance": package_provenance(),
+        "provenance": package_provenance(STUDY_PACKAGES),
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dovetail.arrays import Floats, Ints
+from dovetail.errors import require_package
 from dovetail.exploration.sampler import Sampler
 from dovetail.exploration.unseen import Unseen
 from dovetail.hardware.design_space import DesignSpace
@@ -28,6 +29,7 @@ class Uniform:
 
 
 def _evolutionary(space: DesignSpace, num_objectives: int, seed: int) -> Sampler:
+    require_sampler("evolutionary")
     from dovetail.exploration.evolutionary import Evolutionary  # its library takes a second to import
 
     return Evolutionary(space, num_objectives, seed)
@@ -35,3 +37,9 @@ def _evolutionary(space: DesignSpace, num_objectives: int, seed: int) -> Sampler
 
 #: name in a study file → sampler of a space, with a number of objectives and a seed
 SAMPLERS: dict[str, Callable[[DesignSpace, int, int], Sampler]] = {"evolutionary": _evolutionary, "random": Uniform}
+
+
+def require_sampler(method: str) -> None:
+    """Raises an error if the sampler of this name needs a package that is not installed."""
+    if method == "evolutionary":
+        require_package("optuna", "search.method", "for evolutionary")

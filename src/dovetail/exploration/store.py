@@ -5,33 +5,31 @@ bytes whenever they run, so we simply rerun what is missing or damaged. Next to 
 nothing else goes on with them.
 """
 # the types of pyarrow are unknown
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false
+# pyright: reportUnknownMemberType=false, reportUnknownParameterType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
-
-from dovetail.arrays import Array
-from dovetail.digests import package_provenance
-from dovetail.errors import InputError
+from dovetail.digests import STUDY_PACKAGES, package_provenance
+from dovetail.errors import InputError, require_package
 from dovetail.exploration import records
-from dovetail.exploration.folder import Folder, LocalFolder, not_read, not_written
+from dovetail.exploration.arrow import Columns, columns_of, folder_at, joined, parquet_bytes, parquet_table
+from dovetail.exploration.folder import Folder, LocalFolder
 from dovetail.exploration.progress_file import ProgressFile
 from dovetail.exploration.records import INDEX, PARTS, RESULT, SCHEMA_VERSION, STUDY, TIMING, DamagedError, to_json
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from dovetail.exploration.arrow import Table
 
-_COLUMN_TYPES = ("int64", "float64", "bool")
+
+_READS = "to read the designs of a run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,7 @@ class Part:
     level: str
     number: int
     #: at least one, all of one length: arrays of int64, float64 or bool, or texts
-    columns: Mapping[str, Array | Sequence[str | None]]
+    columns: Columns
     #: JSON: counts and the like, finite numbers only
     facts: Mapping[str, Any]
 
@@ -70,8 +68,9 @@ class RunStore:
         A run computed by other code, calibration, data or versions is refused, or with `recompute` discarded.
         """
         folder = _folder(str(where))
+        require_package("pyarrow", folder.where, "to save a run")
         asked = cast("dict[str, Any]", json.loads(to_json(study)))
-        provenance = package_provenance()
+        provenance = package_provenance(STUDY_PACKAGES)
         # before locking too: we must not write among a user's files
         records.recomputed_because(folder, asked, provenance, resume=resume, recompute=recompute)
         folder.claim()
@@ -131,15 +130,14 @@ class RunStore:
         if checked is None:
             return None
         table, facts = checked
-        texts = {name: str(table.schema.field(name).type) == "string" for name in table.column_names}
-        columns = {n: table.column(n).to_pylist() if text else table.column(n).to_numpy() for n, text in texts.items()}
-        return Part(level, number, columns, facts)
+        return Part(level, number, columns_of(table), facts)
 
     def write(self, part: Part) -> None:
         """Saves the result of a batch: its part first, then the index entry that makes it count."""
         assert self._writes, "this run is open for reading only"
         stem = records.stem_of(part.level, part.number)
-        rows, content = _parquet(part)
+        content = _content(part)
+        rows = len(next(iter(part.columns.values())))
         digest = hashlib.sha256(content).hexdigest()
         entry = {"rows": rows, "bytes": len(content), "sha256": digest, "facts": dict(part.facts)}
         self._folder.put(f"{PARTS}/{stem}.parquet", content)
@@ -190,13 +188,11 @@ class RunStore:
             self._intact(level, number)
         return self._digests
 
-    def table(self, level: str) -> pa.Table:
+    def table(self, level: str) -> Table:
         """All finished and undamaged parts of a level, in the order of their numbers."""
-        import pyarrow as pa
-
+        require_package("pyarrow", self.where, _READS)
         checked = (self._checked(level, number) for number in sorted(self.numbers(level)))
-        tables = [rows[0].replace_schema_metadata(None) for rows in checked if rows is not None]
-        return pa.concat_tables(tables) if tables else pa.table({})
+        return joined(rows[0] for rows in checked if rows is not None)
 
     def _entries(self) -> dict[str, set[int]]:
         """The numbers of finished batches by level: listed once, since nobody else writes."""
@@ -213,8 +209,9 @@ class RunStore:
         whole = hashlib.sha256(to_json(dict(sorted(digests.items())))).hexdigest()
         return {"files": len(sizes), "bytes": sum(sizes), "sha256": whole}
 
-    def _checked(self, level: str, number: int) -> tuple[pa.Table, dict[str, Any]] | None:
+    def _checked(self, level: str, number: int) -> tuple[Table, dict[str, Any]] | None:
         """The rows and facts of a finished batch; None if it is not finished, or damaged."""
+        require_package("pyarrow", self.where, _READS)
         intact = self._intact(level, number)
         if intact is None:
             return None
@@ -258,142 +255,21 @@ class RunStore:
         self.repairs.append(f"{self._folder.where}: {repair}.")
 
 
-def _parquet(part: Part) -> tuple[int, bytes]:
-    """Rows and bytes of a part: they depend only on its columns and facts, not on time or place."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    texts = [name for name, values in part.columns.items() if not isinstance(values, np.ndarray)]
-    arrays: list[Any] = []
-    for values in part.columns.values():
-        if isinstance(values, np.ndarray):
-            assert values.dtype.name in _COLUMN_TYPES, values.dtype
-            arrays.append(pa.array(values, from_pandas=False))
-        else:
-            arrays.append(pa.array(list(values), pa.string()))
-    assert len({len(array) for array in arrays}) == 1, "the columns of a part have one length"
-    about = {"schema": str(SCHEMA_VERSION), "level": part.level, "number": str(part.number)}
+def _content(part: Part) -> bytes:
+    """The Parquet file of a part."""
     # the facts are in the index too; here the digest protects them
-    about["facts"] = to_json(part.facts).decode()
-    table = pa.Table.from_arrays(arrays, names=list(part.columns))
-    sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(
-        sink,
-        table.schema,
-        version="2.6",
-        data_page_version="1.0",
-        compression="zstd",
-        compression_level=1,
-        use_dictionary=cast("Any", texts),  # numbers rarely repeat within a batch
-        store_schema=False,  # these few types need no Arrow schema
-    ) as writer:
-        writer.write_table(table)
-        writer.add_key_value_metadata({f"dovetail.{name}": text for name, text in about.items()})
-    return table.num_rows, sink.getvalue().to_pybytes()
+    facts = to_json(part.facts).decode()
+    about = {"schema": str(SCHEMA_VERSION), "level": part.level, "number": str(part.number), "facts": facts}
+    return parquet_bytes(part.columns, about)
 
 
-def _rows(content: bytes, entry: dict[str, Any], level: str, number: int) -> tuple[pa.Table, dict[str, Any]]:
+def _rows(content: bytes, entry: dict[str, Any], level: str, number: int) -> tuple[Table, dict[str, Any]]:
     """The rows of a part, checked against its index entry."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        # twice as fast as `read_table`, which looks for a dataset of many files
-        file = pq.ParquetFile(pa.BufferReader(content))
-        table = file.read(use_threads=False)
-    except (pa.ArrowException, OSError) as error:
-        raise DamagedError(f"part cannot be read ({str(error)[:100]})") from None
-    metadata = cast("dict[bytes, bytes]", file.metadata.metadata or {})
-    about = [metadata.get(f"dovetail.{name}".encode(), b"").decode() for name in ("level", "number", "facts")]
+    table, about = parquet_table(content, "level", "number", "facts")
     if table.num_rows != entry["rows"] or about != [level, str(number), to_json(entry["facts"]).decode()]:
         raise DamagedError("index entry does not match its part")
     return table, entry["facts"]
 
 
 def _folder(where: str) -> Folder:
-    if "://" not in where:
-        return LocalFolder(Path(where), where)
-    from pyarrow import fs
-
-    # a URI may contain a password, which must not appear in messages
-    shown = re.sub(r"//[^/]*@", "//...@", where)
-    fix = "name a local directory, or a URI such as file:///runs/a or s3://bucket/runs/a"
-    try:
-        system, path = fs.FileSystem.from_uri(where)
-    except Exception as error:  # file systems written in Python raise their own errors
-        reason = str(error).replace(where, shown)[:200]
-        raise InputError(shown, f"is not a known file system ({reason})", fix) from None
-    if isinstance(system, fs.LocalFileSystem):
-        return LocalFolder(Path(path), shown)
-    return _RemoteFolder(system, path, shown)
-
-
-class _RemoteFolder:
-    """A directory in any other pyarrow file system, such as an object store, which writes whole files.
-
-    It has no lock, since such file systems have none: the user must make sure that only one process writes.
-    """
-
-    def __init__(self, system: Any, root: str, where: str) -> None:
-        self.where = where
-        self.path: Path | None = None
-        self._system = system
-        self._root = PurePosixPath(root)
-
-    def sizes(self, inner: str = "") -> dict[str, int] | None:
-        """Names and sizes of its files, or those of a directory in it; None if that does not exist."""
-        from pyarrow import fs
-
-        entry = self._ask(not_read, inner, self._system.get_file_info)
-        if entry.type == fs.FileType.NotFound:
-            return None
-        if entry.type == fs.FileType.File:
-            raise InputError(self.where, "is a file", "name a directory")
-        infos = self._ask(not_read, inner, lambda path: self._system.get_file_info(fs.FileSelector(path)))
-        return {info.base_name: info.size or 0 for info in infos}
-
-    def claim(self) -> None:
-        """Creates it if needed."""
-        self.prepare("")
-
-    def prepare(self, inner: str) -> None:
-        """Creates a directory in it."""
-        self._ask(not_written, inner, lambda path: self._system.create_dir(path, recursive=True))
-
-    def get(self, name: str) -> bytes | None:
-        """The content of a file; None if there is none."""
-
-        def read(path: str) -> bytes:
-            with self._system.open_input_stream(path, compression=None) as stream:
-                return stream.read()
-
-        # checked first: not every file system has a specific error for this
-        return self._ask(not_read, name, read) if self._holds(name) else None
-
-    def put(self, name: str, content: bytes) -> None:
-        """Writes a file in one put; if that is not atomic, the digests show it."""
-
-        def write(path: str) -> None:
-            with self._system.open_output_stream(path, compression=None) as stream:
-                stream.write(content)
-
-        self._ask(not_written, name, write)
-
-    def remove(self, name: str) -> None:
-        """Removes a file if it exists."""
-        if self._holds(name):
-            self._ask(not_written, name, self._system.delete_file)
-
-    def close(self) -> None:
-        """Does nothing: there is no lock."""
-
-    def _holds(self, name: str) -> bool:
-        from pyarrow import fs
-
-        return self._ask(not_read, name, self._system.get_file_info).type != fs.FileType.NotFound
-
-    def _ask(self, refused: Callable[[str, str, Exception], InputError], name: str, act: Callable[[str], Any]) -> Any:
-        try:
-            return act(str(self._root / name))
-        except Exception as error:  # file systems written in Python raise their own errors
-            raise refused(self.where, name, error) from None
+    return folder_at(where) if "://" in where else LocalFolder(Path(where), where)

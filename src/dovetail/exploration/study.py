@@ -19,6 +19,7 @@ from dovetail.exploration.memory import InMemoryStore
 from dovetail.exploration.resolved import ResolvedStudy, study_of
 from dovetail.exploration.result import StudyResult
 from dovetail.exploration.sampled_drive import SampledDrive
+from dovetail.exploration.samplers import require_sampler
 from dovetail.exploration.store import RunStore
 
 
@@ -62,6 +63,7 @@ class Study(ResolvedStudy):
                 workers=workers,
                 listener=listener,
             )
+        require_sampler(self.search.method)  # before there is a run directory to resume
         place, asked = where if where is not None else self.output, self.executor
         store = InMemoryStore()
         if place is not None:

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dovetail.errors import InputError
+from dovetail.errors import InputError, require_package
 from dovetail.exploration.records import PARTS
 from dovetail.exploration.store import RunStore
 
@@ -15,15 +15,12 @@ if TYPE_CHECKING:
     import duckdb
     import pandas as pd
 
-_INSTALL = 'run `pip install "dovetail[study]"`'
-
 
 def to_pandas(store: RunStore, level: str) -> pd.DataFrame:
     """The finished parts of a level as one frame, in the order of their numbers."""
-    try:
-        import pandas as pd
-    except ImportError:
-        raise InputError(store.where, "needs pandas for a data frame, which is not installed", _INSTALL) from None
+    require_package("pandas", store.where, "for a data frame")
+    import pandas as pd
+
     frame = store.table(level).to_pandas()
     assert isinstance(frame, pd.DataFrame)
     return frame
@@ -37,10 +34,9 @@ def connect(where: str | Path) -> duckdb.DuckDBPyConnection:
     store = RunStore.view(where)
     if store.path is None:
         raise InputError(store.where, "is not on this machine", "copy the run to a local directory")
-    try:
-        import duckdb
-    except ImportError:
-        raise InputError(store.where, "needs DuckDB for views, which is not installed", _INSTALL) from None
+    require_package("duckdb", store.where, "for views")
+    import duckdb
+
     store.check()
     connection = duckdb.connect()
     # a directory's name may contain wildcards

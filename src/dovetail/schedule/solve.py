@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from math import gcd
 
+from dovetail.errors import require_package
 from dovetail.schedule.problem import Mode, ModePhase, Problem, Schedule, ScheduleTask, Solution
 from dovetail.schedule.quick import quick
 from dovetail.schedule.segments import joined, segments
@@ -55,6 +56,7 @@ def _solved_anew(segment: Problem, deterministic_limit: float) -> Solution:
     if solution.status == "optimal":
         return solution
     # most segments never need the solver, which is slow to import
+    require_package("ortools", "dovetail schedule", "to find the shortest schedule of this problem")
     from dovetail.schedule.cp_sat import improved
 
     return improved(segment, solution, deterministic_limit)

@@ -12,6 +12,7 @@ from small_run import PART, STUDY, files_of, flip, part_of, printed, refused, ru
 
 from dovetail.errors import InputError
 from dovetail.exploration import store as store_module
+from dovetail.exploration.arrow import RemoteFolder
 from dovetail.exploration.store import Part, RunStore
 
 
@@ -36,8 +37,9 @@ def elsewhere(request, tmp_path, monkeypatch) -> Iterator[tuple[str, Any]]:
         system.delete_dir("/runs")
     else:
         system = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
-        remote = store_module._RemoteFolder
-        monkeypatch.setattr(store_module, "_folder", lambda where: remote(system, where.partition("://")[2], where))
+        monkeypatch.setattr(
+            store_module, "_folder", lambda where: RemoteFolder(system, where.partition("://")[2], where)
+        )
         yield "tree://runs/a", system
 
 
@@ -126,6 +128,22 @@ def test_views_need_a_local_run_and_their_packages(tmp_path, monkeypatch):
         connect(tmp_path / "run")
     with pytest.raises(InputError, match="has no run"):
         connect(tmp_path)
+
+
+def test_a_run_needs_pyarrow_to_be_written_and_to_be_read(tmp_path, monkeypatch):
+    run(tmp_path / "run").close()
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    install = r'which is not installed; run `pip install "dovetail\[study\]"`\.$'
+    with pytest.raises(InputError, match=f"other: needs the package pyarrow to save a run, {install}"):
+        RunStore.open(tmp_path / "other", STUDY, resume=False)
+    assert not (tmp_path / "other").exists()
+    store = RunStore.view(tmp_path / "run")
+    assert store.result() is not None, "a result is JSON"
+    for look in (lambda: store.read("warm_start", 0), lambda: store.table("warm_start")):
+        with pytest.raises(InputError, match=f"run: needs the package pyarrow to read the designs of a run, {install}"):
+            look()
+    with pytest.raises(InputError, match=f"^s3://bucket/run: needs the package pyarrow .*, {install}"):
+        RunStore.view("s3://bucket/run")
 
 
 def test_looking_for_a_local_run_loads_no_heavy_library(tmp_path):
