@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -23,6 +23,7 @@ from dovetail.exploration.replays import codes_of, plans_of, simulation_document
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.result import open_points, result_document
 from dovetail.exploration.store import Part, RunStore
+from dovetail.exploration.survivors import Survivors
 from dovetail.exploration.wafers import network_key, wafer_designs
 
 S = TypeVar("S")
@@ -98,8 +99,7 @@ class Drive:
             # what we drop must be slower in simulated time too, which we only know if something was simulated
             to_beat = np.maximum(front.points, simulated.points) if len(simulated) else simulated.points
         to_beat = self.study.to_beat(to_beat)
-        codes, bounds_s = self._physical(front, to_beat)
-        codes, bounds_s = self._profile(codes, bounds_s, front, to_beat)
+        codes, bounds_s = self._profile(self._physical(front, to_beat), front, to_beat).whole()
         is_warm_start = np.isin(codes, codes_of(warm_starts))
         front, searched, rest = self._search(codes[~is_warm_start], bounds_s[~is_warm_start], front)
         if top is not None and self.stopped is None:
@@ -153,7 +153,7 @@ class Drive:
 
         self._run_level("replay", None, task_of, simulated, replays.append, 2)
 
-    def _physical(self, front: ParetoFront, to_beat: Floats) -> tuple[Ints, Floats]:
+    def _physical(self, front: ParetoFront, to_beat: Floats) -> Survivors:
         size = self.study.space.size
         starts = [(p, first) for p in range(len(self.study.counts)) for first in range(0, size, PHYSICAL)]
 
@@ -177,22 +177,29 @@ class Drive:
 
         return self._candidates("physical", len(starts), task_of, front, absorb)
 
-    def _profile(self, codes: Ints, bounds_s: Floats, front: ParetoFront, to_beat: Floats) -> tuple[Ints, Floats]:
-        # tables are built once per grid, so its designs are profiled one after the other
-        network = network_of(self.study, codes) if self.study.of_wafers else ()
-        order = np.lexsort((codes, bounds_s @ self.study.weights, *network))
-        total = -(-len(order) // PROFILED)
+    def _profile(self, survivors: Survivors, front: ParetoFront, to_beat: Floats) -> Survivors:
+        batches = self._profiled_batches(survivors)
 
         def task_of(k: int, _: ParetoFront) -> Task | None:
-            rows = order[k * PROFILED : (k + 1) * PROFILED]
-            return CandidateBatch("profile", k, codes[rows], bounds_s[rows], to_beat) if len(rows) else None
+            batch = next(batches, None)
+            return None if batch is None else CandidateBatch("profile", k, *batch, to_beat)
 
         def absorb(part: Part) -> None:
             self.counts["profile"] += part.facts["left"]
             self.dropped = min(self.dropped, part.facts.get("dropped", np.inf))
             self.pruned["profile"] = self.pruned.get("profile", 0) + part.facts["counted"] - part.facts["left"]
 
-        return self._candidates("profile", total, task_of, front, absorb)
+        return self._candidates("profile", -(-len(survivors) // PROFILED), task_of, front, absorb)
+
+    def _profiled_batches(self, survivors: Survivors) -> Iterator[tuple[Ints, Floats]]:
+        """Candidates to profile, those with the lowest bounds of each window first."""
+        for codes, bounds_s in survivors.windows():
+            # tables are built once per grid, so its designs are profiled one after the other
+            network = network_of(self.study, codes) if self.study.of_wafers else ()
+            order = np.lexsort((codes, bounds_s @ self.study.weights, *network))
+            for first in range(0, len(order), PROFILED):
+                rows = order[first : first + PROFILED]
+                yield codes[rows], bounds_s[rows]
 
     def _search(self, codes: Ints, bounds_s: Floats, front: ParetoFront) -> tuple[ParetoFront, list[Part], Floats]:
         """Searches candidates in the order of their bounds, as long as the front does not beat them.
@@ -233,18 +240,16 @@ class Drive:
         task_of: Callable[[int, ParetoFront], Task | None],
         front: ParetoFront,
         absorb: Callable[[Part], None],
-    ) -> tuple[Ints, Floats]:
+    ) -> Survivors:
         """The candidates a fidelity level leaves, with their lower bounds in seconds."""
-        remaining: list[tuple[Ints, Floats]] = []
+        survivors = Survivors(self.store, level, [job.name for job in self.study.jobs])
 
         def collect(part: Part) -> None:
             absorb(part)
-            bounds = [np.asarray(part.columns[f"least_s.{job.name}"]) for job in self.study.jobs]
-            remaining.append((np.asarray(part.columns["code"]), np.stack(bounds, axis=1)))
+            survivors.add(part)
 
         self._run_level(level, total, task_of, front, collect)
-        codes = np.concatenate([np.zeros(0, np.int64), *(codes for codes, _ in remaining)])
-        return codes, np.concatenate([np.zeros((0, len(self.study.jobs))), *(bounds_s for _, bounds_s in remaining)])
+        return survivors
 
     def _run_level(
         self,
