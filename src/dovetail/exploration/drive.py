@@ -352,7 +352,8 @@ def network_of(study: ResolvedStudy, codes: Ints) -> tuple[Floats, ...]:
 class _OpenCandidates:
     """Candidates in the order of their bounds, given out once each, skipping those a front beats."""
 
-    AHEAD = 4096
+    #: Candidates compared with the front at once: few for each that is asked for, more where those were in vain.
+    TRIED, AHEAD = 16, 4096
 
     def __init__(self, points: Floats) -> None:
         self._points = points
@@ -366,8 +367,10 @@ class _OpenCandidates:
     def following(self, number: int, front: Floats) -> Ints:
         """The next candidates that the front does not beat."""
         rows_given: list[int] = []
+        tried = self.TRIED * number
         while len(rows_given) < number and self._next < len(self._points):
-            ahead = self._points[self._next : self._next + self.AHEAD]
+            ahead = self._points[self._next : self._next + min(tried, self.AHEAD)]
+            tried *= 2
             (rows,) = np.nonzero(~dominated(ahead, front))
             taken = rows[: number - len(rows_given)]
             rows_given += (self._next + taken).tolist()
