@@ -42,8 +42,8 @@ ASSETS = Path(__file__).parents[1] / "docs" / "assets"
 WORKERS = (1, 2, 4, 8, 16)
 #: Workers of computing batches: more than the machine has cores shows where it ends.
 COMPUTING = (1, 2, 4)
-#: Seconds of a batch that computes or sleeps, and batches for each worker in a round.
-BATCH_S, BATCHES = 0.25, 16
+#: Seconds of a batch that sleeps and of one that computes, and batches for each worker in a round.
+SLEPT_S, COMPUTED_S, BATCHES = 1.0, 0.25, 4
 ROUNDS = 3
 IN_FLIGHT = (6, 66, 514, 2050)
 DESIGNS = (10**5, 10**6, 10**7, 10**8)
@@ -72,10 +72,10 @@ def main() -> None:
 def curve() -> None:
     """Batches per second against workers, each way in every round, and the plot."""
     ways: dict[str, tuple[Callable[[int], Any], Callable[[], Work], tuple[int, ...]]] = {
-        "sleeping, one Ray": (private, lambda: sleeping(BATCH_S), WORKERS),
-        "sleeping, a raylet for each": (raylets, lambda: sleeping(BATCH_S), COMPUTING),
-        "computing, one Ray": (private, lambda: computing(BATCH_S), COMPUTING),
-        "computing, a raylet for each": (raylets, lambda: computing(BATCH_S), COMPUTING),
+        "sleeping, one Ray": (private, lambda: sleeping(SLEPT_S), WORKERS),
+        "sleeping, a raylet for each": (raylets, lambda: sleeping(SLEPT_S), COMPUTING),
+        "computing, one Ray": (private, lambda: computing(COMPUTED_S), COMPUTING),
+        "computing, a raylet for each": (raylets, lambda: computing(COMPUTED_S), COMPUTING),
     }
     lines: dict[str, list[tuple[float, float]]] = {}
     print(f"{'':30} workers  batches/s (median; least to most)   of one worker × workers")
@@ -87,12 +87,15 @@ def curve() -> None:
             ratio = lines[name][-1][1] / workers / lines[name][0][1]
             spread = f"{statistics.median(rates):8.2f} ({min(rates):.2f} to {max(rates):.2f})"
             print(f"{name:30} {workers:7}  {spread:38} {ratio:.2f}", flush=True)
-    halves = [("workers that sleep", ("sleeping",)), ("workers that compute on this machine", ("computing",))]
+    halves = [
+        (f"workers that sleep {SLEPT_S:g} s", "sleeping"),
+        (f"workers that compute {COMPUTED_S:g} s here", "computing"),
+    ]
     panels = [
         Panel(title, tuple(Series(n.split(", ")[1], tuple(line)) for n, line in lines.items() if n.startswith(start)))
         for title, start in halves
     ]
-    picture = growth("One driver and its workers", panels, "batches of 0.25 s per second")
+    picture = growth("One driver and its workers", panels, "batches per second")
     (ASSETS / "scale-out.svg").write_text(picture, encoding="utf-8")
 
 

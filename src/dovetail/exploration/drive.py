@@ -23,13 +23,15 @@ from dovetail.exploration.replays import codes_of, plans_of, simulation_document
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.result import open_points, result_document
 from dovetail.exploration.store import Part, RunStore
-from dovetail.exploration.survivors import Survivors
+from dovetail.exploration.survivors import WINDOW_ROWS, Survivors
 from dovetail.exploration.wafers import network_key, wafer_designs
 
 S = TypeVar("S")
 
 #: Candidates per batch of each fidelity level: about a second of work.
 PHYSICAL, PROFILED = 2**20, 512
+#: Candidates per batch of profiles where physics leaves more than a window: one driver then feeds a thousand cores.
+PROFILED_OF_MANY = 2**13
 #: Largest space we enumerate.
 MAX_ENUMERATED = 10**10
 
@@ -178,7 +180,8 @@ class Drive:
         return self._candidates("physical", len(starts), task_of, front, absorb)
 
     def _profile(self, survivors: Survivors, front: ParetoFront, to_beat: Floats) -> Survivors:
-        batches = self._profiled_batches(survivors)
+        size = PROFILED if len(survivors) <= WINDOW_ROWS else PROFILED_OF_MANY
+        batches = self._profiled_batches(survivors, size)
 
         def task_of(k: int, _: ParetoFront) -> Task | None:
             batch = next(batches, None)
@@ -189,16 +192,16 @@ class Drive:
             self.dropped = min(self.dropped, part.facts.get("dropped", np.inf))
             self.pruned["profile"] = self.pruned.get("profile", 0) + part.facts["counted"] - part.facts["left"]
 
-        return self._candidates("profile", -(-len(survivors) // PROFILED), task_of, front, absorb)
+        return self._candidates("profile", -(-len(survivors) // size), task_of, front, absorb)
 
-    def _profiled_batches(self, survivors: Survivors) -> Iterator[tuple[Ints, Floats]]:
+    def _profiled_batches(self, survivors: Survivors, size: int) -> Iterator[tuple[Ints, Floats]]:
         """Candidates to profile, those with the lowest bounds of each window first."""
         for codes, bounds_s in survivors.windows():
             # tables are built once per grid, so its designs are profiled one after the other
             network = network_of(self.study, codes) if self.study.of_wafers else ()
             order = np.lexsort((codes, bounds_s @ self.study.weights, *network))
-            for first in range(0, len(order), PROFILED):
-                rows = order[first : first + PROFILED]
+            for first in range(0, len(order), size):
+                rows = order[first : first + size]
                 yield codes[rows], bounds_s[rows]
 
     def _search(self, codes: Ints, bounds_s: Floats, front: ParetoFront) -> tuple[ParetoFront, list[Part], Floats]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from small_study import STUDY
 
 from dovetail.errors import InputError
-from dovetail.exploration import drive, survivors
+from dovetail.exploration import drive, fidelity, survivors
 from dovetail.exploration.memory import InMemoryStore
 from dovetail.exploration.resolved import study_of
 from dovetail.exploration.store import Part, RunStore
@@ -79,7 +79,9 @@ def test_a_part_that_is_lost_meanwhile_is_an_error(tmp_path: Path) -> None:
 def test_a_study_in_small_windows_has_the_same_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = Study(**vars(study_of(STUDY, "study")))
     monkeypatch.setattr(drive, "PHYSICAL", 2)
-    monkeypatch.setattr(drive, "PROFILED", 3)
+    monkeypatch.setattr(drive, "WINDOW_ROWS", WINDOW)
+    monkeypatch.setattr(drive, "PROFILED_OF_MANY", 6)
+    monkeypatch.setattr(fidelity, "AT_ONCE", 4)
     windowed = study.run(tmp_path / "run").document
     monkeypatch.undo()
     assert windowed["counts"]["physical"] > 2 * WINDOW
