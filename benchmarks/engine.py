@@ -1,10 +1,11 @@
 """What the engine of studies costs: its throughput beside bare Ray calls, and how many workers one driver keeps busy.
 
-`python benchmarks/engine.py [throughput|ceiling|all] [--repeats 7] [--least 1] [--most 64] [--store]`
+`python benchmarks/engine.py [throughput|ceiling|all] [--repeats 11] [--least 1] [--most 64] [--store]`
 
 Throughput: the same function of fixed work, in the engine (`run_ordered` on `RayExecutor`) and in bare `ray.remote`
-calls with as many in flight, in turns on the same Ray; the ratio of the medians is the figure. Ceiling: workers that
-sleep instead of compute, so that a small machine can hold many; batches per second beside workers / seconds; with
+calls with as many in flight, in turns on the same Ray; the median of the ratios of neighbouring turns is the figure,
+since other programs may come and go. Workers compute, or sleep as long, which others disturb less. Ceiling: workers
+that sleep instead of compute, so that a small machine can hold many; batches per second beside workers / seconds; with
 `--store` each batch is also kept in a run directory, as studies do. With both the CPU time that the driver spends on a
 batch, whose inverse no number of workers can exceed.
 """
@@ -31,7 +32,7 @@ WINDOW = 256
 #: A side of the matrices multiplied: small enough that one thread does it.
 SIDE = 64
 #: Seconds of a batch, and batches of a repeat.
-COMPUTED = ((0.02, 200), (1.0, 8))
+COMPUTED = ((0.02, 50), (0.5, 6))
 #: Seconds slept, and how many sleeps each worker has in a run.
 SLEPT = ((0.05, 40), (0.25, 16), (1.0, 6))
 #: Memory of a worker that has imported numpy, and what is left to the rest of the machine.
@@ -45,15 +46,17 @@ def main() -> None:
     """Prints what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", nargs="?", default="all", choices=("throughput", "ceiling", "all"))
-    parser.add_argument("--repeats", type=int, default=7, help="of each way, in turns")
+    parser.add_argument("--kind", default="both", choices=("computing", "sleeping", "both"), help="of workers")
+    parser.add_argument("--repeats", type=int, default=11, help="of each way, in turns")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="that compute")
     parser.add_argument("--least", type=int, default=1, help="workers that sleep, doubled up to --most")
     parser.add_argument("--most", type=int, default=64)
     parser.add_argument("--store", action="store_true", help="keep every batch in a run directory")
     options = parser.parse_args()
     if options.part in ("throughput", "all"):
-        for seconds, batches in COMPUTED:
-            throughput(seconds, batches, options.repeats, options.workers)
+        for kind, made in (("computing", computing), ("sleeping", sleeping)):
+            for seconds, batches in COMPUTED if options.kind in (kind, "both") else ():
+                throughput(kind, made(seconds), seconds, batches, options.repeats, options.workers)
     if options.part in ("ceiling", "all"):
         print(f"{'workers':>7} {'sleep s':>8} {'batches/s':>10} {'ideal':>8} {'ratio':>7} {'driver CPU ms/batch':>20}")
         workers = options.least
@@ -62,9 +65,8 @@ def main() -> None:
             workers *= 2
 
 
-def throughput(seconds: float, batches: int, repeats: int, workers: int) -> None:
-    """Both ways in turns, and the ratio of the medians."""
-    work = computing(seconds)
+def throughput(kind: str, work: Work, seconds: float, batches: int, repeats: int, workers: int) -> None:
+    """Both ways in turns, and the median of the ratios of neighbouring turns."""
     executor = RayExecutor(work, "local", workers)
     import ray
 
@@ -86,12 +88,14 @@ def throughput(seconds: float, batches: int, repeats: int, workers: int) -> None
             cpu_ms[name].append(1e3 * (time.process_time() - cpu) / batches)
     executor.close()
     medians = {name: statistics.median(some) for name, some in rates.items()}
-    print(f"batches of about {seconds:g} s on {workers} workers, {repeats} × {batches} batches each way:")
+    print(f"{kind} batches of about {seconds:g} s on {workers} workers, {repeats} × {batches} batches each way:")
     for name, some in rates.items():
         spread = f"median; {min(some):.3f} to {max(some):.3f}"
         driver = f"{statistics.median(cpu_ms[name]):.2f} ms of the driver's CPU for each"
         print(f"  {name:<16} {medians[name]:8.3f} batches/s ({spread}), {driver}")
-    print(f"  engine / bare: {medians['engine'] / medians['bare ray.remote']:.3f}")
+    ratios = sorted(one / other for one, other in zip(*rates.values(), strict=True))
+    spread = f"median of {repeats} pairs; {ratios[0]:.3f} to {ratios[-1]:.3f}"
+    print(f"  engine / bare: {statistics.median(ratios):.3f} ({spread})", flush=True)
 
 
 def bare_calls(ray: Any, remote: Any, batches: int, in_flight: int) -> int:

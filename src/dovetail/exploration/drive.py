@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -23,12 +23,15 @@ from dovetail.exploration.replays import codes_of, plans_of, simulation_document
 from dovetail.exploration.resolved import ResolvedStudy
 from dovetail.exploration.result import open_points, result_document
 from dovetail.exploration.store import Part, RunStore
+from dovetail.exploration.survivors import WINDOW_ROWS, Survivors
 from dovetail.exploration.wafers import network_key, wafer_designs
 
 S = TypeVar("S")
 
 #: Candidates per batch of each fidelity level: about a second of work.
 PHYSICAL, PROFILED = 2**20, 512
+#: Candidates per batch of profiles where physics leaves more than a window: one driver then feeds a thousand cores.
+PROFILED_OF_MANY = 2**13
 #: Largest space we enumerate.
 MAX_ENUMERATED = 10**10
 
@@ -98,8 +101,7 @@ class Drive:
             # what we drop must be slower in simulated time too, which we only know if something was simulated
             to_beat = np.maximum(front.points, simulated.points) if len(simulated) else simulated.points
         to_beat = self.study.to_beat(to_beat)
-        codes, bounds_s = self._physical(front, to_beat)
-        codes, bounds_s = self._profile(codes, bounds_s, front, to_beat)
+        codes, bounds_s = self._profile(self._physical(front, to_beat), front, to_beat).whole()
         is_warm_start = np.isin(codes, codes_of(warm_starts))
         front, searched, rest = self._search(codes[~is_warm_start], bounds_s[~is_warm_start], front)
         if top is not None and self.stopped is None:
@@ -153,7 +155,7 @@ class Drive:
 
         self._run_level("replay", None, task_of, simulated, replays.append, 2)
 
-    def _physical(self, front: ParetoFront, to_beat: Floats) -> tuple[Ints, Floats]:
+    def _physical(self, front: ParetoFront, to_beat: Floats) -> Survivors:
         size = self.study.space.size
         starts = [(p, first) for p in range(len(self.study.counts)) for first in range(0, size, PHYSICAL)]
 
@@ -177,22 +179,30 @@ class Drive:
 
         return self._candidates("physical", len(starts), task_of, front, absorb)
 
-    def _profile(self, codes: Ints, bounds_s: Floats, front: ParetoFront, to_beat: Floats) -> tuple[Ints, Floats]:
-        # tables are built once per grid, so its designs are profiled one after the other
-        network = network_of(self.study, codes) if self.study.of_wafers else ()
-        order = np.lexsort((codes, bounds_s @ self.study.weights, *network))
-        total = -(-len(order) // PROFILED)
+    def _profile(self, survivors: Survivors, front: ParetoFront, to_beat: Floats) -> Survivors:
+        size = PROFILED if len(survivors) <= WINDOW_ROWS else PROFILED_OF_MANY
+        batches = self._profiled_batches(survivors, size)
 
         def task_of(k: int, _: ParetoFront) -> Task | None:
-            rows = order[k * PROFILED : (k + 1) * PROFILED]
-            return CandidateBatch("profile", k, codes[rows], bounds_s[rows], to_beat) if len(rows) else None
+            batch = next(batches, None)
+            return None if batch is None else CandidateBatch("profile", k, *batch, to_beat)
 
         def absorb(part: Part) -> None:
             self.counts["profile"] += part.facts["left"]
             self.dropped = min(self.dropped, part.facts.get("dropped", np.inf))
             self.pruned["profile"] = self.pruned.get("profile", 0) + part.facts["counted"] - part.facts["left"]
 
-        return self._candidates("profile", total, task_of, front, absorb)
+        return self._candidates("profile", -(-len(survivors) // size), task_of, front, absorb)
+
+    def _profiled_batches(self, survivors: Survivors, size: int) -> Iterator[tuple[Ints, Floats]]:
+        """Candidates to profile, those with the lowest bounds of each window first."""
+        for codes, bounds_s in survivors.windows():
+            # tables are built once per grid, so its designs are profiled one after the other
+            network = network_of(self.study, codes) if self.study.of_wafers else ()
+            order = np.lexsort((codes, bounds_s @ self.study.weights, *network))
+            for first in range(0, len(order), size):
+                rows = order[first : first + size]
+                yield codes[rows], bounds_s[rows]
 
     def _search(self, codes: Ints, bounds_s: Floats, front: ParetoFront) -> tuple[ParetoFront, list[Part], Floats]:
         """Searches candidates in the order of their bounds, as long as the front does not beat them.
@@ -233,18 +243,16 @@ class Drive:
         task_of: Callable[[int, ParetoFront], Task | None],
         front: ParetoFront,
         absorb: Callable[[Part], None],
-    ) -> tuple[Ints, Floats]:
+    ) -> Survivors:
         """The candidates a fidelity level leaves, with their lower bounds in seconds."""
-        remaining: list[tuple[Ints, Floats]] = []
+        survivors = Survivors(self.store, level, [job.name for job in self.study.jobs])
 
         def collect(part: Part) -> None:
             absorb(part)
-            bounds = [np.asarray(part.columns[f"least_s.{job.name}"]) for job in self.study.jobs]
-            remaining.append((np.asarray(part.columns["code"]), np.stack(bounds, axis=1)))
+            survivors.add(part)
 
         self._run_level(level, total, task_of, front, collect)
-        codes = np.concatenate([np.zeros(0, np.int64), *(codes for codes, _ in remaining)])
-        return codes, np.concatenate([np.zeros((0, len(self.study.jobs))), *(bounds_s for _, bounds_s in remaining)])
+        return survivors
 
     def _run_level(
         self,
@@ -347,7 +355,8 @@ def network_of(study: ResolvedStudy, codes: Ints) -> tuple[Floats, ...]:
 class _OpenCandidates:
     """Candidates in the order of their bounds, given out once each, skipping those a front beats."""
 
-    AHEAD = 4096
+    #: Candidates compared with the front at once: few for each that is asked for, more where those were in vain.
+    TRIED, AHEAD = 16, 4096
 
     def __init__(self, points: Floats) -> None:
         self._points = points
@@ -361,8 +370,10 @@ class _OpenCandidates:
     def following(self, number: int, front: Floats) -> Ints:
         """The next candidates that the front does not beat."""
         rows_given: list[int] = []
+        tried = self.TRIED * number
         while len(rows_given) < number and self._next < len(self._points):
-            ahead = self._points[self._next : self._next + self.AHEAD]
+            ahead = self._points[self._next : self._next + min(tried, self.AHEAD)]
+            tried *= 2
             (rows,) = np.nonzero(~dominated(ahead, front))
             taken = rows[: number - len(rows_given)]
             rows_given += (self._next + taken).tolist()

@@ -40,6 +40,8 @@ from dovetail.hardware.wafer_design import WaferDesigns
 
 #: Warm starts: candidates drawn and bounded by physics, then bounded by profiles, then searched.
 DRAWN, PROFILED, SEARCHED = 4096, 256, 4
+#: Candidates profiled at once: their arrays stay small however large a batch is.
+AT_ONCE = 512
 #: For wafers: few valid ones fit a large model, and each profiled grid needs its own tables.
 WAFERS_DRAWN, WAFERS_PROFILED = 2**16, 64
 
@@ -251,7 +253,9 @@ class Worker:
         return {"code": codes, **{name: np.ascontiguousarray(bounds_s[:, n]) for n, name in enumerate(names)}}
 
     def _profile(self, task: CandidateBatch) -> Part:
-        bounds_s = self._profiled(task.codes, task.least_s, task.front)
+        some = [slice(first, first + AT_ONCE) for first in range(0, len(task.codes), AT_ONCE)]
+        parts = [self._profiled(task.codes[rows], task.least_s[rows], task.front) for rows in some]
+        bounds_s = np.concatenate([np.zeros((0, len(self.study.jobs))), *parts])
         is_open = self._still_open(task.codes, bounds_s, task.front)
         facts: dict[str, Any] = {"counted": len(task.codes), "left": int(is_open.sum())}
         facts |= self._dropped(self._lowest(task.codes[~is_open], bounds_s[~is_open]))

@@ -57,7 +57,7 @@ class FreeDrive(Drive):
         task = self._warm_starts()
         front = self._run_level("warm_start", 1, lambda k, _: task if k == 0 else None, self._empty, warm_starts.append)
         to_beat = self.study.to_beat(front.points)
-        codes, bounds_s = self._physical(front, to_beat)
+        codes, bounds_s = self._physical(front, to_beat).whole()
         queue = _Queue(self.study, codes)
         parts: list[Part] = []
         refined = self._refine(queue, Refined(front, bounds_s, np.zeros(len(codes), np.int64)), parts)
@@ -81,7 +81,8 @@ class FreeDrive(Drive):
             position, first = starts[k]
             return Leading(k, position, first, min(first + PHYSICAL, size), leading)
 
-        codes, bounds_s = self._candidates("leading", len(starts), task_of, self._empty, lambda _: None)
+        survivors = self._candidates("leading", len(starts), task_of, self._empty, lambda _: None)
+        codes, bounds_s = survivors.whole()
         order = np.lexsort((codes, bounds_s @ study.weights))[:leading]
         distinct: dict[Cluster, int] = {}
         for row in order.tolist():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dovetail.arrays import Floats, Ints
-from dovetail.exploration.pareto import pareto
+from dovetail.exploration.pareto import dominated, pareto
 from dovetail.exploration.store import Part
 
 
@@ -28,6 +28,11 @@ class ParetoFront:
 
     def joined(self, points: Floats, codes: Ints) -> ParetoFront:
         """The front with further points; the first candidate of equal ones stays."""
+        # most batches of a long study add nothing, which takes a fraction of the time to see
+        beaten = dominated(points, self.points, strict=True)
+        if beaten.all():
+            return self
+        points, codes = points[~beaten], codes[~beaten]
         candidates, whose = np.concatenate([self.points, points]), np.concatenate([self.codes, codes])
         order = np.argsort(whose, kind="stable")
         members = order[pareto(candidates[order])]

@@ -85,8 +85,7 @@ def result_document(
     study: ResolvedStudy, front: ParetoFront, searched: Sequence[Part], counts: Mapping[str, int], unproven: Floats
 ) -> dict[str, Any]:
     """The result as JSON; `unproven` are lower bounds of what was never searched, or not to its end."""
-    rows = {int(code): _evaluated(study, searched, int(code)) for code in front.codes.tolist()}
-    points = [_point(study, int(code), *rows[int(code)]) for code in front.codes.tolist()]
+    points = _points(study, front, searched)
     if len(study.objectives) == 1:
         answer: dict[str, Any] = {"best": points[0] if points else None}
     else:
@@ -107,14 +106,21 @@ def points_so_far(study: ResolvedStudy, store: RunStore) -> list[dict[str, Any]]
     front = ParetoFront.empty(len(study.objectives))
     for part in parts:
         front = front.with_part(part, study.objectives)
-    return [_point(study, code, *_evaluated(study, parts, code)) for code in front.codes.tolist()]
+    return _points(study, front, parts)
 
 
-def _evaluated(study: ResolvedStudy, searched: Sequence[Part], code: int) -> tuple[Part, int, Floats]:
+def _points(study: ResolvedStudy, front: ParetoFront, searched: Sequence[Part]) -> list[dict[str, Any]]:
+    """The points of a front, each with its best plans."""
+    rows: dict[int, list[tuple[Part, int]]] = {int(code): [] for code in front.codes}
+    for part in searched:
+        for row, code in enumerate(np.asarray(part.columns["code"]).tolist()):
+            if code in rows:
+                rows[code].append((part, row))
+    return [_point(study, code, *_evaluated(study, rows[code])) for code in rows]
+
+
+def _evaluated(study: ResolvedStudy, rows: Sequence[tuple[Part, int]]) -> tuple[Part, int, Floats]:
     """The row with the best plans of a candidate, and the highest lower bounds that any of its rows proves."""
-    rows = [
-        (part, row) for part in searched for row in np.nonzero(np.asarray(part.columns["code"]) == code)[0].tolist()
-    ]
     least = [[float(np.asarray(part.columns[f"least_s.{j.name}"])[row]) for j in study.jobs] for part, row in rows]
     evaluated = [(part, row) for part, row in rows if bool(np.asarray(part.columns["evaluated"])[row])]
     name = f"figure.{study.objectives[0]}"

@@ -107,6 +107,10 @@ def local(scratch: str) -> dict[str, Any]:
     seen = [executor.take() for _ in range(6)]
     assert sorted(number for number, _ in seen) == list(range(6))
     assert {name: os.environ.get(name) for name in variables} == before
+    ray_executor.MANY_IN_FLIGHT = 2  # of six it waits for three at a time, of the last one for that one
+    for number in range(6):
+        executor.submit(number, 0.02 * number)
+    assert sorted(executor.take()[0] for _ in range(6)) == list(range(6))
     started = time.monotonic()
     executor.submit(1, 600.0)
     time.sleep(0.5)
