@@ -58,6 +58,16 @@ def item_spans(simulation: Simulation) -> ItemSpans:
     return ItemSpans(item, order.stage[item], begin_s, end_s, tasks.runs[item])
 
 
+def repeated_times(simulation: Simulation) -> list[list[tuple[float, float]]]:
+    """By stage, from when until when its first chip repeats items that were not played."""
+    spans = item_spans(simulation)
+    times: list[list[tuple[float, float]]] = [[] for _ in range(num_stages(simulation))]
+    ends = (spans.runs[:-1] > 1) & (spans.runs[1:] == 1) & (spans.stage[:-1] == spans.stage[1:])
+    for last in np.nonzero(ends)[0].tolist():
+        times[int(spans.stage[last])].append((float(spans.end_s[last, 0]), float(spans.begin_s[last + 1, 0])))
+    return times
+
+
 def item_name(order: WorkOrder, item: int) -> str:
     """An item in short, F3 or B3; with its partner where two run together."""
     name = f"{LETTERS[WorkKind(int(order.kind[item]))]}{order.microbatch[item]}"

@@ -45,7 +45,7 @@ def played(
         if whole <= few:
             break
         if rates or not skip:
-            _check_most(whole, "is to be played without skipping any")
+            _check_most(whole, "is to be played task by task")
             break
         timeline = run(tasks.graph)
         states = [steady_state(tasks, timeline, stretch) for stretch in stretches(tasks.order)]
@@ -130,5 +130,6 @@ def _first_period(stretch: Stretch, items: int) -> Ints:
 
 def _check_most(tasks: int, why: str) -> None:
     if tasks > MOST_TASKS:
-        what = f"{why}: {tasks:,} tasks, more than {MOST_TASKS:,}"
-        raise InputError("this step", what, "take fewer micro-batches: a smaller global_batch")
+        what = f"{why}, and has {tasks:,} tasks, more than {MOST_TASKS:,}"
+        fix = "take fewer micro-batches (a smaller global_batch): some more of them than stages show the same"
+        raise InputError("this step", what, fix)

@@ -90,9 +90,7 @@ def simulate(
     tasks, timeline = played(write, step.pipeline, rates=rates, skip=skip)
     memory = memory_over_time(tasks, timeline, plan, step, facts)
     events = int((timeline.task_events * tasks.task_runs).sum())
-    return Simulation(
-        plan, timeline.seconds, float(step.seconds), events, timeline.events, memory, tasks, timeline
-    )
+    return Simulation(plan, timeline.seconds, float(step.seconds), events, timeline.events, memory, tasks, timeline)
 
 
 def step_writer(plan: Plan, job: Job, profiled: ProfiledJob, step: Step, *, exact: bool = False) -> Writer:

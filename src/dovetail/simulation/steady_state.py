@@ -140,9 +140,7 @@ def _goes_on(moment: _Moment, tasks: StepTasks, timeline: Timeline, follower: In
         if (column[here] != column[there]).any():
             return False
     near = ROUNDING * (ends_s + lasts_s)
-    return all(
-        bool((np.abs(times[there] - times[here] - lasts_s) <= near).all()) for times in (start_s, end_s)
-    )
+    return all(bool((np.abs(times[there] - times[here] - lasts_s) <= near).all()) for times in (start_s, end_s))
 
 
 def _followers(item: Ints, target: Ints) -> Ints:

@@ -15,7 +15,6 @@ from dovetail.simulation.layer_steps import LayerStep, StepKind
 from dovetail.simulation.task_blocks import TaskBlock, Texts
 from dovetail.simulation.task_graph import TaskGraph
 
-
 #: More are not written; the event loop plays so many in about a minute.
 MOST_TASKS = 20_000_000
 
