@@ -58,10 +58,10 @@ def period(pipeline: Pipeline) -> Period:
             return Period(2, 4, 1)
 
 
-def shortened(pipeline: Pipeline, least: int) -> Pipeline | None:
+def shortened(pipeline: Pipeline, enough: int) -> Pipeline | None:
     """The same with whole periods less, of at least so many micro-batches; None where there are no more than that."""
     every = period(pipeline).microbatches
-    left_out = (pipeline.num_microbatches - least) // every * every
+    left_out = (pipeline.num_microbatches - enough) // every * every
     if left_out <= 0:
         return None
     group = pipeline.microbatch_group_size if pipeline.schedule is PipelineSchedule.INTERLEAVED else None

@@ -8,7 +8,7 @@ import numpy as np
 
 from dovetail.arrays import Floats, Ints
 from dovetail.pipeline.work_order import WorkKind
-from dovetail.report.step_items import ItemSpans, busy_shares, item_spans, num_stages, repeated_times, stage_chips
+from dovetail.report.step_items import ItemSpans, busy_shares, item_spans, num_stages, skipped_times, stage_chips
 from dovetail.simulation.layer_steps import StepKind
 from dovetail.simulation.simulate import Simulation
 from dovetail.units import seconds_text
@@ -59,7 +59,7 @@ def picture(simulation: Simulation, width: int = 100) -> list[str]:
     stages = range(0, num_stages(simulation), step)
     label = len(f"stage {stages[-1]}")
     rows: dict[int, list[str]] = {}
-    repeated = [_all_of(times, _REPEATED) for times in repeated_times(simulation)]
+    repeated = [_all_of(times, _REPEATED) for times in skipped_times(simulation)]
     for stage in stages:
         bars = _messages(simulation, stage), repeated[stage], _works(simulation, spans, stage)
         rows[stage] = [_row(*bars, panel) for panel in panels]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from dovetail.pipeline.work_order import WorkKind
-from dovetail.report.step_items import ItemSpans, busy_shares, item_name, item_spans, num_stages, repeated_times
+from dovetail.report.step_items import ItemSpans, busy_shares, item_name, item_spans, num_stages, skipped_times
 from dovetail.report.svg import FONT, PALETTE, TITLE_HEIGHT, WIDTH, Box, Drawing, Scale
 from dovetail.simulation.simulate import Simulation
 from dovetail.units import percent_text, seconds_text
@@ -33,7 +33,7 @@ def pipeline_svg(simulation: Simulation) -> str:
     described = f"What each of {num_stages(simulation)} pipeline stages works on over the time of a step"
     drawing = Drawing(f"One step: {seconds_text(simulation.step_time_s)}", described, box.bottom + 34)
     kinds = sorted({int(kind) for kind in simulation.tasks.order.kind})
-    repeated = repeated_times(simulation)
+    repeated = skipped_times(simulation)
     legend = [("area", *_COLOURS[WorkKind(kind)]) for kind in kinds]
     legend += [("area", _REPEATED, "the same for later micro-batches")] if any(repeated) else []
     drawing.legend(box.x, TITLE_HEIGHT + 10, legend)

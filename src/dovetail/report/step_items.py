@@ -58,7 +58,7 @@ def item_spans(simulation: Simulation) -> ItemSpans:
     return ItemSpans(item, order.stage[item], begin_s, end_s, tasks.runs[item])
 
 
-def repeated_times(simulation: Simulation) -> list[list[tuple[float, float]]]:
+def skipped_times(simulation: Simulation) -> list[list[tuple[float, float]]]:
     """By stage, from when until when its first chip repeats items that were not played."""
     spans = item_spans(simulation)
     times: list[list[tuple[float, float]]] = [[] for _ in range(num_stages(simulation))]

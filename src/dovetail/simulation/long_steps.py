@@ -50,25 +50,25 @@ def played(
         timeline = run(tasks.graph)
         states = [steady_state(tasks, timeline, stretch) for stretch in stretches(tasks.order)]
         found = [state for state in states if state is not None]
-        least = 2 * short.num_microbatches
+        enough = 2 * short.num_microbatches
         if states and len(found) == len(states):
             every = period(pipeline).microbatches
             left_out = (pipeline.num_microbatches - short.num_microbatches) // every
             lacking = left_out % math.lcm(*(state.periods for state in found))
             if not lacking:
                 return lengthened(tasks, timeline, found, pipeline)
-            least = short.num_microbatches + lacking * every
+            enough = short.num_microbatches + lacking * every
         if 2 * len(tasks.graph) > MOST_TASKS:
             _check_most(whole, f"has no steady state within {short.num_microbatches:,} micro-batches")
-        short = shortened(pipeline, least)
+        short = shortened(pipeline, enough)
     tasks = write(pipeline)
     return tasks, run(tasks.graph, rates=rates)
 
 
 def first_shortened(pipeline: Pipeline, fewest: int = FEWEST) -> Pipeline | None:
     """The shortest step that may stand for this one; None where it would hardly be shorter."""
-    least = max(fewest, filling(pipeline) + PERIODS * period(pipeline).microbatches)
-    return shortened(pipeline, least) if 2 * least <= pipeline.num_microbatches else None
+    enough = max(fewest, filling(pipeline) + PERIODS * period(pipeline).microbatches)
+    return shortened(pipeline, enough) if 2 * enough <= pipeline.num_microbatches else None
 
 
 def lengthened(

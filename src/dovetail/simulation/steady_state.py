@@ -39,7 +39,7 @@ class SteadyState:
 
 
 @dataclass(frozen=True, slots=True)
-class _Moment:
+class _Candidate:
     """A moment whose state may come back after so long."""
 
     at_s: float
@@ -61,7 +61,7 @@ def steady_state(tasks: StepTasks, timeline: Timeline, stretch: Stretch) -> Stea
     return None
 
 
-def _candidate(begin_s: Floats, stretch: Stretch, shift: int) -> _Moment | None:
+def _candidate(begin_s: Floats, stretch: Stretch, shift: int) -> _Candidate | None:
     """A moment while all stages begin items as long after those `shift` before, to the last digits; halfway if any."""
     leaving = int(np.argmin(begin_s[stretch.end - 1]))
     last = int(stretch.end[leaving]) - 1
@@ -80,10 +80,10 @@ def _candidate(begin_s: Floats, stretch: Stretch, shift: int) -> _Moment | None:
         high_s = min(high_s, float(begins[final + shift]))
     if high_s - low_s < (1 + MARGIN) * lasts_s:
         return None
-    return _Moment((low_s + high_s - lasts_s) / 2, lasts_s)
+    return _Candidate((low_s + high_s - lasts_s) / 2, lasts_s)
 
 
-def _in_a_pause(moment: _Moment, timeline: Timeline) -> _Moment | None:
+def _in_a_pause(moment: _Candidate, timeline: Timeline) -> _Candidate | None:
     """The middle of the widest pause between events near a moment: rounding puts none of them on its other side."""
     near = NEAR * moment.period_s
     low, high = moment.at_s - near, moment.at_s + near
@@ -93,10 +93,10 @@ def _in_a_pause(moment: _Moment, timeline: Timeline) -> _Moment | None:
     widest = int(np.argmax(pauses))
     if pauses[widest] < WIDE * ROUNDING * (high + moment.period_s):
         return None
-    return _Moment(float(times[widest] + times[widest + 1]) / 2, moment.period_s)
+    return _Candidate(float(times[widest] + times[widest + 1]) / 2, moment.period_s)
 
 
-def _comes_back(moment: _Moment, tasks: StepTasks, timeline: Timeline, stretch: Stretch, shift: int) -> bool:
+def _comes_back(moment: _Candidate, tasks: StepTasks, timeline: Timeline, stretch: Stretch, shift: int) -> bool:
     """Whether the state at the moment is that of one period later, item by item `shift` items on."""
     at_s, until_s = moment.at_s, moment.at_s + moment.period_s
     start_s, end_s, item = timeline.start_s, timeline.end_s, tasks.labels.item
@@ -120,7 +120,7 @@ def _comes_back(moment: _Moment, tasks: StepTasks, timeline: Timeline, stretch: 
     return _goes_on(moment, tasks, timeline, follower, running)
 
 
-def _goes_on(moment: _Moment, tasks: StepTasks, timeline: Timeline, follower: Ints, running: Bools) -> bool:
+def _goes_on(moment: _Candidate, tasks: StepTasks, timeline: Timeline, follower: Ints, running: Bools) -> bool:
     """Whether all that runs at the moment, and what begins before it ends, takes its course one period later.
 
     What a message still has to send is then the same, since all that shares links with it is.

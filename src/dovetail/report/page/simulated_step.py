@@ -14,7 +14,7 @@ from dovetail.plans.plan_file import Task
 from dovetail.plans.wafer_tiles import is_wafer
 from dovetail.report.page.charts import Curve, steps
 from dovetail.report.page.document import Section, Table, Widget
-from dovetail.report.step_items import WORDS, busy_shares, item_spans, num_stages, repeated_times
+from dovetail.report.step_items import WORDS, busy_shares, item_spans, num_stages, skipped_times
 from dovetail.report.svg import PALETTE
 from dovetail.report.wafer_picture import wafer_pictures
 from dovetail.report.wafer_svg import wafer_svg
@@ -69,7 +69,7 @@ def timeline_data(step: Simulation) -> dict[str, object]:
     every = math.ceil(count * max(len(spans.item) / count, 1) / MOST_ITEMS)
     unit = step.step_time_s / 1e6
     rows: list[dict[str, object]] = []
-    repeated = repeated_times(step)
+    repeated = skipped_times(step)
     for stage in range(0, count, every):
         (at,) = np.nonzero(spans.stage == stage)
         items: Ints = spans.item[at]
