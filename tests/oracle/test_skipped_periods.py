@@ -211,6 +211,9 @@ def test_a_state_that_differs_does_not_come_back():
 def test_forwards_of_gpipe_are_skipped_apart_from_its_backwards():
     times = plan_times(random_times(Pipeline(GPIPE, 3, 40), 3, plans=1, transfers=False), 0)
     times.forward[:], times.of_input[:], times.of_weight[:], times.pairs = [1.0] * 3, [2.0] * 3, [1.0] * 3, None
-    steps = [played(partial(kernel_step, times=times), Pipeline(GPIPE, 3, 40), few=0, fewest=2, skip=s) for s in (0, 1)]
+    steps = [
+        played(partial(kernel_step, times=times), Pipeline(GPIPE, 3, 40), few=0, fewest=2, skip=s)
+        for s in (False, True)
+    ]
     assert len(steps[1][1].skipped) == 2
     check_same(*steps)

@@ -20,6 +20,8 @@ from dovetail.simulation.task_writer import MOST_TASKS
 
 #: Steps of as many tasks are played one by one, in a second or two.
 FEW_TASKS = 500_000
+#: Tasks of the longest step that is played to find a steady state.
+MOST_TRIED = 4_000_000
 #: Micro-batches of the shortest step that stands for a longer one: enough for its picture to show both ends.
 FEWEST = 64
 #: Periods of the shortest step that are not needed to fill its pipeline.
@@ -58,8 +60,9 @@ def played(
             if not lacking:
                 return lengthened(tasks, timeline, found, pipeline)
             enough = short.num_microbatches + lacking * every
-        if 2 * len(tasks.graph) > MOST_TASKS:
+        elif 2 * len(tasks.graph) > MOST_TRIED:
             _check_most(whole, f"has no steady state within {short.num_microbatches:,} micro-batches")
+            break
         short = shortened(pipeline, enough)
     tasks = write(pipeline)
     return tasks, run(tasks.graph, rates=rates)
