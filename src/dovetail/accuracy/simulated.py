@@ -15,8 +15,8 @@ from dovetail.accuracy.ranking import Ranking, rank
 from dovetail.accuracy.rows import MeasuredRun
 from dovetail.accuracy.scoreboard import NAMES, Key
 from dovetail.errors import InputError
-from dovetail.simulation.simulate import tasks_of
-from dovetail.simulation.task_graph import run as play
+from dovetail.simulation.long_steps import played
+from dovetail.simulation.simulate import step_writer
 from dovetail.step.evaluate import step_from
 
 #: The tier with fully known configurations: elsewhere assumptions outweigh what simulation adds.
@@ -106,7 +106,9 @@ def simulated_step_s(run: MeasuredRun) -> float:
     """Seconds of a run's step, simulated with the shipped numbers."""
     task = run.task
     profiled = profiled_at(run, {})
-    return play(tasks_of(task.plan, task.job, profiled, step_from(task.plan, profiled)).graph).seconds
+    step = step_from(task.plan, profiled)
+    _, timeline = played(step_writer(task.plan, task.job, profiled, step), step.pipeline)
+    return timeline.seconds
 
 
 def simulate_runs(predictions: Iterable[Prediction]) -> tuple[Simulated, ...]:

@@ -122,10 +122,11 @@ def _fields(step: Simulation, result: Evaluation, *, exact: bool) -> dict[str, A
         "model_step_time_s": step.model_step_time_s,
         "ratio": step.ratio,
         "events": step.events,
+        "played_events": step.played_events,
         "peak_memory_bytes": step.peak_memory_bytes,
         "fits": result.fits,
         "exact": exact,
-        "tasks": len(step.tasks.graph),
+        "tasks": step.tasks.num_tasks,
         "stages": [
             {"busy_share": busy, "seconds": seconds, "peak_memory_bytes": memory.peak_bytes}
             for busy, seconds, memory in stages
@@ -145,9 +146,16 @@ def _facts(step: Simulation, cluster: Cluster, *, exact: bool) -> Facts:
     return [
         ("step", f"{seconds_text(step.step_time_s)} simulated, {compared} the model's "
                  f"{seconds_text(step.model_step_time_s)} (ratio {step.ratio:.4f})"),
-        ("events", f"{step.events:,}, of {len(step.tasks.graph):,} tasks on {chips}"),
+        ("events", f"{step.events:,}, of {step.tasks.num_tasks:,} tasks on {chips}{_skipped(step)}"),
         ("memory", f"{bytes_text(step.peak_memory_bytes)} of {bytes_text(capacity)} usable at its peak"),
     ]  # fmt: skip
+
+
+def _skipped(step: Simulation) -> str:
+    """What part of the events is that of periods which repeat."""
+    if not step.timeline.skipped:
+        return ""
+    return f"; {1 - step.played_events / step.events:.1%} repeat others and were not played"
 
 
 def _print_parts(step: Simulation) -> None:

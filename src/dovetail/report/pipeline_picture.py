@@ -8,7 +8,7 @@ import numpy as np
 
 from dovetail.arrays import Floats, Ints
 from dovetail.pipeline.work_order import WorkKind
-from dovetail.report.step_items import ItemSpans, busy_shares, item_spans, num_stages, stage_chips
+from dovetail.report.step_items import ItemSpans, busy_shares, item_spans, num_stages, skipped_times, stage_chips
 from dovetail.simulation.layer_steps import StepKind
 from dovetail.simulation.simulate import Simulation
 from dovetail.units import seconds_text
@@ -23,7 +23,7 @@ _DIGITS = {
     WorkKind.INPUT_GRADIENT: "abcdefghij",
     WorkKind.WEIGHT_GRADIENT: "ABCDEFGHIJ",
 }
-_IDLE, _MESSAGE, _OPTIMIZER = ".", "=", "#"
+_IDLE, _MESSAGE, _OPTIMIZER, _REPEATED = ".", "=", "#", "~"
 
 #: An item narrower than so many columns cannot be read; then only the ends of the step are shown.
 _COLUMNS_PER_ITEM = 2
@@ -59,8 +59,9 @@ def picture(simulation: Simulation, width: int = 100) -> list[str]:
     stages = range(0, num_stages(simulation), step)
     label = len(f"stage {stages[-1]}")
     rows: dict[int, list[str]] = {}
+    repeated = [_all_of(times, _REPEATED) for times in skipped_times(simulation)]
     for stage in stages:
-        bars = _works(simulation, spans, stage), _messages(simulation, stage)
+        bars = _messages(simulation, stage), repeated[stage], _works(simulation, spans, stage)
         rows[stage] = [_row(*bars, panel) for panel in panels]
     lines = [f"{'':<{label}}  {_scale(panels)}  busy"]
     for stage, parts in rows.items():
@@ -108,8 +109,15 @@ def _works(simulation: Simulation, spans: ItemSpans, stage: int) -> _Bars:
 def _messages(simulation: Simulation, stage: int) -> _Bars:
     """Messages of the step, which belong to no item."""
     timeline, sent = simulation.timeline, _end_of_step(simulation, stage, StepKind.COLLECTIVE)
-    character = np.full(len(sent), ord(_MESSAGE))
-    return _Bars(timeline.start_s[sent], timeline.end_s[sent], character, character)
+    times = zip(timeline.start_s[sent].tolist(), timeline.end_s[sent].tolist(), strict=True)
+    return _all_of(list(times), _MESSAGE)
+
+
+def _all_of(times: list[tuple[float, float]], character: str) -> _Bars:
+    """Bars of one character."""
+    start_s, end_s = np.array(times, np.float64).reshape(-1, 2).T
+    characters = np.full(len(times), ord(character))
+    return _Bars(start_s, end_s, characters, characters)
 
 
 def _end_of_step(simulation: Simulation, stage: int, kind: StepKind) -> Ints:
@@ -119,10 +127,10 @@ def _end_of_step(simulation: Simulation, stage: int, kind: StepKind) -> Ints:
     return np.nonzero((labels.chip == chip) & (labels.microbatch < 0) & (labels.kind == kind))[0]
 
 
-def _row(works: _Bars, messages: _Bars, panel: _Panel) -> str:
+def _row(messages: _Bars, repeated: _Bars, works: _Bars, panel: _Panel) -> str:
     """Characters of a stage: each column shows what takes most of it, messages where no work does."""
     shown = np.full(panel.columns, ord(_IDLE))
-    for bars in (messages, works):
+    for bars in (messages, repeated, works):
         taken, characters = _columns(bars, panel)
         covered = taken >= (panel.end_s - panel.start_s) / panel.columns / 2
         shown[covered] = characters[covered]
@@ -165,7 +173,12 @@ def _legend(shown: str, simulation: Simulation, panels: tuple[_Panel, ...], step
     words = [f"{digit} forward and {_DIGITS[WorkKind.BACKWARD][digit]} backward of microbatch {digit}{also}"]
     if WorkKind.WEIGHT_GRADIENT in order.kind:
         words.append(f"{_DIGITS[WorkKind.WEIGHT_GRADIENT][digit]} its weight gradients")
-    meanings = ((_MESSAGE, "messages once a step"), (_OPTIMIZER, "optimizer"), (_IDLE, "idle"))
+    meanings = (
+        (_MESSAGE, "messages once a step"),
+        (_REPEATED, "the same for later microbatches"),
+        (_OPTIMIZER, "optimizer"),
+        (_IDLE, "idle"),
+    )
     words += [f"{character} {meaning}" for character, meaning in meanings if character in shown]
     lines = [", ".join(words)]
     if len(panels) > 1:

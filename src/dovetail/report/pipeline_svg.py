@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from dovetail.pipeline.work_order import WorkKind
-from dovetail.report.step_items import ItemSpans, busy_shares, item_name, item_spans, num_stages
+from dovetail.report.step_items import ItemSpans, busy_shares, item_name, item_spans, num_stages, skipped_times
 from dovetail.report.svg import FONT, PALETTE, TITLE_HEIGHT, WIDTH, Box, Drawing, Scale
 from dovetail.simulation.simulate import Simulation
 from dovetail.units import percent_text, seconds_text
@@ -19,6 +19,8 @@ _COLOURS = {
     WorkKind.INPUT_GRADIENT: (PALETTE[1], "input gradient"),
     WorkKind.WEIGHT_GRADIENT: (PALETTE[2], "weight gradient"),
 }
+#: What is the same again for later micro-batches.
+_REPEATED = "#d9d9d9"
 _ROW, _BAR = 16.0, 12.0
 _LEFT, _RIGHT = 120.0, 20.0
 
@@ -31,11 +33,17 @@ def pipeline_svg(simulation: Simulation) -> str:
     described = f"What each of {num_stages(simulation)} pipeline stages works on over the time of a step"
     drawing = Drawing(f"One step: {seconds_text(simulation.step_time_s)}", described, box.bottom + 34)
     kinds = sorted({int(kind) for kind in simulation.tasks.order.kind})
-    drawing.legend(box.x, TITLE_HEIGHT + 10, [("area", *_COLOURS[WorkKind(kind)]) for kind in kinds])
+    repeated = skipped_times(simulation)
+    legend = [("area", *_COLOURS[WorkKind(kind)]) for kind in kinds]
+    legend += [("area", _REPEATED, "the same for later micro-batches")] if any(repeated) else []
+    drawing.legend(box.x, TITLE_HEIGHT + 10, legend)
     across = Scale(0.0, simulation.step_time_s, box.x, box.right)
     for row, stage in enumerate(stages):
         y = box.y + row * _ROW
         drawing.text(box.x - 8, y + FONT, f"stage {stage} ({percent_text(busy[stage])} busy)", "end")
+        for begin, end in repeated[stage]:
+            place = f'x="{across(begin):.2f}" y="{y:.1f}" width="{across(end) - across(begin):.2f}" height="{_BAR}"'
+            drawing.elements.append(f'<rect {place} fill="{_REPEATED}"/>')
         _draw_stage(drawing, simulation, spans, stage, across, y)
     drawing.rule(box.x, box.bottom, box.right, box.bottom)
     for part in (0.0, 0.25, 0.5, 0.75, 1.0):

@@ -51,9 +51,9 @@ def stage_breakdowns(simulation: Simulation) -> list[dict[str, float]]:
     stages, chips = num_stages(simulation), stage_chips(simulation)
     kernels = computing_s(simulation)[::chips]
     spans = item_spans(simulation)
-    inside = summed_by(spans.stage, spans.end_s[:, 0] - spans.begin_s[:, 0], stages)
+    inside = summed_by(spans.stage, spans.runs * (spans.end_s[:, 0] - spans.begin_s[:, 0]), stages)
     lasts = spans.end_s[np.append(spans.stage[1:] != spans.stage[:-1], True), 0]
-    took = timeline.end_s - timeline.start_s
+    took = simulation.tasks.task_runs * (timeline.end_s - timeline.start_s)
     by_kind: list[Floats] = []
     for kind in (StepKind.WAIT, StepKind.SLOWED):
         (tasks,) = np.nonzero((labels.kind == kind) & (labels.microbatch >= 0))
@@ -107,7 +107,8 @@ def carried_bytes(simulation: Simulation, tasks: Bools | None = None) -> Floats:
     """Bytes that cross every link in the step, of all tasks or of some."""
     graph = simulation.tasks.graph
     sending = graph.route >= 0 if tasks is None else (graph.route >= 0) & tasks
-    sent = summed_by(graph.route[sending], graph.bytes[sending], graph.network.num_routes)
+    bytes_of = graph.bytes[sending] * simulation.tasks.task_runs[sending]
+    sent = summed_by(graph.route[sending], bytes_of, graph.network.num_routes)
     return summed_by(
         graph.network.link, sent[entry_routes(simulation)] * graph.network.part, len(graph.network.bytes_per_s)
     )

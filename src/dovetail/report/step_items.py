@@ -45,6 +45,8 @@ class ItemSpans:
     #: items × simulated chips of a stage
     begin_s: Floats
     end_s: Floats
+    #: how often each comes: more than once where it stands for those of skipped periods
+    runs: Ints
 
 
 def item_spans(simulation: Simulation) -> ItemSpans:
@@ -52,7 +54,18 @@ def item_spans(simulation: Simulation) -> ItemSpans:
     tasks, timeline = simulation.tasks, simulation.timeline
     order = tasks.order
     (item,) = np.nonzero(~np.append(False, order.joined[:-1]))
-    return ItemSpans(item, order.stage[item], timeline.start_s[tasks.begin[item]], timeline.end_s[tasks.end[item]])
+    begin_s, end_s = timeline.start_s[tasks.begin[item]], timeline.end_s[tasks.end[item]]
+    return ItemSpans(item, order.stage[item], begin_s, end_s, tasks.runs[item])
+
+
+def skipped_times(simulation: Simulation) -> list[list[tuple[float, float]]]:
+    """By stage, from when until when its first chip repeats items that were not played."""
+    spans = item_spans(simulation)
+    times: list[list[tuple[float, float]]] = [[] for _ in range(num_stages(simulation))]
+    ends = (spans.runs[:-1] > 1) & (spans.runs[1:] == 1) & (spans.stage[:-1] == spans.stage[1:])
+    for last in np.nonzero(ends)[0].tolist():
+        times[int(spans.stage[last])].append((float(spans.end_s[last, 0]), float(spans.begin_s[last + 1, 0])))
+    return times
 
 
 def item_name(order: WorkOrder, item: int) -> str:
@@ -91,7 +104,8 @@ def computing_s(simulation: Simulation) -> Floats:
     labels, timeline = simulation.tasks.labels, simulation.timeline
     chips = num_stages(simulation) * stage_chips(simulation)
     key = labels.chip * len(StepKind) + labels.kind
-    seconds = summed_by(key, timeline.end_s - timeline.start_s, chips * len(StepKind))
+    took = simulation.tasks.task_runs * (timeline.end_s - timeline.start_s)
+    seconds = summed_by(key, took, chips * len(StepKind))
     return seconds.reshape(chips, len(StepKind))[:, list(COMPUTING)]
 
 

@@ -37,7 +37,7 @@ from dovetail.simulation.chakra_format import VERSION, framed, int32, metadata, 
 from dovetail.simulation.chakra_nodes import Partner, Partners, StageNode, StepWorks, stage_nodes
 from dovetail.simulation.chakra_ranks import PlanRanks
 from dovetail.simulation.chakra_work import TaskKey, TaskWork, task_works, tied_bytes
-from dovetail.simulation.simulate import tasks_of
+from dovetail.simulation.simulate import step_writer
 from dovetail.simulation.task_graph import run
 from dovetail.step.evaluate import ProfiledJob, Step, profiled_job, step_from
 from dovetail.step.facts import plan_facts
@@ -187,7 +187,7 @@ def chakra_traces(
     facts = plan_facts(plan, framework, job)
     profiled = profiled_job(plan, job, cluster, facts, calibration(cluster.chip, job.precision).efficiencies)
     step = step_from(plan, profiled)
-    tasks = tasks_of(plan, job, profiled, step)
+    tasks = step_writer(plan, job, profiled, step)(step.pipeline)
     if len(tasks.graph) > MOST_TASKS:
         raise _too_many(f"{len(tasks.graph):,} tasks", f"{MOST_TASKS:,}", "distinct")
     nodes = stage_nodes(tasks, run(tasks.graph), _works(plan, job, profiled, step))

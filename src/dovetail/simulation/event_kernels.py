@@ -57,6 +57,8 @@ class Tasks(NamedTuple):
     waiting: Ints
     begin: Floats
     end: Floats
+    #: how many have been: ends of its wait and of its message, changes of the rate of this
+    events: Ints
 
 
 class Links(NamedTuple):
@@ -257,9 +259,8 @@ def _reach(origin: int, stamp: int, flights: Flights, route: Ints, links: Links,
 def _share(
     at: float, stamp: int, tasks: Tasks, links: Links, queue: Queue, flights: Flights, now: Now, reached: Reached,
     log: Floats, logged: int,
-) -> tuple[int, Floats, int]:  # fmt: skip
-    """New rates where messages began or ended; how many changed, and the log with them."""
-    events = 0
+) -> tuple[Floats, int]:  # fmt: skip
+    """New rates where messages began or ended; the log with those that changed."""
     for position in range(now.changed.size[0]):
         origin = now.changed.number[position]
         now.is_changed[origin] = False
@@ -278,10 +279,10 @@ def _share(
             flights.left[task] -= flights.rate[task] * (at - flights.since[task])
             flights.since[task], flights.rate[task] = at, rate
             _expect(queue, task, at + max(float(flights.left[task]), 0.0) / rate)
-            events += 1
+            tasks.events[task] += 1
             log, logged = _logged(log, logged, at, task, rate)
     now.changed.size[0] = 0
-    return events, log, logged
+    return log, logged
 
 
 @njit(cache=True)
@@ -320,8 +321,8 @@ def _pile(most: int) -> Pile:
 
 
 @njit(cache=True)
-def play(tasks: Tasks, links: Links, ranks: Ints, log: Floats) -> tuple[int, int, Floats]:
-    """Plays all tasks, whose start and end are written; events, tasks that ended, and the log.
+def play(tasks: Tasks, links: Links, ranks: Ints, log: Floats) -> tuple[int, Floats]:
+    """Plays all tasks, whose start, end and events are written; how many ended, and the log.
 
     The log has a row each for the times, tasks and rates of changes; one of no width stays empty.
     """
@@ -333,7 +334,7 @@ def play(tasks: Tasks, links: Links, ranks: Ints, log: Floats) -> tuple[int, int
         np.zeros(num_links, np.int64), np.zeros(count, np.int64), np.empty(num_links, np.int64),
         np.empty(count, np.int64), np.zeros(num_links), np.zeros(num_links), np.zeros(count),
     )  # fmt: skip
-    events = ended = logged = stamp = 0
+    ended = logged = stamp = 0
     for task in range(count):
         if tasks.waiting[task] == 0:
             _put(now.ready, task)
@@ -341,14 +342,13 @@ def play(tasks: Tasks, links: Links, ranks: Ints, log: Floats) -> tuple[int, int
     while True:
         ended += _proceed(at, tasks, links, queue, flights, now)
         stamp += 1
-        changes, log, logged = _share(at, stamp, tasks, links, queue, flights, now, reached, log, logged)
-        events += changes
+        log, logged = _share(at, stamp, tasks, links, queue, flights, now, reached, log, logged)
         if queue.size[0] == 0:
             break
         at = float(queue.at[queue.task[0]])
         while queue.size[0] > 0 and queue.at[queue.task[0]] <= at * (1.0 + SAME):
             task = _next(queue)
-            events += 1
+            tasks.events[task] += 1
             if flights.rate[task] == 0.0:
                 _put(now.waited, task)
                 continue
@@ -356,4 +356,4 @@ def play(tasks: Tasks, links: Links, ranks: Ints, log: Floats) -> tuple[int, int
             _leave(flights, links, tasks.route[task], task)
             _change(now, links, tasks.route[task])
             log, logged = _logged(log, logged, at, task, 0.0)
-    return events, ended, log[:, :logged]
+    return ended, log[:, :logged]

@@ -100,11 +100,32 @@ def memory_over_time(
                     changes += [(at_s, chunk.gradient), (until_s, -chunk.gradient)]
                 case WorkKind.WEIGHT_GRADIENT:
                     changes.append((until_s, -chunk.saved))
+        saved = kept[stage] * np.array([chunk.saved for chunk in chunks])
+        changes += _skipped_changes(tasks, begin, stage, saved)
         step_bytes = state["optimizer step"]
         (update,) = np.nonzero(updates & (tasks.labels.chip == stage * tasks.begin.shape[1]))
         changes += [(float(timeline.start_s[update[0]]), step_bytes), (float(timeline.end_s[update[0]]), -step_bytes)]
         memory.append(_added_up(changes, facts))
     return tuple(memory)
+
+
+def _skipped_changes(tasks: StepTasks, begin_s: Floats, stage: int, saved: Floats) -> list[tuple[float, float]]:
+    """What a stage saves more, or less, after periods that are skipped: GPipe's forwards and backwards come apart.
+
+    As much by each; so memory is fullest in the first period or the last, which are both there.
+    """
+    order, items = tasks.order, slice(int(tasks.order.starts[stage]), int(tasks.order.starts[stage + 1]))
+    runs, place = tasks.runs[items], order.place[items]
+    frees = np.isin(order.kind[items], (WorkKind.BACKWARD, WorkKind.WEIGHT_GRADIENT))
+    sign = np.where(order.kind[items] == WorkKind.FORWARD, 1, np.where(frees, -1, 0))
+    changes: list[tuple[float, float]] = []
+    for last in np.nonzero((runs[:-1] > 1) & (runs[1:] == 1))[0].tolist():
+        first = last - int(np.argmax(np.append(runs[last::-1], 1) == 1)) + 1
+        more = np.zeros(len(saved))
+        np.add.at(more, place[first : last + 1], (sign * (runs - 1))[first : last + 1])
+        if more.any():
+            changes.append((float(begin_s[items][last + 1]), float(more @ saved)))
+    return changes
 
 
 def _off_the_dies(plan: Plan, step: Step) -> tuple[Floats, Floats]:

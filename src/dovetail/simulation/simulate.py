@@ -15,20 +15,20 @@ from dovetail.hardware.network import ways
 from dovetail.models import Job
 from dovetail.pipeline.work_order import work_order
 from dovetail.plans.arrange import arrange
+from dovetail.plans.pipeline_schedule import Pipeline
 from dovetail.plans.plan import Plan
 from dovetail.simulation.chips import Chips
 from dovetail.simulation.layer_steps import Message, steps_of_layers
+from dovetail.simulation.long_steps import Writer, first_shortened, played
 from dovetail.simulation.memory_over_time import MemoryOverTime, memory_over_time
 from dovetail.simulation.step_tasks import StepParts, StepTasks, step_tasks
-from dovetail.simulation.task_graph import Timeline, run
+from dovetail.simulation.task_graph import Timeline
+from dovetail.simulation.task_writer import MOST_TASKS
 from dovetail.step.evaluate import ProfiledJob, Step, profiled_job, step_from
 from dovetail.step.facts import plan_facts
 from dovetail.step.formulas import between_seconds
 from dovetail.step.stages import layer_variants
 from dovetail.step.times import tied_times, tier_at
-
-#: Tasks of a simulation of every chip: some five gigabytes and half a minute.
-MOST_TASKS = 20_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,10 @@ class Simulation:
     step_time_s: float
     #: what the model says of the same plan
     model_step_time_s: float
+    #: of the whole step: ends of waits and messages, and changes of rates
     events: int
+    #: those that were played, without the ones of skipped periods
+    played_events: int
     #: by stage
     memory: tuple[MemoryOverTime, ...]
     tasks: StepTasks
@@ -64,48 +67,57 @@ def simulate(
     *,
     exact: bool = False,
     rates: bool = False,
+    skip: bool = True,
 ) -> Simulation:
     """One step of a plan, folded to one chip for each stage of the pipeline, or `exact` with every chip for itself.
 
-    `rates` records when the rate of each message changed.
+    `rates` records when the rate of each message changed. Of long steps the periods of a steady state are skipped,
+    which changes nothing but the last digits; not where `skip` is False, nor with `rates`.
     """
     framework = frameworks.load(framework) if isinstance(framework, str) else framework
     facts = plan_facts(plan, framework, job)
     calibrated = calibration(cluster.chip, job.precision)
     profiled = profiled_job(plan, job, cluster, facts, calibrated.efficiencies)
     step = step_from(plan, profiled)
-    tasks = tasks_of(plan, job, profiled, step)
+    write = step_writer(plan, job, profiled, step)
     if exact:
-        most = len(tasks.graph) * (plan.chips // plan.pipeline_parallel)
+        folded = write(first_shortened(step.pipeline) or step.pipeline)
+        most = len(folded.graph) * (plan.chips // plan.pipeline_parallel)
         if most > MOST_TASKS:
             fix = f"at most {MOST_TASKS:,} are possible: simulate one chip a stage, or fewer chips or micro-batches"
             raise InputError("exact", f"would be up to {most:,} tasks", fix)
-        tasks = tasks_of(plan, job, profiled, step, exact=True)
-    timeline = run(tasks.graph, rates=rates)
+        write = step_writer(plan, job, profiled, step, exact=True)
+    tasks, timeline = played(write, step.pipeline, rates=rates, skip=skip)
     memory = memory_over_time(tasks, timeline, plan, step, facts)
-    return Simulation(plan, timeline.seconds, float(step.seconds), timeline.events, memory, tasks, timeline)
+    events = int((timeline.task_events * tasks.task_runs).sum())
+    return Simulation(plan, timeline.seconds, float(step.seconds), events, timeline.events, memory, tasks, timeline)
 
 
-def tasks_of(plan: Plan, job: Job, profiled: ProfiledJob, step: Step, *, exact: bool = False) -> StepTasks:
-    """The tasks of a step whose costs are known."""
+def step_writer(plan: Plan, job: Job, profiled: ProfiledJob, step: Step, *, exact: bool = False) -> Writer:
+    """Writes the tasks of a step whose costs are known, with its own pipeline or a shorter one."""
     facts, cluster, added = profiled.facts, profiled.cluster, profiled.facts.overheads
     arrangement = arrange(plan, job.graph(), cluster)
     chips = Chips.of(plan, cluster, arrangement, profiled.efficiencies, exact=exact)
     variants = layer_variants(job.graph(), plan, step.contents, profiled.damage.by_stage)
     stream = float(largest(p.stream_bytes for p in step.profiles.layers.values()))
-    parts = StepParts(
-        work_order(step.pipeline),
-        step.contents,
-        steps_of_layers(plan, job, profiled, step, variants),
-        stream / plan.stream_replicas,
-        sending=not facts.overlaps.transfers,
-        tied=_tied(plan, profiled, step, chips),
-        optimizer_s=step.ends.update_s,
-        between_s=float(between_seconds(added.microbatch_s, added.step_s, plan.num_microbatches)),
-        store=step.wafer.store,
-        loans=step.wafer.loans,
-    )
-    return step_tasks(parts, chips)
+    layers, tied = steps_of_layers(plan, job, profiled, step, variants), _tied(plan, profiled, step, chips)
+
+    def write(pipeline: Pipeline) -> StepTasks:
+        parts = StepParts(
+            work_order(pipeline),
+            step.contents,
+            layers,
+            stream / plan.stream_replicas,
+            sending=not facts.overlaps.transfers,
+            tied=tied,
+            optimizer_s=step.ends.update_s,
+            between_s=float(between_seconds(added.microbatch_s, added.step_s, plan.num_microbatches)),
+            store=step.wafer.store,
+            loans=step.wafer.loans,
+        )
+        return step_tasks(parts, chips)
+
+    return write
 
 
 def _tied(plan: Plan, profiled: ProfiledJob, step: Step, chips: Chips) -> Sequence[tuple[tuple[int, ...], Message]]:

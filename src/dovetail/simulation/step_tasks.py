@@ -38,6 +38,18 @@ class StepTasks:
     link_names: tuple[str, ...]
     #: links of a simulated chip, its ports; behind those of all chips come the stores of wafers
     chip_links: int
+    #: by item, how often it comes: more than once where it stands for those of periods that are skipped
+    runs: Ints
+
+    @property
+    def task_runs(self) -> Ints:
+        """By task, how often it comes."""
+        return np.where(self.labels.item >= 0, self.runs[self.labels.item], 1)
+
+    @property
+    def num_tasks(self) -> int:
+        """Tasks of the whole step."""
+        return int(self.task_runs.sum())
 
     @property
     def port_links(self) -> int:
@@ -320,7 +332,8 @@ class _StepWriter(TaskWriter):
         """Everything together."""
         graph, labels = self.written()
         links, ports = tuple(self.chips.link_names()), len(DIRECTIONS) * len(self.chips.ways)
-        return StepTasks(graph, labels, self.order, self.begin, self.end, links, ports)
+        runs = np.ones(len(self.begin), np.int64)
+        return StepTasks(graph, labels, self.order, self.begin, self.end, links, ports, runs)
 
 
 def _streamed(traffic: StageTraffic) -> dict[WorkKind, tuple[float, float]]:

@@ -47,14 +47,28 @@ class RateChanges:
 
 
 @dataclass(frozen=True, slots=True)
+class SkippedTime:
+    """A time in which periods repeat that are not played: from begin_s on, so long."""
+
+    begin_s: float
+    lasts_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Timeline:
     """When every task began and ended."""
 
     start_s: Floats
     end_s: Floats
-    #: ends of a task's wait or message, and changes of a message's rate
-    events: int
+    #: by task: ends of its wait and its message, and changes of the rate of this
+    task_events: Ints
     rates: RateChanges | None
+    skipped: tuple[SkippedTime, ...] = ()
+
+    @property
+    def events(self) -> int:
+        """Of all tasks."""
+        return int(self.task_events.sum())
 
     @property
     def seconds(self) -> float:
@@ -73,11 +87,11 @@ def run(graph: TaskGraph, *, ranks: Sequence[int] | Ints | None = None, rates: b
     waiting = np.bincount(graph.after, minlength=count).astype(np.int64)
     tasks = Tasks(
         graph.seconds, graph.bytes, graph.route, starts, np.ascontiguousarray(graph.after[order]), waiting,
-        np.full(count, np.nan), np.full(count, np.nan),
+        np.full(count, np.nan), np.full(count, np.nan), np.zeros(count, np.int64),
     )  # fmt: skip
     links = Links(network.bytes_per_s, network.starts, network.link, network.part)
     first = np.arange(count) if ranks is None else np.asarray(ranks, np.int64)
-    events, ended, log = play(tasks, links, first, np.empty((3, 1024 if rates else 0)))
+    ended, log = play(tasks, links, first, np.empty((3, 1024 if rates else 0)))
     assert ended == count, f"{count - ended} of {count} tasks wait for each other"
     changes = RateChanges(log[0], log[1].astype(np.int64), log[2]) if rates else None
-    return Timeline(tasks.begin, tasks.end, int(events), changes)
+    return Timeline(tasks.begin, tasks.end, tasks.events, changes)

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from dovetail.arrays import Array, Floats, Ints
+from dovetail.errors import InputError
 from dovetail.pipeline.work_order import WorkOrder
 from dovetail.simulation.chips import Chips
 from dovetail.simulation.item_tasks import Pattern
 from dovetail.simulation.layer_steps import LayerStep, StepKind
 from dovetail.simulation.task_blocks import TaskBlock, Texts
 from dovetail.simulation.task_graph import TaskGraph
+
+#: More are not written; the event loop plays so many in about a minute.
+MOST_TASKS = 20_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,8 @@ class Labels:
     kind: Ints
     stream: Ints
     name: Ints
+    #: of the order, the first of two that run together; -1 where a task belongs to none
+    item: Ints
     microbatch: Ints
     place: Ints
     streams: tuple[str, ...]
@@ -96,6 +102,9 @@ class TaskWriter:
     def lay(self, block: TaskBlock, item: int) -> int:
         """Adds a block's tasks, of an item or of none; where they begin."""
         offset = self._count
+        if offset > MOST_TASKS:
+            fix = "take fewer micro-batches (a smaller global_batch), stages or layers"
+            raise InputError("the simulation of this step", f"has more than {MOST_TASKS:,} tasks to play", fix)
         self._blocks.append((block, offset, item))
         self._count += len(block.seconds)
         return offset
@@ -122,6 +131,7 @@ class TaskWriter:
             column("kind"),
             column("stream"),
             column("name"),
+            items,
             np.where(of_item, self.order.microbatch[items], -1),
             np.where(of_item, self.order.place[items], -1),
             tuple(self._streams.numbers),

@@ -14,7 +14,7 @@ from dovetail.plans.plan_file import Task
 from dovetail.plans.wafer_tiles import is_wafer
 from dovetail.report.page.charts import Curve, steps
 from dovetail.report.page.document import Section, Table, Widget
-from dovetail.report.step_items import WORDS, busy_shares, item_spans, num_stages
+from dovetail.report.step_items import WORDS, busy_shares, item_spans, num_stages, skipped_times
 from dovetail.report.svg import PALETTE
 from dovetail.report.wafer_picture import wafer_pictures
 from dovetail.report.wafer_svg import wafer_svg
@@ -34,6 +34,9 @@ _COLOURS = {
     WorkKind.INPUT_GRADIENT: PALETTE[1],
     WorkKind.WEIGHT_GRADIENT: PALETTE[2],
 }
+
+#: The number of a kind of its own: periods that repeat what came before.
+_REPEATED = len(WorkKind)
 
 
 def step_sections(task: Task) -> tuple[Section, ...]:
@@ -66,21 +69,29 @@ def timeline_data(step: Simulation) -> dict[str, object]:
     every = math.ceil(count * max(len(spans.item) / count, 1) / MOST_ITEMS)
     unit = step.step_time_s / 1e6
     rows: list[dict[str, object]] = []
+    repeated = skipped_times(step)
     for stage in range(0, count, every):
         (at,) = np.nonzero(spans.stage == stage)
         items: Ints = spans.item[at]
         begin, end = spans.begin_s[at, 0], spans.end_s[at, 0]
+        kind, number = order.kind[items], order.microbatch[items]
+        for again_s, until_s in repeated[stage]:
+            (place,) = np.searchsorted(begin, [until_s])
+            begin, end = np.insert(begin, place, again_s), np.insert(end, place, until_s)
+            kind, number = np.insert(kind, place, _REPEATED), np.insert(number, place, number[place - 1])
         rows.append(
             {
                 "name": f"stage {stage}",
                 "begin": _whole(begin / unit),
                 "length": _whole((end - begin) / unit),
-                "kind": [int(kind) for kind in order.kind[items]],
-                "microbatch": [int(number) for number in order.microbatch[items]],
+                "kind": kind.tolist(),
+                "microbatch": number.tolist(),
             }
         )
     kinds = {str(int(kind)): {"name": WORDS[kind], "colour": _COLOURS[kind]} for kind in _COLOURS}
-    shown = {str(int(kind)) for kind in np.unique(order.kind)}
+    kinds[str(_REPEATED)] = {"name": "repeats the work", "colour": "#bdbdbd"}
+    shown = [str(int(kind)) for kind in WorkKind if (order.kind == kind).any()]
+    shown += [str(_REPEATED)] if any(repeated) else []
     return {
         "seconds": step.step_time_s,
         "rows": rows,
