@@ -97,7 +97,7 @@ def expanded(tables: Tables, space: Space, found: PlanSkeletons) -> tuple[Candid
     for i in range(len(found)):
         split, copies, stages = int(found.degrees[i]), int(found.replicas[i]), int(found.stages[i])
         order, schedule = AXIS_ORDERS[int(found.inside[i])], NAMES[int(found.schedule[i])]
-        states = shardings(setting.framework, space, tables.degrees[split], copies, stages, tiers)
+        states = shardings(setting.job, setting.framework, space, tables.degrees[split], copies, stages, tiers)
         keys.append([StateSharding(split, copies, stages, order, *state) for state in states])
         listed = listed_partitions(
             setting.job.model.num_layers, stages, int(found.chunks[i]), schedule, space.partition, "any"
