@@ -53,7 +53,7 @@ def evaluate_plans(
         if i > 0 and _same_pipeline(plans, i):
             pipeline[i] = pipeline[i - 1]  # and its activations
         else:
-            _chunks(plans, layers, partitions, i, forward, backward, saved)
+            chunk_columns(plans, layers, partitions, i, forward, backward, saved)
             links[: plans.stages[i]] = plans.delay_s[i]
             pipeline[i] = least_step(
                 plans.schedule[i], plans.stages[i], plans.microbatches[i], plans.chunks[i],
@@ -76,7 +76,7 @@ def _same_pipeline(plans: PlanColumns, i: int) -> bool:
 
 
 @njit(cache=True)
-def _chunks(
+def chunk_columns(
     plans: PlanColumns,
     layers: LayerColumns,
     partitions: PartitionColumns,
