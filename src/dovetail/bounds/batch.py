@@ -11,16 +11,15 @@ import numpy as np
 from dovetail.arrays import TOLERANCE, Bools, Floats, Ints
 from dovetail.bounds.hardware_bound import hardware_bound
 from dovetail.bounds.partition_bound_kernels import least_seconds
-from dovetail.pipeline.chunk_times import ChunkTimes
-from dovetail.pipeline.step_time import step_time
-from dovetail.plans.pipeline_schedule import GPIPE, ONE_F_ONE_B, Pipeline, PipelineSchedule
+from dovetail.plans.pipeline_schedule import GPIPE, ONE_F_ONE_B
 from dovetail.plans.plan_batch import PlanBatch
 from dovetail.plans.skeletons import NAMES, PlanSkeletons, group_sizes
 from dovetail.plans.zero_stage import effective_zero_stage
+from dovetail.step.exact_pipelines import exact_pipelines
 from dovetail.step.formulas import between_seconds, exposed, optimizer_seconds
 from dovetail.step.plan_columns import LayerColumns, PlanColumns, ProfileColumns
 from dovetail.step.plan_kernels import evaluate_plans
-from dovetail.step.plan_tables import Tables, numbers
+from dovetail.step.plan_tables import Tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,33 +243,10 @@ class Batch:
         )
 
     def pipeline_seconds(self, candidates: Candidates, evaluated: Evaluated, which: Ints) -> Floats:
-        """Exact pipeline seconds of some evaluated plans: longest paths, once per distinct pipeline."""
+        """Exact pipeline seconds of some evaluated plans."""
         taken = candidates.take(evaluated.candidate[which])
         plans = self._plans(taken, self._rows(taken), evaluated.partition[which])
-        keys = np.stack(
-            [plans.schedule, plans.stages, plans.microbatches, plans.chunks, plans.layer, plans.partition], axis=1
-        )
-        keys = np.concatenate([keys, np.stack([plans.sending_s, plans.delay_s], axis=1).view(np.int64)], axis=1)
-        _, first, back = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-        steps = np.empty(len(first))
-        pipelines, group = np.unique(keys[first][:, :4], axis=0, return_inverse=True)
-        for number, (schedule, *sizes) in enumerate(pipelines.tolist()):
-            (rows,) = np.nonzero(group.reshape(-1) == number)
-            pipeline = Pipeline(PipelineSchedule(NAMES[schedule]), *sizes)
-            steps[rows] = self._longest_paths(pipeline, plans, first[rows])
-        return steps[back.reshape(-1)]
-
-    def _longest_paths(self, pipeline: Pipeline, plans: PlanColumns, rows: Ints) -> Floats:
-        counts = np.stack(
-            [self.tables.partitions.places(partition) for partition in numbers(plans.partition[rows])]
-        ).astype(np.float64)
-        forward, of_input, of_weight = (
-            np.einsum("npc,nc->np", counts, part[plans.layer[rows]]) for part in self._layers[:3]
-        )
-        forward[:, :-1] += plans.sending_s[rows][:, None]
-        of_input[:, 1:] += plans.sending_s[rows][:, None]
-        delays = np.repeat(plans.delay_s[rows][:, None], pipeline.num_links, axis=1)
-        return step_time(pipeline, ChunkTimes(forward, of_input, of_weight, transfer_s=delays))
+        return exact_pipelines(plans, self._layers, self.tables.partitions)
 
     def _fixed_s(self, candidates: Candidates) -> Floats:
         sharded = (self.tables.zero_stages()[candidates.state] == 3).astype(np.int64)

@@ -1,4 +1,4 @@
-"""The step time of a pipeline: the exact longest path through its explicit order, many plans at once."""
+"""The step time of a pipeline: the exact longest path through its order, many plans at once."""
 
 from __future__ import annotations
 
@@ -23,9 +23,20 @@ def step_time(pipeline: Pipeline, times: ChunkTimes) -> Floats:
         kernel = one_f_one_b if columns.transfer.any() else fill_and_drain
         kernel = gpipe if pipeline.schedule is PipelineSchedule.GPIPE else kernel
         steps = kernel(columns.forward, columns.backward, columns.transfer, pipeline.num_microbatches)
+    elif pipeline.schedule is PipelineSchedule.INTERLEAVED:
+        from dovetail.pipeline.interleaved_kernels import interleaved
+
+        sizes = pipeline.num_microbatches, pipeline.num_chunks, pipeline.microbatch_group_size
+        steps = interleaved(columns.forward, columns.backward, columns.transfer, *sizes)
     else:
-        steps, _ = _run(pipeline, columns)
+        steps = longest_path_s(pipeline, columns)
     return steps.reshape(columns.plans)
+
+
+def longest_path_s(pipeline: Pipeline, columns: Columns) -> Floats:
+    """Seconds of the longest path through the explicit order, of every column: what `step_time` is by definition."""
+    steps, _ = _run(pipeline, columns)
+    return steps
 
 
 def item_times(pipeline: Pipeline, times: ChunkTimes) -> tuple[Floats, Floats]:

@@ -24,7 +24,7 @@ class StageParameters(NamedTuple):
     vectors: float
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def stage_parameters(
     contents: Ints, place: int, profiles: ProfileColumns, profile: int, states: StateColumns, state: int
 ) -> StageParameters:
@@ -75,6 +75,10 @@ PHASES = (
 )  # fmt: skip
 LOSS, HEAD, LAST, FIRST, EMBEDDING, UPDATE = range(6)
 
+#: Columns of `stage_layers`: what memory depends on, of each class of layers on a stage.
+COUNT, KIND, SAVED, WORKING, WHOLE, TRAINED, DENSE, LOSS_BYTES, LARGEST, SECOND, LARGEST_TRAINED, TIED = range(12)
+STAGE_COLUMNS = 12
+
 #: What a class of layers is: `kinds` of kernels.
 IS_BLOCK, IS_EMBEDDING, IS_HEAD = range(3)
 
@@ -87,16 +91,48 @@ class OneRun(NamedTuple):
 
 
 @njit(cache=True)
-def memory_parts(
+def stage_layers(
     contents: Ints,
     place: int,
     layers: LayerColumns,
     row: int,
     profiles: ProfileColumns,
     profile: int,
+    kinds: Ints,
+    stage: Floats,
+) -> None:
+    """Fills the figures of a stage's classes of layers: classes × the columns above."""
+    for c in range(contents.shape[1]):
+        stage[c, COUNT] = contents[place, c]
+        if not contents[place, c]:
+            continue
+        stage[c, KIND] = kinds[c]
+        stage[c, SAVED], stage[c, WORKING] = layers.saved[row, c], layers.working[row, c]
+        stage[c, WHOLE] = profiles.whole[profile, c]
+        stage[c, TRAINED] = profiles.trained[profile, c] if profiles.trained.shape[1] else profiles.whole[profile, c]
+        stage[c, DENSE], stage[c, LOSS_BYTES] = profiles.dense[profile, c], profiles.loss[profile, c]
+        stage[c, LARGEST], stage[c, SECOND] = profiles.largest[profile, c], profiles.second[profile, c]
+        stage[c, LARGEST_TRAINED] = profiles.largest_trained[profile, c]
+        stage[c, TIED] = 0.0
+        for w in range(profiles.tied.shape[2]):
+            if profiles.tied[profile, c, w] > 0:
+                stage[c, TIED] = 1.0
+
+
+@njit(cache=True)
+def _can_be_fullest(phase: int, zero: int, sizes: ParameterBytes, run: OneRun) -> bool:
+    """Whether a phase can be the fullest one: some only where weights or gradients are sharded layer by layer."""
+    if phase in (HEAD, FIRST, EMBEDDING):
+        return zero >= 2 and not sizes.by_weight and (phase != FIRST or (sizes.late_gradients and run.one_microbatch))
+    return True
+
+
+@njit(cache=True, inline="always")
+def memory_parts(
+    stage: Floats,
+    stream: float,
     owned: StageParameters,
     sizes: ParameterBytes,
-    kinds: Ints,
     zero: int,
     activations: float,
     run: OneRun,
@@ -114,13 +150,12 @@ def memory_parts(
         step = optimizer_step_bytes(used, home, zero, sizes)
         return weights, gradients, optimizer, 0.0, 0.0, 0.0, 0.0, 0.0, step
     units, late = zero >= 2 and not sizes.by_weight, sizes.late_gradients and run.one_microbatch
-    whole, trained, saved_head = _whole_by_kind(contents, place, layers, row, profiles, profile, kinds)
-    if phase in (HEAD, FIRST, EMBEDDING) and not (units and (late or phase != FIRST)):
+    if not _can_be_fullest(phase, zero, sizes, run):
         return 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    whole, trained, saved_head = _whole_by_kind(stage)
     saved, freed, working, of_layer, reduced, gathered, loss = _at_work(
-        contents, place, layers, row, profiles, profile, sizes, kinds, zero, whole, trained,
-        gradients / max(used, 1.0), phase,
-    )  # fmt: skip
+        stage, stream, sizes, zero, whole, trained, gradients / max(used, 1.0), phase
+    )
     if late and used > 0:
         last = used - trained[IS_EMBEDDING]
         done = (0.0, 0.0, trained[IS_HEAD], used - trained[IS_BLOCK] - trained[IS_EMBEDDING], last)[phase]
@@ -135,15 +170,10 @@ def memory_parts(
 
 @njit(cache=True)
 def fullest_bytes(
-    contents: Ints,
-    place: int,
-    layers: LayerColumns,
-    row: int,
-    profiles: ProfileColumns,
-    profile: int,
+    stage: Floats,
+    stream: float,
     owned: StageParameters,
     sizes: ParameterBytes,
-    kinds: Ints,
     zero: int,
     activations: float,
     run: OneRun,
@@ -151,9 +181,9 @@ def fullest_bytes(
     """Bytes of a stage's tensors at its fullest phase."""
     fullest = 0.0
     for phase in range(6):
-        parts = memory_parts(
-            contents, place, layers, row, profiles, profile, owned, sizes, kinds, zero, activations, run, phase
-        )
+        if not _can_be_fullest(phase, zero, sizes, run):
+            continue
+        parts = memory_parts(stage, stream, owned, sizes, zero, activations, run, phase)
         tensors = 0.0
         for part in parts:
             tensors += part
@@ -174,13 +204,12 @@ def memory_by_stage(
     run: OneRun,
 ) -> Floats:
     """`memory_parts` of the stages of one plan, whose tables have one row: stages × phases × parts."""
-    parts = np.zeros((len(contents), 6, 9))
+    parts, stage = np.zeros((len(contents), 6, 9)), np.zeros((contents.shape[1], STAGE_COLUMNS))
     for place in range(len(contents)):
         owned = stage_parameters(contents, place, profiles, 0, states, 0)
+        stage_layers(contents, place, layers, 0, profiles, 0, kinds, stage)
         for phase in range(6):
-            bytes_of = memory_parts(
-                contents, place, layers, 0, profiles, 0, owned, sizes, kinds, zero, activations[place], run, phase
-            )
+            bytes_of = memory_parts(stage, profiles.stream[0], owned, sizes, zero, activations[place], run, phase)
             for number in range(9):
                 parts[place, phase, number] = bytes_of[number]
     return parts
@@ -188,40 +217,29 @@ def memory_by_stage(
 
 @njit(cache=True)
 def _whole_by_kind(
-    contents: Ints, place: int, layers: LayerColumns, row: int, profiles: ProfileColumns, profile: int, kinds: Ints
+    stage: Floats,
 ) -> tuple[tuple[float, float, float], tuple[float, float, float], float]:
     """Parameters of the largest block, embedding and head of a stage, all and trained, and what its heads save."""
     block, embedding, head, saved = 0.0, 0.0, 0.0, 0.0
     of_block, of_embedding, of_head = 0.0, 0.0, 0.0
-    for c in range(contents.shape[1]):
-        if contents[place, c]:
-            whole, trained = profiles.whole[profile, c], _trained_of(profiles, profile, c)
-            if kinds[c] == IS_BLOCK:
+    for c in range(len(stage)):
+        if stage[c, COUNT] > 0:
+            whole, trained = stage[c, WHOLE], stage[c, TRAINED]
+            if stage[c, KIND] == IS_BLOCK:
                 block, of_block = max(block, whole), max(of_block, trained)
-            elif kinds[c] == IS_EMBEDDING:
+            elif stage[c, KIND] == IS_EMBEDDING:
                 embedding, of_embedding = max(embedding, whole), max(of_embedding, trained)
             else:
                 head, of_head = max(head, whole), max(of_head, trained)
-                saved += contents[place, c] * layers.saved[row, c]
+                saved += stage[c, COUNT] * stage[c, SAVED]
     return (block, embedding, head), (of_block, of_embedding, of_head), saved
 
 
 @njit(cache=True)
-def _trained_of(profiles: ProfileColumns, profile: int, c: int) -> float:
-    """Parameters of a layer that have a gradient."""
-    return profiles.trained[profile, c] if profiles.trained.shape[1] else profiles.whole[profile, c]
-
-
-@njit(cache=True)
 def _at_work(
-    contents: Ints,
-    place: int,
-    layers: LayerColumns,
-    row: int,
-    profiles: ProfileColumns,
-    profile: int,
+    stage: Floats,
+    stream: float,
     sizes: ParameterBytes,
-    kinds: Ints,
     zero: int,
     whole: tuple[float, float, float],
     trained: tuple[float, float, float],
@@ -237,29 +255,28 @@ def _at_work(
     units = zero >= 2 and not sizes.by_weight
     weight = sizes.weight if zero == 3 and units else 0.0
     loss, fullest, saved, freed, working, of_layer, gathered, summed = 0.0, -1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
-    for c in range(contents.shape[1]):
-        if not contents[place, c]:
+    for c in range(len(stage)):
+        if stage[c, COUNT] == 0:
             continue
-        if kinds[c] == IS_HEAD:
-            loss = max(loss, profiles.loss[profile, c])
-        if units and kinds[c] != _KIND_OF[phase]:
+        if stage[c, KIND] == IS_HEAD:
+            loss = max(loss, stage[c, LOSS_BYTES])
+        if units and stage[c, KIND] != _KIND_OF[phase]:
             continue
-        at_work, gone, gradients, fetched, out = layers.working[row, c], 0.0, 0.0, 0.0, 0.0
+        at_work, gone, gradients, fetched, out = stage[c, WORKING], 0.0, 0.0, 0.0, 0.0
         if zero < 2:
-            gradients = profiles.dense[profile, c] * sizes.layer_gradient
+            gradients = stage[c, DENSE] * sizes.layer_gradient
         elif sizes.by_weight:
-            gradients = profiles.largest_trained[profile, c] * sizes.sharded_gradient
+            gradients = stage[c, LARGEST_TRAINED] * sizes.sharded_gradient
         else:
             at_work, gone, gradients, fetched, out = _unit_at_work(
-                c, contents[place, c], layers, row, profiles, profile, sizes, kinds[c], whole, trained, weight,
-                reduced, phase,
-            )  # fmt: skip
+                stage, c, stream, sizes, whole, trained, weight, reduced, phase
+            )
         needed = at_work - gone + gradients + weight * fetched + out
         if needed > fullest:
-            fullest, saved, freed, working = needed, layers.saved[row, c], gone, at_work
+            fullest, saved, freed, working = needed, stage[c, SAVED], gone, at_work
             of_layer, gathered, summed = gradients, weight * fetched, out
     if zero == 3 and sizes.by_weight:
-        gathered = gathered_parameters(contents, place, profiles, profile) * sizes.weight
+        gathered = _gathered(stage) * sizes.weight
     if phase == LOSS:
         return 0.0, 0.0, 0.0, 0.0, 0.0, weight * whole[IS_HEAD] if units else gathered, loss
     return saved, freed, working, of_layer, summed, gathered, 0.0
@@ -267,14 +284,10 @@ def _at_work(
 
 @njit(cache=True)
 def _unit_at_work(
+    stage: Floats,
     c: int,
-    count: int,
-    layers: LayerColumns,
-    row: int,
-    profiles: ProfileColumns,
-    profile: int,
+    stream: float,
     sizes: ParameterBytes,
-    kind: int,
     whole: tuple[float, float, float],
     trained: tuple[float, float, float],
     weight: float,
@@ -287,14 +300,14 @@ def _unit_at_work(
     Weights are gathered layer by layer, one ahead; gradients are whole until they are reduced, and what a reduction
     sends is there until the next one. Its result takes `reduced` bytes per parameter.
     """
-    own, at_work, saved = profiles.whole[profile, c], layers.working[row, c], layers.saved[row, c]
+    own, at_work, saved, kind = stage[c, WHOLE], stage[c, WORKING], stage[c, SAVED], stage[c, KIND]
     block, embedding, head = whole
-    updated = _trained_of(profiles, profile, c)
+    updated = stage[c, TRAINED]
     ahead, before, gone = block, 0.0, 0.0
     if kind == IS_BLOCK:
         ahead = embedding if phase == FIRST else block
         before = trained[IS_HEAD] if phase == LAST and head > 0 else updated
-        if count > 1 and (updated - before) * sizes.reduce_buffer > saved:
+        if stage[c, COUNT] > 1 and (updated - before) * sizes.reduce_buffer > saved:
             # the last but one comes after a larger one
             before, gone = updated, saved
     elif kind == IS_EMBEDDING:
@@ -303,8 +316,8 @@ def _unit_at_work(
     # at the end its gradients stand beside what their reduction sends, and its activations are gone; gradients go one
     # by one, but the last, a table's, stays until their sum over shards is there
     sent = updated * (sizes.layer_gradient + sizes.reduce_buffer)
-    arrived = profiles.stream[profile] * (kind != IS_EMBEDDING)
-    table = kind == IS_HEAD or (kind == IS_EMBEDDING and profiles.second[profile, c] == 0)
+    arrived = stream * (kind != IS_EMBEDDING)
+    table = kind == IS_HEAD or (kind == IS_EMBEDDING and stage[c, SECOND] == 0)
     result = updated * reduced if table else 0.0
     if sent + result + arrived - saved > at_work + before + weight * own:
         return arrived, saved, sent, ahead, result
@@ -317,20 +330,29 @@ _KIND_OF = (IS_HEAD, IS_HEAD, IS_BLOCK, IS_BLOCK, IS_EMBEDDING, IS_BLOCK)
 
 @njit(cache=True)
 def gathered_parameters(contents: Ints, place: int, profiles: ProfileColumns, profile: int) -> float:
-    """Parameters that are whole at once under ZeRO-3 where weights are fetched one by one: the largest two of a stage.
+    """Parameters that are whole at once under ZeRO-3 where weights are fetched one by one, of a stage."""
+    stage = np.zeros((contents.shape[1], STAGE_COLUMNS))
+    nothing = np.zeros((1, contents.shape[1]))
+    layers = LayerColumns(nothing, nothing, nothing, nothing, nothing, nothing)
+    stage_layers(contents, place, layers, 0, profiles, profile, contents[place], stage)  # of any kind
+    return _gathered(stage)
+
+
+@njit(cache=True)
+def _gathered(stage: Floats) -> float:
+    """The largest two weights of a stage.
 
     No weight is fetched ahead of itself, and one that embedding and head share counts once.
     """
     first, second, shared = 0.0, 0.0, 0.0
-    for c in range(contents.shape[1]):
-        if contents[place, c]:
-            largest, following = profiles.largest[profile, c], profiles.second[profile, c]
-            if contents[place, c] > 1 and following == 0:
+    for c in range(len(stage)):
+        if stage[c, COUNT] > 0:
+            largest, following = stage[c, LARGEST], stage[c, SECOND]
+            if stage[c, COUNT] > 1 and following == 0:
                 # layers of one weight: it is followed by that of the next layer
                 following = largest
-            for w in range(profiles.tied.shape[2]):
-                if profiles.tied[profile, c, w] > 0:
-                    shared, largest = max(shared, largest), 0.0
+            if stage[c, TIED] > 0:
+                shared, largest = max(shared, largest), 0.0
             for weight in (largest, following):
                 first, second = max(first, weight), max(second, min(first, weight))
     return max(first, shared) + max(second, min(first, shared))

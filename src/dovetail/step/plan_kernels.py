@@ -16,7 +16,7 @@ from dovetail.step.compiled_formulas import (
     optimizer_seconds,
     overlap_budget,
 )
-from dovetail.step.memory_kernels import OneRun, fullest_bytes, stage_parameters
+from dovetail.step.memory_kernels import STAGE_COLUMNS, OneRun, fullest_bytes, stage_layers, stage_parameters
 from dovetail.step.plan_columns import (
     FrameworkColumns,
     LayerColumns,
@@ -49,21 +49,26 @@ def evaluate_plans(
     links, fill, drain, saved, activations, on_host = (
         np.empty(most), np.empty(most), np.empty(most), np.empty(most), np.empty(most), np.zeros(most),
     )  # fmt: skip
+    # by stage content: its layers, and seconds of forward and backward that can hide the end-of-step collectives
+    stage_rows, hiding = np.zeros((most, len(kinds), STAGE_COLUMNS)), np.empty((most, 2))
     for i in range(n):
         if i > 0 and _same_pipeline(plans, i):
             pipeline[i] = pipeline[i - 1]  # and its activations
         else:
-            _chunks(plans, layers, partitions, i, forward, backward, saved)
+            chunk_columns(plans, layers, partitions, i, forward, backward, saved)
             links[: plans.stages[i]] = plans.delay_s[i]
             pipeline[i] = least_step(
                 plans.schedule[i], plans.stages[i], plans.microbatches[i], plans.chunks[i],
                 forward, backward, links, fill, drain,
             )  # fmt: skip
             _activations(plans, partitions, i, saved, activations, by_chunk)
+            _contents(plans, layers, profiles, partitions, kinds, facts.min_overlap_s, i, stage_rows, hiding)
             if facts.hosts_activations:
                 _offloaded(plans, layers, partitions, i, saved)
                 _activations(plans, partitions, i, saved, on_host, by_chunk)
-        after[i], peak[i] = _stages(plans, layers, profiles, states, partitions, facts, kinds, i, activations, on_host)
+        after[i], peak[i] = _stages(
+            plans, profiles, states, partitions, facts, i, stage_rows, hiding, activations, on_host
+        )
     return pipeline, after, peak
 
 
@@ -71,12 +76,13 @@ def evaluate_plans(
 def _same_pipeline(plans: PlanColumns, i: int) -> bool:
     """Whether a plan differs from the one before it in its state alone."""
     same = plans.layer[i] == plans.layer[i - 1] and plans.partition[i] == plans.partition[i - 1]
+    same = same and plans.profile[i] == plans.profile[i - 1]
     same = same and plans.schedule[i] == plans.schedule[i - 1] and plans.microbatches[i] == plans.microbatches[i - 1]
     return same and plans.sending_s[i] == plans.sending_s[i - 1] and plans.delay_s[i] == plans.delay_s[i - 1]
 
 
 @njit(cache=True)
-def _chunks(
+def chunk_columns(
     plans: PlanColumns,
     layers: LayerColumns,
     partitions: PartitionColumns,
@@ -138,21 +144,49 @@ def _activations(
 
 
 @njit(cache=True)
-def _stages(
+def _contents(
     plans: PlanColumns,
     layers: LayerColumns,
+    profiles: ProfileColumns,
+    partitions: PartitionColumns,
+    kinds: Ints,
+    min_overlap_s: float,
+    i: int,
+    stage_rows: Floats,
+    hiding: Floats,
+) -> None:
+    """The layers of every stage content, and the forward and backward that can hide collectives: same in any state."""
+    row, profile, partition = int(plans.layer[i]), int(plans.profile[i]), plans.partition[i]
+    first = partitions.first_content[partition]
+    for content in range(partitions.first_content[partition + 1] - first):
+        place, forward, backward = int(first + content), 0.0, 0.0
+        for c in range(partitions.contents.shape[1]):
+            number = partitions.contents[place, c]
+            if number:
+                forward += number * layers.forward_s[row, c]
+                backward += number * (layers.input_gradient_s[row, c] + layers.weight_gradient_s[row, c])
+        p, m, v = plans.stages[i], plans.microbatches[i], plans.chunks[i]
+        hiding[content, 0] = overlap_budget(forward, p, m, v, min_overlap_s)
+        hiding[content, 1] = overlap_budget(backward, p, m, v, min_overlap_s)
+        stage_layers(partitions.contents, place, layers, row, profiles, profile, kinds, stage_rows[content])
+
+
+@njit(cache=True, inline="always")
+def _stages(
+    plans: PlanColumns,
     profiles: ProfileColumns,
     states: StateColumns,
     partitions: PartitionColumns,
     facts: FrameworkColumns,
-    kinds: Ints,
     i: int,
+    stage_rows: Floats,
+    hiding: Floats,
     activations: Floats,
     on_host: Floats,
 ) -> tuple[float, float]:
     """Seconds of the end of step, and bytes of the fullest stage; equal stages are computed once."""
-    row, profile, state, partition = plans.layer[i], plans.profile[i], plans.state[i], plans.partition[i]
-    p, m, v, zero = plans.stages[i], plans.microbatches[i], plans.chunks[i], plans.zero_stage[i]
+    profile, state, partition = int(plans.profile[i]), int(plans.state[i]), plans.partition[i]
+    p, m, zero = plans.stages[i], plans.microbatches[i], int(plans.zero_stage[i])
     staged, sizes = (1, facts.staged) if p > 1 else (0, facts.alone)
     first, count = (
         partitions.first_content[partition],
@@ -161,27 +195,22 @@ def _stages(
     end_of_step, peak, run = 0.0, 0.0, OneRun(p == 1, m == 1 and p == 1)
     for content in range(count):
         place = int(first + content)
-        forward, backward, reduction, gathering, flops = 0.0, 0.0, 0.0, 0.0, 0.0
+        ahead, behind, reduction, gathering, flops = hiding[content, 0], hiding[content, 1], 0.0, 0.0, 0.0
         for c in range(partitions.contents.shape[1]):
             number = partitions.contents[place, c]
             if number:
-                forward += number * layers.forward_s[row, c]
-                backward += number * (layers.input_gradient_s[row, c] + layers.weight_gradient_s[row, c])
                 reduction += number * states.reduction_s[state, c]
                 gathering += number * states.gathering_s[state, c]
                 flops += number * states.flops[state, c]
         owned = stage_parameters(partitions.contents, place, profiles, profile, states, state)
-        behind = overlap_budget(backward, p, m, v, facts.min_overlap_s)
-        ahead = overlap_budget(forward, p, m, v, facts.min_overlap_s)
         reduced = exposed(reduction, facts.hidden_reduction[staged], behind)
         gathered = exposed(gathering, facts.hidden_gathering[staged], ahead)
         update = optimizer_seconds(owned.trained_home, facts.update, owned.vectors, flops)
         update += offload_seconds(owned.trained_home, facts.update, behind, m)
         end_of_step = max(end_of_step, reduced + gathered + update)
         tensors = fullest_bytes(
-            partitions.contents, place, layers, row, profiles, profile, owned, sizes, kinds, zero,
-            activations[content], run,
-        )  # fmt: skip
+            stage_rows[content], profiles.stream[profile], owned, sizes, zero, activations[content], run
+        )
         peak = max(peak, tensors + allocator_bytes(tensors, facts.allocator) + facts.context_bytes)
         if owned.trained_home * facts.hosted + on_host[content] > facts.host_bytes:
             peak = np.inf
