@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from dovetail.arrays import TOLERANCE, Floats, Ints
+from dovetail.compilation import compiled
 from dovetail.frameworks import ParameterBytes
 from dovetail.pipeline.compiled_formulas import chunk_runs_in_flight, in_flight_of_chunk
 from dovetail.plans.pipeline_schedule import DUAL_PIPE, INTERLEAVED, ONE_F_ONE_B, ZB_H1
@@ -17,7 +17,7 @@ from dovetail.step.plan_columns import FrameworkColumns, LayerColumns, PlanColum
 HALVINGS = 12
 
 
-@njit(cache=True)
+@compiled
 def least_seconds(
     plans: PlanColumns,
     memory: Ints,
@@ -71,7 +71,7 @@ def least_seconds(
     return bounds
 
 
-@njit(cache=True)
+@compiled
 def _by_class(
     plans: PlanColumns,
     i: int,
@@ -103,7 +103,7 @@ def _by_class(
     return m * slowest
 
 
-@njit(cache=True)
+@compiled
 def _with_bubble(total: float, least: float, p: int, m: int, v: int) -> float:
     """The shortest interleaved step by what its stages wait for, whatever the partition; `least` without that.
 
@@ -125,14 +125,14 @@ def _with_bubble(total: float, least: float, p: int, m: int, v: int) -> float:
     return low
 
 
-@njit(cache=True)
+@compiled
 def _waits(total: float, most: float, p: int) -> float:
     """Σ (p − 1 − s)·W(s) at least, where stages have `total` together and `most` each."""
     full = min(int(total / most), p)
     return most * full * (full - 1) / 2 + max(total - full * most, 0.0) * min(full, p - 1)
 
 
-@njit(cache=True)
+@compiled
 def _by_stage(
     plans: PlanColumns,
     i: int,
@@ -181,7 +181,7 @@ def _by_stage(
     return low
 
 
-@njit(cache=True)
+@compiled
 def _within(
     step: float,
     plans: PlanColumns,
@@ -235,7 +235,7 @@ def _within(
     return run == len(chain.run_length)
 
 
-@njit(cache=True)
+@compiled
 def _fullest_stage(
     plans: PlanColumns,
     i: int,
@@ -277,7 +277,7 @@ def _fullest_stage(
     return low
 
 
-@njit(cache=True)
+@compiled
 def _free_bytes(
     plans: PlanColumns,
     i: int,
@@ -323,7 +323,7 @@ def _free_bytes(
     return free, transient, fewest
 
 
-@njit(cache=True)
+@compiled
 def _transient_of(
     c: int,
     layers: LayerColumns,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from dovetail.arrays import Floats, Ints
+from dovetail.compilation import compiled
 from dovetail.frameworks import ParameterBytes
 from dovetail.step.compiled_formulas import frozen_bytes, optimizer_step_bytes, state_bytes
 from dovetail.step.plan_columns import LayerColumns, ProfileColumns, StateColumns
@@ -24,7 +24,7 @@ class StageParameters(NamedTuple):
     vectors: float
 
 
-@njit(cache=True)
+@compiled
 def stage_parameters(
     contents: Ints, place: int, profiles: ProfileColumns, profile: int, states: StateColumns, state: int
 ) -> StageParameters:
@@ -52,7 +52,7 @@ def stage_parameters(
     return StageParameters(used, home, trained, trained_home, vectors)
 
 
-@njit(cache=True)
+@compiled
 def parameters_by_stage(contents: Ints, profiles: ProfileColumns, states: StateColumns) -> Floats:
     """`stage_parameters` of the stages of one plan, whose tables have one row: stages × fields."""
     parameters = np.empty((len(contents), 5))
@@ -86,7 +86,7 @@ class OneRun(NamedTuple):
     one_microbatch: bool
 
 
-@njit(cache=True)
+@compiled
 def memory_parts(
     contents: Ints,
     place: int,
@@ -133,7 +133,7 @@ def memory_parts(
     return weights, gradients + reduced, optimizer, activations, working, of_layer, loss, gathered, 0.0
 
 
-@njit(cache=True)
+@compiled
 def fullest_bytes(
     contents: Ints,
     place: int,
@@ -161,7 +161,7 @@ def fullest_bytes(
     return fullest
 
 
-@njit(cache=True)
+@compiled
 def memory_by_stage(
     contents: Ints,
     layers: LayerColumns,
@@ -186,7 +186,7 @@ def memory_by_stage(
     return parts
 
 
-@njit(cache=True)
+@compiled
 def _whole_by_kind(
     contents: Ints, place: int, layers: LayerColumns, row: int, profiles: ProfileColumns, profile: int, kinds: Ints
 ) -> tuple[tuple[float, float, float], tuple[float, float, float], float]:
@@ -206,13 +206,13 @@ def _whole_by_kind(
     return (block, embedding, head), (of_block, of_embedding, of_head), saved
 
 
-@njit(cache=True)
+@compiled
 def _trained_of(profiles: ProfileColumns, profile: int, c: int) -> float:
     """Parameters of a layer that have a gradient."""
     return profiles.trained[profile, c] if profiles.trained.shape[1] else profiles.whole[profile, c]
 
 
-@njit(cache=True)
+@compiled
 def _at_work(
     contents: Ints,
     place: int,
@@ -265,7 +265,7 @@ def _at_work(
     return saved, freed, working, of_layer, summed, gathered, 0.0
 
 
-@njit(cache=True)
+@compiled
 def _unit_at_work(
     c: int,
     count: int,
@@ -315,7 +315,7 @@ def _unit_at_work(
 _KIND_OF = (IS_HEAD, IS_HEAD, IS_BLOCK, IS_BLOCK, IS_EMBEDDING, IS_BLOCK)
 
 
-@njit(cache=True)
+@compiled
 def gathered_parameters(contents: Ints, place: int, profiles: ProfileColumns, profile: int) -> float:
     """Parameters that are whole at once under ZeRO-3 where weights are fetched one by one: the largest two of a stage.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from dovetail.arrays import Floats, Ints
+from dovetail.compilation import compiled
 from dovetail.pipeline.compiled_formulas import peak_saved
 from dovetail.pipeline.longest_path_kernels import least_step
 from dovetail.plans.pipeline_schedule import DUAL_PIPE
@@ -27,7 +27,7 @@ from dovetail.step.plan_columns import (
 )
 
 
-@njit(cache=True)
+@compiled
 def evaluate_plans(
     plans: PlanColumns,
     layers: LayerColumns,
@@ -67,7 +67,7 @@ def evaluate_plans(
     return pipeline, after, peak
 
 
-@njit(cache=True)
+@compiled
 def _same_pipeline(plans: PlanColumns, i: int) -> bool:
     """Whether a plan differs from the one before it in its state alone."""
     same = plans.layer[i] == plans.layer[i - 1] and plans.partition[i] == plans.partition[i - 1]
@@ -75,7 +75,7 @@ def _same_pipeline(plans: PlanColumns, i: int) -> bool:
     return same and plans.sending_s[i] == plans.sending_s[i - 1] and plans.delay_s[i] == plans.delay_s[i - 1]
 
 
-@njit(cache=True)
+@compiled
 def _chunks(
     plans: PlanColumns,
     layers: LayerColumns,
@@ -108,7 +108,7 @@ def _chunks(
         saved[k] = save
 
 
-@njit(cache=True)
+@compiled
 def _offloaded(
     plans: PlanColumns, layers: LayerColumns, partitions: PartitionColumns, i: int, offloaded: Floats
 ) -> None:
@@ -119,7 +119,7 @@ def _offloaded(
         offloaded[k] = (partitions.chunks[first + chunk] * layers.offloaded[plans.layer[i]]).sum()
 
 
-@njit(cache=True)
+@compiled
 def _activations(
     plans: PlanColumns, partitions: PartitionColumns, i: int, saved: Floats, by_content: Floats, by_chunk: Floats
 ) -> None:
@@ -137,7 +137,7 @@ def _activations(
         by_content[content] = max(by_content[content], peak)
 
 
-@njit(cache=True)
+@compiled
 def _stages(
     plans: PlanColumns,
     layers: LayerColumns,
