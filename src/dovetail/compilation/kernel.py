@@ -17,7 +17,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 PLAIN_STEPS = 20_000
 
 
-class Kernel:
+class CompiledFunction:
     """A function that is compiled when it is first called; only then the compiler is loaded.
 
     A call finds one of three copies of the function, in whose text other kernels are copies of the same sort: one that
@@ -48,7 +48,7 @@ class Kernel:
 
         if self._entry is None:
             copy = copy_of(self.function)
-            _bind(copy, self.function, Kernel.inner)
+            _bind(copy, self.function, CompiledFunction.inner)
             texts = [KernelText(kernel.function, kernel.options) for kernel in reached(self)]
             self._entry = entry(copy, texts)
         return self._entry
@@ -60,14 +60,14 @@ class Kernel:
         if self._inner is None:
             copy = copy_of(self.function)
             self._inner = inner(copy, KernelText(self.function, self.options))
-            _bind(copy, self.function, Kernel.inner)
+            _bind(copy, self.function, CompiledFunction.inner)
         return self._inner
 
     def plain(self) -> Callable[..., Any]:
         """The function as Python runs it by itself."""
         if self._plain is None:
             self._plain = copy = copy_of(self.function)
-            _bind(copy, self.function, Kernel.plain)
+            _bind(copy, self.function, CompiledFunction.plain)
         return self._plain
 
     def runs_plain(self, steps: int) -> bool:
@@ -90,12 +90,13 @@ def compiled(function: Any = None, /, **options: Any) -> Any:
 
 
 def _kernel_of(function: Callable[..., Any], options: Mapping[str, Any]) -> Callable[..., Any]:
-    return function if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0") else Kernel(function, options)
+    uncompiled = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
+    return function if uncompiled else CompiledFunction(function, options)
 
 
 def compilable(function: Callable[..., Any], within_kernels: Callable[..., Any] | None = None) -> None:
     """Lets kernels call a function of plain Python, or there another one in its place."""
-    function.__dict__["kernel"] = Kernel(within_kernels or function, {})
+    function.__dict__["kernel"] = CompiledFunction(within_kernels or function, {})
 
 
 def worth_compiling(function: _Function, steps: int) -> _Function:
@@ -104,12 +105,12 @@ def worth_compiling(function: _Function, steps: int) -> _Function:
     Both give equal answers.
     """
     kernel: object = function
-    if isinstance(kernel, Kernel) and kernel.runs_plain(steps):
+    if isinstance(kernel, CompiledFunction) and kernel.runs_plain(steps):
         return cast("_Function", kernel.plain())
     return function
 
 
-def reached(kernel: Kernel) -> tuple[Kernel, ...]:
+def reached(kernel: CompiledFunction) -> tuple[CompiledFunction, ...]:
     """A kernel and those it calls, directly or through others."""
     all_kernels, ahead = {kernel: None}, [kernel]
     while ahead:
@@ -120,16 +121,16 @@ def reached(kernel: Kernel) -> tuple[Kernel, ...]:
     return tuple(all_kernels)
 
 
-def _bind(copy: FunctionType, function: FunctionType, sort: Callable[[Kernel], Callable[..., Any]]) -> None:
+def _bind(copy: FunctionType, function: FunctionType, sort: Callable[[CompiledFunction], Callable[..., Any]]) -> None:
     """Gives a copy what the function names, kernels as copies of one sort."""
     for name, value in globals_of(function):
         kernel = _kernel(value)
-        plain = kernel is None or (sort is Kernel.plain and not isinstance(value, Kernel))
-        copy.__globals__[name] = value if plain else sort(cast("Kernel", kernel))
+        plain = kernel is None or (sort is CompiledFunction.plain and not isinstance(value, CompiledFunction))
+        copy.__globals__[name] = value if plain else sort(cast("CompiledFunction", kernel))
 
 
-def _kernel(value: object) -> Kernel | None:
+def _kernel(value: object) -> CompiledFunction | None:
     """What is called in compiled code where this is named."""
-    if isinstance(value, Kernel):
+    if isinstance(value, CompiledFunction):
         return value
     return value.__dict__.get("kernel") if isinstance(value, FunctionType) else None

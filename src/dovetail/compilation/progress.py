@@ -16,7 +16,7 @@ class Compiling:
     total: int
 
 
-class Progress:
+class CompilationProgress:
     """What was compiled so far in this process; the compiler tells it."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Progress:
             self.listener(self._now)
 
 
-PROGRESS = Progress()
+PROGRESS = CompilationProgress()
 
 
 def compiling_s() -> float:

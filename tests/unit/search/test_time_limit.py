@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from dovetail import compilation, hardware, models
+from dovetail.compilation.progress import CompilationProgress
 from dovetail.models import Job
 from dovetail.search import SearchProgress, Space, best_first, plan, progress
 from dovetail.search.time_limit import TimeLimit
@@ -156,8 +157,8 @@ def test_a_listener_is_told_a_few_times_a_second(whole):
 def test_compiling_does_not_count(monkeypatch):
     clock = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    limit, compiling = TimeLimit(5.0), compilation.progress.Progress()
-    monkeypatch.setattr(compilation.progress, "PROGRESS", compiling)
+    limit, compiling = TimeLimit(5.0), CompilationProgress()
+    monkeypatch.setattr("dovetail.compilation.progress.PROGRESS", compiling)
     clock[0] += 60
     assert not limit.over, "it has not begun"
     limit.start()
@@ -180,7 +181,7 @@ def test_compiling_does_not_count(monkeypatch):
 
 
 def test_kernels_that_compile_are_noticed(monkeypatch, tmp_path):
-    from numba import config
+    from numba.core import config
 
     from dovetail.compilation import compiled
 
