@@ -36,7 +36,9 @@ def least_seconds(
     """
     n, classes = len(plans.layer), len(chain.blocks)
     bounds = np.empty(n)
-    most = plans.stages.max() if n else 1
+    most = 1
+    for i in range(n):
+        most = max(most, plans.stages[i])
     block_capacity, transients, seconds = np.empty(most, np.int64), np.empty(classes), np.empty(classes)
     bytes_left = tensor_capacity(capacity, facts.context_bytes, facts.allocator) * (1 + TOLERANCE)
     for i in range(n):

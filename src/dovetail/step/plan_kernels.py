@@ -54,7 +54,9 @@ def evaluate_plans(
             pipeline[i] = pipeline[i - 1]  # and its activations
         else:
             _chunks(plans, layers, partitions, i, forward, backward, saved)
-            links[: plans.stages[i]] = plans.delay_s[i]
+            # loops, for slices and sums of arrays take seconds to compile
+            for k in range(plans.stages[i]):
+                links[k] = plans.delay_s[i]
             pipeline[i] = least_step(
                 plans.schedule[i], plans.stages[i], plans.microbatches[i], plans.chunks[i],
                 forward, backward, links, fill, drain,
@@ -116,7 +118,9 @@ def _offloaded(
     first, place = partitions.first_chunk[plans.partition[i]], partitions.first_place[plans.partition[i]]
     for k in range(partitions.first_place[plans.partition[i] + 1] - place):
         chunk = partitions.place_chunk[place + k]
-        offloaded[k] = (partitions.chunks[first + chunk] * layers.offloaded[plans.layer[i]]).sum()
+        offloaded[k] = 0.0
+        for c in range(partitions.chunks.shape[1]):
+            offloaded[k] += partitions.chunks[first + chunk, c] * layers.offloaded[plans.layer[i], c]
 
 
 @compiled
@@ -126,7 +130,8 @@ def _activations(
     """The most that a stage of each content keeps of what its micro-batches save for their backwards."""
     p, m, v, schedule = plans.stages[i], plans.microbatches[i], plans.chunks[i], plans.schedule[i]
     first = partitions.first_stage[plans.partition[i]]
-    by_content[:p] = 0.0
+    for content in range(p):
+        by_content[content] = 0.0
     for k in range(p):
         by_chunk[0], by_chunk[1] = saved[k], saved[p - 1 - k]
         if schedule != DUAL_PIPE:
