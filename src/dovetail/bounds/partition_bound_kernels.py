@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from dovetail.arrays import TOLERANCE, Floats, Ints
+from dovetail.compilation import compiled
 from dovetail.frameworks import ParameterBytes
 from dovetail.pipeline.compiled_formulas import chunk_runs_in_flight, in_flight_of_chunk
 from dovetail.plans.pipeline_schedule import DUAL_PIPE, INTERLEAVED, ONE_F_ONE_B, ZB_H1
@@ -17,7 +17,7 @@ from dovetail.step.plan_columns import FrameworkColumns, LayerColumns, PlanColum
 HALVINGS = 12
 
 
-@njit(cache=True)
+@compiled
 def least_seconds(
     plans: PlanColumns,
     memory: Ints,
@@ -36,7 +36,9 @@ def least_seconds(
     """
     n, classes = len(plans.layer), len(chain.blocks)
     bounds = np.empty(n)
-    most = plans.stages.max() if n else 1
+    most = 1
+    for i in range(n):
+        most = max(most, plans.stages[i])
     block_capacity, transients, seconds = np.empty(most, np.int64), np.empty(classes), np.empty(classes)
     # of the pipeline of the row `counted`: many rows in a row have the same
     flights, free, counted = np.empty((3, most), np.int64), np.empty((2, most)), -1
@@ -78,7 +80,7 @@ def least_seconds(
     return bounds
 
 
-@njit(cache=True)
+@compiled
 def _by_class(
     plans: PlanColumns,
     i: int,
@@ -111,7 +113,7 @@ def _by_class(
     return m * slowest
 
 
-@njit(cache=True)
+@compiled
 def _with_bubble(total: float, least: float, p: int, m: int, v: int) -> float:
     """The shortest interleaved step by what its stages wait for, whatever the partition; `least` without that.
 
@@ -133,14 +135,14 @@ def _with_bubble(total: float, least: float, p: int, m: int, v: int) -> float:
     return low
 
 
-@njit(cache=True)
+@compiled
 def _waits(total: float, most: float, p: int) -> float:
     """Σ (p − 1 − s)·W(s) at least, where stages have `total` together and `most` each."""
     full = min(int(total / most), p)
     return most * full * (full - 1) / 2 + max(total - full * most, 0.0) * min(full, p - 1)
 
 
-@njit(cache=True)
+@compiled
 def _by_stage(
     plans: PlanColumns,
     i: int,
@@ -189,7 +191,7 @@ def _by_stage(
     return low
 
 
-@njit(cache=True)
+@compiled
 def _within(
     step: float,
     plans: PlanColumns,
@@ -243,7 +245,7 @@ def _within(
     return run == len(chain.run_length)
 
 
-@njit(cache=True)
+@compiled
 def _fullest_stage(
     p: int,
     saved: Floats,
@@ -290,7 +292,7 @@ def _fullest_stage(
     return low
 
 
-@njit(cache=True)
+@compiled
 def _same_pipeline(plans: PlanColumns, i: int, j: int) -> bool:
     """Whether two rows have as many chunk runs in flight."""
     return (
@@ -302,7 +304,7 @@ def _same_pipeline(plans: PlanColumns, i: int, j: int) -> bool:
     )
 
 
-@njit(cache=True)
+@compiled
 def _count_flights(plans: PlanColumns, i: int, flights: Ints) -> None:
     """Runs in flight at each stage: of its first chunk, of its last, and of all."""
     p, m, v, schedule, group = (
@@ -320,7 +322,7 @@ def _count_flights(plans: PlanColumns, i: int, flights: Ints) -> None:
         flights[2, k] = chunk_runs_in_flight(schedule, p, m, v, group, k)
 
 
-@njit(cache=True)
+@compiled
 def _count_free(
     plans: PlanColumns,
     i: int,
@@ -363,7 +365,7 @@ def _count_free(
                 free[1, k] = max(free[1, k], transients[c])
 
 
-@njit(cache=True)
+@compiled
 def _transient_of(
     c: int,
     layers: LayerColumns,

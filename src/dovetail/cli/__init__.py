@@ -31,6 +31,7 @@ from dovetail.cli import (
     validate,
     wafers,
 )
+from dovetail.cli.compiling_line import show_compiling
 from dovetail.cli.exit_codes import EXIT_ANSWERED, EXIT_INTERRUPTED, EXIT_WRONG_INPUT
 from dovetail.errors import InputError
 
@@ -83,6 +84,7 @@ def _root(
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs a command; a user's mistake becomes one sentence on standard error and exit code 2."""
+    show_compiling(sys.argv[1:] if arguments is None else arguments)
     try:
         code = app(arguments, standalone_mode=False)
     except InputError as error:

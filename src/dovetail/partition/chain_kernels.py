@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from dovetail.arrays import ROUNDING, TOLERANCE, Floats, Ints
+from dovetail.compilation import compiled
 
 #: Rows of a chain's table. The first five are running sums with a 0 ahead, so a stage is a difference of two; of the
 #: others column i is what reaches layer i.
@@ -33,7 +33,7 @@ _typed: Any = (np.int64(0), np.int64(1), np.bool_(True), np.bool_(False))
 NONE, ONE, EXACT_EDGES, SHORTEST_EDGES = _typed
 
 
-@njit(cache=True)
+@compiled
 def guessed_seconds(table: Floats, limits: Floats, counts: Ints, best: float) -> float:
     """The time of some good partition where one below `best` is found, else `best`: a limit to search with."""
     layers = table.shape[1] - 1
@@ -51,7 +51,7 @@ def guessed_seconds(table: Floats, limits: Floats, counts: Ints, best: float) ->
     return best
 
 
-@njit(cache=True)
+@compiled
 def _packed_seconds(
     table: Floats, limits: Floats, counts: Ints, stages: int, best: float, starts: Ints
 ) -> tuple[int, float]:
@@ -68,7 +68,7 @@ def _packed_seconds(
     return following, _pipelines(counts, used, longest, s, table[PARAMETERS, first_end] / limits[RATE], best)[0]
 
 
-@njit(cache=True)
+@compiled
 def best_of_width(table: Floats, limits: Floats, counts: Ints, best: float) -> tuple[float, Ints]:
     """The best time below `best`, and [pipelines, ends of the stages...]; empty where there is none.
 
@@ -100,7 +100,7 @@ def best_of_width(table: Floats, limits: Floats, counts: Ints, best: float) -> t
     return best, _stage_ends(table, limits, ranges, noted, best_slowest) if noted[0] > 0 else noted[:0]
 
 
-@njit(cache=True)
+@compiled
 def _first_stage(
     table: Floats, limits: Floats, counts: Ints, ranges: Ints, stages: int, limit: float, longest: Floats, best: float
 ) -> tuple[float, float, int, int]:
@@ -123,7 +123,7 @@ def _first_stage(
     return value, best_slowest, best_end, best_pipelines
 
 
-@njit(cache=True)
+@compiled
 def _grow(table: Floats, limits: Floats, ranges: Ints, s: int, limit: float, longest: Floats, grown: Floats) -> None:
     """The least longest stage with one stage more, the s-th from the end; none longer than the limit is noted."""
     size = ranges[MOST_ALONE, s] - ranges[LEAST_ALONE, s] + 1
@@ -146,7 +146,7 @@ def _grow(table: Floats, limits: Floats, ranges: Ints, s: int, limit: float, lon
                 row[n] = min(row[n], max(load, behind[n]))
 
 
-@njit(cache=True)
+@compiled
 def _stage_ends(table: Floats, limits: Floats, ranges: Ints, noted: Ints, longest: float) -> Ints:
     """The number of pipelines and where every stage ends, with as many stages alone as no longer stages allow.
 
@@ -175,7 +175,7 @@ def _stage_ends(table: Floats, limits: Floats, ranges: Ints, noted: Ints, longes
     return answer
 
 
-@njit(cache=True)
+@compiled
 def stages_left(table: Floats, limits: Floats, counts: Ints, best: float, ranges: Ints) -> Floats:
     """By number of stages the length that none may exceed to be better than `best`; −1 where that cannot be met.
 
@@ -200,7 +200,7 @@ def stages_left(table: Floats, limits: Floats, counts: Ints, best: float, ranges
     return allowed
 
 
-@njit(cache=True)
+@compiled
 def _settled(
     table: Floats, limits: Floats, counts: Ints, stages: int, best: float, exact_edges: bool, starts: Ints
 ) -> tuple[int, float, int]:
@@ -232,7 +232,7 @@ def _settled(
         first_end = starts[stages - 1]
 
 
-@njit(cache=True)
+@compiled
 def _pack(table: Floats, limits: Floats, first: int, limit: float, exact_edges: bool, starts: Ints) -> int:
     """How many stages the layers from the first on make, and where they start, if from the end each takes all it may.
 
@@ -262,7 +262,7 @@ def _pack(table: Floats, limits: Floats, first: int, limit: float, exact_edges: 
     return layers + 1
 
 
-@njit(cache=True)
+@compiled
 def _latest_starts(table: Floats, limits: Floats, stages: int, limit: float, starts: Ints) -> None:
     """Notes what none of so many stages can start after: where it starts if those before take all layers they may."""
     layers = table.shape[1] - 1
@@ -277,7 +277,7 @@ def _latest_starts(table: Floats, limits: Floats, stages: int, limit: float, sta
         arrives, received = limits[EDGE_S], limits[EDGE_BYTES]
 
 
-@njit(cache=True)
+@compiled
 def _fewest_wide(table: Floats, limits: Floats, limit: float, wide: Ints) -> int:
     """How many stages with sharded layers the layers from i on need at least, for every i, within the limit.
 
@@ -292,7 +292,7 @@ def _fewest_wide(table: Floats, limits: Floats, limit: float, wide: Ints) -> int
     return count
 
 
-@njit(cache=True)
+@compiled
 def ranges_alone(table: Floats, limits: Floats, limit: float, ranges: Ints) -> int:
     """Notes how many of the last s stages may take one device alone, for every s; returns how many numbers at most.
 
@@ -310,7 +310,7 @@ def ranges_alone(table: Floats, limits: Floats, limit: float, ranges: Ints) -> i
     return size
 
 
-@njit(cache=True, forceinline=True)
+@compiled(forceinline=True)
 def _most_pipelines(table: Floats, counts: Ints, stages: int, wide: int) -> int:
     """How many pipelines of so many stages there can be, at least `wide` of them with a sharded layer."""
     sharded = int(table[SHARDED, -1])
@@ -318,7 +318,7 @@ def _most_pipelines(table: Floats, counts: Ints, stages: int, wide: int) -> int:
     return min(counts[DEVICES] // (alone + (stages - alone) * counts[WIDTH]), counts[MICROBATCHES])
 
 
-@njit(cache=True, forceinline=True)
+@compiled(forceinline=True)
 def _least_longest(table: Floats, limits: Floats, stages: int) -> float:
     """What the longest of so many stages takes at least: its share of all layers."""
     once = table[FORWARD, -1] + table[BACKWARD, -1]
@@ -326,7 +326,7 @@ def _least_longest(table: Floats, limits: Floats, stages: int) -> float:
     return (once + table[FORWARD, -1]) / (stages + 1) if limits[RECOMPUTE] else once / stages
 
 
-@njit(cache=True)
+@compiled
 def _allowed(table: Floats, limits: Floats, counts: Ints, stages: int, wide: int, first_end: int, best: float) -> float:
     """How long a stage may be, where at least `wide` have a sharded layer, for a time below `best`; −1 if none may.
 
@@ -344,7 +344,7 @@ def _allowed(table: Floats, limits: Floats, counts: Ints, stages: int, wide: int
     return allowed
 
 
-@njit(cache=True, forceinline=True)
+@compiled(forceinline=True)
 def _may_be(
     table: Floats, limits: Floats, i: int, j: int, s: int, limit: float, arrives: float, received: float, leaves: float
 ) -> bool:
@@ -355,7 +355,7 @@ def _may_be(
     return needed <= limits[MEMORY] and _seconds(table, limits, i, j, s, arrives, leaves) <= limit
 
 
-@njit(cache=True, forceinline=True)
+@compiled(forceinline=True)
 def _seconds(table: Floats, limits: Floats, i: int, j: int, s: int, arrives: float, leaves: float) -> float:
     """Seconds of the stage of layers i to j, the s-th from the end: never less with more layers or longer edges."""
     forward = table[FORWARD, j] - table[FORWARD, i]
@@ -365,7 +365,7 @@ def _seconds(table: Floats, limits: Floats, i: int, j: int, s: int, arrives: flo
     return once + (max(forward, leaves) if limits[RECOMPUTE] else leaves)
 
 
-@njit(cache=True)
+@compiled
 def _largest(values: Floats, first: int) -> float:
     """The largest from the first on; −1 where there is none."""
     largest = -1.0
@@ -374,7 +374,7 @@ def _largest(values: Floats, first: int) -> float:
     return largest
 
 
-@njit(cache=True)
+@compiled
 def _pipelines(
     counts: Ints, used: int, longest: float, stages: int, reduced_s: float, best: float
 ) -> tuple[float, int]:

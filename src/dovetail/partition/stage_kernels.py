@@ -9,9 +9,9 @@ groups.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from dovetail.arrays import ROUNDING, Floats, Ints
+from dovetail.compilation import compiled
 from dovetail.step.compiled_formulas import transient_peak
 
 #: Rows of the policies: bytes saved of all micro-batches in flight, workspace, seconds. Policies of a group are in
@@ -21,7 +21,7 @@ SAVED, WORKSPACE, SECONDS = range(3)
 HEADROOM, WORKING, LOSS = range(3)
 
 
-@njit(cache=True)
+@compiled
 def least_bound(policies: Floats, starts: Ints, counts: Ints, limits: Floats) -> float:
     """Seconds no choice of policies takes less than; infinite exactly where none fits."""
     for cap in np.unique(policies[WORKSPACE]):
@@ -32,7 +32,7 @@ def least_bound(policies: Floats, starts: Ints, counts: Ints, limits: Floats) ->
     return np.inf
 
 
-@njit(cache=True)
+@compiled
 def least_seconds(policies: Floats, starts: Ints, counts: Ints, limits: Floats) -> tuple[float, Ints]:
     """The least seconds and how many layers take each policy; infinite and none where nothing fits."""
     best, taken = np.inf, np.zeros(policies.shape[1], np.int64)
@@ -56,13 +56,13 @@ def least_seconds(policies: Floats, starts: Ints, counts: Ints, limits: Floats) 
     return best, taken
 
 
-@njit(cache=True)
+@compiled
 def _budget(limits: Floats, cap: float) -> float:
     """Bytes that the layers may save, where no workspace is larger than the cap."""
     return limits[HEADROOM] - transient_peak(limits[LOSS], cap, limits[WORKING])
 
 
-@njit(cache=True)
+@compiled
 def _least_saved(policies: Floats, starts: Ints, counts: Ints, cap: float) -> float:
     """The fewest bytes that layers can save under the cap: each group's first policy that is allowed."""
     total = 0.0
@@ -76,7 +76,7 @@ def _least_saved(policies: Floats, starts: Ints, counts: Ints, cap: float) -> fl
     return total
 
 
-@njit(cache=True)
+@compiled
 def _hulls(policies: Floats, starts: Ints, cap: float) -> Ints:
     """Per group the policies on the lower convex hull of those allowed, from the one that saves least on; then −1."""
     groups = len(starts) - 1
@@ -98,13 +98,13 @@ def _hulls(policies: Floats, starts: Ints, cap: float) -> Ints:
     return hulls
 
 
-@njit(cache=True)
+@compiled
 def _slope(policies: Floats, a: int, b: int) -> float:
     """Seconds per byte from one policy to one that saves more: below zero."""
     return (policies[SECONDS, b] - policies[SECONDS, a]) / (policies[SAVED, b] - policies[SAVED, a])
 
 
-@njit(cache=True)
+@compiled
 def _relaxed(policies: Floats, counts: Ints, hulls: Ints, budget: float) -> tuple[float, float, Ints]:
     """The least seconds where layers may mix policies, what a byte is worth there, and whole layers' policies below it.
 
@@ -141,7 +141,7 @@ def _relaxed(policies: Floats, counts: Ints, hulls: Ints, budget: float) -> tupl
         at[group] += 1
 
 
-@njit(cache=True)
+@compiled
 def _filled(policies: Floats, starts: Ints, taken: Ints, cap: float, budget: float) -> float:
     """Seconds of whole layers' policies, after one layer has taken the best that what is left allows."""
     left, seconds = budget, 0.0
@@ -164,7 +164,7 @@ def _filled(policies: Floats, starts: Ints, taken: Ints, cap: float, budget: flo
     return seconds - gain
 
 
-@njit(cache=True)
+@compiled
 def _exact(
     policies: Floats, starts: Ints, counts: Ints, cap: float, budget: float, bound: float, price: float, best: float
 ) -> tuple[float, Ints]:
@@ -199,7 +199,7 @@ def _exact(
     return value, taken
 
 
-@njit(cache=True)
+@compiled
 def _dearer(policies: Floats, starts: Ints, cap: float, price: float) -> Floats:
     """Seconds every policy costs more than the cheapest of its group, bytes at their price; infinite over the cap."""
     dearer = np.full(policies.shape[1], np.inf)
@@ -214,7 +214,7 @@ def _dearer(policies: Floats, starts: Ints, cap: float, price: float) -> Floats:
     return dearer
 
 
-@njit(cache=True)
+@compiled
 def _with_layer(
     policies: Floats,
     allowed: Ints,

@@ -8,9 +8,9 @@ and those behind it are.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from dovetail.arrays import Floats, Ints
+from dovetail.compilation import compiled
 
 #: Columns of a label, of the stages from one on: seconds of their backwards, the longest stay at one of them, the
 #: most seconds one of them takes once a step.
@@ -24,7 +24,7 @@ SCHEDULE, MICROBATCHES, DELAY, SENDING = range(4)
 ONE_F_ONE_B, GPIPE, OTHER = range(3)
 
 
-@njit(cache=True)
+@compiled
 def labels_of_partitions(
     sums: Floats, backward: Floats, in_flight: Floats, pipeline: Floats, limit: float
 ) -> tuple[Ints, Floats, Ints]:
@@ -63,7 +63,7 @@ def labels_of_partitions(
     return places, labels[:used], notes[:used]
 
 
-@njit(cache=True)
+@compiled
 def least_values(sums: Floats, in_flight: Floats, pipeline: Floats) -> Floats:
     """What a step takes at least with stage i of layers s to e, had every layer its fastest policy."""
     stages, layers = len(in_flight), sums.shape[1] - 1
@@ -81,7 +81,7 @@ def least_values(sums: Floats, in_flight: Floats, pipeline: Floats) -> Floats:
     return bounds
 
 
-@njit(cache=True)
+@compiled
 def values(labels: Floats, sums: Floats, stages: int, pipeline: Floats, backward_before: float) -> Floats:
     """Seconds a step takes at least with the stages of a label, given those of the backwards before them."""
     longest = labels[:, STAY] + labels[:, ONCE]
@@ -91,7 +91,7 @@ def values(labels: Floats, sums: Floats, stages: int, pipeline: Floats, backward
     return sums[FORWARD, -1] + ways + backward_before + labels[:, BACKWARD] + longest
 
 
-@njit(cache=True)
+@compiled
 def _with_stage(
     i: int, s: int, e: int, backward: float, behind: Floats, sums: Floats, in_flight: Floats, pipeline: Floats
 ) -> Floats:
@@ -104,7 +104,7 @@ def _with_stage(
     return labels
 
 
-@njit(cache=True)
+@compiled
 def _once(s: int, e: int, sums: Floats) -> float:
     """Seconds of a stage of layers s to e once a step: the longest of the alternatives."""
     longest = -np.inf
@@ -113,7 +113,7 @@ def _once(s: int, e: int, sums: Floats) -> float:
     return longest
 
 
-@njit(cache=True)
+@compiled
 def stay(
     i: int, s: int, e: int, backward: float, behind: float, sums: Floats, in_flight: Floats, pipeline: Floats
 ) -> float:
@@ -126,7 +126,7 @@ def stay(
     return _stay(forward, backward, trip, ahead, in_flight[i], pipeline)
 
 
-@njit(cache=True)
+@compiled
 def _stay(forward: float, backward: float, trip: float, ahead: float, in_flight: float, pipeline: Floats) -> float:
     """What staying at a stage adds; `trip` goes through all stages behind and back, `ahead` are forwards before it.
 
@@ -147,7 +147,7 @@ def _stay(forward: float, backward: float, trip: float, ahead: float, in_flight:
     return trip + max(turns * whole, (turns - rounds * (in_flight - 1)) * whole + rounds * trip)
 
 
-@njit(cache=True)
+@compiled
 def _undominated(one: Floats, one_notes: Ints, other: Floats, other_notes: Ints) -> tuple[Floats, Ints]:
     """The labels of both that none of them dominates."""
     labels, notes = np.concatenate((one, other)), np.concatenate((one_notes, other_notes))
@@ -160,7 +160,7 @@ def _undominated(one: Floats, one_notes: Ints, other: Floats, other_notes: Ints)
     return labels[stays], notes[stays]
 
 
-@njit(cache=True)
+@compiled
 def _beats(one: Floats, other: Floats, equal_too: bool) -> bool:
     """Whether a label is nowhere worse and somewhere better than another, or equal where that is enough."""
     better = equal_too

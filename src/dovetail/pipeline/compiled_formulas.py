@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from numba.extending import register_jitable
-
+from dovetail.compilation import compilable
 from dovetail.pipeline.in_flight import (
     chunk_runs_in_flight,
     in_flight_of_chunk,
@@ -15,6 +14,6 @@ from dovetail.pipeline.in_flight import (
 for _formula in (
     chunk_runs_in_flight, in_flight_of_chunk, interleaved_peak, peak_saved, runs_of_turn,
 ):  # fmt: skip
-    register_jitable(_formula)
+    compilable(_formula)
 
 __all__ = ["chunk_runs_in_flight", "in_flight_of_chunk", "peak_saved"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from dovetail.arrays import Floats
+from dovetail.compilation import compiled
 from dovetail.pipeline.interleaved_order import (
     ROW,
     SENDS,
@@ -28,7 +28,7 @@ TOGETHER = 3
 LONGEST_CYCLE = 16
 
 
-@njit(cache=True)
+@compiled
 def interleaved(
     forward: Floats, backward: Floats, transfer: Floats, num_microbatches: int, chunks: int, group: int
 ) -> Floats:
@@ -55,7 +55,7 @@ def interleaved(
     return step
 
 
-@njit(cache=True)
+@compiled
 def steps_of_lanes(order: PeriodicOrder, duration: Floats, delay: Floats, width: int) -> Floats:
     """Step times of the first `width` lanes; durations are rows × lanes, delays links × lanes."""
     p = len(delay) // 2
@@ -85,13 +85,13 @@ def steps_of_lanes(order: PeriodicOrder, duration: Floats, delay: Floats, width:
     return step
 
 
-@njit(cache=True)
+@compiled
 def _repeats(slowest: float, fastest: float) -> bool:
     """Whether all parts of a state have moved on by the same."""
     return fastest - slowest <= SAME * fastest
 
 
-@njit(cache=True)
+@compiled
 def _run(
     order: PeriodicOrder,
     start: int,
@@ -123,7 +123,7 @@ def _run(
                 ends[stage, lane] += duration[row, lane]
 
 
-@njit(cache=True)
+@compiled
 def _copy_state(order: PeriodicOrder, period: int, ends: Floats, message: Floats, state: Floats) -> None:
     """What later operations see when the n-th period is over: ends of stages, and messages that wait."""
     p, mask = len(ends), order.room - 1
@@ -136,7 +136,7 @@ def _copy_state(order: PeriodicOrder, period: int, ends: Floats, message: Floats
             row += 1
 
 
-@njit(cache=True)
+@compiled
 def step_alone(order: PeriodicOrder, duration: Floats, delay: Floats) -> float:
     """One plan's step, however long its times take to repeat; periods in which they move on evenly are added too."""
     p = len(delay) // 2
@@ -170,7 +170,7 @@ def step_alone(order: PeriodicOrder, duration: Floats, delay: Floats) -> float:
     return ends.max() + added
 
 
-@njit(cache=True)
+@compiled
 def _run_alone(
     order: PeriodicOrder,
     start: int,
@@ -195,7 +195,7 @@ def _run_alone(
             message[sends, (operations[k, SENT] + period * order.in_period[sends]) & mask] = ends[stage] + delay[sends]
 
 
-@njit(cache=True)
+@compiled
 def _progress(now: Floats, earlier: Floats) -> tuple[float, float]:
     """By how much the parts of a state have moved on, the least and the most."""
     slowest, fastest = np.inf, -np.inf
@@ -205,7 +205,7 @@ def _progress(now: Floats, earlier: Floats) -> tuple[float, float]:
     return slowest, fastest
 
 
-@njit(cache=True)
+@compiled
 def _even_periods(
     order: PeriodicOrder,
     now: Floats,
@@ -234,7 +234,7 @@ def _even_periods(
     return left
 
 
-@njit(cache=True)
+@compiled
 def _move_on(order: PeriodicOrder, period: int, periods: int, moved: Floats, ends: Floats, message: Floats) -> None:
     """Adds to the state after the n-th period what it moves in so many more."""
     p, mask = len(ends), order.room - 1

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from dovetail.arrays import Ints
+from dovetail.compilation import compiled
 from dovetail.pipeline.compiled_formulas import chunk_runs_in_flight
 from dovetail.plans.pipeline_schedule import INTERLEAVED
 
@@ -42,7 +42,7 @@ class PeriodicOrder(NamedTuple):
     room: int
 
 
-@njit(cache=True)
+@compiled
 def periodic_order(p: int, num_microbatches: int, chunks: int, group: int) -> PeriodicOrder:
     """The order of an interleaved pipeline of two stages or more."""
     m, cycle = num_microbatches, group * chunks
@@ -58,7 +58,7 @@ def periodic_order(p: int, num_microbatches: int, chunks: int, group: int) -> Pe
     return _sequence(p, groups * group + m % group, chunks, group, entry, periods)
 
 
-@njit(cache=True)
+@compiled
 def _sequence(p: int, m: int, chunks: int, group: int, entry: int, periods: int) -> PeriodicOrder:
     """Stages take turns at an operation each; of stage 0, forwards from `entry` on wait until nothing else is left."""
     runs, cycle = m * chunks, group * chunks

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from dovetail.arrays import Floats, Ints
+from dovetail.compilation import compiled
 from dovetail.plans.pipeline_schedule import GPIPE, INTERLEAVED, ONE_F_ONE_B, ZB_H1
 
 #: Plans that go through an order together: enough for vector instructions, few enough for the nearest cache.
 LANES = 32
 
 
-@njit(cache=True)
+@compiled
 def one_f_one_b(forward: Floats, backward: Floats, transfer: Floats, num_microbatches: int) -> Floats:
     """Step times of 1F1B; forward and backward are stages × plans, transfer is links × plans.
 
@@ -53,7 +53,7 @@ def one_f_one_b(forward: Floats, backward: Floats, transfer: Floats, num_microba
     return step
 
 
-@njit(cache=True)
+@compiled
 def fill_and_drain(forward: Floats, backward: Floats, transfer: Floats, num_microbatches: int) -> Floats:
     """The longest of 1F1B's paths that fill the pipeline, stay at one stage, and drain it; inputs as above."""
     p, n = forward.shape
@@ -67,7 +67,7 @@ def fill_and_drain(forward: Floats, backward: Floats, transfer: Floats, num_micr
     return step
 
 
-@njit(cache=True)
+@compiled
 def fill_and_drain_step(
     forward: Floats, backward: Floats, transfer: Floats, p: int, num_microbatches: int, fill: Floats, drain: Floats
 ) -> float:
@@ -104,7 +104,7 @@ def fill_and_drain_step(
     return step
 
 
-@njit(cache=True)
+@compiled
 def gpipe_step(forward: Floats, backward: Floats, transfer: Floats, p: int, num_microbatches: int) -> float:
     """One plan's step under GPipe.
 
@@ -120,7 +120,7 @@ def gpipe_step(forward: Floats, backward: Floats, transfer: Floats, p: int, num_
     return there + back + (num_microbatches - 1) * (slowest + slowest_back) + 2 * links
 
 
-@njit(cache=True)
+@compiled
 def gpipe(forward: Floats, backward: Floats, transfer: Floats, num_microbatches: int) -> Floats:
     """Step times of GPipe; inputs as above."""
     p, n = forward.shape
@@ -130,7 +130,7 @@ def gpipe(forward: Floats, backward: Floats, transfer: Floats, num_microbatches:
     return step
 
 
-@njit(cache=True)
+@compiled
 def least_step(
     schedule: int,
     p: int,
@@ -172,7 +172,7 @@ def least_step(
     return longest
 
 
-@njit(cache=True, inline="always")
+@compiled(inline="always")
 def through(
     begin: float,
     rest: float,
@@ -196,7 +196,7 @@ def through(
     return max(stayed, begin + rounds * trip + drain) if rounds > 0 else stayed
 
 
-@njit(cache=True)
+@compiled
 def topological_order(starts: Ints, need: Ints) -> Ints:
     """Operations in an order in which each comes after what it needs; shorter than all of them if they deadlock.
 
@@ -222,7 +222,7 @@ def topological_order(starts: Ints, need: Ints) -> Ints:
     return order[:count]
 
 
-@njit(cache=True)
+@compiled
 def longest_path(
     stage: Ints, need: Ints, link: Ints, row: Ints, num_stages: int, duration: Floats, transfer: Floats
 ) -> tuple[Floats, Floats]:
@@ -252,7 +252,8 @@ def longest_path(
                 last[s, lane] += duration[r, low + lane]
                 end[k + 1, lane] = last[s, lane]
         if low == 0:
-            first_ends[:] = end[1:, 0]
+            for k in range(count):
+                first_ends[k] = end[k + 1, 0]
         for s in range(num_stages):
             for lane in range(width):
                 step[low + lane] = max(step[low + lane], last[s, lane])

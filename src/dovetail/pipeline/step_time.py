@@ -8,7 +8,16 @@ from functools import lru_cache
 import numpy as np
 
 from dovetail.arrays import Floats, Ints
+from dovetail.compilation import worth_compiling
 from dovetail.pipeline.chunk_times import ChunkTimes, Columns
+from dovetail.pipeline.interleaved_kernels import interleaved
+from dovetail.pipeline.longest_path_kernels import (
+    fill_and_drain,
+    gpipe,
+    longest_path,
+    one_f_one_b,
+    topological_order,
+)
 from dovetail.pipeline.work_order import WorkKind, needs, work_order
 from dovetail.plans.pipeline_schedule import Pipeline, PipelineSchedule
 
@@ -17,17 +26,16 @@ def step_time(pipeline: Pipeline, times: ChunkTimes) -> Floats:
     """Seconds from the first forward to the last gradient, of every plan; exact for the schedule's order."""
     columns = times.columns(pipeline)
     if pipeline.schedule in (PipelineSchedule.GPIPE, PipelineSchedule.ONE_F_ONE_B):
-        # numba is imported where it is used: that takes longer than all that a command without it needs
-        from dovetail.pipeline.longest_path_kernels import fill_and_drain, gpipe, one_f_one_b
-
         kernel = one_f_one_b if columns.transfer.any() else fill_and_drain
         kernel = gpipe if pipeline.schedule is PipelineSchedule.GPIPE else kernel
-        steps = kernel(columns.forward, columns.backward, columns.transfer, pipeline.num_microbatches)
+        steps = worth_compiling(kernel, columns.forward.size * pipeline.num_microbatches)(
+            columns.forward, columns.backward, columns.transfer, pipeline.num_microbatches
+        )
     elif pipeline.schedule is PipelineSchedule.INTERLEAVED:
-        from dovetail.pipeline.interleaved_kernels import interleaved
-
         sizes = pipeline.num_microbatches, pipeline.num_chunks, pipeline.microbatch_group_size
-        steps = interleaved(columns.forward, columns.backward, columns.transfer, *sizes)
+        steps = worth_compiling(interleaved, columns.forward.size * pipeline.num_microbatches)(
+            columns.forward, columns.backward, columns.transfer, *sizes
+        )
     else:
         steps = longest_path_s(pipeline, columns)
     return steps.reshape(columns.plans)
@@ -69,8 +77,6 @@ class Program:
 @lru_cache(maxsize=64)
 def compiled(pipeline: Pipeline) -> Program:
     """The program of the pipeline's order."""
-    from dovetail.pipeline.longest_path_kernels import topological_order
-
     order = work_order(pipeline)
     required = needs(order)
     follows = np.append(False, order.joined[:-1])
@@ -80,7 +86,7 @@ def compiled(pipeline: Pipeline) -> Program:
     both = np.stack([head, partner], axis=1)
     need = np.where(required.item[both] >= 0, operation_of_item[required.item[both]], -1)
     starts = np.append(operation_of_item[order.starts[:-1]], len(head))
-    operation = topological_order(starts, need)
+    operation = worth_compiling(topological_order, len(head))(starts, need)
     assert len(operation) == len(head), f"stages wait for each other forever in {pipeline}"
     number = np.empty(len(head) + 1, np.int64)
     number[operation] = np.arange(1, len(head) + 1)
@@ -95,10 +101,7 @@ def compiled(pipeline: Pipeline) -> Program:
 
 
 def _run(pipeline: Pipeline, columns: Columns) -> tuple[Floats, Floats]:
-    from dovetail.pipeline.longest_path_kernels import longest_path
-
     program = compiled(pipeline)
     transfer = np.concatenate([np.zeros((1, columns.transfer.shape[1])), columns.transfer])
-    return longest_path(
-        program.stage, program.need, program.link, program.row, pipeline.num_stages, columns.work(), transfer
-    )
+    path = worth_compiling(longest_path, len(program.row) * columns.transfer.shape[1])
+    return path(program.stage, program.need, program.link, program.row, pipeline.num_stages, columns.work(), transfer)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from dovetail.arrays import Floats, Ints
+from dovetail.compilation import compiled
 from dovetail.profile.operator_bits import WORD
 
 #: Columns of a label: saved bytes, footprint while the backward runs, seconds added.
@@ -14,7 +14,7 @@ SAVED, FOOTPRINT, SECONDS = range(3)
 NEEDED, SAVE_BYTES, SAVE_S, RECOMPUTE_BYTES, RECOMPUTE_S = range(5)
 
 
-@njit(cache=True)
+@compiled
 def search(bits: Ints, tables: Floats, reads: Ints, last_table: Floats, last_bits: Ints) -> tuple[Floats, Ints]:
     """Labels of the frontier and, for each, the recomputed steps as bits of two words.
 
@@ -40,7 +40,7 @@ def search(bits: Ints, tables: Floats, reads: Ints, last_table: Floats, last_bit
     return frontier, choices
 
 
-@njit(cache=True)
+@compiled
 def _step(
     k: int, bits: Ints, table: Floats, reads: int, states: Ints, starts: Ints, labels: Floats, recomputed: Ints
 ) -> tuple[Ints, Ints, Floats, Ints]:
@@ -77,7 +77,7 @@ def _step(
     return _joined(new_states[:count], parts, choices)
 
 
-@njit(cache=True)
+@compiled
 def _joined(states: Ints, parts: list[Floats], choices: list[Ints]) -> tuple[Ints, Ints, Floats, Ints]:
     """The labels of all states in one array."""
     starts = np.zeros(len(states) + 1, np.int64)
@@ -91,7 +91,7 @@ def _joined(states: Ints, parts: list[Floats], choices: list[Ints]) -> tuple[Int
     return states, starts, labels, recomputed
 
 
-@njit(cache=True)
+@compiled
 def _row(state: int, bits: Ints) -> int:
     """Which set of an operator's results is needed."""
     row = 0
@@ -101,7 +101,7 @@ def _row(state: int, bits: Ints) -> int:
     return row
 
 
-@njit(cache=True)
+@compiled
 def _moved(
     labels: Floats, recomputed: Ints, start: int, end: int, saved: float, footprint: float, seconds: float, bit: int
 ) -> tuple[Floats, Ints]:
@@ -117,7 +117,7 @@ def _moved(
     return part, choice
 
 
-@njit(cache=True)
+@compiled
 def _before(one: Floats, other: Floats) -> bool:
     """Order of labels: saved bytes, seconds, footprint. Nothing dominates a label that comes before it."""
     if one[SAVED] != other[SAVED]:
@@ -127,7 +127,7 @@ def _before(one: Floats, other: Floats) -> bool:
     return one[FOOTPRINT] < other[FOOTPRINT]
 
 
-@njit(cache=True)
+@compiled
 def _merged(one: Floats, one_choice: Ints, other: Floats, other_choice: Ints) -> tuple[Floats, Ints]:
     """The labels of both that none of them dominates, in order."""
     most = len(one) + len(other)

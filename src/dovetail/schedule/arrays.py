@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from dovetail.arrays import Bools, Ints
+from dovetail.compilation import compiled
 from dovetail.schedule.problem import MAX_PHASES, RESOURCES, Problem
 
 
@@ -107,7 +107,7 @@ def arrays_of(problem: Problem) -> Arrays:
     return Arrays(graph, np.array([problem.capacities], np.int64), modes, cycles, uses)
 
 
-@njit(cache=True)
+@compiled
 def group_of(arrays: Arrays, problem: int, number: int) -> TaskGroup:
     """A group of a problem; a task whose modes all exceed the capacities has none left."""
     graph, most = arrays.graph, arrays.cycles.shape[2]
@@ -138,7 +138,7 @@ def group_of(arrays: Arrays, problem: int, number: int) -> TaskGroup:
     )
 
 
-@njit(cache=True)
+@compiled
 def _efficient_modes(arrays: Arrays, problem: int, task: int, numbers: Ints) -> int:
     """Lists the undominated modes of a task that fit, shortest first; returns how many there are."""
     count = 0
@@ -173,7 +173,7 @@ def _efficient_modes(arrays: Arrays, problem: int, task: int, numbers: Ints) -> 
     return num_efficient
 
 
-@njit(cache=True)
+@compiled
 def _within(arrays: Arrays, problem: int, task: int, a: int, b: int) -> bool:
     """Whether a mode can replace another one: it is no longer and never uses more of any resource."""
     cycles, uses = arrays.cycles[problem, task], arrays.uses[problem, task]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from dovetail.arrays import ROUNDING, Bools, Floats, Ints
+from dovetail.compilation import compiled
 from dovetail.schedule.arrays import TaskGroup
 
 #: Most levels of use of a resource to try as blocking.
@@ -44,7 +44,7 @@ class Weights(NamedTuple):
     levels: Ints
 
 
-@njit(cache=True)
+@compiled
 def windows_for(group: TaskGroup) -> Windows:
     """Windows of a group before any makespan is tried."""
     n, most = group.cycles.shape
@@ -58,7 +58,7 @@ def windows_for(group: TaskGroup) -> Windows:
     return Windows(np.zeros(n, np.int64), np.zeros(n, np.int64), group.choices.copy(), least_work, np.arange(n))
 
 
-@njit(cache=True)
+@compiled
 def weights_for(group: TaskGroup) -> Weights:
     """Arrays for the weights of a group."""
     n, scales = len(group.choices), np.zeros(3)
@@ -78,7 +78,7 @@ def weights_for(group: TaskGroup) -> Weights:
     )
 
 
-@njit(cache=True)
+@compiled
 def simple_bound(group: TaskGroup, windows: Windows) -> int:
     """The longest path of shortest modes, and the least work of every resource; sets heads and tails."""
     n, bound = len(group.choices), 0
@@ -94,7 +94,7 @@ def simple_bound(group: TaskGroup, windows: Windows) -> int:
     return bound
 
 
-@njit(cache=True)
+@compiled
 def _narrow(group: TaskGroup, windows: Windows) -> None:
     """Updates heads and tails from the longest paths and the least work before and after each task."""
     n = len(group.choices)
@@ -111,7 +111,7 @@ def _narrow(group: TaskGroup, windows: Windows) -> None:
         tails[i] = max(tails[i], _work_time(group, windows, group.before[i]))
 
 
-@njit(cache=True)
+@compiled
 def _work_time(group: TaskGroup, windows: Windows, members: Bools) -> int:
     """Cycles that the least work of some tasks takes."""
     one, two, three = 0, 0, 0
@@ -125,7 +125,7 @@ def _work_time(group: TaskGroup, windows: Windows, members: Bools) -> int:
     return max(time, -(-three // capacities[2]) if capacities[2] else 0)
 
 
-@njit(cache=True)
+@compiled
 def refuted(group: TaskGroup, windows: Windows, weights: Weights, trial: int, rounds: int) -> bool:
     """Whether it is proven that no schedule ends within the trial makespan.
 
@@ -154,7 +154,7 @@ def refuted(group: TaskGroup, windows: Windows, weights: Weights, trial: int, ro
     return rounds > 0 and weighed(group, windows, weights, trial, rounds) > trial
 
 
-@njit(cache=True)
+@compiled
 def _too_much_work(group: TaskGroup, windows: Windows, trial: int) -> bool:
     """Whether tasks between some head and some tail have more work than fits between them."""
     n, by_tail = len(group.choices), windows.by_tail
@@ -179,7 +179,7 @@ def _too_much_work(group: TaskGroup, windows: Windows, trial: int) -> bool:
     return False
 
 
-@njit(cache=True)
+@compiled
 def too_wide(group: TaskGroup, windows: Windows, trial: int) -> bool:
     """Whether cores and cycles, both rounded by dual feasible functions, exceed the area of the trial makespan.
 
@@ -215,20 +215,20 @@ def too_wide(group: TaskGroup, windows: Windows, trial: int) -> bool:
     return False
 
 
-@njit(cache=True)
+@compiled
 def _part(cycles: int, trial: int, parts: int) -> float:
     """The share of the trial makespan, rounded to a number of parts; shares sum to at most 1 if all fit."""
     scaled = (parts + 1) * cycles
     return cycles / trial if scaled % trial == 0 else (scaled // trial) / parts
 
 
-@njit(cache=True)
+@compiled
 def _half(use: int, capacity: int) -> float:
     """1 for more than half of the capacity (no two of these fit together); 1/2 for exactly half."""
     return 1.0 if 2 * use > capacity else 0.5 if 2 * use == capacity else 0.0
 
 
-@njit(cache=True)
+@compiled
 def weighed(group: TaskGroup, windows: Windows, weights: Weights, target: int, rounds: int) -> float:
     """The best weighted mean of lower bounds found, with each task in its cheapest mode under the weights.
 
@@ -254,7 +254,7 @@ def weighed(group: TaskGroup, windows: Windows, weights: Weights, target: int, r
     return best * (1 - ROUNDING)
 
 
-@njit(cache=True)
+@compiled
 def _heaviest(group: TaskGroup, weights: Weights) -> tuple[float, int, int, int]:
     """The longest work in the chosen modes: the resource counted, the resource that blocks, and its level."""
     most, counted, blocking, level = -1.0, 0, 0, 0
@@ -287,7 +287,7 @@ def _heaviest(group: TaskGroup, weights: Weights) -> tuple[float, int, int, int]
     return most, counted, blocking, level
 
 
-@njit(cache=True)
+@compiled
 def _levels(group: TaskGroup, weights: Weights, resource: int) -> int:
     """Lists uses of a resource in the chosen modes of at most half its capacity; returns how many there are.
 
@@ -317,7 +317,7 @@ def _levels(group: TaskGroup, weights: Weights, resource: int) -> int:
     return LEVELS
 
 
-@njit(cache=True)
+@compiled
 def _mix_work(
     group: TaskGroup, windows: Windows, weights: Weights, step: float, counted: int, blocking: int, level: int
 ) -> float:
@@ -344,7 +344,7 @@ def _mix_work(
     return total
 
 
-@njit(cache=True)
+@compiled
 def _mix_path(group: TaskGroup, windows: Windows, weights: Weights, step: float) -> float:
     """Moves the costs towards the marked tasks' cycles and chooses the cheapest modes; returns their sum."""
     total = 0.0
@@ -360,7 +360,7 @@ def _mix_path(group: TaskGroup, windows: Windows, weights: Weights, step: float)
     return total
 
 
-@njit(cache=True)
+@compiled
 def _longest(group: TaskGroup, weights: Weights) -> int:
     """The longest path of the chosen modes; records every task's longest path and predecessor."""
     longest = 0
@@ -376,7 +376,7 @@ def _longest(group: TaskGroup, weights: Weights) -> int:
     return longest
 
 
-@njit(cache=True)
+@compiled
 def _mark_path(group: TaskGroup, weights: Weights) -> None:
     """Marks the tasks of the longest path."""
     at = 0

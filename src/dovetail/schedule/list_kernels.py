@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from dovetail.arrays import Ints
+from dovetail.compilation import compiled
 from dovetail.schedule.arrays import TaskGroup
 
 
@@ -22,7 +22,7 @@ class ListState(NamedTuple):
     order: Ints
 
 
-@njit(cache=True)
+@compiled
 def list_state(group: TaskGroup) -> ListState:
     """Arrays for list schedules of a group."""
     n = len(group.choices)
@@ -36,7 +36,7 @@ def list_state(group: TaskGroup) -> ListState:
     )
 
 
-@njit(cache=True)
+@compiled
 def serial(group: TaskGroup, state: ListState, low: Ints, high: Ints, backward: bool) -> int:
     """Schedules the tasks in the state's order, each in the mode of [low, high] that ends first; returns the makespan.
 
@@ -76,7 +76,7 @@ def serial(group: TaskGroup, state: ListState, low: Ints, high: Ints, backward: 
     return makespan
 
 
-@njit(cache=True, forceinline=True)
+@compiled(forceinline=True)
 def _earliest(times: Ints, free: Ints, size: int, ready: int, one: int, total: int, use: Ints, then: Ints) -> int:
     """The earliest start at which all phases of a mode fit the free resources."""
     a0, a1, a2 = use[0], use[1], use[2]
@@ -102,7 +102,7 @@ def _earliest(times: Ints, free: Ints, size: int, ready: int, one: int, total: i
     return at
 
 
-@njit(cache=True, forceinline=True)
+@compiled(forceinline=True)
 def _occupy(times: Ints, free: Ints, size: int, start: int, end: int, use: Ints) -> int:
     """Subtracts uses from the free resources between start and end; returns the new number of stretches."""
     size, low = _split_at(times, free, size, start)
@@ -113,7 +113,7 @@ def _occupy(times: Ints, free: Ints, size: int, start: int, end: int, use: Ints)
     return size
 
 
-@njit(cache=True, forceinline=True)
+@compiled(forceinline=True)
 def _split_at(times: Ints, free: Ints, size: int, at: int) -> tuple[int, int]:
     """Splits a stretch at a time; returns the number of stretches and the index of the new one."""
     k = size - 1
@@ -129,7 +129,7 @@ def _split_at(times: Ints, free: Ints, size: int, at: int) -> tuple[int, int]:
     return size + 1, k + 1
 
 
-@njit(cache=True)
+@compiled
 def by_tail(group: TaskGroup, modes: Ints, keys: Ints) -> None:
     """Every task's key: cycles from its start to the end of everything that depends on it, in the given modes."""
     for i in range(len(group.choices) - 1, -1, -1):
@@ -139,7 +139,7 @@ def by_tail(group: TaskGroup, modes: Ints, keys: Ints) -> None:
         keys[i] = longest + group.cycles[i, modes[i]]
 
 
-@njit(cache=True)
+@compiled
 def arrange(group: TaskGroup, state: ListState, keys: Ints, waiting: Ints) -> None:
     """Sets the state's order: among the tasks whose needs are met, the largest key first."""
     n = len(group.choices)
@@ -156,7 +156,7 @@ def arrange(group: TaskGroup, state: ListState, keys: Ints, waiting: Ints) -> No
         state.order[k] = best
 
 
-@njit(cache=True)
+@compiled
 def order_by_end(state: ListState) -> None:
     """Sets the state's order: the last to end first, for scheduling in the other direction of time."""
     order, ends = state.order, state.ends
@@ -168,7 +168,7 @@ def order_by_end(state: ListState) -> None:
         order[j] = i
 
 
-@njit(cache=True)
+@compiled
 def justify(group: TaskGroup, state: ListState) -> int:
     """Schedules from the end and then from the start, in the same modes; returns the makespan.
 

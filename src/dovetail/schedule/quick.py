@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from dovetail.arrays import Ints
+from dovetail.compilation import compiled
 from dovetail.schedule.arrays import Arrays, TaskGroup, arrays_of, group_of
 from dovetail.schedule.bound_kernels import (
     SAMPLED,
@@ -53,7 +53,7 @@ def quick(problem: Problem, tries: int = TRIES) -> Solution:
     return Solution(schedule, makespan, bound, "optimal" if makespan == bound else "feasible")
 
 
-@njit(cache=True)
+@compiled
 def quick_many(arrays: Arrays, tries: int) -> tuple[Ints, Ints, Ints, Ints]:
     """Makespans and bounds of problems, and (problems × tasks) starts and modes of the schedules.
 
@@ -80,7 +80,7 @@ def quick_many(arrays: Arrays, tries: int) -> tuple[Ints, Ints, Ints, Ints]:
     return makespans, bounds, starts, modes
 
 
-@njit(cache=True)
+@compiled
 def _solved(group: TaskGroup, tries: int) -> Best:
     """The best schedule and bound found for a group."""
     n = len(group.choices)
@@ -103,7 +103,7 @@ def _solved(group: TaskGroup, tries: int) -> Best:
     return best
 
 
-@njit(cache=True)
+@compiled
 def _raise_bound(group: TaskGroup, windows: Windows, weights: Weights, best: Best, steps: int) -> None:
     """Refutes makespans: first all shorter ones, then by bisection."""
     low, high = best.numbers[BOUND], best.numbers[MAKESPAN]
@@ -121,7 +121,7 @@ def _raise_bound(group: TaskGroup, windows: Windows, weights: Weights, best: Bes
     best.numbers[BOUND] = low
 
 
-@njit(cache=True)
+@compiled
 def _keep(state: ListState, best: Best, makespan: int) -> None:
     if makespan < best.numbers[MAKESPAN]:
         best.numbers[MAKESPAN] = makespan
@@ -129,7 +129,7 @@ def _keep(state: ListState, best: Best, makespan: int) -> None:
         best.modes[:] = state.modes
 
 
-@njit(cache=True)
+@compiled
 def _try(group: TaskGroup, state: ListState, windows: Windows, best: Best, low: Ints, high: Ints, urgency: int) -> None:
     """Schedules forward by an urgency, from long tails first (0) to early heads first (4); then both ways."""
     by_tail(group, low, best.keys)
@@ -141,7 +141,7 @@ def _try(group: TaskGroup, state: ListState, windows: Windows, best: Best, low: 
     best.numbers[MADE] += 3
 
 
-@njit(cache=True)
+@compiled
 def _by_rules(group: TaskGroup, state: ListState, windows: Windows, weights: Weights, best: Best) -> None:
     """Schedules with every mode rule and three urgencies, until the bound is met."""
     n = len(group.choices)
@@ -153,7 +153,7 @@ def _by_rules(group: TaskGroup, state: ListState, windows: Windows, weights: Wei
                 _try(group, state, windows, best, low, high, urgency)
 
 
-@njit(cache=True)
+@compiled
 def _modes_by_rule(group: TaskGroup, weights: Weights, rule: int, low: Ints, high: Ints) -> None:
     """The range of modes of every task, from which the schedule takes the first to end.
 
@@ -177,7 +177,7 @@ def _modes_by_rule(group: TaskGroup, weights: Weights, rule: int, low: Ints, hig
             low[i], high[i] = max(0, mode - reach), min(last, mode + reach)
 
 
-@njit(cache=True)
+@compiled
 def _by_changes(group: TaskGroup, state: ListState, best: Best, tries: int) -> None:
     """Local search: changes modes and keys of the best schedule and accepts what is not longer."""
     n = len(group.choices)
@@ -213,7 +213,7 @@ def _by_changes(group: TaskGroup, state: ListState, best: Best, tries: int) -> N
                 keys[j] = -state.starts[j]
 
 
-@njit(cache=True)
+@compiled
 def _drawn(last: int) -> int:
     """The next pseudo-random number below 2^32 (upper half of Knuth's MMIX generator)."""
     return ((last * 6364136223846793005 + 1442695040888963407) >> 16) & 0xFFFFFFFF

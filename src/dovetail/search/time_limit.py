@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from numba.core import event
+from dovetail.compilation import compiling_s
 
 
 class OutOfTimeError(Exception):
@@ -22,7 +22,7 @@ class TimeLimit:
     def start(self) -> None:
         """Begins to count; a search that is a part of another goes on with what is left."""
         if self._started is None:
-            self._started = time.monotonic() - _COMPILING.seconds
+            self._started = time.monotonic() - compiling_s()
 
     def end(self) -> None:
         """Ends the search whatever time is left."""
@@ -33,29 +33,4 @@ class TimeLimit:
         """Whether the search has to end."""
         if self._ended or self.seconds is None or self._started is None:
             return self._ended
-        return time.monotonic() - _COMPILING.seconds - self._started >= self.seconds
-
-
-class _Compiling(event.Listener):
-    """The seconds in which kernels were compiled: the first run of all has to, the others read what it stored."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._depth = 0
-        self._began = 0.0
-
-    def on_start(self, event: event.Event) -> None:  # noqa: ARG002
-        """Kernels that call others compile these meanwhile."""
-        if self._depth == 0:
-            self._began = time.monotonic()
-        self._depth += 1
-
-    def on_end(self, event: event.Event) -> None:  # noqa: ARG002
-        """The outermost counts."""
-        self._depth -= 1
-        if self._depth == 0:
-            self.seconds += time.monotonic() - self._began
-
-
-_COMPILING = _Compiling()
-event.register("numba:compile", _COMPILING)  # pyright: ignore[reportUnknownMemberType]
+        return time.monotonic() - compiling_s() - self._started >= self.seconds

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from dovetail.arrays import Bools, Floats, Ints
+from dovetail.compilation import compiled
 from dovetail.simulation.fair_share_kernels import fill
 
 #: Times this close, relative to the time, are one: what should be equal differs by rounding.
@@ -99,14 +99,14 @@ class Reached(NamedTuple):
     rate: Floats
 
 
-@njit(cache=True)
+@compiled
 def _earlier(queue: Queue, task: int, other: int) -> bool:
     if queue.at[task] != queue.at[other]:
         return queue.at[task] < queue.at[other]
     return queue.rank[task] < queue.rank[other]
 
 
-@njit(cache=True)
+@compiled
 def _settle(queue: Queue, task: int, i: int) -> None:
     """Puts a task where it belongs, from place i upwards or downwards."""
     while i > 0 and _earlier(queue, task, queue.task[(i - 1) // 2]):
@@ -127,7 +127,7 @@ def _settle(queue: Queue, task: int, i: int) -> None:
     queue.place[task] = i
 
 
-@njit(cache=True)
+@compiled
 def _expect(queue: Queue, task: int, at: float) -> None:
     """Something happens to a task at this time, and not when it was expected before."""
     queue.at[task] = at
@@ -138,7 +138,7 @@ def _expect(queue: Queue, task: int, at: float) -> None:
     _settle(queue, task, i)
 
 
-@njit(cache=True)
+@compiled
 def _next(queue: Queue) -> int:
     """Takes the first task off the queue."""
     task = queue.task[0]
@@ -149,19 +149,19 @@ def _next(queue: Queue) -> int:
     return task
 
 
-@njit(cache=True)
+@compiled
 def _put(pile: Pile, number: int) -> None:
     pile.number[pile.size[0]] = number
     pile.size[0] += 1
 
 
-@njit(cache=True)
+@compiled
 def _pull(pile: Pile) -> int:
     pile.size[0] -= 1
     return int(pile.number[pile.size[0]])
 
 
-@njit(cache=True)
+@compiled
 def _change(now: Now, links: Links, route: int) -> None:
     """The links of a route have other messages from now on."""
     for entry in range(links.starts[route], links.starts[route + 1]):
@@ -170,7 +170,7 @@ def _change(now: Now, links: Links, route: int) -> None:
             _put(now.changed, links.link[entry])
 
 
-@njit(cache=True)
+@compiled
 def _join(flights: Flights, links: Links, route: int, task: int) -> None:
     """A message enters its links."""
     low = links.starts[route]
@@ -183,7 +183,7 @@ def _join(flights: Flights, links: Links, route: int, task: int) -> None:
         flights.first[link] = node
 
 
-@njit(cache=True)
+@compiled
 def _leave(flights: Flights, links: Links, route: int, task: int) -> None:
     """A message leaves its links."""
     low = links.starts[route]
@@ -198,7 +198,7 @@ def _leave(flights: Flights, links: Links, route: int, task: int) -> None:
             flights.before[after] = ahead
 
 
-@njit(cache=True)
+@compiled
 def _proceed(at: float, tasks: Tasks, links: Links, queue: Queue, flights: Flights, now: Now) -> int:
     """Everything that follows at once from what happens at this time; how many tasks end."""
     ended = 0
@@ -230,7 +230,7 @@ def _proceed(at: float, tasks: Tasks, links: Links, queue: Queue, flights: Fligh
     return ended
 
 
-@njit(cache=True)
+@compiled
 def _reach(origin: int, stamp: int, flights: Flights, route: Ints, links: Links, reached: Reached) -> tuple[int, int]:
     """Links and messages that share links with those of a link, directly or through others; how many of each."""
     reached.link_seen[origin] = stamp
@@ -255,7 +255,7 @@ def _reach(origin: int, stamp: int, flights: Flights, route: Ints, links: Links,
     return num_links, num_messages
 
 
-@njit(cache=True)
+@compiled
 def _share(
     at: float, stamp: int, tasks: Tasks, links: Links, queue: Queue, flights: Flights, now: Now, reached: Reached,
     log: Floats, logged: int,
@@ -285,7 +285,7 @@ def _share(
     return log, logged
 
 
-@njit(cache=True)
+@compiled
 def _logged(log: Floats, count: int, at: float, task: int, rate: float) -> tuple[Floats, int]:
     """The log with one more change; one of no width stays empty."""
     if log.shape[1] == 0:
@@ -298,7 +298,7 @@ def _logged(log: Floats, count: int, at: float, task: int, rate: float) -> tuple
     return log, count + 1
 
 
-@njit(cache=True)
+@compiled
 def _flights(tasks: Tasks, links: Links) -> Flights:
     """No message yet, and a node for each link of every one there will be."""
     count = len(tasks.seconds)
@@ -315,12 +315,12 @@ def _flights(tasks: Tasks, links: Links) -> Flights:
     return Flights(first, following, before, owner, node, tasks.size.copy(), np.zeros(count), np.zeros(count))
 
 
-@njit(cache=True)
+@compiled
 def _pile(most: int) -> Pile:
     return Pile(np.empty(most, np.int64), np.zeros(1, np.int64))
 
 
-@njit(cache=True)
+@compiled
 def play(tasks: Tasks, links: Links, ranks: Ints, log: Floats) -> tuple[int, Floats]:
     """Plays all tasks, whose start, end and events are written; how many ended, and the log.
 

@@ -8,13 +8,13 @@ until a link is full, its messages stay at that rate, the others grow on (Bertse
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from dovetail.arrays import ROUNDING, Floats, Ints
+from dovetail.compilation import compiled
 from dovetail.simulation.network import Network
 
 
-@njit(cache=True)
+@compiled
 def fill(
     messages: Ints, way: Ints, links: Ints, starts: Ints, link: Ints, part: Floats, free: Floats, load: Floats,
     rate: Floats,
@@ -51,7 +51,7 @@ def fill(
         load[full] = 0.0
 
 
-@njit(cache=True, inline="always")
+@compiled(inline="always")
 def _crosses(link: Ints, low: int, high: int, full: int) -> bool:
     for entry in range(low, high):  # noqa: SIM110 - compiled code knows no generators
         if link[entry] == full:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from numba.extending import overload, register_jitable
-
 from dovetail.arrays import Number, choose
+from dovetail.compilation import compilable
 from dovetail.frameworks.parameter_bytes import frozen_bytes, state_bytes
 from dovetail.step.formulas import (
     allocator_bytes,
@@ -22,24 +19,17 @@ from dovetail.step.formulas import (
 )
 
 
-def _one_choice(
-    condition: Number,  # noqa: ARG001
-    value: Number,  # noqa: ARG001
-    otherwise: Number,  # noqa: ARG001
-) -> Callable[[Number, Number, Number], Number]:
-    # conditions are single ones there, and arrays of one number would be slow
-    def one(condition: Number, value: Number, otherwise: Number) -> Number:
-        return value if condition else otherwise
-
-    return one
+def _one_choice(condition: Number, value: Number, otherwise: Number) -> Number:
+    # conditions are single ones in kernels, and arrays of one number would be slow
+    return value if condition else otherwise
 
 
-overload(choose)(_one_choice)
+compilable(choose, within_kernels=_one_choice)
 for _formula in (
     allocator_bytes, beyond_activations, exposed, exposed_at_least, frozen_bytes, offload_seconds, optimizer_seconds,
     optimizer_step_bytes, overlap_budget, state_bytes, tensor_capacity, transient_peak,
 ):  # fmt: skip
-    register_jitable(_formula)
+    compilable(_formula)
 
 __all__ = [
     "allocator_bytes",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dovetail.arrays import Array, Floats, Ints
+from dovetail.compilation import worth_compiling
 from dovetail.frameworks import ParameterBytes
 from dovetail.models.model import EMBEDDING, HEAD, PREDICTION
 from dovetail.plans.plan import Plan
@@ -97,11 +98,13 @@ class MemoryTables:
 
     def parameters(self, *stages: Sequence[ChunkContent]) -> Floats:
         """`StageParameters` of each stage; tied ones count once."""
-        return parameters_by_stage(self.counts(*stages), self.profiles, self.states)
+        counts = self.counts(*stages)
+        return worth_compiling(parameters_by_stage, counts.size)(counts, self.profiles, self.states)
 
     def gathered(self, contents: Sequence[ChunkContent]) -> float:
         """Parameters that are whole at once under ZeRO-3 where weights are fetched one by one."""
-        return gathered_parameters(self.counts(contents), 0, self.profiles, 0)
+        counts = self.counts(contents)
+        return worth_compiling(gathered_parameters, counts.size)(counts, 0, self.profiles, 0)
 
     def by_phase(
         self,
@@ -112,8 +115,9 @@ class MemoryTables:
         run: OneRun,
     ) -> list[dict[str, dict[str, float]]]:
         """Bytes of every stage's tensors by phase and part, with what it saves for its backwards at the peak."""
-        table = memory_by_stage(
-            self.counts(*stages),
+        counts = self.counts(*stages)
+        table = worth_compiling(memory_by_stage, counts.size * len(PHASES))(
+            counts,
             self.layers,
             self.profiles,
             self.states,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from dovetail.arrays import Floats, Ints
+from dovetail.compilation import compiled
 from dovetail.frameworks import ParameterBytes
 from dovetail.step.compiled_formulas import frozen_bytes, optimizer_step_bytes, state_bytes
 from dovetail.step.plan_columns import LayerColumns, ProfileColumns, StateColumns
@@ -24,7 +24,7 @@ class StageParameters(NamedTuple):
     vectors: float
 
 
-@njit(cache=True, inline="always")
+@compiled
 def stage_parameters(
     contents: Ints, place: int, profiles: ProfileColumns, profile: int, states: StateColumns, state: int
 ) -> StageParameters:
@@ -52,7 +52,7 @@ def stage_parameters(
     return StageParameters(used, home, trained, trained_home, vectors)
 
 
-@njit(cache=True)
+@compiled
 def parameters_by_stage(contents: Ints, profiles: ProfileColumns, states: StateColumns) -> Floats:
     """`stage_parameters` of the stages of one plan, whose tables have one row: stages × fields."""
     parameters = np.empty((len(contents), 5))
@@ -90,7 +90,7 @@ class OneRun(NamedTuple):
     one_microbatch: bool
 
 
-@njit(cache=True)
+@compiled
 def stage_layers(
     contents: Ints,
     place: int,
@@ -119,7 +119,7 @@ def stage_layers(
                 stage[c, TIED] = 1.0
 
 
-@njit(cache=True)
+@compiled
 def _can_be_fullest(phase: int, zero: int, sizes: ParameterBytes, run: OneRun) -> bool:
     """Whether a phase can be the fullest one: some only where weights or gradients are sharded layer by layer."""
     if phase in (HEAD, FIRST, EMBEDDING):
@@ -127,7 +127,7 @@ def _can_be_fullest(phase: int, zero: int, sizes: ParameterBytes, run: OneRun) -
     return True
 
 
-@njit(cache=True, inline="always")
+@compiled
 def memory_parts(
     stage: Floats,
     stream: float,
@@ -168,7 +168,7 @@ def memory_parts(
     return weights, gradients + reduced, optimizer, activations, working, of_layer, loss, gathered, 0.0
 
 
-@njit(cache=True)
+@compiled
 def fullest_bytes(
     stage: Floats,
     stream: float,
@@ -191,7 +191,7 @@ def fullest_bytes(
     return fullest
 
 
-@njit(cache=True)
+@compiled
 def memory_by_stage(
     contents: Ints,
     layers: LayerColumns,
@@ -215,7 +215,7 @@ def memory_by_stage(
     return parts
 
 
-@njit(cache=True)
+@compiled
 def _whole_by_kind(
     stage: Floats,
 ) -> tuple[tuple[float, float, float], tuple[float, float, float], float]:
@@ -235,7 +235,7 @@ def _whole_by_kind(
     return (block, embedding, head), (of_block, of_embedding, of_head), saved
 
 
-@njit(cache=True)
+@compiled
 def _at_work(
     stage: Floats,
     stream: float,
@@ -282,7 +282,7 @@ def _at_work(
     return saved, freed, working, of_layer, summed, gathered, 0.0
 
 
-@njit(cache=True)
+@compiled
 def _unit_at_work(
     stage: Floats,
     c: int,
@@ -328,7 +328,7 @@ def _unit_at_work(
 _KIND_OF = (IS_HEAD, IS_HEAD, IS_BLOCK, IS_BLOCK, IS_EMBEDDING, IS_BLOCK)
 
 
-@njit(cache=True)
+@compiled
 def gathered_parameters(contents: Ints, place: int, profiles: ProfileColumns, profile: int) -> float:
     """Parameters that are whole at once under ZeRO-3 where weights are fetched one by one, of a stage."""
     stage = np.zeros((contents.shape[1], STAGE_COLUMNS))
@@ -338,7 +338,7 @@ def gathered_parameters(contents: Ints, place: int, profiles: ProfileColumns, pr
     return _gathered(stage)
 
 
-@njit(cache=True)
+@compiled
 def _gathered(stage: Floats) -> float:
     """The largest two weights of a stage.
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from dovetail.arrays import Floats, Ints
+from dovetail.compilation import compiled
 from dovetail.pipeline.interleaved_kernels import LANES, steps_of_lanes
 from dovetail.pipeline.interleaved_order import periodic_order
 from dovetail.step.plan_columns import LayerColumns, PartitionColumns, PlanColumns
 from dovetail.step.plan_kernels import chunk_columns
 
 
-@njit(cache=True)
+@compiled
 def interleaved_plans(
     plans: PlanColumns, rows: Ints, layers: LayerColumns, partitions: PartitionColumns, most: int
 ) -> Floats:
@@ -43,7 +43,7 @@ def interleaved_plans(
     return step
 
 
-@njit(cache=True)
+@compiled
 def _same_size(plans: PlanColumns, i: int, j: int) -> bool:
     """Whether the pipelines of two plans have one order."""
     same = plans.stages[i] == plans.stages[j] and plans.microbatches[i] == plans.microbatches[j]

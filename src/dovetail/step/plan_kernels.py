@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from dovetail.arrays import Floats, Ints
+from dovetail.compilation import compiled
 from dovetail.pipeline.compiled_formulas import peak_saved
 from dovetail.pipeline.longest_path_kernels import least_step
 from dovetail.plans.pipeline_schedule import DUAL_PIPE
@@ -27,7 +27,7 @@ from dovetail.step.plan_columns import (
 )
 
 
-@njit(cache=True)
+@compiled
 def evaluate_plans(
     plans: PlanColumns,
     layers: LayerColumns,
@@ -56,7 +56,9 @@ def evaluate_plans(
             pipeline[i] = pipeline[i - 1]  # and its activations
         else:
             chunk_columns(plans, layers, partitions, i, forward, backward, saved)
-            links[: plans.stages[i]] = plans.delay_s[i]
+            # loops, for slices and sums of arrays take seconds to compile
+            for k in range(plans.stages[i]):
+                links[k] = plans.delay_s[i]
             pipeline[i] = least_step(
                 plans.schedule[i], plans.stages[i], plans.microbatches[i], plans.chunks[i],
                 forward, backward, links, fill, drain,
@@ -72,7 +74,7 @@ def evaluate_plans(
     return pipeline, after, peak
 
 
-@njit(cache=True)
+@compiled
 def _same_pipeline(plans: PlanColumns, i: int) -> bool:
     """Whether a plan differs from the one before it in its state alone."""
     same = plans.layer[i] == plans.layer[i - 1] and plans.partition[i] == plans.partition[i - 1]
@@ -81,7 +83,7 @@ def _same_pipeline(plans: PlanColumns, i: int) -> bool:
     return same and plans.sending_s[i] == plans.sending_s[i - 1] and plans.delay_s[i] == plans.delay_s[i - 1]
 
 
-@njit(cache=True)
+@compiled
 def chunk_columns(
     plans: PlanColumns,
     layers: LayerColumns,
@@ -114,7 +116,7 @@ def chunk_columns(
         saved[k] = save
 
 
-@njit(cache=True)
+@compiled
 def _offloaded(
     plans: PlanColumns, layers: LayerColumns, partitions: PartitionColumns, i: int, offloaded: Floats
 ) -> None:
@@ -122,17 +124,20 @@ def _offloaded(
     first, place = partitions.first_chunk[plans.partition[i]], partitions.first_place[plans.partition[i]]
     for k in range(partitions.first_place[plans.partition[i] + 1] - place):
         chunk = partitions.place_chunk[place + k]
-        offloaded[k] = (partitions.chunks[first + chunk] * layers.offloaded[plans.layer[i]]).sum()
+        offloaded[k] = 0.0
+        for c in range(partitions.chunks.shape[1]):
+            offloaded[k] += partitions.chunks[first + chunk, c] * layers.offloaded[plans.layer[i], c]
 
 
-@njit(cache=True)
+@compiled
 def _activations(
     plans: PlanColumns, partitions: PartitionColumns, i: int, saved: Floats, by_content: Floats, by_chunk: Floats
 ) -> None:
     """The most that a stage of each content keeps of what its micro-batches save for their backwards."""
     p, m, v, schedule = plans.stages[i], plans.microbatches[i], plans.chunks[i], plans.schedule[i]
     first = partitions.first_stage[plans.partition[i]]
-    by_content[:p] = 0.0
+    for content in range(p):
+        by_content[content] = 0.0
     for k in range(p):
         by_chunk[0], by_chunk[1] = saved[k], saved[p - 1 - k]
         if schedule != DUAL_PIPE:
@@ -143,7 +148,7 @@ def _activations(
         by_content[content] = max(by_content[content], peak)
 
 
-@njit(cache=True)
+@compiled
 def _contents(
     plans: PlanColumns,
     layers: LayerColumns,
@@ -171,7 +176,7 @@ def _contents(
         stage_layers(partitions.contents, place, layers, row, profiles, profile, kinds, stage_rows[content])
 
 
-@njit(cache=True, inline="always")
+@compiled
 def _stages(
     plans: PlanColumns,
     profiles: ProfileColumns,

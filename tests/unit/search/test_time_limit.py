@@ -6,14 +6,13 @@ import time
 from itertools import pairwise
 
 import pytest
-from numba.core.event import Event, EventStatus
 
-from dovetail import hardware, models
+from dovetail import compilation, hardware, models
+from dovetail.compilation.progress import CompilationProgress
 from dovetail.models import Job
-from dovetail.search import SearchProgress, Space, best_first, plan, progress, time_limit
+from dovetail.search import SearchProgress, Space, best_first, plan, progress
 from dovetail.search.time_limit import TimeLimit
 
-COMPILES = Event("numba:compile", EventStatus.START)
 JOB = Job(models.load("llama-3.1-8b"), 8192, 64)
 CLUSTER = hardware.cluster("h100-sxm", 32)
 QUESTIONS = {"megatron": (JOB, CLUSTER), "ideal": (Job(JOB.model, 8192, 16), hardware.cluster("h100-sxm", 8))}
@@ -158,18 +157,18 @@ def test_a_listener_is_told_a_few_times_a_second(whole):
 def test_compiling_does_not_count(monkeypatch):
     clock = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    limit, compiling = TimeLimit(5.0), time_limit._Compiling()
-    monkeypatch.setattr(time_limit, "_COMPILING", compiling)
+    limit, compiling = TimeLimit(5.0), CompilationProgress()
+    monkeypatch.setattr("dovetail.compilation.progress.PROGRESS", compiling)
     clock[0] += 60
     assert not limit.over, "it has not begun"
     limit.start()
     clock[0] += 4
-    compiling.on_start(COMPILES)
+    compiling.begin("kernel", 2)
     clock[0] += 10
-    compiling.on_start(COMPILES)
+    compiling.begin("kernel", 2)
     clock[0] += 10
-    compiling.on_end(COMPILES)
-    compiling.on_end(COMPILES)
+    compiling.end(counts=True)
+    compiling.end(counts=True)
     assert compiling.seconds == 20
     assert not limit.over
     clock[0] += 1
@@ -181,9 +180,18 @@ def test_compiling_does_not_count(monkeypatch):
     assert unlimited.over
 
 
-def test_kernels_that_compile_are_noticed():
-    from numba import njit
+def test_kernels_that_compile_are_noticed(monkeypatch, tmp_path):
+    from numba.core import config
 
-    before = time_limit._COMPILING.seconds
-    njit(lambda x: x + 1)(1)
-    assert time_limit._COMPILING.seconds > before
+    from dovetail.compilation import compiled
+
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    told: list[compilation.Compiling] = []
+    before = compilation.compiling_s()
+    compilation.watch(told.append)
+    try:
+        assert compiled(lambda x: x + 1)(1) == 2
+    finally:
+        compilation.watch(None)
+    assert compilation.compiling_s() > before
+    assert [(each.done, each.total) for each in told] == [(0, 1), (1, 1)]

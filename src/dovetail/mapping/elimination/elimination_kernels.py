@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from dovetail.arrays import Floats, Ints
+from dovetail.compilation import compiled
 
 # Minima along a row are only vectorised if no cost is NaN, which holds; infinite costs stay exact.
 _MINIMA = {"nnan", "nsz"}
 
 
-@njit(cache=True)
+@compiled
 def weighed(costs: Floats, weights: Floats) -> Floats:
     """The weighted sum of objectives (objectives × entries); infinite if any of them is."""
     objectives, n = costs.shape
@@ -31,7 +31,7 @@ def weighed(costs: Floats, weights: Floats) -> Floats:
     return sums
 
 
-@njit(cache=True, fastmath=_MINIMA)
+@compiled(fastmath=_MINIMA)
 def product(left: Floats, right: Floats) -> Floats:
     """The (min,+) product of two matrices: costs[x, y] = min over z of left[x, z] + right[z, y]."""
     rows, inner = left.shape
@@ -50,7 +50,7 @@ def product(left: Floats, right: Floats) -> Floats:
     return costs
 
 
-@njit(cache=True, fastmath=_MINIMA)
+@compiled(fastmath=_MINIMA)
 def product_across(left: Floats, right: Floats, table: Floats) -> Floats:
     """costs[x, y] = min over z of left[x, z] + right[z, y] + table[x, z, y], the last being contiguous along y."""
     rows, inner = left.shape
@@ -66,7 +66,7 @@ def product_across(left: Floats, right: Floats, table: Floats) -> Floats:
     return costs
 
 
-@njit(cache=True, fastmath=_MINIMA)
+@compiled(fastmath=_MINIMA)
 def product_along(left: Floats, right: Floats, table: Floats) -> Floats:
     """costs[x, y] = min over z of left[x, z] + right[y, z] + table[x, y, z], all contiguous along z."""
     rows, inner = left.shape
@@ -82,7 +82,7 @@ def product_along(left: Floats, right: Floats, table: Floats) -> Floats:
     return costs
 
 
-@njit(cache=True, fastmath=_MINIMA)
+@compiled(fastmath=_MINIMA)
 def sums(data: Floats, starts: Ints, strides: Ints, sizes: Ints, along: int, result: Floats, steps: Ints) -> None:
     """result[onto] = min over all other variables of the sum of tables, over any number of variables.
 

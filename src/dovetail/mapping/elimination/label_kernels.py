@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from dovetail.arrays import Bools, Floats, Ints
+from dovetail.compilation import compiled
 
 Number = TypeVar("Number", np.float64, np.int64)
 
@@ -50,7 +50,7 @@ class NewLabels(NamedTuple):
     used_slack: bool
 
 
-@njit(cache=True)
+@compiled
 def open_corners(points: Floats, upper: Floats) -> Floats:
     """Corners u of the region points leave open: below `upper`, no point dominates a cost exactly if it is < some u.
 
@@ -95,7 +95,7 @@ def open_corners(points: Floats, upper: Floats) -> Floats:
     return corners[:count].copy()
 
 
-@njit(cache=True)
+@compiled
 def _longer(rows: NDArray[Number]) -> NDArray[Number]:
     grown = np.empty((2 * len(rows), rows.shape[1]), rows.dtype)
     grown[: len(rows)] = rows
@@ -106,7 +106,7 @@ def _longer(rows: NDArray[Number]) -> NDArray[Number]:
 TOGETHER = 16
 
 
-@njit(cache=True)
+@compiled
 def highest_together(corners: Floats) -> Floats:
     """The highest corner of each run, direction by direction."""
     number, directions = corners.shape
@@ -117,7 +117,7 @@ def highest_together(corners: Floats) -> Floats:
     return highest
 
 
-@njit(cache=True)
+@compiled
 def _below(bounds: Floats, corners: Floats, c: int) -> bool:
     for j in range(len(bounds)):  # noqa: SIM110 - a loop is quicker once compiled
         if bounds[j] >= corners[c, j]:
@@ -125,7 +125,7 @@ def _below(bounds: Floats, corners: Floats, c: int) -> bool:
     return True
 
 
-@njit(cache=True)
+@compiled
 def _is_open(bounds: Floats, corners: Floats, highest: Floats, likely: int) -> int:
     """A corner that bounds stay below, trying a likely one first; -1 if there is none."""
     number = len(corners)
@@ -139,7 +139,7 @@ def _is_open(bounds: Floats, corners: Floats, highest: Floats, likely: int) -> i
     return -1
 
 
-@njit(cache=True)
+@compiled
 def worth_keeping(bounds: Floats, corners: Floats) -> Bools:
     """Which rows (the lowest weighted cost of some choices by direction) may contain an undominated choice."""
     is_open = np.empty(len(bounds), np.bool_)
@@ -151,7 +151,7 @@ def worth_keeping(bounds: Floats, corners: Floats) -> Bools:
     return is_open
 
 
-@njit(cache=True)
+@compiled
 def margin_below(bounds: Floats, corners: Floats) -> Floats:
     """How far each row of bounds is below the corner with the largest margin; negative if it is below none."""
     margins = np.full(len(bounds), -np.inf)
@@ -166,7 +166,7 @@ def margin_below(bounds: Floats, corners: Floats) -> Floats:
     return margins
 
 
-@njit(cache=True)
+@compiled
 def undominated(points: Floats) -> Bools:
     """Which points no other dominates; rows are in lexicographic order, and the first of equal points counts."""
     n = len(points)
@@ -186,7 +186,7 @@ def undominated(points: Floats) -> Bools:
     return is_undominated
 
 
-@njit(cache=True)
+@compiled
 def least_by_entry(offsets: Ints, costs: Floats, weights: Floats) -> Floats:
     """The lowest weighted cost of each entry's labels (entries × directions); infinite if it has none."""
     entries, directions, objectives = len(offsets) - 1, len(weights), weights.shape[1]
@@ -201,7 +201,7 @@ def least_by_entry(offsets: Ints, costs: Floats, weights: Floats) -> Floats:
     return bounds
 
 
-@njit(cache=True)
+@compiled
 def _at_most(costs: Floats, at: int, cost: Floats) -> bool:
     for k in range(len(cost)):  # noqa: SIM110
         if costs[at, k] > cost[k]:
@@ -209,7 +209,7 @@ def _at_most(costs: Floats, at: int, cost: Floats) -> bool:
     return True
 
 
-@njit(cache=True)
+@compiled
 def _at_least(costs: Floats, at: int, cost: Floats) -> bool:
     for k in range(len(cost)):  # noqa: SIM110
         if costs[at, k] < cost[k]:
@@ -217,7 +217,7 @@ def _at_least(costs: Floats, at: int, cost: Floats) -> bool:
     return True
 
 
-@njit(cache=True)
+@compiled
 def _among(costs: Floats, begin: int, end: int, limit: Floats) -> int:
     """A label in a range that is within a limit; -1 if there is none."""
     for at in range(begin, end):
@@ -226,7 +226,7 @@ def _among(costs: Floats, begin: int, end: int, limit: Floats) -> int:
     return -1
 
 
-@njit(cache=True)
+@compiled
 def _weigh(weights: Floats, cost: Floats, outside: Floats, row: int, bounds: Floats) -> None:
     """Writes a lower bound of every choice that contains a label, direction by direction."""
     for j in range(len(bounds)):
@@ -236,7 +236,7 @@ def _weigh(weights: Floats, cost: Floats, outside: Floats, row: int, bounds: Flo
         bounds[j] = total
 
 
-@njit(cache=True)
+@compiled
 def made_labels(
     base: Floats, left_at: Ints, right_at: Ints, left: Entries, right: Entries, limits: Limits
 ) -> NewLabels:
@@ -286,7 +286,7 @@ def made_labels(
     return NewLabels(offsets, costs[:count].copy(), parts[:count].copy(), used_slack)
 
 
-@njit(cache=True)
+@compiled
 def _without(costs: Floats, parts: Ints, begin: int, end: int, cost: Floats) -> int:
     """Removes from a range what a cost dominates; returns the new end."""
     new_end = begin

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from dovetail.arrays import Array, Floats, Ints
+from dovetail.compilation import compiled
 
 #: Placements along an axis by number: replicated, partial sum, flat shard; the tensor's dims follow.
 WHOLE, OPEN, FLAT_SHARD, FIRST_DIM = range(4)
@@ -15,7 +15,7 @@ REDUCE_SCATTER, ALL_TO_ALL, ALL_REDUCE, ALL_GATHER = range(4)
 UNREACHABLE = 1 << 20
 
 
-@njit(cache=True)
+@compiled
 def _kind(old: int, new: int) -> int:
     if old == WHOLE:
         return -1
@@ -24,7 +24,7 @@ def _kind(old: int, new: int) -> int:
     return ALL_GATHER if new == WHOLE else ALL_TO_ALL
 
 
-@njit(cache=True)
+@compiled
 def _changes(before: Ints, after: Ints, olds: Ints, news: Ints, bits: Ints) -> int:
     """Writes each axis's change, in one step or two; returns how many there are, or −1 if it is impossible."""
     exchanged = -1
@@ -49,7 +49,7 @@ def _changes(before: Ints, after: Ints, olds: Ints, news: Ints, bits: Ints) -> i
     return changes
 
 
-@njit(cache=True)
+@compiled
 def _collectives(sharded: int, olds: Ints, news: Ints, bits: Ints, sets: int, steps: Ints) -> tuple[int, int, int]:
     """Writes the collectives of changes, equal ones in one; returns how many, their weight and whether they gather."""
     changes, count, weight, only = len(olds), 0, 0, True
@@ -74,7 +74,7 @@ def _collectives(sharded: int, olds: Ints, news: Ints, bits: Ints, sets: int, st
     return count, weight, (1 if only else 0) + (2 if only and weight > 0 else 0)
 
 
-@njit(cache=True)
+@compiled
 def conversions(layouts: Ints) -> tuple[Array, Array, Array]:
     """Every layout into every other: its collectives, the weight, and whether it only gathers.
 
@@ -105,7 +105,7 @@ def conversions(layouts: Ints) -> tuple[Array, Array, Array]:
     return steps[:, :, :most].copy(), weights, gathers
 
 
-@njit(cache=True)
+@compiled
 def conversion_seconds(steps: Array, prices: Floats) -> Floats:
     """Seconds of every conversion by price: `prices` are by price and place."""
     count, most = steps.shape[0], steps.shape[2]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from dovetail.arrays import Floats, Ints
+from dovetail.compilation import compiled
 from dovetail.pipeline.compiled_formulas import chunk_runs_in_flight
 from dovetail.plans.pipeline_schedule import ONE_F_ONE_B
 
@@ -16,7 +16,7 @@ HALVINGS = 60
 PRECISION = 1e-11
 
 
-@njit(cache=True)
+@compiled
 def _interpolated(at: float, knots: Floats, values: Floats) -> float:
     """A piecewise linear function, constant beyond its ends."""
     if at >= knots[-1]:
@@ -34,7 +34,7 @@ def _interpolated(at: float, knots: Floats, values: Floats) -> float:
     return float(values[low] + part * (values[high] - values[low]))
 
 
-@njit(cache=True)
+@compiled
 def _stage_seconds(
     numbers: Ints,
     main: int,
@@ -68,7 +68,7 @@ def _stage_seconds(
     return others + total
 
 
-@njit(cache=True)
+@compiled
 def _holds(
     step_s: float,
     order: Ints,
@@ -117,7 +117,7 @@ def _holds(
     return taken == len(order)
 
 
-@njit(cache=True)
+@compiled
 def pipeline_least_s(
     order: Ints,
     main: int,
@@ -163,7 +163,7 @@ def pipeline_least_s(
     return low
 
 
-@njit(cache=True)
+@compiled
 def pipelines_least_s(
     order: Ints,
     main: int,

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from dovetail.arrays import Bools, Floats, Ints, Words
+from dovetail.compilation import compiled
 
-#: For functions only compiled code calls: without Python wrappers they compile much faster.
-INNER: Any = {"cache": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 #: Packing is tried if at most this many dies would stay empty, and for this many steps.
 MOST_EMPTY, MOST_TRIED = 12, 3_000
 
@@ -81,13 +79,13 @@ class Scratch(NamedTuple):
     steps: Ints
 
 
-@njit(**INNER)
+@compiled
 def joined(one: float, other: float, largest: bool) -> float:
     """Two costs combined: their sum, or the larger."""
     return max(one, other) if largest else one + other
 
 
-@njit(**INNER)
+@compiled
 def live_dies(instance: Instance, depth: int, free: Bools, stage_cost: Floats, scratch: Scratch) -> None:
     """Records which tiles a remaining stage may use, and the dies they cover."""
     for i in range(len(scratch.words)):
@@ -105,7 +103,7 @@ def live_dies(instance: Instance, depth: int, free: Bools, stage_cost: Floats, s
                 scratch.words[i] |= instance.words[tile, i]
 
 
-@njit(**INNER)
+@compiled
 def child_bounds(instance: Instance, depth: int, stage_cost: Floats, scratch: Scratch) -> None:
     """The lowest cost of the remaining stages for each tile of the next, if only neighbours had to be disjoint."""
     ahead, last = scratch.ahead, len(stage_cost) - 1
@@ -134,7 +132,7 @@ def child_bounds(instance: Instance, depth: int, stage_cost: Floats, scratch: Sc
         ahead[depth, tile] = joined(ahead[depth, tile], instance.rest[depth], instance.largest)
 
 
-@njit(**INNER)
+@compiled
 def stages_fit(instance: Instance, depth: int, scratch: Scratch) -> bool:
     """Whether the remaining stages may fit: false only if they cannot."""
     num_stages = len(instance.costs) - depth
@@ -149,7 +147,7 @@ def stages_fit(instance: Instance, depth: int, scratch: Scratch) -> bool:
     return empty > MOST_EMPTY or _packs(instance, num_stages, empty, instance.least_area[depth], scratch)
 
 
-@njit(**INNER)
+@compiled
 def _packs(instance: Instance, num_tiles: int, empty: int, smallest_area: int, scratch: Scratch) -> bool:
     """Whether that many live tiles can be disjoint, by search: the first die left is covered or stays empty.
 
@@ -193,7 +191,7 @@ def _packs(instance: Instance, num_tiles: int, empty: int, smallest_area: int, s
     return True
 
 
-@njit(**INNER)
+@compiled
 def _first_die(words: Words) -> int:
     """The lowest set bit; −1 if none is set."""
     for i in range(len(words)):
@@ -202,7 +200,7 @@ def _first_die(words: Words) -> int:
     return -1
 
 
-@njit(**INNER)
+@compiled
 def _inside(words: Words, others: Words) -> bool:
     for i in range(len(words)):  # noqa: SIM110 (numba has no all)
         if words[i] & ~others[i]:
@@ -210,7 +208,7 @@ def _inside(words: Words, others: Words) -> bool:
     return True
 
 
-@njit(**INNER)
+@compiled
 def rest_bound(instance: Instance, depth: int, last: int, stage_cost: Floats, scratch: Scratch) -> float:
     """A lower bound of the remaining stages by counting: nearby tiles form parts, each of which fits some stages.
 
@@ -238,7 +236,7 @@ def rest_bound(instance: Instance, depth: int, last: int, stage_cost: Floats, sc
     return total
 
 
-@njit(**INNER)
+@compiled
 def _long_steps(instance: Instance, depth: int, last: int, hops: float, num_stages: int, scratch: Scratch) -> int:
     """The fewest steps of the pipeline that are longer than a number of hops."""
     parts = _parts(instance, scratch, instance.near, hops)
@@ -277,7 +275,7 @@ def _long_steps(instance: Instance, depth: int, last: int, hops: float, num_stag
     return min(needed, others) if left <= 0 else needed
 
 
-@njit(**INNER)
+@compiled
 def _sort(numbers: Ints, count: int) -> None:
     """Sorts the first numbers in place: they are few, and a library sort takes long to compile."""
     for i in range(1, count):
@@ -288,7 +286,7 @@ def _sort(numbers: Ints, count: int) -> None:
         numbers[at] = number
 
 
-@njit(**INNER)
+@compiled
 def _parts(instance: Instance, scratch: Scratch, lists: Ints, most_hops: float) -> int:
     """Numbers the parts of live tiles that lists connect within a number of hops; returns how many there are."""
     part, queue, live = scratch.part, scratch.queue, scratch.live
@@ -315,7 +313,7 @@ def _parts(instance: Instance, scratch: Scratch, lists: Ints, most_hops: float) 
     return parts
 
 
-@njit(**INNER)
+@compiled
 def _capacity(instance: Instance, depth: int, part: int, scratch: Scratch) -> tuple[int, int]:
     """An upper bound of the disjoint tiles in a part, and its number of dies.
 
@@ -352,7 +350,7 @@ def _capacity(instance: Instance, depth: int, part: int, scratch: Scratch) -> tu
     return capacity, area
 
 
-@njit(**INNER)
+@compiled
 def bits(word: np.uint64) -> int:
     """The number of set bits of a word."""
     word = word - ((word >> np.uint64(1)) & _ONES)

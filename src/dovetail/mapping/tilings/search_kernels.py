@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from dovetail.arrays import Bools, Floats, Ints, Words
+from dovetail.compilation import compiled
 from dovetail.mapping.tilings.bound_kernels import (
-    INNER,
     Instance,
     Scratch,
     bits,
@@ -57,7 +56,7 @@ class SearchMemory(NamedTuple):
     to_go: Floats
 
 
-@njit(cache=True)
+@compiled
 def search(
     instance: Instance, walk: Walk, scratch: Scratch, memory: SearchMemory, node_budget: int, slack: float
 ) -> bool:
@@ -100,7 +99,7 @@ def search(
         counters[DEPTH] = depth - 1
 
 
-@njit(cache=True)
+@compiled
 def expand(instance: Instance, walk: Walk, scratch: Scratch, memory: SearchMemory, tiles: Ints, slack: float) -> int:
     """Opens the node of stages placed on these tiles; returns how many dies are left to the others."""
     for depth in range(len(tiles)):
@@ -112,7 +111,7 @@ def expand(instance: Instance, walk: Walk, scratch: Scratch, memory: SearchMemor
     return left
 
 
-@njit(**INNER)
+@compiled
 def _open(instance: Instance, walk: Walk, scratch: Scratch, memory: SearchMemory, depth: int, slack: float) -> None:
     """Finds the children of a node worth trying; none if a bound or the memory prunes it."""
     walk.num_children[depth] = 0
@@ -161,7 +160,7 @@ def _open(instance: Instance, walk: Walk, scratch: Scratch, memory: SearchMemory
     walk.num_children[depth] = count
 
 
-@njit(**INNER)
+@compiled
 def _descend(instance: Instance, walk: Walk, depth: int, tile: int) -> None:
     """Places the next stage on a tile."""
     walk.tiles[depth] = tile
@@ -183,7 +182,7 @@ def _descend(instance: Instance, walk: Walk, depth: int, tile: int) -> None:
         walk.free[depth + 1, other] = walk.free[depth, other] and instance.disjoint[tile, other]
 
 
-@njit(**INNER)
+@compiled
 def _write_key(instance: Instance, walk: Walk, scratch: Scratch, depth: int) -> None:
     """What the cost of the remaining stages depends on: the dies they may use, and the tiles of their senders."""
     words, key = scratch.words, walk.key[depth]
@@ -198,7 +197,7 @@ def _write_key(instance: Instance, walk: Walk, scratch: Scratch, depth: int) -> 
         shift += 14
 
 
-@njit(**INNER)
+@compiled
 def _hashed(key: Words) -> np.uint64:
     value = np.uint64(1469598103934665603)
     for word in key:
@@ -207,7 +206,7 @@ def _hashed(key: Words) -> np.uint64:
     return value
 
 
-@njit(**INNER)
+@compiled
 def _same(one: Words, other: Words) -> bool:
     for i in range(len(one)):  # noqa: SIM110 (numba has no all)
         if one[i] != other[i]:
@@ -215,7 +214,7 @@ def _same(one: Words, other: Words) -> bool:
     return True
 
 
-@njit(**INNER)
+@compiled
 def _find(memory: SearchMemory, key: Words) -> int:
     """The slot of a remembered state; −1 if it is not remembered."""
     mask = np.uint64(len(memory.keys) - 1)
@@ -227,7 +226,7 @@ def _find(memory: SearchMemory, key: Words) -> int:
     return -1
 
 
-@njit(**INNER)
+@compiled
 def _remember(instance: Instance, walk: Walk, memory: SearchMemory, depth: int) -> None:
     """Records a lower bound of completing the current node: everything below was searched or pruned."""
     cost, lowest = walk.cost[depth], walk.lowest_unopened[depth]
