@@ -57,6 +57,16 @@ def test_periods_add_up_to_the_longest_path():
     assert check(seed=0, number=96, plans=3, most_runs=6000) > 10
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_stages_that_are_nearly_equal_move_on_evenly_until_one_decides(seed):
+    draw = np.random.default_rng(seed)
+    pipeline = Pipeline(PipelineSchedule.INTERLEAVED, 4, 160, 2)
+    forward, backward = 1 + 1e-3 * draw.random((2, pipeline.num_places))
+    times = ChunkTimes(forward, 2 * backward, 0 * forward, 0.02)
+    expected = longest_path_s(pipeline, times.columns(pipeline))
+    np.testing.assert_allclose(step_time(pipeline, times), expected[0], rtol=1e-12, atol=0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 11))
 def test_periods_add_up_to_the_longest_path_of_ten_thousand(seed):
