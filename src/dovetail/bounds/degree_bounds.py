@@ -26,22 +26,24 @@ class DegreeBounds:
         self.space = space
         self.degrees = degrees
         self.tables = tables
-        forward, backward, self.parameters = tables.asymptotic()
-        self._layers = forward, backward
         stages = np.array(space.pipeline_parallel, np.int64)
         replica_chips = np.array([row.replica_chips for row in degrees], np.int64)[:, None]
         min_replicas = np.array([row.min_replicas for row in degrees], np.int64)[:, None]
         chips = setting.cluster.chips
         replicas = np.maximum(chips // (replica_chips * stages), 1)
-        fits = (chips % (replica_chips * stages) == 0) & (replicas % min_replicas == 0)
-        counts = tables.partitions.block_counts + sum(tables.partitions.end_counts)
-        per_sequence = ((forward + backward) * counts).sum(axis=1)
-        seconds = setting.job.global_batch / (replicas * stages) * per_sequence[:, None]
-        between = float(setting.alone.overheads.step_s)
+        fits = (chips % (replica_chips * stages) == 0) & (replicas % min_replicas == 0) & tables.kept[:, None]
         self._skeletons: dict[tuple[int, int, bool], PlanSkeletons] = {}
         self.exists = fits.copy()
         for row, position in np.argwhere(fits).tolist():
             self.exists[row, position] = len(self.skeletons(row, position)) > 0
+        # where degrees divide nothing, no layer is worth a look
+        none = np.zeros((len(degrees), len(setting.classes)))
+        forward, backward, self.parameters = tables.asymptotic if self.exists.any() else (none, none, none)
+        self._layers = forward, backward
+        counts = tables.partitions.block_counts + sum(tables.partitions.end_counts)
+        per_sequence = ((forward + backward) * counts).sum(axis=1)
+        seconds = setting.job.global_batch / (replicas * stages) * per_sequence[:, None]
+        between = float(setting.alone.overheads.step_s)
         capacity = tensor_capacity(setting.capacity_bytes, tables.facts.context_bytes, tables.facts.allocator)
         context = np.array([row.plan.context_parallel for row in degrees])[:, None]
         bytes_each = self._least_bytes(replicas * context, stages)

@@ -7,12 +7,13 @@ import numpy as np
 from dovetail.arrays import TOLERANCE, Bools, Floats, Ints
 from dovetail.bounds.batch import Batch, Candidates, Evaluated
 from dovetail.bounds.degree_bounds import DegreeBounds
+from dovetail.partition.partition_plan import PartitionedPlan
 from dovetail.plans.partitions import is_free
 from dovetail.plans.plan import Plan
 from dovetail.plans.skeletons import NAMES, PlanSkeletons, plan_skeletons
 from dovetail.plans.space import Space
 from dovetail.search.enumeration import Enumeration
-from dovetail.search.partition_setting import partition_setting
+from dovetail.search.partition_setting import Profiled, partition_setting
 from dovetail.search.progress import NOTHING, OpenPlans, Progress, Reporter, simplicity
 from dovetail.search.time_limit import OutOfTimeError, TimeLimit
 from dovetail.step.layer_tables import Setting
@@ -44,6 +45,7 @@ class BestFirst(Enumeration):
         super().__init__(setting, space, self._check_time)
         #: plans that another partition may improve: bound, plan, and whether it was evaluated with a listed partition
         self._open: list[tuple[float, Plan, bool]] = []
+        self._profiled: Profiled = {}
 
     def run(self) -> Progress:
         """Opens stage degrees and stages in the order of their bounds; what is left when time runs out stays open."""
@@ -301,6 +303,11 @@ class BestFirst(Enumeration):
             return schedule != "dualpipe" and (stages == 1 or self.space.partition == "any")
         return is_free(schedule, self.space.partition, stages)
 
+    def _partitioned(self, plan: Plan) -> PartitionedPlan | None:
+        """The plan with its best partition, and the best policies of blocks that choose; None where none fits."""
+        known, by_block = self._profiled, self.by_block
+        return partition_setting(self.setting, plan, known, by_block=by_block, poll=self._check_time)
+
     def _refine(self) -> None:
         """Solves the partition, and the policies of blocks, of whatever may still be better."""
         counts = self.progress.counts
@@ -310,7 +317,7 @@ class BestFirst(Enumeration):
             if bound >= self.progress.limit_s:
                 break
             self._check_time()
-            placed = partition_setting(self.setting, plan, by_block=self.by_block, poll=self._check_time)
+            placed = self._partitioned(plan)
             self._open.pop()
             if placed is None:
                 counts.infeasible += not evaluated

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import replace
+from functools import cached_property
 from typing import cast
 
 import numpy as np
@@ -84,6 +86,8 @@ class Tables:
         ).reshape(-1, 2)
         #: whether plans may recompute this with the options they say
         self._policies_run = self._recompute_runs()
+        #: which stage degrees there are plans of: all, but in tables that are narrowed
+        self.kept = np.ones(len(degrees), np.bool_)
         self._tables: list[LayerTable] = []
         self._choices: dict[int, LayerColumns] = {}
         self._profile_rows: dict[ProfileKey, int] = {}
@@ -92,6 +96,17 @@ class Tables:
         self._columns: list[ProfileColumns] = []
         self._fastest: list[LayerColumns] = []
 
+    def narrowed(self, setting: Setting, kept: Bools, policies: Bools, poll: Callable[[], None]) -> Tables:
+        """The same tables for plans of some stage degrees and policies, within other bytes of a chip.
+
+        Rows that are made for one are there for all; of those in use at a time, the last one is polled.
+        """
+        narrow = copy(self)
+        narrow.setting, narrow.poll, narrow.states.poll = setting, poll, poll
+        narrow.kept, narrow._policies_run = self.kept & kept, self._policies_run & policies
+        return narrow
+
+    @cached_property
     def asymptotic(self) -> tuple[Floats, Floats, Floats]:
         """For all stage degrees: forward and backward seconds per sequence of every class, and untied parameters.
 
