@@ -138,9 +138,10 @@ def stays_best(around: Neighbourhood, rivals: Iterable[Plan]) -> tuple[StaysBest
     roomy, limit = _turned(around, capacity, MOST)
     # what needs more memory than there is comes to be a rival with more memory alone
     larger = roomy.best(around.space, around.time_limit_s, limit).evaluation
+    tried = [*rivals, *(() if larger is None else (larger.plan,))]
     timed = {
         plan: around.searches.evaluated(plan)
-        for plan in dict.fromkeys([*rivals, *([] if larger is None else [larger.plan])])
+        for plan in dict.fromkeys(tried)
         if plan != best and plan.chips == answer.cluster.chips
     }
     kept = [plan for plan, each in timed.items() if each.peak_bytes <= answer.limit_bytes]
@@ -160,23 +161,23 @@ def stays_best(around: Neighbourhood, rivals: Iterable[Plan]) -> tuple[StaysBest
 
 
 def _timed(answer: Answer, knob: Knob, plans: Sequence[Plan]) -> Timed:
-    """Seconds of a plan with so many times as much of one thing, each computed once; all of some plans at the ends."""
+    """Seconds of a plan with so many times as much of one thing, each computed once; at the ends all together."""
     known: dict[tuple[Plan, float], float] = {}
     together = [plan for plan in plans if has_row(plan, answer.cluster)]
-    for end in (LOWEST, MOST):
+    for end in (LOWEST, MOST) if together else ():
         changed = knob.turned(answer.cluster, end)
         setting = Setting.of(answer.job, changed, answer.framework, offload=answer.plan.offload)
-        rows = PlanRows(together, setting)
-        known |= {(plan, end): float(s) for plan, s in zip(together, rows.seconds(np.arange(len(together))), strict=True)}
+        seconds = PlanRows(together, setting).seconds(np.arange(len(together)))
+        known |= {(plan, end): each for plan, each in zip(together, seconds.tolist(), strict=True)}
 
-    def seconds(plan: Plan, factor: float) -> float:
+    def timed(plan: Plan, factor: float) -> float:
         if (plan, factor) not in known:
             changed = knob.turned(answer.cluster, factor)
             evaluation = evaluate(plan, answer.job, changed, answer.framework, energy=False)
             known[plan, factor] = evaluation.step_time_s
         return known[plan, factor]
 
-    return seconds
+    return timed
 
 
 def _memory_range(answer: Answer, peaks: dict[Plan, float]) -> StaysBest:

@@ -26,7 +26,9 @@ class Neighbourhood:
         #: of each search
         self.time_limit_s = time_limit_s
         self.whole = answer.space.resolve(answer.job, answer.cluster, answer.framework)
-        self.space = replace(self.whole, **{name: near(getattr(self.whole, name), getattr(answer.plan, name)) for name in _DEGREES})
+        self.space = replace(
+            self.whole, **{name: near(getattr(self.whole, name), getattr(answer.plan, name)) for name in _DEGREES}
+        )
         #: a field, a value of it as text, and the neighbourhood with that value
         self.forced = [
             (field, value, replace(self.space, **forced))

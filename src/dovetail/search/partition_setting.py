@@ -13,7 +13,6 @@ from dovetail.step.facts import plan_facts
 from dovetail.step.layer_tables import Setting
 from dovetail.step.offload import with_host
 
-
 #: Profiled layers by the plan they are of, without what it recomputes and its partition.
 Profiled = dict[Plan, ProfiledJob]
 

@@ -76,17 +76,16 @@ class RelatedSearches:
             if evaluation.peak_bytes <= limit:
                 self._known.append(_KnownPlan(plan, evaluation.step_time_s, evaluation.peak_bytes))
 
+    def _known_seconds(self, space: Space, capacity_bytes: float) -> float:
+        """What the fastest known plan of a space takes that fits; infinite where none is known."""
+        fitting = (each for each in self._known if each.limit_bytes <= capacity_bytes)
+        within = (each for each in fitting if next(missing(each.plan, space, self.cluster), None) is None)
+        return min((each.seconds for each in within), default=float("inf"))
+
     def best(self, space: Space, time_limit_s: float | None = None, limit_bytes: float | None = None) -> Found:
         """The best plan of a narrower space, with `memory_limit` as the limit or so many bytes of a chip."""
         setting = replace(self._wide.setting, memory_limit_bytes=limit_bytes)
-        known_s = min(
-            (
-                each.seconds
-                for each in self._known
-                if each.limit_bytes <= setting.capacity_bytes and next(missing(each.plan, space, self.cluster), None) is None
-            ),
-            default=float("inf"),
-        )
+        known_s = self._known_seconds(space, setting.capacity_bytes)
         progress = NarrowSearch(self._wide, setting, space, TimeLimit(time_limit_s), known_s * KNOWN).run()
         self._known += [
             _KnownPlan(each.plan, each.seconds, setting.capacity_bytes) for each in progress.by_degrees.values()
