@@ -32,7 +32,7 @@ KNOWN = 1 + 4 * TOLERANCE
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class BestOfSpace:
     """The best plan of a narrower space."""
 
     #: None: none fits, or none was found in time
@@ -82,7 +82,7 @@ class RelatedSearches:
         within = (each for each in fitting if next(missing(each.plan, space, self.cluster), None) is None)
         return min((each.seconds for each in within), default=float("inf"))
 
-    def best(self, space: Space, time_limit_s: float | None = None, limit_bytes: float | None = None) -> Found:
+    def best(self, space: Space, time_limit_s: float | None = None, limit_bytes: float | None = None) -> BestOfSpace:
         """The best plan of a narrower space, with `memory_limit` as the limit or so many bytes of a chip."""
         setting = replace(self._wide.setting, memory_limit_bytes=limit_bytes)
         known_s = self._known_seconds(space, setting.capacity_bytes)
@@ -94,12 +94,12 @@ class RelatedSearches:
         proven = proof(best and best.seconds, progress.left_s).status != "feasible"
         if best is None:
             assert known_s == float("inf") or not proven, "a plan is known"
-            return Found(None, proven)
+            return BestOfSpace(None, proven)
         check_runs(best.plan, self.job, self.cluster, self.framework)
         evaluation = self.evaluated(best.plan)
         assert evaluation.peak_bytes <= setting.capacity_bytes, "the tables say that it fits"
         assert abs(evaluation.step_time_s / best.seconds - 1) < TOLERANCE, "the tables and the model agree"
-        return Found(evaluation, proven)
+        return BestOfSpace(evaluation, proven)
 
 
 class NarrowSearch(BestFirst):

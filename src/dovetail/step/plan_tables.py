@@ -17,7 +17,6 @@ from dovetail.layout.strategy import Strategy
 from dovetail.plans.arrange import arrange, stage_hops
 from dovetail.plans.overlaps import expert_overlap_allowed, gradient_overlap, pipeline_allows, recompute_allows
 from dovetail.plans.pipeline_schedule import DUAL_PIPE
-from dovetail.plans.plan import Plan
 from dovetail.plans.plan_batch import PlanBatch
 from dovetail.plans.rules import broken
 from dovetail.plans.runs import rules_of
@@ -38,7 +37,7 @@ from dovetail.step.memory import class_kinds
 from dovetail.step.offload import host_state_bytes, single_rates, update_rates
 from dovetail.step.partition_table import PartitionTable
 from dovetail.step.plan_columns import FrameworkColumns, LayerColumns, ProfileColumns, StateColumns
-from dovetail.step.state_tables import StateSharding, StateTable
+from dovetail.step.state_tables import StateTable
 from dovetail.step.times import handover_seconds, is_routed, tied_time
 
 #: Stage degrees by number, micro-batch size, and whether tokens to experts overlap.
@@ -380,31 +379,4 @@ def _facts(setting: Setting, degrees: Sequence[StageDegrees]) -> FrameworkColumn
         host_bytes=setting.cluster.chip.host.chip_bytes(setting.cluster.chips),
         context_bytes=setting.alone.context_bytes,
         allocator=setting.alone.allocator_overhead,
-    )
-
-
-def plan_of(
-    degrees: StageDegrees,
-    skeletons: PlanSkeletons,
-    row: int,
-    policy: RecomputePolicy,
-    state: StateSharding,
-    layers: tuple[int, ...],
-) -> Plan:
-    """The plan that rows of the tables describe."""
-    choice, share = policy
-    return replace(
-        degrees.plan,
-        data_parallel=int(skeletons.replicas[row]),
-        pipeline_parallel=int(skeletons.stages[row]),
-        virtual_stages=int(skeletons.chunks[row]),
-        zero_stage=state.zero_stage,
-        zero_group=state.zero_group,
-        micro_batch=int(skeletons.micro_batch[row]),
-        num_microbatches=int(skeletons.microbatches[row]),
-        pipeline_schedule=NAMES[int(skeletons.schedule[row])],
-        recompute=choice,
-        recompute_share=share,
-        layers_per_stage=layers,
-        axis_order=AXIS_ORDERS[int(skeletons.inside[row])],
     )
