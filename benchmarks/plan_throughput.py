@@ -33,8 +33,9 @@ from dovetail.plans.space import Space
 from dovetail.plans.stage_degrees import stage_degrees
 from dovetail.step.evaluate import evaluate
 from dovetail.step.layer_tables import Setting, recompute_policies
-from dovetail.step.plan_tables import Tables, plan_of
+from dovetail.step.plan_tables import Tables
 from dovetail.step.state_tables import StateSharding
+from dovetail.step.tabled_plan import plan_of
 
 #: Plans that are evaluated one by one for the comparison.
 SCALAR = 1000

@@ -17,8 +17,9 @@ from dovetail.plans.skeletons import AXIS_ORDERS, NAMES, plan_skeletons, shardin
 from dovetail.plans.space import Space
 from dovetail.plans.stage_degrees import stage_degrees
 from dovetail.step.layer_tables import Setting, recompute_policies
-from dovetail.step.plan_tables import Tables, plan_of
+from dovetail.step.plan_tables import Tables
 from dovetail.step.state_tables import StateSharding
+from dovetail.step.tabled_plan import plan_of
 
 #: Model, chips, sequences a step, tokens of a sequence, framework and chip.
 QUESTIONS = (

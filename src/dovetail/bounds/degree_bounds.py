@@ -38,7 +38,7 @@ class DegreeBounds:
         min_replicas = np.array([row.min_replicas for row in degrees], np.int64)[:, None]
         chips = setting.cluster.chips
         self._replicas = np.maximum(chips // (replica_chips * stages), 1)
-        fits = (chips % (replica_chips * stages) == 0) & (self._replicas % min_replicas == 0)
+        fits = (chips % (replica_chips * stages) == 0) & (self._replicas % min_replicas == 0) & tables.kept[:, None]
         self._skeletons: dict[tuple[int, int, bool], PlanSkeletons] = {}
         self.exists = fits.copy()
         for row, position in np.argwhere(fits).tolist():

@@ -6,6 +6,7 @@ from dovetail.explanation.bottleneck import bottleneck, doubts, spans
 from dovetail.explanation.explanation import Explanation, StageBytes
 from dovetail.explanation.interval import prediction_interval
 from dovetail.explanation.marginal import marginals, stays_best
+from dovetail.explanation.neighbourhood import Neighbourhood
 from dovetail.explanation.neighbours import neighbours
 from dovetail.explanation.smallest_fix import MEMORY, Fixes, smallest_fixes
 from dovetail.search.answer import Answer
@@ -42,9 +43,10 @@ def explain(answer: Answer, *, time_limit_s: float | None = None) -> Explanation
             fixes.unknown,
         )  # fmt: skip
     best = answer.best
-    others, values = neighbours(answer, time_limit_s), marginals(answer, time_limit_s)
+    around = Neighbourhood(answer, time_limit_s)
+    others, values = neighbours(around), marginals(around)
     rivals = [*(a.plan for a in answer.alternatives), *(n.plan for n in others), *(m.plan for m in values)]
-    ranges = stays_best(answer, [plan for plan in rivals if plan is not None], time_limit_s)
+    ranges = stays_best(around, [plan for plan in rivals if plan is not None])
     parts = {name: seconds for name, seconds in best.breakdown.items() if seconds}
     return Explanation(
         *names,

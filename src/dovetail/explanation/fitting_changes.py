@@ -123,7 +123,7 @@ class _ChangedPlans:
         for limit in limits:
             where = task.job, task.cluster, task.framework
             setting = Setting.of(*where, memory_limit_bytes=limit, offload=plan.offload)
-            solved = partition_setting(setting, plan, by_block=False)
+            solved = partition_setting(setting, plan, {}, by_block=False)
             if solved is not None:
                 values = {"layers_per_stage": solved.evaluation.plan.layers_per_stage}
                 yield (_change("layers_per_stage", values),), values

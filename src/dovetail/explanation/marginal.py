@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+
+import numpy as np
 
 from dovetail.arrays import TOLERANCE
-from dovetail.explanation.changed_hardware import CAPACITY, Knob, knobs, with_a_node, with_memory
-from dovetail.explanation.neighbours import neighbourhood
+from dovetail.explanation.changed_hardware import CAPACITY, Knob, knobs, with_a_node
+from dovetail.explanation.neighbourhood import Neighbourhood
 from dovetail.hardware import Cluster
 from dovetail.plans.plan import Plan
-from dovetail.plans.space import Space
 from dovetail.search.answer import Answer
 from dovetail.search.plan import plan as search
+from dovetail.search.plan_rows import PlanRows, has_row
+from dovetail.search.related_searches import RelatedSearches
+from dovetail.step.capacity import memory_limit
 from dovetail.step.evaluate import evaluate
+from dovetail.step.layer_tables import Setting
 
 #: How much more there is of a thing whose value is asked for.
 MORE = 1.1
@@ -58,68 +62,86 @@ class StaysBest:
     """below `low` the plan no longer fits"""
 
 
-def marginals(answer: Answer, time_limit_s: float | None = None) -> tuple[Marginal, ...]:
+def marginals(around: Neighbourhood) -> tuple[Marginal, ...]:
     """A tenth more of everything there is, and one more node with the same global batch."""
-    around, best = neighbourhood(answer), answer.plan
-    values: list[Marginal] = []
-    for knob in knobs(answer.cluster):
-        changed = knob.turned(answer.cluster, MORE)
-        same = evaluate(best, answer.job, changed, answer.framework, energy=False).step_time_s
-        values.append(_marginal(answer, knob.name, "+10 %", changed, around, same, time_limit_s))
+    answer = around.answer
+    values = [_marginal(around, knob) for knob in knobs(answer.cluster)]
     larger = with_a_node(answer.cluster)
-    if larger is None:
-        return tuple(values)
-    more = larger.chips - answer.cluster.chips
-    # other degrees divide the new number of chips: all of them are free
-    values.append(_marginal(answer, "nodes", f"+{more} chips", larger, answer.space, None, time_limit_s))
-    return tuple(values)
+    return tuple(values) if larger is None else (*values, _with_more_chips(around, larger))
 
 
-def _marginal(
-    answer: Answer,
-    what: str,
-    change: str,
-    changed: Cluster,
-    space: Space,
-    same_s: float | None,
-    time_limit_s: float | None,
-) -> Marginal:
+def _marginal(around: Neighbourhood, knob: Knob) -> Marginal:
+    answer = around.answer
+    searches, limit = _turned(around, knob, MORE)
+    searches.learn([answer.plan], limit)
+    same_s = searches.evaluated(answer.plan).step_time_s
+    found = searches.best(around.space, around.time_limit_s, limit)
+    plan, seconds = answer.plan, same_s
+    # a search that ran out of time may not even have reached the plan we have
+    if found.evaluation is not None and found.evaluation.step_time_s <= same_s:
+        plan, seconds = found.evaluation.plan, found.evaluation.step_time_s
     best_s = answer.step_time_s
-    limit = answer.limit_on(changed)
-    other = search(
-        answer.job, changed, answer.framework, space=space, time_limit_s=time_limit_s, memory_limit_bytes=limit
-    )
-    seconds = None if other.evaluation is None else other.step_time_s
-    plan = None if other.evaluation is None else other.plan
-    if same_s is not None and (seconds is None or same_s < seconds):
-        # a search that ran out of time may not even have reached the plan we have
-        seconds, plan = same_s, answer.plan
     return Marginal(
-        what=what,
-        change=change,
+        what=knob.name,
+        change="+10 %",
         same_plan_s=same_s,
-        same_plan_gain=None if same_s is None else best_s / same_s - 1,
+        same_plan_gain=best_s / same_s - 1,
         plan=plan,
         step_time_s=seconds,
-        gain=None if seconds is None else best_s / seconds - 1,
+        gain=best_s / seconds - 1,
+        proven=found.proven,
+    )
+
+
+def _turned(around: Neighbourhood, knob: Knob, factor: float) -> tuple[RelatedSearches, float | None]:
+    """Searches with so many times as much of one thing, and the limit in bytes they are asked with."""
+    answer = around.answer
+    changed = knob.turned(answer.cluster, factor)
+    limit = answer.limit_on(changed)
+    if knob.name == CAPACITY and answer.cluster.chip.hbm_bytes:
+        # seconds do not depend on it
+        return around.searches, memory_limit(changed.chip, answer.framework, limit)
+    return RelatedSearches(answer.job, changed, answer.framework, around.space), limit
+
+
+def _with_more_chips(around: Neighbourhood, larger: Cluster) -> Marginal:
+    """Other degrees divide the new number of chips: all of them are free."""
+    answer, best_s = around.answer, around.answer.step_time_s
+    other = search(
+        answer.job,
+        larger,
+        answer.framework,
+        space=answer.space,
+        time_limit_s=around.time_limit_s,
+        memory_limit_bytes=answer.limit_on(larger),
+    )
+    found = other.evaluation
+    return Marginal(
+        what="nodes",
+        change=f"+{larger.chips - answer.cluster.chips} chips",
+        same_plan_s=None,
+        same_plan_gain=None,
+        plan=None if found is None else found.plan,
+        step_time_s=None if found is None else found.step_time_s,
+        gain=None if found is None else best_s / found.step_time_s - 1,
         proven=other.certificate.status != "feasible",
     )
 
 
-def stays_best(answer: Answer, rivals: Iterable[Plan], time_limit_s: float | None = None) -> tuple[StaysBest, ...]:
+def stays_best(around: Neighbourhood, rivals: Iterable[Plan]) -> tuple[StaysBest, ...]:
     """For every knob the factors, from a half to double, over which the plan beats all rivals that were tried.
 
     A plan that was not tried may be faster inside the range. A rival is taken to be faster from one factor on.
     """
-    job, framework, best = answer.job, answer.framework, answer.plan
-    roomy = with_memory(answer.cluster, MOST)
-    space, limit = neighbourhood(answer), answer.limit_on(roomy)
-    around = search(job, roomy, framework, space=space, time_limit_s=time_limit_s, memory_limit_bytes=limit)
+    answer, best = around.answer, around.answer.plan
+    capacity = next(knob for knob in knobs(answer.cluster) if knob.name == CAPACITY)
+    roomy, limit = _turned(around, capacity, MOST)
     # what needs more memory than there is comes to be a rival with more memory alone
-    larger = [around.plan] if around.evaluation is not None else []
+    larger = roomy.best(around.space, around.time_limit_s, limit).evaluation
+    tried = [*rivals, *(() if larger is None else (larger.plan,))]
     timed = {
-        plan: evaluate(plan, job, answer.cluster, framework, energy=False)
-        for plan in dict.fromkeys([*rivals, *larger])
+        plan: around.searches.evaluated(plan)
+        for plan in dict.fromkeys(tried)
         if plan != best and plan.chips == answer.cluster.chips
     }
     kept = [plan for plan, each in timed.items() if each.peak_bytes <= answer.limit_bytes]
@@ -132,21 +154,30 @@ def stays_best(answer: Answer, rivals: Iterable[Plan], time_limit_s: float | Non
     ranges = [_memory_range(answer, peaks)]
     for knob in knobs(answer.cluster):
         if knob.name != CAPACITY:
-            seconds = _timed(answer, knob)
+            seconds = _timed(answer, knob, [best, *fitting])
             (low, low_rival), (high, high_rival) = (_reach(seconds, best, fitting, end) for end in (LOWEST, MOST))
             ranges.append(StaysBest(knob.name, low, high, low_rival, high_rival, low_unfit=False))
     return tuple(ranges)
 
 
-def _timed(answer: Answer, knob: Knob) -> Timed:
-    """Seconds of a plan with so many times as much of one thing, each computed once."""
+def _timed(answer: Answer, knob: Knob, plans: Sequence[Plan]) -> Timed:
+    """Seconds of a plan with so many times as much of one thing, each computed once; at the ends all together."""
+    known: dict[tuple[Plan, float], float] = {}
+    together = [plan for plan in plans if has_row(plan, answer.cluster)]
+    for end in (LOWEST, MOST) if together else ():
+        changed = knob.turned(answer.cluster, end)
+        setting = Setting.of(answer.job, changed, answer.framework, offload=answer.plan.offload)
+        seconds = PlanRows(together, setting).seconds(np.arange(len(together)))
+        known |= {(plan, end): each for plan, each in zip(together, seconds.tolist(), strict=True)}
 
-    @cache
-    def seconds(plan: Plan, factor: float) -> float:
-        changed = knob.turned(answer.cluster, factor)
-        return evaluate(plan, answer.job, changed, answer.framework, energy=False).step_time_s
+    def timed(plan: Plan, factor: float) -> float:
+        if (plan, factor) not in known:
+            changed = knob.turned(answer.cluster, factor)
+            evaluation = evaluate(plan, answer.job, changed, answer.framework, energy=False)
+            known[plan, factor] = evaluation.step_time_s
+        return known[plan, factor]
 
-    return seconds
+    return timed
 
 
 def _memory_range(answer: Answer, peaks: dict[Plan, float]) -> StaysBest:

@@ -36,6 +36,7 @@ from dovetail.step.evaluate import (
 from dovetail.step.evaluation import Evaluation
 from dovetail.step.facts import plan_facts
 from dovetail.step.formulas import (
+    between_seconds,
     exposed_at_least,
     optimizer_seconds,
     optimizer_step_bytes,
@@ -90,18 +91,21 @@ def partition_profiled(
     limit_bytes: float,
     *,
     by_block: bool = True,
+    below_s: float = float("inf"),
     poll: Callable[[], None] = lambda: None,
 ) -> PartitionedPlan | None:
     """The same where the layers are profiled already; without `by_block` all blocks recompute what the plan says.
 
-    A chip's part of the plan takes at most `limit_bytes`.
+    A chip's part of the plan takes at most `limit_bytes`; None also where no partition may take less than `below_s`.
 
     Two chains are solved where they differ: one that never takes more, in time or memory, than an evaluation would
     say, for the bound, and one that never takes less memory, for the answer. `poll` is called from time to time; what
     it raises ends the search.
     """
     builder = ChainBuilder(plan, profiled, limit_bytes, by_block=by_block)
-    relaxed = partition_layers(builder.chain(relaxed=True), poll)
+    added = profiled.facts.overheads
+    between = between_seconds(float(added.microbatch_s), float(added.step_s), plan.num_microbatches)
+    relaxed = partition_layers(builder.chain(relaxed=True), poll, below_s=below_s - between)
     if relaxed.placement is None:
         return None
     solutions = [relaxed] if builder.agrees else [partition_layers(builder.chain(relaxed=False), poll), relaxed]

@@ -42,8 +42,11 @@ class PlainPartitions(PartitionSearch):
     first, stage by stage from the first, until no bound is below the best step time.
     """
 
-    def __init__(self, chain: LayerChain, poll: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, chain: LayerChain, poll: Callable[[], None] = lambda: None, *, below_s: float = float("inf")
+    ) -> None:
         super().__init__(chain, poll)
+        self.seconds = below_s
         self._stages, self._layers = chain.pipeline.num_stages, len(chain.order)
         self._sums = running_sums(
             [

@@ -45,7 +45,7 @@ def stage_degrees(job: Job, cluster: Cluster, framework: Framework, space: Space
     shards_of: dict[Strategy, tuple[DimShard, ...]] = {}
     suitable: list[StageDegrees] = []
     rules = rules_of(framework)
-    for plan in _degrees(graph, cluster.chips, space):
+    for plan in degree_plans(graph, cluster.chips, space):
         if (
             cluster.chips % plan.chips
             or not nests(plan, plan.data_parallel, 1)
@@ -64,7 +64,7 @@ def stage_degrees(job: Job, cluster: Cluster, framework: Framework, space: Space
     return suitable
 
 
-def _degrees(graph: ModelGraph, chips: int, space: Space) -> Iterator[Plan]:
+def degree_plans(graph: ModelGraph, chips: int, space: Space) -> Iterator[Plan]:
     """Plans of one stage with only the replicas their experts need.
 
     They carry the fields that no step of the search knows by name, each value of them with all the rest.

@@ -7,12 +7,13 @@ import numpy as np
 from dovetail.arrays import TOLERANCE, Bools, Floats, Ints
 from dovetail.bounds.batch import Batch, Candidates, Evaluated
 from dovetail.bounds.degree_bounds import DegreeBounds
+from dovetail.partition.partition_plan import PartitionedPlan
 from dovetail.plans.partitions import is_free
 from dovetail.plans.plan import Plan
 from dovetail.plans.skeletons import NAMES, PlanSkeletons, plan_skeletons
 from dovetail.plans.space import Space
 from dovetail.search.enumeration import Enumeration
-from dovetail.search.partition_setting import partition_setting
+from dovetail.search.partition_setting import Profiled, partition_setting
 from dovetail.search.progress import NOTHING, OpenPlans, Progress, Reporter, simplicity
 from dovetail.search.time_limit import OutOfTimeError, TimeLimit
 from dovetail.step.layer_tables import Setting
@@ -47,6 +48,7 @@ class BestFirst(Enumeration):
         super().__init__(setting, space, self._check_time)
         #: plans that another partition may improve: bound, plan, and whether it was evaluated with a listed partition
         self._open: list[tuple[float, Plan, bool]] = []
+        self._profiled: Profiled = {}
 
     def run(self) -> Progress:
         """Opens stage degrees and stages in the order of their bounds; what is left when time runs out stays open."""
@@ -79,6 +81,7 @@ class BestFirst(Enumeration):
         left.pairs = OpenPlans(pairs.seconds[pairs.exists], plans[pairs.exists])
         self._find_first(pairs)
         pairs.refine(self.progress.limit_s)
+        self.time_limit.start()
         self.progress.counts.infeasible += int(plans[~np.isfinite(pairs.seconds)].sum())
         bounds, plans = pairs.seconds.ravel(), plans.ravel()
         order = np.argsort(bounds, kind="stable")
@@ -319,6 +322,11 @@ class BestFirst(Enumeration):
             return schedule != "dualpipe" and (stages == 1 or self.space.partition == "any")
         return is_free(schedule, self.space.partition, stages)
 
+    def _partitioned(self, plan: Plan) -> PartitionedPlan | None:
+        """The plan with its best partition, and the best policies of blocks that choose; None where none fits."""
+        known, by_block = self._profiled, self.by_block
+        return partition_setting(self.setting, plan, known, by_block=by_block, poll=self._check_time)
+
     def _refine(self) -> None:
         """Solves the partition, and the policies of blocks, of whatever may still be better."""
         counts = self.progress.counts
@@ -328,7 +336,7 @@ class BestFirst(Enumeration):
             if bound >= self.progress.limit_s:
                 break
             self._check_time()
-            placed = partition_setting(self.setting, plan, by_block=self.by_block, poll=self._check_time)
+            placed = self._partitioned(plan)
             self._open.pop()
             if placed is None:
                 counts.infeasible += not evaluated

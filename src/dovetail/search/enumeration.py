@@ -15,8 +15,9 @@ from dovetail.plans.skeletons import AXIS_ORDERS, NAMES, PlanSkeletons, sharding
 from dovetail.plans.space import BY_BLOCK, Space
 from dovetail.plans.stage_degrees import stage_degrees
 from dovetail.step.layer_tables import Setting, recompute_policies
-from dovetail.step.plan_tables import Tables, numbers, plan_of
+from dovetail.step.plan_tables import Tables, numbers
 from dovetail.step.state_tables import StateSharding
+from dovetail.step.tabled_plan import plan_of
 
 
 class Enumeration:

@@ -29,8 +29,9 @@ from dovetail.plans.stage_degrees import StageDegrees, stage_degrees
 from dovetail.step.evaluate import evaluate
 from dovetail.step.evaluation import Evaluation
 from dovetail.step.layer_tables import RecomputePolicy, Setting
-from dovetail.step.plan_tables import Tables, numbers, plan_of
+from dovetail.step.plan_tables import Tables, numbers
 from dovetail.step.state_tables import StateSharding
+from dovetail.step.tabled_plan import plan_of
 
 #: Recompute policies that are asked about, where a framework has them.
 POLICIES = ("none", "selective", "full")

@@ -51,11 +51,12 @@ def covers(plan: Plan, job: Job, cluster: Cluster, framework: Framework, space: 
     if plan.chips != cluster.chips:
         return Coverage(f"{plan.chips} of {cluster.chips} chips are used", plan, partition_tried=False)
     same = canonical(plan, job, cluster, framework)
-    reason = next(_missing(same, whole, cluster), None)
+    reason = next(missing(same, whole, cluster), None)
     return Coverage(reason, same if reason is None else plan, _partition_tried(same, whole, framework))
 
 
-def _missing(plan: Plan, space: Space, cluster: Cluster) -> Iterator[str]:
+def missing(plan: Plan, space: Space, cluster: Cluster) -> Iterator[str]:
+    """Why a resolved space does not have a plan that the framework runs."""
     for name, each in listed().items():
         if each.about.searched == "partition" or (name.startswith("recompute") and BY_BLOCK in space.recompute):
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import cast
 
@@ -15,7 +16,6 @@ from dovetail.layout.strategy import Strategy
 from dovetail.plans.arrange import arrange, stage_hops
 from dovetail.plans.overlaps import expert_overlap_allowed, gradient_overlap, pipeline_allows, recompute_allows
 from dovetail.plans.pipeline_schedule import DUAL_PIPE
-from dovetail.plans.plan import Plan
 from dovetail.plans.plan_batch import PlanBatch
 from dovetail.plans.rules import broken
 from dovetail.plans.runs import rules_of
@@ -35,7 +35,7 @@ from dovetail.step.memory import class_kinds
 from dovetail.step.offload import host_state_bytes, single_rates, update_rates
 from dovetail.step.partition_table import PartitionTable
 from dovetail.step.plan_columns import FrameworkColumns, LayerColumns, ProfileColumns, StateColumns
-from dovetail.step.state_tables import StateSharding, StateTable
+from dovetail.step.state_tables import StateTable
 from dovetail.step.times import handover_seconds, is_routed, tied_time
 
 #: Stage degrees by number, micro-batch size, and whether tokens to experts overlap.
@@ -83,6 +83,9 @@ class Tables:
         ).reshape(-1, 2)
         #: whether plans may recompute this with the options they say
         self._policies_run = self._recompute_runs()
+        #: which stage degrees there are plans of: all, but in tables that are narrowed
+        self.kept = np.ones(len(degrees), np.bool_)
+        self._asymptotic: dict[tuple[int, ...], tuple[Floats, Floats, Floats]] = {}
         self._tables: list[LayerTable] = []
         self._choices: dict[int, tuple[LayerColumns, Bools]] = {}
         self._profile_rows: dict[ProfileKey, int] = {}
@@ -91,12 +94,24 @@ class Tables:
         self._columns: list[ProfileColumns] = []
         self._fastest: list[LayerColumns] = []
 
+    def narrowed(self, setting: Setting, kept: Bools, policies: Bools, poll: Callable[[], None]) -> Tables:
+        """The same tables for plans of some stage degrees and policies, within other bytes of a chip.
+
+        Rows that are made for one are there for all; of those in use at a time, the last one is polled.
+        """
+        narrow = copy(self)
+        narrow.setting, narrow.poll, narrow.states.poll = setting, poll, poll
+        narrow.kept, narrow._policies_run = self.kept & kept, self._policies_run & policies
+        return narrow
+
     def asymptotic(self, members: Sequence[int]) -> tuple[Floats, Floats, Floats]:
         """Of stage degrees along the same axes: forward and backward seconds per sequence, and untied parameters.
 
         They are of asymptotic micro-batches: none takes less per sequence, since launches, latencies and unfilled tiles
         only add to it.
         """
+        if (known := self._asymptotic.get(tuple(members))) is not None:
+            return known
         self.poll()
         setting = self.setting
         if setting.chip.sharing == "scheduled":
@@ -108,7 +123,9 @@ class Tables:
         times = table.fastest()
         backward_s = times.input_gradient_s + times.weight_gradient_s
         untied = table.column("parameters") - table.tied(self.states.tied_weights, "parameters").sum(axis=2)
-        return times.forward_s / ASYMPTOTIC_SEQUENCES, backward_s / ASYMPTOTIC_SEQUENCES, untied
+        per_sequence = times.forward_s / ASYMPTOTIC_SEQUENCES, backward_s / ASYMPTOTIC_SEQUENCES
+        self._asymptotic[tuple(members)] = *per_sequence, untied
+        return *per_sequence, untied
 
     def profiles(self, skeletons: PlanSkeletons) -> Ints:
         """The profiles of skeletons; new ones are made together where they are along the same axes."""
@@ -368,31 +385,4 @@ def _facts(setting: Setting, degrees: Sequence[StageDegrees]) -> FrameworkColumn
         host_bytes=setting.cluster.chip.host.chip_bytes(setting.cluster.chips),
         context_bytes=setting.alone.context_bytes,
         allocator=setting.alone.allocator_overhead,
-    )
-
-
-def plan_of(
-    degrees: StageDegrees,
-    skeletons: PlanSkeletons,
-    row: int,
-    policy: RecomputePolicy,
-    state: StateSharding,
-    layers: tuple[int, ...],
-) -> Plan:
-    """The plan that rows of the tables describe."""
-    choice, share = policy
-    return replace(
-        degrees.plan,
-        data_parallel=int(skeletons.replicas[row]),
-        pipeline_parallel=int(skeletons.stages[row]),
-        virtual_stages=int(skeletons.chunks[row]),
-        zero_stage=state.zero_stage,
-        zero_group=state.zero_group,
-        micro_batch=int(skeletons.micro_batch[row]),
-        num_microbatches=int(skeletons.microbatches[row]),
-        pipeline_schedule=NAMES[int(skeletons.schedule[row])],
-        recompute=choice,
-        recompute_share=share,
-        layers_per_stage=layers,
-        axis_order=AXIS_ORDERS[int(skeletons.inside[row])],
     )

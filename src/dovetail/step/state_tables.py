@@ -73,7 +73,8 @@ class StateTable:
         self, setting: Setting, degrees: Sequence[StageDegrees], poll: Callable[[], None] = lambda: None
     ) -> None:
         self.setting = setting
-        self._poll = poll
+        #: called from time to time while rows are made
+        self.poll = poll
         self.degrees = degrees
         graph = setting.graph
         #: weights that several classes share
@@ -111,7 +112,7 @@ class StateTable:
             base = replace(self.degrees[key.degrees].arranged.strategy, context="all_gather")
             groups.setdefault((arranged.strategy, base, key.stages > 1), []).append((key, arranged))
         for members in groups.values():
-            self._poll()
+            self.poll()
             self._add([key for key, _ in members], [arranged for _, arranged in members])
         for plan, alike in new.items():
             self._rows |= dict.fromkeys(alike, self._rows_of_plans[plan])

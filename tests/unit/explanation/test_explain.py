@@ -10,7 +10,7 @@ import pytest
 from dovetail import hardware, models
 from dovetail.explanation.changed_hardware import CAPACITY, FLOPS, knobs, with_a_node, with_chips, with_memory
 from dovetail.explanation.explain import explain
-from dovetail.explanation.neighbours import neighbourhood
+from dovetail.explanation.neighbourhood import Neighbourhood
 from dovetail.models import Job
 from dovetail.search import Space, plan
 from dovetail.step.capacity import memory_limit
@@ -68,7 +68,7 @@ def test_neighbours_are_in_the_space_of_the_answer(answer, found):
     for other in (other for other in found.neighbours if other.plan is not None):
         assert other.plan.tensor_parallel in answer.space.tensor_parallel
         assert other.plan.pipeline_parallel in answer.space.pipeline_parallel
-    around = neighbourhood(answer)
+    around = Neighbourhood(answer).space
     assert answer.plan.tensor_parallel in around.tensor_parallel
     assert set(around.tensor_parallel or ()) <= set(answer.space.tensor_parallel)
 

@@ -11,6 +11,7 @@ from dovetail import hardware, models
 from dovetail.explanation.changed_hardware import with_chips, with_memory
 from dovetail.explanation.explain import explain
 from dovetail.explanation.marginal import marginals
+from dovetail.explanation.neighbourhood import Neighbourhood
 from dovetail.explanation.smallest_fix import smallest_fixes
 from dovetail.models import Job
 from dovetail.search import Space, plan
@@ -82,5 +83,5 @@ def test_a_node_more_is_worth_nothing_to_degrees_that_do_not_divide_it():
     job = Job(models.load("llama-3.1-8b"), 8192, 8)
     fixed = replace(SPACE, pipeline_parallel=(3,), tensor_parallel=(8,), context_parallel=(1,), virtual_stages=(1,))
     answer = plan(job, hardware.cluster("h100-sxm", 24), "megatron", space=fixed)
-    nodes = marginals(answer)[-1]
+    nodes = marginals(Neighbourhood(answer))[-1]
     assert (nodes.what, nodes.plan, nodes.gain, nodes.proven) == ("nodes", None, None, True)

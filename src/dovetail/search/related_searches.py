@@ -1,0 +1,136 @@
+"""Questions around an answer: the best plans of narrower spaces and other limits of memory, with one set of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dovetail.arrays import TOLERANCE
+from dovetail.bounds.degree_bounds import DegreeBounds
+from dovetail.frameworks import Framework
+from dovetail.hardware import Cluster
+from dovetail.models import Job
+from dovetail.partition.partition_plan import PartitionedPlan
+from dovetail.plans.plan import Plan
+from dovetail.plans.runs import check_runs
+from dovetail.plans.space import Space
+from dovetail.plans.stage_degrees import degree_plans
+from dovetail.search.best_first import BestFirst
+from dovetail.search.certificate import proof
+from dovetail.search.membership import missing
+from dovetail.search.partition_setting import partition_setting
+from dovetail.search.progress import Progress
+from dovetail.search.time_limit import TimeLimit
+from dovetail.step.capacity import memory_limit
+from dovetail.step.evaluate import evaluate
+from dovetail.step.evaluation import Evaluation
+from dovetail.step.layer_tables import Setting, recompute_policies
+
+#: Plans that take as long as a known one are found again, whatever rounding does.
+KNOWN = 1 + 4 * TOLERANCE
+
+
+@dataclass(frozen=True, slots=True)
+class BestOfSpace:
+    """The best plan of a narrower space."""
+
+    #: None: none fits, or none was found in time
+    evaluation: Evaluation | None
+    #: none is faster
+    proven: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownPlan:
+    """A plan that fits within some bytes of a chip, and what it takes."""
+
+    plan: Plan
+    seconds: float
+    limit_bytes: float
+
+
+class RelatedSearches:
+    """Searches of a job on a cluster in spaces within one that is resolved; each begins with what others found."""
+
+    def __init__(self, job: Job, cluster: Cluster, framework: Framework, space: Space) -> None:
+        self.job = job
+        self.cluster = cluster
+        self.framework = framework
+        self._wide = BestFirst(Setting.of_space(job, cluster, framework, space), space)
+        self._known: list[_KnownPlan] = []
+        self._evaluations: dict[Plan, Evaluation] = {}
+
+    def evaluated(self, plan: Plan) -> Evaluation:
+        """What a plan takes."""
+        if plan not in self._evaluations:
+            self._evaluations[plan] = evaluate(plan, self.job, self.cluster, self.framework, energy=False)
+        return self._evaluations[plan]
+
+    def learn(self, plans: Iterable[Plan], limit_bytes: float | None = None) -> None:
+        """Plans that are known to fit: nothing slower is looked for where a space has them."""
+        limit = memory_limit(self.cluster.chip, self.framework, limit_bytes)
+        for plan in plans:
+            evaluation = self.evaluated(plan)
+            if evaluation.peak_bytes <= limit:
+                self._known.append(_KnownPlan(plan, evaluation.step_time_s, evaluation.peak_bytes))
+
+    def _known_seconds(self, space: Space, capacity_bytes: float) -> float:
+        """What the fastest known plan of a space takes that fits; infinite where none is known."""
+        fitting = (each for each in self._known if each.limit_bytes <= capacity_bytes)
+        within = (each for each in fitting if next(missing(each.plan, space, self.cluster), None) is None)
+        return min((each.seconds for each in within), default=float("inf"))
+
+    def best(self, space: Space, time_limit_s: float | None = None, limit_bytes: float | None = None) -> BestOfSpace:
+        """The best plan of a narrower space, with `memory_limit` as the limit or so many bytes of a chip."""
+        setting = replace(self._wide.setting, memory_limit_bytes=limit_bytes)
+        known_s = self._known_seconds(space, setting.capacity_bytes)
+        progress = NarrowSearch(self._wide, setting, space, TimeLimit(time_limit_s), known_s * KNOWN).run()
+        self._known += [
+            _KnownPlan(each.plan, each.seconds, setting.capacity_bytes) for each in progress.by_degrees.values()
+        ]
+        best = progress.best
+        proven = proof(best and best.seconds, progress.left_s).status != "feasible"
+        if best is None:
+            assert known_s == float("inf") or not proven, "a plan is known"
+            return BestOfSpace(None, proven)
+        check_runs(best.plan, self.job, self.cluster, self.framework)
+        evaluation = self.evaluated(best.plan)
+        assert evaluation.peak_bytes <= setting.capacity_bytes, "the tables say that it fits"
+        assert abs(evaluation.step_time_s / best.seconds - 1) < TOLERANCE, "the tables and the model agree"
+        return BestOfSpace(evaluation, proven)
+
+
+class NarrowSearch(BestFirst):
+    """The search of a space within that of another search, with its tables, for plans below some seconds."""
+
+    def __init__(self, wide: BestFirst, setting: Setting, space: Space, time_limit: TimeLimit, below_s: float) -> None:
+        self.__dict__.update(wide.__dict__)
+        self.setting = setting
+        self.space = space
+        self.time_limit = time_limit
+        self.progress = Progress(below_s=below_s)
+        within = set(degree_plans(setting.graph, setting.cluster.chips, space))
+        kept = np.array([each.plan in within for each in self.degrees], np.bool_)
+        offered = set(recompute_policies(space))
+        policies = np.array([policy in offered for policy in self.tables.policies], np.bool_)
+        self.tables = wide.tables.narrowed(setting, kept, policies, self._check_time)
+        self._shardings = {}
+        self._open = []
+
+    def _partitioned(self, plan: Plan) -> PartitionedPlan | None:
+        """None also where no partition may be below the best plan: nobody counts what fits."""
+        return partition_setting(
+            self.setting,
+            plan,
+            self._profiled,
+            by_block=self.by_block,
+            below_s=self.progress.limit_s,
+            poll=self._check_time,
+        )
+
+    def _find_first(self, pairs: DegreeBounds) -> None:
+        """Nothing where a plan is known."""
+        if self.progress.below_s == float("inf"):
+            super()._find_first(pairs)
