@@ -247,7 +247,7 @@ class LayerTable:
         hidden = replace(shaped_overlaps(overlaps, _A_CLASS), offload_s_per_byte=0.0)
         return timed(self.work, recomputed(self.recompute("none")), hidden, self.setting.alone.overheads.host_s)
 
-    def least(self) -> LayerColumns:
+    def lower_bound(self) -> LayerColumns:
         """Seconds of blocks that recompute nothing, bytes of blocks that save only their input."""
         none, full = self.fastest(), recomputed(self.recompute("full"))
         return LayerColumns(*none[:3], *(np.minimum(*pair) for pair in zip(full.bytes(), none[3:], strict=True)))

@@ -147,7 +147,7 @@ class Tables:
                 self._place.append((len(self._tables), row))
             self._tables.append(table)
             self._columns.append(self._profile_columns(table))
-            self._fastest.append(table.least())
+            self._fastest.append(table.lower_bound())
         return np.array([self._profile_rows[key] for key in keys], np.int64)
 
     def profile_keys(self, skeletons: PlanSkeletons) -> list[ProfileKey]:
