@@ -110,11 +110,11 @@ def test_the_period_says_what_the_work_order_says(p, m, v, group):
         place = row - places if backward else row
         before = place + 1 if backward else place - 1
         if takes >= 0:
-            assert sent.pop((takes, taken)) == (microbatch, backward, before)
+            assert sent.pop((takes, taken)) == (int(microbatch), backward, before)
         else:
             assert before in (-1, places)
         if sends >= 0:
-            sent[sends, number] = (microbatch, backward, place)
+            sent[sends, number] = (int(microbatch), backward, place)
     assert not sent
     assert (position == expected.starts[1:]).all()
 

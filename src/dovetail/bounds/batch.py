@@ -84,7 +84,7 @@ class Batch:
     def _layers(self) -> LayerColumns:
         """Layer rows of the skeletons' profiles under every policy, then those of sharded states."""
         if self._menu is None:
-            self._menu = self.tables.layer_rows(self._unique, self.offered.any(axis=0))
+            self._menu = self.tables.layer_rows(self._unique, np.asarray(self.offered.any(axis=0)))
         return self._menu
 
     def fastest(self, state_bytes: Floats, limit_s: float) -> Floats:

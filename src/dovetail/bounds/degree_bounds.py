@@ -53,8 +53,7 @@ class DegreeBounds:
 
         Stage degrees along the same axes are profiled together, and none twice.
         """
-        below = (self.seconds < limit_s).any(axis=1)
-        refined = [members for members in self._unrefined if below[members].any()]
+        refined = [members for members in self._unrefined if np.any(self.seconds[members] < limit_s)]
         for members in refined:
             self._unrefined.remove(members)
             *layers, self.parameters[members] = self.tables.asymptotic(members)

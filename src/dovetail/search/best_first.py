@@ -121,7 +121,7 @@ class BestFirst(Enumeration):
         Bounds are refined no further than they have to be. What is looked at here is not counted: it comes up again in
         its place.
         """
-        past_s, reach_s = 0.0, FIRST_REACH * float(pairs.seconds.min())
+        past_s, reach_s = 0.0, FIRST_REACH * float(pairs.seconds.min(initial=np.inf))
         while self.progress.best is None and past_s < self.progress.limit_s:
             pairs.refine(min(reach_s, self.progress.limit_s))
             self.time_limit.start()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import cast
 
 import numpy as np
 
@@ -261,7 +260,7 @@ class LayerTable:
         columns = LayerColumns(*(np.full(shape, np.nan) for _ in LayerColumns._fields))
         allowed = np.array([recompute_allows(self.setting.framework, choice) for choice, _ in policies], np.bool_)
         for permitted in (False, True):
-            numbers = cast("list[int]", np.nonzero(wanted & (allowed == permitted))[0].tolist())
+            numbers = np.nonzero(wanted & (allowed == permitted))[0].tolist()
             for position, name in enumerate(self.setting.classes if numbers else ()):
                 effects: dict[RecomputePolicy, int] = {}
                 rows = [effects.setdefault(self._effect(name, policies[i]), len(effects)) for i in numbers]
