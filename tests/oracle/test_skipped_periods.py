@@ -96,8 +96,8 @@ def test_kernels_of_skipped_periods_are_those_played_in_random_pipelines(schedul
         full, skipped = both(Pipeline(schedule, stages, microbatches, chunks), seed)
         skips += is_skipped(skipped)
         check_same(full, skipped)
-    # stages of GPipe forward at rates of their own
-    assert skips > (0 if schedule is GPIPE else 25)
+    # stages of GPipe forward at rates of their own; some interleaved ones come into step late and are played in full
+    assert skips > {GPIPE: 0, INTERLEAVED: 20}.get(schedule, 25)
 
 
 # -- real plans: messages share links
