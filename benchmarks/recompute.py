@@ -20,9 +20,7 @@ from dovetail.graph import LayerGraph
 from dovetail.profile import LayerProfile, Recompute, Saving, recompute
 from dovetail.profile.frontier import recompute_frontier
 from dovetail.profile.modules import MODULES
-from dovetail.profile.recompute import cost_of
-from dovetail.profile.recompute_space import RecomputeSpace
-from dovetail.profile.saving import PLANNED
+from dovetail.profile.recompute import RecomputeMenu
 
 # the blocks and the integer program the frontier is checked with
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "oracle"))
@@ -51,11 +49,12 @@ MOST_OPERATORS = 16
 
 def every_subset(graph: LayerGraph, profile: LayerProfile) -> float:
     """CPU seconds to evaluate every subset of the operators, one after another."""
-    space = RecomputeSpace(graph, profile)
+    menu = RecomputeMenu(graph, profile)
+    space = menu.space
     before = time.process_time()
     for subset in range(2 ** len(space.operators)):
         names = [name for number, name in enumerate(space.operators) if subset >> number & 1]
-        cost_of(space.choose(names), space, profile, PLANNED)
+        menu.cost_of(space.choose(names))
     return time.process_time() - before
 
 

@@ -21,7 +21,7 @@ from dovetail.partition.layer_chain import LayerChain, LayerPartition, LayerPoli
 from dovetail.partition.partition_layers import partition_layers
 from dovetail.plans.pipeline_schedule import PipelineSchedule
 from dovetail.plans.plan import Plan
-from dovetail.profile import LayerProfile, Recompute, recompute
+from dovetail.profile import LayerProfile, Recompute, RecomputeMenu, recompute
 from dovetail.profile.frontier import recompute_frontier
 from dovetail.step.capacity import memory_limit
 from dovetail.step.evaluate import (
@@ -259,7 +259,8 @@ class ChainBuilder:
         saving = facts.saves(sharded=self.memory.sharded)
         frontier = recompute_frontier(graph, profile, saving.operand_share, _exposed(facts.overlaps))
         choices = [frontier.recomputed(i) for i in range(len(frontier.seconds))]
-        each = [recompute(graph, profile, choice, saving) for choice in choices]
+        menu = RecomputeMenu(graph, profile, saving)
+        each = [menu.cost(choice) for choice in choices]
         groups = {group for recomputed in each for group in recomputed.added_collective_s}
         none = np.zeros(())
         recomputed = Recompute(

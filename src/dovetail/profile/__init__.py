@@ -2,7 +2,7 @@
 
 from dovetail.profile.layer import WEIGHT_GATHER, CollectivePrice, LayerProfile, TiedParameters, profile_layer
 from dovetail.profile.layer_sizes import LayerSizes
-from dovetail.profile.recompute import CHOICES, Recompute, recompute
+from dovetail.profile.recompute import CHOICES, Recompute, RecomputeMenu, recompute
 from dovetail.profile.saving import Saving
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "LayerProfile",
     "LayerSizes",
     "Recompute",
+    "RecomputeMenu",
     "Saving",
     "TiedParameters",
     "profile_layer",

@@ -12,7 +12,7 @@ from dovetail.arrays import Bools, Floats, Ints
 from dovetail.cost.calibration import Efficiencies, calibration
 from dovetail.cost.operators import ChipUnits
 from dovetail.frameworks import Framework
-from dovetail.graph import LayerGraph, ModelGraph
+from dovetail.graph import ModelGraph
 from dovetail.hardware import Chip, Cluster
 from dovetail.layout.strategy import Strategy
 from dovetail.models import Job
@@ -20,7 +20,7 @@ from dovetail.plans.overlaps import OverlapSwitches, Switch, overlaps_of, recomp
 from dovetail.plans.plan import Plan
 from dovetail.plans.space import BY_BLOCK, Choice, Space
 from dovetail.plans.stage_degrees import StageDegrees
-from dovetail.profile import LayerProfile, Recompute, Saving, recompute
+from dovetail.profile import LayerProfile, RecomputeMenu
 from dovetail.profile.modules import MODULES
 from dovetail.step.capacity import memory_limit
 from dovetail.step.evaluate import is_block, units_of
@@ -192,7 +192,7 @@ class LayerTable:
             one_copy_per_node=self._switches[1].dispatcher == "deepep",
         )
         self.num_profiles = len(rows)
-        self._cache: dict[tuple[str, Choice, Saving], Recompute] = {}
+        self._menus: dict[tuple[str, bool], RecomputeMenu] = {}
         self._stacked: dict[tuple[Choice, bool], Floats] = {}
 
     def column(self, field: str) -> Floats:
@@ -224,21 +224,21 @@ class LayerTable:
         """
         key = (choice, sharded)
         if key not in self._stacked:
-            facts, parts = self.setting.alone, list[Recompute]()
-            for name in self.setting.classes:
-                layer = self.setting.graph.layers[name]
-                block = is_block(layer)
-                saving = facts.saves(sharded=sharded) if block else facts.saves(sharded=sharded, narrow=False)
-                parts.append(self._policy_recompute(name, self._effect(name, (choice, 1.0))[0], saving))
+            parts = [
+                self._menu(name, sharded=sharded).cost(
+                    self.setting.alone.recomputed(self._effect(name, (choice, 1.0))[0])
+                )
+                for name in self.setting.classes
+            ]
             self._stacked[key] = recompute_array(parts, self.num_profiles)
         return self._stacked[key]
 
-    def _policy_recompute(self, name: str, choice: Choice, saving: Saving) -> Recompute:
-        key = (name, choice, saving)
-        if key not in self._cache:
-            layer, named = self.setting.graph.layers[name], self.setting.alone.recomputed(choice)
-            self._cache[key] = recompute(layer, self.profiles.layers[name], named, saving)
-        return self._cache[key]
+    def _menu(self, name: str, *, sharded: bool) -> RecomputeMenu:
+        if (name, sharded) not in self._menus:
+            layer, facts = self.setting.graph.layers[name], self.setting.alone
+            saving = facts.saves(sharded=sharded, narrow=self._offered[name] is not None)
+            self._menus[name, sharded] = RecomputeMenu(layer, self.profiles.layers[name], saving)
+        return self._menus[name, sharded]
 
     def fastest(self) -> LayerColumns:
         """Seconds and bytes of blocks that recompute nothing, had activations no way to go: no policy is faster."""
@@ -270,9 +270,24 @@ class LayerTable:
         return columns
 
     def _effect(self, name: str, policy: RecomputePolicy) -> RecomputePolicy:
-        """A policy as one class sees it: what is no block recomputes nothing."""
-        layer = self.setting.graph.layers[name]
-        return (_effect(layer, policy[0]), policy[1]) if is_block(layer) else ("none", 1.0)
+        """A policy as one class sees it: what is no block recomputes nothing, and modules it has not do nothing."""
+        choice, offered = policy[0], self._offered[name]
+        if offered is None:
+            return "none", 1.0
+        if isinstance(choice, str):
+            return policy
+        return tuple(module for module in choice if module in offered or module not in MODULES) or "none", policy[1]
+
+    @cached_property
+    def _offered(self) -> dict[str, frozenset[str] | None]:
+        """The modules that each class has, of those that frameworks recompute by name; None: it is no block."""
+        layers = self.setting.graph.layers
+        return {
+            name: frozenset(module for module, each in MODULES.items() if any(each.operators(layers[name])))
+            if is_block(layers[name])
+            else None
+            for name in self.setting.classes
+        }
 
     def _effect_times(self, position: int, effects: Sequence[RecomputePolicy], *, allowed: bool) -> LayerColumns:
         """Seconds and bytes of one class: profiles × effects."""
@@ -289,7 +304,7 @@ class LayerTable:
     @property
     def blocks(self) -> Bools:
         """Which classes are blocks."""
-        return np.array([is_block(self.setting.graph.layers[name]) for name in self.setting.classes], np.bool_)
+        return np.array([self._offered[name] is not None for name in self.setting.classes], np.bool_)
 
     def overlaps(self, stages: int, *, allowed: bool) -> Overlaps:
         """What is hidden in every profile with one stage or several, where tokens to experts may overlap or not."""
@@ -307,14 +322,6 @@ class LayerTable:
 def _one_or_all(values: Bools) -> Switch:
     """A number where all are alike."""
     return bool(values[0]) if len(values) and (values == values[0]).all() else values
-
-
-def _effect(layer: LayerGraph, choice: Choice) -> Choice:
-    """A choice as one layer sees it: modules it does not have do nothing."""
-    if isinstance(choice, str):
-        return choice
-    present = tuple(name for name in choice if name not in MODULES or any(MODULES[name].operators(layer)))
-    return present or "none"
 
 
 def by_structure(degrees: Sequence[StageDegrees]) -> Mapping[Strategy, list[int]]:
