@@ -17,7 +17,7 @@ from dovetail.cost.shapes import Gemm, gemm_of, stacked
 from dovetail.cost.vector import VectorUnits, vector_seconds
 from dovetail.graph import Kind, Operator, Phase, Role, Tensor, Unit, bytes_read, bytes_written, flops
 from dovetail.graph.routing import EXPERT_TOKENS
-from dovetail.graph.size import Size, Sizes, as_array, divided, product
+from dovetail.graph.size import SettledSizes, Size, Sizes, as_array, divided, product
 from dovetail.graph.tensor import Element
 from dovetail.layout import PlacedOperator, degree
 
@@ -69,9 +69,16 @@ class PlacedWork:
     """tokens of the fullest chip's experts over the mean; None: not stated"""
 
     @cached_property
-    def local(self) -> dict[str, dict[str, Size]]:
-        """Operator name → the sizes one chip sees."""
-        return {p.operator.name: local_sizes(p, self.sizes, self.axis_sizes) for p in self.operators}
+    def local(self) -> Mapping[str, Sizes]:
+        """Operator name → the sizes one chip sees; operators that are sharded alike see the same."""
+        known: dict[tuple[object, ...], SettledSizes] = {}
+        local: dict[str, SettledSizes] = {}
+        for placed in self.operators:
+            sharded = (tuple(placed.shards.items()), placed.operator.regroups)
+            if sharded not in known:
+                known[sharded] = SettledSizes(local_sizes(placed, self.sizes, self.axis_sizes))
+            local[placed.operator.name] = known[sharded]
+        return local
 
     @cached_property
     def internal(self) -> frozenset[str]:

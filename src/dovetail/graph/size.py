@@ -43,8 +43,28 @@ class DerivedSize:
 DimSize: TypeAlias = "int | DerivedSize"
 
 
+class SettledSizes(dict[str, Size]):
+    """Sizes that change no more: what boxes they span is found once (`product`)."""
+
+    __slots__ = ("_products",)
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__(sizes)
+        self._products: dict[tuple[str, ...], Size] = {(): 1}
+
+    def product(self, dims: tuple[str, ...]) -> Size:
+        """The number of points of the box these dims span."""
+        known = self._products.get(dims)
+        if known is None:
+            # boxes of layers begin alike: the first dims have the same sizes in most of them
+            known = self._products[dims] = times(self.product(dims[:-1]), self[dims[-1]])
+        return known
+
+
 def product(sizes: Sizes, dims: Iterable[str]) -> Size:
     """The number of points of the box these dims span."""
+    if type(sizes) is SettledSizes:
+        return sizes.product(tuple(dims))
     result: Size = 1
     for dim in dims:
         result = times(result, sizes[dim])
@@ -54,6 +74,8 @@ def product(sizes: Sizes, dims: Iterable[str]) -> Size:
 def times(left: Size, right: Size) -> Size:
     """The product, exact for Python numbers."""
     if type(left) is int and type(right) is int:  # by far the most common, so first
+        return left * right
+    if type(left) is np.ndarray and type(right) is np.ndarray:
         return left * right
     if is_exact(left) and is_exact(right):
         return exact(left * right)
@@ -73,10 +95,12 @@ def total(values: Iterable[Size]) -> Size:
     """The sum, exact while every value is."""
     result: Size = 0
     for value in values:
-        if is_exact(result) and is_exact(value):
+        if type(result) is int and type(value) is int:
+            result += value
+        elif is_exact(result) and is_exact(value):
             result = exact(result + value)
         else:
-            result = as_array(result) + as_array(value)
+            result = as_array(value) if type(result) is int and not result else as_array(result) + as_array(value)
     return result
 
 

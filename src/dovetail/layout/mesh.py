@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from dovetail.graph.size import Size, times
+from dovetail.graph.size import Size, product
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,4 @@ class Mesh:
 
 def degree(axes: Iterable[str], sizes: Mapping[str, Size]) -> Size:
     """How many chips a group along these axes has."""
-    result: Size = 1
-    for axis in axes:
-        result = times(result, sizes[axis])
-    return result
+    return product(sizes, axes)

@@ -213,8 +213,9 @@ def _parameters(placed: PlacedLayer, sizes: LayerSizes) -> tuple[list[Floats], l
 
 def _transient(placed: PlacedLayer, sizes: LayerSizes) -> Floats:
     """Bytes of the largest activation or gradient."""
+    bytes_of = VersionSizes.of(placed, sizes).bytes
     return largest(
-        VersionSizes.of(placed, sizes).bytes(placed.tensors[name], layout)
+        bytes_of(placed.tensors[name], layout)
         for name, layout in placed.written.items()
         if placed.tensors[name].role in (Role.ACTIVATION, Role.GRADIENT)
     )

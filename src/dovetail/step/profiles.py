@@ -32,7 +32,7 @@ from dovetail.graph import (
     orthogonalized,
 )
 from dovetail.graph.routing import EXPERT_TOKENS, ONE_GROUP, TOP_K, ExpertGroups
-from dovetail.graph.size import Size, as_array
+from dovetail.graph.size import SettledSizes, Size, as_array
 from dovetail.hardware import Cluster
 from dovetail.layout import Collective, CollectiveKind, CollectivePhase, PlacedLayer, Strategy, degree, place_layer
 from dovetail.layout.axes import AtomicAxes
@@ -279,7 +279,7 @@ def profile_job(
     one_copy_per_node: bool,
 ) -> JobProfiles:
     """Profiles of every layer class of the job, under arrangements along the same axes."""
-    graph, widths = job.graph(), job.element_bytes()
+    graph, widths, axis_sizes = job.graph(), job.element_bytes(), SettledSizes(arrangements.axis_sizes)
 
     def group_of(collective: Collective) -> str:
         return group_name(collective, arrangements.axes)
@@ -290,7 +290,7 @@ def profile_job(
         placed = placed_layer(layer, arrangements.strategy)
         routing = TokenRouting.of(layer, one_copy_per_node=one_copy_per_node)
         price = LayerPrice(pricing, arrangements, routing)
-        at = LayerSizes(sizes, arrangements.axis_sizes, widths)
+        at = LayerSizes(SettledSizes(sizes), axis_sizes, widths)
         matrices, energy = matrices_of(layer, job), rates is not None
         layers[name] = profile_layer(layer, placed, at, chip, price, group_of, matrices, energy=energy)
     return JobProfiles(graph, layers, rates)
