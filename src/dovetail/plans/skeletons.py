@@ -159,11 +159,13 @@ def shardings(
     ranks, rules = replicas * plan.context_parallel, [rule for rule in rules_of(framework) if rule.level == "sharding"]
     groups = [g for g in sorted(set(space.zero_group)) if ranks % g == 0 and g > 1]
     groups = [g for g in groups if nests(plan, replicas, g) and stays_on_tiers(plan, g, tiers)]
-    offered = [
-        (stage, group)
-        for stage in sorted(set(space.zero_stage))
-        for group in ((ranks,) if stage == 0 else groups)
-        if not broken(rules, "sharding", replace(plan, zero_stage=stage, zero_group=group), job, framework)
-    ]
+    offered: list[tuple[int, int]] = []
+    for stage in sorted(set(space.zero_stage)):
+        for group in (ranks,) if stage == 0 else groups:
+            # nobody else has this plan: to make one for every question takes longer than all answers
+            object.__setattr__(plan, "zero_stage", stage)
+            object.__setattr__(plan, "zero_group", group)
+            if not broken(rules, "sharding", plan, job, framework):
+                offered.append((stage, group))
     # gradients of a pipeline are whole until its one reduction: stages 1 and 2 are the same
     return [(s, g) for s, g in offered if not (s == 2 and stages > 1 and (1, g) in offered)]

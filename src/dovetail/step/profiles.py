@@ -81,7 +81,7 @@ class Arrangements:
         return Arrangements(
             axes,
             strategy,
-            {axis: _together([each.axes.sizes[axis] for each in arranged]) for axis in axes.sizes},
+            SettledSizes({axis: _together([each.axes.sizes[axis] for each in arranged]) for axis in axes.sizes}),
             {axis: n if len(arranged) > 1 else n[:, 0] for axis, n in joins.items()},
             {axis: n if len(arranged) > 1 else n[:, 0] for axis, n in strides.items()},
             _together(batches),
@@ -92,7 +92,9 @@ class Arrangements:
         return Arrangements(
             self.axes,
             self.strategy,
-            {axis: np.broadcast_to(as_array(size), self._count)[rows] for axis, size in self.axis_sizes.items()},
+            SettledSizes(
+                {axis: np.broadcast_to(as_array(size), self._count)[rows] for axis, size in self.axis_sizes.items()}
+            ),
             {axis: self._wide(n)[:, rows] for axis, n in self.joins.items()},
             {axis: self._wide(n)[:, rows] for axis, n in self.strides.items()},
             np.broadcast_to(as_array(self.batch), self._count)[rows] * times,
@@ -279,7 +281,7 @@ def profile_job(
     one_copy_per_node: bool,
 ) -> JobProfiles:
     """Profiles of every layer class of the job, under arrangements along the same axes."""
-    graph, widths, axis_sizes = job.graph(), job.element_bytes(), SettledSizes(arrangements.axis_sizes)
+    graph, widths = job.graph(), job.element_bytes()
 
     def group_of(collective: Collective) -> str:
         return group_name(collective, arrangements.axes)
@@ -290,7 +292,7 @@ def profile_job(
         placed = placed_layer(layer, arrangements.strategy)
         routing = TokenRouting.of(layer, one_copy_per_node=one_copy_per_node)
         price = LayerPrice(pricing, arrangements, routing)
-        at = LayerSizes(SettledSizes(sizes), axis_sizes, widths)
+        at = LayerSizes(SettledSizes(sizes), arrangements.axis_sizes, widths)
         matrices, energy = matrices_of(layer, job), rates is not None
         layers[name] = profile_layer(layer, placed, at, chip, price, group_of, matrices, energy=energy)
     return JobProfiles(graph, layers, rates)

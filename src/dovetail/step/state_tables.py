@@ -10,7 +10,7 @@ import numpy as np
 from dovetail.arrays import Floats, Ints, summed
 from dovetail.frameworks.framework import AxisOrder
 from dovetail.graph import LayerGraph
-from dovetail.graph.size import Sizes, as_array
+from dovetail.graph.size import SettledSizes, Sizes, as_array
 from dovetail.graph.tensor import Element
 from dovetail.layout import Collective, CollectiveKind, CollectivePhase
 from dovetail.layout.derive import gather_collectives, state_collectives, with_state_axes
@@ -82,6 +82,7 @@ class StateTable:
             sorted({w.tied for layer in graph.layers.values() for w in layer.weights() if w.tied})
         )
         self._rows: dict[StateSharding, int] = {}
+        self._sizes: dict[str, SettledSizes] = {}
         #: kinds of context parallelism share a row
         self._rows_of_plans: dict[Plan, int] = {}
         self.keys: list[StateSharding] = []
@@ -149,6 +150,12 @@ class StateTable:
         self.reduction_s = np.concatenate([self.reduction_s, reduction])
         self.gathering_s = np.concatenate([self.gathering_s, gathering])
 
+    def _sizes_of(self, layer: LayerGraph) -> SettledSizes:
+        """Those of one sequence, which say how many parameters a layer has."""
+        if layer.name not in self._sizes:
+            self._sizes[layer.name] = SettledSizes(layer.resolve(batch=1, seq=self.setting.job.seq_len))
+        return self._sizes[layer.name]
+
     def _class(self, layer: LayerGraph, key: StateSharding, together: Arrangements) -> _Class:
         setting, strategy = self.setting, together.strategy
         base = replace(self.degrees[key.degrees].arranged.strategy, context="all_gather")
@@ -157,7 +164,7 @@ class StateTable:
         axes = {axis: source if (source := _without_zero(axis)) in base_axes else None for axis in strategy.mesh.axes}
         zero = strategy.mesh.zero if strategy.zero_stage else ()
         weights = with_state_axes(placed.weights, axes, zero)
-        sizes = layer.resolve(batch=1, seq=setting.job.seq_len)
+        sizes = self._sizes_of(layer)
         pricing = setting.pricing(key.stages, key.zero_stage)
 
         state = state_collectives(weights, strategy.zero_stage)
