@@ -44,6 +44,19 @@ def largest_two(values: Iterable[Floats]) -> tuple[Floats, Floats]:
     return first, second
 
 
+def distinct(*columns: Ints) -> tuple[list[tuple[int, ...]], Ints]:
+    """Rows of numbers from 0 on without repetition, in lexicographic order, and where each row is among these."""
+    code, kinds = np.zeros(len(columns[0]), np.int64), 1
+    for column in columns:
+        width = int(column.max(initial=0)) + 1
+        kinds *= width
+        assert kinds < 2**63, "rows are told apart by one number"
+        code = code * width + column
+    _, first, place = np.unique(code, return_index=True, return_inverse=True)
+    rows = cast("list[list[int]]", np.stack(columns, axis=1)[first].tolist())
+    return [tuple(row) for row in rows], place.reshape(-1)
+
+
 #: A number or an array: what a formula takes in plain Python and in compiled code alike.
 Number = Any
 

@@ -173,7 +173,7 @@ class Batch:
             expert_tensor_parallel=degrees.expert_tensor_parallel[row],
             sequence_parallel=degrees.sequence_parallel[row],
             zero_stage=self.tables.zero_stages()[candidates.state],
-            zero_group=np.array([key.zero_group for key in self.tables.states.keys])[candidates.state],
+            zero_group=self.tables.states.zero_groups[candidates.state],
         )
         return hardware_bound(setting.job, setting.cluster, plans)
 

@@ -70,8 +70,9 @@ class DesignTables:
         if not len(skeletons):
             return
         batch = Batch(self._tables, skeletons)
-        profiles = dict(zip(numbers(batch.profile), self._tables.profile_keys(skeletons), strict=True))
-        self._profiles = [profiles[number] for number in range(len(profiles))]
+        keys, kind = self._tables.profile_keys(skeletons)
+        profiles = dict(zip(numbers(batch.profile), numbers(kind), strict=True))
+        self._profiles = [keys[profiles[number]] for number in range(len(profiles))]
         self._chain = self._tables.partitions.chain(listed=not by_block)
         rows = np.repeat(np.arange(len(skeletons)), len(fastest))
         self._plans, self._memory, self._fixed = batch.open_plans(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from dovetail.arrays import Bools, Ints
+from dovetail.arrays import Bools, Ints, distinct
 from dovetail.frameworks import Framework
 from dovetail.frameworks.framework import AxisOrder
 from dovetail.hardware import Cluster
@@ -67,6 +67,8 @@ def plan_skeletons(
     sizes = np.array(sorted(set(space.micro_batch)), np.int64)
     columns: list[Ints] = []
     for position, p in enumerate(space.pipeline_parallel):
+        if not selected[:, position].any():
+            continue
         d = chips // (replica_chips * p)
         fits = selected[:, position] & (chips % (replica_chips * p) == 0) & (d % min_replicas == 0)
         row, size = np.nonzero(fits[:, None] & (batch % np.maximum(sizes * d[:, None], 1) == 0))
@@ -135,13 +137,10 @@ def _runs(job: Job, framework: Framework, schedule: PipelineSchedule, p: int, v:
 
 def group_sizes(stages: Ints, microbatches: Ints, chunks: Ints) -> Ints:
     """The micro-batches that pass an interleaved chunk before the next one's turn."""
-    sizes: dict[tuple[int, int], int] = {}
-    groups = np.ones(len(stages), np.int64)
-    for i in np.nonzero(chunks > 1)[0].tolist():
-        key = (int(stages[i]), int(microbatches[i]))
-        if key not in sizes:
-            sizes[key] = Pipeline(PipelineSchedule.INTERLEAVED, *key, 2).microbatch_group_size
-        groups[i] = sizes[key]
+    groups, interleaved = np.ones(len(stages), np.int64), chunks > 1
+    pipelines, place = distinct(stages[interleaved], microbatches[interleaved])
+    sizes = [Pipeline(PipelineSchedule.INTERLEAVED, p, m, 2).microbatch_group_size for p, m in pipelines]
+    groups[interleaved] = np.array(sizes, np.int64)[place]
     return groups
 
 

@@ -39,8 +39,8 @@ class BackwardPeak:
         after = len(nodes) if when_read or not choice.recomputed else -1
         freed_by: list[list[Floats]] = [[] for _ in nodes]
         for tensor, size in saved.items():
-            if (freed := last.get(tensor, after) + 1) < len(nodes):
-                freed_by[freed].append(size)
+            if (done := last.get(tensor, after) + 1) < len(nodes):
+                freed_by[done].append(size)
         peaks: list[Floats] = []
         freed: Floats = np.zeros(())
         for gradients, there, gone in zip(self._gradients, alive, freed_by, strict=True):

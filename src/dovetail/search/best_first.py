@@ -183,7 +183,7 @@ class BestFirst(Enumeration):
         counts.infeasible += unfit + int(plans[~np.isfinite(bounds)].sum())
         order = np.argsort(bounds, kind="stable")
         order = order[np.isfinite(bounds[order])]
-        self._make_states(skeletons.take(order))
+        self._state_rows(skeletons.take(order))  # together they take less than batch by batch
         left.pairs, left.skeletons = rest, OpenPlans(bounds[order], plans[order])
         for start in range(0, len(order), OPENED):
             self._check_time()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
 
 import numpy as np
 
-from dovetail.arrays import Bools, Floats, Ints
+from dovetail.arrays import Bools, Floats, Ints, distinct
 from dovetail.bounds.batch import Batch, Candidates
 from dovetail.plans.partitions import listed_partitions
 from dovetail.plans.plan import Plan
@@ -15,7 +14,7 @@ from dovetail.plans.skeletons import AXIS_ORDERS, NAMES, PlanSkeletons, sharding
 from dovetail.plans.space import BY_BLOCK, Space
 from dovetail.plans.stage_degrees import stage_degrees
 from dovetail.step.layer_tables import Setting, recompute_policies
-from dovetail.step.plan_tables import Tables, numbers
+from dovetail.step.plan_tables import Tables
 from dovetail.step.state_tables import StateSharding
 from dovetail.step.tabled_plan import plan_of
 
@@ -32,6 +31,8 @@ class Enumeration:
         #: where each block has its own policy, the one that saves least
         self._leanest = len(self.tables.policies) - 1 if self.by_block else None
         self._shardings: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+        #: rows of the state table by stage degrees, replicas, stages and rank order
+        self._rows_of_states: dict[tuple[int, ...], Ints] = {}
         self._listed: dict[tuple[int, int, int], list[int]] = {}
 
     def _states_of(self, row: int, replicas: int, stages: int) -> list[tuple[int, int]]:
@@ -49,10 +50,8 @@ class Enumeration:
 
     def _num_states(self, skeletons: PlanSkeletons) -> Ints:
         """How many shardings every skeleton has."""
-        keys = np.stack([skeletons.degrees, skeletons.replicas, skeletons.stages], axis=1)
-        unique, back = np.unique(keys, axis=0, return_inverse=True)
-        counts = [len(self._states_of(*key)) for key in cast("list[list[int]]", unique.tolist())]
-        return np.array(counts, np.int64)[back.reshape(-1)]
+        keys, kind = distinct(skeletons.degrees, skeletons.replicas, skeletons.stages)
+        return np.array([len(self._states_of(*key)) for key in keys], np.int64)[kind]
 
     def _counted_choices(self, skeletons: PlanSkeletons) -> Bools:
         """The recompute policies that make plans of skeletons differ; those of single blocks are not counted."""
@@ -68,35 +67,31 @@ class Enumeration:
         """How many plans every skeleton makes: its policies with its shardings."""
         return self._num_states(skeletons) * self._num_choices(skeletons)
 
-    def _make_states(self, skeletons: PlanSkeletons) -> None:
-        """Rows for all shardings of skeletons: made together they take a fraction of what they take one by one."""
-        keys = np.stack([skeletons.degrees, skeletons.replicas, skeletons.stages, skeletons.inside], axis=1)
-        self.tables.states.rows([
+    def _state_rows(self, skeletons: PlanSkeletons) -> tuple[list[Ints], Ints]:
+        """Rows of all shardings, of each kind of skeleton; and the kind of every one.
+
+        Made together they take a fraction of what they take one by one.
+        """
+        keys, kind = distinct(skeletons.degrees, skeletons.replicas, skeletons.stages, skeletons.inside)
+        new = {key: self._states_of(*key[:3]) for key in keys if key not in self._rows_of_states}
+        rows = self.tables.states.rows([
             StateSharding(degrees, replicas, stages, AXIS_ORDERS[inside], *state)
-            for degrees, replicas, stages, inside in cast("list[list[int]]", np.unique(keys, axis=0).tolist())
-            for state in self._states_of(degrees, replicas, stages)
+            for (degrees, replicas, stages, inside), states in new.items()
+            for state in states
         ])  # fmt: skip
+        ends = np.cumsum([len(states) for states in new.values()], dtype=np.int64)
+        self._rows_of_states |= zip(new, np.split(rows, ends[:-1]), strict=True) if new else ()
+        return [self._rows_of_states[key] for key in keys], kind
 
     def _candidates(self, batch: Batch, rows: Ints, bounds: Floats, limit_s: float) -> Candidates:
         """Every policy whose bound is below the limit, with every sharding, of some skeletons."""
-        skeletons, keys = batch.skeletons, list[list[StateSharding]]()
-        for row in numbers(rows):
-            degrees, replicas, stages = (
-                int(skeletons.degrees[row]),
-                int(skeletons.replicas[row]),
-                int(skeletons.stages[row]),
-            )
-            order = AXIS_ORDERS[int(skeletons.inside[row])]
-            shardings = self._states_of(degrees, replicas, stages)
-            keys.append([StateSharding(degrees, replicas, stages, order, stage, group) for stage, group in shardings])
-        state_rows = self.tables.states.rows([key for of_row in keys for key in of_row])
-        ends = np.cumsum([len(of_row) for of_row in keys])
-        parts: list[Ints] = []
-        for row, states in zip(numbers(rows), np.split(state_rows, ends[:-1]), strict=True):
-            (policies,) = np.nonzero(bounds[row] < limit_s)
-            policy, state = np.repeat(policies, len(states)), np.tile(states, len(policies))
-            parts.append(np.stack([np.full(len(policy), row), policy, state]))
-        return Candidates(*np.concatenate([np.zeros((3, 0), np.int64), *parts], axis=1))
+        by_kind, kind = self._state_rows(batch.skeletons.take(rows))
+        lengths = np.array([len(states) for states in by_kind], np.int64)
+        row, policy = np.nonzero(bounds[rows] < limit_s)
+        counts = lengths[kind[row]]
+        first = (np.cumsum(lengths) - lengths)[kind[row]] - (np.cumsum(counts) - counts)
+        state = np.concatenate([np.zeros(0, np.int64), *by_kind])[np.repeat(first, counts) + np.arange(counts.sum())]
+        return Candidates(np.repeat(rows[row], counts), np.repeat(policy, counts), state)
 
     def _partitions(self, skeletons: PlanSkeletons, row: int) -> list[int]:
         """Rows of the partitions that are tried for a skeleton."""

@@ -116,7 +116,7 @@ class NarrowSearch(BestFirst):
         offered = set(recompute_policies(space))
         policies = np.array([policy in offered for policy in self.tables.policies], np.bool_)
         self.tables = wide.tables.narrowed(setting, kept, policies, self._check_time)
-        self._shardings = {}
+        self._shardings, self._rows_of_states = {}, {}
         self._open = []
 
     def _partitioned(self, plan: Plan) -> PartitionedPlan | None:

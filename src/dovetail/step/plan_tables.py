@@ -9,7 +9,7 @@ from typing import cast
 
 import numpy as np
 
-from dovetail.arrays import Bools, Floats, Ints
+from dovetail.arrays import Bools, Floats, Ints, distinct
 from dovetail.cost.units import tier_arrays
 from dovetail.frameworks.parameter_bytes import frozen_bytes, state_bytes
 from dovetail.layout.strategy import Strategy
@@ -77,6 +77,11 @@ class Tables:
         self._experts_overlap = np.array(
             [expert_overlap_allowed(each.plan, setting.framework, setting.job) for each in degrees], np.bool_
         )
+        #: chips of a replica's stage, and parts that they share the stream in
+        self._stream = np.array(
+            [(each.plan.tensor_parallel * each.plan.context_parallel, each.plan.stream_replicas) for each in degrees],
+            np.int64,
+        ).T.reshape(2, -1)
         #: whether plans of stage degrees say that tokens to experts overlap, and that gradients do
         self._said = np.array(
             [(bool(e.plan.overlap_expert_parallel), bool(e.plan.overlap_gradients)) for e in degrees], np.bool_
@@ -129,8 +134,8 @@ class Tables:
 
     def profiles(self, skeletons: PlanSkeletons) -> Ints:
         """The profiles of skeletons; new ones are made together where they are along the same axes."""
-        keys = self.profile_keys(skeletons)
-        new = sorted({key for key in keys if key not in self._profile_rows})
+        keys, kind = self.profile_keys(skeletons)
+        new = [key for key in keys if key not in self._profile_rows]
         groups: dict[Strategy, list[ProfileKey]] = {}
         for key in new:
             groups.setdefault(self.degrees[key[0]].arranged.strategy, []).append(key)
@@ -148,15 +153,18 @@ class Tables:
             self._tables.append(table)
             self._columns.append(self._profile_columns(table))
             self._fastest.append(table.lower_bound())
-        return np.array([self._profile_rows[key] for key in keys], np.int64)
+        return np.array([self._profile_rows[key] for key in keys], np.int64)[kind]
 
-    def profile_keys(self, skeletons: PlanSkeletons) -> list[ProfileKey]:
-        """What makes the profiles of skeletons: stage degrees, micro-batch, and whether tokens to experts overlap."""
+    def profile_keys(self, skeletons: PlanSkeletons) -> tuple[list[ProfileKey], Ints]:
+        """What makes the profiles of skeletons, sorted, and where each of these has its own.
+
+        Stage degrees, micro-batch, and whether tokens to experts overlap.
+        """
         setting, pipeline = self.setting, (skeletons.stages, skeletons.chunks, skeletons.microbatches)
         overlapping = self._experts_overlap[skeletons.degrees]
         overlapping &= pipeline_allows(setting.framework, setting.job, *pipeline)
-        columns = (numbers(skeletons.degrees), numbers(skeletons.micro_batch), overlapping.tolist())
-        return list(zip(*columns, strict=True))
+        rows, kind = distinct(skeletons.degrees, skeletons.micro_batch, overlapping.astype(np.int64))
+        return [(degrees, size, bool(overlaps)) for degrees, size, overlaps in rows], kind
 
     def _overlaps_run(self, skeletons: PlanSkeletons) -> Bools:
         """Whether skeletons can have the overlaps that their plans say, under every policy: skeletons × policies."""
@@ -242,7 +250,7 @@ class Tables:
         places = np.array(self._place, np.int64).reshape(-1, 2)[profiles]
         choices = list(dict.fromkeys(choice for choice, _ in self.policies))
         choice = np.array([choices.index(choice) for choice, _ in self.policies], np.int64)[policies]
-        staged = np.array([min(key.stages, 2) for key in self.states.keys], np.int64)[states]
+        staged = self.states.staged[states]
         for number, stages in cast("list[list[int]]", np.unique(np.stack([choice, staged], axis=1), axis=0).tolist()):
             self.poll()
             (members,) = np.nonzero((choice == number) & (staged == stages))
@@ -280,9 +288,7 @@ class Tables:
         cluster = self.setting.cluster
         if not cluster.tiers:
             return np.zeros(len(skeletons)), np.zeros(len(skeletons))
-        plans = [self.degrees[i].plan for i in numbers(skeletons.degrees)]
-        replica_chips = np.array([plan.tensor_parallel * plan.context_parallel for plan in plans])
-        parts = np.array([plan.stream_replicas for plan in plans])
+        replica_chips, parts = self._stream[:, skeletons.degrees]
         neighbours = 2 * replica_chips * np.where(skeletons.inside == 1, 1, skeletons.replicas)
         hops = self._stage_hops(skeletons) if is_routed(cluster) else np.zeros(len(skeletons), np.int64)
         seconds = handover_seconds(streams / parts, neighbours, hops, cluster, self.setting.efficiencies)
@@ -294,14 +300,14 @@ class Tables:
     def _stage_hops(self, skeletons: PlanSkeletons) -> Ints:
         """Links of a grid between neighbouring stages; 0 without a grid."""
         columns = (skeletons.degrees, skeletons.replicas, skeletons.stages, skeletons.inside)
-        keys, back = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+        keys, kind = distinct(*columns)
         hops: list[int] = []
-        for index, replicas, stages, inside in cast("list[list[int]]", keys.tolist()):
+        for index, replicas, stages, inside in keys:
             plan, order = self.degrees[index].plan, AXIS_ORDERS[inside]
             plan = replace(plan, data_parallel=replicas, pipeline_parallel=stages, axis_order=order, zero_stage=0)
             plan = replace(plan, zero_group=replicas * plan.context_parallel)
             hops.append(stage_hops(arrange(plan, self.setting.graph, self.setting.cluster), self.setting.cluster) or 0)
-        return np.array(hops, np.int64)[back.reshape(-1)]
+        return np.array(hops, np.int64)[kind]
 
     def tied_seconds(self, skeletons: PlanSkeletons, profiles: Ints, arrays: ProfileColumns) -> Floats:
         """Seconds of weights that several stages hold, summed once a step (`tied_seconds`).
@@ -355,11 +361,11 @@ class Tables:
 
     def zero_stages(self) -> Ints:
         """The ZeRO stage of every state so far."""
-        return np.array([key.zero_stage for key in self.states.keys], np.int64)
+        return self.states.zero_stages
 
     def sharded_work(self) -> Bools:
         """Whether every micro-batch gathers weights or reduces gradients, of every state so far."""
-        return np.array([key.sharded_work for key in self.states.keys], np.bool_)
+        return self.states.sharded_work
 
     @property
     def kinds(self) -> Ints:

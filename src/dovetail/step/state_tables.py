@@ -89,6 +89,9 @@ class StateTable:
         count = len(graph.layers)
         #: classes of which trained parameters are told apart: none where all are trained
         self.trained_columns = 0 if setting.job.adapters is None else count
+        #: of every row: ZeRO stage and group, one stage or several (2), and whether every micro-batch has collectives
+        self.zero_stages, self.zero_groups, self.staged = (np.zeros(0, np.int64) for _ in range(3))
+        self.sharded_work = np.zeros(0, np.bool_)
         self.home = np.zeros((0, count))
         self.trained_home = np.zeros((0, self.trained_columns))
         self.tied_home = np.zeros((0, count, len(self.tied_weights)))
@@ -138,6 +141,10 @@ class StateTable:
         first, count = len(self.keys), len(keys)
         self._rows_of_plans |= {self._plan(key): first + number for number, key in enumerate(keys)}
         self.keys += keys
+        self.zero_stages = np.concatenate([self.zero_stages, [key.zero_stage for key in keys]])
+        self.zero_groups = np.concatenate([self.zero_groups, [key.zero_group for key in keys]])
+        self.staged = np.concatenate([self.staged, [min(key.stages, 2) for key in keys]])
+        self.sharded_work = np.concatenate([self.sharded_work, [key.sharded_work for key in keys]])
         self.work = np.concatenate([self.work, work_array([each.work for each in classes.values()], count)], axis=1)
         columns = [_columns(each, self.tied_weights, count) for each in classes.values()]
         parts = (np.stack(part, axis=1) for part in zip(*columns, strict=True))
