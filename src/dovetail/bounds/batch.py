@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dovetail.arrays import TOLERANCE, Bools, Floats, Ints
+from dovetail.arrays import TOLERANCE, Bools, Floats, Ints, distinct
 from dovetail.bounds.hardware_bound import hardware_bound
 from dovetail.bounds.partition_bound_kernels import least_seconds
 from dovetail.plans.pipeline_schedule import GPIPE, ONE_F_ONE_B
@@ -122,41 +122,44 @@ class Batch:
     def bound(self, candidates: Candidates, leanest: int | None, limit_s: float, *, listed: bool = True) -> Floats:
         """The same for candidates, whose state is fixed: the end of the step is spread evenly over the stages."""
         listed = listed and leanest is None
-        bounds = self._physical(candidates)
-        below = np.nonzero(bounds < limit_s)[0]
-        taken = candidates.take(below)
-        # layers at least as fast as with the collectives of sharded states, which few candidates need
-        bounds[below] = self._bound(taken, self._menu_rows(taken), bounds[below], leanest, limit_s, listed=listed)
-        below = np.nonzero((bounds < limit_s) & self.tables.sharded_work()[candidates.state])[0]
-        taken = candidates.take(below)
-        self._work_with(taken)
-        bounds[below] = self._bound(taken, self._rows(taken), bounds[below], leanest, limit_s, listed=listed)
+        # policies change neither the end of a step nor the bytes of state: these are found once for all of them
+        shards, place = self._without_policies(candidates)
+        bounds, end_s, state_bytes = self._physical(shards)[place], self._end_s(shards), self._state_bytes(shards)
+        with_work = self.tables.sharded_work()[candidates.state]
+        # first with layers as if no state added collectives to every micro-batch, which few candidates have
+        for sharded in (False, True):
+            below = np.nonzero((bounds < limit_s) & (with_work | (not sharded)))[0]
+            if not len(below):
+                break
+            taken, of = candidates.take(below), place[below]
+            if sharded:
+                self._work_with(taken)
+            plans = self._plans(taken, self._rows(taken) if sharded else self._menu_rows(taken))
+            memory = plans.layer
+            if leanest is not None:
+                memory = self._position[taken.skeleton] * len(self.tables.policies) + leanest
+            fixed = end_s[of]
+            found = self._lower_bound(plans, memory, state_bytes[of], self._layers, limit_s - fixed, listed=listed)
+            bounds[below] = np.maximum(bounds[below], found + fixed)
         return bounds
 
-    def _bound(
-        self, candidates: Candidates, rows: Ints, known_s: Floats, leanest: int | None, limit_s: float, *, listed: bool
-    ) -> Floats:
-        """The larger of what is known and a bound with some layer rows."""
-        if not len(candidates):
-            return known_s
-        tables, states = self.tables, self.tables.state_arrays()
-        plans = self._plans(candidates, rows)
-        memory = plans.layer
-        if leanest is not None:
-            memory = self._position[candidates.skeleton] * len(tables.policies) + leanest
+    def _without_policies(self, candidates: Candidates) -> tuple[Candidates, Ints]:
+        """What candidates are but for their policies, and which of these each one is."""
+        rows, place = distinct(candidates.skeleton, candidates.state)
+        skeleton, state = np.array(rows, np.int64).reshape(-1, 2).T
+        return Candidates(skeleton, np.zeros_like(skeleton), state), place
+
+    def _end_s(self, shards: Candidates) -> Floats:
+        """What the end of a step takes at least, and what is fixed: however much work could hide it."""
+        tables, states, of = self.tables, self.tables.state_arrays(), shards.state
         counts = tables.partitions.block_counts + sum(tables.partitions.end_counts)
-        staged = np.minimum(plans.stages - 1, 1)
+        stages, update = self.skeletons.stages[shards.skeleton], tables.facts.update
+        staged = np.minimum(stages - 1, 1)
         reduction, gathering = tables.facts.hidden_reduction[staged], tables.facts.hidden_gathering[staged]
-        # however much work could hide them
-        once = exposed(states.reduction_s[candidates.state], reduction[:, None], np.inf)
-        once += exposed(states.gathering_s[candidates.state], gathering[:, None], np.inf)
-        of, update = candidates.state, tables.facts.update
+        once = exposed(states.reduction_s[of], reduction[:, None], np.inf)
+        once += exposed(states.gathering_s[of], gathering[:, None], np.inf)
         once += optimizer_seconds(states.updated[of], update, states.vectors[of], states.flops[of])
-        after = (once * counts).sum(axis=1) / plans.stages
-        fixed = after * (1 - TOLERANCE) + self._fixed_s(candidates)
-        state = self._state_bytes(plans)
-        bounds = self._lower_bound(plans, memory, state, self._layers, limit_s - fixed, listed=listed) + fixed
-        return np.maximum(bounds, known_s)
+        return (once * counts).sum(axis=1) / stages * (1 - TOLERANCE) + self._fixed_s(shards)
 
     def _physical(self, candidates: Candidates) -> Floats:
         """The hardware bound (L0), which is the tighter one where only the network counts."""
@@ -201,11 +204,14 @@ class Batch:
         )
         return bounds * (1 - TOLERANCE)
 
-    def _state_bytes(self, plans: PlanColumns) -> Floats:
+    def _state_bytes(self, shards: Candidates) -> Floats:
         """What the state of one layer of every class takes, without tied weights (`memory.state_bytes`)."""
-        used, home = self._profiles.untied[plans.profile], self.tables.state_arrays().untied[plans.state]
-        columns = (plans.zero_stage[:, None], plans.stages[:, None], plans.microbatches[:, None])
-        return self.tables.state_bytes(used, home, *columns)
+        skeletons, of = self.skeletons, shards.skeleton
+        used = self._profiles.untied[self.profile[of]]
+        home, zero = self.tables.state_arrays().untied[shards.state], self.tables.zero_stages()[shards.state]
+        stages = skeletons.stages[of]
+        columns = (effective_zero_stage(zero, stages), stages, skeletons.microbatches[of])
+        return self.tables.state_bytes(used, home, *(column[:, None] for column in columns))
 
     def evaluate(self, candidates: Candidates, partitions: Sequence[Sequence[int]]) -> Evaluated:
         """Every candidate with each partition listed for its skeleton; where some layers recompute, the first alone."""
