@@ -63,29 +63,21 @@ class Batch:
         self.skeletons = skeletons
         self.profile = tables.profiles(skeletons)
         self._profiles: ProfileColumns = tables.profile_arrays()
-        unique, position = np.unique(self.profile, return_inverse=True)
-        self._position = position.reshape(-1)
-        self._unique = unique
-        self._menu: LayerColumns | None = None
         self._sending_s, self._delay_s = tables.transfers(skeletons, self._profiles.stream[self.profile])
         self._group = group_sizes(skeletons.stages, skeletons.microbatches, skeletons.chunks)
         self._tied_s = tables.tied_seconds(skeletons, self.profile, self._profiles)
         added = tables.setting.alone.overheads
         self._between_s = between_seconds(float(added.microbatch_s), float(added.step_s), skeletons.microbatches)
-        #: codes of (profile, policy, state) whose collectives run in every micro-batch, sorted, and their layer rows
-        self._sharded: tuple[Ints, Ints] = (np.zeros(0, np.int64), np.zeros(0, np.int64))
 
     @cached_property
     def offered(self) -> Bools:
         """Which policies the skeletons may have (`Tables.offered`)."""
         return self.tables.offered(self.skeletons)
 
-    @property
-    def _layers(self) -> LayerColumns:
-        """Layer rows of the skeletons' profiles under every policy, then those of sharded states."""
-        if self._menu is None:
-            self._menu = self.tables.layer_rows(self._unique, np.asarray(self.offered.any(axis=0)))
-        return self._menu
+    @cached_property
+    def _first_row(self) -> Ints:
+        """The layer row of every skeleton under the first policy; those under the others follow."""
+        return self.tables.first_rows(self.profile, np.asarray(self.offered.any(axis=0)))
 
     def fastest(self, state_bytes: Floats, limit_s: float) -> Floats:
         """A lower bound for each skeleton under any policy, found without looking at single policies."""
@@ -106,7 +98,7 @@ class Batch:
         plans, memory, fixed = self.open_plans(skeleton, policy, policy if leanest is None else leanest)
         state = state_bytes[skeleton]
         bounds = self._lower_bound(
-            plans, memory, state, self._layers, limit_s - fixed, listed=listed and leanest is None
+            plans, memory, state, self.tables.layers, limit_s - fixed, listed=listed and leanest is None
         )
         screened = np.full(offered.shape, np.inf)
         screened[offered] = bounds + fixed
@@ -115,7 +107,7 @@ class Batch:
     def open_plans(self, skeleton: Ints, policy: Ints, leanest: Ints | int) -> tuple[PlanColumns, Ints, Floats]:
         """Skeletons under policies, partition and state open; layer rows of the leanest's bytes, and fixed seconds."""
         candidates = Candidates(skeleton, policy, np.zeros(len(skeleton), np.int64))
-        row = self._position[skeleton] * len(self.tables.policies)
+        row = self._first_row[skeleton]
         fixed = self._tied_s[skeleton].min(axis=1) + self._between_s[skeleton]
         return self._plans(candidates, row + policy), row + leanest, fixed
 
@@ -132,14 +124,13 @@ class Batch:
             if not len(below):
                 break
             taken, of = candidates.take(below), place[below]
-            if sharded:
-                self._work_with(taken)
             plans = self._plans(taken, self._rows(taken) if sharded else self._menu_rows(taken))
             memory = plans.layer
             if leanest is not None:
-                memory = self._position[taken.skeleton] * len(self.tables.policies) + leanest
+                memory = self._first_row[taken.skeleton] + leanest
             fixed = end_s[of]
-            found = self._lower_bound(plans, memory, state_bytes[of], self._layers, limit_s - fixed, listed=listed)
+            layers = self.tables.layers
+            found = self._lower_bound(plans, memory, state_bytes[of], layers, limit_s - fixed, listed=listed)
             bounds[below] = np.maximum(bounds[below], found + fixed)
         return bounds
 
@@ -215,7 +206,6 @@ class Batch:
 
     def evaluate(self, candidates: Candidates, partitions: Sequence[Sequence[int]]) -> Evaluated:
         """Every candidate with each partition listed for its skeleton; where some layers recompute, the first alone."""
-        self._work_with(candidates)
         listed = np.array([row for rows in partitions for row in rows], np.int64)
         lengths = np.array([len(rows) for rows in partitions], np.int64)
         counts = np.where(self.tables.of_a_share(candidates.policy), 1, lengths[candidates.skeleton])
@@ -239,7 +229,7 @@ class Batch:
         tables = self.tables
         return evaluate_plans(
             plans,
-            self._layers,
+            tables.layers,
             self._profiles,
             tables.state_arrays(),
             tables.partitions.arrays(),
@@ -252,7 +242,7 @@ class Batch:
         """Exact pipeline seconds of some evaluated plans."""
         taken = candidates.take(evaluated.candidate[which])
         plans = self._plans(taken, self._rows(taken), evaluated.partition[which])
-        return exact_pipelines(plans, self._layers, self.tables.partitions)
+        return exact_pipelines(plans, self.tables.layers, self.tables.partitions)
 
     def _fixed_s(self, candidates: Candidates) -> Floats:
         sharded = (self.tables.zero_stages()[candidates.state] == 3).astype(np.int64)
@@ -282,33 +272,13 @@ class Batch:
 
     def _menu_rows(self, candidates: Candidates) -> Ints:
         """Layer rows of candidates without what their states add to every micro-batch."""
-        return self._position[candidates.skeleton] * len(self.tables.policies) + candidates.policy
+        return self._first_row[candidates.skeleton] + candidates.policy
 
     def _rows(self, candidates: Candidates) -> Ints:
         """Layer rows of candidates."""
         rows = self._menu_rows(candidates)
         sharded = self.tables.sharded_work()[candidates.state]
         if sharded.any():
-            codes, places = self._sharded
-            rows[sharded] = places[np.searchsorted(codes, self._codes(candidates.take(sharded)))]
+            of = candidates.take(sharded)
+            rows[sharded] = self.tables.rows_with_work(rows[sharded], self.profile[of.skeleton], of.policy, of.state)
         return rows
-
-    def _codes(self, candidates: Candidates) -> Ints:
-        return self._menu_rows(candidates) * 2**32 + candidates.state
-
-    def _work_with(self, candidates: Candidates) -> None:
-        """Adds layer rows for states whose collectives run in every micro-batch."""
-        sharded = candidates.take(self.tables.sharded_work()[candidates.state])
-        earlier, places = self._sharded
-        codes, first = np.unique(self._codes(sharded), return_index=True)
-        new = ~np.isin(codes, earlier)
-        if not new.any():
-            return
-        added = sharded.take(first[new])
-        rows = self.tables.sharded_rows(self.profile[added.skeleton], added.policy, added.state)
-        start = len(self._layers.saved)
-        self._menu = LayerColumns(*(np.concatenate(parts) for parts in zip(self._layers, rows, strict=True)))
-        joined = np.concatenate([earlier, codes[new]])
-        order = np.argsort(joined)
-        places = np.concatenate([places, start + np.arange(int(new.sum()))])
-        self._sharded = joined[order], places[order]

@@ -75,7 +75,7 @@ class DesignTables:
         self._profiles = [keys[profiles[number]] for number in range(len(profiles))]
         self._chain = self._tables.partitions.chain(listed=not by_block)
         rows = np.repeat(np.arange(len(skeletons)), len(fastest))
-        self._plans, self._memory, self._fixed = batch.open_plans(
+        self._plans, _, self._fixed = batch.open_plans(
             rows, np.tile(fastest, len(skeletons)), np.tile(leanest, len(skeletons))
         )
         self._rows = len(fastest)
@@ -84,7 +84,13 @@ class DesignTables:
         state = pairs.state_bytes(skeletons)
         self._state = np.repeat(state, self._rows, axis=0)
         self._end_of_step = EndOfStepBounds(self._tables, whole, skeletons)
-        self._bytes = self._tables.layer_rows(np.arange(len(profiles)), np.ones(len(self._policies), np.bool_))
+        # rows of profile i under policy j are numbered i · policies + j here
+        first, each = batch.profile[rows] * len(self._policies), len(skeletons)
+        self._memory = first + np.tile(leanest, each)
+        self._plans = self._plans._replace(layer=first + np.tile(fastest, each))
+        every = self._tables.first_rows(np.arange(len(profiles)), np.ones(len(self._policies), np.bool_))
+        pooled = (every[:, None] + np.arange(len(self._policies))).ravel()
+        self._bytes = LayerColumns(*(column[pooled] for column in self._tables.layers))
         self._arrays = self._tables.profile_arrays()
 
     def least_seconds(self, chips: Sequence[Chip], limit_s: Floats | float = np.inf) -> Floats:
@@ -191,7 +197,8 @@ class DesignTables:
             degrees = [self._degrees[index] for index in row_of]
             rows, sizes = (np.tile(column, len(units)) for column in (rows, sizes))
             table = LayerTable(setting, degrees, rows, sizes, np.tile(overlapping, len(units)))
-            times = table.choice_times(self._policies, np.ones(len(self._policies), np.bool_))
+            times = LayerColumns(*(np.empty((table.num_profiles, *shape[2:])) for _ in LayerColumns._fields))
+            table.choice_times(self._policies, np.ones(len(self._policies), np.bool_), times)
             parts = (times.forward_s, times.input_gradient_s, times.weight_gradient_s)
             for part, seconds in zip(columns, parts, strict=True):
                 part[:, profiles] = seconds.reshape(len(units), len(profiles), *shape[2:])

@@ -251,13 +251,11 @@ class LayerTable:
         none, full = self.fastest(), recomputed(self.recompute("full"))
         return LayerColumns(*none[:3], *(np.minimum(*pair) for pair in zip(full.bytes(), none[3:], strict=True)))
 
-    def choice_times(self, policies: Sequence[RecomputePolicy], wanted: Bools) -> LayerColumns:
-        """Seconds and bytes under policies, profiles × policies × classes; of those that are not wanted, not a number.
+    def choice_times(self, policies: Sequence[RecomputePolicy], wanted: Bools, columns: LayerColumns) -> None:
+        """Writes seconds and bytes under the policies that are wanted to columns of profiles × policies × classes.
 
         A class is timed once for all policies that are the same to it.
         """
-        shape = (self.num_profiles, len(policies), len(self.setting.classes))
-        columns = LayerColumns(*(np.full(shape, np.nan) for _ in LayerColumns._fields))
         allowed = np.array([recompute_allows(self.setting.framework, choice) for choice, _ in policies], np.bool_)
         for permitted in (False, True):
             numbers = np.nonzero(wanted & (allowed == permitted))[0].tolist()
@@ -267,7 +265,6 @@ class LayerTable:
                 times = self._effect_times(position, list(effects), allowed=permitted)
                 for column, values in zip(columns, times, strict=True):
                     column[:, numbers, position] = values[:, rows]
-        return columns
 
     def _effect(self, name: str, policy: RecomputePolicy) -> RecomputePolicy:
         """A policy as one class sees it: what is no block recomputes nothing, and modules it has not do nothing."""

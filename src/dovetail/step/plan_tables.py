@@ -22,6 +22,7 @@ from dovetail.plans.runs import rules_of
 from dovetail.plans.skeletons import AXIS_ORDERS, NAMES, PlanSkeletons
 from dovetail.plans.space import Choice
 from dovetail.plans.stage_degrees import StageDegrees
+from dovetail.step.layer_pool import LayerPool
 from dovetail.step.layer_rows import FORWARD_KERNELS, joined_overlaps, recomputed, shaped_overlaps, timed
 from dovetail.step.layer_tables import (
     TIMED_TOGETHER,
@@ -92,7 +93,9 @@ class Tables:
         self.kept = np.ones(len(degrees), np.bool_)
         self._asymptotic: dict[tuple[int, ...], tuple[Floats, Floats, Floats]] = {}
         self._tables: list[LayerTable] = []
-        self._choices: dict[int, tuple[LayerColumns, Bools]] = {}
+        self._pool = LayerPool(len(setting.classes))
+        #: by table: its first row, and the policies that there are rows of
+        self._choices: dict[int, tuple[int, Bools]] = {}
         self._profile_rows: dict[ProfileKey, int] = {}
         #: of every profile: its table, and its row there
         self._place: list[tuple[int, int]] = []
@@ -201,26 +204,43 @@ class Tables:
         """The least that any policy takes, in seconds and in bytes, of all profiles so far."""
         return LayerColumns(*(np.concatenate(parts) for parts in zip(*self._fastest, strict=True)))
 
-    def layer_rows(self, profiles: Ints, wanted: Bools) -> LayerColumns:
-        """Rows of these profiles under every policy: row i · policies + j is profile i under policy j.
+    @property
+    def layers(self) -> LayerColumns:
+        """All layer rows so far, for kernels."""
+        return self._pool.columns
+
+    def first_rows(self, profiles: Ints, wanted: Bools) -> Ints:
+        """Layer rows of profiles under the first policy; those under the others follow.
 
         Policies for some of the layers, which few pipelines can have, are there only where they are wanted.
         """
-        shape = (len(profiles), len(self.policies), len(self.setting.classes))
-        columns = LayerColumns(*(np.empty(shape) for _ in LayerColumns._fields))
-        places = np.array(self._place, np.int64).reshape(-1, 2)[profiles]
-        for number in numbers(np.unique(places[:, 0])):
-            needed = wanted | (self._shares == 1)
-            if number in self._choices:
-                needed |= self._choices[number][1]
-            if number not in self._choices or (needed & ~self._choices[number][1]).any():
+        tables, rows = np.array(self._place, np.int64).reshape(-1, 2)[profiles].T
+        needed, first = wanted | (self._shares == 1), np.zeros(len(self._tables), np.int64)
+        for number in numbers(np.unique(tables)):
+            table = self._tables[number]
+            if number not in self._choices:
+                start = self._pool.add(table.num_profiles * len(self.policies))
+                self._choices[number] = start, np.zeros(len(self.policies), np.bool_)
+            start, there = self._choices[number]
+            first[number] = start
+            if (needed & ~there).any():
                 self.poll()
-                self._choices[number] = self._tables[number].choice_times(self.policies, needed), needed
-            times, _ = self._choices[number]
-            (of_table,) = np.nonzero(places[:, 0] == number)
-            for column, values in zip(columns, times, strict=True):
-                column[of_table] = values[places[of_table, 1]]
-        return LayerColumns(*(column.reshape(-1, shape[2]) for column in columns))
+                block = self._pool.block(start, (table.num_profiles, len(self.policies)))
+                for column in block if not there.any() else ():
+                    column[:, ~needed] = np.nan
+                table.choice_times(self.policies, needed & ~there, block)
+                self._choices[number] = start, there | needed
+        return first[tables] + rows * len(self.policies)
+
+    def rows_with_work(self, rows: Ints, profiles: Ints, policies: Ints, states: Ints) -> Ints:
+        """What layer rows become with the collectives of states that have some in every micro-batch."""
+        codes = rows * 2**32 + states
+        kinds, first = np.unique(codes, return_index=True)
+        new = self._pool.unknown(kinds)
+        if new.any():
+            of = first[new]
+            self._pool.code(kinds[new], self.sharded_rows(profiles[of], policies[of], states[of]))
+        return self._pool.coded(codes)
 
     def offered(self, skeletons: PlanSkeletons) -> Bools:
         """Which policies skeletons may have, skeletons × policies.
