@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from dovetail.arrays import TOLERANCE, Bools, Floats, Ints
@@ -13,21 +15,32 @@ from dovetail.plans.plan import Plan
 from dovetail.plans.skeletons import NAMES, PlanSkeletons, plan_skeletons
 from dovetail.plans.space import Space
 from dovetail.search.enumeration import Enumeration
+from dovetail.search.open_pairs import OpenPairs
 from dovetail.search.partition_setting import Profiled, partition_setting
 from dovetail.search.progress import NOTHING, OpenPlans, Progress, Reporter, simplicity
 from dovetail.search.time_limit import OutOfTimeError, TimeLimit
 from dovetail.step.layer_tables import Setting
 from dovetail.step.plan_tables import numbers
 
-#: Pairs of stage degrees and a stage count opened together: first a few, to have a plan to beat, then all others, whose
-#: tables take least when they are made together.
-ROUNDS = (64, 2**20)
 #: Skeletons whose policies are bounded together, how many of them are expanded first, and pipelines timed together.
 OPENED, BATCH, TIMED = 512, 64, 256
 #: A plan to beat is looked for among pairs with bounds up to so many times the lowest one, then so many times that.
 FIRST_REACH = 2.0
 #: Pairs that are looked at ahead of all others until a plan fits, and how often at most.
 FIRST_PAIRS, FIRST_LOOKS = 2, 16
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedSkeletons:
+    """Skeletons of stage degrees × stage counts, with lower bounds from asymptotic micro-batches."""
+
+    selected: Bools
+    skeletons: PlanSkeletons
+    bounds: Floats
+
+    def below(self, limit_s: float) -> PlanSkeletons:
+        """Those that may be below a limit."""
+        return self.skeletons.take(self.bounds < limit_s)
 
 
 class BestFirst(Enumeration):
@@ -49,6 +62,8 @@ class BestFirst(Enumeration):
         #: plans that another partition may improve: bound, plan, and whether it was evaluated with a listed partition
         self._open: list[tuple[float, Plan, bool]] = []
         self._profiled: Profiled = {}
+        #: those of all pairs, where these are opened a few at a time
+        self._skeletons: BoundedSkeletons | None = None
 
     def run(self) -> Progress:
         """Opens stage degrees and stages in the order of their bounds; what is left when time runs out stays open."""
@@ -83,21 +98,16 @@ class BestFirst(Enumeration):
         pairs.refine(self.progress.limit_s)
         self.time_limit.start()
         self.progress.counts.infeasible += int(plans[~np.isfinite(pairs.seconds)].sum())
-        bounds, plans = pairs.seconds.ravel(), plans.ravel()
-        order = np.argsort(bounds, kind="stable")
-        order = order[np.isfinite(bounds[order])]
-        left.pairs = OpenPlans(bounds[order], plans[order])
-        start, sizes, size = 0, iter(ROUNDS), ROUNDS[-1]
-        while start < len(order):
+        unopened = OpenPairs(pairs, plans, self.progress.limit_s)
+        while len(unopened):
+            left.pairs = unopened.left
             self._check_time()
-            size = next(sizes, size)
-            opened, rest = order[start : start + size], order[start + size :]
-            if bounds[opened[0]] >= self.progress.limit_s:
-                break
-            selected = np.zeros(bounds.shape, np.bool_)
-            selected[opened[bounds[opened] < self.progress.limit_s]] = True
-            self._round(selected.reshape(pairs.seconds.shape), OpenPlans(bounds[rest], plans[rest]))
-            start += size
+            if unopened.many and self._skeletons is None:
+                self._skeletons = BoundedSkeletons(unopened.selected, *self._bounded_skeletons(unopened.selected))
+                self.tables.expect(self._skeletons.below(self.progress.limit_s))
+            selected = unopened.take(self.progress.best and self.progress.best.plan)
+            self._round(selected, unopened.left)
+            unopened.prune(self.progress.limit_s)
         left.pairs = NOTHING
         self._refine()
 
@@ -170,20 +180,34 @@ class BestFirst(Enumeration):
         if len(candidates):
             self._evaluate(batch, candidates)
 
+    def _bounded_skeletons(self, selected: Bools) -> tuple[PlanSkeletons, Floats]:
+        """All skeletons of some stage degrees and stage counts, and their bounds."""
+        setting, known = self.setting, self._skeletons
+        if known is not None and not (selected & ~known.selected).any():
+            stages = known.skeletons.stages[:, None] == np.array(self.space.pipeline_parallel)
+            taken = (selected[known.skeletons.degrees] & stages).any(axis=1)
+            return known.skeletons.take(taken), known.bounds[taken]
+        skeletons = plan_skeletons(setting.job, setting.cluster, setting.framework, self.space, self.degrees, selected)
+        return skeletons, self._pairs.skeleton_bounds(skeletons, self.progress.limit_s)
+
     def _round(self, selected: Bools, rest: OpenPlans) -> None:
         """Bounds all skeletons of some stage degrees and stage counts, and opens them in that order."""
-        setting, counts, left = self.setting, self.progress.counts, self.progress.left
-        skeletons = plan_skeletons(setting.job, setting.cluster, setting.framework, self.space, self.degrees, selected)
-        bounds = self._pairs.skeleton_bounds(skeletons, self.progress.limit_s)
+        counts, left = self.progress.counts, self.progress.left
+        skeletons, bounds = self._bounded_skeletons(selected)
         unfit = int(self._num_plans(skeletons)[~np.isfinite(bounds)].sum())
         skeletons = skeletons.take(bounds < self.progress.limit_s)
         bounds, plans = np.zeros(0), self._num_plans(skeletons)
+        profiles = np.zeros(0, np.int64)
         if len(skeletons):
-            bounds = Batch(self.tables, skeletons).fastest(self._pairs.state_bytes(skeletons), self.progress.limit_s)
+            batch = Batch(self.tables, skeletons)
+            bounds, profiles = batch.fastest(self._pairs.state_bytes(skeletons), self.progress.limit_s), batch.profile
         counts.infeasible += unfit + int(plans[~np.isfinite(bounds)].sum())
         order = np.argsort(bounds, kind="stable")
         order = order[np.isfinite(bounds[order])]
-        self._state_rows(skeletons.take(order))  # together they take less than batch by batch
+        below = order[bounds[order] < self.progress.limit_s]
+        # together rows take less than batch by batch
+        self._state_rows(skeletons.take(below))
+        self.tables.expect_rows(profiles[below])
         left.pairs, left.skeletons = rest, OpenPlans(bounds[order], plans[order])
         for start in range(0, len(order), OPENED):
             self._check_time()

@@ -251,20 +251,23 @@ class LayerTable:
         none, full = self.fastest(), recomputed(self.recompute("full"))
         return LayerColumns(*none[:3], *(np.minimum(*pair) for pair in zip(full.bytes(), none[3:], strict=True)))
 
-    def choice_times(self, policies: Sequence[RecomputePolicy], wanted: Bools, columns: LayerColumns) -> None:
-        """Writes seconds and bytes under the policies that are wanted to columns of profiles × policies × classes.
+    def choice_times(
+        self, policies: Sequence[RecomputePolicy], wanted: Bools, columns: LayerColumns, some: Ints | None = None
+    ) -> None:
+        """Writes seconds and bytes of some profiles, or all, under the policies that are wanted to columns.
 
-        A class is timed once for all policies that are the same to it.
+        These are of profiles × policies × classes. A class is timed once for all policies that are the same to it.
         """
+        rows = np.arange(self.num_profiles) if some is None else some
         allowed = np.array([recompute_allows(self.setting.framework, choice) for choice, _ in policies], np.bool_)
         for permitted in (False, True):
             numbers = np.nonzero(wanted & (allowed == permitted))[0].tolist()
             for position, name in enumerate(self.setting.classes if numbers else ()):
                 effects: dict[RecomputePolicy, int] = {}
-                rows = [effects.setdefault(self._effect(name, policies[i]), len(effects)) for i in numbers]
-                times = self._effect_times(position, list(effects), allowed=permitted)
+                of = [effects.setdefault(self._effect(name, policies[i]), len(effects)) for i in numbers]
+                times = self._effect_times(position, rows, list(effects), allowed=permitted)
                 for column, values in zip(columns, times, strict=True):
-                    column[:, numbers, position] = values[:, rows]
+                    column[rows[:, None], numbers, position] = values[:, of]
 
     def _effect(self, name: str, policy: RecomputePolicy) -> RecomputePolicy:
         """A policy as one class sees it: what is no block recomputes nothing, and modules it has not do nothing."""
@@ -286,14 +289,17 @@ class LayerTable:
             for name in self.setting.classes
         }
 
-    def _effect_times(self, position: int, effects: Sequence[RecomputePolicy], *, allowed: bool) -> LayerColumns:
+    def _effect_times(
+        self, position: int, rows: Ints, effects: Sequence[RecomputePolicy], *, allowed: bool
+    ) -> LayerColumns:
         """Seconds and bytes of one class: profiles × effects."""
-        of_class, size = np.s_[:, :, position, None], max(1, TIMED_TOGETHER // self.num_profiles)
-        overlaps = shaped_overlaps(self.overlaps(1, allowed=allowed), _A_CLASS)
-        none, work, parts = recomputed(self.recompute("none")[of_class]), self.work[of_class], list[LayerColumns]()
+        size = max(1, TIMED_TOGETHER // len(rows))
+        overlaps = shaped_overlaps(self.overlaps(1, allowed=allowed), (rows, None))
+        none, work = recomputed(self.recompute("none")[:, rows, position, None]), self.work[:, rows, position, None]
+        parts: list[LayerColumns] = []
         for start in range(0, len(effects), size):
             some = effects[start : start + size]
-            made = np.stack([self.recompute(choice)[:, :, position] for choice, _ in some], axis=2)
+            made = np.stack([self.recompute(choice)[:, rows, position] for choice, _ in some], axis=2)
             mixed = recomputed(made).mixed(none, np.array([share for _, share in some]))
             parts.append(timed(work, mixed, overlaps, self.setting.alone.overheads.host_s))
         return LayerColumns(*(np.concatenate(part, axis=1) for part in zip(*parts, strict=True)))

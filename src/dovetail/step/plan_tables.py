@@ -36,6 +36,7 @@ from dovetail.step.memory import class_kinds
 from dovetail.step.offload import host_state_bytes, single_rates, update_rates
 from dovetail.step.partition_table import PartitionTable
 from dovetail.step.plan_columns import FrameworkColumns, LayerColumns, ProfileColumns, StateColumns
+from dovetail.step.policy_rows import PolicyRows
 from dovetail.step.state_tables import StateTable
 from dovetail.step.times import handover_seconds, is_routed, tied_time
 
@@ -94,9 +95,10 @@ class Tables:
         self._asymptotic: dict[tuple[int, ...], tuple[Floats, Floats, Floats]] = {}
         self._tables: list[LayerTable] = []
         self._pool = LayerPool(len(setting.classes))
-        #: by table: its first row, and the policies that there are rows of
-        self._choices: dict[int, tuple[int, Bools]] = {}
+        self._rows = PolicyRows(self._pool, policies)
         self._profile_rows: dict[ProfileKey, int] = {}
+        #: profiles that may be asked for, by their axes
+        self._expected: dict[Strategy, list[ProfileKey]] = {}
         #: of every profile: its table, and its row there
         self._place: list[tuple[int, int]] = []
         self._columns: list[ProfileColumns] = []
@@ -110,6 +112,7 @@ class Tables:
         narrow = copy(self)
         narrow.setting, narrow.poll, narrow.states.poll = setting, poll, poll
         narrow.kept, narrow._policies_run = self.kept & kept, self._policies_run & policies
+        narrow._expected = {}
         return narrow
 
     def asymptotic(self, members: Sequence[int]) -> tuple[Floats, Floats, Floats]:
@@ -135,15 +138,24 @@ class Tables:
         self._asymptotic[tuple(members)] = *per_sequence, untied
         return *per_sequence, untied
 
+    def expect(self, skeletons: PlanSkeletons) -> None:
+        """Skeletons that may be asked for: one call that makes many profiles along the same axes takes least."""
+        self._expected = self._new(self.profile_keys(skeletons)[0])
+
+    def _new(self, keys: Sequence[ProfileKey]) -> dict[Strategy, list[ProfileKey]]:
+        """Profiles that are not made, by their axes."""
+        groups: dict[Strategy, list[ProfileKey]] = {}
+        for key in keys:
+            if key not in self._profile_rows:
+                groups.setdefault(self.degrees[key[0]].arranged.strategy, []).append(key)
+        return groups
+
     def profiles(self, skeletons: PlanSkeletons) -> Ints:
         """The profiles of skeletons; new ones are made together where they are along the same axes."""
         keys, kind = self.profile_keys(skeletons)
-        new = [key for key in keys if key not in self._profile_rows]
-        groups: dict[Strategy, list[ProfileKey]] = {}
-        for key in new:
-            groups.setdefault(self.degrees[key[0]].arranged.strategy, []).append(key)
-        for members in groups.values():
+        for strategy, asked in self._new(keys).items():
             self.poll()
+            members = sorted({*asked, *self._new(self._expected.pop(strategy, ())).get(strategy, ())})
             used = sorted({index for index, _, _ in members})
             where = {index: i for i, index in enumerate(used)}
             rows = np.array([where[index] for index, _, _ in members], np.int64)
@@ -209,28 +221,17 @@ class Tables:
         """All layer rows so far, for kernels."""
         return self._pool.columns
 
-    def first_rows(self, profiles: Ints, wanted: Bools) -> Ints:
-        """Layer rows of profiles under the first policy; those under the others follow.
+    def expect_rows(self, profiles: Ints) -> None:
+        """Profiles whose layer rows may be asked for (`PolicyRows.expect`)."""
+        self._rows.expect(profiles)
 
-        Policies for some of the layers, which few pipelines can have, are there only where they are wanted.
-        """
-        tables, rows = np.array(self._place, np.int64).reshape(-1, 2)[profiles].T
-        needed, first = wanted | (self._shares == 1), np.zeros(len(self._tables), np.int64)
-        for number in numbers(np.unique(tables)):
-            table = self._tables[number]
-            if number not in self._choices:
-                start = self._pool.add(table.num_profiles * len(self.policies))
-                self._choices[number] = start, np.zeros(len(self.policies), np.bool_)
-            start, there = self._choices[number]
-            first[number] = start
-            if (needed & ~there).any():
-                self.poll()
-                block = self._pool.block(start, (table.num_profiles, len(self.policies)))
-                for column in block if not there.any() else ():
-                    column[:, ~needed] = np.nan
-                table.choice_times(self.policies, needed & ~there, block)
-                self._choices[number] = start, there | needed
-        return first[tables] + rows * len(self.policies)
+    def first_rows(self, profiles: Ints, wanted: Bools) -> Ints:
+        """Layer rows of profiles under the first policy; those under the others that are wanted follow."""
+        return self._rows.first(self._tables, self._places, profiles, wanted, self.poll)
+
+    @property
+    def _places(self) -> Ints:
+        return np.array(self._place, np.int64).reshape(-1, 2)
 
     def rows_with_work(self, rows: Ints, profiles: Ints, policies: Ints, states: Ints) -> Ints:
         """What layer rows become with the collectives of states that have some in every micro-batch."""
@@ -267,7 +268,7 @@ class Tables:
     def sharded_rows(self, profiles: Ints, policies: Ints, states: Ints) -> LayerColumns:
         """Rows of profiles under a policy and a state whose collectives run in every micro-batch, one of each."""
         columns = LayerColumns(*(np.empty((len(profiles), len(self.setting.classes))) for _ in LayerColumns._fields))
-        places = np.array(self._place, np.int64).reshape(-1, 2)[profiles]
+        places = self._places[profiles]
         choices = list(dict.fromkeys(choice for choice, _ in self.policies))
         choice = np.array([choices.index(choice) for choice, _ in self.policies], np.int64)[policies]
         staged = self.states.staged[states]

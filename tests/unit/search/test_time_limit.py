@@ -10,7 +10,7 @@ import pytest
 from dovetail import compilation, hardware, models
 from dovetail.compilation.progress import CompilationProgress
 from dovetail.models import Job
-from dovetail.search import SearchProgress, Space, best_first, plan, progress
+from dovetail.search import SearchProgress, Space, best_first, open_pairs, plan, progress
 from dovetail.search.time_limit import TimeLimit
 
 JOB = Job(models.load("llama-3.1-8b"), 8192, 64)
@@ -29,7 +29,8 @@ SPACES = {
 def in_small_parts(patched: pytest.MonkeyPatch) -> None:
     """Reports wherever it can, and has many sets of plans open at once, as large searches do."""
     patched.setattr(progress, "REPORT_EVERY_S", 0.0)
-    patched.setattr(best_first, "ROUNDS", (2, 4, 8))
+    patched.setattr(open_pairs, "FIRST_ROUND", 2)
+    patched.setattr(open_pairs, "FEW", 0)
     patched.setattr(best_first, "OPENED", 8)
     patched.setattr(best_first, "BATCH", 2)
 
