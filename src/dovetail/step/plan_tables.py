@@ -22,6 +22,7 @@ from dovetail.plans.runs import rules_of
 from dovetail.plans.skeletons import AXIS_ORDERS, NAMES, PlanSkeletons
 from dovetail.plans.space import Choice
 from dovetail.plans.stage_degrees import StageDegrees
+from dovetail.step.framework_columns import framework_columns
 from dovetail.step.layer_pool import LayerPool
 from dovetail.step.layer_rows import FORWARD_KERNELS, joined_overlaps, recomputed, shaped_overlaps, timed
 from dovetail.step.layer_tables import (
@@ -33,9 +34,8 @@ from dovetail.step.layer_tables import (
     whole_layers,
 )
 from dovetail.step.memory import class_kinds
-from dovetail.step.offload import host_state_bytes, single_rates, update_rates
 from dovetail.step.partition_table import PartitionTable
-from dovetail.step.plan_columns import FrameworkColumns, LayerColumns, ProfileColumns, StateColumns
+from dovetail.step.plan_columns import LayerColumns, ProfileColumns, StateColumns
 from dovetail.step.policy_rows import PolicyRows
 from dovetail.step.state_tables import StateTable
 from dovetail.step.times import handover_seconds, is_routed, tied_time
@@ -74,7 +74,7 @@ class Tables:
         graph = setting.graph
         self.states = StateTable(setting, degrees, poll)
         self.partitions = PartitionTable(graph, setting.classes, setting.job.model.num_layers)
-        self.facts = _facts(setting, degrees)
+        self.facts = framework_columns(setting, degrees)
         #: whether tokens to experts can overlap under stage degrees
         self._experts_overlap = np.array(
             [expert_overlap_allowed(each.plan, setting.framework, setting.job) for each in degrees], np.bool_
@@ -392,24 +392,3 @@ class Tables:
     def kinds(self) -> Ints:
         """What each class is: block, embedding or head."""
         return class_kinds(self.setting.classes)
-
-
-def _facts(setting: Setting, degrees: Sequence[StageDegrees]) -> FrameworkColumns:
-    overlaps = [setting.alone.overlaps, setting.staged.overlaps]
-    if degrees:
-        # the switches of the state are the same in all plans of a space
-        plan = degrees[0].plan
-        overlaps = [setting.overlaps(stages, setting.switches(plan, stages)) for stages in (1, 2)]
-    return FrameworkColumns(
-        alone=setting.alone.parameter_bytes,
-        staged=setting.staged.parameter_bytes,
-        hidden_reduction=np.array([float(o.gradient_reduction) for o in overlaps]),
-        hidden_gathering=np.array([float(o.updated_weights) for o in overlaps]),
-        min_overlap_s=setting.alone.overlaps.min_overlap_s,
-        update=single_rates(update_rates(setting.alone, setting.chip, setting.cluster)),
-        hosted=host_state_bytes(setting.alone),
-        hosts_activations="activations" in setting.alone.offload,
-        host_bytes=setting.cluster.chip.host.chip_bytes(setting.cluster.chips),
-        context_bytes=setting.alone.context_bytes,
-        allocator=setting.alone.allocator_overhead,
-    )
