@@ -30,8 +30,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from dovetail.frozen import frozen
 
 MIB = 2**20
 
@@ -312,7 +313,7 @@ class CachingAllocator:
             self.reserved_bytes -= pool.unmap_pages() if self._expandable else pool.release_segments()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AllocatorReplay:
     """What a trace made the allocator do; `failed_at` is the event that ran out of memory, if one did."""
 

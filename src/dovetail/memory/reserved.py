@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dovetail.cost.calibration import calibration
 from dovetail.frameworks import Framework
+from dovetail.frozen import frozen
 from dovetail.hardware import Cluster
 from dovetail.memory.allocator import replay
 from dovetail.memory.step_events import stage_events
@@ -19,7 +18,7 @@ from dovetail.step.facts import plan_facts
 MOST_LAYER_RUNS = 4000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReservedMemory:
     """The fullest stage's chips, allocation by allocation."""
 

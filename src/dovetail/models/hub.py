@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from dovetail.documents import MAX_FILE_BYTES, read_document
 from dovetail.errors import InputError, quoted
+from dovetail.frozen import frozen
 from dovetail.models.huggingface import import_config
 from dovetail.models.model import Model
 
@@ -25,7 +25,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _GIVE_A_PATH = "give the path of its config.json"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HubId:
     """`org/name`, or `org/name@revision`."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 
@@ -12,6 +12,7 @@ import numpy as np
 from dovetail.cost.mesh import DieMesh
 from dovetail.cost.mesh.damage import DamagedGroups
 from dovetail.errors import InputError
+from dovetail.frozen import frozen
 from dovetail.hardware import Cluster, DefectMap
 from dovetail.hardware.defects import Position, check_defects
 from dovetail.layout.encoding import TileLayouts
@@ -20,7 +21,7 @@ from dovetail.plans.wafer_part import StageTile, WaferPart
 from dovetail.plans.wafer_tiles import is_wafer, snake, wafer_shape
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Handover:
     """The way from a stage to another: links between fellow dies, and messages on the busiest of these links.
 

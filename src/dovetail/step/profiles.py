@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, reduce
 
 import numpy as np
@@ -18,6 +18,7 @@ from dovetail.cost.operators import ChipUnits
 from dovetail.cost.tier import TierArrays
 from dovetail.cost.units import way_arrays
 from dovetail.frameworks import Buckets
+from dovetail.frozen import frozen
 from dovetail.graph import (
     OPTIMIZERS,
     Backward,
@@ -46,7 +47,7 @@ UPDATED_WEIGHTS = "updated weights"
 GRADIENTS = "data-parallel"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JobProfiles:
     """What the layers of a job cost under a plan; of several plans, arrays over them."""
 
@@ -56,7 +57,7 @@ class JobProfiles:
     rates: RangedRates | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Arrangements:
     """Arrangements along the same axes, side by side: what differs between them is arrays, or a number for one."""
 
@@ -114,7 +115,7 @@ Timed = tuple[CollectiveTime, list[int]]
 Bucket = tuple[str, CollectivePhase, CollectiveKind, tuple[str, ...]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TokenRouting:
     """How a layer's tokens travel to its experts."""
 
@@ -146,7 +147,7 @@ class TokenRouting:
 EVEN = TokenRouting()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pricing:
     """What the collectives of arrangements cost on the ways of a cluster's network."""
 
@@ -238,7 +239,7 @@ def _part(timed: Timed, part: Floats) -> Timed:
     return CollectiveTime(spent.seconds * part, [busy * part for busy in spent.busy_s]), used
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LayerPrice:
     """What the collectives of a layer cost under arrangements."""
 
@@ -313,7 +314,7 @@ def _together(values: Sequence[int]) -> Size:
     return values[0] if len(values) == 1 else np.array(values, np.float64)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Key:
     """A layer graph as a cache key: graphs are built once per model and shared, so identity serves."""
 
