@@ -95,12 +95,29 @@ class Step:
         return summed(self.breakdown.values())
 
 
+@frozen
+class EvaluatedStep:
+    """The answer of a plan, the step it is of, and what the framework does."""
+
+    evaluation: Evaluation
+    step: Step
+    facts: FrameworkFacts
+
+
 def evaluate(plan: Plan, job: Job, cluster: Cluster, framework: Framework, *, energy: bool = True) -> Evaluation:
     """Profiles → chunks → step time and memory → answer; energy takes a sixth of the time and can be left out."""
+    return evaluated_step(plan, job, cluster, framework, energy=energy).evaluation
+
+
+def evaluated_step(
+    plan: Plan, job: Job, cluster: Cluster, framework: Framework, *, energy: bool = True
+) -> EvaluatedStep:
+    """The same with the step that the answer is of."""
     facts = plan_facts(plan, framework, job)
     calibrated = calibration(cluster.chip, job.precision)
     step = step_of(plan, job, cluster, facts, calibrated.efficiencies, energy=energy)
-    return evaluation_of(step, plan, job, cluster, facts, str(calibrated), energy=energy)
+    evaluation = evaluation_of(step, plan, job, cluster, facts, str(calibrated), energy=energy)
+    return EvaluatedStep(evaluation, step, facts)
 
 
 def least_step_s(plan: Plan, job: Job, cluster: Cluster, framework: Framework) -> float:
