@@ -45,14 +45,15 @@ class CommandLine(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = cast("dict[str, Any]", _Commands())
+        self.commands = cast("dict[str, Any]", _Commands(self.commands))
 
 
 class _Commands(Mapping[str, Any]):
-    """Commands that are made when they are looked up, each once."""
+    """Commands that are made when they are looked up, each once; behind them those that are made already."""
 
-    def __init__(self) -> None:
-        self._made: dict[str, Any] = {}
+    def __init__(self, made: Mapping[str, Any]) -> None:
+        self._made = dict(made)
+        self._names = tuple(dict.fromkeys((*PLACES, *made)))
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._made:
@@ -60,10 +61,10 @@ class _Commands(Mapping[str, Any]):
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(PLACES)
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(PLACES)
+        return len(self._names)
 
 
 def _command(name: str) -> Any:
