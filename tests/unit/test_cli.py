@@ -98,6 +98,14 @@ def test_a_command_loads_no_other(name):
     assert loaded & commands == {f"dovetail.cli.{name}"}
 
 
+def test_a_command_looks_for_no_packages_that_extend_pydantic():
+    program = (
+        "import importlib.metadata, sys\nimportlib.metadata.entry_points = None\nfrom dovetail.__main__ import main\n"
+        "main()"
+    )
+    assert "megatron" in command("-c", program, "frameworks", "list").stdout
+
+
 def test_every_command_is_in_the_help(run):
     lines = run("--help").partition("Commands:\n")[2].splitlines()
     assert [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "] == list(PLACES)

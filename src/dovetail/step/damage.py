@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dovetail.cost.mesh.damage import DamagedGroups
+from typing import TYPE_CHECKING
+
 from dovetail.frozen import frozen
 from dovetail.hardware import Cluster
 from dovetail.plans.plan import Plan
 from dovetail.plans.stage_tiles import damage
 from dovetail.plans.wafer_tiles import is_wafer
+
+if TYPE_CHECKING:
+    from dovetail.cost.mesh.damage import DamagedGroups
 
 
 @frozen

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, reduce
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,7 +14,6 @@ from dovetail.cost.calibration import Efficiencies
 from dovetail.cost.collective import CollectiveTime, tiered_time
 from dovetail.cost.energy import RangedRates, energy_rates
 from dovetail.cost.experts import fullest_load
-from dovetail.cost.mesh.damage import DamagedGroups
 from dovetail.cost.operators import ChipUnits
 from dovetail.cost.tier import TierArrays
 from dovetail.cost.units import way_arrays
@@ -40,6 +40,9 @@ from dovetail.layout.axes import AtomicAxes
 from dovetail.models import Job
 from dovetail.plans.arrange import Arrangement
 from dovetail.profile import WEIGHT_GATHER, LayerProfile, LayerSizes, profile_layer
+
+if TYPE_CHECKING:
+    from dovetail.cost.mesh.damage import DamagedGroups
 
 #: The kind of group whose collectives bring updated weights to every replica (ZeRO-1 and 2).
 UPDATED_WEIGHTS = "updated weights"
